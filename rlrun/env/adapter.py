@@ -24,8 +24,8 @@ from rlrun.env.render import (
     native_picture,
     require_renderable,
 )
-from rlrun.env.rows import AnyVectorEnv, Env, Step, SyncEnv
-from rlrun.env.wrappers import wrap
+from rlrun.env.rows import AnyVectorEnv, Env, Step, SyncEnv, mask_warned
+from rlrun.env.wrappers import require_one_skip, wrap
 from rlrun.errors import ConfigError, EnvError, ResourceError
 from rlrun.joint import JointSpace
 from rlrun.schema import AgentsConfig, EnvConfig
@@ -87,6 +87,8 @@ def _make_env(
     resumable: bool,
     render: bool,
 ) -> Env:
+    if not evaluate:  # of a run that begins
+        mask_warned.discard(config.id)
     kwargs = {**config.kwargs, **(config.eval_kwargs if evaluate else {})}
     if config.max_episode_steps is not None:
         kwargs["max_episode_steps"] = config.max_episode_steps
@@ -300,6 +302,7 @@ def _make_wrapped(
     spec: EnvSpec, kwargs: dict[str, Any], config: EnvConfig, render: bool, index: int
 ) -> gym.Env[Any, Any]:
     single = make_single(spec, kwargs, index)
+    require_one_skip(config.id, single, {**spec.kwargs, **kwargs}, config.wrappers)
     if render and index == 0:
         require_renderable(config.id, single)
         single.close()

@@ -19,14 +19,31 @@ from rlrun.env.diagnostic.vector import SingleFromVector
 from rlrun.errors import ConfigError, EnvError, ResourceError, extra
 from rlrun.trust import import_named
 
-# Packages that register environments on import: id prefix, module, extra.
+# Packages that register environments on import: id prefix, module, extra or requirement in quotes.
 _PACKAGES = (
     ("ALE/", "ale_py", "atari"),
     ("rlrun/Atari-", "ale_py", "atari"),
     ("MiniGrid-", "minigrid", "minigrid"),
     ("BabyAI-", "minigrid", "minigrid"),
     ("popgym-", "popgym", "popgym"),
+    *(
+        (prefix, "gymnasium_robotics", "'gymnasium-robotics'")
+        for prefix in (
+            *("Fetch", "HandReach", "HandManipulate", "AdroitHand", "PointMaze_", "AntMaze_"),
+            *("FrankaKitchen", "MaMuJoCo"),
+        )
+    ),
 )
+_ATARI = (  # games that had ids of their own before ALE/...-v5
+    "Adventure|AirRaid|Alien|Amidar|Assault|Asterix|Asteroids|Atlantis|BankHeist|BattleZone|"
+    "BeamRider|Berzerk|Bowling|Boxing|Breakout|Carnival|Centipede|ChopperCommand|CrazyClimber|"
+    "Defender|DemonAttack|DoubleDunk|ElevatorAction|Enduro|FishingDerby|Freeway|Frostbite|Gopher|"
+    "Gravitar|Hero|IceHockey|Jamesbond|JourneyEscape|Kangaroo|Krull|KungFuMaster|"
+    "MontezumaRevenge|MsPacman|NameThisGame|Phoenix|Pitfall|Pong|Pooyan|PrivateEye|Qbert|"
+    "Riverraid|RoadRunner|Robotank|Seaquest|Skiing|Solaris|SpaceInvaders|StarGunner|Tennis|"
+    "TimePilot|Tutankham|UpNDown|Venture|VideoPinball|WizardOfWor|YarsRevenge|Zaxxon"
+)
+_OLD_ATARI = re.compile(rf"({_ATARI})(-ram)?(Deterministic|NoFrameskip)?-v[0-4]")
 _FAMILIES = {  # of Gymnasium's own environments: extra, or a pip requirement in quotes
     "box2d": "box2d",
     "mujoco": "mujoco",
@@ -55,24 +72,35 @@ def find_spec(env_id: str) -> EnvSpec:
     module, _, name = env_id.rpartition(":")
     if module:
         _import(env_id, module)
-    elif (package := next((p for p in _PACKAGES if name.startswith(p[0])), None)) is not None:
-        _, module, name_of_extra = package
+    elif (package := _package_of(name)) is not None:
+        _, module, install = package
         if importlib.util.find_spec(module) is None:
             raise MissingPackageError(
-                env_id, f"it comes with the package {module}", extra(name_of_extra)
+                env_id, f"it comes with the package {module}", _installed_by(install)
             )
         _import(env_id, module)
     if name in gym.registry:
         return gym.registry[name]
-    if (game := re.fullmatch(r"(\w+?)(Deterministic|NoFrameskip)-v[04]", name)) is not None:
+    if (game := _OLD_ATARI.fullmatch(name)) is not None:
+        one = f"env=gym env.id=ALE/{game[1]}-v5"
+        use = f"env=atari env.game={game[1]} torso=nature_cnn, or {one} for Gymnasium's frames"
+        if game[2]:
+            use = f"{one} env.kwargs.obs_type=ram"
         raise ConfigError(
-            f"env.id = {env_id}: no such environment; Atari games are made with their settings as "
-            f"keys; use env=atari env.game={game[1]}"
+            f"env.id = {env_id}: no such environment; Atari games have their settings as keys, not "
+            f"in their ids; use {use} (pip install {extra('atari')})"
         )
     similar = ", ".join(closest_ids(name, gym.registry))
     raise ConfigError(
         f"env.id = {env_id}: no such environment; closest: {similar}; see `rlrun list`"
     )
+
+
+def _package_of(name: str) -> tuple[str, str, str] | None:
+    """Return the entry of _PACKAGES that registers ``name``; None: Gymnasium knows it already."""
+    if name in gym.registry and not name.startswith("rlrun/"):
+        return None
+    return next((package for package in _PACKAGES if name.startswith(package[0])), None)
 
 
 def import_error(env_id: str, module: str, e: BaseException) -> ConfigError:
@@ -120,7 +148,12 @@ def _pip_requirement(spec: EnvSpec) -> str | None:
     entry = spec.entry_point if isinstance(spec.entry_point, str) else ""
     family = entry.removeprefix("gymnasium.envs.").partition(".")[0]
     name = _FAMILIES.get(family) if entry.startswith("gymnasium.envs.") else None
-    return name if name is None or name.startswith("'") else extra(name)
+    return None if name is None else _installed_by(name)
+
+
+def _installed_by(name: str) -> str:
+    """Return what pip installs for an extra, or for a requirement in quotes."""
+    return name if name.startswith("'") else extra(name)
 
 
 @contextmanager

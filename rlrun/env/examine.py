@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.env.adapter import make_env, make_one_env
+from rlrun.env.adapter import make_env, make_one_env, probe_agents
 from rlrun.env.agents.pettingzoo import PREFIX
 from rlrun.env.examine_single import (
     FINDING,
-    NO_END,
     OK,
     REPLAYS,
     UNKNOWN,
@@ -29,7 +28,7 @@ from rlrun.env.examine_single import (
     limit_check,
 )
 from rlrun.env.rows import Env
-from rlrun.env.walk import Episode, RowsWalk, row_hashes, walk_rows, walk_single
+from rlrun.env.walk import LATE, NO_END, Episode, RowsWalk, row_hashes, walk_rows, walk_single
 from rlrun.errors import EnvError
 from rlrun.schema import AgentsConfig, EnvConfig
 
@@ -53,7 +52,9 @@ def examine(
     Raises: ConfigError: it cannot be made.
     """
     rows = _Rows(config, agents, seconds / _SHARES)
-    rows.make().close()  # what cannot be made is refused before anything is said
+    probe_agents(config, agents)  # what cannot be made is refused before anything is said
+    rows.make().close()
+    found: list[Check] = []
     single: Any = None
     limits = Limits(config.max_episode_steps, {})
     if config.backend == "envpool" or config.id.startswith(PREFIX):
@@ -65,11 +66,13 @@ def examine(
         limits = Limits.of(env)
         walk = walk_single(env, seed=_SEED, steps=_SINGLE_STEPS, seconds=rows.seconds)
         _close(env)
-        yield from contract_checks(walk, limits.registered)
+        found = [*contract_checks(walk, limits.registered)]
+        yield from found
         yield limit_check(walk, limits)
         yield final_observation_check(walk, single, _SEED + 1)
+    refused = any(check.verdict == FINDING for check in found)  # a run would end for that
     native = config.backend in ("auto", "vector") and not config.wrappers
-    yield from rows.checks(limits.registered, single if native else None)
+    yield from rows.checks(limits.registered, single if native else None, explained=refused)
     yield rows.state()
 
 
@@ -82,7 +85,14 @@ class _Rows:
         self.agents, self.seconds = agents, seconds
 
     def make(self, *, num_envs: int = _NUM_ENVS, resumable: bool = False) -> Env:
-        return make_env(self.config, num_envs=num_envs, agents=self.agents, resumable=resumable)
+        keep_info = (self.config.success,) if self.config.success else ()
+        return make_env(
+            self.config,
+            num_envs=num_envs,
+            keep_info=keep_info,
+            agents=self.agents,
+            resumable=resumable,
+        )
 
     def walk(self, **more: Any) -> RowsWalk:
         env = self.make()
@@ -91,27 +101,31 @@ class _Rows:
         finally:
             _close(env)
 
-    def checks(self, limit: int | None, single: Any) -> Iterator[Check]:
+    def checks(self, limit: int | None, single: Any, *, explained: bool) -> Iterator[Check]:
         """Determinism, and the row after an episode's end.
 
         ``limit``: steps after which an episode is truncated. ``single``: makes the environment that
         these rows have to repeat; None: they are made of it.
+
+        ``explained``: an earlier check has found why a run ends.
         """
         try:
             one, two = self.walk(), self.walk()
             yield _determinism(one, two)
+            if not one.ended[:-1].any():
+                text = NO_END if one.steps == _ROWS_STEPS else LATE.format(one.steps)
+                yield Check("step after the end", UNKNOWN, text)
+                return
             other = self.walk(other_after_end=True)
             yield self._after_end(one, two, other, limit, single)
         except EnvError as e:
-            for name in ("determinism", "step after the end"):
-                yield Check(name, UNKNOWN, f"a run ends: {e}")
+            yield Check("determinism", UNKNOWN if explained else FINDING, f"a run ends: {e}")
+            yield Check("step after the end", UNKNOWN, "a run ends before")
 
     def _after_end(
         self, one: RowsWalk, two: RowsWalk, other: RowsWalk, limit: int | None, single: Any
     ) -> Check:
         name, opens = "step after the end", one.ended[:-1]  # the next row opens an episode
-        if not opens.any():
-            return Check(name, UNKNOWN, NO_END)
         wrong = None
         if (one.reward[1:][opens] != 0).any():
             wrong = "the row that opens an episode has a reward"
@@ -177,6 +191,8 @@ class _Rows:
             text = f"a copy with the saved state gives another row {row} steps later"
             fix = "keep all state in attributes, or define state_dict() and load_state_dict()"
             return Check(name, FINDING, f"{text}; {fix}")
+        if not ours.steps:
+            return Check(name, UNKNOWN, "no step was made")
         return Check(name, OK, f"saved and restored exactly, {ours.steps} rows compared")
 
 
@@ -185,7 +201,8 @@ def _determinism(one: RowsWalk, two: RowsWalk) -> Check:
         text = f"two copies with the same seed and actions differ at row {row}"
         fix = "draw from self.np_random only, which reset(seed=...) seeds, and share nothing"
         return Check("determinism", FINDING, f"{text}; {fix}")
-    steps = min(one.steps, two.steps)
+    if not (steps := min(one.steps, two.steps)):
+        return Check("determinism", UNKNOWN, "no step was made")
     return Check("determinism", OK, f"two copies with one seed have the same {steps} rows")
 
 

@@ -19,7 +19,6 @@ from rlrun.functional.masks import MASK
 from rlrun.tree import tree_leaves
 
 OK, FINDING, UNKNOWN = "ok", "finding", "not checkable"
-NO_END = "no episode ended within the steps made; env.max_episode_steps=100 makes them end"
 _FEW_STARTS = 5  # episodes from which on their starts are a range
 _LOST_SHARE = 1e-3  # rounding errors in standard deviations from which digits are lost
 REPLAYS = 3  # episodes that are repeated up to their last step
@@ -77,8 +76,10 @@ def contract_checks(walk: SingleWalk, limit: int | None) -> Iterator[Check]:
             f"{walk.outside}; it is passed on, but declare wider bounds: wrappers compute with them"
         )
         yield Check("spaces", FINDING, text)
+    elif not walk.steps:
+        yield Check("spaces", UNKNOWN, "no step was made")
     else:
-        yield Check("spaces", OK, f"observations in their space, all actions taken; {count}")
+        yield Check("spaces", OK, f"observations in their space, no action refused; {count}")
     if (text := wrong.get("reward")) is not None:
         yield Check("reward", FINDING, f"after {walk.steps} steps: {text}; {_FIX}")
     elif not walk.rewards:
@@ -97,7 +98,7 @@ def _flags(walk: SingleWalk, limit: int | None) -> Check:
     if (text := walk.violations.get("flags")) is not None:
         return Check("flags", FINDING, f"after {walk.steps} steps: {text}; {_FIX}")
     if not walk.ended:
-        return Check("flags", UNKNOWN, NO_END)
+        return Check("flags", UNKNOWN, walk.no_end)
     both = sum(e.terminated and e.truncated and e.length != limit for e in walk.ended)
     if both > 1 and 2 * both > len(walk.ended):
         text = f"terminated and truncated are both True at {both} of {len(walk.ended)} ends"
@@ -153,7 +154,7 @@ def limit_check(walk: SingleWalk, limits: Limits) -> Check:
     """A time limit must truncate, not terminate: the value of its last observation still counts."""
     name, ended, limit = "time limit", walk.ended, limits.registered
     if not ended:
-        return Check(name, UNKNOWN, NO_END) if limit is None else _trusted(limit)
+        return Check(name, UNKNOWN, walk.no_end) if limit is None else _trusted(limit)
     lengths = {episode.length for episode in ended}
     all_terminated = all(episode.terminated for episode in ended)
     only = min(lengths) if len(lengths) == 1 and len(ended) > 2 and all_terminated else None
@@ -188,7 +189,7 @@ def final_observation_check(walk: SingleWalk, make: Callable[[], AnyEnv], seed: 
     """
     name, ended = "final observation", walk.ended
     if not ended:
-        return Check(name, UNKNOWN, NO_END)
+        return Check(name, UNKNOWN, walk.no_end)
     if all(len(set(episode.hashes)) == 1 for episode in ended):
         return Check(name, UNKNOWN, "observations do not change within episodes")
     fix = "step() must not reset: return the final observation, rlrun calls reset()"

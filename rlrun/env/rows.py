@@ -5,6 +5,7 @@ columns would have to be reset while the others take a step. ``make_env`` falls 
 for them or raises.
 """
 
+import logging
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -39,8 +40,11 @@ from rlrun.env.process_settings import (
 from rlrun.env.render import FPS, Draw, draw
 from rlrun.env.state import Unsupported, capture, restore, same_tree
 from rlrun.errors import EnvError, NumericError
+from rlrun.functional.masks import mask_path
 from rlrun.tree import tree_map
 
+_logger = logging.getLogger(__name__)
+mask_warned: set[str] = set()  # ids of which it was said in this run that no action was allowed
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 
 
@@ -98,6 +102,8 @@ class Env:
         self.fps = FPS  # at which it wants to be shown
         self._twin, self._probe = twin, None if twin is None else Probe(lambda: self._raw, twin)
         self._recording = twin is not None
+        self._mask = mask_path(self.obs_space)
+        self.without_action = 0  # environments that allowed no action after the last step
         foreign = not isinstance(raw, LockstepVectorEnv)
         self._validate = BatchValidator(self.obs_space, self.num_envs, env_id, bounds=foreign)
         self._validate_action = ActionValidator(self.action_space, self.num_envs)
@@ -113,7 +119,10 @@ class Env:
         self._steps, self._seed, self._first_obs = 0, seed, None
         self._done = np.zeros(self.num_envs, np.bool_)
         with SettingsKept():
-            return self._reset(seed)
+            obs = self._reset(seed)
+        if self._mask is not None:
+            self._count_without_action(obs)
+        return obs
 
     def step(self, action: np.ndarray) -> Step:
         """Return the next row of every environment.
@@ -142,9 +151,30 @@ class Env:
         first, self._done = self._done, terminated | truncated
         reward = np.asarray(reward, np.float32)
         numbers = self._kept(info) if self._keep_info else {}
+        if self._mask is not None:
+            self._count_without_action(obs)
         if self.restarted is None:
             return Step(obs, reward, terminated, truncated & ~terminated, first, numbers)
         return self._restarted_row(obs, reward, terminated, truncated, first, numbers)
+
+    def _count_without_action(self, obs: Any) -> None:
+        """Count environments whose open episode allows no action; warn of the first."""
+        mask = obs
+        for key in self._mask or ():
+            mask = mask[key]
+        none = ~(np.asarray(mask) != 0).any(-1)
+        if none.ndim > 1:  # of each agent
+            none = (none & (np.asarray(obs["alive"]) != 0)).any(1)
+        none &= ~self._done
+        self.without_action = int(np.count_nonzero(none))
+        if self.without_action and self._id not in mask_warned:
+            mask_warned.add(self._id)
+            message = (
+                "its action_mask allows no action in an open episode; all are taken for allowed "
+                "there, and collect/without_action counts them; end the episode, or allow an "
+                "action that does nothing"
+            )
+            _logger.warning("%s", self._error(int(none.argmax()), message))
 
     def _restarted_row(self, obs: Any, reward: Any, *rest: Any) -> Step:
         """Return the row of a step in which environments were restarted."""

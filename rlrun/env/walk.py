@@ -27,6 +27,9 @@ from rlrun.functional.masks import MASK, allowed_actions, has_mask
 from rlrun.tree import tree_map
 
 AnyEnv = gym.Env[Any, Any]
+NO_END = "no episode ended within the steps made; env.max_episode_steps=100 makes them end"
+LATE = "no episode ended within the {} steps that there was time for; they take long"
+FEW = 3  # steps that are made however long they take
 
 
 class Actions:
@@ -81,10 +84,16 @@ class SingleWalk:
     violations: dict[str, str] = field(default_factory=dict)
     """Keys "observation", "reward", "flags" or "exception", values what is wrong."""
     outside: str | None = None  # the first float beyond the bounds of its space
+    late: bool = False  # the time was over before all steps were made
 
     @property
     def steps(self) -> int:
         return sum(episode.length for episode in self.episodes)
+
+    @property
+    def no_end(self) -> str:
+        """Why nothing can be said of ends."""
+        return LATE.format(self.steps) if self.late else NO_END
 
     @property
     def ended(self) -> list[Episode]:
@@ -94,13 +103,18 @@ class SingleWalk:
 def walk_single(
     env: AnyEnv, *, seed: int, steps: int, seconds: float, episodes: int | None = None
 ) -> SingleWalk:
-    """Return ``steps`` steps of random actions, fewer after ``seconds`` or ``episodes``."""
+    """Return ``steps`` steps of random actions, fewer (not less than FEW) after ``seconds``, or
+    after ``episodes``.
+    """
     walk, deadline = SingleWalk(), time.monotonic() + seconds
     actions = Actions(env.action_space, env.observation_space, seed)
     bounds = [Bounds(env.observation_space, "", batched=False, floats=f) for f in (False, True)]
     try:
         obs, ordered = _opened(walk, env, bounds, env.reset(seed=seed))
-        while ordered and walk.steps < steps and time.monotonic() <= deadline:
+        while ordered and walk.steps < steps:
+            if walk.steps >= FEW and time.monotonic() > deadline:
+                walk.late = True
+                break
             episode = walk.episodes[-1]
             if episode.ended:
                 if len(walk.episodes) == episodes:
@@ -193,7 +207,8 @@ def walk_rows(
     other_after_end: bool = False,
     last: Any = None,
 ) -> RowsWalk:
-    """Return rows of random actions, ``steps`` of them or fewer after ``seconds``.
+    """Return rows of random actions, ``steps`` of them or fewer (not less than FEW) after
+    ``seconds``.
 
     ``other_after_end``: those that a NEXT_STEP environment ignores, of the step after an episode's
     end, are others. ``last``: the observation to go on from without a reset.
@@ -206,7 +221,7 @@ def walk_rows(
     obs = env.reset(seed=seed) if last is None else last
     done = np.zeros(count, np.bool_)
     rows = [(row_hashes(obs, count), np.zeros(count, np.float32), done, done, ~done)]
-    while len(rows) <= steps and time.monotonic() <= deadline:
+    while len(rows) <= steps and (len(rows) <= FEW or time.monotonic() <= deadline):
         action = actions.batch(obs, count)
         if other_after_end and done.any():
             ignored = other.batch(obs, count)

@@ -6,7 +6,7 @@ differ between columns, be missing in evaluation and be lost on resume.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -43,6 +43,43 @@ def wrap(env: AnyEnv, configs: Sequence[WrapperConfig]) -> AnyEnv:
             text = f"{' '.join(str(e).split())}; observations before it are {_spaces_text(env)}"
             raise _wrapper_error(i, config, f"{text}; move or remove it") from e
     return env
+
+
+def require_one_skip(
+    env_id: str, env: AnyEnv, kwargs: Mapping[str, Any], configs: Sequence[WrapperConfig]
+) -> None:
+    """Refuse wrappers that hold or repeat actions around an Atari game that does so itself."""
+    game = env.unwrapped
+    if type(game).__module__.startswith("ale_py."):
+        skips = ("frameskip", getattr(game, "_frameskip", 1))
+        ale = getattr(game, "ale", None)
+        repeats = (
+            "repeat_action_probability",
+            ale.getFloat("repeat_action_probability") if ale else 0,
+        )
+    elif type(game).__module__ == "rlrun.env.atari":
+        skips, repeats = (
+            ("frame_skip", kwargs.get("frame_skip", 4)),
+            ("sticky", kwargs.get("sticky", 0.25)),
+        )
+    else:
+        return
+    doubled: dict[str, tuple[str, str]] = {}
+    for config in configs:
+        holds = config.name in ("max_and_skip", "repeat_action") and getattr(config, "steps", 1) > 1
+        if holds and skips[1] != 1:
+            text = f"holds every action for {skips[1]} frames"
+            doubled[config.name] = text, f"env.kwargs.{skips[0]}=1"
+        if config.name == "sticky_action" and repeats[1]:
+            text = f"repeats an action with probability {repeats[1]:g}"
+            doubled[config.name] = text, f"env.kwargs.{repeats[0]}=0"
+    if doubled:
+        texts, fixes = zip(*doubled.values(), strict=True)
+        raise ConfigError(
+            f"env.wrappers = {', '.join(doubled)}: {env_id} itself {' and '.join(texts)}, the "
+            f"wrapper does it again; one of the two is allowed; set {' '.join(fixes)}, or remove "
+            "the wrapper"
+        )
 
 
 def _wrapper_error(index: int, config: WrapperConfig, text: str) -> ConfigError:

@@ -17,9 +17,18 @@ MASK = "action_mask"
 FORBIDDEN = -1e8  # logit of such an action: probability 0, and 0 times its logarithm is 0, not NaN
 
 
-def has_mask(space: gym.Space[Any]) -> bool:
+def has_mask(space: gym.Space[Any] | None) -> bool:
     """True where observations of ``space`` have an action mask."""
     return isinstance(space, gym.spaces.Dict) and MASK in space.spaces
+
+
+def mask_path(space: gym.Space[Any]) -> tuple[str, ...] | None:
+    """Return the keys that lead to the mask in rows of ``space``, those of agents too; or None."""
+    if has_mask(space):
+        return (MASK,)
+    parts = space.spaces if isinstance(space, gym.spaces.Dict) else {}
+    inner = next((key for key in ("agents", "observation") if has_mask(parts.get(key))), None)
+    return None if inner is None else (inner, MASK)
 
 
 def unmasked(space: gym.Space[Any]) -> gym.Space[Any]:

@@ -21,6 +21,7 @@ class ChunkStats:
     steps: int = 0
     finished_episodes: list[tuple[float, int]] = field(default_factory=list)  # (return, length)
     restarts: int = 0  # of environments whose process failed (env.on_worker_failure)
+    without_action: int = 0  # rows of open episodes whose mask allows no action
 
 
 class CollectMetrics:
@@ -30,7 +31,7 @@ class CollectMetrics:
         """``explore``: env_steps -> epsilon [E]."""
         self.counters, self.explore, self.actions = counters, explore, actions
         self.finished_episodes: list[tuple[float, int]] = []  # since the last ``report``
-        self.restarts = 0  # since the last ``report``
+        self.restarts = self.without_action = 0  # since the last ``report``
 
     def commit(self, stats: ChunkStats, chunk: Chunk) -> None:
         """Count a chunk."""
@@ -40,6 +41,7 @@ class CollectMetrics:
         self.counters.chunks += 1
         self.finished_episodes += stats.finished_episodes
         self.restarts += stats.restarts
+        self.without_action += stats.without_action
 
     def state_dict(self) -> dict[str, Any]:
         return {"finished": list(self.finished_episodes), "actions": self.actions.counts.copy()}
@@ -60,6 +62,9 @@ class CollectMetrics:
             out["collect/action_entropy"] = entropy
         if self.restarts:
             out["collect/restarts"], self.restarts = float(self.restarts), 0
+        if self.without_action:
+            out["collect/without_action"] = float(self.without_action)
+            self.without_action = 0
         if self.finished_episodes:
             returns, lengths = np.array(self.finished_episodes).T
             out["collect/return_mean"] = float(returns.mean())

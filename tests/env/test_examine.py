@@ -1,6 +1,7 @@
 """Checks of environments from outside: a sick one is found by its check, a healthy one by none."""
 
 import sys
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from rlrun.schema import AgentsConfig, EnvConfig
 from tests.env.presets import FOLDER, config_of, preset
 from tests.env.sick import SICK, Healthy
 from tests.env.spelled import SpelledPool, fake_envpool
+from tests.env.zoo_example import Leaving
 
 SECONDS = 30.0  # a busy machine makes as many steps
 
@@ -125,6 +127,48 @@ def test_what_cannot_be_checked_says_why() -> None:
         assert "no episode ended" in endless[name].text
     fixed = checks(preset("repeat_previous"))["time limit"]
     assert (fixed.verdict, "the task's own end?" in fixed.text) == (UNKNOWN, True)
+
+
+class Slow(Healthy):
+    """A step takes longer than all checks may."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.02)
+        obs, reward, *rest = super().step(action)
+        return obs, "one" if self.t == 2 else reward, *rest
+
+
+gym.register("test/Slow-v0", entry_point=Slow, disable_env_checker=True)
+
+
+def test_a_slow_environment_makes_a_few_steps() -> None:
+    found = [*examine(config_of("test/Slow-v0"), None, seconds=0.0)]
+    assert [c.name for c in found if c.verdict == FINDING] == ["reward"]
+    found = [*examine(config_of("sick/Healthy-v0"), None, seconds=0.0)]
+    by_name = {check.name: check for check in found}
+    assert "the same 3 rows" in by_name["determinism"].text
+    for name in ("flags", "final observation", "step after the end"):
+        assert by_name[name].verdict == UNKNOWN
+        assert "3 steps that there was time for" in by_name[name].text
+
+
+def test_what_a_run_refuses_is_a_finding_without_single_environments() -> None:
+    agents = AgentsConfig(**yaml.safe_load((FOLDER.parent / "agents/shared.yaml").read_text()))
+    config = config_of("pettingzoo:tests.env.test_examine")
+    found = {c.name: c for c in examine(config, agents, seconds=1.0)}
+    assert found["determinism"].verdict == FINDING
+    assert "reward is 1e+39" in found["determinism"].text
+
+
+class Rich(Leaving):
+    def step(self, actions: Any) -> Any:
+        out = super().step(actions)
+        out[1]["agent_0"] = 1e39
+        return out
+
+
+def parallel_env() -> Rich:
+    return Rich()
 
 
 class Endless(Healthy):

@@ -6,8 +6,6 @@ version as in ``sisl/pursuit-v5``, an id of PettingZoo's registry (from 1.27 on)
 The team's episode ends when no agent is left, truncated if one of the last agents was truncated.
 """
 
-import importlib
-import importlib.util
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -29,10 +27,11 @@ from rlrun.env.contract import (
     reward_violation,
     unsupported_space,
 )
-from rlrun.errors import ConfigError, ResourceError
+from rlrun.errors import ConfigError, ResourceError, RlrunError
 from rlrun.joint import JointSpace, joint_actions
 from rlrun.schema import AgentsConfig
 from rlrun.tree import Tree, tree_map
+from rlrun.trust import import_named
 
 PREFIX = "pettingzoo:"
 _INSTALL = {"pettingzoo": "'pettingzoo[{family}]'", "mpe2": "mpe2"}  # package -> pip requirement
@@ -306,17 +305,13 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> Any:
             "env.id=pettingzoo:mpe2.simple_spread_v3"
         )
     try:
-        found = importlib.util.find_spec(package) is not None
-    except (ImportError, ValueError):
-        found = False
-    if not found:
-        raise _missing_package(env_id, name, f"there is no package {package!r}")
-    try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=DeprecationWarning)  # of the module itself
-            module = importlib.import_module(name)
+            module = import_named(name)
     except ModuleNotFoundError as e:
-        if e.name and name.startswith(e.name):
+        if e.name == package:
+            raise _missing_package(env_id, name, f"there is no package {package!r}") from e
+        if e.name and f"{name}.".startswith(f"{e.name}."):
             raise ConfigError(
                 f"env.id = {env_id}: {package} has no module {e.name!r}; allowed is "
                 "pettingzoo:MODULE with a parallel_env(); fix the name"
@@ -373,11 +368,16 @@ def _registered(env_id: str, name: str, kwargs: dict[str, Any]) -> Any:
         ) from e
 
 
-def _missing_package(env_id: str, name: str, reason: str) -> ResourceError:
+def _missing_package(env_id: str, name: str, reason: str) -> RlrunError:
     package, _, rest = name.partition(".")
-    family = rest.partition(".")[0] or "all"
-    install = _INSTALL.get(package, package).format(family=family)
-    return ResourceError(
-        f"env.id = {env_id}: it needs a package that is not installed ({reason}); "
-        f"install it: pip install {install}"
+    if package in _INSTALL:
+        family = rest.partition(".")[0] or "all"
+        return ResourceError(
+            f"env.id = {env_id}: it needs a package that is not installed ({reason}); "
+            f"install it: pip install {_INSTALL[package].format(family=family)}"
+        )
+    return ConfigError(
+        f"env.id = {env_id}: module {name} cannot be imported ({reason}); a module with a "
+        "parallel_env() is allowed, installed or in the working directory; fix the name, or "
+        "install what it needs"
     )

@@ -167,6 +167,7 @@ class RaySource:
         self.counters.chunks += 1
         metrics.finished_episodes += stats.finished_episodes
         metrics.restarts += stats.restarts
+        metrics.without_action += stats.without_action
 
     def wait(self, done: Callable[[], bool], *, grace: float) -> None:
         """Handle replies until ``done()``.
