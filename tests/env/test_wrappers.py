@@ -1,6 +1,7 @@
 """env.wrappers: what each does, the order of the list as order of application, refusals."""
 
 from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -10,10 +11,12 @@ from gymnasium import spaces
 
 from rlrun.config.reader import read_dataclass
 from rlrun.env import make_env, probe
-from rlrun.env.wrappers import WRAPPERS
+from rlrun.env.wrappers import WRAPPERS, require_one_skip
 from rlrun.errors import ConfigError
+from rlrun.functional.masks import allowed_actions
 from rlrun.schema import WRAPPER_CONFIGS, EnvConfig
-from tests.env import faulty  # noqa: F401  registers the test/ ids
+from rlrun.schema.wrappers import MaxAndSkipConfig, ProbabilityConfig
+from tests.env import faulty, sick  # noqa: F401  registers the test/ ids
 from tests.env.presets import config_of, preset, wrapper
 from tests.env.test_rows import assert_same, run, table
 from tests.installed import needs
@@ -307,3 +310,26 @@ def test_entries_that_are_refused(value, text):
     with pytest.raises(ConfigError, match=text.replace("[0] ", r"\[0\] ")) as caught:
         entry(value)
     assert "\n" not in str(caught.value)
+
+
+def test_frames_are_skipped_once():
+    game = type("AtariEnv", (gym.Env,), {"__module__": "ale_py.env", "_frameskip": 4})()
+    game.ale = SimpleNamespace(getFloat=lambda name: 0.25)
+    both = [MaxAndSkipConfig("max_and_skip", 4), ProbabilityConfig("sticky_action", 0.25)]
+    fix = r"set env.kwargs.frameskip=1 env.kwargs.repeat_action_probability=0, or remove"
+    with pytest.raises(ConfigError, match=rf"max_and_skip, sticky_action: ALE/Pong-v5 .*{fix}"):
+        require_one_skip("ALE/Pong-v5", game, {}, both)
+    game._frameskip, game.ale = 1, SimpleNamespace(getFloat=lambda name: 0.0)
+    require_one_skip("ALE/Pong-v5", game, {}, both)
+    require_one_skip("other", gym.Env(), {}, both)
+
+
+def test_a_mask_without_an_action_is_said_once_and_counted(caplog):
+    env = make_env(config_of("sick/Stuck-v0"), num_envs=2)
+    obs, counts = env.reset(seed=0), []
+    for _ in range(6):
+        obs = env.step(allowed_actions(obs).argmax(-1)).obs
+        counts.append(env.without_action)
+    assert counts[2] == 2, "both environments forbid all in their third step"
+    assert sum(counts) == 2
+    assert caplog.text.count("environment 0 at step 3: its action_mask allows no action") == 1
