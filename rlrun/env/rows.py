@@ -9,7 +9,7 @@ import logging
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium as gym
@@ -66,6 +66,7 @@ class Step:
     restarted: np.ndarray | None = None
     """[E] bool: the action was not taken and the open episode is lost; ``obs`` opens another one,
     with reward 0 and both flags False. None: none (env.on_worker_failure)."""
+    without_action: int = 0  # environments in an open episode whose mask allows no action
 
 
 class Env:
@@ -103,7 +104,6 @@ class Env:
         self._twin, self._probe = twin, None if twin is None else Probe(lambda: self._raw, twin)
         self._recording = twin is not None
         self._mask = mask_path(self.obs_space)
-        self.without_action = 0  # environments that allowed no action after the last step
         foreign = not isinstance(raw, LockstepVectorEnv)
         self._validate = BatchValidator(self.obs_space, self.num_envs, env_id, bounds=foreign)
         self._validate_action = ActionValidator(self.action_space, self.num_envs)
@@ -151,14 +151,16 @@ class Env:
         first, self._done = self._done, terminated | truncated
         reward = np.asarray(reward, np.float32)
         numbers = self._kept(info) if self._keep_info else {}
-        if self._mask is not None:
-            self._count_without_action(obs)
         if self.restarted is None:
-            return Step(obs, reward, terminated, truncated & ~terminated, first, numbers)
-        return self._restarted_row(obs, reward, terminated, truncated, first, numbers)
+            step = Step(obs, reward, terminated, truncated & ~terminated, first, numbers)
+        else:
+            step = self._restarted_row(obs, reward, terminated, truncated, first, numbers)
+        if self._mask is not None and (count := self._count_without_action(obs)):
+            step = replace(step, without_action=count)
+        return step
 
-    def _count_without_action(self, obs: Any) -> None:
-        """Count environments whose open episode allows no action; warn of the first."""
+    def _count_without_action(self, obs: Any) -> int:
+        """Return how many open episodes allow no action; warn of the first."""
         mask = obs
         for key in self._mask or ():
             mask = mask[key]
@@ -166,8 +168,8 @@ class Env:
         if none.ndim > 1:  # of each agent
             none = (none & (np.asarray(obs["alive"]) != 0)).any(1)
         none &= ~self._done
-        self.without_action = int(np.count_nonzero(none))
-        if self.without_action and self._id not in mask_warned:
+        count = int(np.count_nonzero(none))
+        if count and self._id not in mask_warned:
             mask_warned.add(self._id)
             message = (
                 "its action_mask allows no action in an open episode; all are taken for allowed "
@@ -175,6 +177,7 @@ class Env:
                 "action that does nothing"
             )
             _logger.warning("%s", self._error(int(none.argmax()), message))
+        return count
 
     def _restarted_row(self, obs: Any, reward: Any, *rest: Any) -> Step:
         """Return the row of a step in which environments were restarted."""

@@ -143,7 +143,7 @@ class Collector:
             a["valid"][t] &= ~step.restarted  # end rows: their actions were not taken
             self._forget_returns(step.restarted)
             self.stats.restarts += int(np.count_nonzero(step.restarted))
-        self.stats.without_action += self.env.without_action
+        self.stats.without_action += step.without_action
         for name, value in step.info.items():
             a["extras"][name][t] = value
         self.seconds["env"] += time.perf_counter() - acted
