@@ -62,13 +62,19 @@ class Worker:
         self.failed: str | None = None
         try:
             self.process.start()
+        except (EOFError, OSError) as e:  # the server that forks it was killed
+            self.failed = (
+                f"a worker process could not be started ({type(e).__name__}: {e}); look for a lack "
+                "of memory or processes"
+            )
         finally:
             child.close()
 
     def send(self, command: Any) -> None:
-        """Send a command, see ``serving.EnvServer.answer``."""
+        """Send a command, see ``serving.EnvServer.answer``; not to a process that has failed."""
         try:
-            self.pipe.send(command)
+            if self.failed is None:
+                self.pipe.send(command)
         except OSError:
             self.failed = self._end_text()
 

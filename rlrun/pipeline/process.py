@@ -18,7 +18,7 @@ import torch
 
 from rlrun import errors
 from rlrun.codec import NeedKeyFrame
-from rlrun.errors import EnvError, RlrunError
+from rlrun.errors import EnvError, ResourceError, RlrunError
 from rlrun.pipeline.collect_metrics import ChunkStats
 from rlrun.pipeline.collector import ChunkInterrupted, Collector
 from rlrun.pipeline.forkserver import SIGNALS, signals_blocked, start_method
@@ -85,8 +85,15 @@ class CollectorProcess:
         self.pipe, child = context.Pipe()
         given = (child, make_collector, make_collector_side)
         self.process = context.Process(target=_serve, args=given)
-        with signals_blocked():
-            self.process.start()
+        try:
+            with signals_blocked():
+                self.process.start()
+        except (EOFError, OSError) as e:  # the server that forks it was killed
+            raise ResourceError(
+                f"pipeline.name = overlapped: the collector's process could not be started "
+                f"({type(e).__name__}: {e}); look for a lack of memory or processes; "
+                "pipeline=serial needs none"
+            ) from e
         child.close()
         atexit.register(self.close)  # before multiprocessing waits for its children
 

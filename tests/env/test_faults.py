@@ -8,6 +8,7 @@ import textwrap
 import time
 import warnings
 from functools import partial
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import gymnasium as gym
@@ -277,6 +278,31 @@ def test_a_worker_that_ends_while_it_starts_is_restarted(tmp_path):
     assert env.reset(seed=0).shape == (2, 4)
     assert env.restarts > 0
     env.close()
+
+
+@pytest.mark.parametrize("failures", [1, 99])
+def test_a_worker_that_cannot_be_started(monkeypatch, failures):
+    """The process that forks workers was killed; it is started again by the next attempt."""
+    start, calls = ForkServerProcess.start, []
+
+    def dies(self):
+        calls.append(1)
+        if len(calls) <= failures:
+            raise EOFError("unexpected EOF")
+        start(self)
+
+    monkeypatch.setattr(ForkServerProcess, "start", dies)
+    if failures == 1:
+        env = restarting()
+        assert (env.restarts, len(env.reset(seed=20))) == (1, 3)
+        env.close()
+        calls.clear()
+    text = "could not be started .*EOFError"
+    with pytest.raises(EnvError, match=text):
+        make_env(bad("none", backend="async"), num_envs=2)
+    if failures > 1:
+        with pytest.raises(EnvError, match=f"{text}.*3 times in a row"):
+            restarting()
 
 
 def test_many_workers_that_end_are_one_line():
