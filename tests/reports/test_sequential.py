@@ -173,3 +173,32 @@ def test_misuse():
         Comparison(looks=0)
     with pytest.raises(ConfigError, match="scores of 1 agents"):
         Comparison().update([1.0])
+
+
+def test_blocks_of_unequal_numbers_of_seeds():
+    """The statistic is the difference of the means, its p that of all ways to label each block."""
+    rng = np.random.default_rng(5)
+    blocks = [(rng.normal(3, 1, 2), rng.normal(size=4)), (rng.normal(3, 1, 3), rng.normal(size=3))]
+    comparison = Comparison(looks=2, permutations=20_000)
+    for a, b in blocks:
+        comparison.update(a, b)
+    x, y = (np.concatenate(side) for side in zip(*blocks, strict=True))
+    got = comparison._differences((0, 1))
+    assert got[0] == pytest.approx(x.mean() - y.mean())
+    every = []
+    for first in itertools.combinations(range(6), 2):
+        for second in itertools.combinations(range(6), 3):
+            pools = [np.concatenate(block) for block in blocks]
+            masks = [np.isin(np.arange(6), first), np.isin(np.arange(6), second)]
+            ours = np.concatenate([z[m] for z, m in zip(pools, masks, strict=True)])
+            theirs = np.concatenate([z[~m] for z, m in zip(pools, masks, strict=True)])
+            every.append(ours.mean() - theirs.mean())
+    assert {*np.round(got, 9)} == {*np.round(every, 9)}
+    exact = np.mean(np.abs(every) >= abs(every[0]) * (1 - 1e-9))
+    assert np.mean(np.abs(got) >= abs(got[0]) * (1 - 1e-9)) == pytest.approx(exact, abs=0.01)
+
+
+def test_a_pair_is_not_tested_before_both_have_five_seeds():
+    comparison = Comparison(looks=2)
+    assert comparison.update([1, 2, 3, 4], [11, 12, 13, 14, 15, 16, 17]).active == (0, 1)
+    assert comparison.update([2], []).seeds == {(0, 1): 5}
