@@ -80,7 +80,7 @@ def _versus(a: Group, b: Group) -> Versus:
 def _config_lines(a: Group, b: Group) -> Iterator[str]:
     rows = differences([a.keys, b.keys])
     if not rows:
-        yield "config: no key differs but seeds and keys of recording"
+        yield "config: only seeds and keys of recording differ"
         return
     shown: list[tuple[Cell, ...]] = [(name, *values) for name, values in rows[:_MOST]]
     yield from terminal_lines(Table("config", ("key", "A", "B"), shown))

@@ -39,7 +39,7 @@ from rlrun.reports.quantiles import normal_quantile
 
 PERMUTATIONS = 5000  # all of them where there are no more: up to 7 against 7 seeds, 12 pairs
 MIN_PAIRS = 6  # five pairs have 32 sign patterns: no two-sided p below 0.0625
-SHAPE = "equal means are told apart more often where seeds fail on one side alone"
+SHAPE = "the test rejects equal means too often when seeds fail on one side only"
 _TIE = 1.0 - 1e-9  # equal statistics differ by rounding
 
 

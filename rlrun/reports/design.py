@@ -63,13 +63,13 @@ def choose(design: Design) -> Choice:
         return Choice(
             "mean each",
             f"{environments} environments without a common scale or setting: each has its own "
-            "mean, for an average would follow the environment with the largest scores.",
+            "mean, because an average would follow the environment with the largest scores.",
         )
     if design.score == "success":
         return Choice(
             "success",
             f"Each of {n} seeds succeeds or fails: the success rate with its binomial interval, "
-            "for a t interval leaves 0 to 1 and is empty when all succeed.",
+            "because a t interval would leave 0 to 1 and be empty when all succeed.",
         )
     return Choice(
         "mean",

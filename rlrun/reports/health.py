@@ -56,7 +56,8 @@ def health_section(found: Findings) -> Section:
     if damaged:
         text.append(
             f"{_names(damaged)}: metrics.jsonl is damaged. Evaluations up to the damage are drawn; "
-            "means of curves, scores but final, and sample efficiency leave these runs out."
+            "means of curves, sample efficiency and the scores auc and best_of_last leave them "
+            "out."
         )
     return Section("Run health", text + _mixtures(found), [Table("runs", columns, rows)])
 

@@ -221,7 +221,7 @@ def tolerance_interval(
     claim = f"At least {content:.0%} of seeds fall inside ({level:.0%} confidence)"
     if dropped >= 0:
         method = f"tolerance {content:.0%}, order statistics"
-        why = f"{claim}, for any distribution of scores."
+        why = f"{claim}, whatever the distribution of scores."
         return Estimate(median, float(x[dropped]), float(x[-1 - dropped]), level, method, why)
     factor = normal_quantile(0.5 + 0.5 * content) * math.sqrt(
         (n - 1) * (1 + 1 / n) / chi2_quantile(1.0 - level, n - 1)
@@ -230,8 +230,8 @@ def tolerance_interval(
     scale = max(mean - float(x[0]), float(x[-1]) - mean)  # squares of scores may overflow
     reach = factor * scale * float(np.std((x - mean) / scale, ddof=1))
     method = f"tolerance {content:.0%}, normal"
-    why = f"{claim} if scores are normal; {n} seeds are too few to drop that assumption: far "
-    why += "failures have lowered the confidence to 56%."
+    why = f"{claim} if scores are normal; {n} seeds are too few to drop that assumption. Failures "
+    why += "far from the other scores lower the confidence, to 56% in simulations."
     low, high = np.minimum(mean - reach, x[0]), np.maximum(mean + reach, x[-1])
     low, high = within(x, low, high, bounds)
     return Estimate(median, float(low), float(high), level, method, why)

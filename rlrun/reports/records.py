@@ -5,7 +5,6 @@ after which nothing is read, for what follows may be of another run.
 """
 
 import json
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from rlrun.rundir.inert import read_file
 
 MAX_METRICS = 2**30  # bytes of a file
+_LARGEST = 1e150  # of a number: sums of squares overflow beyond
 _LINE = re.compile(rb'\{"env_steps": ?(\d{1,18}(?:\.0)?)[,}]')  # how each record begins
 
 Floats = NDArray[np.float64]
@@ -92,10 +92,7 @@ def _decode(line: bytes) -> dict[str, Any]:
 
 
 def finite_number(value: Any) -> float | None:
-    """Return a finite number as float; None for anything else."""
+    """Return a number as float; None for anything else, and where its square is not finite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
+    return float(value) if abs(value) <= _LARGEST else None

@@ -49,7 +49,7 @@ def score_section(found: Findings) -> Section:
         *([choice.why] if choice is not None else []),
         *(why for why in whys if choice is None or why not in choice.why),
         *(f"Next seed: {why}" for why in reasons(claims)),
-        *_cuts(shown),
+        *_cuts([g for g in shown if g.runs and means[id(g)].claimed]),
         *_cautions(found),
     ]
     tables = [Table("scores", _COLUMNS, rows)]
@@ -57,8 +57,8 @@ def score_section(found: Findings) -> Section:
         tables.append(rates)
         text.append(
             "Success: share of successful episodes of each seed's final weights, over seeds. The "
-            "interval is binomial over seeds where each succeeds always or never, else that of a "
-            "mean; episodes of a seed are not independent."
+            "interval is binomial over seeds where every seed succeeds always or never, else that "
+            "of a mean; episodes of a seed are not independent."
         )
     pictures: list[Picture] = []
     for environment in found.environments if found.draw else []:
@@ -89,7 +89,9 @@ def _in_table(groups: Sequence[Group]) -> list[Group]:
 def _score_figure(found: Findings, environment: str, cells: dict[int, Interval]) -> list[Picture]:
     every = found.of(environment)
     own = _in_table(best_groups(every, MAX_ROWS))
-    title = f"{found.place(environment)}every seed's score; a bar is a 95 % interval"
+    title = f"{found.place(environment)}every seed's score"
+    if any(math.isfinite(cells[id(group)].low) for group in own if group.runs):
+        title += "; a bar is a 95 % interval"
     if len(own) < len(every):
         title += f"; the best {len(own)} of {len(every)} settings"
     none = Interval(_NAN, _NAN, _NAN)
@@ -129,8 +131,8 @@ def _cautions(found: Findings) -> list[str]:
         )
     if any(run.trial for run in found.runs):
         out.append(
-            "Trials of a search: the best of them was chosen by these scores, which flatter it; "
-            "only its fresh seeds are its score."
+            "The best trial of a search was chosen by these scores, which therefore flatter it; "
+            "its score is the one on fresh seeds."
         )
     return out
 

@@ -37,9 +37,9 @@ def seeds_auto_section(runs: Sequence[RunData]) -> tuple[Section | None, list[st
     ]  # fmt: skip
     text = [
         "Seeds were added until each comparison was decided or the seeds were spent. Level: the "
-        "chance, at most, that any of these decisions is between settings that are equal in "
-        "distribution; settings of equal mean are told apart more often where only one has failing "
-        "seeds. Tests that ignore how the sweep stopped do not hold, and are left out. Means and "
+        "largest chance that any of these decisions is between settings that are equal in "
+        "distribution; it is larger for settings of equal mean of which only one has failing "
+        "seeds. Tests that ignore how the sweep stopped would not hold and are left out. Means and "
         "intervals of such seeds lean slightly towards the decision."
     ]
     columns = (

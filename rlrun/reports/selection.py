@@ -42,9 +42,9 @@ def selection_section(runs: Sequence[RunData]) -> tuple[Section | None, list[str
         if not own
     ]
     text = [
-        "A search chooses the trial with the highest score, which is partly luck: the score on "
-        "fresh seeds, that no trial has used, is that of the setting. Selection bias: the score it "
-        "was chosen by minus that. Both follow the objective of the search, not --score.",
+        "A search chooses the trial with the highest score, which is partly luck. The score of the "
+        "setting is the one on fresh seeds, which no trial has used. Selection bias is the score "
+        "it was chosen by minus that one. Both are of the search's objective, not of --score.",
         *reasons([(str(row[0]), why) for own in found.values() for row, why in own if why]),
         *open_,
     ]

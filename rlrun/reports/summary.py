@@ -62,9 +62,10 @@ def _left_out(one: Curve, axis: Axis, found: Findings) -> list[str]:
     if not runs:
         return []
     seeds = ", ".join(str(run.seed) for run in runs)
+    are = "seeds {} are" if len(runs) > 1 else "seed {} is"
     return [
-        f"{found.place(one.group.environment)}{one.group.setting}: not in the mean against "
-        f"{'env steps' if steps else 'wall time'} although done: seed {seeds}, of which "
+        f"{found.place(one.group.environment)}{one.group.setting}: {are.format(seeds)} done but "
+        f"not in the mean against {'env steps' if steps else 'wall time'}, because "
         f"{'evaluations' if steps else 'wall times'} are missing or damaged (see run health)."
     ]
 
@@ -99,7 +100,7 @@ def efficiency_section(found: Findings) -> Section:
     source = "given" if math.isfinite(found.threshold) else "run.stop_value"
     text = [
         f"Env steps of the first evaluation at or above the threshold ({source}). Seeds that never "
-        "got there, also as they failed, count as slower than all others in the median. Share: "
+        "reached it, including failed ones, count as slower than all others in the median. Share: "
         "seeds that arrived, with the exact binomial interval. Left out: seeds that have not ended "
         "or whose evaluations are damaged.",
     ]

@@ -52,12 +52,12 @@ class Table:
 
 
 def show_number(value: float) -> str:
-    """Return four significant digits, or all digits of a large number."""
+    """Return four significant digits, or all digits of a large number below 10^9."""
     if math.isnan(value):
         return "-"
     if math.isinf(value):
         return "never" if value > 0 else "-inf"
-    return f"{value:.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+    return f"{value:.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def show_cell(cell: Cell) -> str:

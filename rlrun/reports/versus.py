@@ -189,14 +189,14 @@ def comparison_section(
     if all(one.stopped for one in every):
         return None, []
     text = [
-        "B minus A: the interval of the difference, not two intervals side by side, which may "
-        "overlap while the difference is clear. P(B > A): how often a seed of B beats one of A.",
-        f"p is corrected for {tested} comparisons (Holm), the intervals are not; a verdict needs "
-        "both."
+        "B - A is the interval of the difference: the intervals of A and B may overlap although "
+        "the difference is clear. P(B > A) is how often a seed of B beats one of A.",
+        f"A verdict needs a p of at most 0.05, corrected for {tested} comparisons (Holm), and an "
+        "interval without 0, which is not corrected."
         if tested > 1
         else "A verdict needs p of at most 0.05 and an interval without 0."
         if tested
-        else f"With fewer than {MIN_SEEDS} seeds on a side nothing is decided.",
+        else f"No comparison is decided with fewer than {MIN_SEEDS} seeds per side.",
     ]
     largest = max((scored(found.of(env)) for env in found.environments), key=len)
     if len(largest) > ALL_PAIRS:

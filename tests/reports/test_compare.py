@@ -42,7 +42,7 @@ def test_undecided(rlrun: Command, tmp_path: Path) -> None:
         forge(tmp_path / f"b/{i}", seed=10 + i, returns=(x + 0.5,))
     done = rlrun("compare", "a", "b/*")
     lines = done.out.splitlines()
-    assert lines[0] == "config: no key differs but seeds and keys of recording"
+    assert lines[0] == "config: only seeds and keys of recording differ"
     assert lines[-1].startswith("undecided: B minus A is 0.5 [")
     assert "which includes 0 (95 %, permutation of labels" in lines[-1]
 

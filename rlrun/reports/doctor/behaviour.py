@@ -240,7 +240,7 @@ def greedy_is_stuck(e: Evidence) -> Finding | None:
     return Finding(
         HARMFUL, f"Evaluation is below what exploring episodes get: {score.late:.4g} against "
         f"{collected.late:.4g} from {steps(score.late_since)} on.",
-        "The greedy policy is stuck where random actions get on, or evaluation differs "
+        "The greedy policy gets stuck where random actions go on, or evaluation differs "
         "(env.eval_kwargs).",
         [*e.scaled("explore.epsilon.end", 0.3), *e.scaled("run.total_steps", 2)],
         ("eval/return_mean", "collect/return_mean", "eval/length_mean"),
@@ -280,7 +280,8 @@ def constant_score(e: Evidence) -> Finding | None:
     """Fifty episodes or more, of two evaluations and exploring, and all had the same return."""
     names = ("eval/return_min", "eval/return_max", "collect/return_min", "collect/return_max")
     seen = np.concatenate([e.metric(name).values for name in names])
-    if not e.learns or e.offline or e.solved or len(e.score) < 2 or np.ptp(seen) > 0:
+    few = len(e.score) < 2 or not len(seen)
+    if not e.learns or e.offline or e.solved or few or np.ptp(seen) > 0:
         return None
     if len(e.score) * e.number("run.eval_episodes") + e.metric("collect/episodes").last < 50:
         return None

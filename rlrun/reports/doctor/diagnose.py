@@ -43,7 +43,7 @@ def report_lines(run: RunData) -> Iterator[str]:
     found, evidence = diagnose(run), Evidence(run)
     unchecked = _unchecked(evidence)
     records = max((len(x) for x, _ in evidence.records.columns.values()), default=0)
-    what = f"{records} records up to {evidence.env_steps:.0f} env steps"
+    what = f"{records} record{'' if records == 1 else 's'} up to {evidence.env_steps:.0f} env steps"
     if not found:
         early = records < _FEW and evidence.learns and not evidence.solved
         text = f"too early to say; {what}" if early else (

@@ -36,7 +36,7 @@ def late_learning(e: Evidence) -> Finding | None:
     return Finding(
         HARMFUL, f"Learning starts late: learner.learning_starts = {starts:.0f} of "
         f"{e.total_steps:.0f} env steps, {updates:.0f} updates in all so far.",
-        "Nothing is learned before; most of the run goes into rows alone.",
+        "Before that, rows are collected and nothing is learned from them.",
         [*e.set("learner.learning_starts", max(1, round(min(1000.0, 0.1 * e.total_steps)))),
          f"run.total_steps={20 * starts:.0f}"],
         ("train/updates", "buffer/windows"),
@@ -50,8 +50,9 @@ def rollbacks(e: Evidence) -> Finding | None:
         return None
     tries = [*e.scaled("policy.lr", 0.25), *e.set("policy.grad_clip", 10)]
     return Finding(
-        BROKEN, f"It became NaN or infinite and went back to a checkpoint {count:.0f} times.",
-        "The loss diverged; other random numbers help for a while only.",
+        BROKEN, "The loss became NaN or infinite, and the run went back to a checkpoint: "
+        f"{count:.0f} time{'' if count == 1 else 's'}.",
+        "The loss diverges; going back helps only until it does so again.",
         tries, ("train/loss", "train/grad_norm"),
     )  # fmt: skip
 
@@ -111,7 +112,8 @@ def loss_grows(e: Evidence) -> Finding | None:
     if not (loss.early > 0 and loss.late > 100 * loss.early):
         return None
     return Finding(
-        HARMFUL, f"The loss grew from {loss.early:.2g} to {loss.late:.2g} and the score did not.",
+        HARMFUL, f"The loss grew from {loss.early:.2g} to {loss.late:.2g}, and the score did not "
+        "rise.",
         "Steps are too large for these targets.",
         [*e.scaled("policy.lr", 0.25), *e.scaled("policy.reward_scale", 0.1)],
         ("train/loss", "train/td_abs", "train/q_taken"),
@@ -263,7 +265,7 @@ def large_errors(e: Evidence) -> Finding | None:
     tries += e.set("policy.normalize_reward", "true") if e.on_policy else []
     return Finding(
         HARMFUL, f"Rewards are large for the networks: {name} is {size:.3g}.",
-        "Values of hundreds take long to learn; rewards near 1 a step are right.",
+        "Values of hundreds take long to learn; rewards near 1 per step work best.",
         tries, (name, "collect/return_mean"),
     )  # fmt: skip
 
@@ -276,7 +278,7 @@ def tiny_rewards(e: Evidence) -> Finding | None:
         return None
     return Finding(
         HARMFUL, f"Rewards are tiny for the networks: no scaled return is larger than {size:.2g}.",
-        "They drown in the initial values; rewards near 1 a step are right.",
+        "They are small beside the initial values; rewards near 1 per step work best.",
         e.scaled("policy.reward_scale", 10.0 ** math.ceil(-math.log10(size))),
         ("collect/return_max", "train/target"),
     )  # fmt: skip

@@ -68,7 +68,7 @@ def little_replay(e: Evidence) -> Finding | None:
         return None
     return Finding(
         HARMFUL, f"{ratio:.2g} rows are learned for each row collected: most are never used.",
-        "More updates cost compute, no env steps.",
+        "More updates cost compute time but no env steps.",
         [*e.set("learner.replay_ratio", 64)], ("train/replay_ratio", "train/updates"),
     )  # fmt: skip
 
@@ -126,7 +126,7 @@ def stale_states(e: Evidence) -> Finding | None:
     return Finding(
         HARMFUL, f"Windows start from wrong states: at their last learned row Q is off by "
         f"{gap.late:.0%} ({name}) from {steps(gap.late_since)} on.",
-        "Burn-in is too short, or stored states are of networks long gone.",
+        "Burn-in is too short, or the stored states are from much older networks.",
         [*e.set("policy.state_init", "stored"), *e.set("policy.burnin_step", longer),
          *e.scaled("buffer.capacity", 0.5)],
         (name, "buffer/sample_age"),
@@ -144,7 +144,7 @@ def padding(e: Evidence) -> Finding | None:
     return Finding(
         NOTE, f"Windows are mostly padding: {valid.late:.0%} of their learned positions are steps; "
         f"episodes have {length:.0f} steps, windows {unroll:.0f}.",
-        "Updates cost more than they learn; no row is lost.",
+        "Updates spend their time on padding; no row is lost.",
         e.set("policy.learn_unroll_len", int(shorter)), ("train/valid_fraction",),
     )  # fmt: skip
 

@@ -95,7 +95,7 @@ def slow(e: Evidence) -> Finding | None:
 
 RULES = (
     Rule("failed", failed),
-    Rule("damaged", damaged),
+    Rule("damaged", damaged, ("no updates",)),
     Rule("interrupted", interrupted),
     Rule("restarts", restarts),
     Rule("slow", slow),
