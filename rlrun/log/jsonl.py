@@ -64,7 +64,7 @@ class JsonLinesFile:
             if resume_from is not None and path.exists():
                 self._truncate(resume_from, committed)
             mode = "x" if resume_from is None else "a"
-            self._file = io.FileIO(path, mode, opener=_no_follow)
+            self._file = io.FileIO(path, mode, opener=_append)
         except OSError as e:
             raise self._write_error(e) from e
 
@@ -169,6 +169,11 @@ def read_records(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
             f"{path}: cannot be read ({e.strerror or e}); the records of a run are needed; give "
             "the directory of a run"
         ) from e
+
+
+def _append(path: str, flags: int) -> int:
+    """Open a file to write at its end also after ``rewind`` has cut it."""
+    return _no_follow(path, flags | os.O_APPEND)
 
 
 def _no_follow(path: str, flags: int) -> int:

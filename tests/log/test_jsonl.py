@@ -90,6 +90,31 @@ def test_resume_completes_a_line_without_its_newline(tmp_path):
     assert steps_of(path) == [10, 20, 30]
 
 
+def test_a_torn_last_line_is_no_damage(tmp_path, caplog):
+    """A crash cuts the last line: nothing is reported."""
+    path = tmp_path / "m.jsonl"
+    write(path, 10, 20)
+    path.write_bytes(path.read_bytes()[:-5])
+    write(path, 30, resume_from=20)
+    assert steps_of(path) == [10, 30]
+    assert not caplog.records
+
+
+def test_a_new_file_that_goes_back_goes_on_at_its_end(tmp_path):
+    """Without a hole of zero bytes where the dropped records were."""
+    path = tmp_path / "m.jsonl"
+    file = JsonLinesFile(path, resume_from=None)
+    file.write(1, {"a/b": 1.0})
+    committed = file.committed()
+    file.write(2, {"a/b": 1.0})
+    file.rewind(1, committed)
+    file.write(3, {"a/b": 1.0})
+    assert steps_of(path) == [1, 3]
+    assert b"\0" not in path.read_bytes()
+    assert file.committed()["bytes"] == path.stat().st_size
+    file.close()
+
+
 def test_resume_warns_of_an_unreadable_line_in_the_middle(tmp_path, caplog):
     path = tmp_path / "m.jsonl"
     write(path, 10, 20, 30)

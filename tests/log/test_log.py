@@ -161,3 +161,16 @@ def test_final_line_states_all_there_is(tmp_path):
     assert "best" not in final_line(result, **given, best=497.25)
     assert "0.5; solved (run.stop_value = 490); 1" in final_line(result, **given, solved=490.0)
     assert "not evaluated" in final_line(None, env_steps=1, wall_seconds=1, run_dir=tmp_path)
+
+
+def test_speeds_are_not_counted_over_a_rewind(tmp_path):
+    """Env steps went back: the next record has no speed, the one after has its own."""
+    with make(BARE, tmp_path / "a") as log:
+        run(log, [30, 60])
+        committed = log.committed()
+        run(log, [90])
+        log.rewind(60, committed)
+        run(log, [90, 120])
+    records = [*read_records(tmp_path / "a/timings.jsonl")]
+    assert [record["env_steps"] for record in records] == [30, 60, 90, 120]
+    assert ["time/env_steps_per_s" in record for record in records] == [True, True, False, True]
