@@ -143,3 +143,13 @@ def test_seeds_mean_and_band_have_one_axis(tmp_path: Path) -> None:
         if len(values) == 5:
             assert mean == pytest.approx(np.mean(values))
     assert [*failed[1]] == [x for x in found.x if x <= 350]
+
+
+def test_a_damaged_seed_that_failed_is_left_out_of_arrivals(tmp_path: Path) -> None:
+    """It may have arrived in what is lost."""
+    forge(tmp_path / "0", seed=0, returns=(1.0, 5.0), steps=(10, 20))
+    path = forge(tmp_path / "1", seed=1, returns=(1.0, 1.0), steps=(10, 20), status="failed")
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write("{}\n")
+    (group,) = group_runs(read_runs([str(tmp_path)]))
+    assert arrivals(group, 4.0) == ([20], 1)
