@@ -7,7 +7,7 @@ import pytest
 
 from rlrun.reports.groups import group_runs
 from rlrun.reports.runs import read_runs
-from rlrun.reports.sensitivity import effects, explained
+from rlrun.reports.sensitivity import MAX_LEVELS, effects, explained
 from tests.reports.forge import forge
 
 
@@ -55,6 +55,13 @@ def test_a_sampled_number_is_cut_into_ranges(tmp_path: Path) -> None:
     assert (first.keys, second.keys) == (("policy.a",), ("policy.b",))
     assert [level.name for level in first.levels] == [f"{i} to {i + 1}" for i in range(0, 10, 2)]
     assert (first.share, second.share < 0.9) == (1, True)
+
+
+def test_eight_values_are_not_cut_into_ranges(tmp_path: Path) -> None:
+    for i in range(MAX_LEVELS):
+        forge(tmp_path / str(i), policy__a=i, returns=(float(i),))
+    (effect,) = effects(group_runs(read_runs([str(tmp_path)])))
+    assert [level.name for level in effect.levels] == [str(i) for i in range(MAX_LEVELS)]
 
 
 def test_equal_scores_explain_nothing() -> None:
