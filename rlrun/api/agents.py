@@ -38,7 +38,8 @@ def load(
             )
         from rlrun.config import load as load_config
 
-        load_config(path, [f"device={device}"] if device else [])  # before torch is imported
+        overrides = [f"device={device}"] if device else []
+        load_config(path, overrides, replay=False)  # before torch is imported
         from rlrun.run.agent import load_agent
 
         return load_agent(path, weights=name, device=device)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlrun.errors import ConfigError
 from rlrun.schema.launcher import RayLauncherConfig
+from rlrun.schema.search import MOST_WORKERS
 from rlrun.sweeps.record import SweepRecord, resume_line
 
 if TYPE_CHECKING:
@@ -33,9 +34,10 @@ def is_ours(cfg: "DictConfig") -> bool:
 
 def check_workers(value: object) -> int | None:
     """Return the value of hydra.launcher.workers. Raises: ConfigError."""
-    if value is None or (type(value) is int and value >= 1):
+    if value is None or (type(value) is int and 1 <= value <= MOST_WORKERS):
         return value
-    wrong = "is no number of jobs; an integer >= 1, or null (as many as the cores hold)"
+    most = f"an integer within [1, {MOST_WORKERS}]"
+    wrong = f"is no number of jobs; {most}, or null (as many as the cores hold)"
     raise ConfigError(f"{WORKERS} = {value}: {wrong}, is allowed; set {WORKERS}=2", key=WORKERS)
 
 

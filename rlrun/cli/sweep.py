@@ -229,7 +229,7 @@ def resume_sweep(path: Path, overrides: Sequence[str], *, quiet: bool) -> int:
     jobs at a time; other keys of our launchers, and ``hydra/launcher``, run them elsewhere.
     """
     from rlrun.config import load
-    from rlrun.config.directories import check_length
+    from rlrun.config.directories import check_length, check_written
     from rlrun.config.hydra_errors import override_key
     from rlrun.config.hydra_keys import check_stored
 
@@ -251,7 +251,9 @@ def resume_sweep(path: Path, overrides: Sequence[str], *, quiet: bool) -> int:
             check_stored(job.pending, changes)
             pending = {override_key(o): o for o in [*job.pending, *changes]}
             words = [*pending.values()]
-            found.append((job, words, load(path / job.name, [*words, *shown])[0]))
+            config, _ = load(path / job.name, [*words, *shown])
+            check_written(config, {override_key(o) for o in own})  # pending ones are the file's
+            found.append((job, words, config))
         tasks = []
         for job, words, config in sorted(found, key=lambda entry: entry[0].num):
             job.total_steps, job.status, job.pending = config.run.total_steps, "waiting", words

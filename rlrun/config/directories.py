@@ -2,11 +2,13 @@
 
 import logging
 import os
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
 from rlrun.config.config_errors import config_error
 from rlrun.errors import ConfigError, StorageError
+from rlrun.schema import Config
 
 _LONGEST_NAME, _LONGEST_PATH = 255, 4096  # bytes of one part and of a whole path
 
@@ -17,7 +19,25 @@ def check_inside(key: str, path: str) -> None:
     if not parts or Path(path).is_absolute() or ".." in parts or parts[0].startswith("~"):
         wrong = "leads out of its directory"
         allowed = "a relative path without .. is allowed"
-        raise config_error(key, path, wrong, allowed, "choose another")
+        raise config_error(key, path, wrong, allowed, f"choose another, or type {key}=PATH")
+
+
+def check_below(key: str, path: str) -> None:
+    """Raise ConfigError unless ``path`` is below the working directory, links followed."""
+    check_inside(key, path)
+    here = os.path.realpath(".")
+    if os.path.commonpath([here, os.path.realpath(path)]) != here:
+        wrong, allowed = "a link in it leads out of this directory", "a path below it is allowed"
+        raise config_error(key, path, wrong, allowed, f"type {key}=PATH, or choose another")
+
+
+def check_written(config: Config, typed: Collection[str]) -> None:
+    """Raise ConfigError where a file names a directory to write to that is not below this one.
+
+    ``typed``: keys of the command line, which may name any.
+    """
+    if config.buffer.mmap is not None and "buffer.mmap" not in typed:
+        check_below("buffer.mmap", config.buffer.mmap)
 
 
 def absolute(key: str, path: Path) -> Path:

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config.config_errors import code_error, config_error
-from rlrun.config.directories import check_inside
+from rlrun.config.directories import check_below, check_inside, check_written
 from rlrun.config.hydra_errors import override_key
 from rlrun.config.hydra_state import resolve_hydra_from
 from rlrun.errors import ConfigError
@@ -89,9 +89,9 @@ def check_values(config: Config, overrides: Sequence[str]) -> None:
     typed = {override_key(text) for text in overrides}
     if "env.id" not in typed:
         require_trusted_env(config.env.id)
-    for key, path in (("run.dir", config.run.dir), ("buffer.mmap", config.buffer.mmap)):
-        if path is not None and key not in typed:
-            check_inside(key, path)
+    if config.run.dir is not None and "run.dir" not in typed:
+        check_below("run.dir", config.run.dir)
+    check_written(config, typed)
 
 
 def check_addresses(config: Config, overrides: Sequence[str]) -> None:

@@ -41,6 +41,7 @@ _REFUSED = {  # keys that the search itself sets or that are not its choice
     "run.total_steps": "a longer run is no better setting; give every run the same",
     "device": "it changes no score; give one device",
     **dict.fromkeys(ADDRESSES, "it changes no score; give one address"),
+    "buffer.mmap": "it changes no score; give one directory",
 }
 
 

@@ -12,8 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from rlrun.config.checks.keys import check
 from rlrun.config.compose import Composer, read_composed, shipped_conf, to_yaml
 from rlrun.config.config_errors import config_error, format_value
-from rlrun.config.directories import check_length
-from rlrun.config.hydra_errors import as_config_error
+from rlrun.config.directories import check_length, check_written
+from rlrun.config.hydra_errors import as_config_error, override_key
 from rlrun.config.hydra_keys import check_addresses
 from rlrun.config.yaml_limits import read_yaml
 from rlrun.errors import ConfigError
@@ -35,8 +35,9 @@ def load(
 ) -> tuple[Config, str]:
     """The checked config of an earlier run, with ``overrides`` on top, and its yaml.
 
-    ``replay`` False: no replay is to be drawn from and nothing goes on, so the device it lay on and
-    the addresses that it was connected to play no part.
+    ``replay`` False: no replay is to be drawn from and nothing goes on, so the device and the
+    directory it lay on and the addresses that it was connected to play no part. Else a directory to
+    write to is below the working directory, or in ``overrides``.
     ``fork``: the config is that of another run, in which every key may change.
 
     Raises: ConfigError when there is no run, or an override changes what a run cannot change.
@@ -67,6 +68,7 @@ def load(
         _change(cfg, parsed, fork, run_dir)
         if not replay:
             OmegaConf.update(cfg, "buffer.device", "cpu")
+            OmegaConf.update(cfg, "buffer.mmap", None)
     except ConfigError:
         raise
     except Exception as e:  # OmegaConf raises more than its own errors on input
@@ -76,6 +78,8 @@ def load(
     if replay:
         check_addresses(config, overrides)
     check(config, fresh=False)
+    if replay:
+        check_written(config, {override_key(text) for text in overrides})
     cfg.resume = {"rescale": False, "allow": []}  # asked for once
     return config, to_yaml(cfg)
 

@@ -6,7 +6,7 @@ a file that declares the run's row of the HPARAMS tab. Torch-free.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event
@@ -25,6 +25,7 @@ from rlrun.run.hparams import (
     typed_settings,
     worth_naming,
 )
+from rlrun.rundir.inert import require_regular_files
 
 EVENTS = "events.out.tfevents.*"
 _FIRST = "events.out.tfevents.0000000000.view"  # files are read in the order of their names
@@ -33,7 +34,8 @@ _FIRST = "events.out.tfevents.0000000000.view"  # files are read in the order of
 class BoardView:
     """A directory of links to the event files of runs; ``refresh`` adds those that are new.
 
-    Raises: ConfigError when no run below ``directories`` has an event file.
+    Raises: ConfigError when no run below ``directories`` has an event file, or one holds a link, a
+    pipe or a device.
     """
 
     def __init__(self, directories: Sequence[str], view: Path) -> None:
@@ -42,6 +44,8 @@ class BoardView:
         self._runs: list[RunData] = []
         self._differing: frozenset[str] = frozenset()
         self._kinds: dict[str, type] = {}
+        for job in find_jobs(directories):
+            require_regular_files(job.path)
         runs = [run for run in read_runs(directories) if _has_events(run.path)]
         if not runs:
             shown = " ".join(directories)
@@ -61,6 +65,8 @@ class BoardView:
         """
         paths = [job.path for job in find_jobs(self.directories)]
         new = [path for path in paths if path not in self.names and _has_events(path)]
+        for path in new:
+            require_regular_files(path)
         changed = bool(new) and self._add([run for path in new for run in read_runs([str(path)])])
         self._link()
         return changed
@@ -101,7 +107,7 @@ class BoardView:
 
     def _link(self) -> None:
         for path, name in self.names.items():
-            for source in path.glob(EVENTS):
+            for source in _event_files(path):
                 link = self.directory / name / source.name
                 if not link.is_symlink():
                     link.symlink_to(source.absolute())
@@ -150,4 +156,9 @@ def _unique(name: str, taken: set[str]) -> str:
 
 
 def _has_events(run_dir: Path) -> bool:
-    return next(run_dir.glob(EVENTS), None) is not None
+    return next(_event_files(run_dir), None) is not None
+
+
+def _event_files(run_dir: Path) -> Iterator[Path]:
+    """Yield the event files that are regular files: a server would wait for a pipe."""
+    return (p for p in run_dir.glob(EVENTS) if p.is_file() and not p.is_symlink())

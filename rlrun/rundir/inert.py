@@ -25,7 +25,10 @@ def require_regular_files(run_dir: Path) -> None:
         with os.scandir(directories.pop()) as entries:
             for entry in entries:
                 count += 1
-                mode = entry.stat(follow_symlinks=False).st_mode
+                try:
+                    mode = entry.stat(follow_symlinks=False).st_mode
+                except FileNotFoundError:  # a run that goes on renames and removes files
+                    continue
                 if stat.S_ISDIR(mode):
                     directories.append(entry.path)
                 elif entry.path == os.path.join(run_dir, "checkpoints") and stat.S_ISREG(mode):

@@ -4,7 +4,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rlrun.schema.ranges import Range, Ranged, at_least, require
+from rlrun.schema.ranges import Range, Ranged, require
+
+MOST_WORKERS = 1024  # runs at a time: processes
 
 
 def _check_objective(text: str) -> None:
@@ -16,14 +18,14 @@ def _check_objective(text: str) -> None:
 @dataclass(frozen=True)
 class SearchConfig(Ranged):
     dir: str | None
-    trials: int = field(metadata=at_least(1))
-    seeds: int = field(metadata=at_least(1))
-    final_seeds: int = field(metadata=at_least(1))
-    workers: int = field(metadata=at_least(1))
+    trials: int = field(metadata={"range": Range(1, 10**6)})
+    seeds: int = field(metadata={"range": Range(1, 10**4)})
+    final_seeds: int = field(metadata={"range": Range(1, 10**4)})
+    workers: int = field(metadata={"range": Range(1, MOST_WORKERS)})
     sampler: Literal["tpe", "random"]
     objective: str
     prune: Literal["asha", "none"]
-    reduction: int = field(metadata=at_least(2))
+    reduction: int = field(metadata={"range": Range(2, 10**3)})
     rungs: int = field(metadata={"range": Range(1, 20)})
     seed: int = field(metadata={"range": Range(0, 2**32, open_high=True)})
 
@@ -34,8 +36,8 @@ class SearchConfig(Ranged):
 
 @dataclass(frozen=True)
 class SeedsConfig(Ranged):
-    max: int = field(metadata=at_least(2))
-    group: int = field(metadata=at_least(2))
+    max: int = field(metadata={"range": Range(2, 10**4)})
+    group: int = field(metadata={"range": Range(2, 10**4)})
     level: float = field(metadata={"range": Range(0, 1, open_low=True, open_high=True)})
     objective: str
 

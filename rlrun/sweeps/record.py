@@ -21,6 +21,7 @@ from rlrun.rundir.inert import member, read_file
 from rlrun.rundir.lock import LOCK
 from rlrun.rundir.texts import TEXTS, read_record
 from rlrun.schema.launcher import RayLauncherConfig
+from rlrun.schema.search import MOST_WORKERS
 
 FILE = "sweep.json"
 INTERRUPTED = (75, Interrupted.exit_code, 143)  # exit codes of a run that a signal stopped
@@ -153,7 +154,7 @@ def _read_ray(fields: Any) -> RayLauncherConfig | None:
 
 
 def _is_count(value: object) -> bool:
-    return value is None or (type(value) is int and value >= 1)
+    return value is None or (type(value) is int and 1 <= value <= MOST_WORKERS)
 
 
 def update(job: JobRecord, sweep_dir: Path) -> None:

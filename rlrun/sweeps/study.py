@@ -3,9 +3,11 @@
 Sources: Akiba et al. 2019 (Optuna); Bergstra et al. 2011 (the tree-structured Parzen estimator).
 """
 
+import os
+import sqlite3
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,13 +15,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from rlrun.config.space import Dimension
-from rlrun.errors import ResourceError, StorageError, extra
+from rlrun.errors import CheckpointError, ResourceError, StorageError, extra
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 NAME = "study.db"
 _STUDY = "search"
+_MISFITS = (  # what Optuna raises of rows that it has not written
+    ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError,
+    ValueError,
+)  # fmt: skip
 _SCORES = "scores"  # user attribute: the score of each seed
 State = Literal["running", "complete", "pruned", "failed"]
 _STATES: dict[str, State] = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
@@ -54,6 +60,8 @@ class Study:
         optuna = import_optuna()
         self._optuna, self._path, self._space = optuna, path, space
         self._name, self._seed = sampler, seed
+        if path is not None:
+            _require_tables(path)
         with _storage_errors(path):
             storage = None if path is None else _storage(path)
             self._study = optuna.create_study(
@@ -130,7 +138,10 @@ class Study:
             self._study.tell(trial.number, state=state)
 
     def _asked(self, number: int) -> Any:
-        return self._optuna.trial.Trial(self._study, self._stored()[number]._trial_id)
+        stored = self._stored()
+        if number >= len(stored) or stored[number].number != number:
+            raise ValueError(f"it lost trial {number}")
+        return self._optuna.trial.Trial(self._study, stored[number]._trial_id)
 
     def _read(self, found: "FrozenTrial") -> Trial:
         try:
@@ -159,12 +170,36 @@ def _storage_errors(path: Path | None) -> Iterator[None]:
 
     try:
         yield
-    except (StorageInternalError, SQLAlchemyError, RuntimeError) as e:
+    except (StorageInternalError, SQLAlchemyError, *_MISFITS) as e:  # rows of no study
         text = " ".join(str(e).split())[:200]
         raise StorageError(
             f"{path}: cannot be used as a study ({text}); one of rlrun search, on a disk with "
             "room, is needed; restore it, or search again with another search.dir"
         ) from e
+
+
+def _require_tables(path: Path) -> None:
+    """Raise CheckpointError for a file of anything but tables and their indexes.
+
+    Triggers, views and virtual tables would run a stranger's SQL when rlrun writes to it.
+    """
+    if not os.path.lexists(path):
+        return
+    fix = "restore it, or search again with another search.dir"
+    need = "a study as rlrun search wrote it is needed"
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as file:
+            file.execute("PRAGMA trusted_schema = OFF")
+            found = file.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
+    except (sqlite3.Error, ValueError) as e:
+        raise StorageError(f"{path}: cannot be used as a study ({e}); {need}; {fix}") from e
+    for kind, name, sql in found:
+        plain = kind == "table" and str(sql).upper().startswith("CREATE TABLE")
+        if not plain and kind != "index":
+            what = "virtual table" if kind == "table" else kind
+            raise CheckpointError(
+                f"{path}: holds the {what} {str(name)[:40]!r}, which would run SQL; {need}; {fix}"
+            )
 
 
 def _storage(path: Path) -> Any:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 import socket
 
@@ -119,6 +120,16 @@ def test_every_run_has_the_columns_of_all_with_the_values_in_force(tmp_path, vie
     assert shown.refresh()
     assert {p.name for p in view.iterdir()} - names == {"r2d2-lr1"}
     assert row(view / "lr1")[1]["policy"]
+
+
+@pytest.mark.parametrize("name", ["events.out.tfevents.1", "metrics.jsonl"])
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/etc/hostname")])
+def test_a_pipe_or_a_link_is_not_opened(tmp_path, view, name, make):
+    run = board(tmp_path / "outputs/a", seed=0, lr=1e-3)
+    (run / name).unlink(missing_ok=True)
+    make(run / name)
+    with pytest.raises(ConfigError, match=f"{name} is a (pipe|link)"):
+        BoardView([str(tmp_path / "outputs")], view)
 
 
 def test_a_single_run_has_a_name(tmp_path, view):

@@ -1,7 +1,9 @@
 """``rlrun search``: what is refused before the first run, and one search that trains."""
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -136,12 +138,43 @@ def test_a_search_directory_of_a_stranger(
     assert "belongs to single runs" in resume("hydra.job.env_set={A: b}").err
     assert "buffer.mmap" in resume("buffer.mmap=/tmp/elsewhere").err
     assert "logger.mlflow = http://x/: a file says so" in resume("logger.mlflow=http://x/").err
+    for key, value in (("workers", 10**9), ("trials", 10**30), ("seeds", "x"), ("rungs", -1)):
+        marker.write_bytes(seal({**content, "settings": {**content["settings"], key: value}}))
+        assert rlrun("resume", "s").code == 2, key
+    hidden = "buffer.mmap=choice(rows,/tmp/elsewhere)"
+    marker.write_bytes(seal({**content, "space": [*content["space"], hidden]}))
+    assert "buffer.mmap" in rlrun("resume", "s").err
     marker.write_bytes(b"{}")
     assert rlrun("resume", "s").code == 5
     marker.write_bytes(seal(content))
     Path("s/link").symlink_to("/")
     assert "link is a link" in rlrun("resume", "s").err
     assert len(pools) == 1, "no job was started"
+
+
+def test_a_study_of_a_stranger(
+    rlrun: Callable[..., Done],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It runs no SQL of its own; rows that Optuna never wrote are no bug."""
+    pool_of(monkeypatch)
+    assert rlrun(*RUN, LR, "search.dir=s", "search.trials=1", "-q").code == 0
+    with closing(sqlite3.connect("s/study.db")) as file:
+        whole = "\n".join(file.iterdump())
+    for more, codes in {
+        "CREATE TRIGGER t AFTER INSERT ON trials BEGIN DELETE FROM trials; END": (5,),
+        "CREATE VIEW v AS SELECT 1": (5,),
+        "CREATE VIRTUAL TABLE v USING fts4(x)": (5,),
+        "DROP TABLE trials": (0, 5, 6),  # Optuna makes a new one
+        "UPDATE trials SET number = 7": (0, 5, 6),
+        "UPDATE trial_params SET distribution_json = 'x'": (0, 5, 6),
+        "UPDATE trials SET state = 'NOPE'": (0, 5, 6),
+        "DELETE FROM studies": (0, 5, 6),
+    }.items():
+        Path("s/study.db").unlink()
+        with closing(sqlite3.connect("s/study.db")) as file:
+            file.executescript(f"{whole}\n{more};")
+        assert rlrun("resume", "s", "search.trials=2", "-q").code in codes, more
 
 
 def test_without_optuna(
