@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from rlrun.buffer import saved
+from rlrun.functional.recorded import RowSpaces
 from rlrun.types import Chunk, Sample, Segment, Tree, tree_leaves, tree_map
 
 _STEPS = ("action", "reward", "terminated", "truncated", "valid")
@@ -21,11 +22,19 @@ class Rollout:
     before its first row are stored across ``take`` calls.
     """
 
-    def __init__(self, example: Chunk | Segment, *, rows: int, stack: int = 1) -> None:
+    def __init__(
+        self,
+        example: Chunk | Segment,
+        *,
+        rows: int,
+        stack: int = 1,
+        spaces: RowSpaces | None = None,
+    ) -> None:
         """``example``: collected rows, or none, with the shapes and dtypes to store. ``stack``:
-        observations per input of the policy; rows hold single ones."""
+        observations per input of the policy; rows hold single ones. ``spaces``: of a row, which
+        rows of a checkpoint are compared with."""
         example = Chunk.of(example).segment()
-        self.rows, self.filled, self.stack = rows, 0, stack
+        self.rows, self.filled, self.stack, self.spaces = rows, 0, stack, spaces
         self.columns = example.reward.shape[1]
 
         def like(x: torch.Tensor, count: int) -> torch.Tensor:
@@ -182,4 +191,9 @@ class Rollout:
         given = tuple(state[name] for name in names)
         tree_map(lambda store, x: saved.fill("rollout", store, x), own, given)
         tree_map(lambda own, x: saved.fill("rollout.past", own, x), self._past(), state["past"])
+        steps = state["steps"]
+        rows = tree_map(torch.Tensor.numpy, (state["obs"], steps["action"], steps["valid"]))
+        saved.check_values("rollout", self.spaces, *rows)
+        previous = self.prev_action.numpy()[None], np.ones((1, self.columns), bool)
+        saved.check_values("rollout.past", self.spaces, None, *previous)
         self.filled = filled

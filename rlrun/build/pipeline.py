@@ -180,4 +180,7 @@ def _source(
         check=RowCheck(plan.row, plan.columns), max_seconds=config.watchdog.max_seconds,
     )  # fmt: skip
     metrics = CollectMetrics(counters, explore_of(plan), ActionCounts(plan.row_spec.action))
-    return OverlappedSource(process, policy, metrics, total_steps=config.run.total_steps)
+    return OverlappedSource(
+        process, policy, metrics, row=plan.row, columns=plan.columns,
+        total_steps=config.run.total_steps,
+    )  # fmt: skip

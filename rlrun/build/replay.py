@@ -102,7 +102,7 @@ def make_rollout(plan: Plan, actor: Actor, *, note: Note = _silent) -> Rollout:
     note(check_rollout(plan.config, row))
     rows = plan.config.buffer.capacity // plan.columns
     example = empty_chunk(row, plan.columns)
-    return Rollout(example, rows=rows, stack=plan.config.env.frame_stack)
+    return Rollout(example, rows=rows, stack=plan.config.env.frame_stack, spaces=row.spaces)
 
 
 def empty_chunk(row: Row, columns: int) -> Chunk:

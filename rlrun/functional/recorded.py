@@ -116,7 +116,7 @@ def _outside(name: str, x: np.ndarray, low: Any, high: Any, axes: tuple[str, str
     value, least, most = (b[place].item() for b in np.broadcast_arrays(x, low, high))
     at = f" at position {list(place[2:])}" if len(place) > 2 else ""
     allowed = "a finite number" if x.dtype.kind == "f" else f"[{least}, {most}]"
-    return f"{_place(place, axes)}: its {name} is {value:g}{at}; allowed is {allowed}"
+    return f"{_place(place, axes)}: its {name} is {value}{at}; allowed is {allowed}"
 
 
 def _place(place: tuple[int, ...], axes: tuple[str, str]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.buffer import saved
 from rlrun.functional.explore import Temperature
 from rlrun.pipeline.action_entropy import ActionCounts
 from rlrun.types import Chunk, Counters
@@ -22,6 +23,24 @@ class ChunkStats:
     finished_episodes: list[tuple[float, int]] = field(default_factory=list)  # (return, length)
     restarts: int = 0  # of environments whose process failed (env.on_worker_failure)
     without_action: int = 0  # rows of open episodes whose mask allows no action
+
+
+def loaded_stats(part: str, state: dict[str, Any]) -> ChunkStats:
+    """Return the statistics of rows in a checkpoint. Raises: CheckpointError."""
+    steps = saved.integer(f"{part}.steps", state["steps"], 0, saved.MOST_ROWS)
+    return ChunkStats(steps, _episodes(part, state))
+
+
+def _episodes(part: str, state: dict[str, Any]) -> list[tuple[float, int]]:
+    """Return (return, length) of every finished episode of a state."""
+    most = float(np.finfo(np.float64).max)
+    return [
+        (
+            saved.number(f"{part}.finished", score, -most, most),
+            saved.integer(f"{part}.finished", steps, 0, saved.MOST_ROWS),
+        )
+        for score, steps in state["finished"]
+    ]
 
 
 class CollectMetrics:
@@ -47,7 +66,7 @@ class CollectMetrics:
         return {"finished": list(self.finished_episodes), "actions": self.actions.counts.copy()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.finished_episodes = [(float(r), int(n)) for r, n in state["finished"]]
+        self.finished_episodes = _episodes("collector", state)
         self.actions.load(state.get("actions"))  # earlier versions did not count them
 
     def report(self) -> dict[str, float]:

@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.buffer import saved
 from rlrun.buffer.windows.cutter import Cutter
 from rlrun.env import Env
 from rlrun.env.framestack import FrameStack
 from rlrun.errors import EnvError
+from rlrun.functional.recorded import RowSpaces
 from rlrun.pipeline.action_entropy import ActionCounts
-from rlrun.pipeline.collect_metrics import ChunkStats, CollectMetrics, Explore
+from rlrun.pipeline.collect_metrics import ChunkStats, CollectMetrics, Explore, loaded_stats
+from rlrun.rundir.statetree import require_kind
 from rlrun.schema import CollectorConfig
 from rlrun.types import Chunk, Counters, Policy, Tree, no_actions, tree_leaves, tree_map
 
@@ -47,6 +50,7 @@ class Collector:
         self.num_envs, self.seed = env.num_envs, seed
         self.actor = policy.actor(self.num_envs)
         self.obs: Tree = tree_map(np.array, env.reset(seed=seed))
+        self.spaces = RowSpaces(env.obs_space, env.action_space)
         self.first = np.ones(self.num_envs, bool)
         self.ended = np.zeros(self.num_envs, bool)  # the next row is an end row
         self.prev_action = no_actions(env.action_space, self.num_envs)
@@ -287,29 +291,37 @@ class Collector:
         new episode.
         """
         for name in _CARRIED:
+            require_kind(f"collector.{name}", state[name], getattr(self, name))
             setattr(self, name, tree_map(np.array, state[name]))
+        obs = tree_map(lambda x: x[None], self.obs)
+        saved.check_values("collector", self.spaces, obs, self.prev_action[None], ~self.first[None])
         if self.cutter is not None and state["cutter"] is not None:
             self.cutter.load_state_dict(state["cutter"])
         if self.stack is not None:
             self.stack.load_state_dict(state["stack"])
-        self.pushed, self.failed = state["pushed"], None
+        self.pushed, self.failed = bool(state["pushed"]), None
         self.collect_metrics.load_state_dict(state)
         self.stats, self.interrupted, self.interrupted_units = ChunkStats(), 0, 0
-        if (saved := state["rows"]) is not None:
-            self._load_interrupted_rows(saved)
+        if (rows := state["rows"]) is not None:
+            self._load_interrupted_rows(rows)
         entropy = self.counters.env_steps, incarnation
         reasons = self.env.load_state_dict(state["env"], entropy=entropy)
         self.inexact = state["inexact"] or (reasons[0] if reasons else None)
         self.ended |= self.env.cut  # the next row is an end row
         self._forget_returns(self.env.cut)
 
-    def _load_interrupted_rows(self, saved: dict[str, Any]) -> None:
-        rows, t = saved["rows"], len(saved["rows"]["action"])
+    def _load_interrupted_rows(self, state: dict[str, Any]) -> None:
+        rows, t = state["rows"], len(state["rows"]["action"])
         self._allocate(max(self.capacity, t + 1))
+        own = tree_map(lambda store: store[:t], self.arrays)
+        require_kind("collector.rows", rows, own)
+        obs, valid = rows["obs"], rows["valid"]
+        saved.check_values("collector.rows", self.spaces, obs, rows["action"], valid)
         tree_map(lambda store, x: np.copyto(store[:t], x), self.arrays, rows)
-        self.interrupted, self.interrupted_units = t, int(saved["units"])
-        finished = [(float(r), int(n)) for r, n in saved["finished"]]
-        self.stats = ChunkStats(int(saved["steps"]), finished)
+        most = saved.MOST_ROWS
+        units = saved.integer("collector.rows.units", state["units"], 0, most)
+        self.interrupted, self.interrupted_units = t, units
+        self.stats = loaded_stats("collector.rows", state)
 
     def _forget_returns(self, cut: np.ndarray) -> None:
         """Begin anew the statistics of the columns ``cut`` [E], whose episodes were lost."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlrun.buffer import saved
 from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.rollout import Rollout
@@ -32,6 +33,7 @@ class Means:
         self.counters = counters
         self.sums: Tensor | None = None
         self.names: list[str] = []
+        self.names_loaded = False  # names of a checkpoint: compared with those of the next update
         self.updates = 0
 
     @torch.no_grad()
@@ -42,6 +44,10 @@ class Means:
         """
         if self.sums is None:
             self.names = list(metrics)
+        elif self.names_loaded:
+            same = set(self.names) == set(metrics)
+            saved.require(same, "learner.means.names", "are not those of this policy")
+        self.names_loaded = False
         stacked = torch.stack([metrics[name] for name in self.names])
         sums = self.sums  # on the host after a resume
         self.sums = stacked if sums is None else sums.to(stacked.device) + stacked
@@ -74,8 +80,14 @@ class Means:
         return {"names": self.names, "sums": self.sums, "updates": self.updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.names, self.updates = list(state["names"]), int(state["updates"])
+        self.names = [str(name) for name in state["names"]]
+        self.names_loaded = True
+        self.updates = saved.integer("learner.means.updates", state["updates"], 0, saved.MOST_ROWS)
         self.sums = state["sums"]
+        if self.sums is not None:
+            good = isinstance(self.sums, Tensor) and self.sums.shape == (len(self.names),)
+            saved.require(good, "learner.means.sums", f"are not of {len(self.names)} metrics")
+            saved.require(self.updates > 0, "learner.means.updates", "is 0, sums there are")
 
 
 class Learner:
@@ -179,8 +191,10 @@ class Learner:
         return {"credit": self.pacer.credit, "rows": self.rows, "means": self.means.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.pacer.credit = float(state["credit"])
-        self.rows = int(state.get("rows", 0))  # runs of earlier versions did not count them
+        most = max(self.pacer.rows_per_update, saved.MOST_CREDIT)
+        self.pacer.credit = saved.number("learner.credit", state["credit"], 0, most)
+        rows = state.get("rows", 0)  # runs of earlier versions did not count them
+        self.rows = saved.integer("learner.rows", rows, 0, saved.MOST_ROWS)
         self.means.load_state_dict(state["means"])
 
 

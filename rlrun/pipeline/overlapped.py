@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from rlrun.buffer import saved
+from rlrun.buffer.storage.layout import Row
 from rlrun.errors import EnvError, RlrunError
-from rlrun.pipeline.collect_metrics import ChunkStats, CollectMetrics
+from rlrun.pipeline.collect_metrics import CollectMetrics, loaded_stats
 from rlrun.pipeline.collector import ChunkInterrupted
 from rlrun.pipeline.process import CollectedChunk, CollectorProcess
 from rlrun.types import Chunk, Policy
@@ -29,9 +31,13 @@ class OverlappedSource:
         policy: Policy,
         collect_metrics: CollectMetrics,
         *,
+        row: Row,
+        columns: int,
         total_steps: int,
     ) -> None:
-        """``policy``: the learner's. No chunk is started from ``total_steps`` on."""
+        """``policy``: the learner's. ``row``: of the ``columns`` of a chunk. No chunk is started
+        from ``total_steps`` on."""
+        self.row, self.columns = row, columns
         self.process, self.policy, self.total_steps = process, policy, total_steps
         self.collect_metrics, self.counters = collect_metrics, collect_metrics.counters
         self.seconds: dict[str, float] = {"act": 0.0, "env": 0.0}
@@ -114,8 +120,8 @@ class OverlappedSource:
         if flight is None:
             self.counted = collector
         else:
-            finished = [(float(r), int(n)) for r, n in flight["finished"]]
-            stats = ChunkStats(int(flight["steps"]), finished)
+            saved.check_rows("flight", flight["rows"], self.row, self.columns)
+            stats = loaded_stats("flight", flight)
             env_steps += stats.steps
             chunk = Chunk(**flight["rows"])
             self.received = CollectedChunk(chunk, stats, self.seconds, collector)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.buffer.saved import MOST_ROWS, integer
 from rlrun.errors import CheckpointError, EnvError, NumericError, RlrunError
 from rlrun.log import Log
 from rlrun.pipeline.backends import backends, restore_backends
@@ -27,6 +28,7 @@ from rlrun.pipeline.source import Source, warn_inexact
 from rlrun.pipeline.stop import StopRequest
 from rlrun.rundir import checkpoint
 from rlrun.rundir.lock import require_in_place
+from rlrun.rundir.statetree import require_kind
 from rlrun.schema import LoggerConfig, RunConfig
 from rlrun.trust import fault_of_users
 from rlrun.types import Counters, Policy
@@ -343,15 +345,18 @@ class Pipeline:
         for name, value in loaded_counts(state["counters"], self.counters.__slots__).items():
             setattr(self.counters, name, value)
         with checkpoint.fitting_part(checkpoint.NETWORKS):
+            require_kind("policy", state["policy"], self.policy.state_dict())
             self.policy.load_state_dict(state["policy"])
             restore_backends(self.policy, state["backends"])
         with checkpoint.fitting_part(checkpoint.ENVIRONMENTS):
             self.source.load_state_dict(state)
         self.best, self.last = (loaded_summary(state[name]) for name in ("best", "last"))
         same_goal = state["stop_value"] == self.run_config.stop_value
-        self.consecutive_solved = state["hits"] if same_goal else 0
-        self.pending_evaluation, self.dirty = state["owed"], False
-        self.inexact_evaluation = state.get("inexact_evaluation")  # earlier versions had none
+        hits, self.rollbacks = (integer(n, state[n], 0, MOST_ROWS) for n in ("hits", "rollbacks"))
+        self.consecutive_solved = hits if same_goal else 0
+        self.pending_evaluation, self.dirty = bool(state["owed"]), False
+        inexact = state.get("inexact_evaluation")  # earlier versions had none
+        self.inexact_evaluation = None if inexact is None else str(inexact)
         if self.buffer is not None and self.learner is not None:
             with checkpoint.fitting_part(checkpoint.REPLAY):
                 self.buffer.load_state_dict(state["buffer"])
@@ -359,4 +364,3 @@ class Pipeline:
         if self.bonus is not None:
             self.bonus.load_state_dict(state["bonus"])
         load_generators(state["generators"])
-        self.rollbacks = int(state["rollbacks"])

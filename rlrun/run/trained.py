@@ -9,6 +9,7 @@ import torch
 from rlrun.build.plan import Plan, make_plan
 from rlrun.build.policy import make_policy, prepare_process
 from rlrun.config import load
+from rlrun.errors import NumericError
 from rlrun.pipeline.serial import CHECKPOINTS
 from rlrun.rundir import checkpoint, history
 from rlrun.types import Policy
@@ -32,7 +33,8 @@ def load_trained(
     ``device``: None: that of the run.
 
     Raises: ConfigError when it is no run directory, CheckpointError when the weights are missing,
-        damaged or do not fit the config, ResourceError when the device is missing.
+        damaged or do not fit the config, NumericError when they are not finite, ResourceError when
+        the device is missing.
     """
     config, _ = load(run_dir, [f"device={device}"] if device else [], replay=False)
     plan = make_plan(config)
@@ -45,6 +47,11 @@ def load_trained(
     else:
         name = {"final": "last", "best": "best"}[weights]
         tensors, meta = checkpoint.load_weights(directory / f"{name}.safetensors")
+    if bad := next((n for n, x in tensors.items() if not bool(torch.isfinite(x).all())), None):
+        raise NumericError(
+            f"--weights = {weights}: {bad} of {directory} holds NaN or infinity; rlrun saves "
+            "finite weights only; use another version, or train again"
+        )
     policy = make_policy(plan)
     with checkpoint.fitting(directory):
         policy.load(tensors)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun import __version__
+from rlrun.errors import CheckpointError
 from rlrun.rundir.durable import (
     seal,
     sha256_file,
@@ -50,7 +51,15 @@ def free_name(directory: Path, env_steps: int) -> Path:
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
-    """Return the checkpoints of a directory, oldest first, intact or not."""
+    """Return the checkpoints of a directory, oldest first, intact or not.
+
+    Raises: CheckpointError when something else has its name.
+    """
+    if os.path.lexists(directory) and not directory.is_dir():
+        raise CheckpointError(
+            f"{directory}: is no directory; a run keeps its checkpoints there; restore it, or "
+            "start the run again"
+        )
     if not directory.is_dir():
         return []
     named = [(match, path) for path in directory.iterdir() if (match := parse_name(path))]

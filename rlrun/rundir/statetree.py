@@ -118,3 +118,54 @@ def array_names(node: Any) -> set[str]:
     if isinstance(node, list):
         return set().union(*(array_names(child) for child in node))
     return set()
+
+
+def require_kind(part: str, given: Any, own: Any) -> None:
+    """Raise ValueError unless ``given``, of a checkpoint, is a state of the kind of ``own``.
+
+    Numbers are finite and of 64 bits; arrays have the dtype and shape of ``own``, any length where
+    it has none. None on either side, parts that one side lacks, lists of other lengths and states
+    of random generators are left to those that load them.
+    """
+    if given is None or own is None:
+        if isinstance(given, float | int):
+            _require_number(part, given)
+        return
+    if isinstance(own, Mapping):
+        if not isinstance(given, Mapping):
+            raise ValueError(f"{part} is a {type(given).__name__}, no mapping")
+        if "bit_generator" in own:
+            return
+        for key in own.keys() & given.keys():
+            require_kind(f"{part}.{key}", given[key], own[key])
+        return
+    if isinstance(own, Tensor | np.ndarray):
+        if not isinstance(given, Tensor | np.ndarray):
+            raise ValueError(f"{part} is a {type(given).__name__}, no array")
+        same = _dtype(given) == _dtype(own) and given.ndim == own.ndim
+        if not same or (0 not in own.shape and given.shape != own.shape):
+            shapes = [f"{x.dtype} {list(x.shape)}" for x in (given, own)]
+            raise ValueError(f"{part} is {shapes[0]}, not {shapes[1]}")
+        return
+    if isinstance(own, list | tuple):
+        if not isinstance(given, list | tuple):
+            raise ValueError(f"{part} is a {type(given).__name__}, no list")
+        if len(given) == len(own):
+            for i, (one, other) in enumerate(zip(given, own, strict=True)):
+                require_kind(f"{part}.{i}", one, other)
+        return
+    if isinstance(own, float | int) and not isinstance(own, bool):
+        _require_number(part, given)
+    elif type(given) is not type(own):
+        raise ValueError(f"{part} is a {type(given).__name__}, no {type(own).__name__}")
+
+
+def _dtype(x: Array) -> str:
+    """dtype of a tensor, kind of an array's: an actor's numbers may be wider than a space's."""
+    return str(x.dtype).removeprefix("torch.") if isinstance(x, Tensor) else x.dtype.kind
+
+
+def _require_number(part: str, given: Any) -> None:
+    good = isinstance(given, float | int) and not isinstance(given, bool)
+    if not good or not (-(2**63) <= given < 2**64):  # False for NaN
+        raise ValueError(f"{part} is {str(given)[:40]}, no number of 64 bits")

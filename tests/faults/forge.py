@@ -88,6 +88,12 @@ def sparse(pattern: str) -> Change:
     return change
 
 
+def no_checkpoints(run: Path) -> None:
+    """A file in place of the checkpoints."""
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints").write_text("x")
+
+
 def append(name: str, content: str) -> Change:
     """Append a line to a file."""
 

@@ -5,18 +5,24 @@ A kernel that read a row by such a number would read or write outside of its arr
 
 import copy
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
+from rlrun.buffer import saved
 from rlrun.buffer.hindsight import Hindsight
 from rlrun.buffer.rollout import Rollout
+from rlrun.buffer.storage.layout import Row
 from rlrun.errors import CheckpointError, RlrunError
+from rlrun.functional.recorded import RowSpaces
 from rlrun.rundir.checkpoint import MISFITS
 from rlrun.rundir.segments import RingRows, RowFiles
-from rlrun.types import Window, tree_leaves
+from rlrun.rundir.statetree import require_kind
+from rlrun.types import CHUNK_FIELDS, Chunk, Window, tree_leaves
 from tests.buffer.factory import make_replay
 from tests.buffer.test_hindsight import Goals
 from tests.buffer.test_hindsight import rows as goal_rows
@@ -163,6 +169,56 @@ def test_pending_rows_before_the_ring(value: int) -> None:
         single("uniform").load_state_dict(state)
 
 
+SPACES = RowSpaces(spaces.Box(-np.inf, np.inf, (3,)), spaces.Discrete(10))  # of STREAM
+
+
+@pytest.mark.parametrize("value", [-1, 10, 2000, 10**15, np.iinfo(np.int64).min])
+@pytest.mark.parametrize("name", ["table", "single, prioritized"])
+def test_a_stored_action_outside_of_its_space(name: str, value: int) -> None:
+    """R2D2's kernel wrote a gradient where it says."""
+    whole = REPLAYS[name]()
+    whole.add(STREAM)
+    for replay in (whole, loaded := REPLAYS[name]()):
+        replay.ring.spaces = SPACES
+    loaded.load_state_dict(whole.state_dict())
+    whole.ring.fields["action"][1, 5] = value
+    with pytest.raises(CheckpointError, match=rf"of column 1: its action is {value}"):
+        loaded.load_state_dict(whole.state_dict())
+
+
+def test_rows_of_a_chunk_in_flight() -> None:
+    chunk = Chunk.of(STREAM)
+    row = replace(Row.of(chunk), spaces=SPACES)
+    rows = {name: getattr(chunk, name) for name in CHUNK_FIELDS}
+    saved.check_rows("flight", rows, row, 2)
+    for name, x in rows.items():
+        if not isinstance(x, np.ndarray):
+            continue
+        for changed in (x[:-1], x[:, :1], x[..., None], x.astype(np.float16), "x", None):
+            with pytest.raises((CheckpointError, *MISFITS)):
+                saved.check_rows("flight", rows | {name: changed}, row, 2)
+    for name, value in (("action", 10), ("obs", np.nan)):
+        changed = rows[name].copy()
+        changed[3, 1] = value
+        with pytest.raises(CheckpointError, match="row 3 of column 1"):
+            saved.check_rows("flight", rows | {name: changed}, row, 2)
+
+
+def test_a_state_of_another_kind() -> None:
+    own = {"a": torch.zeros(2), "b": (1, 0.5), "c": None, "d": {"bit_generator": "x"}, "e": "x"}
+    require_kind("x", own, own)
+    require_kind("x", own | {"b": (7, 1), "c": 3, "d": {"x": 1}}, own)
+    for name, value in {
+        "a": (torch.zeros(3), torch.zeros(2).double(), 3, "x"),
+        "b": ((10**30, 0.5), (1, float("nan")), ("x", 0.5), (True, 0.5), 3),
+        "c": (float("inf"), 10**30),
+        "e": (1, [1]),
+    }.items():
+        for changed in value:
+            with pytest.raises(ValueError, match=rf"x\.{name}"):
+                require_kind("x", own | {name: changed}, own)
+
+
 def test_rollouts() -> None:
     whole = Rollout(STREAM, rows=40)
     whole.add(STREAM)
@@ -174,3 +230,6 @@ def test_rollouts() -> None:
         with pytest.raises(CheckpointError):
             Rollout(STREAM, rows=40).load_state_dict(state | {"first": changed})
     assert tree_leaves(state["obs"])
+    state["steps"]["action"][7, 1] = 10
+    with pytest.raises(CheckpointError, match="row 7 of column 1: its action is 10"):
+        Rollout(STREAM, rows=40, spaces=SPACES).load_state_dict(state)

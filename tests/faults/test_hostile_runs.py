@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -174,7 +175,31 @@ CASES: list[tuple[str, Change, tuple[str, ...], int]] = [  # what, change, comma
     ("settings of a list", forge.put("settings", [1]), R, 5),
     ("best of a text", forge.put("best", "x"), R, 5),
     ("last of a text", forge.put("last", "x"), R, 5),
+    ("updates of 1e30", forge.put("policy", "updates", 10**30), R, 5),
+    ("updates of a fraction", forge.put("policy", "updates", float("inf")), R, 5),
+    ("goals reached of a text", forge.put("hits", "x"), R, 5),
+    ("goals reached of 1e30", forge.put("hits", 10**30), R, 5),
+    ("rollbacks of 1e30", forge.put("rollbacks", 10**30), R, 5),
+    ("nan rows to learn", forge.put("learner", "credit", float("nan")), R, 5),
+    ("1e300 rows to learn", forge.put("learner", "credit", 1e300), R, 5),
+    ("rows of a text", forge.put("learner", "rows", "x"), R, 5),
+    ("updates of means", forge.put("learner", "means", "updates", 10**30), R, 5),
+    ("names of means", forge.put("learner", "means", "names", ["x"]), R, 5),
+    ("moments of a list", forge.put("policy", "adam", "mean", [3]), R, 5),
+    ("previous action", forge.fill("collector", "prev_action", 10**15), R, 5),
+    ("previous actions of 5", forge.put("collector", "prev_action", np.zeros(5, np.int64)), R, 5),
+    ("observation of nan", forge.fill("collector", "obs", np.nan), R, 5),
+    ("episodes of a text", forge.put("collector", "finished", [["x", 1]]), R, 5),
+    ("an episode of 1e30 steps", forge.put("collector", "finished", [[1.0, 10**30]]), R, 5),
+    ("checkpoints of a file", forge.no_checkpoints, ("resume", "export", "fork", "verify"), 5),
+    # places to write to
+    ("absolute mmap", forge.config("mmap: null", "mmap: /tmp/x"), R, 2),
+    ("mmap above", forge.config("mmap: null", "mmap: ../x"), R, 2),
+    ("mmap behind a link", forge.config("mmap: null", "mmap: link/x"), R, 2),
+    ("mlflow elsewhere", forge.config("mlflow: null", "mlflow: sqlite:////tmp/x.db"), R, 2),
+    ("mlflow of a stranger", forge.config("mlflow: null", "mlflow: http://evil"), R, 2),
     # weights
+    ("weights of nan", forge.weights(lambda w: w.update({k: w[k] * torch.nan for k in w})), E, 4),
     ("no tensors", forge.weights(lambda w: w.clear()), E, 5),
     ("steps of weights", forge.weights(lambda w: None, env_steps="x"), E, 5),
     (
@@ -232,6 +257,7 @@ def test_refused(
     shutil.copytree(whole, tmp_path / "run")
     (tmp_path / "victim").write_text("untouched")
     (tmp_path / "evil.py").write_text("open('imported', 'w')")
+    (tmp_path / "link").symlink_to(whole)
     change(tmp_path / "run")
     forge.reseal(tmp_path / "run")
     monkeypatch.chdir(tmp_path)
