@@ -197,7 +197,7 @@ class TestReport:
         done = rlrun("report", "runs")
         assert "; and 1 other setting. See run health." in done.out
         assert "p = " not in done.out
-        assert "only its fresh seeds are its score" in page_text(tmp_path)
+        assert "its score is the one on fresh seeds" in page_text(tmp_path)
         assert not (tmp_path / "runs/report/comparisons.csv").exists()
 
     def test_trials_are_not_tested_over_several_environments(
