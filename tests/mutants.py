@@ -215,6 +215,61 @@ MUTANTS = [
         "start + config.group",
         "sweeps/test_seeds.py::test_group_within_the_budget",
     ),
+    Mutant(
+        "buffer/windows/table.py",
+        "n)[whole]",
+        "n)[:]",
+        "buffer/test_replay.py::test_a_window_whose_burn_in_is_overwritten_is_dropped",
+    ),
+    Mutant(
+        "buffer/windows/table.py",
+        "& (needs < oldest)",
+        "& (needs < oldest - 1)",
+        "buffer/test_replay.py::test_a_window_whose_burn_in_is_overwritten_is_dropped",
+    ),
+    Mutant(
+        "nets/memory/burn_in.py",
+        "own = (valid.sum(0) == count)",
+        "own = (valid.sum(0) >= count)",
+        "nets/test_cells.py::test_burn_in_of_windows_with_all_some_and_no_rows_of_their_own",
+    ),
+    Mutant(
+        "nets/memory/rtu.py",
+        "-torch.expm1(-2 * ",
+        "-torch.expm1(-",
+        "nets/test_cells.py::test_rtu_is_the_formula",
+    ),
+    Mutant(
+        "kernels/r2d2.py",
+        "if t > 0 and not own_first:",
+        "if t > 0:",
+        "kernels/test_r2d2.py::test_a_window_after_filler_reads_the_action_before_it",
+    ),
+    Mutant(
+        "pipeline/serial.py",
+        '        load_generators(state["generators"])\n',
+        "",
+        "pipeline/test_resume.py::test_a_resumed_pipeline_goes_on_with_the_saved_global_generators",
+    ),
+    Mutant(
+        "pipeline/collector.py",
+        '            a["valid"][t] &= ~step.restarted',
+        "            pass",
+        "pipeline/test_collector.py::test_the_row_of_a_restarted_environment_is_an_end_row",
+    ),
+    Mutant(
+        "pipeline/ray/shard_reader.py",
+        "self.asked - 1 - asked",
+        "self.asked - asked",
+        "pipeline/ray/test_shard_reader.py::"
+        "test_the_lag_of_priorities_is_the_updates_since_their_batch_was_drawn",
+    ),
+    Mutant(
+        "pipeline/ray/shard_reader.py",
+        "t + m / total for",
+        "t + 1.0 for",
+        "pipeline/ray/test_shard_reader.py::test_shards_are_drawn_by_the_sums_of_their_priorities",
+    ),
 ]
 
 
@@ -223,19 +278,8 @@ def survives(mutant: Mutant, copy: Path) -> bool:
     path = copy / "rlrun" / mutant.file
     right = path.read_text("utf-8")
     assert right.count(mutant.old) == 1, f"{mutant.file} holds {mutant.old!r} not once"
-    tests = [f"tests/{name}" for name in mutant.tests.split()]
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-n",
-        "0",
-        "-p",
-        "no:cacheprovider",
-        *tests,
-    ]
+    options = ["-q", "-x", "-n", "0", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, f"tests/{mutant.test}"]
     try:
         path.write_text(right.replace(mutant.old, mutant.new), "utf-8")
         env = {**os.environ, "PYTHONPATH": str(copy)}
@@ -266,10 +310,8 @@ def main(argv: list[str] | None = None) -> int:
             lives = survives(mutant, copy)
             survivors += lives
             seconds = time.monotonic() - began
-            print(
-                f"{'SURVIVED' if lives else 'killed'} {mutant.file}: {shown} ({seconds:.0f} s)",
-                flush=True,
-            )
+            word = "SURVIVED" if lives else "killed"
+            print(f"{word} {mutant.file}: {shown} ({seconds:.0f} s)", flush=True)
     print(f"{len(chosen) - survivors} of {len(chosen)} were noticed")
     return int(survivors > 0)
 
