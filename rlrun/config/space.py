@@ -32,7 +32,6 @@ from rlrun.errors import ConfigError, RlrunError
 from rlrun.schema import COMMAND_CONFIGS, Config
 
 _MOST = 1000  # values of a choice
-_CHECKED = 20  # of which that many are checked before the first run
 _GOLDEN = (3 - math.sqrt(5)) / 2
 _REFUSED = {  # keys that the search itself sets or that are not its choice
     "seed": "seeds are those of the search; seed=FIRST and search.seeds=N",
@@ -69,9 +68,7 @@ class Dimension:
     def examples(self) -> list[str]:
         """Overrides to check beforehand: both ends and a number between, or the choices."""
         if self.choices:
-            half = _CHECKED // 2
-            ends = (*self.choices[:half], *self.choices[half:][-half:])
-            return [self.text(choice) for choice in ends]
+            return [self.text(choice) for choice in self.choices]
         between = self.low + _GOLDEN * (self.high - self.low)  # no whole number by chance
         if self.step is not None:
             between = self.low + round((between - self.low) / self.step) * self.step
@@ -217,7 +214,7 @@ def check_space(
             simple = dimension.name[:1] not in "+~" and not key.startswith("env.")
             try:
                 if simple and key not in groups and OmegaConf.select(cfg, key) is not None:
-                    _check_value(composer, cfg, example)
+                    _check_value(composer, cfg, example, typed=typed)
                 else:
                     _check_one(composer, [*fixed, *setting], typed=typed)
             except RlrunError as e:
@@ -239,19 +236,32 @@ def _check_one(
     rewritten = composer.rewrite(overrides)
     cfg = composer.compose(rewritten)
     config = read_presets(composer, cfg, rewritten)
-    if composer.foreign or typed is not None:
-        check_values(config, rewritten if typed is None else [])
-    check_addresses(config, rewritten if typed is None else typed)
-    check(name_by_preset(config, cfg))
-    check_typed_keys(config, rewritten)
-    check_precision(config)
+    _check_config(composer, config, cfg, rewritten, typed=typed)
     return config, cfg
 
 
-def _check_value(composer: Composer, cfg: DictConfig, override: str) -> None:
+def _check_config(
+    composer: Composer,
+    config: Config,
+    cfg: DictConfig,
+    overrides: Sequence[str],
+    *,
+    typed: Sequence[str] | None,
+) -> None:
+    if composer.foreign or typed is not None:
+        check_values(config, overrides if typed is None else [])
+    check_addresses(config, overrides if typed is None else typed)
+    check(name_by_preset(config, cfg))
+    check_typed_keys(config, overrides)
+    check_precision(config)
+
+
+def _check_value(
+    composer: Composer, cfg: DictConfig, override: str, *, typed: Sequence[str] | None
+) -> None:
     """Check a config with one value replaced: ten times as fast as composing it."""
     (parsed,) = composer.parse([override])
     key = parsed.key_or_group
     changed = cfg.copy()
     OmegaConf.update(changed, key, parsed.value(), merge=False)
-    check(name_by_preset(read_composed(changed), changed))
+    _check_config(composer, read_composed(changed), changed, [override], typed=typed)

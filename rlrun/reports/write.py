@@ -27,7 +27,8 @@ def mark_of(dirs: Sequence[str], out: Path) -> str:
     Directories are taken relative to ``out``, so that a sweep may move with the report inside it.
     """
     base = os.path.realpath(out)
-    names = sorted(os.path.relpath(os.path.realpath(name), base) for name in dirs)
+    paths = (name.replace("\0", "") for name in dirs)  # refused when it is read
+    names = sorted(os.path.relpath(os.path.realpath(path), base) for path in paths)
     return sha256("\0".join(names).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
