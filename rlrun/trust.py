@@ -22,9 +22,33 @@ ENVIRONMENTS = ("rlrun", "gymnasium", "ale_py", "minigrid", "popgym", "pettingzo
 _NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 
 
+class NotTrusted(ConfigError):
+    """A config names code of a package that is not trusted.
+
+    ``packages``: those to trust: this one, and what a run directory says was trusted before, which
+    is shown and never used.
+    """
+
+    def __init__(self, text: str, package: str, *, key: str) -> None:
+        super().__init__(text, key=key)
+        self.packages = [package]
+
+    def typed(self, line: str) -> "NotTrusted":
+        """The same error with the command line that trusts them, instead of an advice."""
+        wrong = str(self).rpartition("; ")[0]
+        return NotTrusted(
+            f"{wrong}; if you know what it does, type: {line}", "", key=self.key or ""
+        )
+
+
 def trusted() -> list[str]:
     """Names of the trusted packages."""
     return [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
+
+
+def is_package(name: str) -> bool:
+    """Whether ``name`` can be the name of an importable package."""
+    return re.fullmatch(_NAME, name) is not None and len(name) <= 100
 
 
 @contextmanager
@@ -33,8 +57,9 @@ def trusting(packages: Sequence[str]) -> Iterator[None]:
 
     Raises: ConfigError when one of them is not the name of a package.
     """
+    packages = [name.strip() for text in packages for name in text.split(",")]
     for name in packages:
-        if not re.fullmatch(_NAME, name):
+        if not is_package(name):
             raise ConfigError(
                 f"--trust {name}: is no package; the name of an importable package is allowed; "
                 "e.g. --trust mypkg"
@@ -141,11 +166,24 @@ def _trusted(key: str, name: str, form: str, fits: Callable[[Any], bool]) -> Any
     return wanted
 
 
-def _not_trusted(key: str, name: str, module: str) -> ConfigError:
+def _not_trusted(key: str, name: str, module: str) -> NotTrusted:
     package = module.partition(".")[0]
     wrong = f"the package {package} is not trusted, so none of it is run"
     allowed = f"packages named by --trust or {VARIABLE} are allowed, not those of a config"
-    return _refused(key, name, wrong, allowed, f"if you know what it does, add --trust {package}")
+    fix = f"if you know what it does, add --trust {package}"
+    return NotTrusted(str(_refused(key, name, wrong, allowed, fix)), package, key=key)
+
+
+def flags_of(words: Sequence[object]) -> tuple[list[str], list[str]]:
+    """(packages of --trust, the rest of the line); the flag may be anywhere, more than once."""
+    packages, rest, left = [], [], iter([str(word) for word in words])
+    for word in left:
+        flag, equals, value = word.partition("=")
+        if flag != "--trust":
+            rest.append(word)
+        else:
+            packages += [name.strip() for name in (value if equals else next(left, "")).split(",")]
+    return packages, rest
 
 
 def _refused(key: str, name: str, wrong: str, allowed: str, fix: str) -> ConfigError:

@@ -121,7 +121,7 @@ def line(function: str, *more: str) -> list[str]:
 
 def test_command_line(package, capsys):
     assert main(line("mine.acts:leftmost", "run.dir=no")) == 2
-    assert "add --trust mine" in capsys.readouterr().err
+    assert "--trust mine" in capsys.readouterr().err
     assert not Path("no").exists()
     assert not package.exists()
     assert main(["--trust", "mine", *line("mine.acts:leftmost", "run.dir=one")]) == 0

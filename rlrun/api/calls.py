@@ -3,6 +3,7 @@
 import inspect
 import logging
 import os
+import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +14,7 @@ from typing import ParamSpec, TypeVar
 
 from rlrun.cli.error_report import job_error, line_of
 from rlrun.errors import ConfigError, end_if_importing_main, require_working_directory
-from rlrun.trust import trusting
+from rlrun.trust import NotTrusted, trusting
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -32,7 +33,13 @@ def errors_of_cli(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
     @wraps(function)
     def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        signature.bind(*args, **kwargs)
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError:
+            unknown = [name for name in kwargs if name not in signature.parameters]
+            if not unknown or "overrides" not in signature.parameters:
+                raise
+            raise ConfigError(_as_overrides(function.__name__, kwargs, unknown)) from None
         try:
             require_working_directory()
             return function(*args, **kwargs)
@@ -40,6 +47,9 @@ def errors_of_cli(function: Callable[_P, _T]) -> Callable[_P, _T]:
             raise
         except Exception as e:
             error = job_error(e, None)
+            if isinstance(error, NotTrusted):
+                names = ", ".join(f'"{name}"' for name in error.packages)
+                error = error.typed(f"rlrun.{function.__name__}(..., trust=[{names}])")
             error.args = (line_of(error),)
             if os.environ.get("RLRUN_DEBUG") == "1":
                 raise error from error.__cause__
@@ -49,10 +59,21 @@ def errors_of_cli(function: Callable[_P, _T]) -> Callable[_P, _T]:
     return wrapper
 
 
+def _as_overrides(name: str, kwargs: dict[str, object], unknown: list[str]) -> str:
+    """What to type instead of ``train(policy="r2d2")``."""
+    words = ", ".join(f'"{key}={kwargs[key]}"' for key in unknown)
+    given = ", ".join(f"{key}={kwargs[key]!r}" for key in unknown)
+    form = f"[{words}]" if name == "sweep" else f"RUN_DIR, {words}" if name == "resume" else words
+    return (
+        f"rlrun.{name}({given}): options are no keywords; each is a string KEY=VALUE; type "
+        f"rlrun.{name}({form})"
+    )
+
+
 @contextmanager
-def call(trust: Sequence[str] = ()) -> Iterator[None]:
+def call(trust: str | Sequence[str] = ()) -> Iterator[None]:
     """Trust packages, whose code a config may name, and leave Hydra's global objects alone."""
-    with trusting(trust):
+    with trusting([trust] if isinstance(trust, str) else trust):
         from rlrun.config.hydra_state import hydra_restored
 
         with hydra_restored():
@@ -96,8 +117,23 @@ def check_words(overrides: Iterable[object], name: str) -> list[str]:
             raise ConfigError(f"{name}: {shown} is no string; KEY=VALUE is allowed; {fix}")
         if word.startswith("-") or ("=" not in word.lstrip("~") and not word.startswith("~")):
             raise ConfigError(f"{name}: {word} is no override; KEY=VALUE is allowed; {fix}")
+        several = _split(word)
+        if len(several) > 1 and all("=" in part for part in several):
+            given = ", ".join(f'"{part}"' for part in several)
+            form = f"[{given}]" if name == "rlrun.sweep" else given
+            raise ConfigError(
+                f"{name}: {word!r} holds several overrides; one in each string is allowed; type "
+                f"{name}({form})"
+            )
         words.append(word)
     return words
+
+
+def _split(word: str) -> list[str]:
+    try:
+        return shlex.split(word)
+    except ValueError:  # an open quote
+        return [word]
 
 
 def directory_of(run_dir: object) -> Path:
@@ -108,6 +144,7 @@ def directory_of(run_dir: object) -> Path:
     return Path(run_dir).expanduser().absolute()
 
 
-def trust_words(trust: Sequence[str]) -> list[str]:
+def trust_words(trust: str | Sequence[str]) -> list[str]:
     """The flags of a command line that trusts these packages."""
+    trust = [trust] if isinstance(trust, str) else trust
     return [word for name in trust for word in ("--trust", name)]

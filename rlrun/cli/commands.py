@@ -116,9 +116,9 @@ def fork_command(argv: list[str]) -> int:
         raise ConfigError(f"run.dir = null: {wrong}; add run.dir=NEW", key="run.dir")
     config, raw_yaml = load(run_dir, overrides, fork=True)
     path = checkpoint_at(run_dir, step)
-    require_steps_left(path, config.run)
     new = Path(str(config.run.dir)).expanduser().absolute()
     directories.require_new(new)
+    require_steps_left(path, config.run)
     new = directories.claim(new, exact=True)
     try:
         fork(run_dir, path, new, raw_yaml)

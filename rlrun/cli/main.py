@@ -9,6 +9,7 @@ import argparse
 import io
 import logging
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ from rlrun.errors import (
     end_if_importing_main,
     require_working_directory,
 )
-from rlrun.trust import trusting
+from rlrun.trust import NotTrusted, flags_of, trusting
 
 
 def _bench(argv: list[str]) -> int:
@@ -103,9 +104,12 @@ def _main(argv: Sequence[str]) -> int:
     logging.raiseExceptions = False  # a log on a full disk prints no traceback for every record
     try:
         require_working_directory()
-        packages, rest = _split_trust(argv)
+        packages, rest = flags_of(argv)
         with trusting(packages):
             return _dispatch(rest)
+    except NotTrusted as e:
+        flags = (word for name in e.packages for word in ("--trust", name))
+        return report(e.typed(shlex.join(["rlrun", *argv, *flags])))
     except RlrunError as e:
         return report(e)
     except KeyboardInterrupt:
@@ -175,18 +179,6 @@ def _subcommand(name: str, argv: list[str]) -> int:
     allowed = f"subcommands are {', '.join([*_COMMANDS, 'help'])}"
     fix = what_was_meant(name, argv, [*_COMMANDS, "help"])
     raise ConfigError(f"{name}: unknown subcommand; {allowed}; {fix}")
-
-
-def _split_trust(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(packages of --trust, the rest of the line); the flag may be anywhere, more than once."""
-    packages, rest, words = [], [], iter(argv)
-    for word in words:
-        flag, equals, value = word.partition("=")
-        if flag != "--trust":
-            rest.append(word)
-        else:
-            packages.append(value if equals else next(words, ""))
-    return packages, rest
 
 
 def _hydra(argv: list[str]) -> int:

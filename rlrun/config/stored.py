@@ -16,12 +16,13 @@ from rlrun.config.directories import check_length, check_written
 from rlrun.config.hydra_errors import as_config_error, override_key
 from rlrun.config.hydra_keys import check_addresses
 from rlrun.config.yaml_limits import read_yaml
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, RlrunError
+from rlrun.rundir.branch import require_run
 from rlrun.rundir.inert import require_regular_files
-from rlrun.rundir.texts import check_texts
+from rlrun.rundir.texts import check_texts, read_record
 from rlrun.schema import Config
 from rlrun.schema.spelling import RENAMED
-from rlrun.trust import require_trusted_env
+from rlrun.trust import NotTrusted, flags_of, is_package, require_trusted_env
 
 _RESUMABLE = (
     "run", "eval", "watchdog", "resume", "checkpoint", "logger", "learner.threads", "device",
@@ -44,10 +45,7 @@ def load(
     """
     check_length("RUN_DIR", run_dir)
     path = run_dir / "config.yaml"
-    if not path.is_file():
-        what = "is no run directory" if run_dir.is_dir() else "no such directory"
-        allowed = "a directory with a config.yaml"
-        raise config_error("RUN_DIR", run_dir, what, allowed, "run directories are under outputs/")
+    require_run(run_dir)
     require_regular_files(run_dir)
     check_texts(run_dir)
     composer = Composer()
@@ -73,8 +71,12 @@ def load(
         raise
     except Exception as e:  # OmegaConf raises more than its own errors on input
         raise as_config_error(e, overrides, [], lambda group: []) from e
-    config = read_composed(cfg)
-    require_trusted_env(config.env.id)
+    try:
+        config = read_composed(cfg)
+        require_trusted_env(config.env.id)
+    except NotTrusted as e:
+        e.packages = list(dict.fromkeys([*_trusted_before(run_dir), *e.packages]))
+        raise
     if replay:
         check_addresses(config, overrides)
     check(config, fresh=False)
@@ -82,6 +84,16 @@ def load(
         check_written(config, {override_key(text) for text in overrides})
     cfg.resume = {"rescale": False, "allow": []}  # asked for once
     return config, to_yaml(cfg)
+
+
+def _trusted_before(run_dir: Path) -> list[str]:
+    """The packages that the run's own command line trusted, to be shown."""
+    try:
+        command = read_record(run_dir)["command"]
+        names = flags_of(command)[0] if isinstance(command, list) else []
+    except (RlrunError, KeyError):
+        return []
+    return [name for name in names if is_package(name)]
 
 
 def _rename_keys(cfg: DictConfig) -> None:

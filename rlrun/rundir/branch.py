@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,22 @@ def split_step(text: str) -> tuple[Path, int | None]:
 
 def require_run(run_dir: Path) -> None:
     """Raise ConfigError unless ``run_dir`` is a run directory."""
-    if not (run_dir / CONFIG).is_file():
-        what = "is no run directory" if run_dir.is_dir() else "no such directory"
-        raise ConfigError(
-            f"RUN_DIR = {run_dir}: {what}; a directory with a config.yaml is allowed; run "
-            "directories are under outputs/"
-        )
+    if (run_dir / CONFIG).is_file():
+        return
+    what, fix = "no such directory", "run directories are under outputs/"
+    if run_dir.is_dir():
+        what = "is no run directory"
+        inside = sorted(path.parent for path in run_dir.glob(f"*/{CONFIG}"))
+        if any((run_dir / name).is_file() for name in ("sweep.json", "search.json")):
+            what = "is the directory of a sweep, not of a run"
+            fix = f"its table: rlrun report {shlex.quote(str(run_dir))}"
+        if inside:
+            more = "" if "sweep" not in what else f"; {fix}"
+            fix = f"name one of the {len(inside)} in it, e.g. {shlex.quote(str(inside[0]))}{more}"
+    raise ConfigError(
+        f"RUN_DIR = {run_dir}: {what}; a directory with a config.yaml is allowed; {fix}",
+        key="RUN_DIR",
+    )
 
 
 def checkpoint_at(run_dir: Path, step: int | None) -> Path:
@@ -41,10 +52,17 @@ def checkpoint_at(run_dir: Path, step: int | None) -> Path:
     Raises: ConfigError naming those that are kept.
     """
     existing = manifest.list_checkpoints(run_dir / CHECKPOINTS)
+    if not existing:
+        raise ConfigError(
+            f"RUN_DIR = {run_dir}: has no checkpoint yet; a run saves one every "
+            "run.checkpoint_every env steps and at its end; wait for the first, or let it go on: "
+            f"rlrun resume {shlex.quote(str(run_dir))}",
+            key="RUN_DIR",
+        )
     steps = [(manifest.parse_name(path) or (0,))[0] for path in existing]
     found = [path for path, own in zip(existing, steps, strict=True) if step in (None, own)]
     if not found:
-        kept = ", ".join(map(str, dict.fromkeys(steps))) or "none"
+        kept = ", ".join(map(str, dict.fromkeys(steps)))
         raise ConfigError(
             f"{run_dir}@{'' if step is None else step}: there is no checkpoint of this env step; "
             f"kept are {kept} (run.keep_checkpoints); choose one of them"

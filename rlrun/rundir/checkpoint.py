@@ -10,6 +10,7 @@ read. No pickle.
 import json
 import logging
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,11 +70,23 @@ def load_newest(directory: Path) -> tuple[dict[str, Any], Path]:
             _logger.warning("checkpoint skipped: %s: %s", path, e)
             continue
         return state, path
+    require_saved(directory)
     reason = "tried " + ", ".join(tried) if tried else "there is none in it"
     raise CheckpointError(
         f"{directory}: no usable checkpoint: {reason}; a run resumes from an intact checkpoint; "
         "remove the directory and start the run again (overrides.yaml has its command line)"
     )
+
+
+def require_saved(directory: Path) -> None:
+    """Raise CheckpointError where a run has not saved anything yet: nothing is damaged."""
+    if not list_checkpoints(directory) and not (directory / "last.json").exists():
+        run = shlex.quote(str(directory.parent))
+        raise CheckpointError(
+            f"{directory.parent}: has no weights and no checkpoint yet; a run saves them every "
+            "run.checkpoint_every env steps and at its end; wait for the first, or let it go on: "
+            f"rlrun resume {run}"
+        )
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -164,6 +177,13 @@ def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     Raises: CheckpointError when they are missing or damaged.
     """
+    if path.parent.name == "checkpoints":
+        require_saved(path.parent)
+        if path.name == "best.safetensors" and not path.with_suffix(".json").exists():
+            raise CheckpointError(
+                f"{path.parent.parent}: has no best weights yet; the first evaluation "
+                "(run.eval_every) saves them; use the newest (--weights final)"
+            )
     try:
         meta = manifest.weights_entry(path)["meta"]
         weights = tensorfile.read(path)

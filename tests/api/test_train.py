@@ -179,6 +179,11 @@ def test_misuse_is_one_line(tmp_path: Path, trained: Trained) -> None:
         "weights = worst: unknown; final, best": lambda: rlrun.load(trained("dqn"), "worst"),
         "RUN_DIR = .*nowhere: no such directory": lambda: rlrun.load(tmp_path / "nowhere"),
         "run.json: cannot be read": lambda: rlrun.Run(tmp_path),
+        'type rlrun.train."policy=r2d2", "seed=3".': lambda: rlrun.train(policy="r2d2", seed=3),  # type: ignore
+        'type rlrun.sweep.."policy=r2d2"..': lambda: rlrun.sweep(policy="r2d2"),  # type: ignore
+        'type rlrun.train."policy=r2d2", "env=bandit".': lambda: rlrun.train(
+            "policy=r2d2 env=bandit"
+        ),
         "--trust a-b: is no package": lambda: rlrun.train(*QUICK, trust=["a-b"]),
     }
     for text, wrong in calls.items():

@@ -4,6 +4,7 @@ import json
 import os
 import pkgutil
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from rlrun.errors import CheckpointError, ConfigError
 from rlrun.run import train
 from rlrun.rundir import branch, checkpoint, durable, manifest, verify
 from rlrun.rundir.checkpoint import list_checkpoints, load_newest
-from rlrun.rundir.texts import check_texts
+from rlrun.rundir.texts import check_texts, hashes
 from tests.exact import differences
 
 WORDS = (
@@ -268,12 +269,61 @@ def test_checkpoints_that_are_a_file(run_dir, tmp_path, capsys, words):
     assert line(capsys).startswith(f"rlrun: error: {run_dir}/checkpoints: is a file")
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["eval RUN", "eval RUN --weights best", "play RUN --video x.gif", "export RUN DATA",
+     "fork RUN run.dir=DATA", "resume RUN@7"],
+)  # fmt: skip
+def test_before_the_first_checkpoint_the_line_says_what_to_type(run_dir, tmp_path, capsys, words):
+    shutil.rmtree(run_dir / "checkpoints")
+    words = words.replace("RUN", str(run_dir)).replace("DATA", str(tmp_path / "data"))
+    assert main(words.split()) in (2, 5)
+    found = line(capsys)
+    assert "\n" not in found
+    assert found.endswith(f"rlrun resume {run_dir}")
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("name", ["sweep.json", "search.json"])
+@pytest.mark.parametrize(
+    "words", ["eval TOP", "verify TOP", "play TOP --video x.gif", "export TOP DATA", "diff TOP TOP"]
+)
+def test_a_sweep_is_no_run(run_dir, tmp_path, capsys, words, name):
+    (tmp_path / name).write_text("{}")
+    words = words.replace("TOP", str(tmp_path)).replace("DATA", str(tmp_path / "data"))
+    assert main(words.split()) == 2
+    found = line(capsys)
+    assert "directory of a sweep" in found
+    assert f"e.g. {run_dir}; its table: rlrun report {tmp_path}" in found
+
+
+def test_a_run_of_trusted_code_names_the_line_to_type(run_dir, tmp_path, capsys):
+    """What its own command line trusted is shown, and not used; names alone are."""
+    command = ["rlrun", "--trust", "other,mypkg", "--trust=$(rm)"]
+    record = durable.unseal((run_dir / "run.json").read_bytes())
+    config = (run_dir / "config.yaml").read_text().replace("id: CartPole-v1", "id: mypkg:Lane-v0")
+    (run_dir / "config.yaml").write_text(config)
+    record |= {"command": command, "files": hashes(run_dir)}
+    (run_dir / "run.json").write_bytes(durable.seal(record))
+    for words in (
+        ["eval", str(run_dir)],
+        ["resume", str(run_dir), "run.total_steps=900"],
+        ["play", str(run_dir), "--video", str(tmp_path / "a b.gif")],
+        ["export", str(run_dir), str(tmp_path / "data")],
+    ):
+        assert main(words) == 2
+        typed = shlex.join(["rlrun", *words, "--trust", "other", "--trust", "mypkg"])
+        assert line(capsys).endswith(f"type: {typed}")
+    assert main(["eval", str(run_dir), "--trust", "other,mypkg"]) == 2
+    assert "not trusted" not in line(capsys), "there is no such module"
+
+
 def test_a_path_with_an_at_sign_is_a_path(tmp_path):
     (tmp_path / "a@3").mkdir()
     assert branch.split_step(f"{tmp_path}/a@3") == (tmp_path / "a@3", None)
     assert branch.split_step(f"{tmp_path}/b@3") == (tmp_path / "b", 3)
     assert branch.split_step("a@b") == (Path("a@b"), None)
-    with pytest.raises(ConfigError, match="kept are none"):
+    with pytest.raises(ConfigError, match="has no checkpoint yet"):
         branch.checkpoint_at(tmp_path, 3)
 
 
