@@ -4,6 +4,7 @@ When one is due is decided by ``Pipeline`` in ``serial.py``.
 """
 
 import logging
+import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -213,12 +214,17 @@ def _split(episodes: int, envs: int) -> np.ndarray:
     return counts
 
 
+MOST_SCORE = sys.float_info.max
+
+
 def loaded_summary(value: Any) -> dict[str, Any] | None:
     """Return a summary from a checkpoint, None: nothing was evaluated. Raises: TypeError."""
     if value is None:
         return None
     if not isinstance(value, dict) or not all(isinstance(x, int | float) for x in value.values()):
         raise TypeError("a score is no mapping of numbers")
+    if not all(-MOST_SCORE <= x <= MOST_SCORE for x in value.values()):  # False for NaN
+        raise ValueError("a score is not finite")
     return value
 
 

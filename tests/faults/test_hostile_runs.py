@@ -175,6 +175,7 @@ CASES: list[tuple[str, Change, tuple[str, ...], int]] = [  # what, change, comma
     ("settings of a list", forge.put("settings", [1]), R, 5),
     ("best of a text", forge.put("best", "x"), R, 5),
     ("last of a text", forge.put("last", "x"), R, 5),
+    ("a score of nan", forge.put("best", "return_mean", float("nan")), R, 5),
     ("updates of 1e30", forge.put("policy", "updates", 10**30), R, 5),
     ("updates of a fraction", forge.put("policy", "updates", float("inf")), R, 5),
     ("goals reached of a text", forge.put("hits", "x"), R, 5),
