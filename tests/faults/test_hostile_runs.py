@@ -25,7 +25,7 @@ COMMANDS = {
     "verify": ["verify", "run"],
     "diff": ["diff", "run", "run"],
     "at": ["resume", "run@257", "--discard", "-q"],
-    "fork": ["fork", "run@257", "run.dir=new", "-q"],
+    "fork": ["fork", "run@257", "run.dir=new", *MORE],
     "events": ["tensorboard-rebuild", "run"],
 }
 ALL = ("resume", "eval", "export")
