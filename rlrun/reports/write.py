@@ -28,7 +28,7 @@ def mark_of(dirs: Sequence[str], out: Path) -> str:
     """
     base = os.path.realpath(out)
     paths = (name.replace("\0", "") for name in dirs)  # refused when it is read
-    names = sorted(os.path.relpath(os.path.realpath(path), base) for path in paths)
+    names = sorted({os.path.relpath(os.path.realpath(path), base) for path in paths})
     return sha256("\0".join(names).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
