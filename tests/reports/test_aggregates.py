@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rlrun.errors import ConfigError
+from rlrun.reports.across import normalised
 from rlrun.reports.aggregates import (
     aggregate_iqm,
     aggregate_optimality_gap,
@@ -126,3 +127,9 @@ def test_balanced():
     assert matrix.tolist() == [[1, 4, 6], [2, 5, 7]]
     assert note == "The first 2 seeds of each environment; 2 runs are left out."
     assert balanced([[1, 2], [3, 4]])[1] == ""
+
+
+def test_a_scale_without_length_is_the_middle():
+    """All settings score the same there: no one is best or worst."""
+    assert [*normalised(np.array([3.0, 3.0]), (3.0, 3.0))] == [0.5, 0.5]
+    assert [*normalised(np.array([1.0, 4.0]), (0.0, 4.0))] == [0.25, 1.0]

@@ -10,7 +10,9 @@ import pytest
 import yaml
 
 from rlrun.reports.doctor.diagnose import diagnose
+from rlrun.reports.doctor.evidence import Evidence
 from rlrun.reports.runs import read_run
+from tests.reports.forge import forge
 from tests.reports.sick_runs import CASES, Case, Values, flat, noise, returns, sick
 from tests.reports.thin_run import HEALTHY
 
@@ -122,3 +124,10 @@ def test_a_run_that_has_not_come_to_learn_is_not_accused(tmp_path: Path) -> None
     keys = {"learner.learning_starts": 25_000}
     early = sick(Case("dqn", CASES["no updates"].metrics, keys), tmp_path / "early")
     assert ["no updates" in diagnose(each) for each in (run, early)] == [True, False]
+
+
+def test_one_low_evaluation_after_the_best_is_no_loss(tmp_path: Path) -> None:
+    """Of five evaluations the last third is one, of six it is two."""
+    one = Evidence(read_run(forge(tmp_path / "1", returns=(0.0, 99.0, 100.0, 99.0, 0.0))))
+    two = Evidence(read_run(forge(tmp_path / "2", returns=(0.0, 99.0, 100.0, 99.0, 0.0, 0.0))))
+    assert (one.lost, two.lost) == (0, 1)
