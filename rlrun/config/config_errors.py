@@ -5,7 +5,7 @@ from dataclasses import fields
 
 from rlrun.errors import ConfigError
 from rlrun.schema import OPTION_CONFIGS
-from rlrun.schema.spelling import RENAMED, nearest
+from rlrun.schema.spelling import OTHER_OPTIONS, RENAMED, nearest
 from rlrun.secrets import redact
 
 _SHARED = ("learner.", "collector.", "run.")  # groups whose keys every run has
@@ -76,7 +76,9 @@ def _options_with(path: str) -> list[str]:
 def unknown_option(path: str, value: object, options: Collection[str]) -> ConfigError:
     """The error for a value (or group option) that is none of ``options``."""
     same = [o for o in options if o.lower() == str(value).lower()]
-    close = same or (nearest(value, options, 2) if str(value) else [])
+    other = OTHER_OPTIONS.get(str(value).lower(), "")
+    close = same or ([other] if other.partition(" ")[0] in options else [])
+    close = close or (nearest(value, options, 2) if str(value) else [])
     fix = f"did you mean {' or '.join(f'{path}={c}' for c in close)}?"
     allowed = f"one of {', '.join(sorted(options))}"
     if close and len(options) > _LISTED:

@@ -82,8 +82,11 @@ def possible_keys(key: str, root: object, known: Collection[str]) -> list[str]:
             continue
         for name in () if part._is_none() else set(map(str, part)) - {"name"}:
             full_names.setdefault(name, []).append(f"{group}.{name}")
+    whole, _, rest = key.replace("-", "_").replace("_", ".", 1).partition(".")
+    if f"{whole}.{rest}" in full_names.get(rest, ()):  # policy_lr, env-id
+        return [f"{whole}.{rest}"]
     group, _, last = key.rpartition(".")
-    aliases = SYNONYMS.get(last.lower(), "").split()
+    aliases = (SYNONYMS.get(key.lower()) or SYNONYMS.get(last.lower(), "")).split()
     by_name = [[name] if name in root else full_names.get(name, []) for name in (last, *aliases)]
     same_group = [n for found in by_name for n in found if n == f"{group}.{n.split('.')[-1]}"]
     found = same_group or next(filter(None, by_name), [])

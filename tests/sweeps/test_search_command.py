@@ -40,7 +40,7 @@ LR = "policy.lr=interval(1e-6,1e-1,log)"
         ([LR, "run.dir=x"], "run.dir = x: belongs to single runs and sweeps"),
         ([LR, "sweep=lr_grid"], "sweep = lr_grid: belongs to single runs and sweeps"),
         ([LR, "search.trails=5"], "did you mean search.trials?"),
-        ([LR, "search.trials=0"], "search.trials = 0: must be >= 1"),
+        ([LR, "search.trials=0"], "search.trials = 0: must be"),
         ([LR, "search.objective=best"], "search.objective = best: is no score"),
         ([LR, "search.prune=asha"], "search.prune = asha: no run is evaluated before its end"),
         ([LR, "seed=4294967290"], "seed = 4294967290: the last seed of the search would be"),
