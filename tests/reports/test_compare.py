@@ -1,6 +1,7 @@
 """``rlrun compare``: config diff, scores, verdict."""
 
 import csv
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from rlrun.reports.groups import group_runs
 from rlrun.reports.intervals import Estimate
 from rlrun.reports.runs import read_runs
 from rlrun.reports.tables import show_number
-from rlrun.reports.versus import Versus, pairs, same_seeds, versus
+from rlrun.reports.versus import Versus, corrected, pairs, same_seeds, versus
 from tests.in_process import Done
 from tests.reports.forge import forge, forge_seeds
 
@@ -184,3 +185,14 @@ def test_a_verdict_says_what_leaves_it_undecided() -> None:
     assert "includes" not in words
     wider = replace(gap, low=-0.5)
     assert "which includes 0" in Versus("E", "a", "b", wider, chance, False, 0.2).verdict
+
+
+def test_comparisons_without_a_test_are_not_in_the_family() -> None:
+    """Few seeds, or seeds=auto: their p is unknown and costs the others nothing."""
+    chance = Estimate(0.5, 0.1, 0.9, 0.95, "x", "")
+    gap = Difference(1.0, 0.5, 1.5, 0.95, "bootstrap", "Why.", p=0.03)
+    every = [Versus("E", "a", "b", gap, chance, False, p) for p in (0.03, math.nan, 0.01)]
+    first, untested, last = corrected(every)
+    assert (first.adjusted, last.adjusted) == (0.03, 0.02)
+    assert (first.family, last.family) == (2, 2)
+    assert math.isnan(untested.adjusted)
