@@ -10,8 +10,9 @@ from rlrun.build.plan import Plan
 from rlrun.build.policy import make_bonus, make_policy
 from rlrun.build.replay import make_cutter, make_rollout, make_store
 from rlrun.build.transport import collector_side_of
-from rlrun.env import make_env
+from rlrun.env import beside_others, make_env
 from rlrun.env.framestack import make_frame_stack
+from rlrun.errors import ConfigError
 from rlrun.log import Log
 from rlrun.pipeline.action_entropy import ActionCounts
 from rlrun.pipeline.bonus import RND
@@ -28,8 +29,9 @@ from rlrun.pipeline.process import CollectorProcess
 from rlrun.pipeline.profile import Profiler
 from rlrun.pipeline.received import RowCheck
 from rlrun.pipeline.serial import Pipeline
+from rlrun.pipeline.shared import SharedEvaluator
 from rlrun.pipeline.source import SerialSource, Source
-from rlrun.schema import PriorityConfig
+from rlrun.schema import Config, PriorityConfig
 from rlrun.transport import InProcess, make_learner_side
 from rlrun.types import Counters, Policy
 
@@ -40,7 +42,7 @@ def make_collector(plan: Plan, counters: Counters) -> Collector:
     env = make_env(
         config.env,
         num_envs=c.num_envs,
-        keep_info=c.keep_info,
+        keep_info=_kept_keys(config),
         agents=config.agents,
         resumable=True,
     )
@@ -57,8 +59,28 @@ def make_collector(plan: Plan, counters: Counters) -> Collector:
     )
 
 
-def make_evaluator(plan: Plan, run_dir: Path, log: Log) -> Evaluator:
-    """Evaluation episodes of a training run."""
+def _kept_keys(config: Config) -> tuple[str, ...]:
+    """Return the keys of infos that the collector's environments read."""
+    shared = (config.env.success,) if config.env.instances and config.env.success else ()
+    return tuple(dict.fromkeys((*config.collector.keep_info, *shared)))
+
+
+def make_evaluator(
+    plan: Plan, run_dir: Path, log: Log, collector: Collector | None = None
+) -> Evaluator:
+    """Evaluation episodes of a training run; ``collector``: whose environments exist already."""
+    c = plan.config
+    if c.env.instances is not None and collector is not None:
+        return SharedEvaluator(c, collector, seed=plan.env_seeds.eval)
+    try:
+        return _make_evaluator(plan, run_dir, log)
+    except ConfigError as e:
+        if collector is None:
+            raise
+        raise beside_others(e, f"made for evaluation, beside {c.collector.num_envs}") from e
+
+
+def _make_evaluator(plan: Plan, run_dir: Path, log: Log) -> Evaluator:
     c = plan.config
     if c.run.video_every is not None:
         return FilmingEvaluator(c, seed=plan.env_seeds.eval, log=log, run_dir=run_dir)
@@ -86,7 +108,8 @@ def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
         log.note("learner.compile: plain layers learn in numpy here, which nothing compiles")
     bonus = make_bonus(plan)
     buffer, learner = _buffer_and_learner(plan, policy, counters, bonus, log)
-    evaluator, recorded = make_evaluator(plan, run_dir, log), config.logger.profile
+    evaluator = make_evaluator(plan, run_dir, log, collector)
+    recorded = config.logger.profile
     return Pipeline(
         config.run,
         config.logger,
@@ -102,6 +125,7 @@ def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
         bonus=bonus,
         versions=config.checkpoint.history,
         settings=plan.settings(),
+        **({"ready": evaluator.ready} if isinstance(evaluator, SharedEvaluator) else {}),
     )
 
 

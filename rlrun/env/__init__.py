@@ -9,6 +9,7 @@ import gymnasium as gym
 from rlrun.env.adapter import (
     Env,
     Step,
+    beside_others,
     known_spaces,
     make_env,
     make_one_env,
@@ -23,6 +24,7 @@ __all__ = [
     "Env",
     "GoalFunctions",
     "Step",
+    "beside_others",
     "goal_functions",
     "known_spaces",
     "make_env",

@@ -131,16 +131,15 @@ def _make_env(
                 _require_supported(spec.id, raw.single_observation_space, raw.single_action_space)
                 raw = _agents_as_columns(raw, agents, config.id, keep_info)
                 twin = partial(_make_twin, spec, kwargs, num_envs, agents, config.id)
-                env = Env(
-                    raw, env_id=config.id, keep_info=keep_info, twin=twin if resumable else None
-                )
+                twins = resumable and config.instances is None
+                env = Env(raw, env_id=config.id, keep_info=keep_info, twin=twin if twins else None)
                 if render:
                     env.picture, env.fps = native_picture(raw), frames_per_second(CartPoleEnv)
                 return env
         make_one = partial(_make_wrapped, spec, kwargs, config, render)
     limit = config.max_replay_steps if resumable else None
     env_fns = [
-        partial(_make_checked, make_one, config.id, limit, keep_info, i) for i in range(num_envs)
+        partial(_make_checked, make_one, config, limit, keep_info, i) for i in range(num_envs)
     ]
     if config.backend == "async" and not render:
         from rlrun.env.workers import AsyncEnv  # imports multiprocessing
@@ -183,7 +182,7 @@ def make_one_env(
         prepare_pygame()
     make_one = partial(_make_wrapped, find_spec(config.id), kwargs, config, render)
     with SettingsKept():
-        return _make_checked(make_one, config.id, None, None, 0) if validate else make_one(0)
+        return _make_checked(make_one, config, None, None, 0) if validate else make_one(0)
 
 
 def _agents_as_columns(
@@ -284,17 +283,31 @@ def _spaces(
 
 def _make_checked(
     make_one: Callable[[int], gym.Env[Any, Any]],
-    env_id: str,
+    config: EnvConfig,
     limit: int | None,
     keep_info: tuple[str, ...] | None,
     index: int,
 ) -> CheckedEnv:
-    return CheckedEnv(
-        partial(make_one, index),
-        env_id=env_id,
-        index=index,
-        max_replay_steps=limit,
-        keep_info=keep_info,
+    try:
+        return CheckedEnv(
+            partial(make_one, index),
+            env_id=config.id,
+            index=index,
+            max_replay_steps=limit,
+            keep_info=keep_info,
+            alone=config.instances is not None,
+        )
+    except ConfigError as e:
+        if index == 0:
+            raise
+        raise beside_others(e, f"environment {index}, beside {index}") from e
+
+
+def beside_others(error: ConfigError, which: str) -> ConfigError:
+    """Return ``error`` of an environment that could be made alone."""
+    return ConfigError(
+        f"{error}; this was {which} that exist already: if only one may, set env.instances=1 "
+        "collector.num_envs=1"
     )
 
 

@@ -65,11 +65,13 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         index: int,
         max_replay_steps: int | None = None,
         keep_info: tuple[str, ...] | None = (),
+        alone: bool = False,
     ) -> None:
         """``max_replay_steps``: actions recorded of an episode; None: the state is never saved.
 
         ``keep_info``: keys of the environment's info whose values are kept, K of them; None: the
-        info is passed on as it is.
+        info is passed on as it is. ``alone``: no other may be made to check its state, and no
+        episode of it is repeated.
         """
         super().__init__(make())
         self._id, self._subject, self._steps = env_id, f"environment {index}", 0
@@ -85,7 +87,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         self._before: list[dict[str, Any]] = []  # of the wrappers, before the episode's reset
         self._probe: Probe | None = None
         self._record: Callable[..., None] | None = None
-        self._checked = False
+        self._alone, self._checked = alone, alone
         self.inexact: str | None = None  # why its state cannot be restored bit for bit
 
     # -- rows ------------------------------------------------------------------------------------
@@ -212,6 +214,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
 
     def _choose_method(self) -> None:
         """Decide after the first reset, so that resets do not depend on checkpoints."""
+        if self._alone:
+            return
         try:
             capture(self.env)
         except Unsupported:

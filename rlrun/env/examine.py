@@ -72,6 +72,7 @@ def examine(
         yield final_observation_check(walk, single, _SEED + 1)
     refused = any(check.verdict == FINDING for check in found)  # a run would end for that
     native = config.backend in ("auto", "vector") and not config.wrappers
+    native = native and config.instances is None  # two at once
     yield from rows.checks(limits.registered, single if native else None, explained=refused)
     yield rows.state()
 
@@ -85,6 +86,7 @@ class _Rows:
         self.agents, self.seconds = agents, seconds
 
     def make(self, *, num_envs: int = _NUM_ENVS, resumable: bool = False) -> Env:
+        num_envs = min(num_envs, self.config.instances or num_envs)
         keep_info = (self.config.success,) if self.config.success else ()
         return make_env(
             self.config,
@@ -129,7 +131,10 @@ class _Rows:
         wrong = None
         if (one.reward[1:][opens] != 0).any():
             wrong = "the row that opens an episode has a reward"
-        elif one.ended.shape[1] == _NUM_ENVS and one.ended[1:][opens].any():
+        elif (
+            one.ended.shape[1] == (self.config.instances or _NUM_ENVS)
+            and one.ended[1:][opens].any()
+        ):
             # columns of agents wait, in rows that end, until the last agent of a team has left
             wrong = "an episode ends in the row that opens it"
         wrong = wrong or _shortened(one, limit)
@@ -166,6 +171,8 @@ class _Rows:
 
     def state(self) -> Check:
         """A copy with the saved state must go on with the same rows."""
+        if self.config.instances is not None:
+            return Check("state", UNKNOWN, "it needs a second environment (env.instances = 1)")
         name, env, copy = "state", self.make(resumable=True), self.make(resumable=True)
         again = "a resumed run opens new episodes there"
         try:

@@ -7,8 +7,8 @@ for them or raises.
 
 import logging
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -189,6 +189,19 @@ class Env:
         reward = np.where(lost, np.float32(0), reward)
         truncated &= ~terminated
         return Step(obs, reward, terminated, truncated, first | lost, numbers, lost)
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Block in which other episodes are played here; the next step opens episodes of its own.
+
+        Those depend on the seed and the number of steps before the block.
+        """
+        seed, steps = self._seed, self._steps
+        yield
+        self._seed, self._steps = seed, steps
+        with SettingsKept():
+            self._cut_all()
+        self._done |= self.cut
 
     def _open_episodes(self) -> Step:
         """Return the row of a reset of all environments that was done before."""

@@ -1,7 +1,8 @@
 """The collector: steps the environments with the policy and returns chunks of rows."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,7 @@ class Collector:
         self.stop: Callable[[], bool] = lambda: False  # asked before every row
         self.interrupted = 0  # rows of a chunk that ``stop`` or an error interrupted
         self.interrupted_units = 0
+        self.wanted = False  # the environment, when its episode has ended (env.instances=1)
         self.failed: str | None = None  # an error of the environments: they cannot go on
         self.inexact: str | None = None  # why a resumed run differs from an uninterrupted one
         self.pushed = False  # the stack already holds the present observation
@@ -82,7 +84,8 @@ class Collector:
         return chunk
 
     def collect_rows(self) -> Chunk:
-        """Return at least ``n_sample`` units of new rows; overshoot is kept.
+        """Return at least ``n_sample`` units of new rows; overshoot is kept. Fewer up to the end of
+        an episode where the environment is ``wanted`` for an evaluation.
 
         Acts with the weights of the actor's last ``refresh``. Changes nothing outside the collector
         but the exploration's random numbers. The chunk's arrays are overwritten by the next call.
@@ -91,6 +94,8 @@ class Collector:
         t, units = self.interrupted, self.interrupted_units
         self._put_obs(t)
         while units < self.config.n_sample or t == 0:
+            if self.wanted and t and self.ended.all():
+                break
             if t == self.capacity:
                 self._allocate(2 * self.capacity)
             try:
@@ -148,8 +153,8 @@ class Collector:
             self._forget_returns(step.restarted)
             self.stats.restarts += int(np.count_nonzero(step.restarted))
         self.stats.without_action += step.without_action
-        for name, value in step.info.items():
-            a["extras"][name][t] = value
+        for name in self.config.keep_info:
+            a["extras"][name][t] = step.info[name]
         self.seconds["env"] += time.perf_counter() - acted
         self.state = out.state
         self.prev_action, self.prev_reward = action, a["reward"][t].copy()
@@ -322,6 +327,15 @@ class Collector:
         units = saved.integer("collector.rows.units", state["units"], 0, most)
         self.interrupted, self.interrupted_units = t, units
         self.stats = loaded_stats("collector.rows", state)
+
+    @contextmanager
+    def lent_env(self) -> Iterator[Env]:
+        """Block in which others play in the environment; an open episode is cut."""
+        with self.env.lent():
+            yield self.env
+        self.wanted = False
+        self.ended |= self.env.cut  # the next row is an end row
+        self._forget_returns(self.env.cut)
 
     def _forget_returns(self, cut: np.ndarray) -> None:
         """Begin anew the statistics of the columns ``cut`` [E], whose episodes were lost."""

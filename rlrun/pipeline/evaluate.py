@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.buffer.saved import check_counts
-from rlrun.env import make_env
+from rlrun.env import Env, make_env
 from rlrun.env.framestack import make_frame_stack
 from rlrun.errors import EnvError
 from rlrun.pipeline.watch import Watch
@@ -81,19 +81,20 @@ class Evaluator:
         agents: AgentsConfig | None = None,
         envs: int = MAX_ENVS,
         render: bool = False,
+        env: Env | None = None,
     ) -> None:
         """``max_steps``: eval.max_episode_steps. ``agents``, ``render``: as for ``make_env``.
 
-        ``envs``: environments at most.
+        ``envs``: environments at most. ``env``: one that exists already, and is closed elsewhere.
         """
         self.max_steps, self.warned = max_steps, False
-        envs = min(episodes, envs)
+        envs = min(episodes, envs, config.instances or envs)
         self.seed, self.steps = seed, 0  # since the process began, for the watchdog
         self.policy: Policy | None = None
         self.actor: Actor | None = None
         self.success = config.success
         keep = (config.success,) if config.success else ()
-        self.env = make_env(
+        self.env = env or make_env(
             config, num_envs=envs, keep_info=keep, evaluate=True, agents=agents, render=render
         )
         self.num_envs = self.env.num_envs

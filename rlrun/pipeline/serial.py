@@ -5,6 +5,7 @@ All pipelines run this loop. They differ in where chunks come from (``rlrun.pipe
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,8 @@ class Pipeline:
     inexact_evaluation: str | None = None  # why an evaluation was not what it would be without
     rollbacks: int = 0  # to an earlier checkpoint, after non-finite updates
     warned: bool = False  # of a run that cannot be resumed exactly; True: say nothing
+    ready: Callable[[], bool] = lambda: True  # whether a due evaluation need not wait
+    waiting: bool = False  # an evaluation, for ``ready``
     phase: str = "start"  # what the loop is doing, for the watchdog
     dirty: bool = True  # something has changed since the last checkpoint
     seconds: dict[str, float] = field(default_factory=dict)
@@ -135,8 +138,12 @@ class Pipeline:
                 self.profiler.step(counters.updates)
             if self._due(self.logger.every, before):
                 self._log()
-            if self._due(c.eval_every, before):
-                self._evaluate(stop)
+            due = self._due(c.eval_every, before)
+            if due or self.waiting:
+                ready, again = self.ready(), due and self.waiting
+                self.waiting = not (ready or again)
+                if not self.waiting:
+                    self._evaluate(stop)
             if self._due(c.checkpoint_every, before):
                 self._save()
 
@@ -328,6 +335,7 @@ class Pipeline:
             "last": self.last,
             "hits": self.consecutive_solved,
             "owed": self.pending_evaluation,
+            "waiting": self.waiting,
             "inexact_evaluation": self.inexact_evaluation,
             "stop_value": self.run_config.stop_value,
             "settings": self.settings,
@@ -355,6 +363,9 @@ class Pipeline:
         hits, self.rollbacks = (integer(n, state[n], 0, MOST_ROWS) for n in ("hits", "rollbacks"))
         self.consecutive_solved = hits if same_goal else 0
         self.pending_evaluation, self.dirty = bool(state["owed"]), False
+        self.waiting = bool(state.get("waiting", False))
+        if self.waiting:
+            self.ready()  # the collector is to end its episode
         inexact = state.get("inexact_evaluation")  # earlier versions had none
         self.inexact_evaluation = None if inexact is None else str(inexact)
         if self.buffer is not None and self.learner is not None:

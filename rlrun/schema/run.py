@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rlrun.schema.ranges import Ranged, at_least, exactly_one, positive, require, unit
+from rlrun.schema.ranges import Range, Ranged, at_least, exactly_one, positive, require, unit
 from rlrun.schema.readers import default_of, read_when
 from rlrun.schema.schedule import ScheduleConfig
 from rlrun.schema.seconds import Seconds
@@ -64,6 +64,7 @@ class EnvConfig(Ranged):
     worker_seconds: float = field(metadata=positive())
     on_worker_failure: Literal["stop", "restart"]
     max_replay_steps: int = field(metadata=at_least(0))
+    instances: int | None = field(metadata={"range": Range(1, 1)})
     frame_stack: int = field(metadata=at_least(1))
     reward_scale: float = field(metadata=positive())
     stop_value: float | None = field(metadata=default_of("run.stop_value"))

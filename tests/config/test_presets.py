@@ -268,6 +268,7 @@ SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what 
     "policy.expectile": ("0.9", 0.9, []),
     "buffer.alpha": ("0.25", 0.25, []),
     "env.id": ("Acrobot-v1", "Acrobot-v1", []),
+    "env.instances": ("1", 1, ["collector.num_envs=1", "env.eval_kwargs={}"]),
     "run.max_time": ("1.5h", 5400.0, []),
     "run.video_every": ("9", 9, []),
     "resume.allow": ("[seed]", ("seed",), []),

@@ -161,7 +161,7 @@ def test_outdated_ids_are_fine():
 def test_probe_is_fast_and_needs_no_torch():
     code = (
         "import sys, rlrun.env; from rlrun.schema import EnvConfig; "
-        "given = ('CartPole-v1', {}, {}, (), 'auto', None, 9.0, 'stop', 0, 1, 1.0, None); "
+        "given = ('CartPole-v1', {}, {}, (), 'auto', None, 9.0, 'stop', 0, None, 1, 1.0, None); "
         "print(rlrun.env.probe(EnvConfig(*given, 1, 1, 1, None, ''))); "
         "assert 'torch' not in sys.modules and 'hydra' not in sys.modules"
     )

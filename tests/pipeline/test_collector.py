@@ -26,7 +26,24 @@ LENGTHS = (5, 1, 9, 3)
 
 def counter(lengths=LENGTHS, end="alternate") -> EnvConfig:
     kwargs = {"lengths": list(lengths), "end": end, "random": False}
-    fields = (kwargs, {}, (), "auto", None, 60.0, "stop", 1000, 1, 1.0, None, 1000, 1000, 0, None)
+    fields = (
+        kwargs,
+        {},
+        (),
+        "auto",
+        None,
+        60.0,
+        "stop",
+        1000,
+        None,
+        1,
+        1.0,
+        None,
+        1000,
+        1000,
+        0,
+        None,
+    )
     return EnvConfig("rlrun/Counter-v0", *fields, "test")
 
 

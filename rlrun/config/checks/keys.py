@@ -84,6 +84,25 @@ def bf16_fault(config: Config) -> str | None:
     return None if has else "torch cannot compute an LSTM in bfloat16 on this CPU"
 
 
+def _instances_errors(config: Config) -> Iterator[RlrunError]:
+    """Yield what needs more than one environment."""
+    if config.env.instances is None:
+        return
+    wrong = "env.instances = 1: only one environment may exist, this needs another"
+    if config.collector.num_envs != 1 and config.pipeline.name != "offline":
+        key, value = "collector.num_envs", config.collector.num_envs
+        yield config_error(key, value, wrong, "1 is allowed", "set collector.num_envs=1")
+    if config.pipeline.name not in ("serial", "offline"):
+        fix = "set pipeline=serial"
+        yield config_error("pipeline", config.pipeline.name, wrong, "serial is allowed", fix)
+    if config.env.eval_kwargs:
+        fix = "set env.eval_kwargs={}"
+        yield config_error("env.eval_kwargs", config.env.eval_kwargs, wrong, "{} is allowed", fix)
+    if config.run.video_every is not None:
+        value, fix = config.run.video_every, "set run.video_every=null"
+        yield config_error("run.video_every", value, wrong, "null is allowed", fix)
+
+
 def _errors_across_keys(config: Config) -> Iterator[RlrunError]:
     window = config.policy.window
     if config.policy.on_policy:
@@ -102,6 +121,7 @@ def _errors_across_keys(config: Config) -> Iterator[RlrunError]:
         fix = "set collector.unit=step"
         wrong = f"policy {config.policy.name} has no windows"
         yield config_error("collector.unit", "window", wrong, allowed, fix)
+    yield from _instances_errors(config)
     yield from ray_errors(config, window)
     if config.buffer.device not in ("cpu", config.device):
         wrong = f"the networks are on device = {config.device}"
