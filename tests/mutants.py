@@ -199,9 +199,9 @@ MUTANTS = [
     ),
     Mutant(
         "codec/stream.py",
-        "self._second[0] != self.seq - 1",
-        "False",
-        "codec/test_stream.py",
+        "header.seq - self.seq - 1",
+        "header.seq - self.seq",
+        "codec/test_stream.py::test_lost_frame_and_delta_answer",
     ),
     Mutant(
         "sweeps/pool.py",
@@ -213,7 +213,7 @@ MUTANTS = [
         "sweeps/seeds.py",
         "min(start + config.group, config.max)",
         "start + config.group",
-        "sweeps/test_seeds.py::test_group_within_the_budget",
+        "sweeps/test_seeds.py::test_the_last_group_is_what_the_budget_leaves",
     ),
     Mutant(
         "buffer/windows/table.py",
@@ -269,6 +269,12 @@ MUTANTS = [
         "t + m / total for",
         "t + 1.0 for",
         "pipeline/ray/test_shard_reader.py::test_shards_are_drawn_by_the_sums_of_their_priorities",
+    ),
+    Mutant(
+        "reports/sequential.py",
+        "rest / (len(every) - n)",
+        "rest / n",
+        "reports/test_sequential.py::test_blocks_of_unequal_numbers_of_seeds",
     ),
 ]
 

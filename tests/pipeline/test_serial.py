@@ -199,9 +199,10 @@ def test_a_solved_run_goes_on_without_its_stop_value(tmp_path, capsys, monkeypat
     words = (*STEPWISE, "run.total_steps=40", "run.stop_after=2")
     record = go(tmp_path, *words, "run.stop_value=1")
     assert (record["ended_by"], record["env_steps"]) == ("run.stop_value", 16)
-    c = config(*SMOKE, *words, "run.stop_value=0.5", "logger.progress=plain")
-    assert train.resume(tmp_path, c, raw_yaml="", overrides=[]) == 0
-    assert "run.total_steps=80 run.stop_value=null" in capsys.readouterr().out
+    for value in (0.5, 1):
+        c = config(*SMOKE, *words, f"run.stop_value={value}", "logger.progress=plain")
+        assert train.resume(tmp_path, c, raw_yaml="", overrides=[]) == 0
+        assert "run.total_steps=80 run.stop_value=null" in capsys.readouterr().out
     assert RunRecord.read(tmp_path).resumes == []
     assert resumed(tmp_path, *words, "run.stop_value=null")["ended_by"] == "run.total_steps"
 

@@ -115,6 +115,11 @@ def test_null_comparisons_name_few_differences() -> None:
     assert wrong <= 5  # P(more) < 0.02 for a true rate of 5 %
 
 
+def test_the_last_group_is_what_the_budget_leaves() -> None:
+    result = decide([DQN, R2D2], normal([0.0, 0.0]), 8, 5)
+    assert [len(scores) for scores in result.scores] == [8, 8]
+
+
 def test_group_within_the_budget() -> None:
     with pytest.raises(Invalid, match=r"group = 9: is more than seeds.max = 8"):
         config(8, 9)
