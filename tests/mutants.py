@@ -48,8 +48,8 @@ MUTANTS = [
     ),
     Mutant(
         "pipeline/collector.py",
-        "self.interrupted_units = t, units",
-        "self.interrupted_units = t, 0",
+        "self.interrupted_units = t, units\n                self.failed",
+        "self.interrupted_units = t, 0\n                self.failed",
         "pipeline/test_collector.py::test_a_chunk_that_a_stop_interrupted_is_as_long_as_another",
     ),
     Mutant(
