@@ -171,8 +171,8 @@ def mean_interval(
     why = (
         f"Mean of {n} seeds. A failure that hits fewer than {missed:.0%} of seeds may be absent; "
         f"the interval misses it then. The {level:.0%} hold {bound}{where} scores form groups of "
-        "20% of seeds or more; with heavy tails (a few scores far from all others) less holds, 88% "
-        "at 5 and 92% at 20 seeds."
+        "20% of seeds or more. Coverage is lower with heavy tails (a few scores far from all "
+        "others): 88% at 5 and 92% at 20 seeds."
     )
     return Estimate(mean, float(lows[0]), float(highs[0]), level, "t, corrected for skewness", why)
 
