@@ -43,6 +43,18 @@ def _start_method() -> str:
     return "forkserver"
 
 
+def start_process(process: Any) -> None:
+    """Start a process, once more where the server that forks it was killed.
+
+    Raises: EOFError, OSError.
+    """
+    try:
+        process.start()
+    except (EOFError, OSError):
+        time.sleep(0.5)  # until that one is gone; another one is started then
+        process.start()
+
+
 class Worker:
     """The process of one environment; ``failed`` says why it does not answer any more."""
 
@@ -61,8 +73,8 @@ class Worker:
         self.process = context.Process(target=serve, args=given, daemon=True)
         self.failed: str | None = None
         try:
-            self.process.start()
-        except (EOFError, OSError) as e:  # the server that forks it was killed
+            start_process(self.process)
+        except (EOFError, OSError) as e:
             self.failed = (
                 f"a worker process could not be started ({type(e).__name__}: {e}); look for a lack "
                 "of memory or processes"

@@ -18,6 +18,7 @@ import torch
 
 from rlrun import errors
 from rlrun.codec import NeedKeyFrame
+from rlrun.env.workers import start_process
 from rlrun.errors import EnvError, ResourceError, RlrunError
 from rlrun.pipeline.collect_metrics import ChunkStats
 from rlrun.pipeline.collector import ChunkInterrupted, Collector
@@ -87,8 +88,8 @@ class CollectorProcess:
         self.process = context.Process(target=_serve, args=given)
         try:
             with signals_blocked():
-                self.process.start()
-        except (EOFError, OSError) as e:  # the server that forks it was killed
+                start_process(self.process)
+        except (EOFError, OSError) as e:
             raise ResourceError(
                 f"pipeline.name = overlapped: the collector's process could not be started "
                 f"({type(e).__name__}: {e}); look for a lack of memory or processes; "
