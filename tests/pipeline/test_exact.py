@@ -86,3 +86,15 @@ def test_a_run_that_cannot_be_exact_says_so_and_resumes(tmp_path, caplog):
     assert train.resume(tmp_path, longer, raw_yaml="seed: 0\n", overrides=[]) == 0
     record = json.loads((tmp_path / "run.json").read_text())
     assert (record["exact"], record["env_steps"]) == (False, 400)
+
+
+def test_environments_in_worker_processes_give_the_same_metrics(tmp_path):
+    """Without a restart, also where one would be allowed."""
+    found = set()
+    for i, more in enumerate((["sync"], ["async", "env.on_worker_failure=restart"])):
+        (tmp_path / str(i)).mkdir()
+        words = ("debug=smoke", "policy=dqn", "env=gym", "env.id=CartPole-v1", *QUIET)
+        c = config(*words, f"env.backend={more[0]}", *more[1:], "run.total_steps=300")
+        assert train.run(c, tmp_path / str(i), raw_yaml="", overrides=[]) == 0
+        found.add(json.loads((tmp_path / str(i) / "run.json").read_text())["digest"])
+    assert len(found) == 1
