@@ -3,10 +3,14 @@
 import json
 
 import pytest
+import yaml
 
 from rlrun.cli.main import main
+from rlrun.config import Composer
 from rlrun.config.checks.backend import choose_backend
 from rlrun.config.checks.spaces import check_spaces
+from rlrun.config.compose import to_yaml
+from rlrun.config.stored import load
 from rlrun.env import known_spaces
 from rlrun.errors import ConfigError
 from tests.compose import config
@@ -111,3 +115,21 @@ def test_actions_without_a_number_are_refused_and_unbounded_ones_where_a_unit_is
     check_spaces(config("policy=ppo", *UNIT, wide), fresh=True)
     with pytest.raises(ConfigError, match="no bounds"):
         check_spaces(config("policy=sac", *UNIT, wide), fresh=True)
+
+
+@pytest.mark.parametrize("memory", ["lru", "mingru"])
+def test_a_run_of_an_earlier_version_keeps_the_unit_and_the_cell_that_it_learned_with(
+    tmp_path, memory
+):
+    composer = Composer()
+    words = ["policy=ppo", "env=pendulum", f"memory={memory}"]
+    values = yaml.safe_load(to_yaml(composer.compose(composer.rewrite(words))))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
+    config, _ = load(tmp_path)
+    assert config.policy.rescale_actions
+    assert config.memory.readout
+    del values["policy"]["rescale_actions"], values["memory"]["readout"]
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
+    config, _ = load(tmp_path)
+    assert not config.policy.rescale_actions
+    assert not config.memory.readout

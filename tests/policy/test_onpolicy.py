@@ -113,6 +113,26 @@ def test_a_step_keeps_its_weights_until_it_is_refreshed(kind, shape):
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", [NumpyStep, TorchStep])
+def test_observations_are_standardised_before_float32_rounds_them(kind, dtype):
+    """A clock of seconds since 1970 counts in steps of 128 in float32; images are not scaled."""
+    space = gym.spaces.Box(0, 255, (40, 40), dtype) if dtype == np.float32 else None
+    space = space or gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    c = config("policy=ppo", "env=cartpole", "torso.hidden=[]", "policy.normalize_obs=true")
+    policy = make_policy(make_plan(c, (space, MULTI, 1)))
+    base = np.float64(1.7e9) if dtype == np.float64 else 100.0
+    obs = (base + np.random.default_rng(0).normal(size=(50, *space.shape))).astype(dtype)
+    policy.net.moments.add(torch.from_numpy(obs))
+    standard = ((obs - obs.mean(0, np.float64)) / obs.std(0, dtype=np.float64)).astype("f4")
+    want = policy.net.policy(torch.from_numpy(standard.reshape(50, -1))).detach()
+    step = kind(policy.net, 50)
+    step.refresh()
+    none = np.zeros(50, np.float32)
+    out, _ = step(obs, np.ones(50, bool), none, none, ())
+    np.testing.assert_allclose(out, want, rtol=1e-3, atol=1e-5)
+
+
 def test_real_actions_are_clipped_for_the_environment_only():
     policy = spec_policy(BOX, "policy.log_std_init=1.0")
     actor = policy.actor(500)
