@@ -327,3 +327,14 @@ def test_acting_in_numpy_is_acting_in_torch(memory, spec):
         outs = [s(obs, first, none, none, h) for s, h in zip(steps, states, strict=True)]
         states = [h for _, h in outs]
         np.testing.assert_allclose(outs[0][0], outs[1][0], rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(("log_std", "bound"), [(9.0, 2.0), (-9.0, -5.0)])
+def test_the_deviation_of_real_actions_is_bounded_in_learning_and_acting(log_std, bound):
+    policy, spread = bc(spec=BOX), []
+    mean, action = torch.zeros(1, 2), torch.tensor([[1.0, 4.0]])
+    for value in (log_std, bound):
+        policy.net.log_std.data.fill_(value)
+        actor = policy.actor(1)
+        spread.append((policy.net.log_prob(mean, action).item(), *actor.std))
+    assert spread[0] == pytest.approx(spread[1])
