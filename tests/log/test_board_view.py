@@ -248,3 +248,14 @@ def test_a_directory_that_was_typed_is_the_name(tmp_path, view):
     assert {"first", "a-last", "b-last"} < names
     assert len(names) == 4
     assert row(view / "first")[0] == "first"
+
+
+def test_integers_are_sorted_as_numbers(tmp_path, view):
+    """TensorBoard sorts texts: the shorter number is padded."""
+    for size in (8, 64):
+        path = board(tmp_path / str(size), seed=0, lr=1e-3, learner__batch_size=size)
+        typed = ["policy=r2d2", f"learner.batch_size={size}"]
+        (path / "overrides.yaml").write_text(json.dumps(typed))
+    BoardView([str(tmp_path)], view)
+    rows = [row(path)[2]["learner.batch_size"] for path in view.iterdir()]
+    assert [text.strip() for text in sorted(rows)] == ["8", "64"]
