@@ -83,6 +83,31 @@ def is_ctrl_c(error: BaseException | None) -> bool:
     return is_ctrl_c(error.__context__)
 
 
+def space_difference(own: gym.Space[Any], first: gym.Space[Any], name: str) -> str | None:
+    """Return in what a space differs from that of the first copy, or None.
+
+    ``name``: of the space, e.g. ``observation_space``.
+    """
+    if own == first:
+        return None
+    boxes = isinstance(own, spaces.Box) and isinstance(first, spaces.Box)
+    if boxes and (own.shape, own.dtype) == (first.shape, first.dtype):
+        for bound in ("low", "high"):
+            x, y = getattr(own, bound), getattr(first, bound)
+            for index in map(tuple, np.argwhere(x != y)[:1]):
+                at = f"[{', '.join(map(str, index))}]" if index else ""
+                return f"{name}.{bound}{at} is {x[index]:g}, that of the first {y[index]:g}"
+    if isinstance(own, spaces.Dict) and isinstance(first, spaces.Dict):
+        both = [(f"{name}[{k!r}]", own[k], first[k]) for k in own if k in first.spaces]
+    elif isinstance(own, spaces.Tuple) and isinstance(first, spaces.Tuple):
+        pairs = zip(own, first, strict=False)
+        both = [(f"{name}[{i}]", x, y) for i, (x, y) in enumerate(pairs)]
+    else:
+        both = []
+    inside = (space_difference(x, y, part) for part, x, y in both)
+    return next(filter(None, inside), f"{name} is {own}, that of the first {first}")
+
+
 def unsupported_space(space: gym.Space[Any], path: str = "observation") -> str | None:
     """Describe the first part of ``space`` that cannot be stored as arrays; None if all can."""
     if isinstance(space, spaces.Dict):
