@@ -66,7 +66,8 @@ if COMPILED:
     try:
         import numba
 
-        numba.config.reload_config()  # where the user's program has imported it before
+        reload: Any = numba.config.reload_config
+        reload()  # where the user's program has imported numba before
     except ImportError:
         COMPILED = False
 

@@ -35,7 +35,7 @@ class NotTrusted(ConfigError):
 
     def typed(self, line: str) -> "NotTrusted":
         """The same error with the command line that trusts them, instead of an advice."""
-        wrong = str(self).rpartition("; ")[0]
+        wrong = str(self).partition("; if you know what it does")[0]
         return NotTrusted(
             f"{wrong}; if you know what it does, type: {line}", "", key=self.key or ""
         )

@@ -105,6 +105,11 @@ def start_sweep(
             require_new(path, "sweep.dir")
         jobs = composer.jobs(cfg) if jobs is None else jobs
         valid = validate_jobs(composer, cfg, jobs, record, path)
+        if not own_process:
+            from rlrun.env.catalog import require_in_every_process
+
+            for env_id in {job.config.env.id for job in valid}:
+                require_in_every_process(env_id)
         names = [*(job.name for job in record.jobs), *(job.name for job in valid)]
         require_different(names)
         parts = (part for name in names for part in name.split("/"))

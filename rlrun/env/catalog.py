@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.metadata import entry_points
 from typing import Any
 
 import gymnasium as gym
@@ -17,7 +18,7 @@ from gymnasium.vector import VectorEnv
 from rlrun.env.contract import exception_text, is_ctrl_c
 from rlrun.env.diagnostic.vector import SingleFromVector
 from rlrun.errors import ConfigError, EnvError, ResourceError, extra
-from rlrun.trust import import_named
+from rlrun.trust import ENVIRONMENTS, import_named
 
 # Packages that register environments on import: id prefix, module, extra or requirement in quotes.
 _PACKAGES = (
@@ -61,6 +62,23 @@ class MissingPackageError(ResourceError):
             f"install it: pip install {install}"
         )
         self.install = install
+
+
+def require_in_every_process(env_id: str) -> None:
+    """Raise ConfigError for an id that a script or notebook registered for its own process."""
+    if ":" in env_id or env_id not in gym.registry or _package_of(env_id) is not None:
+        return
+    entry: Any = gym.registry[env_id].entry_point or gym.registry[env_id].vector_entry_point
+    where = entry if isinstance(entry, str) else str(getattr(entry, "__module__", ""))
+    plugins = entry_points(group="gymnasium.envs")  # imported by Gymnasium itself
+    known = {*ENVIRONMENTS, *(plugin.module.partition(".")[0] for plugin in plugins)}
+    if where.partition(":")[0].partition(".")[0] not in known:
+        raise ConfigError(
+            f"env.id = {env_id}: this process has registered it, and every job of a sweep is a new "
+            "one; an id with the module that registers it is allowed; move the class and its "
+            f"gym.register into a file, mymodule.py, and set env.id=mymodule:{env_id}",
+            key="env.id",
+        )
 
 
 def find_spec(env_id: str) -> EnvSpec:

@@ -74,7 +74,7 @@ def _part(name: str, value: Value) -> str:
         return f"{name}={str(value).lower()}"
     if isinstance(value, int | float) and abs(value) < math.inf:
         return f"{name}{short_number(value)}"
-    return value if name in _GROUPS else f"{name}={value}"
+    return str(value) if name in _GROUPS else f"{name}={value}"
 
 
 _GROUPS = (

@@ -14,9 +14,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.classic_control import CartPoleEnv
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from threadpoolctl import ThreadpoolController, threadpool_limits
@@ -194,6 +196,21 @@ def test_misuse_is_one_line(tmp_path: Path, trained: Trained) -> None:
         rlrun.load(trained("dqn"), 7)
 
 
+def test_a_sweep_of_an_environment_that_a_notebook_registered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its jobs are processes that know nothing of it."""
+    monkeypatch.setattr(gym.envs.registration, "registry", registry := dict(gym.registry))
+    monkeypatch.setattr(gym, "registry", registry)
+    gym.register("Note-v0", entry_point=CartPoleEnv)
+    monkeypatch.setattr(CartPoleEnv, "__module__", "__main__")
+    words = ["policy=dqn", "env=gym", "env.id=Note-v0", f"sweep.dir={tmp_path}/s"]
+    with pytest.raises(rlrun.ConfigError, match=r"set env\.id=mymodule:Note-v0") as error:
+        rlrun.sweep(words, quiet=True)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "s").exists()
+
+
 def test_a_worker_that_imports_the_script_starts_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,7 +279,7 @@ def blas() -> list[Any]:
 
 
 def test_blas_has_one_thread_while_a_run_trains_and_an_agent_acts(
-    build: Build, trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of a BLAS that the user's process has loaded are given back, also after an error."""
     monkeypatch.delenv("OPENBLAS_NUM_THREADS")
@@ -281,7 +298,7 @@ def test_blas_has_one_thread_while_a_run_trains_and_an_agent_acts(
         look()
         return act(*given, **named)
 
-    monkeypatch.setattr(sys.modules["rlrun.run.train"], "run", train)
+    monkeypatch.setattr("rlrun.run.train.run", train)
     monkeypatch.setattr(agent._actor, "act", act)
     with threadpool_limits(2, user_api="blas"):
         with pytest.raises(EnvError):
