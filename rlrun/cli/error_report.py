@@ -48,6 +48,12 @@ def _typed_error(e: Exception, run_dir: Path | None) -> RlrunError:
         fix = "lower buffer.capacity or the layer sizes"
         return ResourceError(f"memory: {text}; what this machine has is allowed; {fix}")
     fault = e if isinstance(e, RlrunError) else fault_of_users(e)
+    if fault is None and isinstance(e, ImportError):
+        text = " ".join(str(e).split())
+        return ResourceError(
+            f"packages: {text}; a package was removed or replaced (pip install) while rlrun used "
+            "it; packages that stay as they are, are needed; run the command again, or rlrun resume"
+        )
     return _bug(e, run_dir) if fault is None else fault
 
 

@@ -145,6 +145,7 @@ FAULTS = [
     EnvError("env 3: broken"),
     ZeroDivisionError("division by zero"),
     MemoryError("no memory"),
+    ModuleNotFoundError("No module named 'torch._inductor'"),  # pip install beside the run
     OSError(28, "No space left on device"),
 ]
 
