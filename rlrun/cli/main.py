@@ -141,7 +141,7 @@ def _dispatch(argv: list[str]) -> int:
 def _help(argv: list[str]) -> int:
     """Print the short help; with one word beside the flag, the help of that word."""
     config_dir, words = _config_dir([word for word in argv if word not in ("-h", "--help")])
-    if len(words) == 1 and words[0][0] not in "-+~":
+    if len(words) == 1 and "=" not in words[0] and words[0][0:1] not in ("-", "~"):
         return _help_command(argv)
     print(help_text(__version__, config_dir), end="")
     return 0
