@@ -125,7 +125,7 @@ def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
         bonus=bonus,
         versions=config.checkpoint.history,
         settings=plan.settings(),
-        **({"ready": evaluator.ready} if isinstance(evaluator, SharedEvaluator) else {}),
+        ready=evaluator.ready if isinstance(evaluator, SharedEvaluator) else lambda: True,
     )
 
 
