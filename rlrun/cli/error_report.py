@@ -48,7 +48,7 @@ def _typed_error(e: Exception, run_dir: Path | None) -> RlrunError:
         fix = "lower buffer.capacity or the layer sizes"
         return ResourceError(f"memory: {text}; what this machine has is allowed; {fix}")
     fault = e if isinstance(e, RlrunError) else fault_of_users(e)
-    if fault is None and isinstance(e, ImportError):
+    if fault is None and isinstance(e, ImportError) and not (e.name or "").startswith("rlrun"):
         text = " ".join(str(e).split())
         return ResourceError(
             f"packages: {text}; a package was removed or replaced (pip install) while rlrun used "

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from rlrun.cli.list import GROUPS
 from rlrun.cli.yaml_keys import yamls
 from rlrun.errors import ConfigError
-from rlrun.schema.spelling import SYNONYMS, nearest
 
 _TYPOGRAPHIC = dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-")
 _TYPOGRAPHIC |= dict.fromkeys("\u2018\u2019\u201a\u201b", "'")
@@ -67,6 +66,8 @@ def refuse_flags(argv: Sequence[str], parser: argparse.ArgumentParser) -> None:
             value = argv[i + 1] if "=" not in argv[i + 1] else ""
         key = _SHORT.get(flag, name)
         fix = _FLAGS.get(name) or f"write {key}={shlex.quote(value) if value else 'VALUE'}"
+        from rlrun.schema.spelling import SYNONYMS  # completion does without the schema
+
         if other := SYNONYMS.get(name):
             fix += f" (here: {other.split()[0]}, see rlrun help {other.split()[0]})"
         wrong = "is no flag of rlrun, options have no dashes"
@@ -94,6 +95,8 @@ def what_was_meant(name: str, argv: Sequence[str], commands: Sequence[str]) -> s
     if dot and group in GROUPS:
         known = option in yamls(group)
         return f"did you mean {group}={option}?" if known else f"did you mean {name}=VALUE?"
+    from rlrun.schema.spelling import nearest
+
     close = nearest(name, commands, 1)
     return (
         f"did you mean rlrun {close[0]}?" if close else "options are KEY=VALUE, e.g. env=cartpole"

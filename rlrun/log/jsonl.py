@@ -75,11 +75,12 @@ class JsonLinesFile:
         rest = memoryview(text)
         try:
             while rest:  # an unbuffered write may be partial
-                rest = rest[self._file.write(rest) :]
+                count = self._file.write(rest)
+                self._size += count
+                self._digest.update(rest[:count])
+                rest = rest[count:]
         except OSError as e:
             raise self._write_error(e) from e
-        self._size += len(text)
-        self._digest.update(text)
 
     def committed(self) -> dict[str, Any]:
         """Return size and SHA-256 (hex) of the records so far, for a checkpoint."""

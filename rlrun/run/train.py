@@ -150,7 +150,8 @@ def _run(
             earlier = _earlier_record(run_dir, state)
             with checkpoint.fitting(run_dir / CHECKPOINTS):
                 plan = plan if state is None else plan.resumed(state["settings"])
-            previous = (run_dir / CONFIG).read_bytes()
+            if (run_dir / CONFIG).exists():
+                previous = (run_dir / CONFIG).read_bytes()
             _replace_config(run_dir, earlier, raw_yaml)
         prepare_process(plan)
         record = RunRecord(config.seed, config.device, plan.threads, parameters=0)
@@ -176,7 +177,8 @@ def _run(
                     close_record(record, run_dir, "interrupted", Interrupted.exit_code)
             raise
         except checkpoint.MisfitError as e:  # the change of the config is undone
-            replace_file(run_dir / CONFIG, previous)
+            if previous:
+                replace_file(run_dir / CONFIG, previous)
             record.files = hashes(run_dir)
             record.changed = [] if resumed is None or earlier is None else earlier.changed
             record_failure(record, run_dir, e.exit_code)

@@ -177,7 +177,7 @@ def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     Raises: CheckpointError when they are missing or damaged.
     """
-    if path.parent.name == "checkpoints":
+    if path.parent.name == "checkpoints" and not path.exists():
         require_saved(path.parent)
         if path.name == "best.safetensors" and not path.with_suffix(".json").exists():
             raise CheckpointError(

@@ -21,7 +21,7 @@ ACTIONS = gym.spaces.Box(-2, 2, (2,), np.float32)
 SPACES = {
     "box": BOX,
     "double": gym.spaces.Box(-5, 5, (2, 2), np.float64),
-    "bytes": gym.spaces.Box(0, 255, (4,), np.uint8),
+    "bytes": gym.spaces.Box(0, 3, (4,), np.uint8),
     "discrete": gym.spaces.Discrete(4, start=2),
     "several": gym.spaces.MultiDiscrete([2, 3], start=[1, -1]),
     "dict": gym.spaces.Dict({"a": BOX, "b": gym.spaces.Tuple([gym.spaces.Discrete(3), BOX])}),

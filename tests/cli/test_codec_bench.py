@@ -173,7 +173,7 @@ def test_a_run_without_anything_is_exit_5(tmp_path, capsys):
     (tmp_path / "config.yaml").write_text("seed: 0\n")
     code, _, err = bench(capsys, str(tmp_path))
     assert code == 5
-    assert "no usable checkpoint" in err
+    assert "no checkpoint" in err
     go(tmp_path, "policy=random", "env=bandit")
     code, _, err = bench(capsys, str(tmp_path))
     assert code == 5

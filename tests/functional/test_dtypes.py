@@ -12,7 +12,7 @@ from rlrun.functional import distributional, novelty, returns, transition, value
 from rlrun.types import Segment
 
 T, B, A, N, C = 5, 3, 4, 6, 2
-NUMPY = {"explore", "masks", "script", "squash", "surrogate"}  # of arrays; float32 as documented
+NUMPY = {"explore", "masks", "recorded", "script", "squash", "surrogate"}  # of arrays, float32
 FLOAT32 = {"support", "midpoints", "whiten"}  # documented so
 OF_CONFIG = {"make_criterion", "make_munchausen", "make_trace_target"}  # their grids are float32
 

@@ -82,7 +82,7 @@ def test_updates_are_the_same(changes):
 @pytest.mark.parametrize("nstep", [1, 3])
 @pytest.mark.parametrize("space", SPACES)
 def test_every_observation_is_read_the_same(space, nstep):
-    """One-hot from where a discrete space starts, bytes within [0, 1], parts side by side."""
+    """One-hot from where a discrete space starts, bytes as they are, parts side by side."""
     spec = Spec(SPACES[space], FIVE)
     same({"spec": spec, "nstep": nstep}, SPACES[space])
 

@@ -1,6 +1,7 @@
 """A full disk: exit 6 with one line, the previous checkpoint valid, the record told."""
 
 import errno
+import io
 import json
 import os
 import resource
@@ -77,10 +78,14 @@ def test_a_checkpoint_that_does_not_fit(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("name", ["metrics", "timings"])
 def test_a_record_that_does_not_fit(tmp_path, capsys, monkeypatch, name):
+    class Full(io.FileIO):
+        def write(self, data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     def fill(log: Log) -> None:
-        full = os.open("/dev/full", os.O_WRONLY)
-        os.dup2(full, getattr(log, f"_{name}")._file.fileno())
-        os.close(full)
+        records = getattr(log, f"_{name}")
+        before, records._file = records._file, Full(os.dup(records._file.fileno()), "a")
+        before.close()
 
     on_call(monkeypatch, Log, "write", 3, fill)
     run_dir = tmp_path / "run"

@@ -284,7 +284,7 @@ def test_a_state_without_environments_starts_new_episodes():
 FAILS_LATER = (  # the training environments fail in a chunk that nobody learns from any more
     "policy=dqn", "env=gym", "env.id=tests.env.faulty:test/Faulty-v0", "env.backend=sync",
     OVERLAPPED,
-    "+env.eval_kwargs.fault=none", "run.stop_value=1", "run.stop_after=1", "collector.num_envs=1",
+    "+env.eval_kwargs.fault='none'", "run.stop_value=1", "run.stop_after=1", "collector.num_envs=1",
     "collector.n_sample=50", "run.eval_every=100", "run.total_steps=1000", "env.kwargs.length=20",
 )  # fmt: skip
 

@@ -416,9 +416,12 @@ def test_images_are_scaled_and_discrete_observations_one_hot():
 
     from rlrun.nets.torso import flat_size, flatten
 
-    image = gym.spaces.Box(0, 255, (2, 2), np.uint8)
-    got = flatten(image, torch.tensor([[[0, 255], [51, 102]]], dtype=torch.uint8))
-    torch.testing.assert_close(got, torch.tensor([[0.0, 1.0, 0.2, 0.4]]))
+    grid = gym.spaces.Box(0, 255, (2, 2), np.uint8)
+    got = flatten(grid, torch.tensor([[[0, 255], [51, 102]]], dtype=torch.uint8))
+    assert got.tolist() == [[0, 255, 51, 102]], "too small for a picture"
+    pixels = torch.full((1, 36, 36), 51, dtype=torch.uint8)
+    got = flatten(gym.spaces.Box(0, 255, (36, 36), np.uint8), pixels)
+    torch.testing.assert_close(got, torch.full((1, 36 * 36), 0.2))
     space = gym.spaces.Dict(
         {
             "a": gym.spaces.Discrete(3, start=5),
