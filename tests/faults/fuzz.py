@@ -1,0 +1,273 @@
+"""Random combinations of spaces, policies, memories and wrappers, each run for some 60 steps.
+
+    python -m tests.faults.fuzz --count 2000 --seed 0 [--jobs 2] [--show]
+
+Every combination ends with 0, or with one line and 2, 3 or 4 (numbers whose squares float32 cannot
+hold); never with 9, a traceback, a signal or a hang. The combination of a seed and a number is the
+same on every machine; ``--only SEED:NUMBER`` runs one again and prints what it printed.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import logging
+import os
+import random
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.faults.fuzz_env import ACTIONS, ENDS, INFOS, OBS, REWARDS
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 120.0  # of one combination, with the kernels it compiles, on a busy machine
+SIZES = (
+    "run.total_steps=64 run.eval_every=32 run.eval_episodes=1 run.checkpoint_every=32 "
+    "eval.max_episode_steps=10 env.max_episode_steps=20 collector.num_envs=2 "
+    "collector.n_sample=16 buffer.capacity=1000 logger.tensorboard=false logger.progress=off"
+)
+LEARNS = "learner.batch_size=4 learner.learning_starts=16"
+
+FLAT = "policy.nstep=3 policy.reward_clip=1 policy.dueling=false policy.head_hidden=[8] buffer=rank"
+WINDOWS = (
+    "policy.burnin_step=0 policy.state_init=zero policy.learn_unroll_len=8 policy.prev_inputs=true"
+)
+DRAWN = (
+    "buffer=prioritized buffer=uniform buffer.initial_priority=td env.frame_stack=2 "
+    "collector.unit=episode"
+)
+VALUE = "explore=boltzmann explore=schedule explore=none bonus=rnd learner.precision=bf16"
+CONTROL = "policy.nstep=3 policy.reward_clip=1 policy.td_clip=1 buffer=rank"
+ON_POLICY = (
+    "policy.normalize_obs=true policy.normalize_reward=true policy.prev_inputs=true bonus=rnd "
+    "policy.separate_value=false policy.head_hidden=[8] policy.reward_clip=1 env.frame_stack=2"
+)
+ANY = (
+    "learner.backend=torch pipeline=overlapped env.backend=async transport=coded "
+    "collector.num_envs=1"
+)
+FAMILIES = {  # policies: (switches that most of them have, whether a memory is an option)
+    "r2d2 drqn r2d2_c51 r2d2_qr": (f"{FLAT} {WINDOWS} {DRAWN} {VALUE}", True),
+    "dqn rainbow c51 qrdqn iqn mdqn cql": (f"{FLAT} {DRAWN} {VALUE}", False),
+    "sac td3 ddpg": (f"{CONTROL} {DRAWN}", False),
+    "rsac rtd3": (f"{CONTROL} {WINDOWS} {DRAWN}", True),
+    "ppo a2c impala": (ON_POLICY, True),
+    "pqn": ("explore=schedule policy.dueling=false policy.prev_inputs=true", True),
+    "random": ("", False),
+}
+DISCRETE = "r2d2 drqn r2d2_c51 r2d2_qr dqn rainbow c51 qrdqn iqn mdqn pqn ppo a2c impala random"
+REAL = "sac td3 ddpg rsac rtd3 ppo a2c impala random"
+RARE = "cql cql_sac qmix vdn bc bc_recurrent iql scripted"
+MEMORIES = "lstm gru mingru lru ffm lmu rtu gtrxl none"
+TORSOS = "mlp layer_norm tanh64 mlp_400_300"
+IMAGES = {"image", "gray", "float_image"}
+UNUSUAL = {"text", "sequence", "none", "no_tuple", "flat_image", "tiny_image"}
+REFUSED = {"tuple", "dict", "text", "box_int"}  # actions
+WRAPPERS = (
+    "{name: pick_obs, key: a}",
+    "{name: filter_obs, keys: [a]}",
+    "{name: mask_obs, keep: [0]}",
+    "{name: mask_obs, keep: [7]}",
+    "mask_from_info",
+    "flatten_obs",
+    "{name: rescale_obs, low: 0, high: 1}",
+    "{name: cast_obs, dtype: float32}",
+    "{name: cast_obs, dtype: uint8}",
+    "{name: max_and_skip, steps: 2}",
+    "time_obs",
+    "{name: delay_obs, steps: 2}",
+    "{name: flicker_obs, probability: 0.5}",
+    "{name: noise_obs, std: 0.1}",
+    "{name: rescale_action, low: -1, high: 1}",
+    "{name: discretize_action, bins: 3}",
+    "{name: sticky_action, probability: 0.3}",
+    "{name: repeat_action, steps: 2}",
+    "{name: clip_reward, low: -1, high: 1}",
+)
+
+
+class Outcome(NamedTuple):
+    code: int | str  # exit code, "hang" or "ended"
+    text: str  # stderr
+
+    @property
+    def fault(self) -> bool:
+        lines = [line for line in self.text.splitlines() if line.startswith("rlrun: ")]
+        refused = self.code in (2, 3, 4) and "Traceback" not in self.text and bool(lines)
+        return not (refused or (self.code == 0 and "Traceback" not in self.text))
+
+
+def combination(seed: int, number: int) -> list[str]:
+    """The words of a command line: one that fits in nine of ten cases, with odd ones among them."""
+    draw = random.Random(f"{seed}:{number}")
+    obs, action = draw.choice([*OBS]), draw.choice([*ACTIONS])
+    if obs in UNUSUAL and draw.random() < 0.7:
+        obs = "vector"
+    if action in REFUSED and draw.random() < 0.7:
+        action = "box"
+    if action.startswith("box"):
+        policies = REAL
+    elif action.startswith(("multi", "binary")) and draw.random() < 0.8:
+        policies = "ppo a2c impala random"
+    else:
+        policies = DISCRETE
+    policy = draw.choice((policies if draw.random() < 0.9 else RARE).split())
+    families = (f for names, f in FAMILIES.items() if policy in names.split())
+    switches, memory = next(families, ("", True))
+    words = [
+        f"policy={policy}",
+        "env=gym",
+        "env.id=tests.faults.fuzz_env:FuzzEnv-v0",
+        f"+env.kwargs.obs={obs}",
+        f"+env.kwargs.action={action}",
+        f"+env.kwargs.end={draw.choice(ENDS)}",
+        f"+env.kwargs.info={draw.choice(INFOS)}",
+        f"+env.kwargs.reward={draw.choice(REWARDS)}",
+        f"+env.kwargs.mask={str(draw.random() < 0.2).lower()}",
+        f"seed={draw.randrange(100)}",
+        *SIZES.split(),
+        *(LEARNS if policy != "random" else "").split(),
+    ]
+    if draw.random() < 0.6 and (memory or draw.random() < 0.03):
+        words.append(f"memory={draw.choice(MEMORIES.split())}")
+    if obs in IMAGES and policy != "random" and draw.random() < 0.8:
+        words.append("torso=nature_cnn")
+    elif policy != "random" and draw.random() < 0.3:
+        words.append(f"torso={draw.choice(TORSOS.split())}")
+    wrappers = draw.sample(WRAPPERS, draw.choice((0, 0, 0, 0, 0, 1, 1, 2)))
+    if wrappers:
+        words.append(f"env.wrappers=[{', '.join(wrappers)}]")
+    some = f"{switches} {ANY}".split() if draw.random() < 0.7 else []
+    words += draw.sample(some, min(len(some), draw.choice((1, 1, 2, 3))))
+    return words
+
+
+def serve() -> None:
+    """Run the lines that stdin names, one after the other in this process."""
+    from rlrun.cli.main import main
+
+    reports = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        request = json.loads(line)
+        err = io.StringIO()
+        root = logging.getLogger()
+        handlers = list(root.handlers)
+        with (
+            contextlib.redirect_stderr(err),
+            contextlib.redirect_stdout(io.StringIO()),
+            warnings.catch_warnings(),
+        ):
+            code = main([*request["words"], f"run.dir={request['dir']}/run"])
+        for handler in set(root.handlers) - set(handlers):
+            handler.close()
+        root.handlers = handlers
+        reports.write(json.dumps({"code": code, "text": err.getvalue()[-4000:]}) + "\n")
+        reports.flush()
+
+
+class Worker:
+    """A process that runs combinations; a new one follows where it hangs or ends."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch, self._process = scratch, None
+
+    def start(self, words: list[str], name: str) -> None:
+        self._began = time.monotonic()
+        if self._process is None:
+            env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+            self._errors = (self._scratch / f"{name}.stderr").open("w+")
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.faults.fuzz", "--serve"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+                env=env,
+                cwd=ROOT,
+            )
+        request = {"words": words, "dir": str(self._scratch / name)}
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+
+    def outcome(self, seconds: float) -> Outcome | None:
+        """What came of the combination, None while it runs; waits ``seconds`` for it."""
+        with selectors.DefaultSelector() as ready:
+            ready.register(self._process.stdout, selectors.EVENT_READ)
+            answered = ready.select(seconds)
+        if answered and (line := self._process.stdout.readline()):
+            answer = json.loads(line)
+            return Outcome(answer["code"], answer["text"])
+        if not answered and time.monotonic() - self._began < SECONDS:
+            return None
+        code = self._process.poll() if answered else None
+        self.stop()
+        self._errors.seek(0)
+        return Outcome("hang" if not answered else f"ended {code}", self._errors.read()[-4000:])
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def run(seed: int, numbers: list[int], jobs: int = 1) -> Iterator[tuple[int, Outcome]]:
+    """(number, outcome) of each, in the order in which they end."""
+    with tempfile.TemporaryDirectory() as scratch:
+        workers = [Worker(Path(scratch)) for _ in range(jobs)]
+        waiting, busy = list(numbers), {}
+        try:
+            while waiting or busy:
+                for worker in workers:
+                    if worker not in busy and waiting:
+                        busy[worker] = waiting.pop(0)
+                        worker.start(combination(seed, busy[worker]), str(busy[worker]))
+                for worker in list(busy):
+                    outcome = worker.outcome(0.02 if jobs > 1 else 1.0)
+                    if outcome is not None:
+                        yield busy.pop(worker), outcome
+        finally:
+            for worker in workers:
+                worker.stop()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", metavar="SEED:NUMBER")
+    parser.add_argument("--show", action="store_true", help="print every refusal")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.serve:
+        serve()
+        return 0
+    seed, numbers = given.seed, list(range(given.count))
+    if given.only:
+        seed, numbers = (int(word) for word in given.only.split(":"))
+        numbers = [numbers]
+    codes: Counter[Any] = Counter()
+    faults = 0
+    for number, outcome in run(seed, numbers, given.jobs):
+        codes[outcome.code] += 1
+        faults += outcome.fault
+        if outcome.fault or given.show or given.only:
+            print(f"== {seed}:{number} exit {outcome.code}: {' '.join(combination(seed, number))}")
+            lines = [t[:300] for t in outcome.text.splitlines() if t.strip()]
+            print("   " + "\n   ".join(lines[-1 if given.show else -40 :]), flush=True)
+    print(f"{sum(codes.values())} combinations: {dict(codes.most_common())}; {faults} faults")
+    return bool(faults)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
