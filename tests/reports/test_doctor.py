@@ -22,7 +22,7 @@ from rlrun.rundir.texts import read_record
 from tests.compose import config
 from tests.in_process import Done
 from tests.pages import first_cells, section
-from tests.reports.forge import forge_sweep
+from tests.reports.forge import forge, forge_sweep
 from tests.reports.sick_runs import CASES, Case, flat, sick
 from tests.reports.thin_run import HEALTHY
 
@@ -207,3 +207,9 @@ def test_stored_states_come_before_the_horizon(tmp_path: Path) -> None:
     found = diagnose(sick(Case("r2d2", metrics, keys), tmp_path / "run"))
     assert [*found] == ["stale states", "short horizon"]
     assert all(one.tries[0] == "policy.state_init=stored" for one in found.values())
+
+
+def test_a_run_that_has_evaluations_only(tmp_path: Path) -> None:
+    """Without records of collecting there is nothing that rules of behaviour could compare."""
+    run = forge(tmp_path / "run", returns=[5.0] * 8)
+    assert all(isinstance(line, str) for line in report_lines(read_run(run)))

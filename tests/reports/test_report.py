@@ -46,6 +46,13 @@ def compared(tmp_path: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.usefixtures("no_figures")
+def test_scores_whose_squares_overflow_are_none(rlrun: Command, tmp_path: Path) -> None:
+    for seed in range(3):
+        forge(tmp_path / f"runs/{seed}", seed=seed, returns=[1.0, 1e308], env__id="Own-v0")
+    assert rlrun("report", "runs").code in (0, 2)
+
+
+@pytest.mark.usefixtures("no_figures")
 class TestReport:
     def test_terminal(self, rlrun: Command, tmp_path: Path) -> None:
         two_settings(tmp_path / "runs")
