@@ -208,15 +208,19 @@ class Worker:
             return Outcome(answer["code"], answer["text"])
         if not answered and time.monotonic() - self._began < SECONDS:
             return None
-        code = self._process.poll() if answered else None
-        self.stop()
+        how = f"ended {self._process.poll()}" if answered else "hang"
         self._errors.seek(0)
-        return Outcome("hang" if not answered else f"ended {code}", self._errors.read()[-4000:])
+        text = self._errors.read()[-4000:]
+        self.stop()
+        return Outcome(how, text)
 
     def stop(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+            for file in (self._process.stdin, self._process.stdout, self._errors):
+                with contextlib.suppress(BrokenPipeError):
+                    file.close()
             self._process = None
 
 
