@@ -116,6 +116,8 @@ def unsupported_space(space: gym.Space[Any], path: str = "observation") -> str |
         parts = [unsupported_space(s, f"{path}[{i}]") for i, s in enumerate(space.spaces)]
     else:
         parts = [None if isinstance(space, _STORABLE) else f"{path} space is {space}"]
+    if not parts:
+        return f"{path} space is {space}, which has no parts"
     return next((part for part in parts if part), None)
 
 

@@ -405,6 +405,11 @@ BAD = [  # (command line, what the line on stderr must hold)
     ("policy=qmix env=twostep policy.mixer_hidden=0", "policy.mixer_hidden = 0", "1"),
     ("policy=qmix env=twostep policy.mixer=mean", "policy.mixer = mean", "monotonic"),
     ("env=pettingzoo policy=dqn", "env.id", "has no value"),
+    (
+        "policy=ppo env=gym env.id=tests.faults.fuzz_env:FuzzEnv-v0 +env.kwargs.obs=no_tuple",
+        "which has no parts",
+        "wrap the environment",
+    ),
     ("env=pettingzoo env.id=pettingzoo:nowhere.x_v0 policy=dqn", "cannot be imported", ""),
     (
         "policy=dqn env=twostep buffer.capacity=79 collector.num_envs=8 learner.batch_size=1 "
