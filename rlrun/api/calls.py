@@ -60,7 +60,7 @@ def errors_of_cli(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def _as_overrides(name: str, kwargs: dict[str, object], unknown: list[str]) -> str:
-    """What to type instead of ``train(policy="r2d2")``."""
+    """Return the line to type instead of ``train(policy="r2d2")``."""
     words = ", ".join(f'"{key}={kwargs[key]}"' for key in unknown)
     given = ", ".join(f"{key}={kwargs[key]!r}" for key in unknown)
     form = f"[{words}]" if name == "sweep" else f"RUN_DIR, {words}" if name == "resume" else words

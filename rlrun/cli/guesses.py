@@ -1,4 +1,4 @@
-"""What a command line meant whose first word or flags rlrun does not know."""
+"""Advice for command lines with an unknown first word or flag."""
 
 import argparse
 import os
@@ -75,7 +75,7 @@ def refuse_flags(argv: Sequence[str], parser: argparse.ArgumentParser) -> None:
 
 
 def what_was_meant(name: str, argv: Sequence[str], commands: Sequence[str]) -> str:
-    """What to type in place of the unknown first word ``name``."""
+    """Return what to type in place of the unknown first word ``name``."""
     key, _, value = name.partition(":")
     rest = [word.lstrip("=") for word in argv if word not in (":", "=")]
     if name in _VERB_OF and not (key in GROUPS and rest and "=" not in "".join(argv)):

@@ -311,7 +311,7 @@ class Composer:
         return job
 
     def _choose(self, cfg: DictConfig, choices: Sequence[str]) -> "_Chosen":
-        """What the jobs of ``cfg`` that choose these options have in common."""
+        """Return the composed config shared by the jobs of ``cfg`` that choose these options."""
         hydra = typed_overrides(cfg, "hydra")
         key = (*hydra, "", *choices)
         if key not in self._chosen:

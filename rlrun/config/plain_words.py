@@ -53,7 +53,7 @@ def _plain_words(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _yaml_value(word: str) -> Any:
-    """What a yaml file reads instead of ``word``."""
+    """Return the value that a yaml file would read in place of ``word``."""
     try:
         value = OmegaConf.create(f"[{word}]")
         return OmegaConf.to_container(value)[0] if len(value) == 1 else word  # type: ignore[index]
