@@ -13,7 +13,10 @@ os.environ["PYTHONPATH"] = str(Path(__file__).parent.parent)
 import pytest
 import torch
 
-from tests import read_once  # patches Hydra
+from tests import (
+    read_once,  # patches Hydra
+    tiers,  # which tests run
+)
 from tests.pages import Driver
 
 multiprocessing.set_forkserver_preload(["rlrun.build.pipeline"])  # as the command line does
@@ -22,12 +25,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's `&` 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores
 gc.set_threshold(100_000, 20, 20)  # Hydra's trees are many objects and few cycles
 
-LONG = {"test_learning.py", "test_continuous.py", "test_quick.py", "test_readme.py"}
 
-
-def pytest_collection_modifyitems(items):
-    """Long tests first, or one worker ends long behind the other."""
-    items.sort(key=lambda item: item.path.name not in LONG)
+def pytest_addoption(pluginmanager):
+    pluginmanager.register(tiers)
 
 
 def pytest_collection_finish():

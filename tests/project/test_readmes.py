@@ -1,8 +1,6 @@
 """The READMEs are true: their commands run and their links lead somewhere.
 
-Every README has one test of its commands, which run in its order in a fresh directory. Tables that
-name what the code makes are tested in test_readme_tables.py, conf/README.md's keys in
-test_key_reference.py.
+Every README has one test of its commands, which run in its order in a fresh directory.
 """
 
 import math
@@ -19,10 +17,8 @@ import pytest
 from rlrun.cli.list import help_text
 from rlrun.config import Composer, check, read_composed
 from rlrun.schema import Config
-from tests.pages import PAGES, ROOT, SHORTER, Driver, argv_of, blocks, commands, section
-from tests.test_layers import LEVEL
-
-# -- the commands ----------------------------------------------------------------------------------
+from tests.key_reference import reference, split
+from tests.pages import PAGES, ROOT, SHORTER, Driver, argv_of, blocks, commands
 
 SETUP = (  # run in a fresh virtual environment by .ci/run, and too slow for here
     "pip install . && rlrun policy=r2d2 env=cartpole",
@@ -36,7 +32,7 @@ NOT_RUN = {
     "rlrun export policy outputs/first --onnx first.onnx": "loads the exporter, which takes "
     "seconds; tests/export has a process that did",
     "rlrun policy=scripted policy.script=function policy.function=mypkg.acts:act env=cartpole "
-    "--trust mypkg": "needs a package of the user's; tests/test_trust.py has one",
+    "--trust mypkg": "needs a package of the user's; tests/base/test_trust.py has one",
 }
 BENCHMARK = re.compile(
     r"(?:python -m (tests\.(?:benchmarks|export)[.\w]*)|pytest (\S+\.py))(?: |$)"
@@ -127,39 +123,30 @@ def configs(command: str) -> list[Config]:
     return [read_composed(composer.compose_job(cfg, job, 0)) for job in distinct.values()]
 
 
-@pytest.mark.parametrize("command", COMPOSED)
-def test_long_command_is_valid(command: str) -> None:
-    for config in configs(command):
-        check(replace(config, device="cpu"))
+def test_commands_that_are_not_run_are_composed() -> None:
+    """Every job of a long sweep; commands in running text, whose environments may be missing."""
+    for command in COMPOSED:
+        for config in configs(command):
+            check(replace(config, device="cpu"))
+    for command in sorted({c for page in PAGES for c in inline(page)}):
+        assert configs(command)
 
 
-@pytest.mark.parametrize("command", sorted({c for page in PAGES for c in inline(page)}))
-def test_command_in_running_text_is_composed(command: str) -> None:
-    """Their environments may need a package that is not installed."""
-    assert configs(command)
+def test_benchmark_commands_are_understood() -> None:
+    """They take minutes to hours; ``python -m tests.benchmarks --quick`` runs short forms."""
+    for command in {c for lines in EVERY.values() for c in lines if BENCHMARK.match(c)}:
+        found = BENCHMARK.match(command)
+        assert found
+        if found[2]:
+            assert (ROOT / found[2].partition("::")[0]).is_file(), command
+            continue
+        name = found[1] if found[1].count(".") > 1 else f"{found[1]}.__main__"
+        module = import_module(name)
+        if hasattr(module, "_parser"):
+            module._parser().parse_args(shlex.split(command)[3:])
 
 
-BENCHMARKS = {c for lines in EVERY.values() for c in lines if BENCHMARK.match(c)}
-
-
-@pytest.mark.parametrize("command", sorted(BENCHMARKS))
-def test_benchmark_command_is_understood(command: str) -> None:
-    """They take minutes to hours; tests/benchmarks runs their quick forms."""
-    found = BENCHMARK.match(command)
-    assert found
-    if found[2]:
-        assert (ROOT / found[2]).is_file()
-        return
-    name = found[1] if found[1].count(".") > 1 else f"{found[1]}.__main__"
-    words = shlex.split(command)[3:]
-    module = import_module(name)
-    if hasattr(module, "_parser"):
-        module._parser().parse_args(words)
-    else:
-        assert not words
-
-
-def test_set_up_commands_are_there_verbatim() -> None:
+def test_set_up_commands_are_those_of_ci() -> None:
     (block,) = (b for b in blocks("README.md", "sh") if "pip install" in b)
     assert block.splitlines() == [*SETUP]
     ci = (ROOT / ".ci/run").read_text("utf-8")
@@ -172,9 +159,6 @@ def test_excluded_commands_are_shown() -> None:
     assert not stale, "in no README any more"
 
 
-# -- links and lengths -----------------------------------------------------------------------------
-
-
 def anchors(path: Path) -> set[str]:
     """The anchors that GitHub gives the headings of a page."""
     text = re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.M | re.S)
@@ -182,57 +166,15 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page: str) -> None:
-    text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text("utf-8"), flags=re.M | re.S)
-    for link in re.findall(r"\]\(([^)\s]+)\)", text):
-        if "://" in link:
-            continue
-        file, _, anchor = link.partition("#")
-        target = (ROOT / page).parent / file if file else ROOT / page
-        assert target.exists(), f"{page}: {link}"
-        assert not anchor or anchor in anchors(target), f"{page}: {link}"
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text("utf-8"), flags=re.M | re.S)
+        for link in re.findall(r"\]\(([^)\s]+)\)", text):
+            file, _, anchor = link.partition("#")
+            target = (ROOT / page).parent / file if file else ROOT / page
+            assert "://" in link or target.exists(), f"{page}: {link}"
+            assert "://" in link or not anchor or anchor in anchors(target), f"{page}: {link}"
 
 
-def test_front_page_is_short() -> None:
-    text = (ROOT / "README.md").read_text("utf-8")
-    assert len(text.splitlines()) <= 350
-    assert len(re.findall(r"\| \[.*TABLES\.md#", text)) == 20, "ten results, ten speeds"
-
-
-def test_every_room_has_a_readme() -> None:
-    """It says what the room is, in which order to read it, and what it may import."""
-    rooms = {p.parent for p in (ROOT / "rlrun").glob("*/__init__.py")}
-    front = (ROOT / "rlrun/README.md").read_text("utf-8")
-    for room in sorted(rooms | {p.parent for p in (ROOT / "rlrun").glob("*/README.md")}):
-        text = (room / "README.md").read_text("utf-8")
-        assert text.startswith(f"# {room.name}: ")
-        assert "\n## Reading order\n" in text
-        assert "\nMay import: " in text
-        assert f"({room.name}/README.md)" in front
-
-
-ROOMS = [page for page in PAGES if re.fullmatch(r"rlrun/\w+/README.md", page)]
-
-
-@pytest.mark.parametrize("page", [*ROOMS, "rlrun/pipeline/ray/README.md"])
-def test_reading_order_names_files_that_are_there(page: str) -> None:
-    room = (ROOT / page).parent
-    named = re.findall(r"`([\w/]+(?:\.py|/))`", section(page, "Reading order"))
-    assert named
-    for name in named:
-        assert [*room.glob(name.rstrip("/")), *room.glob(f"*/{name}")], f"{page}: {name}"
-    own = {p.name for p in room.glob("*.py")} - {"__init__.py"}
-    assert len(own & {*named}) >= min(3, len(own)), "an order of less than three files"
-
-
-@pytest.mark.parametrize("page", ROOMS)
-def test_rooms_that_may_be_imported_are_below(page: str) -> None:
-    """As test_layers has it, in both directions that a page names."""
-    text = (ROOT / page).read_text("utf-8")
-    line = re.search(r"^May import: (.*?)Imported by:(.*?)\n\n", text, re.M | re.S)
-    assert line, page
-    below, above = (re.findall(r"`(\w+)`", part.partition("Never")[0]) for part in line.groups())
-    own = LEVEL[(ROOT / page).parent.name]
-    assert all(LEVEL[name] < own for name in below), below
-    assert all(LEVEL[name] > own for name in above), above
+def test_the_key_reference_is_up_to_date() -> None:
+    assert split()[1] == reference(), "run: python -m tests.key_reference"

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "rlrun").rglob("*.py"))
 
 LAYERS = [  # lowest first; a room imports only from layers below its own, or from itself
@@ -32,24 +30,6 @@ LAYERS = [  # lowest first; a room imports only from layers below its own, or fr
     "_plugins __main__ api",
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names.split()}
-TORCH_FREE = [
-    "rlrun.api.agents, rlrun.api.reporting, rlrun.api.run, rlrun.api.runs, rlrun.api.sweeps",
-    "rlrun.cli.main",
-    "rlrun.cli.search",
-    "rlrun.cli.seeds",
-    "rlrun.cli.doctor",
-    "rlrun.config",
-    "rlrun.env",
-    "rlrun.env.examine",
-    "rlrun.env.framestack",
-    "rlrun.reports.contents",
-    "rlrun.reports.compare_two",
-    "rlrun.rundir.branch",
-    "rlrun.rundir.verify",
-    "rlrun.schedule",
-    "rlrun.sweeps.pool",
-    "rlrun.trust",
-]
 
 
 def module_of(path: Path) -> str:
@@ -92,15 +72,6 @@ def test_imports_go_down() -> None:
             assert other == own or LEVEL[other] < LEVEL[own], f"{path} imports {name}"
 
 
-def test_policies_do_not_import_each_other() -> None:
-    from rlrun.schema import POLICY_CONFIGS
-
-    for name in POLICY_CONFIGS:
-        path = ROOT / f"rlrun/policy/{name}.py"
-        others = {f"rlrun.policy.{other}" for other in POLICY_CONFIGS if other != name}
-        assert others.isdisjoint(imports(tree_of(path)))
-
-
 def test_packages_stay_in_their_place() -> None:
     light = ("api", "cli", "codec", "config", "env", "errors", "reports", "schema", "schedule")
     for path in FILES:
@@ -117,46 +88,35 @@ def test_packages_stay_in_their_place() -> None:
             assert top.isdisjoint({"torch", "tensorboard", "ray", "safetensors"}), path
 
 
-@pytest.mark.parametrize("module", TORCH_FREE)
-def test_torch_free(module: str) -> None:
-    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+TORCH_FREE = """
+import sys
+from rlrun.cli.main import main
+import rlrun
+rlrun.train, rlrun.load, rlrun.sweep, rlrun.report
+for line in (["list"], ["help", "policy.nstep"], ["policy=r2d2", "env=tmaze", "--cfg", "job"],
+             ["policy=r2d2", "polcy.lr=1"], ["report", "nowhere"], ["verify", "nowhere"]):
+    main(line)
+sys.exit("torch" in sys.modules)
+"""
+
+
+def test_what_trains_nothing_imports_no_torch() -> None:
+    done = subprocess.run([sys.executable, "-c", TORCH_FREE], capture_output=True, check=False)
+    assert done.returncode == 0
 
 
 def test_no_transposes() -> None:
+    """Time stays first between the collector and the gradient."""
     word = re.compile(r"\b(transpose|permute|swapaxes|swapdims)\b")
     found = {module_of(p): word.findall(p.read_text("utf-8")) for p in FILES}
-    assert {m: f for m, f in found.items() if f} == {}, "time stays first (conventions 9)"
+    assert {m: f for m, f in found.items() if f} == {}
 
 
-def test_no_two_public_classes_of_one_name() -> None:
-    places: dict[str, list[str]] = {}
+def test_no_code_from_data() -> None:
+    """No call of eval, exec or compile, no torch.load, no ``_target_`` that is instantiated."""
     for path in FILES:
-        for node in tree_of(path).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places.setdefault(node.name, []).append(module_of(path))
-    assert {name: where for name, where in places.items() if len(where) > 1} == {}
-
-
-ROOMS = sorted(path.parent.name for path in (ROOT / "rlrun").glob("*/README.md"))
-
-
-@cache
-def rooms_of(room: str) -> set[str]:
-    """The rooms that files of ``room`` import from."""
-    names = (
-        name for path in (ROOT / "rlrun" / room).rglob("*.py") for name in imports(tree_of(path))
-    )
-    return {n.split(".")[1] for n in names if n.startswith("rlrun.")} & {*ROOMS} - {room}
-
-
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_readme_names_what_is_imported_and_who_imports(room: str) -> None:
-    text = " ".join((ROOT / "rlrun" / room / "README.md").read_text("utf-8").split())
-    may, by = (
-        re.search(rf"{label}: (.*?)\.(?= |$)", text)[1] for label in ("May import", "Imported by")
-    )
-    if "every" not in may:
-        assert rooms_of(room) - {"schema"} <= {*re.findall(r"`(\w+)`", may)}
-    if "every" not in by:
-        assert {r for r in ROOMS if room in rooms_of(r)} == {*re.findall(r"`(\w+)`", by)}
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Call):
+                name = ast.unparse(node.func)
+                assert name not in ("eval", "exec", "compile", "torch.load"), path
+                assert not name.endswith(("instantiate", "get_method", "get_class")), path

@@ -14,7 +14,7 @@ import rlrun
 from rlrun import errors
 from tests.once import made_once
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 
 
