@@ -1,325 +1,283 @@
-"""Single wrong changes of the code, each of which a test must notice.
+"""Single wrong changes of the code, each of which some test has to notice.
 
-``python -m tests.mutants`` makes one after the other in a scratch copy and runs the test of its
-row there. ``--quick`` makes the first of every room, ``--only TEXT`` those whose file holds TEXT.
-It ends with 1 when one survives.
+``python -m tests.mutants [--count 130] [--seed 0] [--reach DIR] [TEXT ...]`` makes them one after
+the other in copies of the tree, spread by lines over eight rooms (or over the files that hold a
+TEXT), and runs with ``-x`` the tests that reach the changed line: quick ones first, then slow ones.
+Which tests reach a line is recorded beforehand by ``pytest --all -p tests.mutants`` with
+``REACHED=DIR`` in the environment (Python 3.12 and later); without it, the tests of the room run.
+``--quick`` makes ten. Ends with 1 when fewer than 95 % are noticed.
 """
 
 import argparse
+import ast
+import json
 import os
+import random
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from queue import Queue
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.tiers import name_of, slow_tests
 
 ROOT = Path(__file__).parents[1]
+ROOMS = {  # room of rlrun -> where its tests lie
+    "pipeline": "pipeline", "buffer": "buffer", "policy": "policy", "acting": "policy",
+    "optim": "policy", "kernels": "kernels", "functional": "functional", "env": "env",
+    "run": "run", "rundir": "run", "build": "run", "config": "config", "schema": "config",
+}  # fmt: skip
+WORDS = (
+    "log.",
+    "logger",
+    "warn",
+    "print",
+    "raise",
+    "Error",
+    "error(",
+    'f"',
+    "f'",
+    "assert",
+    "TypeVar",
+)
+COMPARED = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+COMPUTED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult}
+DROPPED = ast.Expr | ast.AugAssign | ast.Assign
 
 
 class Mutant(NamedTuple):
-    """``old``, which ``file`` of rlrun holds once, replaced by ``new``; ``test`` notices it."""
+    """``old``, at ``span`` of ``file`` (characters), becomes ``new``."""
 
     file: str
+    line: int
+    span: tuple[int, int]
     old: str
     new: str
-    test: str
 
 
-MUTANTS = [
-    Mutant(
-        "pipeline/serial.py",
-        "rollbacks >= MAX_ROLLBACKS",
-        "rollbacks > MAX_ROLLBACKS",
-        "pipeline/test_faults.py::test_rollbacks_are_counted_and_end",
-    ),
-    Mutant(
-        "pipeline/serial.py",
-        "self.inexact_evaluation or evaluation.inexact",
-        "evaluation.inexact",
-        "pipeline/test_resume.py::test_a_run_stays_inexact_after_an_evaluation_that_was_disturbed",
-    ),
-    Mutant(
-        "pipeline/serial.py",
-        "            load_generators(before[1])\n",
-        "",
-        "pipeline/test_resume.py::test_an_interrupted_evaluation_leaves_no_trace",
-    ),
-    Mutant(
-        "pipeline/collector.py",
-        "self.interrupted_units = t, units\n                self.failed",
-        "self.interrupted_units = t, 0\n                self.failed",
-        "pipeline/test_collector.py::test_a_chunk_that_a_stop_interrupted_is_as_long_as_another",
-    ),
-    Mutant(
-        "pipeline/watchdog.py",
-        " >= self.grace <= self.waited",
-        " >= self.grace",
-        "pipeline/test_watchdog.py::test_a_signal_lets_an_environment_that_moves_go_on",
-    ),
-    Mutant(
-        "pipeline/learner.py",
-        "if self.counters.env_steps < self.config",
-        "if self.counters.env_steps <= self.config",
-        "pipeline/test_learner.py::test_a_rollout_is_learned_from_once_and_dropped",
-    ),
-    Mutant(
-        "buffer/replay.py",
-        "self.close and start + self.max_steps >= steps",
-        "self.close",
-        "buffer/test_replay.py::test_a_chunk_longer_than_the_ring_is_stored_in_pieces",
-    ),
-    Mutant(
-        "buffer/replay.py",
-        "        self.drawn = _NOTHING\n        if",
-        "        if",
-        "buffer/test_replay.py::test_late_priorities_are_ignored_and_counted",
-    ),
-    Mutant(
-        "buffer/replay.py",
-        'slots] > table["origin"]',
-        'slots] >= table["origin"]',
-        "buffer/test_replay.py::test_histories_reach_back_to_the_episodes_start",
-    ),
-    Mutant(
-        "buffer/samplers/proportional.py",
-        "max(self.largest, largest)",
-        "largest",
-        "buffer/test_replay.py::test_late_priorities_are_ignored_and_counted",
-    ),
-    Mutant(
-        "buffer/windows/cutter.py",
-        "        if self.close:\n            self.index[:] = 0\n",
-        "",
-        "transport/test_transport.py::test_windows_start_only_where_states_are_kept",
-    ),
-    Mutant(
-        "build/plan.py",
-        'no_steps = settings["horizon"] == 0',
-        "no_steps = False",
-        "pipeline/test_serial.py::test_a_run_of_no_steps_evaluates_the_untrained_policy",
-    ),
-    Mutant(
-        "build/replay.py",
-        "    replay.close = close\n",
-        "",
-        "pipeline/test_serial.py::test_loading_cuts_no_trajectory",
-    ),
-    Mutant(
-        "run/train.py",
-        'k == n or k.startswith(f"{n}.")',
-        "k == n",
-        "pipeline/test_resume.py::test_a_resume_that_changes_numbers_is_recorded",
-    ),
-    Mutant(
-        "run/train.py",
-        "and score >= goal",
-        "and score > goal",
-        "pipeline/test_serial.py::test_a_solved_run_goes_on_without_its_stop_value",
-    ),
-    Mutant(
-        "rundir/segments.py",
-        "part.stop > first]",
-        "part.stop >= first]",
-        "rundir/test_segments.py::test_a_segment_whose_last_row_is_the_one_before_is_not_needed",
-    ),
-    Mutant(
-        "rundir/history.py",
-        "[: -keep - 1]",
-        "[: -keep]",
-        "rundir/test_history.py::test_what_is_kept_is_a_prefix_of_the_newest",
-    ),
-    Mutant(
-        "rundir/branch.py",
-        '(best) > fields["env_steps"]',
-        '(best) >= fields["env_steps"]',
-        "rundir/test_travel.py::test_the_best_weights_go_along_unless_they_are_of_a_later_step",
-    ),
-    Mutant(
-        "rundir/branch.py",
-        '(best) <= fields["env_steps"]',
-        '(best) < fields["env_steps"]',
-        "rundir/test_travel.py::test_the_best_weights_go_along_unless_they_are_of_a_later_step",
-    ),
-    Mutant(
-        "rundir/saver.py",
-        "keep - 1 if",
-        "keep if",
-        "rundir/test_segments.py::test_a_finite_checkpoint_is_not_deleted_for_one_that_is_not",
-    ),
-    Mutant(
-        "config/space.py",
-        "start + (count - 1) * step",
-        "start + count * step",
-        "sweeps/test_search.py::test_a_range_excludes_its_stop",
-    ),
-    Mutant(
-        "config/space.py",
-        "if log and low <= 0:",
-        "if log and low < 0:",
-        "sweeps/test_search_command.py::test_refused_before_anything_is_written",
-    ),
-    Mutant(
-        "env/wrappers.py",
-        "default_rng((self._salt, seed))",
-        "default_rng(seed)",
-        "env/test_wrappers.py::test_noise_is_not_that_of_the_environment",
-    ),
-    Mutant(
-        "env/walk.py",
-        "self._start + self._rng.choice(allowed)",
-        "self._rng.choice(allowed)",
-        "env/test_actions.py::test_random_actions_under_a_mask_count_from_the_start_of_their_space",
-    ),
-    Mutant(
-        "dataset/writer.py",
-        "row - ring.oldest - skip",
-        "row - ring.oldest",
-        "dataset/test_dataset.py::test_export",
-    ),
-    Mutant(
-        "dataset/writer.py",
-        'self.row + t, arrays["first"][t, c]',
-        "self.row + t, True",
-        "dataset/test_dataset.py::test_statistics_are_of_finished_episodes_only",
-    ),
-    Mutant(
-        "transport/auto.py",
-        "versions >= TRIED_WEIGHTS",
-        "versions > TRIED_WEIGHTS",
-        "transport/test_auto.py::"
-        "test_a_link_between_the_two_speeds_is_decided_by_what_was_measured",
-    ),
-    Mutant(
-        "codec/stream.py",
-        "        self._answer_frames.clear()\n",
-        "",
-        "codec/test_stream.py",
-    ),
-    Mutant(
-        "codec/stream.py",
-        "header.seq - self.seq - 1",
-        "header.seq - self.seq",
-        "codec/test_stream.py::test_lost_frame_and_delta_answer",
-    ),
-    Mutant(
-        "sweeps/pool.py",
-        "in [*self.running.values()][::-1] if",
-        "in self.running.values() if",
-        "sweeps/test_pool.py::test_jobs_that_a_killed_server_had_not_started_keep_their_order",
-    ),
-    Mutant(
-        "sweeps/seeds.py",
-        "min(start + config.group, config.max)",
-        "start + config.group",
-        "sweeps/test_seeds.py::test_the_last_group_is_what_the_budget_leaves",
-    ),
-    Mutant(
-        "buffer/windows/table.py",
-        "n)[whole]",
-        "n)[:]",
-        "buffer/test_replay.py::test_a_window_whose_burn_in_is_overwritten_is_dropped",
-    ),
-    Mutant(
-        "buffer/windows/table.py",
-        "& (needs < oldest)",
-        "& (needs < oldest - 1)",
-        "buffer/test_replay.py::test_a_window_whose_burn_in_is_overwritten_is_dropped",
-    ),
-    Mutant(
-        "nets/memory/burn_in.py",
-        "own = (valid.sum(0) == count)",
-        "own = (valid.sum(0) >= count)",
-        "nets/test_cells.py::test_burn_in_of_windows_with_all_some_and_no_rows_of_their_own",
-    ),
-    Mutant(
-        "nets/memory/rtu.py",
-        "-torch.expm1(-2 * ",
-        "-torch.expm1(-",
-        "nets/test_cells.py::test_rtu_is_the_formula",
-    ),
-    Mutant(
-        "kernels/r2d2.py",
-        "if t > 0 and not own_first:",
-        "if t > 0:",
-        "kernels/test_r2d2.py::test_a_window_after_filler_reads_the_action_before_it",
-    ),
-    Mutant(
-        "pipeline/serial.py",
-        '        load_generators(state["generators"])\n',
-        "",
-        "pipeline/test_resume.py::test_a_resumed_pipeline_goes_on_with_the_saved_global_generators",
-    ),
-    Mutant(
-        "pipeline/collector.py",
-        '            a["valid"][t] &= ~step.restarted',
-        "            pass",
-        "pipeline/test_collector.py::test_the_row_of_a_restarted_environment_is_an_end_row",
-    ),
-    Mutant(
-        "pipeline/ray/shard_reader.py",
-        "self.asked - 1 - asked",
-        "self.asked - asked",
-        "pipeline/ray/test_shard_reader.py::"
-        "test_the_lag_of_priorities_is_the_updates_since_their_batch_was_drawn",
-    ),
-    Mutant(
-        "pipeline/ray/shard_reader.py",
-        "t + m / total for",
-        "t + 1.0 for",
-        "pipeline/ray/test_shard_reader.py::test_shards_are_drawn_by_the_sums_of_their_priorities",
-    ),
-    Mutant(
-        "reports/sequential.py",
-        "rest / (len(every) - n)",
-        "rest / n",
-        "reports/test_sequential.py::test_blocks_of_unequal_numbers_of_seeds",
-    ),
-]
+def changes(node: ast.AST) -> Iterator[str]:
+    """Texts that the node could wrongly be."""
+    match node:
+        case ast.Compare(ops=[op]):
+            yield ast.unparse(ast.Compare(node.left, [COMPARED[type(op)]()], node.comparators))
+        case ast.BinOp(op=op) if type(op) in COMPUTED:
+            yield ast.unparse(ast.BinOp(node.left, COMPUTED[type(op)](), node.right))
+        case ast.BoolOp(op=op):
+            other = ast.Or() if isinstance(op, ast.And) else ast.And()
+            yield f"({ast.unparse(ast.BoolOp(other, node.values))})"
+        case ast.UnaryOp(op=ast.Not() | ast.USub()):
+            yield ast.unparse(node.operand)
+        case ast.Constant(value=int() as n) if not isinstance(n, bool):
+            yield str(n + 1)
+        case ast.Call(args=[a, b, *rest]) if not isinstance(a, ast.Starred):
+            if not isinstance(b, ast.Starred) and ast.dump(a) != ast.dump(b):
+                yield ast.unparse(ast.Call(node.func, [b, a, *rest], node.keywords))
+        case ast.Expr(value=ast.Call()) | ast.AugAssign():
+            yield "pass"
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
+            yield "pass"
 
 
-def survives(mutant: Mutant, copy: Path) -> bool:
-    """Return whether the test of a mutant passes with it in ``copy``, which is left as it was."""
-    path = copy / "rlrun" / mutant.file
-    right = path.read_text("utf-8")
-    assert right.count(mutant.old) == 1, f"{mutant.file} holds {mutant.old!r} not once"
-    options = ["-q", "-x", "-n", "0", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", *options, f"tests/{mutant.test}"]
+def _bodies(tree: ast.Module) -> Iterator[ast.AST]:
+    """The statements in functions, without their decorators, defaults and annotations."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            yield from function.body
+
+
+def sites(file: str) -> list[Mutant]:
+    """Every change that is made of one file; texts of messages are left alone."""
+    source = (ROOT / file).read_text("utf-8")
+    starts = [0]
+    for text in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(text))
+    found = {}
+    for statement in _bodies(ast.parse(source)):
+        for node in ast.walk(statement):
+            if not hasattr(node, "lineno") or isinstance(node, ast.FunctionDef):
+                continue
+            a, b = starts[node.lineno - 1], starts[node.end_lineno - 1]
+            span = a + node.col_offset, b + node.end_col_offset
+            old = source[slice(*span)]
+            whole = source[a : starts[node.end_lineno]]
+            if len(old) > 200 or any(word in whole for word in WORDS) or not source.isascii():
+                continue
+            for new in changes(node):
+                found[span, new] = Mutant(file, node.lineno, span, old, new)
+    return sorted(found.values(), key=lambda m: m.span)
+
+
+def swapped(mutant: Mutant) -> bool:
+    return mutant.new != "pass" and sorted(mutant.old) == sorted(mutant.new)
+
+
+def drawn(count: int, seed: int, texts: list[str]) -> list[Mutant]:
+    """``count`` changes, as many of a room as it has lines."""
+    rng = random.Random(seed)
+    every = sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "rlrun").rglob("*.py"))
+    files = [f for f in every if f.split("/")[1] in ROOMS and f.endswith(".py")]
+    files = [f for f in every if any(t in f for t in texts)] if texts else files
+    lines = [(f, n) for f in files for n in range(len((ROOT / f).read_text("utf-8").split("\n")))]
+    out: dict[Mutant, None] = {}
+    by_file: dict[str, list[Mutant]] = {}
+    while len(out) < count:  # the change nearest to a line drawn at random, one of each stretch
+        file, line = lines[int((len(out) + rng.random()) / count * len(lines))]
+        near = by_file.setdefault(file, sites(file))
+        near = sorted((m for m in near if m not in out), key=lambda m: abs(m.line - line))
+        if not near:
+            lines = [place for place in lines if place[0] != file]
+            continue
+        here = [m for m in near if m.line == near[0].line]
+        here = [m for m in here if not swapped(m)] or here  # which mostly end at once
+        out[rng.choice(here)] = None
+    return list(out)
+
+
+# -- which tests reach a line ----------------------------------------------------------------------
+
+_reached: set[tuple[str, int]] = set()
+
+
+def _line(code: Any, line: int) -> object:
+    if code.co_filename.startswith(f"{ROOT}/rlrun"):
+        _reached.add((code.co_filename[len(str(ROOT)) + 1 :], line))
+    return sys.monitoring.DISABLE  # once a test
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Any:
+    _reached.clear()
+    sys.monitoring.restart_events()
+    start = time.process_time()
+    result = yield
+    files: dict[str, list[int]] = {}
+    for file, line in sorted(_reached):
+        files.setdefault(file, []).append(line)
+    path = Path(os.environ["REACHED"]) / f"{os.getpid()}.jsonl"
+    with path.open("a", encoding="utf-8") as out:
+        seconds = round(time.process_time() - start, 3)
+        out.write(json.dumps([item.nodeid, seconds, files]) + "\n")
+    return result
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    Path(os.environ["REACHED"]).mkdir(parents=True, exist_ok=True)
+    monitoring = sys.monitoring
+    monitoring.use_tool_id(4, "rlrun mutants")
+    monitoring.register_callback(4, monitoring.events.LINE, _line)
+    monitoring.set_events(4, monitoring.events.LINE)
+
+
+def pytest_unconfigure() -> None:
+    sys.monitoring.free_tool_id(4)
+
+
+def reach(directory: str | None, mutants: list[Mutant]) -> dict[Mutant, list[str]]:
+    """For each change the tests to run, the cheapest first."""
+    wanted: dict[str, list[Mutant]] = {}
+    for mutant in mutants:
+        wanted.setdefault(mutant.file, []).append(mutant)
+    found: dict[Mutant, dict[str, float]] = {mutant: {} for mutant in mutants}
+    for path in Path(directory).glob("*.jsonl") if directory else ():
+        for line in path.open(encoding="utf-8"):
+            test, seconds, files = json.loads(line)
+            for file in wanted.keys() & files.keys():
+                for mutant in wanted[file]:
+                    if mutant.line in files[file]:
+                        found[mutant][test] = seconds
+    ordered = {m: sorted(tests, key=tests.__getitem__) for m, tests in found.items()}
+    return {m: tests or [f"tests/{ROOMS.get(m.file.split('/')[1], '')}"]
+            for m, tests in ordered.items()}  # fmt: skip
+
+
+# -- running them ----------------------------------------------------------------------------------
+
+
+def _pytest(copy: Path, tests: list[str], *words: str, limit: float = 900.0) -> str | None:
+    """The first test that failed; None: all passed."""
+    (copy / "chosen.txt").write_text("\n".join(tests), "utf-8")
+    line = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "--timeout=120", "--tb=no",
+            "-p", "no:cacheprovider", *words, "@chosen.txt"]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": str(copy)}
     try:
-        path.write_text(right.replace(mutant.old, mutant.new), "utf-8")
-        env = {**os.environ, "PYTHONPATH": str(copy)}
-        done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True)
+        done = subprocess.run(
+            line, cwd=copy, env=env, capture_output=True, text=True, timeout=limit, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end in {limit:.0f} s"
+    if done.returncode in (0, 5):
+        return None
+    named = [text for text in done.stdout.splitlines() if text.startswith(("FAILED", "ERROR"))]
+    return named[0].split()[1] if named else f"exit {done.returncode}"
+
+
+def tried(mutant: Mutant, tests: list[str], copy: Path) -> tuple[str, str]:
+    """Which tier noticed the change, and the test; the copy is as it was afterwards."""
+    path = copy / mutant.file
+    source = path.read_text("utf-8")
+    a, b = mutant.span
+    path.write_text(source[:a] + mutant.new + source[b:], "utf-8")
+    stamp = time.time() + random.random() * 1e4  # compiled code of another change is not taken
+    os.utime(path, (stamp, stamp))
+    slow = {name for name in slow_tests() if not name.startswith("whole/")}
+    quick = [test for test in tests if name_of(test) not in slow]
+    rest = [test for test in tests if name_of(test) in slow]
+    rooms = all("::" not in test for test in tests)
+    try:
+        if quick and (test := _pytest(copy, quick, *([] if rooms else ["--all"]))):
+            return "quick", test
+        if (rest or rooms) and (test := _pytest(copy, rest or tests, "--all")):
+            return "slow", test
+        return "", ""
     finally:
-        path.write_text(right, "utf-8")
-    if done.returncode not in (0, 1):
-        raise RuntimeError(f"{mutant.file}: {mutant.test} did not run:\n{done.stdout}{done.stderr}")
-    return done.returncode == 0
+        path.write_text(source, "utf-8")
+        os.utime(path, (stamp + 1, stamp + 1))
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Make the mutants; return 1 when one survives."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the first of every room")
-    parser.add_argument("--only", default="", help="those whose file holds this text")
-    options = parser.parse_args(argv)
-    chosen = [m for m in MUTANTS if options.only in m.file]
-    if options.quick:
-        chosen = list({m.file.partition("/")[0]: m for m in reversed(chosen)}.values())
-    survivors = 0
-    with tempfile.TemporaryDirectory() as scratch:
-        copy = Path(scratch) / "rlrun"
-        ignore = shutil.ignore_patterns(".git", "__pycache__", "outputs", "*.egg-info", ".*_cache")
-        shutil.copytree(ROOT, copy, ignore=ignore)
-        for mutant in chosen:
-            began, shown = time.monotonic(), f"{mutant.old.strip()!r} -> {mutant.new.strip()!r}"
-            lives = survives(mutant, copy)
-            survivors += lives
-            seconds = time.monotonic() - began
-            word = "SURVIVED" if lives else "killed"
-            print(f"{word} {mutant.file}: {shown} ({seconds:.0f} s)", flush=True)
-    print(f"{len(chosen) - survivors} of {len(chosen)} were noticed")
-    return int(survivors > 0)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="parts of names of files")
+    parser.add_argument("--count", type=int, default=130)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--reach", metavar="DIR", help="what `pytest -p tests.mutants` recorded")
+    parser.add_argument("--quick", action="store_true", help="ten changes")
+    given = parser.parse_args(argv)
+    mutants = drawn(10 if given.quick else given.count, given.seed, given.texts)
+    tests = reach(given.reach, mutants)
+    copies: Queue[Path] = Queue()
+    tiers = []
+    with tempfile.TemporaryDirectory() as work:
+        for k in range(given.jobs):
+            ignore = shutil.ignore_patterns(".git", "__pycache__", "outputs", ".*_cache")
+            copies.put(shutil.copytree(ROOT, Path(work) / str(k), ignore=ignore))
+
+        def run(mutant: Mutant) -> tuple[str, str]:
+            copy = copies.get()
+            try:
+                return tried(mutant, tests[mutant], copy)
+            finally:
+                copies.put(copy)
+
+        with ThreadPoolExecutor(given.jobs) as pool:
+            for mutant, (tier, test) in zip(mutants, pool.map(run, mutants), strict=True):
+                tiers.append(tier)
+                change = " -> ".join(" ".join(text.split()) for text in (mutant.old, mutant.new))
+                place = f"{mutant.file}:{mutant.line}"
+                print(f"{tier or 'SURVIVED':8} {place} {change} | {test}", flush=True)
+    noticed, quick = (100 * sum(map(f, tiers)) / len(tiers) for f in (bool, "quick".__eq__))
+    print(f"{len(tiers)} changes: {noticed:.0f} % noticed, {quick:.0f} % by quick tests")
+    return int(noticed < 95)
 
 
 if __name__ == "__main__":

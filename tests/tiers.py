@@ -74,7 +74,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the other tier; the dearest tests first, or one worker ends behind the others."""
     slow = slow_tests()
-    items.sort(key=lambda item: -slow.get(name_of(item.nodeid), 0))
+    order = 1 if config.option.maxfail == 1 else -1  # -x: whatever fails soon
+    items.sort(key=lambda item: order * slow.get(name_of(item.nodeid), 0))
     if config.option.all:
         return
     named = {Path(argument.partition("::")[0]).resolve() for argument in config.args}
