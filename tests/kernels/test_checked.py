@@ -1,0 +1,183 @@
+"""The first update is computed both ways; an edited loss is run as written."""
+
+import copy
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rlrun.build.plan import make_plan
+from rlrun.build.policy import KERNELS, backend_used, policy_class, with_kernel
+from rlrun.config.checks.backend import WITH_KERNEL
+from rlrun.errors import NumericError
+from tests.compose import config
+from tests.kernels.make import NAMES, line, policy_of, same_state, samples_of
+from tests.pages import ROOT
+
+FAMILIES = ("dqn", "r2d2", "sac", "ppo", "a2c", "pqn")  # one of each shape of ``loss``
+
+
+def test_every_kernel_is_known_to_the_rule():
+    assert sorted(KERNELS) == sorted(WITH_KERNEL) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_comparison_leaves_no_trace(name):
+    """A kernel that was compared has the bits of one that never was."""
+    words = line(name)
+    samples, checked, plain = samples_of(words, 2), policy_of(words), policy_of(words)
+    plain.kernel = plain.kernel.kernel
+    for sample in samples:
+        one, two = checked.update(sample), plain.update(sample)
+        assert all(torch.equal(one.metrics[k], two.metrics[k]) for k in two.metrics)
+    same_state(checked, plain)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_checkpoint_of_one_backend_is_one_of_the_other(name):
+    words = line(name)
+    ours, text, back = policy_of(words), policy_of(words, text=True), policy_of(words)
+    first, second = samples_of(words, 2)
+    ours.update(first)
+    text.load_state_dict(copy.deepcopy(ours.state_dict()))
+    same_state(ours, text)
+    back.load_state_dict(copy.deepcopy(text.state_dict()))
+    assert torch.equal(*(p.update(second).metrics["train/loss"] for p in (ours, back)))
+    same_state(ours, back)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_edited_loss_is_run_as_written(name, monkeypatch, caplog):
+    words, cls = line(name), policy_class(name)
+    loss = cls.loss
+
+    def edited(self, *given, **more):
+        out = loss(self, *given, **more)
+        changed = (1.01 * out[0], *out[1:])
+        return type(out)(*changed) if hasattr(out, "_fields") else changed
+
+    monkeypatch.setattr(cls, "loss", edited)
+    ours, text, plan = policy_of(words), policy_of(words, text=True), make_plan(config(*words))
+    assert backend_used(ours, plan).name == "numpy"
+    for sample in samples_of(words, 2):
+        ours.update(sample)
+        text.update(sample)
+    assert ours.kernel is None
+    assert all(torch.equal(x, text.weights()[k]) for k, x in ours.weights().items())
+    (message,) = caplog.messages
+    assert "learner.backend=torch is used" in message
+    assert backend_used(ours, plan).name == "torch"
+
+
+def online_targets(original):
+    """No target network."""
+    pairs = [("target", "net"), ("q_target", "q")]
+
+    def loss(self, *given, **more):
+        name, online = next(p for p in pairs if hasattr(self, p[0]))
+        kept = getattr(self, name)
+        setattr(self, name, getattr(self, online))
+        try:
+            return original(self, *given, **more)
+        finally:
+            setattr(self, name, kept)
+
+    return loss
+
+
+def larger_actor_loss(original):
+    def loss(self, batch):
+        out = original(self, batch)
+        return out if out.actor is None else out._replace(actor=1.01 * out.actor)
+
+    return loss
+
+
+def wider_clip(original):
+    return lambda self, batch, params, value, clip, **more: original(
+        self, batch, params, value, 0.5 * clip, **more
+    )
+
+
+def bootstrap_from_terminations(original):
+    def gae(reward, value, terminated, *rest, **more):
+        return original(reward, value, torch.zeros_like(terminated), *rest, **more)
+
+    return gae
+
+
+def no_rho_clip(original):
+    return lambda *given, **more: original(*given, **{**more, "rho_clip": 1e9})
+
+
+LATER = {  # edits that change nothing of an update from a run's first state
+    "dqn-target": ("dqn", "loss", online_targets, ()),
+    "r2d2-target": ("r2d2", "loss", online_targets, ()),
+    "sac-target": ("sac", "loss", online_targets, ()),
+    "sac-actor": ("sac", "loss", larger_actor_loss, ("policy.actor_every=2",)),
+    "ppo-clip": ("ppo", "loss", wider_clip, ()),
+    "a2c-end": ("a2c", "gae", bootstrap_from_terminations, ()),
+    "impala-rho": ("impala", "vtrace", no_rho_clip, ()),
+}
+
+
+@pytest.mark.parametrize("edit", LATER)
+def test_an_edit_that_shows_later_is_found(edit, monkeypatch, caplog):
+    name, place, change, more = LATER[edit]
+    words, cls = line(name, *more), policy_class(name)
+    owner = cls if place == "loss" else sys.modules[cls.__module__]
+    (sample,) = samples_of(words, 1)
+    policy = policy_of(words)
+    policy.update(sample)
+    assert policy.kernel is not None, "the text as it stands"
+    monkeypatch.setattr(owner, place, change(getattr(owner, place)))
+    policy = policy_of(words)
+    policy.update(sample)
+    assert policy.kernel is None
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize("reward", [1e25, float("nan")])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_numbers_that_overflow_are_not_an_edit(name, reward, caplog):
+    """The update ends in Adam's error, without numpy's own warnings before it."""
+    words = line(name)
+    policy, (sample,) = policy_of(words), samples_of(words, 1)
+    segment = replace(sample.segment, reward=sample.segment.reward + reward)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(NumericError, match="train/grad_norm = "):
+            policy.update(replace(sample, segment=segment))
+    assert policy.kernel is not None
+    assert not caplog.messages
+
+
+def test_a_subclass_learns_by_its_own_loss():
+    words = line("dqn")
+    policy = policy_of(words, text=True)
+    policy.__class__ = type("Own", (policy_class("dqn"),), {})
+    assert with_kernel(policy, make_plan(config(*words))).kernel is None
+
+
+WITHOUT = """
+import sys
+sys.modules["rlrun.kernels"] = None  # its import raises
+from rlrun.build import policy
+policy.KERNELS.clear()
+from rlrun.cli.main import main
+line = "policy=r2d2 env=cartpole debug=smoke logger.progress=off logger.tensorboard=false"
+assert main(line.split()) == 0
+assert not [name for name in sys.modules if name.startswith("rlrun.kernels.")]
+"""
+
+
+def test_without_the_room_and_its_table_everything_works(tmp_path):
+    given = {"cwd": tmp_path, "capture_output": True, "text": True, "check": False}
+    done = subprocess.run([sys.executable, "-c", WITHOUT], **given)
+    assert done.returncode == 0, done.stderr[-2000:]
+    files = [path for path in (ROOT / "rlrun").rglob("*.py") if "kernels" not in path.parts]
+    imports = [path for path in files if "from rlrun.kernels" in path.read_text()]
+    assert len(imports) == 1, "beside the table, one place imports them"
