@@ -81,14 +81,16 @@ def samples_of(words: tuple[str, ...], count: int, space: Any = None) -> list[Sa
 
     ``space``: what observations are drawn from instead of the environment's.
     """
-    found, g = [], torch.Generator().manual_seed(0)
+    found, g, name = [], torch.Generator().manual_seed(0), words[0].removeprefix("policy=")
     for i, sample in enumerate(collected(words, count)):
         s = sample.segment
         obs = s.obs if space is None else drawn(space, *s.first.shape, seed=i)
         obs = tree_map(torch.clone, obs)
         valid = s.valid.clone()
-        if i % 2 and words[0].removeprefix("policy=") in ("dqn", *CONTROL):
+        if i % 2 and name in ("dqn", *CONTROL):
             valid[0, :3] = False
+        elif i % 2 and name == "r2d2":  # nothing but filler before the learned rows
+            valid[: config(*words).policy.window.burnin, :3] = False
         unread = ~readable(valid, s.terminated)
         for x in tree_leaves(obs):
             x[unread] = torch.nan if x.is_floating_point() else 99

@@ -20,6 +20,7 @@ CONFIGS = {
     "lstm": MemoryConfig("lstm", 6, 1.0),
     "gru": MemoryConfig("gru", 6, 0.0),
     "mingru": MinGRUConfig("mingru", 6, 4.0, readout=True),
+    "mingru_sums": MinGRUConfig("mingru", 6, 4.0, readout=False),
     "lru": LRUConfig("lru", 6, 0.0, **RING, readout=True),
     "lru_sums": LRUConfig("lru", 6, 0.0, **RING, readout=False),
     "ffm": FFMConfig("ffm", 6, 0.0, traces=5, context=3, horizon=20.0),
