@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from rlrun.log.progress import Progress, resolve_mode
 from rlrun.log.snapshot import format_duration
 from rlrun.log.trial import TrialRow
 from rlrun.schema import LoggerConfig
+
+if TYPE_CHECKING:
+    from rlrun.log.tensorboard import TensorBoardWriter
 
 __all__ = ["METRICS", "TIMINGS", "Log", "final_line"]
 
@@ -28,8 +31,9 @@ class Log:
     """Metrics and timings of a run, keyed by env steps.
 
     ``metrics.jsonl`` is deterministic: same calls, same bytes. ``time/`` and ``codec/`` keys go to
-    ``timings.jsonl``. TensorBoard shows both. With ``resume_from`` records after that env step are
-    dropped from all of them; ``committed``: what ``committed()`` returned then.
+    ``timings.jsonl``. TensorBoard shows both. ``open`` opens them. With ``resume_from`` records
+    after that env step are dropped from all of them then; ``committed``: what ``committed()``
+    returned at that step.
 
     Raises: StorageError when one of the two files cannot be written (failures of TensorBoard and
     the terminal are ignored), NumericError when a metric is not finite.
@@ -47,34 +51,43 @@ class Log:
         replay: str = "replay",
     ) -> None:
         """``replay``: title of TensorBoard's charts on replayed windows."""
-        known = committed or {}
-        self._metrics, self._timings = (
-            JsonLinesFile(run_dir / name, resume_from=resume_from, committed=known.get(name))
-            for name in (METRICS, TIMINGS)
-        )
         self._config, self._run_dir, self._others = config, run_dir, Loggers()
-        self._board, self._config_shown = None, False
-        if config.tensorboard:
-            from rlrun.log.tensorboard import TensorBoardWriter  # imports protobuf
-
-            purge = None if resume_from is None else resume_from + 1
-            tags = set() if resume_from is None else _keys(run_dir)
-            self._board = TensorBoardWriter(run_dir, purge_step=purge, tags=tags, replay=replay)
-        start = resume_from or 0
+        self._resume_from, self._known, self._replay = resume_from, committed or {}, replay
+        self._board: TensorBoardWriter | None = None
+        self._config_shown = False
         self._progress = Progress(
             resolve_mode(config.progress, sys.stderr),
             title=title,
             total_steps=total_steps,
-            start_steps=start,
+            start_steps=resume_from or 0,
             seconds=config.progress_seconds,
             stream=sys.stderr,
         )
+        self._files: list[JsonLinesFile] = []
+        self._started = time.monotonic()
+        self._env_steps, self._updates = resume_from or 0, 0
+
+    def open(self) -> None:
+        """Open the files, of a resumed run without what came after its checkpoint."""
+        since = self._resume_from
+        for name in (METRICS, TIMINGS):
+            known = self._known.get(name)
+            file = JsonLinesFile(self._run_dir / name, resume_from=since, committed=known)
+            self._files.append(file)
+        self._metrics, self._timings = self._files
+        if self._config.tensorboard:
+            from rlrun.log.tensorboard import TensorBoardWriter  # imports protobuf
+
+            purge = None if since is None else since + 1
+            tags = set() if since is None else _keys(self._run_dir)
+            self._board = TensorBoardWriter(
+                self._run_dir, purge_step=purge, tags=tags, replay=self._replay
+            )
         last = self._timings.last or {}
         self._earlier = {k: float(v) for k, v in last.items() if re.fullmatch(_SECONDS, k)}
         earlier = self._earlier.pop("time/wall_seconds", 0.0)
-        self._started = time.monotonic() - earlier
-        self._env_steps, self._updates = start, 0
-        self._timed: tuple[float, int, int] | None = None if resume_from else (earlier, 0, 0)
+        self._started -= earlier
+        self._timed: tuple[float, int, int] | None = None if since else (earlier, 0, 0)
 
     @property
     def wall_seconds(self) -> float:
@@ -188,12 +201,13 @@ class Log:
         self._progress.close()
         if self._board is not None:
             self._board.close()
-        self._metrics.close()
-        self._timings.close()
+        for file in self._files:
+            file.close()
         self._others.close()
 
     def __enter__(self) -> Self:
-        """Return the log, which is closed on exit."""
+        """Open the files; return the log, which is closed on exit."""
+        self.open()
         return self
 
     def __exit__(

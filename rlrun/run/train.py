@@ -142,21 +142,15 @@ def _run(
     check_precision(config)  # the run may have begun, or its job been sent from, elsewhere
     plan = make_plan(config)
     with lock_run_dir(run_dir), nullcontext() if own_process else process_restored():
-        state, previous = None, b""
-        if step is not None:
-            go_back(run_dir, checkpoint_at(run_dir, step))
+        state, path, earlier = None, None, None
         if resumed is not None:
-            state = _newest_state(run_dir)
+            path, state = _saved_state(run_dir, step)
             earlier = _earlier_record(run_dir, state)
             with checkpoint.fitting(run_dir / CHECKPOINTS):
                 plan = plan if state is None else plan.resumed(state["settings"])
-            if (run_dir / CONFIG).exists():
-                previous = (run_dir / CONFIG).read_bytes()
-            _replace_config(run_dir, earlier, raw_yaml)
         prepare_process(plan)
         record = RunRecord(config.seed, config.device, plan.threads, parameters=0)
         deadline = began + (math.inf if config.run.max_time is None else config.run.max_time)
-        record.files = hashes(run_dir)
         if resumed is not None:
             if earlier is not None:
                 record.started, record.command = earlier.started, earlier.command
@@ -166,27 +160,33 @@ def _run(
             record.changed = sorted(
                 {*(earlier.changed if earlier else []), *_changes_of_numbers(resumed)}
             )
+        unchanged = earlier is not None  # until all parts are loaded nothing is written
+
+        def begin() -> None:
+            nonlocal unchanged
+            unchanged = False
+            if path is not None and step is not None:
+                go_back(run_dir, path)
+            if resumed is not None:
+                _replace_config(run_dir, earlier, raw_yaml)
+            record.files = hashes(run_dir)
+
         try:
             with ExitStack() as signals:  # caught from the loop's start until all is written
                 caught = stop_on_signals(deadline, own_process=own_process)
                 catch = partial(signals.enter_context, caught)
-                return _run_to_end(plan, run_dir, record, raw_yaml, state, catch)
+                return _run_to_end(plan, run_dir, record, raw_yaml, state, begin, catch)
         except (Interrupted, KeyboardInterrupt):
-            if record.status == "running" and not own_process:  # which may live on for long
+            if record.status == "running" and not (own_process or unchanged):  # it may live long
                 with suppress(StorageError):
                     close_record(record, run_dir, "interrupted", Interrupted.exit_code)
             raise
-        except checkpoint.MisfitError as e:  # the change of the config is undone
-            if previous:
-                replace_file(run_dir / CONFIG, previous)
-            record.files = hashes(run_dir)
-            record.changed = [] if resumed is None or earlier is None else earlier.changed
-            record_failure(record, run_dir, e.exit_code)
-            raise
         except Exception as e:
             error = e if isinstance(e, RlrunError) else fault_of_users(e)
-            code = RlrunError.exit_code if error is None else error.exit_code
-            record_failure(record, run_dir, code)
+            if not unchanged:
+                code = RlrunError.exit_code if error is None else error.exit_code
+                record.files = record.files or hashes(run_dir)
+                record_failure(record, run_dir, code)
             if error is None or error is e:
                 raise
             raise error from e
@@ -219,16 +219,21 @@ def _changes_of_numbers(overrides: list[str]) -> list[str]:
     return [k for k in keys if not any(k == n or k.startswith(f"{n}.") for n in _SAME_NUMBERS)]
 
 
-def _newest_state(run_dir: Path) -> dict[str, Any] | None:
-    """The state a run resumes from; None: it was killed before it saved one, and begins anew.
+def _saved_state(run_dir: Path, step: int | None) -> tuple[Path | None, dict[str, Any] | None]:
+    """The checkpoint of an env step (None: the newest) and its state, which a run resumes from.
 
-    The newest weights are saved after the first checkpoint: where they are, one is missing.
+    None: the run was killed before it saved one, and begins anew. The newest weights are saved
+    after the first checkpoint: where they are, one is missing.
     """
     directory = run_dir / CHECKPOINTS
-    if not checkpoint.list_checkpoints(directory) and not (directory / "last.json").exists():
-        return None
-    state, path = checkpoint.load_newest(directory)
-    return state | {"committed": checkpoint.committed(path)}
+    if step is not None:
+        path = checkpoint_at(run_dir, step)
+        state = checkpoint.load(path)
+    elif checkpoint.list_checkpoints(directory) or (directory / "last.json").exists():
+        state, path = checkpoint.load_newest(directory)
+    else:
+        return None, None
+    return path, state | {"committed": checkpoint.committed(path)}
 
 
 def _run_to_end(
@@ -237,9 +242,13 @@ def _run_to_end(
     record: RunRecord,
     raw_yaml: str,
     state: dict[str, Any] | None,
+    begin: Callable[[], None],
     catch_signals: Callable[[], StopRequest],
 ) -> int:
-    """Build the pipeline, run it, write its record."""
+    """Build and load the pipeline, run it, write its record.
+
+    ``begin``: called once nothing can be refused any more; until then nothing is written.
+    """
     config = plan.config
     name = policy_title(config, run_dir)
     title = f"{name} on {config.env.id}, seed {config.seed}"
@@ -249,20 +258,21 @@ def _run_to_end(
         since = -1  # no record of the metrics is kept
     total = config.run.total_steps
     seed_generators(config.seed)
-    with (
-        Log(
-            config.logger,
-            run_dir,
-            total_steps=total,
-            title=title,
-            resume_from=since,
-            committed=state["committed"] if state else None,
-            replay=replay_page(config),
-        ) as log,
-        closing(make_pipeline(plan, run_dir, log)) as pipeline,
-    ):
+    log = Log(
+        config.logger,
+        run_dir,
+        total_steps=total,
+        title=title,
+        resume_from=since,
+        committed=state["committed"] if state else None,
+        replay=replay_page(config),
+    )
+    with closing(log), closing(make_pipeline(plan, run_dir, log)) as pipeline:
         if state is not None:
             _load(pipeline, state)
+        begin()
+        log.open()
+        if state is not None:
             if not (run_dir / CHECKPOINTS / "last.json").exists():  # of a fork
                 pipeline.saver.save_weights(pipeline.policy.weights(), pipeline.counters)
         elif isinstance(pipeline.buffer, Replay | Mixed) and config.buffer.load is not None:

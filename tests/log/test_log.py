@@ -127,6 +127,7 @@ def test_an_empty_write_and_a_wrong_group(tmp_path):
 
 def test_a_removed_run_directory_stops_the_run_and_only_because_of_the_metrics(tmp_path, caplog):
     log = make(QUIET, tmp_path / "run")
+    log.open()
     shutil.rmtree(tmp_path / "run")
     with pytest.raises(StorageError, match=r"metrics\.jsonl"):
         log.write(1, {"train/loss": 1.0})

@@ -222,6 +222,12 @@ def test_going_back_deletes_nothing_that_is_not_to_be_discarded(run_dir, capsys)
     assert main(["resume", f"{run_dir}@{steps[1]}", "-q"]) == 2
     assert f"{steps[2]}, {steps[3]} and their records; --discard allows it" in line(capsys)
     assert {p: durable.sha256_file(p) for p in run_dir.rglob("*") if p.is_file()} == before
+    for where in (f"{run_dir}@{steps[1]}", f"{run_dir}"):
+        words = ["torso.hidden=[16]", "resume.allow=[torso.hidden]", "run.total_steps=900", "-q"]
+        assert main(["resume", where, *["--discard"] * ("@" in where), *words]) == 2
+        assert "torso.hidden" in line(capsys)
+        after = {p: durable.sha256_file(p) for p in run_dir.rglob("*") if p.is_file()}
+        assert after == before, "refused before anything is deleted or written"
     assert main(["resume", f"{run_dir}@{last}", "run.total_steps=500", "-q"]) == 0, "none is later"
     assert main(["resume", str(run_dir), "--discard"]) == 2
 
