@@ -15,7 +15,7 @@ from rlrun.env.agents.columns import AgentColumns
 from rlrun.env.agents.pettingzoo import PREFIX, PettingZooEnv
 from rlrun.env.catalog import find_spec, make_native, make_single
 from rlrun.env.checked import CheckedEnv
-from rlrun.env.contract import space_difference, unsupported_space
+from rlrun.env.contract import different_copies, unsupported_space
 from rlrun.env.process_settings import SettingsKept
 from rlrun.env.render import (
     CARTPOLES,
@@ -158,7 +158,8 @@ def _make_env(
             autoreset_mode=AutoresetMode.NEXT_STEP,
         )
     except RuntimeError as e:
-        raise _different_copies(config.id, made) or e from e
+        pairs = [(copy.observation_space, copy.action_space) for copy in made]
+        raise different_copies(config.id, pairs, pairs[0]) or e from e
     rows = SyncEnv(
         _agents_as_columns(sync, agents, config.id),
         env_id=config.id,
@@ -289,19 +290,6 @@ def _spaces(
     env = make_env(config, num_envs=1, evaluate=evaluate, agents=agents)
     env.close()
     return env.obs_space, env.action_space, env.num_envs
-
-
-def _different_copies(env_id: str, copies: list[CheckedEnv]) -> EnvError | None:
-    """The error that names the first copy whose spaces are not those of the first one."""
-    for number, copy in enumerate(copies):
-        for name in ("observation_space", "action_space"):
-            pair = getattr(copy, name), getattr(copies[0], name)
-            if (wrong := space_difference(*pair, name)) is not None:
-                return EnvError(
-                    f"env.id = {env_id}: copy {number + 1} of {len(copies)}: {wrong}; all copies "
-                    "must have the same spaces; give them the same bounds, whatever is random"
-                )
-    return None
 
 
 def _make_checked(

@@ -24,6 +24,7 @@ _NUMBERS = f"a finite number that float32 holds, within [-{FLOAT32_MAX:.7g}, {FL
 _RAISE = dis.opmap["RAISE_VARARGS"]
 _TOLERANCE = 1e-6  # relative: float32 rounding of a policy at the bounds of a Box
 _STORABLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+Spaces = tuple[gym.Space[Any], gym.Space[Any]]  # of observations and of actions
 
 
 class ContractViolation(ValueError):
@@ -106,6 +107,25 @@ def space_difference(own: gym.Space[Any], first: gym.Space[Any], name: str) -> s
         both = []
     inside = (space_difference(x, y, part) for part, x, y in both)
     return next(filter(None, inside), f"{name} is {own}, that of the first {first}")
+
+
+def different_copies(
+    env_id: str, copies: Sequence[Spaces | None], first: Spaces
+) -> EnvError | None:
+    """The error that names the first copy whose spaces are not ``first``, or None.
+
+    ``copies``: the spaces of all; None: unknown.
+    """
+    for number, own in enumerate(copies, 1):
+        for name, x, y in zip(
+            ("observation_space", "action_space"), own or (), first, strict=False
+        ):
+            if (wrong := space_difference(x, y, name)) is not None:
+                return EnvError(
+                    f"env.id = {env_id}: copy {number} of {len(copies)}: {wrong}; all copies must "
+                    "have the same spaces; give them the same bounds, whatever is random"
+                )
+    return None
 
 
 def unsupported_space(space: gym.Space[Any], path: str = "observation") -> str | None:

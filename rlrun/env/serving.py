@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import connection, parent_process
+from multiprocessing import connection, parent_process, reduction
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -89,22 +89,36 @@ def serve(
     shared: SharedRows,
     pipe: Connection,
 ) -> None:
-    """Main function of a worker: make the environment, answer until the pipe is closed."""
+    """Main function of a worker: make the environment, send its spaces, answer commands.
+
+    It ends when the pipe is closed.
+    """
     for name in _IGNORED:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     shared.open()
     server: EnvServer | None = None
-    reply = None
+    greeting: Any = None
     try:
-        server = EnvServer(index, make(), shared)
+        env = make()
+        server = EnvServer(index, env, shared)
+        greeting = _sendable((env.observation_space, env.action_space))
     except BaseException as e:
-        reply = _failure(e)
+        greeting = _failure(e)
     with suppress(EOFError, OSError):
-        pipe.send(reply)
+        pipe.send(greeting)
         while server is not None:
             pipe.send(server.answer(pipe.recv()))
+
+
+def _sendable(spaces: Any) -> Any:
+    """Return ``spaces``, None where a pipe does not take them (a user's own class of spaces)."""
+    try:
+        reduction.ForkingPickler.dumps(spaces)
+    except Exception:
+        return None
+    return spaces
 
 
 def _exit_with_parent() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from rlrun import errors
 from rlrun.env.checked import CheckedEnv
-from rlrun.env.contract import KEPT, contract_error, numbered
+from rlrun.env.contract import KEPT, Spaces, contract_error, different_copies, numbered
 from rlrun.env.rows import Env, checked_numbers
 from rlrun.env.serving import STEP, Failure, SharedRows, serve
 from rlrun.errors import NO_GUARD, RlrunError, end_if_importing_main, unguarded
@@ -66,7 +66,7 @@ class Worker:
         self.start()
 
     def start(self) -> None:
-        """Start the process, which makes its environment and then sends None."""
+        """Start the process, which makes its environment and then sends its spaces."""
         context: Any = multiprocessing.get_context(_start_method())
         self.pipe, child = context.Pipe()
         given = (self._index, self._make, self._shared, child)
@@ -139,12 +139,26 @@ class WorkerVector:
             for i, make in enumerate(env_fns):
                 wait = config.worker_seconds
                 self.workers.append(Worker(i, make, self.shared, wait))
-            self.replies(config.worker_seconds)
+            self._greet(range(self.num_envs), time.monotonic() + config.worker_seconds)
             self.restart_failed(0, lambda i: None)
         except BaseException:
             self.end()
             raise
         self.shared.open()
+
+    def _greet(self, started: Sequence[int], deadline: float) -> None:
+        """Receive the spaces of environments that processes have made.
+
+        Raises: EnvError, after all workers are ended: they differ from those of this process.
+        """
+        copies: list[Spaces | None] = [None] * self.num_envs
+        replies = self.checked([self.workers[i].reply(deadline) for i in started])
+        for i, reply in zip(started, replies, strict=True):
+            copies[i] = reply
+        first = self.single_observation_space, self.single_action_space
+        if (error := different_copies(self.config.id, copies, first)) is not None:
+            self.end()
+            raise error
 
     def replies(self, seconds: float) -> list[Any]:
         """Return the workers' answers, None of one that does not answer (``Worker.failed``).
@@ -196,7 +210,7 @@ class WorkerVector:
                 self.workers[i].start()
             self.restarts += len(failed)
             deadline = time.monotonic() + self.config.worker_seconds
-            self.checked([self.workers[i].reply(deadline) for i in failed])
+            self._greet(failed, deadline)
             commands = {i: sent for i in failed if (sent := command(i)) is not None}
             for i, sent in commands.items():
                 self.workers[i].send(sent)

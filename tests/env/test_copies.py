@@ -1,6 +1,6 @@
 """Copies of an environment whose spaces differ."""
 
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rlrun.env.adapter import _different_copies
-from rlrun.env.contract import space_difference
+from rlrun.env import make_env
+from rlrun.env.contract import different_copies, space_difference
+from rlrun.errors import EnvError
+from tests.env.presets import config_of
+from tests.env.sick import Healthy
 
 BOX, FINE = spaces.Box(0, 1, (2, 3), np.float32), spaces.Box(0, 1, (2, 3), np.float32)
 HIGH = np.ones((2, 3), np.float32)
@@ -32,11 +35,39 @@ def test_the_first_bound_that_differs_is_named(own: Any, first: Any, text: str) 
 
 
 def test_the_copy_is_named_and_breaks_the_contract() -> None:
-    same = SimpleNamespace(observation_space=BOX, action_space=spaces.Discrete(3))
-    other = SimpleNamespace(observation_space=BOX, action_space=spaces.Discrete(4))
-    copies: Any = [same, same, other]
-    error = _different_copies("Mine-v0", copies)
+    same, other = (BOX, spaces.Discrete(3)), (BOX, spaces.Discrete(4))
+    error = different_copies("Mine-v0", [same, None, other], same)
     assert error is not None
     assert str(error).startswith("env.id = Mine-v0: copy 3 of 3: action_space is Discrete(4)")
     assert error.exit_code == 3
-    assert _different_copies("Mine-v0", copies[:2]) is None
+    assert different_copies("Mine-v0", [same, None], same) is None
+
+
+class Varying(Healthy):
+    """Its bounds depend on how many copies were made before: environments that count in a file."""
+
+    def __init__(self, counter: str, same: int, size: int = 3) -> None:
+        with open(counter, "a") as file:
+            file.write(".")
+        high = np.full(size, 2.0 if Path(counter).stat().st_size > same else 1.0, np.float32)
+        self.observation_space = spaces.Box(-high, high)
+        self.action_space = spaces.Discrete(2)
+
+
+@pytest.mark.parametrize(
+    ("backend", "same", "size", "copy"),
+    [("sync", 2, 3, "copy 3 of 3"), ("async", 1, 90_000, "copy 1 of 3")],
+)
+def test_every_backend_compares_its_copies(
+    tmp_path: Path, backend: str, same: int, size: int, copy: str
+) -> None:
+    """Of spaces larger than the memory of a pipe too: nobody waits for a reader."""
+    gym.register("test/Varying-v0", Varying)
+    kwargs = {"counter": str(tmp_path / "made"), "same": same, "size": size}
+    config = config_of("test/Varying-v0", backend=backend, kwargs=kwargs)
+    try:
+        with pytest.raises(EnvError, match=r"observation_space.low\[0\] is -2") as caught:
+            make_env(config, num_envs=3)
+    finally:
+        gym.registry.pop("test/Varying-v0")
+    assert copy in str(caught.value)
