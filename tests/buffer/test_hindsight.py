@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.buffer.hindsight import Hindsight
-from rlrun.types import Segment, Window
-from tests.buffer.factory import make_replay
+from rlrun.errors import CheckpointError
+from rlrun.types import Chunk, Segment, Window
+from tests.buffer.make import make_replay
+from tests.buffer.pair import copied
+from tests.reference.streams import make_stream
 
-ENVS, BITS = 3, 4
+ENVS = 3
 
 
 class Goals:
@@ -24,44 +26,15 @@ class Goals:
 
 
 def rows(steps: int, seed: int = 0) -> Segment:
-    """Random episodes; achieved goals are (column, row) so that a goal tells where it is from."""
+    """Random episodes; achieved goals are (row, column) so that a goal tells where it is from."""
     rng = np.random.default_rng(seed)
-    shape = (steps + 1, ENVS)
-    first, valid = np.zeros(shape, bool), np.ones(shape, bool)
-    terminated, truncated = np.zeros(shape, bool), np.zeros(shape, bool)
-    for c in range(ENVS):
-        row = 0
-        while row <= steps:
-            length = int(rng.integers(1, 9))
-            first[row, c] = True
-            end = row + length
-            if end <= steps:
-                valid[end, c] = False
-                which = terminated if rng.random() < 0.5 else truncated
-                which[end - 1, c] = True
-            row = end + 1
+    lengths = rng.integers(1, 9, (ENVS, 99)).tolist()
+    segment = make_stream(lengths, (rng.random((ENVS, 99)) < 0.5).tolist(), steps).segment
     where = np.stack(np.meshgrid(np.arange(steps + 1), np.arange(ENVS), indexing="ij"), -1)
     own = torch.from_numpy(where.astype(np.float32))
     obs = {"observation": own, "achieved_goal": own.clone(), "desired_goal": -torch.ones_like(own)}
-    flags = {
-        name: torch.from_numpy(x[:steps].copy())
-        for name, x in (("terminated", terminated), ("truncated", truncated), ("valid", valid))
-    }
-    reward = torch.full((steps, ENVS), -1.0)
-    return Segment(
-        obs=obs, first=torch.from_numpy(first), action=torch.zeros(steps, ENVS, dtype=torch.int64),
-        reward=reward, **flags,
-    )  # fmt: skip
-
-
-def chunk(whole: Segment, start: int, stop: int) -> Segment:
-    names = ("action", "reward", "terminated", "truncated", "valid")
-    return replace(
-        whole,
-        obs={k: x[start : stop + 1] for k, x in whole.obs.items()},
-        first=whole.first[start : stop + 1],
-        **{n: getattr(whole, n)[start:stop] for n in names},
-    )
+    reward = torch.full_like(segment.reward, -1.0)
+    return replace(segment, obs=obs, reward=reward, states=(), state=())
 
 
 def episode_of(whole: Segment, row: int, column: int, seen: int) -> tuple[int, int]:
@@ -76,18 +49,21 @@ def episode_of(whole: Segment, row: int, column: int, seen: int) -> tuple[int, i
     return start, end
 
 
+def relabelling(whole, *, rows, nstep=1, strategy="future", ratio=1.0, seed=0, goals=None):
+    return make_replay(
+        whole, rows=rows, window=Window(0, 1, nstep), capacity=None, goals=goals or Goals(),
+        relabel=strategy, relabel_ratio=ratio, seed=seed,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
-@pytest.mark.parametrize("ring", [200, 40])
-@pytest.mark.parametrize("nstep", [1, 3])
+@pytest.mark.parametrize(("ring", "nstep"), [(200, 1), (40, 3)])
 def test_goals_rewards_and_flags_are_those_of_a_reached_goal(strategy, ring, nstep):
     whole = rows(160)
-    replay = make_replay(whole, rows=ring, window=Window(0, 1, nstep), capacity=None, goals=True)
-    replay.hindsight = Hindsight(
-        replay.ring, Goals(), strategy=strategy, ratio=0.7, generator=np.random.default_rng(0)
-    )
+    replay = relabelling(whole, rows=ring, nstep=nstep, strategy=strategy, ratio=0.7)
     relabelled, offsets = 0, set()
     for start in range(0, 160, 8):
-        replay.add(chunk(whole, start, start + 8))
+        replay.add(Chunk.of(whole).rows(start, start + 8))
         replay.check()
         s = replay.sample(32, 0).segment
         for b in range(32):
@@ -107,7 +83,7 @@ def test_goals_rewards_and_flags_are_those_of_a_reached_goal(strategy, ring, nst
             relabelled += 1
             t, c = (int(x) for x in goal[0])
             assert c == column
-            low = {"future": row + 1, "final": end, "episode": max(first, replay.ring.oldest)}
+            low = {"future": row + 1, "final": end, "episode": max(first, start + 9 - ring)}
             assert low[strategy] <= t <= end
             offsets.add(t - row)
             for p in range(nstep):
@@ -129,24 +105,14 @@ def test_goals_rewards_and_flags_are_those_of_a_reached_goal(strategy, ring, nst
 
 def test_future_goals_are_uniform_over_the_rows_behind():
     """Of an episode of 6 steps the first row gets each of the 6 later observations alike."""
-    steps = 8
-    whole = rows(steps)
-    first = torch.zeros(steps + 1, ENVS, dtype=torch.bool)
+    whole = rows(8)
+    flags = {name: torch.zeros_like(getattr(whole, name)) for name in ("terminated", "truncated")}
+    first, valid = torch.zeros_like(whole.first), torch.ones_like(whole.valid)
     first[0] = first[7] = True
-    valid = torch.ones(steps, ENVS, dtype=torch.bool)
-    valid[6] = False
-    truncated = torch.zeros(steps, ENVS, dtype=torch.bool)
-    truncated[5] = True
-    whole = replace(
-        whole, first=first, valid=valid, truncated=truncated,
-        terminated=torch.zeros_like(truncated),
-    )  # fmt: skip
-    replay = make_replay(whole, rows=40, window=Window(0, 1, 1), capacity=None, goals=True)
-    replay.add(whole)
-    replay.hindsight = Hindsight(
-        replay.ring, Goals(), strategy="future", ratio=1.0, generator=np.random.default_rng(1)
-    )
-    s = replay.sample(60_000, 0).segment
+    valid[6], flags["truncated"][5] = False, True
+    replay = relabelling(replace(whole, first=first, valid=valid, **flags), rows=40)
+    replay.add(replace(whole, first=first, valid=valid, **flags))
+    s = replay.sample(30_000, 0).segment
     opens = s.obs["observation"][0, :, 0] == 0
     counts = np.bincount(s.obs["desired_goal"][0, opens, 0].int().numpy(), minlength=7)
     assert counts[0] == 0
@@ -156,23 +122,15 @@ def test_future_goals_are_uniform_over_the_rows_behind():
 
 def test_state_comes_back():
     whole = rows(60)
-    drawn = []
-    state = None
-    for _ in range(2):
-        replay = make_replay(whole, rows=80, window=Window(0, 1, 1), capacity=None, goals=True)
-        replay.hindsight = Hindsight(
-            replay.ring, Goals(), strategy="future", ratio=0.5, generator=np.random.default_rng(5)
-        )
-        if state is None:
-            replay.add(whole)
-            replay.sample(16, 0)
-            state = replay.state_dict()
-            state["hindsight"] = dict(state["hindsight"])
-            state["sampler"] = dict(state["sampler"])
-        else:
-            replay.load_state_dict(state)
-        drawn.append(replay.sample(16, 0).segment.obs["desired_goal"].clone())
+    one, two = (relabelling(whole, rows=80, ratio=0.5, seed=seed) for seed in (1, 2))
+    one.add(whole)
+    one.sample(16, 0)
+    two.load_state_dict(copied(one.state_dict()))
+    drawn = [r.sample(16, 0).segment.obs["desired_goal"].clone() for r in (one, two)]
     assert torch.equal(*drawn)
+    plain = make_replay(whole, rows=80, window=Window(0, 1, 1), capacity=None)
+    with pytest.raises(CheckpointError, match="hindsight"):
+        plain.load_state_dict(copied(one.state_dict()))
 
 
 def test_nothing_is_asked_of_the_environment_where_nothing_is_relabelled():
@@ -183,9 +141,6 @@ def test_nothing_is_asked_of_the_environment_where_nothing_is_relabelled():
         terminated = reward
 
     whole = rows(60)
-    replay = make_replay(whole, rows=80, window=Window(0, 1, 1), capacity=None, goals=True)
-    replay.hindsight = Hindsight(
-        replay.ring, Never(), strategy="final", ratio=0.0, generator=np.random.default_rng(0)
-    )
+    replay = relabelling(whole, rows=80, strategy="final", ratio=0.0, goals=Never())
     replay.add(whole)
     assert (replay.sample(16, 0).segment.obs["desired_goal"] == -1).all()

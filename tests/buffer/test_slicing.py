@@ -1,19 +1,33 @@
-"""The pure slicers against hand-worked cases; the cutter against the slicers."""
+"""How an episode is cut into windows: by hand, and what else counts them."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlrun.buffer.windows.cutter import Cutter, Windows, lossless_starts, plain_starts
-from rlrun.types import Window
-from tests.reference.streams import make_stream
+from rlrun.build.replay import make_cutter, make_state_filter
+from rlrun.types import Chunk, Window
+from tests.buffer.make import make_replay, plan_of
+from tests.buffer.pair import Pair, Setup
+from tests.reference.replay_model import Tiling, plain_starts
+from tests.reference.streams import make_stream, part
 
 RESIDUALS = ("last", "null_padding", "drop")
 
 
+def starts(length: int, window: Window, tiling: Tiling) -> list[int]:
+    """First own rows of the windows of one finished episode."""
+    pair = Pair(Setup(window, slack=99, table=200, tiling=tiling, lengths=((length,),)))
+    pair.add(length + 1)
+    pair.agree_on_all()
+    return [place.first for place in pair.alive()]
+
+
 @pytest.mark.parametrize(
-    ("length", "rows", "overlap", "residual", "starts"),
+    ("length", "rows", "overlap", "residual", "expected"),
     [
         (6, 3, 0, "last", [0, 3]),  # (a)
         (6, 4, 0, "last", [0, 2]),  # (b)
@@ -24,160 +38,121 @@ RESIDUALS = ("last", "null_padding", "drop")
         (7, 4, 1, "last", [0, 3]),
         (6, 4, 0, "null_padding", [0, 4]),
         (6, 4, 0, "drop", [0]),
-        (1, 1, 0, "last", [0]),
+        (3, 3, 0, "last", [0]),
     ],
 )
-def test_plain_golden(length, rows, overlap, residual, starts):
-    assert plain_starts(length, rows, overlap, residual) == starts
+def test_plain_golden(length, rows, overlap, residual, expected):
+    window = Window(0, rows - 1, 1)
+    assert starts(length, window, Tiling(True, overlap, residual)) == expected
+    assert plain_starts(length, rows, overlap, residual) == expected
 
 
-@settings(deadline=None)
-@given(st.integers(1, 60), st.integers(1, 12), st.data(), st.sampled_from(RESIDUALS))
-def test_plain_covers(length, rows, data, residual):
-    overlap = data.draw(st.integers(0, rows - 1))
-    starts = plain_starts(length, rows, overlap, residual)
-    covered = {t for s in starts for t in range(s, min(s + rows, length))}
-    assert starts == sorted(set(starts))
-    if residual != "drop" or length < rows:
-        assert covered == set(range(length))
-    else:
-        assert all(s + rows <= length for s in starts)
+@pytest.mark.parametrize(
+    ("length", "burnin", "learned", "overlap", "expected"),
+    [
+        (6, 0, 3, 0, [0, 3]),
+        (7, 0, 3, 0, [0, 3, 6]),
+        (6, 2, 3, 0, [0, 1]),  # the second learns 3, 4, 5 after two rows of burn-in
+        (6, 4, 2, 0, [0, 0, 0]),  # burn-ins of 0, 2 and 4 rows
+        (6, 0, 3, 1, [0, 2, 4]),
+        (1, 3, 4, 0, [0]),
+    ],
+)
+def test_lossless_by_hand(length, burnin, learned, overlap, expected):
+    assert starts(length, Window(burnin, learned, 2), Tiling(overlap=overlap)) == expected
 
 
-@settings(deadline=None)
-@given(st.integers(1, 80), st.integers(1, 15), st.data())
-def test_lossless_learns_every_step(length, learned, data):
-    overlap = data.draw(st.integers(0, learned - 1))
-    starts = lossless_starts(length, learned, overlap)
-    times = [t for s in starts for t in range(s, min(s + learned, length))]
-    assert set(times) == set(range(length))
-    if overlap == 0:
-        assert len(times) == length
-    assert len(starts) == 1 or starts[-2] + learned < length, "a window that learns nothing new"
-
-
-def cut(stream, pieces, window, close=False, **kwargs) -> list[tuple[int, ...]]:
-    """All windows of a stream fed in pieces, as sorted tuples."""
-    seg = stream.segment
-    cutter = Cutter(window, columns=seg.reward.shape[1], **kwargs)
-    out, row, releases = [], 0, []
-    for n in pieces:
-        w = cutter.cut(
-            seg.first[row : row + n].numpy(), seg.valid[row : row + n].numpy(), close=close
-        )
-        row += n
-        assert np.all(w.release >= row - n)
-        assert np.all(w.release <= row)
-        releases += list(w.release)
-        out += rows_of(w)
-    assert releases == sorted(releases)
-    return sorted(out)
-
-
-def rows_of(w: Windows) -> list[tuple[int, ...]]:
-    fields = (w.column, w.learn, w.burnin, w.last, w.ended, w.origin)
-    return [tuple(int(x) for x in row) for row in zip(*fields, strict=True)]
+def test_null_rows_by_hand():
+    """x_null repeats x_6 with reward 0; the first carries what was observed after x_6."""
+    pair = Pair(Setup(Window(0, 6, 1), slack=9, table=9, tiling=Tiling(True, 0, "last"),
+                      lengths=((4,),), ends=((1,),)))  # fmt: skip
+    pair.add(5)
+    s = pair.replay.sample(0, 0).segment
+    assert s.obs[:, 0, 2].tolist() == [0, 1, 2, 3, 4, 4, 4]
+    assert s.valid[:, 0].tolist() == [True] * 4 + [False] * 2
+    assert s.reward[:, 0].tolist() == [1, 2, 3, 4, 0, 0]
+    assert not s.terminated.any()
+    assert s.truncated[:, 0].tolist() == [False] * 3 + [True] * 3
+    assert (s.action[3:, 0] == s.action[3, 0]).all()
 
 
 @st.composite
 def cases(draw):
     columns = draw(st.integers(1, 3))
-    lengths = [draw(st.lists(st.integers(1, 20), min_size=1, max_size=4)) for _ in range(columns)]
-    ends = [draw(st.lists(st.booleans(), min_size=1, max_size=3)) for _ in range(columns)]
-    pieces = draw(st.lists(st.integers(1, 15), min_size=1, max_size=8))
-    window = Window(draw(st.integers(0, 8)), draw(st.integers(1, 6)), draw(st.integers(1, 5)))
-    return make_stream(lengths, ends, sum(pieces)), pieces, window
+    lengths = [draw(st.lists(st.integers(1, 14), min_size=1, max_size=4)) for _ in range(columns)]
+    pieces = draw(st.lists(st.integers(1, 15), min_size=1, max_size=6))
+    window = Window(draw(st.integers(0, 6)), draw(st.integers(1, 5)), draw(st.integers(1, 4)))
+    plain, close = draw(st.booleans()), draw(st.booleans())
+    overlap = draw(st.integers(0, (window.rows if plain else window.learned) - 1))
+    stream = make_stream(lengths, [[True, False]] * columns, sum(pieces)).segment
+    plan = plan_of(
+        stream, rows=sum(pieces) + window.rows + 3, window=window, overlap=overlap, plain=plain,
+        residual=draw(st.sampled_from(RESIDUALS)), close=close,
+    )  # fmt: skip
+    return stream, pieces, plan
 
 
-@settings(max_examples=300, deadline=None)
-@given(cases(), st.data(), st.booleans())
-def test_a_cutter_that_begins_later_cuts_the_windows_of_the_rows_it_has_seen(case, data, plain):
-    """Where the first row is an end row or opens an episode they are windows of the whole stream:
-    those of a collector that was restarted, whose shard has seen all."""
-    stream, pieces, w = case
-    seg, total = stream.segment, sum(pieces)
-    first, valid = seg.first[:total].numpy(), seg.valid[:total].numpy()
-    begin = data.draw(st.integers(0, total - 1))
-    own = {"columns": first.shape[1], "overlap": 0, "residual": "drop", "plain": plain}
-    whole, late = Cutter(w, **own), Cutter(w, **own)
-    if begin:
-        whole.cut(first[:begin], valid[:begin])
-    found = [rows_of(c.cut(first[begin:], valid[begin:])) for c in (whole, late)]
-    moved = [(c, learn + begin, b, last + begin, end, origin + begin)
-             for c, learn, b, last, end, origin in found[1]]  # fmt: skip
-    assert all(row >= begin for _, _, _, _, _, row in moved)
-    for column in np.flatnonzero(first[begin] | ~valid[begin]):
-        assert {x for x in moved if x[0] == column} <= {*found[0]}
-
-
-@settings(max_examples=300, deadline=None)
-@given(cases(), st.data())
-def test_cutter_is_the_lossless_slicer(case, data):
-    stream, pieces, w = case
-    overlap = data.draw(st.integers(0, w.learned - 1))
-    expected, end = [], sum(pieces)
-    for e in stream.episodes:
-        for start in lossless_starts(e.length, w.learned, overlap):
-            reach = start + w.learned + w.nstep - 1
-            if not e.complete and e.start + reach >= end:
-                continue  # its look-ahead is yet to come
-            b = min(w.burnin, start)
-            last = min(reach, e.length)
-            ended = e.complete and last == e.length
-            expected.append((e.column, e.start + start, b, e.start + last, ended, e.start))
-    got = cut(stream, pieces, w, overlap=overlap, residual=None, plain=False)
-    assert got == sorted(expected)
-
-
-@settings(max_examples=300, deadline=None)
-@given(cases(), st.data(), st.sampled_from(RESIDUALS))
-def test_cutter_is_the_plain_slicer(case, data, residual):
-    stream, pieces, w = case
-    overlap = data.draw(st.integers(0, w.rows - 1))
-    expected = []
-    for e in stream.episodes:
-        for start in plain_starts(e.length, w.rows, overlap, residual):
-            if not e.complete and (start + w.rows > e.length or start % (w.rows - overlap)):
-                continue
-            reach = start + w.rows - 1
-            last = min(reach, e.length)
-            row = e.start + start
-            ended = e.complete and last == e.length
-            expected.append((e.column, row + w.burnin, w.burnin, e.start + last, ended, e.start))
-    got = cut(stream, pieces, w, overlap=overlap, residual=residual, plain=True)
-    assert got == sorted(expected)
-
-
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(cases())
-def test_collect_closes_trajectories_at_the_chunk_end(case):
-    """trajectory: collect learns every valid row once, and no window crosses a chunk's end."""
-    stream, pieces, w = case
-    got = cut(stream, pieces, w, close=True, overlap=0, residual=None, plain=False)
-    valid = stream.segment.valid.numpy()
-    learned = np.zeros(valid.shape, int)
-    edges = np.cumsum([0, *pieces])
-    for column, learn, burnin, last, ended, _ in got:
-        stop = last - ended
-        learned[learn : min(learn + w.learned, stop + 1), column] += 1
-        begin = edges[np.searchsorted(edges, learn, side="right") - 1]
-        assert learn - burnin >= begin
-        assert stop < edges[np.searchsorted(edges, learn, side="right")]
-    np.testing.assert_array_equal(learned, valid)
+def test_a_collector_counts_the_windows_that_its_rows_complete(case):
+    """collector.unit=window: row by row, whatever the tiling; and keeps the states of their
+    first rows, others may be zeroed on the way."""
+    stream, pieces, plan = case
+    given_ = vars_of(plan)
+    whole, thinned = (make_replay(stream, **given_) for _ in range(2))
+    counter, states, row = make_cutter(plan), make_state_filter(plan), 0
+    for n in pieces:
+        chunk = part(stream, row, row + n)
+        new = len(whole.add(chunk))
+        if not given_["close"]:
+            first, valid = chunk.first.numpy(), chunk.valid.numpy()
+            assert sum(counter.count(first[t], valid[t]) for t in range(n)) == new
+        thinned.add(states.filter(Chunk.of(chunk)))
+        row += n
+    a, b = whole.sample(0, 0).segment, thinned.sample(0, 0).segment
+    assert torch.equal(a.obs, b.obs)
+    assert torch.equal(a.state[0], b.state[0])
 
 
-@settings(max_examples=300, deadline=None)
-@given(cases(), st.data(), st.booleans())
-def test_counting_row_by_row_is_cutting(case, data, plain):
-    stream, _, w = case
-    overlap = data.draw(st.integers(0, (w.rows if plain else w.learned) - 1))
-    residual = data.draw(st.sampled_from(RESIDUALS)) if plain else None
-    made = {"columns": len(stream.segment.reward[0]), "overlap": overlap}
-    made |= {"residual": residual, "plain": plain}
-    counting, cutting = Cutter(w, **made), Cutter(w, **made)
-    first, valid = stream.segment.first.numpy(), stream.segment.valid.numpy()
-    for t in range(len(valid)):
-        expected = len(cutting.cut(first[t : t + 1], valid[t : t + 1]))
-        assert counting.count(first[t], valid[t]) == expected
-        assert counting.row == cutting.row
-        np.testing.assert_array_equal(counting.origin, cutting.origin)
+def vars_of(plan):
+    """The arguments of ``plan_of`` that make this plan again."""
+    c = plan.config
+    return {
+        "rows": c.buffer.capacity // plan.columns + 1, "window": plan.window,
+        "overlap": plan.overlap, "plain": c.collector.tiling == "plain",
+        "residual": c.collector.residual, "close": c.collector.trajectory == "collect",
+    }  # fmt: skip
+
+
+def test_most_states_are_zeroed_and_the_rest_is_untouched():
+    """L = 15: one row in 15, and all of them where residual: last may start anywhere."""
+    stream = make_stream([[400]] * 4, [[True]] * 4, 200).segment
+    window = Window(4, 15, 5)
+    for plain, share in ((False, 1 / 15), (True, 1)):
+        plan = plan_of(stream, rows=300, window=window, plain=plain, residual="last")
+        chunk = Chunk.of(replace(stream, states=(stream.states[0] + 1,)))
+        before = chunk.states[0].copy()
+        thin = make_state_filter(plan).filter(chunk)
+        np.testing.assert_array_equal(chunk.states[0], before)
+        kept = (thin.states[0] != 0).any(-1)
+        np.testing.assert_array_equal(thin.states[0][kept], before[kept])
+        assert kept.mean() == pytest.approx(share, abs=0.02)
+        assert thin.obs is chunk.obs
+
+
+def test_a_cutter_that_begins_later_cuts_the_windows_of_the_rows_it_has_seen():
+    """Those of a collector that was restarted: from an end row or an opened episode on they are
+    windows of the whole stream, though its first row is taken for one amid a trajectory."""
+    stream = make_stream([[5, 9, 2], [7, 3]], [[True]] * 2, 60).segment
+    window, found = Window(2, 3, 2), {}
+    plan = plan_of(stream, rows=99, window=window)
+    for begin in range(40):
+        cutter = make_cutter(plan)
+        cut = cutter.cut(stream.first[begin:-1].numpy(), stream.valid[begin:].numpy())
+        names = ("column", "learn", "burnin", "last", "ended", "origin")
+        rows = np.stack([getattr(cut, n) for n in names], 1).astype(int)
+        rows[:, [1, 3, 5]] += begin
+        found[begin] = {tuple(x) for x in rows.tolist()}
+        assert all(x[5] >= begin for x in found[begin])
+        for column in np.flatnonzero(stream.first[begin] | ~stream.valid[begin]):
+            assert {x for x in found[begin] if x[0] == column} <= found[0]

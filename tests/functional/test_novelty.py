@@ -21,23 +21,6 @@ CPU = torch.device("cpu")
 NAN = math.nan
 
 
-def of(*chunks):
-    moments = empty_moments((), CPU)
-    for chunk in chunks:
-        moments = merge_moments(moments, torch.tensor(chunk))
-    return moments
-
-
-def test_moments_by_hand():
-    """1, 3 | 5: mean 3, variance (4 + 0 + 4) / 3."""
-    first = of([1.0, 3.0])
-    assert (first.count, first.mean.item(), first.var.item()) == (2, 2.0, 1.0)
-    both = of([1.0, 3.0], [5.0])
-    assert both.count == 3
-    assert both.mean.item() == pytest.approx(3.0, abs=1e-15)
-    assert both.var.item() == pytest.approx(8 / 3, abs=1e-15)
-
-
 finite = st.floats(-1e4, 1e4, width=32)
 
 
@@ -79,16 +62,6 @@ def test_prediction_error():
     out.sum().backward()
     assert prediction.grad.tolist() == [[1.0, -2.0], [-3.0, 0.0]]
     assert target.grad is None
-
-
-def test_discounted_sums_by_hand():
-    """gamma 1/2, carried 4, rows 1 | not valid (NaN) | 2: 3, 3, 3.5."""
-    sums, last = discounted_sums(
-        torch.tensor([[1.0], [NAN], [2.0]]), torch.tensor([[True], [False], [True]]),
-        torch.tensor([4.0]), 0.5,
-    )  # fmt: skip
-    assert sums.tolist() == [[3.0], [3.0], [3.5]]
-    assert last.tolist() == [3.5]
 
 
 @settings(deadline=None)

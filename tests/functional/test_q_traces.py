@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rlrun.functional.q_traces import TraceTarget, retrace_coefficient, trace_return
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.value import rescale, unrescale
-from tests.functional.test_traces import NO, REWARD, VALUE, YES, column, flags
+from tests.functional.test_returns import NO, REWARD, VALUE, YES, column, flags
 from tests.reference.q_traces import target_of
 
 KINDS = ["retrace", "peng_q_lambda", "watkins_q_lambda", "harutyunyan_q_lambda"]
@@ -34,15 +34,6 @@ def test_by_hand():
     for terminated, truncated, valid, want in cases:
         got = trace_return(REWARD, VALUE, base, c, terminated, truncated, valid, gamma=0.5)
         np.testing.assert_allclose(got[:, 0], want)
-
-
-def test_truncation_ends_the_trace_and_keeps_the_value():
-    """c = 1, B = V: G_1 would be 2 + 24/2; cut behind row 1 it is 2 + V_2/2, the end row's."""
-    c, args = column(1, 1, 1), (REWARD, VALUE, VALUE[:-1])
-    whole = trace_return(*args, c, NO, NO, YES, gamma=0.5)
-    cut = trace_return(*args, c, NO, flags(0, 1, 0), YES, gamma=0.5)
-    np.testing.assert_allclose(whole[:, 0], [1 + 14 / 2, 14, 24])
-    np.testing.assert_allclose(cut[:, 0], [1 + 17 / 2, 17, 24])
 
 
 def test_retrace_coefficient_by_hand():
@@ -113,17 +104,6 @@ def test_lambda_0_is_one_step(kind):
     np.testing.assert_allclose(got, torch.where(ends[2], want, 0.0))
 
 
-def test_peng_with_lambda_1_is_the_longest_return():
-    rows = drawn(8, 2)
-    got = targets(config("peng_q_lambda", trace_lambda=1.0), rows)
-    q, choice, mask, reward, _, _, *ends = rows
-    value = q.gather(-1, choice.masked_fill(~mask, -np.inf).argmax(-1, keepdim=True))[..., 0]
-    whole = nstep_return(reward, *ends, nstep=8, gamma=0.9)
-    bootstrap = value.gather(0, torch.arange(8)[:, None] + whole.steps)
-    want = whole.reward + whole.discount * bootstrap
-    np.testing.assert_allclose(got, torch.where(ends[2], want, 0.0))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_rescaled_targets_are_h_of_the_returns_of_real_values(kind):
     """Transformed Retrace: h(G of h^-1(Q)); what is greedy is the same in either unit."""
@@ -133,10 +113,3 @@ def test_rescaled_targets_are_h_of_the_returns_of_real_values(kind):
     got = targets(config(kind, value_rescale_eps=eps), rescaled)
     torch.testing.assert_close(got, rescale(real, eps), rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(unrescale(got, eps), real, rtol=1e-7, atol=1e-7)
-
-
-def test_greedy_retrace_is_watkins_cut():
-    """min(1, 1 / mu) = 1: a greedy target policy leaves mu no part."""
-    rows = drawn(8, 4)
-    one = targets(config("retrace", trace_epsilon=0.0), rows)
-    torch.testing.assert_close(one, targets(config("watkins_q_lambda"), rows))

@@ -56,11 +56,6 @@ def test_target_golden():
     assert plain.item() == pytest.approx(3.79)
 
 
-def test_target_is_detached():
-    bootstrap = torch.ones(1, 1, requires_grad=True)
-    assert not td_target(one(1.0), one(0.9), bootstrap, rescale_eps=None).requires_grad
-
-
 def test_priority_golden():
     td = torch.tensor([[1.0], [2.0], [3.0], [99.0]])
     valid = torch.tensor([[True], [True], [True], [False]])
@@ -78,16 +73,6 @@ def test_double_q_selects_with_one_and_evaluates_with_the_other():
     value = take_action(evaluate, greedy(select, None))
     assert gather_bootstrap(value, steps).flatten().tolist() == [20.0, 31.0]
     assert gather_bootstrap(value, steps * 0).flatten().tolist() == [11.0, 20.0]
-
-
-def test_gather_bootstrap_reads_k_rows_later():
-    value = torch.arange(10.0).reshape(5, 2)
-    steps = torch.tensor([[1, 2], [2, 0], [1, 1]])
-    assert gather_bootstrap(value, steps).tolist() == [[2, 5], [6, 3], [6, 7]]
-    pair = torch.stack([value, -value], -1)
-    torch.testing.assert_close(
-        gather_bootstrap(pair, steps)[..., 1], -gather_bootstrap(value, steps)
-    )
 
 
 def loss_of(taken, target, valid, weight, td_clip):
@@ -109,15 +94,6 @@ def test_loss_weighs_every_row_the_same():
     assert td.tolist() == [[1.0, 2.0], [3.0, 0.0]]
     expected = torch.tensor([[-1.0 / 4, -2.0 * 0.5 / 4], [-3.0 / 4, 0.0]])
     torch.testing.assert_close(grad, expected)
-
-
-def test_rows_weigh_the_same_and_padding_nothing():
-    x = torch.tensor([[1.0, 2.0], [math.nan, 4.0]], requires_grad=True)
-    valid, weight = torch.tensor([[True, True], [False, True]]), torch.tensor([1.0, 0.5])
-    got = weighted_row_mean(x, valid, weight)
-    assert got.item() == (1 + 0.5 * 6) / 4
-    (grad,) = torch.autograd.grad(got, x)
-    assert grad.tolist() == [[0.25, 0.125], [0.0, 0.125]]
 
 
 def test_td_clip_is_huber():

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rlrun.buffer.windows.cutter import plain_starts
 from rlrun.types import Segment, Window, tree_leaves, tree_map
 
 TERMINATED, TRUNCATED, BOTH = range(3)  # how an episode ends
@@ -134,6 +133,16 @@ class Tiling(NamedTuple):
 
 
 LOSSLESS = Tiling()
+
+
+def plain_starts(length: int, rows: int, overlap: int, residual: str) -> list[int]:
+    """First positions of the windows of a trajectory, as DI-engine's ``get_train_sample``."""
+    if length < rows:
+        return [0] if length else []
+    starts = [s for s in range(0, length, rows - overlap) if s + rows <= length]
+    if starts[-1] + rows < length and residual != "drop":
+        starts.append(length - rows if residual == "last" else starts[-1] + rows - overlap)
+    return starts
 
 
 class Model:

@@ -1,0 +1,357 @@
+"""Draws and importance weights of every sampler, in host memory and on a device.
+
+Ranks are those at a draw that sorts: ``buffer.resort_every`` env steps after the last that did.
+"""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlrun.buffer.peek import peek
+from rlrun.errors import NumericError
+from rlrun.rundir import checkpoint
+from rlrun.schema import Invalid
+from rlrun.types import Window
+from tests.buffer.make import (
+    CPU,
+    KINDS,
+    constant,
+    counts,
+    far_from,
+    flat,
+    linear,
+    live,
+    make_replay,
+    plan_of,
+    priorities,
+)
+from tests.reference.replay_model import World
+
+PLACES = pytest.mark.parametrize("device", [None, CPU], ids=["host", "device"])
+PRIORITIZED = pytest.mark.parametrize("kind", ["prioritized", "rank"])
+SIZES = [1, 2, 7, 100, 16_387]
+GONE = 10**15  # the key of no window
+
+
+def set_priorities(replay, keys, values, dtype=np.float64):
+    """Priorities as a policy hands them over, on the replay's device."""
+    on_device = isinstance(replay.sample(1, 0).key, torch.Tensor)
+    keys, values = np.asarray(keys, np.int64), np.asarray(values, dtype)
+    replay.prioritize(
+        *((torch.from_numpy(x) for x in (keys, values)) if on_device else (keys, values))
+    )
+
+
+def mass_of(kind, raw, alpha):
+    """P(i) up to a factor by the definitions, for distinct priorities."""
+    if kind == "uniform":
+        return np.ones(len(raw))
+    if kind == "rank":
+        return (1.0 + np.argsort(np.argsort(-raw))) ** -alpha
+    return (raw + 1e-6) ** alpha
+
+
+@PLACES
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_frequencies_are_as_promised(kind, size, device):
+    """Partly filled, then overwritten with other priorities; never a window that is gone."""
+    rng, alpha = np.random.default_rng(size), {"prioritized": 0.6, "rank": 0.7}.get(kind, 0)
+    world = World([[10**6]], [[0]], states=False)
+    replay = make_replay(
+        world.chunk(0), rows=size + 4, window=Window(0, 1, 1), capacity=None, kind=kind,
+        device=device, seed=size,
+    )  # fmt: skip
+    for step, rows in enumerate((1 + (size + 1) // 2, size + 3, 1 + size // 3), 1):
+        replay.add(world.chunk(rows))
+        keys = live(replay)
+        raw = rng.permutation(len(keys)) / len(keys) + 0.01
+        if kind != "uniform":
+            set_priorities(replay, keys, raw)
+        found = counts(replay, 25, 1000, env_steps=step)
+        assert far_from(found, mass_of(kind, raw, alpha)) < 5
+        replay.check()
+
+
+@pytest.mark.parametrize("table", [None, 64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_draws_are_of_the_windows_that_keys_name_through_wrap(kind, table):
+    """Several columns and episodes, many dead places."""
+    world = World([[6, 2], [9], [1, 3]], [[0]], states=False)
+    replay = make_replay(
+        world.chunk(0), rows=25, window=Window(0, 1, 2), capacity=table, kind=kind, seed=3
+    )
+    for step, rows in enumerate((19, 30, 17), 1):
+        replay.add(world.chunk(rows))
+        keys = live(replay)
+        raw = np.random.default_rng(step).permutation(len(keys)) / len(keys) + 0.01
+        replay.prioritize(keys, raw)
+        found = counts(replay, 30, 1000, env_steps=step)
+        assert far_from(found, mass_of(kind, raw, 0.7 if kind == "rank" else 0.6)) < 5
+
+
+@PLACES
+@PRIORITIZED
+@pytest.mark.parametrize("batch", [1, 2, 7, 64])
+def test_one_draw_in_each_range(kind, batch, device):
+    """Draw j lies between j / k and (j + 1) / k of the total: no bound is reversed."""
+    replay, keys = flat(kind, 100, alpha=constant(1.0), device=device)
+    raw = np.random.default_rng(0).permutation(np.geomspace(0.01, 3, 100))
+    set_priorities(replay, keys, raw)
+    mass = mass_of(kind, raw, 1.0)
+    if kind == "rank":  # ranges over ranks, not over keys
+        keys, mass = keys[np.argsort(-raw)], np.sort(mass)[::-1]
+    place = {int(k): i for i, k in enumerate(keys)}
+    p, above, reached = mass / mass.sum(), np.cumsum(mass) / mass.sum(), set()
+    for step in range(1, 40):
+        at = np.array([place[int(k)] for k in replay.sample(batch, step).key])
+        low = np.arange(batch) / batch
+        assert (above[at] >= low - 1e-12).all()
+        assert (above[at] - p[at] <= low + 1 / batch + 1e-12).all()
+        reached |= set(at.tolist())
+    assert len(reached) > 15
+    even, keys = flat(kind, 8, alpha=constant(0.0), device=device)
+    for _ in range(20):
+        assert sorted(even.sample(8, 0).key.tolist()) == keys.tolist(), "each of equal ones once"
+
+
+# -- weights ---------------------------------------------------------------------------------------
+
+
+@PLACES
+@PRIORITIZED
+@pytest.mark.parametrize("norm", ["batch", "buffer"])
+def test_weights_follow_the_paper(kind, norm, device):
+    """(N P(i))^-beta over their largest: of the batch, or of all that is stored."""
+    replay, keys = flat(kind, 70, weight_norm=norm, beta=constant(0.5), device=device)
+    raw = np.random.default_rng(0).permutation(np.linspace(0.01, 5, 70))
+    set_priorities(replay, keys, raw)
+    sample = replay.sample(40, 1)
+    p = mass_of(kind, raw, 0.7 if kind == "rank" else 0.6)
+    expected = (70 * p / p.sum()) ** -0.5
+    at = np.asarray(keys).searchsorted(np.asarray(sample.key))
+    most = expected[at].max() if norm == "batch" else expected.max()
+    np.testing.assert_allclose(sample.weight, expected[at] / most, rtol=1e-5)
+    assert sample.weight.dtype == torch.float32
+    assert norm == "buffer" or sample.weight.max() == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(0, 1e6, width=32) | st.just(3e38), min_size=1, max_size=30),
+    st.floats(0, 1), st.floats(0, 1), st.sampled_from(["batch", "buffer"]), st.integers(1, 40),
+    st.sampled_from([None, CPU]),
+)  # fmt: skip
+def test_weights_are_within_one(values, alpha, beta, norm, batch, device):
+    replay, keys = flat(
+        "prioritized", len(values), alpha=constant(alpha), beta=constant(beta), weight_norm=norm,
+        device=device,
+    )  # fmt: skip
+    set_priorities(replay, keys, values, np.float32)
+    sample = replay.sample(batch, 0)
+    weight = sample.weight.numpy()
+    assert (weight > 0).all()
+    assert (weight <= 1).all()
+    assert norm == "buffer" or weight.max() == 1
+    p = priorities(replay).astype(float) ** alpha
+    at = np.asarray(keys).searchsorted(np.asarray(sample.key))
+    raw = (len(p) * p / p.sum()) ** -beta
+    most = raw[at].max() if norm == "batch" else raw.max()
+    np.testing.assert_allclose(weight, raw[at] / most, rtol=1e-5, atol=1e-44)
+
+
+@PLACES
+def test_the_smallest_priority_may_rise(device):
+    """weight_norm: buffer divides by the weight of the least priority there is, not there was."""
+    given_ = {"weight_norm": "buffer", "alpha": constant(1.0), "beta": constant(1.0)}
+    replay, keys = flat("prioritized", 4, priority_eps=0.0, device=device, **given_)
+    values = [0.001, 0.5, 1.0, 2.0]
+    for slot, value, least in ((None, 0, 0.001), (0, 4.0, 0.5), (3, 0.0, 0.5)):
+        if slot is not None:
+            values[slot] = value  # a priority of 0 is never drawn, so it has no weight
+        set_priorities(replay, keys, values)
+        sample = replay.sample(50, 0)
+        raw = np.array(values)[np.asarray(keys).searchsorted(np.asarray(sample.key))]
+        np.testing.assert_allclose(sample.weight, least / raw, rtol=1e-6)
+
+
+@PLACES
+@PRIORITIZED
+def test_alpha_and_beta_follow_their_schedules(kind, device):
+    """Alpha moves in steps of 0.01 from raw priorities; the metric tells the one in force."""
+    given_ = {"alpha": linear(1.0, 0.0), "beta": linear(0.0, 1.0), "device": device}
+    replay, keys = flat(kind, 100, **given_)
+    raw = np.random.default_rng(0).permutation(np.geomspace(0.1, 10, 100))
+    set_priorities(replay, keys, raw)
+    for step, alpha, beta in ((5, 1.0, 0.005), (500, 0.5, 0.5), (1000, 0.0, 1.0)):
+        sample = replay.sample(50, step)
+        metrics = replay.metrics(step)
+        assert metrics["buffer/alpha"] == alpha, "a move of less than 0.01 changes nothing"
+        assert metrics["buffer/beta"] == pytest.approx(beta)
+        p = mass_of(kind, raw, alpha)
+        at = np.asarray(keys).searchsorted(np.asarray(sample.key))
+        np.testing.assert_allclose(sample.weight, (p[at] / p[at].min()) ** -beta, rtol=1e-4)
+        assert far_from(counts(replay, 20, 1000, env_steps=step), p) < 5
+
+
+# -- priorities ------------------------------------------------------------------------------------
+
+
+@PLACES
+@PRIORITIZED
+def test_new_windows_get_the_largest_priority_seen(kind, device):
+    """1 at first; the largest ever, not the largest now; eps is added to what is given."""
+    world = World([[10**6]], [[0]], states=False)
+    replay = make_replay(
+        world.chunk(0), rows=99, window=Window(0, 1, 1), capacity=None, kind=kind, device=device
+    )
+    replay.add(world.chunk(3))
+    assert priorities(replay).tolist() == [1.0, 1.0]
+    eps = np.float32(1e-6) if kind == "prioritized" else 0
+    set_priorities(replay, live(replay)[:1], [5.0])
+    replay.add(world.chunk(1))
+    assert priorities(replay).tolist() == [np.float32(5 + eps), 1.0, np.float32(5 + eps)]
+    set_priorities(replay, live(replay), [0.1] * 3)
+    replay.add(world.chunk(1))
+    found = replay.metrics(0)
+    assert priorities(replay)[-1] == found["buffer/priority_max"] == np.float32(5 + eps)
+    assert found["buffer/priority_mean"] == pytest.approx(5.3 / 4, rel=1e-4)
+
+
+@PLACES
+@PRIORITIZED
+def test_of_duplicates_the_last_wins_and_the_gone_are_counted(kind, device):
+    """One batch is the sequence of single updates; unknown keys change nothing."""
+    rng = np.random.default_rng(0)
+    (one, keys), (many, _) = (flat(kind, 10, device=device) for _ in range(2))
+    given_ = np.where(rng.random(300) < 0.7, rng.choice(keys, 300), GONE)
+    values = rng.random(300).astype(np.float32)
+    values[7] = 9.0
+    set_priorities(many, given_, values)
+    for key, value in zip(given_, values, strict=True):
+        set_priorities(one, [key], [value])
+    assert priorities(one).tolist() == priorities(many).tolist()
+    found = many.metrics(0)
+    assert found == one.metrics(0)
+    assert found["buffer/late_priorities"] == (given_ == GONE).sum()
+    assert many.metrics(0)["buffer/late_priorities"] == found["buffer/late_priorities"]
+    many.check()
+
+
+@PLACES
+@PRIORITIZED
+def test_a_priority_beyond_float32_is_the_largest_there_is(kind, device):
+    replay, keys = flat(kind, 4, device=device)
+    set_priorities(replay, keys[:2], [1e300, -0.0])
+    most = float(np.finfo(np.float32).max)
+    assert priorities(replay)[0] == most == replay.metrics(0)["buffer/priority_max"]
+    sample = replay.sample(40, 1)
+    assert torch.isfinite(sample.weight).all()
+    assert int(keys[0]) in sample.key.tolist()
+    assert not np.signbit(priorities(replay)[1]), "it would come behind 0 where bits are sorted"
+    replay.check()
+
+
+@PLACES
+def test_all_zero_priorities_name_the_remedy(device):
+    """On a device when the next number is read, for it is not waited for; metrics come first."""
+    replay, keys = flat("prioritized", 4, priority_eps=0.0, device=device)
+    set_priorities(replay, keys, np.zeros(4))
+    assert "buffer/sample_age" not in replay.metrics(0)
+    read = (lambda: replay.sample(2, 0)) if device is None else (lambda: replay.metrics(0))
+    if device is not None:
+        replay.sample(2, 0)
+    with pytest.raises(NumericError, match=r"buffer\.priority_eps=1e-6"):
+        read()
+
+
+@PRIORITIZED
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0, -np.inf])
+def test_bad_priorities_on_a_device_are_dropped_and_raised_when_next_read(kind, alpha, bad):
+    """Those of windows that are gone too; the host raises at once (test_replay)."""
+    for key in (3, GONE):
+        replay, keys = flat(kind, 8, alpha=constant(alpha), device=CPU)
+        set_priorities(replay, [keys[3] if key == 3 else key, keys[4]], [bad, 2.0])
+        set_priorities(replay, keys[5:6], [2.0])
+        assert priorities(replay)[[3, 4]].tolist() == [1.0, priorities(replay)[5]]
+        replay.check()
+        for read in (lambda r=replay: r.metrics(0), replay.state_dict):
+            with pytest.raises(NumericError, match="priority = "):
+                read()
+
+
+@PRIORITIZED
+def test_peek_draws_as_the_sampler_does_and_changes_nothing(kind):
+    """On a device the mass it uses is that of the draws there."""
+    for device in (None, CPU):
+        replay, keys = flat(kind, 40, device=device)
+        twin, _ = flat(kind, 40, device=device)
+        raw = np.random.default_rng(1).pareto(1.5, 40) + 0.01
+        for one in (replay, twin):
+            set_priorities(one, keys, raw)
+            one.sample(4, 1)  # sorts
+        found = peek(replay, 5000, np.random.default_rng(3), 1)
+        at = np.asarray(keys).searchsorted(np.asarray(found.sample.key))
+        mass = mass_of(kind, raw, 0.7 if kind == "rank" else 0.6)
+        assert far_from(np.bincount(at, minlength=40), mass) < 5
+        assert found.priority == pytest.approx(raw[at], rel=1e-4)
+        assert found.stored == pytest.approx(raw, rel=1e-4)
+        assert (found.sample.weight == 1).all()
+        own = replay.get(found.sample.key, 0).segment
+        assert torch.equal(found.sample.segment.obs, own.obs)
+        assert replay.sample(9, 1).key.tolist() == twin.sample(9, 1).key.tolist()
+    empty = make_replay(
+        World([[9]], [[0]], states=False).chunk(0), rows=9, window=Window(0, 1, 1), kind=kind
+    )
+    assert peek(empty, 4, np.random.default_rng(0), 0) is None
+    uniform = peek(flat("uniform", 9)[0], 4, np.random.default_rng(0), 0)
+    assert uniform.priority is uniform.stored is None
+
+
+# -- life ------------------------------------------------------------------------------------------
+
+
+@PLACES
+@pytest.mark.parametrize("norm", ["batch", "buffer"])
+@PRIORITIZED
+def test_sums_do_not_drift(kind, norm, device, tmp_path):
+    """After many updates over 12 decades draws and weights are those of sums made anew.
+
+    Through a checkpoint, which keeps priorities; between two steps of alpha.
+    """
+    size, rng = 1001, np.random.default_rng(0)
+    given_ = {"alpha": linear(0.3, 0.9), "beta": linear(0.4, 1.0), "weight_norm": norm}
+    one, keys = flat(kind, size, seed=1, device=device, **given_)
+    for step in range(200):
+        values = 10.0 ** rng.uniform(-6, 6, 2000)
+        set_priorities(one, rng.choice(keys, 2000), values, np.float32)
+        one.sample(16, 2 * step)
+    one.check()
+    checkpoint.save(tmp_path, one.state_dict(), env_steps=1, keep=1)
+    two, _ = flat(kind, size, seed=2, device=device, **given_)
+    two.load_state_dict(checkpoint.load_newest(tmp_path)[0])
+    two.check()
+    assert two.metrics(400) == one.metrics(400)
+    for step in range(200, 230):
+        a, b = (replay.sample(64, 2 * step) for replay in (one, two))
+        assert a.key.tolist() == b.key.tolist()
+        assert torch.equal(a.weight, b.weight)
+        values = rng.random(64)
+        for replay in (one, two):
+            replay.prioritize(a.key, torch.from_numpy(values))
+
+
+def test_config_out_of_range():
+    world = World([[9]], [[0]], states=False).chunk(0)
+    for kind, wrong, text in (
+        ("prioritized", {"alpha": constant(1.1)}, "alpha = 1.1"),
+        ("rank", {"beta": linear(-0.1, 1.0)}, "beta = -0.1"),
+        ("rank", {"beta": linear(1.0, 0.5)}, "must not decrease"),
+        ("rank", {"resort_every": 0}, "resort_every = 0"),
+        ("prioritized", {"priority_eps": -1.0}, "priority_eps = -1"),
+    ):
+        with pytest.raises(Invalid, match=text):
+            plan_of(world, rows=9, window=Window(0, 1, 1), kind=kind, **wrong)
