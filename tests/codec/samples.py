@@ -1,6 +1,10 @@
 """Arrays with special bit patterns, and sequences like those of training."""
 
+import struct
+import zlib
+
 import numpy as np
+import xxhash
 
 from rlrun.codec import BFLOAT16, CODER_OPTIONS, pco
 from rlrun.codec.words import KINDS, Kind
@@ -78,3 +82,22 @@ def mixed_tree(seed: int) -> dict:
         "empty": {},
         "none": np.zeros((0, 3), np.float16),
     }
+
+
+def seal(frame: bytearray) -> bytes:
+    """The frame with payload length, payload hash and header crc that fit what it holds."""
+    end = 60 + 8 * frame[8] + 12
+    if len(frame) < end:
+        return bytes(frame)
+    struct.pack_into("<H", frame, 10, end)
+    struct.pack_into("<Q", frame, 52, len(frame) - end)
+    struct.pack_into("<Q", frame, end - 12, xxhash.xxh3_64_intdigest(bytes(frame[end:])))
+    struct.pack_into("<I", frame, end - 4, zlib.crc32(bytes(frame[: end - 4])))
+    return bytes(frame)
+
+
+def sealed(frame: bytes, at: int, rng: np.random.Generator) -> bytes:
+    """The frame with another byte at ``at`` and hashes that fit."""
+    data = bytearray(frame)
+    data[at] ^= int(rng.integers(1, 256))
+    return seal(data)

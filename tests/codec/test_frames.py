@@ -1,39 +1,30 @@
-"""Mutated frames: an error of the codec's own or the right tree; never anything else.
+"""Frames of the format as it was fixed, and mutated ones: an error of the codec's own or the right
+tree, never anything else.
 
 Half of the mutations are sealed again (header crc and payload hash made right), so that the
 decoders themselves are reached; the content hash is the last line then. CODEC_FUZZ sets the
-number of mutations (20 000; 1 000 000 take minutes).
+number of mutations (4000; 1 000 000 take minutes).
 """
 
+import json
 import os
 import struct
 import tracemalloc
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
-import xxhash
 
 from rlrun import codec
 from rlrun.codec import Decoder, Encoder
+from rlrun.codec.frame import VERSION
 from tests.codec import samples
 from tests.codec.everything import frames
 
-MUTATIONS = int(os.environ.get("CODEC_FUZZ", "20000"))
+GOLDEN = json.loads((Path(__file__).parent / f"golden_v{VERSION}.json").read_text("utf-8"))
+MUTATIONS = int(os.environ.get("CODEC_FUZZ", "4000"))
 LIMIT = 1 << 20
-
-
-def seal(frame: bytearray) -> bytes:
-    """The frame with payload length, payload hash and header crc that fit what it holds."""
-    ndim = frame[8]
-    end = 60 + 8 * ndim + 12
-    if len(frame) < end:
-        return bytes(frame)
-    struct.pack_into("<H", frame, 10, end)
-    struct.pack_into("<Q", frame, 52, len(frame) - end)
-    struct.pack_into("<Q", frame, end - 12, xxhash.xxh3_64_intdigest(bytes(frame[end:])))
-    struct.pack_into("<I", frame, end - 4, zlib.crc32(bytes(frame[: end - 4])))
-    return bytes(frame)
 
 
 def mutate(frame: bytes, rng: np.random.Generator, other: bytes) -> bytes:
@@ -60,7 +51,7 @@ def mutate(frame: bytes, rng: np.random.Generator, other: bytes) -> bytes:
         data[:5] = frame[:5]
         if rng.random() < 0.8:
             data[5:9] = frame[5:9]
-        return seal(data)
+        return samples.seal(data)
     return bytes(data)
 
 
@@ -68,10 +59,25 @@ def right(tree, back) -> bool:
     return codec.encode(back, coder="raw") == codec.encode(tree, coder="raw")
 
 
+@pytest.fixture(scope="module")
+def now() -> dict[str, tuple[bytes, object, dict]]:
+    return {name: (frame, tree, bases) for name, frame, tree, bases in frames()}
+
+
+def test_golden_frames_are_read_and_written(now) -> None:
+    """Bytes with a zstd stage may change with the library; those are only read."""
+    assert len(GOLDEN) > 250
+    assert set(GOLDEN) <= set(now)
+    for name, text in GOLDEN.items():
+        frame, tree, bases = now[name]
+        assert right(tree, codec.decode(bytes.fromhex(text), **bases)), name
+        assert frame.hex() == text or not {"raw", "xor"} & set(name.split("/")), name
+
+
 @pytest.mark.filterwarnings("error")
-def test_mutated_frames() -> None:
+def test_mutated_frames(now) -> None:
     rng = np.random.default_rng(0)
-    pool = [entry for entry in frames() if len(entry[1]) < 20000]
+    pool = [(name, *entry) for name, entry in now.items() if len(entry[0]) < 20000]
     errors: dict[str, int] = {}
     for k in range(MUTATIONS):
         name, frame, tree, bases = pool[k % len(pool)]
@@ -104,7 +110,7 @@ def test_mutated_streams() -> None:
     clock = iter(range(1 << 30))
     sender = Encoder("w", keep=4, key_seconds=0.0, clock=lambda: float(next(clock)))
     receiver = Decoder("w", max_bytes=LIMIT)
-    values = samples.walk(samples.KIND["float32"], (20, 10), 2, 400)
+    values = samples.walk(samples.KIND["float32"], (20, 10), 2, 150)
     decoded, waiting = 0, []
     for k, value in enumerate(values):
         waiting.append((sender.encode({"w": value}), value))
@@ -129,7 +135,7 @@ def test_mutated_streams() -> None:
                     assert samples.same(values[k], receiver.decode(answer)["w"])
                     decoded += 1
             del sent
-    assert decoded > 100
+    assert decoded > 40
 
 
 def test_memory_is_bounded() -> None:
@@ -140,7 +146,7 @@ def test_memory_is_bounded() -> None:
     rng = np.random.default_rng(3)
     tracemalloc.start()
     try:
-        for k in range(2000):
+        for k in range(600):
             frame = frames_[k % len(frames_)]
             if k >= len(frames_):
                 frame = mutate(frame, rng, big)
@@ -149,3 +155,58 @@ def test_memory_is_bounded() -> None:
         assert tracemalloc.get_traced_memory()[1] < 16 << 16
     finally:
         tracemalloc.stop()
+
+
+def with_field(frame: bytes, at: int, form: str, value: int) -> bytes:
+    """Return the frame with one header field replaced and a valid crc."""
+    ndim = frame[8]
+    end = 60 + 8 * ndim + 8
+    head = bytearray(frame[:end])
+    struct.pack_into(form, head, at, value)
+    return bytes(head) + struct.pack("<I", zlib.crc32(head)) + frame[end + 4 :]
+
+
+@pytest.mark.parametrize(
+    ("at", "form", "value", "error"),
+    [
+        (60, "<Q", 1 << 40, codec.LimitExceeded),  # elements
+        (60, "<Q", (1 << 64) - 1, codec.LimitExceeded),
+        (60, "<Q", 99, codec.DamagedFrame),
+        (4, "B", 1, codec.DamagedFrame),  # version
+        (5, "B", 77, codec.DamagedFrame),  # codec
+        (5, "B", 255, codec.DamagedFrame),
+        (6, "B", 255, codec.DamagedFrame),  # flags
+        (7, "B", 99, codec.DamagedFrame),  # kind
+        (8, "B", 200, codec.DamagedFrame),  # dimensions
+        (9, "B", 1, codec.DamagedFrame),
+        (10, "<H", 20, codec.DamagedFrame),  # header length
+        (28, "<Q", 5, codec.DamagedFrame),  # base seq of a key frame
+        (44, "<Q", 5, codec.DamagedFrame),  # content hash
+        (52, "<Q", 1 << 60, codec.DamagedFrame),  # payload length
+    ],
+)
+def test_wrong_header_fields_are_refused(at, form, value, error) -> None:
+    frame = codec.encode(np.zeros(100, np.float32))
+    assert codec.decode(with_field(frame, 12, "<Q", 5)).shape == (100,)  # the crc is valid
+    with pytest.raises(error):
+        codec.decode(with_field(frame, at, form, value))
+
+
+def test_large_arrays_in_small_frames() -> None:
+    """Decoded within the limit, refused beyond it."""
+    frame = codec.encode({"zeros": np.zeros(1 << 22, np.float32)})
+    assert len(frame) < 200
+    assert codec.decode(frame)["zeros"].shape == (1 << 22,)
+    with pytest.raises(codec.LimitExceeded):
+        codec.decode(frame, max_bytes=1 << 20)
+
+
+@pytest.mark.parametrize("data", ["text", 3, None, [1], memoryview(b"abcdef")[::2]])
+def test_not_bytes(data) -> None:
+    with pytest.raises(codec.DamagedFrame):
+        codec.decode(data)
+
+
+def test_the_header_is_small() -> None:
+    array = np.random.default_rng(0).integers(0, 256, (10, 10), np.uint8)
+    assert len(codec.encode(array)) == 100 + 88
