@@ -262,7 +262,7 @@ def resident():
 
 
 def grow(kind, table):
-    """Bytes by which memory grows over 120 000 rows after the first fill, with samples in between."""
+    """Bytes by which memory grows over more rows after the first fill, with samples in between."""
     world = World([[60, 9]] * COLUMNS, [[0, 1]] * COLUMNS, states=table is not None)
     chunks = [world.chunk(T) for _ in range(8)]
     replay = make_replay(
