@@ -9,8 +9,7 @@ import pytest
 from rlrun.env import make_env, probe
 from rlrun.env.atari import envpool_arguments, find_game
 from rlrun.errors import ConfigError
-from tests.env.presets import needs_envpool, preset
-from tests.env.test_rows import assert_same, run, table
+from tests.env.presets import assert_same, needs_envpool, preset, run, table
 from tests.installed import needs
 
 GAMES = ["breakout", "ms_pacman", "pong", "pong_tournament"]
@@ -81,13 +80,13 @@ def reference(game, **kwargs):
 
 @needs("ale_py")
 @needs("cv2")
-@pytest.mark.parametrize("game", ["Pong", "Breakout", "MsPacman", "Seaquest"])
+@pytest.mark.parametrize("game", ["Breakout", "Seaquest"])
 def test_frames_and_rewards_are_those_of_atari_preprocessing(game):
     kwargs = {"game": game, "sticky": 0.0, "full_action_set": True}
     env, other = make_env(preset("atari", kwargs=kwargs), num_envs=2), reference(game)
     np.testing.assert_array_equal(env.reset(seed=0)[1], other.reset(seed=0)[0])
     rng, total = np.random.default_rng(1), 0.0
-    for _ in range(1500):
+    for _ in range(600):
         action = int(rng.integers(18))
         step = env.step(np.array([0, action]))
         obs, reward, terminated, _, _ = other.step(action)
@@ -159,17 +158,6 @@ def test_a_lost_life_ends_an_episode_and_the_game_goes_on(backend):
 
 
 @needs("ale_py")
-def test_evaluation_plays_whole_games():
-    config = preset("atari", kwargs={"game": "Breakout", "life_loss": True})
-    assert (config.eval_kwargs, config.frame_stack) == ({"life_loss": False}, 4)
-    ends = []
-    for evaluate in (False, True):
-        env = make_env(config, num_envs=2, evaluate=evaluate)
-        ends.append(sum(row.terminated.sum() for row in run(env, 300, seed=0)))
-    assert ends[0] > 2 * ends[1]
-
-
-@needs("ale_py")
 def test_threads_change_no_row_and_environment_i_gets_seed_plus_i():
     found = []
     for threads, seed in ((1, 5), (3, 5), (1, 6)):
@@ -183,17 +171,6 @@ def test_threads_change_no_row_and_environment_i_gets_seed_plus_i():
     assert_same(found[0][0][1:], found[2][0][:-1])
     assert_same(found[0][1][:60, 1:], found[2][1][:60, :-1])
     assert len({obs.tobytes() for obs in found[0][1][150]}) > 1
-
-
-@needs("ale_py")
-def test_sticky_actions_keep_a_quarter():
-    """Two copies of a game, the same seed and actions: only with sticky actions do seeds differ."""
-    for sticky, same in ((0.0, True), (0.25, False)):
-        env = make_env(preset("atari", kwargs={"sticky": sticky}), num_envs=2)
-        env.reset(seed=0)
-        rng = np.random.default_rng(0)
-        shown = [np.array(env.step(np.repeat(rng.integers(6), 2)).obs) for _ in range(150)]
-        assert all((obs[0] == obs[1]).all() for obs in shown) == same
 
 
 ONE_GAME = [("Breakout", {"life_loss": True, "noop_max": 30}), ("Qbert", {"frame_skip": 3}),
@@ -251,25 +228,3 @@ def test_the_vector_environment_says_what_can_be_saved():
     env.reset(seed=0)
     env.state_dict()
     assert "env.backend=sync may save it" in env.inexact
-
-
-@needs("ale_py")
-def test_the_replay_holds_single_frames():
-    """7056 bytes of a frame, 8 of an action, 4 of a reward, 1 of flags; four frames are seen."""
-    from rlrun.buffer.storage.sizing import make_layout, row_of
-    from rlrun.build import pipeline as build
-    from rlrun.build.plan import make_plan
-    from rlrun.types import Counters
-    from tests.compose import config
-
-    c = config(
-        *("policy=dqn", "env=atari", "torso=nature_cnn", "debug=smoke"),
-        *("collector.num_envs=8", "buffer.capacity=20000"),
-    )
-    layout = make_layout(c, row_of(c, *probe(c.env)), c.policy.window)
-    assert layout.nbytes == 8 * 2501 * (84 * 84 + 8 + 4 + 1)
-    collector = build.make_collector(make_plan(c), Counters())
-    chunk = collector.collect()
-    assert chunk.obs.shape[1:] == (8, 84, 84)
-    assert collector.stack.push(collector.obs, collector.first).shape == (8, 4, 84, 84)
-    collector.env.close()

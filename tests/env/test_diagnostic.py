@@ -15,26 +15,6 @@ def scores(name, player, episodes=20, num_envs=20, evaluate=False, **kwargs):
     return returns, wins
 
 
-def test_repeat_previous_oracle_random_and_memoryless():
-    returns, _ = scores("repeat_previous", Recall())
-    np.testing.assert_allclose(returns, 1.0, atol=1e-6)
-    returns, _ = scores("repeat_previous", uniform(4, seed=0))
-    assert abs(returns.mean() + 0.5) < 5 * returns.std() / np.sqrt(returns.size)
-    returns, _ = scores("repeat_previous", lambda obs, first: (obs + 1) % 4, episodes=100)
-    assert abs(returns.mean() - (2 * 13 / 51 - 1)) < 5 * returns.std() / np.sqrt(returns.size)
-
-
-def test_repeat_previous_lasts_51_steps_and_scores_48_of_them():
-    env = make_env(preset("repeat_previous"), num_envs=1)
-    env.reset(seed=0)
-    steps = [env.step(np.zeros(1, int)) for _ in range(52)]
-    rewards = np.array([step.reward[0] for step in steps])
-    assert [step.terminated[0] for step in steps] == [False] * 50 + [True, False]
-    assert not rewards[:3].any()
-    assert rewards[51] == 0
-    np.testing.assert_allclose(np.abs(rewards[3:51]), 1 / 48, rtol=1e-6)
-
-
 def test_repeat_previous_uses_whole_decks():
     env = make_env(preset("repeat_previous", kwargs={"decks": 2, "k": 7}), num_envs=2)
     seen = [env.reset(seed=0)] + [env.step(np.zeros(2, int)).obs for _ in range(103)]
@@ -43,31 +23,31 @@ def test_repeat_previous_uses_whole_decks():
     np.testing.assert_allclose(scores("repeat_previous", Recall(7), decks=2, k=7)[0], 1, atol=1e-5)
 
 
-@pytest.mark.parametrize("length", [1, 10, 50])
+@pytest.mark.parametrize("length", [1, 10])
 def test_tmaze_oracle_gets_everything(length):
     returns, wins = scores("tmaze", Maze(), episodes=4, length=length)
     np.testing.assert_array_equal(returns, 1.0)
     np.testing.assert_array_equal(wins, 1.0)
 
 
-def test_tmaze_without_memory_is_right_half_the_time_exactly():
-    def left(obs, first):
-        return np.where(obs[:, 3] == 1, 1, 0)
+def turn_left(obs, first):
+    return np.where(obs[:, 3] == 1, 1, 0)
 
-    returns, wins = scores("tmaze", left, episodes=10, num_envs=100, evaluate=True)
+
+def test_tmaze_without_memory_is_right_half_the_time_exactly():
+    returns, wins = scores("tmaze", turn_left, episodes=10, num_envs=100, evaluate=True)
     assert wins.mean() == 0.5
     np.testing.assert_allclose(returns, np.where(wins == 1, 1, -0.1), atol=1e-6)
 
 
-@pytest.mark.parametrize(("num_envs", "episodes"), [(1, 10), (8, 125), (5, 2)])
+@pytest.mark.parametrize(("num_envs", "episodes"), [(1, 10), (5, 2)])
 def test_tmaze_balanced_cues_are_split_in_half(num_envs, episodes):
-    left = scores("tmaze", lambda obs, first: np.where(obs[:, 3] == 1, 1, 0), episodes, num_envs,
-                  evaluate=True, length=1)[1]  # fmt: skip
+    left = scores("tmaze", turn_left, episodes, num_envs, evaluate=True, length=1)[1]
     assert left.mean() == 0.5
 
 
 def test_tmaze_cues_are_random_in_training():
-    wins = scores("tmaze", lambda o, f: np.where(o[:, 3] == 1, 1, 0), 50, 20, length=1)[1]
+    wins = scores("tmaze", turn_left, 50, 20, length=1)[1]
     assert 0.4 < wins.mean() < 0.6
     assert len(set(wins.mean(axis=0))) > 3
 
@@ -83,7 +63,7 @@ def test_tmaze_idle_moves_cost_and_the_limit_truncates():
     assert not any(step.terminated[0] for step in steps)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_tmaze_shows_nothing_of_the_cue_after_the_start(seed):
     """Two mazes with opposite cues, the same actions: all that a policy sees is the same."""
     env = make_env(preset("tmaze", kwargs={"length": 3, "balanced": True}), num_envs=2)
@@ -137,14 +117,8 @@ def test_cartpole_novel_is_cartpole_without_velocities():
 def test_cartpole_novel_can_be_balanced_from_two_observations(backend):
     env = make_env(preset("cartpole_novel", backend=backend), num_envs=4)
     assert (play(env, Balance(), 1, seed=0)[0] == 500).all()
-    random, _ = scores("cartpole_novel", uniform(2, 0))
-    assert 18 < random.mean() < 27
-
-
-def test_cartpole_novel_is_truncated_at_the_configured_step():
-    for backend in ("vector", "sync"):
-        config = preset("cartpole_novel", backend=backend, max_episode_steps=600)
-        assert (play(make_env(config, num_envs=2), Balance(), 1, seed=0)[0] == 600).all()
+    longer = preset("cartpole_novel", backend=backend, max_episode_steps=600)
+    assert (play(make_env(longer, num_envs=2), Balance(), 1, seed=0)[0] == 600).all()
 
 
 def walking(env, move):
@@ -158,7 +132,7 @@ def walking(env, move):
     return player
 
 
-@pytest.mark.parametrize("length", [3, 20, 50])
+@pytest.mark.parametrize("length", [3, 20])
 def test_chain_rewards_its_last_state(length):
     config = preset("chain", kwargs={"length": length})
     env = make_env(config, num_envs=3)
@@ -168,39 +142,30 @@ def test_chain_rewards_its_last_state(length):
     np.testing.assert_allclose(returns, (length + 9) * 0.001, rtol=1e-5)
 
 
-def by_luck(length):
-    """Probability that a walk of evenly drawn moves gets to the end within an episode."""
-    states, arrived = np.zeros(length), 0.0
-    states[1] = 1.0
-    for _ in range(length + 9):
-        after = np.zeros(length)
-        after[1:] += 0.5 * states[:-1]
-        after[:-1] += 0.5 * states[1:]
-        after[0] += 0.5 * states[0]
-        arrived, after[-1] = arrived + after[-1], 0.0
-        states = after
-    return arrived
-
-
-def test_chain_is_hardly_found_by_luck():
-    assert by_luck(20) == pytest.approx(6.06e-4, rel=0.01)
-    assert by_luck(40) == pytest.approx(8.04e-9, rel=0.01)
-    returns, _ = scores("chain", uniform(2, 0), episodes=200, num_envs=50)
-    found = (returns >= 1).mean()
-    assert abs(found - by_luck(20)) < 5 * np.sqrt(by_luck(20) / returns.size)
-
-
 def test_chain_s_pattern_belongs_to_the_environment():
     env = make_env(preset("chain"), num_envs=2)
     for seed in (0, 1):
         obs = env.reset(seed=seed)
         np.testing.assert_array_equal(obs, [[1, 1] + [0] * 18] * 2)
-    pattern = np.random.default_rng(0).integers(2, size=20)
-    assert 4 < pattern.sum() < 16  # no action is always the right one
     plain = make_env(preset("chain", kwargs={"pattern": None}), num_envs=1)
     assert play(plain, lambda obs, first: np.ones(1, int), 1, seed=0)[0] == 12
     mine = make_env(preset("chain", kwargs={"pattern": 3}), num_envs=1)
     assert play(mine, lambda obs, first: np.ones(1, int), 1, seed=0)[0] < 12
+
+
+@pytest.mark.parametrize("actions", [2, 5])
+def test_one_action_moves_up_a_chain_and_the_others_down(actions):
+    """Every action of every state, each in a column of its own; a thermometer shows the state."""
+    config, ups = preset("chain", kwargs={"length": 30, "pattern": 3, "actions": actions}), []
+    for state in range(1, 29):
+        env = make_env(config, num_envs=actions)
+        env.reset(seed=0)
+        for up in ups:
+            env.step(np.full(actions, up))
+        seen = env.step(np.arange(actions)).obs.sum(-1)
+        assert sorted(seen) == [state] * (actions - 1) + [state + 2]
+        ups.append(int(seen.argmax()))
+    assert set(ups) == set(range(actions)), "no action is always the right one"
 
 
 def test_bandit_of_a_continuous_action():
@@ -232,11 +197,6 @@ def test_tracking(lag):
     assert (scores("tracking", Lagged(lag), lag=lag)[0] == 0).all()
     still, _ = scores("tracking", lambda o, f: np.zeros_like(o), 100, lag=lag)
     assert abs(still.mean() + (10 - lag) / 3) < 5 * still.std() / np.sqrt(still.size)
-    rng = np.random.default_rng(0)
-    drawn, _ = scores(
-        "tracking", lambda o, f: rng.uniform(-2, 2, o.shape).astype(np.float32), 100, lag=lag
-    )
-    assert abs(drawn.mean() + (10 - lag) * 5 / 3) < 5 * drawn.std() / np.sqrt(drawn.size)
 
 
 def test_twostep_rewards_equal_the_papers():
@@ -273,7 +233,7 @@ def relay_player(cues, delay, *, speaks=True, remembers=True):
     return total
 
 
-@pytest.mark.parametrize(("cues", "delay"), [(2, 1), (3, 0), (4, 3)])
+@pytest.mark.parametrize(("cues", "delay"), [(3, 0), (4, 3)])
 def test_relay_needs_word_and_memory(cues, delay):
     assert relay_player(cues, delay) == 1
     # the first agent keeps the cue, the second hears 0 whatever it was

@@ -1,6 +1,5 @@
 """BitFlip bit by bit; the functions hindsight relabelling gets from any goal environment."""
 
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -12,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlrun.env import goal_functions, make_env
-from rlrun.env.diagnostic.bitflip import BitFlipVectorEnv
 from rlrun.errors import ConfigError, EnvError
 from rlrun.tree import tree_map
 from tests.env import faulty  # noqa: F401  registers the test/ ids
@@ -81,13 +79,6 @@ def test_scores_of_oracle_and_random_actions():
     assert set(returns[wins == 0]) == {-16.0}
 
 
-def test_the_farthest_goal_can_just_be_reached():
-    env = make_env(preset("bitflip", kwargs={"bits": 2}), num_envs=64, keep_info=("is_success",))
-    returns, wins = play(env, first_difference, 4, seed=3)
-    assert wins.all()
-    assert set(returns.reshape(-1)) == {0.0, -1.0}
-
-
 def test_starts_and_goals_are_uniform_and_never_equal():
     env = make_env(preset("bitflip", kwargs={"bits": 2}), num_envs=4000)
     obs = env.reset(seed=1)
@@ -98,19 +89,10 @@ def test_starts_and_goals_are_uniform_and_never_equal():
     assert (abs(count[count > 0] - 4000 / 12) < 5 * np.sqrt(4000 / 12)).all()
 
 
-def test_observations_are_not_overwritten_by_the_next_step():
-    env = make_env(preset("bitflip", backend="vector"), num_envs=2)
-    obs = env.reset(seed=0)
-    before = tree_map(np.copy, obs)
-    env.step(np.array([3, 5]))
-    tree_map(np.testing.assert_array_equal, obs, before)
-    assert not np.shares_memory(obs["observation"], obs["achieved_goal"])
-
-
 # -- its functions ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lead", [(), (1,), (7,), (2, 3), (4, 1, 2), (0,)])
+@pytest.mark.parametrize("lead", [(), (2, 3), (0,)])
 def test_reward_and_end_over_leading_axes(lead):
     functions = goal_functions(preset("bitflip", kwargs={"bits": 3}))
     rng = np.random.default_rng(0)
@@ -138,17 +120,6 @@ def test_the_goal_that_was_desired_gives_the_rows_that_were():
         )
     assert functions.batched == {"compute_reward", "compute_terminated"}
     assert (functions.goal_shape, functions.goal_dtype) == ((3,), np.int8)
-
-
-def test_the_static_methods_are_those_of_gymnasium_robotics():
-    """On the class, on the vector and on the unwrapped single environment."""
-    single = gym.make("rlrun/BitFlip-v0", bits=4).unwrapped
-    here, there = np.array([1, 0, 0, 1], np.int8), np.array([1, 0, 1, 1], np.int8)
-    for owner in (BitFlipVectorEnv, BitFlipVectorEnv(2, bits=4), single):
-        assert owner.compute_reward(here, there, {}) == -1
-        assert owner.compute_reward(here, here, {}) == 0
-        assert not owner.compute_terminated(here, there, {})
-        assert owner.compute_terminated(here, here, {})
 
 
 # -- any other goal environment --------------------------------------------------------------------
@@ -203,14 +174,8 @@ class Ending(Reach):
         return bool(np.linalg.norm(apart) <= self.length)  # as Gymnasium-Robotics' mazes do
 
 
-@pytest.fixture(autouse=True)
-def _registered():
-    ids = {"goal/Reach-v0": Reach, "goal/Ending-v0": Ending}
-    for env_id, entry in ids.items():
-        gym.register(env_id, entry, disable_env_checker=True)
-    yield
-    for env_id in ids:
-        gym.registry.pop(env_id)
+for _name, _entry in {"Reach": Reach, "Ending": Ending}.items():
+    gym.register(f"goal/{_name}-v0", _entry, disable_env_checker=True)
 
 
 def found(env_id="goal/Reach-v0", **kwargs):
@@ -222,7 +187,7 @@ def goals(*lead):
 
 
 @pytest.mark.parametrize("mistake", ["none", "pairs", "strict", "first"])
-@pytest.mark.parametrize("lead", [(), (5,), (2, 3), (0, 2)])
+@pytest.mark.parametrize("lead", [(), (2, 3), (0, 2)])
 def test_functions_of_one_pair_are_called_pair_by_pair(mistake, lead):
     functions = found(mistake=mistake)
     assert functions.batched == ({"compute_reward"} if mistake == "none" else set())
@@ -234,11 +199,6 @@ def test_functions_of_one_pair_are_called_pair_by_pair(mistake, lead):
         assert reward[place] == pytest.approx(-far, rel=1e-6)
 
 
-def test_without_compute_terminated_nothing_ends():
-    ends = found().terminated(*goals(3, 4))
-    assert (ends.shape, ends.dtype, ends.any()) == ((3, 4), np.bool_, False)
-
-
 @pytest.mark.parametrize(("mistake", "length"), [("none", 1.0), ("none", 2.0), ("never", 2.0)])
 def test_ends_of_an_environment_that_takes_one_pair(mistake, length):
     """Its arguments are those of the config."""
@@ -246,6 +206,7 @@ def test_ends_of_an_environment_that_takes_one_pair(mistake, length):
     achieved, desired = goals(40)
     ends = functions.terminated(achieved, desired)
     assert ends.dtype == np.bool_
+    assert not found().terminated(achieved, desired).any(), "without compute_terminated"
     near = np.hypot(*(achieved - desired).T) <= length
     assert ends.tolist() == (near & (mistake == "none")).tolist()
     assert near.any()
@@ -256,22 +217,14 @@ def test_environments_without_goals_have_no_functions():
         assert goal_functions(config) is None
 
 
-def test_an_environment_that_exists_only_as_a_vector_has_nobody_to_ask():
-    gym.register("test/OnlyVector-v0", vector_entry_point="rlrun.env.diagnostic.bitflip:BitFlip")
-    try:
-        assert goal_functions(config_of("test/OnlyVector-v0")) is None
-    finally:
-        gym.registry.pop("test/OnlyVector-v0")
-
-
 @pytest.mark.parametrize(
     ("mistake", "error", "text"),
     [
-        ("missing", ConfigError, "it observes goals but has no compute_reward(achieved_goal, "),
-        ("spaces", ConfigError, "allowed are two arrays of one shape and dtype"),
-        ("trees", ConfigError, "allowed are two arrays of one shape and dtype"),
+        ("missing", ConfigError, "compute_reward(achieved_goal, "),
+        ("spaces", ConfigError, "one shape and dtype"),
+        ("trees", ConfigError, "one shape and dtype"),
         ("raises", EnvError, "compute_reward() raised ZeroDivisionError: division by zero in p"),
-        ("nan", EnvError, "compute_reward() of one pair of goals is nan; allowed is one finite "),
+        ("nan", EnvError, "compute_reward() of one pair of goals is nan; "),
         ("vector", EnvError, "compute_reward() of one pair of goals is array(["),
     ],
 )
@@ -280,7 +233,6 @@ def test_functions_that_cannot_serve(mistake, error, text):
         found(mistake=mistake)
     assert str(caught.value).startswith("env.id = goal/Reach-v0: ")
     assert text in str(caught.value)
-    assert "fix the environment" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -295,5 +247,3 @@ def test_unknown_environments_and_arguments_are_refused():
         goal_functions(config_of("Nope-v0"))
     with pytest.raises(ConfigError, match=r"bits = 0: must be"):
         goal_functions(preset("bitflip", kwargs={"bits": 0}))
-    limited = replace(preset("bitflip"), max_episode_steps=3)
-    assert goal_functions(limited) is not None

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from rlrun.env import make_env
-from rlrun.errors import ConfigError
 from tests.env.popgym_walks import GOLDEN, TASKS, excerpt, native, popgym
 from tests.env.presets import preset
 from tests.installed import needs
@@ -118,21 +117,3 @@ def test_the_memory_chain_is_bsuite_s(length, bits):
             np.testing.assert_array_equal(steps[t].obs[i], want)
             assert (steps[t].reward[i], steps[t].terminated[i]) == (reward, ended)
     assert np.abs(env.step(actions[0]).obs[:, 2:]).min() == 1  # the next episode
-
-
-def test_the_maze_is_evaluated_on_longer_corridors_than_it_was_learned_in():
-    config = preset("tmaze", eval_kwargs={"balanced": True, "length": 1000})
-    env = make_env(config, num_envs=2, evaluate=True)
-    env.reset(seed=0)
-    steps = [env.step(np.zeros(2, int)) for _ in range(1000)]
-    assert [bool(step.obs[0, 3]) for step in steps] == [False] * 999 + [True]
-
-
-@pytest.mark.parametrize(
-    ("name", "kwargs"),
-    [("count_recall", {"kind": "hearts"}), ("position_only_cartpole", {"noise": -1.0}),
-     ("memory_chain", {"bits": 0}), ("repeat_first", {"decks": 1.5})],
-)  # fmt: skip
-def test_wrong_arguments_are_named(name, kwargs):
-    with pytest.raises(ConfigError, match=next(iter(kwargs))):
-        make_env(preset(name, kwargs=kwargs), num_envs=1)

@@ -1,6 +1,7 @@
 """Environments of several agents as joint rows and as columns; PettingZoo's interface."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,13 +9,14 @@ import torch
 from gymnasium import spaces
 
 from rlrun.env import make_env, probe_agents
-from rlrun.env.agents.columns import AgentColumns
 from rlrun.errors import ConfigError, EnvError, ResourceError
 from rlrun.joint import AgentSpace, JointSpace, agent_action, joint_actions
 from rlrun.schema import AgentsConfig
 from rlrun.types import Window, tree_map
 from tests.buffer.factory import make_replay
 from tests.env.presets import config_of, preset
+from tests.env.telling import STRANGE
+from tests.env.zoo_example import Leaving
 from tests.pipeline.test_collector import copied, joined, make
 
 JOINT = AgentsConfig("joint", False, "mean", "env")
@@ -23,24 +25,27 @@ NUMBERED = AgentsConfig("shared", True, "mean", "env")
 ZOO = "pettingzoo:tests.env.zoo_example"
 
 
-def zoo(agents=JOINT, num_envs=1, keep_info=(), limit=None, backend="auto", **kwargs):
-    config = config_of(ZOO, kwargs=kwargs, max_episode_steps=limit, backend=backend)
+def zoo(agents=JOINT, num_envs=1, keep_info=(), limit=None, backend="auto", env_id=ZOO, **kwargs):
+    config = config_of(env_id, kwargs=kwargs, max_episode_steps=limit, backend=backend)
     return make_env(config, num_envs=num_envs, keep_info=keep_info, agents=agents)
+
+
+def nothing(env):
+    return np.zeros((env.num_envs, *(env.action_space.shape or ())), np.int64)
 
 
 def play(env, steps):
     """``steps`` rows and the observations before them."""
     obs, out = tree_map(np.array, env.reset(seed=0)), []
-    zero = np.zeros((env.num_envs, *(env.action_space.shape or ())), env.action_space.dtype)
     for _ in range(steps):
-        step = env.step(zero)
+        step = env.step(nothing(env))
         flags = (step.reward, step.terminated, step.truncated, step.first)
         out.append((obs, *(np.array(x) for x in flags)))
         obs = tree_map(np.array, step.obs)
     return out
 
 
-# -- joint rows ----------------------------------------------------------------------------------
+# -- joint rows ------------------------------------------------------------------------------------
 
 
 def test_joint_rows_of_agents_that_leave():
@@ -94,74 +99,69 @@ def test_the_global_state_is_the_environments_or_all_observations():
     assert zoo(both, state=True).obs_space["state"].shape == (6,)
 
 
-def test_two_environments_and_processes_give_the_same_rows():
-    kwargs = {"lives": (2, 3)}
-    one, two = (
-        play(zoo(num_envs=2, **kwargs), 5),
-        play(zoo(num_envs=2, backend="async", **kwargs), 5),
-    )
+def test_environments_in_processes_give_the_same_rows():
+    one, two = (play(zoo(num_envs=2, backend=b, lives=(2, 3)), 5) for b in ("auto", "async"))
     for a, b in zip(one, two, strict=True):
-        for x, y in zip(a[1:], b[1:], strict=True):
-            np.testing.assert_array_equal(x, y)
-        np.testing.assert_array_equal(a[0]["agents"], b[0]["agents"])
+        tree_map(np.testing.assert_array_equal, a, b)
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "words"),
+    ("given", "error", "words"),
     [
-        ({"actions": [3, spaces.Box(0, 1, (2,), np.float32)]}, "action spaces are incompatible"),
-        ({"wrong": 1}, "env.kwargs"),
+        ({"actions": [3, spaces.Box(0, 1, (2,), np.float32)]}, ConfigError, "action spaces"),
+        ({"wrong": 1}, ConfigError, "env.kwargs"),
+        ({"env_id": "pettingzoo:pettingzooo.sisl.pursuit_v4"}, ResourceError, "'pettingzooo'"),
+        ({"env_id": "pettingzoo:nowhere_at_all"}, ResourceError, "'nowhere_at_all'"),
+        ({"env_id": "pettingzoo:tests.env.nothing_v0"}, (ConfigError, ResourceError), "no module"),
+        ({"env_id": "pettingzoo:tests.env.presets"}, (ConfigError, ResourceError), "parallel_env"),
+        ({"env_id": "pettingzoo:"}, ConfigError, "names no module"),
+        ({"env_id": "pettingzoo:.foo"}, ConfigError, "names no module"),
+        ({"backend": "vector"}, ConfigError, "env.backend = vector: "),
+        ({"agents": SHARED, "actions": [2, 5]}, ConfigError, "differ in their actions"),
+        ({"agents": SHARED, "actions": [spaces.MultiDiscrete([2, n]) for n in (3, 4)]}, ConfigError,
+         "of one action space"),
     ],
-)
-def test_what_cannot_be_made(kwargs, words):
-    with pytest.raises(ConfigError, match=words):
-        zoo(**kwargs)
+)  # fmt: skip
+def test_what_cannot_be_made(given, error, words):
+    with pytest.raises(error, match=words):
+        zoo(**given)
 
 
-@pytest.mark.parametrize(
-    ("env_id", "words"),
-    [
-        ("pettingzoo:pettingzooo.sisl.pursuit_v4", "no package 'pettingzooo'.*working directory"),
-        ("pettingzoo:nowhere_at_all", "no package 'nowhere_at_all'.*working directory"),
-        ("pettingzoo:tests.env.nothing_v0", "has no module"),
-        ("pettingzoo:tests.env.presets", "has no parallel_env"),
-        ("pettingzoo:", "names no module"),
-    ],
-)
-def test_missing_environments(env_id, words):
-    with pytest.raises((ConfigError, ResourceError), match=words):
-        make_env(config_of(env_id), num_envs=1, agents=JOINT)
-
-
-def test_backends_that_do_not_fit():
-    with pytest.raises(ConfigError, match="no native vector"):
-        zoo(backend="vector")
+def test_columns_do_not_come_from_processes():
     with pytest.raises(ConfigError, match=r"env.backend = async.*agents=joint"):
         probe_agents(config_of(ZOO, backend="async"), SHARED)
 
 
-def test_an_observation_that_is_not_of_its_space_is_the_environments_fault():
-    env = zoo(lives=(2, 2))
-    env._raw.envs[0].unwrapped.parallel_env.sizes = [2, 2]
-    with pytest.raises(EnvError, match="shape"):
-        env.reset(seed=0)
+class Breaking(Leaving):
+    """Two agents; ``change`` changes the results of a step, ``late`` those of a reset."""
 
+    change: Any = None
+    late = short = False
 
-def broken(change):
-    """The error of a step whose results ``change`` has changed."""
-    env = zoo(SHARED, lives=(5, 5))
-    env.reset(seed=0)
-    raw = env._raw.joint.envs[0].unwrapped.parallel_env
-    step = raw.step
+    def __init__(self):
+        super().__init__(lives=(5, 5))
 
-    def changed(actions):
-        out = step(actions)
-        change(out)
+    def reset(self, seed=None, options=None):
+        obs, infos = super().reset(seed, options)
+        self.agents = self.agents[:1] if self.late else self.agents
+        return ({a: x[:2] for a, x in obs.items()} if self.short else obs), infos
+
+    def step(self, actions):
+        out = super().step(actions)
+        if Breaking.change is not None:
+            Breaking.change(out)
         return out
 
-    raw.step = changed
+
+def parallel_env():
+    return Breaking()
+
+
+def broken(agents=SHARED):
+    """The error of a reset and a step of ``Breaking``."""
+    env = zoo(agents, env_id=f"pettingzoo:{__name__}")
     with pytest.raises(EnvError) as caught:
-        env.step(np.zeros(2, int))
+        play(env, 1)
     return str(caught.value)
 
 
@@ -171,27 +171,32 @@ def broken(change):
         (0, None, "agent_1: it is in the episode and has no observation"),
         (0, np.zeros(2, np.float32), "agent_1: observation has shape (2,)"),
         (1, None, "agent_1: it is in the episode and has no reward"),
-        (1, 1e39, "agent_1: reward is 1e+39; allowed is a finite number that float32 holds"),
+        (1, 1e39, "agent_1: reward is 1e+39; allowed is a finite number"),
         (1, "1", "agent_1: reward is '1'"),
         (2, "no", "agent_1: terminated is 'no'"),
         (3, 2, "agent_1: truncated is 2"),
     ],
 )
-def test_what_a_living_agent_lacks_or_gets_wrong(column, value, text):
+def test_what_a_living_agent_lacks_or_gets_wrong(column, value, text, monkeypatch):
     def change(out):
         out[column].pop("agent_1")
         if value is not None:
             out[column]["agent_1"] = value
 
-    assert f"environment 0 at step 1: agent {text}" in broken(change)
+    monkeypatch.setattr(Breaking, "change", change)
+    assert f"environment 0 at step 1: agent {text}" in broken()
 
 
-def test_infos_and_results_are_dicts():
-    assert "infos are a NoneType; allowed is a dict" in broken(lambda out: out.__setitem__(4, None))
-    assert "step() must return (observations," in broken(lambda out: out.pop())
-
-
-# -- spaces --------------------------------------------------------------------------------------
+def test_what_a_step_or_a_reset_gets_wrong(monkeypatch):
+    monkeypatch.setattr(Breaking, "change", lambda out: out.__setitem__(4, None))
+    assert "infos are a NoneType; allowed is a dict" in broken()
+    monkeypatch.setattr(Breaking, "change", lambda out: out.pop())
+    assert "step() must return (observations," in broken()
+    monkeypatch.setattr(Breaking, "short", True)
+    assert "shape" in broken(JOINT)
+    monkeypatch.setattr(Breaking, "short", False)
+    monkeypatch.setattr(Breaking, "late", True)
+    assert "not all agents are alive" in broken()
 
 
 def test_joint_and_single_actions_are_inverse():
@@ -206,22 +211,13 @@ def test_joint_and_single_actions_are_inverse():
     assert agent_action(joint_actions([several, spaces.MultiDiscrete([2, 3, 3])])) is None
 
 
-def test_columns_need_agents_that_act_alike():
-    with pytest.raises(ConfigError, match="differ in their actions"):
-        zoo(SHARED, actions=[2, 5])
-    several = [spaces.MultiDiscrete([2, n]) for n in (3, 4)]
-    with pytest.raises(ConfigError, match="of one action space; choose another environment"):
-        zoo(SHARED, actions=several)
-
-
-# -- columns -------------------------------------------------------------------------------------
+# -- columns ---------------------------------------------------------------------------------------
 
 
 def test_columns_of_agents_that_leave():
     env = zoo(SHARED, lives=(1, 3), num_envs=2)
     assert (env.num_envs, env.action_space) == (4, spaces.Discrete(3))
-    rows = play(env, 7)
-    of = [np.stack(x) for x in zip(*rows, strict=True)]
+    of = [np.stack(x) for x in zip(*play(env, 7), strict=True)]
     np.testing.assert_array_equal(of[1][:, 0], of[1][:, 2], "both environments do the same")
     reward, terminated, truncated, first = (x[:, :2] for x in of[1:])
     # the first agent: its step, its end row, two rows of waiting, the next episode
@@ -237,7 +233,7 @@ def test_columns_of_agents_that_leave():
     np.testing.assert_array_equal(of[0][1, 0], [0, 0, 1], "the end row shows the last observation")
 
 
-def test_numbers_and_info():
+def test_numbers_of_agents_are_part_of_their_observations():
     env = zoo(NUMBERED, num_envs=2, lives=(3, 3), keep_info=("t",))
     assert isinstance(env.obs_space, AgentSpace)
     obs = env.reset(seed=0)
@@ -246,26 +242,37 @@ def test_numbers_and_info():
     assert env.step(np.zeros(4, np.int64)).info["t"].tolist() == [1, 1, 1, 1]
 
 
-def test_actions_reach_their_agents():
+def test_actions_reach_their_agents(monkeypatch):
+    taken, step = [], Leaving.step
+    monkeypatch.setattr(Leaving, "step", lambda self, a: (taken.append(dict(a)), step(self, a))[1])
     env = zoo(SHARED, lives=(5, 5))
     env.reset(seed=0)
     env.step(np.array([2, 1]))
-    assert env._raw.joint.envs[0].unwrapped.parallel_env.taken == [{"agent_0": 2, "agent_1": 1}]
+    assert taken == [{"agent_0": 2, "agent_1": 1}]
 
 
-def test_agents_that_come_late_are_refused():
-    joint = zoo(lives=(2, 2))._raw
-    columns = AgentColumns(joint, SHARED, "some id")
-    reset = joint.envs[0].unwrapped.parallel_env.reset
+@pytest.mark.parametrize("agents", ["shared", "separate", "joint"])
+def test_infos_of_agents(agents, monkeypatch):
+    """With names that rlrun uses itself; agents are told apart by ``own``."""
 
-    def late(seed=None, options=None):
-        found = reset(seed=seed, options=options)
-        joint.envs[0].unwrapped.parallel_env.agents = ["agent_0"]
-        return found
+    def change(out):
+        for i, name in enumerate(out[4]):
+            out[4][name] = dict.fromkeys(("agent_reward", "alive", "state", *STRANGE), 100.0)
+            out[4][name] |= {"own": i + 1, "event": "text", "path": np.zeros(i + 2)}
 
-    joint.envs[0].unwrapped.parallel_env.reset = late
-    with pytest.raises(EnvError, match="not all agents are alive"):
-        columns.reset(seed=0)
+    monkeypatch.setattr(Breaking, "change", change)
+    layout, here = AgentsConfig(agents, False, "mean", "env"), f"pettingzoo:{__name__}"
+    env = zoo(layout, 2, ("own", "agent_reward"), env_id=here)
+    env.reset(seed=0)
+    joint, row = agents == "joint", env.step(nothing(env))
+    assert row.reward.tolist() == ([51.0] * 2 if joint else [1.0, 101.0] * 2)
+    assert row.info["own"].tolist() == ([1.5] * 2 if joint else [1.0, 2.0] * 2)
+    assert row.info["agent_reward"].tolist() == [100.0] * env.num_envs
+    assert not row.terminated.any()
+    env = zoo(layout, 1, ("event",), env_id=here)
+    env.reset(seed=0)
+    with pytest.raises(EnvError, match=r"at step 1: agent agent_0: info\['event'\] is 'text'"):
+        env.step(nothing(env))
 
 
 def collected(chunks, n_sample, **kwargs):
@@ -280,9 +287,8 @@ def test_the_collector_counts_steps_and_episodes_of_agents_only():
     assert collector.counters.env_steps == int(rows.valid.sum())
     ends = (rows.terminated | rows.truncated) & rows.valid
     assert collector.counters.episodes == int(ends.sum())
-    metrics = collector.metrics()
     lengths = [1] * int(ends[:, ::2].sum()) + [4] * int(ends[:, 1::2].sum())
-    assert metrics["collect/length_mean"] == pytest.approx(np.mean(lengths))
+    assert collector.metrics()["collect/length_mean"] == pytest.approx(np.mean(lengths))
     # a row that waits opens nothing, is no step, and pays nothing
     waits = ~rows.valid & rows.first[:-1]
     assert waits.sum() > 0
@@ -292,19 +298,13 @@ def test_the_collector_counts_steps_and_episodes_of_agents_only():
 
 @pytest.mark.parametrize(
     ("window", "table"),
-    [
-        (Window(0, 1, 1), None),
-        (Window(0, 1, 3), None),
-        (Window(0, 1, 3), 512),
-        (Window(2, 3, 2), 512),
-    ],
+    [(Window(0, 1, 1), None), (Window(0, 1, 3), 512), (Window(2, 3, 2), 512)],
 )
 def test_windows_of_columns_learn_every_step_once(window, table):
     """A window contains its agent's rows, whichever other agents have left."""
     _, rows = collected(6, 20, lives=(2, 5, 1))
     replay = make_replay(rows, rows=len(rows.reward) + 8, window=window, capacity=table)
     segment = replay.get(replay.add(rows), 0).segment
-    assert replay.check() is None
     learned = slice(window.burnin, window.burnin + window.learned)
     found = Counter(segment.reward[learned][segment.valid[learned]].tolist())
     held = Counter(rows.reward[rows.valid].tolist())

@@ -1,7 +1,7 @@
-"""Row semantics, for every preset and backend."""
+"""Row semantics, for every preset and backend; actions and infos on their way through."""
 
 import re
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
@@ -11,70 +11,54 @@ from gymnasium.vector.utils import create_empty_array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlrun.env import Env, Step, make_env
+from rlrun.env import make_env, probe
 from rlrun.env.diagnostic.counter import counter_reward
-from rlrun.env.rows import SyncEnv
+from rlrun.errors import ConfigError, EnvError, NumericError
 from rlrun.schema import EnvConfig
-from rlrun.tree import tree_leaves, tree_map
+from rlrun.tree import tree_leaves
+from tests.benchmarks.autoreset import lines
 from tests.env import faulty  # noqa: F401  registers the test/ ids
-from tests.env.presets import FOLDER, NAMES, OWN, config_of, needs_envpool, preset
+from tests.env.presets import (
+    FOLDER,
+    NAMES,
+    OWN,
+    assert_same,
+    config_of,
+    needs_envpool,
+    preset,
+    run,
+    same_rows,
+    table,
+)
+from tests.env.spelled import WRAPPED
+from tests.env.telling import SPACES, STRANGE
 from tests.installed import case
 
-WORKERS = ["cartpole", "tmaze", "counter", "pendulum", "lunarlander_continuous", "halfcheetah"]
-WORKERS += ["minigrid_memory_s7", "popgym_autoencode_easy", "atari"]  # one of each kind
+WORKERS = ["tmaze", "pendulum", "lunarlander_continuous", "halfcheetah", "minigrid_memory_s7"]
+WORKERS += ["popgym_autoencode_easy", "atari"]  # one of each kind
 CASES = [case(name, backend) for name in NAMES for backend in ("auto", "sync")]
 CASES += [case(name, "async") for name in WORKERS]
 POOLED = [  # presets whose ids envpool has too
     pytest.param(name, "envpool", marks=needs_envpool)
-    for name in (
-        *("acrobot", "cartpole", "cartpole_v0", "mountaincar", "pendulum", "atari"),
-        *("mountaincar_continuous", "lunarlander", "lunarlander_continuous", "bipedalwalker"),
-    )
+    for name in ("acrobot", "cartpole", "mountaincar_continuous", "lunarlander", "atari")
 ]
 REMEMBERING = ("bipedalwalker",)  # Gymnasium's keeps its Box2D world over resets
 SEEDLESS = ("counter", "bandit", "bandit_continuous", "chain")  # nothing in them is random
 
 
-def run(env: Env, steps: int, seed: int) -> list[Step]:
-    """Rows of random actions, copied; the reset observation stands in a leading row."""
-    env.action_space.seed(seed)
-    obs, none = env.reset(seed=seed), np.zeros(env.num_envs, bool)
-    rows = [
-        Step(tree_map(np.array, obs), np.zeros(env.num_envs, np.float32), none, none, ~none, {})
-    ]
-    for _ in range(steps):
-        action = np.stack([env.action_space.sample() for _ in range(env.num_envs)])
-        s = env.step(action)
-        parts = (s.obs, s.reward, s.terminated, s.truncated, s.first, s.info)
-        rows.append(Step(*tree_map(np.array, parts)))
-    return rows
-
-
-def table(rows: list[Step], *names: str) -> list[Any]:
-    columns = ([getattr(row, name) for row in rows] for name in names)
-    return [tree_map(lambda *x: np.stack(x), *column) for column in columns]
-
-
-def assert_same(one: Any, other: Any) -> None:
-    tree_map(np.testing.assert_array_equal, one, other)
-
-
 @pytest.mark.parametrize("name", [*NAMES, "gym"])
-def test_a_preset_is_the_schema_and_explains_every_key(name):
+def test_a_preset_has_the_keys_of_the_schema(name):
     text = (FOLDER / f"{name}.yaml").read_text()
     keys = re.findall(r"^(\w+):", text, re.MULTILINE)
     assert keys == [field.name for field in fields(EnvConfig)]
-    for line in text.splitlines()[1:]:
-        assert re.search(r"  # \w+", line), f"no comment: {line}"
     assert preset(name).note
 
 
 @pytest.mark.parametrize(("name", "backend"), [*CASES, *POOLED])
-def test_rows_are_next_step_rows(name, backend):
+def test_rows_are_next_step_rows_that_a_seed_fixes(name, backend):
     config = preset(name, backend=backend, max_episode_steps=20)
-    env = make_env(config, num_envs=3)
+    env, other = make_env(config, num_envs=3), make_env(config, num_envs=3)
     rows = run(env, 70, seed=5)
-    env.close()
     obs, reward, terminated, truncated, first = table(
         rows, "obs", "reward", "terminated", "truncated", "first"
     )
@@ -92,46 +76,37 @@ def test_rows_are_next_step_rows(name, backend):
     for column in done.T:
         ends = np.flatnonzero(column)
         assert (np.diff(ends, prepend=-1) <= 21).all()  # 20 steps and the reset row
-
-
-@pytest.mark.parametrize(("name", "backend"), [*(case(name, "auto") for name in NAMES), *POOLED])
-def test_a_seed_fixes_the_rows(name, backend):
-    config = preset(name, backend=backend, max_episode_steps=20)
-    env, other = make_env(config, num_envs=2), make_env(config, num_envs=2)
-    once, again, elsewhere = run(env, 30, seed=7), run(env, 30, seed=7), run(other, 30, seed=7)
-    for field in ("obs", "reward", "terminated", "truncated", "first"):
-        (a,), (b,), (c,) = table(once, field), table(again, field), table(elsewhere, field)
-        if name not in REMEMBERING or backend == "envpool":
-            assert_same(a, b)
-        assert_same(a, c)
+    same_rows(rows[:31], run(other, 30, seed=5))
+    if name not in REMEMBERING or backend == "envpool":
+        same_rows(rows[:31], run(env, 30, seed=5))
     if name not in SEEDLESS:
-        (a,), (b,) = table(once, "obs"), table(run(env, 30, seed=8), "obs")
+        (a,), (b,) = table(rows[:31], "obs"), table(run(env, 30, seed=6), "obs")
         assert any((x != y).any() for x, y in zip(tree_leaves(a), tree_leaves(b), strict=True))
+    env.close()
+    other.close()
+
+
+OTHER_KWARGS = {
+    "counter": {"random": True}, "bandit": {"noise": 0.5}, "tmaze": {"length": 2},
+    "bitflip": {"bits": 3}, "chain": {"length": 3},
+    "atari": {"game": "Breakout", "life_loss": True, "noop_max": 9},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [*(n for n in OWN if n != "cartpole_novel"), case("atari")])
-@pytest.mark.parametrize("limit", [None, 4])
-def test_backends_of_our_own_environments_agree(name, limit):
-    kwargs = {"counter": {"random": True}, "bandit": {"noise": 0.5}, "tmaze": {"length": 2}}
-    kwargs["bitflip"], kwargs["chain"] = {"bits": 3}, {"length": 3}
-    kwargs["atari"] = {"game": "Breakout", "life_loss": True, "noop_max": 9}
-    config = preset(name, kwargs=kwargs.get(name, {}), max_episode_steps=limit)
-    found = []
-    for backend in ("vector", "sync", "async"):
-        env = make_env(
-            preset(name, kwargs=config.kwargs, max_episode_steps=limit, backend=backend),
-            num_envs=3,
-            keep_info=("is_success",),
-        )
-        found.append(run(env, 80, seed=3))
-        env.close()
-    for field in ("obs", "reward", "terminated", "truncated", "first"):
-        native, sync, workers = (table(rows, field)[0] for rows in found)
-        assert_same(native, sync)
-        assert_same(native, workers)
-    for native, sync, workers in zip(*(rows[1:] for rows in found), strict=True):
-        np.testing.assert_array_equal(native.info["is_success"], sync.info["is_success"])
-        np.testing.assert_array_equal(native.info["is_success"], workers.info["is_success"])
+def test_backends_of_our_own_environments_agree(name):
+    for limit in (None, 4):
+        found = []
+        for backend in ("vector", "sync", *(["async"] if name in ("tmaze", "bitflip") else [])):
+            config = preset(name, kwargs=OTHER_KWARGS.get(name, {}), max_episode_steps=limit,
+                            backend=backend)  # fmt: skip
+            env = make_env(config, num_envs=3, keep_info=("is_success",))
+            found.append(run(env, 60, seed=3))
+            env.close()
+        same_rows(*found)
+        for rows in found[1:]:
+            for one, other in zip(found[0][1:], rows[1:], strict=True):
+                assert_same(one.info, other.info)
 
 
 @settings(max_examples=40, deadline=None)
@@ -164,53 +139,12 @@ def test_counter_spells_env_episode_and_t(lengths, end, num_envs, backend):
             t += 1
 
 
-def test_counter_numbers_episodes_on_over_unseeded_resets():
-    import gymnasium as gym
-
-    env = gym.make("rlrun/Counter-v0", lengths=[2])
-    assert env.reset(seed=0)[0].tolist() == [0, 0, 0]
-    assert env.reset()[0].tolist() == [0, 1, 0]
-    assert env.step(0)[0].tolist() == [0, 1, 1]
-    assert env.reset(seed=0)[0].tolist() == [0, 0, 0]
-
-
-@pytest.mark.parametrize("backend", ["sync", "async"])
-def test_terminated_wins_over_truncated(backend):
-    config = config_of("test/Faulty-v0", kwargs={"length": 3}, backend=backend)
-    env = make_env(config, num_envs=2)
-    rows = run(env, 6, seed=10)
-    env.close()
-    terminated, truncated = table(rows, "terminated", "truncated")
-    assert terminated[3].all()
-    assert not truncated.any()
-
-
-@pytest.mark.parametrize("backend", ["sync", "async"])
-def test_nested_observations_stay_trees(backend):
-    env = make_env(config_of("test/Nested-v0", backend=backend), num_envs=2)
-    obs = env.reset(seed=0)
-    assert obs["image"].shape == (2, 2, 2, 1)
-    assert obs["image"].dtype == np.uint8
-    action = np.array([[0.5, 0], [0.25, 0]], np.float32)
-    for t in (1, 2, 3, 4, 0, 1):
-        step = env.step(action)
-        count, half = step.obs["pair"]
-        assert (step.obs["image"] == t).all()
-        assert (half == t / 8).all()
-        assert count.tolist() == [1 + t] * 2
-        assert count.dtype == np.int64
-        assert step.reward.tolist() == ([0.5, 0.25] if t else [0, 0])
-    env.close()
-
-
-def test_keep_info_brings_numbers_and_zero_where_there_are_none():
-    env = make_env(config_of("test/Faulty-v0"), num_envs=2, keep_info=("odd", "never"))
-    env.reset(seed=10)
-    step = env.step(np.zeros(2, int))
-    assert step.info["odd"].tolist() == [1, 1]
-    assert step.info["odd"].dtype == np.float32
-    assert step.info["never"].tolist() == [0, 0]
-    assert env.step(np.zeros(2, int)).info["odd"].tolist() == [0, 0]
+def test_no_rows_are_joined_and_every_final_observation_is_there_once():
+    """The certificate of tests/benchmarks/autoreset.py in small: backends, wrappers, faults."""
+    found = list(lines(640, envs=2))
+    assert all(good for good, _ in found), "\n".join(text for _, text in found)
+    assert sum("fault" in text.partition(":")[0] for _, text in found) == 3
+    assert sum("wrapper" in text for _, text in found) == len(WRAPPED)
 
 
 def test_eval_kwargs_are_laid_over_kwargs():
@@ -222,38 +156,134 @@ def test_eval_kwargs_are_laid_over_kwargs():
     assert len(cues) == 2
 
 
-def test_actions_are_counted_from_zero_whatever_the_space_calls_them():
-    """Discrete(3, start=-1): policy action 0 is the environment's -1."""
-    import gymnasium as gym
-    from gymnasium import spaces
-
-    seen = []
-
-    class Shifted(gym.Env):
-        observation_space = spaces.Box(0, 1, (1,), np.float32)
-        action_space = spaces.Discrete(3, start=-1)
-
-        def reset(self, *, seed=None, options=None):
-            return np.zeros(1, np.float32), {}
-
-        def step(self, action):
-            seen.append(int(action))
-            return np.zeros(1, np.float32), 0.0, False, False, {}
-
-    gym.register("Shifted-v0", Shifted, disable_env_checker=True)
-    try:
-        env = make_env(config_of("Shifted-v0"), num_envs=3)
-        env.reset(seed=0)
-        env.step(np.array([0, 1, 2]))
-        assert seen == [-1, 0, 1]
-        env.close()
-    finally:
-        gym.registry.pop("Shifted-v0")
-
-
 def test_auto_takes_one_environment_of_gymnasium_by_itself():
-    made = {n: make_env(preset("cartpole"), num_envs=n) for n in (1, 2)}
-    assert isinstance(made[1], SyncEnv)
-    assert not isinstance(made[2], SyncEnv)
-    vector = replace(preset("cartpole"), backend="vector")
-    assert not isinstance(make_env(vector, num_envs=1), SyncEnv)
+    """One native environment of one column is slower, with the same rows."""
+    kinds = [type(make_env(preset("cartpole"), num_envs=n)) for n in (1, 2)]
+    vector = make_env(preset("cartpole", backend="vector"), num_envs=1)
+    assert kinds[0] is not kinds[1]
+    assert type(vector) is kinds[1]
+    same = make_env(config_of("test/FaultyVector-v0", kwargs={"length": 4}), num_envs=2)
+    assert type(same) is kinds[0], "the native one takes fewer arguments"
+
+
+# -- actions ---------------------------------------------------------------------------------------
+
+GIVEN = {  # what a policy answers for two environments, counted from 0
+    "box": np.array([[-2, 0.25], [1.5, 5]], np.float32),
+    "box64": np.array([[-1, 0.5], [0.125, 1]], np.float32),
+    "whole": np.array([[0, 9], [255, 1]], np.uint8),
+    "multi": np.array([[0, 0], [2, 3]]),
+    "short": np.array([[0, 0], [2, 3]]),  # int64: whoever draws does not ask for less
+    "binary": np.array([[0, 1], [1, 1]], np.int8),
+    "discrete": np.array([0, 2]),
+}
+
+
+@pytest.mark.parametrize("backend", ["vector", "sync", "async"])
+def test_actions_arrive_unaltered_in_the_dtype_of_the_space(backend):
+    for kind in ("box", "short") if backend == "async" else SPACES:  # processes are slow to start
+        env = make_env(
+            config_of("test/Echo-v0", kwargs={"kind": kind}, backend=backend), num_envs=2
+        )
+        env.reset(seed=0)
+        given = GIVEN[kind].copy()
+        told = env.step(given).obs
+        env.close()
+        want = GIVEN[kind] + getattr(SPACES[kind], "start", 0)
+        np.testing.assert_array_equal(told[:, :2], want.reshape(2, -1) + np.zeros(2))
+        assert told[:, 2].all()
+        np.testing.assert_array_equal(given, GIVEN[kind])
+
+
+@pytest.mark.parametrize(
+    ("action", "kind", "text"),
+    [
+        (
+            [[0, 0], [0, 5.25]],
+            "box",
+            r"environment 1 at step 1: action is 5.25 .*\[1\]; .*0, 5",
+        ),
+        ([[-2.5, 0], [0, 0]], "box", r"environment 0 at step 1: action is -2.5 .*\[-2, 2\]"),
+        ([[0], [0]], "box", r"environments 0 to 1 at step 1: action is float32 \(2, 1\)"),
+        (np.zeros((2, 2)), "multi", r"action is float64 \(2, 2\); allowed is int64 \(2, 2\)"),
+        (np.zeros((2, 2), bool), "multi", r"action is bool \(2, 2\)"),
+        ([[0, 0], [0, np.nan]], "box", r"policy: action is nan at position .1. at "),
+        ([[0, 0], [0, np.inf]], "box", r"policy: action is inf at position .1. at "),
+    ],
+)
+def test_what_is_not_of_the_space_is_an_error_and_is_not_clipped(action, kind, text):
+    action = np.array(action, np.float32) if isinstance(action, list) else action
+    env = make_env(config_of("test/Echo-v0", kwargs={"kind": kind}), num_envs=2)
+    env.reset(seed=0)
+    with pytest.raises(NumericError if text.startswith("policy") else EnvError, match=text):
+        env.step(action)
+
+
+def test_a_rounding_beyond_the_bounds_is_let_through():
+    env = make_env(config_of("test/Echo-v0"), num_envs=2)
+    env.reset(seed=0)
+    action = np.nextafter(np.array([[2, 5], [2, 5]], np.float32), np.float32(np.inf))
+    assert (env.step(action).obs[:, :2] == action).all()
+
+
+def test_action_spaces_that_rows_cannot_hold():
+    with pytest.raises(ConfigError, match=r"test/Echo-v0: its action space is Dict\('a': Discrete"):
+        probe(config_of("test/Echo-v0", kwargs={"kind": "dict"}))
+
+
+@pytest.mark.parametrize(("name", "cost"), [("pendulum", 0.004), ("mountaincar_continuous", 0.1)])
+@pytest.mark.parametrize("backend", ["sync", pytest.param("envpool", marks=needs_envpool)])
+def test_the_largest_actions_cost_what_they_should(name, cost, backend):
+    """Rewards depend on the action: of the torque's square, or of the force's."""
+    rewards = []
+    for scale in (0, 1):
+        env = make_env(preset(name, backend=backend), num_envs=2)
+        env.reset(seed=3)
+        rewards.append(env.step(np.full((2, 1), scale, np.float32) * env.action_space.high).reward)
+        env.close()
+    np.testing.assert_allclose(rewards[0] - rewards[1], cost, rtol=1e-4)
+
+
+# -- infos -----------------------------------------------------------------------------------------
+
+
+def told(backend: str, keep_info: tuple[str, ...], **kwargs: Any) -> list[Any]:
+    """Seven rows of an environment with infos."""
+    config = config_of("test/Telling-v0", backend=backend, kwargs=kwargs)
+    env = make_env(config, num_envs=2, keep_info=keep_info)
+    try:
+        env.reset(seed=0)
+        return [env.step(np.zeros(2, int)) for _ in range(7)]
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize("backend", ["sync", "async", "vector"])
+def test_only_infos_that_are_asked_for_are_read(backend):
+    rows = told(backend, ("won", "never"))
+    won = [row.info["won"].tolist() for row in rows]
+    assert won == [[0.5] * 2, [0.0] * 2, [0.5] * 2, [0.5] * 2, [0.0] * 2, [0.0] * 2, [0.5] * 2]
+    assert rows[0].info["won"].dtype == np.float32
+    assert not rows[0].info["never"].any()
+    assert [row.reward[0] for row in rows] == [1, 1, 1, 1, 1, 0, 1]
+    assert told(backend, ())[0].info == {}
+    wrong = [("event", "'goal'"), ("huge", "1000"), ("grows", r"\[1\]")]
+    for key, value in wrong[:1] if backend == "async" else wrong:
+        with pytest.raises(EnvError, match=rf"environment 0 at step 1: info\['{key}'\] is {value}"):
+            told(backend, (key,))
+    keep = ("won",) if backend == "vector" else ()
+    with pytest.raises(EnvError, match=r"at step 2: info is \[\('t', 2\)\]; allowed is a dict"):
+        told(backend, keep, bare=[("t", 2)])
+
+
+@pytest.mark.parametrize("value", [True, np.float16(2), np.bool_(True), np.array(2), 2**70])
+def test_numbers_of_every_kind_are_kept(value, monkeypatch):
+    monkeypatch.setitem(STRANGE, "path", lambda t: value)
+    assert told("sync", ("path",))[0].info["path"].tolist() == [np.float32(float(value))] * 2
+
+
+@pytest.mark.parametrize("value", ["2", None, [2], np.array([2]), 2j, np.complex64(2), {}, b"2"])
+def test_what_is_no_number_is_refused(value, monkeypatch):
+    monkeypatch.setitem(STRANGE, "path", lambda t: value)
+    with pytest.raises(EnvError, match=r"info\['path'\] is "):
+        told("sync", ("path",))

@@ -1,7 +1,7 @@
-"""Actors over real actions: the best lever in seconds, pendulum in a minute, goals in hindsight.
+"""Actors over real actions: the best lever in seconds, with a memory, pendulum, from a dataset.
 
 Thresholds were fixed before the runs: levers within 5 % of their ranges (root mean square),
-pendulum as the issue that asked for these policies has it, goals as in the bit flip test beside.
+pendulum as the issue that asked for these policies has it.
 """
 
 import pytest
@@ -28,13 +28,6 @@ def test_levers(tmp_path, policy):
                            "run.total_steps=1500")  # fmt: skip
     assert result["return_mean"] >= -(0.05**2)
     assert record.env_steps <= 1510
-
-
-def test_bandit(tmp_path):
-    """The preset; the levers above are the same task in three dimensions, for every policy."""
-    result, _ = train(tmp_path, "policy=sac", "env=bandit_continuous", *SMALL, *PACE,
-                      "run.total_steps=1500")  # fmt: skip
-    assert result["return_mean"] >= -0.02  # best possible 0, random -1.24
 
 
 @pytest.mark.parametrize("policy", ["rsac", "rtd3"])
@@ -82,12 +75,3 @@ def test_offline_learning_beats_evenly_drawn_rows_and_imitation_does_not(
     )  # fmt: skip
     assert least <= result["return_mean"] <= most
     assert record.updates == record.env_steps == 1000
-
-
-def test_hindsight_goals_work_with_real_actions(tmp_path):
-    """A point that must come within 0.15 of a goal in the square. SAC gets there without hindsight
-    too: what hindsight is for is shown by the bit flips (test_learning.py)."""
-    result, _ = train(tmp_path, "policy=sac", "env=gym", "env.id=test/Reach-v0",
-                      "env.success=is_success", *SMALL, *PACE, "policy.gamma=0.95",
-                      "run.total_steps=4000", "buffer.relabel=future", episodes=100)  # fmt: skip
-    assert result["success"] >= 0.9

@@ -30,7 +30,7 @@ NOT_RUN = {
     "rlrun tensorboard outputs": "a server; tests/log/test_browser.py starts it",
     'eval "$(rlrun -sc install=bash)"': "for an interactive shell; `rlrun -sc` itself is run",
     "rlrun export policy outputs/first --onnx first.onnx": "loads the exporter, which takes "
-    "seconds; tests/export has a process that did",
+    "seconds; tests/policy/test_export.py has a process that did",
     "rlrun policy=scripted policy.script=function policy.function=mypkg.acts:act env=cartpole "
     "--trust mypkg": "needs a package of the user's; tests/base/test_trust.py has one",
 }

@@ -1,4 +1,4 @@
-"""Exported policies beside their actors over whole episodes: ``python -m tests.export.parity``.
+"""Exported policies beside their actors over whole episodes: ``python -m tests.policy.export``.
 
 Every policy is trained for a short while, exported with the command line, and played for 100
 episodes of 1000 steps: the actor's actions drive the environment, the graph keeps its own state.
@@ -15,15 +15,20 @@ import tempfile
 import time
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 
 from rlrun.acting.greedy import GreedyStep, make_greedy_step
+from rlrun.build.plan import make_plan
+from rlrun.build.policy import make_policy
 from rlrun.cli.main import main as rlrun
 from rlrun.env import make_env
-from rlrun.run.onnx_check import Deviation, GraphFunction, SideBySide, onnx_session
+from rlrun.run.onnx_check import Deviation, GraphFunction, Numbers, SideBySide, onnx_session
 from rlrun.run.trained import TrainedPolicy, load_trained
 from rlrun.types import no_actions
+from tests.compose import config
 
 TORQUES = ("env=pendulum", "env.wrappers=[{name: discretize_action, bins: 5}]")
 BOX = ("env=pendulum",)
@@ -41,6 +46,48 @@ CASES = {
     "rsac gru": ("policy=rsac", "memory=gru", *MASKED),
 }
 ENVS = 10
+
+
+def untrained(*words: str, spaces: Any = None) -> TrainedPolicy:
+    """The policy of ``rlrun *words``, its weights such that actions vary.
+
+    ``spaces``: as for ``make_plan``.
+    """
+    plan = make_plan(config(*words), spaces)
+    policy, rng = make_policy(plan), torch.Generator().manual_seed(0)
+    weights = {}
+    for name, x in policy.weights().items():
+        noise = torch.randn(x.shape, generator=rng)
+        match name.rpartition(".")[2]:
+            case "count":
+                weights[name] = torch.full_like(x, 100)
+            case "mean":  # of observations
+                weights[name] = noise.to(x.dtype)
+            case "square":
+                weights[name] = noise.square().to(x.dtype) * 100
+            case _ if x.is_floating_point() and x.ndim > 1:
+                weights[name] = x * (1 + 0.3 * noise) + 0.05 * noise
+            case _:
+                weights[name] = x
+    policy.load(weights)
+    return TrainedPolicy(plan, policy, env_steps=7)
+
+
+def step_of(trained: TrainedPolicy) -> GreedyStep | None:
+    """The module that is exported; None: the policy has none."""
+    plan = trained.plan
+    return make_greedy_step(trained.policy.actor(1), plan.row_spec, plan.config.env.frame_stack)
+
+
+def eager(step: GreedyStep) -> GraphFunction:
+    """What the exported graph computes, without the export."""
+
+    @torch.no_grad()
+    def run(inputs: Numbers) -> Numbers:
+        tensors = {k: torch.from_numpy(np.ascontiguousarray(x)) for k, x in inputs.items()}
+        return {k: x.numpy() for k, x in step.step(tensors).items()}
+
+    return run
 
 
 def play(trained: TrainedPolicy, step: GreedyStep, run: GraphFunction, episodes: int) -> Deviation:
@@ -97,8 +144,7 @@ def measure(name: str, top: Path, *, quick: bool, episodes: int) -> tuple[Deviat
     if code:
         sys.exit(code)
     trained = load_trained(run_dir, device="cpu")
-    plan = trained.plan
-    step = make_greedy_step(trained.policy.actor(1), plan.row_spec, plan.config.env.frame_stack)
+    step = step_of(trained)
     assert step is not None
     run = onnx_session(str(path))
     d = play(trained, step, run, episodes // ENVS)
@@ -113,7 +159,7 @@ def measure(name: str, top: Path, *, quick: bool, episodes: int) -> tuple[Deviat
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.export.parity", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.policy.export", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(CASES)}; default: all")
     parser.add_argument("--quick", action="store_true", help="short training and episodes")
     return parser

@@ -1,0 +1,267 @@
+"""Broken contracts: EnvError (exit code 3) naming environment, step and what was got."""
+
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rlrun.env import make_env
+from rlrun.errors import EnvError
+from rlrun.functional.masks import allowed_actions
+from tests.env import faulty, sick, spelled  # noqa: F401  register their ids
+from tests.env.presets import config_of
+
+FAULTS = {
+    "raise": "step() raised ZeroDivisionError: division by zero in physics",
+    "nan": "observation has nan at position [1]; allowed is float32 (3,)",
+    "inf": "observation has inf at position [0]",
+    "shape": "observation has shape (2,); allowed is float32 (3,)",
+    "scalar": "observation has shape (); allowed is float32 (3,)",
+    "dtype": "observation has dtype float64; allowed is float32",
+    "list": "observation is a list; allowed is float32 (3,)",
+    "nan_reward": "reward is nan; allowed is a finite number",
+    "array_reward": "reward is array([1., 1.]); allowed is one finite number",
+    "no_reward": "reward is None; allowed is one finite number",
+    "text_reward": "reward is '1'; allowed is one finite number",
+    "flag": "terminated is 'yes'; allowed is True or False",
+    "four": "step() must return (observation, reward, terminated, truncated, info)",
+    "huge_reward": "reward is 1e+39; allowed is a finite number",
+    "long_reward": "reward is a int that cannot be printed; allowed is a finite number",
+    "interrupt": "step() raised KeyboardInterrupt",
+    "exit": "step() called sys.exit(7)",
+    "base": "step() raised Unforeseen: not an Exception",
+}
+
+
+def walk(env, steps):
+    env.reset(seed=20)
+    for _ in range(steps):
+        env.step(np.zeros(env.num_envs, int))
+
+
+def breach(config, steps=6, num_envs=3):
+    """The error of a run; the environment with seed 21 (number 1) misbehaves."""
+    env = make_env(config, num_envs=num_envs)
+    try:
+        with pytest.raises(EnvError) as caught:
+            walk(env, steps)
+    finally:
+        env.close()
+    assert caught.value.exit_code == 3
+    return str(caught.value)
+
+
+def bad(fault, at=3, **changes):
+    kwargs = {"fault": fault, "bad_seed": 21, "at": at}
+    return config_of("test/Faulty-v0", **{"kwargs": kwargs, **changes})
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_name_environment_and_step(fault):
+    error = breach(bad(fault, backend="sync"))
+    assert error.startswith(f"env.id = test/Faulty-v0: environment 1 at step 3: {FAULTS[fault]}")
+
+
+@pytest.mark.parametrize("fault", ["raise", "shape", "nan_reward", "exit", "base", "interrupt"])
+def test_faults_of_worker_processes_arrive_as_they_are(fault):
+    error = breach(bad(fault, backend="async"))
+    assert error.startswith(f"env.id = test/Faulty-v0: environment 1 at step 3: {FAULTS[fault]}")
+    assert "env.backend=sync" in error
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+@pytest.mark.parametrize("fault", ["nan", "raise"])
+def test_faults_in_reset(fault, backend):
+    error = breach(bad(fault, at=0, backend=backend))
+    text = FAULTS[fault].replace("step()", "reset()")
+    assert error.startswith(f"env.id = test/Faulty-v0: environment 1 in reset: {text}")
+
+
+def test_a_fault_in_an_autoreset_counts_the_vector_steps():
+    kwargs = {"fault": "nan", "bad_seed": 21, "at": 6, "length": 5}
+    error = breach(config_of("test/Faulty-v0", kwargs=kwargs, backend="sync"))
+    assert "environment 1 at step 6: observation has nan" in error
+
+
+@pytest.mark.parametrize("fault", ["nan", "inf", "nan_reward", "huge_reward"])
+def test_faults_of_a_native_vector_name_the_column(fault):
+    kwargs = {"fault": fault, "bad_seed": 1, "at": 3}
+    error = breach(config_of("test/FaultyVector-v0", kwargs=kwargs, backend="vector"))
+    assert f"environment 1 at step 3: {FAULTS[fault]}" in error
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("raise", "environments 0 to 2 at step 3: step() raised ZeroDivisionError"),
+        ("exit", "environments 0 to 2 at step 3: step() called sys.exit(7)"),
+        ("base", "environments 0 to 2 at step 3: step() raised Unforeseen"),
+        ("interrupt", "environments 0 to 2 at step 3: step() raised KeyboardInterrupt"),
+        ("shape", "(3, 2)"),
+        ("dtype", "float64"),
+        ("list", "[[3.0"),
+        ("reward_list", "at step 3: rewards of all environments is "),
+        ("flag_shape", "at step 1: terminated of all environments is "),
+    ],
+)
+def test_faults_of_the_whole_batch(fault, text):
+    kwargs = {"fault": fault, "at": 3}
+    assert text in breach(config_of("test/FaultyVector-v0", kwargs=kwargs, backend="vector"))
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("key", "observation is ['image']; allowed is a dict with keys ['image', 'pair']"),
+        ("range", "observation['pair'][0] is 6; allowed is an integer within [1, 5]"),
+        ("nan", "observation['pair'][1] has nan at position [0]"),
+    ],
+)
+def test_faults_in_nested_observations(fault, text):
+    env = make_env(config_of("test/Nested-v0", kwargs={"fault": fault}), num_envs=2)
+    env.reset(seed=0)
+    env.step(np.zeros((2, 2), np.float32))
+    with pytest.raises(EnvError) as caught:
+        env.step(np.zeros((2, 2), np.float32))
+    assert f"environment 0 at step 2: {text}" in str(caught.value)
+
+
+def test_floats_out_of_bounds_are_reported_once(caplog):
+    """Many environments exceed the bounds of their space: not an error."""
+    env = make_env(config_of("test/Nested-v0", kwargs={"fault": "number"}), num_envs=1)
+    env.reset(seed=0)
+    for _ in range(400):
+        env.step(np.zeros((1, 2), np.float32))
+    [record] = caplog.records
+    expected = "observation['pair'][1] is 1.5 at position [0]; allowed is [-1, 1]"
+    assert expected in record.getMessage()
+
+
+class Numbers(gym.vector.VectorEnv):
+    """A native vector of Discrete(3) whose column ``place`` shows ``wrong`` in step 1."""
+
+    metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}  # noqa: RUF012
+
+    def __init__(self, num_envs, low=0, wrong=0, place=0):
+        self.num_envs, self.low, self.wrong, self.place = num_envs, low, wrong, place
+        self.single_observation_space = spaces.Discrete(3, start=low)
+        self.single_action_space = spaces.Discrete(2)
+        self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, 4)
+        self.action_space = gym.vector.utils.batch_space(self.single_action_space, 4)
+
+    def reset(self, *, seed=None, options=None):
+        return np.full(self.num_envs, self.low), {}
+
+    def step(self, actions):
+        obs = np.array([self.low, self.low + 2, self.low, self.low])
+        obs[self.place] = self.wrong
+        return obs, np.zeros(4), np.zeros(4, bool), np.zeros(4, bool), {}
+
+
+gym.register("test/Numbers-v0", vector_entry_point=f"{__name__}:Numbers")
+
+
+@pytest.mark.parametrize("low", [0, -2])
+def test_integers_out_of_bounds_of_a_native_environment(low):
+    for wrong, place in ((low + 3, 2), (low - 1, 3), (low + 2, 3)):
+        kwargs = {"low": low, "wrong": wrong, "place": place}
+        env = make_env(config_of("test/Numbers-v0", kwargs=kwargs), num_envs=4)
+        env.reset(seed=0)
+        if wrong == low + 2:
+            env.step(np.zeros(4, int))
+            continue
+        text = rf"is {wrong} at position \[{place}\]; allowed is \[{low}, {low + 2}\]"
+        with pytest.raises(EnvError, match=text):
+            env.step(np.zeros(4, int))
+
+
+@pytest.mark.parametrize("backend", ["sync", "vector"])
+def test_a_signal_during_a_step_stays_a_keyboard_interrupt(backend):
+    env_id = "test/FaultyVector-v0" if backend == "vector" else "test/Faulty-v0"
+    config = config_of(env_id, backend=backend, kwargs={"fault": "ctrl_c", "at": 1})
+    env = make_env(config, num_envs=2)
+    env.reset(seed=0)
+    with pytest.raises(KeyboardInterrupt):
+        env.step(np.zeros(2, int))
+
+
+def test_an_environment_whose_init_raises_keyboard_interrupt(monkeypatch):
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(faulty.Boxes, "__init__", interrupt)
+    with pytest.raises(EnvError, match="cannot be made: __init__\\(\\) raised KeyboardInterrupt"):
+        make_env(config_of("test/Boxes-v0"), num_envs=1)
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_an_exception_in_close(backend):
+    with pytest.raises(EnvError, match=r"0: close\(\) raised RuntimeError: the window is gone"):
+        make_env(bad("close", backend=backend), num_envs=1).close()
+    error = breach(bad("raise", backend=backend))  # closed while that is under way
+    assert "ZeroDivisionError" in error
+
+
+def test_only_next_step_vectors_are_taken():
+    ids = ("test/SameStep-v0", "test/Undeclared-v0", "tests/Spelled-same-v0")
+    for env_id in (*ids, "tests/Spelled-disabled-v0"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            make_env(config_of(env_id), num_envs=2)
+            with pytest.raises(EnvError, match=r"env.backend = vector: .*env.backend=sync"):
+                make_env(config_of(env_id, backend="vector"), num_envs=2)
+
+
+class Copies(faulty.Faulty):
+    """The third copy has other spaces."""
+
+    made, spaces = 0, (None, None)
+
+    def __init__(self):
+        super().__init__()
+        type(self).made += 1
+        self.observation_space = self.spaces[0 if Copies.made % 3 else 1]
+
+
+gym.register("test/Copies-v0", Copies, disable_env_checker=True)
+BOX, HIGH = spaces.Box(0, 1, (2, 3), np.float32), np.ones((2, 3), np.float32)
+HIGH[1, 2] = 2
+BOUND = "high[1, 2] is 2, that of the first 1"
+
+
+@pytest.mark.parametrize(
+    ("other", "first", "text"),
+    [
+        (spaces.Box(0, HIGH), BOX, f"observation_space.{BOUND}"),
+        (spaces.Box(-1, 1, (2, 3)), BOX, "observation_space.low[0, 0] is -1, that of the first 0"),
+        (spaces.Discrete(4), spaces.Discrete(3), "Discrete(4), that of the first Discrete(3)"),
+        (spaces.Dict(a=spaces.Box(0, HIGH)), spaces.Dict(a=BOX), f"observation_space['a'].{BOUND}"),
+        (
+            spaces.Tuple((BOX, BOX)),
+            spaces.Tuple((BOX, spaces.Box(0, HIGH))),
+            "observation_space[1]",
+        ),
+        (spaces.Dict(a=BOX), spaces.Dict(b=BOX), "observation_space is Dict("),
+        (BOX, spaces.Box(0, 1, (6,)), "observation_space is Box(0.0, 1.0, (2, 3)"),
+    ],
+)
+def test_the_copy_whose_spaces_differ_is_named(other, first, text, monkeypatch):
+    monkeypatch.setattr(Copies, "spaces", (first, other))
+    monkeypatch.setattr(Copies, "made", 0)
+    with pytest.raises(EnvError, match="copy 3 of 3") as caught:
+        make_env(config_of("test/Copies-v0"), num_envs=3)
+    assert text in str(caught.value)
+
+
+def test_a_mask_without_an_action_is_said_once_and_counted(caplog):
+    env = make_env(config_of("sick/Stuck-v0"), num_envs=2)
+    obs, counts = env.reset(seed=0), []
+    for _ in range(6):
+        step = env.step(allowed_actions(obs).argmax(-1))
+        obs = step.obs
+        counts.append(step.without_action)
+    assert counts[2] == 2, "both environments forbid all in their third step"
+    assert sum(counts) == 2
+    assert caplog.text.count("environment 0 at step 3: its action_mask allows no action") == 1
