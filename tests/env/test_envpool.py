@@ -1,6 +1,5 @@
 """env.backend=envpool: of a stand-in for the package, and of envpool where it is installed."""
 
-import os
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rlrun.env import goal_functions, make_env, probe
+from rlrun.env import goal_functions, make_env
 from rlrun.env.contract import unsupported_space
 from rlrun.errors import ConfigError, EnvError
 from rlrun.schema import EnvConfig
@@ -159,8 +158,8 @@ def test_goals_are_not_asked_for():
 
 
 @needs_envpool
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Taxi-v3", "MiniGrid-Empty-Random-6x6-v0"])
-def test_threads_change_no_row(env_id):
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "CliffWalking-v1", "CartpoleBalance-v1"])
+def test_threads_change_no_row_of_the_package(env_id):
     found = []
     for threads in (1, 3):
         config = pooled(env_id, kwargs={"num_threads": threads}, max_episode_steps=20)
@@ -169,55 +168,12 @@ def test_threads_change_no_row(env_id):
         found.append(run(env, 60, seed=4))
         env.close()
     same_rows(*found)
-
-
-@needs_envpool
-def test_environment_i_gets_seed_plus_i():
-    env = make_env(pooled("CartPole-v1"), num_envs=3)
-    first = np.array(env.reset(seed=7))
-    assert_same(first[1:], env.reset(seed=8)[:-1])
-
-
-@needs_envpool
-@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
-def test_threads_end_with_their_pool():
-    counts = [len(os.listdir("/proc/self/task"))]
-    env = make_env(pooled("CartPole-v1", kwargs={"num_threads": 2}), num_envs=3)
-    for seed in range(3):
-        env.reset(seed=seed)
-    counts.append(len(os.listdir("/proc/self/task")))
+    reward, first = table(found[0], "reward", "first")
+    assert not reward[first].any(), "the control suite repeats a reward in an opening row"
+    env = make_env(pooled(env_id), num_envs=3)
+    opened = np.array(env.reset(seed=7))
+    assert_same(opened[1:], env.reset(seed=8)[:-1])  # environment i gets seed + i
     env.close()
-    counts.append(len(os.listdir("/proc/self/task")))
-    assert counts[1] > counts[0]
-    assert counts[1] <= counts[0] + 4  # those of one pool
-    assert counts[2] == counts[0]
-
-
-@needs_envpool
-def test_rewards_of_resets_are_zero():
-    """The control suite repeats a reward in the row that opens an episode."""
-    config = pooled("CartpoleBalance-v1", max_episode_steps=5)
-    reward, first = table(run(make_env(config, num_envs=2), 20, seed=0), "reward", "first")
-    assert reward[~first].all()
-    assert not reward[first].any()
-
-
-@needs_envpool
-def test_refusals_of_the_package():
-    assert probe(pooled("Pong-v5"))[0].shape == (4, 84, 84)
     assert "closest: CartPole-v0, CartPole-v1" in refusal(pooled("CartPole-v2"))
     assert "it has 2 players" in refusal(pooled("TicTacToe-v1"))
     assert "'oops'" in refusal(pooled("CartPole-v1", kwargs={"oops": 1}))
-    assert "env.kwargs" in refusal(pooled("CartPole-v1", kwargs={"max_episode_steps": 2.5}))
-
-
-@needs_envpool
-def test_an_end_at_the_limit_is_truncated_only():
-    """Pushed left all the time, environment 0 of seed 7 falls at step 8."""
-    flags = []
-    for limit in (None, 8):
-        env = make_env(pooled("CartPole-v1", max_episode_steps=limit), num_envs=1)
-        env.reset(seed=7)
-        rows = [env.step(np.zeros(1, int)) for _ in range(8)]
-        flags.append((rows[-1].terminated[0], rows[-1].truncated[0]))
-    assert flags == [(True, False), (False, True)]

