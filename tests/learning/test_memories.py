@@ -85,7 +85,8 @@ MAZE_POLICIES = {
     ),
 }  # fmt: skip
 MAZE_CELLS = {
-    "lstm": (), "gru": (), "mingru": SUMS, "lru": ("memory.r_min=0.9", "memory.max_phase=0.1", *SUMS),
+    "lstm": (), "gru": (), "mingru": SUMS,
+    "lru": ("memory.r_min=0.9", "memory.max_phase=0.1", *SUMS),
     "ffm": ("memory.horizon=64", "memory.hidden=64"), "none": ("run.total_steps=16384",),
 }  # fmt: skip
 
