@@ -49,7 +49,7 @@ OBS: dict[str, spaces.Space[Any]] = {
     ),
     "text": spaces.Text(4),
     "sequence": spaces.Sequence(spaces.Discrete(3)),
-    "none": spaces.Dict({}),
+    "no_dict": spaces.Dict({}),
     "no_tuple": spaces.Tuple(()),
 }
 
@@ -84,7 +84,7 @@ ACTIONS: dict[str, spaces.Space[Any]] = {
 }
 
 ENDS = ("random", "terminated", "truncated", "both", "first", "never")
-INFOS = ("none", "odd", "mask")
+INFOS = ("empty", "odd", "mask")
 REWARDS = ("plain", "int", "numpy", "array", "zero", "large", "bool")
 
 
@@ -96,7 +96,7 @@ class FuzzEnv(gym.Env[Any, Any]):
         obs: str = "vector",
         action: str = "two",
         end: str = "random",
-        info: str = "none",
+        info: str = "empty",
         reward: str = "plain",
         mask: bool = False,
     ) -> None:
@@ -153,7 +153,7 @@ class FuzzEnv(gym.Env[Any, Any]):
         }[self._reward]
 
     def _infos(self) -> dict[str, Any]:
-        if self._info == "none":
+        if self._info == "empty":
             return {}
         if self._info == "mask":
             return {"action_mask": np.ones(int(getattr(self.action_space, "n", 2)), np.int8)}
