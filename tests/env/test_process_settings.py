@@ -37,16 +37,17 @@ class Careless(gym.Env[Any, Any]):
     def _change(self, where: str) -> None:
         if where != self.where:
             return
+        os.chdir(self.directory)
+        for library in blas.libraries():
+            library.set_num_threads(2)
+        if where == "later":
+            return
         torch.set_default_dtype(torch.float64)
         torch.set_grad_enabled(False)
         torch.set_num_threads(3)
         torch.use_deterministic_algorithms(True)
         torch.set_default_device("meta")
         np.seterr(all="raise")
-        if where != "step":
-            os.chdir(self.directory)
-            for library in blas.libraries():
-                library.set_num_threads(2)
         self.own = settings()
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -55,11 +56,19 @@ class Careless(gym.Env[Any, Any]):
         return np.zeros(1, np.float32), {}
 
     def step(self, action: Any) -> Any:
+        if self.where == "later" and self.t == 5:
+            self._change("later")
         if self.where in ("init", "reset") or (self.where == "step" and self.t):
             assert settings() == self.own, "its own settings are in force in its calls"
         self._change("step")
         self.t += 1
-        return np.zeros(1, np.float32), 1.0, False, self.t == 3, {}
+        return (
+            np.zeros(1, np.float32),
+            1.0,
+            False,
+            self.t == (99 if self.where == "later" else 3),
+            {},
+        )
 
     def close(self) -> None:
         self._change("close")
@@ -81,5 +90,16 @@ def test_settings_are_put_back(where: str, tmp_path: Any) -> None:
         assert settings() == before
     env.state_dict()
     env.close()
+    assert settings() == before
+    _of_environments.clear()
+
+
+def test_a_directory_that_a_later_step_sets_is_put_back_within_64_steps(tmp_path: Any) -> None:
+    before = settings()
+    kwargs = {"where": "later", "directory": str(tmp_path)}
+    env = make_env(config_of("test/Careless-v0", kwargs=kwargs), num_envs=1)
+    env.reset(seed=0)
+    for _ in range(65):
+        env.step(np.zeros(1, int))
     assert settings() == before
     _of_environments.clear()
