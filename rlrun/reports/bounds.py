@@ -1,15 +1,13 @@
 """Which returns an environment allows, as far as that is known: intervals are cut there.
 
 Three sources: the rules of environments that rlrun knows by their id, the arguments of the
-diagnostic tasks, and evaluations of which every episode had one of two returns.
+diagnostic tasks, and the least and the largest return of the evaluated episodes.
 """
 
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from rlrun.reports.intervals import UNBOUNDED, Bounds
 from rlrun.reports.runs import RunData, finite, resolve
@@ -75,8 +73,7 @@ _BY_NAME: tuple[tuple[str, Bounds], ...] = (
 )
 _SKIPPING = ("max_and_skip", "repeat_action")
 _REWARDING = ("clip_reward",)
-_EPISODES = 100  # of which each must have one of two returns
-_TWO_VALUED = 1e-4  # deviation of a variance from its largest value, over the range squared
+_EPISODES = 100  # evaluated ones, before their extremes say anything
 
 
 def return_bounds(runs: Sequence[RunData]) -> Bounds:
@@ -89,7 +86,7 @@ def return_bounds(runs: Sequence[RunData]) -> Bounds:
         min((low for low, _ in each), default=-math.inf),
         max((high for _, high in each), default=math.inf),
     )
-    return known if known != UNBOUNDED else _two_values(runs)
+    return known if known != UNBOUNDED else _seen(runs)
 
 
 def known_bounds(keys: Mapping[str, Any]) -> Bounds:
@@ -131,22 +128,20 @@ def _wrappers(given: Any) -> dict[str, float] | None:
     return found
 
 
-def _two_values(runs: Sequence[RunData]) -> Bounds:
-    """Return both returns where every evaluated episode had one of two; else no bounds.
+def _seen(runs: Sequence[RunData]) -> Bounds:
+    """Return the least and the largest return of evaluated episodes, where either is a limit.
 
-    A variable within [low, high] has at most the variance (high - mean) (mean - low), and has it
-    only where it is always one of the two (Bhatia & Davis 2000).
+    A limit is an extreme that two runs have reached, or 0 where no return is beyond it.
     """
-    columns = [run.records.columns for run in runs]
-    names = ("eval/return_mean", "eval/return_std", "eval/return_min", "eval/return_max")
-    if not columns or any(len({len(own[name][1]) for name in names}) > 1 for own in columns):
-        return UNBOUNDED
-    mean, std, least, most = (np.concatenate([own[name][1] for own in columns]) for name in names)
+    names = ("eval/return_min", "eval/return_max")
+    ends = [[run.records.columns[name][1] for name in names] for run in runs]
+    ends = [both for both in ends if len(both[0]) and len(both[0]) == len(both[1])]
     episodes = min((finite(run.keys.get("run.eval_episodes")) for run in runs), default=math.nan)
-    if not len(mean) or not episodes >= 3 or len(mean) * episodes < _EPISODES:
+    if not sum(len(both[0]) for both in ends) * episodes >= _EPISODES:
         return UNBOUNDED
-    low, high = float(least.min()), float(most.max())
-    with np.errstate(over="ignore", invalid="ignore"):
-        gap = np.abs(std**2 - (high - mean) * (mean - low)) / (high - low or 1.0) ** 2
-        mixed = (least == low) & (most == high)
-    return (low, high) if mixed.any() and (gap <= _TWO_VALUED).all() else UNBOUNDED
+    least, most = [float(both[0].min()) for both in ends], [float(both[1].max()) for both in ends]
+    low, high = min(least), max(most)
+    return (
+        low if least.count(low) > 1 else 0.0 if low >= 0 else -math.inf,
+        high if most.count(high) > 1 else 0.0 if high <= 0 else math.inf,
+    )

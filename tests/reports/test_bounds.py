@@ -132,16 +132,29 @@ def evaluations(
     (path / "metrics.jsonl").write_text("".join(lines))
 
 
-def test_a_task_of_two_returns_is_known_by_its_evaluations(tmp_path: Path) -> None:
+def test_an_extreme_that_two_runs_reach_is_a_limit(tmp_path: Path) -> None:
     for seed in range(5):
         evaluations(tmp_path / f"a/{seed}", [0.0, 0.35, 1.0 - 0.05 * seed], seed=seed)
     assert return_bounds(read_runs([str(tmp_path / "a")])) == (0, 1)
-    evaluations(tmp_path / "b/0", [0.5] * 5, seed=0, best=2.0)  # a third return was seen
-    assert return_bounds(read_runs([str(tmp_path / "a"), str(tmp_path / "b")])) == UNBOUNDED
-    evaluations(tmp_path / "c/0", [0.0, 0.0, 1.0, 1.0, 1.0], seed=0)  # none within an evaluation
+    evaluations(tmp_path / "b/0", [0.5] * 5, seed=0, best=2.0)  # by one run
+    assert return_bounds(read_runs([str(tmp_path / "a"), str(tmp_path / "b")])) == (0, math.inf)
+    evaluations(tmp_path / "c/0", [0.5], seed=0)  # 20 episodes
     assert return_bounds(read_runs([str(tmp_path / "c")])) == UNBOUNDED
-    evaluations(tmp_path / "d/0", [0.5], seed=0)  # 20 episodes
-    assert return_bounds(read_runs([str(tmp_path / "d")])) == UNBOUNDED
+
+
+@pytest.mark.parametrize(
+    ("worst", "best", "expected"),
+    [(9.0, 500.0, (0, 500)), (-7.0, -1.0, (-math.inf, -1)), (-7.0, 3.0, (-math.inf, 3))],
+)
+def test_no_interval_passes_zero_where_no_return_does(
+    worst: float, best: float, expected: tuple, tmp_path: Path
+) -> None:
+    for seed in range(5):  # each has another worst episode, all the same best one
+        middle = (worst + best) / 2
+        evaluations(
+            tmp_path / str(seed), [middle, middle], seed=seed, worst=worst + seed / 5, best=best
+        )
+    assert return_bounds(read_runs([str(tmp_path)])) == expected
 
 
 def test_probe_and_bench_cut_their_intervals(tmp_path: Path) -> None:
