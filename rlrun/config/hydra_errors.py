@@ -113,7 +113,7 @@ def _typed_key(key: str, overrides: Sequence[str]) -> str:
 def _missing_option_error(e: MissingConfigException, options: Options) -> ConfigError:
     name = e.missing_cfg_file or ""
     group, _, option = name.replace(".yaml", "").rpartition("/")
-    if not options(group):  # policy=x/y
+    if not options(group):  # policy=x/y, env=ALE/Pong-v5
         group, _, option = name.replace(".yaml", "").partition("/")
     if not group:
         return ConfigError(
@@ -122,6 +122,12 @@ def _missing_option_error(e: MissingConfigException, options: Options) -> Config
     known = [o for o in options(group) if o != "__init__"]
     if group != "env":
         return unknown_option(group, option, known)
+    from rlrun.env.catalog import atari_game  # imports gymnasium
+
+    if (game := atari_game(option)) is not None:
+        fix = f"set env=atari env.game={game} torso=nature_cnn"
+        wrong, allowed = "Atari games are chosen by a key", "names are those of rlrun list"
+        return config_error(group, option, wrong, allowed, fix)
     any_id = "any Gymnasium id: env=gym env.id="
     if not re.search(r"-v\d+$", option):
         return ConfigError(f"{unknown_option(group, option, known)}; {any_id}ID")

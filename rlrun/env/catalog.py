@@ -45,6 +45,7 @@ _ATARI = (  # games that had ids of their own before ALE/...-v5
     "TimePilot|Tutankham|UpNDown|Venture|VideoPinball|WizardOfWor|YarsRevenge|Zaxxon"
 )
 _OLD_ATARI = re.compile(rf"({_ATARI})(-ram)?(Deterministic|NoFrameskip)?-v[0-4]")
+_GAMES = {game.lower(): game for game in _ATARI.split("|")}
 _FAMILIES = {  # of Gymnasium's own environments: extra, or a pip requirement in quotes
     "box2d": "box2d",
     "mujoco": "mujoco",
@@ -79,6 +80,12 @@ def require_in_every_process(env_id: str) -> None:
             f"gym.register into a file, mymodule.py, and set env.id=mymodule:{env_id}",
             key="env.id",
         )
+
+
+def atari_game(name: str) -> str | None:
+    """Return the game that ``name`` means (pong, Pong-v0, ALE/Pong-v5), None for another word."""
+    word = re.sub(r"(-ram)?(Deterministic|NoFrameskip)?-v\d$", "", name.removeprefix("ALE/"))
+    return _GAMES.get(re.sub(r"[-_ ]", "", word).lower())
 
 
 def find_spec(env_id: str) -> EnvSpec:

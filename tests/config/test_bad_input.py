@@ -296,6 +296,8 @@ BAD = [  # (command line, what the line on stderr must hold)
         "policy.gae = 1: unknown",
         "gae_lambda",
     ),
+    ("policy=random env=pong", "env = pong", "env=atari env.game=Pong"),
+    ("policy=random env=ALE/MsPacman-v5", "env = ALE/MsPacman-v5", "env=atari env.game=MsPacman"),
     ("policy=random env=gym env.id=PongNoFrameskip-v4", "PongNoFrameskip-v4", "env.game=Pong"),
     ("policy=random env=gym env.id=Pong-v0", "Pong-v0", "env.game=Pong"),
     ("policy=random env=gym env.id=Pong-ram-v4", "Pong-ram-v4", "ALE/Pong-v5 env.kwargs.obs_type"),
