@@ -121,7 +121,7 @@ def fork_command(argv: list[str]) -> int:
     require_steps_left(path, config.run)
     new = directories.claim(new, exact=True)
     try:
-        fork(run_dir, path, new, raw_yaml)
+        fork(run_dir, path, new, raw_yaml, args.overrides)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise

@@ -4,8 +4,11 @@ import json
 import os
 import shlex
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from rlrun.errors import CheckpointError, ConfigError, StorageError
 from rlrun.rundir import manifest
@@ -141,10 +144,29 @@ def _env_steps_of(weights: Path) -> int:
         return -1
 
 
-def fork(run_dir: Path, path: Path, new: Path, raw_yaml: str) -> dict[str, Any]:
+def _typed_again(content: bytes, overrides: Sequence[str]) -> str:
+    """Return overrides.yaml with ``overrides`` added; those of the same keys are left out."""
+    try:
+        lines = yaml.safe_load(content)
+    except (yaml.YAMLError, RecursionError, ValueError):
+        lines = None
+    before = [str(line) for line in lines] if isinstance(lines, list) else []
+    new = {_key(text) for text in overrides}
+    kept = [text for text in before if _key(text) not in new]
+    return yaml.safe_dump([*kept, *overrides], allow_unicode=True, width=10**6)
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")
+
+
+def fork(
+    run_dir: Path, path: Path, new: Path, raw_yaml: str, overrides: Sequence[str]
+) -> dict[str, Any]:
     """Make the run directory ``new``, empty before, that goes on from ``path``; return its parent.
 
-    Files that never change are linked, where the file system can. run.json is written last.
+    Its overrides are those of the run with ``overrides`` in place of the same keys. Files that never
+    change are linked, where the file system can. run.json is written last.
 
     Raises: CheckpointError when ``path`` is damaged, StorageError.
     """
@@ -165,7 +187,8 @@ def fork(run_dir: Path, path: Path, new: Path, raw_yaml: str) -> dict[str, Any]:
         if 0 <= _env_steps_of(best) <= fields["env_steps"]:
             for file_path in (best, best.with_suffix(".json")):
                 _link(file_path, new / CHECKPOINTS / file_path.name)
-        replace_file(new / TEXTS[1], read_file(run_dir / TEXTS[1]))
+        typed = _typed_again(read_file(run_dir / TEXTS[1]), overrides)
+        replace_file(new / TEXTS[1], typed.encode("utf-8", "surrogateescape"))
         replace_file(new / CONFIG, raw_yaml.encode())
         manifest.verify(target)  # the run may have gone on, and deleted what was to be linked
         parent = {

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from rlrun.cli.main import main
 from rlrun.errors import CheckpointError, ConfigError
@@ -99,7 +100,7 @@ def test_the_best_weights_go_along_unless_they_are_of_a_later_step(run_dir, tmp_
     weights = {"w": torch.zeros(1)}
     checkpoint.save_weights(run_dir / best, weights, {"env_steps": at + lead})
     path = checkpoint.list_checkpoints(run_dir / "checkpoints")[1]
-    branch.fork(run_dir, path, tmp_path / "new", "seed: 0\n")
+    branch.fork(run_dir, path, tmp_path / "new", "seed: 0\n", ["run.dir=new", "policy.gamma=0.5"])
     branch.go_back(run_dir, path)
     for directory in (tmp_path / "new", run_dir):
         for name in (best, "checkpoints/best.json"):
@@ -119,6 +120,9 @@ def test_a_fork_names_its_parent_and_leaves_it_as_it_was(finished, run_dir, tmp_
     digest = durable.sha256_file(run_dir / "checkpoints" / parent["checkpoint"] / "manifest.json")
     assert parent["manifest_sha256"] == digest
     assert "lr: 0.01" in (new / "config.yaml").read_text()
+    typed = yaml.safe_load((new / "overrides.yaml").read_text())
+    assert {"policy.lr=1e-2", f"run.dir={new}"} <= {*typed}
+    assert len({text.partition("=")[0] for text in typed}) == len(typed)
     capsys.readouterr()
     assert main(["verify", str(new)]) == 0
     assert main(["diff", str(run_dir), str(new)]) == 1
