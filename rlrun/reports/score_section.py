@@ -105,13 +105,9 @@ def _cuts(groups: Sequence[Group]) -> list[str]:
     """Return which returns an environment allows, where that is known."""
     known = {g.environment: g.bounds for g in groups if g.bounds != UNBOUNDED}
     ranges = ", ".join(f"{env} {_range(*bounds)}" for env, bounds in known.items())
-    return (
-        [
-            f"Intervals end at the returns that are possible, by the rules or by what was seen: {ranges}."
-        ]
-        if known
-        else []
-    )
+    if not known:
+        return []
+    return [f"Intervals end at the returns that are possible, by what is known or seen: {ranges}."]
 
 
 def _range(low: float, high: float) -> str:
