@@ -153,7 +153,7 @@ def _typed_again(content: bytes, overrides: Sequence[str]) -> str:
     before = [str(line) for line in lines] if isinstance(lines, list) else []
     new = {_key(text) for text in overrides}
     kept = [text for text in before if _key(text) not in new]
-    return yaml.safe_dump([*kept, *overrides], allow_unicode=True, width=10**6)
+    return str(yaml.safe_dump([*kept, *overrides], allow_unicode=True, width=10**6))
 
 
 def _key(override: str) -> str:
@@ -165,8 +165,8 @@ def fork(
 ) -> dict[str, Any]:
     """Make the run directory ``new``, empty before, that goes on from ``path``; return its parent.
 
-    Its overrides are those of the run with ``overrides`` in place of the same keys. Files that never
-    change are linked, where the file system can. run.json is written last.
+    Its overrides are those of the run with ``overrides`` in place of the same keys. Files that
+    never change are linked, where the file system can. run.json is written last.
 
     Raises: CheckpointError when ``path`` is damaged, StorageError.
     """
