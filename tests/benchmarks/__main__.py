@@ -1,157 +1,217 @@
-"""Speed figures: ``python -m tests.benchmarks [NAME ...] [options]``, from the checkout.
+"""Benchmarks: ``python -m tests.benchmarks [NAME ...] [options]``, from the checkout.
 
-update     one R2D2 update beside a hand-written one
-cells      every recurrent memory over a window beside nn.LSTM
-collect    acting and collecting beside a bare loop and the collectors of others
-startup    --help, a config error, the first rows of a run
-overlap    pipeline=overlapped beside pipeline=serial
-diengine   updates and runs of DI-engine's settings beside DI-engine
-solve      seconds to 195 on CartPole-v0 beside DI-engine
-endtoend   DQN runs beside Stable-Baselines3, Tianshou and a CleanRL-style script
-ppo        PPO runs beside Stable-Baselines3 and a CleanRL-style script
-replay     the replay beside others (python -m tests.benchmarks.replay has options of its own)
-curve      draws the README's learning curves (alone; --peers DIR makes the runs it lacks)
+{names}
 
-Without a name all are run. Exit code 1 when a target is missed or a comparison with a target could
-not be made (its cells say so); 0 otherwise. ``--quick`` shows that a benchmark works: short runs,
-no targets, rows of missing peers left out. ``--table FILE`` prints markdown tables from the rows
-that ``--out FILE`` has written. Commands of their own: tests.benchmarks.ablation, codec,
-codec_uses, cliffwalk, replay, scores. tests/benchmarks/README.md describes them all.
+tests/benchmarks/README.md says what each measures. Without a name the first {speed} are run; with
+``--quick`` alone all of them, shortly and in one process where possible: no targets, one line each,
+rows of missing peers left out. The exit code is 1 when a target is missed or a comparison with a
+target could not be made; of a quick run, when a benchmark failed.
+
+``--old DIR`` compares with the benchmarks' own figures in an older checkout: both run in turns.
 """
 
 import argparse
+import io
+import os
+import subprocess
 import sys
+import tempfile
+import time
+import traceback
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from tests.benchmarks import (
-    cells,
-    collect,
-    diengine,
-    endtoend,
-    overlap,
-    replay,
-    solve,
-    startup,
-    update,
-)
-from tests.benchmarks.replay_table import markdown, read_rows
-from tests.benchmarks.shapes import DEFAULT
-from tests.benchmarks.timing import Row, machine, quick_table, table, write_rows
+from tests.benchmarks import rows as tables
+from tests.benchmarks import runs
+from tests.benchmarks.rows import Row, make_row
 
-
-def _update(o: Namespace) -> list[Row]:
-    shapes = {"shapes": (DEFAULT,)} if o.quick else {}
-    return update.measure(threads=o.threads, repeats=o.rounds, seconds=o.seconds, **shapes)
-
-
-def _cells(o: Namespace) -> list[Row]:
-    shape = {"shape": cells.SHORT} if o.quick else {}
-    return cells.measure(repeats=o.rounds, seconds=o.seconds, **shape)
-
-
-def _collect(o: Namespace) -> list[Row]:
-    envs = {"envs": collect.ENVS[:1]} if o.quick else {}
-    return collect.measure(o.peers, repeats=o.rounds, seconds=o.seconds, **envs)
-
-
-def _startup(o: Namespace) -> list[Row]:
-    return startup.measure(repeats=o.runs if o.quick else o.rounds, warm=not o.quick)
+BENCHMARKS = {  # name -> (where it is, what it measures); the first give the table of speeds
+    "update": ("update:main", "one R2D2 update beside a hand-written one"),
+    "cells": ("cells:main", "every recurrent memory over a window beside nn.LSTM"),
+    "collect": ("collect:main", "acting and collecting beside a bare loop and others' collectors"),
+    "startup": ("whole:startup", "--help, a config error, the first rows of a run"),
+    "overlap": ("whole:overlap", "pipeline=overlapped beside pipeline=serial"),
+    "diengine": ("whole:diengine", "updates and runs of DI-engine's settings beside DI-engine"),
+    "solve": ("whole:solve", "seconds to 195 on CartPole-v0 beside DI-engine"),
+    "endtoend": ("whole:endtoend", "DQN runs beside SB3, Tianshou and a CleanRL-style script"),
+    "ppo": ("whole:ppo", "PPO runs beside SB3 and a CleanRL-style script"),
+    "replay": ("replay:main", "the replay beside others"),
+    "cliffwalk": ("cliffwalk:main", "updates of Q-learning with prioritized and uniform replay"),
+    "codec": ("codec:codec", "sizes and speeds of every coder"),
+    "codec_uses": ("codec:codec_uses", "weights and rows through a pipe, compressed rows"),
+    "scores": ("scores:main", "scores of trained policies; --only ROW ... --out FILE"),
+    "ablation": ("pictures:ablation", "R2D2 without its parts, drawn; --runs DIR makes the runs"),
+    "curve": ("pictures:curve", "learning curves, drawn; --peers DIR makes the runs"),
+    "memory_probe": ("memory_probe:main", "rlrun probe on ten tasks; --runs DIR"),
+    "autoreset": ("autoreset:main", "certificate: no rows are joined across episodes"),
+    "masks": ("masks:main", "certificate: no forbidden action is taken"),
+    "ray_model": ("ray_model:main", "what a Ray run needs, computed from costs"),
+    "ray_costs": ("ray:ray_costs", "what each role of a Ray run spends"),
+    "ray_simulation": ("ray:ray_simulation", "rates of 256 collectors on one machine"),
+    "ray_link": ("ray:ray_link", "env steps/s over slow links"),
+}
+SPEED = [*BENCHMARKS][:10]
 
 
-def _overlap(o: Namespace) -> list[Row]:
-    return overlap.measure(repeats=o.runs, env_steps=_steps(o, 2_000, 150_000))
-
-
-def _diengine(o: Namespace) -> list[Row]:
-    shapes = {"shapes": diengine.SHAPES[:1]} if o.quick else {}
-    return diengine.measure(
-        o.peers, threads=o.threads, repeats=o.rounds, seconds=o.seconds,
-        env_steps=_steps(o, 2_000, 25_000), runs=o.runs, **shapes,
-    )  # fmt: skip
-
-
-def _solve(o: Namespace) -> list[Row]:
-    names = solve.EASIER if o.quick else tuple(solve.SIDES)
-    return solve.measure(
-        o.peers, seeds=1 if o.quick else o.seeds, threads=o.threads[0],
-        most=_steps(o, 2_000, solve.MOST), names=names,
-    )  # fmt: skip
-
-
-def _endtoend(o: Namespace) -> list[Row]:
-    return endtoend.measure(o.peers, env_steps=_steps(o, 2_000, 50_000), runs=o.runs)
-
-
-def _ppo(o: Namespace) -> list[Row]:
-    steps = _steps(o, 2_000, 100_000)
-    return endtoend.measure(o.peers, env_steps=steps, runs=o.runs, contest=endtoend.PPO)
-
-
-def _replay(o: Namespace) -> list[Row]:
-    return replay.measure(list(replay.SECTIONS), o.peers, o.quick, o.repeats)
-
-
-def _steps(o: Namespace, quick: int, full: int) -> int:
-    return int(o.env_steps or (quick if o.quick else full))
-
-
-BENCHMARKS: dict[str, Callable[[Namespace], list[Row]]] = {
-    "update": _update, "cells": _cells, "collect": _collect, "startup": _startup,
-    "overlap": _overlap,
-    "diengine": _diengine, "solve": _solve, "endtoend": _endtoend, "ppo": _ppo, "replay": _replay,
-}  # fmt: skip
-
-
-def main(argv: list[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """The exit code."""
-    given = _parser().parse_args(argv)
-    if given.table is not None:
-        print(markdown(read_rows(given.table)))
+    parser = _parser()
+    o = parser.parse_args(argv)
+    if o.table is not None and o.names != ["scores"]:
+        print(tables.markdown(tables.read_rows(o.table)))
         return 0
-    if given.names == ["curve"]:  # a picture, no rows
-        from tests.benchmarks import curve
+    if unknown := [n for n in o.names if n not in BENCHMARKS]:
+        parser.error(f"unknown benchmark {unknown[0]}; there are: {', '.join(BENCHMARKS)}")
+    o.threads = o.threads or ([1] if o.quick else [1, 2])
+    o.rounds = o.repeats or (2 if o.quick else 9)
+    o.runs, o.seconds = (1, 0.02) if o.quick else (min(o.rounds, 3), 0.5)
+    try:
+        if o.old is not None:
+            return beside(o.old, o)
+        return quick(o) if o.quick and not o.names else plain(o)
+    finally:
+        if "tests.benchmarks.ray" in sys.modules:
+            sys.modules["tests.benchmarks.ray"].close()
 
-        return curve.main(given.peers)
-    unknown = [n for n in given.names if n not in BENCHMARKS]
-    if unknown:
-        _parser().error(f"unknown benchmark {unknown[0]}; there are: {', '.join(BENCHMARKS)}")
-    given.threads = tuple(given.threads or ([1] if given.quick else [1, 2]))
-    given.rounds = given.repeats or (2 if given.quick else 9)
-    given.runs = 1 if given.quick else min(given.rounds, 3)
-    given.seconds = 0.02 if given.quick else 0.5
-    print(machine(), flush=True)
-    rows: list[Row] = []
-    for name in given.names or BENCHMARKS:
-        rows += BENCHMARKS[name](given)
-    print(quick_table(rows) if given.quick else table(rows))
-    if given.out is not None:
-        write_rows(rows, given.out)
-    return 0 if given.quick or all(row.met is not False for row in rows) else 1
+
+def run(name: str, o: Namespace) -> list[Row] | int:
+    """A benchmark's rows, or the exit code of one that prints figures of its own.
+
+    It computes in one thread, unless it says otherwise.
+    """
+    import torch
+
+    module, function = BENCHMARKS[name][0].split(":")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        found: Any = getattr(import_module(f"tests.benchmarks.{module}"), function)(o)
+        return found
+    finally:
+        torch.set_num_threads(before)
+
+
+def plain(o: Namespace) -> int:
+    """Run, print a table, write the rows."""
+    print(tables.machine(), flush=True)
+    rows, code = list[Row](), 0
+    for name in o.names or SPEED:
+        found = run(name, o)
+        rows += [] if isinstance(found, int) else found
+        code |= found if isinstance(found, int) else 0
+    if o.quick:
+        shown, left_out = tables.quick_rows(rows)
+        print(tables.markdown(shown), *left_out, sep="\n")
+        return code
+    if rows:
+        print(tables.markdown(rows))
+        if o.out is not None:
+            tables.write_rows(rows, o.out)
+    return 1 if any(row.met is False for row in rows) else code
+
+
+def quick(o: Namespace) -> int:
+    """Every benchmark in its quick form, a line each: seconds, and how many figures it has."""
+    runs.in_process, failed = True, list[str]()
+    for name in BENCHMARKS:
+        cpu, wall, out = _cpu(), time.perf_counter(), io.StringIO()
+        try:
+            with redirect_stdout(out):
+                found = run(name, o)
+            count = found if isinstance(found, int) else len(tables.quick_rows(found)[0])
+            good = found == 0 if isinstance(found, int) else count > 0
+            said = f"{count} rows" if count else f"{len(out.getvalue().splitlines())} lines"
+        except Exception:
+            good, said = False, traceback.format_exc()
+        wall = time.perf_counter() - wall
+        verdict = "ok" if good else "FAILED"
+        print(f"{name:16}{verdict:8}{wall:6.1f} s {_cpu() - cpu:6.1f} CPU s  {said}", flush=True)
+        if not good:
+            failed.append(name)
+            print(out.getvalue())
+    print(f"failed: {', '.join(failed)}" if failed else f"{len(BENCHMARKS)} benchmarks ok")
+    return int(bool(failed))
+
+
+def _cpu() -> float:
+    """CPU seconds of this process and of those that it waited for."""
+    return sum(os.times()[:4])
+
+
+VOLATILE = ("params", "peer_params", "updates", "collect_share", "limit", "seeds", "reached")
+
+
+def beside(old: Path, o: Namespace) -> int:
+    """The named benchmarks here and in an older checkout, in turns, each in its own process.
+
+    Every round measures both sides once, the other one first each time. A row compares what both
+    call by the same name and setting; ratio: how many times as good the new figure is.
+    """
+    found: dict[tuple[str, ...], dict[str, list[Row]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["--repeats", "1", "--threads", *map(str, o.threads), "--out", f"{folder}/rows"]
+        words += ["--env-steps", str(o.env_steps)] if o.env_steps else []
+        words += ["--peers", str(o.peers.absolute())] if o.peers else []
+        line = [sys.executable, "-m", "tests.benchmarks", *(o.names or SPEED), *words]
+        sides = {"old": old.absolute(), "new": runs.CHECKOUT}
+        for i in range(o.repeats or 5):
+            for name in [*sides][:: 1 if i % 2 else -1]:
+                done = subprocess.run(line, cwd=sides[name], stdout=subprocess.DEVNULL)
+                assert done.returncode in (0, 1), f"{name}: exit code {done.returncode}"
+                once = {_key(row): row for row in tables.read_rows(Path(folder, "rows"))}
+                for key, row in once.items():  # rows beside several peers have one figure of ours
+                    found.setdefault(key, {"old": [], "new": []})[name].append(row)
+    compared = []
+    for both in found.values():
+        row = (both["new"] or both["old"])[0]
+        figures = [[r.ours for r in both[name]] for name in ("new", "old")]
+        if row.kind != "fact" and all(figures):
+            higher = row.unit.endswith("/s")
+            compared.append(make_row(
+                row.name, row.setting, "old", row.unit, *figures, kind="speedup", higher=higher
+            ))  # fmt: skip
+    print(tables.markdown(compared))
+    return 0
+
+
+def _key(row: Row) -> tuple[str, ...]:
+    return row.name, row.unit, *(f"{k}={v}" for k, v in row.setting.items() if k not in VOLATILE)
 
 
 def _parser() -> argparse.ArgumentParser:
+    width = max(map(len, BENCHMARKS)) + 2
+    names = "\n".join(f"{name:{width}}{what}" for name, (_, what) in BENCHMARKS.items())
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks",
-        description=__doc__,
+        description=(__doc__ or "").format(names=names, speed=len(SPEED)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="default: all")
-    parser.add_argument(
-        "--peers", type=Path, help="folder of peers' environments: ding, sb3, tianshou, torchrl"
-    )
-    parser.add_argument("--table", type=Path, metavar="FILE", help="print such rows as markdown")
-    parser.add_argument("--seeds", type=int, default=5, help="of solve (5)")
-    parser.add_argument("--out", type=Path, help="file for the rows, one JSON object a line")
-    parser.add_argument("--repeats", type=int, help="interleaved pairs (9), runs end to end (<= 3)")
-    parser.add_argument("--threads", type=int, nargs="+", help="thread counts (1 2; quick: 1)")
-    parser.add_argument(
-        "--env-steps",
-        type=int,
-        help="length of the runs (diengine 25000, endtoend 50000, ppo 100000, overlap 150000)",
-    )
-    parser.add_argument("--quick", action="store_true", help="short and noisy, without targets")
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help="of benchmarks")
+    add("--quick", action="store_true", help="short and noisy, without targets")
+    add("--old", type=Path, metavar="DIR", help="another checkout to compare with")
+    add("--peers", type=Path, help="folder of environments: ding, sb3, tianshou, torchrl")
+    add("--out", type=Path, help="file for the rows, one JSON object a line")
+    add("--table", type=Path, metavar="FILE", help="print such rows as markdown")
+    add("--repeats", type=int, help="rounds (9), runs end to end (<= 3), rounds of --old (5)")
+    add("--threads", type=int, nargs="+", help="thread counts (1 2; quick: 1)")
+    add("--env-steps", type=int, help="length of the runs")
+    add("--only", nargs="+", default=[], help="of scores, replay, autoreset, masks: some rows")
+    add("--seeds", type=int, help="of solve (5), cliffwalk (10), scores (5)")
+    add("--first-seed", type=int, default=0, help="of scores")
+    add("--jobs", type=int, default=1, help="of scores, side by side; 1: it has all cores")
+    add("--runs", type=Path, metavar="DIR", dest="runs_in", help="of ablation, memory_probe: runs")
+    add("--states", type=int, default=16, help="of cliffwalk")
+    add("--rows", type=int, help="of codec_uses (4000 a column), autoreset (1 000 000)")
+    add("--updates", type=int, help="of the codec's LSTM learner (400; uses: 60)")
+    add("--costs", type=Path, metavar="FILE", help="of ray_model, ray_simulation")
+    add("--collectors", type=int, nargs="+", help="of ray_simulation (256), ray_costs")
+    add("--seconds", type=float, default=60.0, dest="duration", help="of ray_simulation (60)")
+    add("--sittings", type=int, default=0, help="of ray_simulation, with costs of their own")
     return parser
 
 

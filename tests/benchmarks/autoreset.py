@@ -1,23 +1,20 @@
 """Certificate of rows: no pair joined across episodes, every final observation exactly once.
 
-``python -m tests.benchmarks.autoreset [--rows N] [--only PATH ...] [--quick]``
-
 An environment that spells (environment, episode, t) in its observation goes through every way to
 rows: native vector environments of Gymnasium's three autoreset modes (of SAME_STEP and DISABLED
 ones a run takes the single environments), ``sync``, ``async``, envpool's protocol (a stand-in) and
-all wrappers. ``--rows``: of each way (of each wrapper a tenth), default 1 000 000. The ways named
-``fault`` are broken on purpose and must be found. Exit code 1 when a
-way is not as it must be.
+all wrappers. ``--rows N``: of each way (of each wrapper a tenth), default 1 000 000; ``--only WORD
+...``: some ways. Those named ``fault`` are broken on purpose and must be found.
 """
 
-import argparse
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
-from rlrun.env import make_env
+from tests.benchmarks.product import make_env
 from tests.env.presets import config_of, preset, wrapper
 from tests.env.spelled import VIEWS, WRAPPED, Ledger, Wrapped, certify, fake_envpool, stand_ins
 
@@ -85,18 +82,10 @@ def lines(rows: int, only: Sequence[str] = (), envs: int = NUM_ENVS) -> Iterator
         yield good, f"{'ok' if good else 'NOT OK':<8}{name:<42}{counts}: {text} ({seconds:.0f} s)"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--quick", action="store_true", help="a few hundred rows, two environments")
-    o = parser.parse_args(argv)
-    good, given = True, (640, o.only, 2) if o.quick else (o.rows, o.only)
-    for ok, text in lines(*given):
+def main(o: Namespace) -> int:
+    """``--quick``: a few hundred rows, two environments."""
+    good = True
+    for ok, text in lines(640, o.only, 2) if o.quick else lines(o.rows or 1_000_000, o.only):
         print(text, flush=True)
         good &= ok
     return 0 if good else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

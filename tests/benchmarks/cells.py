@@ -4,34 +4,40 @@ The scan of the linear memories alone has a target; whole memories also multiply
 with matrices, as the LSTM does, and are shown without one.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from argparse import Namespace
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from tests.benchmarks.product import linear_scan, make_memory
-from tests.benchmarks.timing import Row, calls_for, interleaved, time_calls, timing_row
+from tests.benchmarks.rows import Row, beside
 from tests.compose import config
 
 TARGET = 3.0  # times the speed of nn.LSTM of the same shape (issue)
-SHAPE = (512, 32, 128)  # rows, windows, units
-SHORT = (64, 8, 32)
+SHAPE, SHORT = (512, 32, 128), (64, 8, 32)  # rows, windows, units
 MEMORIES = ("mingru", "lru", "ffm", "rtu", "rtu nonlinear", "lmu", "gtrxl", "gru")
 
 
-def measure(*, repeats: int, seconds: float, shape: tuple[int, int, int] = SHAPE) -> list[Row]:
-    """Rows of the scan and of every memory at (rows, windows, units), on one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return _scan_rows(shape, repeats, seconds) + _memory_rows(shape, repeats, seconds)
-    finally:
-        torch.set_num_threads(before)
+def main(o: Namespace) -> list[Row]:
+    """Rows of the scan and of every memory, on one thread."""
+    shape = SHORT if o.quick else SHAPE
+    setting = dict(zip(("rows", "windows", "units"), shape, strict=True))
+    lstm, effort = _lstm(shape), (o.rounds, o.seconds)
+    rows = [
+        beside(f"scan, {name}", setting, "nn.LSTM", scan, lstm, effort, kind="speedup",
+               target=TARGET)
+        for name, scan in _scans(shape).items()
+    ]  # fmt: skip
+    return rows + [
+        beside(f"unroll, {name}", setting, "nn.LSTM", _memory(name, shape), lstm, effort,
+               kind="speedup")
+        for name in MEMORIES
+    ]  # fmt: skip
 
 
-def _scan_rows(shape: tuple[int, int, int], repeats: int, seconds: float) -> list[Row]:
-    lstm, rows = _lstm(shape), []
+def _scans(shape: tuple[int, int, int]) -> dict[str, Callable[[], object]]:
+    scans: dict[str, Callable[[], object]] = {}
     for name, dtype in (("real", torch.float32), ("complex", torch.complex64)):
         for constant in (False, True):
             decay = 0.9 * torch.rand(shape[-1:] if constant else shape).to(dtype)
@@ -41,30 +47,8 @@ def _scan_rows(shape: tuple[int, int, int], repeats: int, seconds: float) -> lis
             def scan(given: list[Tensor] = given, weight: Tensor = weight) -> object:
                 return torch.autograd.grad(linear_scan(*given), given, weight)
 
-            label = f"scan, {name}{', constant decay' if constant else ''}"
-            rows.append(_row(label, shape, scan, lstm, repeats, seconds, target=TARGET))
-    return rows
-
-
-def _memory_rows(shape: tuple[int, int, int], repeats: int, seconds: float) -> list[Row]:
-    lstm = _lstm(shape)
-    return [
-        _row(f"unroll, {name}", shape, _memory(name, shape), lstm, repeats, seconds)
-        for name in MEMORIES
-    ]
-
-
-def _row(
-    name: str, shape: Sequence[int], ours: Callable[[], object], other: Callable[[], object],
-    repeats: int, seconds: float, **fields: Any,
-) -> Row:  # fmt: skip
-    time_calls(ours, 2)
-    calls, own_calls = calls_for(other, seconds), calls_for(ours, seconds)
-    pairs = interleaved(
-        lambda: time_calls(ours, own_calls), lambda: time_calls(other, calls), repeats
-    )
-    setting = dict(zip(("rows", "windows", "units"), shape, strict=True))
-    return timing_row(name, setting, "nn.LSTM", pairs, kind="speedup", **fields)
+            scans[f"{name}{', constant decay' if constant else ''}"] = scan
+    return scans
 
 
 def _memory(name: str, shape: tuple[int, int, int]) -> Callable[[], object]:

@@ -1,7 +1,5 @@
 """Blind Cliffwalk: how many updates Q-learning needs when replay is uniform, or prioritized.
 
-``python -m tests.benchmarks.cliffwalk [--states N] [--seeds K] [--quick]``
-
 n states in a row, two actions in each, one of them right (which, alternates); the wrong one ends
 the episode with reward 0, the right one in the last state ends it with reward 1. Memory holds every
 one of the 2^n action sequences until it ends, in random order: 2^(n+1) - 2 transitions, of which
@@ -17,9 +15,7 @@ the rank sampler does periodically.
 Source: Schaul et al. 2016, section 3.1 and appendix B.1; alpha 0.6 and 0.7 from its table 3.
 """
 
-import argparse
-import sys
-from collections.abc import Sequence
+from argparse import Namespace
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +23,7 @@ import numpy as np
 import torch
 
 from tests.benchmarks.product import Replay, Sample, Segment, Window, jit
-from tests.benchmarks.timing import Row, make_row, quick_table, table
+from tests.benchmarks.rows import Row, make_row
 from tests.buffer.factory import constant, make_replay
 
 STEP, TOLERANCE, SPREAD = 0.25, 1e-3, 0.1
@@ -88,16 +84,9 @@ def make_walk(states: int, seed: int) -> Walk:
 
 @jit
 def learn(
-    q: np.ndarray,
-    truth: np.ndarray,
-    state: np.ndarray,
-    action: np.ndarray,
-    reward: np.ndarray,
-    following: np.ndarray,
-    terminated: np.ndarray,
-    gamma: float,
-    delta: np.ndarray,
-) -> int:
+    q: np.ndarray, truth: np.ndarray, state: np.ndarray, action: np.ndarray, reward: np.ndarray,
+    following: np.ndarray, terminated: np.ndarray, gamma: float, delta: np.ndarray,
+) -> int:  # fmt: skip
     """Updates done, one transition after the other, until Q is right; -1: it is not yet.
 
     ``delta`` [B] becomes the TD errors; ``q`` changes in place.
@@ -162,6 +151,11 @@ def transitions(sample: Sample) -> tuple[np.ndarray, ...]:
     return obs[0], s.action.numpy()[0], reward, obs[1], flag
 
 
+def main(o: Namespace) -> list[Row]:
+    """Of 16 states and 10 seeds."""
+    return measure(7, 3) if o.quick else measure(o.states, o.seeds or 10)
+
+
 def measure(states: int, seeds: int) -> list[Row]:
     """A row for proportional and one for rank-based replay: medians of the same seeds."""
     counts: dict[str, list[float]] = {kind: [] for kind in ("uniform", *ALPHA)}
@@ -196,22 +190,3 @@ def _row(
     if row.other is not None:
         row.ratio = row.ours / row.other  # of the medians
     return row
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code: 1 when a target is missed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.cliffwalk")
-    parser.add_argument("--states", type=int, default=16)
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--quick", action="store_true", help="7 states, 3 seeds, no target")
-    given = parser.parse_args(argv)
-    if given.quick:
-        print(quick_table(measure(states=7, seeds=3)))
-        return 0
-    rows = measure(given.states, given.seeds)
-    print(table(rows))
-    return 0 if all(row.met for row in rows) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,6 +6,7 @@ and weights of a learner at work, whichever library it is written in.
 
 import copy
 from dataclasses import dataclass
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -110,13 +111,13 @@ def flat(parameters: list[nn.Parameter]) -> np.ndarray:
 
 
 class Recurrent(nn.Module):
-    """Position and angle only → 512 → LSTM-512 → dueling heads; 2.6 M parameters."""
+    """Position and angle only → n → LSTM-n → dueling heads; 2.6 M parameters with n = 512."""
 
-    def __init__(self) -> None:
+    def __init__(self, n: int) -> None:
         super().__init__()
-        self.torso, self.lstm = nn.Linear(2, 512), nn.LSTM(512, 512)
-        self.value = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 1))
-        self.gain = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 2))
+        self.torso, self.lstm = nn.Linear(2, n), nn.LSTM(n, n)
+        self.value = nn.Sequential(nn.Linear(n, n), nn.ReLU(), nn.Linear(n, 1))
+        self.gain = nn.Sequential(nn.Linear(n, n), nn.ReLU(), nn.Linear(n, 2))
 
     def forward(self, obs: Tensor) -> Tensor:
         """Q [T, B, 2] of observations [T, B, 2]."""
@@ -125,14 +126,16 @@ class Recurrent(nn.Module):
         return self.value(h) + gain - gain.mean(-1, keepdim=True)
 
 
-def lstm(run: PPORun, eps: float, updates: int, slow: int = 4) -> tuple[list, list]:
+def lstm(
+    run: PPORun, eps: float, updates: int, slow: int = 4, units: int = 512
+) -> tuple[list, list]:
     """(last three snapshots at Adam 1e-4, last three after ``slow`` more updates at 1e-6).
 
     Double Q, 3-step returns, windows of 20 rows × 32 from the rollouts of ``run``.
     """
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
-    net = Recurrent()
+    net = Recurrent(units)
     target = copy.deepcopy(net)
     adam = torch.optim.Adam(net.parameters(), lr=1e-4, eps=eps)
     obs = run.obs[:, :, [0, 2]].astype(np.float32)
@@ -192,3 +195,26 @@ def breakout(frames: int = 512, seed: int = 0) -> np.ndarray:
         big[4:12, 40 : 52 + 8 * (k // 200)] = 142
         out[k] = big.reshape(84, 2, 84, 2).mean((1, 3))
     return out
+
+
+class Screens(gymnasium.Env[np.ndarray, Any]):
+    """The frames in a circle, episodes of 1000 steps: stepping costs nothing."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (84, 84), np.uint8)
+    action_space = gymnasium.spaces.Discrete(4)
+
+    def __init__(self) -> None:
+        self.screens, self.t = breakout(512), 0
+
+    def reset(self, **given: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(**given)
+        self.t = 0
+        return self.screens[0], {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        return self.screens[self.t % len(self.screens)], 0.0, False, self.t >= 1000, {}
+
+
+SCREENS = "rlrun-benchmarks/Screens-v0"
+gymnasium.register(SCREENS, Screens)

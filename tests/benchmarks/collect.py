@@ -1,6 +1,6 @@
 """Acting and collecting on CartPole: beside a bare loop, DI-engine, Tianshou and torchrl."""
 
-from collections.abc import Callable, Sequence
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -8,20 +8,20 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from tests.benchmarks.client import asked
-from tests.benchmarks.floor import ACTIONS, Net, Shape
-from tests.benchmarks.process import PeerFailed, interpreter
+from tests.benchmarks.floor import ACTIONS, Net
+from tests.benchmarks.floor import PEERS as FLOOR
 from tests.benchmarks.product import Collector, Counters, make_collector, make_plan
-from tests.benchmarks.timing import Row, calls_for, interleaved, make_row, time_calls, timing_row
+from tests.benchmarks.rows import PeerFailed, Row, beside, make_row, time_calls
+from tests.benchmarks.runs import asked, interpreter
 from tests.compose import config
 
-SHAPE = Shape("lstm64", 4, (128, 128, 64), 64, (64,), 64, 20, 80, 5)
+SHAPE = FLOOR  # its layers
 ROWS = 40  # of every environment in a chunk
 ENVS = (8, 64)
 FLOOR_TARGET, PEER_TARGET = 0.7, 10.0
-PEERS = {"di-engine": ("ding", "collect_diengine.py", PEER_TARGET),
-         "tianshou": ("tianshou", "collect_tianshou.py", None),
-         "torchrl": ("torchrl", "collect_torchrl.py", None)}  # fmt: skip
+PEERS = {"di-engine": ("ding", "diengine.py collect", PEER_TARGET),
+         "tianshou": ("tianshou", "tianshou_peer.py collect", None),
+         "torchrl": ("torchrl", "torchrl_peer.py", None)}  # fmt: skip
 NOTES = {
     "di-engine": "its own cartpole R2D2 settings, nn.LSTM, and its own windows",
     "tianshou": "linear, LSTM 64, linear; gymnasium environments in a loop, frames stacked by 4",
@@ -74,22 +74,17 @@ class BareLoop:
             self.step()
 
 
-def measure(
-    peers: Path | None, *, repeats: int, seconds: float, envs: Sequence[int] = ENVS
-) -> list[Row]:
+def main(o: Namespace) -> list[Row]:
     """All rows, one thread a side."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return [row for count in envs for row in _rows(peers, count, repeats, seconds)]
-    finally:
-        torch.set_num_threads(before)
+    envs = ENVS[:1] if o.quick else ENVS
+    return [row for count in envs for row in rows_of(o.peers, count, (o.rounds, o.seconds))]
 
 
-def _rows(peers: Path | None, envs: int, repeats: int, seconds: float) -> list[Row]:
+def rows_of(peers: Path | None, envs: int, effort: tuple[int, float]) -> list[Row]:
+    """Acting and collecting beside the bare loop, then collecting beside every peer."""
     collector, bare = make(envs), BareLoop(envs)
     setting: dict[str, Any] = {"envs": envs, "lstm": SHAPE.lstm, "threads": 1}
-    setting["params"] = sum(p.numel() for p in collector.policy.net.parameters())  # type: ignore[attr-defined]
+    setting["params"] = sum(p.numel() for p in collector.policy.net.parameters())
     obs, state = collector.obs.copy(), collector.actor.initial_state()
     first, reward = np.zeros(envs, bool), np.zeros(envs, np.float32)
     action, epsilon = np.zeros(envs, np.int64), np.full(envs, 0.1)
@@ -97,23 +92,14 @@ def _rows(peers: Path | None, envs: int, repeats: int, seconds: float) -> list[R
     def act() -> object:
         return collector.actor.act(obs, first, action, reward, state, explore=epsilon)
 
-    act_row = _pair("act", setting, act, bare.infer, repeats, seconds, note="the bare inference "
-                    "is greedy; ours explores and shapes rewards")  # fmt: skip
-    collect_row = _pair(
-        "collect", setting, collector.collect, bare.chunk, repeats, seconds, target=FLOOR_TARGET,
-        note=f"{ROWS} rows of every environment; ours keeps rows, states and episode returns",
-    )  # fmt: skip
-    rows = [act_row, collect_row]
-    return rows + [_peer(who, peers, collector, setting, repeats) for who in PEERS]
-
-
-def _pair(
-    name: str, setting: dict[str, Any], ours: Callable[[], object], bare: Callable[[], object],
-    repeats: int, seconds: float, **fields: Any,
-) -> Row:  # fmt: skip
-    one, two = calls_for(ours, seconds), calls_for(bare, seconds)
-    pairs = interleaved(lambda: time_calls(ours, one), lambda: time_calls(bare, two), repeats)
-    return timing_row(name, setting, "bare loop", pairs, kind="speedup", **fields)
+    return [
+        beside("act", setting, "bare loop", act, bare.infer, effort, kind="speedup",
+               note="the bare inference is greedy; ours explores and shapes rewards"),
+        beside("collect", setting, "bare loop", collector.collect, bare.chunk, effort,
+               kind="speedup", target=FLOOR_TARGET, note=f"{ROWS} rows of every environment; ours "
+               "keeps rows, states and episode returns"),
+        *(_peer(who, peers, collector, setting, effort[0]) for who in PEERS),
+    ]  # fmt: skip
 
 
 def _peer(
@@ -140,11 +126,6 @@ def _peer(
 
 
 def _rate(collector: Collector) -> float:
-    chunks = 10
-
-    def collect() -> None:
-        collector.collect()
-
-    before = collector.counters.env_steps
-    timing = time_calls(collect, chunks)
+    chunks, before = 10, collector.counters.env_steps
+    timing = time_calls(collector.collect, chunks)
     return (collector.counters.env_steps - before) / (timing.wall * chunks)

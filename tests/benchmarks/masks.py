@@ -1,26 +1,22 @@
-"""Action masks: no forbidden action is ever taken, and what a mask is worth.
+"""Action masks: no forbidden action is ever taken.
 
-``python -m tests.benchmarks.masks [--steps N] [--only WORD ...] [--quick]``: runs of many
-policies in boards whose cells may be chosen once. The environments raise when one is chosen again,
-in collecting and in evaluations, whatever explores (epsilon, the ladder, Boltzmann, noise, uniform
-actions). ``--steps`` of all runs together, default 1 000 000. Exit code 1 when a run failed.
-
-What a mask is worth: ``rlrun -m`` lines in tests/benchmarks/README.md.
+Runs of many policies (``--only WORD ...``: some) in boards whose cells may be chosen once. The
+environments raise when one is chosen again, in collecting and in evaluations, whatever explores
+(epsilon, the ladder, Boltzmann, noise, uniform actions). ``--env-steps N`` of all runs together,
+default 1 000 000. What a mask is worth: ``rlrun -m`` lines in tests/benchmarks/README.md.
 """
 
-import argparse
-import sys
+import json
+import os
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from unittest import mock
 
-from rlrun.build import pipeline as build
-from rlrun.build.plan import make_plan
-from rlrun.errors import RlrunError
-from rlrun.log import Log
-from rlrun.pipeline.stop import StopRequest
-from tests.compose import config
+from tests.benchmarks import runs
+from tests.benchmarks.rows import PeerFailed
 
 SHIPS = "env=battleship env.strict=true env.show=last"
 MINES = "env=minesweeper env.strict=true env.show=last"
@@ -55,17 +51,13 @@ LINES = (  # the recurrent ones first
 
 
 def run(line: str, steps: int, run_dir: Path) -> int:
-    """Env steps collected by a run of the overrides; RlrunError when an action was forbidden."""
+    """Env steps collected by a run of the overrides; Failed when an action was forbidden."""
     off = f"logger.progress=off logger.tensorboard=false run.total_steps={steps} seed=3"
-    off += f" run.eval_every={max(steps // 2, 1)} run.eval_episodes=20 learner.threads=1"
-    c = config(*line.split(), *off.split())
-    with Log(c.logger, run_dir, total_steps=steps, title="") as log:
-        pipeline = build.make_pipeline(make_plan(c), run_dir, log)
-        try:
-            pipeline.run(StopRequest())
-        finally:
-            pipeline.close()
-    return pipeline.counters.env_steps
+    off += f" run.eval_every={max(steps // 2, 1)} run.eval_episodes=20 learner.threads=1 -q"
+    trust = mock.patch.dict(os.environ, {"RLRUN_TRUST": "tests"})
+    with trust, mock.patch.object(runs, "in_process", True):
+        runs.rlrun(*line.split(), *off.split(), f"run.dir={run_dir}")
+    return int(json.loads((run_dir / "run.json").read_text())["env_steps"])
 
 
 def lines(steps: int, only: Sequence[str] = ()) -> Iterator[tuple[bool, str]]:
@@ -76,25 +68,18 @@ def lines(steps: int, only: Sequence[str] = ()) -> Iterator[tuple[bool, str]]:
         name = line.replace(f" {REPLAY}", "").replace(f" {ROLLOUT}", "").replace(f" {SMALL}", "")
         try:
             with tempfile.TemporaryDirectory() as folder:
-                done = run(line, -(-steps // len(chosen)), Path(folder))
+                done = run(line, -(-steps // len(chosen)), Path(folder) / "run")
             text, good = f"{done} env steps, 0 forbidden actions", True
-        except RlrunError as e:
+        except PeerFailed as e:
             text, good = str(e), False
         yield good, f"{name}: {text} ({time.perf_counter() - begin:.0f} s)"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=1_000_000)
-    parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--quick", action="store_true", help="400 env steps a run")
-    o = parser.parse_args(argv)
+def main(o: Namespace) -> int:
+    """``--quick``: 400 env steps of each of three runs."""
+    words = o.only or (["memory=gru", "policy=r2d2_qr"] if o.quick else [])
     good = True
-    for ok, text in lines(400 * len(LINES) if o.quick else o.steps, o.only):
+    for ok, text in lines(o.env_steps or (1_200 if o.quick else 1_000_000), words):
         print(text, flush=True)
         good &= ok
     return 0 if good else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

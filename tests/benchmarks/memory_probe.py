@@ -1,22 +1,17 @@
 """``rlrun probe`` on ten tasks of which it is known whether they need memory.
 
-``python -m tests.benchmarks.memory_probe [DIR] [--quick]`` goes on where it stopped; one process
-at a time. ``--quick``: the first task, with few env steps; nothing is written.
+One process at a time. ``--quick``: the first task, with few env steps; nothing is written.
 """
 
-import argparse
 import json
-import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from argparse import Namespace
 
-from rlrun import __version__
-from rlrun.cli.probe import probe_task
-from rlrun.reports.intervals import mean_interval
+from tests.benchmarks import runs
+from tests.benchmarks.product import VERSION, mean_interval, probe_task
 
-RESULTS = Path(__file__).with_name("results") / "memory_probe.jsonl"
+RESULTS = runs.RESULTS / "memory_probe.jsonl"
 PPO = ["collector.n_sample=512"]
 # 8 of 10 were right with 8192 env steps for T-maze and RepeatFirst, whose recurrent agents had not
 # learned by then; the larger budgets were set after that was seen. RepeatFirst was missed once more
@@ -36,31 +31,21 @@ TASKS = (  # what is typed, env steps of a run, whether it needs memory
 QUIET = ["logger.tensorboard=false", "hydra.launcher.workers=1"]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Probe every task; 0 when every verdict is right."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.memory_probe")
-    parser.add_argument("directory", type=Path, nargs="?", help="of the runs; new, or to go on in")
-    parser.add_argument("--quick", action="store_true", help="one task, 512 env steps a run")
-    given = parser.parse_args(arguments)
-    if given.quick:
+def main(o: Namespace) -> int:
+    """Probe every task in ``--runs DIR``, go on where it stopped; 0 when every verdict is right."""
+    if o.quick:
         with tempfile.TemporaryDirectory() as folder:
             words = [*TASKS[0][0], *QUIET, "probe.budget=512", f"probe.dir={folder}/probe"]
             print(probe_task([*words, "probe.episodes=4"], None, [], quiet=True).sentence)
         return 0
-    if given.directory is None:
-        parser.error("DIR is missing")
-    return whole(given.directory)
-
-
-def whole(directory: Path) -> int:
-    """Probe every task in ``directory`` and write the results."""
+    assert o.runs_in is not None, "--runs DIR is missing"
     rows = []
     current = {(" ".join(words), budget) for words, budget, _ in TASKS}
-    before = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+    before = runs.json_lines(RESULTS)
     earlier = [row for row in before if (row["task"], row["env_steps"]) not in current]
     for i, (words, budget, needs) in enumerate(TASKS):
         began = time.perf_counter()
-        directory_of_task = directory / f"{i}_{budget}"
+        directory_of_task = o.runs_in / f"{i}_{budget}"
         given = [f"probe.budget={budget}", f"probe.dir={directory_of_task}"]
         gap = probe_task([*words, *QUIET, *given], None, [], quiet=True)
         means = {name: mean_interval(scores) for name, scores in gap.scores.items()}
@@ -70,14 +55,10 @@ def whole(directory: Path) -> int:
                 "found": gap.needed, "right": gap.needed == needs, "sentence": gap.sentence,
                 "scores": {n: [round(x, 4) for x in xs] for n, xs in gap.scores.items()},
                 "means": {name: round(e.value, 4) for name, e in means.items()},
-                "seconds": round(time.perf_counter() - began, 1), "rlrun": __version__,
+                "seconds": round(time.perf_counter() - began, 1), "rlrun": VERSION,
             }
         )  # fmt: skip
         RESULTS.write_text("".join(f"{json.dumps(row)}\n" for row in [*rows, *earlier]))
     right = sum(bool(row["right"]) for row in rows)
     print(f"{right} of {len(rows)} right")
     return int(right < len(rows))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

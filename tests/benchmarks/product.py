@@ -1,9 +1,8 @@
-"""The parts of rlrun that micro-benchmarks measure: one import site for each.
+"""The parts of rlrun that benchmarks measure or use: its only import site."""
 
-Benchmarks of whole runs import nothing of rlrun: they call its command line and read ``run.json``,
-``metrics.jsonl`` and ``timings.jsonl``.
-"""
+# ruff: noqa: F401
 
+from rlrun import __version__ as VERSION
 from rlrun.buffer.replay import Replay, host_replay
 from rlrun.buffer.samplers.proportional import Uniform
 from rlrun.buffer.samplers.sumtree import SumTree
@@ -15,11 +14,12 @@ from rlrun.build.pipeline import make_collector
 from rlrun.build.plan import make_plan
 from rlrun.build.policy import make_policy
 from rlrun.build.ray import collector_parts, learner_parts, shard_parts
+from rlrun.cli.probe import probe_task
 from rlrun.codec.coders import CODER_NAMES as CODERS
 from rlrun.codec.coders import decode_field, encode_field
 from rlrun.codec.content import FieldSpec
 from rlrun.codec.words import kind_of, to_words
-from rlrun.errors import RlrunError
+from rlrun.env import make_env
 from rlrun.functional.scan import linear_scan
 from rlrun.jit import COMPILED, jit
 from rlrun.nets.memory import make_memory
@@ -53,71 +53,3 @@ from rlrun.transport import (
 )
 from rlrun.transport.auto import nbytes
 from rlrun.types import Chunk, Counters, Sample, Segment, Spec, Window
-
-__all__ = [
-    "CODERS",
-    "COMPILED",
-    "R2D2",
-    "RENAMED",
-    "ActionCounts",
-    "AsyncSource",
-    "AutoCollectorSide",
-    "AutoLearnerSide",
-    "Chunk",
-    "Cluster",
-    "CollectMetrics",
-    "Collector",
-    "CollectorHandle",
-    "CollectorRole",
-    "Counters",
-    "Cutter",
-    "Delivery",
-    "FieldSpec",
-    "Layout",
-    "LearnerRole",
-    "Order",
-    "Payload",
-    "Pump",
-    "Receiver",
-    "RemoteBuffer",
-    "RemoteLearner",
-    "Replay",
-    "ReplayRole",
-    "RlrunError",
-    "Role",
-    "Roles",
-    "Row",
-    "Sample",
-    "Segment",
-    "ShardHandle",
-    "Spec",
-    "Stored",
-    "SumTree",
-    "TransportConfig",
-    "Uniform",
-    "WeightFrames",
-    "Window",
-    "as_segment",
-    "blocks",
-    "collector_parts",
-    "cpu_has_bf16_lstm",
-    "decode_field",
-    "encode_field",
-    "host_replay",
-    "jit",
-    "kind_of",
-    "layout",
-    "learner_parts",
-    "linear_scan",
-    "make_collector",
-    "make_collector_side",
-    "make_learner_side",
-    "make_memory",
-    "make_plan",
-    "make_policy",
-    "mean_interval",
-    "nbytes",
-    "packed",
-    "shard_parts",
-    "to_words",
-]

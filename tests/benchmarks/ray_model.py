@@ -1,26 +1,101 @@
-"""What a Ray run needs: ``python -m tests.benchmarks.ray_model [--costs FILE] [--quick]``.
+"""What a Ray run needs, by the unit costs that ``ray_costs`` measures.
 
-Computes from unit costs (``ray_costs``) what 16, 256 and 4096 collectors ask of the driver, the
-learner, the network and the replay shards, and which part is the first that has no more to give.
-Nothing is measured here.
+Computes what 16, 256 and 4096 collectors ask of the driver, the learner, the network and the replay
+shards, and which part is the first that has no more to give. Nothing is measured here.
 """
 
-import argparse
 import math
+import statistics
+from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from tests.benchmarks.process import CHECKOUT
-from tests.benchmarks.ray_table import Table, read
+from tests.benchmarks.runs import RESULTS, json_lines
 
-RESULTS = CHECKOUT / "tests/benchmarks/results/ray_costs.jsonl"
+COSTS = RESULTS / "ray_costs.jsonl"
 COLLECTORS = (16, 256, 4096)
 INLINE = 100 * 1024  # bytes: smaller results of Ray calls travel through the caller
 LINK = 1.25e9  # bytes/s of a node: 10 Gbit/s
 SHARD_MEMORY = 32e9  # bytes of rows that a shard may hold
 PER_NODE = 16  # collectors of a node, which fetches weights once
 BUSY = 0.8  # share of its time that a shard may work, so that queues stay short
+
+
+PROCESSES = {  # of a run -> its costs a chunk, its costs an update
+    "driver": (("driver_threads",), ()),
+    "shards": (
+        ("shard_add", "ray_add"), ("shard_sample", "shard_prioritize", "ray_send"),
+    ),
+    "learner": ((), ("update", "ray_receive", "ray_priorities")),
+    "feeders": (("ray_collect",), ()),
+}  # fmt: skip
+
+
+@dataclass
+class Costs:
+    """Measured costs by workload, name and size (streams, collectors; 0: no size)."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(
+        self, workload: str, name: str, unit: str, values: Sequence[float], size: int = 0
+    ) -> None:
+        """Add repeated measurements of one cost."""
+        self.rows.append({
+            "workload": workload, "name": name, "size": size, "unit": unit,
+            "median": statistics.median(values), "min": min(values), "max": max(values),
+            "repeats": len(values),
+        })  # fmt: skip
+
+
+def read(path: Path) -> Costs:
+    """The costs of a file of ``ray_costs``."""
+    return Costs([line for line in json_lines(path) if "name" in line])
+
+
+class Table:
+    """Costs of one workload; of those that depend on a size, lines between the measured sizes.
+
+    Each is multiplied by what its process spends in a run of the small workload, as a multiple of
+    the costs of its parts (``in_run_...``; without it: 1).
+
+    The driver is measured with 4096 collectors in the small workload only: what it then spends
+    more than with 256 does not depend on the rows, and is added in the others.
+    """
+
+    def __init__(self, costs: Costs, workload: str) -> None:
+        self.points: dict[str, list[tuple[int, float]]] = {}
+        for row in costs.rows:
+            if row["workload"] == workload:
+                self.points.setdefault(row["name"], []).append((row["size"], row["median"]))
+        known = {
+            (r["name"], r["size"]): r["median"] for r in costs.rows if r["workload"] == "small"
+        }
+        self.in_run: dict[str, float] = {}
+        for kind, names in PROCESSES.items():
+            for name in (*names[0], *names[1]):
+                self.in_run[name] = known.get((f"in_run_{kind}", 0), 1.0)
+        self.in_run["driver"] = self.in_run["driver_threads"]
+        for name in ("driver", "driver_threads"):
+            sizes = dict(self.points.get(name, ()))
+            if 256 in sizes and 4096 not in sizes and (name, 4096) in known:
+                more = known[name, 4096] - known[name, 256]
+                self.points[name].append((4096, sizes[256] + max(more, 0.0)))
+
+    def __call__(self, name: str, size: float = 0) -> float:
+        """The cost; beyond the measured sizes, the last line goes on upwards only."""
+        points, factor = sorted(self.points[name]), self.in_run.get(name, 1.0)
+        if len(points) == 1 or size <= points[0][0]:
+            return factor * points[0][1]
+        at = next((i for i, (x, _) in enumerate(points) if x >= size), len(points) - 1)
+        (x0, y0), (x1, y1) = points[at - 1], points[at]
+        slope = (y1 - y0) / (x1 - x0)
+        return factor * (y1 + (size - x1) * (slope if size <= x1 else max(slope, 0.0)))
+
+
+# -- the model -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -230,13 +305,9 @@ def _number(x: float) -> str:
     return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(o: Namespace) -> int:
     """Print the tables."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.ray_model")
-    parser.add_argument("--costs", type=Path, default=RESULTS, help="file of ray_costs")
-    parser.add_argument("--quick", action="store_true", help="the same: it measures nothing")
-    given = parser.parse_args(arguments)
-    costs = read(given.costs)
+    costs = read(o.costs or COSTS)
     for title, make, workload in (
         ("r2d2, cartpole_novel, defaults", small, "small"),
         ("R2D2 as in the paper", paper, "paper"),
@@ -244,7 +315,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\n{title}\n")
         print("\n".join(report(Table(costs, workload), make)))
     return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

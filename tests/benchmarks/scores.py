@@ -1,30 +1,118 @@
-"""``python -m tests.benchmarks.scores [options]``: scores, one process per run.
+"""Scores of trained policies, five seeds a row, one process per run.
 
 Every run is the command a user would type (with one thread when others run beside it); its wall
 time includes start-up. Scores are those of ``rlrun eval`` on the final weights, on seeds that
 training never used. With ``--out`` a table that was interrupted goes on where it stopped, and runs
 that failed are tried again; ``--table FILE`` writes what such a file holds into TABLES.md.
-``--quick`` shows that it works, on one short run. Exit code 1 when a run failed.
 
-Thresholds were fixed before any run. IQM: mean of the middle half of the seeds' scores.
+Thresholds were fixed before any run. IQM: the interquartile mean of the seeds' scores, with its
+stratified bootstrap (Agarwal et al. 2021).
 """
 
-import argparse
 import json
+import re
+import shlex
 import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.process import CHECKOUT
-from tests.benchmarks.score_row import Row, missing, run_seed
-from tests.benchmarks.score_table import done, insert, markdown, read
+import numpy as np
+
+from tests.benchmarks import runs
+from tests.benchmarks.product import RENAMED
+from tests.benchmarks.rows import PeerFailed
+
+BEGIN, END = "<!-- scores:begin -->\n", "<!-- scores:end -->\n"
+RESAMPLES = 10_000
+EXTRAS = {  # extra of pyproject.toml -> a module that comes with it
+    "atari": "ale_py", "box2d": "Box2D", "mujoco": "mujoco", "minigrid": "minigrid",
+    "popgym": "popgym", "pettingzoo": "pettingzoo", "envpool": "envpool",
+}  # fmt: skip
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """``overrides`` are what one would type behind ``rlrun``; ``{work}`` is the seed's own folder.
+
+    ``threshold`` begins with ">= 475", ">= 0.9 x ROW" or ">= behaviour - 20" (also <=, ==), or is
+    a remark that demands nothing. ``prepare``: commands that come before; what they train in
+    ``{work}/behaviour`` is scored as the behaviour. ``peer``: ``overrides`` are a script of
+    tests/benchmarks/peers and its arguments, run in that environment of --peers.
+    """
+
+    overrides: str
+    threshold: str
+    metric: str = "return_mean"
+    episodes: int = 50
+    seeds: int = 5
+    steps: int | None = None  # run.total_steps; None: the preset's
+    needs: str = ""  # extra of pyproject.toml
+    prepare: tuple[str, ...] = ()
+    peer: str = ""
+
+    @property
+    def command(self) -> str:
+        """The key of the row's results; a result of another command is not used."""
+        if self.peer:
+            return f"{self.peer}: {self.overrides}"
+        total = [] if self.steps is None else [f"run.total_steps={self.steps}"]
+        return " ".join(["rlrun", self.overrides, *total])
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Target of a score: ``value``, or factor * other + offset of the score of ``other``."""
+
+    sign: str  # >=, <= or ==
+    value: float | None = None
+    other: str = ""
+    factor: float = 1.0
+    offset: float = 0.0
+
+    def met(self, score: float, score_of: Callable[[str], float | None]) -> bool | None:
+        """Return whether ``score`` keeps it; None when the other's score is not known."""
+        limit = self.value
+        if limit is None:
+            theirs = score_of(self.other)
+            if theirs is None:
+                return None
+            limit = self.factor * theirs + self.offset
+        kept = {">=": score >= limit, "<=": score <= limit, "==": abs(score - limit) < 1e-6}
+        return kept[self.sign]
+
+
+def bound_of(threshold: str) -> Bound | None:
+    """The bound a threshold begins with; None: a remark."""
+    number = r"(-?[\d.]+)"
+    if found := re.match(rf"(>=|<=|==) {number} x (\w+)", threshold):
+        return Bound(found[1], other=found[3], factor=float(found[2]))
+    if found := re.match(rf"(>=|<=|==) {number}", threshold):
+        return Bound(found[1], value=float(found[2].rstrip(".")))
+    if found := re.match(r"(>=|<=|==) (\w+)(?: ([+-]) ([\d.]+))?", threshold):
+        offset = float(found[4] or 0) * (-1 if found[3] == "-" else 1)
+        return Bound(found[1], other=found[2], offset=offset)
+    return None
+
+
+def missing(row: Row, peers: Path | None) -> str:
+    """Why the row cannot be run here and what to do; "" when it can."""
+    if row.needs and find_spec(EXTRAS[row.needs]) is None:
+        return f"needs {EXTRAS[row.needs]}: pip install '.[{row.needs}]'"
+    if row.peer and runs.interpreter(peers, row.peer) is None:
+        what = {"sb3": "stable-baselines3"}.get(row.peer, row.peer)
+        return f"needs --peers DIR with an environment {row.peer} (pip install {what})"
+    return ""
+
 
 TMAZE = {"metric": "success", "episodes": 1000}
 SHORT = "policy.burnin_step=4 policy.learn_unroll_len=12"
@@ -48,8 +136,6 @@ DQN_DATA = (  # its replay holds the whole run, from random to trained
     "rlrun export {work}/behaviour {work}/data",
 )
 TRAINED = "--last 5000"  # what a run wrote when it could already do it
-QUICK = "cartpole_ppo"  # the row of --quick
-QUICK_STEPS = 2_000  # env steps of its run
 ROWS = {
     # value-based
     "cartpole_dqn": Row("policy=dqn env=cartpole", ">= 475", steps=50_000),
@@ -151,61 +237,53 @@ ROWS = {
 }  # fmt: skip
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code."""
-    o = _parser().parse_args(argv)
+# -- runs ------------------------------------------------------------------------------------------
+
+
+def main(o: Namespace) -> int:
+    """Run what has no result yet; the exit code: 1 when a run failed."""
     if o.table is not None:
-        page = CHECKOUT / "tests/benchmarks/TABLES.md"
+        page = runs.HERE / "TABLES.md"
         table = markdown(ROWS, read(o.table))
         page.write_text(insert(page.read_text("utf-8"), table), "utf-8")
         return 0
-    if o.quick:
-        rows = {n: shortened(ROWS[n]) for n in o.rows or [QUICK]}
-    else:
-        rows = {name: ROWS[name] for name in o.rows or ROWS}
+    rows = {name: ROWS[name] for name in o.only or (["cartpole_ppo"] if o.quick else ROWS)}
+    if o.quick:  # one short run, a score that demands nothing
+        short = {"threshold": "quick", "steps": 2_000, "episodes": 2, "seeds": 1}
+        rows = {name: replace(row, **short) for name, row in rows.items()}
     results = read(o.out)
     tasks = [(name, seed) for name in rows for seed in _todo(rows[name], name, o, results)]
-    with _folder() as work, _appending(o.out, results) as say:
+    with tempfile.TemporaryDirectory() as work, _appending(o.out, results) as say:
         for name, row in rows.items():
             if why := missing(row, o.peers):
                 say({"row": name, "command": row.command, "status": "skipped", "why": why})
 
         def one(task: tuple[str, int]) -> None:
             name, seed = task
-            folder = work / f"{name}_s{seed}"
+            folder = Path(work) / f"{name}_s{seed}"
             say({"row": name, **run_seed(rows[name], seed, folder, o.peers, alone=o.jobs == 1)})
             shutil.rmtree(folder, ignore_errors=True)
 
-        with ThreadPoolExecutor(o.jobs) as pool:
-            list(pool.map(one, tasks))
+        if o.jobs == 1:
+            for task in tasks:
+                one(task)
+        else:
+            with ThreadPoolExecutor(o.jobs) as pool:
+                list(pool.map(one, tasks))
     print(markdown(rows, results), end="")
     return 1 if any(r["status"] == "failed" for r in results[-len(tasks) :]) and tasks else 0
 
 
-def shortened(row: Row) -> Row:
-    """The row as --quick runs it: one seed, a score that demands nothing."""
-    return replace(row, threshold="quick", steps=QUICK_STEPS, episodes=2, seeds=1)
-
-
-def _todo(row: Row, name: str, o: argparse.Namespace, results: list[dict[str, Any]]) -> list[int]:
+def _todo(row: Row, name: str, o: Namespace, results: list[Result]) -> list[int]:
     """The seeds that have no result yet; none of a row that cannot be run here."""
     if missing(row, o.peers):
         return []
-    seeds = range(o.first_seed, o.first_seed + (o.seeds or row.seeds))
+    seeds = range(o.first_seed, o.first_seed + (row.seeds if o.quick else o.seeds or row.seeds))
     return [s for s in seeds if s not in done(results, name, row)]
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="rlrun_scores_"))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-@contextmanager
-def _appending(path: Path | None, results: list[dict[str, Any]]) -> Iterator[Any]:
+def _appending(path: Path | None, results: list[Result]) -> Iterator[Any]:
     """Calling it adds a result to the list, the file (written through) and the terminal."""
     lock = threading.Lock()
     if path is not None:
@@ -214,7 +292,7 @@ def _appending(path: Path | None, results: list[dict[str, Any]]) -> Iterator[Any
             whole = path.read_bytes().rpartition(b"\n")
             path.write_bytes(whole[0] + whole[1])
 
-    def say(result: dict[str, Any]) -> None:
+    def say(result: Result) -> None:
         with lock:
             results.append(result)
             if path is not None:
@@ -227,24 +305,180 @@ def _appending(path: Path | None, results: list[dict[str, Any]]) -> Iterator[Any
     yield say
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.benchmarks.scores",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--rows", nargs="+", choices=ROWS, metavar="NAME", help="default: all")
-    parser.add_argument("--seeds", type=int, help="per row; default: 5 (quick: 1)")
-    parser.add_argument("--quick", action="store_true", help="a short run of one row or of --rows")
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument(
-        "--jobs", type=int, default=1, help="runs side by side; 1: it has all cores"
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="JSON lines, one per run; goes on")
-    parser.add_argument("--peers", type=Path, metavar="DIR", help="folder of peers' environments")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="write the table of TABLES.md")
-    return parser
+def run_seed(row: Row, seed: int, work: Path, peers: Path | None, *, alone: bool = False) -> Result:
+    """Result of one seed for the table: trained and scored, or the reason of its failure.
+
+    ``alone``: it may use the threads it would use by itself, else one.
+    """
+    facts = {"seed": seed, "command": row.command, "commit": runs.commit()}
+    facts["machine"] = runs.machine()
+    try:
+        found = _peer(row, seed, peers) if row.peer else _own(row, seed, work, alone)
+    except PeerFailed as e:
+        return {**facts, "status": "failed", "why": str(e)}
+    return {**facts, "status": "done", **found}
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _own(row: Row, seed: int, work: Path, alone: bool) -> Result:
+    work.mkdir(parents=True)
+    for line in row.prepare:
+        _rlrun(shlex.split(line.format(work=work, seed=seed))[1:])
+    words = row.command.format(work=work, seed=seed).split()[1:]
+    words += [f"seed={seed}", f"run.dir={work}/run", "-q"]
+    wall = _rlrun(words if alone else [*words, "learner.threads=1"])[1]
+    record = json.loads((work / "run/run.json").read_text())
+    found = {"score": score(work / "run", row), "env_steps": record["env_steps"]}
+    found |= {"wall_seconds": round(wall, 1), "digest": record["digest"], "alone": alone}
+    if (work / "behaviour").exists():
+        found["behaviour"] = score(work / "behaviour", row)
+    last: dict[str, float] = {}
+    for line in runs.json_lines(work / "run/metrics.jsonl"):
+        last |= {k: v for k, v in line.items() if "delta_q" in k}
+    return found | {k.removeprefix("train/"): round(v, 4) for k, v in last.items()}
+
+
+def _rlrun(words: Sequence[str]) -> tuple[str, float]:
+    """(standard output, wall seconds) of a command of this checkout."""
+    out, process = runs.measured([*runs.RLRUN, *words], None)
+    return out, process["process"]
+
+
+def score(run_dir: Path, row: Row) -> float:
+    """Result of ``rlrun eval`` for the final weights, on seeds that training never used."""
+    lines = _rlrun(["eval", str(run_dir), "--episodes", str(row.episodes)])[0].splitlines()
+    return {name: float(value) for name, value in (line.split() for line in lines)}[row.metric]
+
+
+def _peer(row: Row, seed: int, peers: Path | None) -> Result:
+    script, *arguments = row.overrides.format(seed=seed).split()
+    found = runs.peer_run(runs.interpreter(peers, row.peer), script, *arguments, threads=1)
+    wall = round(found["process"], 1)
+    return {"score": found["score"], "env_steps": found["env_steps"], "wall_seconds": wall}
+
+
+# -- statistics and table --------------------------------------------------------------------------
+
+
+def iqm(scores: np.ndarray) -> np.ndarray:
+    """Mean of the middle half of ``scores`` [..., N]: floor(N / 4) left out at either end; [...].
+
+    5 scores: the mean of the middle 3; 3 or fewer: their mean.
+    """
+    cut = scores.shape[-1] // 4
+    middle: np.ndarray = np.sort(scores, -1)[..., cut : scores.shape[-1] - cut].mean(-1)
+    return middle
+
+
+def interval(scores: Sequence[float], *, level: float = 0.95) -> tuple[float, float]:
+    """The percentile interval of the IQM of resampled scores, one per seed.
+
+    The same scores give the same interval.
+    """
+    draws, x = np.random.default_rng(0), np.asarray(scores, float)
+    drawn = x[draws.integers(len(x), size=(RESAMPLES, len(x)))]
+    low, high = np.quantile(iqm(drawn), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def read(path: Path | None) -> list[Result]:
+    """The lines of a results file; none when it is not there yet.
+
+    A last line that an interruption cut short is left out; keys that were renamed since have their
+    present names.
+    """
+    if path is None or not path.exists():
+        return []
+    *lines, rest = path.read_text("utf-8").split("\n")
+    assert not rest or rest[0] == "{", f"{path} holds something else"
+    text = "\n".join(filter(None, lines))
+    for old, new in RENAMED.items():
+        text = text.replace(f" {old}=", f" {new}=")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def done(results: Sequence[Result], name: str, row: Row) -> dict[int, Result]:
+    """seed -> the last finished run of the row's present command."""
+    mine = [r for r in results if r["row"] == name and r.get("command") == row.command]
+    return {r["seed"]: r for r in mine if r["status"] == "done"}
+
+
+def markdown(rows: Mapping[str, Row], results: Sequence[Result]) -> str:
+    """One line for every row, those that were not run with the reason; then what they ran on."""
+    head = ("command", "wanted", "IQM (95 %)", "met", "scores", "env steps", "wall s")
+    lines = [_line(head), _line(["---"] * len(head))]
+    lines += [_line(_cells(name, row, rows, results)) for name, row in rows.items()]
+    used = [r for name, row in rows.items() for r in done(results, name, row).values()]
+    if used:
+        commits = ", ".join(sorted({r["commit"] for r in used}))
+        machines = "; ".join(sorted({r["machine"] for r in used}))
+        own = ", ".join(sorted({f"{r['row']} seed {r['seed']}" for r in used if r.get("alone")}))
+        threads = f" (as many as their config says: {own})" if own else ""
+        lines += ["", f"Commits: {commits}. Machine: {machines}, one thread a run{threads}."]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cells(name: str, row: Row, rows: Mapping[str, Row], results: Sequence[Result]) -> list[str]:
+    runs = [r for _, r in sorted(done(results, name, row).items())]
+    start = [f"`{row.command}`", row.threshold]
+    if not runs:
+        return [*start, why_not(name, row, results), "", "", "", ""]
+    scores = [r["score"] for r in runs]
+    low, high = interval(scores)
+    number = _format(scores)
+    steps = sorted(r["env_steps"] for r in runs)
+    span = " to ".join(dict.fromkeys(_thousands(s) for s in (steps[0], steps[-1])))
+    wall = sorted(r["wall_seconds"] for r in runs)
+    return [
+        *start,
+        f"{number(iqm(np.array(scores)))} ({number(low)} to {number(high)})",
+        _met(row, runs, rows, results),
+        " ".join(map(number, scores)),
+        span,
+        f"{wall[0]:.0f} to {wall[-1]:.0f}",
+    ]
+
+
+def _thousands(steps: int) -> str:
+    return f"{steps / 1000:.0f}k" if steps >= 1000 else str(steps)
+
+
+def _format(scores: Sequence[float]) -> Any:
+    digits = 3 if max(map(abs, scores)) <= 2 else 1 if max(map(abs, scores)) < 100 else 0
+    return lambda x: f"{x:.{digits}f}"
+
+
+def _met(row: Row, runs: Sequence[Result], rows: Mapping[str, Row], results: list[Result]) -> str:
+    bound = bound_of(row.threshold)
+    if bound is None:
+        return ""
+
+    def score_of(other: str) -> float | None:
+        if other == "behaviour":
+            found = [r["behaviour"] for r in runs if "behaviour" in r]
+        elif other not in rows:  # a table of some rows
+            return None
+        else:
+            found = [r["score"] for r in done(results, other, rows[other]).values()]
+        return float(iqm(np.array(found))) if found else None
+
+    verdict = bound.met(float(iqm(np.array([r["score"] for r in runs]))), score_of)
+    word = {True: "yes", False: "**no**", None: f"no {bound.other} yet"}[verdict]
+    return word if len(runs) >= row.seeds else f"{word}, {len(runs)} of {row.seeds} seeds"
+
+
+def why_not(name: str, row: Row, results: Sequence[Result]) -> str:
+    """Why a row has no score: skipped, failed, or not run yet."""
+    said = [r for r in results if r["row"] == name and r.get("command") == row.command]
+    return f"{said[-1]['status']}: {said[-1]['why']}" if said else "not run yet"
+
+
+def insert(text: str, table: str) -> str:
+    """``text`` with the table between its markers."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    assert begin and end, "the markers of the score table are gone"  # noqa: PT018
+    return f"{before}{BEGIN}{table}{END}{after}"

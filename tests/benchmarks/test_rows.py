@@ -1,281 +1,228 @@
-"""Rows and commands of the benchmarks: nothing that was asked for is silently left out."""
+"""Rows and commands: figures are what they are called, nothing is silently left out."""
 
 import json
 import math
-import sys
-from dataclasses import replace
+from argparse import Namespace
 
-import numpy as np
 import pytest
-import torch
 import yaml
 
 from tests.benchmarks import __main__ as command
-from tests.benchmarks import collect, diengine, endtoend, overlap, process, solve, startup
-from tests.benchmarks.floor import Shape
-from tests.benchmarks.process import interpreter
-from tests.benchmarks.timing import Timing, interleaved, make_row, table, timing_row, write_rows
-
-TINY = Shape("tiny", 4, (8,), 8, (), 4, 2, 8, 3)
+from tests.benchmarks import rows, runs, whole
+from tests.benchmarks.rows import PeerFailed, Timing, make_row, timing_row
 
 
-def test_cost_and_speedup_are_medians_of_pairs():
-    pairs = [(Timing(2.0, 1.0), Timing(1.0, 1.0)), (Timing(3.0, 1.0), Timing(1.0, 1.0))]
-    pairs += [(Timing(4.0, 1.0), Timing(8.0, 1.0))]
-    cost = timing_row("x", {}, "floor", pairs, kind="cost", target=1.25)
-    assert (cost.ratio, cost.spread, cost.met) == (2.0, [0.5, 3.0], False)
-    speedup = timing_row("x", {}, "peer", pairs, kind="speedup", target=0.4)
+def test_ratios_are_medians_of_pairs():
+    ours, other = ([Timing(w, 1.0) for w in walls] for walls in ((2.0, 3.0, 4.0), (1.0, 1.0, 8.0)))
+    cost = timing_row("x", {}, "floor", ours, other, kind="cost", target=1.25)
+    assert (cost.ratio, cost.spread, cost.met, cost.ours) == (2.0, [0.5, 3.0], False, 3000.0)
+    speedup = timing_row("x", {}, "peer", ours, other, kind="speedup", target=0.4)
     assert (speedup.ratio, speedup.met) == (0.5, True)
     rate = make_row("x", {}, "peer", "steps/s", [10.0], [5.0], kind="speedup", higher=True)
     assert rate.ratio == 2.0
 
 
-def test_the_order_of_the_two_sides_alternates():
-    order = []
+def test_every_round_begins_with_another_side():
+    order: list[str] = []
 
     def side(name):
         return lambda: order.append(name) or Timing(1.0, 1.0)
 
-    interleaved(side("ours"), side("other"), 3)
-    assert order == ["ours", "other", "other", "ours", "ours", "other"]
+    rows.rounds({n: side(n) for n in "abc"}, 3)
+    assert "".join(order) == "abcbcacab"
 
 
-def test_a_missing_peer_is_a_row_with_the_reason(tmp_path):
-    assert interpreter(tmp_path, "ding") is None
-    row = diengine._update_row(None, TINY, "pytorch", 1, 2, 0.01)
-    assert row.missing == "not installed"
-    assert row.ratio is None
-    assert "not installed" in table([row])
-    row.target = 4.0
-    assert row.met is False
-    assert "not measured" in table([row])
-    write_rows([row], tmp_path / "rows.json")
-    assert json.loads((tmp_path / "rows.json").read_text())["missing"] == "not installed"
+def _row(against, other=2.0, **fields):
+    others = [] if fields.get("missing") else [other]
+    return make_row("run", {"n": 1}, against, "ms", [1.0], others, kind="speedup", **fields)
 
 
-def test_a_failing_peer_is_a_row_with_the_reason(tmp_path):
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho no such module >&2\nexit 3\n")
-    python.chmod(0o755)
-    row = diengine._update_row(python, TINY, "pytorch", 1, 2, 0.01)
-    assert row.missing == "failed (exit 3): no such module"
+def test_a_missing_peer_misses_its_target_and_is_left_out_of_quick_tables(tmp_path):
+    given = [_row("a 1.0", target=1.5), _row("b", missing="not installed", target=4.0)]
+    given += [make_row("solved", {}, "a", "s", [math.inf], [1.0], kind="fact")]
+    assert [row.met for row in given] == [True, False, None]
+    rows.write_rows(given[:2], tmp_path / "rows")
+    back = rows.read_rows(tmp_path / "rows")
+    assert back == given[:2]
+    line = rows.markdown(back).splitlines()[2]
+    assert line == "| run (n 1), µs | 1 000 | 2 000 | not installed |  | ≥ 4, not installed |"
+    kept, left_out = rows.quick_rows(given)
+    assert [(row.against, row.target) for row in kept] == [("a 1.0", None)]
+    assert [line.split()[2] for line in left_out] == ["b", "solved"]
 
 
-def test_an_unknown_benchmark_is_refused(capsys):
+def test_the_fastest_peer_decides():
+    line = rows.markdown([_row("a", 2.0, target=1.5), _row("b", 1.2, target=1.5)]).splitlines()[2]
+    assert line.endswith("| 1.20 (1.20-1.20) | ≥ 1.5, missed |")
+
+
+def test_an_unknown_benchmark_is_refused():
     with pytest.raises(SystemExit) as e:
         command.main(["updates"])
     assert e.value.code == 2
-    assert "unknown benchmark updates" in capsys.readouterr().err
+
+
+def test_quick_names_the_benchmark_that_failed(monkeypatch, capsys):
+    def found(name, o):
+        return {"good": [_row("a")], "bad": 1, "empty": []}[name]
+
+    names = ("good", "bad", "raises", "empty")
+    monkeypatch.setattr(command, "BENCHMARKS", dict.fromkeys(names, ("x:y", "")))
+    monkeypatch.setattr(command, "run", found)
+    monkeypatch.setattr(runs, "in_process", False)
+    assert command.main(["--quick"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "failed: bad, raises, empty"
+
+
+OLD = """
+import json, pathlib, sys
+row = {row}
+pathlib.Path(sys.argv[sys.argv.index("--out") + 1]).write_text(json.dumps(row) + "\\n")
+"""
+
+
+def test_old_and_new_are_compared_by_name_and_setting(tmp_path, monkeypatch, capsys):
+    for name, ours, params in (("old", 6.0, 7), ("new", 2.0, 8)):
+        folder = tmp_path / name / "tests" / "benchmarks"
+        folder.mkdir(parents=True)
+        for package in (folder, folder.parent):
+            (package / "__init__.py").touch()
+        row = _row("a").__dict__ | {"ours": ours, "setting": {"n": 1, "params": params}}
+        (folder / "__main__.py").write_text(OLD.format(row=row))
+    monkeypatch.setattr(runs, "CHECKOUT", tmp_path / "new")
+    assert command.main(["update", "--old", str(tmp_path / "old"), "--repeats", "2"]) == 0
+    assert "| 3.00 (3.00-3.00) |" in capsys.readouterr().out
+
+
+# -- whole runs ------------------------------------------------------------------------------------
+
+
+def _write(run_dir, timings, scores, wall):
+    record = {"wall_seconds": wall, "threads": 1, "parameters": 7, "env_steps": 4000,
+              "updates": 9, "digest": "d"}  # fmt: skip
+    (run_dir / "run.json").write_text(json.dumps(record))
+    keys = ("time/wall_seconds", "time/eval_seconds")
+    spent = {"time/collect_seconds": 1.0, "time/update_seconds": 2.0}
+    lines = [{"env_steps": n, **spent, **dict(zip(keys, t, strict=False))} for n, *t in timings]
+    (run_dir / "timings.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    lines = [{"env_steps": n, "train/loss": 1.0} for n in (1000, 2000)]
+    lines += [{"env_steps": n, "eval/return_mean": r} for n, r in scores]
+    (run_dir / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+
+
+def test_results_of_a_run_by_hand(tmp_path):
+    """Evaluations of 2 s after 2000 env steps and of 3 s at the end; 1 s per 1000 env steps."""
+    timings = [(1000, 1.0), (2000, 2.0), (3000, 5.0, 2.0), (4000, 6.0, 2.0)]
+    _write(tmp_path, timings, [(2000, 50.0), (4000, 80.0)], wall=9.0)
+    found = runs.results(tmp_path)
+    assert found["curve"] == [(2000, 50.0, 4.0, 2.0), (4000, 80.0, 9.0, 5.0)]
+    assert (found["wall"], found["eval_seconds"], found["evaluations"]) == (9.0, 5.0, 2)
+    assert whole.rate(found) == 1000
+    _write(tmp_path, timings[:1], [], wall=2.0)
+    assert runs.results(tmp_path)["eval_seconds"] == 0.0
+
+
+def test_last_override_wins_and_a_failure_gives_its_reason():
+    with pytest.raises(PeerFailed, match=r"exit 2.*policy.gama"):
+        runs.own_run("policy=dqn", "policy.gama=1", seed=0, threads=1, env_steps=10)
+    given = runs.command({"a": 1, "b": 2}, ("b=3", "c=4"))
+    assert given[3:] == ["a=1", "b=3", "c=4"]
 
 
 def _answer(**changes):
     curve = [[2048, 480.0, 3.0, 1.0], [4096, 100.0, 6.0, 2.0], [6144, 475.0, 9.0, 3.0]]
     curve += [[8192, 500.0, 12.0, 4.0], [10240, 9.0, 15.0, 5.0]]
-    base = {
-        "parameters": 7,
-        "env_steps": 10240,
-        "updates": 9,
-        "threads": 1,
-        "wall": 15.0,
-        "process": 17.0,
-    }
-    return base | {"eval_seconds": 5.0, "curve": curve, "process_cpu": 8.0} | changes
+    given = {"parameters": 7, "env_steps": 10240, "updates": 100, "threads": 1, "wall": 15.0}
+    given |= {"process": 17.0, "eval_seconds": 5.0, "curve": curve, "process_cpu": 8.0}
+    return given | changes
 
 
 def test_solved_is_two_good_evaluations_in_a_row():
     curve = _answer()["curve"]
-    assert endtoend.solved(curve) == endtoend.Solved(8192, 8.0, 12.0)
-    assert endtoend.solved(curve[:3]).env_steps == math.inf
-    assert endtoend.solved([]) == endtoend.Solved()
+    assert whole.solved(curve) == whole.Solved(8192, 8.0, 12.0)
+    assert whole.solved(curve[:3]).env_steps == math.inf
 
 
-def _fake_peer(tmp_path, venv, line):
-    python = tmp_path / venv / "bin" / "python"
+def _peer(folder, venv, line):
+    python = folder / venv / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(f"#!/bin/sh\n{line}\n")
     python.chmod(0o755)
 
 
-def test_end_to_end_rows_of_a_peer_that_answers_fails_or_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr(endtoend, "own_run", lambda *_, **__: _answer())
+def test_runs_beside_a_peer_that_answers_and_one_that_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(whole, "own_run", lambda *_, **__: _answer())
     slower = _answer(wall=45.0, curve=_answer()["curve"][:3])
-    _fake_peer(tmp_path, "sb3", f"echo a line of its own; echo '{json.dumps(slower)}'")
-    _fake_peer(tmp_path, "tianshou", "echo no such module >&2; exit 3")
-    absent = endtoend.PeerRun("absent", "nowhere", "dqn_sb3.py", 1.2)
-    contest = replace(endtoend.DQN, peers=(*endtoend.PEERS[:2], absent))
-    rows = endtoend.measure(tmp_path, env_steps=10_000, runs=2, contest=contest)
-    assert len(rows) == 8 * 3
-    first = {r.against: r for r in rows if r.name == "dqn run"}
-    assert first["stable-baselines3"].ratio == 4.0
-    assert first["stable-baselines3"].met is True
+    _peer(tmp_path, "sb3", f"echo a line of its own; echo '{json.dumps(slower)}'")
+    _peer(tmp_path, "tianshou", "echo no such module >&2; exit 3")
+    o = Namespace(quick=False, peers=tmp_path, env_steps=10_000, runs=2)
+    names = {k: v for k, v in whole.DQN.peers.items() if k != "cleanrl-style"}
+    found = whole.endtoend(o, whole.Contest("dqn", "x", names, 1))
+    first = {r.against: r for r in found if r.name == "dqn run"}
+    assert (first["stable-baselines3"].ratio, first["stable-baselines3"].met) == (4.0, True)
     assert first["tianshou"].missing == "failed (exit 3): no such module"
-    assert first["absent"].missing == "not installed"
-    assert first["tianshou"].met is first["absent"].met is False
-    whole = next(r for r in rows if r.name == "dqn run, process")
-    assert whole.ours == 17.0
-    assert whole.ratio == pytest.approx(whole.other / 17.0, rel=0.5)
-    assert 0 <= whole.cpu_ratio < 1
-    after = next(r for r in rows if r.name == "dqn solved after")
-    assert (after.ours, after.other, after.ratio, after.met) == (8192, math.inf, None, None)
-    assert "inf stable-baselines3" in table(rows)
+    assert first["tianshou"].met is False
+    after = next(r for r in found if r.name == "dqn solved after")
+    assert (after.ours, after.other, after.ratio) == (8192, math.inf, None)
 
 
-def _beside_sb3(contest):
-    return replace(contest, peers=contest.peers[:1])
-
-
-def test_seconds_of_a_process_are_those_of_its_clocks():
-    busy = "import time\nwhile time.process_time() < 0.3: pass"
-    _, found = process.measured([sys.executable, "-c", busy], 1, cwd=process.CHECKOUT)
-    assert found["process_cpu"] >= 0.3
-    assert found["process"] >= 0.3
-    line = [sys.executable, "-c", "import time; time.sleep(0.5); print(1)"]
-    printed, found = process.measured(line, 1, cwd=process.CHECKOUT)
-    assert printed == "1\n"
-    assert found["process_cpu"] < found["process"]
-    with pytest.raises(process.PeerFailed, match="it printed no answer"):
-        process.run(line, 1, cwd=process.CHECKOUT)
-
-
-def test_start_up_is_not_timed_of_a_command_that_failed():
-    with pytest.raises(AssertionError, match="exit 2, not 0"):
-        startup.ended("policy=dqn", "policy.gama=1", code=0)
-
-
-def test_a_peer_that_did_other_work_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(endtoend, "own_run", lambda *_, **__: _answer())
-    _fake_peer(tmp_path, "sb3", f"echo '{json.dumps(_answer(updates=10))}'")
-    with pytest.raises(AssertionError, match="stable-baselines3: updates 10, ours 9"):
-        endtoend.measure(tmp_path, env_steps=10_000, runs=1, contest=_beside_sb3(endtoend.DQN))
-
-
-def test_every_peer_has_its_script_and_the_settings_of_the_preset():
-    for peer in endtoend.PEERS:
-        assert (process.SCRIPTS / peer.script).exists()
-    sys.path.insert(0, str(process.SCRIPTS))
-    try:
-        import dqn_common as peers
-    finally:
-        sys.path.pop(0)
-    preset = yaml.safe_load(
-        (process.CHECKOUT / f"conf/experiment/{endtoend.DQN.preset}.yaml").read_text()
-    )
-    learner, policy = preset["learner"], preset["policy"]
-    found = (float(policy["lr"]), policy["gamma"], policy["grad_clip"], learner["batch_size"])
-    assert found == (peers.LR, peers.GAMMA, peers.CLIP, peers.BATCH)
-    found = (preset["buffer"]["capacity"], learner["learning_starts"], preset["torso"]["hidden"])
-    assert found == (peers.CAPACITY, peers.START + 1, peers.HIDDEN)
-    assert preset["collector"]["n_sample"] == peers.COLLECT
-    assert learner["update_per_collect"] == policy["target_update_every"] == peers.UPDATES
-    for env_steps, value in preset["explore"]["epsilon"]["points"]:
-        assert peers.epsilon(env_steps) == pytest.approx(
-            value, abs=0.13 if env_steps == 1000 else 1e-6
+def test_a_peer_that_did_other_work_is_refused():
+    def compare(contest, updates):
+        return whole.compare(
+            contest, "stable-baselines3", [_answer()], [_answer(updates=updates)], 1, ""
         )
 
-
-def test_ppo_peers_have_the_settings_of_the_preset():
-    for peer in endtoend.PPO.peers:
-        assert (process.SCRIPTS / peer.script).exists()
-    sys.path.insert(0, str(process.SCRIPTS))
-    try:
-        import ppo_common as peers
-    finally:
-        sys.path.pop(0)
-    preset = yaml.safe_load(
-        (process.CHECKOUT / f"conf/experiment/{endtoend.PPO.preset}.yaml").read_text()
-    )
-    policy, collector = preset["policy"], preset["collector"]
-    found = (float(policy["lr"]["start"]), policy["clip"]["start"], policy["gamma"])
-    assert found == (peers.LR, peers.CLIP, peers.GAMMA)
-    found = (policy["gae_lambda"], policy["epochs"], preset["learner"]["batch_size"])
-    assert found == (peers.LAMBDA, peers.EPOCHS, peers.BATCH)
-    found = (policy["value_coef"] / 2, policy["entropy_coef"], policy["grad_clip"])
-    assert found == (peers.VALUE, peers.ENTROPY, peers.NORM)
-    assert float(policy["adam_eps"]) == peers.EPS
-    assert collector["num_envs"] == peers.ENVS
-    assert collector["n_sample"] == peers.ENVS * peers.STEPS
-
-
-def test_own_steps_may_differ_by_the_configured_share(tmp_path, monkeypatch):
-    monkeypatch.setattr(endtoend, "own_run", lambda *_, **__: _answer(updates=100))
-    _fake_peer(tmp_path, "sb3", f"echo '{json.dumps(_answer(updates=96))}'")
-    rows = endtoend.measure(tmp_path, env_steps=10_000, runs=1, contest=_beside_sb3(endtoend.PPO))
-    assert {r.name.partition(" ")[0] for r in rows} == {"ppo"}
-    _fake_peer(tmp_path / "far", "sb3", f"echo '{json.dumps(_answer(updates=94))}'")
+    with pytest.raises(AssertionError, match="updates 99, ours 100"):
+        compare(whole.DQN, 99)
+    assert compare(whole.PPO, 96)  # its rollouts may be a little longer
     with pytest.raises(AssertionError, match="updates 94, ours 100"):
-        endtoend.measure(
-            tmp_path / "far", env_steps=10_000, runs=1, contest=_beside_sb3(endtoend.PPO)
-        )
-
-
-def test_collecting_without_peers_is_rows_that_say_so():
-    rows = collect.measure(None, repeats=2, seconds=0.01, envs=(2,))
-    assert [(r.name, r.against) for r in rows] == [
-        ("act", "bare loop"), ("collect", "bare loop"), ("collect", "di-engine"),
-        ("collect", "tianshou"), ("collect", "torchrl"),
-    ]  # fmt: skip
-    assert [r.missing for r in rows] == ["", "", *["not installed"] * 3]
-    assert rows[1].ratio > 0
-    assert rows[2].met is False, "a missing peer is a missed target"
-
-
-def test_the_bare_loop_infers_what_rlrun_acts_by():
-    """Same weights, same observations: the same values, so the same work is compared."""
-    own, bare = collect.make(4), collect.BareLoop(4)
-    net = own.policy.net
-    with torch.no_grad():
-        for name, module in (("encoder", net.torso.layers), ("advantage", net.advantage),
-                             ("value", net.value)):  # fmt: skip
-            getattr(bare.net, name).load_state_dict(module.state_dict())
-        core = net.memory.core.state_dict()
-        bare.cell.load_state_dict({n.removesuffix("_l0"): w for n, w in core.items()})
-    bare.previous[:, 0] = 1  # one-hot of action 0
-    bare.obs = own.obs.copy()
-    step, state = own.actor.step, own.actor.initial_state()
-    own.actor.refresh()
-    first, zero = np.zeros(4, bool), np.zeros(4, np.float32)
-    for _ in range(3):
-        q, state = step(bare.obs, first, np.zeros(4, np.int64), zero, state)
-        np.testing.assert_array_equal(bare.infer(), q.argmax(-1))
-        np.testing.assert_allclose(bare.state[0].numpy(), state[0], rtol=1e-4, atol=1e-6)
+        compare(whole.PPO, 94)
 
 
 def test_times_to_a_score_are_compared_by_their_medians():
-    def runs(*walls):
+    def side(*walls):
         return [{"wall": w, "env_steps": 1000 * w, "solved": True} for w in walls]
 
-    seconds, steps = solve._rows("own", runs(3, 1, 2), runs(40, 10, 20), 4.0, "", 1)
+    name = next(iter(whole.SIDES))
+    seconds, steps = whole.solve_rows(name, side(3, 1, 2), side(40, 10, 20), "", 1)
     assert (seconds.ours, seconds.other, seconds.ratio, seconds.met) == (2, 20, 10, True)
     assert (steps.kind, steps.ours, steps.other) == ("fact", 2000, 20000)
-    assert seconds.setting["reached"] == 3
-    alone, _ = solve._rows("own", runs(3), [], 4.0, "not installed", 1)
-    assert (alone.met, alone.missing) == (False, "not installed")
 
 
 def test_overlapped_runs_must_give_one_digest(monkeypatch):
-    def fake(digest):
-        return lambda name, steps: {
-            "wall": {"serial": 3.0, "overlapped": 2.0}[name], "digest": digest(),
-            "collect": 1.0, "update": 1.0,
-        }  # fmt: skip
-
-    monkeypatch.setattr(overlap, "_run", fake(lambda: "same"))
-    row, ceiling = overlap.measure(repeats=2, env_steps=10)
-    assert (ceiling.ours, ceiling.ratio) == (1.5, 2.0)
-    assert (row.ratio, row.met, row.setting["collect_share"]) == (1.5, True, "50%")
-    digests = iter("abcdefgh")
-    monkeypatch.setattr(overlap, "_run", fake(lambda: next(digests)))
+    digests = iter("aaaaaaab")
+    answer = {"wall": 3.0, "collect": 1.0, "update": 1.0}
+    monkeypatch.setattr(whole, "own_run", lambda *_, **__: answer | {"digest": next(digests)})
+    o = Namespace(quick=False, env_steps=10, runs=1)
+    row, ceiling = whole.overlap(o)
+    assert (row.ratio, ceiling.ratio, row.setting["collect_share"]) == (1.0, 2.0, "50%")
     with pytest.raises(AssertionError, match="not deterministic"):
-        overlap.measure(repeats=2, env_steps=10)
+        whole.overlap(o)
 
 
-def test_rows_of_a_file_become_a_table(tmp_path, capsys):
-    row = make_row("collect", {"envs": 8}, "tianshou", "env steps/s", [10.0], [5.0],
-                   kind="speedup", higher=True, target=3.0)  # fmt: skip
-    write_rows([row], tmp_path / "rows.jsonl")
-    assert command.main(["--table", str(tmp_path / "rows.jsonl")]) == 0
-    line = capsys.readouterr().out.splitlines()[2]
-    assert (
-        line
-        == "| collect (8 envs), env steps/s | 10 | 5 (tianshou) | 2.00 (2.00-2.00) | ≥ 3, missed |"
-    )
+def test_peers_have_the_settings_of_the_presets():
+    from tests.benchmarks.peers.common import COLLECT, DQN, PPO
+
+    folder = runs.CHECKOUT / "conf/experiment"
+    dqn, ppo = (yaml.safe_load((folder / f"zoo_{n}_cartpole.yaml").read_text())
+                for n in ("dqn", "ppo"))  # fmt: skip
+    learner, policy = dqn["learner"], dqn["policy"]
+    found = (float(policy["lr"]), policy["gamma"], policy["grad_clip"], learner["batch_size"])
+    assert found == (DQN.LR, DQN.GAMMA, DQN.CLIP, DQN.BATCH)
+    found = (dqn["buffer"]["capacity"], learner["learning_starts"], dqn["torso"]["hidden"])
+    assert found == (DQN.CAPACITY, DQN.START + 1, DQN.HIDDEN)
+    assert dqn["collector"]["n_sample"] == COLLECT
+    assert learner["update_per_collect"] == policy["target_update_every"] == DQN.UPDATES
+    for env_steps, value in dqn["explore"]["epsilon"]["points"]:
+        error = 0.13 if env_steps == 1000 else 1e-6
+        assert DQN.epsilon(env_steps) == pytest.approx(value, abs=error)
+    policy, collector = ppo["policy"], ppo["collector"]
+    found = (float(policy["lr"]["start"]), policy["clip"]["start"], policy["gamma"])
+    assert found == (PPO.LR, PPO.CLIP, PPO.GAMMA)
+    found = (policy["gae_lambda"], policy["epochs"], ppo["learner"]["batch_size"])
+    assert found == (PPO.LAMBDA, PPO.EPOCHS, PPO.BATCH)
+    found = (policy["value_coef"] / 2, policy["entropy_coef"], policy["grad_clip"])
+    assert found == (PPO.VALUE, PPO.ENTROPY, PPO.NORM)
+    assert float(policy["adam_eps"]) == PPO.EPS
+    assert collector["num_envs"] == PPO.ENVS
+    assert collector["n_sample"] == PPO.ENVS * PPO.STEPS == COLLECT

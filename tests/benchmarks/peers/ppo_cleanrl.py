@@ -14,25 +14,9 @@ import gymnasium
 import numpy as np
 import torch
 import torch._dynamo  # a second that constructing an Adam would take from the run
+from common import ENV, Run, greedy_returns, integers
+from common import PPO as S
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from ppo_common import (
-    BATCH,
-    CLIP,
-    ENTROPY,
-    ENV,
-    ENVS,
-    EPISODES,
-    EPOCHS,
-    EPS,
-    EVAL_SEED,
-    GAMMA,
-    LAMBDA,
-    LR,
-    NORM,
-    STEPS,
-    VALUE,
-    Run,
-)
 from torch import nn
 from torch.distributions.categorical import Categorical
 from torch.nn import functional as F
@@ -70,44 +54,29 @@ def make_env():
     return gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make(ENV))
 
 
-def evaluate(agent):
-    envs = SyncVectorEnv([lambda: gymnasium.make(ENV)] * EPISODES)
-    obs, _ = envs.reset(seed=EVAL_SEED)
-    returns, running = np.zeros(EPISODES), np.ones(EPISODES, bool)
-    while running.any():
-        with torch.no_grad():
-            actions = agent.actor(torch.Tensor(obs)).argmax(1).numpy()
-        obs, rewards, terminations, truncations, _ = envs.step(actions)
-        returns += rewards * running
-        running &= ~(terminations | truncations)
-    envs.close()
-    return returns.mean()
-
-
 def main():
-    seed, threads, env_steps = (int(a) for a in sys.argv[1:])
-    torch.set_num_threads(threads)
+    seed, _, env_steps = integers(sys.argv[1:])
     run = Run()
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
-    envs = SyncVectorEnv([make_env] * ENVS, autoreset_mode=AutoresetMode.SAME_STEP)
+    envs = SyncVectorEnv([make_env] * S.ENVS, autoreset_mode=AutoresetMode.SAME_STEP)
     agent = Agent()
-    optimizer = torch.optim.Adam(agent.parameters(), lr=LR, eps=EPS)
-    run.evaluate = lambda: evaluate(agent)
+    optimizer = torch.optim.Adam(agent.parameters(), lr=S.LR, eps=S.EPS)
+    run.evaluate = lambda: greedy_returns(agent.actor)
 
-    obs = torch.zeros((STEPS, ENVS, 4))
-    actions, logprobs, rewards, dones, values = (torch.zeros((STEPS, ENVS)) for _ in range(5))
+    obs = torch.zeros((S.STEPS, S.ENVS, 4))
+    actions, logprobs, rewards, dones, values = (torch.zeros((S.STEPS, S.ENVS)) for _ in range(5))
     global_step = updates = 0
     next_obs, _ = envs.reset(seed=seed)
-    next_obs, next_done = torch.Tensor(next_obs), torch.zeros(ENVS)
-    iterations = -(-env_steps // (ENVS * STEPS))
+    next_obs, next_done = torch.Tensor(next_obs), torch.zeros(S.ENVS)
+    iterations = -(-env_steps // (S.ENVS * S.STEPS))
     for iteration in range(iterations):
         frac = 1.0 - iteration / iterations
-        optimizer.param_groups[0]["lr"] = frac * LR
-        clip = frac * CLIP
-        for step in range(STEPS):
-            global_step += ENVS
+        optimizer.param_groups[0]["lr"] = frac * S.LR
+        clip = frac * S.CLIP
+        for step in range(S.STEPS):
+            global_step += S.ENVS
             obs[step], dones[step] = next_obs, next_done
             with torch.no_grad():
                 action, logprob, _, value = agent.get_action_and_value(next_obs)
@@ -122,21 +91,21 @@ def main():
             next_value = agent.get_value(next_obs).reshape(1, -1)
             advantages = torch.zeros_like(rewards)
             lastgaelam = 0
-            for t in reversed(range(STEPS)):
-                nextnonterminal = 1.0 - (next_done if t == STEPS - 1 else dones[t + 1])
-                nextvalues = next_value if t == STEPS - 1 else values[t + 1]
-                delta = rewards[t] + GAMMA * nextvalues * nextnonterminal - values[t]
-                lastgaelam = delta + GAMMA * LAMBDA * nextnonterminal * lastgaelam
+            for t in reversed(range(S.STEPS)):
+                nextnonterminal = 1.0 - (next_done if t == S.STEPS - 1 else dones[t + 1])
+                nextvalues = next_value if t == S.STEPS - 1 else values[t + 1]
+                delta = rewards[t] + S.GAMMA * nextvalues * nextnonterminal - values[t]
+                lastgaelam = delta + S.GAMMA * S.LAMBDA * nextnonterminal * lastgaelam
                 advantages[t] = lastgaelam
             returns = advantages + values
 
         b_obs, b_actions, b_logprobs = obs.reshape(-1, 4), actions.reshape(-1), logprobs.reshape(-1)
         b_advantages, b_returns = advantages.reshape(-1), returns.reshape(-1)
-        b_inds, clipfracs = np.arange(ENVS * STEPS), []
-        for _ in range(EPOCHS):
+        b_inds, clipfracs = np.arange(S.ENVS * S.STEPS), []
+        for _ in range(S.EPOCHS):
             np.random.shuffle(b_inds)
-            for start in range(0, ENVS * STEPS, BATCH):
-                mb = b_inds[start : start + BATCH]
+            for start in range(0, S.ENVS * S.STEPS, S.BATCH):
+                mb = b_inds[start : start + S.BATCH]
                 _, newlogprob, entropy, newvalue = agent.get_action_and_value(
                     b_obs[mb], b_actions.long()[mb]
                 )
@@ -154,16 +123,15 @@ def main():
                     -mb_advantages * torch.clamp(ratio, 1 - clip, 1 + clip),
                 ).mean()
                 v_loss = F.mse_loss(newvalue.view(-1), b_returns[mb])
-                loss = pg_loss - ENTROPY * entropy.mean() + v_loss * VALUE
+                loss = pg_loss - S.ENTROPY * entropy.mean() + v_loss * S.VALUE
                 optimizer.zero_grad()
                 loss.backward()
-                nn.utils.clip_grad_norm_(agent.parameters(), NORM)
+                nn.utils.clip_grad_norm_(agent.parameters(), S.NORM)
                 optimizer.step()
                 updates += 1
         run.after(global_step)
     run.after(global_step, last=True)
-    parameters = sum(p.numel() for p in agent.parameters())
-    print(run.answer(global_step, updates, parameters, threads=torch.get_num_threads()))
+    run.answer(global_step, updates, agent)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
 """torchrl's collector on CartPole with an LSTM Q-network. Runs in torchrl's own environment.
 
-usage: python collect_torchrl.py ENVS
+usage: python torchrl_peer.py ENVS
 
-The protocol is that of collect_diengine.py.
+The protocol is that of diengine.py.
 """
 
-import json
 import sys
 import time
 import warnings
 
 import torch
+from common import parameters, serve
 from torch import nn
 
 warnings.filterwarnings("ignore")
@@ -53,14 +53,15 @@ def main() -> None:
     envs = int(sys.argv[1])
     batches, policy = make(envs)
     next(batches)
-    print(json.dumps({"parameters": sum(p.numel() for p in policy.parameters())}), flush=True)
-    for line in sys.stdin:
-        wanted, done = int(line), 0
-        start = time.perf_counter()
-        while done < wanted:
+
+    def rate(line: str) -> dict:
+        done, start = 0, time.perf_counter()
+        while done < int(line):
             next(batches)
             done += 50 * envs
-        print(json.dumps({"rate": done / (time.perf_counter() - start)}), flush=True)
+        return {"rate": done / (time.perf_counter() - start)}
+
+    serve({"parameters": parameters(policy)}, rate)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,57 @@
+"""Pictures and tables are those that their commands make from the committed runs."""
+
+import csv
+import re
+from argparse import Namespace
+
+import numpy as np
+import pytest
+
+from tests.benchmarks import pictures as p
+from tests.benchmarks.runs import HERE, json_lines
+
+
+def test_ablation_is_drawn_and_tabulated_from_the_committed_runs(tmp_path, monkeypatch, capsys):
+    committed = p.ABLATION_SVG.read_text("utf-8")
+    monkeypatch.setattr(p, "ABLATION_SVG", tmp_path / "picture.svg")
+    assert p.ablation(Namespace(quick=False, runs_in=None)) == 0
+    assert (tmp_path / "picture.svg").read_text("utf-8") == committed
+    assert capsys.readouterr().out.strip() in (HERE / "TABLES.md").read_text("utf-8")
+    for task in p.TASKS:
+        by_setting = p.scores(json_lines(p.ABLATION), task)
+        assert [*by_setting] == p.settings()
+        assert {len(values) for values in by_setting.values()} == {len(p.ABLATION_SEEDS)}
+
+
+def test_an_effect_is_what_a_part_adds_to_every_seed():
+    added = np.arange(5.0)
+    results = [
+        {"task": "tmaze", "seed": seed, "score": 7 * setting[0] + added[seed] * setting[2],
+         "with": dict(zip([part.key for part in p.PARTS], setting, strict=True))}
+        for setting in p.settings() for seed in range(5)
+    ]  # fmt: skip
+    by_setting = p.scores(results, p.TASKS[1])
+    for num, wanted in enumerate((7, 0, added, 0)):
+        np.testing.assert_allclose(p.effect(by_setting, num), wanted, atol=1e-12)
+
+
+def test_curves_are_drawn_from_the_committed_runs_of_both_sides(tmp_path, monkeypatch):
+    committed = p.CURVE_SVG.read_text("utf-8")
+    monkeypatch.setattr(p, "CURVE_SVG", tmp_path / "picture.svg")
+    assert p.curve(Namespace(quick=False, peers=None)) == 0
+    assert (tmp_path / "picture.svg").read_text("utf-8") == committed
+    done = {"command": p.command(p.PANELS[0], theirs=True), "seed": 1, "curve": []}
+    assert {*p.missing([])} - {*p.missing([done])} == {(p.PANELS[0], 1, True)}
+
+
+def test_the_table_of_memories_has_the_figures_of_the_committed_runs():
+    with (HERE / "results/memories.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    section = (HERE / "TABLES.md").read_text("utf-8").partition("## R2D2 with every memory")[2]
+    shown = dict(re.findall(r"^\| (\w+) \| (-?\d\.\d{3})", section.partition("\n## ")[0], re.M))
+    assert len(shown) == 8
+    for memory, score in shown.items():
+        own = [row for row in rows if row["setting"] == f"memory={memory}"]
+        final = {row["seed"]: float(row["return"]) for row in own}  # of its last evaluation
+        assert len(final) == 5
+        assert np.mean([*final.values()]) == pytest.approx(float(score), abs=6e-4)

@@ -1,0 +1,426 @@
+"""Whole runs of rlrun, beside the same of others: ``startup``, ``overlap``, ``diengine``,
+``solve``, ``endtoend``, ``ppo``.
+
+Sides take turns, seeds 0, 1, ...; a peer that gave no figures has rows that say so. Same layers,
+settings, updates and env steps where a row has a target, with the same number of threads.
+"""
+
+import math
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.benchmarks import runs
+from tests.benchmarks.rows import (
+    PeerFailed,
+    Row,
+    Side,
+    Timing,
+    calls_for,
+    make_row,
+    rounds,
+    time_calls,
+    timing_row,
+)  # fmt: skip
+from tests.benchmarks.runs import Answer, Answers, asked, in_turn, interpreter, own_run, peer_run
+
+# -- startup ---------------------------------------------------------------------------------------
+
+RUN = ("policy=r2d2", "env=cartpole", "logger.progress=off", "logger.every=1")
+POLL = 0.005  # seconds between looks at the run's files
+PATIENCE = 120.0  # seconds until a run without rows is given up
+
+
+def startup(o: Namespace) -> list[Row]:
+    """Seconds of ``--help``, a config error, the first rows of a run, beside the issue's limits."""
+    cases: dict[str, tuple[Callable[[], float], float]] = {
+        "rlrun --help": (lambda: ended("--help", code=0), 0.5),
+        "a config error": (lambda: ended("policy=r2d2", "policy.gama=1", code=2), 2.0),
+        "first rows": (first_rows, 3.0),
+    }
+    rows, warm = [], not o.quick  # one more first, for the disk and compiled kernels
+    for name, (seconds, limit) in cases.items():
+        times = [seconds() for _ in range((o.runs if o.quick else o.rounds) + warm)][warm:]
+        note = "from the command to the first line of timings.jsonl, one collect later than the "
+        rows.append(make_row(
+            f"start-up, {name}", {}, "the limit", "s", times, [limit] * len(times), kind="cost",
+            target=1.0, note=note + "first step" if name == "first rows" else "",
+        ))  # fmt: skip
+    return rows
+
+
+def ended(*words: str, code: int) -> float:
+    """Seconds until ``rlrun *words`` has ended, with the exit code that is due."""
+    start = time.perf_counter()
+    found = _start(words).wait()
+    seconds = time.perf_counter() - start
+    assert found == code, f"rlrun {' '.join(words)}: exit {found}, not {code}"
+    return seconds
+
+
+def first_rows() -> float:
+    """Seconds until a run has collected: its first line of timings.jsonl is there. It is killed."""
+    with tempfile.TemporaryDirectory() as directory:
+        timings, start = Path(directory) / "run" / "timings.jsonl", time.perf_counter()
+        process = _start((*RUN, f"run.dir={directory}/run"))
+        try:
+            while not (timings.exists() and timings.stat().st_size):
+                seconds = time.perf_counter() - start
+                assert process.poll() is None, f"the run ended with exit code {process.returncode}"
+                assert seconds < PATIENCE, "the run collects nothing"
+                time.sleep(POLL)
+            return time.perf_counter() - start
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _start(words: Sequence[str]) -> subprocess.Popen[bytes]:
+    silent = subprocess.DEVNULL
+    line, env = [*runs.RLRUN, *words], runs.environment()
+    return subprocess.Popen(line, cwd=runs.CHECKOUT, env=env, stdout=silent, stderr=silent)
+
+
+# -- overlap ---------------------------------------------------------------------------------------
+
+RATIO = 8  # learned rows an env step: collecting and learning take about as long
+ACROBOT = (  # its physics in Python, one environment after the other
+    "policy=r2d2", "env=acrobot", "run.eval_episodes=1", f"learner.replay_ratio={RATIO}",
+)  # fmt: skip
+
+
+def overlap(o: Namespace) -> list[Row]:
+    """pipeline=overlapped beside pipeline=serial, where learner and collector cost about the same.
+
+    A second row says what the machine's cores give at all: two serial runs at once against one
+    after the other. No division of a run among two processes can gain more.
+    """
+    env_steps = o.env_steps or (2_000 if o.quick else 150_000)
+    never = [f"run.eval_every={10 * env_steps}", f"run.checkpoint_every={10 * env_steps}"]
+
+    def run(name: str, seed: int = 0) -> Answer:
+        words = [*ACROBOT, *never, f"pipeline={name}"]
+        return own_run(*words, seed=0, threads=1, env_steps=env_steps)
+
+    def two(seed: int) -> Answer:
+        if runs.in_process:  # a run wants the main thread for its signals
+            both = [run("serial")] * 2
+        else:
+            with ThreadPoolExecutor(2) as pool:
+                both = list(pool.map(run, ["serial"] * 2))
+        assert both[0]["digest"] == both[1]["digest"], "not deterministic"
+        return {**both[0], "wall": max(r["wall"] for r in both) / 2}
+
+    sides = {"overlapped": partial(run, "overlapped"), "serial": partial(run, "serial"), "two": two}
+    found, _ = in_turn(sides, {}, o.runs)
+    assert all(len({r["digest"] for r in side}) == 1 for side in found.values()), (
+        "not deterministic"
+    )
+    walls = {n: [r["wall"] for r in side] for n, side in found.items()}
+    shares = [r["collect"] / (r["collect"] + r["update"]) for r in found["serial"]]
+    setting = {"env_steps": env_steps, "replay_ratio": RATIO, "cores": os.cpu_count()}
+    setting["collect_share"] = f"{sum(shares) / len(shares):.0%}"
+    row = partial(make_row, kind="speedup")
+    return [row(
+        "overlapped run", setting, "serial run", "s", walls["overlapped"], walls["serial"],
+        target=1.3, note="from the first line of the log to the last, the start of the collector's "
+        "process (1 to 2 s) included; both give the same digest every time",
+    ), row(
+        "the machine's ceiling", setting, "serial run", "s", walls["two"], walls["serial"],
+        note="two serial runs at once, half of the slower one's time",
+    )]  # fmt: skip
+
+
+# -- diengine --------------------------------------------------------------------------------------
+
+PRESET = "experiment=diengine_r2d2_cartpole"
+UPDATES = {  # shape -> burn-in, rows, hidden, wanted
+    "cartpole": (2, 40, 64, 4.0),  # DI-engine's own setting
+    "lstm64": (20, 80, 64, 4.0),  # the update of the floor
+    "lstm512": (40, 80, 512, 1.6),
+}
+LSTM_TYPES = ("pytorch", "normal")
+
+
+def diengine(o: Namespace) -> list[Row]:
+    """Updates and runs of ``experiment=diengine_r2d2_cartpole`` beside DI-engine's own.
+
+    DI-engine's default LSTM type, ``normal``, has layer norms that ``nn.LSTM`` and rlrun lack; its
+    type ``pytorch`` is ``nn.LSTM``. The rows with targets are against ``pytorch``, which has the
+    layers of rlrun's network; those against ``normal`` are what DI-engine's own config runs.
+    """
+    python, rows = interpreter(o.peers, "ding"), list[Row]()
+    for threads in o.threads:
+        torch.set_num_threads(threads)
+        for name, (*_, hidden, _) in [*UPDATES.items()][: 1 if o.quick else None]:
+            for lstm in LSTM_TYPES if hidden < 512 else LSTM_TYPES[:1]:  # seconds an update
+                repeats = o.rounds if hidden < 512 else min(o.rounds, 3)
+                rows.append(update_row(python, name, lstm, threads, repeats, o.seconds))
+    env_steps = o.env_steps or (2_000 if o.quick else 25_000)
+    for threads in o.threads:
+        rows += _diengine_runs(python, threads, env_steps, o.runs)
+    return rows
+
+
+def update_row(
+    python: Path | None, name: str, lstm: str, threads: int, repeats: int, seconds: float
+) -> Row:
+    """sample + update + prioritize of rlrun against ``_forward_learn`` with its collation."""
+    from tests.benchmarks import floor
+
+    burnin, unroll, hidden, target = UPDATES[name]
+    shape = floor.Shape(name, 4, (128, 128, hidden), hidden, (hidden,), 64, burnin, unroll, 5)
+    policy = floor.make_policy(shape, prev_inputs=False, clip=None, backend="auto")
+    replay = floor.make_replay(shape, rows=60_000, kind="uniform")
+
+    def ours() -> None:
+        drawn = replay.sample(shape.batch, 0)
+        replay.prioritize(drawn.key, policy.update(drawn).priority.numpy())
+
+    calls = calls_for(ours, seconds)
+    sides: dict[str, Side] = {"ours": lambda: time_calls(ours, calls)}
+    setting: dict[str, Any] = {
+        "lstm": lstm, "hidden": hidden, "batch": shape.batch, "burnin": burnin, "unroll": unroll,
+        "n": shape.nstep, "threads": threads, "params": floor.parameters(policy),
+    }  # fmt: skip
+    fields = {"kind": "speedup", "target": target if lstm == "pytorch" else None}
+    given = (threads, lstm, burnin, unroll, shape.nstep, shape.batch, hidden)
+    try:
+        with asked(python, "diengine.py update", *given, threads=threads) as (facts, ask):
+            setting["peer_params"] = facts["parameters"]
+            assert facts["dtype"] == ["torch.float32"]
+            assert facts["threads"] == threads
+            equal = sorted(list(p.shape) for p in policy.net.parameters()) == facts["sizes"]
+            assert equal or lstm == "normal", "the equal-size row compares other layers"
+            ask(2)  # warm
+            sides["theirs"] = lambda: Timing(**ask(max(1, calls // 4)))
+            found, failed = rounds(sides, repeats)
+            for why in failed.values():
+                raise PeerFailed(why)
+    except PeerFailed as e:
+        found, _ = rounds({"ours": sides["ours"]}, repeats)
+        found["theirs"], fields["missing"] = [], str(e)
+    return timing_row("learner update", setting, "di-engine", *found.values(), **fields)
+
+
+def _diengine_runs(python: Path | None, threads: int, env_steps: int, count: int) -> list[Row]:
+    """Env steps a second in all, and what else the runs say."""
+
+    def theirs(lstm: str, seed: int) -> Answer:
+        return peer_run(python, "diengine.py run", seed, threads, lstm, env_steps, threads=threads)
+
+    def ours(seed: int) -> Answer:
+        return own_run(PRESET, seed=seed, threads=threads, env_steps=env_steps)
+
+    peers = {lstm: partial(theirs, lstm) for lstm in LSTM_TYPES}
+    found, missing = in_turn({"ours": ours}, peers, count)
+    assert all(r["threads"] == threads for side in found.values() for r in side)
+    rows, own = [], found["ours"]
+    for lstm in LSTM_TYPES:
+        setting = {"lstm": lstm, "env_steps": env_steps, "threads": threads}
+        setting["params"] = own[0]["parameters"]
+        if found[lstm]:
+            setting["peer_params"] = found[lstm][0]["parameters"]
+            assert lstm == "normal" or setting["params"] == setting["peer_params"]
+        row = partial(row_of, setting, "di-engine", own, found[lstm], missing.get(lstm, ""))
+        target = 8.0 if lstm == "pytorch" else None
+        rows += [
+            row("run", "env steps/s", lambda r: r["env_steps"] / r["wall"], "speedup",
+                target=target, note="evaluation included on both sides, imports on neither"),
+            row("run, no evaluation", "env steps/s", rate, "speedup"),
+            row("run, updates", "updates/s", lambda r: r["updates"] / r["wall"], "speedup"),
+            row("run, steps an update", "env steps", lambda r: r["env_steps"] / r["updates"]),
+            row("run, evaluations", "times", lambda r: r["evaluations"]),
+            row("run, process", "s", lambda r: r["process"],
+                note="the whole process, imports included"),
+        ]  # fmt: skip
+    return rows
+
+
+def row_of(
+    setting: dict[str, Any], who: str, own: Answers, other: Answers, missing: str, name: str,
+    unit: str, value: Callable[[Answer], float], kind: str = "fact", *, higher: bool = True,
+    **fields: Any,
+) -> Row:  # fmt: skip
+    """A row of one figure of the runs of both sides."""
+    sides = ([value(run) for run in side] for side in (own, other))
+    fields |= {"kind": kind, "higher": higher, "missing": missing}
+    return make_row(name, setting, who, unit, *sides, **fields)
+
+
+def rate(run: Answer) -> float:
+    """Env steps per second, evaluations excluded."""
+    return run["env_steps"] / (run["wall"] - run["eval_seconds"])
+
+
+# -- solve -----------------------------------------------------------------------------------------
+
+MOST = 250_000  # env steps
+EASY = ("run.eval_episodes=8", "run.stop_after=1", "run.stop_value=195")
+HARD = ("run.eval_episodes=50", "run.stop_after=2", "run.stop_value=195")
+OWN = ("policy=r2d2", "env=cartpole_v0")
+SIDES: dict[str, tuple[tuple[str, ...], float]] = {  # overrides, how many times as fast
+    "DI-engine's settings, its rule": ((PRESET, *EASY), 4.0),
+    "DI-engine's settings, 2 x 50 episodes": ((PRESET, *HARD), 4.0),
+    "rlrun's defaults, DI-engine's rule": ((*OWN, *EASY), 12.0),
+    "rlrun's defaults, 2 x 50 episodes": ((*OWN, *HARD), 12.0),
+}
+
+
+def solve(o: Namespace) -> list[Row]:
+    """Seconds to a greedy 195 on CartPole-v0: rlrun beside DI-engine's own R2D2, seed by seed.
+
+    DI-engine stops at the first evaluation of 8 episodes >= 195, its own rule. rlrun runs its
+    settings by the same rule, and its own defaults by that rule and by two successive evaluations
+    of 50 episodes (which DI-engine's time, taken by the easier rule, favours DI-engine in).
+    """
+    threads, most = o.threads[0], o.env_steps or (2_000 if o.quick else MOST)
+    python = interpreter(o.peers, "ding")
+
+    def ours(overrides: tuple[str, ...], seed: int) -> Answer:
+        found = own_run(*overrides, seed=seed, threads=threads, env_steps=most)
+        return found | {"solved": found["env_steps"] < most}
+
+    def theirs(seed: int) -> Answer:
+        given = (seed, threads, "normal", most, 195)
+        return peer_run(python, "diengine.py run", *given, threads=threads)
+
+    names = [n for n in SIDES if n.endswith("rule") or not o.quick]
+    own = {name: partial(ours, SIDES[name][0]) for name in names}
+    found, missing = in_turn(own, {"theirs": theirs}, 1 if o.quick else o.seeds or 5)
+    return [row for name in names for row in solve_rows(
+        name, found[name], found["theirs"], missing.get("theirs", ""), threads
+    )]  # fmt: skip
+
+
+def solve_rows(name: str, own: Answers, theirs: Answers, missing: str, threads: int) -> list[Row]:
+    reached = sum(run["solved"] for run in own)
+    setting = {"rlrun": name, "seeds": len(own), "reached": reached, "threads": threads}
+
+    def values(side: Answers, key: str) -> list[float]:
+        return sorted(float(run[key]) for run in side)  # medians of each side, not pairs of seeds
+
+    sides = ([values(side, key) for side in (own, theirs)] for key in ("wall", "env_steps"))
+    return [
+        make_row("to 195", setting, "di-engine", "s", *next(sides), kind="speedup", missing=missing,
+                 target=SIDES[name][1], note="imports on neither side, evaluation on both; "
+                 "reached: runs that got there"),
+        make_row("to 195, steps", setting, "di-engine", "env steps", *next(sides), kind="fact",
+                 missing=missing),
+    ]  # fmt: skip
+
+
+# -- endtoend, ppo ---------------------------------------------------------------------------------
+
+SOLVED, IN_A_ROW = 475.0, 2
+
+
+@dataclass(frozen=True)
+class Contest:
+    """An algorithm, our preset, who else runs it: name -> (environment, script, target)."""
+
+    name: str
+    preset: str
+    peers: dict[str, tuple[str, str, float]]
+    env_steps: int
+    apart: float = 0.0  # share by which env steps and updates may differ
+
+
+DQN = Contest("dqn", "zoo_dqn_cartpole", {
+    "stable-baselines3": ("sb3", "sb3.py dqn", 4.0),
+    "tianshou": ("tianshou", "tianshou_peer.py dqn", 3.0),
+    "cleanrl-style": ("", "dqn_cleanrl.py", 1.2),
+}, 50_000)  # fmt: skip
+PPO = Contest("ppo", "zoo_ppo_cartpole", {
+    "stable-baselines3": ("sb3", "sb3.py ppo", 4.0),
+    "cleanrl-style": ("", "ppo_cleanrl.py", 1.2),
+}, 100_000, apart=0.05)  # fmt: skip  # rollouts end with the row that brings the last step: longer
+
+
+def endtoend(o: Namespace, contest: Contest = DQN) -> list[Row]:
+    """Runs of ``experiment=zoo_dqn_cartpole`` (``zoo_ppo_cartpole``) beside the DQNs (PPOs) of
+    others, one thread each, evaluations excluded.
+
+    Solved: two successive evaluations of 50 greedy episodes with a mean of at least 475.
+    """
+    env_steps = o.env_steps or (2_000 if o.quick else contest.env_steps)
+
+    def theirs(venv: str, script: str, target: float, seed: int) -> Answer:
+        return peer_run(interpreter(o.peers, venv), script, seed, 1, env_steps, threads=1)
+
+    def ours(seed: int) -> Answer:
+        preset = f"experiment={contest.preset}"
+        return own_run(preset, seed=seed, threads=1, env_steps=env_steps)
+
+    peers = {name: partial(theirs, *given) for name, given in contest.peers.items()}
+    found, missing = in_turn({"ours": ours}, peers, o.runs)
+    return [
+        row for who in peers
+        for row in compare(contest, who, found["ours"], found[who], env_steps, missing.get(who, ""))
+    ]  # fmt: skip
+
+
+def ppo(o: Namespace) -> list[Row]:
+    """As ``endtoend``, of PPO."""
+    return endtoend(o, PPO)
+
+
+def compare(
+    contest: Contest, who: str, own: Answers, other: Answers, env_steps: int, missing: str
+) -> list[Row]:
+    """The rows of one peer, which did the same work, else they compare nothing."""
+    for name in ("parameters", "env_steps", "updates", "threads"):
+        apart = contest.apart * own[0][name] if name in ("env_steps", "updates") else 0
+        for answer in other:
+            same = abs(answer[name] - own[0][name]) <= apart
+            assert same, f"{who}: {name} {answer[name]}, ours {own[0][name]}"
+    setting = {"env_steps": env_steps, "threads": 1}
+    setting |= {"params": own[0]["parameters"], "updates": own[0]["updates"]}
+    cpu = [b["process_cpu"] / a["process_cpu"] for a, b in zip(own, other, strict=False)]
+    row = partial(row_of, setting, who, own, other, missing)
+    name, target = contest.name, contest.peers[who][2]
+    return [
+        row(f"{name} run", "env steps/s", rate, "speedup", target=target,
+            note="no evaluations, no imports"),
+        row(f"{name} run, evaluations too", "env steps/s", lambda r: r["env_steps"] / r["wall"],
+            "speedup"),
+        row(f"{name} run, process", "s", lambda r: r["process"], "speedup", higher=False,
+            cpu_ratio=statistics.median(cpu) if cpu else None, note="the whole process, imports "
+            "and evaluations included; so is its CPU time"),
+        row(f"{name} solved after", "env steps", lambda r: solved(r["curve"]).env_steps,
+            note="inf: not within the run"),
+        row(f"{name} solved after, time", "s", lambda r: solved(r["curve"]).seconds),
+        row(f"{name} solved after, evaluations too", "s", lambda r: solved(r["curve"]).wall),
+        row(f"{name} best evaluation", "return", lambda r: max(point[1] for point in r["curve"])),
+        row(f"{name} last evaluation", "return", lambda r: r["curve"][-1][1]),
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Solved:
+    """When the second of two successive good evaluations was over; infinite: never."""
+
+    env_steps: float = math.inf
+    seconds: float = math.inf  # without evaluations
+    wall: float = math.inf
+
+
+def solved(curve: Sequence[Sequence[float]]) -> Solved:
+    """``curve``: (env steps, mean return, seconds since the start, seconds in evaluations)."""
+    hits = 0
+    for env_steps, score, wall, evaluating in curve:
+        hits = hits + 1 if score >= SOLVED else 0
+        if hits == IN_A_ROW:
+            return Solved(env_steps, wall - evaluating, wall)
+    return Solved()
