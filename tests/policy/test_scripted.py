@@ -5,30 +5,23 @@ import math
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 
 from rlrun.functional.script import action_table, outside, sine
-from rlrun.policy.random import Random
-from rlrun.policy.scripted import Scripted
-from rlrun.schema import Invalid, MemoryConfig, RandomConfig, ScriptedConfig, TorsoConfig
+from rlrun.schema import Invalid
 from rlrun.types import Spec, no_actions
+from tests.policy.make import build
 
-FIELDS = {
-    "name": "scripted", "script": "cycle", "choices": (0.0,), "hold": 1, "period": 4.0,
-    "amplitude": 1.0, "phase": 0.0, "function": None,
-}  # fmt: skip
 THREE = gym.spaces.Discrete(3, start=4)
 ARM = gym.spaces.Box(np.float32([-2, 0]), np.float32([2, 1]))
 PIXEL = gym.spaces.Box(0, 255, (2,), np.uint8)
 SWITCHES, KNOBS = gym.spaces.MultiBinary(2), gym.spaces.MultiDiscrete([2, 4])
+LISTED = {"script": "uniform", "choices": ((0.0, 3.0), (1.0, 1.0))}
 
 
-def scripted(space, *, seed=0, **changes) -> Scripted:
-    return Scripted(
-        ScriptedConfig(**(FIELDS | changes)), TorsoConfig("mlp", (), "relu", False),
-        MemoryConfig("none", 0, 0.0), spec=Spec(gym.spaces.Discrete(2), space), seed=seed,
-        total_steps=1, device=torch.device("cpu"),
-    )  # fmt: skip
+def scripted(space, **given):
+    fields = {"script": "cycle", "choices": (0.0,), "hold": 1, "period": 4.0, "amplitude": 1.0,
+              "phase": 0.0}  # fmt: skip
+    return build("scripted", spec=Spec(gym.spaces.Discrete(2), space), **fields | given)
 
 
 def play(policy, firsts, explore=0.0):
@@ -54,42 +47,41 @@ def test_cycle_begins_anew_with_every_episode():
     assert actions.dtype == no_actions(THREE, 1).dtype
 
 
-def test_constant_takes_numbers_and_lists():
-    firsts = [[1], [0]]
-    assert play(scripted(ARM, script="constant", choices=(0.5,)), firsts).tolist() == [
-        [[0.5, 0.5]],
-        [[0.5, 0.5]],
-    ]
-    actions = play(scripted(ARM, script="constant", choices=((-2.0, 1.0),)), firsts)
-    assert actions.tolist() == [[[-2, 1]], [[-2, 1]]]
+@pytest.mark.parametrize(
+    ("choice", "want"), [(0.5, [0.5, 0.5]), ((-2.0, 1.0), [-2, 1])], ids=["number", "list"]
+)
+def test_constant_takes_numbers_and_lists(choice, want):
+    actions = play(scripted(ARM, script="constant", choices=(choice,)), [[1], [0]])
+    assert actions.tolist() == [[want]] * 2
     assert actions.dtype == np.float32
 
 
+@pytest.mark.parametrize("name", ["scripted", "random"])
+def test_uniform_actions_of_an_evaluation_are_those_of_a_seed(name):
+    """Seeds of a random baseline are independent trials; evaluations of one run are the same."""
+
+    def of(seed):
+        if name == "scripted":
+            return scripted(KNOBS, seed=seed, **LISTED)
+        return build("random", spec=Spec(gym.spaces.Discrete(2), KNOBS), seed=seed)
+
+    policies = [of(seed) for seed in (0, 0, 1)]
+    before = str(policies[0].state_dict())
+    drawn = [play(p, [[1] * 9] * 3, None).tolist() for p in policies]
+    assert drawn[0] == drawn[1] == play(policies[0], [[1] * 9] * 3, None).tolist() != drawn[2]
+    assert str(policies[0].state_dict()) == before
+    collected = play(policies[0], [[1] * 9] * 3).tolist()
+    assert collected != play(policies[0], [[1] * 9] * 3).tolist(), "collecting goes on"
+    policies[2].load_state_dict(policies[0].state_dict())
+    one, other = (play(p, [[1] * 9] * 3).tolist() for p in (policies[0], policies[2]))
+    assert one == other
+
+
 def test_uniform_samples_the_listed_choices():
-    policy = scripted(KNOBS, script="uniform", choices=((0.0, 3.0), (1.0, 1.0)))
-    drawn = play(policy, [[1] * 200] + [[0] * 200] * 4).reshape(-1, 2).tolist()
+    drawn = play(scripted(KNOBS, **LISTED), [[1] * 200] + [[0] * 200] * 4).reshape(-1, 2).tolist()
     share = drawn.count([0, 3]) / len(drawn)
     assert {tuple(d) for d in drawn} == {(0, 3), (1, 1)}
     assert abs(share - 0.5) < 4 * math.sqrt(0.25 / len(drawn))
-    before = policy.generator.bit_generator.state
-    one, two = (play(policy, [[1] * 9] * 3, None) for _ in range(2))
-    assert np.array_equal(one, two), "evaluations draw the same"
-    other = play(scripted(KNOBS, script="uniform", choices=((0.0, 3.0), (1.0, 1.0)), seed=1),
-                 [[1] * 9] * 3, None)  # fmt: skip
-    assert not np.array_equal(one, other), "but not those of another seed"
-    assert policy.generator.bit_generator.state == before
-
-
-def test_uniform_actions_of_an_evaluation_are_those_of_a_seed():
-    """Seeds of a random baseline are independent trials; evaluations of one run are the same."""
-    spec = Spec(gym.spaces.Discrete(2), KNOBS)
-    memory, torso = MemoryConfig("none", 0, 0.0), TorsoConfig("mlp", (), "relu", False)
-    drawn = []
-    for seed in (0, 0, 1):
-        policy = Random(RandomConfig("random"), torso, memory, spec=spec, seed=seed,
-                        total_steps=1, device=torch.device("cpu"))  # fmt: skip
-        drawn.append(play(policy, [[1] * 9] * 3, None).tolist())
-    assert drawn[0] == drawn[1] != drawn[2]
 
 
 def test_sine_by_hand():
@@ -102,9 +94,8 @@ def test_sine_by_hand():
     assert all(ARM.contains(a) for a in full)
     assert np.ptp(full[:, 0]) > 3.8
     out = play(scripted(ARM, script="sine"), [[1, 1], [0, 0], [0, 1]])
-    np.testing.assert_allclose(out[:, 0, 0], [0, 2, 0], atol=1e-6)
-    np.testing.assert_allclose(out[:, 1, 0], [0, 2, 0], atol=1e-6)
-    np.testing.assert_allclose(play(scripted(ARM, script="sine"), [[1], [0], [1]])[2, 0, 0], 0)
+    np.testing.assert_allclose(out[:, :, 0], [[0, 0], [2, 2], [0, 0]], atol=1e-6)
+    np.testing.assert_allclose(play(scripted(ARM, script="sine"), [[1], [1]])[:, 0, 0], 0)
 
 
 @pytest.mark.parametrize(
@@ -118,22 +109,18 @@ def test_sine_by_hand():
     ],
 )
 def test_what_is_an_action(space, good, bad):
+    def choice(x):
+        return tuple(map(float, x)) if isinstance(x, list) else float(x)
+
     assert not outside(np.array(good, np.float64), space).any()
     assert outside(np.array(bad, np.float64), space).all()
-    choices = [tuple(map(float, g)) if isinstance(g, list) else float(g) for g in good]
-    table = action_table(choices, space)
+    table = action_table([choice(g) for g in good], space)
     assert table.tolist() == good
     assert table.dtype == no_actions(space, 1).dtype
-    for b in bad:
-        with pytest.raises(ValueError, match="is no action of"):
-            action_table([tuple(map(float, b)) if isinstance(b, list) else float(b)], space)
-
-
-def test_a_list_of_the_wrong_length():
-    with pytest.raises(ValueError, match="one number or a list of 2 is"):
-        action_table([(1.0,)], ARM)
-    with pytest.raises(ValueError, match="a bare number is"):
-        action_table([(1.0, 1.0)], THREE)
+    short = (1.0,) if space.shape else (1.0, 1.0)
+    for wrong in (*map(choice, bad), short):
+        with pytest.raises(ValueError, match=r"is no action of|is allowed|\bis\b"):
+            action_table([wrong], space)
 
 
 @pytest.mark.parametrize(
@@ -150,5 +137,20 @@ def test_a_list_of_the_wrong_length():
 )
 def test_ranges(changes, key):
     with pytest.raises(Invalid) as e:
-        ScriptedConfig(**(FIELDS | changes))
+        scripted(ARM, **changes)
     assert e.value.key == key
+
+
+@pytest.mark.parametrize("name", ["random", "scripted"])
+def test_a_policy_without_weights_is_not_learned(name):
+    """Every space is sampled; weights are empty; an update is a bug of the caller."""
+    space = gym.spaces.MultiBinary(3)
+    spec = Spec(gym.spaces.Discrete(2), space)
+    given = {"script": "constant", "choices": ((0.0, 1.0, 1.0),)} if name == "scripted" else {}
+    policy = build(name, spec=spec, **given)
+    assert all(space.contains(a) for a in play(policy, [[1] * 9])[0])
+    assert (policy.weights(), policy.window) == ({}, None)
+    policy.load({})
+    for call in (policy.update, policy.priority):
+        with pytest.raises(AssertionError):
+            call(None)

@@ -1,0 +1,374 @@
+"""Actors: their networks are those that learn, exploration, masks, what is read of them."""
+
+import math
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rlrun.acting.reading import RecordingActor
+from rlrun.cli.main import main
+from rlrun.config import check
+from rlrun.errors import ConfigError
+from rlrun.functional.explore import Temperature, draw_categorical, log_probability, select_action
+from rlrun.functional.masks import FORBIDDEN
+from rlrun.functional.policy import categorical, mask_logits
+from rlrun.types import Spec, no_actions, tree_leaves
+from tests.compose import config
+from tests.env.masked import Masked
+from tests.policy import make
+from tests.policy.make import BOX, DISCRETE, MASKED, OBS, build
+
+PICTURE = gym.spaces.Box(0, 255, (36, 36), np.uint8)
+HOT = np.full(4, 1.5, np.float32).view(Temperature)
+CNN = {"words": ("torso=nature_cnn",), "torso": (8,), "activation": "relu"}
+
+
+def of(obs, **given):
+    spec = Spec(obs, DISCRETE.action)
+    return build("r2d2", spec=spec, trace="retrace", **given), spec
+
+
+@pytest.mark.parametrize(
+    ("obs", "given"),
+    [
+        *((obs, {"memory": "none", "activation": a}) for obs, a in zip(
+            (*make.SPACES.values(), PICTURE),
+            ("relu", "elu", "tanh", "relu", "elu", "tanh", "relu"), strict=True)),
+        (OBS, {"memory": "lstm", "reward_clip": 0.5}),
+        (OBS, {"memory": "gru", "dueling": False, "head_hidden": ()}),
+        (OBS, {"memory": "mingru", "torso": (8, 5), "head_hidden": (5, 4)}),
+        (OBS, {"memory": "lstm", "prev_inputs": False, "dueling": False}),
+        (OBS, {"memory": "ffm", "prev_inputs": True}),  # a memory that only torch computes
+        (gym.spaces.Box(0, 255, (1, 40, 40), np.uint8), {"memory": "gru", **CNN}),
+        (MASKED.obs, {"memory": "lstm"}),
+    ],
+)  # fmt: skip
+def test_acting_values_are_the_learned_ones_along_episodes(obs, given):
+    """A Boltzmann policy records log softmax(Q / temperature): all of Q is in it."""
+    policy, spec = of(obs, **given)
+    s = make.rollout(policy, spec, explore=HOT, before=0).segment
+    q = make.stepped_q(make.nets(policy), s).detach()[:-1]
+    if spec.obs is MASKED.obs:
+        mask = s.obs["action_mask"][:-1] > 0
+        q = torch.where(mask | ~mask.any(-1, keepdim=True), q, -torch.inf)
+    want = (q / 1.5).log_softmax(-1).gather(-1, s.action[..., None])[..., 0]
+    torch.testing.assert_close(s.extras["log_prob"], want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["categorical", "quantile", "implicit"])
+@pytest.mark.parametrize("given", [{"dueling": False, "head_hidden": ()}, {"noisy": 0.5}], ids=str)
+def test_greedy_actions_are_of_the_means_of_the_learned_distributions(kind, given):
+    """Mean weights, where the heads are noisy."""
+    policy = build("dqn", distribution=kind, **given)
+    s = make.rollout(policy, explore=None, envs=50, steps=4).segment
+    with torch.no_grad():
+        q = make.stepped_q(make.nets(policy), s)[:-1]
+    assert torch.equal(s.action, q.argmax(-1))
+    if kind == "categorical":  # atoms from -2 to 3
+        net = make.nets(policy).net
+        p = net.outputs(net.inputs(s.obs[0], s.obs[0][:, :0]), make.MEAN_WEIGHTS).softmax(-1)
+        torch.testing.assert_close(q[0], (p * torch.linspace(-2, 3, 7)).sum(-1).detach())
+
+
+# -- exploration -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["dqn", "r2d2"])
+def test_epsilon_flips_one_coin_for_each_environment(name):
+    policy = build(name)
+    greedy = make.act_once(policy, envs=6).action
+    eps = np.array([0, 0, 0, 1, 1, 1.0])
+    draws = np.stack([make.act_once(policy, envs=6, explore=eps).action for _ in range(300)])
+    assert (draws[:, :3] == greedy[:3]).all()
+    share = (draws[:, 3:, None] == np.arange(5)).mean((0, 1))
+    assert np.abs(share - 0.2).max() < 0.06
+    assert (draws[:, 3] == draws[:, 4]).mean() < 0.5, "environments share a coin or a draw"
+
+
+def test_acting_records_the_probability_of_its_action_where_it_is_read():
+    """0.1 / 5 of a random action, 0.9 more of the greedy one."""
+    policy = build("dqn", trace="retrace")
+    greedy = make.act_once(policy, envs=200)
+    np.testing.assert_array_equal(greedy.extras["log_prob"], np.zeros(200, np.float32))
+    act = make.act_once(policy, envs=200, explore=0.1)
+    same = act.action == greedy.action
+    assert not same.all()
+    np.testing.assert_allclose(
+        np.exp(act.extras["log_prob"]), np.where(same, 0.92, 0.02), rtol=1e-5
+    )
+    assert policy.actor(2).extras["log_prob"].dtype == np.float32
+    assert build("dqn").actor(2).extras == {}
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("heat", [False, True])
+def test_probabilities_are_the_frequencies(heat, masked):
+    """Rows 0 and 1 explore by 0.3 and 2 (a share, or a temperature), row 2 not at all."""
+    count, q = 6000, np.array([[1.0, 3.0, 2.5, 0.0]] * 3)
+    mask = np.array([[True, False, True, True]] * 3) if masked else None
+    level = np.array([0.3, 2.0 if heat else 1.0, 0.0], np.float32)
+    explore, rng = level.view(Temperature) if heat else level, np.random.default_rng(0)
+    many = None if mask is None else np.repeat(mask, count, 0)
+    action = select_action(np.repeat(q, count, 0), np.repeat(explore, count), rng, many)
+    for choice in range(4):
+        frequency = (action.reshape(3, count) == choice).mean(1)
+        if masked and choice == 1:
+            assert (frequency == 0).all()
+            continue
+        with np.errstate(divide="ignore"):  # the probability of what greedy actions are not
+            log_mu = log_probability(q, np.full(3, choice), explore, mask)
+        rows = frequency > 0
+        np.testing.assert_allclose(np.exp(log_mu)[rows], frequency[rows], atol=0.02)
+    warm = np.exp((q[0] - 3) / 0.3) * (1 if mask is None else mask[0])
+    if heat:
+        share = np.bincount(action[:count], minlength=4) / count
+        np.testing.assert_allclose(share, warm / warm.sum(), atol=0.02)
+
+
+@pytest.mark.parametrize("memory", ["none", "ffm"])
+def test_weight_noise_of_acting_is_that_of_learning(memory):
+    """Spread over 4000 environments of the difference between two values, in numpy and torch."""
+    count, spec = 4000, Spec(OBS, gym.spaces.Discrete(2))
+    policy = build("r2d2", spec=spec, trace="retrace", noisy=0.8, memory=memory)
+    actor, obs = policy.actor(count), np.tile(np.float32([0.3, -1, 2]), (count, 1))
+    row = np.ones(count, bool), np.zeros(count, int), np.zeros(count, np.float32)
+    hot = np.ones(count, np.float32).view(Temperature)
+    act = actor.act(obs, *row, actor.initial_state(), explore=hot)
+    p = np.exp(act.extras["log_prob"].astype(np.float64))
+    gap = np.log(p / (1 - p)) * np.where(act.action == 0, 1, -1)
+    net = make.nets(policy).net
+    previous = net.encode_previous(torch.tensor([-1]), torch.zeros(1)) * 0
+    state = net.memory.initial_state(1, torch.device("cpu"))
+    h, _ = net.memory.step(net.inputs(torch.from_numpy(obs[:1]), previous), state)
+    with torch.no_grad():
+        mean = net.q(h)[0]
+        q = torch.stack([net.q(h, make.noise_at(policy, i).online)[0] for i in range(1200)])
+    learned = (q[:, 0] - q[:, 1]).numpy()
+    one, other = (np.subtract(*np.quantile(x, [0.75, 0.25])) for x in (gap, learned))
+    assert one == pytest.approx(other, rel=0.1)
+    assert other > 0.1
+    assert gap.mean() == pytest.approx((mean[0] - mean[1]).item(), abs=0.06)
+
+
+def test_noise_is_a_switch_of_exploring():
+    """Greedy: mean weights; exploring: every environment and step noise of its own."""
+    policy = build("dqn", noisy=3.0)
+    actor, obs = policy.actor(64), np.ones((64, 3), np.float32)
+    row = (obs, np.ones(64, bool), np.zeros(64, int), np.zeros(64, np.float32), ())
+    none = np.zeros(64, np.float32)
+    greedy = [actor.act(*row, explore=None).action for _ in range(2)]
+    assert len({*greedy[0], *greedy[1]}) == 1
+    first, second = (actor.act(*row, explore=none).action for _ in range(2))
+    assert len({*first}) > 1
+    assert (first != second).any()
+    np.testing.assert_array_equal(actor.act(*row, explore=None).action, greedy[0])
+
+
+def test_noise_is_held_until_the_weights_are_fetched():
+    policy = build("dqn", noisy=3.0, noisy_resample="chunk")
+    actor, obs = policy.actor(64), np.ones((64, 3), np.float32)
+    row = (obs, np.ones(64, bool), np.zeros(64, int), np.zeros(64, np.float32), ())
+    none = np.zeros(64, np.float32)
+    first, second = (actor.act(*row, explore=none).action for _ in range(2))
+    assert len({*first}) > 1, "every environment has its own"
+    np.testing.assert_array_equal(first, second)
+    actor.refresh()
+    third = actor.act(*row, explore=none).action
+    assert (first != third).any()
+    assert len({*actor.act(*row, explore=None).action}) == 1
+    after = actor.act(*row, explore=none).action
+    assert (after != third).any(), "greedy steps end it"
+    assert len({*after}) > 1, "fresh noise behind them, not mean weights"
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        *(("r2d2", {"memory": m}) for m in ("lstm", "gru", "mingru", "ffm")),
+        ("dqn", {"distribution": "implicit", "noisy": 0.5}),
+        ("ppo", {"normalize_obs": True, "memory": "gru", "spec": BOX}),
+        ("bc", {"spec": BOX}),
+        ("sac", {"spec": BOX}),
+        ("dqn", {**CNN, "spec": Spec(gym.spaces.Box(0, 255, (1, 40, 40), np.uint8),
+                                     DISCRETE.action)}),
+    ],
+)  # fmt: skip
+def test_an_actor_keeps_its_weights_until_it_is_refreshed(name, given):
+    policy, spec = build(name, **given), given.get("spec", DISCRETE)
+    actor = policy.actor(64)
+
+    def leaves(who):
+        act = make.act_once(policy, spec, actor=who)
+        return [x for x in tree_leaves((act.action, act.extras, act.state))]
+
+    before = leaves(actor)
+    learn = make.rollout if name == "ppo" else make.windows
+    policy.update(learn(policy, spec))
+    kept = leaves(actor)
+    actor.refresh()
+    now, fresh = leaves(actor), leaves(policy.actor(64))
+    assert all(np.array_equal(a, b) for a, b in zip(before, kept, strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(now, fresh, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(before, now, strict=True))
+
+
+# -- masks -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("dqn", {}), ("dqn", {"distribution": "quantile", "noisy": 9.0}), ("r2d2", {}),
+        ("cql", {}), ("pqn", {"memory": "gru"}), ("ppo", {"memory": "lstm"}), ("bc", {}),
+        ("iql", {}), ("random", {}),
+    ],
+)  # fmt: skip
+def test_no_actor_takes_a_forbidden_action(name, given):
+    """Greedy, random, hot; random actions are uniform over the allowed; no action: all are."""
+    policy, envs = build(name, spec=MASKED, **given), 3000
+    actor = policy.actor(envs)
+    mask = np.tile(np.array([[1, 0, 1, 1, 0], [0, 0, 0, 0, 0], [0, 1, 0, 0, 0]], np.int8),
+                   (envs // 3, 1))  # fmt: skip
+    obs = {"action_mask": mask, "observation": np.random.default_rng(0).normal(
+        size=(envs, 3)).astype(np.float32)}  # fmt: skip
+    row = np.ones(envs, bool), np.zeros(envs, int), np.zeros(envs, np.float32)
+    hot = np.full(envs, 100.0, np.float32).view(Temperature)
+    valued = name in ("dqn", "r2d2", "cql", "pqn")
+    for explore in (None, np.ones(envs), np.full(envs, 0.5), hot)[: 4 if valued else 3]:
+        action = actor.act(obs, *row, actor.initial_state(), explore=explore).action
+        taken = np.take_along_axis(mask, action[:, None], 1)[:, 0]
+        assert (taken == 1)[mask.any(1)].all()
+        if valued and explore is not None and (explore == 1).all():
+            share = np.bincount(action[::3], minlength=5) / (envs / 3)
+            np.testing.assert_allclose(share, [1 / 3, 0, 1 / 3, 1 / 3, 0], atol=0.05)
+    assert len({*action[1::3]}) == 5
+
+
+def observed(mask):
+    mask = torch.as_tensor(mask)
+    return {"action_mask": mask.to(torch.int8), "observation": torch.rand(*mask.shape[:-1], 2)}
+
+
+def test_logits_within_a_mask_by_hand():
+    """Softmax of (0, log 3, 5) over the first two: 1/4, 3/4; entropy and gradients know no third."""
+    logits = torch.tensor([[0.0, math.log(3), 5.0]], requires_grad=True)
+    choice = categorical(mask_logits(logits, observed([[1, 1, 0]])), torch.tensor([1]), (3,))
+    torch.testing.assert_close(choice.log_prob, torch.tensor([0.75]).log())
+    entropy = 0.25 * np.log(4) + 0.75 * np.log(4 / 3)
+    torch.testing.assert_close(choice.entropy, torch.tensor([entropy]).float())
+    (grad,) = torch.autograd.grad(choice.log_prob.sum(), logits, retain_graph=True)
+    torch.testing.assert_close(grad, torch.tensor([[-0.25, 0.25, 0.0]]))
+    (grad,) = torch.autograd.grad(choice.entropy.sum(), logits)
+    pair = torch.tensor([0.0, math.log(3)], requires_grad=True)
+    alone = torch.autograd.grad(torch.distributions.Categorical(logits=pair).entropy(), pair)[0]
+    torch.testing.assert_close(grad, torch.cat([alone, torch.zeros(1)])[None].float())
+
+
+def test_the_highest_uniform_number_draws_an_allowed_action():
+    """Times the total it rounds to the total, which is where the forbidden last one begins."""
+
+    class Highest:
+        def random(self, count, dtype):
+            return np.full(count, np.nextafter(np.float32(1), np.float32(0)))
+
+    for count in range(1, 60):
+        head = np.zeros((1, count + 1), np.float32)
+        head[:, -1] = FORBIDDEN
+        action, log_prob = draw_categorical(head, (count + 1,), Highest())
+        assert action == count - 1
+        assert np.isfinite(log_prob).all()
+
+
+ENV = ("env=gym", "env.id=tests.env.masked:tests/Masked-v0", "--trust", "tests", "debug=smoke",
+       "-q", "logger.tensorboard=false", "run.total_steps=300", "torso.hidden=[8]")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "policy=r2d2 memory.hidden=8 learner.batch_size=8 env.kwargs={where:info}"
+        " env.wrappers=[{name:mask_from_info}]",
+        "policy=impala memory=lstm memory.hidden=8 collector.num_envs=4 collector.n_sample=64",
+        "policy=random",
+    ],
+)
+def test_a_run_takes_no_forbidden_action(tmp_path, line):
+    """Collecting and evaluating; the environment raises if one is taken."""
+    assert main([*line.split(), *ENV, f"run.dir={tmp_path}"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "actions", "width", "text"),
+    [
+        ("ppo", gym.spaces.MultiDiscrete([2, 2]), 4, "a mask of Disc"),
+        ("iql", gym.spaces.Box(-1, 1, (4,), np.float32), 4, "a mask of Disc"),
+        ("dqn", gym.spaces.Discrete(4), 7, r"action_mask is of shape \[7\]; one number per"),
+    ],
+)
+def test_masks_that_do_not_fit_the_actions_are_refused(monkeypatch, policy, actions, width, text):
+    class Odd(Masked):
+        def __init__(self):
+            super().__init__()
+            mask = gym.spaces.MultiBinary(width)
+            parts = dict(self.observation_space.spaces) | {"action_mask": mask}
+            self.observation_space, self.action_space = gym.spaces.Dict(parts), actions
+
+    name = f"tests/Odd{policy}-v0"
+    gym.register(name, lambda: Odd())
+    try:
+        c = config(f"policy={policy}", "pipeline=serial", "env=gym", f"env.id={name}")
+        with pytest.raises(ConfigError, match=text):
+            check(c)
+    finally:
+        del gym.registry[name]
+
+
+# -- what a person is shown of an actor ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "kind"),
+    [("r2d2", DISCRETE, "Q"), ("dqn", DISCRETE, "Q"), ("ppo", DISCRETE, "probability"),
+     ("ppo", BOX, "mean"), ("sac", BOX, "mean"), ("bc", MASKED, "probability"),
+     ("random", DISCRETE, "")],
+)  # fmt: skip
+def test_a_reading_is_of_the_first_environment_and_changes_no_action(name, spec, kind):
+    plain, read = build(name, spec=spec), build(name, spec=spec)
+    found = []
+    recorder = RecordingActor(read.actor(3), found.append)
+    assert recorder.extras.keys() == plain.actor(3).extras.keys()
+    one, two = (make.act_once(plain, spec, envs=3, actor=a) for a in (plain.actor(3), recorder))
+    np.testing.assert_array_equal(one.action, two.action)
+    (reading,) = found
+    assert reading.kind == kind
+    np.testing.assert_array_equal(reading.action, one.action[0])
+    if kind in ("Q", "probability"):
+        assert int(reading.values.argmax()) == int(one.action[0])
+    if kind == "mean":
+        want = one.action[0].ravel()
+        np.testing.assert_allclose(reading.values.clip(spec.action.low, spec.action.high), want)
+    if kind == "probability":
+        assert reading.values.sum() == pytest.approx(1)
+    if name == "r2d2":
+        np.testing.assert_array_equal(reading.state, one.state[0][0])  # h, not c
+
+
+@pytest.mark.parametrize("eps", [None, 1e-3])
+def test_values_shown_of_a_q_network_are_its_own_scaled_back(eps):
+    """R2D2's network learns h(Q); Q is what is shown."""
+    policy, found = build("dqn", value_rescale_eps=eps), []
+    make.act_once(policy, envs=2, actor=RecordingActor(policy.actor(2), found.append))
+    obs = make.random_tree(OBS, (2,), np.random.default_rng(0))
+    net, x = make.nets(policy).net, found[0].values.astype(np.float64)
+    expected = net.q(net.torso(torch.from_numpy(obs)))[0].detach().numpy()
+    h = np.sign(x) * (np.sqrt(np.abs(x) + 1) - 1) + eps * x if eps else x
+    np.testing.assert_allclose(h, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_extras_and_first_actions_are_of_the_space():
+    for name, spec in (("ppo", BOX), ("random", DISCRETE), ("sac", BOX)):
+        act = make.act_once(build(name, spec=spec), spec, envs=3, explore=0.0)
+        assert act.action.dtype == no_actions(spec.action, 3).dtype
+        assert act.action.shape == no_actions(spec.action, 3).shape
