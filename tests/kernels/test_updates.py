@@ -9,8 +9,8 @@ from rlrun.errors import NumericError
 from rlrun.jit import COMPILED
 from rlrun.kernels.lstm import NumpyLSTM, _tanh
 from rlrun.types import tree_leaves
-from tests.acting.test_step import SPACES
 from tests.kernels.make import CONTROL, NAMES, line, perturb, policy_of, same_state, samples_of
+from tests.policy.make import SPACES
 
 pytestmark = pytest.mark.skipif(not COMPILED, reason="R2D2's loops are compiled by numba")
 LINEAR = "policy.lr={kind: linear, start: 1e-2, end: 1e-3, over: 300}"

@@ -55,7 +55,8 @@ _SMALL = {
     "target_update_every": None, "target_tau": 0.1, "atoms": 7, "v_min": -2.0, "v_max": 3.0,
     "kappa": 0.1, "taus": 4, "taus_target": 5, "taus_act": 6, "cosines": 8, "smoothing": 0.2,
     "smoothing_clip": 0.3, "temperature": 0.3, "temperature_auto": True, "target_entropy": None,
-    "noise": constant(0.1), "actor_every": 1, "epochs": 1, "batch_size": 10**6, "normalize_advantage": False,
+    "noise": constant(0.1), "actor_every": 1, "epochs": 1, "batch_size": 10**6,
+    "normalize_advantage": False,
     "orthogonal_init": False, "segment_len": 1000, "value_clip": None, "clip": constant(0.2),
     "mixer_hidden": 8, "hyper_hidden": (6,), "value_rescale_eps": 1e-3, "dueling": True,
 }  # fmt: skip
@@ -101,9 +102,7 @@ def make_as(cls: type, plan: Any) -> Any:
 
     c = plan.config
     given = {"spec": plan.policy_spec, "seed": c.seed, "total_steps": 1000}
-    return with_kernel(
-        cls(c.policy, c.torso, c.memory, **given, device=torch.device("cpu")), plan
-    )
+    return with_kernel(cls(c.policy, c.torso, c.memory, **given, device=torch.device("cpu")), plan)
 
 
 def build_on(device: str, name: str, *, graph: bool) -> Any:

@@ -252,7 +252,7 @@ def observed(mask):
 
 
 def test_logits_within_a_mask_by_hand():
-    """Softmax of (0, log 3, 5) over the first two: 1/4, 3/4; entropy and gradients know no third."""
+    """Softmax of (0, log 3, 5) over the first two: 1/4, 3/4; no gradient knows the third."""
     logits = torch.tensor([[0.0, math.log(3), 5.0]], requires_grad=True)
     choice = categorical(mask_logits(logits, observed([[1, 1, 0]])), torch.tensor([1]), (3,))
     torch.testing.assert_close(choice.log_prob, torch.tensor([0.75]).log())

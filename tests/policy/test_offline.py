@@ -21,7 +21,8 @@ CASES = {
     "bc number": {"spec": NUMBER},
     "cql": {"value_rescale_eps": None}, "cql rescaled": {"prev_inputs": True, "double": False},
     "cql masked": {"spec": MASKED, "nstep": 1, "value_rescale_eps": None},
-    "iql": {}, "iql box": {"spec": BOX, "nstep": 1, "expectile": 0.9}, "iql masked": {"spec": MASKED},
+    "iql": {}, "iql box": {"spec": BOX, "nstep": 1, "expectile": 0.9},
+    "iql masked": {"spec": MASKED},
     "iql number": {"spec": NUMBER},
 }  # fmt: skip
 BY_CASE = pytest.mark.parametrize("case", CASES)

@@ -181,7 +181,7 @@ def test_metrics_of_ppo_by_hand():
 @pytest.mark.parametrize("name", [*NAMES, "pqn"])
 @pytest.mark.parametrize("memory", ["none", "lstm"])
 def test_padding_changes_no_bit(name, memory):
-    given = {"memory": memory, "prev_inputs": True}
+    given = {"memory": memory, "prev_inputs": True, "hidden": 8}
     one, other, acting = (build(name, **given) for _ in range(3))
     sample = rollout(acting)
     make.assert_same_update(one, other, sample, make.poisoned(sample, flags=False))
@@ -189,7 +189,7 @@ def test_padding_changes_no_bit(name, memory):
 
 @pytest.mark.parametrize("memory", sorted(MEMORY_CONFIGS))
 def test_the_replay_has_room_for_the_state(memory):
-    given = {"memory": memory, "prev_inputs": True}
+    given = {"memory": memory, "prev_inputs": True, "hidden": 8}
     state = tree_leaves(build("r2d2", **given).actor(1).initial_state())
     room = tree_leaves(make.plan_of("r2d2", **given).row.state)
     assert [s.shape for s in room] == [s.shape[1:] for s in state]
@@ -200,7 +200,7 @@ def test_the_replay_has_room_for_the_state(memory):
 
 @pytest.mark.parametrize(
     "given",
-    [*SHAPES.values(), *({"memory": m, "prev_inputs": True} for m in MEMORIES),
+    [*SHAPES.values(), *({"memory": m, "prev_inputs": True, "hidden": 8} for m in MEMORIES),
      {"torso": (8, 5), "activation": "elu", "reward_clip": 0.5, "memory": "lstm",
       "prev_inputs": True, "separate_value": True, "head_hidden": (5, 4)}],
     ids=lambda given: "-".join(map(str, given.values()))[:30],
