@@ -18,6 +18,7 @@ SWITCHES = {  # every branch of a kernel once
     "dqn": [
         [],
         ["policy.double=false", "policy.dueling=false", "policy.nstep=1", LINEAR],
+        ["torso.layer_norm=true"],
         ["policy.td_clip=0.01", "policy.reward_clip=0.02", "policy.value_rescale_eps=null"],
         ["policy.grad_clip=1e-3", "policy.target_update_every=2", "policy.target_tau=null"],
         ["policy.grad_clip=null", "torso.hidden=[]", "policy.head_hidden=[7]"],
@@ -45,6 +46,7 @@ SWITCHES = {  # every branch of a kernel once
     "ppo": [
         ["policy.epochs=3"],
         ["policy.separate_value=false", "policy.value_clip=0.1", "policy.grad_clip=null"],
+        ["torso.layer_norm=true", "torso.activation=elu"],
         ["policy.entropy_coef=0", "policy.normalize_advantage=false", "policy.grad_clip=0.05"],
         ["policy.normalize_obs=true", "learner.batch_size=1000", "policy.prev_inputs=true"],
         ["policy.target_kl=0.001", "torso.hidden=[]", "policy.head_hidden=[5]"],
