@@ -19,7 +19,7 @@ from rlrun.schema import Invalid
 from rlrun.types import Segment, Window, tree_leaves
 from tests.buffer.pair import Setup, copied, setups
 from tests.compose import changed, config
-from tests.pipeline.test_serial import SMOKE, go
+from tests.pipeline.make import SMOKE, go
 
 SCREEN = ("env=gym", "env.id=tests.env.screen:test/Screen-v0", "env.backend=sync")
 

@@ -20,7 +20,7 @@ from rlrun.config import Composer, to_yaml
 from rlrun.run.export import export_run
 from rlrun.rundir import history, tensorfile
 from tests.compose import config
-from tests.pipeline.test_serial import SMOKE, go
+from tests.pipeline.make import SMOKE, go
 
 LINE = ("policy=dqn", "env=cartpole", "run.checkpoint_every=100", "buffer.capacity=400")
 SCREEN = ("env=gym", "env.id=tests.env.screen:test/Screen-v0", "env.backend=sync")

@@ -37,7 +37,7 @@ from rlrun.transport import (
 from rlrun.transport.auto import break_even, nbytes
 from rlrun.types import CHUNK_FIELDS, Chunk, Counters, tree_leaves
 from tests.compose import changed, config
-from tests.pipeline.test_serial import SMOKE, go
+from tests.pipeline.make import SMOKE, go
 
 CODED, RAW = (
     TransportConfig(name, "auto", "auto", keep=3, key_seconds=0.0, link_mbps=None, copies="float32")

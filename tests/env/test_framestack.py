@@ -22,7 +22,7 @@ from rlrun.types import Act, Counters, tree_leaves, tree_map
 from tests.compose import config
 from tests.env import faulty  # noqa: F401  registers the test/ ids
 from tests.env.screen import FloatScreen
-from tests.pipeline.test_collector import collecting, copied, counter, joined
+from tests.pipeline.make import collecting, copied, counter, joined
 from tests.reference.stacks import stack_at
 
 IMAGE = spaces.Box(0, 255, (2, 3), np.uint8)

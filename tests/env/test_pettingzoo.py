@@ -17,7 +17,7 @@ from tests.buffer.factory import make_replay
 from tests.env.presets import config_of, preset
 from tests.env.telling import STRANGE
 from tests.env.zoo_example import Leaving
-from tests.pipeline.test_collector import copied, joined, make
+from tests.pipeline.make import copied, joined, make
 
 JOINT = AgentsConfig("joint", False, "mean", "env")
 SHARED = AgentsConfig("shared", False, "mean", "env")

@@ -6,12 +6,13 @@ import pytest
 from rlrun.env.diagnostic.counter import counter_reward
 from rlrun.env.diagnostic.tmaze import FORWARD, LEFT, RIGHT
 from rlrun.errors import EnvError
+from rlrun.pipeline import evaluate
 from rlrun.pipeline.evaluate import MAX_ENVS, Evaluation, Evaluator, eval_metrics
 from rlrun.types import Act, Spec
 from tests.compose import changed, config
 from tests.env import faulty  # noqa: F401  registers the test/ ids
 from tests.env.test_pettingzoo import SHARED, ZOO, config_of
-from tests.pipeline.test_collector import counter
+from tests.pipeline.make import counter
 from tests.policy.factory import r2d2
 
 
@@ -20,7 +21,7 @@ def expected(lengths, i, e):
     return sum(float(counter_reward(*(np.array(x) for x in (i, e, t)))) for t in steps)
 
 
-@pytest.mark.parametrize("episodes", [1, 7, MAX_ENVS, MAX_ENVS + 23])
+@pytest.mark.parametrize("episodes", [7, MAX_ENVS + 23])
 def test_every_environment_plays_an_equal_number_of_episodes(episodes):
     """Counting the episodes that end first would favour short ones."""
     lengths = (5, 1, 40, 3)
@@ -79,30 +80,25 @@ def test_an_episode_that_a_restart_cut_is_played_again(caplog):
     assert any("cut by restarts of their environment: 1" in r.getMessage() for r in caplog.records)
 
 
-def test_an_evaluation_in_which_no_episode_ends_is_an_error():
+def test_an_evaluation_in_which_no_episode_ends_is_an_error(monkeypatch):
     """Workers end long after their restart, each time before the episode does."""
+    monkeypatch.setattr(evaluate, "MAX_LOST", 2)
     evaluator, policy = crashing(2, fault="kill", bad_seed=None, at=15)
-    with pytest.raises(EnvError, match=r"environment 0 was restarted in each of 10 episodes"):
+    with pytest.raises(EnvError, match=r"environment 0 was restarted in each of 2 episodes"):
         evaluator.run(policy, env_steps=0)
     evaluator.close()
 
 
 def test_a_stopped_evaluation_can_be_repeated():
-    evaluator = Evaluator(config("env=cartpole").env, episodes=6, seed=5, max_steps=10**5)
-    policy = r2d2(spec=Spec(evaluator.env.obs_space, evaluator.env.action_space))
-    asked = []
-
-    def third():
-        asked.append(len(asked))
-        return len(asked) == 3
-
-    assert evaluator.run_until(third, policy, env_steps=0) is None
-    assert len(asked) == 3
-    whole = evaluator.run(policy, env_steps=0)
-    fresh = Evaluator(config("env=cartpole").env, episodes=6, seed=5, max_steps=10**5).run(
-        policy, env_steps=0
+    whole, stopped = (
+        Evaluator(config("env=cartpole").env, episodes=6, seed=5, max_steps=10**5) for _ in range(2)
     )
-    np.testing.assert_array_equal(whole.returns, fresh.returns)
+    policy = r2d2(spec=Spec(whole.env.obs_space, whole.env.action_space))
+    told = iter([False, False, True])
+    assert stopped.run_until(lambda: next(told), policy, env_steps=0) is None
+    assert next(told, None) is None
+    one, two = (e.run(policy, env_steps=0) for e in (whole, stopped))
+    np.testing.assert_array_equal(one.returns, two.returns)
 
 
 class Always:

@@ -1,32 +1,29 @@
-"""What the driver does when replies fail: lost chunks and roles, errors of roles, signals."""
+"""What the driver does when replies fail: lost chunks and roles, errors of roles, signals.
 
-import json
+Private: the order of replies that matters cannot be brought about from outside.
+"""
+
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from rlrun.errors import NumericError, ResourceError
+from rlrun.errors import CheckpointError, ResourceError
 from rlrun.pipeline.ray import delivery as delivery_module
 from rlrun.pipeline.ray import roles as roles_module
+from rlrun.pipeline.ray import shard_reader
 from rlrun.pipeline.ray.async_source import AsyncSource
 from rlrun.pipeline.ray.delivery import MAX_DAMAGED, Delivery
-from rlrun.pipeline.ray.learning import LearnerRole
 from rlrun.pipeline.ray.messages import Collected, Learned, RoleFailure, Stored
-from rlrun.pipeline.ray.pipeline import RayPipeline
 from rlrun.pipeline.ray.pump import Lost, Pump
-from rlrun.pipeline.ray.remote_buffer import RemoteBuffer
-from rlrun.pipeline.ray.remote_evaluator import RemoteEvaluator
+from rlrun.pipeline.ray.receiving import Receiver
+from rlrun.pipeline.ray.remote_buffer import RemoteBuffer, RemoteRollouts
 from rlrun.pipeline.ray.remote_learner import RemoteLearner
 from rlrun.pipeline.ray.roles import CollectorHandle, Role, Roles, ShardHandle
 from rlrun.pipeline.ray.shard_reader import ShardReader
-from rlrun.pipeline.rollback import MAX_ROLLBACKS
-from rlrun.pipeline.serial import Pipeline
-from rlrun.run import train
+from rlrun.pipeline.ray.source import RaySource
 from rlrun.types import Counters
-from tests.compose import config
-from tests.pipeline.ray.test_async import RAY, ByHand
-from tests.pipeline.test_faults import DIVERGES
 
 
 def gone():
@@ -50,22 +47,28 @@ class Method:
         return self
 
 
-class Idle(ByHand):
-    """A pump without replies; a loop that waits for one does not end."""
+class ByHand:
+    """A pump whose timers and replies are those of the test."""
 
     def __init__(self):
-        super().__init__()
-        self.runs = self.replies = 0
+        self.timers, self.waiting, self.replies = [], [], 0
+
+    def after(self, seconds, call):
+        self.timers.append(call)
+
+    def when(self, reply, handle):
+        self.waiting.append(handle)
 
     def run(self, timeout):
-        self.runs += 1
-        assert self.runs < 100_000, "it waits for ever"
+        self.replies += 1
+        assert self.replies < 100_000, "it waits for ever"
 
 
-def made_roles(pump):
+@pytest.fixture
+def roles():
     """Roles of one collector and one shard, both idle, whose calls are noted."""
     roles = Roles.__new__(Roles)
-    roles.pump, roles.predictor = pump, None
+    roles.pump, roles.predictor = ByHand(), None
     roles.shards = [ShardHandle("replay 0", SimpleNamespace(add=Method()))]
     own = SimpleNamespace(load=Method(), collect=Method((None, None)))
     roles.collectors = [CollectorHandle("collector 0", own)]
@@ -98,17 +101,49 @@ def collected(seq):
     return Collected(seq, None, None, {"after": seq}, 0, 0, {}, (0, 0))
 
 
-def named(chunks):
-    return [(chunk.info.seq, chunk.payload) for chunk in chunks]
+def chunk_of(roles, seq):
+    return SimpleNamespace(
+        collector=roles.collectors[0], info=SimpleNamespace(seq=seq), payload=None
+    )
 
 
 # -- chunks ----------------------------------------------------------------------------------------
 
 
-def test_a_chunk_that_was_lost_with_its_node_is_collected_again():
+def test_a_first_chunk_that_is_late_is_waited_for():
+    receiver = Receiver({}, lambda rows, sender: rows)
+    assert receiver.early(0, 5, since=4)
+    assert not receiver.early(0, 4, since=4)
+    assert not receiver.again(0, 4)
+    receiver.accept(0, 4)
+    assert receiver.again(0, 4)
+    assert not receiver.early(0, 5, since=4)
+
+
+def test_one_try_of_a_chunk_is_under_way_however_long_its_shard_is_away(roles):
+    shard, pump = roles.shards[0], roles.pump
+    shard.down, shard.down_since = True, time.monotonic()
+    delivery, done = Delivery(roles), []
+    delivery.send(chunk_of(roles, 0), lambda chunk, stored: done.append(stored), done.append)
+    for _ in range(6):  # the call fails, and the timers of all tries so far are due
+        handles, pump.waiting = pump.waiting, []
+        for handle in handles:
+            handle(Lost(None))
+        timers, pump.timers = pump.timers, []
+        for timer in timers:
+            timer()
+    assert len(shard.handle.add.calls) == 7
+    stored = Stored(1, True, rows=1, windows=0, mass=0.0)
+    pump.waiting[-1](stored)
+    pump.waiting[-1](stored)
+    assert done == [True]
+    assert not delivery.pending
+    assert not delivery.tries
+
+
+def test_a_chunk_that_was_lost_with_its_node_is_collected_again(roles):
     """Its shard is not at fault; later chunks of its collector are of no use without it."""
-    pump = ByHand()
-    roles = made_roles(pump)
+    pump = roles.pump
     (shard,), (collector,) = roles.shards, roles.collectors
     delivery = Delivery(roles)
     source = made_source(roles, delivery)
@@ -118,7 +153,7 @@ def test_a_chunk_that_was_lost_with_its_node_is_collected_again():
     collector.busy = True  # a third one is being collected
     first, second = pump.waiting[1], pump.waiting[-1]
     first(Stored(1, True))
-    assert named(source.ready) == [(0, "rows 0")]
+    assert [(chunk.info.seq, chunk.payload) for chunk in source.ready] == [(0, "rows 0")]
     second(gone())
     assert (shard.restarts, shard.down) == (0, False)
     assert not delivery.pending
@@ -126,56 +161,48 @@ def test_a_chunk_that_was_lost_with_its_node_is_collected_again():
     assert not collector.handle.load.calls, "an order is under way"
     source._replied(collector, "rows 2", collected(2))
     assert collector.handle.load.calls == [({"after": 0}, 0, 0)]
-    assert not delivery.pending
     pump.waiting[-1](None)
     order = collector.handle.collect.calls[-1][0]
     assert (order.seq, source.traffic.lost) == (1, 1)
 
 
-def test_chunks_after_a_lost_one_are_taken_back():
-    roles = made_roles(ByHand())
-    (collector,) = roles.collectors
-    delivery = Delivery(roles)
+def test_a_chunk_that_comes_while_a_state_is_saved_is_no_part_of_it(roles):
+    """Else its shard would hold it and the resumed collector would collect that number again."""
+    sent, (collector,) = [], roles.collectors
+    collector.busy = True
+    delivery = SimpleNamespace(drain=lambda: None, send=lambda chunk, *given: sent.append(chunk))
     source = made_source(roles, delivery)
-    source.launch()
-    for seq in (0, 1):
-        source._replied(collector, "rows", collected(seq))
-    collector.busy = False
-    roles.pump.waiting[1](gone())
-    assert not delivery.pending
-    assert not delivery.tries
-    assert (collector.seq, collector.state, collector.busy) == (0, None, True)
-    roles.pump.waiting[3](Stored(2, True))  # of the one that was taken back
-    assert not source.ready
+    assert source.quiesce() == []
+    source._replied(collector, "rows", collected(0))
+    assert (collector.seq, collector.state, sent, collector.busy) == (0, None, [], True)
+    source.go_on()
+    assert (collector.seq, collector.state) == (1, {"after": 0})
+    assert [chunk.payload for chunk in sent] == ["rows"]
 
 
-def test_a_chunk_that_always_comes_damaged_is_given_up(caplog):
-    roles, given_up = made_roles(ByHand()), []
-    delivery = Delivery(roles)
-    chunk = SimpleNamespace(
-        collector=roles.collectors[0], info=SimpleNamespace(seq=3), payload=None
-    )
+def test_a_chunk_that_always_comes_damaged_is_given_up(roles, caplog):
+    delivery, given_up, chunk = Delivery(roles), [], chunk_of(roles, 3)
     delivery.send(chunk, lambda *given: None, given_up.append)
     for _ in range(MAX_DAMAGED + 1):
         roles.pump.waiting[-1](Stored(3, False, damaged=True))
         roles.pump.timers[-1]()
     assert given_up == [chunk]
     assert not delivery.pending
-    assert "chunk 3 of collector 0 is lost (it arrived damaged 21 times)" in caplog.text
+    assert f"arrived damaged {MAX_DAMAGED + 1} times" in caplog.text
 
 
-def test_a_strict_run_ends_where_a_chunk_is_lost():
-    roles = made_roles(ByHand())
+def test_a_lost_chunk_ends_a_strict_run_and_restarts_no_learner(roles):
+    learner = made_learner(roles, RemoteRollouts())
+    learner._send_rollouts([chunk_of(roles, 3)])
+    roles.pump.waiting[-1](gone())
+    assert (roles.learner.restarts, learner.traffic.lost) == (0, 1)
     roles.pump.run = lambda timeout: roles.pump.waiting.pop()(gone())
     buffer = RemoteBuffer(roles, Delivery(roles), rounds=True, directory=None)
-    chunk = SimpleNamespace(
-        collector=roles.collectors[0], info=SimpleNamespace(seq=3), payload=None
-    )
     with pytest.raises(ResourceError, match="chunk 3 of collector 0 is lost"):
-        buffer.add([chunk])
+        buffer.add([chunk_of(roles, 3)])
 
 
-# -- errors of roles -------------------------------------------------------------------------------
+# -- roles -----------------------------------------------------------------------------------------
 
 
 def test_an_exception_in_a_role_is_no_lost_process():
@@ -211,86 +238,109 @@ def test_an_exception_in_a_role_is_no_lost_process():
         ray.kill(actor)
 
 
-def test_a_learner_is_not_diagnosed_while_the_shard_is_away(monkeypatch):
-    import ray
-
-    def lost(reply):
-        raise ray.exceptions.ActorUnavailableError("restarting", None)
-
-    monkeypatch.setattr(ray, "get", lost)
-    role, reader = LearnerRole.__new__(LearnerRole), ShardReader([], prefetch=1)
-    reader.shards = [SimpleNamespace(random_windows=Method())]
-    role.failed, role.blank, role.reader, role.counters = None, False, reader, Counters()
-    role.learner = SimpleNamespace(diagnose=lambda: reader.random_windows(1, None))
-    assert role.diagnose(0, 1) == {}
-
-
-# -- signals ---------------------------------------------------------------------------------------
-
-
-def test_a_signal_ends_a_round_whose_shard_does_not_answer(monkeypatch):
-    monkeypatch.setattr(delivery_module, "STOP_SECONDS", 0.01, raising=False)
-    roles = made_roles(Idle())
-    roles.stop = lambda: True
-    buffer = RemoteBuffer(roles, Delivery(roles), rounds=True, directory=None)
-    chunk = SimpleNamespace(
-        collector=roles.collectors[0], info=SimpleNamespace(seq=3), payload=None
-    )
-    with pytest.raises(ResourceError, match="a chunk was not stored within"):
-        buffer.add([chunk])
-
-
-def test_a_signal_does_not_wait_long_for_a_lost_role(monkeypatch):
-    roles, role = made_roles(ByHand()), Role("replay 0", None)
-    monkeypatch.setattr(roles_module, "STOP_SECONDS", 0.0, raising=False)
+def test_a_role_that_does_not_come_back_ends_the_run(roles, monkeypatch):
+    """Whether one call is waited for or every call fails; after a signal soon."""
+    monkeypatch.setattr(roles_module, "GIVE_UP_SECONDS", 0.0)
+    monkeypatch.setattr(roles_module, "STOP_SECONDS", 0.0)
+    roles.pump.wait = lambda reply: Lost(None)
+    handle = SimpleNamespace(state=Method())
+    with pytest.raises(ResourceError, match="the learner was lost and does not come back"):
+        roles.ask(Role("learner", handle), "state")
+    monkeypatch.setattr(roles_module, "GIVE_UP_SECONDS", 1000.0)
+    role = Role("replay 0", None)
     roles.note_lost(role, Lost(None))
     roles.note_lost(role, Lost(None))
+    assert role.restarts == 1
     roles.stop = lambda: True
     assert roles.stopping() >= 0.0
-    time.sleep(0.01)
     with pytest.raises(ResourceError, match="the replay 0 was lost and does not come back"):
         roles.note_lost(role, Lost(None))
+    roles.value(role, None)
+    roles.note_lost(role, Lost(None))  # it had answered in between
 
 
-# -- rollbacks -------------------------------------------------------------------------------------
+def test_a_signal_ends_a_round_whose_shard_does_not_answer(roles, monkeypatch):
+    monkeypatch.setattr(delivery_module, "STOP_SECONDS", 0.01)
+    roles.stop = lambda: True
+    buffer = RemoteBuffer(roles, Delivery(roles), rounds=True, directory=None)
+    with pytest.raises(ResourceError, match="a chunk was not stored within"):
+        buffer.add([chunk_of(roles, 3)])
 
 
-def test_a_diverging_run_goes_back_as_often_as_it_may(tmp_path):
-    """Calls under way fail too; they are of the run that is given up."""
-    words = (*DIVERGES, *RAY, "run.on_nan=rollback", "run.checkpoint_every=100",
-             "learner.learning_starts=1000", "run.total_steps=3000")  # fmt: skip
-    with pytest.raises(NumericError, match="go on: rlrun resume"):
-        train.run(config(*words), tmp_path, raw_yaml="", overrides=[])
-    record = json.loads((tmp_path / "run.json").read_text())
-    assert (record["rollbacks"], record["exit_code"]) == (MAX_ROLLBACKS, NumericError.exit_code)
+def test_a_resume_with_another_number_of_collectors_is_refused():
+    source = RaySource.__new__(RaySource)
+    source.roles = SimpleNamespace(collectors=[None, None], pump=None)
+    for saved in ({"collectors": [{}]}, {}):
+        with pytest.raises(CheckpointError, match="num_actors = 2"):
+            source.load_state_dict(saved)
 
 
-def test_failures_of_a_run_that_is_given_up_are_ignored():
-    """The next calls fail as the one that led to the rollback."""
-    roles = made_roles(Idle())
+# -- updates ---------------------------------------------------------------------------------------
+
+
+def test_updates_that_a_restarted_learner_lacks_are_done_again(roles):
+    """Those since the last state that was saved, and those that were under way."""
     learner = made_learner(roles)
-    roles.ask = lambda *given: None
-    learner.due, learner.calls, learner.flying = 40, 2, 6
-    replies = [RoleFailure("NumericError", "train/loss = nan"), Learned(9, 3)]
-    roles.pump.run = lambda timeout: learner._learned(3, 0.0, replies.pop(0))
-    learner.abandon()
-    assert not replies
-    assert not roles.learner.handle.learn.calls
+    states = {"policy": None, "learner": {"means": None}}
+    roles.ask = lambda role, method, *given: {"state": states, "frame": (0, None)}.get(method)
+    learner._submit = lambda: None
+    learner.flying, learner.calls = 12, 4
+    learner._learned(3, 0.0, Learned(3, 3))
+    learner._learned(3, 0.0, Learned(6, 3))
+    learner.calls = 0
+    learner.sync()
+    learner.calls = 2
+    learner._learned(5, 0.0, Learned(11, 5))
+    learner._learned(1, 0.0, Lost(None))
+    assert (learner.due, learner.counters.updates, learner.flying) == (1 + 5, 6, 0)
+    learner._refill()  # lost once more, with nothing done since
+    assert (learner.due, learner.counters.updates) == (6, 6)
 
 
-def test_an_evaluation_under_way_is_forgotten_by_a_rollback(monkeypatch):
-    roles = made_roles(ByHand())
-    pipeline = RayPipeline.__new__(RayPipeline)
-    pipeline.evaluator, pipeline.evaluated = RemoteEvaluator(roles), []
-    pipeline.learner = made_learner(roles)
-    roles.ask = lambda *given: None
-    pipeline.under_way = 100, {}
-    pipeline.evaluator.start({}, 100, pipeline.evaluated.append)
-    monkeypatch.setattr(Pipeline, "load_state_dict", lambda self, state: None)
-    pipeline.load_state_dict({})
-    roles.pump.waiting[-1](("an evaluation", []))
-    assert pipeline.under_way is None
-    assert pipeline.evaluated == []
-    pipeline.evaluator.start({}, 200, pipeline.evaluated.append)
-    roles.pump.waiting[-1](("another", []))
-    assert pipeline.evaluated == ["another"]
+# -- the learner's replay of several shards --------------------------------------------------------
+
+BATCH = 4
+
+
+class Shard:
+    """An actor that samples batches of its number."""
+
+    def __init__(self, number: int, masses: list[float]) -> None:
+        self.sample = SimpleNamespace(remote=self._sample)
+        self.prioritize = Method()
+        self.number, self.masses, self.drawn = number, masses, 0
+
+    def _sample(self, batch: int, env_steps: int) -> SimpleNamespace:
+        self.drawn += 1
+        return SimpleNamespace(
+            mass=self.masses[self.number], key=np.full(batch, self.number), incarnation=0,
+            weight=np.ones(batch, np.float32), segment=None,
+        )  # fmt: skip
+
+
+def reader_of(monkeypatch, masses, prefetch):
+    """(reader, its shards) of masses; ``prefetch``: batches asked for ahead."""
+    shards = [Shard(i, masses) for i in range(len(masses))]
+    monkeypatch.setattr("ray.get_actor", lambda name: shards[int(name)])
+    monkeypatch.setattr("ray.get", lambda reply: reply)
+    monkeypatch.setattr(shard_reader, "as_segment", lambda arrays: arrays)
+    reader = ShardReader([str(i) for i in range(len(masses))], prefetch=prefetch)
+    reader.set_masses(masses, 100)
+    return reader, shards
+
+
+@pytest.mark.parametrize("masses", [[1.0, 3.0], [2.0, 0.0, 6.0]])
+def test_shards_are_drawn_by_the_sums_of_their_priorities(monkeypatch, masses):
+    """Equal shares would give the windows of a small shard more weight than they have."""
+    reader, shards = reader_of(monkeypatch, masses, 1)
+    for _ in range(400):
+        reader.sample(BATCH, 0)
+    share = np.array(masses) / sum(masses)
+    np.testing.assert_allclose([shard.drawn for shard in shards], 400 * share, atol=1)
+    masses[-1] = 7 * sum(masses[:-1])
+    for _ in range(10):  # each shard has told its mass by then
+        reader.sample(BATCH, 0)
+    before = shards[-1].drawn
+    for _ in range(400):
+        reader.sample(BATCH, 0)
+    assert shards[-1].drawn - before == pytest.approx(350, abs=1)

@@ -1,0 +1,29 @@
+"""Pipelines as a run makes them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+
+from rlrun.build.pipeline import make_pipeline
+from rlrun.build.plan import make_plan
+from rlrun.log import Log
+from rlrun.pipeline.serial import Pipeline
+from tests.compose import config
+from tests.pipeline.make import SMOKE
+
+
+@pytest.fixture
+def pipeline_of(tmp_path) -> Iterator[Callable[..., Pipeline]]:
+    """Makes pipelines of ``overrides``, each with a directory of its own."""
+    with ExitStack() as opened:
+        count = iter(range(99))
+
+        def make(*overrides: str) -> Pipeline:
+            c = config(*SMOKE, "env=bandit", "run.stop_value=null", *overrides)
+            run_dir = tmp_path / f"pipeline{next(count)}"
+            run_dir.mkdir()
+            log = opened.enter_context(Log(c.logger, run_dir, total_steps=9, title=""))
+            return opened.enter_context(closing(make_pipeline(make_plan(c), run_dir, log)))
+
+        yield make
