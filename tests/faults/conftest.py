@@ -1,13 +1,9 @@
-"""Fixtures: an in-process ``rlrun`` in an empty directory."""
+"""An end for tests that hang."""
 
 import signal
 from collections.abc import Iterator
 
 import pytest
-
-from tests.in_process import build as build
-from tests.in_process import composer as composer
-from tests.in_process import rlrun as rlrun
 
 SECONDS = 120
 

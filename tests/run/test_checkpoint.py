@@ -5,8 +5,6 @@ import json
 import math
 import os
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -119,7 +117,7 @@ def small(mark):
     }
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(state=st.dictionaries(TEXT, TREES, max_size=4))
 def test_any_tree_comes_back_bit_for_bit(tmp_path_factory, state):
     directory = tmp_path_factory.mktemp("checkpoints")
@@ -130,31 +128,6 @@ def test_any_tree_comes_back_bit_for_bit(tmp_path_factory, state):
     shutil.rmtree(directory)
     assert found == path
     assert same(state, back), (state, back)
-
-
-def test_generators_and_optimisers_go_on_as_if_nothing_had_happened(tmp_path):
-    rng = np.random.default_rng(1)
-    net = torch.nn.Linear(3, 2)
-    adam = torch.optim.Adam(net.parameters())
-    net(torch.ones(1, 3)).sum().backward()
-    adam.step()
-    state = {"rng": rng.bit_generator.state, "net": net.state_dict(), "adam": adam.state_dict()}
-    save(tmp_path, state, env_steps=1, keep=1)
-    expected = rng.random(4)
-    back, _ = load_newest(tmp_path)
-    other = np.random.default_rng(2)
-    other.bit_generator.state = back["rng"]
-    assert (other.random(4) == expected).all()
-    net.load_state_dict(back["net"])
-    adam.load_state_dict(back["adam"])
-    assert same(state["adam"], back["adam"])
-
-
-@pytest.mark.parametrize("shape", [(0,), (1,), (0, 3), (1, 1)])
-def test_a_stride_that_does_not_matter_is_no_hindrance(tmp_path, shape):
-    strided = torch.ones(*shape, 2, dtype=torch.int16)[..., 1]
-    save(tmp_path, {"a": strided}, env_steps=1, keep=1)
-    assert same({"a": strided}, load_newest(tmp_path)[0])
 
 
 def test_shared_memory_is_stored_twice_and_names_do_not_collide(tmp_path):
@@ -201,50 +174,33 @@ def two(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["tensors.safetensors", "state.json", "manifest.json"])
-def test_every_flipped_bit_is_found_and_the_one_before_is_used(two, caplog, name):
+def test_damage_of_any_byte_is_found_and_the_one_before_is_used(two, caplog, name):
+    """A flipped bit, a cut, an added byte, a missing file."""
     directory, newest = two
     path = newest / name
     content = path.read_bytes()
-    for bit in range(8 * len(content)):
-        damaged = bytearray(content)
-        damaged[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(damaged)
+    damaged = [content[:i] + bytes([content[i] ^ 1 << i % 8]) + content[i + 1 :]
+               for i in range(len(content))]  # fmt: skip
+    damaged += [content[:n] for n in {*range(0, len(content), 7), len(content) - 1}]
+    for wrong in [*damaged, content + b" "]:
+        path.write_bytes(wrong)
         state, used = load_newest(directory)
-        assert (state["mark"], used.name) == (1, "step_000000001"), bit
-    assert len(caplog.records) == 8 * len(content)
+        assert (state["mark"], used.name) == (1, "step_000000001"), wrong
+    assert len(caplog.records) == len(damaged) + 1
     assert newest.name in caplog.records[0].getMessage()
+    path.unlink()
+    assert load_newest(directory)[0]["mark"] == 1
     path.write_bytes(content)
     assert load_newest(directory)[0]["mark"] == 2
 
 
-@pytest.mark.parametrize("name", ["tensors.safetensors", "state.json", "manifest.json"])
-def test_every_truncation_a_missing_file_and_added_bytes_are_found(two, name):
+@pytest.mark.parametrize("fields", [{"format": 99}, {"format": 2, "rlrun": "0.9"}])
+def test_another_format_is_named(two, caplog, fields):
     directory, newest = two
-    path = newest / name
-    content = path.read_bytes()
-    for length in {*range(0, len(content), 7), len(content) - 1}:
-        path.write_bytes(content[:length])
-        assert load_newest(directory)[0]["mark"] == 1
-    path.write_bytes(content + b" ")
+    before = durable.unseal((newest / "manifest.json").read_bytes())
+    (newest / "manifest.json").write_bytes(durable.seal({**before, **fields}))
     assert load_newest(directory)[0]["mark"] == 1
-    path.unlink()
-    assert load_newest(directory)[0]["mark"] == 1
-
-
-def test_another_format_is_named(two, caplog):
-    directory, newest = two
-    fields = durable.unseal((newest / "manifest.json").read_bytes())
-    (newest / "manifest.json").write_bytes(durable.seal({**fields, "format": 99}))
-    assert load_newest(directory)[0]["mark"] == 1
-    assert "has format 99" in caplog.text
-
-
-def test_a_sealed_description_of_another_shape_is_skipped_too(two):
-    directory, newest = two
-    fields = durable.unseal((newest / "manifest.json").read_bytes())
-    sealed = durable.seal({**fields, "files": {"state.json": None}})
-    (newest / "manifest.json").write_bytes(sealed)
-    assert load_newest(directory)[0]["mark"] == 1
+    assert f"has format {fields['format']}" in caplog.text
 
 
 def test_no_usable_checkpoint_lists_what_was_tried(two):
@@ -261,48 +217,6 @@ def test_no_usable_checkpoint_lists_what_was_tried(two):
         assert part in str(caught.value)
     with pytest.raises(CheckpointError, match="no checkpoint"):
         load_newest(directory / "nowhere")
-
-
-CRASHES = ["write_file", "fsync_directory", "tensorfile.write", "os.rename", "Saver._prune"]
-
-
-@pytest.mark.parametrize("at", CRASHES)
-def test_a_crash_while_saving_leaves_the_one_before_usable(two, monkeypatch, at):
-    directory, _ = two
-
-    def crash(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(f"rlrun.rundir.saver.{at}", crash)
-        with pytest.raises(KeyboardInterrupt):
-            save(directory, small(3), env_steps=3, keep=2)
-    state, _ = load_newest(directory)
-    assert state["mark"] == (3 if at == "Saver._prune" else 2)
-    save(directory, small(4), env_steps=4, keep=2)
-    names = ["step_000000003" if at == "Saver._prune" else "step_000000002", "step_000000004"]
-    names = ["rows", *names]
-    assert sorted(path.name for path in directory.iterdir()) == names
-
-
-def test_a_killed_process_leaves_a_usable_checkpoint(tmp_path):
-    code = (
-        "import itertools, sys, torch; from pathlib import Path\n"
-        "from rlrun.rundir.checkpoint import save\n"
-        "for i in itertools.count():\n"
-        "    state = {'i': i, 'w': torch.full((50_000,), i)}\n"
-        "    save(Path(sys.argv[1]), state, env_steps=i, keep=2)\n"
-        "    print(i, flush=True)\n"
-    )
-    child = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE)
-    saved = [int(child.stdout.readline()) for _ in range(5)]
-    child.kill()
-    saved += [int(line) for line in child.stdout]
-    child.stdout.close()
-    child.wait(timeout=30)
-    state, _ = load_newest(tmp_path)
-    assert state["i"] in (saved[-1], saved[-1] + 1)
-    assert (state["w"] == state["i"]).all()
 
 
 def test_a_full_disk_is_a_storage_error_and_leaves_no_remains(two, monkeypatch):
@@ -454,19 +368,3 @@ def test_checkpoints_are_ordered_by_number_not_by_name(tmp_path):
     for name in ("step_9", "step_000000009_", "xstep_000000009", ".tmp_step_000000009"):
         (tmp_path / name).mkdir()
     assert [path.name for path in list_checkpoints(tmp_path)] == names
-
-
-def test_a_crash_while_an_old_one_is_deleted_leaves_no_damaged_one(two, monkeypatch, caplog):
-    directory, _ = two
-
-    def half(path, **_):
-        (path / "manifest.json").unlink()
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", half)
-        with pytest.raises(KeyboardInterrupt):
-            save(directory, small(3), env_steps=3, keep=1)
-    assert all(load(path)["mark"] > 1 for path in list_checkpoints(directory))
-    assert load_newest(directory)[0]["mark"] == 3
-    assert not caplog.records

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rlrun.rundir import checkpoint, durable
 from rlrun.rundir import manifest as names
 from rlrun.rundir.texts import TEXTS
@@ -23,17 +21,23 @@ RUN = (
 )  # fmt: skip
 
 Change = Callable[[Path], Any]
+Edit = Callable[[dict[str, Any]], Any]
 
 
 def text(name: str, content: str | bytes) -> Change:
     """Replace a file."""
     data = content.encode() if isinstance(content, str) else content
+    return lambda run: ((run / name).unlink(missing_ok=True), (run / name).write_bytes(data))
 
-    def change(run: Path) -> None:
-        (run / name).unlink(missing_ok=True)
-        (run / name).write_bytes(data)
 
-    return change
+def append(name: str, content: str) -> Change:
+    """Append lines to a file."""
+    return lambda run: (run / name).write_bytes((run / name).read_bytes() + f"{content}\n".encode())
+
+
+def added(content: str) -> Change:
+    """Append to config.yaml."""
+    return append("config.yaml", content)
 
 
 def config(old: str, new: str) -> Change:
@@ -48,44 +52,19 @@ def config(old: str, new: str) -> Change:
     return change
 
 
-def added(*lines: str) -> Change:
-    """Append to config.yaml."""
-
-    def change(run: Path) -> None:
-        with (run / "config.yaml").open("a") as file:
-            file.write("\n".join(lines) + "\n")
-
-    return change
-
-
 def link(name: str, target: str) -> Change:
     """A link of that name."""
-
-    def change(run: Path) -> None:
-        (run / name).unlink(missing_ok=True)
-        (run / name).symlink_to(target)
-
-    return change
+    return lambda run: ((run / name).unlink(missing_ok=True), (run / name).symlink_to(target))
 
 
 def pipe(name: str) -> Change:
     """A pipe of that name, which nobody writes to."""
-
-    def change(run: Path) -> None:
-        (run / name).unlink(missing_ok=True)
-        os.mkfifo(run / name)
-
-    return change
+    return lambda run: ((run / name).unlink(missing_ok=True), os.mkfifo(run / name))
 
 
 def sparse(pattern: str) -> Change:
     """Files of a terabyte that take no space; ``pattern`` as of glob."""
-
-    def change(run: Path) -> None:
-        for path in run.glob(pattern):
-            os.truncate(path, 2**40)
-
-    return change
+    return lambda run: [os.truncate(path, 2**40) for path in run.glob(pattern)]
 
 
 def no_checkpoints(run: Path) -> None:
@@ -94,22 +73,7 @@ def no_checkpoints(run: Path) -> None:
     (run / "checkpoints").write_text("x")
 
 
-def append(name: str, content: str) -> Change:
-    """Append a line to a file."""
-
-    def change(run: Path) -> None:
-        with (run / name).open("a") as file:
-            file.write(content + "\n")
-
-    return change
-
-
-def committed(value: Any) -> Change:
-    """Let every manifest say that metrics.jsonl had ``value`` bytes."""
-    return manifest(lambda fields: fields["committed"]["metrics.jsonl"].update(bytes=value))
-
-
-def state(edit: Callable[[dict[str, Any]], Any]) -> Change:
+def state(edit: Edit) -> Change:
     """Edit the state of the newest checkpoint, save it with right hashes, drop the others."""
 
     def change(run: Path) -> None:
@@ -123,46 +87,29 @@ def state(edit: Callable[[dict[str, Any]], Any]) -> Change:
     return change
 
 
+def _at(tree: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
 def put(*path: Any) -> Change:
     """``put("counters", "env_steps", -1)``: the last is the new value."""
     *above, last, value = path
-
-    def edit(found: dict[str, Any]) -> None:
-        node: Any = found
-        for key in above:
-            node = node[key]
-        node[last] = value
-
-    return state(edit)
+    return state(lambda found: _at(found, tuple(above)).__setitem__(last, value))
 
 
 def drop(*path: Any) -> Change:
     """Remove an entry of the state."""
-    *above, last = path
-
-    def edit(found: dict[str, Any]) -> None:
-        node: Any = found
-        for key in above:
-            node = node[key]
-        del node[last]
-
-    return state(edit)
+    return state(lambda found: _at(found, path[:-1]).pop(path[-1]))
 
 
 def fill(*path: Any) -> Change:
     """Fill an array of the state with a value."""
-    *above, value = path
-
-    def edit(found: dict[str, Any]) -> None:
-        node: Any = found
-        for key in above:
-            node = node[key]
-        node[...] = value
-
-    return state(edit)
+    return state(lambda found: _at(found, path[:-1]).fill(path[-1]))
 
 
-def manifest(edit: Callable[[dict[str, Any]], Any]) -> Change:
+def manifest(edit: Edit) -> Change:
     """Edit every manifest and seal it again."""
 
     def change(run: Path) -> None:
@@ -175,26 +122,25 @@ def manifest(edit: Callable[[dict[str, Any]], Any]) -> Change:
     return change
 
 
+def committed(value: Any) -> Change:
+    """Let every manifest say that metrics.jsonl had ``value`` bytes."""
+    return manifest(lambda fields: fields["committed"]["metrics.jsonl"].update(bytes=value))
+
+
 def member(name: str, **changed: Any) -> Change:
     """Let every manifest name another file, with the size and hash of ``/etc/hostname``'s kind."""
-
-    def edit(fields: dict[str, Any]) -> None:
-        empty = {"sha256": hashlib.sha256(b"").hexdigest(), "bytes": 0}
-        fields["files"][name] = empty | changed
-
-    return manifest(edit)
+    empty = {"sha256": hashlib.sha256(b"").hexdigest(), "bytes": 0}
+    return manifest(lambda fields: fields["files"].__setitem__(name, empty | changed))
 
 
-def weights(edit: Callable[[dict[str, Any]], Any], **meta: Any) -> Change:
+def weights(edit: Edit, **meta: Any) -> Change:
     """Edit last.safetensors and best.safetensors and hash them again."""
 
     def change(run: Path) -> None:
-        for name in ("last", "best"):
-            path = run / "checkpoints" / f"{name}.safetensors"
-            if path.exists():
-                tensors, found = checkpoint.load_weights(path)
-                edit(tensors)
-                checkpoint.save_weights(path, tensors, found | meta)
+        for path in (run / "checkpoints").glob("*.safetensors"):
+            tensors, found = checkpoint.load_weights(path)
+            edit(tensors)
+            checkpoint.save_weights(path, tensors, found | meta)
 
     return change
 
@@ -204,18 +150,6 @@ def bomb(levels: int = 40) -> str:
     lines = ["a0: &a0 [x, x]"]
     lines += [f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, levels)]
     return "\n".join(lines)
-
-
-def deep_json(levels: int) -> str:
-    return "[" * levels + "]" * levels
-
-
-def nan_like(x: Any) -> np.ndarray:
-    return np.full_like(x, np.nan)
-
-
-def seal(fields: dict[str, Any]) -> str:
-    return durable.seal(fields).decode()
 
 
 def record(**changed: Any) -> Change:

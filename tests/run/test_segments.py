@@ -69,7 +69,7 @@ def small_segments(monkeypatch, size):
 
 @pytest.mark.usefixtures("no_fsync")
 @pytest.mark.parametrize("small", [0, 1500, 10**9])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_any_order_of_adding_saving_crashing_and_resuming(tmp_path, monkeypatch, seed, small):
     """What is loaded is what a ring holds that was never interrupted; no file is left over."""
     small_segments(monkeypatch, small)
@@ -127,25 +127,18 @@ def test_a_segment_whose_last_row_is_the_one_before_is_not_needed(tmp_path):
 
 
 @pytest.mark.usefixtures("no_fsync")
-def test_many_short_intervals_make_few_files(tmp_path):
+def test_many_short_intervals_make_few_files_and_one_that_vanished_is_written_again(tmp_path):
     ring, saver = Ring(), Saver(tmp_path)
     for _ in range(50):
         ring.add(1)
         saver.save(ring.state(), env_steps=ring.head, keep=1)
     saver.wait()
-    assert len([*tmp_path.glob("rows/*")]) == 2
-
-
-@pytest.mark.usefixtures("no_fsync")
-def test_a_file_that_vanished_is_written_again(tmp_path):
-    ring, saver = Ring(), Saver(tmp_path)
-    ring.add(20)
-    saver.save(ring.state(), env_steps=20, keep=1)
-    saver.wait()
-    for path in tmp_path.glob("rows/*"):
+    files = [*tmp_path.glob("rows/*")]
+    assert len(files) == 2
+    for path in files:
         path.unlink()
     ring.add(3)
-    saver.save(ring.state(), env_steps=23, keep=1)
+    saver.save(ring.state(), env_steps=53, keep=1)
     saver.wait()
     again = Ring()
     again.load(checkpoint.load_newest(tmp_path)[0])
@@ -250,8 +243,8 @@ def test_every_flipped_byte_and_truncation_of_a_segment_is_found(tmp_path, monke
         path = tmp_path / "rows" / name
         content = path.read_bytes()
         damaged = [content[:i] + bytes([content[i] ^ 1 << i % 8]) + content[i + 1 :]
-                   for i in range(len(content))]  # fmt: skip
-        damaged += [content[:n] for n in range(0, len(content), 13)] + [content + b"x"]
+                   for i in range(0, len(content), 3)]  # fmt: skip
+        damaged += [content[:n] for n in range(0, len(content), 29)] + [content + b"x"]
         for wrong in damaged:
             path.write_bytes(wrong)
             caplog.clear()
@@ -320,16 +313,3 @@ def test_the_state_may_change_while_it_is_written(tmp_path):
     assert (back["a"].tolist(), back["t"].tolist(), back["l"]) == (
         [0, 1, 2, 3, 4], [0, 1, 2, 3, 4], [1, {"n": 2}],
     )  # fmt: skip
-
-
-def test_an_earlier_format_is_refused_by_name(tmp_path):
-    saver = Saver(tmp_path)
-    saver.save({"a": 1}, env_steps=1, keep=1)
-    saver.wait()
-    (path,) = checkpoint.list_checkpoints(tmp_path)
-    fields = manifest.read_manifest(path)
-    (path / "manifest.json").write_bytes(
-        manifest.seal({"format": 2, "env_steps": 1, "rlrun": "0.9", "files": fields["files"]})
-    )
-    with pytest.raises(CheckpointError, match=r"has format 2, written by rlrun 0.9; this rlrun"):
-        checkpoint.load_newest(tmp_path)

@@ -35,11 +35,12 @@ def has_kernel(policy: object) -> bool:
     return any(type(x).__name__ in KERNELS for x in near)
 
 
-@pytest.mark.parametrize("more", [(), ("learner.precision=bf16", "memory=none")])
-@pytest.mark.parametrize("preset", [p for p in PRESETS if p not in ("random", "scripted")])
-def test_the_backend_is_the_policy_s(preset, more):
-    plan = make_plan(config(*line(preset), *more))
-    assert (plan.backend.name == "numpy") == has_kernel(make_policy(plan))
+def test_the_backend_is_the_policy_s():
+    other = ("learner.precision=bf16", "memory=none")
+    cases = [(preset, ()) for preset in PRESETS if preset not in ("random", "scripted")]
+    for preset, more in [*cases, *((preset, other) for preset in ("dqn", "r2d2", "sac", "ppo"))]:
+        plan = make_plan(config(*line(preset), *more))
+        assert (plan.backend.name == "numpy") == has_kernel(make_policy(plan)), (preset, more)
 
 
 SOFT = ("policy.munchausen=0.9", "policy.double=false", "policy.value_rescale_eps=null")
@@ -49,12 +50,12 @@ VARIANTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("words", VARIANTS)
-def test_the_backend_of_dqn_s_variants(words):
-    plan = make_plan(config("policy=dqn", "env=cartpole", *words))
-    policy = make_policy(plan)
-    policy = policy.policies[0] if plan.config.agents.name == "separate" else policy
-    assert (plan.backend.name == "numpy") == has_kernel(policy)
+def test_the_backend_of_dqn_s_variants():
+    for words in VARIANTS:
+        plan = make_plan(config("policy=dqn", "env=cartpole", *words))
+        policy = make_policy(plan)
+        policy = policy.policies[0] if plan.config.agents.name == "separate" else policy
+        assert (plan.backend.name == "numpy") == has_kernel(policy), words
 
 
 @pytest.mark.parametrize(
@@ -123,3 +124,24 @@ def test_a_job_of_a_sweep_counts_its_share_of_the_cores(monkeypatch: pytest.Monk
         assert make_plan(wide).threads == threads
     monkeypatch.setenv("RLRUN_CORES", "many")
     assert make_plan(wide).threads >= 1
+
+
+def test_a_resumed_plan_keeps_threads_and_horizon_of_its_beginning(monkeypatch):
+    words = ("policy=r2d2", "env=cartpole", "learner.batch_size=256", "memory.hidden=256")
+    plans = []
+    for cores in (4, 1):
+        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        plans.append(make_plan(config(*words)))
+    assert [plan.threads for plan in plans] == [4, 1]
+    assert plans[1].resumed(plans[0].settings()).threads == 4
+    given = make_plan(config(*words, "learner.threads=2"))
+    assert given.resumed(plans[0].settings()).threads == 2, "what is given anew counts"
+    begun = make_plan(config("run.total_steps=0"))
+    longer = make_plan(config("run.total_steps=4000"))
+    assert longer.resumed(begun.settings()).horizon == 4000
+    assert begun.resumed(longer.settings()).horizon == 4000
+
+
+def test_evaluations_use_seeds_that_training_never_used():
+    seeds = make_plan(config("seed=3", "env=cartpole")).env_seeds
+    assert [s // 2**29 for s in (seeds.collect, seeds.eval, seeds.final)] == [0, 1, 2]

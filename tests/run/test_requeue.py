@@ -16,15 +16,17 @@ if [ ! -e requeued ]; then  # the time limit draws near
 fi
 wait $child
 """
+ROOT = Path(__file__).parents[2]
 WHOLE = "rlrun policy=r2d2 env=cartpole"
 SHORT = (
     "rlrun policy=random env=bandit debug=smoke -q run.stop_value=null run.checkpoint_every=1000 "
-    "run.eval_every=100000 run.total_steps=60000 logger.tensorboard=false"
+    "run.eval_every=100000 run.total_steps=20000 logger.tensorboard=false"
 )
 
 
 def test_the_slurm_script_requeues_and_resumes(tmp_path):
-    (script,) = blocks("rlrun/rundir/README.md", "bash")
+    pages = (str(p.relative_to(ROOT)) for p in ROOT.glob("rlrun/*/README.md"))
+    (script,) = (b for page in pages for b in blocks(page, "bash") if "scontrol" in b)
     assert WHOLE in script
     commands = {
         "srun": SRUN,
@@ -37,16 +39,16 @@ def test_the_slurm_script_requeues_and_resumes(tmp_path):
     (tmp_path / "job.sh").write_text(script.replace(WHOLE, SHORT))
     env = os.environ | {
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "PYTHONPATH": str(ROOT),
         "SLURM_JOB_ID": "7",
     }
 
     def job() -> int:
         line = ["bash", "job.sh"]
-        return subprocess.run(line, cwd=tmp_path, env=env, timeout=60, check=False).returncode
+        return subprocess.run(line, cwd=tmp_path, env=env, timeout=400, check=False).returncode
 
     assert job() == 75
     assert (tmp_path / "requeued").read_text() == "requeue 7\n"
     assert job() == 0
     record = json.loads((tmp_path / "outputs/slurm_7/run.json").read_text())
-    assert (record["status"], record["env_steps"], len(record["resumes"])) == ("done", 60000, 1)
+    assert (record["status"], record["env_steps"], len(record["resumes"])) == ("done", 20000, 1)

@@ -1,7 +1,7 @@
 """Runs killed at random and resumed are the runs that nothing killed.
 
-``python -m tests.faults.kill [--kills 1000] [--terms 200] [--seed 0] [LINE ...]`` prints a row for
-each line: kills, distinct resume points, differences. Exit code 1 for a difference.
+``python -m tests.run.kill [--kills 1000] [--terms 200] [--seed 0] [LINE ...]`` prints a line for
+each line: signals, distinct resume points, differences. Exit code 1 for a difference.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import numpy as np
 
 from rlrun.rundir.checkpoint import list_checkpoints, load_newest
 from tests.exact import differences
-from tests.faults.forks import Forks, ended
+from tests.run.forks import Forks, ended
 
 TINY = (
     "logger.progress=off", "logger.tensorboard=false", "learner.threads=1", "torso.hidden=[16]",
@@ -67,6 +67,17 @@ class Outcome:
     faults: list[str] = field(default_factory=list)
 
 
+def moved(run_dir: Path) -> int:
+    """Grows with every record and with every checkpoint that is begun, written or deleted."""
+    try:
+        records = (run_dir / "metrics.jsonl").read_bytes().count(b"\n")
+        names = "".join(sorted(os.listdir(run_dir / "checkpoints")))
+    except OSError:
+        return 0
+    steps = [int(x) for x in re.findall(r"step_(\d+)", names)]
+    return records + 3 * max(steps, default=0) // CHECKPOINT + names.count(".tmp")
+
+
 class Killer:
     """Runs one line whole, then killed and resumed until ``kills`` signals were sent."""
 
@@ -75,11 +86,9 @@ class Killer:
         self.rng = np.random.default_rng(seed)
         self.line = [*TINY, f"run.total_steps={STEPS}", "run.eval_every=400",
                      f"run.checkpoint_every={CHECKPOINT}", "logger.every=90", *line]  # fmt: skip
-        start = time.perf_counter()
         self.log = path / "log"
         code = forks.run([*self.line, "run.dir=whole"], path, self.log)
         assert code == 0, self.log.read_text()
-        self.seconds = time.perf_counter() - start
 
     def send(self, count: int, number: int = signal.SIGKILL) -> None:
         """Send ``count`` signals, in as many runs as that takes."""
@@ -102,16 +111,15 @@ class Killer:
         return [*self.line, "run.dir=cut"]
 
     def _interrupted(self, run_dir: Path, number: int) -> bool:
-        """Start or resume the run and send a signal at a random time; False when it was done."""
+        """Start or resume the run, and send a signal once it has moved by a random part of what is
+        left; False when it was done."""
         command = self._command(run_dir)
-        done = max(self.out.points, default=0) / STEPS if command[0] == "resume" else 0.0
+        before = moved(run_dir) if command[0] == "resume" else 0
+        due = before + int(self.rng.integers(1, max(2, moved(self.path / "whole") - before)))
         pid = self.forks.start(command, self.path, self.log)
-        due = time.perf_counter() + self.rng.uniform(0, self.seconds * max(0.3, 1 - done))
-        while (sent := time.perf_counter()) < due:
-            if ended(pid):
-                self.seconds *= 0.9  # the whole run was slow
-                break
-            time.sleep(min(0.02, due - sent))
+        while moved(run_dir) < due and not ended(pid):
+            time.sleep(0.002)
+        sent = time.perf_counter()
         os.kill(pid, number)  # of a process that has ended: nothing
         code = self.forks.wait(pid)
         if number != signal.SIGKILL and code != 0:
@@ -148,33 +156,25 @@ class Killer:
             self.out.faults.append(text[-500:])
 
 
-def main(argv: list[str] | None = None) -> int:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("lines", nargs="*", choices=[*LINES, []], metavar="LINE")
     parser.add_argument("--kills", type=int, default=40, help="SIGKILLs, of all lines")
     parser.add_argument("--terms", type=int, default=16, help="SIGTERMs, of all lines")
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args(argv)
-    forks, bad = Forks(), 0
-    points: dict[str, int] = {}
-    names = given.lines or list(LINES)
-    print("| line | kills | SIGTERMs | resume points | slowest exit | differences |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    given = parser.parse_args()
+    forks, bad, names = Forks(), 0, given.lines or list(LINES)
     for k, name in enumerate(names):
         with tempfile.TemporaryDirectory() as path:
             killer = Killer(forks, LINES[name], Path(path), given.seed + k)
-            shares = [-(-n // len(names)) for n in (given.kills, given.terms)]
-            for share, number in zip(shares, (signal.SIGKILL, signal.SIGTERM), strict=True):
-                if share:
-                    killer.send(share, number)
-            o = killer.out
-        print(f"| {name} | {shares[0]} | {shares[1]} | {len(o.points)} | {o.slowest:.2f} s | "
-              f"{len(o.faults)} |", *o.faults, flush=True)  # fmt: skip
+            for count, number in ((given.kills, signal.SIGKILL), (given.terms, signal.SIGTERM)):
+                if count:
+                    killer.send(-(-count // len(names)), number)
+        o = killer.out
         bad += bool(o.faults)
-        policy = name.split()[0]
-        points[policy] = points.get(policy, 0) + len(o.points)
+        print(f"{name}: {o.signals} signals, {len(o.points)} resume points, slowest exit "
+              f"{o.slowest:.2f} s, {len(o.faults)} differences", *o.faults, flush=True)  # fmt: skip
     forks.close()
-    print("resume points:", ", ".join(f"{policy} {count}" for policy, count in points.items()))
     return int(bad > 0)
 
 

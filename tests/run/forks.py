@@ -14,7 +14,7 @@ SERVER = """
 import json, multiprocessing, os, sys
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-PRELOAD = ["tests.faults.patient_forkserver", "rlrun.build.pipeline"]
+PRELOAD = ["tests.run.patient_forkserver", "rlrun.build.pipeline"]
 multiprocessing.set_forkserver_preload(PRELOAD)
 from multiprocessing import forkserver, resource_tracker
 resource_tracker.ensure_running()

@@ -1,6 +1,6 @@
 """A long run needs no more memory, files, threads or disk at its end than after warming up.
 
-``python -m tests.faults.soak [--steps 5000000]`` prints a row every tenth; exit code 1 for growth.
+``python -m tests.run.soak [--steps 5000000]`` prints a row every tenth; exit code 1 for growth.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.faults.forks import Forks
+from tests.run.forks import Forks
 
 LINE = (
     "policy=dqn", "env=cartpole", "run.stop_value=null", "buffer.capacity=2000",
@@ -86,22 +86,15 @@ def growth(used: list[Use]) -> list[str]:
     return found
 
 
-def main(argv: list[str] | None = None) -> int:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=5_000_000)
-    given = parser.parse_args(argv)
+    given = parser.parse_args()
     forks = Forks()
     with tempfile.TemporaryDirectory() as path:
-        start = time.perf_counter()
         used = soak(forks, Path(path), given.steps)
-        seconds = time.perf_counter() - start
     forks.close()
-    print("| env steps | MiB | open files | threads | bytes of checkpoints |")
-    print("| --- | --- | --- | --- | --- |")
-    for u in used[:: max(len(used) // 10, 1)]:
-        print(f"| {u.env_steps} | {u.mib:.1f} | {u.files} | {u.threads} | {u.disk} |")
-    found = growth(used)
-    print(f"{given.steps / seconds:.0f} steps/s;", *found or ["nothing grew"])
+    print(*used[:: max(len(used) // 10, 1)], *(found := growth(used)), sep="\n")
     return int(bool(found))
 
 
