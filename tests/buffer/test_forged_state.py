@@ -1,0 +1,233 @@
+"""Replay states whose hashes are right and whose numbers are not.
+
+A kernel that read a row by such a number would read or write outside of its array.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from rlrun.buffer import saved
+from rlrun.buffer.rollout import Rollout
+from rlrun.buffer.storage.layout import Row
+from rlrun.errors import CheckpointError, RlrunError
+from rlrun.functional.recorded import RowSpaces
+from rlrun.rundir.checkpoint import MISFITS
+from rlrun.rundir.segments import RingRows, RowFiles
+from rlrun.rundir.statetree import require_kind
+from rlrun.types import CHUNK_FIELDS, Chunk, Window, tree_leaves
+from tests.buffer.make import make_replay
+from tests.buffer.test_hindsight import Goals
+from tests.buffer.test_hindsight import rows as goal_rows
+from tests.reference.streams import make_stream
+
+WINDOW, ROW = Window(2, 4, 1), Window(0, 1, 2)
+STREAM = make_stream([[9, 4, 20], [3, 17]], [[True, False, True], [True, False]], 33).segment
+
+
+def table(kind: str) -> Any:
+    return make_replay(STREAM, rows=24, window=WINDOW, capacity=12, kind=kind)
+
+
+def single(kind: str) -> Any:
+    return make_replay(STREAM, rows=24, window=ROW, capacity=None, kind=kind)
+
+
+def goals() -> Any:
+    return make_replay(
+        goal_rows(33), rows=24, window=ROW, capacity=None, goals=Goals(), relabel_ratio=1.0
+    )
+
+
+REPLAYS: dict[str, Callable[[], Any]] = {
+    "table": lambda: table("uniform"),
+    "table, prioritized": lambda: table("prioritized"),
+    "table, rank": lambda: table("rank"),
+    "single": lambda: single("uniform"),
+    "single, prioritized": lambda: single("prioritized"),
+    "single, rank": lambda: single("rank"),
+    "hindsight": goals,
+}
+NUMBERS = (-1, 2**62, -(2**70), 10**30, 0.5, float("nan"), float("inf"), "x", None, True, [1], {})
+VALUES = (-1, np.iinfo(np.int64).max, np.iinfo(np.int64).min, np.nan, np.inf, -np.inf)
+CONTENT = ("obs", "action", "extras", "reward", "states", "recent")  # any finite value is one
+
+
+def rows_of(name: str) -> Any:
+    return goal_rows(33) if name == "hindsight" else STREAM
+
+
+def leaves(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    items: Any = ()
+    if isinstance(tree, dict):
+        items = tree.items()
+    elif isinstance(tree, (list, tuple)):
+        items = enumerate(tree)
+    else:
+        yield path, tree
+    for key, value in items:
+        yield from leaves(value, (*path, key))
+
+
+def forged(state: Any) -> Iterator[tuple[str, Any]]:
+    """(what was changed, the state with one leaf changed) for every leaf and every change."""
+    for path, leaf in leaves(state):
+        if "rng" in path or path == ("layout",):
+            continue
+        for name, value in changes(leaf):
+            changed = copy.deepcopy(state)
+            *above, last = path
+            node = changed
+            for key in above:
+                node = node[key]
+            if isinstance(node, tuple):
+                continue
+            node[last] = value
+            yield f"{'/'.join(map(str, path))}: {name}", changed
+
+
+def changes(leaf: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(leaf, RingRows):
+        for name, value in changes(leaf.array):
+            if isinstance(value, np.ndarray):
+                yield name, RingRows(value, leaf.first, leaf.stop, RowFiles())
+        for first, stop in ((-1, leaf.stop), (leaf.first, 2**62), (0, 0), (leaf.stop, leaf.first)):
+            yield f"rows {first} to {stop}", RingRows(leaf.array, first, stop, RowFiles())
+        return
+    if not isinstance(leaf, np.ndarray | torch.Tensor):
+        yield from (
+            (repr(value), value)
+            for value in NUMBERS
+            if type(value) is not type(leaf) or value != leaf
+        )
+        return
+    yield "a number", 3
+    yield "longer", np.concatenate([leaf, leaf], axis=0)
+    yield "shorter", leaf[:-1]
+    yield "deeper", leaf[None]
+    yield "flat", np.zeros(0, leaf.dtype)
+    yield "other dtype", leaf.astype(np.float16)
+    yield "objects", leaf.astype(str)
+    for value in VALUES:
+        for where in ("all", "one"):
+            new = leaf.copy()
+            with np.errstate(invalid="ignore"), pytest.MonkeyPatch.context():
+                try:
+                    new[... if where == "all" else (-1,) * leaf.ndim] = value
+                except (OverflowError, ValueError):
+                    continue
+            yield f"{where} {value}", new
+
+
+@pytest.mark.parametrize("name", REPLAYS)
+def test_refused_or_harmless(name: str) -> None:
+    rows = rows_of(name)
+    whole = REPLAYS[name]()
+    whole.add(rows)
+    whole.sample(4, 0)
+    state = whole.state_dict()
+    refused = count = 0
+    for what, changed in forged(copy.deepcopy(state)):
+        count += 1
+        replay = REPLAYS[name]()
+        try:
+            replay.load_state_dict(changed)
+        except (CheckpointError, *MISFITS):
+            refused += 1
+            continue
+        try:  # what is accepted behaves like a replay
+            replay.check()
+            for _ in range(3):
+                replay.add(rows)
+                sample = replay.sample(8, 10)
+                replay.prioritize(sample.key, np.full(8, 0.5, np.float32))
+            replay.check()
+        except RlrunError:
+            continue
+        except Exception as e:
+            raise AssertionError(f"{what} is accepted, and then {type(e).__name__}: {e}") from e
+    assert count > 100
+    assert refused > 0.5 * count
+
+
+@pytest.mark.parametrize("value", [-1, 2**40, -(2**40)])
+def test_pending_rows_before_the_ring(value: int) -> None:
+    """The kernel wrote as many windows as ``pending`` asked for, past the end of its array."""
+    whole = single("uniform")
+    whole.add(STREAM)
+    state = copy.deepcopy(whole.state_dict())
+    state["windows"]["pending"][0] = value
+    with pytest.raises(CheckpointError, match=r"windows.pending: is not within"):
+        single("uniform").load_state_dict(state)
+
+
+SPACES = RowSpaces(spaces.Box(-np.inf, np.inf, (3,)), spaces.Discrete(10))  # of STREAM
+
+
+@pytest.mark.parametrize("value", [-1, 10, 2000, 10**15, np.iinfo(np.int64).min])
+@pytest.mark.parametrize("name", ["table", "single, prioritized"])
+def test_a_stored_action_outside_of_its_space(name: str, value: int) -> None:
+    """R2D2's kernel wrote a gradient where it says."""
+    whole = REPLAYS[name]()
+    whole.add(STREAM)
+    for replay in (whole, loaded := REPLAYS[name]()):
+        replay.ring.spaces = SPACES
+    loaded.load_state_dict(whole.state_dict())
+    whole.ring.fields["action"][1, 5] = value
+    with pytest.raises(CheckpointError, match=rf"of column 1: its action is {value}"):
+        loaded.load_state_dict(whole.state_dict())
+
+
+def test_rows_of_a_chunk_in_flight() -> None:
+    chunk = Chunk.of(STREAM)
+    row = replace(Row.of(chunk), spaces=SPACES)
+    rows = {name: getattr(chunk, name) for name in CHUNK_FIELDS}
+    saved.check_rows("flight", rows, row, 2)
+    for name, x in rows.items():
+        if not isinstance(x, np.ndarray):
+            continue
+        for changed in (x[:-1], x[:, :1], x[..., None], x.astype(np.float16), "x", None):
+            with pytest.raises((CheckpointError, *MISFITS)):
+                saved.check_rows("flight", rows | {name: changed}, row, 2)
+    for name, value in (("action", 10), ("obs", np.nan)):
+        changed = rows[name].copy()
+        changed[3, 1] = value
+        with pytest.raises(CheckpointError, match="row 3 of column 1"):
+            saved.check_rows("flight", rows | {name: changed}, row, 2)
+
+
+def test_a_state_of_another_kind() -> None:
+    own = {"a": torch.zeros(2), "b": (1, 0.5), "c": None, "d": {"bit_generator": "x"}, "e": "x"}
+    require_kind("x", own, own)
+    require_kind("x", own | {"b": (7, 1), "c": 3, "d": {"x": 1}}, own)
+    for name, value in {
+        "a": (torch.zeros(3), torch.zeros(2).double(), 3, "x"),
+        "b": ((10**30, 0.5), (1, float("nan")), ("x", 0.5), (True, 0.5), 3),
+        "c": (float("inf"), 10**30),
+        "e": (1, [1]),
+    }.items():
+        for changed in value:
+            with pytest.raises(ValueError, match=rf"x\.{name}"):
+                require_kind("x", own | {name: changed}, own)
+
+
+def test_rollouts() -> None:
+    whole = Rollout(STREAM, rows=40)
+    whole.add(STREAM)
+    state = whole.state_dict()
+    for value in (-1, 41, 2**62, "x", None, True, 0.5):
+        with pytest.raises(CheckpointError, match="filled"):
+            Rollout(STREAM, rows=40).load_state_dict(state | {"filled": value})
+    for changed in (state["first"].repeat(3, 1), state["first"].float(), state["first"][:, :1]):
+        with pytest.raises(CheckpointError):
+            Rollout(STREAM, rows=40).load_state_dict(state | {"first": changed})
+    assert tree_leaves(state["obs"])
+    state["steps"]["action"][7, 1] = 10
+    with pytest.raises(CheckpointError, match="row 7 of column 1: its action is 10"):
+        Rollout(STREAM, rows=40, spaces=SPACES).load_state_dict(state)
