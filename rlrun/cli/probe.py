@@ -67,7 +67,7 @@ def probe_task(
     words = composer.rewrite(common)
     typed = [*words, "policy=random"]  # composes with any environment
     config = read_presets(composer, composer.compose(typed), typed)
-    budget = settings.budget or config.run.total_steps
+    budget = settings.budget or config.env.total_steps  # policy=random has no steps of its own
     agents = _agents(config, settings)
     run = [f"run.total_steps={budget}", f"run.eval_every={budget}", "run.stop_value=null",
            f"run.eval_episodes={settings.episodes}"]  # fmt: skip
