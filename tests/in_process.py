@@ -1,6 +1,7 @@
 """An in-process ``rlrun`` in an empty directory, with a stand-in for what trains and scores."""
 
 import logging
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -103,6 +104,13 @@ class Done(NamedTuple):
     code: int
     out: str
     err: str
+
+
+def assert_one_error(done: Done, code: int = 2) -> None:
+    """A command that printed one line, of its error, and nothing else."""
+    assert done.code == code, done
+    assert done.out == ""
+    assert re.fullmatch(r"rlrun: error: [^\n]+\n", done.err), done.err
 
 
 @pytest.fixture

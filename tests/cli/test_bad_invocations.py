@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.config import directories
-from tests.config.test_bad_input import assert_one_error
-from tests.in_process import Build, Done, files_under
+from tests.in_process import Build, Done, assert_one_error, files_under
 
 LONG = "n" * 300
 FILE = "/etc/hostname"

