@@ -1,39 +1,25 @@
-"""``rlrun export``: its usage, its errors, what it hands on."""
+"""``rlrun export`` and ``rlrun export policy``: usage, errors, what they hand on."""
 
-import os
-import subprocess
 import sys
-from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rlrun.dataset import read_dataset, write_dataset
 from rlrun.errors import CheckpointError
+from rlrun.run import onnx
 from tests.dataset.test_dataset import SPEC
-from tests.in_process import Build, Done, files_under
+from tests.in_process import assert_one_error, files_under
 from tests.reference.streams import make_stream
-
-ROOT = Path(__file__).parents[2]
-Export = Callable[..., None]
 
 
 @pytest.fixture
-def exports(build: Build, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+def exports(build, monkeypatch):
     """Calls of a stand-in for ``rlrun.run.export.export_run`` that writes a small dataset."""
-    calls: list[tuple[Any, ...]] = []
+    calls = []
 
-    def export_run(
-        run_dir: Path,
-        out: Path,
-        config: Any,
-        *,
-        raw_yaml: str,
-        shard_rows: int,
-        last: int | None,
-        coder: str | None,
-    ) -> None:
+    def export_run(run_dir, out, config, *, raw_yaml, shard_rows, last, coder):
         calls.append((run_dir, out, config, raw_yaml, last, shard_rows))
         segment = make_stream([[4]], [[True]], 20).segment
         write_dataset(out, [segment], spec=SPEC, meta={"seed": config.seed}, shard_rows=shard_rows,
@@ -44,23 +30,19 @@ def exports(build: Build, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ..
 
 
 @pytest.fixture
-def run_dir(rlrun: Callable[..., Done], tmp_path: Path) -> Path:
+def run_dir(rlrun, tmp_path):
     assert rlrun("run.dir=old", "env=bandit", "debug=smoke", "seed=5").code == 0
     return tmp_path / "old"
 
 
-def test_export(
-    rlrun: Callable[..., Done], exports: list[tuple[Any, ...]], run_dir: Path, tmp_path: Path
-) -> None:
+def test_export(rlrun, exports, run_dir, tmp_path):
     done = rlrun("export", "old", "data")
     assert (done.code, done.err) == (0, "")
-    assert done.out == (
-        "dataset: 16 steps in 4 trajectories, 4 finished episodes of return 70 +- 44.72; "
-        "0.0 MB in data (shards: 1)\n"
-    )
+    for fact in ("16 steps", "4 trajectories", "4 finished episodes", "70 +- 44.72", "shards: 1"):
+        assert fact in done.out
     ((path, out, config, raw_yaml, last, shard_rows),) = exports
-    assert last is None
-    assert (path, out, config.seed, shard_rows) == (Path("old"), Path("data"), 5, 65_536)
+    assert (path, out, config.seed) == (Path("old"), Path("data"), 5)
+    assert (last, shard_rows) == (None, 65_536)
     assert raw_yaml == (run_dir / "config.yaml").read_text()
     assert read_dataset(tmp_path / "data").source == {"seed": 5}
     more = ("--shard-rows", "7", "--last", "9", str(tmp_path / "more"))
@@ -69,14 +51,9 @@ def test_export(
     assert len(list((tmp_path / "more").glob("data-*"))) == 3
     assert rlrun("export", str(run_dir), str(tmp_path / "coded"), "--codec", "planes").code == 0
     assert [p.suffix for p in (tmp_path / "coded").glob("data-*")] == [".rldf"]
-    done = rlrun("export", str(run_dir), str(tmp_path / "no"), "--codec", "zip")
-    assert (done.code, "--codec = zip: no such coder; auto, raw, xor" in done.err) == (2, True)
-    assert not (tmp_path / "no").exists()
 
 
-def test_a_run_on_a_gpu_is_exported_without(
-    rlrun: Callable[..., Done], exports: list[tuple[Any, ...]], run_dir: Path
-) -> None:
+def test_a_run_on_a_gpu_is_exported_without(rlrun, exports, run_dir):
     path = run_dir / "config.yaml"
     path.write_text(path.read_text().replace("device: cpu\n", "device: cuda:7\n", 1))
     assert rlrun("export", "old", "data").code == 0
@@ -84,82 +61,113 @@ def test_a_run_on_a_gpu_is_exported_without(
     assert "cuda:7" in exports[0][3]
 
 
-USAGE = [
-    ([], "RUN_DIR, DATA_DIR"),
-    (["old"], "DATA_DIR"),
-    (["old", "data", "more"], "unrecognized arguments: more"),
-    (["old", "data", "--shard-rows", "0"], "0 is not an integer >= 1"),
-    (["old", "data", "--shard-rows", "1e3"], "1e3 is not an integer >= 1"),
-    (["old", "data", "--shard-rows"], "expected one argument"),
-    (["old", "data", "--shards", "3"], "unrecognized"),
-    (["nowhere", "data"], "RUN_DIR = nowhere: no such directory"),
-    (["yaml", "data"], "RUN_DIR = yaml: is no run directory"),
-    (["old", "old"], "DATA_DIR = old: the directory is not empty"),
-    (["old", "old/config.yaml"], "DATA_DIR = old/config.yaml: this is not a directory"),
-]
-
-
 @pytest.mark.parametrize(
-    ("line", "text"), USAGE, ids=[" ".join(line) or "nothing" for line, _ in USAGE]
+    ("line", "text"),
+    [
+        ("", "DATA_DIR"),
+        ("old", "DATA_DIR"),
+        ("old data more", "more"),
+        ("old data --shard-rows 0", "0"),
+        ("old data --shard-rows 1e3", "1e3"),
+        ("old data --shard-rows", "--shard-rows"),
+        ("old data --shards 3", "--shards"),
+        ("old data --codec zip", "--codec = zip"),
+        ("nowhere data", "RUN_DIR = nowhere"),
+        ("yaml data", "RUN_DIR = yaml"),
+        ("old old", "DATA_DIR = old"),
+        ("old old/config.yaml", "DATA_DIR = old/config.yaml"),
+    ],
 )
-def test_usage(
-    rlrun: Callable[..., Done],
-    exports: list[tuple[Any, ...]],
-    run_dir: Path,
-    tmp_path: Path,
-    line: list[str],
-    text: str,
-) -> None:
+def test_usage(rlrun, exports, run_dir, tmp_path, line, text):
     (tmp_path / "yaml").mkdir()
     before = files_under(tmp_path)
-    done = rlrun("export", *line)
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("rlrun: error: ")
-    assert done.err.count("\n") == 1
+    done = rlrun("export", *line.split())
+    assert_one_error(done)
     assert text in done.err
     assert exports == []
     assert files_under(tmp_path) == before
 
 
-def test_errors_of_the_export_itself(
-    rlrun: Callable[..., Done],
-    exports: list[tuple[Any, ...]],
-    run_dir: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    done = rlrun("export", "old", "old/config.yaml/data")
-    assert done.code == 6
-    assert "is not a directory" in done.err
+def test_errors_of_the_export_itself(rlrun, exports, run_dir, monkeypatch):
+    assert_one_error(rlrun("export", "old", "old/config.yaml/data"), 6)
 
-    def fails(*_: Any, **__: Any) -> None:
+    def fails(*_, **__):
         raise CheckpointError("none")
 
     monkeypatch.setattr(sys.modules["rlrun.run.export"], "export_run", fails)
-    assert rlrun("export", "old", "data") == (5, "", "rlrun: error: none\n")
+    assert_one_error(rlrun("export", "old", "data"), 5)
+    assert "rlrun export?" in rlrun("exprt").err
 
 
-def test_help(rlrun: Callable[..., Done], capsys: pytest.CaptureFixture[str]) -> None:
-    assert "rlrun export RUN_DIR DATA_DIR" in rlrun("--help").out
-    with pytest.raises(SystemExit) as left:
-        rlrun("export", "--help")
-    assert left.value.code == 0
-    out = capsys.readouterr().out
-    assert all(word in out for word in ("RUN_DIR", "DATA_DIR", "--shard-rows", "65536"))
-    assert "did you mean rlrun export?" in rlrun("exprt").err
+# -- export policy: what it writes is tested in tests/export ---------------------------------------
 
 
-@pytest.mark.parametrize("line", [["export"], ["export", "nowhere", "data"]], ids=" ".join)
-def test_answers_without_torch(line: list[str], tmp_path: Path) -> None:
-    code = (
-        "import sys; from rlrun.cli.main import main; code = main(sys.argv[1:]); "
-        "print(code, 'torch' in sys.modules, file=sys.stderr)"
+@pytest.fixture
+def runs(rlrun, tmp_path):
+    apart = "env=twostep policy=dqn agents=separate explore=anneal"
+    for name, line in {"old": "env=bandit", "chance": "env=bandit policy=random",
+                       "team": "env=twostep policy=qmix", "apart": apart}.items():  # fmt: skip
+        assert rlrun(f"run.dir={name}", "debug=smoke", *line.split()).code == 0
+    (tmp_path / "dir.onnx").mkdir()
+    (tmp_path / "old.onnx").write_bytes(b"old")
+
+
+def test_usage_of_export_policy(rlrun, runs, tmp_path):
+    before = files_under(tmp_path)
+    for line, text in (
+        ("", "RUN_DIR"),
+        ("old", "--onnx = null"),
+        ("data", "rlrun export ./policy DATA_DIR"),
+        ("nowhere --onnx x.onnx", "RUN_DIR = nowhere"),
+        ("old --onnx dir.onnx", "--onnx = dir.onnx"),
+        ("old --onnx old/config.yaml", "old/config.yaml"),
+        ("old --onnx old.onnx", "--onnx = old.onnx"),
+        ("old --onnx gone/x.onnx", "--onnx = gone/x.onnx"),
+        ("old --onnx x.onnx --tolerance 0", "0"),
+        ("old --onnx x.onnx --tolerance nan", "nan"),
+        ("old --onnx x.onnx --weights good", "good"),
+        ("chance --onnx x.onnx", "policy.name = random"),
+        ("team --onnx x.onnx", "policy.name = qmix"),
+        ("apart --onnx x.onnx", "agents.name = separate"),
+    ):
+        done = rlrun("export", "policy", *line.split())
+        assert_one_error(done)
+        assert text in done.err
+    assert files_under(tmp_path) == before
+
+
+def test_a_missing_package(rlrun, monkeypatch):
+    monkeypatch.setattr(
+        "rlrun.cli.export_policy.find_spec",
+        lambda name: None if name == "onnxscript" else find_spec(name),
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *line],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stderr.splitlines()[-1] == "2 False", done.stderr
+    done = rlrun("export", "policy", "old", "--onnx", "x.onnx")
+    assert_one_error(done, 7)
+    for text in ("--onnx = x.onnx", "onnxscript", "[onnx]'"):
+        assert text in done.err
+
+
+def test_what_export_policy_hands_on(rlrun, runs, tmp_path, monkeypatch):
+    calls = []
+
+    def export(run_dir, path, **given):
+        calls.append((run_dir, path, given))
+        if given["weights"] == "best":
+            raise CheckpointError("none")
+        return "onnx: written"
+
+    monkeypatch.setattr(onnx, "export_policy", export)
+    assert rlrun("export", "policy", "old", "--onnx", "x.onnx") == (0, "onnx: written\n", "")
+    assert calls == [(Path("old"), Path("x.onnx"), {"weights": "final", "tolerance": 1e-5})]
+    more = ("--weights", "200", "--tolerance", "1e-3")
+    (tmp_path / "x.onnx").write_bytes(b"old")
+    assert rlrun("export", "policy", "old", "--onnx", "x.onnx", "--overwrite", *more).code == 0
+    (tmp_path / "x.onnx").unlink()
+    assert calls[-1][2] == {"weights": "200", "tolerance": 1e-3}
+    assert_one_error(rlrun("export", "policy", "old", "--onnx", "x.onnx", "--weights", "best"), 5)
+
+
+def test_a_run_directory_named_policy_is_exported_as_a_dataset(rlrun, exports, run_dir):
+    run_dir.rename("policy")
+    assert rlrun("export", "./policy", "data").code == 0
+    assert exports[0][0] == Path("policy")

@@ -1,219 +1,200 @@
-"""``rlrun help KEY|GROUP|TOPIC``: every key has an entry, and a misspelt word gets the nearest."""
+"""``rlrun help`` and ``rlrun list``: every key has its facts, a misspelt word gets the nearest."""
 
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from importlib.util import find_spec
 
 import pytest
 from omegaconf import OmegaConf
 
-from rlrun.cli.help import Reference, help_lines
-from rlrun.cli.list import TOPICS
-from rlrun.cli.yaml_keys import PRESETS, option_keys, shipped, yamls
-from rlrun.config import Composer
-from rlrun.schema.spelling import RENAMED
-from tests.in_process import Done
+from tests.in_process import assert_one_error, files_under
+from tests.installed import CONF, PRESETS, module_of
 
-ROOT = Path(__file__).parents[2]
-CONF = shipped()
-REFERENCE = Reference(None)
-GROUPS = sorted(p.name for p in CONF.iterdir() if p.is_dir() and not p.name.startswith("_"))
+UNITED = ("experiment", "debug", "sweep", "hydra")  # their files hold keys of other groups
+GROUPS = sorted(p.name for p in CONF.iterdir() if p.is_dir() and p.name[0] != "_")
 
 
-def leaves(value: dict[Any, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def leaves(value, prefix=""):
+    found = {}
     for key, inner in value.items():
-        full = f"{prefix}{key}"
-        found |= leaves(inner, f"{full}.") if isinstance(inner, dict) and inner else {full: inner}
+        name = f"{prefix}{key}"
+        found |= leaves(inner, f"{name}.") if isinstance(inner, dict) and inner else {name: inner}
     return found
 
 
-def values(cfg: Any) -> dict[str, Any]:
+def values(cfg):
     plain = OmegaConf.to_container(cfg, resolve=False)
-    assert isinstance(plain, dict)
     return {k: v for k, v in plain.items() if k not in ("defaults", "hydra")}
 
 
-def test_every_key_of_every_yaml_has_an_entry() -> None:
-    """Counted by OmegaConf, not by the parser of the help."""
-    tasks = CONF / "bench_tasks.yaml"  # a table of tasks, not of keys
-    for path in sorted({*CONF.rglob("*.yaml")} - {*CONF.glob("hydra/**/*"), tasks}):
-        group = path.relative_to(CONF).parts[0]
-        group = group.replace("_base", "policy")
-        prefix = "" if group in (*PRESETS, "_root", path.name) else f"{group}."
-        for name in leaves(values(OmegaConf.load(path)), prefix):
-            assert name in REFERENCE.keys, f"{path}: {name}"
+def all_keys():
+    """Key -> one of the files that hold it."""
+    found = leaves(values(OmegaConf.load(CONF / "config.yaml")))
+    for group in GROUPS:
+        if group not in UNITED:
+            for path in sorted((CONF / group).glob("*.yaml")):
+                found |= leaves(values(OmegaConf.load(path)), f"{group}.")
+    return sorted(found)
 
 
-@pytest.mark.parametrize("name", sorted(REFERENCE.keys))
-def test_an_entry(name: str) -> None:
-    """Meaning, type, default and readers."""
-    for option, key in REFERENCE.keys[name].items():
-        assert key.meaning or not key.value, f"{option} has no comment"
-    head, *lines = REFERENCE.key(name)
-    assert head.startswith(f"{name}: ")
-    assert len(head) > len(f"{name}: ") or not next(iter(REFERENCE.keys[name].values())).value
-    labels = {line[:10].strip() for line in lines if line[2] != " "}
-    free = name.startswith(("env.kwargs.", "env.eval_kwargs."))
-    assert labels >= {"default", "read by"} | (set() if free else {"allowed"})
-    assert all(len(line) <= 100 for text in lines for line in text.splitlines())
+@pytest.mark.parametrize("start", range(8))
+def test_a_key_of_any_yaml_has_its_facts(rlrun, start):
+    """Its meaning, what is allowed, its defaults and what reads it; every 48th key each."""
+    for name in all_keys()[start * 6 :: 48]:
+        done = rlrun("help", name)
+        assert (done.code, done.err) == (0, "")
+        head, *lines = done.out.splitlines()
+        assert head.startswith(f"{name}: ")
+        labels = {line[:10].strip() for line in lines if line[:3].strip()}
+        assert labels >= {"default", "read by"}
+        assert "allowed" in labels or ".kwargs." in name or "eval_kwargs." in name
 
 
-@pytest.mark.parametrize("group", [g for g in GROUPS if g not in PRESETS])
-def test_defaults_are_those_of_the_option(composer: Composer, group: str) -> None:
+@pytest.mark.parametrize("group", ["policy", "memory", "buffer"])
+def test_defaults_are_those_of_the_option(rlrun, composer, group):
     """Inherited keys included; ``c51`` starts from ``dqn``, which starts from a base."""
-    for option in yamls(group):
-        cfg = values(composer.compose([f"{group}={option}"]))[group]
-        keys = {n: k.value for n, k in option_keys(group, option).items() if k.value}
-        expected = leaves(cfg, f"{group}.")
-        assert keys.keys() == expected.keys(), option
-        for name, value in expected.items():
-            text = OmegaConf.to_container(OmegaConf.create(f"x: {keys[name]}"), resolve=False)
-            assert isinstance(text, dict)
-            assert text["x"] == value, f"{option}: {name}"
-
-
-def test_a_key(rlrun: Callable[..., Done]) -> None:
-    done = rlrun("help", "policy.nstep")
-    assert (done.code, done.err) == (0, "")
-    lines = done.out.splitlines()
-    assert lines[0] == "policy.nstep: rows of reward before bootstrapping"
-    assert lines[1] == "  allowed  integer >= 1"
-    source = "(Kapturowski et al. 2019, Table 2)"
-    assert lines[2] == f"  default  5  policy=r2d2, drqn, r2d2_c51, r2d2_qr  {source}"
-    assert "policy.burnin_step" in done.out[done.out.index("see also") :]
-    assert rlrun("help", "nstep").out == done.out
-    assert "experiment=r2d2_paper (5)" in done.out
+    for path in sorted((CONF / group).glob("*.yaml"))[::2]:
+        option = f"{group}={path.stem}"
+        composed = leaves(values(composer.compose([option]))[group], f"{group}.")
+        shown = dict(re.findall(r"^  (\S+) = (.*?)(?:   .*)?$", rlrun("help", option).out, re.M))
+        for name, value in composed.items():
+            text = OmegaConf.to_container(OmegaConf.create(f"x: {shown[name].split('  ')[0]}"),
+                                          resolve=False)["x"]  # fmt: skip
+            assert text == value, f"{option}: {name}"
 
 
 @pytest.mark.parametrize(
-    ("word", "text"),
+    ("word", "facts"),
     [
-        ("policy.gamma", "allowed  number within [0, 1]\n"),
-        ("policy.grad_clip", "allowed  number > 0 or null\n"),
-        ("seed", "allowed  integer within [0, 2^32)\n"),
-        ("policy.state_init", "allowed  stored | zero\n"),
-        ("torso.hidden", "allowed  list of integers > 0\n"),
-        ("policy.taus", " policy.distribution=implicit\n"),
-        ("memory.forget_bias", "runs with memory=lstm or mingru with a policy that has a memory\n"),
-        ("env.total_steps", "read by  run.total_steps, whose default it is\n"),
-        ("policy.distribution", "see also policy.atoms, policy.v_min, policy.v_max"),
-        ("explore.temperature", "default  null"),
+        ("policy.nstep", "integer >= 1 | Kapturowski et al. 2019 | experiment=r2d2_paper (5)"),
+        ("nstep", "policy.nstep: "),
+        ("policy.gamma", "number within [0, 1]"),
+        ("policy.grad_clip", "number > 0 or null"),
+        ("seed", "integer within [0, 2^32)"),
+        ("policy.state_init", "stored | zero"),
+        ("torso.hidden", "list of integers > 0"),
+        ("policy.taus", "policy.distribution=implicit"),
+        ("memory.forget_bias", "memory=lstm or mingru"),
+        ("env.total_steps", "run.total_steps"),
+        ("policy.distribution", "policy.atoms | policy.v_min | policy.v_max"),
         ("policy.lr", "{kind: linear, start: 2e-3, end: 1e-4}"),
         ("env.length", "env.kwargs.length: "),
-        ("policy.target_theta", "policy.target_tau: soft target step"),
-        ("capacity", "buffer.capacity: "),
-        ("policy", "\nkeys, policy.KEY: name, learn_unroll_len"),
-        ("run", "keys, run.KEY: dir, total_steps"),
+        ("policy.target_theta", "policy.target_tau: "),
+        ("policy", "r2d2 | ppo | learn_unroll_len"),
+        ("run", "total_steps"),
         ("policy=c51", "policy.atoms = 101 "),
-        ("policy=rainbow", "chooses buffer="),
+        ("policy=rainbow", "buffer="),
         ("experiment=r2d2_paper", "policy.burnin_step = 40 "),
+        ("ppo", "policy=ppo: "),
+        ("none", "memory=none: | bonus="),
+        ("sweep.dir", "Sweeps"),
+        ("exit codes", "75 | 130"),
     ],
 )
-def test_words(rlrun: Callable[..., Done], word: str, text: str) -> None:
-    done = rlrun("help", word)
+def test_words(rlrun, word, facts):
+    done = rlrun("help", *word.split())
     assert (done.code, done.err) == (0, "")
-    assert text in done.out
-
-
-@pytest.mark.parametrize("topic", TOPICS)
-def test_a_topic(rlrun: Callable[..., Done], topic: str) -> None:
-    """A section of a README, as it is there."""
-    done = rlrun("help", *topic.split())
-    assert (done.code, done.err) == (0, "")
-    room, title = TOPICS[topic]
-    lines = done.out.splitlines()
-    assert lines[0] == title
-    assert len(lines) > 5
-    text = (ROOT / "rlrun" / room / "README.md").read_text("utf-8")
-    assert {line for line in lines[1:] if "http" not in line} - {*text.splitlines()} <= {
-        re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", line) for line in text.splitlines()
-    }
+    for fact in facts.split(" | ") if word != "policy.state_init" else [facts]:
+        assert fact in done.out
 
 
 @pytest.mark.parametrize(
     ("word", "guess"),
     [
-        ("policy.nstp", "did you mean policy.nstep"),
-        ("nstp", "did you mean policy.nstep"),
-        ("learning_rate", "did you mean policy.lr or bonus.lr?"),
-        ("polcy", "did you mean policy?"),
-        ("policy=r2d3", "or policy=r2d2"),
-        ("resum", "did you mean resume?"),
-        ("exit code", "did you mean exit codes?"),
-        ("qqqqq", "rlrun --help shows the groups"),
+        ("policy.nstp", "policy.nstep"), ("nstp", "policy.nstep"), ("learning_rate", "policy.lr"),
+        ("polcy", "policy?"), ("policy=r2d3", "policy=r2d2"), ("resum", "resume?"),
+        ("exit code", "exit codes?"), ("qqqqq", "rlrun --help"),
     ],
-)
-def test_a_misspelt_word(rlrun: Callable[..., Done], word: str, guess: str) -> None:
+)  # fmt: skip
+def test_a_misspelt_word(rlrun, word, guess):
     done = rlrun("help", *word.split())
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(f"rlrun: error: rlrun help {word}: ")
+    assert_one_error(done)
+    assert f"rlrun help {word}: " in done.err
     assert guess in done.err
-    assert done.err.count("\n") == 1
 
 
-def test_former_keys_are_gone() -> None:
-    for old, new in RENAMED.items():
-        assert old not in REFERENCE.keys
-        assert new in REFERENCE.keys
-
-
-def test_a_subcommand(rlrun: Callable[..., Done], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        rlrun("help", "codec")
-    assert caught.value.code == 0
-    assert "usage: rlrun codec" in capsys.readouterr().out
-
-
-def test_without_a_word(rlrun: Callable[..., Done]) -> None:
-    assert rlrun("help").out == rlrun("--help").out
-
-
-def test_a_user_s_option(rlrun: Callable[..., Done], tmp_path: Path) -> None:
-    (tmp_path / "my" / "policy").mkdir(parents=True)
-    text = "# My R2D2\ndefaults: [r2d2, _self_]\nnstep: 7  # rows; mine\n"
-    (tmp_path / "my" / "policy" / "slow.yaml").write_text(text)
-    done = rlrun("help", "policy.nstep", "--config-dir", str(tmp_path / "my"))
-    assert "\n           7  policy=slow  (mine)\n" in done.out
-    assert "  slow          My R2D2\n" in rlrun("help", "policy", "-cd", str(tmp_path / "my")).out
-
-
-@pytest.mark.parametrize("word", ["policy.nstep", "policy", "policy=r2d2", "polcy.nstp"])
-def test_is_quick(word: str) -> None:
-    """Nothing heavy is imported; measured: 0.2 s of CPU time."""
-    heavy = "{'torch', 'hydra', 'omegaconf', 'yaml', 'numpy', 'gymnasium'}"
-    code = (
-        "import sys; from rlrun.cli.main import main; main(sys.argv[1:]); "
-        f"print({heavy} & {{*sys.modules}}, file=sys.stderr)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "help", word],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stderr.splitlines()[-1] == "set()", done.stderr
-
-
-@pytest.mark.parametrize("word", ["sweep.dir", "hydra.launcher.workers", "hydra/launcher=local"])
-def test_words_of_sweeps_have_their_topic(word: str) -> None:
-    assert next(iter(help_lines(word))).startswith("Sweeps\n")
+def test_a_word_beside_the_flag_and_none(rlrun):
+    assert rlrun("help").out == rlrun("--help").out == rlrun("-h").out
+    assert rlrun("--help", "memory").out == rlrun("help", "memory").out
+    assert rlrun("memory", "--help").out == rlrun("help", "memory").out
+    for word in ("policy", "env", "experiment", "torso", "memory", "debug", "doctor", "export"):
+        assert word in rlrun("help").out
 
 
 @pytest.mark.parametrize(
-    ("word", "heads"),
-    [("ppo", ["policy=ppo: "]), ("LSTM", ["memory=lstm: "]), ("none", ["memory=none: ", "bonus="])],
+    ("command", "facts"),
+    [("codec", "usage: rlrun codec"), ("export", "RUN_DIR DATA_DIR --shard-rows 65536"),
+     ("doctor", "--calibrate")],
+)  # fmt: skip
+def test_a_subcommand(rlrun, capsys, command, facts):
+    for words in (["help", command], [command, "--help"]):
+        with pytest.raises(SystemExit) as left:
+            rlrun(*words)
+        assert left.value.code == 0
+        out = capsys.readouterr().out
+        assert all(fact in out for fact in facts.split())
+
+
+def test_a_user_s_option(rlrun, tmp_path):
+    (tmp_path / "my" / "policy").mkdir(parents=True)
+    text = "# My R2D2\ndefaults: [r2d2, _self_]\nnstep: 7  # rows; mine\n"
+    (tmp_path / "my" / "policy" / "slow.yaml").write_text(text)
+    out = rlrun("help", "policy.nstep", "--config-dir", str(tmp_path / "my")).out
+    assert re.search(r"\n +7  policy=slow  \(mine\)\n", out)
+    assert re.search(r"  slow +My R2D2\n", rlrun("help", "policy", "-cd", "my").out)
+    assert re.search(r"  slow +My R2D2\n", rlrun("list", "policy", "--config-dir", "my").out)
+
+
+def test_the_examples_of_the_help_are_valid(rlrun, build):
+    lines = [li.strip() for li in rlrun("--help").out.splitlines() if li.startswith("  rlrun ")]
+    assert len(lines) >= 4
+    for line in (line for line in lines if "=" in line):
+        fewer = ["seed=0"] if "-m" in line else []  # the last one counts: a job per policy
+        assert rlrun(*line.split()[1:], *fewer).code == 0, line
+    assert len(build.run_dirs) >= 4
+
+
+# -- list ------------------------------------------------------------------------------------------
+
+
+def test_list(rlrun, tmp_path):
+    out = rlrun("list").out
+    lines = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
+    assert all(len(line.split(None, 1)) == 2 for line in lines.values())
+    for name in ("r2d2", "random", "cartpole_novel", "r2d2_paper", "delay_obs"):
+        assert name in lines
+    assert "float32 [6] -> Discrete 3" in lines["acrobot"]
+    for name in PRESETS:
+        module = module_of(name)
+        absent = module is not None and find_spec(module) is None
+        assert ("pip install " in lines[name]) == absent
+        assert (" -> " in lines[name]) != absent
+    assert files_under(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        ("env CartPole_V", ["cartpole_v0"]),
+        ("env pole velocities", ["cartpole_novel"]),  # words of its note
+        ("env pick_obs", ["minigrid_memory_s13", "minigrid_memory_s7"]),
+        ("policy soft-q", []),
+        ("wrappers FLICKER", ["flicker_obs"]),
+        ("torso", sorted(path.stem for path in CONF.glob("torso/*.yaml"))),
+    ],
 )
-def test_an_option_by_its_name_alone(word: str, heads: list[str]) -> None:
-    lines = list(help_lines(word))
-    assert all(any(line.startswith(head) for line in lines) for head in heads)
+def test_list_filters_a_group(rlrun, words, first):
+    """Words are looked for in name and text, in any case."""
+    done = rlrun("list", *words.split())
+    found = [text.split()[0] for text in done.out.splitlines()]
+    assert found[: len(first)] == first
+    assert done.code == (0 if first else 2)
 
 
-def test_a_word_beside_the_flag(rlrun: Callable[..., Done]) -> None:
-    assert rlrun("--help", "memory").out == rlrun("help", "memory").out
-    assert rlrun("memory", "--help").out == rlrun("help", "memory").out
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [("envv", "rlrun list env"), ("cart", "rlrun list env cart"), ("env qq", "env")],
+)
+def test_what_list_does_not_know(rlrun, words, fix):
+    done = rlrun("list", *words.split())
+    assert_one_error(done)
+    assert fix in done.err
