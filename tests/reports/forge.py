@@ -111,3 +111,16 @@ def forge_sweep(
     ]
     top.mkdir(parents=True, exist_ok=True)
     (top / "sweep.json").write_bytes(seal({"jobs": listed, "commands": [*map(list, commands)]}))
+
+
+HOSTILE = '</td><script>window.fired=1</script><img src=x onerror="fired=2">\'&`|*_$x^{2$'
+
+
+def hostile_runs(top: Path) -> None:
+    """Runs in ``top/runs`` whose names are not what a page should take as they are."""
+    for i, name in enumerate((HOSTILE, "_legend", "=1+1")):
+        record = {"exact_reason": HOSTILE, "backend": HOSTILE, "status": "done"}
+        forge_seeds(
+            top / f"runs/{i}<b>", [1.0, 2.0, 3.0, 4.0, 5.0 + i], policy__name=name,
+            policy__lr=i, env__id=f"rlrun/<i>{HOSTILE[:40]}", record=record,
+        )  # fmt: skip

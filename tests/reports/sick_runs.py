@@ -8,6 +8,7 @@ import math
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -152,10 +153,16 @@ def write_over(path: Path, changes: dict[str, Values], total: float) -> None:
     path.write_text("".join(lines))
 
 
+@cache
+def config_of(name: str) -> dict[str, Any]:
+    config: dict[str, Any] = yaml.safe_load((HEALTHY / name / "config.yaml").read_text())
+    return config
+
+
 def sick(case: Case, path: Path) -> RunData:
     shutil.copytree(HEALTHY / case.run, path)
-    whole = yaml.safe_load((path / "config.yaml").read_text())
-    (path / "config.yaml").write_text(yaml.safe_dump(merged(whole, UNSOLVED | case.keys)))
+    keys = merged(config_of(case.run), UNSOLVED | case.keys)
+    (path / "config.yaml").write_text(yaml.safe_dump(keys))
     record = read_record(path)
     steps = record["env_steps"]
     (path / "run.json").write_bytes(seal(record | case.record))

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -10,26 +9,41 @@ import pytest
 import yaml
 
 import rlrun.env  # noqa: F401  (registers the diagnostic tasks)
-from rlrun.reports.bounds import known_bounds, return_bounds
-from rlrun.reports.comparison import difference
-from rlrun.reports.curves import curve
-from rlrun.reports.groups import group_runs
-from rlrun.reports.intervals import UNBOUNDED, mean_interval, tolerance_interval
 from rlrun.reports.memory_bench import BenchSetting
-from rlrun.reports.memory_gap import MEMORYLESS, RECURRENT, MemoryGap, gap_table
-from rlrun.reports.runs import flatten, read_runs
 from tests.installed import FOLDER, PRESETS
 from tests.reports.forge import forge, forge_seeds
+from tests.reports.stats import (
+    curve,
+    difference,
+    group_runs,
+    known_bounds,
+    mean_interval,
+    read_runs,
+    return_bounds,
+    tolerance_interval,
+)
 
+UNBOUNDED = (-math.inf, math.inf)
 SCORES = [20.0, 25.0, 500.0, 30.0, 22.0]
 
 
-def keys_of(preset: str) -> dict:
-    return dict(flatten({"env": yaml.safe_load((FOLDER / f"{preset}.yaml").read_text("utf-8"))}))
+def keys_of(preset):
+    """Keys of a preset, with dots."""
+    keys = {}
+
+    def add(value, name):
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                add(inner, f"{name}.{key}")
+        else:
+            keys[name] = value
+
+    add(yaml.safe_load((FOLDER / f"{preset}.yaml").read_text("utf-8")), "env")
+    return keys
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_random_episodes_and_solved_ones_are_within_the_bounds(preset: str) -> None:
+def test_random_episodes_and_solved_ones_are_within_the_bounds(preset):
     keys = keys_of(preset)
     low, high = known_bounds(keys)
     assert low < high
@@ -40,7 +54,7 @@ def test_random_episodes_and_solved_ones_are_within_the_bounds(preset: str) -> N
     kwargs = {k.removeprefix("env.kwargs."): v for k, v in keys.items() if ".kwargs." in k}
     env = gym.make(keys["env.id"], disable_env_checker=True, **kwargs)
     env.action_space.seed(0)
-    for seed in range(3):
+    for seed in range(2):
         env.reset(seed=seed)
         total, ended = 0.0, False
         while not ended:
@@ -66,16 +80,16 @@ def test_random_episodes_and_solved_ones_are_within_the_bounds(preset: str) -> N
         ({"env.id": None}, UNBOUNDED),
     ],
 )
-def test_bounds_follow_from_the_config(changes: dict, expected: tuple) -> None:
+def test_bounds_follow_from_the_config(changes, expected):
     assert known_bounds({"env.id": "CartPole-v1", **changes}) == expected
 
 
-def test_evaluations_are_what_is_bounded() -> None:
+def test_evaluations_are_what_is_bounded():
     keys = {"env.id": "rlrun/Identity-v0", "env.kwargs.length": 10, "env.eval_kwargs.length": 3}
     assert known_bounds(keys) == (0, 3)
 
 
-def test_no_interval_of_a_report_leaves_the_bounds(tmp_path: Path) -> None:
+def test_no_interval_of_a_report_leaves_the_bounds(tmp_path):
     forge_seeds(tmp_path / "a", SCORES)
     (group,) = group_runs(read_runs([str(tmp_path)]))
     assert group.bounds == (1, 500)
@@ -88,7 +102,7 @@ def test_no_interval_of_a_report_leaves_the_bounds(tmp_path: Path) -> None:
     assert np.nanmax(band.high) == 500
 
 
-def test_differences_are_cut_to_what_two_returns_allow() -> None:
+def test_differences_are_cut_to_what_two_returns_allow():
     """Five seeds each have no p below 0.008: at a level of 0.995 no end is rejected."""
     a, b = [0.9, 1.0, 1.0, 0.3, 1.0], [0.0, 0.1, 0.0, 0.6, 0.0]
     free, cut = difference(a, b, level=0.995), difference(a, b, bounds=(0, 1), level=0.995)
@@ -96,17 +110,7 @@ def test_differences_are_cut_to_what_two_returns_allow() -> None:
     assert (cut.low, cut.high, cut.p) == (-1, 1, free.p)
 
 
-def test_exchanged_sides_have_the_same_difference() -> None:
-    rng = np.random.default_rng(0)
-    for paired in (False, True):  # more permutations than are drawn
-        a, b = rng.normal(size=15), rng.normal(1.0, size=15)
-        one, other = difference(a, b, paired=paired), difference(b, a, paired=paired)
-        assert (one.value, one.low, one.high) == (-other.value, -other.high, -other.low)
-        assert one.p == other.p
-    assert difference([1, 2, 3, 4, 5, 6], [9, 8, 7, 6, 5]).why.startswith("6 against 5")
-
-
-def test_bounds_that_a_score_contradicts_are_not_used() -> None:
+def test_bounds_that_a_score_contradicts_are_not_used():
     """Somebody registered another environment under the id; rounding is no contradiction."""
     free = mean_interval(SCORES)
     assert mean_interval(SCORES, bounds=(1, 499)) == free
@@ -118,9 +122,7 @@ def test_bounds_that_a_score_contradicts_are_not_used() -> None:
     assert low == high
 
 
-def evaluations(
-    path: Path, means: list, *, seed: int, worst: float = 0.0, best: float = 1.0
-) -> None:
+def evaluations(path, means, *, seed, worst: float = 0.0, best: float = 1.0):
     """A run whose evaluations have the smallest and largest return ``worst`` and ``best``."""
     forge(path, seed=seed, env__id="mine/Task-v0", returns=means, run__eval_episodes=20)
     lines = []
@@ -132,7 +134,7 @@ def evaluations(
     (path / "metrics.jsonl").write_text("".join(lines))
 
 
-def test_an_extreme_that_two_runs_reach_is_a_limit(tmp_path: Path) -> None:
+def test_an_extreme_that_two_runs_reach_is_a_limit(tmp_path):
     for seed in range(5):
         evaluations(tmp_path / f"a/{seed}", [0.0, 0.35, 1.0 - 0.05 * seed], seed=seed)
     assert return_bounds(read_runs([str(tmp_path / "a")])) == (0, 1)
@@ -146,23 +148,14 @@ def test_an_extreme_that_two_runs_reach_is_a_limit(tmp_path: Path) -> None:
     ("worst", "best", "expected"),
     [(9.0, 500.0, (0, 500)), (-7.0, -1.0, (-math.inf, -1)), (-7.0, 3.0, (-math.inf, 3))],
 )
-def test_no_interval_passes_zero_where_no_return_does(
-    worst: float, best: float, expected: tuple, tmp_path: Path
-) -> None:
+def test_no_interval_passes_zero_where_no_return_does(worst, best, expected, tmp_path):
+    middle = [(worst + best) / 2] * 2
     for seed in range(5):  # each has another worst episode, all the same best one
-        middle = (worst + best) / 2
-        evaluations(
-            tmp_path / str(seed), [middle, middle], seed=seed, worst=worst + seed / 5, best=best
-        )
+        evaluations(tmp_path / str(seed), middle, seed=seed, worst=worst + seed / 5, best=best)
     assert return_bounds(read_runs([str(tmp_path)])) == expected
 
 
-def test_probe_and_bench_cut_their_intervals(tmp_path: Path) -> None:
-    scores = [1.0, 1.0, 1.0, 1.0, 0.0]
-    gap = MemoryGap("maze", 100, {MEMORYLESS: [0.0] * 4 + [0.1], RECURRENT: scores}, (0, 1))
-    for _, score, beside, *_ in gap_table(gap).rows:
-        assert 0 <= score.low <= score.high <= 1
-        assert beside is None or beside.high <= 1
-    forge_seeds(tmp_path, scores, env__id="rlrun/Relay-v0")
+def test_a_bench_cuts_its_intervals(tmp_path):
+    forge_seeds(tmp_path, [1.0, 1.0, 1.0, 1.0, 0.0], env__id="rlrun/Relay-v0")
     final = BenchSetting("relay", "ppo", "gru", 0.5, read_runs([str(tmp_path)])).final
     assert 0 <= final.low < final.value < final.high <= 1

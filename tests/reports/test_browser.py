@@ -9,13 +9,10 @@ from rlrun.reports.findings import Findings
 from rlrun.reports.runs import read_runs
 from rlrun.reports.write import write_report
 from tests.reports.browser import PROGRAM, Browser
-from tests.reports.test_report import HOSTILE, hostile_runs
+from tests.reports.forge import HOSTILE, hostile_runs
 
 pytest.importorskip("matplotlib")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(PROGRAM is None, reason="needs chromium"),
-]
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(PROGRAM is None, reason="needs chromium")]
 
 
 @pytest.fixture(scope="module")

@@ -1,68 +1,59 @@
 """Curves: ragged logs on one axis, bands from five seeds on, steps to a threshold."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rlrun.reports.curves import (
-    MAX_POINTS,
-    align,
+from tests.reports.forge import forge, forge_seeds
+from tests.reports.stats import (
     arrivals,
-    common_axis,
     curve,
+    group_runs,
+    mean_interval,
     median_steps,
+    read_run,
+    read_runs,
     steps_to,
 )
-from rlrun.reports.groups import group_runs
-from rlrun.reports.intervals import mean_interval
-from rlrun.reports.runs import read_run, read_runs
-from tests.reports.forge import forge, forge_seeds
 
 NAN = math.nan
 
 
-def arrays(*pairs: tuple[list, list]) -> list:
-    return [(np.array(x, float), np.array(y, float)) for x, y in pairs]
+def group_of(path):
+    (group,) = group_runs(read_runs([str(path)]))
+    return group
 
 
-def test_the_last_observation_is_carried_forward() -> None:
-    seeds = arrays(([100, 300], [1, 3]), ([200, 400], [2, 4]))
-    x = common_axis([own for own, _ in seeds])
-    np.testing.assert_array_equal(x, [100, 200, 300, 400])
-    found = align(seeds, x)
-    np.testing.assert_array_equal(found, [[1, 1, 3, 3], [NAN, 2, 2, 4]])
+def test_many_points_are_thinned(tmp_path):
+    forge(tmp_path / "0", returns=np.arange(3000.0), steps=range(1, 3001))
+    assert 100 <= len(curve(group_of(tmp_path)).x) <= 1000
 
 
-def test_many_points_are_thinned() -> None:
-    assert len(common_axis([np.arange(5000.0)])) == MAX_POINTS
-
-
-def test_the_mean_is_that_of_the_runs_that_are_done(tmp_path: Path) -> None:
+def test_the_mean_is_that_of_the_runs_that_are_done(tmp_path):
     """A solved run, which ends early, keeps its value; a failed one is drawn, not averaged."""
     forge(tmp_path / "0", seed=0, returns=(1.0, 2.0, 3.0), steps=(100, 200, 300))
     forge(tmp_path / "1", seed=1, returns=(3.0, 4.0), steps=(100, 200))
     forge(tmp_path / "2", seed=2, returns=(9.0,), steps=(100,), status="failed")
-    (group,) = group_runs(read_runs([str(tmp_path)]))
+    group = group_of(tmp_path)
     found = curve(group)
     np.testing.assert_array_equal(found.mean, [2, 3, 3.5])
     assert [run.seed for run, _, _ in found.seeds] == [0, 1, 2]
 
 
-def test_no_mean_before_every_seed_was_evaluated(tmp_path: Path) -> None:
+def test_no_mean_before_every_seed_was_evaluated(tmp_path):
     forge(tmp_path / "0", seed=0, returns=(1.0, 2.0), steps=(100, 300))
     forge(tmp_path / "1", seed=1, returns=(3.0,), steps=(200,))
-    (group,) = group_runs(read_runs([str(tmp_path)]))
+    group = group_of(tmp_path)
     np.testing.assert_array_equal(curve(group).mean, [NAN, 2, 2.5])
 
 
-def test_runs_that_are_done_but_not_in_the_mean_are_named(tmp_path: Path) -> None:
+def test_runs_that_are_done_but_not_in_the_mean_are_named(tmp_path):
     forge_seeds(tmp_path, [1.0, 2.0, 3.0, 4.0])
     (tmp_path / f"{tmp_path.name}_s1/metrics.jsonl").unlink()
     with (tmp_path / f"{tmp_path.name}_s2/metrics.jsonl").open("a") as file:
         file.write("{")
-    (group,) = group_runs(read_runs([str(tmp_path)]))
+    group = group_of(tmp_path)
     found = curve(group)
     assert [run.seed for run in found.left_out] == [1, 2]
     assert [run.seed for run, _, _ in found.seeds] == [0, 2, 3]
@@ -70,9 +61,9 @@ def test_runs_that_are_done_but_not_in_the_mean_are_named(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("n", [4, 5])
-def test_a_band_needs_five_seeds(tmp_path: Path, n: int) -> None:
+def test_a_band_needs_five_seeds(tmp_path, n):
     forge_seeds(tmp_path, [10.0 * i for i in range(n)])
-    found = curve(group_runs(read_runs([str(tmp_path)]))[0])
+    found = curve(group_of(tmp_path))
     assert np.isnan(found.low).all() == (n < 5)
     if n == 5:
         last = mean_interval(found.group.scores)
@@ -81,30 +72,30 @@ def test_a_band_needs_five_seeds(tmp_path: Path, n: int) -> None:
         )
 
 
-def test_wall_time(tmp_path: Path) -> None:
+def test_wall_time(tmp_path):
     path = forge(tmp_path / "0", returns=(1.0, 2.0), steps=(150, 300))
     (path / "timings.jsonl").write_text(
         '{"env_steps": 100, "time/wall_seconds": 10}\n{"env_steps": 300, "time/wall_seconds": 30}\n'
     )
-    (group,) = group_runs(read_runs([str(path)]))
+    group = group_of(path)
     np.testing.assert_allclose(curve(group, "wall").x, [15, 30])
 
 
-def test_a_run_without_times_is_not_on_the_wall_axis(tmp_path: Path) -> None:
+def test_a_run_without_times_is_not_on_the_wall_axis(tmp_path):
     path = forge(tmp_path / "0")
     (path / "timings.jsonl").unlink()
-    (group,) = group_runs(read_runs([str(path)]))
+    group = group_of(path)
     assert curve(group, "wall").seeds == []
     assert len(curve(group).seeds) == 1
 
 
-def test_steps_to_a_threshold(tmp_path: Path) -> None:
+def test_steps_to_a_threshold(tmp_path):
     run = read_run(forge(tmp_path / "0", returns=(1.0, 5.0, 2.0), steps=(10, 20, 30)))
     assert steps_to(run, 2.0) == 20
     assert steps_to(run, 6.0) == math.inf
 
 
-def test_seeds_that_failed_have_not_arrived(tmp_path: Path) -> None:
+def test_seeds_that_failed_have_not_arrived(tmp_path):
     """Running ones are left out, whether they have arrived or not; a seed counts once."""
     forge(tmp_path / "0", seed=0, returns=(1.0, 5.0), steps=(10, 20))
     forge(tmp_path / "1", seed=1, returns=(1.0, 1.0), steps=(10, 20), status="failed")
@@ -115,7 +106,7 @@ def test_seeds_that_failed_have_not_arrived(tmp_path: Path) -> None:
     (tmp_path / "6").mkdir()
     path = forge(tmp_path / "7", seed=7, returns=(1.0, 5.0), steps=(10, 20))
     (path / "metrics.jsonl").write_text("{")
-    (group,) = group_runs(read_runs([str(tmp_path)]))
+    group = group_of(tmp_path)
     assert arrivals(group, 4.0) == ([20, math.inf, 10, math.inf], 2)
 
 
@@ -123,18 +114,18 @@ def test_seeds_that_failed_have_not_arrived(tmp_path: Path) -> None:
     ("steps", "expected"),
     [([3, 1, 2], 2), ([1, 3], 2), ([1, math.inf], math.inf), ([1, 2, math.inf], 2), ([], NAN)],
 )
-def test_median_steps(steps: list, expected: float) -> None:
+def test_median_steps(steps, expected):
     """Seeds that did not arrive are late, not missing."""
     np.testing.assert_equal(median_steps(steps), expected)
 
 
-def test_seeds_mean_and_band_have_one_axis(tmp_path: Path) -> None:
+def test_seeds_mean_and_band_have_one_axis(tmp_path):
     """The mean is that of the lines beside it at every point; a run that is not done ends early."""
     for seed in range(5):
         steps = [100 + 10 * seed, 300, 1000 - 100 * seed]
         forge(tmp_path / str(seed), seed=seed, returns=(1.0, 2.0 * seed, 5.0), steps=steps)
     forge(tmp_path / "5", seed=5, returns=(1.0, 9.0), steps=(100, 350), status="failed")
-    found = curve(group_runs(read_runs([str(tmp_path)]))[0])
+    found = curve(group_of(tmp_path))
     *done, failed = found.seeds
     assert [x[0] for _, x, _ in done] == [100, 110, 120, 130, 140]
     for x, mean in zip(found.x, found.mean, strict=True):
@@ -145,11 +136,11 @@ def test_seeds_mean_and_band_have_one_axis(tmp_path: Path) -> None:
     assert [*failed[1]] == [x for x in found.x if x <= 350]
 
 
-def test_a_damaged_seed_that_failed_is_left_out_of_arrivals(tmp_path: Path) -> None:
+def test_a_damaged_seed_that_failed_is_left_out_of_arrivals(tmp_path):
     """It may have arrived in what is lost."""
     forge(tmp_path / "0", seed=0, returns=(1.0, 5.0), steps=(10, 20))
     path = forge(tmp_path / "1", seed=1, returns=(1.0, 1.0), steps=(10, 20), status="failed")
     with (path / "metrics.jsonl").open("a") as file:
         file.write("{}\n")
-    (group,) = group_runs(read_runs([str(tmp_path)]))
+    group = group_of(tmp_path)
     assert arrivals(group, 4.0) == ([20], 1)

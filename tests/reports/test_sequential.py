@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from rlrun.errors import ConfigError
-from rlrun.reports.sequential import Comparison, _PairTest
+from rlrun.reports.sequential import _PairTest
+from tests.reports.stats import Comparison
 
 
 def test_clear_difference_is_decided_at_the_first_look():
     """Five against five, fully apart: p = 2/252 = 0.0079 <= 0.05 / 5."""
     got = Comparison(["r2d2", "dqn"]).update([1, 2, 3, 4, 5], [11, 12, 13, 14, 15])
     assert (got.status, got.look, got.winners, got.active) == ("decided", 1, {(0, 1): 1}, ())
-    assert got.why.startswith("Look 1 of 5: dqn > r2d2; chance of any false difference")
-    assert "at most 5%" in got.why
+    assert "dqn > r2d2" in got.why
 
 
 def test_ten_looks_leave_too_little_for_the_first():
@@ -30,8 +30,7 @@ def test_equal_agents_spend_the_budget():
     got = [comparison.update(rng.normal(size=5), rng.normal(size=5)) for _ in range(3)]
     assert [d.status for d in got] == ["undecided", "undecided", "budget spent"]
     assert got[-1].winners == {(0, 1): None}
-    assert "agent 0 and agent 1 undecided" in got[-1].why
-    with pytest.raises(ConfigError, match=r"look 4 = .* 3 looks of 2 agents are allowed"):
+    with pytest.raises(ConfigError, match="3 looks"):
         comparison.update([1.0], [2.0])
 
 
@@ -80,31 +79,10 @@ def test_holm_gives_the_error_of_decided_pairs_to_the_others():
     assert got.winners == {(0, 1): 1, (0, 2): 2, (1, 2): 2}
 
 
-def test_same_blocks_give_the_same_decision():
-    rng = np.random.default_rng(0)
-    blocks = rng.normal(size=(3, 2, 6)) + np.array([[0.9], [0]])
-    first, again = Comparison(permutations=2000), Comparison(permutations=2000)
-    assert [first.update(*x) for x in blocks] == [again.update(*x) for x in blocks]
-
-
-def test_permutations_stay_in_their_block():
-    """Against enumeration: the differences of all 6 x 6 ways to label two blocks of 2 against 2."""
-    blocks = [([3.0, 1.0], [0.0, -1.0]), ([2.0, 5.0], [1.0, 0.5])]
-    comparison = Comparison(looks=2, permutations=20000)
-    for block in blocks:
-        comparison.update(*block)
-    got = comparison._differences((0, 1))
-    assert got[0] == pytest.approx(11 / 4 - 0.5 / 4)
-    expected = []
-    for rows in itertools.product(itertools.combinations(range(4), 2), repeat=2):
-        chosen = [np.array(a + b)[list(r)].sum() for (a, b), r in zip(blocks, rows, strict=True)]
-        expected.append(sum(chosen) / 4 - (11.5 - sum(chosen)) / 4)
-    assert set(np.round(got, 6)) == set(np.round(expected, 6))
-    assert got.mean() == pytest.approx(0, abs=0.05)
-
-
 def test_each_look_spends_its_error_on_permutations_that_did_not_reject_before():
-    """3 looks at alpha = 0.3: a tenth of the permutations each, 0.3 in all; without ties."""
+    """Private: a wrong budget of a look shows in a whole study as a slightly other error rate.
+
+    3 looks at alpha = 0.3: a tenth of the permutations each, 0.3 in all; without ties."""
     rng, test = np.random.default_rng(0), _PairTest(np.array([300, 150]))
     for look in range(1, 4):
         test.add(rng.normal(size=3000), look)
@@ -113,7 +91,10 @@ def test_each_look_spends_its_error_on_permutations_that_did_not_reject_before()
 
 @pytest.mark.parametrize("digits", [1, 9])  # many ties, none
 def test_levels_are_those_of_a_test_of_each(digits):
-    """Against one boolean for each level and permutation, with a sort of all of them."""
+    """Private, as above.
+
+    Against one boolean for each level and permutation, with a sort of all of them.
+    """
     for trial in range(20):
         rng = np.random.default_rng(trial)
         budgets = np.array([30, 11, 4, 1, 0])
@@ -146,20 +127,6 @@ def test_the_better_agent_is_that_of_the_look_that_rejected():
     assert (got.looks, got.seeds) == ({(0, 1): 1, (0, 2): 2}, {(0, 1): 5, (0, 2): 10})
 
 
-def test_a_decision_keeps_its_look_while_others_go_on():
-    comparison, eight = Comparison(["a", "b", "far"], looks=4), np.arange(8.0)
-    comparison.update(eight[:6], eight[:6] + 0.5, eight[:6] + 20)
-    got = comparison.update(eight, eight + 0.5, [])
-    assert got.look == 2
-    assert got.looks == {(0, 2): 1, (1, 2): 1}
-    assert got.seeds == {(0, 2): 6, (1, 2): 6}
-
-
-def test_large_scores_are_compared_by_their_differences():
-    a = np.arange(5.0)
-    assert Comparison(looks=1).update(1e10 + a, 1e10 + a + 9).winners == {(0, 1): 1}
-
-
 def test_many_pairs_have_permutations_enough_to_be_decided():
     comparison = Comparison(5, pairs=[(0, i) for i in range(1, 5)], looks=200)  # 0.05 / 800
     got = comparison.update(np.arange(12.0) + 99, *[np.arange(12.0)] * 4)
@@ -175,30 +142,32 @@ def test_misuse():
         Comparison().update([1.0])
 
 
-def test_blocks_of_unequal_numbers_of_seeds():
-    """The statistic is the difference of the means, its p that of all ways to label each block."""
-    rng = np.random.default_rng(5)
-    blocks = [(rng.normal(3, 1, 2), rng.normal(size=4)), (rng.normal(3, 1, 3), rng.normal(size=3))]
-    comparison = Comparison(looks=2, permutations=20_000)
-    for a, b in blocks:
-        comparison.update(a, b)
-    x, y = (np.concatenate(side) for side in zip(*blocks, strict=True))
-    got = comparison._differences((0, 1))
-    assert got[0] == pytest.approx(x.mean() - y.mean())
-    every = []
-    for first in itertools.combinations(range(6), 2):
-        for second in itertools.combinations(range(6), 3):
-            pools = [np.concatenate(block) for block in blocks]
-            masks = [np.isin(np.arange(6), first), np.isin(np.arange(6), second)]
-            ours = np.concatenate([z[m] for z, m in zip(pools, masks, strict=True)])
-            theirs = np.concatenate([z[~m] for z, m in zip(pools, masks, strict=True)])
-            every.append(ours.mean() - theirs.mean())
-    assert {*np.round(got, 9)} == {*np.round(every, 9)}
-    exact = np.mean(np.abs(every) >= abs(every[0]) * (1 - 1e-9))
-    assert np.mean(np.abs(got) >= abs(got[0]) * (1 - 1e-9)) == pytest.approx(exact, abs=0.01)
-
-
 def test_a_pair_is_not_tested_before_both_have_five_seeds():
     comparison = Comparison(looks=2)
     assert comparison.update([1, 2, 3, 4], [11, 12, 13, 14, 15, 16, 17]).active == (0, 1)
     assert comparison.update([2], []).seeds == {(0, 1): 5}
+
+
+def test_blocks_of_unequal_numbers_of_seeds():
+    """p is the share of labelings within blocks, by enumeration.
+
+    Decided exactly where the error of the look is at least that share.
+    """
+    rng = np.random.default_rng(5)
+    blocks = [(rng.normal(2, 1, 2), rng.normal(size=4)), (rng.normal(2, 1, 3), rng.normal(size=3))]
+    x, y = (np.concatenate(side) for side in zip(*blocks, strict=True))
+    pools, every = [np.concatenate(block) for block in blocks], []
+    for first in itertools.combinations(range(6), 2):
+        for second in itertools.combinations(range(6), 3):
+            masks = [np.isin(np.arange(6), chosen) for chosen in (first, second)]
+            ours = np.concatenate([z[m] for z, m in zip(pools, masks, strict=True)])
+            theirs = np.concatenate([z[~m] for z, m in zip(pools, masks, strict=True)])
+            every.append(ours.mean() - theirs.mean())
+    assert every[0] == pytest.approx(x.mean() - y.mean())
+    p = np.mean(np.abs(every) >= abs(every[0]) * (1 - 1e-9))
+    for factor, winner in ((1.3, 0), (0.7, None)):  # of the second look: the first tests nothing
+        given = {"looks": 2, "level": 1 - 2 * p * factor, "permutations": 20_000}
+        comparison = Comparison(**given)
+        for a, b in blocks:
+            got = comparison.update(a, b)
+        assert got.winners == {(0, 1): winner}
