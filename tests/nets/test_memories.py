@@ -245,6 +245,38 @@ def test_ffm_starts_with_the_papers_time_scales():
         torch.testing.assert_close(r, want, rtol=1e-4, atol=0)
 
 
+def test_ffm_is_the_formula():
+    """S_t = exp(-alpha + i omega) S_{t-1} + (l1 sigmoid(l2)) 1^T; LN(l3(S)) g + l5 (1 - g)."""
+    memory = make("ffm", torch.float64)
+    x = torch.randn(1, FEATURES, dtype=torch.float64)
+    s = torch.randn(5, 3, dtype=torch.complex128)
+    turn = torch.exp(-memory.alpha)[:, None] * torch.exp(1j * memory.omega)
+    value, gate = memory.input(x)[0].chunk(2)
+    after = turn * s + (value * gate.sigmoid())[:, None]
+    z = memory.mix(torch.view_as_real(after.flatten()).flatten())
+    z = (z - z.mean()) / (z.var(correction=0) + 1e-5).sqrt()
+    through, gate = memory.output(x)[0].chunk(2)
+    flat = s.flatten()[None]
+    y, state = memory.step(x, (flat.real, flat.imag))
+    torch.testing.assert_close(torch.complex(*state)[0], after.flatten())
+    torch.testing.assert_close(y[0], z * gate.sigmoid() + through * (1 - gate.sigmoid()))
+
+
+def test_lmu_is_the_formula():
+    """u = E_x x + E_h h + E_m m, m' = A m + B u of each channel, h' = tanh(W (x, h, m'))."""
+    memory, double = make("lmu", torch.float64), {"dtype": torch.float64}
+    torch.nn.init.normal_(memory.encode.weight)
+    x, h, m = torch.randn(FEATURES, **double), torch.randn(6, **double), torch.randn(2, 5, **double)
+    e, w = memory.input.weight.split([2, 6])
+    u = e @ x + memory.encode.weight @ torch.cat([h, m.flatten()])
+    a, b = legendre(5, 8.0)
+    after = torch.stack([a @ m[k] + b * u[k] for k in range(2)]).flatten()
+    want = torch.tanh(w @ x + memory.hidden.weight @ torch.cat([h, after]))
+    y, state = memory.step(x[None], (h[None], m.flatten()[None]))
+    torch.testing.assert_close(y[0], want, rtol=1e-6, atol=1e-7)  # a and b are float32
+    torch.testing.assert_close(state, (y, after[None]), rtol=1e-6, atol=1e-6)
+
+
 def test_lmu_remembers_a_signal_for_theta_rows():
     """Held inputs: m(t) are coefficients of u over the last theta rows; their sum with
     P_i(2 r - 1) is u(t - r theta). Voelker et al. 2019, equation 3."""
