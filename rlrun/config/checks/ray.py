@@ -1,6 +1,7 @@
 """Checks of ``pipeline=ray``. Torch-free."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -16,7 +17,8 @@ from rlrun.schema import Config, PriorityConfig, RayConfig, SwitchedConfig
 from rlrun.schema.window import Window
 
 CONNECT_SECONDS = 1.0  # that a cluster's head has to accept a connection
-ANSWER_SECONDS = 12.0  # and to answer Ray, which has to be imported first
+ANSWER_SECONDS = 6.0  # and to answer Ray
+IMPORT_SECONDS = 60.0  # that Ray's client may take to be imported, on a busy machine
 
 
 def ray_errors(config: Config, window: Window | None) -> Iterator[ConfigError]:
@@ -153,29 +155,33 @@ def require_head(address: str | None, key: str = "pipeline.address") -> None:
             host, _, port = address.rpartition(":")
             given = host.strip("[]"), int(port)
             socket.create_connection(given, timeout=CONNECT_SECONDS).close()
-        asked = [sys.executable, "-P", "-c", _ASK, address, *sys.path]
+        asked = [sys.executable, "-P", "-c", _ASK, address, str(ANSWER_SECONDS), *sys.path]
         done = subprocess.run(
-            asked, capture_output=True, stdin=subprocess.DEVNULL, timeout=ANSWER_SECONDS,
+            asked, capture_output=True, stdin=subprocess.DEVNULL, timeout=IMPORT_SECONDS,
             check=False, start_new_session=True,
         )  # fmt: skip
+        if done.returncode == -signal.SIGALRM:
+            raise OSError(f"none within {ANSWER_SECONDS:g} s")
         if done.returncode:
             lines = done.stderr.decode(errors="replace").strip().splitlines() or ["it ended"]
             raise OSError(lines[-1][:300])
     except subprocess.TimeoutExpired as e:
-        raise no_cluster(key, address, f"none within {ANSWER_SECONDS:g} s") from e
+        raise no_cluster(key, address, f"none within {IMPORT_SECONDS:g} s") from e
     except (OSError, ValueError, OverflowError) as e:
         raise no_cluster(key, address, str(e)) from e
     _answered.add(address)
 
 
 _answered: set[str] = set()  # addresses of heads that answered this process
-_ASK = """import sys
-address, sys.path[:] = sys.argv[1], sys.argv[2:]
+_ASK = """import signal, sys
+address, seconds, sys.path[:] = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
 try:
     from ray._private.services import canonicalize_bootstrap_address
     from ray._raylet import GcsClient
 except ImportError:  # private parts, which may change
     sys.exit()
+signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends the process, whatever it waits for
+signal.setitimer(signal.ITIMER_REAL, seconds)
 found = canonicalize_bootstrap_address(address)
 if found is None:
     sys.exit("no Ray runs on this machine")
