@@ -11,14 +11,17 @@ import os
 import struct
 import tracemalloc
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rlrun import codec
-from rlrun.codec import Decoder, Encoder
+from rlrun.codec import Decoder, Encoder, frame
+from rlrun.codec.content import content_of
 from rlrun.codec.frame import VERSION
+from rlrun.codec.frame_coding import Bases
 from tests.codec import samples
 from tests.codec.everything import frames
 
@@ -136,6 +139,20 @@ def test_mutated_streams() -> None:
                     decoded += 1
             del sent
     assert decoded > 40
+
+
+@pytest.mark.parametrize("coder", ["planes", "planes_ctx", "xor"])
+def test_a_second_base_of_other_shapes_is_refused(coder: str) -> None:
+    """Kernels read it word by word without a test; hashes are whatever a stranger writes."""
+    first = np.random.default_rng(0).normal(size=5000).astype(np.float32)
+    second = first + np.float32(1e-3)
+    data = codec.encode(2 * first - second, base=first, second=second, coder=coder)
+    header, payload, _ = frame.unpack(data, LIMIT)
+    small = second[:1]
+    contents = (content_of(x, chunk=False) for x in (first, small))
+    forged = frame.pack(replace(header, base_hash=Bases(*contents).hash), [bytes(payload)])
+    with pytest.raises(codec.CodecError, match="its base has other shapes"):
+        codec.decode(forged, base=first, second=small)
 
 
 def test_memory_is_bounded() -> None:
