@@ -21,13 +21,14 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import psutil
 
 from rlrun.errors import ResourceError
 
 LOST_SECONDS = 6.0  # without an answer of the head, until it counts as lost
+ENDED_SECONDS = 3.0  # after the head of a Ray that starts has ended, for Ray to say so itself
 POLL_SECONDS = 0.2
 ASK_SECONDS = 1.0  # between two connections to the head
 STORE_BYTES = 2**31  # of shared memory for objects, at most; at most 30 % of the memory
@@ -85,6 +86,7 @@ class Cluster:
     ) -> None:
         import ray
 
+        connected = threading.Event()
         options: dict[str, Any] = {"address": address or "local"}
         own = ("RLRUN_", "OPENBLAS_NUM_THREADS")  # trust, limits: a local Ray inherits them
         environment = {name: v for name, v in os.environ.items() if name.startswith(own)}
@@ -102,10 +104,15 @@ class Cluster:
             options |= {"object_store_memory": max(min(free, STORE_BYTES), 80 * 2**20)}
             options |= {"num_gpus": _whole(gpus)} if gpus else {}
             options |= {"resources": {n: _whole(x) for n, x in custom.items()}} if custom else {}
+            given = connected, sys.stderr
+            threading.Thread(target=self._watch_start, args=given, daemon=True).start()
         before = signal.getsignal(signal.SIGTERM)
         try:
             with open(os.devnull, "w") as null, contextlib.redirect_stderr(null), _own_groups():
-                ray.init(**options, log_to_driver=False, configure_logging=False)
+                try:
+                    ray.init(**options, log_to_driver=False, configure_logging=False)
+                finally:
+                    connected.set()
             _silence()
             with contextlib.suppress(ValueError):  # not the main thread: Ray took no signal
                 signal.signal(signal.SIGTERM, before)  # else it would exit, and save nothing
@@ -122,6 +129,25 @@ class Cluster:
                 f"{text}); host:port of a running head of the same Ray and Python version is "
                 "allowed; start one with `ray start --head`, or leave it out"
             ) from e
+
+    def _watch_start(self, connected: threading.Event, stderr: TextIO) -> None:
+        """End this process once the head of a Ray that is starting has ended.
+
+        Ray waits for it in calls that nothing interrupts, and ends this process after 10 minutes.
+        """
+        head: psutil.Process | None = None
+        while not connected.wait(POLL_SECONDS):
+            head = self._daemon("gcs_server") if head is None else head
+            if head is None or _runs(head) or connected.wait(ENDED_SECONDS):
+                continue
+            with contextlib.suppress(OSError, ValueError):
+                print(
+                    "rlrun: error: pipeline = ray: Ray did not start (its head, gcs_server, has "
+                    "ended); it needs free memory, /dev/shm or /tmp; pipeline=serial runs without "
+                    "it", file=stderr, flush=True,
+                )  # fmt: skip
+            self._end_processes()
+            os._exit(ResourceError.exit_code)
 
     def _require(self, cpus: float, gpus: float, custom: dict[str, Any]) -> None:
         """Raise ResourceError when the cluster as a whole is too small."""

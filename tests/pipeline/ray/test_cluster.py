@@ -2,9 +2,13 @@
 
 import os
 import shutil
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from rlrun.build import ray as build
@@ -104,3 +108,20 @@ def test_roles_that_have_not_started_are_not_waited_for(ready, monkeypatch):
     monkeypatch.setattr("ray.kill", killed.append)
     roles._close_roles()
     assert (len(asked), len(killed)) == (2 * ready, 3)
+
+
+def test_a_head_that_ends_while_ray_starts_ends_the_process(monkeypatch, capsys):
+    """Ray would wait for it for 10 minutes, in calls that nothing interrupts."""
+    cluster = Cluster.__new__(Cluster)
+    connected, cluster.files, cluster._reaper = threading.Event(), None, None
+    head = subprocess.Popen([sys.executable, "-c", "pass"])
+    process = psutil.Process(head.pid)
+    monkeypatch.setattr(cluster_module, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(cluster_module, "ENDED_SECONDS", 0.01)
+    monkeypatch.setattr(cluster, "_daemon", lambda name: process)
+    codes = []
+    monkeypatch.setattr(os, "_exit", lambda code: (codes.append(code), connected.set()))
+    cluster._watch_start(connected, sys.stderr)
+    head.wait()
+    assert codes == [7]
+    assert capsys.readouterr().err.count("\n") == 1
