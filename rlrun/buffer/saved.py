@@ -142,7 +142,7 @@ def check_table(table: Any) -> None:
         "column": (column >= 0) & (column < ring.columns),
         "burnin": (burnin >= 0) & (burnin <= window.burnin),
         "learn": (learn >= 0) & (learn <= ring.head + window.rows) & (first >= 0),
-        "last": (last >= first) & (last <= learn - window.burnin + window.rows - 1),
+        "last": (last - ended >= first) & (last <= learn - window.burnin + window.rows - 1),
         "ended": (ended == 0) | (ended == 1),
         "origin": (origin >= 0) & (origin <= first),
     }.items():

@@ -400,6 +400,18 @@ def test_a_state_of_another_replay_changes_nothing(other, table):
     mine.agree()
 
 
+def test_a_saved_window_of_an_end_row_alone_is_refused():
+    """The cell of its last step would be the one before the storage's first."""
+    pair = pair_of(50)
+    pair.add(20)
+    table = pair.replay.windows
+    slot = table.all()[0]
+    table.columns["last"][slot] = table.columns["learn"][slot] - table.columns["burnin"][slot]
+    table.columns["ended"][slot] = 1
+    with pytest.raises(CheckpointError, match=r"windows.last"):
+        pair_of(50).replay.load_state_dict(copied(pair.replay.state_dict()))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("window", [Window(0, 1, 2), Window(2, 3, 2)])
 def test_a_wrapped_replay_goes_on_in_a_fresh_one(kind, window):
