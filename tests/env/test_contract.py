@@ -8,6 +8,7 @@ import pytest
 from gymnasium import spaces
 
 from rlrun.env import make_env
+from rlrun.env.contract import numbered
 from rlrun.errors import EnvError
 from rlrun.functional.masks import allowed_actions
 from tests.env import faulty, sick, spelled  # noqa: F401  register their ids
@@ -175,6 +176,16 @@ def test_integers_out_of_bounds_of_a_native_environment(low):
         text = rf"is {wrong} at position \[{place}\]; allowed is \[{low}, {low + 2}\]"
         with pytest.raises(EnvError, match=text):
             env.step(np.zeros(4, int))
+
+
+@pytest.mark.parametrize(
+    ("indices", "text"),
+    [([3], "environment 3"), ([4, 5], "environments 4 and 5"), ([0, 1, 2], "environments 0 to 2"),
+     ([1, 2, 5, 7, 8, 9], "environments 1, 2, 5, 7 and 2 more")],
+)  # fmt: skip
+def test_environments_that_fail_together_are_numbered(indices, text):
+    """Private: as many processes are dear."""
+    assert numbered(indices) == text
 
 
 @pytest.mark.parametrize("backend", ["sync", "vector"])

@@ -20,8 +20,14 @@ from tests.env.sick import SICK, Healthy
 from tests.env.spelled import SpelledPool, fake_envpool
 from tests.env.zoo_example import Leaving
 
-SECONDS = 30.0  # a busy machine makes as many steps
+SECONDS = 600.0  # never reached: the number of steps is what ends a walk
 SHARED = AgentsConfig("shared", False, "mean", "env")
+
+
+@pytest.fixture(autouse=True)
+def _unhurried(monkeypatch):
+    """A busy machine repeats episodes to their end too."""
+    monkeypatch.setattr("rlrun.env.examine_single._REPLAY_SECONDS", 60.0, raising=False)
 
 
 def checks(config: EnvConfig) -> dict[str, Check]:
