@@ -24,7 +24,7 @@ import torch
 
 from tests.benchmarks.product import Replay, Sample, Segment, Window, jit
 from tests.benchmarks.rows import Row, make_row
-from tests.buffer.factory import constant, make_replay
+from tests.buffer.make import constant, make_replay
 
 STEP, TOLERANCE, SPREAD = 0.25, 1e-3, 0.1
 TARGET = 0.5  # of the updates that uniform replay needs

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from tests.benchmarks import product
 from tests.benchmarks.product import R2D2, Replay, Sample, Segment
-from tests.buffer.factory import make_replay as make_table_replay
+from tests.buffer.make import make_replay as make_table_replay
 from tests.compose import config
 
 ACTIONS, GAMMA, ETA, RESCALE_EPS = 2, 0.997, 0.9, 1e-3

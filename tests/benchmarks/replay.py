@@ -44,7 +44,7 @@ from tests.benchmarks.rows import (
     time_calls,
     timing_row,
 )
-from tests.buffer.factory import constant, make_replay
+from tests.buffer.make import constant, make_replay
 
 VECTOR_TARGETS = {32: 1.5, 256: 1.5, 1024: 1.2}
 IMAGE_TARGET, ADD_TARGET, SEQUENCE_TARGET = 1.2, 2.0, 1.2
