@@ -90,19 +90,24 @@ def write_texts(run_dir: Path, raw_yaml: str, overrides: Sequence[str]) -> None:
 
 
 def start_job(
-    cfg: "DictConfig", config: "Config | None" = None, *, own_process: bool = True
+    cfg: "DictConfig",
+    config: "Config | None" = None,
+    *,
+    own_process: bool = True,
+    checked: bool = False,
 ) -> int | Exception:
     """One run, in the directory Hydra was given; return its exit code, or the error it ended in.
 
     An error that is raised is one that Hydra prints. ``config``: ``cfg`` as it was read; None: read
     from ``cfg`` (a launcher composes its jobs anew). ``own_process``: as for ``start_run``.
+    ``checked``: its environment could be made when the sweep began.
     """
     from hydra.core.hydra_config import HydraConfig
 
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     try:
         with nullcontext() if own_process else run_log(run_dir):
-            return _start_job(cfg, config, run_dir, own_process=own_process)
+            return _start_job(cfg, config, run_dir, own_process=own_process, checked=checked)
     except Exception as e:
         return e
     finally:
@@ -110,7 +115,12 @@ def start_job(
 
 
 def _start_job(
-    cfg: "DictConfig", config: "Config | None", run_dir: Path, *, own_process: bool
+    cfg: "DictConfig",
+    config: "Config | None",
+    run_dir: Path,
+    *,
+    own_process: bool,
+    checked: bool,
 ) -> int:
     """``start_job`` that raises RlrunError, which the log of the run has, or BrokenPipeError."""
     from hydra.core.hydra_config import HydraConfig
@@ -132,14 +142,16 @@ def _start_job(
     except BrokenPipeError:
         raise
     except Exception as e:
-        error = job_error(e, run_dir)
+        cause = e.__cause__
+        vanished = checked and isinstance(e, ConfigError) and isinstance(cause, ImportError)
+        error = job_error(cause if vanished and isinstance(cause, Exception) else e, run_dir)
         log_error(error)
         raise error from error.__cause__
 
 
 def run_job(cfg: "DictConfig", config: "Config | None" = None) -> int:
-    """``start_job`` that prints the error of the run; return its exit code."""
-    ended = start_job(cfg, config)
+    """``start_job`` of a job of a sweep: prints the error of the run; return its exit code."""
+    ended = start_job(cfg, config, checked=True)
     return report_job_error(ended, None) if isinstance(ended, Exception) else ended
 
 

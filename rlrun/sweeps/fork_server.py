@@ -34,7 +34,11 @@ from typing import Any, NoReturn
 from rlrun.errors import ResourceError
 from rlrun.pipeline.stop import SIGNALS, StopRequest
 
-_PRELOAD = ("rlrun.cli.run", "rlrun.config", "rlrun.run.train", "rlrun.run.evaluate")
+_PRELOAD = (
+    *("rlrun.cli.run", "rlrun.config", "rlrun.run.train", "rlrun.run.evaluate"),
+    *("rlrun.log.tensorboard", "rlrun.log.hparams", "rlrun.log.layout", "rlrun.log.loggers"),
+    *("rlrun.video.files", "PIL.ImageDraw", "PIL.ImageFont", "PIL.ImageSequence"),
+)
 _POLICIES = ("r2d2", "dqn", "ppo", "sac")  # their modules bring what all others need
 ASK = signal.SIGUSR2  # asks a job to save and end, however often it is sent
 _BUG = 9
@@ -220,6 +224,7 @@ def preload() -> None:
     torch.set_num_threads(1)
     for name in (*_PRELOAD, *(f"rlrun.policy.{policy}" for policy in _POLICIES)):
         import_module(name)
+    import_module("PIL.Image").preinit()  # its plugins, which the first picture imports
     import_module("rlrun.config").Composer()  # Hydra's plugins
     _preload_numba()
     gc.collect()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.errors import NumericError
+from rlrun.errors import ConfigError, NumericError
 from rlrun.sweeps import launcher
 from rlrun.sweeps.record import SweepRecord
 from tests.in_process import assert_one_error, files_under
@@ -80,6 +80,14 @@ def test_failed_jobs_do_not_stop_the_others(rlrun, build, launcher):
         assert text in last
     assert "Traceback" not in done.err
     assert statuses(Path("s")) == ["done", *["failed"] * 3, "done"]
+
+
+def test_a_module_that_vanishes_beside_a_sweep_is_a_missing_resource(rlrun, build):
+    error = ConfigError("env.id = mine:X-v0: module mine cannot be imported")
+    error.__cause__ = ModuleNotFoundError("No module named 'mine'")
+    build.codes = {0: error}
+    assert rlrun("seed=0").code == 2, "one run was not checked before"
+    assert "exit 7" in rlrun("-m", "seed=0,1", "sweep.dir=s").err
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), 130, 143, 75])
