@@ -9,6 +9,7 @@ stream must follow each other, which a chunk that was stored twice or out of ord
 import argparse
 import json
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -39,8 +40,8 @@ def words_of(process: psutil.Process) -> list[str]:
 def roles_of(run: psutil.Process) -> dict[psutil.Process, str]:
     """Processes of the run's roles, with their class."""
     titles = {p: " ".join(words_of(p)) for p in run.children(recursive=True)}
-    names = {p: title[5:].split(".")[0] for p, title in titles.items() if title[:5] == "ray::"}
-    return {p: name for p, name in names.items() if name.endswith("Role")}
+    roles = {p: re.match(r"ray::(?:.*:)?(\w+Role)", title) for p, title in titles.items()}
+    return {p: role[1] for p, role in roles.items() if role}
 
 
 def follows(rows: np.ndarray) -> bool:
