@@ -222,6 +222,10 @@ class NoiseObservation(_RandomObservation):
 
 
 def _rescale_action(env: AnyEnv, low: float, high: float) -> AnyEnv:
+    space: Any = env.action_space
+    with np.errstate(over="ignore", invalid="ignore"):
+        if isinstance(space, spaces.Box) and not np.isfinite(space.high - space.low).all():
+            raise ValueError(f"it needs actions whose width is finite in {space.dtype}")
     return wrappers.RescaleAction(env, np.float32(low), np.float32(high))
 
 

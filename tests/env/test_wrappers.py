@@ -282,3 +282,9 @@ def test_frames_are_skipped_once():
     game._frameskip, game.ale = 1, SimpleNamespace(getFloat=lambda name: 0.0)
     require_one_skip("ALE/Pong-v5", game, {}, both)
     require_one_skip("other", gym.Env(), {}, both)
+
+
+def test_actions_whose_width_overflows_are_not_rescaled():
+    env = SimpleNamespace(action_space=spaces.Box(-3e38, 3e38, (1,), np.float32))
+    with pytest.raises(ValueError, match="finite in float32"):
+        WRAPPERS["rescale_action"][0](env, low=-1, high=1)
