@@ -9,7 +9,6 @@ import hashlib
 import os
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
 from typing import Any
 
 from rlrun.codec import frame
@@ -43,7 +42,6 @@ class Encoder:
         keep: int,
         key_seconds: float,
         coder: str = "auto",
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``keep`` >= 2: number of past contents in memory. Requested key frames are at least
         ``key_seconds`` apart.
@@ -51,7 +49,7 @@ class Encoder:
         check_coder(coder)
         assert keep >= 2
         self.id, self.coder, self.keep = stream_id(name), coder, keep
-        self.key_seconds, self.clock = key_seconds, clock
+        self.key_seconds, self.clock = key_seconds, time.monotonic
         self.seq = -1  # of the last frame
         self.choices: list[CoderChoice] = []  # of the fields of the last frame
         self._contents: OrderedDict[int, Content] = OrderedDict()

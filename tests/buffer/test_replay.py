@@ -11,7 +11,6 @@ from rlrun.errors import CheckpointError, ConfigError, NumericError
 from rlrun.types import Window, tree_leaves
 from tests.buffer.make import CPU, KINDS, live, make_replay, priorities
 from tests.buffer.pair import Pair, Setup, copied
-from tests.reference.replay_model import Tiling
 from tests.reference.streams import make_stream, part
 
 TABLES = (None, 50)
@@ -79,20 +78,6 @@ def test_a_full_table_drops_the_oldest_and_counts_them(kind):
         pair.agree_on(pair.replay.sample(4, pair.model.steps))
     assert len(pair.replay) == 10
     assert pair.replay.metrics(0)["buffer/early_evictions"] == 134 // 2 - 10
-
-
-@pytest.mark.parametrize("slack", [200, 25])
-def test_learned_fraction_is_one_for_lossless_and_less_for_plain(slack):
-    """Plain tiling never learns the first bs and the last n rows of a window; also through wrap."""
-    for window, tiling, share in (
-        (Window(2, 3, 1), Tiling(), 1),
-        (Window(1, 2, 1), Tiling(True, 0, "last"), 4 / 7),  # steps 1 2 4 5 of 7
-    ):
-        pair = Pair(Setup(window, slack=slack, table=99, tiling=tiling, lengths=((7,),)))
-        for _ in range(5):
-            pair.add(16)
-        found = pair.replay.metrics(0)["buffer/learned_fraction"]
-        assert found == pytest.approx(share)
 
 
 def test_terminations_and_rows_are_learned_once():
@@ -364,6 +349,17 @@ def test_a_diverged_loss_is_refused_for_windows_that_are_gone_too(kind, bad):
         np.testing.assert_array_equal(priorities(pair.replay), before)
         assert pair.replay.metrics(0)["buffer/late_priorities"] == 0
     pair.agree()
+
+
+@pytest.mark.parametrize("kind", ["prioritized", "rank"])
+def test_older_samples_can_be_updated_too(kind):
+    """Not only the latest: a key is enough, in any order, until its window is overwritten."""
+    pair = pair_of(kind=kind, slack=60)
+    pair.add(40)
+    keys = [pair.replay.sample(6, i).key.copy() for i in range(4)]
+    for i in (2, 0, 3, 1):
+        pair.prioritize(keys[i], np.full(6, 1.0 + i, np.float32))
+        pair.agree()
 
 
 # -- states ----------------------------------------------------------------------------------------

@@ -87,7 +87,8 @@ def test_a_decoder_with_one_base_recovers() -> None:
 
 def test_key_frame_when_the_content_is_dropped() -> None:
     clock = Clock()
-    sender, receiver, data = encoder(keep=2, clock=clock), Decoder("w0/net"), trees(7)
+    sender, receiver, data = encoder(keep=2), Decoder("w0/net"), trees(7)
+    sender.clock = clock
     receiver.decode(sender.encode(data[0]))
     frames = [sender.encode(tree) for tree in data[1:5]]
     with pytest.raises(codec.NeedKeyFrame) as caught:

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlrun.functional.q_traces import TraceTarget, retrace_coefficient, trace_return
-from rlrun.functional.returns import nstep_return
 from rlrun.functional.value import rescale, unrescale
 from tests.functional.test_returns import NO, REWARD, VALUE, YES, column, flags
 from tests.reference.q_traces import target_of
@@ -91,17 +90,6 @@ def test_equals_the_naive_sums(kind, length, trace, seed):
                 truncated=truncated[:, b], valid=valid[:, b], gamma=0.9, trace=trace, epsilon=0.2,
             )  # fmt: skip
             assert got[t, b].item() == pytest.approx(want, rel=1e-9, abs=1e-9)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_lambda_0_is_one_step(kind):
-    rows = drawn(8, 1)
-    got = targets(config(kind, trace_lambda=0.0, trace_epsilon=0.0), rows)
-    q, choice, mask, reward, _, _, *ends = rows
-    value = q.gather(-1, choice.masked_fill(~mask, -np.inf).argmax(-1, keepdim=True))[..., 0]
-    one = nstep_return(reward, *ends, nstep=1, gamma=0.9)
-    want = one.reward + torch.where(one.discount > 0, one.discount * value[1:], 0.0)
-    np.testing.assert_allclose(got, torch.where(ends[2], want, 0.0))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -76,16 +76,3 @@ def test_extreme_decays_over_many_rows(decay):
     assert torch.equal(h[:, 0, 0], want)
     for grad in torch.autograd.grad(h.sum(), (a, b)):
         assert torch.isfinite(grad).all()
-
-
-def test_a_decay_of_zero_forgets_what_was_before():
-    """A reset in the middle: nothing before it reaches anything behind it, nor do gradients."""
-    decay, drive, start = case(9, torch.float64)
-    cut = decay.detach().clone()
-    cut[4] = 0
-    h = linear_scan(cut, drive, start)
-    fresh = linear_scan(cut[4:], drive[4:], torch.zeros_like(start))
-    torch.testing.assert_close(h[4:], fresh, rtol=0, atol=0)
-    of_drive, of_start = torch.autograd.grad(h[4:].sum(), (drive, start))
-    assert not of_drive[:4].any()
-    assert not of_start.any()

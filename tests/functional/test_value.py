@@ -83,28 +83,6 @@ def loss_of(taken, target, valid, weight, td_clip):
     return loss, row.td, *torch.autograd.grad(loss, taken)
 
 
-def test_loss_weighs_every_row_the_same():
-    taken = torch.tensor([[0.0, 0.0], [0.0, 0.0]], requires_grad=True)
-    target = torch.tensor([[1.0, 2.0], [3.0, math.nan]])
-    valid = torch.tensor([[True, True], [True, False]])
-    weight = torch.tensor([1.0, 0.5])
-    loss, td, grad = loss_of(taken, target, valid, weight, None)
-    first, second = 0.5 * (1 + 9) / 2, 0.5 * 0.5 * 4 / 2
-    assert loss.item() == pytest.approx((first + second) / 2)
-    assert td.tolist() == [[1.0, 2.0], [3.0, 0.0]]
-    expected = torch.tensor([[-1.0 / 4, -2.0 * 0.5 / 4], [-3.0 / 4, 0.0]])
-    torch.testing.assert_close(grad, expected)
-
-
-def test_td_clip_is_huber():
-    taken = torch.tensor([[0.0], [0.0]], requires_grad=True)
-    target, valid = torch.tensor([[0.5], [3.0]]), torch.ones(2, 1, dtype=torch.bool)
-    loss, td, grad = loss_of(taken, target, valid, torch.ones(1), 1.0)
-    assert loss.item() == pytest.approx((0.125 + 2.5) / 2)
-    assert td.flatten().tolist() == [0.5, 3.0]
-    torch.testing.assert_close(grad, torch.tensor([[-0.25], [-0.5]]))
-
-
 @pytest.mark.parametrize("td_clip", [None, 0.7])
 def test_the_loss_is_the_sum_written_out(td_clip):
     g = torch.Generator().manual_seed(0)

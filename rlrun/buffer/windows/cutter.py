@@ -1,4 +1,4 @@
-"""Slicing of trajectories into windows: pure slicers, and a cutter for rows that arrive in chunks.
+"""Slicing of trajectories into windows, as their rows arrive in chunks.
 
 A window has S = burnin + learned + nstep positions; position p holds row ``learn + p - burnin``
 of its column where such a row exists in the trajectory, and is filler (left) or null (right)
@@ -12,37 +12,6 @@ import numpy as np
 
 from rlrun.buffer import saved
 from rlrun.types import Chunk, Window, tree_leaves, tree_map
-
-
-def plain_starts(length: int, rows: int, overlap: int, residual: str) -> list[int]:
-    """Return the first positions of the windows of a trajectory of ``length`` steps.
-
-    Starts are 0, S - m, 2 (S - m), ... while start + S <= T. If steps remain, ``last`` adds
-    T - S, ``null_padding`` adds the next grid start, ``drop`` adds nothing; T < S is always one
-    padded window. S = ``rows``, m = ``overlap``, 0 <= m < S.
-    Source: DI-engine's documented ``get_train_sample``; rlrun/buffer/README.md, Windows.
-    """
-    if length < rows:
-        return [0] if length else []
-    stride = rows - overlap
-    starts = list(range(0, length - rows + 1, stride))
-    if starts[-1] + rows < length:
-        starts += {"last": [length - rows], "null_padding": [starts[-1] + stride], "drop": []}[
-            residual
-        ]
-    return starts
-
-
-def lossless_starts(length: int, learned: int, overlap: int) -> list[int]:
-    """Return the first learned step of every window of an episode of ``length`` steps.
-
-    Spans of L = ``learned`` steps start L - m apart until one reaches the last step: every step is
-    learned exactly once (at least once with ``overlap`` m > 0).
-    See rlrun/buffer/README.md, Windows.
-    """
-    stride = learned - overlap
-    count = 1 + -(-max(length - learned, 0) // stride) if length else 0
-    return [k * stride for k in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +39,14 @@ def _none() -> Windows:
 class Cutter:
     """Cuts windows out of columns of rows that arrive chunk by chunk.
 
-    Any partition of a trajectory into chunks gives the windows of the pure slicers above, each as
-    soon as its last row is known, so endless episodes are learned from.
+    Plain windows of a trajectory of T steps start at 0, S - m, 2 (S - m), ... while start + S <= T,
+    m = ``overlap``. If steps remain, ``residual: last`` adds T - S, ``null_padding`` adds the next
+    grid start, ``drop`` adds nothing; T < S is always one padded window. Lossless spans of L
+    learned steps start L - m apart until one reaches the last step. Any partition of a trajectory
+    into chunks gives the same windows, each as soon as its last row is known, so endless episodes
+    are learned from.
+
+    Source: DI-engine's documented ``get_train_sample``; rlrun/buffer/README.md, Windows.
     """
 
     def __init__(
