@@ -76,13 +76,11 @@ def close() -> None:
         _cluster.pop().close()
 
 
-def plan_of(
-    workload: str, *, streams: int = 1, shards: int = 1, words: tuple[str, ...] = ()
-) -> Any:
+def plan_of(workload: str, *, streams: int = 1, words: tuple[str, ...] = ()) -> Any:
     """The plan of a run with ``streams`` collectors."""
     return product.make_plan(config(
         *WORKLOADS[workload], "pipeline=ray", f"pipeline.num_actors={streams}",
-        f"pipeline.num_shards={shards}", f"buffer.capacity={streams * ROWS[workload]}", *words,
+        f"buffer.capacity={streams * ROWS[workload]}", *words,
     ))  # fmt: skip
 
 

@@ -100,9 +100,8 @@ class Table:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a run does; ``costs`` are looked up under ``workload``."""
+    """What a run does."""
 
-    workload: str
     collectors: int
     speed: float  # env steps/s of a collector
     chunk_steps: float
@@ -240,7 +239,7 @@ def shared(
 def small(cost: Table, collectors: int) -> Setting:
     """policy=r2d2 env=cartpole_novel: collectors as fast as they are here, 120 rows a step."""
     return Setting(
-        "small", collectors, 1 / cost("collect"), cost("chunk_steps"), 120, 32 * 15, 400, 1e5,
+        collectors, 1 / cost("collect"), cost("chunk_steps"), 120, 32 * 15, 400, 1e5,
         cost("update"), cost("batch_bytes"),
     )  # fmt: skip
 
@@ -253,7 +252,7 @@ def paper(cost: Table, collectors: int, *, updates_per_s: float = 200.0) -> Sett
     """
     ratio = 5 * 64 * 80 / (256 * 260)
     return Setting(
-        "paper", collectors, 260, 80, ratio, 64 * 80, 400, 4e6, 1 / updates_per_s,
+        collectors, 260, 80, ratio, 64 * 80, 400, 4e6, 1 / updates_per_s,
         cost("batch_bytes"),
     )  # fmt: skip
 
