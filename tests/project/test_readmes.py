@@ -35,7 +35,7 @@ NOT_RUN = {
     "--trust mypkg": "needs a package of the user's; tests/base/test_trust.py has one",
 }
 BENCHMARK = re.compile(
-    r"(?:python -m (tests\.(?:benchmarks|export)[.\w]*)|pytest (\S+\.py))(?: |$)"
+    r"(?:python -m (tests\.(?:benchmarks|policy\.export)[.\w]*)|pytest (\S+\.py))(?: |$)"
 )
 NEEDS_DATA = "import_minari("  # a block of Python that downloads
 LONG = "trains for minutes with many seeds"
