@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-CRASHES, KILLED, SLOW = 3, 6, (8, 9)
+CRASHES, KILLED, SLOW = 1, 2, (4, 5)
 AT = 90  # the step of a fault
 
 

@@ -6,8 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,12 @@ import psutil
 import pytest
 
 from rlrun.config.checks import ray as ray_checks
-from rlrun.errors import ResourceError
 from rlrun.schema.launcher import RayLauncherConfig
 from rlrun.sweeps.pool import Job
-from rlrun.sweeps.ray_host import JobHost, job_environment
+from rlrun.sweeps.ray_host import job_environment
 from rlrun.sweeps.ray_pool import RayPool
 from rlrun.sweeps.record import SweepRecord
-from tests.in_process import Done, files_under
+from tests.in_process import assert_one_error, files_under
 
 if find_spec("ray") is None:  # importing it would fix how it authenticates
     pytest.skip("needs the extra ray", allow_module_level=True)
@@ -30,17 +28,17 @@ SETTINGS = RayLauncherConfig(address=None, num_cpus=1, num_gpus=0, resources={},
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[RayPool]:
+def pool():
     with RayPool(SETTINGS, 2, 3) as made:
         yield made
 
 
-def start(pool: RayPool, path: Path, name: str, *arguments: Any) -> Job:
+def start(pool: RayPool, path, name, *arguments):
     call = f"tests.sweeps.jobs:{name}"
     return pool.submit_call(call, [*arguments], ["rlrun"], path, path / "log")
 
 
-def wait_until(condition: Callable[[], Any], pool: RayPool | None = None) -> None:
+def wait_until(condition: Callable[[], Any], pool: RayPool | None = None):
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
@@ -50,7 +48,7 @@ def wait_until(condition: Callable[[], Any], pool: RayPool | None = None) -> Non
             pool._ended += pool.wait_any(0.05)
 
 
-def finish(pool: RayPool, *jobs: Job) -> list[int | None]:
+def finish(pool: RayPool, *jobs: Job):
     deadline = time.monotonic() + 60
     while any(job.code is None for job in jobs):
         assert time.monotonic() < deadline
@@ -58,30 +56,26 @@ def finish(pool: RayPool, *jobs: Job) -> list[int | None]:
     return [job.code for job in jobs]
 
 
-def worker_of(job: Job) -> psutil.Process:
+def worker_of(job: Job):
     """The worker of Ray above a job and its fork server."""
     assert job.pid is not None
     return psutil.Process(job.pid).parents()[1]
 
 
-def test_no_end_of_a_job_ends_its_actor(pool: RayPool, tmp_path: Path) -> None:
+def test_no_end_of_a_job_ends_its_actor(pool: RayPool, tmp_path):
     calls = [("succeed",), ("exit_with", 3), ("segfault",), ("no_such_function",), ("cores",)]
     jobs = [start(pool, tmp_path, *call) for call in calls]
     assert finish(pool, *jobs) == [0, 3, -signal.SIGSEGV, 9, 3]
     assert "out\nerr\n" in (tmp_path / "log").read_text()
     assert len({job.pid for job in jobs}) == len(jobs)
-    assert len(pool._slots) == 2, "each has run several jobs"
-
-
-def test_at_most_that_many_at_a_time(pool: RayPool, tmp_path: Path) -> None:
     jobs = [start(pool, tmp_path, "note", str(tmp_path / f"n{i}")) for i in range(5)]
     finish(pool, *jobs)
     spans = [[*map(float, (tmp_path / f"n{i}").read_text().split())] for i in range(5)]
     for begin, _ in spans:
-        assert sum(b <= begin < e for b, e in spans) <= 2
+        assert sum(b <= begin < e for b, e in spans) <= 2, "at a time"
 
 
-def test_stop_asks_once_to_save(pool: RayPool, tmp_path: Path) -> None:
+def test_stop_asks_once_to_save(pool: RayPool, tmp_path):
     saved = tmp_path / "saved"
     job = start(pool, tmp_path, "save_slowly", str(saved))
     waiting = [start(pool, tmp_path, "sleep", 30) for _ in range(2)]
@@ -96,7 +90,7 @@ def test_stop_asks_once_to_save(pool: RayPool, tmp_path: Path) -> None:
     assert waiting[1].code is None
 
 
-def runs(pid: int) -> bool:
+def runs(pid):
     """Whether a process has not ended; one that nobody has waited for yet has."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
@@ -105,7 +99,7 @@ def runs(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("lost", ["worker", "process"])
-def test_a_lost_job_goes_on_from_its_checkpoint(pool: RayPool, tmp_path: Path, lost: str) -> None:
+def test_a_lost_job_goes_on_from_its_checkpoint(pool: RayPool, tmp_path, lost):
     """Its second process is ``rlrun resume``, whose error tells that it was called."""
     (tmp_path / "config.yaml").write_text("no_such_key: 1\n")
     job = start(pool, tmp_path, "save_locked", str(tmp_path / "saved"))
@@ -121,13 +115,12 @@ def test_a_lost_job_goes_on_from_its_checkpoint(pool: RayPool, tmp_path: Path, l
     assert job.pid != first
     wait_until(lambda: not runs(first))  # its death may take a while on a busy machine
     log = (tmp_path / "log").read_text()
-    assert "it is begun again (1 of 1 retries)" in log
     assert "rlrun: error: " in log.splitlines()[-1], "of the config that is none"
     if lost == "worker":
         assert (tmp_path / "saved").read_text() == "begins, done", "it was asked to save"
 
 
-def test_a_job_that_is_lost_too_often_has_failed(pool: RayPool, tmp_path: Path) -> None:
+def test_a_job_that_is_lost_too_often_has_failed(pool: RayPool, tmp_path):
     job = start(pool, tmp_path, "sleep", 30)
     for _ in range(2):
         wait_until(lambda: job.pid, pool)
@@ -135,27 +128,16 @@ def test_a_job_that_is_lost_too_often_has_failed(pool: RayPool, tmp_path: Path) 
         worker.kill()
         wait_until(lambda: job.pid is None or job.code is not None, pool)
     assert finish(pool, job) == [-signal.SIGKILL]
-    assert job.why == "its worker or node was lost (2 times; hydra.launcher.retries = 1)"
+    assert "hydra.launcher.retries = 1" in job.why
 
 
-def test_a_directory_that_the_node_has_not(pool: RayPool, tmp_path: Path) -> None:
+def test_a_directory_that_the_node_has_not(pool: RayPool, tmp_path):
     job = start(pool, tmp_path / "nowhere", "succeed")
     assert finish(pool, job) == [6]
-    request = {**job.request, "log": str(tmp_path / "log")}
-    host = JobHost.__new__(JobHost)
-    _, (code, line) = host.start(0, request, False)
-    assert code == 6
-    assert f"{tmp_path / 'nowhere'}: no such directory on the node" in line
 
 
-def test_what_no_node_has(pool: RayPool) -> None:
-    other = RayPool(replace(SETTINGS, num_cpus=1000, resources={"tape": 1}), 1, None)
-    other.settings = replace(SETTINGS, resources={"tape": 1})
-    with pytest.raises(ResourceError, match=r"hydra.launcher.resources.tape = 1: no node has what"):
-        other.__enter__()
-
-
-def test_environment_of_a_job() -> None:
+def test_environment_of_a_job():
+    """Private: only a cluster of several machines has two environments."""
     own = {"PATH": "p", "RAY_JOB_ID": "1", "RAY_AUTH_MODE": "token", "RLRUN_TRUST": "other"}
     own["OMP_NUM_THREADS"] = "1"  # Ray sets it
     assert job_environment(own, {"RLRUN_TRUST": "mypkg"}) == {
@@ -169,93 +151,71 @@ TINY = [
 ]  # fmt: skip
 
 
-def statuses(sweep: Path) -> list[str]:
+def statuses(sweep):
     return [job["status"] for job in json.loads((sweep / "sweep.json").read_text())["jobs"]]
 
 
-def test_a_sweep_by_the_command_line(
-    pool: RayPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_a_sweep_by_the_command_line(pool: RayPool, tmp_path, monkeypatch, capsys: Any):
     from rlrun.cli.main import main
 
     monkeypatch.chdir(tmp_path)
     assert main(["-m", *TINY, "seed=0,1", "hydra/launcher=ray"]) == 0
-    assert "2 jobs, " in capsys.readouterr().out
     assert statuses(Path("s")) == ["done", "done"]
     assert {p.name for p in Path("s/0").iterdir()} >= {"console.txt", "run.json", "config.yaml"}
     Path("s/1/run.json").unlink()
     assert main(["resume", "s"]) == 0
-    assert "1 jobs (1 more are there already), 1 at a time" in capsys.readouterr().out
     assert statuses(Path("s")) == ["done", "done"]
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "text"),
+    ("words", "text"),
     [
-        (["retries=-1"], 2, "hydra.launcher.retries = -1: must be >= 0"),
-        (["num_cpus=0"], 2, "hydra.launcher.num_cpus = 0"),
-        (["address=10.1.2.3:6379"], 2, "hydra.launcher.address = 10.1.2.3:6379: anyone who"),
-        (["address=nowhere"], 2, "is no host:port of a cluster's head"),
-        (["resources={GPU:1}"], 2, "hydra.launcher.resources.GPU = 1: is no custom resource"),
-        (["workers=0"], 2, "hydra.launcher.workers = 0"),
-        (["retrys=1"], 2, "retries"),
+        ("retries=-1", "hydra.launcher.retries = -1"),
+        ("num_cpus=0", "hydra.launcher.num_cpus = 0"),
+        ("address=10.1.2.3:6379", "hydra.launcher.address = 10.1.2.3:6379"),
+        ("address=nowhere", "nowhere"),
+        ("resources={GPU:1}", "hydra.launcher.resources.GPU = 1"),
+        ("workers=0", "hydra.launcher.workers = 0"),
+        ("retrys=1", "retries"),
     ],
 )
-def test_keys_that_are_refused(
-    rlrun: Callable[..., Done],
-    monkeypatch: pytest.MonkeyPatch,
-    words: list[str],
-    code: int,
-    text: str,
-) -> None:
+def test_keys_that_are_refused(rlrun, monkeypatch, words, text):
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    done = rlrun("-m", "seed=0,1", "hydra/launcher=ray", *(f"hydra.launcher.{w}" for w in words))
-    assert (done.code, done.err.count("\n")) == (code, 1)
+    done = rlrun("-m", "seed=0,1", "hydra/launcher=ray", f"hydra.launcher.{words}")
+    assert_one_error(done)
     assert text in done.err
     assert files_under(Path(".")) == []
 
 
-def test_ray_is_not_installed(rlrun: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_is_not_installed(rlrun, monkeypatch):
     monkeypatch.setattr(ray_checks, "find_spec", lambda name: None)
     done = rlrun("-m", "seed=0,1", "hydra/launcher=ray")
-    assert (done.code, done.err.count("\n")) == (7, 1)
-    assert "hydra/launcher = ray: " in done.err
+    assert_one_error(done, 7)
+    assert "hydra/launcher = ray" in done.err
     assert "[ray]'" in done.err
     assert files_under(Path(".")) == []
 
 
-def test_the_address_of_a_cluster_is_typed_again(
-    rlrun: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stranger's sweep.json must not choose to whose Ray a resume connects."""
+def test_addresses_are_typed_again(rlrun, monkeypatch):
+    """A stranger's sweep.json must not choose to whose Ray or mlflow a resume connects."""
     monkeypatch.setattr("rlrun.cli.sweep.run_tasks", lambda *given, **more: 130)
     address = "hydra.launcher.address=127.0.0.1:6379"
     done = rlrun("-m", "seed=0,1", "hydra/launcher=ray", "sweep.dir=s", address)
     assert done.code == 130
     assert f"rlrun resume {Path('s').absolute()} {address}" in done.err
-    assert "as many at a time as the cluster holds" in done.out
-    refused = rlrun("resume", "s")
-    assert (refused.code, refused.err.count("\n")) == (2, 1)
-    assert "which a file may not choose" in refused.err
+    assert_one_error(rlrun("resume", "s"))
     assert rlrun("resume", "s", address, "hydra.launcher.workers=3").code == 130
     assert rlrun("resume", "s", "hydra/launcher=local").code == 130
-
-
-def test_an_address_that_sweep_json_gives_a_job_is_not_used(
-    rlrun: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rlrun.cli.sweep.run_tasks", lambda *given, **more: 130)
-    assert rlrun("-m", "seed=0,1", "sweep.dir=s").code == 130
     record = SweepRecord.read(Path("s"))
     record.jobs[0].pending = ["logger.mlflow=http://stranger/"]
     record.write(Path("s"))
-    refused = rlrun("resume", "s")
-    assert (refused.code, refused.err.count("\n")) == (2, 1)
-    assert "logger.mlflow = http://stranger/: a file says so" in refused.err
-    assert rlrun("resume", "s", "logger.mlflow=null").code == 130
+    refused = rlrun("resume", "s", address)
+    assert_one_error(refused)
+    assert "logger.mlflow = http://stranger/" in refused.err
+    assert rlrun("resume", "s", address, "logger.mlflow=null").code == 130
 
 
-def test_a_killed_sweep_leaves_no_process(tmp_path: Path) -> None:
+def test_a_killed_sweep_leaves_no_process(tmp_path):
     """Its job is asked to save; Ray's processes and the job are gone."""
     code = (
         "import sys; from pathlib import Path; from rlrun.sweeps.ray_pool import RayPool\n"

@@ -2,7 +2,6 @@
 
 import json
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from rlrun.cli import search as command
 from rlrun.cli.main import main
 from rlrun.rundir.durable import seal, unseal
-from tests.in_process import Done, files_under
+from tests.in_process import assert_one_error, files_under
 from tests.sweeps.fakes import FakePool, Settings, log10_of
 
 pytest.importorskip("optuna")
@@ -23,76 +22,67 @@ LR = "policy.lr=interval(1e-6,1e-1,log)"
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ([], "rlrun search: nothing is searched; KEY=interval(LOW,HIGH)"),
-        (["policy.nstp=choice(1,3)"], "policy.nstp = 1: unknown key"),
-        (["policy.gamma=interval(0.9,1.1)"], "policy.gamma = 1.1: must be within [0, 1]"),
-        (["learner.batch_size=interval(16,99)"], "write learner.batch_size=int(interval(…))"),
-        (["policy.nstep=interval(1,3)"], "write policy.nstep=int(interval(…))"),
-        (["policy=dqn,dqnn"], "policy = dqnn: unknown option"),
-        (["seed=range(5)"], "seed = range(5): is not searched; seeds are those of the search"),
-        (["env=bandit,cartpole"], "env = bandit,cartpole: is not searched"),
-        ([LR, LR], "policy.lr = (twice): is searched twice"),
-        (["policy.lr=interval(1,0.1)"], "policy.lr = interval(1,0.1): is empty"),
-        (["policy.lr=interval(0,1,log)"], "has no logarithm"),
+        ([], "KEY=interval(LOW,HIGH)"),
+        (["policy.nstp=choice(1,3)"], "policy.nstp = 1"),
+        (["policy.gamma=interval(0.9,1.1)"], "policy.gamma = 1.1"),
+        (["learner.batch_size=interval(16,99)"], "learner.batch_size=int(interval("),
+        (["policy.nstep=interval(1,3)"], "policy.nstep=int(interval("),
+        (["policy=dqn,dqnn"], "policy = dqnn"),
+        (["seed=range(5)"], "seed = range(5)"),
+        (["env=bandit,cartpole"], "env = bandit,cartpole"),
+        ([LR, LR], "policy.lr = "),
+        (["policy.lr=interval(1,0.1)"], "policy.lr = interval(1,0.1)"),
+        (["policy.lr=interval(0,1,log)"], "logarithm"),
         ([f"{LR},3"], "policy.lr = tag(log,interval(1e-6,1e-1)),3: "),
-        (["policy.nstep=range(3,4)"], "policy.nstep = range(3,4): has fewer than two values"),
-        ([LR, "hydra.run.dir=x"], "hydra.run.dir = x: belongs to single runs and sweeps"),
-        ([LR, "run.dir=x"], "run.dir = x: belongs to single runs and sweeps"),
-        ([LR, "sweep=lr_grid"], "sweep = lr_grid: belongs to single runs and sweeps"),
-        ([LR, "search.trails=5"], "did you mean search.trials?"),
-        ([LR, "search.trials=0"], "search.trials = 0: must be"),
-        ([LR, "search.objective=best"], "search.objective = best: is no score"),
-        ([LR, "search.prune=asha"], "search.prune = asha: no run is evaluated before its end"),
-        ([LR, "seed=4294967290"], "seed = 4294967290: the last seed of the search would be"),
-        ([LR, "search.dir=taken"], "/taken: the directory is not empty"),
+        (["policy.nstep=range(3,4)"], "policy.nstep = range(3,4)"),
+        ([LR, "hydra.run.dir=x"], "hydra.run.dir = x"),
+        ([LR, "run.dir=x"], "run.dir = x"),
+        ([LR, "sweep=lr_grid"], "sweep = lr_grid"),
+        ([LR, "search.trails=5"], "search.trials"),
+        ([LR, "search.trials=0"], "search.trials = 0"),
+        ([LR, "search.objective=best"], "search.objective = best"),
+        ([LR, "search.prune=asha"], "search.prune = asha"),
+        ([LR, "seed=4294967290"], "seed = 4294967290"),
+        ([LR, "search.dir=taken"], "/taken: "),
     ],
 )
-def test_refused_before_anything_is_written(
-    rlrun: Callable[..., Done],
-    words: list[str],
-    error: str,
-) -> None:
+def test_refused_before_anything_is_written(rlrun, words, error):
     taken = Path("taken/file")
     taken.parent.mkdir()
     taken.touch()
     done = rlrun(*RUN, "search.seeds=1", *words)
-    assert done.code == 2
+    assert_one_error(done)
     assert error in done.err
-    assert done.err.count("\n") == 1
     assert files_under(Path()) == ["taken", "taken/file"]
 
 
-def pool_of(monkeypatch: pytest.MonkeyPatch) -> list[FakePool]:
+def pool_of(monkeypatch):
     """The pools that searches get."""
     made: list[FakePool] = []
 
     class Opened(FakePool):
-        def __init__(self, workers: int, threads: int | None) -> None:
+        def __init__(self, workers, threads: int | None):
             super().__init__(workers, score)
             made.append(self)
 
-        def __enter__(self) -> "Opened":
+        def __enter__(self):
             return self
 
-        def __exit__(self, *error: object) -> None: ...
+        def __exit__(self, *error) -> None: ...
 
-    def score(settings: Settings) -> float | str:
+    def score(settings: Settings):
         return "4" if settings["env"] == "chain" else -abs(log10_of(settings, "policy.lr") + 3)
 
     monkeypatch.setattr(command, "Pool", Opened)
     return made
 
 
-def test_search_then_resume(
-    rlrun: Callable[..., Done],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_search_then_resume(rlrun, monkeypatch):
     pools = pool_of(monkeypatch)
     given = ("search.dir=found", "search.trials=3", "search.seeds=1", "run.total_steps=1500")
     done = rlrun(*RUN, LR, *given, "search.final_seeds=5")
     assert done.code == 0, done.err
     assert len([line for line in done.out.splitlines() if line.startswith("trial ")]) == 4
-    assert "selection score" in done.out
     result = json.loads(Path("found/result.json").read_text())
     last = done.out.splitlines()[-1]
     assert last == f"rlrun policy=dqn env=bandit run.total_steps=1500 {result['overrides'][0]}"
@@ -106,38 +96,36 @@ def test_search_then_resume(
     more = rlrun("resume", "found", "search.trials=4")
     assert more.code == 0
     assert pools[2].started[0] == "t0003_s0"
-    assert "4 trials (4 complete)" in more.out
 
     failed = rlrun("search", "policy=dqn", "env=chain", LR, "search.trials=2", "search.dir=none")
     assert failed.code == 1
-    assert "none of 2 trials ended well: see " in failed.err
     assert not Path("none/result.json").exists()
 
     refused = rlrun("resume", "found", "search.seeds=9")
     assert refused.code == 2
-    assert "search.seeds = 9: a resumed search cannot change this" in refused.err
-    assert rlrun(*RUN, LR, "search.dir=found").err.endswith("found\n"), "names rlrun resume"
+    assert "search.seeds = 9" in refused.err
+    assert "rlrun resume" in rlrun(*RUN, LR, "search.dir=found").err
 
 
-def test_a_search_directory_of_a_stranger(
-    rlrun: Callable[..., Done],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_search_directory_of_a_stranger(rlrun, monkeypatch):
     """It may name neither code, nor links, nor a path to write to."""
     pools = pool_of(monkeypatch)
     assert rlrun(*RUN, LR, "search.dir=s", "search.trials=1", "-q").code == 0
     marker = Path("s/search.json")
     content = unseal(marker.read_bytes())
 
-    def resume(*extra: str) -> Done:
+    def resume(*extra):
         fields = {**content, "overrides": [*content["overrides"], *extra]}
         marker.write_bytes(seal(fields))
         return rlrun("resume", "s", "search.trials=2")
 
-    assert "is not trusted" in resume("env.id=mypkg:Env-v0").err
-    assert "belongs to single runs" in resume("hydra.job.env_set={A: b}").err
-    assert "buffer.mmap" in resume("buffer.mmap=/tmp/elsewhere").err
-    assert "logger.mlflow = http://x/: a file says so" in resume("logger.mlflow=http://x/").err
+    for extra, named in (
+        ("env.id=mypkg:Env-v0", "mypkg"), ("hydra.job.env_set={A: b}", "hydra.job.env_set"),
+        ("buffer.mmap=/tmp/elsewhere", "buffer.mmap"),
+        ("logger.mlflow=http://x/", "logger.mlflow = http://x/"),
+    ):  # fmt: skip
+        done = resume(extra)
+        assert (done.code, named in done.err) == (2, True)
     for key, value in (("workers", 10**9), ("trials", 10**30), ("seeds", "x"), ("rungs", -1)):
         marker.write_bytes(seal({**content, "settings": {**content["settings"], key: value}}))
         assert rlrun("resume", "s").code == 2, key
@@ -148,14 +136,11 @@ def test_a_search_directory_of_a_stranger(
     assert rlrun("resume", "s").code == 5
     marker.write_bytes(seal(content))
     Path("s/link").symlink_to("/")
-    assert "link is a link" in rlrun("resume", "s").err
+    assert_one_error(rlrun("resume", "s"))
     assert len(pools) == 1, "no job was started"
 
 
-def test_a_study_of_a_stranger(
-    rlrun: Callable[..., Done],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_study_of_a_stranger(rlrun, monkeypatch):
     """It runs no SQL of its own; rows that Optuna never wrote are no bug."""
     pool_of(monkeypatch)
     assert rlrun(*RUN, LR, "search.dir=s", "search.trials=1", "-q").code == 0
@@ -177,10 +162,7 @@ def test_a_study_of_a_stranger(
         assert rlrun("resume", "s", "search.trials=2", "-q").code in codes, more
 
 
-def test_without_optuna(
-    rlrun: Callable[..., Done],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_optuna(rlrun, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
     done = rlrun(*RUN, LR)
     assert done.code == 7
@@ -189,9 +171,7 @@ def test_without_optuna(
 
 
 @pytest.mark.learning
-def test_the_learning_rate_of_the_bandit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_learning_rate_of_the_bandit(tmp_path, monkeypatch, capsys: pytest.CaptureFixture[str]):
     """A step size too small to learn anything scores what an untrained network does."""
     monkeypatch.chdir(tmp_path)
     small = ("run.total_steps=80", "run.eval_episodes=5", "learner.learning_starts=10")

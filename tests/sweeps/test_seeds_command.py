@@ -10,7 +10,7 @@ import pytest
 from rlrun.cli import seeds as command
 from rlrun.errors import Interrupted
 from rlrun.sweeps.record import JobRecord, SweepRecord, is_sweep
-from tests.in_process import Done, files_under
+from tests.in_process import assert_one_error, files_under
 from tests.sweeps.fakes import forge_run
 
 MEANS = {"dqn": 0.0, "random": 50.0, "ppo": 0.0}
@@ -19,27 +19,21 @@ MEANS = {"dqn": 0.0, "random": 50.0, "ppo": 0.0}
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["-m", "policy=dqn,random", "seeds=5"], "seeds = 5: unknown option; auto is allowed"),
-        (["-m", "policy=dqn,random", "seeds.max=9"], "seeds.max = 9: it would change nothing"),
-        (["policy=dqn", "seeds=auto"], "seeds = auto: only a sweep adds seeds (rlrun -m)"),
-        (["-m", "policy=dqn", "seeds=auto"], "seeds = auto: nothing is compared: 1 settings"),
-        (["-m", "policy=dqn,random", "seeds=auto", "seed=1,2"], "seed = 1,2: seeds=auto chooses"),
-        (["-m", "policy=dqn,random", "seeds=auto", "seeds.maxx=9"], "did you mean seeds.max?"),
-        (
-            ["-m", "policy=dqn,random", "seeds=auto", "hydra/launcher=basic"],
-            "hydra/launcher: seeds=auto adds jobs to its sweep",
-        ),
-        (["-m", "policy=dqn,dqnn", "seeds=auto"], "policy = dqnn: unknown option"),
-        (["-m", "policy=dqn,random", "seeds=auto", "seeds.group=30"], "more than seeds.max = 20"),
+        (["-m", "policy=dqn,random", "seeds=5"], "seeds = 5"),
+        (["-m", "policy=dqn,random", "seeds.max=9"], "seeds.max = 9"),
+        (["policy=dqn", "seeds=auto"], "rlrun -m"),
+        (["-m", "policy=dqn", "seeds=auto"], "seeds = auto"),
+        (["-m", "policy=dqn,random", "seeds=auto", "seed=1,2"], "seed = 1,2"),
+        (["-m", "policy=dqn,random", "seeds=auto", "seeds.maxx=9"], "seeds.max"),
+        (["-m", "policy=dqn,random", "seeds=auto", "hydra/launcher=basic"], "hydra/launcher"),
+        (["-m", "policy=dqn,dqnn", "seeds=auto"], "policy = dqnn"),
+        (["-m", "policy=dqn,random", "seeds=auto", "seeds.group=30"], "seeds.max = 20"),
     ],
 )
-def test_refused_before_anything_is_written(
-    rlrun: Callable[..., Done], words: list[str], error: str
-) -> None:
+def test_refused_before_anything_is_written(rlrun, words, error: str):
     done = rlrun(*words, "env=bandit")
-    assert done.code == 2
+    assert_one_error(done)
     assert error in done.err
-    assert done.err.count("\n") == 1
     assert files_under(Path()) == []
 
 
@@ -50,13 +44,13 @@ class Sweeps:
     or raises.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.calls: list[list[list[str]]] = []
         self.ends: dict[int, int | BaseException] = {}
         self.plans: list[dict[str, Any]] = []  # seeds.json before the jobs of each call
 
     def __call__(
-        self, composer: Any, overrides: Sequence[str], directory: str, *, quiet: bool,
+        self, composer, overrides: Sequence[str], directory, *, quiet,
         jobs: Sequence[Sequence[str]], begin: Callable[[Path], None],
     ) -> int:  # fmt: skip
         path = Path(directory)
@@ -80,7 +74,7 @@ class Sweeps:
 
 
 @pytest.fixture
-def sweeps(monkeypatch: pytest.MonkeyPatch) -> Sweeps:
+def sweeps(monkeypatch):
     made = Sweeps()
     monkeypatch.setattr(command, "run_sweep", made)
     return made
@@ -89,18 +83,17 @@ def sweeps(monkeypatch: pytest.MonkeyPatch) -> Sweeps:
 AUTO = ("-m", "policy=dqn,random,ppo", "env=bandit", "seed=3", "seeds=auto", "sweep.dir=auto")
 
 
-def seeds_of(calls: Sequence[Sequence[Sequence[str]]], policy: str) -> list[int]:
+def seeds_of(calls: Sequence[Sequence[Sequence[str]]], policy):
     jobs = [job for call in calls for job in call if f"policy={policy}" in job]
     return [int(word.partition("=")[2]) for job in jobs for word in job if word.startswith("seed=")]
 
 
-def test_until_it_is_decided(rlrun: Callable[..., Done], sweeps: Sweeps) -> None:
+def test_until_it_is_decided(rlrun, sweeps: Sweeps):
     done = rlrun(*AUTO, "seeds.max=12", "seeds.level=0.1")
     assert done.code == 0, done.err
     assert seeds_of(sweeps.calls, "dqn") == [*range(3, 15)]
     assert len(seeds_of(sweeps.calls, "random")) < 12, "decided earlier"
-    assert "policy=random is better than policy=dqn: decided after" in done.out
-    assert "policy=dqn against policy=ppo: undecided after 12 seeds each" in done.out
+    assert "policy=random is better than policy=dqn" in done.out
     result = json.loads(Path("auto/seeds.json").read_text())
     assert result["settings"] == ["policy=dqn", "policy=random", "policy=ppo"]
     assert result["status"] == "budget spent"
@@ -108,20 +101,20 @@ def test_until_it_is_decided(rlrun: Callable[..., Done], sweeps: Sweeps) -> None
     assert result["scores"][1][:2] == [50.3, 50.4]
 
 
-def test_interrupted_then_typed_again(rlrun: Callable[..., Done], sweeps: Sweeps) -> None:
+def test_interrupted_then_typed_again(rlrun, sweeps: Sweeps):
     stopped = Interrupted("interrupted: 9 of 30 jobs are done; go on: rlrun resume auto")
     stopped.exit_code = 75
     sweeps.ends[2] = stopped
     cut = rlrun(*AUTO)
     assert cut.code == 75
-    assert "interrupted: 9 of 30 jobs are done; go on: rlrun -m policy=dqn,random,ppo" in cut.err
+    assert "rlrun -m policy=dqn,random,ppo" in cut.err
     assert f"seeds=auto seeds.max=20 seeds.group=5 seeds.level=0.05 seeds.objective=final " \
            f"sweep.dir={Path('auto').absolute()}" in cut.err  # fmt: skip
     assert rlrun(*AUTO).code == 0
     assert seeds_of(sweeps.calls, "dqn") == [*range(3, 23)], "each once"
 
 
-def test_a_failed_job_decides_nothing(rlrun: Callable[..., Done], sweeps: Sweeps) -> None:
+def test_a_failed_job_decides_nothing(rlrun, sweeps: Sweeps):
     sweeps.ends[1] = 1
     done = rlrun(*AUTO)
     assert done.code == 1
@@ -131,9 +124,7 @@ def test_a_failed_job_decides_nothing(rlrun: Callable[..., Done], sweeps: Sweeps
     assert {one["better"] for one in found["comparisons"]} == {None}
 
 
-def test_the_plan_and_each_look_are_recorded_while_it_runs(
-    rlrun: Callable[..., Done], sweeps: Sweeps
-) -> None:
+def test_the_plan_and_each_look_are_recorded_while_it_runs(rlrun, sweeps: Sweeps):
     assert rlrun(*AUTO).code == 0
     first, second = sweeps.plans[:2]
     assert first["status"] == second["status"] == "undecided so far"
@@ -144,21 +135,15 @@ def test_the_plan_and_each_look_are_recorded_while_it_runs(
     assert (second["looks"], [len(scores) for scores in second["scores"]]) == (1, [5, 5, 5])
 
 
-def test_another_plan_in_its_directory_is_refused(
-    rlrun: Callable[..., Done], sweeps: Sweeps
-) -> None:
+def test_another_plan_in_its_directory_is_refused(rlrun, sweeps: Sweeps):
     assert rlrun(*AUTO, "seeds.max=5").code == 0
     before, calls = Path("auto/seeds.json").read_bytes(), len(sweeps.calls)
     done = rlrun(*AUTO, "seeds.max=60")
-    error = f"seeds.max = 60: {Path('auto').absolute()} was planned with seeds.max=5 (seeds.json)"
-    assert (done.code, done.err.count("\n"), error in done.err) == (2, 1, True)
+    assert_one_error(done)
+    assert "seeds.max = 60" in done.err
     assert Path("auto/seeds.json").read_bytes() == before
     Path("auto/seeds.json").write_text("{")
     done = rlrun(*AUTO, "seeds.max=5")
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "seeds.json: cannot be read" in done.err
+    assert_one_error(done)
     assert len(sweeps.calls) == calls
-
-
-def test_quiet(rlrun: Callable[..., Done], sweeps: Sweeps) -> None:
-    assert rlrun(*AUTO, "-q", "seeds.max=5").out == ""
+    assert rlrun(*AUTO, "-q", "seeds.max=5", "sweep.dir=other").out == ""
