@@ -91,7 +91,7 @@ def test_a_run_without_times_is_not_on_the_wall_axis(tmp_path):
 
 def test_steps_to_a_threshold(tmp_path):
     run = read_run(forge(tmp_path / "0", returns=(1.0, 5.0, 2.0), steps=(10, 20, 30)))
-    assert steps_to(run, 2.0) == 20
+    assert (steps_to(run, 2.0), steps_to(run, 5.0)) == (20, 20)
     assert steps_to(run, 6.0) == math.inf
 
 
