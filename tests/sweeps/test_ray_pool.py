@@ -209,10 +209,10 @@ def test_addresses_are_typed_again(rlrun, monkeypatch):
     record = SweepRecord.read(Path("s"))
     record.jobs[0].pending = ["logger.mlflow=http://stranger/"]
     record.write(Path("s"))
-    refused = rlrun("resume", "s", address)
+    refused = rlrun("resume", "s")  # local now
     assert_one_error(refused)
     assert "logger.mlflow = http://stranger/" in refused.err
-    assert rlrun("resume", "s", address, "logger.mlflow=null").code == 130
+    assert rlrun("resume", "s", "logger.mlflow=null").code == 130
 
 
 def test_a_killed_sweep_leaves_no_process(tmp_path):
