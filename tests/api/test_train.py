@@ -288,23 +288,26 @@ def test_blas_has_one_thread_while_a_run_trains_and_an_agent_acts(
     assert seen == [[1] * len(blas())] * 2 + [[2] * len(blas())]
 
 
-def test_a_run_in_another_thread(tmp_path: Path) -> None:
+def test_a_run_in_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It trains there, and one at a time."""
+    from rlrun.run import train
+
     runs: list[rlrun.Run] = []
-    started = threading.Event()
+    started, refused, real = threading.Event(), threading.Event(), train.run
 
-    def train() -> None:
+    def run(*given: Any, **named: Any) -> int:
         started.set()
-        line = (*QUICK[:2], "run.total_steps=4000", "logger.tensorboard=false")
-        runs.append(rlrun.train(*line, f"run.dir={tmp_path}/r", quiet=True))
+        refused.wait(120)
+        return real(*given, **named)
 
-    thread = threading.Thread(target=train)
+    monkeypatch.setattr("rlrun.run.train.run", run)
+    line = (*QUICK, f"run.dir={tmp_path}/r")
+    thread = threading.Thread(target=lambda: runs.append(rlrun.train(*line, quiet=True)))
     thread.start()
-    started.wait()
-    while not (tmp_path / "r").exists():
-        assert thread.is_alive()
+    assert started.wait(120)
     with pytest.raises(rlrun.ConfigError, match="another call trains in this process"):
         rlrun.train(*QUICK)
+    refused.set()
     thread.join()
     assert [run.status for run in runs] == ["done"]
 

@@ -17,7 +17,6 @@ from rlrun.errors import ConfigError
 from rlrun.pipeline import film
 from rlrun.pipeline.film import FilmingEvaluator, Frames
 from rlrun.pipeline.watch import Watch, WatchedRow
-from tests.compose import config
 
 LINE = (
     *("policy=dqn", "env=tmaze", "policy.noisy=0.5", "debug=smoke", "run.stop_value=null", "-q"),
@@ -159,7 +158,3 @@ def test_when_a_video_is_due(every: int, eval_every: int, steps: list[int], due:
     evaluator = object.__new__(FilmingEvaluator)
     evaluator.every, evaluator.eval_every = every, eval_every
     assert [n for n in steps if evaluator._due(n)] == due
-
-
-def test_old_configs_have_no_videos() -> None:
-    assert config("policy=random").run.video_every is None

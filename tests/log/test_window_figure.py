@@ -88,8 +88,7 @@ def test_pixels_are_the_kinds_and_the_delta(windows):
     assert len({*map(tuple, COLOURS), tuple(LARGEST)}) == 6, "kinds can be told apart"
 
 
-@pytest.mark.parametrize("shape", [(2, 1), (400, 16)])
-@pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
+@pytest.mark.parametrize(("shape", "value"), [((2, 1), 0.0), ((2, 1), np.nan), ((100, 4), np.inf)])
 def test_any_values_and_sizes_can_be_drawn(shape, value):
     kind = np.full(shape, LEARNED, np.uint8)
     figure = WindowFigure(kind, np.full(shape, value), np.full(shape[1], value), "x")

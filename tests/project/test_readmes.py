@@ -26,7 +26,7 @@ SETUP = (  # run in a fresh virtual environment by .ci/run, and too slow for her
 )
 NOT_RUN = {
     "tensorboard --logdir outputs": "a server; tests/log read the event files back",
-    "rlrun play outputs/watched": "opens a window; tests/video opens one without a screen",
+    "rlrun play outputs/watched": "opens a window; tests/log opens one without a screen",
     "rlrun tensorboard outputs": "a server; tests/log/test_browser.py starts it",
     'eval "$(rlrun -sc install=bash)"': "for an interactive shell; `rlrun -sc` itself is run",
     "rlrun export policy outputs/first --onnx first.onnx": "loads the exporter, which takes "
