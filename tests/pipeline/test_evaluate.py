@@ -61,6 +61,7 @@ def test_evaluations_repeat_their_seeds_and_leave_the_policy_unchanged():
 def crashing(episodes, **kwargs):
     """An evaluator of ``Faulty`` environments in worker processes, seeds from 20 on."""
     changes = {"backend": "async", "on_worker_failure": "restart", "kwargs": kwargs}
+    changes["worker_seconds"] = 900.0
     env = config_of("test/Faulty-v0", **changes)
     evaluator = Evaluator(env, episodes=episodes, seed=20, max_steps=10**5)
     policy = Always()

@@ -116,7 +116,8 @@ def test_eval_into_a_closed_pipe_is_quiet(tmp_path):
 def test_profile_reports_the_shares_of_time(tmp_path, capsys):
     """A trace for TensorBoard's plugin; shares on the terminal and in TensorBoard."""
     words = ("debug=profile", "run.total_steps=600", "run.eval_every=600", "logger.profile=3")
-    words += ("learner.backend=torch", "logger.progress=plain", "logger.tensorboard=true")
+    words += ("learner.backend=torch", "logger.progress=plain", "logger.tensorboard=true",
+              "learner.replay_ratio=8")  # fmt: skip
     go(tmp_path, *words, *R2D2, "learner.learning_starts=100", "buffer.capacity=1000")
     trace = json.loads((tmp_path / "profile" / "profile.pt.trace.json").read_text())
     names = {event.get("name") for event in trace["traceEvents"]}

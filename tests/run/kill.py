@@ -81,10 +81,12 @@ def moved(run_dir: Path) -> int:
 class Killer:
     """Runs one line whole, then killed and resumed until ``kills`` signals were sent."""
 
-    def __init__(self, forks: Forks, line: tuple[str, ...], path: Path, seed: int) -> None:
+    def __init__(
+        self, forks: Forks, line: tuple[str, ...], path: Path, seed: int, steps: int = STEPS
+    ) -> None:
         self.forks, self.path, self.out = forks, path, Outcome()
         self.rng = np.random.default_rng(seed)
-        self.line = [*TINY, f"run.total_steps={STEPS}", "run.eval_every=400",
+        self.line = [*TINY, f"run.total_steps={steps}", f"run.eval_every={2 * steps // 5}",
                      f"run.checkpoint_every={CHECKPOINT}", "logger.every=90", *line]  # fmt: skip
         self.log = path / "log"
         code = forks.run([*self.line, "run.dir=whole"], path, self.log)
