@@ -13,7 +13,7 @@ from rlrun.errors import ConfigError, EnvError, ResourceError
 from rlrun.joint import AgentSpace, JointSpace, agent_action, joint_actions
 from rlrun.schema import AgentsConfig
 from rlrun.types import Window, tree_map
-from tests.buffer.factory import make_replay
+from tests.buffer.make import make_replay
 from tests.env.presets import config_of, preset
 from tests.env.telling import STRANGE
 from tests.env.zoo_example import Leaving

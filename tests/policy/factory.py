@@ -24,7 +24,7 @@ from rlrun.schema import (
     TorsoConfig,
 )
 from rlrun.types import Spec
-from tests.buffer.factory import constant, make_replay
+from tests.buffer.make import constant, make_replay
 from tests.nets.cells import memory_config
 from tests.reference.streams import make_stream
 
