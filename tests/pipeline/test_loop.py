@@ -254,21 +254,6 @@ def test_a_run_of_no_steps_evaluates_the_untrained_policy(tmp_path, policy):
 # -- resumed runs ----------------------------------------------------------------------------------
 
 
-def test_resume_finishes_the_run(whole, tmp_path):
-    """Counters, replay and logs continue; no step is logged twice."""
-    run_dir = tmp_path / "run"
-    shutil.copytree(whole, run_dir)
-    before, done = [r["env_steps"] for r in read_records(whole / "metrics.jsonl")], record_of(whole)
-    record = resumed(run_dir, *R2D2, "run.total_steps=600")
-    assert record["env_steps"] >= 600
-    assert record["updates"] > done["updates"]
-    steps = [r["env_steps"] for r in read_records(run_dir / "metrics.jsonl")]
-    assert steps[: len(before)] == before
-    assert steps == sorted(steps)
-    counts = state_of(run_dir)["buffer"]["counts"]
-    assert counts["rows"] == record["env_steps"], "the buffer lost or doubled rows"
-
-
 def test_resuming_a_finished_run_changes_nothing(whole, tmp_path, capsys):
     run_dir = tmp_path / "run"
     shutil.copytree(whole, run_dir)

@@ -222,7 +222,7 @@ def test_refused(
         assert re.fullmatch(r"rlrun: error: .{1,900}", lines[0]), err
     assert "internal error" not in err
     assert "\x1b" not in out + err
-    assert seconds < 5, "of CPU time"
+    assert seconds < 20, "of CPU time: a bomb takes hours"
     assert (tmp_path / "victim").read_text() == "untouched"
     assert {p.name for p in tmp_path.iterdir()} == before
     assert "evil" not in sys.modules
