@@ -45,7 +45,7 @@ def mean_over_steps(steps: Floats, returns: Floats, end: float) -> float:
     linearly, exponentially or as a sigmoid it is within 1.3 % of the range of returns of the true
     area with 20 evaluations, 3 % with 10 and 10 % with 5; the rest is what a learner gained before
     its first evaluation. With each value in force until the next one it would be 3, 7 and 15 %.
-    Measured in tests/reports/test_score.py.
+    Measured in tests/reports/test_intervals.py.
     """
     if end <= 0:
         return float(returns[-1])
