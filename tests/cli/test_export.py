@@ -99,7 +99,7 @@ def test_errors_of_the_export_itself(rlrun, exports, run_dir, monkeypatch):
     assert "rlrun export?" in rlrun("exprt").err
 
 
-# -- export policy: what it writes is tested in tests/policy/test_export.py -------------------------
+# -- export policy: tests/policy/test_export.py tests what it writes ----------------------------------
 
 
 @pytest.fixture
