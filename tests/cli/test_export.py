@@ -99,7 +99,7 @@ def test_errors_of_the_export_itself(rlrun, exports, run_dir, monkeypatch):
     assert "rlrun export?" in rlrun("exprt").err
 
 
-# -- export policy: tests/policy/test_export.py tests what it writes ----------------------------------
+# -- export policy: tests/policy/test_export.py tests what it writes -------------------------------
 
 
 @pytest.fixture

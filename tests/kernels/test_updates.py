@@ -142,7 +142,7 @@ def test_every_observation_is_read_the_same(name, space):
     same(line(name), space=SPACES[space])
 
 
-@pytest.mark.parametrize("name", ["sac", "r2d2", "ppo"])
+@pytest.mark.parametrize("name", ["sac", "td3", "r2d2", "ppo"])
 def test_weights_that_saturate(name):
     """Gates and actions at their bounds, log standard deviations beyond theirs, far logits."""
     same(line(name, "torso.activation=tanh"), scale=8, count=2, near=1e-3)
