@@ -246,7 +246,7 @@ class Broken(Base):
 """
 
 
-@pytest.mark.parametrize(("method", "pipeline"), [("loss", "serial"), ("load", "overlapped")])
+@pytest.mark.parametrize(("method", "pipeline"), [("loss", "serial")])
 def test_an_exception_of_a_users_policy(tmp_path, monkeypatch, capsys, method, pipeline):
     """Exit 3 with one line that names its place; the state before it is saved."""
     package = tmp_path / f"broken{method}"
