@@ -328,6 +328,10 @@ def test_export_of_the_last_rows(tmp_path: Path) -> None:
         assert spelled(joined(list(found.chunks(2, 6)))) == spelled(cut(segment, 30 + skip, 60))
         kept = {float(x) for e in found.episodes() for x in e.states[0][:, 0, 0]} - {0.0}
         assert kept <= known
+        for e in found.episodes():
+            own = e.states[0][:, 0, 0]
+            spelled_there = e.obs[:-1, 0] @ torch.tensor([1000.0, 100.0, 1.0])
+            assert ((own == 0) | (own == spelled_there)).all(), "a state of another row"
         assert len(kept) > 4 or last == 12
 
 
