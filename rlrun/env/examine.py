@@ -47,7 +47,8 @@ def examine(
 ) -> Iterator[Check]:
     """Yield the verdict of every check.
 
-    ``seconds``: about how long all may take; a slow environment makes fewer steps.
+    ``seconds``: about how long all may take where an environment computes; a slow one makes fewer
+    steps.
 
     Raises: ConfigError: it cannot be made.
     """

@@ -30,6 +30,7 @@ AnyEnv = gym.Env[Any, Any]
 NO_END = "no episode ended within the steps made; env.max_episode_steps=100 makes them end"
 LATE = "no episode ended within the {} steps that there was time for; they take long"
 FEW = 3  # steps that are made however long they take
+WAITS = 10  # times its CPU seconds that a walk may take where an environment waits
 
 
 class Actions:
@@ -103,16 +104,17 @@ class SingleWalk:
 def walk_single(
     env: AnyEnv, *, seed: int, steps: int, seconds: float, episodes: int | None = None
 ) -> SingleWalk:
-    """Return ``steps`` steps of random actions, fewer (not less than FEW) after ``seconds``, or
-    after ``episodes``.
+    """Return ``steps`` steps of random actions, fewer (not less than FEW) after ``seconds`` of CPU
+    time, which a busy machine does not shorten, ``WAITS`` times as long, or ``episodes``.
     """
-    walk, deadline = SingleWalk(), time.monotonic() + seconds
+    walk, busy, deadline = SingleWalk(), time.thread_time(), time.monotonic() + WAITS * seconds
     actions = Actions(env.action_space, env.observation_space, seed)
     bounds = [Bounds(env.observation_space, "", batched=False, floats=f) for f in (False, True)]
     try:
         obs, ordered = _opened(walk, env, bounds, env.reset(seed=seed))
         while ordered and walk.steps < steps:
-            if walk.steps >= FEW and time.monotonic() > deadline:
+            late = time.thread_time() - busy > seconds or time.monotonic() > deadline
+            if walk.steps >= FEW and late:
                 walk.late = True
                 break
             episode = walk.episodes[-1]

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from rlrun.env.examine import examine
 from rlrun.env.examine_single import FINDING, OK, UNKNOWN, Check
-from rlrun.env.walk import Actions
+from rlrun.env.walk import Actions, walk_single
 from rlrun.schema import AgentsConfig, EnvConfig
 from tests.env import telling  # noqa: F401  registers test/Telling-v0
 from tests.env.presets import config_of, preset
@@ -22,12 +22,6 @@ from tests.env.zoo_example import Leaving
 
 SECONDS = 600.0  # never reached: the number of steps is what ends a walk
 SHARED = AgentsConfig("shared", False, "mean", "env")
-
-
-@pytest.fixture(autouse=True)
-def _unhurried(monkeypatch):
-    """A busy machine repeats episodes to their end too."""
-    monkeypatch.setattr("rlrun.env.examine_single._REPLAY_SECONDS", 60.0, raising=False)
 
 
 def checks(config: EnvConfig) -> dict[str, Check]:
@@ -159,6 +153,18 @@ def test_a_slow_environment_makes_a_few_steps() -> None:
     for name in ("flags", "final observation", "step after the end"):
         assert by_name[name].verdict == UNKNOWN
         assert "3 steps that there was time for" in by_name[name].text
+
+
+def test_a_busy_machine_loses_no_steps() -> None:
+    """Limits are CPU time: a machine that is busy elsewhere takes longer for the same steps."""
+    env = Healthy()
+    step, given = env.step, {"seed": 0, "steps": 100, "seconds": 0.2}
+    env.step = lambda a: (time.sleep(0.004), step(a))[1]  # type: ignore[method-assign]
+    assert walk_single(env, **given).steps == 100  # type: ignore[arg-type]
+    env.step = lambda a: (time.sleep(0.1), step(a))[1]  # type: ignore[method-assign]
+    slow = walk_single(env, **given | {"seconds": 0.03})  # type: ignore[arg-type]
+    assert slow.late
+    assert slow.steps <= 4, "0.3 s of the clock"
 
 
 def test_what_a_run_refuses_is_a_finding_without_single_environments() -> None:
