@@ -93,6 +93,18 @@ class RlrunError(Exception):
     exit_code = 9
 
 
+def known_error(error: RlrunError) -> str:
+    """The name of the class of this module that ``error`` is, which crosses processes."""
+    return next(c.__name__ for c in type(error).__mro__ if c.__module__ == __name__)
+
+
+def error_named(name: str, text: str) -> RlrunError | None:
+    """The error that ``known_error`` named in another process; None: a bug there."""
+    kind = globals().get(name)
+    known = isinstance(kind, type) and issubclass(kind, RlrunError)
+    return kind(text) if known else None
+
+
 class ConfigError(RlrunError):
     """Bad config or usage; raised before anything is written. ``key``: the config key at fault."""
 

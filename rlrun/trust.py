@@ -75,6 +75,15 @@ def trusting(packages: Sequence[str]) -> Iterator[None]:
             os.environ.update({} if before is None else {VARIABLE: before})
 
 
+def trust_only(packages: Sequence[str]) -> None:
+    """Trust ``packages`` and no others until this process ends.
+
+    A process has the environment variables of the fork server, which may have been started before a
+    package was trusted.
+    """
+    os.environ[VARIABLE] = ",".join(packages)
+
+
 def fault_of_users(error: BaseException) -> EnvError | None:
     """The error of a user's policy or cell that raised ``error``; None: only rlrun was running.
 

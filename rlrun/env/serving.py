@@ -18,7 +18,7 @@ from gymnasium.vector.utils import create_empty_array
 
 from rlrun.env.checked import CheckedEnv
 from rlrun.env.contract import KEPT
-from rlrun.errors import RlrunError
+from rlrun.errors import RlrunError, known_error
 from rlrun.tree import Tree, tree_leaves, tree_map
 
 STEP = "step"  # the one command without arguments, answered by None or the kept info
@@ -129,9 +129,9 @@ def _exit_with_parent() -> None:
 
 
 def _failure(e: BaseException) -> Failure:
-    return Failure(
-        type(e).__name__, str(e) if isinstance(e, RlrunError) else traceback.format_exc()
-    )
+    if isinstance(e, RlrunError):
+        return Failure(known_error(e), str(e))
+    return Failure(type(e).__name__, traceback.format_exc())
 
 
 class EnvServer:

@@ -20,7 +20,7 @@ from rlrun.env.checked import CheckedEnv
 from rlrun.env.contract import KEPT, Spaces, contract_error, different_copies, numbered
 from rlrun.env.rows import Env, checked_numbers
 from rlrun.env.serving import STEP, Failure, SharedRows, serve
-from rlrun.errors import NO_GUARD, RlrunError, end_if_importing_main, unguarded
+from rlrun.errors import NO_GUARD, end_if_importing_main, unguarded
 from rlrun.schema import EnvConfig
 
 _logger = logging.getLogger(__name__)
@@ -172,11 +172,11 @@ class WorkerVector:
         """Return ``replies``. Raises: the error that one of them carries."""
         for reply in replies:
             if isinstance(reply, Failure):
-                kind = getattr(errors, reply.kind, None)
                 self.end()
-                if isinstance(kind, type) and issubclass(kind, RlrunError):
-                    raise kind(f"{reply.text} (env.backend=sync shows its traceback)")
-                raise RuntimeError(f"in a worker process:\n{reply.text}")
+                text = f"{reply.text} (env.backend=sync shows its traceback)"
+                raise errors.error_named(reply.kind, text) or RuntimeError(
+                    f"in a worker process:\n{reply.text}"
+                )
         return replies
 
     def call(self, arguments: list[tuple[Any, ...]], name: str) -> list[Any]:

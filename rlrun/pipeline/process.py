@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
@@ -25,7 +25,7 @@ from rlrun.pipeline.collector import ChunkInterrupted, Collector
 from rlrun.pipeline.forkserver import SIGNALS, signals_blocked, start_method
 from rlrun.pipeline.received import Check
 from rlrun.transport import CollectorSide, LearnerSide, wait_for_answer
-from rlrun.trust import fault_of_users
+from rlrun.trust import fault_of_users, trust_only, trusted
 from rlrun.types import Chunk, Counters, Policy
 
 EXIT_SECONDS = 5.0  # a process may take to end by itself
@@ -84,7 +84,7 @@ class CollectorProcess:
         self.stop: Callable[[], bool] = lambda: False  # asked while a chunk is waited for
         self.policy, self.transport, self.in_flight, self.env_steps = policy, transport, False, 0
         self.pipe, child = context.Pipe()
-        given = (child, make_collector, make_collector_side)
+        given = (child, trusted(), make_collector, make_collector_side)
         self.process = context.Process(target=_serve, args=given)
         try:
             with signals_blocked():
@@ -163,10 +163,9 @@ class CollectorProcess:
             raise self._ended() from None
         if error is None:
             return reply
-        kind = getattr(errors, error, None)
-        if isinstance(kind, type) and issubclass(kind, RlrunError):
-            raise kind(reply)
-        raise RuntimeError(f"in the collector's process:\n{reply}")
+        raise errors.error_named(error, reply) or RuntimeError(
+            f"in the collector's process:\n{reply}"
+        )
 
     def _wait(self) -> None:
         """Wait for an answer.
@@ -200,9 +199,16 @@ class CollectorProcess:
 
 
 def _serve(
-    pipe: Connection, make_collector: MakeCollector, make_collector_side: MakeCollectorSide
+    pipe: Connection,
+    packages: Sequence[str],
+    make_collector: MakeCollector,
+    make_collector_side: MakeCollectorSide,
 ) -> None:
-    """Main function of the process: execute commands until the pipe is closed."""
+    """Main function of the process: execute commands until the pipe is closed.
+
+    ``packages``: those that the main process trusts now.
+    """
+    trust_only(packages)
     for number in SIGNALS:  # sent to all processes; the main one saves
         signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
@@ -235,7 +241,7 @@ def _attempt(function: Callable[..., Any], *arguments: Any) -> tuple[str | None,
     try:
         return None, function(*arguments)
     except RlrunError as e:
-        return type(e).__name__, str(e)
+        return errors.known_error(e), str(e)
     except Exception as e:
         fault = fault_of_users(e)
         if fault is not None:

@@ -22,11 +22,12 @@ from rlrun.build.plan import Plan, make_plan
 from rlrun.build.policy import make_policy, prepare_process
 from rlrun.build.replay import make_replay
 from rlrun.config.checks.keys import bf16_fault
-from rlrun.errors import ResourceError, RlrunError
+from rlrun.errors import ResourceError, RlrunError, error_named, known_error
 from rlrun.optim.compute import Precision
 from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.learner import Learner
 from rlrun.schema import Config
+from rlrun.trust import trust_only, trusted
 from rlrun.types import Chunk, Counters, tree_map
 
 TOTAL_SECONDS = 10.0  # of all settings by default: with start-up and filling about 20
@@ -161,7 +162,7 @@ class Bench:
         if "forkserver" in methods:
             context.set_forkserver_preload([__name__])  # torch is imported once
         self.pipe, child = context.Pipe()
-        arguments = child, plan, chunks
+        arguments = child, trusted(), plan, chunks
         self.process = context.Process(target=_serve, args=arguments, daemon=True)
         self.process.start()
         child.close()
@@ -190,8 +191,9 @@ class Bench:
             self.process.join()
 
 
-def _serve(pipe: Connection, plan: Plan, chunks: Sequence[Chunk]) -> None:
+def _serve(pipe: Connection, packages: Sequence[str], plan: Plan, chunks: Sequence[Chunk]) -> None:
     """Main function of the process: time updates until the pipe is closed."""
+    trust_only(packages)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends this one
     learner: Learner | None = None
     while True:
@@ -202,8 +204,10 @@ def _serve(pipe: Connection, plan: Plan, chunks: Sequence[Chunk]) -> None:
         try:
             learner = learner or make_learner(plan, chunks)
             answer: float | Exception = time_updates(learner, updates)
-        except (RlrunError, MemoryError) as e:
-            answer = type(e)(str(e))
+        except RlrunError as e:
+            answer = error_named(known_error(e), str(e)) or e
+        except MemoryError as e:
+            answer = MemoryError(str(e))
         except Exception as e:
             answer = RuntimeError(f"{type(e).__name__}: {e}")
             answer.add_note(traceback.format_exc())

@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 import torch
 
+import rlrun
 from rlrun.buffer.replay import Replay
 from rlrun.cli.main import main
-from rlrun.errors import EnvError, NumericError
+from rlrun.errors import ConfigError, EnvError, NumericError, error_named, known_error
 from rlrun.optim.adam import Adam
 from rlrun.pipeline.finite import first_non_finite
 from rlrun.pipeline.rollback import MAX_ROLLBACKS, other_streams
 from rlrun.policy.base.off_policy_control import OffPolicyControl
 from rlrun.policy.dqn import DQN
 from rlrun.rundir.checkpoint import load_weights
+from rlrun.trust import NotTrusted
 from tests.exact import differences
 from tests.pipeline.make import (
     SMOKE,
@@ -271,3 +273,26 @@ def test_differences_of_states_are_found():
     assert not list(differences(one, {"a": [1, np.zeros(2)], "b": torch.ones(2), "c": one["c"]}))
     for other in ({"a": [1, np.ones(2)]}, {"b": torch.ones(2).double()}, {"c": 0.0}, {"d": 1}):
         assert list(differences(one, one | other))
+
+
+def test_a_package_trusted_after_the_fork_server_started(tmp_path, monkeypatch):
+    """As two cells of a notebook: the second call's process knows what that call trusts."""
+    words = (*SMOKE, *BANDIT, "pipeline=overlapped")
+    rlrun.train(*words, f"run.dir={tmp_path}/first")
+    package = tmp_path / "trustedlater"
+    package.mkdir()
+    (package / "__init__.py").write_text(OWN.format(method="load"))
+    monkeypatch.syspath_prepend(tmp_path)
+    own = (*words, f"policy.name={package.name}:Broken")
+    with pytest.raises(EnvError, match="trustedlater, line 12: raised ValueError: no such thing"):
+        rlrun.train(*own, f"run.dir={tmp_path}/second", trust=package.name)
+    with pytest.raises(ConfigError, match="is not trusted"):
+        rlrun.train(*own, f"run.dir={tmp_path}/third")
+
+
+def test_an_error_of_a_process_keeps_its_class():
+    """A subclass that this process cannot make from a text is the class of rlrun.errors it is."""
+    error = NotTrusted("policy.name = a:B: not trusted", "a", key="policy.name")
+    there = error_named(known_error(error), str(error))
+    assert (type(there), str(there)) == (ConfigError, str(error))
+    assert error_named("ValueError", "x") is None

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun import errors
-from rlrun.errors import RlrunError
+from rlrun.errors import RlrunError, error_named, known_error
 from rlrun.pipeline.collect_metrics import ChunkStats
 from rlrun.trust import fault_of_users
 
@@ -26,10 +25,8 @@ class RoleFailure:
 
     def error(self, role: str) -> Exception:
         """The error to raise in the driver."""
-        known = getattr(errors, self.kind, None)
-        if isinstance(known, type) and issubclass(known, RlrunError):
-            return known(self.text)
-        return RuntimeError(f"in {role}:\n{self.text}")
+        known = error_named(self.kind, self.text)
+        return known or RuntimeError(f"in {role}:\n{self.text}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,7 @@ def fills(method: Callable[..., Any]) -> Callable[..., Any]:
 def failure_of(e: Exception) -> RoleFailure:
     """Return the reply of a role when ``e`` was raised."""
     if isinstance(e, RlrunError):
-        return RoleFailure(type(e).__name__, str(e))
+        return RoleFailure(known_error(e), str(e))
     fault = fault_of_users(e)
     if fault is not None:
         return RoleFailure(type(fault).__name__, str(fault))
