@@ -10,11 +10,10 @@ import numpy as np
 from torch import Tensor
 
 from rlrun.buffer.samplers.priority import LARGEST
-from rlrun.buffer.storage.layout import REWARD, ArraySpec, Row
 from rlrun.errors import CheckpointError
 from rlrun.functional.recorded import RowSpaces
 from rlrun.rundir.segments import Rows
-from rlrun.tree import tree_leaves, tree_map
+from rlrun.tree import tree_map
 
 MOST_ROWS = 2**53  # rows of a column since the run began; sums of them fit into int64
 MOST_CREDIT = 2**24  # rows that the next updates may learn
@@ -91,27 +90,10 @@ def check_counts(counts: Any, names: Any) -> dict[str, int]:
     return {name: integer(f"counts.{name}", counts[name], 0, MOST_ROWS) for name in names}
 
 
-def check_rows(part: str, rows: Any, row: Row, columns: int) -> None:
-    """Raise CheckpointError unless ``rows``, a chunk's fields by name, are rows like ``row``.
-
-    Extras and states are those that an actor gives; their lengths are compared, no more.
-    """
-    steps = len(rows["reward"])
-    flag = ArraySpec((), np.dtype(bool))
-    kinds: dict[str, Any] = {name: flag for name in ("terminated", "truncated", "valid")}
-    kinds |= {"action": row.action, "reward": ArraySpec((), REWARD)}
-    for name, kind in kinds.items():
-        like(f"{part}.{name}", rows[name], kind.times(steps, columns))
-    like(f"{part}.first", rows["first"], flag.times(steps + 1, columns))
-    given, own = rows["obs"], row.obs
-    same = tree_map(lambda _: None, given) == tree_map(lambda _: None, own)
-    require(same, f"{part}.obs", "is of another structure")
-    for x, kind in zip(tree_leaves(given), tree_leaves(own), strict=True):
-        like(f"{part}.obs", x, kind.times(steps + 1, columns))
-    for x in tree_leaves((rows["extras"], rows["states"])):
-        good = isinstance(x, np.ndarray) and x.shape[:2] == (steps, columns)
-        require(good, part, "an extra has not as many rows")
-    check_values(part, row.spaces, rows["obs"], rows["action"], rows["valid"])
+def check_tree(part: str, given: Any, own: Any) -> None:
+    """Raise CheckpointError unless ``given`` is a tree of arrays of the structure of ``own``."""
+    kinds = [tree_map(lambda x: isinstance(x, np.ndarray), tree) for tree in (given, own)]
+    require(kinds[0] == kinds[1], part, "is of another structure")
 
 
 def check_values(part: str, spaces: RowSpaces | None, obs: Any, action: Any, valid: Any) -> None:

@@ -199,12 +199,11 @@ def _source(
     if config.pipeline.name == "offline":
         assert isinstance(learner, Learner), "checked in rlrun.config"
         return OfflineSource(config.learner, learner.buffer, counters)
+    check = RowCheck(plan.row, plan.columns)
     process = CollectorProcess(
         partial(make_collector, plan), policy, make_learner_side(config.transport), make_side,
-        check=RowCheck(plan.row, plan.columns), max_seconds=config.watchdog.max_seconds,
+        check=check, max_seconds=config.watchdog.max_seconds,
     )  # fmt: skip
     metrics = CollectMetrics(counters, explore_of(plan), ActionCounts(plan.row_spec.action))
-    return OverlappedSource(
-        process, policy, metrics, row=plan.row, columns=plan.columns,
-        total_steps=config.run.total_steps,
-    )  # fmt: skip
+    total_steps = config.run.total_steps
+    return OverlappedSource(process, policy, metrics, check=check, total_steps=total_steps)

@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from rlrun.buffer import saved
-from rlrun.buffer.storage.layout import Row
 from rlrun.errors import EnvError, RlrunError
 from rlrun.pipeline.collect_metrics import CollectMetrics, loaded_stats
 from rlrun.pipeline.collector import ChunkInterrupted
 from rlrun.pipeline.process import CollectedChunk, CollectorProcess
+from rlrun.pipeline.received import Check
 from rlrun.types import Chunk, Policy
 
 
@@ -31,14 +30,13 @@ class OverlappedSource:
         policy: Policy,
         collect_metrics: CollectMetrics,
         *,
-        row: Row,
-        columns: int,
+        check: Check,
         total_steps: int,
     ) -> None:
-        """``policy``: the learner's. ``row``: of the ``columns`` of a chunk. No chunk is started
-        from ``total_steps`` on."""
-        self.row, self.columns = row, columns
+        """``policy``: the learner's. ``check``: of a checkpoint's chunk. No chunk is started from
+        ``total_steps`` on."""
         self.process, self.policy, self.total_steps = process, policy, total_steps
+        self.check = check
         self.collect_metrics, self.counters = collect_metrics, collect_metrics.counters
         self.seconds: dict[str, float] = {"act": 0.0, "env": 0.0}
         self.counted: dict[str, Any] | None = None  # state after the chunk counted last
@@ -120,10 +118,9 @@ class OverlappedSource:
         if flight is None:
             self.counted = collector
         else:
-            saved.check_rows("flight", flight["rows"], self.row, self.columns)
+            chunk = self.check(Chunk(**flight["rows"]), "checkpoint, flight")
             stats = loaded_stats("flight", flight)
             env_steps += stats.steps
-            chunk = Chunk(**flight["rows"])
             self.received = CollectedChunk(chunk, stats, self.seconds, collector)
         self.inexact = self.process.load(collector | {"finished": [], "actions": None}, env_steps)
 

@@ -1,4 +1,4 @@
-"""Chunks of other processes, compared with the rows of this run before anything indexes by them."""
+"""Chunks of other processes and of checkpoints, compared with the rows of this run at once."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,10 @@ _FLAG = ArraySpec((), np.dtype(bool))
 
 
 class RowCheck:
-    """Compares the arrays and values of a received chunk with their spaces, once, as a whole."""
+    """Compares the arrays and values of a received chunk with their spaces, once, as a whole.
+
+    Extras and states are those that an actor gives; their lengths are compared, no more.
+    """
 
     def __init__(self, row: Row, columns: int) -> None:
         self.row, self.columns = row, columns
@@ -34,7 +37,7 @@ class RowCheck:
             return chunk
         raise CheckpointError(
             f"{sender}: {wrong}; rows of the run's own environments are allowed; look for a "
-            "process of another program, or faulty memory"
+            "process or a checkpoint of another program, or faulty memory"
         )
 
     def _misfit(self, chunk: Chunk) -> str | None:
@@ -48,6 +51,9 @@ class RowCheck:
             wanted = (rows, self.columns, *spec.shape)
             if x.dtype != spec.dtype or x.shape != wanted:
                 return f"an array is {x.dtype} {list(x.shape)}, not {spec.dtype} {list(wanted)}"
+        for x in tree_leaves((chunk.extras, chunk.states)):
+            if x.shape[:2] != (steps, self.columns):
+                return "an extra has not as many rows"
         valid = chunk.valid
         if (chunk.terminated & chunk.truncated).any():
             return "a row is terminated and truncated"

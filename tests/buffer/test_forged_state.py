@@ -5,7 +5,6 @@ A kernel that read a row by such a number would read or write outside of its arr
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,15 +12,13 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rlrun.buffer import saved
 from rlrun.buffer.rollout import Rollout
-from rlrun.buffer.storage.layout import Row
 from rlrun.errors import CheckpointError, RlrunError
 from rlrun.functional.recorded import RowSpaces
 from rlrun.rundir.checkpoint import MISFITS
 from rlrun.rundir.segments import RingRows, RowFiles
 from rlrun.rundir.statetree import require_kind
-from rlrun.types import CHUNK_FIELDS, Chunk, Window, tree_leaves
+from rlrun.types import Window, tree_leaves
 from tests.buffer.make import make_replay
 from tests.buffer.test_hindsight import Goals
 from tests.buffer.test_hindsight import rows as goal_rows
@@ -182,24 +179,6 @@ def test_a_stored_action_outside_of_its_space(name: str, value: int) -> None:
     whole.ring.fields["action"][1, 5] = value
     with pytest.raises(CheckpointError, match=rf"of column 1: its action is {value}"):
         loaded.load_state_dict(whole.state_dict())
-
-
-def test_rows_of_a_chunk_in_flight() -> None:
-    chunk = Chunk.of(STREAM)
-    row = replace(Row.of(chunk), spaces=SPACES)
-    rows = {name: getattr(chunk, name) for name in CHUNK_FIELDS}
-    saved.check_rows("flight", rows, row, 2)
-    for name, x in rows.items():
-        if not isinstance(x, np.ndarray):
-            continue
-        for changed in (x[:-1], x[:, :1], x[..., None], x.astype(np.float16), "x", None):
-            with pytest.raises((CheckpointError, *MISFITS)):
-                saved.check_rows("flight", rows | {name: changed}, row, 2)
-    for name, value in (("action", 10), ("obs", np.nan)):
-        changed = rows[name].copy()
-        changed[3, 1] = value
-        with pytest.raises(CheckpointError, match="row 3 of column 1"):
-            saved.check_rows("flight", rows | {name: changed}, row, 2)
 
 
 def test_a_state_of_another_kind() -> None:

@@ -35,6 +35,15 @@ CHANGES = {
     "an action that is none": (lambda c: {"action": put(c.action, 2)}, "its action is 2; allowed"),
     "a huge action": (lambda c: {"action": put(c.action, 10**15)}, "row 1 of column 0: its action"),
     "a negative one": (lambda c: {"action": put(c.action, -1)}, "its action is -1"),
+    "an extra of one row less": (
+        lambda c: {"extras": {"x": c.reward[:-1]}},
+        "an extra has not as many rows",
+    ),
+    "an extra of one column": (
+        lambda c: {"extras": {"x": c.reward[:, :1]}},
+        "an extra has not as many rows",
+    ),
+    "an extra that is no array": (lambda c: {"extras": {"x": 3}}, "no attribute"),
     "another dtype": (lambda c: {"action": c.action.astype(np.float32)}, "an array is float32"),
     "one row less": (lambda c: {"action": c.action[:-1]}, "an array is int64"),
     "one column less": (lambda c: {"valid": c.valid[:, :-1]}, "an array is bool"),
