@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from rlrun.buffer import saved
 from rlrun.buffer.storage.layout import Layout, Row
 from rlrun.buffer.storage.sizing import demo_config, make_layout, row_of
 from rlrun.config.checks.backend import Backend, choose_backend
@@ -18,6 +19,7 @@ EnvSpaces = tuple[Any, Any, int]  # observation, action; columns of one environm
 
 _SEED_RANGES = {"collect": 0, "eval": 1, "final": 2}  # disjoint ranges of environment seeds
 _MAX_THREADS = 8
+_MOST_THREADS = 4096  # of a checkpoint
 _SETTINGS = ("horizon", "threads", "target_thread")  # of a run's beginning, see ``Plan.resumed``
 
 
@@ -68,9 +70,19 @@ class Plan:
         given |= {"target_thread"} if learner.target_thread is not None else set()
         no_steps = settings["horizon"] == 0  # it only evaluated: no schedule has begun
         given |= {"horizon"} if self.config.resume.rescale or no_steps else set()
-        plan = replace(self, **{n: settings[n] for n in _SETTINGS if n not in given})
+        known = _checked(settings)
+        plan = replace(self, **{n: known[n] for n in _SETTINGS if n not in given})
         backend = choose_backend(self.config, self.row_spec.obs, plan.threads)
         return replace(plan, backend=backend)
+
+
+def _checked(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a checkpoint. Raises: CheckpointError."""
+    saved.integer("settings.horizon", settings["horizon"], 0, saved.MOST_ROWS)
+    saved.integer("settings.threads", settings["threads"], 1, _MOST_THREADS)
+    is_flag = isinstance(settings["target_thread"], bool)
+    saved.require(is_flag, "settings.target_thread", "is neither true nor false")
+    return settings
 
 
 def make_plan(config: Config, spaces: EnvSpaces | None = None) -> Plan:

@@ -296,6 +296,7 @@ class Collector:
         new episode.
         """
         for name in _CARRIED:
+            saved.check_tree(f"collector.{name}", state[name], getattr(self, name))
             require_kind(f"collector.{name}", state[name], getattr(self, name))
             setattr(self, name, tree_map(np.array, state[name]))
         obs = tree_map(lambda x: x[None], self.obs)
