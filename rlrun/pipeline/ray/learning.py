@@ -88,6 +88,7 @@ class LearnerRole:
             except NoWindows:
                 break
             done += 1
+        self.reader.settle()
         return self._learned(done, with_weights)
 
     @answered
@@ -203,7 +204,6 @@ class LearnerRole:
     @answered
     def state(self) -> Any:
         """Everything that updates depend on, but for the replay."""
-        self.reader._read_replies(keep=0)
         rollouts = self.parts.rollouts
         return on_host(
             {
@@ -211,6 +211,7 @@ class LearnerRole:
                 "learner": self.learner.state_dict(),
                 "backends": backends(self.policy),
                 "generators": generators_state(),
+                "shards": self.reader.state_dict(),
                 "rollouts": None if rollouts is None else rollouts.state_dict(),
                 "running": [{"of": list(key), "value": x} for key, x in self.running.items()],
                 "received": self.receiver.state_dict(),
@@ -233,6 +234,8 @@ class LearnerRole:
         self.running = {tuple(x["of"]): x["value"] for x in state["running"]}
         self.receiver.load_state_dict(state["received"])
         self.reader.clear()
+        if "shards" in state:  # runs of earlier versions did not save it
+            self.reader.load_state_dict(state["shards"])
         self.published = -1
         return None
 

@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlrun.buffer import saved
 from rlrun.pipeline.ray.messages import RoleFailure, failure_in_ray
 from rlrun.types import Sample, Segment
+
+MOST_MASS = 1e300  # of a shard; sums of them are finite
 
 
 class NoWindows(Exception):
@@ -99,6 +102,25 @@ class ShardReader:
             ray.wait(self.written, num_returns=len(self.written))
         for own in (self.queue, self.drawn, self.written, self.lags):
             own.clear()
+
+    def settle(self) -> None:
+        """Without batches asked for ahead: wait until the shards have all priorities.
+
+        Else a row that another process stores next may come before them, or after.
+        """
+        self._read_replies(keep=self.prefetch - 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Whose turn it is."""
+        self._read_replies(keep=0)
+        return {"mass": list(self.mass), "turn": list(self.turn)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        count = len(self.shards)
+        for name in ("mass", "turn"):
+            saved.require(len(state[name]) == count, f"shards.{name}", f"is not of {count} shards")
+        self.mass = [saved.number("shards.mass", x, 0, MOST_MASS) for x in state["mass"]]
+        self.turn = [saved.number("shards.turn", x, -count, count) for x in state["turn"]]
 
     def _ask(self, batch: int, env_steps: int) -> None:
         number = self._choose()

@@ -344,3 +344,32 @@ def test_shards_are_drawn_by_the_sums_of_their_priorities(monkeypatch, masses):
     for _ in range(400):
         reader.sample(BATCH, 0)
     assert shards[-1].drawn - before == pytest.approx(350, abs=1)
+
+
+def test_a_resumed_reader_goes_on_with_the_shard_whose_turn_it_is(monkeypatch):
+    """Also where the driver has heard of other masses since."""
+
+    def draws(reader, count):
+        return [int(reader.sample(BATCH, 0).key[0]) for _ in range(count)]
+
+    masses = [1.0, 3.0]
+    whole, _ = reader_of(monkeypatch, masses, 1)
+    draws(whole, 5)
+    resumed, _ = reader_of(monkeypatch, [3.0, 1.0], 1)
+    resumed.load_state_dict(whole.state_dict())
+    for shard in resumed.shards:
+        shard.masses = masses
+    assert draws(resumed, 9) == draws(whole, 9)
+    for wrong in ({"mass": [1.0]}, {"turn": [0.0, float("nan")]}, {"mass": [-1.0, 1.0]}):
+        with pytest.raises(CheckpointError):
+            resumed.load_state_dict(whole.state_dict() | wrong)
+
+
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_priorities_are_there_before_the_next_rows(monkeypatch, prefetch):
+    """In lock-step; a row that another process stores would come before or after them."""
+    reader, _ = reader_of(monkeypatch, [1.0], prefetch)
+    for _ in range(5):
+        reader.prioritize(reader.sample(BATCH, 0).key, np.ones(BATCH))
+    reader.settle()
+    assert len(reader.written) == prefetch - 1
