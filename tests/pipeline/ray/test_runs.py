@@ -59,7 +59,7 @@ def test_several_collectors_give_the_same_numbers_every_time_and_after_a_kill(tm
     words = ("policy=r2d2", "env=cartpole_novel", "collector.num_envs=2", *LEARN,
              "buffer.initial_priority=td", "learner.replay_ratio=40", "pipeline.num_actors=2",
              "pipeline.num_shards=2", "pipeline.inference=central")  # fmt: skip
-    state = assert_exact_resume((*words, *STRICT), (90,), tmp_path)
+    state = assert_exact_resume((*words, *STRICT), (70,), tmp_path)
     assert state["counters"]["updates"] > 0
 
 
