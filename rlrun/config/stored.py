@@ -124,9 +124,16 @@ def _add_new_keys(cfg: DictConfig) -> None:
 
 
 def _refuse_options(composer: Composer, overrides: Sequence[Override], fork: bool) -> None:
-    """Raise ConfigError for ``memory=gru``: it builds other parts than those that were saved."""
+    """Raise ConfigError for ``memory=gru``, which builds other parts than those that were saved,
+    and for several values or none.
+    """
     groups, what = composer.groups(), "a fork" if fork else "a resumed run"
     for override in overrides:
+        if override.is_sweep_override() or override.is_delete():
+            key = override.key_or_group
+            wrong = "removes a key" if override.is_delete() else "holds several values"
+            fix = f"{what} takes one value of a key; set {key}=VALUE"
+            raise ConfigError(f"{override.input_line}: {wrong}; {fix}", key=key)
         group, value = override.key_or_group, override.value()
         if group not in groups or isinstance(value, dict):
             continue
@@ -146,7 +153,7 @@ def _change(cfg: DictConfig, overrides: Sequence[Override], fork: bool, run_dir:
     for override in overrides:
         key = override.key_or_group
         fixed = key == "run.dir" and not fork
-        if override.is_delete() or override.is_sweep_override() or fixed:
+        if fixed:
             refused.append(override)
         else:
             OmegaConf.update(cfg, key, override.value(), merge=True)
