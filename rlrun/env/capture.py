@@ -21,6 +21,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
+from rlrun.env.contract import pass_ctrl_c
 from rlrun.env.engines import ENGINES, module_of
 from rlrun.tree import Tree
 
@@ -148,7 +149,8 @@ class _Capture:
         if all(map(callable, own)) and isinstance(x, gym.Env) and not isinstance(x, gym.Wrapper):
             try:
                 given = own[0]()  # type: ignore[misc]
-            except Exception as e:  # the user's own code
+            except BaseException as e:  # the user's own code
+                pass_ctrl_c(e)
                 raise Unsupported(f"{path}.state_dict() raised {type(e).__name__}: {e}") from e
             return {"own": self.value(given, f"{path}.state_dict()")}
         native = next((c for c in kind.__mro__ if c is not object and not _is_python(c)), None)

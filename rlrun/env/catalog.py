@@ -147,7 +147,7 @@ def _import(env_id: str, module: str) -> None:
         raise ConfigError(
             f"env.id = {env_id}: module {module} cannot be imported ({e}); the part before the "
             "colon must be a module that registers the id, installed or in the working directory; "
-            "install it or fix the name"
+            "fix the name, or install what it needs"
         ) from e
     except BaseException as e:  # a user's module may raise anything
         if is_ctrl_c(e):

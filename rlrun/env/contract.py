@@ -8,7 +8,8 @@ included.
 """
 
 import dis
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium as gym
@@ -82,6 +83,21 @@ def is_ctrl_c(error: BaseException | None) -> bool:
     if trace.tb_frame.f_code.co_code[trace.tb_lasti] != _RAISE:
         return True
     return is_ctrl_c(error.__context__)
+
+
+def pass_ctrl_c(error: BaseException) -> None:
+    """Raise ``error`` where a signal interrupts; return where code of an environment raised it."""
+    if is_ctrl_c(error):
+        raise error
+
+
+@contextmanager
+def faults_ignored() -> Iterator[None]:
+    """Ignore what code of an environment raises, whatever that is."""
+    try:
+        yield
+    except BaseException as e:
+        pass_ctrl_c(e)
 
 
 def space_difference(own: gym.Space[Any], first: gym.Space[Any], name: str) -> str | None:

@@ -6,7 +6,6 @@ to do; one that cannot be made says why. None of them proves an environment righ
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 
 from rlrun.env.adapter import make_env, make_one_env, probe_agents
 from rlrun.env.agents.pettingzoo import PREFIX
+from rlrun.env.contract import faults_ignored
 from rlrun.env.examine_single import (
     FINDING,
     OK,
@@ -262,5 +262,5 @@ def _last_row(rows: Env, episode: Episode, seed: int) -> bool | None:
 
 
 def _close(env: Any) -> None:
-    with suppress(Exception):  # what close() raises is not what is examined
+    with faults_ignored():  # what close() raises is not what is examined
         env.close()

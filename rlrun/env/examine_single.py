@@ -4,7 +4,6 @@ Random actions, before anything of rlrun validates what the environment returns.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import RepeatAction, TimeLimit
 
+from rlrun.env.contract import faults_ignored, pass_ctrl_c
 from rlrun.env.probe import row_hash
 from rlrun.env.walk import Episode, SingleWalk, walk_single
 from rlrun.env.wrappers import MaxAndSkip
@@ -254,10 +254,11 @@ def _ends_in_reset(make: Callable[[], AnyEnv], seed: int) -> bool | None:
                 env.step(action)
             same.append(row_hash(env.reset()[0]) == episode.hashes[t])
         return same == [False, True]
-    except Exception:  # what it raises is a finding of the walk
+    except BaseException as e:  # what it raises is a finding of the walk
+        pass_ctrl_c(e)
         return None
     finally:
-        with suppress(Exception):
+        with faults_ignored():
             env.close()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rlrun.env.catalog import find_spec, make_single
-from rlrun.env.contract import exception_text
+from rlrun.env.contract import exception_text, pass_ctrl_c
 from rlrun.errors import ConfigError, EnvError
 from rlrun.schema import EnvConfig
 
@@ -81,7 +81,8 @@ class GoalFunctions:
     def _call(self, name: str, achieved: np.ndarray, desired: np.ndarray) -> Any:
         try:
             return self._functions[name](achieved, desired, {})
-        except Exception as e:
+        except BaseException as e:
+            pass_ctrl_c(e)
             raise EnvError(f"env.id = {self._id}: {exception_text(e, name)}") from e
 
     def _call_per_pair(

@@ -7,11 +7,12 @@ differs from its twin within a few steps.
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from rlrun.env.contract import faults_ignored, pass_ctrl_c
 from rlrun.env.state import Unsupported, capture, restore, tree_hash
 
 BEGIN, STEPS = 8, 24  # steps of a run before the record begins, and in it
@@ -59,10 +60,11 @@ class Probe:
                         return HIDDEN
             except Unsupported as e:
                 return str(e)
-            except Exception as e:
+            except BaseException as e:
+                pass_ctrl_c(e)
                 return f"a second environment raised {type(e).__name__}: {e}"
             finally:
-                with suppress(Exception):
+                with faults_ignored():
                     twin.close()
         return None
 

@@ -155,6 +155,43 @@ def test_a_slow_environment_makes_a_few_steps() -> None:
         assert "3 steps that there was time for" in by_name[name].text
 
 
+class Interrupting(Healthy):
+    """Whatever it raises is its fault, not Ctrl-C: in steps after ``fine`` of them, in the copy
+    of its state.
+    """
+
+    def __init__(self, fine: int = 30, load: bool = False) -> None:
+        super().__init__()
+        self.fine, self.load = fine, load
+
+    def step(self, action: Any) -> Any:
+        self.fine -= 1
+        if self.fine < 0:
+            raise KeyboardInterrupt
+        return super().step(action)
+
+    def state_dict(self) -> Any:
+        if self.load:
+            return {}
+        raise KeyboardInterrupt
+
+    def load_state_dict(self, state: Any) -> None:
+        raise SystemExit(0)
+
+
+gym.register("test/Interrupting-v0", entry_point=Interrupting, disable_env_checker=True)
+
+
+def test_what_an_environment_raises_is_no_ctrl_c() -> None:
+    found = findings(config_of("test/Interrupting-v0"))
+    assert "raised KeyboardInterrupt" in found["spaces"]
+    endless = {"fine": 10**6}
+    state = checks(config_of("test/Interrupting-v0", kwargs=endless))["state"]
+    assert state.verdict == OK, "its actions are repeated"
+    found = findings(config_of("test/Interrupting-v0", kwargs=endless | {"load": True}))
+    assert "a second environment raised SystemExit" in found["state"]
+
+
 def test_a_busy_machine_loses_no_steps() -> None:
     """Limits are CPU time: a machine that is busy elsewhere takes longer for the same steps."""
     env = Healthy()

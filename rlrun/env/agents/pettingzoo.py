@@ -24,6 +24,7 @@ from rlrun.env.contract import (
     is_ctrl_c,
     kept_numbers,
     obs_violation,
+    pass_ctrl_c,
     reward_violation,
     unsupported_space,
 )
@@ -360,7 +361,8 @@ def _registered(env_id: str, name: str, kwargs: dict[str, Any]) -> Any:
             f"env.kwargs = {kwargs}: {name} does not accept them ({e}); allowed are its arguments; "
             "change env.kwargs"
         ) from e
-    except Exception as e:  # PettingZoo's own errors: unknown id, family not installed
+    except BaseException as e:  # PettingZoo's own errors: unknown id, family not installed
+        pass_ctrl_c(e)
         text = " ".join(str(e).split())
         raise ConfigError(
             f"env.id = {env_id}: PettingZoo cannot make it ({text}); allowed are the ids of "
