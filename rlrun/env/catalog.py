@@ -181,6 +181,17 @@ def _installed_by(name: str) -> str:
     return name if name.startswith("'") else extra(name)
 
 
+def _newest(spec: EnvSpec) -> str | None:
+    """Return the id of the newest version of ``spec``, None where that is its own."""
+    versions = [
+        (other.version or 0, other.id)
+        for other in gym.registry.values()
+        if (other.namespace, other.name) == (spec.namespace, spec.name)
+    ]
+    version, newest = max(versions, default=(0, spec.id))
+    return newest if version > (spec.version or 0) else None
+
+
 @contextmanager
 def _construction_errors(spec: EnvSpec, kwargs: dict[str, Any]) -> Iterator[None]:
     """Convert errors in the construction of an environment to ConfigError.
@@ -195,7 +206,9 @@ def _construction_errors(spec: EnvSpec, kwargs: dict[str, Any]) -> Iterator[None
             yield
     except (ImportError, gym.error.DependencyNotInstalled) as e:
         if (install := _pip_requirement(spec)) is None:
-            text = f"env.id = {spec.id}: it cannot be imported ({e}); install what it requires"
+            newer = _newest(spec)
+            use = "" if newer is None else f"use env.id={newer}, or "
+            text = f"env.id = {spec.id}: it cannot be imported ({e}); {use}install what it requires"
             raise ConfigError(text) from e
         raise MissingPackageError(spec.id, str(e), install) from e
     except (TypeError, ValueError) as e:

@@ -120,6 +120,7 @@ def test_a_module_that_cannot_be_imported_is_named(line, tmp_path, monkeypatch):
         (config_of("MountainCar-v0", backend="vector"), "env.backend = vector: MountainCar-v0"),
         (config_of("test/Words-v0"), "observation['text'] space is Text"),
         (config_of("test/NoPackage-v0"), "cannot be imported"),
+        (config_of("Hopper-v2"), "use env.id=Hopper-v5"),  # moved to another package
     ],
 )
 def test_what_cannot_be_made(config, text):
