@@ -11,6 +11,7 @@ from rlrun.errors import CheckpointError, ConfigError, NumericError
 from rlrun.types import Window, tree_leaves
 from tests.buffer.make import CPU, KINDS, live, make_replay, priorities
 from tests.buffer.pair import Pair, Setup, copied
+from tests.reference.replay_model import Tiling
 from tests.reference.streams import make_stream, part
 
 TABLES = (None, 50)
@@ -455,3 +456,13 @@ def test_a_replay_checks_itself():
     pair.replay.sampler.replace_slots(np.empty(0, np.int64), np.array([49]))
     with pytest.raises(AssertionError):
         pair.replay.check()
+
+
+def test_a_window_whose_first_row_is_overwritten_when_its_end_is_known_is_dropped():
+    """The last window of an episode may begin before others (residual=last)."""
+    window, tiling = Window(5, 2, 4), Tiling(plain=True, overlap=8, residual="last")
+    pair = Pair(Setup(window, slack=2, table=400, tiling=tiling, lengths=((12, 9, 6, 15),)))
+    for steps in (3, 9, 2, 2, 15, 2, 2, 15, 5, 20):
+        pair.add(steps)
+        pair.agree()
+    pair.agree_on_all()

@@ -373,3 +373,12 @@ def test_priorities_are_there_before_the_next_rows(monkeypatch, prefetch):
         reader.prioritize(reader.sample(BATCH, 0).key, np.ones(BATCH))
     reader.settle()
     assert len(reader.written) == prefetch - 1
+
+
+@pytest.mark.parametrize(("prefetch", "lags"), [(1, [0, 0, 0, 0]), (3, [0, 1, 2, 2])])
+def test_the_lag_of_priorities_is_in_updates(monkeypatch, prefetch, lags):
+    """0 where a batch is drawn after the priorities of the one before it were sent."""
+    reader, _ = reader_of(monkeypatch, [1.0], prefetch)
+    for _ in lags:
+        reader.prioritize(reader.sample(BATCH, 0).key, np.ones(BATCH, np.float32))
+    assert reader.lags == lags
