@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.buffer.saved import MOST_ROWS, integer
+from rlrun.buffer.saved import MOST_ROWS, integer, require
 from rlrun.errors import CheckpointError, EnvError, NumericError, RlrunError
 from rlrun.log import Log
 from rlrun.pipeline.backends import backends, restore_backends
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.collector import ChunkInterrupted
 from rlrun.pipeline.evaluate import Evaluation, eval_metrics, loaded_counts, loaded_summary
-from rlrun.pipeline.finite import require_finite
+from rlrun.pipeline.finite import first_non_finite, require_finite
 from rlrun.pipeline.generators import generators_state, load_generators
 from rlrun.pipeline.parts import LoopBuffer, LoopEvaluator, LoopLearner
 from rlrun.pipeline.profile import Profiler
@@ -354,6 +354,8 @@ class Pipeline:
             setattr(self.counters, name, value)
         with checkpoint.fitting_part(checkpoint.NETWORKS):
             require_kind("policy", state["policy"], self.policy.state_dict())
+            found = first_non_finite({n: state[n] for n in ("policy", "bonus") if n in state})
+            require(found is None, str(found), "is not finite")
             self.policy.load_state_dict(state["policy"])
             restore_backends(self.policy, state["backends"])
         with checkpoint.fitting_part(checkpoint.ENVIRONMENTS):

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rlrun.rundir import checkpoint, durable
 from rlrun.rundir import manifest as names
 from rlrun.rundir.texts import TEXTS
@@ -106,7 +108,7 @@ def drop(*path: Any) -> Change:
 
 def fill(*path: Any) -> Change:
     """Fill an array of the state with a value."""
-    return state(lambda found: _at(found, path[:-1]).fill(path[-1]))
+    return state(lambda found: np.asarray(_at(found, path[:-1])).fill(path[-1]))
 
 
 def manifest(edit: Edit) -> Change:

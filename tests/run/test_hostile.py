@@ -32,7 +32,7 @@ ALL = "resume eval export"
 EVERY = "verify diff at fork events resume eval export"
 STATE = "verify diff at fork resume export"  # they read checkpoints
 LEARNED = "resume export"
-HUGE = 10**12
+HUGE, NAN = 10**12, float("nan")
 DEEP = "[" * 100_000
 
 
@@ -134,6 +134,7 @@ CASES: list[tuple[str, Change, str, int]] = [
     *[(f"no {name}", forge.drop(name), "resume", 5) for name in
       ("policy", "buffer", "collector", "learner")],
     ("policy of a list", put("policy", [1]), "resume", 5),
+    ("moments of nan", forge.fill("policy", "adam", "mean", 0, NAN), "resume", 5),
     ("no weights", forge.drop("policy", "net"), "resume", 5),
     ("buffer of a text", put("buffer", "x"), LEARNED, 5),
     ("no ring", forge.drop("buffer", "ring"), LEARNED, 5),
