@@ -42,6 +42,13 @@ def number(part: str, value: Any, low: float, high: float) -> float:
     return float(value)
 
 
+def reason(part: str, value: Any) -> str | None:
+    """Return ``value``, a text or None. Raises: CheckpointError."""
+    require(value is None or isinstance(value, str), part, f"is no text but {_short(value)}")
+    found: str | None = value
+    return found
+
+
 def fill(part: str, store: Any, x: Any, *, lead: int = 0) -> None:
     """Copy ``x`` to the start of ``store`` along axis ``lead`` and zero the rest.
 

@@ -312,7 +312,8 @@ class Collector:
             self._load_interrupted_rows(rows)
         entropy = self.counters.env_steps, incarnation
         reasons = self.env.load_state_dict(state["env"], entropy=entropy)
-        self.inexact = state["inexact"] or (reasons[0] if reasons else None)
+        earlier = saved.reason("collector.inexact", state["inexact"])
+        self.inexact = earlier or (reasons[0] if reasons else None)
         self.ended |= self.env.cut  # the next row is an end row
         self._forget_returns(self.env.cut)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.buffer.saved import MOST_ROWS, integer, require
+from rlrun.buffer.saved import MOST_ROWS, integer, reason, require
 from rlrun.errors import CheckpointError, EnvError, NumericError, RlrunError
 from rlrun.log import Log
 from rlrun.pipeline.backends import backends, restore_backends
@@ -369,7 +369,7 @@ class Pipeline:
         if self.waiting:
             self.ready()  # the collector is to end its episode
         inexact = state.get("inexact_evaluation")  # earlier versions had none
-        self.inexact_evaluation = None if inexact is None else str(inexact)
+        self.inexact_evaluation = reason("inexact_evaluation", inexact)
         if self.buffer is not None and self.learner is not None:
             with checkpoint.fitting_part(checkpoint.REPLAY):
                 self.buffer.load_state_dict(state["buffer"])

@@ -141,6 +141,7 @@ CASES: list[tuple[str, Change, str, int]] = [
     ("ring head", put("buffer", "ring", "head", 2**62), LEARNED, 5),
     ("pending", forge.fill("buffer", "windows", "pending", -1), LEARNED, 5),
     ("collector of a number", put("collector", 3), "resume", 5),
+    ("a reason of inf", put("collector", "inexact", float("inf")), "resume", 5),
     ("learner of a list", put("learner", []), "resume", 5),
     ("generators of a text", put("generators", "x"), "resume", 5),
     ("settings of a list", put("settings", [1]), "resume", 5),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
+from rlrun.buffer.saved import reason
 from rlrun.errors import CheckpointError, EnvError, NumericError
 from rlrun.pipeline.collect_metrics import CollectMetrics
 from rlrun.pipeline.collector import ChunkInterrupted
@@ -226,7 +227,8 @@ class RaySource:
                 "the pipeline that the run began with; undo the change"
             )
         self.abandon()
-        self.inexact = self.inexact or state.get("inexact")  # a loss before this process
+        earlier = reason("inexact", state.get("inexact"))  # a loss before this process
+        self.inexact = self.inexact or earlier
         self.collect_metrics.load_state_dict(state["collector"])
         if self.roles.predictor is not None:
             self.roles.ask(self.roles.predictor, "restore", state["predictor"])
