@@ -19,18 +19,25 @@ from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.collect_metrics import CollectMetrics, Explore
 from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.evaluate import Evaluator
+from rlrun.pipeline.evaluations import Evaluations
 from rlrun.pipeline.explore import make_explore
+from rlrun.pipeline.faults import Faults
 from rlrun.pipeline.film import FilmingEvaluator
 from rlrun.pipeline.inspector import InspectedPolicy, Inspector
 from rlrun.pipeline.learner import Learner, RolloutLearner
+from rlrun.pipeline.loop import Pipeline
 from rlrun.pipeline.offline import OfflineSource
 from rlrun.pipeline.overlapped import OverlappedSource
+from rlrun.pipeline.parts import Parts
 from rlrun.pipeline.process import CollectorProcess
 from rlrun.pipeline.profile import Profiler
+from rlrun.pipeline.progress import Progress
 from rlrun.pipeline.received import RowCheck
-from rlrun.pipeline.serial import Pipeline
+from rlrun.pipeline.report import Report
+from rlrun.pipeline.saving import RunFiles, Saving
 from rlrun.pipeline.shared import SharedEvaluator
 from rlrun.pipeline.source import SerialSource, Source
+from rlrun.rundir.manifest import CHECKPOINTS
 from rlrun.schema import Config, PriorityConfig
 from rlrun.transport import InProcess, make_learner_side
 from rlrun.types import Counters, Policy
@@ -109,24 +116,32 @@ def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
     bonus = make_bonus(plan)
     buffer, learner = _buffer_and_learner(plan, policy, counters, bonus, log)
     evaluator = make_evaluator(plan, run_dir, log, collector)
-    recorded = config.logger.profile
-    return Pipeline(
-        config.run,
-        config.logger,
-        run_dir,
-        source=_source(plan, collector, policy, learner, counters),
-        policy=policy,
-        buffer=buffer,
-        learner=learner,
-        evaluator=evaluator,
-        log=log,
-        counters=counters,
-        profiler=Profiler(run_dir / "profile", recorded) if recorded is not None else None,
-        bonus=bonus,
-        versions=config.checkpoint.history,
-        settings=plan.settings(),
-        ready=evaluator.ready if isinstance(evaluator, SharedEvaluator) else lambda: True,
+    source = _source(plan, collector, policy, learner, counters)
+    parts = Parts(
+        run_dir, log, Progress(counters), source, policy, buffer, learner, evaluator, bonus
     )
+    ready = evaluator.ready if isinstance(evaluator, SharedEvaluator) else lambda: True
+    evaluations = Evaluations(config.run, parts, ready)
+    saving = Saving(
+        config.run.checkpoint_every, parts, evaluations, run_files(plan, parts), plan.settings()
+    )
+    return with_loop(plan, parts, evaluations, saving)
+
+
+def run_files(plan: Plan, parts: Parts) -> RunFiles:
+    """The checkpoints and weights of a run."""
+    versions = plan.config.checkpoint.history if parts.learner is not None else 0
+    keep = plan.config.run.keep_checkpoints
+    return RunFiles(parts.run_dir / CHECKPOINTS, parts.log, keep=keep, versions=versions)
+
+
+def with_loop(plan: Plan, parts: Parts, evaluations: Evaluations, saving: Saving) -> Pipeline:
+    """The loop over ``parts``, with what stands beside it."""
+    run, logger = plan.config.run, plan.config.logger
+    recorded = logger.profile if plan.config.pipeline.name != "ray" else None
+    profiler = Profiler(parts.run_dir / "profile", recorded) if recorded is not None else None
+    report = Report(logger.every, parts, saving, profiler)
+    return Pipeline(run, parts, report, evaluations, saving, Faults(run, parts, saving))
 
 
 def explore_of(plan: Plan, collectors: int = 1) -> Explore:

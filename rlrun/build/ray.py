@@ -12,7 +12,13 @@ from rlrun.buffer.replay import Replay
 from rlrun.buffer.rollouts import Rollouts
 from rlrun.buffer.storage.sizing import make_layout
 from rlrun.buffer.streams import Streams
-from rlrun.build.pipeline import explore_of, make_collector, make_evaluator
+from rlrun.build.pipeline import (
+    explore_of,
+    make_collector,
+    make_evaluator,
+    run_files,
+    with_loop,
+)
 from rlrun.build.plan import Plan
 from rlrun.build.policy import make_policy
 from rlrun.build.replay import load_rows, make_replay, make_rollout, make_state_filter, make_store
@@ -21,12 +27,15 @@ from rlrun.log import Log
 from rlrun.pipeline.action_entropy import ActionCounts
 from rlrun.pipeline.collect_metrics import CollectMetrics
 from rlrun.pipeline.learner import Learner, RolloutLearner
+from rlrun.pipeline.loop import Pipeline
+from rlrun.pipeline.parts import Parts
+from rlrun.pipeline.progress import Progress
 from rlrun.pipeline.ray.async_source import AsyncSource
 from rlrun.pipeline.ray.cluster import Cluster
 from rlrun.pipeline.ray.collecting import CollectorParts
 from rlrun.pipeline.ray.delivery import Chaos, Delivery
 from rlrun.pipeline.ray.learning import LearnerParts
-from rlrun.pipeline.ray.pipeline import RayPipeline
+from rlrun.pipeline.ray.pipeline import Arrivals, RayEvaluations, RaySaving
 from rlrun.pipeline.ray.predicting import PredictorParts
 from rlrun.pipeline.ray.remote_buffer import RemoteBuffer, RemoteRollouts
 from rlrun.pipeline.ray.remote_evaluator import RemoteEvaluator
@@ -36,8 +45,7 @@ from rlrun.pipeline.ray.roles import Makers, Roles
 from rlrun.pipeline.ray.source import RaySource, RoundSource
 from rlrun.pipeline.ray.weights import Publisher
 from rlrun.pipeline.received import RowCheck
-from rlrun.pipeline.serial import CHECKPOINTS
-from rlrun.rundir.manifest import ROWS
+from rlrun.rundir.manifest import CHECKPOINTS, ROWS
 from rlrun.schema import BufferConfig, IMPALAConfig, PriorityConfig, RayConfig
 from rlrun.transport import AutoCollectorSide, AutoLearnerSide
 from rlrun.types import Counters, generator
@@ -202,7 +210,7 @@ def predictor_parts(plan: Plan) -> PredictorParts:
 # -- the pipeline ---------------------------------------------------------------------------------
 
 
-def make_ray_pipeline(plan: Plan, run_dir: Path, log: Log) -> RayPipeline:
+def make_ray_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
     """All roles, placed, and the loop over them."""
     config, c, counters = plan.config, ray_config(plan), Counters()
     faults = json.loads(os.environ.get(FAULTS, "{}"))
@@ -260,7 +268,7 @@ def _wire(
     counters: Counters,
     chaos: Chaos,
     rounds: bool,
-) -> RayPipeline:
+) -> Pipeline:
     config, c = plan.config, ray_config(plan)
     for shard in roles.shards:
         shard.update(roles.ask(shard, "info"))
@@ -290,12 +298,20 @@ def _wire(
         rounds=rounds, max_lead=c.max_lead or 2 * per_round,
         publish_every=c.weights_every * c.num_actors, stop=lambda: holder[0].stop(),
     )  # fmt: skip
-    return RayPipeline(
-        config.run, config.logger, run_dir, source=source, policy=policy, buffer=buffer,
-        learner=learner, evaluator=RemoteEvaluator(roles), log=log, counters=counters,
-        versions=config.checkpoint.history, settings=plan.settings(),
+    evaluator = RemoteEvaluator(roles)
+    parts = Parts(run_dir, log, Progress(counters), source, policy, buffer, learner, evaluator)
+    arrivals = Arrivals(parts)
+    evaluations = RayEvaluations(
+        config=config.run, parts=parts, evaluator=evaluator, learner=learner, arrivals=arrivals
+    )
+    saving = RaySaving(
+        every=config.run.checkpoint_every, parts=parts, evaluations=evaluations,
+        files=run_files(plan, parts), settings=plan.settings(),
         warned=not c.strict,  # that it cannot be resumed exactly was chosen
     )  # fmt: skip
+    pipeline = with_loop(plan, parts, evaluations, saving)
+    arrivals.learn = pipeline.learn
+    return pipeline
 
 
 def _connect(c: RayConfig, needed: dict[str, int]) -> Cluster:

@@ -1,6 +1,6 @@
 """Evaluation: greedy episodes in separate environments with fixed seeds.
 
-When one is due is decided by ``Pipeline`` in ``serial.py``.
+When one is due is decided by ``rlrun.pipeline.evaluations``.
 """
 
 import logging

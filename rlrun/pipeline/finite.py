@@ -7,17 +7,23 @@ import torch
 from torch import Tensor
 
 from rlrun.errors import NumericError
+from rlrun.pipeline.parts import Parts
 
 _MAY_BE_MINUS_INF = ("log",)  # the logarithm of a coefficient of 0
 
 
-def require_finite(learned: Any, updates: int) -> None:
-    """Raise NumericError when a tensor of a state tree holds NaN or infinity."""
+def require_finite(parts: Parts) -> None:
+    """Raise NumericError when something that a run learned is NaN or infinite."""
+    if parts.learner is not None:
+        parts.learner.means.require_finite()
+    learned = {"policy": parts.policy.state_dict()}
+    if parts.bonus is not None:
+        learned["bonus"] = parts.bonus.state_dict()
     found = first_non_finite(learned)
     if found is not None:
         raise NumericError(
-            f"{found} is not finite after {updates} updates: the policy diverged; what is saved "
-            "must be finite; lower policy.lr or set policy.grad_clip"
+            f"{found} is not finite after {parts.progress.counters.updates} updates: the policy "
+            "diverged; what is saved must be finite; lower policy.lr or set policy.grad_clip"
         )
 
 

@@ -1,11 +1,17 @@
 """The parts of a pipeline, as far as its loop uses them."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from rlrun.log import Log
+from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.evaluate import Evaluation
+from rlrun.pipeline.progress import Progress
+from rlrun.pipeline.source import Source
 from rlrun.types import Policy
 
 
@@ -64,3 +70,18 @@ class LoopEvaluator(Protocol):
         """The evaluation, None as soon as ``stop()`` is true."""
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a run is made of; its loop, and what stands beside the loop, share them."""
+
+    run_dir: Path
+    log: Log
+    progress: Progress
+    source: Source
+    policy: Policy
+    buffer: LoopBuffer | None  # None: the policy does not learn
+    learner: LoopLearner | None
+    evaluator: LoopEvaluator
+    bonus: RND | None = None  # the learner adds it to rewards

@@ -1,6 +1,5 @@
 """Sources of chunks: what differs between the serial, overlapped and offline pipelines."""
 
-import logging
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
@@ -8,8 +7,6 @@ from rlrun.errors import CheckpointError
 from rlrun.pipeline.collector import Collector
 from rlrun.transport import InProcess
 from rlrun.types import Chunk, Policy
-
-_logger = logging.getLogger(__name__)
 
 
 class Source(Protocol):
@@ -64,14 +61,6 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Close environments and processes."""
-
-
-def warn_inexact(reason: str | None, warned: bool) -> bool:
-    """Warn once of a run that cannot be resumed exactly; return whether it was done."""
-    if reason is not None and not warned:
-        text = "resumed after a kill, this run will differ from an uninterrupted one: %s"
-        _logger.warning(text, reason)
-    return warned or reason is not None
 
 
 class SerialSource:

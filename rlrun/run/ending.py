@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rlrun.errors import EnvError, Interrupted, RlrunError, StorageError
-from rlrun.pipeline.serial import CHECKPOINTS, Pipeline
+from rlrun.pipeline.loop import Pipeline
 from rlrun.pipeline.stop import StopRequest
 from rlrun.rundir import checkpoint
 from rlrun.rundir.lock import require_in_place
+from rlrun.rundir.manifest import CHECKPOINTS
 from rlrun.rundir.record import RunRecord
 
 
@@ -38,7 +39,8 @@ def end_at_once(
     record: RunRecord, run_dir: Path, pipeline: Pipeline, exit_code: int, text: str
 ) -> NoReturn:
     """End the process from the watchdog's thread: the main one may never return."""
-    record.env_steps, record.updates = pipeline.counters.env_steps, pipeline.counters.updates
+    counters = pipeline.parts.progress.counters
+    record.env_steps, record.updates = counters.env_steps, counters.updates
     record.status = "interrupted" if exit_code == 143 else "failed"
     record.exit_code = exit_code
     with suppress(Exception):

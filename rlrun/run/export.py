@@ -5,8 +5,8 @@ from pathlib import Path
 from rlrun.build.plan import make_plan
 from rlrun.build.replay import make_replay, write_rows
 from rlrun.errors import ConfigError
-from rlrun.pipeline.serial import CHECKPOINTS
 from rlrun.rundir import checkpoint
+from rlrun.rundir.manifest import CHECKPOINTS
 from rlrun.schema import Config
 
 

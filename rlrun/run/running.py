@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlrun.errors import StorageError
 from rlrun.log import Log
-from rlrun.pipeline.serial import Pipeline
+from rlrun.pipeline.progress import Progress
 from rlrun.rundir.record import RunRecord
 
 EVERY_SECONDS = 2.0  # between two writes
@@ -25,21 +25,21 @@ class RunningRecord:
         self,
         record: RunRecord,
         run_dir: Path,
-        pipeline: Pipeline,
+        progress: Progress,
         log: Log,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.record, self.run_dir, self.pipeline, self.log = record, run_dir, pipeline, log
+        self.record, self.run_dir, self.progress, self.log = record, run_dir, progress, log
         self.clock, self.due = clock, clock() + EVERY_SECONDS
 
     def update(self) -> bool:
         """Copy the counters into the record; return whether they have changed."""
         before = self.record.env_steps, self.record.updates
-        counters = self.pipeline.counters
+        counters = self.progress.counters
         self.record.env_steps, self.record.updates = counters.env_steps, counters.updates
         self.record.wall_seconds = self.log.wall_seconds
-        self.record.rollbacks = self.pipeline.rollbacks
+        self.record.rollbacks = self.progress.rollbacks
         return before != (counters.env_steps, counters.updates)
 
     def __call__(self) -> None:

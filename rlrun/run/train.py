@@ -28,8 +28,8 @@ from rlrun.errors import (
 )
 from rlrun.log import Log, final_line
 from rlrun.pipeline.generators import process_restored, seed_generators
+from rlrun.pipeline.loop import Pipeline
 from rlrun.pipeline.profile import Profiler, time_table
-from rlrun.pipeline.serial import CHECKPOINTS, Pipeline
 from rlrun.pipeline.stop import StopRequest, stop_on_signals
 from rlrun.pipeline.watchdog import End, Watchdog
 from rlrun.run.ending import (
@@ -45,6 +45,7 @@ from rlrun.rundir import checkpoint
 from rlrun.rundir.branch import checkpoint_at, go_back
 from rlrun.rundir.durable import replace_file
 from rlrun.rundir.lock import lock_run_dir, require_in_place
+from rlrun.rundir.manifest import CHECKPOINTS
 from rlrun.rundir.record import RunRecord, run_digest
 from rlrun.rundir.texts import CONFIG, RECORD, hashes
 from rlrun.schema import Config
@@ -268,19 +269,20 @@ def _run_to_end(
         replay=replay_page(config),
     )
     with closing(log), closing(make_pipeline(plan, run_dir, log)) as pipeline:
+        parts, counters = pipeline.parts, pipeline.parts.progress.counters
         if state is not None:
             _load(pipeline, state)
         begin()
         log.open()
         if state is not None:
             if not (run_dir / CHECKPOINTS / "last.json").exists():  # of a fork
-                pipeline.saver.save_weights(pipeline.policy.weights(), pipeline.counters)
-        elif isinstance(pipeline.buffer, Replay | Mixed) and config.buffer.load is not None:
-            log.note(load_rows(plan, pipeline.buffer))
-        record.parameters = sum(w.numel() for w in pipeline.policy.weights().values())
+                pipeline.saving.files.save_weights(parts.policy.weights(), counters)
+        elif isinstance(parts.buffer, Replay | Mixed) and config.buffer.load is not None:
+            log.note(load_rows(plan, parts.buffer))
+        record.parameters = sum(w.numel() for w in parts.policy.weights().values())
         record.backend, record.backend_reason = plan.backend
         _note_exactness(record, pipeline)
-        running = RunningRecord(record, run_dir, pipeline, log)
+        running = RunningRecord(record, run_dir, parts.progress, log)
         running.update()  # of a resumed run, the counters it goes on from
         record.write(run_dir)
         trial = trial_of(run_dir, raw_yaml, record.started)
@@ -299,17 +301,17 @@ def _run_to_end(
                 result = pipeline.run(stop)
         finally:
             running.update()
-            record.backend, record.backend_reason = backend_used(pipeline.policy, plan)
+            record.backend, record.backend_reason = backend_used(parts.policy, plan)
             _note_exactness(record, pipeline)
         record.best_eval = result.best
         record.eval = result.final
-        record.digest = run_digest(run_dir / "metrics.jsonl", pipeline.policy.weights())
+        record.digest = run_digest(run_dir / "metrics.jsonl", parts.policy.weights())
         if result.stopped is not None:
             close_record(record, run_dir, "interrupted", result.stopped)
-            raise interrupted_error(result.stopped, pipeline.counters.env_steps, run_dir)
-        if pipeline.profiler is not None:
-            _report_profile(pipeline.profiler, pipeline.elapsed(), log)
-        record.ended_by = "run.stop_value" if pipeline.solved else "run.total_steps"
+            raise interrupted_error(result.stopped, counters.env_steps, run_dir)
+        if (profiler := pipeline.report.profiler) is not None:
+            _report_profile(profiler, pipeline.report.elapsed(), log)
+        record.ended_by = "run.stop_value" if pipeline.evaluations.solved else "run.total_steps"
         log.hparams(raw_yaml, trial, final_metrics(record))
         close_record(record, run_dir, "done", 0)
         log.finish(
@@ -318,9 +320,9 @@ def _run_to_end(
                 env_steps=record.env_steps,
                 wall_seconds=record.wall_seconds,
                 run_dir=run_dir,
-                clock=pipeline.source.clock,
+                clock=parts.source.clock,
                 best=None if record.best_eval is None else record.best_eval["return_mean"],
-                solved=config.run.stop_value if pipeline.solved else None,
+                solved=config.run.stop_value if pipeline.evaluations.solved else None,
             )
         )
     return 0
@@ -328,14 +330,14 @@ def _run_to_end(
 
 def _note_exactness(record: RunRecord, pipeline: Pipeline) -> None:
     changed = f"resumed with {', '.join(record.changed)}" if record.changed else None
-    record.exact_reason = pipeline.inexact or changed
+    record.exact_reason = pipeline.saving.inexact or changed
     record.exact = record.exact_reason is None
 
 
 def _load(pipeline: Pipeline, state: dict[str, Any]) -> None:
     """Load a checkpoint. Raises: CheckpointError when it is not one of this config's parts."""
     try:
-        pipeline.load_state_dict(state)
+        pipeline.saving.load_state_dict(state)
     except checkpoint.MISFITS as e:
         text = " ".join(str(e).split())
         raise CheckpointError(

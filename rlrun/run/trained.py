@@ -10,8 +10,8 @@ from rlrun.build.plan import Plan, make_plan
 from rlrun.build.policy import make_policy, prepare_process
 from rlrun.config import load
 from rlrun.errors import NumericError
-from rlrun.pipeline.serial import CHECKPOINTS
 from rlrun.rundir import checkpoint, history
+from rlrun.rundir.manifest import CHECKPOINTS
 from rlrun.types import Policy
 
 

@@ -14,11 +14,9 @@ from rlrun.errors import CheckpointError, ConfigError, StorageError
 from rlrun.rundir import manifest
 from rlrun.rundir.durable import fsync_directory, replace_file, seal, sha256_file, unseal
 from rlrun.rundir.inert import read_file
-from rlrun.rundir.manifest import MANIFEST, ROWS
+from rlrun.rundir.manifest import CHECKPOINTS, MANIFEST, ROWS
 from rlrun.rundir.texts import CONFIG, RECORD, TEXTS, hashes, read_record
 from rlrun.schema import RunConfig
-
-CHECKPOINTS = "checkpoints"
 
 
 def split_step(text: str) -> tuple[Path, int | None]:

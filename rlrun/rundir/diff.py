@@ -13,9 +13,9 @@ from torch import Tensor
 
 from rlrun.errors import CheckpointError
 from rlrun.rundir import checkpoint, manifest
-from rlrun.rundir.branch import CHECKPOINTS, checkpoint_at
+from rlrun.rundir.branch import checkpoint_at
 from rlrun.rundir.inert import read_lines, require_regular_files
-from rlrun.rundir.manifest import METRICS
+from rlrun.rundir.manifest import CHECKPOINTS, METRICS
 from rlrun.rundir.segments import Rows
 
 _NONE_KEPT = "no checkpoint of the same env step is kept by both"

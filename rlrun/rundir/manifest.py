@@ -24,6 +24,7 @@ from rlrun.rundir.inert import MAX_READ, member, read_file
 
 FORMAT = 3
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
+CHECKPOINTS = "checkpoints"  # directory of a run
 ROWS = "rows"  # directory of the segments, in that of the checkpoints
 SEGMENT = re.compile(r"\d{9,}_\d{9,}_[0-9a-f]{16}\.safetensors")
 _NAME = re.compile(r"step_(\d{9,})(?:_(\d+))?")

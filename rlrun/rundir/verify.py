@@ -9,9 +9,9 @@ from typing import Any
 
 from rlrun.errors import RlrunError
 from rlrun.rundir import manifest
-from rlrun.rundir.branch import CHECKPOINTS, require_run
+from rlrun.rundir.branch import require_run
 from rlrun.rundir.inert import read_lines, require_regular_files
-from rlrun.rundir.manifest import METRICS
+from rlrun.rundir.manifest import CHECKPOINTS, METRICS
 from rlrun.rundir.texts import RECORD, read_record, text_problems
 
 _WEIGHTS = ("last", "best")

@@ -64,7 +64,7 @@ def collected(words: tuple[str, ...], count: int) -> tuple[Sample, ...]:
         Log(c.logger, Path(top), total_steps=400, title="") as log,
     ):
         pipeline = make_pipeline(make_plan(c), Path(top), log)
-        collector, buffer = pipeline.source.collector, pipeline.buffer
+        collector, buffer = pipeline.parts.source.collector, pipeline.parts.buffer
         while len(samples) < count:
             buffer.add(collector.collect())
             if isinstance(buffer, Rollout):

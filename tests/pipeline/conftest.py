@@ -8,7 +8,7 @@ import pytest
 from rlrun.build.pipeline import make_pipeline
 from rlrun.build.plan import make_plan
 from rlrun.log import Log
-from rlrun.pipeline.serial import Pipeline
+from rlrun.pipeline.loop import Pipeline
 from tests.compose import config
 from tests.pipeline.make import SMOKE
 

@@ -234,7 +234,7 @@ class Until:
     code, error, since = None, None, None
 
     def __init__(self, pipeline, env_steps):
-        self.counters, self.env_steps = pipeline.counters, env_steps
+        self.counters, self.env_steps = pipeline.parts.progress.counters, env_steps
 
     def __call__(self):
         return self.counters.env_steps >= self.env_steps
@@ -256,12 +256,12 @@ def test_a_pipeline_in_use_goes_back_as_a_new_one_does(pipeline_of, overrides):
     overrides = (*overrides, "learner.learning_starts=20", *TINY)
     used, new = pipeline_of(*overrides), pipeline_of(*overrides)
     used.run(Until(used, 80))
-    state = deepcopy(used.state_dict())
+    state = deepcopy(used.saving.state_dict())
     used.run(Until(used, 220))
     for pipeline in (used, new):
-        pipeline.load_state_dict(deepcopy(state))
+        pipeline.saving.load_state_dict(deepcopy(state))
         pipeline.run(Until(pipeline, 220))
-    if hasattr(used.buffer, "check"):
-        used.buffer.check()
-    assert used.counters.updates > state["counters"]["updates"]
-    assert not list(differences(used.state_dict(), new.state_dict()))
+    if hasattr(used.parts.buffer, "check"):
+        used.parts.buffer.check()
+    assert used.parts.progress.counters.updates > state["counters"]["updates"]
+    assert not list(differences(used.saving.state_dict(), new.saving.state_dict()))

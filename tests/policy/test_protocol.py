@@ -57,7 +57,7 @@ class Case:
         self.plan = make_plan(config(*words, *TINY))
         with Log(self.plan.config.logger, directory, total_steps=400, title="") as log:
             pipeline = make_pipeline(self.plan, directory, log)
-            collector, buffer = pipeline.source.collector, pipeline.buffer
+            collector, buffer = pipeline.parts.source.collector, pipeline.parts.buffer
             self.sample, self.on_policy = None, isinstance(buffer, Rollout)
             for _ in range(8):
                 chunk = collector.collect()

@@ -18,6 +18,7 @@ import torch
 
 from rlrun.cli.main import main
 from rlrun.errors import CheckpointError, ConfigError, LockedError, StorageError
+from rlrun.pipeline.progress import Progress
 from rlrun.run import running
 from rlrun.rundir import record as rundir
 from rlrun.rundir.lock import lock_run_dir
@@ -77,12 +78,12 @@ def test_run_json_of_a_running_job_has_its_counters(tmp_path, monkeypatch):
 
 def test_a_record_that_cannot_be_written_while_a_run_goes_on_is_left_out(tmp_path):
     now = [0.0]
-    pipeline = SimpleNamespace(counters=Counters(), rollbacks=1)
+    progress = Progress(Counters(), rollbacks=1)
     own = record()
     report = running.RunningRecord(
-        own, tmp_path / "gone", pipeline, SimpleNamespace(wall_seconds=3.5), clock=lambda: now[0]
+        own, tmp_path / "gone", progress, SimpleNamespace(wall_seconds=3.5), clock=lambda: now[0]
     )
-    pipeline.counters.env_steps = 64
+    progress.counters.env_steps = 64
     report()
     assert own.env_steps == 0  # not due
     now[0] += running.EVERY_SECONDS
@@ -92,7 +93,7 @@ def test_a_record_that_cannot_be_written_while_a_run_goes_on_is_left_out(tmp_pat
     now[0] += running.EVERY_SECONDS
     report()
     assert not (tmp_path / "gone/run.json").exists()  # nothing has changed
-    pipeline.counters.updates = 1
+    progress.counters.updates = 1
     report()
     assert RunRecord.read(tmp_path / "gone").updates == 1
 

@@ -1,113 +1,119 @@
-"""The loop over roles: the serial pipeline's, with its parts elsewhere."""
+"""Evaluations and the state of a run whose parts are roles; the loop over them is the same."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
-from rlrun.errors import ResourceError
+from rlrun.pipeline.evaluations import Evaluations
+from rlrun.pipeline.finite import require_finite
+from rlrun.pipeline.parts import Parts
 from rlrun.pipeline.ray.async_source import AsyncSource
 from rlrun.pipeline.ray.remote_evaluator import RemoteEvaluator, weights_of
 from rlrun.pipeline.ray.remote_learner import RemoteLearner
-from rlrun.pipeline.serial import CHECKPOINTS, Pipeline, Result
+from rlrun.pipeline.saving import Saving
 from rlrun.pipeline.stop import StopRequest
-from rlrun.rundir import checkpoint
 
 
 @dataclass(slots=True)
-class RayPipeline(Pipeline):
-    """``Pipeline.run`` with remote parts; ``policy`` is a copy that follows the learner's.
+class Arrivals:
+    """Chunks that shards have stored and the loop has not taken."""
 
-    Not in rounds: an evaluation is under way while training goes on, and is recorded at the env
-    step of its weights when it is done. One that falls due meanwhile is left out.
+    parts: Parts
+    learn: Callable[[Any, int], None] = lambda chunk, before: None  # ``Pipeline.learn``
+
+    def take(self) -> None:
+        """Count them, and learn what they pay for, as the loop would have done."""
+        source, counters = self.parts.source, self.parts.progress.counters
+        if isinstance(source, AsyncSource):
+            while chunks := source.quiesce():
+                for chunk in chunks:
+                    before = counters.env_steps
+                    source.count(chunk.info)
+                    self.learn([chunk], before)
+
+    def go_on(self) -> None:
+        """Let the collectors collect again after ``take``."""
+        if isinstance(self.parts.source, AsyncSource):
+            self.parts.source.go_on()
+
+
+@dataclass(slots=True, kw_only=True)
+class RayEvaluations(Evaluations):
+    """Evaluations beside the training, but for the last one and where collectors wait in rounds.
+
+    One that is under way is recorded at the env step of its weights when it is done. One that falls
+    due meanwhile is left out.
     """
 
+    evaluator: RemoteEvaluator
+    learner: RemoteLearner
+    arrivals: Arrivals
     under_way: tuple[int, dict[str, np.ndarray]] | None = None  # env steps, weights
     evaluated: list[Any] = field(default_factory=list)  # its result, until it is recorded
 
-    @property
-    def remote_learner(self) -> RemoteLearner:
-        assert isinstance(self.learner, RemoteLearner)
-        return self.learner
-
-    def run(self, stop: StopRequest) -> Result:
-        """As ``Pipeline.run``. Raises: ResourceError when the cluster is lost; nothing is saved."""
-        self.remote_learner.roles.stop = stop
-        try:
-            return Pipeline.run(self, stop)
-        except ResourceError as e:
-            earlier = checkpoint.list_checkpoints(self.run_dir / CHECKPOINTS)
-            if earlier:
-                newest = f"the newest checkpoint is {earlier[-1].name}"
-                e.args = (f"{e}; {newest}; go on: rlrun resume {self.run_dir}",)
-            raise
-
-    def _learn(self, rows: int, keys: np.ndarray) -> None:
-        Pipeline._learn(self, rows, keys)
+    def after_chunk(self, before: int, stop: StopRequest) -> None:
         if self.evaluated:
             self._record_under_way()
+        Evaluations.after_chunk(self, before, stop)
 
-    def _evaluate(self, stop: StopRequest) -> None:
-        done = self.counters.env_steps >= self.run_config.total_steps or self.solved
-        if done or not isinstance(self.source, AsyncSource):
-            self._finish_evaluation(stop)
-            self._take_stored()  # nothing comes after the last evaluation
-            Pipeline._evaluate(self, stop)
-            ends = self.counters.env_steps >= self.run_config.total_steps or self.solved
-            if isinstance(self.source, AsyncSource) and not ends:  # an older result had solved it
-                self.source.go_on()
+    def _ends(self) -> bool:
+        return self.parts.progress.counters.env_steps >= self.config.total_steps or self.solved
+
+    def evaluate(self, stop: StopRequest) -> None:
+        if self._ends() or not isinstance(self.parts.source, AsyncSource):
+            self._finish_under_way(stop)
+            self.arrivals.take()  # nothing comes after the last evaluation
+            Evaluations.evaluate(self, stop)
+            if not self._ends():  # an older result had solved it
+                self.arrivals.go_on()
         elif self.under_way is None:
-            self._require_finite()
-            steps = self.counters.env_steps
-            self.under_way = steps, weights_of(self.policy)
-            assert isinstance(self.evaluator, RemoteEvaluator)
-            self.pending_evaluation = True
+            require_finite(self.parts)
+            steps = self.parts.progress.counters.env_steps
+            self.under_way = steps, weights_of(self.parts.policy)
+            self.pending = True
             self.evaluator.start(self.under_way[1], steps, self.evaluated.append)
 
-    def _finish_evaluation(self, stop: StopRequest) -> None:
-        """Wait for the evaluation that is under way."""
+    def _finish_under_way(self, stop: StopRequest) -> None:
         while self.under_way is not None and not stop():
             if self.evaluated:
                 self._record_under_way()
             else:
-                self.remote_learner.roles.pump.run(0.25)
+                self.learner.roles.pump.run(0.25)
 
     def _record_under_way(self) -> None:
         assert self.under_way is not None
         steps, weights = self.under_way
-        self.under_way, self.pending_evaluation = None, False
+        self.under_way, self.pending = None, False
         own = {name: torch.from_numpy(w) for name, w in weights.items()}
-        self.policy.load(own)  # the best ones are saved; ``sync`` brings the present ones back
-        self._record_evaluation(self.evaluated.pop(), steps)
+        self.parts.policy.load(own)  # the best are saved; ``sync`` brings the present ones back
+        self.record(self.evaluated.pop(), steps)
 
-    def _require_finite(self) -> None:
-        self.remote_learner.sync()
-        Pipeline._require_finite(self)
-
-    def _take_stored(self) -> None:
-        """Count what is stored, and learn what it pays for, as the loop would have done."""
-        if not isinstance(self.source, AsyncSource):
-            return
-        while chunks := self.source.quiesce():
-            for chunk in chunks:
-                before = self.counters.env_steps
-                self.source.count(chunk.info)
-                self._learn(self.counters.env_steps - before, self._store([chunk]))
-
-    def state_dict(self) -> dict[str, Any]:
-        self._take_stored()
-        self.remote_learner.sync()
-        state = Pipeline.state_dict(self)
-        if isinstance(self.source, AsyncSource):
-            self.source.go_on()
-        return state | {"backends": self.remote_learner.saved["backends"]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """As ``Pipeline.load_state_dict``, once nothing of a run that is given up is under way."""
-        assert isinstance(self.evaluator, RemoteEvaluator)
+    def abandon(self) -> None:
+        """Do without the evaluation that is under way."""
         self.evaluator.abandon()
         self.under_way = None
         self.evaluated.clear()
-        self.remote_learner.abandon()
-        Pipeline.load_state_dict(self, state)
+
+
+@dataclass(slots=True, kw_only=True)
+class RaySaving(Saving):
+    """The state of the roles; the policy here is a copy that follows the learner's."""
+
+    evaluations: RayEvaluations
+
+    def state_dict(self) -> dict[str, Any]:
+        learner, arrivals = self.evaluations.learner, self.evaluations.arrivals
+        arrivals.take()
+        learner.sync()
+        state = Saving.state_dict(self)
+        arrivals.go_on()
+        return state | {"backends": learner.saved["backends"]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """As ``Saving.load_state_dict``, once nothing of a run that is given up is under way."""
+        self.evaluations.abandon()
+        self.evaluations.learner.abandon()
+        Saving.load_state_dict(self, state)

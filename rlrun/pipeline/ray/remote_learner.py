@@ -33,11 +33,14 @@ POLL_SECONDS = 0.25
 class _Means:
     """Sums of metrics in the learner, as far as the loop asks about them."""
 
-    def __init__(self) -> None:
+    def __init__(self, sync: Callable[[], None]) -> None:
+        """``sync`` brings the learner's present state here."""
+        self.sync = sync
         self.state: dict[str, Any] = {"sums": None, "names": []}
 
     def require_finite(self) -> None:
-        """Raise NumericError when one of the sums was not finite at the last ``sync``."""
+        """Raise NumericError when one of the sums is not finite."""
+        self.sync()
         sums = self.state["sums"]
         if sums is not None and not bool(sums.isfinite().all()):
             name = self.state["names"][int((~sums.isfinite()).nonzero()[0])]
@@ -85,7 +88,7 @@ class RemoteLearner:
         self.rate = 20.0  # updates/s, as measured last
         self.seconds: dict[str, float] = {"sample": 0.0, "update": 0.0, "prioritize": 0.0}
         self.publication = Publication(roles, traffic, counters, rounds=rounds)
-        self.means, self.saved = _Means(), dict[str, Any]()
+        self.means, self.saved = _Means(self.sync), dict[str, Any]()
         self.last_state: dict[str, Any] | None = None  # to restart the learner from
         self.last_updates, self.last_published = 0, -1
         self.starving = self.restarting = False  # no shard has a window; the learner was lost

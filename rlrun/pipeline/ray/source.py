@@ -49,8 +49,15 @@ class RaySource:
         self.roles, self.pump, self.collect_metrics = roles, roles.pump, collect_metrics
         self.counters, self.keep_env = collect_metrics.counters, keep_env
         self.max_seconds, self.traffic = max_seconds, RoleTraffic(roles)
-        self.stop: Callable[[], bool] = lambda: False
         self.inexact: str | None = None
+
+    @property
+    def stop(self) -> Callable[[], bool]:
+        return self.roles.stop
+
+    @stop.setter
+    def stop(self, stop: Callable[[], bool]) -> None:
+        self.roles.stop = stop
 
     @property
     def pulse(self) -> float:
