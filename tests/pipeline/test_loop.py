@@ -275,13 +275,13 @@ def test_a_run_without_state_of_its_environments_has_no_window_across_the_cut(pi
     words = ("policy=r2d2", "env=counter", *TINY)
     one, two = pipeline_of(*words, "run.total_steps=200"), pipeline_of(*words)
     one.run(_never())
-    state = one.state_dict()
+    state = one.saving.state_dict()
     state["collector"]["env"] = None
-    two.load_state_dict(state)
+    two.saving.load_state_dict(state)
     two.run(_never())
-    two.buffer.check()
-    assert two.inexact
-    segment = two.buffer.sample(512, 0).segment
+    two.parts.buffer.check()
+    assert two.saving.inexact
+    segment = two.parts.buffer.sample(512, 0).segment
     for i in range(512):
         own = segment.valid[:, i].nonzero().squeeze(-1)
         rows = segment.obs[own, i]
