@@ -219,12 +219,12 @@ def test_a_resumed_pipeline_goes_on_with_the_saved_global_generators(pipeline_of
         return random.gauss(0, 1), np.random.normal(), torch.randn(1).item()
 
     saved, again = pipeline_of("policy=dqn"), pipeline_of("policy=dqn")
-    state = deepcopy(saved.state_dict())
+    state = deepcopy(saved.saving.state_dict())
     expected = drawn(), drawn()
     random.seed(7)
     np.random.seed(7)
     torch.manual_seed(7)
-    again.load_state_dict(state)
+    again.saving.load_state_dict(state)
     assert (drawn(), drawn()) == expected
 
 
