@@ -101,8 +101,9 @@ def known_error(error: RlrunError) -> str:
 def error_named(name: str, text: str) -> RlrunError | None:
     """The error that ``known_error`` named in another process; None: a bug there."""
     kind = globals().get(name)
-    known = isinstance(kind, type) and issubclass(kind, RlrunError)
-    return kind(text) if known else None
+    if isinstance(kind, type) and issubclass(kind, RlrunError):
+        return kind(text)
+    return None
 
 
 class ConfigError(RlrunError):
