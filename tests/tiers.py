@@ -8,10 +8,10 @@ names runs whole.
 
 import os
 import sys
-import time
 from collections import defaultdict
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from time import monotonic  # tests replace the module's
 from typing import Any
 
 import pytest
@@ -108,7 +108,7 @@ def pytest_fixture_setup(fixturedef: Any) -> Any:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: Any) -> Any:
     """Notes CPU seconds and processes of the test and of its fixtures, whoever made them."""
-    seconds, started, wall = _cpu(), _started, time.monotonic()
+    seconds, started, wall = _cpu(), _started, monotonic()
     try:
         return (yield)
     finally:
@@ -116,7 +116,7 @@ def pytest_runtest_call(item: Any) -> Any:
         made = [_costs.get(id(definitions[n][-1]), (0, 0)) for n in definitions]
         seconds = _cpu() - seconds + sum(cost for cost, _ in made)
         started = _started - started + sum(n for _, n in made)
-        item.user_properties.append(("cost", (seconds, started, time.monotonic() - wall)))
+        item.user_properties.append(("cost", (seconds, started, monotonic() - wall)))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

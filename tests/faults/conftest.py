@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-SECONDS = 120
+SECONDS = 900  # on a busy machine
 
 
 class Hang(BaseException):

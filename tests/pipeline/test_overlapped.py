@@ -235,12 +235,17 @@ class Hangs:
         pass
 
     def collect_rows(self):
-        Path(os.environ["RLRUN_TEST_HANGS"]).write_text(str(os.getpid()))
         while True:
             time.sleep(1)
 
 
 def hanging(counters):
+    return Hangs()
+
+
+def telling(path, counters):
+    """As ``hanging``, once ``path`` holds the process's number."""
+    Path(path).write_text(str(os.getpid()))
     return Hangs()
 
 
@@ -316,9 +321,8 @@ def test_a_state_without_environments_starts_new_episodes():
     assert (chunk.obs[1] != begun).any()
 
 
-def test_a_process_that_does_not_answer_is_ended(tmp_path, monkeypatch):
+def test_a_process_that_does_not_answer_is_ended(monkeypatch):
     """After watchdog.max_seconds, or soon after a signal."""
-    monkeypatch.setenv("RLRUN_TEST_HANGS", str(tmp_path / "pid"))
     monkeypatch.setattr(process_module, "STOP_SECONDS", 0.25)
     for limit, stop, kind in ((0.5, False, EnvError), (None, True, ChunkInterrupted)):
         remote = remote_to(hanging, bandit_policy(), max_seconds=limit)
@@ -332,13 +336,14 @@ def test_a_process_that_does_not_answer_is_ended(tmp_path, monkeypatch):
 
 
 HANGS = """
-import os, time
+import os, sys, time
+from functools import partial
 from pathlib import Path
 from tests.pipeline import test_overlapped as t
 if __name__ == "__main__":
-    remote = t.remote_to(t.hanging, t.bandit_policy())
+    remote = t.remote_to(partial(t.telling, sys.argv[1]), t.bandit_policy())
     remote.start(0)
-    while not Path(os.environ["RLRUN_TEST_HANGS"]).exists():
+    while not Path(sys.argv[1]).exists():
         time.sleep(0.05)
     print(remote.process.pid, flush=True)
     os._exit(130)
@@ -347,8 +352,8 @@ if __name__ == "__main__":
 
 def test_a_process_that_hangs_ends_with_the_main_process(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=300, check=False,
-        cwd=Path(__file__).parents[2], env=os.environ | {"RLRUN_TEST_HANGS": str(tmp_path / "pid")},
+        [sys.executable, "-c", HANGS, str(tmp_path / "pid")], cwd=Path(__file__).parents[2],
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     pid = int(done.stdout)
     deadline = time.monotonic() + 60

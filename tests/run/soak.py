@@ -37,7 +37,8 @@ def use_of(pid: int, run_dir: Path) -> Use:
     status = dict(
         line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
     )
-    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    text = (run_dir / "metrics.jsonl").read_text()
+    lines = text[: text.rfind("\n") + 1].splitlines()  # the last one may be under way
     steps = json.loads(lines[-1])["env_steps"] if lines else 0
     files = len(os.listdir(f"/proc/{pid}/fd"))
     sizes = []
