@@ -1,9 +1,9 @@
 """Which tests ``pytest`` runs: the quick ones, and everything in tests/whole.
 
 tests/slow.txt lists the tests that took more than SLOW CPU seconds or started a process when
-``pytest --all --record`` wrote it. A test that it does not name yet is quick. ``--all`` runs
-every test, ``--slow`` those that ``pytest`` leaves out; a file or a test that the command line
-names runs whole.
+``pytest --all --record`` wrote it: CPU seconds, seconds, name. A test that it does not name yet is
+quick. ``--all`` runs every test, ``--slow`` those that ``pytest`` leaves out; a file or a test that
+the command line names runs whole.
 """
 
 import os
@@ -51,11 +51,11 @@ def name_of(nodeid: str) -> str:
 
 
 def slow_tests() -> dict[str, float]:
-    """CPU seconds of the slow tests' dearest cases."""
+    """Seconds from begin to end of the slow tests' longest cases."""
     if not TABLE.exists():
         return {}
     lines = (line.split() for line in TABLE.read_text("utf-8").splitlines())
-    return {name: float(seconds) for seconds, name, *_ in lines}
+    return {name: float(wall) for _, wall, name, *_ in lines}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -72,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the other tier; the dearest tests first, or one worker ends behind the others."""
+    """Leave out the other tier; the longest tests first, or one worker ends behind the others."""
     slow = slow_tests()
     order = 1 if config.option.maxfail == 1 else -1  # -x: whatever fails soon
     items.sort(key=lambda item: order * slow.get(name_of(item.nodeid), 0))
@@ -130,7 +130,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if not (option.record and option.all) or hasattr(session.config, "workerinput"):
         return
     lines = [
-        f"{seconds:.1f} {name}" + " starts processes" * bool(started)
+        f"{seconds:.1f} {wall:.1f} {name}" + " starts processes" * bool(started)
         for name, (seconds, started, wall) in sorted(_recorded.items())
         if seconds > SLOW or started or wall > WAITS
     ]
