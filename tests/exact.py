@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlrun.log import Log
-from rlrun.pipeline.progress import Progress
+from rlrun.pipeline.progress import LoopProgress
 from rlrun.run import train
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.schema import Config
@@ -98,10 +98,10 @@ def _resume(c: Config, run_dir: Path) -> int:
 
 def _kill_after(patch: pytest.MonkeyPatch, stop: int, chunks: int) -> None:
     """Save at the first chunk that reaches ``stop``; raise Killed ``chunks`` chunks later."""
-    due, progress = Progress.due, Log.progress
+    due, progress = LoopProgress.due, Log.progress
     left: list[int] = []
 
-    def save_at_stop(self: Progress, every: int, before: int) -> bool:
+    def save_at_stop(self: LoopProgress, every: int, before: int) -> bool:
         if every != ONLY_STOPS:
             return due(self, every, before)
         if before < stop <= self.counters.env_steps:
@@ -116,7 +116,7 @@ def _kill_after(patch: pytest.MonkeyPatch, stop: int, chunks: int) -> None:
                 raise Killed
         progress(self, env_steps, updates, **shown)
 
-    patch.setattr(Progress, "due", save_at_stop)
+    patch.setattr(LoopProgress, "due", save_at_stop)
     patch.setattr(Log, "progress", count)
 
 

@@ -19,7 +19,7 @@ from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.collect_metrics import CollectMetrics, Explore
 from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.evaluate import Evaluator
-from rlrun.pipeline.evaluations import Evaluations
+from rlrun.pipeline.evaluations import LoopEvaluations
 from rlrun.pipeline.explore import make_explore
 from rlrun.pipeline.faults import Faults
 from rlrun.pipeline.film import FilmingEvaluator
@@ -31,9 +31,9 @@ from rlrun.pipeline.overlapped import OverlappedSource
 from rlrun.pipeline.parts import Parts
 from rlrun.pipeline.process import CollectorProcess
 from rlrun.pipeline.profile import Profiler
-from rlrun.pipeline.progress import Progress
+from rlrun.pipeline.progress import LoopProgress
 from rlrun.pipeline.received import RowCheck
-from rlrun.pipeline.report import Report
+from rlrun.pipeline.report import LoopReport
 from rlrun.pipeline.saving import RunFiles, Saving
 from rlrun.pipeline.shared import SharedEvaluator
 from rlrun.pipeline.source import SerialSource, Source
@@ -118,10 +118,10 @@ def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
     evaluator = make_evaluator(plan, run_dir, log, collector)
     source = _source(plan, collector, policy, learner, counters)
     parts = Parts(
-        run_dir, log, Progress(counters), source, policy, buffer, learner, evaluator, bonus
+        run_dir, log, LoopProgress(counters), source, policy, buffer, learner, evaluator, bonus
     )
     ready = evaluator.ready if isinstance(evaluator, SharedEvaluator) else lambda: True
-    evaluations = Evaluations(config.run, parts, ready)
+    evaluations = LoopEvaluations(config.run, parts, ready)
     saving = Saving(
         config.run.checkpoint_every, parts, evaluations, run_files(plan, parts), plan.settings()
     )
@@ -135,12 +135,12 @@ def run_files(plan: Plan, parts: Parts) -> RunFiles:
     return RunFiles(parts.run_dir / CHECKPOINTS, parts.log, keep=keep, versions=versions)
 
 
-def with_loop(plan: Plan, parts: Parts, evaluations: Evaluations, saving: Saving) -> Pipeline:
+def with_loop(plan: Plan, parts: Parts, evaluations: LoopEvaluations, saving: Saving) -> Pipeline:
     """The loop over ``parts``, with what stands beside it."""
     run, logger = plan.config.run, plan.config.logger
     recorded = logger.profile if plan.config.pipeline.name != "ray" else None
     profiler = Profiler(parts.run_dir / "profile", recorded) if recorded is not None else None
-    report = Report(logger.every, parts, saving, profiler)
+    report = LoopReport(logger.every, parts, saving, profiler)
     return Pipeline(run, parts, report, evaluations, saving, Faults(run, parts, saving))
 
 

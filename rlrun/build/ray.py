@@ -29,7 +29,7 @@ from rlrun.pipeline.collect_metrics import CollectMetrics
 from rlrun.pipeline.learner import Learner, RolloutLearner
 from rlrun.pipeline.loop import Pipeline
 from rlrun.pipeline.parts import Parts
-from rlrun.pipeline.progress import Progress
+from rlrun.pipeline.progress import LoopProgress
 from rlrun.pipeline.ray.async_source import AsyncSource
 from rlrun.pipeline.ray.cluster import Cluster
 from rlrun.pipeline.ray.collecting import CollectorParts
@@ -299,7 +299,7 @@ def _wire(
         publish_every=c.weights_every * c.num_actors, stop=lambda: holder[0].stop(),
     )  # fmt: skip
     evaluator = RemoteEvaluator(roles)
-    parts = Parts(run_dir, log, Progress(counters), source, policy, buffer, learner, evaluator)
+    parts = Parts(run_dir, log, LoopProgress(counters), source, policy, buffer, learner, evaluator)
     arrivals = Arrivals(parts)
     evaluations = RayEvaluations(
         config=config.run, parts=parts, evaluator=evaluator, learner=learner, arrivals=arrivals

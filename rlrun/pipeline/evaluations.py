@@ -17,7 +17,7 @@ from rlrun.schema import RunConfig
 
 
 @dataclass(slots=True)
-class Evaluations:
+class LoopEvaluations:
     """The evaluations of a run: every ``run.eval_every`` env steps, and of the final weights."""
 
     config: RunConfig
@@ -38,7 +38,7 @@ class Evaluations:
 
     @property
     def current(self) -> bool:
-        """Whether the present weights are those last evaluated."""
+        """True where the present weights are those last evaluated."""
         steps = self.parts.progress.counters.env_steps
         return self.last is not None and self.last["env_steps"] == steps
 

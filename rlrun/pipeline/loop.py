@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from rlrun.pipeline.collector import ChunkInterrupted
-from rlrun.pipeline.evaluations import Evaluations
+from rlrun.pipeline.evaluations import LoopEvaluations
 from rlrun.pipeline.faults import Faults
 from rlrun.pipeline.parts import Parts
-from rlrun.pipeline.report import Report
+from rlrun.pipeline.report import LoopReport
 from rlrun.pipeline.saving import Saving
 from rlrun.pipeline.stop import StopRequest
 from rlrun.schema import RunConfig
@@ -36,8 +36,8 @@ class Pipeline:
 
     config: RunConfig
     parts: Parts
-    report: Report
-    evaluations: Evaluations
+    report: LoopReport
+    evaluations: LoopEvaluations
     saving: Saving
     faults: Faults
 

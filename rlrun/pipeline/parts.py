@@ -10,7 +10,7 @@ import numpy as np
 from rlrun.log import Log
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.evaluate import Evaluation
-from rlrun.pipeline.progress import Progress
+from rlrun.pipeline.progress import LoopProgress
 from rlrun.pipeline.source import Source
 from rlrun.types import Policy
 
@@ -78,7 +78,7 @@ class Parts:
 
     run_dir: Path
     log: Log
-    progress: Progress
+    progress: LoopProgress
     source: Source
     policy: Policy
     buffer: LoopBuffer | None  # None: the policy does not learn

@@ -9,7 +9,7 @@ from rlrun.types import Counters
 
 
 @dataclass(slots=True)
-class Progress:
+class LoopProgress:
     """What the parts of the loop share."""
 
     counters: Counters

@@ -10,7 +10,7 @@ _SHOWN = {"collect/return_mean": "return", "collect/epsilon_mean": "epsilon"}  #
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class LoopReport:
     """Writes a record every ``every`` env steps."""
 
     every: int  # logger.every

@@ -13,7 +13,7 @@ from rlrun.errors import StorageError
 from rlrun.log import Log
 from rlrun.pipeline.backends import backends, restore_backends
 from rlrun.pipeline.evaluate import loaded_counts
-from rlrun.pipeline.evaluations import Evaluations
+from rlrun.pipeline.evaluations import LoopEvaluations
 from rlrun.pipeline.finite import first_non_finite, require_finite
 from rlrun.pipeline.generators import generators_state, load_generators
 from rlrun.pipeline.parts import Parts
@@ -93,7 +93,7 @@ class Saving:
 
     every: int  # env steps, run.checkpoint_every
     parts: Parts
-    evaluations: Evaluations
+    evaluations: LoopEvaluations
     files: RunFiles
     settings: dict[str, Any]  # of the plan, for resumed runs
     warned: bool = False  # of a run that cannot be resumed exactly; True: say nothing

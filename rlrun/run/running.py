@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlrun.errors import StorageError
 from rlrun.log import Log
-from rlrun.pipeline.progress import Progress
+from rlrun.pipeline.progress import LoopProgress
 from rlrun.rundir.record import RunRecord
 
 EVERY_SECONDS = 2.0  # between two writes
@@ -25,7 +25,7 @@ class RunningRecord:
         self,
         record: RunRecord,
         run_dir: Path,
-        progress: Progress,
+        progress: LoopProgress,
         log: Log,
         *,
         clock: Callable[[], float] = time.monotonic,

@@ -18,7 +18,7 @@ import torch
 
 from rlrun.cli.main import main
 from rlrun.errors import CheckpointError, ConfigError, LockedError, StorageError
-from rlrun.pipeline.progress import Progress
+from rlrun.pipeline.progress import LoopProgress
 from rlrun.run import running
 from rlrun.rundir import record as rundir
 from rlrun.rundir.lock import lock_run_dir
@@ -78,7 +78,7 @@ def test_run_json_of_a_running_job_has_its_counters(tmp_path, monkeypatch):
 
 def test_a_record_that_cannot_be_written_while_a_run_goes_on_is_left_out(tmp_path):
     now = [0.0]
-    progress = Progress(Counters(), rollbacks=1)
+    progress = LoopProgress(Counters(), rollbacks=1)
     own = record()
     report = running.RunningRecord(
         own, tmp_path / "gone", progress, SimpleNamespace(wall_seconds=3.5), clock=lambda: now[0]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.pipeline.evaluations import Evaluations
+from rlrun.pipeline.evaluations import LoopEvaluations
 from rlrun.pipeline.finite import require_finite
 from rlrun.pipeline.parts import Parts
 from rlrun.pipeline.ray.async_source import AsyncSource
@@ -41,7 +41,7 @@ class Arrivals:
 
 
 @dataclass(slots=True, kw_only=True)
-class RayEvaluations(Evaluations):
+class RayEvaluations(LoopEvaluations):
     """Evaluations beside the training, but for the last one and where collectors wait in rounds.
 
     One that is under way is recorded at the env step of its weights when it is done. One that falls
@@ -57,7 +57,7 @@ class RayEvaluations(Evaluations):
     def after_chunk(self, before: int, stop: StopRequest) -> None:
         if self.evaluated:
             self._record_under_way()
-        Evaluations.after_chunk(self, before, stop)
+        LoopEvaluations.after_chunk(self, before, stop)
 
     def _ends(self) -> bool:
         return self.parts.progress.counters.env_steps >= self.config.total_steps or self.solved
@@ -66,7 +66,7 @@ class RayEvaluations(Evaluations):
         if self._ends() or not isinstance(self.parts.source, AsyncSource):
             self._finish_under_way(stop)
             self.arrivals.take()  # nothing comes after the last evaluation
-            Evaluations.evaluate(self, stop)
+            LoopEvaluations.evaluate(self, stop)
             if not self._ends():  # an older result had solved it
                 self.arrivals.go_on()
         elif self.under_way is None:
