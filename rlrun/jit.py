@@ -19,13 +19,13 @@ VARIABLE = "NUMBA_CACHE_DIR"  # read when numba is imported; child processes inh
 
 
 def _writable(path: Path) -> bool:
-    """Whether ``path`` could be made, or is a directory that can be written."""
+    """True where ``path`` could be made, or is a directory that can be written."""
     there = next(parent for parent in (path, *path.parents) if os.path.exists(parent))
     return os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)
 
 
 def _has_cache() -> bool:
-    """Whether numba finds a directory for compiled kernels: beside rlrun's files, or the user's.
+    """True where numba finds a directory for compiled kernels: beside rlrun's files, or the user's.
 
     Without HOME and an entry in passwd it would make ``~/.cache`` in the working directory.
     """

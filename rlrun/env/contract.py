@@ -29,7 +29,7 @@ Spaces = tuple[gym.Space[Any], gym.Space[Any]]  # of observations and of actions
 
 
 class ContractViolation(ValueError):
-    """What an environment returned, described by a part of rlrun between it and its check."""
+    """Description of a returned value, by a part of rlrun between the environment and its check."""
 
 
 def contract_error(env_id: str, subject: str, step: int, message: str) -> EnvError:

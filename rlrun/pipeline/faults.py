@@ -1,4 +1,4 @@
-"""What a fault does to a run: the state before it is saved, or an earlier one is gone back to."""
+"""Faults of a run: the state before one is saved, or an earlier state is gone back to."""
 
 import logging
 from dataclasses import dataclass

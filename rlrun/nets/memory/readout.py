@@ -1,4 +1,4 @@
-"""What makes the outputs of a linear memory nonlinear."""
+"""A nonlinear layer behind a linear memory."""
 
 from torch import Tensor, nn
 
