@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.schema.window import Window as Window  # the four are part of this vocabulary
+from rlrun.schema.policy import Window as Window  # the four are part of this vocabulary
 from rlrun.tree import Tree as Tree
 from rlrun.tree import tree_leaves as tree_leaves
 from rlrun.tree import tree_map as tree_map

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlrun.errors import ConfigError
-from rlrun.schema.launcher import RayLauncherConfig
-from rlrun.schema.search import MOST_WORKERS
+from rlrun.schema.studies import MOST_WORKERS, RayLauncherConfig
 from rlrun.sweeps.record import SweepRecord, resume_line
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlrun.cli.launchers import check_devices, check_workers
 from rlrun.cli.run import write_texts
 from rlrun.errors import ConfigError, RlrunError
-from rlrun.schema.launcher import RayLauncherConfig
+from rlrun.schema.studies import RayLauncherConfig
 from rlrun.sweeps.launcher import Task, default_workers, divide_cores, workers_on_ray
 from rlrun.sweeps.record import JobRecord, SweepRecord, resume_line
 

@@ -2,15 +2,12 @@
 
 Torch-free. Each ``__post_init__`` checks its own ranges (``Invalid``); ``rlrun.config`` reads the
 yaml and checks what spans several fields. Lengths and periods are in environment steps.
-Which other keys decide whether a key is read is metadata of its field (``rlrun.schema.readers``).
+Which other keys decide whether a key is read is metadata of its field (``rlrun.schema.ranges``).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rlrun.schema.agents import AgentsConfig
-from rlrun.schema.bench import BenchConfig, BenchTaskConfig, ProbeConfig
-from rlrun.schema.bonus import BonusConfig, RNDConfig
 from rlrun.schema.buffer import (
     BufferConfig,
     PrioritizedConfig,
@@ -18,30 +15,47 @@ from rlrun.schema.buffer import (
     RankConfig,
     RolloutConfig,
 )
-from rlrun.schema.continuous import ControlConfig, DDPGConfig, SACConfig, TD3Config
-from rlrun.schema.memory import (
+from rlrun.schema.nets import (
     FFMConfig,
     GTrXLConfig,
+    ImageAndVectorConfig,
     LMUConfig,
     LRUConfig,
     MemoryConfig,
     MinGRUConfig,
     RTUConfig,
+    TorsoConfig,
 )
-from rlrun.schema.mixing import QMIXConfig
-from rlrun.schema.nets import ImageAndVectorConfig, TorsoConfig
-from rlrun.schema.offline import BCConfig, CQLConfig, CQLSACConfig, IQLConfig
-from rlrun.schema.onpolicy import (
+from rlrun.schema.policy import (
     A2CConfig,
+    ActionValueConfig,
+    BCConfig,
+    BonusConfig,
+    ControlConfig,
+    CQLConfig,
+    CQLSACConfig,
+    DDPGConfig,
+    DQNConfig,
     IMPALAConfig,
+    IQLConfig,
     OnPolicyConfig,
+    PolicyConfig,
     PPOConfig,
     PQNConfig,
+    QMIXConfig,
+    R2D2Config,
+    RandomConfig,
+    RNDConfig,
+    SACConfig,
+    ScriptedConfig,
+    SequenceConfig,
+    SwitchedConfig,
+    TD3Config,
+    ValueConfig,
 )
-from rlrun.schema.pipeline import PipelineConfig, RayConfig, RoleConfig, TransportConfig
-from rlrun.schema.policy import PolicyConfig, RandomConfig, ScriptedConfig
-from rlrun.schema.ranges import Invalid, Range, Ranged
+from rlrun.schema.ranges import Invalid, Range, Ranged, ScheduleConfig, Seconds
 from rlrun.schema.run import (
+    AgentsConfig,
     CheckpointConfig,
     CollectorConfig,
     EnvConfig,
@@ -49,20 +63,20 @@ from rlrun.schema.run import (
     ExploreConfig,
     LearnerConfig,
     LoggerConfig,
+    PipelineConfig,
+    RayConfig,
     ResumeConfig,
+    RoleConfig,
     RunConfig,
+    TransportConfig,
     WatchdogConfig,
 )
-from rlrun.schema.schedule import ScheduleConfig
-from rlrun.schema.search import SearchConfig, SeedsConfig
-from rlrun.schema.seconds import Seconds
-from rlrun.schema.value import (
-    ActionValueConfig,
-    DQNConfig,
-    R2D2Config,
-    SequenceConfig,
-    SwitchedConfig,
-    ValueConfig,
+from rlrun.schema.studies import (
+    BenchConfig,
+    BenchTaskConfig,
+    ProbeConfig,
+    SearchConfig,
+    SeedsConfig,
 )
 from rlrun.schema.wrappers import WRAPPER_CONFIGS, WrapperConfig
 

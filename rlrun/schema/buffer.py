@@ -4,9 +4,16 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
-from rlrun.schema.ranges import Range, Ranged, at_least, positive, require, unit
-from rlrun.schema.readers import read_when
-from rlrun.schema.schedule import ScheduleConfig
+from rlrun.schema.ranges import (
+    Range,
+    Ranged,
+    ScheduleConfig,
+    at_least,
+    positive,
+    read_when,
+    require,
+    unit,
+)
 
 _MIXED = Range(
     0, 1, open_low=True, open_high=True,

@@ -1,9 +1,107 @@
-"""Torsos."""
+"""Networks: memory cells and torsos."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rlrun.schema.ranges import Ranged, positive
+from rlrun.schema.ranges import (
+    WITH_MEMORY,
+    Range,
+    Ranged,
+    at_least,
+    positive,
+    read_when,
+    require,
+    unit,
+)
+
+MEMORIES = ("lstm", "gru", "mingru", "lru", "ffm", "rtu", "lmu", "gtrxl", "none")
+
+
+@dataclass(frozen=True)
+class MemoryConfig(Ranged):
+    name: str = field(metadata={"or_class": MEMORIES})  # or mypkg.mod:Cell
+    hidden: int = field(metadata=at_least(0) | WITH_MEMORY)
+    forget_bias: float = field(metadata=read_when("memory=lstm|mingru & policy.recurrent"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.name == "none" or self.hidden >= 1, "hidden", self.hidden, "must be >= 1")
+
+    def state_widths(self) -> tuple[int, ...]:
+        """Return the widths S of the arrays [B, S] of a built-in memory's state."""
+        count = {"lstm": 2, "gru": 1, "mingru": 1, "none": 0}[self.name]
+        return (self.hidden,) * count
+
+
+@dataclass(frozen=True)
+class RingConfig(MemoryConfig):
+    """Complex decays that start on a ring r_min <= |lambda| <= r_max, with phases to max_phase."""
+
+    r_min: float = field(metadata=unit())
+    r_max: float = field(metadata=unit())
+    max_phase: float = field(metadata={"range": Range(0, 2 * math.pi + 1e-6, open_low=True)})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        text = f"must be below memory.r_max = {self.r_max:g}"
+        require(self.r_min < self.r_max, "r_min", self.r_min, text)
+
+    def state_widths(self) -> tuple[int, ...]:
+        return (self.hidden, self.hidden)
+
+
+@dataclass(frozen=True)
+class LRUConfig(RingConfig):
+    readout: bool
+
+
+@dataclass(frozen=True)
+class MinGRUConfig(MemoryConfig):
+    readout: bool
+
+
+@dataclass(frozen=True)
+class RTUConfig(RingConfig):
+    recurrence: Literal["linear", "nonlinear"]
+    activation: Literal["relu", "tanh"]
+
+
+@dataclass(frozen=True)
+class FFMConfig(MemoryConfig):
+    traces: int = field(metadata=at_least(1))
+    context: int = field(metadata=at_least(1))
+    horizon: float = field(metadata={"range": Range(2, 30_000)})  # beyond, float32 has |lambda| = 1
+
+    def state_widths(self) -> tuple[int, ...]:
+        return (self.traces * self.context,) * 2
+
+
+@dataclass(frozen=True)
+class LMUConfig(MemoryConfig):
+    order: int = field(metadata=at_least(1))
+    channels: int = field(metadata=at_least(1))
+    theta: float = field(metadata=positive())
+
+    def state_widths(self) -> tuple[int, ...]:
+        return (self.hidden, self.channels * self.order)
+
+
+@dataclass(frozen=True)
+class GTrXLConfig(MemoryConfig):
+    window: int = field(metadata=at_least(1))
+    layers: int = field(metadata=at_least(1))
+    heads: int = field(metadata=at_least(1))
+    mlp: int = field(metadata=at_least(1))
+    gate_bias: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        text = f"must divide memory.hidden = {self.hidden}"
+        require(self.hidden % self.heads == 0, "heads", self.heads, text)
+
+    def state_widths(self) -> tuple[int, ...]:
+        return (*(self.window * self.hidden,) * self.layers, 1)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,37 @@
-"""Base of the policies' configs; random and scripted policies."""
+"""Policies: what they share, value-based, continuous, offline, on-policy; exploration bonuses."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
-from rlrun.schema.ranges import Ranged, at_least, positive, require, unit
-from rlrun.schema.window import Window
+from rlrun.schema.ranges import (
+    WITH_MEMORY,
+    Ranged,
+    ScheduleConfig,
+    at_least,
+    at_most,
+    exactly_one,
+    positive,
+    read_when,
+    require,
+    unit,
+)
+
+
+class Window(NamedTuple):
+    """The rows ``update`` needs of one window: S = burnin + learned + nstep positions.
+
+    Positions [0, burnin) warm the state up, [burnin, burnin + learned) are learned, the last
+    ``nstep`` are only read by targets.
+    """
+
+    burnin: int
+    learned: int
+    nstep: int
+
+    @property
+    def rows(self) -> int:
+        """S."""
+        return self.burnin + self.learned + self.nstep
 
 
 @dataclass(frozen=True)
@@ -80,3 +107,419 @@ class ScriptedConfig(PolicyConfig):
             if named
             else f"policy.script is {self.script}; set policy.script=function",
         )
+
+
+_CATEGORICAL = read_when("policy.distribution=categorical")
+_IMPLICIT = read_when("policy.distribution=implicit")
+_MUNCHAUSEN = read_when("policy.munchausen", fix="set policy.munchausen=0.9")
+_Q_LAMBDA = "peng_q_lambda|watkins_q_lambda|harutyunyan_q_lambda"
+_Trace = Literal["nstep", "retrace", "peng_q_lambda", "watkins_q_lambda", "harutyunyan_q_lambda"]
+
+
+@dataclass(frozen=True)
+class ActionValueConfig(PolicyConfig):
+    """Keys of every policy that learns a Q-network."""
+
+    gamma: float = field(metadata=unit())
+    lr: ScheduleConfig = field(metadata=at_least(0))
+    adam_eps: float = field(metadata=positive())
+    grad_clip: float | None = field(metadata=positive())
+    dueling: bool
+    head_hidden: tuple[int, ...] = field(metadata=positive())
+    prev_inputs: bool
+    reward_scale: float = field(metadata=positive())
+    reward_clip: float | None = field(metadata=positive())
+
+
+@dataclass(frozen=True)
+class ValueConfig(ActionValueConfig):
+    """Keys of every value-based policy with a replay."""
+
+    nstep: int = field(metadata=at_least(1))
+    target_update_every: int | None = field(metadata=at_least(1))
+    target_tau: float | None = field(metadata=unit())
+    double: bool
+    value_rescale_eps: float | None = field(metadata=positive())
+    td_clip: float | None = field(metadata=positive())
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        exactly_one(self, "target_update_every", "target_tau")
+
+
+@dataclass(frozen=True)
+class SwitchedConfig(ValueConfig):
+    """Keys that DQN and R2D2 share: traces, distribution of returns, noisy heads, Munchausen."""
+
+    has_values: ClassVar[bool] = True
+    masks: ClassVar[bool] = True
+
+    trace: _Trace
+    trace_lambda: float = field(metadata=unit() | read_when(f"policy.trace=retrace|{_Q_LAMBDA}"))
+    trace_epsilon: float = field(metadata=unit() | read_when("policy.trace=retrace"))
+    distribution: Literal["none", "categorical", "quantile", "implicit"]
+    atoms: int = field(metadata=at_least(2) | read_when("policy.distribution=categorical|quantile"))
+    v_min: float = field(metadata=_CATEGORICAL)
+    v_max: float = field(metadata=_CATEGORICAL)
+    kappa: float = field(metadata=at_least(0) | read_when("policy.distribution=quantile|implicit"))
+    taus: int = field(metadata=at_least(1) | _IMPLICIT)
+    taus_target: int = field(metadata=at_least(1) | _IMPLICIT)
+    taus_act: int = field(metadata=at_least(1) | _IMPLICIT)
+    cosines: int = field(metadata=at_least(1) | _IMPLICIT)
+    noisy: float | None = field(metadata=positive())
+    noisy_resample: Literal["step", "chunk"] = field(
+        metadata=read_when("policy.noisy", fix="set policy.noisy=0.5")
+    )
+    munchausen: float | None = field(metadata=unit())
+    munchausen_tau: float = field(metadata=positive() | _MUNCHAUSEN)
+    munchausen_clip: float = field(metadata=at_most(0) | _MUNCHAUSEN)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_distribution()
+        self._check_munchausen()
+        self._check_trace()
+
+    def _check_distribution(self) -> None:
+        require(
+            self.v_max > self.v_min,
+            "v_max",
+            self.v_max,
+            f"must be > policy.v_min = {self.v_min}; set them to bounds of the return",
+        )
+        text = (
+            f"clips the TD error of distribution=none, not of {self.distribution}; set it to null"
+        )
+        require(self.distribution == "none" or self.td_clip is None, "td_clip", self.td_clip, text)
+
+    def _check_munchausen(self) -> None:
+        """Refuse the combinations that Vieillard et al. 2020 leave undefined."""
+        value = self.munchausen
+        if value is None:
+            return
+        wrong = "it is defined for distribution=none, quantile or implicit; set one of them"
+        require(self.distribution != "categorical", "munchausen", value, wrong)
+        wrong = (
+            "its soft value takes no single best action, its log-policy is in units of reward; "
+            "set policy.double=false and policy.value_rescale_eps=null"
+        )
+        require(not self.double and self.value_rescale_eps is None, "munchausen", value, wrong)
+
+    def _check_trace(self) -> None:
+        """Refuse traces of what they are not derived for, and traces of a single row."""
+        if self.trace == "nstep":
+            return
+        wrong = (
+            "it corrects expected values, not distributions of returns; "
+            "set policy.distribution=none or policy.trace=nstep"
+        )
+        require(self.distribution == "none", "trace", self.trace, wrong)
+        wrong = (
+            "it has values of a greedy policy, Munchausen's are soft; "
+            "set policy.munchausen=null or policy.trace=nstep"
+        )
+        require(self.munchausen is None, "trace", self.trace, wrong)
+        window = self.window
+        assert window is not None
+        wrong = (
+            "a trace needs two rows, a window has one learned row and policy.nstep is 1; "
+            "set policy.nstep=3 or policy.trace=nstep"
+        )
+        require(window.learned + window.nstep > 2, "trace", self.trace, wrong)
+
+    @property
+    def records_log_prob(self) -> bool:
+        return self.trace == "retrace"
+
+
+@dataclass(frozen=True)
+class SequenceConfig(ValueConfig):
+    """Keys of policies that learn sequences."""
+
+    learn_unroll_len: int
+    burnin_step: int = field(metadata=at_least(0))
+    eta: float = field(metadata=unit())
+    memory_lr: ScheduleConfig | None = field(metadata=at_least(0) | WITH_MEMORY)
+    state_init: Literal["stored", "zero"] = field(metadata=WITH_MEMORY)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.learn_unroll_len > self.nstep,
+            "learn_unroll_len",
+            self.learn_unroll_len,
+            f"must be > policy.nstep = {self.nstep}, else no row is learned; "
+            f"set policy.learn_unroll_len >= {self.nstep + 1}",
+        )
+
+    @property
+    def window(self) -> Window:
+        return Window(self.burnin_step, self.learn_unroll_len - self.nstep, self.nstep)
+
+
+@dataclass(frozen=True)
+class R2D2Config(SequenceConfig, SwitchedConfig):
+    """Keys of R2D2: those of sequences and those shared with DQN."""
+
+
+class DQNConfig(SwitchedConfig):
+    """Keys of DQN: those shared with R2D2."""
+
+    recurrent: ClassVar[bool] = False
+    recurrent_variant: ClassVar[str | None] = "policy=r2d2 (with distributions: r2d2_c51, r2d2_qr)"
+
+    @property
+    def window(self) -> Window:
+        return Window(0, 1, self.nstep)
+
+
+@dataclass(frozen=True)
+class QMIXConfig(SequenceConfig):
+    """Keys of R2D2 for the agents, and of the mixer."""
+
+    actions: ClassVar[tuple[str, ...]] = ("MultiDiscrete",)
+    agents: ClassVar[tuple[str, ...]] = ("joint",)
+
+    mixer: Literal["monotonic", "sum"]
+    mixer_hidden: int = field(metadata=at_least(1))
+    hyper_hidden: tuple[int, ...] = field(metadata=positive())
+    agent_id: bool
+
+
+@dataclass(frozen=True)
+class ControlConfig(PolicyConfig):
+    """Keys of every actor-critic with replay; lengths are rows."""
+
+    actions: ClassVar[tuple[str, ...]] = ("Box",)
+
+    nstep: int = field(metadata=at_least(1))
+    learn_unroll_len: int | None
+    burnin_step: int = field(metadata=at_least(0))
+    state_init: Literal["stored", "zero"] = field(metadata=WITH_MEMORY)
+    gamma: float = field(metadata=unit())
+    lr: ScheduleConfig = field(metadata=at_least(0))
+    actor_lr: ScheduleConfig = field(metadata=at_least(0))
+    memory_lr: ScheduleConfig | None = field(metadata=at_least(0) | WITH_MEMORY)
+    adam_eps: float = field(metadata=positive())
+    grad_clip: float | None = field(metadata=positive())
+    target_update_every: int | None = field(metadata=at_least(1))
+    target_tau: float | None = field(metadata=unit())
+    actor_every: int = field(metadata=at_least(1))
+    head_hidden: tuple[int, ...] = field(metadata=positive())
+    prev_inputs: bool
+    reward_scale: float = field(metadata=positive())
+    reward_clip: float | None = field(metadata=positive())
+    td_clip: float | None = field(metadata=positive())
+    eta: float = field(metadata=unit())
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        exactly_one(self, "target_update_every", "target_tau")
+        require(
+            self.learn_unroll_len is None or self.learn_unroll_len > self.nstep,
+            "learn_unroll_len",
+            self.learn_unroll_len,
+            f"must be > policy.nstep = {self.nstep}, else no row is learned; set it to null (one "
+            f"learned row) or policy.learn_unroll_len >= {self.nstep + 1}",
+        )
+
+    @property
+    def window(self) -> Window:
+        unroll = self.learn_unroll_len
+        learned = 1 if unroll is None else unroll - self.nstep
+        return Window(self.burnin_step, learned, self.nstep)
+
+
+@dataclass(frozen=True)
+class DDPGConfig(ControlConfig):
+    """Keys of DDPG; ``noise`` is a share of half the distance between the bounds."""
+
+    noise: ScheduleConfig = field(metadata=at_least(0))
+
+
+@dataclass(frozen=True)
+class TD3Config(DDPGConfig):
+    smoothing: float = field(metadata=at_least(0))
+    smoothing_clip: float = field(metadata=at_least(0))
+
+
+@dataclass(frozen=True)
+class SACConfig(ControlConfig):
+    temperature: float = field(metadata=at_least(0))
+    temperature_auto: bool
+    target_entropy: float | None = field(metadata=read_when("policy.temperature_auto=true"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.temperature > 0 or not self.temperature_auto,
+            "temperature",
+            self.temperature,
+            "is where log temperature starts and must be > 0; policy.temperature_auto=false allows "
+            "0 (no entropy bonus)",
+        )
+
+
+@dataclass(frozen=True)
+class BCConfig(PolicyConfig):
+    actions: ClassVar[tuple[str, ...]] = ("Discrete", "Box")
+    masks: ClassVar[bool] = True
+    learns: ClassVar[bool] = False  # from actions, whatever they were paid
+
+    learn_unroll_len: int = field(metadata=at_least(2))
+    burnin_step: int = field(metadata=at_least(0))
+    lr: ScheduleConfig = field(metadata=at_least(0))
+    memory_lr: ScheduleConfig | None = field(metadata=at_least(0) | WITH_MEMORY)
+    adam_eps: float = field(metadata=positive())
+    grad_clip: float | None = field(metadata=positive())
+    head_hidden: tuple[int, ...] = field(metadata=positive())
+
+    @property
+    def window(self) -> Window:
+        """The row after the learned ones is not read."""
+        return Window(self.burnin_step, self.learn_unroll_len - 1, 1)
+
+
+@dataclass(frozen=True)
+class CQLConfig(ValueConfig):
+    recurrent: ClassVar[bool] = False
+    has_values: ClassVar[bool] = True
+    masks: ClassVar[bool] = True
+    counterpart: ClassVar[str | None] = "cql_sac"
+
+    conservatism: float = field(metadata=at_least(0))
+
+    @property
+    def window(self) -> Window:
+        return Window(0, 1, self.nstep)
+
+
+@dataclass(frozen=True)
+class CQLSACConfig(SACConfig):
+    counterpart: ClassVar[str | None] = "cql"
+
+    conservatism: float = field(metadata=at_least(0))
+    gap_threshold: float | None
+    samples: int = field(metadata=at_least(1))
+    entropy_in_target: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.conservatism > 0 or self.gap_threshold is None,
+            "conservatism",
+            self.conservatism,
+            "is where the weight starts and must be > 0; policy.gap_threshold=null allows 0 (SAC)",
+        )
+
+
+@dataclass(frozen=True)
+class IQLConfig(PolicyConfig):
+    actions: ClassVar[tuple[str, ...]] = ("Discrete", "Box")
+    masks: ClassVar[bool] = True
+    recurrent: ClassVar[bool] = False
+
+    nstep: int = field(metadata=at_least(1))
+    gamma: float = field(metadata=unit())
+    expectile: float = field(metadata=unit())
+    inverse_temperature: float = field(metadata=at_least(0))
+    weight_clip: float = field(metadata=at_least(1))
+    lr: ScheduleConfig = field(metadata=at_least(0))
+    adam_eps: float = field(metadata=positive())
+    grad_clip: float | None = field(metadata=positive())
+    target_tau: float = field(metadata=unit())
+    head_hidden: tuple[int, ...] = field(metadata=positive())
+    reward_scale: float = field(metadata=positive())
+    reward_clip: float | None = field(metadata=positive())
+
+    @property
+    def window(self) -> Window:
+        return Window(0, 1, self.nstep)
+
+
+@dataclass(frozen=True)
+class OnPolicyConfig(PolicyConfig):
+    """Keys of every on-policy actor-critic."""
+
+    actions: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete", "Box")
+    on_policy: ClassVar[bool] = True
+    masks: ClassVar[bool] = True
+
+    gamma: float = field(metadata=unit())
+    lr: ScheduleConfig = field(metadata=at_least(0))
+    memory_lr: ScheduleConfig | None = field(metadata=at_least(0) | WITH_MEMORY)
+    adam_eps: float = field(metadata=positive())
+    grad_clip: float | None = field(metadata=positive())
+    value_coef: float = field(metadata=at_least(0))
+    entropy_coef: float = field(metadata=at_least(0))
+    separate_value: bool
+    head_hidden: tuple[int, ...] = field(metadata=positive())
+    prev_inputs: bool
+    orthogonal_init: bool
+    log_std_init: float
+    rescale_actions: bool
+    normalize_obs: bool
+    normalize_reward: bool
+    reward_scale: float = field(metadata=positive())
+    reward_clip: float | None = field(metadata=positive())
+
+
+@dataclass(frozen=True)
+class A2CConfig(OnPolicyConfig):
+    tolerates_lag: ClassVar[bool] = False  # its gradient holds for its own actions only
+
+    gae_lambda: float = field(metadata=unit())
+    normalize_advantage: bool
+
+
+@dataclass(frozen=True)
+class PPOConfig(OnPolicyConfig):
+    gae_lambda: float = field(metadata=unit())
+    normalize_advantage: bool
+    epochs: int = field(metadata=at_least(1))
+    batch_size: int = field(metadata=at_least(1))
+    clip: ScheduleConfig = field(metadata=at_least(0))
+    value_clip: float | None = field(metadata=positive())
+    target_kl: float | None = field(metadata=positive())
+    segment_len: int = field(metadata=at_least(1) | WITH_MEMORY)
+
+
+@dataclass(frozen=True)
+class IMPALAConfig(OnPolicyConfig):
+    vtrace_lambda: float = field(metadata=unit())
+    rho_clip: float = field(metadata=positive())
+    c_clip: float = field(metadata=positive())
+
+
+@dataclass(frozen=True)
+class PQNConfig(ActionValueConfig):
+    on_policy: ClassVar[bool] = True
+    explores: ClassVar[bool] = True
+    has_values: ClassVar[bool] = True
+    masks: ClassVar[bool] = True
+
+    q_lambda: float = field(metadata=unit())
+    epochs: int = field(metadata=at_least(1))
+    batch_size: int = field(metadata=at_least(1))
+    segment_len: int = field(metadata=at_least(1) | WITH_MEMORY)
+    memory_lr: ScheduleConfig | None = field(metadata=at_least(0) | WITH_MEMORY)
+
+
+@dataclass(frozen=True)
+class BonusConfig(Ranged):
+    """none: rewards are those of the environment."""
+
+    name: Literal["none", "rnd"]
+
+
+@dataclass(frozen=True)
+class RNDConfig(BonusConfig):
+    coefficient: ScheduleConfig = field(metadata=at_least(0))
+    features: int = field(metadata=at_least(1))
+    hidden: tuple[int, ...] = field(metadata=positive())
+    predictor_hidden: tuple[int, ...] = field(metadata=positive())
+    lr: ScheduleConfig = field(metadata=at_least(0))
+    adam_eps: float = field(metadata=positive())
+    batch_size: int = field(metadata=at_least(1))
+    obs_clip: float = field(metadata=positive())
+    gamma: float = field(metadata=unit())

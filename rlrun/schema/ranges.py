@@ -1,12 +1,13 @@
-"""Ranges of config keys, as metadata of their dataclass fields, and errors of values outside them.
+"""What a config key may hold: ranges, schedules, durations; which keys decide whether it is read.
 
 ``nstep: int = field(metadata=at_least(1))``. A class that inherits ``Ranged`` checks its fields.
 """
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from typing import Any
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 _MOST_ENTRIES = 64  # of a list, as of layers
 _SIZES = {  # the largest integers of what is allocated, or done before anything is saved
@@ -82,10 +83,10 @@ class Ranged:
     """Base of the config dataclasses: refuses values outside the ranges of its fields."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            within: Range | None = field.metadata.get("range")
-            value = getattr(self, field.name)
-            _check_integers(field.name, value)
+        for key in fields(self):
+            within: Range | None = key.metadata.get("range")
+            value = getattr(self, key.name)
+            _check_integers(key.name, value)
             if within is None or value is None:
                 continue
             several = isinstance(value, tuple)
@@ -95,10 +96,10 @@ class Ranged:
                 length = (
                     f"has {len(value)} numbers; at most {_MOST_ENTRIES} are allowed; give fewer"
                 )
-                require(len(value) <= _MOST_ENTRIES, field.name, list(value)[:4], length)
+                require(len(value) <= _MOST_ENTRIES, key.name, list(value)[:4], length)
             for number in _numbers(value):
                 shown = list(value) if several else number
-                require(number in within, field.name, shown, text)
+                require(number in within, key.name, shown, text)
 
 
 def _check_integers(name: str, value: Any) -> None:
@@ -131,3 +132,106 @@ def exactly_one(config: object, first: str, second: str) -> None:
     wrong = f"exactly one of {first} and {second} (= {shown}) is a number, the other null"
     fix = "give one of them a number" if one is None else "set the one you do not want to null"
     require((one is None) != (other is None), first, one, f"{wrong}; {fix}")
+
+
+NOUNS = {  # properties of a policy that are no keys
+    "policy.recurrent": "a policy that has a memory",
+    "policy.updates": "a policy that learns",
+}
+
+
+def join_words(words: Sequence[str], last: str) -> str:
+    """a, b and c."""
+    most = ", ".join(words[:-1])
+    return f"{most} {last} {words[-1]}" if most else words[-1]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """``key`` has one of ``values``; without values, it is neither null nor false."""
+
+    key: str  # a group stands for the option that was chosen: memory, not memory.name
+    values: tuple[str, ...]
+
+    def __str__(self) -> str:
+        if not self.values:
+            return NOUNS.get(self.key, self.key)
+        return f"{self.key}={join_words(self.values, 'or')}"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A key is read when all conditions of one of ``any_of`` hold."""
+
+    any_of: tuple[tuple[Condition, ...], ...]
+    fix: str | None  # what to do where they do not; None: set the key of the condition
+
+    def __str__(self) -> str:
+        return " or ".join(" with ".join(map(str, every)) for every in self.any_of)
+
+
+def read_when(*any_of: str, fix: str | None = None) -> dict[str, Any]:
+    """Metadata of a key that is read only under some values of others.
+
+    Each of ``any_of`` is ``KEY=VALUE|VALUE`` or ``KEY`` (set at all), or several with `` & ``.
+    """
+    parsed = tuple(tuple(map(_condition, text.split(" & "))) for text in any_of)
+    return {"read_when": Reader(parsed, fix)}
+
+
+def _condition(text: str) -> Condition:
+    key, _, values = text.partition("=")
+    return Condition(key, tuple(values.split("|")) if values else ())
+
+
+WITH_MEMORY = read_when("memory=lstm|gru|mingru|lru|ffm|rtu|lmu|gtrxl & policy.recurrent")
+
+
+def default_of(key: str) -> dict[str, Any]:
+    """Metadata of a key that gives ``key`` its default, and is read by nothing else."""
+    return {"default_of": key}
+
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class Seconds(float):
+    """A duration in seconds, written ``3600``, ``90m``, ``3.5h`` or ``2d``."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Seconds":
+        """Return the duration of a text. Raises: ValueError when it is none."""
+        found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*([smhd]?)", text.strip())
+        if found is None:
+            raise ValueError(f"{text} is not a duration")
+        return cls(float(found[1]) * _UNITS[found[2]])
+
+
+@dataclass(frozen=True)
+class ScheduleConfig(Ranged):
+    """A number that depends on environment steps; a bare number in yaml is ``constant``."""
+
+    kind: Literal["constant", "linear", "exponential", "cosine", "piecewise"]
+    start: float
+    end: float
+    # env steps; null: run.total_steps. For exponential: the time constant
+    over: float | None = field(metadata=positive())
+    points: tuple[tuple[float, float], ...] | None  # piecewise only: [[env_steps, value], ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kind == "piecewise":
+            points = self.points or ()
+            steps = [step for step, _ in points]
+            require(
+                len(points) >= 2 and steps == sorted(set(steps)),
+                "points",
+                self.points,
+                "piecewise needs at least two [env_steps, value] pairs with rising env_steps",
+            )
+
+    def values(self) -> tuple[float, ...]:
+        """The numbers between which the schedule stays."""
+        if self.kind == "piecewise":
+            return tuple(value for _, value in self.points or ())
+        return (self.start,) if self.kind == "constant" else (self.start, self.end)

@@ -13,7 +13,7 @@ from rlrun.log.snapshot import format_duration
 from rlrun.pipeline.stop import StopRequest, stop_on_signals
 from rlrun.rundir.inert import no_follow
 from rlrun.schema import Config
-from rlrun.schema.launcher import RayLauncherConfig
+from rlrun.schema.studies import RayLauncherConfig
 from rlrun.sweeps.cores import usable_cores
 from rlrun.sweeps.pool import Job, Pool
 from rlrun.sweeps.ray_pool import RayPool

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlrun.config.checks.ray import no_cluster, require_head
 from rlrun.errors import Interrupted, ResourceError
-from rlrun.schema.launcher import RayLauncherConfig
+from rlrun.schema.studies import RayLauncherConfig
 
 if TYPE_CHECKING:
     from rlrun.pipeline.ray.cluster import Cluster

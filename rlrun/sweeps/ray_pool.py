@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rlrun.errors import ResourceError
 from rlrun.pipeline.stop import SIGNALS
 from rlrun.rundir.texts import CONFIG
-from rlrun.schema.launcher import RayLauncherConfig
+from rlrun.schema.studies import RayLauncherConfig
 from rlrun.sweeps.fork_server import ASK
 from rlrun.sweeps.pool import MAIN, SETTLE_SECONDS, Job, make_request
 from rlrun.sweeps.ray_connection import (

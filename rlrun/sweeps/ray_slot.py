@@ -3,7 +3,7 @@
 from contextlib import suppress
 from typing import Any, Literal
 
-from rlrun.schema.launcher import RayLauncherConfig
+from rlrun.schema.studies import RayLauncherConfig
 from rlrun.sweeps.pool import Job
 from rlrun.sweeps.ray_host import JobHost, command_environment
 

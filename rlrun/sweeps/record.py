@@ -20,8 +20,7 @@ from rlrun.rundir.durable import replace_file, seal, unseal
 from rlrun.rundir.inert import member, read_file
 from rlrun.rundir.lock import LOCK
 from rlrun.rundir.texts import TEXTS, read_record
-from rlrun.schema.launcher import RayLauncherConfig
-from rlrun.schema.search import MOST_WORKERS
+from rlrun.schema.studies import MOST_WORKERS, RayLauncherConfig
 
 FILE = "sweep.json"
 INTERRUPTED = (75, Interrupted.exit_code, 143)  # exit codes of a run that a signal stopped

@@ -26,7 +26,7 @@ from rlrun.pipeline.received import RowCheck
 from rlrun.run import train
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.schema import TransportConfig
-from rlrun.schema.pipeline import Coder
+from rlrun.schema.run import Coder
 from rlrun.transport import (
     AutoCollectorSide,
     AutoLearnerSide,

@@ -11,7 +11,7 @@ from rlrun.cli.sweep_jobs import Sweep
 from rlrun.config import Composer
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.rundir.durable import seal
-from rlrun.schema.launcher import RayLauncherConfig
+from rlrun.schema.studies import RayLauncherConfig
 from rlrun.sweeps.record import SweepRecord
 from tests.in_process import InProcessPool
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from rlrun.config.checks import ray as ray_checks
-from rlrun.schema.launcher import RayLauncherConfig
+from rlrun.schema.studies import RayLauncherConfig
 from rlrun.sweeps.pool import Job
 from rlrun.sweeps.ray_host import job_environment
 from rlrun.sweeps.ray_pool import RayPool

@@ -14,7 +14,7 @@ from rlrun.errors import ConfigError, ResourceError
 from rlrun.functional.recorded import RowSpaces
 from rlrun.joint import JointSpace
 from rlrun.schema import Config, MemoryConfig, PriorityConfig
-from rlrun.schema.window import Window
+from rlrun.schema.policy import Window
 from rlrun.tree import Tree, tree_leaves, tree_map
 
 SHARE = 0.8  # of what is free, when buffer.max_bytes is null

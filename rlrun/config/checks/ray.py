@@ -14,7 +14,7 @@ from rlrun.config.checks.rollouts import policies_that
 from rlrun.config.config_errors import config_error
 from rlrun.errors import ConfigError, ResourceError, extra
 from rlrun.schema import Config, PriorityConfig, RayConfig, SwitchedConfig
-from rlrun.schema.window import Window
+from rlrun.schema.policy import Window
 
 CONNECT_SECONDS = 1.0  # that a cluster's head has to accept a connection
 ANSWER_SECONDS = 6.0  # and to answer Ray

@@ -11,7 +11,7 @@ from typing import Any
 from rlrun.config.config_errors import config_error, format_value
 from rlrun.config.hydra_errors import override_key
 from rlrun.schema import Config
-from rlrun.schema.readers import NOUNS, Condition, Reader, join_words
+from rlrun.schema.ranges import NOUNS, Condition, Reader, join_words
 
 
 def check_typed_keys(config: Config, overrides: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from rlrun.config.config_errors import config_error
 from rlrun.errors import ConfigError
 from rlrun.schema import Config
-from rlrun.schema.window import Window
+from rlrun.schema.policy import Window
 
 
 def overlap_errors(config: Config, window: Window) -> Iterator[ConfigError]:

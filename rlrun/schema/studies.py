@@ -1,0 +1,130 @@
+"""Settings of searches, sweeps on Ray, ``rlrun bench memory`` and ``rlrun probe``.
+
+No part of the config of a run.
+"""
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rlrun.schema.ranges import Range, Ranged, at_least, positive, require
+
+
+@dataclass(frozen=True)
+class BenchTaskConfig(Ranged):
+    """One task of the benchmark: ``overrides`` choose it; ``published``: setting -> score."""
+
+    overrides: tuple[str, ...]
+    steps: int = field(metadata=positive())
+    random: float
+    published: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class BenchConfig(Ranged):
+    dir: str | None
+    algorithms: tuple[str, ...]
+    cells: tuple[str, ...]
+    tasks: tuple[str, ...]
+    seeds: int = field(metadata=at_least(1))
+    steps: int | None = field(metadata=positive())
+    evaluations: int = field(metadata=at_least(1))
+    quick: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in ("algorithms", "cells", "tasks"):
+            values = getattr(self, key)
+            require(bool(values), key, "[]", "nothing is measured; one or more is allowed; add one")
+            text = "holds one more than once; each once is allowed; leave it out"
+            require(len({*values}) == len(values), key, list(values), text)
+
+
+@dataclass(frozen=True)
+class ProbeConfig(Ranged):
+    dir: str | None
+    seeds: int = field(metadata=at_least(5))
+    budget: int | None = field(metadata=positive())
+    stack: int = field(metadata=at_least(2))
+    episodes: int = field(metadata=positive())
+    discrete: tuple[str, ...]
+    discrete_memory: tuple[str, ...]
+    real: tuple[str, ...]
+    real_memory: tuple[str, ...]
+
+
+MOST_WORKERS = 1024  # runs at a time: processes
+
+
+def _check_objective(text: str) -> None:
+    allowed = "final, auc or best_of_last:K (K >= 1 evaluations) is allowed"
+    require(re.fullmatch(r"final|auc|best_of_last:[1-9]\d{0,8}", text) is not None, "objective",
+            text, f"is no score; {allowed}; choose one")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SearchConfig(Ranged):
+    dir: str | None
+    trials: int = field(metadata={"range": Range(1, 10**6)})
+    seeds: int = field(metadata={"range": Range(1, 10**4)})
+    final_seeds: int = field(metadata={"range": Range(1, 10**4)})
+    workers: int = field(metadata={"range": Range(1, MOST_WORKERS)})
+    sampler: Literal["tpe", "random"]
+    objective: str
+    prune: Literal["asha", "none"]
+    reduction: int = field(metadata={"range": Range(2, 10**3)})
+    rungs: int = field(metadata={"range": Range(1, 20)})
+    seed: int = field(metadata={"range": Range(0, 2**32, open_high=True)})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_objective(self.objective)
+
+
+@dataclass(frozen=True)
+class SeedsConfig(Ranged):
+    max: int = field(metadata={"range": Range(2, 10**4)})
+    group: int = field(metadata={"range": Range(2, 10**4)})
+    level: float = field(metadata={"range": Range(0, 1, open_low=True, open_high=True)})
+    objective: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_objective(self.objective)
+        text = f"is more than seeds.max = {self.max}; lower it or raise seeds.max"
+        require(self.group <= self.max, "group", self.group, text)
+
+
+@dataclass(frozen=True)
+class RayLauncherConfig(Ranged):
+    """Keys of ``hydra/launcher=ray``: where jobs run, and what each reserves."""
+
+    address: str | None
+    num_cpus: float = field(metadata=positive())
+    num_gpus: float = field(metadata=at_least(0))
+    resources: dict[str, Any]
+    retries: int = field(metadata=at_least(0))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, amount in self.resources.items():
+            ok = type(amount) in (int, float) and 0 < amount < math.inf
+            text = "is no amount of a resource; a number > 0 is allowed"
+            require(ok, f"resources.{name}", amount, text)
+            require(
+                name not in ("CPU", "GPU", "memory"),
+                f"resources.{name}",
+                amount,
+                "is no custom resource; names of your own are allowed; use num_cpus or num_gpus",
+            )
+
+    @property
+    def threads(self) -> int:
+        """The cores that a job counts as its own."""
+        return max(1, int(self.num_cpus))
+
+    @property
+    def reserved(self) -> dict[str, float]:
+        """What a job reserves, by Ray's names."""
+        return {"CPU": self.num_cpus, "GPU": self.num_gpus, **self.resources}
