@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlrun.log import Log
-from rlrun.pipeline.progress import LoopProgress
+from rlrun.pipeline.parts import LoopProgress
 from rlrun.run import train
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.schema import Config

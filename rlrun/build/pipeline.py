@@ -14,29 +14,18 @@ from rlrun.env import beside_others, make_env
 from rlrun.env.framestack import make_frame_stack
 from rlrun.errors import ConfigError
 from rlrun.log import Log
-from rlrun.pipeline.action_entropy import ActionCounts
 from rlrun.pipeline.bonus import RND
-from rlrun.pipeline.collect_metrics import CollectMetrics, Explore
+from rlrun.pipeline.collect_metrics import ActionCounts, CollectMetrics, Explore, make_explore
 from rlrun.pipeline.collector import Collector
-from rlrun.pipeline.evaluate import Evaluator
+from rlrun.pipeline.evaluate import Evaluator, FilmingEvaluator, SharedEvaluator
 from rlrun.pipeline.evaluations import LoopEvaluations
-from rlrun.pipeline.explore import make_explore
-from rlrun.pipeline.faults import Faults
-from rlrun.pipeline.film import FilmingEvaluator
-from rlrun.pipeline.inspector import InspectedPolicy, Inspector
-from rlrun.pipeline.learner import Learner, RolloutLearner
+from rlrun.pipeline.learner import InspectedPolicy, Inspector, Learner, RolloutLearner
 from rlrun.pipeline.loop import Pipeline
-from rlrun.pipeline.offline import OfflineSource
-from rlrun.pipeline.overlapped import OverlappedSource
-from rlrun.pipeline.parts import Parts
-from rlrun.pipeline.process import CollectorProcess
-from rlrun.pipeline.profile import Profiler
-from rlrun.pipeline.progress import LoopProgress
-from rlrun.pipeline.received import RowCheck
-from rlrun.pipeline.report import LoopReport
-from rlrun.pipeline.saving import RunFiles, Saving
-from rlrun.pipeline.shared import SharedEvaluator
-from rlrun.pipeline.source import SerialSource, Source
+from rlrun.pipeline.overlapped import CollectorProcess, OverlappedSource, RowCheck
+from rlrun.pipeline.parts import LoopProgress, Parts
+from rlrun.pipeline.report import LoopReport, Profiler
+from rlrun.pipeline.saving import Faults, RunFiles, Saving
+from rlrun.pipeline.source import OfflineSource, SerialSource, Source
 from rlrun.rundir.manifest import CHECKPOINTS
 from rlrun.schema import Config, PriorityConfig
 from rlrun.transport import InProcess, make_learner_side

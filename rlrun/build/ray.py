@@ -24,12 +24,11 @@ from rlrun.build.policy import make_policy
 from rlrun.build.replay import load_rows, make_replay, make_rollout, make_state_filter, make_store
 from rlrun.config.checks.ray import require_head
 from rlrun.log import Log
-from rlrun.pipeline.action_entropy import ActionCounts
-from rlrun.pipeline.collect_metrics import CollectMetrics
+from rlrun.pipeline.collect_metrics import ActionCounts, CollectMetrics
 from rlrun.pipeline.learner import Learner, RolloutLearner
 from rlrun.pipeline.loop import Pipeline
-from rlrun.pipeline.parts import Parts
-from rlrun.pipeline.progress import LoopProgress
+from rlrun.pipeline.overlapped import RowCheck
+from rlrun.pipeline.parts import LoopProgress, Parts
 from rlrun.pipeline.ray.async_source import AsyncSource
 from rlrun.pipeline.ray.cluster import Cluster
 from rlrun.pipeline.ray.collecting import CollectorParts
@@ -44,7 +43,6 @@ from rlrun.pipeline.ray.replaying import ShardParts
 from rlrun.pipeline.ray.roles import Makers, Roles
 from rlrun.pipeline.ray.source import RaySource, RoundSource
 from rlrun.pipeline.ray.weights import Publisher
-from rlrun.pipeline.received import RowCheck
 from rlrun.rundir.manifest import CHECKPOINTS, ROWS
 from rlrun.schema import BufferConfig, IMPALAConfig, PriorityConfig, RayConfig
 from rlrun.transport import AutoCollectorSide, AutoLearnerSide

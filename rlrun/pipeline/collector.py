@@ -13,8 +13,13 @@ from rlrun.env import Env
 from rlrun.env.framestack import FrameStack
 from rlrun.errors import EnvError
 from rlrun.functional.recorded import RowSpaces
-from rlrun.pipeline.action_entropy import ActionCounts
-from rlrun.pipeline.collect_metrics import ChunkStats, CollectMetrics, Explore, loaded_stats
+from rlrun.pipeline.collect_metrics import (
+    ActionCounts,
+    ChunkStats,
+    CollectMetrics,
+    Explore,
+    loaded_stats,
+)
 from rlrun.rundir.statetree import require_kind
 from rlrun.schema import CollectorConfig
 from rlrun.types import Chunk, Counters, Policy, Tree, no_actions, tree_leaves, tree_map

@@ -5,21 +5,94 @@ When one is due is decided by ``rlrun.pipeline.evaluations``.
 
 import logging
 import sys
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rlrun.acting.reading import Reading, RecordingActor
 from rlrun.buffer.saved import check_counts
-from rlrun.env import Env, make_env
+from rlrun.env import make_env
 from rlrun.env.framestack import make_frame_stack
-from rlrun.errors import EnvError
-from rlrun.pipeline.watch import Watch
-from rlrun.schema import AgentsConfig, EnvConfig
+from rlrun.env.rows import Env, Step
+from rlrun.errors import ConfigError, EnvError, ResourceError, StorageError
+from rlrun.log import Log
+from rlrun.pipeline.collector import Collector
+from rlrun.pipeline.state import generators_state, load_generators
+from rlrun.rundir.durable import replace_file
+from rlrun.schema import AgentsConfig, Config, EnvConfig
 from rlrun.types import Actor, Policy, no_actions
+from rlrun.video.files import encode_gif, enlarged, reduced
 
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedRow:
+    """A row of environment 0: its picture before the action, and what was computed of it."""
+
+    picture: np.ndarray  # uint8 [H, W, 3]
+    episode: int  # from 0
+    t: int  # steps since the episode began
+    reward: float  # of the step that led here, 0 at the start
+    total: float  # return so far
+    reading: Reading | None  # None: the episode is over, nothing more was computed
+
+
+@dataclass(slots=True)
+class Watch:
+    """Hands each row of column 0 to ``show``: T + 1 of an episode of T steps.
+
+    ``ended``(number, return, length, cut=...) is called after each episode. ``episodes``: (return,
+    length) of them, in order. ``stride``: steps from one picture to the next; the last row of an
+    episode has one in any case.
+    """
+
+    show: Callable[[WatchedRow], None]
+    ended: Callable[..., None] = lambda *result, cut: None
+    episodes: list[tuple[float, int]] = field(default_factory=list)
+    stride: int = 1
+    _pending: tuple[np.ndarray, float] | None = None  # picture and reward of the row to come
+    _t: int = 0
+    _total: float = 0.0
+
+    def wrap(self, actor: Actor) -> Actor:
+        """Return ``actor``, whose outputs are then recorded."""
+        return RecordingActor(actor, self._acted)
+
+    def began(self, env: Env) -> None:
+        """All environments were reset."""
+        self.episodes, self._t, self._total = [], 0, 0.0
+        self._pending = env.render(), 0.0
+
+    def stepped(self, env: Env, step: Step, *, over: bool) -> None:
+        """``over``: the episode of column 0 has ended, or is cut here."""
+        if step.first[0]:
+            self._t, self._total, self._pending = 0, 0.0, (env.render(), 0.0)
+            return
+        reward = float(step.reward[0])
+        self._t, self._total = self._t + 1, self._total + reward
+        if over or self._t % self.stride == 0:
+            self._pending = env.render(), reward
+        if over:
+            self._emit(None)
+            cut = not (step.terminated[0] or step.truncated[0])
+            self.ended(len(self.episodes), self._total, self._t, cut=cut)
+            self.episodes.append((self._total, self._t))
+
+    def _acted(self, reading: Reading) -> None:
+        if self._pending is not None:
+            self._emit(reading)
+
+    def _emit(self, reading: Reading | None) -> None:
+        assert self._pending is not None
+        picture, reward = self._pending
+        self._pending = None
+        self.show(WatchedRow(picture, len(self.episodes), self._t, reward, self._total, reading))
+
 
 MAX_LOST = 10  # episodes in a row of one environment that restarts cut
 MAX_ENVS = 50  # evaluation environments stepped in lock-step
@@ -232,3 +305,151 @@ def loaded_summary(value: Any) -> dict[str, Any] | None:
 def loaded_counts(value: Any, names: Collection[str]) -> dict[str, int]:
     """Return the counters of a checkpoint, all of ``names``. Raises: CheckpointError."""
     return check_counts(value, names)
+
+
+class SharedEvaluator(Evaluator):
+    """Plays evaluation episodes in the environment of ``collector``, between its episodes.
+
+    An evaluation that is due waits for the end of the open episode, until the next one is due at
+    the latest; that and the one at the end of a run cut the open episode. Rollouts of on-policy
+    policies are not shortened: theirs cut the open episode.
+    """
+
+    def __init__(self, config: Config, collector: Collector, *, seed: int) -> None:
+        super().__init__(
+            config.env,
+            episodes=config.run.eval_episodes,
+            seed=seed,
+            max_steps=config.eval.max_episode_steps,
+            agents=config.agents,
+            envs=1,
+            env=collector.env,
+        )
+        self.collector, self.waits = collector, not config.policy.on_policy
+
+    def ready(self) -> bool:
+        """Return whether an evaluation that is due cuts no episode; let the collector end its."""
+        self.collector.wanted = self.waits
+        return not self.waits or bool(self.collector.ended.all())
+
+    def run_until(
+        self,
+        stop: Callable[[], bool],
+        policy: Policy,
+        *,
+        env_steps: int,
+        watch: Watch | None = None,
+    ) -> Evaluation | None:
+        with self.collector.lent_env():
+            return super().run_until(stop, policy, env_steps=env_steps, watch=watch)
+
+    def close(self) -> None:
+        """Do nothing: the collector closes its environment."""
+
+
+DIRECTORY, TAG = "videos", "eval/video"  # of the run directory; of TensorBoard
+MAX_STEPS = 2000  # env steps of an episode that is drawn
+MAX_FRAMES = 256  # of a video; longer episodes are shown in larger steps
+SIDE = 320  # pixels of the longer side, about
+
+
+class FilmingEvaluator(Evaluator):
+    """An evaluator that plays one more episode after some evaluations, as an animated GIF.
+
+    The episode is played greedily in an environment of its own, with the seed of evaluations.
+    Random streams are left as they were: a run has the same numbers with and without videos. What
+    fails is a warning, and the end of the videos.
+    """
+
+    def __init__(self, config: Config, *, seed: int, log: Log, run_dir: Path) -> None:
+        """Raises: ConfigError: the environment cannot be drawn."""
+        steps, agents = config.eval.max_episode_steps, config.agents
+        episodes = config.run.eval_episodes
+        super().__init__(config.env, episodes=episodes, seed=seed, max_steps=steps, agents=agents)
+        assert config.run.video_every is not None
+        self.every: int | None = config.run.video_every
+        self.eval_every, self.log, self.run_dir = config.run.eval_every, log, run_dir
+        self.film = Evaluator(
+            config.env, episodes=1, seed=seed, max_steps=min(steps, MAX_STEPS), agents=agents,
+            envs=1, render=True,
+        )  # fmt: skip
+        self.film.warned = True  # of an episode that is cut
+
+    def run_until(
+        self,
+        stop: Callable[[], bool],
+        policy: Policy,
+        *,
+        env_steps: int,
+        watch: Watch | None = None,
+    ) -> Evaluation | None:
+        evaluation = super().run_until(stop, policy, env_steps=env_steps, watch=watch)
+        if evaluation is not None and self._due(env_steps):
+            try:
+                with random_streams_kept(policy):
+                    self._play(stop, policy, env_steps)
+            except (ConfigError, EnvError, ResourceError, StorageError, OSError) as e:
+                self.every = None
+                _logger.warning("run.video_every: %s; there are no more videos", e)
+        return evaluation
+
+    def _due(self, env_steps: int) -> bool:
+        """Return whether the evaluation at ``env_steps`` is the first of its ``video_every``.
+
+        It follows from the steps alone, so that a resumed run makes the videos of the uncut one.
+        """
+        if self.every is None:
+            return False
+        number = env_steps // self.eval_every
+        before = (number - 1) * self.eval_every
+        return number == 0 or number * self.eval_every // self.every > before // self.every
+
+    def _play(self, stop: Callable[[], bool], policy: Policy, env_steps: int) -> None:
+        frames = Frames(self._moved)
+        watch = Watch(frames.add)
+        frames.watch = watch
+        if self.film.run_until(stop, policy, env_steps=env_steps, watch=watch) is None:
+            return
+        encoded = encode_gif(frames.frames, fps=self.film.env.fps / watch.stride)
+        path = self.run_dir / DIRECTORY / f"step_{env_steps:012d}.gif"
+        path.parent.mkdir(exist_ok=True)
+        replace_file(path, encoded)
+        height, width, _ = frames.frames[0].shape
+        self.log.image(TAG, env_steps, encoded, height=height, width=width)
+
+    def _moved(self) -> None:
+        """Let the watchdog see that the episode goes on."""
+        self.steps += 1
+
+    def close(self) -> None:
+        super().close()
+        self.film.close()
+
+
+class Frames:
+    """At most ``MAX_FRAMES`` frames of one episode, evenly spaced, and the last one."""
+
+    def __init__(self, moved: Callable[[], None]) -> None:
+        self.moved, self.frames = moved, list[np.ndarray]()
+        self.watch: Watch | None = None
+
+    def add(self, shown: WatchedRow) -> None:
+        self.moved()
+        assert self.watch is not None
+        if len(self.frames) == MAX_FRAMES and shown.reading is not None:
+            self.frames = self.frames[::2]
+            self.watch.stride *= 2
+            if shown.t % self.watch.stride:
+                return
+        self.frames.append(enlarged(reduced(shown.picture, side=SIDE), side=SIDE))
+
+
+@contextmanager
+def random_streams_kept(policy: Policy) -> Iterator[None]:
+    """Leave the policy's generator and the global ones as they were before the block."""
+    own, others = policy.generator.bit_generator.state, generators_state()
+    try:
+        yield
+    finally:
+        policy.generator.bit_generator.state = own
+        load_generators(others)

@@ -6,9 +6,8 @@ from typing import Any
 
 from rlrun.buffer.saved import MOST_ROWS, integer, reason
 from rlrun.pipeline.evaluate import Evaluation, eval_metrics, loaded_summary
-from rlrun.pipeline.finite import require_finite
-from rlrun.pipeline.generators import generators_state, load_generators
-from rlrun.pipeline.parts import Parts
+from rlrun.pipeline.parts import Parts, require_finite
+from rlrun.pipeline.state import generators_state, load_generators
 from rlrun.pipeline.stop import StopRequest
 from rlrun.rundir import checkpoint
 from rlrun.rundir.lock import require_in_place

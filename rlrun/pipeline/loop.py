@@ -11,10 +11,9 @@ import numpy as np
 
 from rlrun.pipeline.collector import ChunkInterrupted
 from rlrun.pipeline.evaluations import LoopEvaluations
-from rlrun.pipeline.faults import Faults
 from rlrun.pipeline.parts import Parts
 from rlrun.pipeline.report import LoopReport
-from rlrun.pipeline.saving import Saving
+from rlrun.pipeline.saving import Faults, Saving
 from rlrun.pipeline.stop import StopRequest
 from rlrun.schema import RunConfig
 

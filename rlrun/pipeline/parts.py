@@ -1,18 +1,47 @@
-"""The parts of a pipeline, as far as its loop uses them."""
+"""The parts of a pipeline as its loop uses them, and its progress."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from rlrun.errors import NumericError
 from rlrun.log import Log
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.evaluate import Evaluation
-from rlrun.pipeline.progress import LoopProgress
 from rlrun.pipeline.source import Source
-from rlrun.types import Policy
+from rlrun.types import Counters, Policy
+
+
+@dataclass(slots=True)
+class LoopProgress:
+    """What the parts of the loop share."""
+
+    counters: Counters
+    rollbacks: int = 0  # to an earlier checkpoint, after updates that were not finite
+    phase: str = "start"  # what the loop is doing, for the watchdog
+    unsaved: bool = True  # something has changed since the last checkpoint
+    seconds: dict[str, float] = field(default_factory=dict)  # of each part in this process
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Add the seconds of a part that ends without an error."""
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def due(self, every: int, before: int) -> bool:
+        """Return whether a multiple of ``every`` env steps lies behind ``before``."""
+        return self.counters.env_steps // every > before // every
+
+
+_MAY_BE_MINUS_INF = ("log",)  # the logarithm of a coefficient of 0
 
 
 class LoopBuffer(Protocol):
@@ -85,3 +114,52 @@ class Parts:
     learner: LoopLearner | None
     evaluator: LoopEvaluator
     bonus: RND | None = None  # the learner adds it to rewards
+
+
+def require_finite(parts: Parts) -> None:
+    """Raise NumericError when something that a run learned is NaN or infinite."""
+    if parts.learner is not None:
+        parts.learner.means.require_finite()
+    learned = {"policy": parts.policy.state_dict()}
+    if parts.bonus is not None:
+        learned["bonus"] = parts.bonus.state_dict()
+    found = first_non_finite(learned)
+    if found is not None:
+        raise NumericError(
+            f"{found} is not finite after {parts.progress.counters.updates} updates: the policy "
+            "diverged; what is saved must be finite; lower policy.lr or set policy.grad_clip"
+        )
+
+
+@torch.no_grad()
+def first_non_finite(state: Any) -> str | None:
+    """The path of a tensor in a state tree that holds NaN or infinity; None: all are finite.
+
+    One fused reduction where all is well: norms, which are finite unless an element is not (or a
+    sum of squares overflows, so that elements decide).
+    """
+    named = [(path, x) for path, x in _tensors(state, "") if x.is_floating_point() and x.numel()]
+    groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for _, x in named:
+        groups.setdefault((x.dtype, x.device), []).append(x)
+    norms = (torch.stack(torch._foreach_norm(tensors)) for tensors in groups.values())
+    if all(bool(norm.isfinite().all()) for norm in norms):
+        return None
+    return next((path for path, x in named if not _is_finite(path, x)), None)
+
+
+def _is_finite(path: str, x: Tensor) -> bool:
+    allowed = x == -torch.inf if path.rpartition("/")[2] in _MAY_BE_MINUS_INF else False
+    return bool((x.isfinite() | allowed).all())
+
+
+def _tensors(node: Any, path: str) -> Iterator[tuple[str, Tensor]]:
+    """(path, tensor) of every tensor in a tree of dicts, lists and tuples."""
+    if isinstance(node, Tensor):
+        yield path, node
+    elif isinstance(node, Mapping):
+        for key, child in node.items():
+            yield from _tensors(child, f"{path}/{key}" if path else str(key))
+    elif isinstance(node, list | tuple):
+        for i, child in enumerate(node):
+            yield from _tensors(child, f"{path}/{i}")

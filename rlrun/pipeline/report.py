@@ -1,10 +1,77 @@
-"""What the loop logs: metrics, the seconds of its parts, the line in the terminal."""
+"""What the loop logs: metrics, the seconds of its parts, the line in the terminal, a profile."""
 
+import os
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile
 
 from rlrun.pipeline.parts import Parts
-from rlrun.pipeline.profile import Profiler
 from rlrun.pipeline.saving import Saving
+
+PARTS = (  # in the order of the loop; those indented are part of the one before
+    "collect", " act", " env", "add", "sample", "update", " forward", " backward", " optimiser",
+    "prioritize", "eval", "log", "checkpoint",
+)  # fmt: skip
+OPS = 12  # lines of the table of operators
+
+
+class Profiler:
+    """Record ``updates`` updates and the collecting between them, once learning has begun.
+
+    The trace is written to ``directory/profile.pt.trace.json``, for Perfetto and TensorBoard's
+    profiler plugin (torch-tb-profiler). Recorded updates run slower.
+    """
+
+    def __init__(self, directory: Path, updates: int) -> None:
+        self.directory, self.updates = directory, updates
+        self.first_update: int | None = None
+        self.table: str | None = None
+        self.torch: profile | None = None
+        self.seconds = 0.0  # to write the trace
+
+    def step(self, updates: int) -> None:
+        """Start or stop recording; called between chunks with the updates done so far."""
+        if self.table is not None or updates == 0:
+            return
+        if self.torch is None:
+            activities = [ProfilerActivity.CPU]
+            if torch.cuda.is_available():
+                activities.append(ProfilerActivity.CUDA)
+            self.torch = profile(activities=activities, acc_events=True)
+            os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+            self.torch.start()
+            self.first_update = updates
+        elif self.first_update is not None and updates - self.first_update >= self.updates:
+            self.stop()
+
+    def stop(self) -> None:
+        """Write the trace, if something was recorded."""
+        if self.torch is None or self.table is not None:
+            return
+        began = time.perf_counter()
+        self.torch.stop()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.torch.export_chrome_trace(str(self.directory / "profile.pt.trace.json"))
+        averages = self.torch.key_averages()
+        self.table = averages.table(sort_by="self_cpu_time_total", row_limit=OPS)
+        self.seconds += time.perf_counter() - began
+
+
+def time_table(seconds: Mapping[str, float], wall: float) -> list[str]:
+    """Return lines with the seconds of each part and their share of ``wall`` seconds."""
+    lines = ["part          seconds   share"]
+    for part in PARTS:
+        took = seconds.get(part.strip())
+        if took is not None:
+            lines.append(f"{part:12s} {took:8.2f}  {took / max(wall, 1e-9):6.1%}")
+    listed = sum(seconds.get(p, 0.0) for p in PARTS if not p.startswith(" "))
+    rest = max(0.0, wall - listed)
+    return [*lines, f"{'other':12s} {rest:8.2f}  {rest / max(wall, 1e-9):6.1%}"]
+
 
 _SHOWN = {"collect/return_mean": "return", "collect/epsilon_mean": "epsilon"}  # in the terminal
 

@@ -1,21 +1,29 @@
-"""Signals and a time limit as requests to stop: the loop finishes its step and saves."""
+"""Requests to stop by signals and time limits, and the watchdog of a run that no longer moves.
 
+The loop cannot end itself while it is inside an environment's step that never returns. Code that
+keeps Python's interpreter lock (a C extension in a loop) stops the watchdog too: only SIGKILL ends
+it, and ``env.backend=async`` contains it.
+"""
+
+import logging
 import math
 import os
+import select
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any, Self
 
-from rlrun.errors import RlrunError
+from rlrun.errors import EnvError, RlrunError
+from rlrun.jit import COMPILED
+from rlrun.pipeline.forkserver import SIGNALS
+from rlrun.schema import WatchdogConfig
 
-SIGNALS = [
-    getattr(signal, name)
-    for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
-    if hasattr(signal, name)
-]
+_logger = logging.getLogger(__name__)
+
 
 
 class StopRequest:
@@ -98,3 +106,145 @@ def stop_on_signals(
         request.catches = False
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+POLL_SECONDS = 0.5
+COMPILING_SECONDS = 60.0  # in which a run's first steps and updates may wait for compiled kernels
+GRACE_SECONDS = 4.0  # from a signal until a run that still waits is ended
+
+Pulse = tuple[str, Any]  # what is being done, and something that changes as long as it moves
+End = Callable[[int, str], None]
+
+WAITS_FOR = {  # phase of the loop -> what it waits for
+    "collect": "step of the environment",
+    "chunk": "chunk from the collector's process",
+    "evaluate": "step of an evaluation environment",
+    "learn": "update",
+    "save": "written checkpoint",
+}
+_ENVIRONMENTS = ("collect", "chunk", "evaluate")  # phases in which code of others may never return
+
+
+class Watchdog:
+    """Watches ``pulse`` from entering the block until its end.
+
+    Without progress for ``warn_seconds`` one line says what is waited for, another one when it has
+    come; shorter waits for the same, and those up to twice as long, are not mentioned again. While
+    kernels may compile these lines are at level INFO. Without progress of an environment for
+    ``max_seconds``, or ``GRACE_SECONDS`` after a signal, ``end`` is called in this thread with the
+    exit code and a text; it does not return.
+    """
+
+    def __init__(
+        self,
+        config: WatchdogConfig,
+        pulse: Callable[[], Pulse],
+        stop: StopRequest,
+        end: End,
+        *,
+        env_id: str,
+        in_place: Callable[[], None] = lambda: None,
+        report: Callable[[], None] = lambda: None,
+        poll: float = POLL_SECONDS,
+        grace: float = GRACE_SECONDS,
+    ) -> None:
+        """``in_place``: raises when the run directory is no longer where it was. ``report``: called
+        at every look while it is there.
+        """
+        self.config, self.pulse, self.stop, self.end = config, pulse, stop, end
+        self.env_id, self.in_place, self.report = env_id, in_place, report
+        self.poll, self.grace = poll, grace
+        self.waited, self.signalled, self.watched = 0.0, 0.0, 0.0
+        self.warned: int | None = None  # level of the line about the present wait
+        self.reported: dict[str, float] = {}  # phase -> seconds of the longest wait reported
+        self.last: Pulse | None = None
+        self.pipe: tuple[int, int] | None = None  # signal numbers, written as soon as they arrive
+        self.wakeup = -1
+        self.done = threading.Event()
+        self.thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Start the thread."""
+        read, write = os.pipe()
+        os.set_blocking(read, False)
+        os.set_blocking(write, False)
+        self.pipe = read, write
+        if threading.current_thread() is threading.main_thread():  # others get no signals
+            self.wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """End the thread."""
+        assert self.pipe is not None
+        self.done.set()
+        if threading.current_thread() is threading.main_thread():
+            signal.set_wakeup_fd(self.wakeup)
+        os.write(self.pipe[1], b"\0")
+        self.thread.join()
+        for handle in self.pipe:
+            os.close(handle)
+
+    def _watch(self) -> None:
+        assert self.pipe is not None
+        before = time.monotonic()
+        while not self.done.is_set():
+            if select.select([self.pipe[0]], [], [], self.poll)[0]:
+                self._read_signals(self.pipe[0])
+            now = time.monotonic()
+            # A process that was stopped and goes on has not waited meanwhile.
+            self.look(min(now - before, 2 * self.poll))
+            before = now
+
+    def _read_signals(self, handle: int) -> None:
+        if any(number in SIGNALS for number in os.read(handle, 64)):
+            self.signalled = self.signalled or 1e-9
+
+    def look(self, seconds: float) -> None:
+        """Look at the pulse ``seconds`` after the last time."""
+        try:
+            self.in_place()
+            self.report()
+        except RlrunError as e:
+            self.stop.error = self.stop.error or e
+        self.watched += seconds
+        pulse = self.pulse()
+        if pulse != self.last:
+            self._report_end(seconds)
+            self.last, self.waited, self.warned = pulse, 0.0, None
+        else:
+            self.waited += seconds
+        if self.signalled:
+            self.signalled += seconds
+        self._judge(pulse[0])
+
+    def _judge(self, phase: str) -> None:
+        what = self._what(phase)
+        limit = self.config.max_seconds if phase in _ENVIRONMENTS else None
+        quiet = max(self.config.warn_seconds, 2 * self.reported.get(phase, 0.0))
+        if self.waited >= quiet and self.warned is None:
+            ends = "" if limit is None else f" (watchdog.max_seconds = {limit:g} ends the run)"
+            self.warned = logging.WARNING
+            if COMPILED and self.watched < COMPILING_SECONDS:
+                self.warned = logging.INFO
+                ends += "; the first run after an installation compiles kernels"
+            _logger.log(self.warned, "no %s for %.0f s%s", what, self.waited, ends)
+        if phase in _ENVIRONMENTS and self.signalled >= self.grace <= self.waited:
+            self.end(143, f"stopped by a signal while waiting for the next {what}")
+        elif limit is not None and self.waited >= limit + 2 * self.poll:  # the loop's own is first
+            self.end(
+                EnvError.exit_code,
+                f"watchdog.max_seconds = {limit:g}: no {what} within that time; a step must "
+                "return; fix the environment, or raise the limit (null: none)",
+            )
+
+    def _what(self, phase: str) -> str:
+        what = WAITS_FOR.get(phase, phase)
+        return f"{what} (env.id = {self.env_id})" if phase in _ENVIRONMENTS else what
+
+    def _report_end(self, seconds: float) -> None:
+        """Say that what was waited for has come, where the wait was mentioned."""
+        if self.warned is not None and self.last is not None:
+            phase, waited = self.last[0], self.waited + seconds
+            self.reported[phase] = max(waited, self.reported.get(phase, 0.0))
+            _logger.log(self.warned, "the next %s came after %.0f s", self._what(phase), waited)

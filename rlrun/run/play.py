@@ -6,8 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from rlrun.pipeline.evaluate import Evaluator
-from rlrun.pipeline.watch import Watch, WatchedRow
+from rlrun.pipeline.evaluate import Evaluator, Watch, WatchedRow
 from rlrun.run.hparams import policy_title
 from rlrun.run.trained import load_trained
 from rlrun.video.files import VideoFile, enlarged

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlrun.errors import StorageError
 from rlrun.log import Log
-from rlrun.pipeline.progress import LoopProgress
+from rlrun.pipeline.parts import LoopProgress
 from rlrun.rundir.record import RunRecord
 
 EVERY_SECONDS = 2.0  # between two writes

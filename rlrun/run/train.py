@@ -27,11 +27,10 @@ from rlrun.errors import (
     StorageError,
 )
 from rlrun.log import Log, final_line
-from rlrun.pipeline.generators import process_restored, seed_generators
 from rlrun.pipeline.loop import Pipeline
-from rlrun.pipeline.profile import Profiler, time_table
-from rlrun.pipeline.stop import StopRequest, stop_on_signals
-from rlrun.pipeline.watchdog import End, Watchdog
+from rlrun.pipeline.report import Profiler, time_table
+from rlrun.pipeline.state import process_restored, seed_generators
+from rlrun.pipeline.stop import End, StopRequest, Watchdog, stop_on_signals
 from rlrun.run.ending import (
     close_record,
     end_at_once,

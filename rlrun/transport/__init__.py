@@ -2,7 +2,7 @@
 
 ``LearnerSide`` and ``CollectorSide`` are the two sides of one transport: a message that ``pack``
 returns on one side is what ``unpack`` takes on the other. Neither depends on the carrier:
-``InProcess`` hands them over in one process, ``rlrun.pipeline.process`` sends them through a pipe.
+``InProcess`` hands them over in one process, ``rlrun.pipeline.overlapped`` sends them by a pipe.
 A learner with several collectors packs weights once for all and has one side for each one's rows.
 
 raw         values as they are

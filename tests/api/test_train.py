@@ -24,7 +24,7 @@ from threadpoolctl import ThreadpoolController, threadpool_limits
 import rlrun
 from rlrun.cli.main import main
 from rlrun.errors import NO_GUARD, EnvError, Interrupted, NumericError
-from rlrun.pipeline.process import CollectorProcess
+from rlrun.pipeline.overlapped import CollectorProcess
 from rlrun.pipeline.stop import SIGNALS, stop_on_signals
 from rlrun.run.ending import raise_in_main_thread
 from rlrun.sweeps.pool import Pool

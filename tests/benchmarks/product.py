@@ -24,8 +24,7 @@ from rlrun.functional.scan import linear_scan
 from rlrun.jit import COMPILED, jit
 from rlrun.nets.memory import make_memory
 from rlrun.optim.compute import cpu_has_bf16_lstm
-from rlrun.pipeline.action_entropy import ActionCounts
-from rlrun.pipeline.collect_metrics import CollectMetrics
+from rlrun.pipeline.collect_metrics import ActionCounts, CollectMetrics
 from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.ray.async_source import AsyncSource
 from rlrun.pipeline.ray.cluster import Cluster

@@ -21,8 +21,7 @@ from rlrun.codec import (
     NeedKeyFrame,
     StaleFrame,
 )
-from rlrun.pipeline.process import CollectorProcess
-from rlrun.pipeline.received import RowCheck
+from rlrun.pipeline.overlapped import CollectorProcess, RowCheck
 from rlrun.run import train
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.schema import TransportConfig

@@ -14,9 +14,8 @@ from PIL import Image, ImageSequence
 from rlrun.cli.main import main
 from rlrun.env.rows import Env
 from rlrun.errors import ConfigError
-from rlrun.pipeline import film
-from rlrun.pipeline.film import FilmingEvaluator, Frames
-from rlrun.pipeline.watch import Watch, WatchedRow
+from rlrun.pipeline import evaluate
+from rlrun.pipeline.evaluate import FilmingEvaluator, Frames, Watch, WatchedRow
 
 LINE = (
     *("policy=dqn", "env=tmaze", "policy.noisy=0.5", "debug=smoke", "run.stop_value=null", "-q"),
@@ -104,7 +103,7 @@ def test_the_video_is_the_first_episode_of_the_evaluation(
 
 def test_a_long_episode_has_a_bounded_number_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every second one is dropped each time there are too many; the first and last are kept."""
-    monkeypatch.setattr(film, "MAX_FRAMES", 8)
+    monkeypatch.setattr(evaluate, "MAX_FRAMES", 8)
     moved: list[int] = []
     frames = Frames(lambda: moved.append(1))
     frames.watch = Watch(frames.add)

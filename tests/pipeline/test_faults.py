@@ -11,8 +11,8 @@ from rlrun.buffer.replay import Replay
 from rlrun.cli.main import main
 from rlrun.errors import ConfigError, EnvError, NumericError, error_named, known_error
 from rlrun.optim.adam import Adam
-from rlrun.pipeline.faults import MAX_ROLLBACKS, other_streams
-from rlrun.pipeline.finite import first_non_finite
+from rlrun.pipeline.parts import first_non_finite
+from rlrun.pipeline.saving import MAX_ROLLBACKS, other_streams
 from rlrun.policy.base.off_policy_control import OffPolicyControl
 from rlrun.policy.dqn import DQN
 from rlrun.rundir.checkpoint import load_weights

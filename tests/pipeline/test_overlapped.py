@@ -20,7 +20,7 @@ from rlrun.errors import CheckpointError, EnvError, Interrupted
 from rlrun.pipeline import process as process_module
 from rlrun.pipeline.collector import ChunkInterrupted
 from rlrun.pipeline.forkserver import start_method
-from rlrun.pipeline.process import CollectedChunk, CollectorProcess
+from rlrun.pipeline.overlapped import CollectedChunk, CollectorProcess
 from rlrun.transport import make_collector_side, make_learner_side
 from rlrun.types import Counters, tree_leaves
 from tests.compose import config
@@ -366,7 +366,7 @@ def test_a_process_that_hangs_ends_with_the_main_process(tmp_path):
 
 EARLY = """
 import os, signal, sys
-from rlrun.pipeline.process import CollectorProcess
+from rlrun.pipeline.overlapped import CollectorProcess
 start = CollectorProcess.start
 def tell(self, *given):
     CollectorProcess.start = start

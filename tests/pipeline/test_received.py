@@ -8,7 +8,7 @@ import pytest
 from rlrun.build import pipeline as build
 from rlrun.build.plan import make_plan
 from rlrun.errors import CheckpointError
-from rlrun.pipeline.received import RowCheck
+from rlrun.pipeline.overlapped import RowCheck
 from rlrun.tree import tree_map
 from rlrun.types import CHUNK_FIELDS, Chunk, Counters
 from tests.compose import config

@@ -16,8 +16,7 @@ import pytest
 from rlrun.cli.main import main
 from rlrun.errors import Interrupted, StorageError
 from rlrun.jit import COMPILED
-from rlrun.pipeline.stop import StopRequest, stop_on_signals
-from rlrun.pipeline.watchdog import Watchdog
+from rlrun.pipeline.stop import StopRequest, Watchdog, stop_on_signals
 from rlrun.rundir.lock import lock_run_dir, require_in_place
 from rlrun.schema import WatchdogConfig
 from tests.compose import config

@@ -18,7 +18,7 @@ import torch
 
 from rlrun.cli.main import main
 from rlrun.errors import CheckpointError, ConfigError, LockedError, StorageError
-from rlrun.pipeline.progress import LoopProgress
+from rlrun.pipeline.parts import LoopProgress
 from rlrun.run import running
 from rlrun.rundir import record as rundir
 from rlrun.rundir.lock import lock_run_dir

@@ -10,7 +10,7 @@ import numpy as np
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.windows.cutter import StateFilter
 from rlrun.codec import DamagedFrame, ForeignFrame, LimitExceeded, NeedKeyFrame, StaleFrame
-from rlrun.pipeline.action_entropy import ActionCounts
+from rlrun.pipeline.collect_metrics import ActionCounts
 from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.ray.messages import (
     Collected,

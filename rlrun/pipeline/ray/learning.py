@@ -9,15 +9,20 @@ import numpy as np
 import torch
 
 from rlrun.buffer.rollouts import Rollouts
-from rlrun.pipeline.backends import backends, restore_backends
-from rlrun.pipeline.generators import generators_state, load_generators, seed_generators
 from rlrun.pipeline.learner import Learner, RolloutLearner
+from rlrun.pipeline.overlapped import Check
 from rlrun.pipeline.ray.messages import Learned, Payload, Stored, answered, constructed, fills
 from rlrun.pipeline.ray.process import prepare, replaced, unpacked
 from rlrun.pipeline.ray.receiving import Receiver
 from rlrun.pipeline.ray.shard_reader import NoWindows, ShardReader
 from rlrun.pipeline.ray.weights import Publisher
-from rlrun.pipeline.received import Check
+from rlrun.pipeline.state import (
+    backends,
+    generators_state,
+    load_generators,
+    restore_backends,
+    seed_generators,
+)
 from rlrun.transport import AutoLearnerSide
 from rlrun.types import Counters, Policy
 

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from rlrun.pipeline.evaluations import LoopEvaluations
-from rlrun.pipeline.finite import require_finite
-from rlrun.pipeline.parts import Parts
+from rlrun.pipeline.parts import Parts, require_finite
 from rlrun.pipeline.ray.async_source import AsyncSource
 from rlrun.pipeline.ray.remote_evaluator import RemoteEvaluator, weights_of
 from rlrun.pipeline.ray.remote_learner import RemoteLearner

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlrun.errors import CodecError
+from rlrun.pipeline.overlapped import Check
 from rlrun.pipeline.ray.messages import Payload
-from rlrun.pipeline.received import Check
 from rlrun.transport import AutoLearnerSide
 from rlrun.types import Chunk
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.errors import EnvError, NumericError
-from rlrun.pipeline.pacing import Pacer
+from rlrun.pipeline.learner import Pacer
 from rlrun.pipeline.ray.delivery import MAX_DAMAGED
 from rlrun.pipeline.ray.messages import Learned
 from rlrun.pipeline.ray.publication import Publication

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from rlrun.buffer.streams import Streams
+from rlrun.pipeline.overlapped import Check
 from rlrun.pipeline.ray.messages import Payload, Stored, answered, constructed
 from rlrun.pipeline.ray.process import prepare, replaced, unpacked
 from rlrun.pipeline.ray.receiving import Receiver
 from rlrun.pipeline.ray.sent_rows import all_rows, send
-from rlrun.pipeline.received import Check
 from rlrun.transport import AutoLearnerSide
 from rlrun.types import Sample, Segment
 

@@ -13,7 +13,7 @@ from rlrun.build import ray as build
 from rlrun.build.pipeline import make_collector
 from rlrun.build.plan import make_plan
 from rlrun.errors import Interrupted, NumericError
-from rlrun.pipeline.faults import MAX_ROLLBACKS
+from rlrun.pipeline.saving import MAX_ROLLBACKS
 from rlrun.types import Counters
 from tests.compose import config
 from tests.exact import assert_exact_resume

@@ -1,16 +1,18 @@
-"""The process's global random generators: torch's, numpy's and Python's.
+"""State of a run beside its parts: the process's global random generators, backends of updates.
 
 rlrun draws from generators of its own. Code of users (environments, policies, cells) may draw from
 the global ones, so they are seeded at a run's beginning and are part of its checkpoints.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
+
+from rlrun.types import Policy
 
 
 def seed_generators(seed: int) -> None:
@@ -56,3 +58,32 @@ def process_restored() -> Iterator[None]:
     finally:
         load_generators(state)
         torch.set_num_threads(threads)
+
+
+def backends(policy: Policy) -> list[str]:
+    """Return the backend of every agent's updates: numpy, torch, or unchecked before the first."""
+    return [
+        "unchecked" if compared is not None else "numpy" if p.kernel is not None else "torch"
+        for p, compared in _kernels(policy)
+    ]
+
+
+def restore_backends(policy: Policy, names: Sequence[str]) -> None:
+    """Compute updates as the run did when ``backends`` returned ``names``.
+
+    The comparison of the first update is not repeated: another sample might decide otherwise.
+    """
+    for (p, compared), name in zip(_kernels(policy), names, strict=True):
+        if compared is not None and name != "unchecked":
+            p.kernel = compared if name == "numpy" else None
+
+
+class _NoKernel:
+    kernel = None
+
+
+def _kernels(policy: Policy) -> Iterator[tuple[Any, Any]]:
+    """Yield (policy, kernel that its first update compares) of every agent."""
+    for p in getattr(policy, "policies", [policy]):
+        own = p if hasattr(p, "kernel") else _NoKernel()
+        yield own, getattr(own.kernel, "kernel", None)
