@@ -19,7 +19,7 @@ from tests import (
 )
 from tests.pages import Driver
 
-multiprocessing.set_forkserver_preload(["rlrun.build.pipeline"])  # as the command line does
+multiprocessing.set_forkserver_preload(["rlrun.run.build"])  # as the command line does
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's `&` ignores
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores

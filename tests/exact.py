@@ -11,8 +11,8 @@ import torch
 
 from rlrun.log import Log
 from rlrun.pipeline.parts import LoopProgress
-from rlrun.run import train
-from rlrun.rundir.checkpoint import load_newest
+from rlrun.run import start
+from rlrun.run.checkpoint import load_newest
 from rlrun.schema import Config
 from tests.compose import config
 
@@ -89,11 +89,11 @@ def differences(a: Any, b: Any, path: str = "state") -> Iterator[str]:
 
 
 def _begin(c: Config, run_dir: Path) -> int:
-    return train.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[])
+    return start.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[])
 
 
 def _resume(c: Config, run_dir: Path) -> int:
-    return train.resume(run_dir, c, raw_yaml="seed: 0\n", overrides=[])
+    return start.resume(run_dir, c, raw_yaml="seed: 0\n", overrides=[])
 
 
 def _kill_after(patch: pytest.MonkeyPatch, stop: int, chunks: int) -> None:

@@ -14,8 +14,7 @@ import pytest
 
 from rlrun.cli.main import main
 from rlrun.config import Composer
-from rlrun.rundir.durable import seal
-from rlrun.rundir.texts import hashes
+from rlrun.run.files import hashes, seal
 from rlrun.sweeps.fork_server import call
 from rlrun.sweeps.pool import Job
 
@@ -116,7 +115,7 @@ def assert_one_error(done: Done, code: int = 2) -> None:
 @pytest.fixture
 def build(monkeypatch: pytest.MonkeyPatch) -> Build:
     stand_in = Build()
-    names_of = {"train": ("run", "resume"), "evaluate": ("evaluate_run",), "export": ()}
+    names_of = {"start": ("run", "resume"), "evaluate": ("evaluate_run",), "export": ()}
     for module, names in names_of.items():
         fake = types.ModuleType(f"rlrun.run.{module}")
         for name in names:

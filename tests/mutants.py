@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = {  # room of rlrun -> where its tests lie
     "pipeline": "pipeline", "buffer": "buffer", "policy": "policy", "acting": "policy",
     "optim": "policy", "kernels": "kernels", "functional": "functional", "env": "env",
-    "run": "run", "rundir": "run", "build": "run", "config": "config", "schema": "config",
+    "run": "run", "config": "config", "schema": "config",
 }  # fmt: skip
 WORDS = (
     "log.",

@@ -48,7 +48,7 @@ DRIVER = """
 import contextlib, io, json, multiprocessing, os, sys
 import tests.read_once
 from rlrun.__main__ import main
-multiprocessing.set_forkserver_preload(["rlrun.build.pipeline"])
+multiprocessing.set_forkserver_preload(["rlrun.run.build"])
 for line in sys.stdin:
     path, steps = json.loads(line)
     os.chdir(path)

@@ -12,7 +12,7 @@ from rlrun.errors import ConfigError
 from rlrun.log import METRICS, TIMINGS
 from rlrun.log.jsonl import read_records
 from rlrun.reports.runs import flatten, read_config, resolve
-from rlrun.rundir.texts import CONFIG, read_record
+from rlrun.run.files import CONFIG, read_record
 from rlrun.schema.spelling import nearest
 
 if TYPE_CHECKING:

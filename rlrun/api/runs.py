@@ -64,7 +64,7 @@ def resume(
     flags = [*quiet * ["-q"], *discard * ["--discard"], *trust_words(trust)]
     with running_call(["resume", text, *words, *flags], trust):
         from rlrun.cli.run import resume_run
-        from rlrun.rundir.branch import split_step
+        from rlrun.run.branch import split_step
         from rlrun.sweeps.record import is_sweep
 
         path, step = split_step(text)

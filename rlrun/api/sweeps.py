@@ -10,7 +10,7 @@ from rlrun.api.calls import check_words, errors_of_cli, running_call, trust_word
 from rlrun.api.tables import as_table
 from rlrun.cli.error_report import SweepStopped
 from rlrun.errors import ConfigError, Interrupted, RlrunError
-from rlrun.rundir.texts import read_record
+from rlrun.run.files import read_record
 from rlrun.sweeps.launcher import CONSOLE, last_error
 from rlrun.sweeps.record import JobRecord, resume_line
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from rlrun.buffer.samplers.priority import LARGEST
 from rlrun.errors import CheckpointError
 from rlrun.functional.recorded import RowSpaces
-from rlrun.rundir.segments import Rows
+from rlrun.run.tensors import Rows
 from rlrun.tree import tree_map
 
 MOST_ROWS = 2**53  # rows of a column since the run began; sums of them fit into int64

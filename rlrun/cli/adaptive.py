@@ -39,7 +39,7 @@ class AdaptiveJob:
 
 def score_of(run_dir: Path, code: int | None) -> float:
     """The final score of a run. Raises: RlrunError when it has none."""
-    from rlrun.rundir.texts import read_record
+    from rlrun.run.files import read_record
 
     score = (read_record(run_dir).get("eval") or {}).get("return_mean") if code == 0 else None
     if score is None:

@@ -20,7 +20,7 @@ from rlrun.errors import ConfigError
 from rlrun.reports.memory_bench import ABOUT, BenchSetting, bench_markdown, bench_table, raw_lines
 from rlrun.reports.runs import RunData, read_run
 from rlrun.reports.tables import csv_text, terminal_lines
-from rlrun.rundir.durable import replace_file
+from rlrun.run.files import replace_file
 from rlrun.schema import BenchConfig, BenchTaskConfig
 from rlrun.schema.spelling import nearest
 from rlrun.sweeps.record import SweepRecord

@@ -15,7 +15,8 @@ from rlrun.codec import tree_table
 from rlrun.dataset import read_dataset
 from rlrun.dataset.format import DESCRIPTION_FILE
 from rlrun.errors import CheckpointError, ConfigError
-from rlrun.rundir import checkpoint, history, tensorfile
+from rlrun.run import checkpoint, history
+from rlrun.run.tensors import read_tensors
 from rlrun.tree import Tree, tree_leaves
 
 _logger = logging.getLogger(__name__)
@@ -194,6 +195,6 @@ def _arrays(path: Path) -> dict[str, Any]:
         if path.suffix == ".npz":
             with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 return {name: file[name] for name in file.files}
-        return dict(tensorfile.read(path))
+        return dict(read_tensors(path))
     except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as e:
         raise _unreadable(path, f"cannot be read ({' '.join(str(e).split())})") from e

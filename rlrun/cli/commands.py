@@ -55,7 +55,7 @@ def resume_command(argv: list[str]) -> int:
     parser.add_argument("--discard", action="store_true", help=discard)
     args = parser.parse_intermixed_args(argv)
     from rlrun.cli.run import resume_run
-    from rlrun.rundir.branch import split_step
+    from rlrun.run.branch import split_step
     from rlrun.sweeps.record import is_sweep
 
     if os.path.isfile(Path(args.run_dir) / "search.json"):
@@ -107,7 +107,7 @@ def fork_command(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     from rlrun.cli.run import resume_loaded
     from rlrun.config import directories, load
-    from rlrun.rundir.branch import checkpoint_at, fork, require_steps_left, split_step
+    from rlrun.run.branch import checkpoint_at, fork, require_steps_left, split_step
 
     overrides = [*args.overrides, *quiet]
     run_dir, step = split_step(args.run_dir)
@@ -138,7 +138,7 @@ def verify_command(argv: list[str]) -> int:
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     args = parser.parse_args(argv)
     from rlrun.errors import CheckpointError
-    from rlrun.rundir.verify import Report
+    from rlrun.run.manifest import Report
 
     report = Report(args.run_dir)
     for line in report.lines():
@@ -153,12 +153,13 @@ def diff_command(argv: list[str]) -> int:
     parser.add_argument("a", metavar="RUN_DIR[@ENV_STEP]")
     parser.add_argument("b", metavar="RUN_DIR[@ENV_STEP]")
     args = parser.parse_args(argv)
-    from rlrun.rundir.branch import require_run, split_step
+    from rlrun.run.branch import split_step
+    from rlrun.run.files import require_run
 
     runs = [split_step(text) for text in (args.a, args.b)]
     for run_dir, _ in runs:
         require_run(run_dir)
-    from rlrun.rundir.diff import compare
+    from rlrun.run.diff import compare
 
     equal, lines = compare(*runs)
     for line in lines:

@@ -32,7 +32,7 @@ TOPICS = {  # topic -> (README of a room, its section)
     "ending": ("run", "Ending"),
     "exit codes": ("cli", "Exit codes"),
     "exploration": ("policy", "Exploration"),
-    "files": ("rundir", "Files"),
+    "files": ("run", "Files"),
     "health": ("reports", "Run health"),
     "environment checks": ("env", "Environment checks"),
     "metrics": ("log", "Metrics"),

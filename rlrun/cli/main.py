@@ -1,4 +1,4 @@
-"""The ``rlrun`` command. Torch-free: only a run that starts imports ``rlrun.build.pipeline``.
+"""The ``rlrun`` command. Torch-free: only a run that starts imports ``rlrun.run.build``.
 
 ``rlrun KEY=VALUE…`` is Hydra; a first word without ``=`` is a subcommand. A single run is composed
 and validated before its directory is made; a sweep is expanded and every job validated before the

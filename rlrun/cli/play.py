@@ -57,7 +57,7 @@ def play_command(argv: list[str]) -> int:
         require_window()
     _check_video(args.video, overwrite=args.overwrite)
     try:
-        from rlrun.run.play import play_run
+        from rlrun.run.evaluate import play_run
 
         return play_run(args.run_dir, **given)
     except Exception as e:

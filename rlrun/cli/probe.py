@@ -16,7 +16,7 @@ from rlrun.reports.bounds import return_bounds
 from rlrun.reports.memory_gap import FULL, MEMORYLESS, RECURRENT, STACKED, MemoryGap, gap_table
 from rlrun.reports.score import score
 from rlrun.reports.tables import markdown, terminal_lines
-from rlrun.rundir.durable import replace_file
+from rlrun.run.files import replace_file
 from rlrun.schema import Config, ProbeConfig
 from rlrun.sweeps.record import SweepRecord, is_sweep
 

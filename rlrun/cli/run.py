@@ -79,8 +79,7 @@ def write_texts(run_dir: Path, raw_yaml: str, overrides: Sequence[str]) -> None:
     """Write config.yaml and overrides.yaml; a sweep has written those of its jobs already."""
     from omegaconf import OmegaConf
 
-    from rlrun.rundir.durable import replace_file
-    from rlrun.rundir.texts import CONFIG
+    from rlrun.run.files import CONFIG, replace_file
 
     typed = OmegaConf.to_yaml(OmegaConf.create(list(overrides)))
     for name, text in ((CONFIG, raw_yaml), ("overrides.yaml", typed)):
@@ -135,7 +134,7 @@ def _start_job(
             start_forkserver()
         overrides = _unresolved(HydraConfig.get().overrides.task)
         write_texts(run_dir, raw_yaml, overrides)
-        from rlrun.run.train import run
+        from rlrun.run.start import run
 
         given: dict[str, Any] = {"raw_yaml": raw_yaml, "overrides": overrides}
         return run(config, run_dir, **given, own_process=own_process)
@@ -171,7 +170,7 @@ def resume_run(
     Raises: RlrunError, BrokenPipeError.
     """
     from rlrun.config import load
-    from rlrun.rundir.branch import checkpoint_at, later_steps
+    from rlrun.run.branch import checkpoint_at, later_steps
 
     config, raw_yaml = load(run_dir, overrides)
     if step is not None:
@@ -206,7 +205,7 @@ def resume_loaded(
             from rlrun.pipeline.forkserver import start_forkserver
 
             start_forkserver()
-        from rlrun.run.train import resume
+        from rlrun.run.start import resume
 
         given: dict[str, Any] = {"raw_yaml": raw_yaml, "overrides": overrides, "step": step}
         return resume(run_dir, config, **given, own_process=own_process)

@@ -16,9 +16,14 @@ from rlrun.config.reader import read_dataclass
 from rlrun.config.space import Dimension, check_space, read_settings, split_space
 from rlrun.errors import CheckpointError
 from rlrun.pipeline.stop import stop_on_signals
-from rlrun.rundir.durable import replace_file, seal, unseal
-from rlrun.rundir.inert import read_file, require_regular_files
-from rlrun.rundir.lock import lock_run_dir
+from rlrun.run.files import (
+    lock_run_dir,
+    read_file,
+    replace_file,
+    require_regular_files,
+    seal,
+    unseal,
+)
 from rlrun.schema import Config, SearchConfig
 from rlrun.sweeps.cores import usable_cores
 from rlrun.sweeps.objective import Rung, make_rungs

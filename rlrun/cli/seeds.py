@@ -19,8 +19,7 @@ from rlrun.reports.bounds import known_bounds
 from rlrun.reports.inputs import SEEDS
 from rlrun.reports.runs import flatten, read_run
 from rlrun.reports.score import score
-from rlrun.rundir.durable import replace_file
-from rlrun.rundir.inert import read_file
+from rlrun.run.files import read_file, replace_file
 from rlrun.schema import Config, EnvConfig, SeedsConfig
 from rlrun.sweeps.record import SweepRecord, is_sweep, printable
 from rlrun.sweeps.seeds import (

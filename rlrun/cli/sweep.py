@@ -19,7 +19,7 @@ from rlrun.cli.sweep_jobs import (
     validate_jobs,
 )
 from rlrun.errors import ConfigError, Interrupted, RlrunError
-from rlrun.rundir.lock import lock_run_dir
+from rlrun.run.files import lock_run_dir
 from rlrun.sweeps.launcher import (
     Task,
     default_workers,

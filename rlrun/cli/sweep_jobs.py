@@ -114,7 +114,7 @@ def validate_jobs(
 def _stored_identity(run_dir: Path) -> str | None:
     from rlrun.reports.groups import identity
     from rlrun.reports.runs import read_config
-    from rlrun.rundir.texts import CONFIG
+    from rlrun.run.files import CONFIG
 
     try:
         return identity(read_config(run_dir / CONFIG))

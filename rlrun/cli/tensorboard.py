@@ -21,7 +21,7 @@ from rlrun.cli.error_report import printable, report_job_error
 from rlrun.errors import ConfigError, ResourceError, RlrunError
 
 if TYPE_CHECKING:
-    from rlrun.run.board_view import BoardView
+    from rlrun.run.tensorboard import BoardView
 
 HOST, PORT = "127.0.0.1", 6006
 REFRESH = 10.0  # seconds between looks for new runs
@@ -43,7 +43,7 @@ def tensorboard_command(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     if args.dirs == ["outputs"] and not Path("outputs").exists():
         raise ConfigError("DIR = outputs: no such directory; a directory with runs; give its name")
-    from rlrun.run.board_view import BoardView
+    from rlrun.run.tensorboard import BoardView
 
     with _ending(), tempfile.TemporaryDirectory(prefix="rlrun-tensorboard-") as directory:
         view = Path(directory, "runs")

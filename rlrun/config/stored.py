@@ -17,9 +17,7 @@ from rlrun.config.hydra_errors import as_config_error, override_key
 from rlrun.config.hydra_keys import check_addresses
 from rlrun.config.yaml_limits import read_yaml
 from rlrun.errors import ConfigError, RlrunError
-from rlrun.rundir.branch import require_run
-from rlrun.rundir.inert import require_regular_files
-from rlrun.rundir.texts import check_texts, read_record
+from rlrun.run.files import check_texts, read_record, require_regular_files, require_run
 from rlrun.schema import Config
 from rlrun.schema.spelling import RENAMED
 from rlrun.trust import NotTrusted, flags_of, is_package, require_trusted_env

@@ -29,10 +29,9 @@ from rlrun.dataset.format import (
 from rlrun.dataset.packing import Trajectory, pack_trajectories
 from rlrun.errors import CodecError, ConfigError, StorageError
 from rlrun.functional.recorded import RowSpaces
-from rlrun.rundir import tensorfile
-from rlrun.rundir.checkpoint import MISFITS
-from rlrun.rundir.durable import unseal, verify_file
-from rlrun.rundir.inert import MAX_READ, member, read_file
+from rlrun.run.checkpoint import MISFITS
+from rlrun.run.files import MAX_READ, member, read_file, unseal, verify_file
+from rlrun.run.tensors import read_tensors
 from rlrun.types import Segment, Spec, Tree
 
 MAX_MAPPED_SHARDS = 8  # open at once
@@ -341,7 +340,7 @@ class Dataset:
             if path.suffix == CODED_SUFFIX:
                 content = read_file(path, MAX_READ)
                 return dict(codec.decode(content, max_bytes=int(entry["raw"])))
-            tensors = tensorfile.read(path, numpy=_AllNames())
+            tensors = read_tensors(path, numpy=_AllNames())
         except MissingCoder:
             raise
         except (OSError, *MISFITS, CodecError) as e:

@@ -28,8 +28,8 @@ from rlrun.dataset.format import (
 )
 from rlrun.errors import ConfigError
 from rlrun.functional.recorded import RowSpaces
-from rlrun.rundir import tensorfile
-from rlrun.rundir.durable import fsync_directory, seal, write_file
+from rlrun.run.files import fsync_directory, seal, write_file
+from rlrun.run.tensors import write_tensors
 from rlrun.types import Segment, Spec, Tree, tree_leaves, tree_map
 
 EXPORT_ROWS = 1024  # rows per column and segment in the export of a replay
@@ -149,7 +149,7 @@ def _write_tensors(
 
 
 def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    digest, size = tensorfile.write(path, arrays, {"format": "pt"})
+    digest, size = write_tensors(path, arrays, {"format": "pt"})
     return {"file": path.name, "sha256": digest, "bytes": size}
 
 

@@ -20,7 +20,7 @@ from rlrun.pipeline.collect_metrics import (
     Explore,
     loaded_stats,
 )
-from rlrun.rundir.statetree import require_kind
+from rlrun.run.tensors import require_kind
 from rlrun.schema import CollectorConfig
 from rlrun.types import Chunk, Counters, Policy, Tree, no_actions, tree_leaves, tree_map
 

@@ -22,7 +22,7 @@ from rlrun.errors import ConfigError, EnvError, ResourceError, StorageError
 from rlrun.log import Log
 from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.state import generators_state, load_generators
-from rlrun.rundir.durable import replace_file
+from rlrun.run.files import replace_file
 from rlrun.schema import AgentsConfig, Config, EnvConfig
 from rlrun.types import Actor, Policy, no_actions
 from rlrun.video.files import encode_gif, enlarged, reduced

@@ -9,9 +9,9 @@ from rlrun.pipeline.evaluate import Evaluation, eval_metrics, loaded_summary
 from rlrun.pipeline.parts import Parts, require_finite
 from rlrun.pipeline.state import generators_state, load_generators
 from rlrun.pipeline.stop import StopRequest
-from rlrun.rundir import checkpoint
-from rlrun.rundir.lock import require_in_place
-from rlrun.rundir.manifest import CHECKPOINTS
+from rlrun.run import checkpoint
+from rlrun.run.files import require_in_place
+from rlrun.run.manifest import CHECKPOINTS
 from rlrun.schema import RunConfig
 
 

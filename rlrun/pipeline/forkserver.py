@@ -29,7 +29,7 @@ def start_forkserver() -> None:
         return
     from multiprocessing import forkserver
 
-    multiprocessing.set_forkserver_preload(["rlrun.build.pipeline"])
+    multiprocessing.set_forkserver_preload(["rlrun.run.build"])
     with signals_blocked():
         forkserver.ensure_running()
 

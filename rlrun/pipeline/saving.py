@@ -24,10 +24,10 @@ from rlrun.pipeline.evaluate import loaded_counts
 from rlrun.pipeline.evaluations import LoopEvaluations
 from rlrun.pipeline.parts import Parts, first_non_finite, require_finite
 from rlrun.pipeline.state import backends, generators_state, load_generators, restore_backends
-from rlrun.rundir import checkpoint, history
-from rlrun.rundir.lock import require_in_place
-from rlrun.rundir.saver import Saver
-from rlrun.rundir.statetree import copied, require_kind
+from rlrun.run import checkpoint, history
+from rlrun.run.checkpoint import Saver
+from rlrun.run.files import require_in_place
+from rlrun.run.tensors import copied, require_kind
 from rlrun.schema import RunConfig
 from rlrun.trust import fault_of_users
 from rlrun.types import Counters

@@ -25,7 +25,6 @@ from rlrun.schema import WatchdogConfig
 _logger = logging.getLogger(__name__)
 
 
-
 class StopRequest:
     """Calling it asks whether to stop.
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.errors import ConfigError
-from rlrun.rundir.inert import MAX_ENTRIES, member, read_file
-from rlrun.rundir.texts import CONFIG, RECORD
+from rlrun.run.files import CONFIG, MAX_ENTRIES, RECORD, member, read_file
 
 SWEEP = "sweep.json"
 SEEDS = "seeds.json"  # of a sweep with seeds=auto

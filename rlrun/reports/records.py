@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlrun.rundir.inert import read_file
+from rlrun.run.files import read_file
 
 MAX_METRICS = 2**30  # bytes of a file
 _LARGEST = 1e150  # of a number: sums of squares overflow beyond

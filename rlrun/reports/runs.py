@@ -20,9 +20,8 @@ import yaml
 from rlrun.errors import RlrunError
 from rlrun.reports.inputs import AutoSweeps, RunSource, find_jobs
 from rlrun.reports.records import Floats, Records, finite_number, read_records
-from rlrun.rundir.inert import read_file
-from rlrun.rundir.manifest import METRICS
-from rlrun.rundir.texts import CONFIG, RECORD, read_record
+from rlrun.run.files import CONFIG, RECORD, read_file, read_record
+from rlrun.run.manifest import METRICS
 
 TIMINGS = "timings.jsonl"
 SEARCH, FRESH = "search.json", "final_"  # of a search; prefix of its runs on fresh seeds

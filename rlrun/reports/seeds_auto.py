@@ -14,7 +14,7 @@ from rlrun.reports.document import Section
 from rlrun.reports.inputs import SEEDS
 from rlrun.reports.runs import RunData, finite, printable
 from rlrun.reports.tables import Cell, Table
-from rlrun.rundir.inert import read_file
+from rlrun.run.files import read_file
 
 _MOST = 1000  # comparisons that are read
 _OPEN = "undecided so far"  # status in seeds.json while seeds may follow

@@ -15,7 +15,7 @@ from rlrun.reports.findings import reasons
 from rlrun.reports.records import finite_number
 from rlrun.reports.runs import SEARCH, RunData, finite, printable
 from rlrun.reports.tables import Cell, Interval, Table, show_cell, show_number
-from rlrun.rundir.inert import read_file
+from rlrun.run.files import read_file
 
 RESULT = "result.json"  # of a search
 _SAID = 3  # searches that the head of a report puts in words

@@ -10,7 +10,7 @@ from rlrun.errors import ConfigError, StorageError
 from rlrun.reports.document import Document, document_markdown
 from rlrun.reports.page import GENERATOR, MARK, document_html, unfinished
 from rlrun.reports.tables import csv_text
-from rlrun.rundir.durable import replace_file
+from rlrun.run.files import replace_file
 
 PAGE, TEXT = "index.html", "report.md"
 TABLES = (

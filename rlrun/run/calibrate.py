@@ -17,15 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.build.pipeline import make_collector
-from rlrun.build.plan import Plan, make_plan
-from rlrun.build.policy import make_policy, prepare_process
-from rlrun.build.replay import make_replay
 from rlrun.config.checks.keys import bf16_fault
 from rlrun.errors import ResourceError, RlrunError, error_named, known_error
 from rlrun.optim.compute import Precision
 from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.learner import Learner
+from rlrun.run.build import make_collector, make_policy, make_replay, prepare_process
+from rlrun.run.plan import Plan, make_plan
 from rlrun.schema import Config
 from rlrun.trust import trust_only, trusted
 from rlrun.types import Chunk, Counters, tree_map

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from rlrun.build.plan import make_plan
-from rlrun.build.replay import make_replay, write_rows
 from rlrun.errors import ConfigError
-from rlrun.rundir import checkpoint
-from rlrun.rundir.manifest import CHECKPOINTS
+from rlrun.run import checkpoint
+from rlrun.run.build import make_replay, write_rows
+from rlrun.run.manifest import CHECKPOINTS
+from rlrun.run.plan import make_plan
 from rlrun.schema import Config
 
 

@@ -16,7 +16,7 @@ from rlrun.reports.runs import flatten, parse_config, resolve
 from rlrun.schema import Config
 
 if TYPE_CHECKING:
-    from rlrun.rundir.record import RunRecord  # imports torch
+    from rlrun.run.record import RunRecord  # imports torch
 
 _NO_SETTINGS = ("hydra", "sweep", "logger", "watchdog.", *IGNORED_GROUPS)
 _NO_METRICS = ("episodes", "env_steps")  # of an evaluation

@@ -3,24 +3,176 @@
 import datetime
 import heapq
 import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from rlrun.config import load
-from rlrun.errors import CheckpointError, StorageError
+from rlrun.errors import CheckpointError, ConfigError, StorageError
 from rlrun.log import METRICS, TIMINGS
+from rlrun.log.hparams import declare
 from rlrun.log.jsonl import read_records
 from rlrun.log.tensorboard import TensorBoardWriter
-from rlrun.run.hparams import final_metrics, replay_page, trial_of
-from rlrun.rundir.checkpoint import MISFITS
-from rlrun.rundir.lock import lock_run_dir
-from rlrun.rundir.record import RunRecord
+from rlrun.log.trial import NAMED, TrialRow, Value, column_kinds, file_name, trial_name
+from rlrun.reports.inputs import find_jobs
+from rlrun.reports.runs import RunData, read_runs
+from rlrun.run.checkpoint import MISFITS
+from rlrun.run.files import lock_run_dir, require_regular_files
+from rlrun.run.hparams import (
+    differing_keys,
+    effective_settings,
+    final_metrics,
+    replay_page,
+    settings_of,
+    trial_of,
+    typed_settings,
+    worth_naming,
+)
+from rlrun.run.record import RunRecord
 
 _logger = logging.getLogger(__name__)
+
+EVENTS = "events.out.tfevents.*"
+_FIRST = "events.out.tfevents.0000000000.view"  # files are read in the order of their names
+
+
+class BoardView:
+    """A directory of links to the event files of runs; ``refresh`` adds those that are new.
+
+    Raises: ConfigError when no run below ``directories`` has an event file, or one holds a link, a
+    pipe or a device.
+    """
+
+    def __init__(self, directories: Sequence[str], view: Path) -> None:
+        self.directories, self.directory = directories, view
+        self.names: dict[Path, str] = {}  # run directory -> its name in the view
+        self._runs: list[RunData] = []
+        self._differing: frozenset[str] = frozenset()
+        self._kinds: dict[str, type] = {}
+        for job in find_jobs(directories):
+            require_regular_files(job.path)
+        runs = [run for run in read_runs(directories) if _has_events(run.path)]
+        if not runs:
+            shown = " ".join(directories)
+            raise ConfigError(
+                f"DIR = {shown}: no run there has event files; logger.tensorboard=true writes "
+                "them; rlrun tensorboard-rebuild RUN_DIR makes them from its records",
+                key="DIR",
+            )
+        self._add(runs)
+        self._link()
+
+    def refresh(self) -> bool:
+        """Add runs and event files that are new; names that were given stay.
+
+        Returns True when the columns of all runs were written anew, which TensorBoard reads when it
+        starts.
+        """
+        paths = [job.path for job in find_jobs(self.directories)]
+        new = [path for path in paths if path not in self.names and _has_events(path)]
+        for path in new:
+            require_regular_files(path)
+        changed = bool(new) and self._add([run for path in new for run in read_runs([str(path)])])
+        self._link()
+        return changed
+
+    def _add(self, new: list[RunData]) -> bool:
+        """Name runs and write their rows; all rows, and return True, where columns change."""
+        self._runs += new
+        own = [settings_of(run.config, typed_settings(run.overrides)) for run in self._runs]
+        typed = {key for settings in own for key in settings}
+        trials = [
+            effective_settings(run.config, typed_settings(run.overrides), typed)
+            for run in self._runs
+        ]
+        before = self._differing, self._kinds
+        self._differing, kinds = differing_keys(trials), column_kinds(trials)
+        self._kinds = {key: kinds[key] for key in (*NAMED, *self._differing)}
+        settings_names = _names(own, trials, self._differing)
+        directories = _directory_names(self._runs)
+        for run, made in zip(self._runs, settings_names, strict=True):
+            name = directories.get(run.path) or made
+            if run.path not in self.names:
+                self.names[run.path] = _unique(name, {*self.names.values()})
+                (self.directory / self.names[run.path]).mkdir()
+        changed = before != (self._differing, self._kinds)
+        for run, settings in zip(self._runs, trials, strict=True):
+            if changed or run in new:
+                self._declare(self.names[run.path], settings)
+        return changed
+
+    def _declare(self, name: str, settings: dict[str, Value]) -> None:
+        """Write the row of the HPARAMS tab, with the columns of all runs."""
+        trial = TrialRow(name, settings, self._differing, self._kinds)
+        with (self.directory / name / _FIRST).open("wb") as file:
+            records = RecordWriter(file)
+            records.write(Event(file_version="brain.Event:2").SerializeToString())
+            for value in declare(trial):
+                records.write(Event(summary=Summary(value=[value])).SerializeToString())
+
+    def _link(self) -> None:
+        for path, name in self.names.items():
+            for source in _event_files(path):
+                link = self.directory / name / source.name
+                if not link.is_symlink():
+                    link.symlink_to(source.absolute())
+
+
+def _directory_names(runs: Sequence[RunData]) -> dict[Path, str]:
+    """The names of run directories that were typed (``run.dir=outputs/first``: ``first``).
+
+    Directories of one name are told apart by those above them.
+    """
+    typed = [run.path for run in runs if any(o.startswith("run.dir=") for o in run.overrides)]
+    often = Counter(path.name for path in typed)
+    return {
+        path: file_name("-".join(path.absolute().parts[-1 if often[path.name] == 1 else -2 :]))
+        for path in typed
+    }
+
+
+def _names(
+    own: list[dict[str, Value]], trials: list[dict[str, Value]], differing: frozenset[str]
+) -> list[str]:
+    """The names of runs: what was typed for each of them and differs.
+
+    Policy, environment and seed are left out where all have the same; how long a run is is only
+    said where it tells runs apart.
+    """
+    begin = [key for key in NAMED if key in differing] if len(own) > 1 else NAMED
+    shown = worth_naming(differing)
+    names = [trial_name(settings, shown, begin) for settings in own]
+    alike: dict[str, list[int]] = {}
+    for i, name in enumerate(names):
+        alike.setdefault(name, []).append(i)
+    for same in alike.values():
+        more = shown | differing_keys([trials[i] for i in same])
+        for i in same if len(same) > 1 else []:
+            names[i] = trial_name(own[i], more, begin)
+    return names
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    unique, number = name, 1
+    while unique in taken:
+        number += 1
+        unique = f"{name}-{number}"
+    return unique
+
+
+def _has_events(run_dir: Path) -> bool:
+    return next(_event_files(run_dir), None) is not None
+
+
+def _event_files(run_dir: Path) -> Iterator[Path]:
+    """Yield the event files that are regular files: a server would wait for a pipe."""
+    return (p for p in run_dir.glob(EVENTS) if p.is_file() and not p.is_symlink())
 
 
 def rebuild(run_dir: Path) -> Path:

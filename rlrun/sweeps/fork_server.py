@@ -32,10 +32,11 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from rlrun.errors import ResourceError
-from rlrun.pipeline.stop import SIGNALS, StopRequest
+from rlrun.pipeline.forkserver import SIGNALS
+from rlrun.pipeline.stop import StopRequest
 
 _PRELOAD = (
-    *("rlrun.cli.run", "rlrun.config", "rlrun.run.train", "rlrun.run.evaluate"),
+    *("rlrun.cli.run", "rlrun.config", "rlrun.run.start", "rlrun.run.evaluate"),
     *("rlrun.log.tensorboard", "rlrun.log.hparams", "rlrun.log.layout", "rlrun.log.loggers"),
     *("rlrun.video.files", "PIL.ImageDraw", "PIL.ImageFont", "PIL.ImageSequence"),
 )

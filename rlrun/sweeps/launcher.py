@@ -11,7 +11,7 @@ from typing import Any
 from rlrun.errors import Interrupted, ResourceError
 from rlrun.log.snapshot import format_duration
 from rlrun.pipeline.stop import StopRequest, stop_on_signals
-from rlrun.rundir.inert import no_follow
+from rlrun.run.files import no_follow
 from rlrun.schema import Config
 from rlrun.schema.studies import RayLauncherConfig
 from rlrun.sweeps.cores import usable_cores

@@ -15,8 +15,8 @@ from types import FrameType
 from typing import Any, Self
 
 from rlrun.errors import ResourceError
-from rlrun.pipeline.stop import SIGNALS
-from rlrun.rundir.inert import no_follow
+from rlrun.pipeline.forkserver import SIGNALS
+from rlrun.run.files import no_follow
 
 CORES = "RLRUN_CORES"  # environment variable: the cores that a job counts as its own
 SETTLE_SECONDS = 0.5  # a signal to all processes has then reached the jobs too

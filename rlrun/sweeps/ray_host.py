@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from rlrun.errors import LockedError, RlrunError, StorageError
-from rlrun.rundir.lock import lock_run_dir
+from rlrun.run.files import lock_run_dir
 from rlrun.sweeps.pool import CORES, Job, Pool
 
 POLL_SECONDS = 0.1

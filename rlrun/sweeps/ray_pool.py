@@ -11,8 +11,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
 from rlrun.errors import ResourceError
-from rlrun.pipeline.stop import SIGNALS
-from rlrun.rundir.texts import CONFIG
+from rlrun.pipeline.forkserver import SIGNALS
+from rlrun.run.files import CONFIG
 from rlrun.schema.studies import RayLauncherConfig
 from rlrun.sweeps.fork_server import ASK
 from rlrun.sweeps.pool import MAIN, SETTLE_SECONDS, Job, make_request

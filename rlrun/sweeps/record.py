@@ -16,10 +16,7 @@ from typing import Any, Literal, get_args
 
 from rlrun import __version__
 from rlrun.errors import CheckpointError, ConfigError, Interrupted, RlrunError, StorageError
-from rlrun.rundir.durable import replace_file, seal, unseal
-from rlrun.rundir.inert import member, read_file
-from rlrun.rundir.lock import LOCK
-from rlrun.rundir.texts import TEXTS, read_record
+from rlrun.run.files import LOCK, TEXTS, member, read_file, read_record, replace_file, seal, unseal
 from rlrun.schema.studies import MOST_WORKERS, RayLauncherConfig
 
 FILE = "sweep.json"

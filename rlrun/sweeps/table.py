@@ -15,8 +15,7 @@ from typing import Any, Protocol, TextIO
 
 from rlrun.errors import RlrunError
 from rlrun.log.snapshot import format_duration
-from rlrun.rundir.inert import MAX_LINE, no_follow
-from rlrun.rundir.texts import read_record
+from rlrun.run.files import MAX_LINE, no_follow, read_record
 from rlrun.sweeps.record import JobRecord, differing
 
 METRICS = "metrics.jsonl"

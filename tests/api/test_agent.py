@@ -12,8 +12,7 @@ import rlrun
 from rlrun.cli.main import main
 from rlrun.env import make_env
 from rlrun.pipeline.evaluate import Evaluator
-from rlrun.run.observations import read_obs
-from rlrun.run.trained import load_trained
+from rlrun.run.agent import load_trained, read_obs
 from tests.policy.make import nets
 
 Trained = Callable[[str], rlrun.Run]

@@ -26,7 +26,7 @@ from rlrun.cli.main import main
 from rlrun.errors import NO_GUARD, EnvError, Interrupted, NumericError
 from rlrun.pipeline.overlapped import CollectorProcess
 from rlrun.pipeline.stop import SIGNALS, stop_on_signals
-from rlrun.run.ending import raise_in_main_thread
+from rlrun.run.record import raise_in_main_thread
 from rlrun.sweeps.pool import Pool
 from tests.in_process import Build
 
@@ -277,7 +277,7 @@ def test_blas_has_one_thread_while_a_run_trains_and_an_agent_acts(
         look()
         return act(*given, **named)
 
-    monkeypatch.setattr("rlrun.run.train.run", train)
+    monkeypatch.setattr("rlrun.run.start.run", train)
     monkeypatch.setattr(agent._actor, "act", act)
     with threadpool_limits(2, user_api="blas"):
         with pytest.raises(EnvError):
@@ -290,17 +290,17 @@ def test_blas_has_one_thread_while_a_run_trains_and_an_agent_acts(
 
 def test_a_run_in_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It trains there, and one at a time."""
-    from rlrun.run import train
+    from rlrun.run import start
 
     runs: list[rlrun.Run] = []
-    started, refused, real = threading.Event(), threading.Event(), train.run
+    started, refused, real = threading.Event(), threading.Event(), start.run
 
     def run(*given: Any, **named: Any) -> int:
         started.set()
         refused.wait(120)
         return real(*given, **named)
 
-    monkeypatch.setattr("rlrun.run.train.run", run)
+    monkeypatch.setattr("rlrun.run.start.run", run)
     line = (*QUICK, f"run.dir={tmp_path}/r")
     thread = threading.Thread(target=lambda: runs.append(rlrun.train(*line, quiet=True)))
     thread.start()

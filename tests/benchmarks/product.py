@@ -10,10 +10,6 @@ from rlrun.buffer.storage import compressed as blocks
 from rlrun.buffer.storage import layout
 from rlrun.buffer.storage.layout import Layout, Row
 from rlrun.buffer.windows.cutter import Cutter
-from rlrun.build.pipeline import make_collector
-from rlrun.build.plan import make_plan
-from rlrun.build.policy import make_policy
-from rlrun.build.ray import collector_parts, learner_parts, shard_parts
 from rlrun.cli.probe import probe_task
 from rlrun.codec.coders import CODER_NAMES as CODERS
 from rlrun.codec.coders import decode_field, encode_field
@@ -42,6 +38,9 @@ from rlrun.pipeline.ray.roles import CollectorHandle, Role, Roles, ShardHandle, 
 from rlrun.pipeline.ray.shard_reader import as_segment
 from rlrun.policy.r2d2 import R2D2
 from rlrun.reports.intervals import mean_interval
+from rlrun.run.build import make_collector, make_policy
+from rlrun.run.plan import make_plan
+from rlrun.run.ray import collector_parts, learner_parts, shard_parts
 from rlrun.schema import TransportConfig
 from rlrun.schema.spelling import RENAMED
 from rlrun.transport import (

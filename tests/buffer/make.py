@@ -15,8 +15,8 @@ from rlrun.buffer.peek import peek
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.storage.layout import Row
 from rlrun.buffer.storage.sizing import make_layout
-from rlrun.build import replay as build
-from rlrun.build.plan import Plan, make_plan
+from rlrun.run import build
+from rlrun.run.plan import Plan, make_plan
 from rlrun.schema import ScheduleConfig
 from rlrun.types import Segment, Window
 from tests.compose import config

@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 
 from rlrun.buffer.replay import Replay
-from rlrun.rundir.segments import Rows
+from rlrun.run.tensors import Rows
 from rlrun.types import Sample, Segment, Window, tree_map
 from tests.buffer.make import CPU, KINDS, live, make_replay, priorities
 from tests.reference.replay_model import (

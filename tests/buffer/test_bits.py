@@ -10,7 +10,7 @@ import pytest
 
 import rlrun.buffer
 from rlrun.jit import COMPILED
-from rlrun.rundir.segments import Rows
+from rlrun.run.tensors import Rows
 from rlrun.types import Window
 from tests.buffer.pair import Setup
 from tests.reference.replay_model import OBSERVATIONS, Tiling

@@ -15,9 +15,8 @@ from gymnasium import spaces
 from rlrun.buffer.rollout import Rollout
 from rlrun.errors import CheckpointError, RlrunError
 from rlrun.functional.recorded import RowSpaces
-from rlrun.rundir.checkpoint import MISFITS
-from rlrun.rundir.segments import RingRows, RowFiles
-from rlrun.rundir.statetree import require_kind
+from rlrun.run.checkpoint import MISFITS
+from rlrun.run.tensors import RingRows, RowFiles, require_kind
 from rlrun.types import Window, tree_leaves
 from tests.buffer.make import make_replay
 from tests.buffer.test_hindsight import Goals

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rlrun.buffer.peek import peek
 from rlrun.errors import NumericError
-from rlrun.rundir import checkpoint
+from rlrun.run import checkpoint
 from rlrun.schema import Invalid
 from rlrun.types import Window
 from tests.buffer.make import (

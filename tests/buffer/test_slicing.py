@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlrun.build.replay import make_cutter, make_state_filter
+from rlrun.run.build import make_cutter, make_state_filter
 from rlrun.types import Chunk, Window
 from tests.buffer.make import make_replay, plan_of
 from tests.buffer.pair import Pair, Setup

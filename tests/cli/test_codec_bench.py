@@ -17,8 +17,9 @@ from rlrun.cli.codec_sources import CHUNKS, ROWS, Series, series_of
 from rlrun.cli.main import main
 from rlrun.codec import pco
 from rlrun.config import Composer, to_yaml
+from rlrun.run import history
 from rlrun.run.export import export_run
-from rlrun.rundir import history, tensorfile
+from rlrun.run.tensors import write_tensors
 from tests.compose import config
 from tests.pipeline.make import SMOKE, go
 
@@ -110,7 +111,7 @@ def test_files(tmp_path, capsys):
         w = (rows[:500] * (1 + 1e-4 * k)).astype(np.float32)
         np.savez(tmp_path / f"w{k}.npz", w=w)
         tensors = {"w": torch.from_numpy(w).bfloat16()}
-        tensorfile.write(tmp_path / f"w{k}.safetensors", tensors, {})
+        write_tensors(tmp_path / f"w{k}.safetensors", tensors, {})
     np.savez(tmp_path / "other.npz", v=w)
     names = ["w0.npz", "rows.npy", "w1.npz", "other.npz", "w0.safetensors", "w1.safetensors"]
     found = series_of([tmp_path / n for n in names])

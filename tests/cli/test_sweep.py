@@ -175,11 +175,11 @@ def test_overrides_of_an_interrupted_resume_reach_all_jobs(rlrun, build, monkeyp
             return 75
         return 0
 
-    monkeypatch.setattr(sys.modules["rlrun.run.train"], "resume", interrupted)
+    monkeypatch.setattr(sys.modules["rlrun.run.start"], "resume", interrupted)
     assert rlrun("resume", "s", "run.total_steps=777777").code == 130
     assert resumed(build) == {"0": 777777, "1": 777777}
     assert statuses(Path("s")) == ["done", "interrupted", "waiting", "waiting"]
-    monkeypatch.setattr(sys.modules["rlrun.run.train"], "resume", original)
+    monkeypatch.setattr(sys.modules["rlrun.run.start"], "resume", original)
     assert rlrun("resume", "s", "-q").code == 0
     assert resumed(build) == {"1": 777777, "2": 777777, "3": 777777}
     assert rlrun("resume", "s", "-q").code == 0

@@ -10,9 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlrun.build import pipeline as build
-from rlrun.build.plan import make_plan
-from rlrun.build.transport import collector_side_of
 from rlrun.codec import (
     CODER_OPTIONS,
     CodecError,
@@ -22,8 +19,10 @@ from rlrun.codec import (
     StaleFrame,
 )
 from rlrun.pipeline.overlapped import CollectorProcess, RowCheck
-from rlrun.run import train
-from rlrun.rundir.checkpoint import load_newest
+from rlrun.run import build, start
+from rlrun.run.build import collector_side_of
+from rlrun.run.checkpoint import load_newest
+from rlrun.run.plan import make_plan
 from rlrun.schema import TransportConfig
 from rlrun.schema.run import Coder
 from rlrun.transport import (
@@ -282,7 +281,7 @@ def test_coded_runs_are_raw_runs(tmp_path, name):
     for wire, goes_on in (("raw", "raw"), ("coded", "coded"), ("coded", "raw")):
         more = 700 if goes_on == wire else 1000  # what travels may change
         longer = config(*SMOKE, *LINES[name], f"transport={goes_on}", f"run.total_steps={more}")
-        assert train.resume(tmp_path / wire, longer, raw_yaml="", overrides=[]) == 0
+        assert start.resume(tmp_path / wire, longer, raw_yaml="", overrides=[]) == 0
         ends.append(json.loads((tmp_path / wire / "run.json").read_text())["digest"])
     assert ends[0] == ends[1]
     state, _ = load_newest(tmp_path / "coded/checkpoints")

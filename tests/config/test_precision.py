@@ -9,7 +9,7 @@ from rlrun.errors import ResourceError
 from rlrun.optim import compute
 from rlrun.run import calibrate
 from rlrun.run.calibrate import lines, settings
-from rlrun.run.train import resume
+from rlrun.run.start import resume
 from tests.compose import config
 from tests.in_process import assert_one_error, files_under
 

@@ -12,7 +12,7 @@ from rlrun.codec import pco
 from rlrun.dataset import read_dataset, reader, write_dataset
 from rlrun.dataset.format import DESCRIPTION_FILE
 from rlrun.errors import ConfigError, StorageError
-from rlrun.rundir.durable import seal, unseal
+from rlrun.run.files import seal, unseal
 from rlrun.types import tree_leaves
 from tests.codec import samples
 from tests.dataset.make import KINDS, SOURCE, SPEC, cut, dress

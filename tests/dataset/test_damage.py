@@ -13,8 +13,8 @@ from gymnasium import spaces
 from rlrun.dataset import open_source, read_dataset, reader, write_dataset
 from rlrun.dataset.format import DESCRIPTION_FILE, INDEX_FILE, STATES_FILE
 from rlrun.errors import ConfigError, StorageError
-from rlrun.rundir import tensorfile
-from rlrun.rundir.durable import seal, unseal
+from rlrun.run.files import seal, unseal
+from rlrun.run.tensors import read_tensors, write_tensors
 from rlrun.types import Segment, Spec, tree_map
 from tests.dataset.make import SPEC, cut, dress
 from tests.reference.streams import make_stream
@@ -175,11 +175,11 @@ def replace_shards(made: Path, edit: Callable[[dict[str, Any]], None], name: str
     fields = unseal((made / DESCRIPTION_FILE).read_bytes())
     for entry in [*fields["shards"], fields["index"], fields["states"]]:
         if entry["file"].startswith(name):
-            arrays = tensorfile.read(made / entry["file"], numpy=reader._AllNames())
+            arrays = read_tensors(made / entry["file"], numpy=reader._AllNames())
             arrays = {n: np.array(x) for n, x in arrays.items()}
             edit(arrays)
             (made / entry["file"]).unlink()
-            digest, size = tensorfile.write(made / entry["file"], arrays, {})
+            digest, size = write_tensors(made / entry["file"], arrays, {})
             entry |= {"sha256": digest, "bytes": size}
     reseal(made, **fields)
 

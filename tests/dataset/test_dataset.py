@@ -22,7 +22,7 @@ from rlrun.dataset import (
 )
 from rlrun.dataset.format import DESCRIPTION_FILE, INDEX_FILE, STATES_FILE
 from rlrun.errors import ConfigError, StorageError
-from rlrun.rundir import tensorfile
+from rlrun.run.tensors import write_tensors
 from rlrun.types import Segment, Window, tree_leaves
 from tests.buffer.make import make_replay
 from tests.dataset.make import KINDS, SOURCE, SPEC, cut, dress, joined, spell, spelled
@@ -197,17 +197,17 @@ def write_one(path: Path) -> None:
     write_dataset(path, [segment], spec=SPEC, meta=SOURCE, shard_rows=8, states=states)
 
 
-CRASHES = ["tensorfile.write", "write_file", "fsync_directory", "os.rename", "seal"]
+CRASHES = ["write_tensors", "write_file", "fsync_directory", "os.rename", "seal"]
 
 
 @pytest.mark.parametrize("at", CRASHES)
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left")])
 def test_a_crash_leaves_nothing(tmp_path: Path, monkeypatch, at: str, error) -> None:
-    real, calls = tensorfile.write, []
+    real, calls = write_tensors, []
 
     def crash(*given):
         calls.append(given)
-        if at == "tensorfile.write" and len(calls) < 3:
+        if at == "write_tensors" and len(calls) < 3:
             return real(*given)
         raise error
 

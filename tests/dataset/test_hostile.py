@@ -7,7 +7,7 @@ import pytest
 from rlrun.dataset import read_dataset
 from rlrun.dataset.format import DESCRIPTION_FILE
 from rlrun.errors import ConfigError, StorageError
-from rlrun.rundir.durable import seal, unseal
+from rlrun.run.files import seal, unseal
 
 ELSEWHERE = ("../data/index.safetensors", "/etc/hostname", "/dev/zero", "", "a\0b", "x" * 5000)
 

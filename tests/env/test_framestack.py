@@ -16,7 +16,7 @@ from rlrun.errors import ConfigError
 from rlrun.nets.torso import make_torso
 from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.evaluate import Evaluator
-from rlrun.rundir.checkpoint import load_newest, save
+from rlrun.run.checkpoint import load_newest, save
 from rlrun.schema import TorsoConfig
 from rlrun.types import Act, Counters, tree_leaves, tree_map
 from tests.compose import config

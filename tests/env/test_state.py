@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from rlrun.env import make_env
 from rlrun.env.state import Unsupported, capture, restore
-from rlrun.rundir.checkpoint import load_newest, save
+from rlrun.run.checkpoint import load_newest, save
 from rlrun.schema import AgentsConfig
 from rlrun.tree import tree_leaves
 from tests.env.presets import config_of, preset, wrapper

@@ -32,7 +32,7 @@ def site(wheel, tmp_path_factory):  # noqa: F811
 SERVER = """
 import json, os, sys
 import torch
-import rlrun.build.pipeline, rlrun.cli.main, rlrun.run.train
+import rlrun.run.build, rlrun.cli.main, rlrun.run.start
 for line in sys.stdin:
     argv, script, cwd, *texts = json.loads(line)
     child = os.fork()

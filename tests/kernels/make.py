@@ -10,11 +10,10 @@ import gymnasium as gym
 import torch
 
 from rlrun.buffer.rollout import Rollout
-from rlrun.build.pipeline import make_pipeline
-from rlrun.build.plan import make_plan
-from rlrun.build.policy import make_policy
 from rlrun.functional.rows import RAW_REWARD, readable
 from rlrun.log import Log
+from rlrun.run.build import make_pipeline, make_policy
+from rlrun.run.plan import make_plan
 from rlrun.types import Sample, tree_leaves, tree_map
 from tests.compose import config
 from tests.env import boxes

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlrun.build.plan import make_plan
-from rlrun.build.policy import KERNELS, backend_used, policy_class, with_kernel
 from rlrun.config.checks.backend import WITH_KERNEL
 from rlrun.errors import NumericError
+from rlrun.run.build import KERNELS, backend_used, policy_class, with_kernel
+from rlrun.run.plan import make_plan
 from tests.compose import config
 from tests.kernels.make import NAMES, line, policy_of, same_state, samples_of
 from tests.pages import ROOT
@@ -165,8 +165,8 @@ def test_a_subclass_learns_by_its_own_loss():
 WITHOUT = """
 import sys
 sys.modules["rlrun.kernels"] = None  # its import raises
-from rlrun.build import policy
-policy.KERNELS.clear()
+from rlrun.run import build
+build.KERNELS.clear()
 from rlrun.cli.main import main
 line = "policy=r2d2 env=cartpole debug=smoke logger.progress=off logger.tensorboard=false"
 assert main(line.split()) == 0

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.build import pipeline as build
-from rlrun.build.plan import make_plan
 from rlrun.pipeline.evaluate import Evaluator
-from rlrun.run import train as training
+from rlrun.run import build, checkpoint
+from rlrun.run import start as training
 from rlrun.run.export import export_run
-from rlrun.rundir import checkpoint
-from rlrun.rundir.record import RunRecord
+from rlrun.run.plan import make_plan
+from rlrun.run.record import RunRecord
 from tests.compose import config
 
 pytestmark = pytest.mark.learning

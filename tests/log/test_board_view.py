@@ -14,8 +14,8 @@ from rlrun.cli.main import main
 from rlrun.errors import ConfigError
 from rlrun.log.hparams import declare
 from rlrun.log.trial import TrialRow, short_number, trial_name
-from rlrun.run.board_view import BoardView
 from rlrun.run.hparams import settings_of, trial_of, typed_settings
+from rlrun.run.tensorboard import BoardView
 from tests.log.boards import board
 from tests.reports.forge import forge
 

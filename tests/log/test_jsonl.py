@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rlrun.errors import NumericError, StorageError
 from rlrun.log.jsonl import JsonLinesFile, encode_record
-from rlrun.rundir import durable
+from rlrun.run import files
 from tests.log.records import read_records
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False) | st.integers()
@@ -148,7 +148,7 @@ def test_resume_truncates_to_what_was_committed_byte_for_byte(tmp_path, caplog):
     assert again.committed() == committed
     assert again.last == {"env_steps": 20, "train/loss": 20 / 3}
     again.write(20, {"train/loss": 20 / 3})
-    assert again.committed()["sha256"] == durable.sha256_file(path)
+    assert again.committed()["sha256"] == files.sha256_file(path)
     again.rewind(20, committed)
     again.write(30, {"train/loss": 1.0})
     again.close()

@@ -5,10 +5,10 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from rlrun.build.pipeline import make_pipeline
-from rlrun.build.plan import make_plan
 from rlrun.log import Log
 from rlrun.pipeline.loop import Pipeline
+from rlrun.run.build import make_pipeline
+from rlrun.run.plan import make_plan
 from tests.compose import config
 from tests.pipeline.make import SMOKE
 

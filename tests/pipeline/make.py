@@ -16,8 +16,8 @@ import torch
 from rlrun.env import make_env
 from rlrun.env.rows import Env, Step
 from rlrun.pipeline.collector import Collector
-from rlrun.run import train
-from rlrun.rundir.checkpoint import list_checkpoints, load_newest
+from rlrun.run import start
+from rlrun.run.checkpoint import list_checkpoints, load_newest
 from rlrun.schema import CollectorConfig, EnvConfig
 from rlrun.types import Act, Chunk, Counters, Segment, Spec, tree_map
 from tests.compose import config
@@ -36,22 +36,22 @@ def go(run_dir: Path, *overrides: str) -> dict[str, Any]:
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "config.yaml").write_text("{}")
     c = config(*SMOKE, *overrides)
-    assert train.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert start.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[]) == 0
     return record_of(run_dir)
 
 
 def resumed(run_dir: Path, *overrides: str) -> dict[str, Any]:
     """The run.json of a resumed run."""
     c = config(*SMOKE, *overrides)
-    assert train.resume(run_dir, c, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert start.resume(run_dir, c, raw_yaml="seed: 0\n", overrides=[]) == 0
     return record_of(run_dir)
 
 
 def fails(kind: type[BaseException], run_dir: Path, *overrides: str) -> tuple[Any, dict[str, Any]]:
     """(the error, run.json) of a run, or of the next resume of it, that ends in ``kind``."""
-    c, call = config(*SMOKE, *overrides), train.run
+    c, call = config(*SMOKE, *overrides), start.run
     if (run_dir / "run.json").exists():
-        call = train.resume
+        call = start.resume
     run_dir.mkdir(exist_ok=True)
     given = {"config": c, "run_dir": run_dir, "raw_yaml": "seed: 0\n", "overrides": []}
     with pytest.raises(kind) as caught:

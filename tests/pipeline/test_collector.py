@@ -14,7 +14,7 @@ from rlrun.env.diagnostic.counter import counter_reward
 from rlrun.env.framestack import FrameStack
 from rlrun.errors import EnvError
 from rlrun.pipeline.collector import ChunkInterrupted
-from rlrun.rundir.checkpoint import load_newest, save
+from rlrun.run.checkpoint import load_newest, save
 from rlrun.types import Spec, Window, tree_leaves
 from tests.pipeline.make import (
     DIES,

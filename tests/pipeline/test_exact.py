@@ -10,10 +10,9 @@ import torch
 
 from rlrun.kernels import parity
 from rlrun.pipeline.evaluate import Evaluator
-from rlrun.run import train
-from rlrun.rundir import checkpoint
-from rlrun.rundir.record import RunRecord
-from rlrun.rundir.saver import Saver
+from rlrun.run import checkpoint, start
+from rlrun.run.checkpoint import Saver
+from rlrun.run.record import RunRecord
 from tests.compose import config
 from tests.exact import QUIET, Killed, assert_exact_resume, differences
 from tests.pipeline.make import R2D2, STEPWISE, TINY, go, record_of, resumed, shown, state_of
@@ -70,7 +69,7 @@ def test_a_killed_run_equals_the_run_that_was_not(case, tmp_path):
 @pytest.mark.parametrize("buffer", ["prioritized", "rank"])
 def test_a_replay_on_a_device_is_resumed_exactly(buffer, tmp_path, monkeypatch):
     """buffer.device=cuda, with the CPU as that device."""
-    monkeypatch.setattr("rlrun.build.replay.torch_device", lambda name: torch.device("cpu"))
+    monkeypatch.setattr("rlrun.run.build.torch_device", lambda name: torch.device("cpu"))
     policy = "r2d2" if buffer == "prioritized" else "dqn"
     words = (f"policy={policy}", "env=cartpole", f"buffer={buffer}", "buffer.device=cuda")
     assert_exact_resume((*words, *LEARN), (130,), tmp_path)
@@ -93,7 +92,7 @@ def test_killed_before_its_first_checkpoint_is_complete(last_call, tmp_path, mon
     with monkeypatch.context() as patch:
         patch.setattr(*last_call, die)
         with pytest.raises(Killed):
-            train.run(config("debug=smoke", *words), cut, raw_yaml="seed: 0", overrides=[])
+            start.run(config("debug=smoke", *words), cut, raw_yaml="seed: 0", overrides=[])
     assert not (cut / "checkpoints/last.json").exists()
     assert resumed(cut, *words)["digest"] == go(tmp_path / "whole", *words)["digest"]
 
@@ -134,13 +133,13 @@ def test_a_run_that_cannot_be_exact_says_so_and_resumes(tmp_path, caplog):
              "+env.kwargs.hidden=global", "collector.num_envs=2")  # fmt: skip
     (tmp_path / "config.yaml").write_text("{}")
     c = config(*words, "run.checkpoint_every=60")
-    assert train.run(c, tmp_path, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert start.run(c, tmp_path, raw_yaml="seed: 0\n", overrides=[]) == 0
     warnings = [r.getMessage() for r in caplog.records if "will differ" in r.getMessage()]
     assert len(warnings) == 1, "once, though there are four checkpoints"
     record = record_of(tmp_path)
     assert (record["exact"], "gives other rows" in record["exact_reason"]) == (False, True)
     longer = config(*words, "run.total_steps=400")
-    assert train.resume(tmp_path, longer, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert start.resume(tmp_path, longer, raw_yaml="seed: 0\n", overrides=[]) == 0
     assert (record_of(tmp_path)["exact"], record_of(tmp_path)["env_steps"]) == (False, 400)
 
 
@@ -160,7 +159,7 @@ def test_a_run_stays_inexact_after_an_evaluation_that_was_disturbed(tmp_path, mo
 def test_a_resume_that_changes_numbers_is_recorded(tmp_path):
     """Once, and for the run's later resumes too."""
     words = (*STEPWISE, *QUIET, "debug=smoke", "run.total_steps=16")
-    train.run(config(*words), tmp_path, raw_yaml="", overrides=[])
+    start.run(config(*words), tmp_path, raw_yaml="", overrides=[])
     reason = "resumed with logger.every, resume.rescale"
     for total, given, expected in (
         (24, ["run.max_time=3h", "transport=raw", "watchdog.max_seconds=99"], None),
@@ -168,7 +167,7 @@ def test_a_resume_that_changes_numbers_is_recorded(tmp_path):
         (40, [], reason),
     ):
         given = [*given, f"run.total_steps={total}"]
-        train.resume(tmp_path, config(*words, *given), raw_yaml="", overrides=given)
+        start.resume(tmp_path, config(*words, *given), raw_yaml="", overrides=given)
         record = record_of(tmp_path)
         assert (record["exact"], record["exact_reason"]) == (expected is None, expected)
 
@@ -192,12 +191,12 @@ def test_schedules_keep_the_horizon_of_the_runs_beginning(tmp_path):
     ):  # fmt: skip
         resumed(tmp_path, *SCHEDULED, f"run.total_steps={total}", *more)
         assert state_of(tmp_path)["settings"]["horizon"] == horizon
-    for name, start, end, near in (
+    for name, begin, end, near in (
         ("collect/epsilon_mean", 1, 0, 0.05), ("train/lr", 1, 0, 0.2), ("buffer/beta", 0, 1, 0.05),
     ):  # fmt: skip
         found = dict(shown(tmp_path, name))
         for step, share in ((20, 0.2), (100, 1.0), (140, 1.0), (180, 0.9), (220, 1.0)):
-            assert found[step] == pytest.approx(start + (end - start) * share, abs=near), name
+            assert found[step] == pytest.approx(begin + (end - begin) * share, abs=near), name
 
 
 @pytest.mark.parametrize("agrees", [True, False])

@@ -15,7 +15,7 @@ from rlrun.pipeline.parts import first_non_finite
 from rlrun.pipeline.saving import MAX_ROLLBACKS, other_streams
 from rlrun.policy.base.off_policy_control import OffPolicyControl
 from rlrun.policy.dqn import DQN
-from rlrun.rundir.checkpoint import load_weights
+from rlrun.run.checkpoint import load_weights
 from rlrun.trust import NotTrusted
 from tests.exact import differences
 from tests.pipeline.make import (

@@ -18,10 +18,9 @@ from rlrun.log import Log
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.evaluate import Evaluation, Evaluator
 from rlrun.pipeline.learner import Learner
-from rlrun.run import train
-from rlrun.rundir.checkpoint import load_weights
-from rlrun.rundir.lock import lock_run_dir
-from rlrun.rundir.saver import Saver
+from rlrun.run import start
+from rlrun.run.checkpoint import Saver, load_weights
+from rlrun.run.files import lock_run_dir
 from tests.compose import config
 from tests.exact import Killed, differences
 from tests.log.records import read_records
@@ -229,14 +228,14 @@ def test_a_policy_that_learns_nothing_only_evaluates(tmp_path, capsys, policy, p
              "logger.tensorboard=false")  # fmt: skip
     c = config(*words)
     given = {"raw_yaml": "seed: 0\n", "overrides": []}
-    assert train.run(c, tmp_path, **given) == 0
+    assert start.run(c, tmp_path, **given) == 0
     done = record_of(tmp_path)
     assert (done["status"], done["env_steps"], done["eval"]["episodes"]) == ("done", 0, 50)
     assert [line["env_steps"] for line in read_records(tmp_path / "metrics.jsonl")] == [0]
-    assert train.resume(tmp_path, c, **given) == 0
+    assert start.resume(tmp_path, c, **given) == 0
     assert f"run.total_steps={c.env.total_steps}" in capsys.readouterr().out
     more = config(*words, "run.total_steps=100", "run.stop_value=null")
-    assert train.resume(tmp_path, more, **given) == 0
+    assert start.resume(tmp_path, more, **given) == 0
     longer = record_of(tmp_path)
     assert longer["env_steps"] >= 100
     assert longer["eval"]["return_mean"] == done["eval"]["return_mean"]
@@ -264,7 +263,7 @@ def test_resuming_a_finished_run_changes_nothing(whole, tmp_path, capsys):
 
     before, steps = tree(), record_of(run_dir)["env_steps"]
     c = config(*SMOKE, *R2D2, "logger.progress=plain")
-    assert train.resume(run_dir, c, raw_yaml="other", overrides=[]) == 0
+    assert start.resume(run_dir, c, raw_yaml="other", overrides=[]) == 0
     assert tree() == before
     said = capsys.readouterr().out
     assert f"the run is done ({steps} env steps)" in said
@@ -304,7 +303,7 @@ def test_a_checkpoint_with_a_chunk_in_flight_is_none_of_a_serial_run(pipeline_of
 
 def test_a_second_process_is_refused(tmp_path):
     with lock_run_dir(tmp_path), pytest.raises(LockedError):
-        train.run(config(*SMOKE), tmp_path, raw_yaml="", overrides=[])
+        start.run(config(*SMOKE), tmp_path, raw_yaml="", overrides=[])
 
 
 # -- signals ---------------------------------------------------------------------------------------

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlrun.build import pipeline as build
-from rlrun.build.plan import make_plan
 from rlrun.errors import CheckpointError
 from rlrun.pipeline.overlapped import RowCheck
+from rlrun.run import build
+from rlrun.run.plan import make_plan
 from rlrun.tree import tree_map
 from rlrun.types import CHUNK_FIELDS, Chunk, Counters
 from tests.compose import config

@@ -8,15 +8,14 @@ import pytest
 import torch
 
 from rlrun.buffer.storage.sizing import demo_config, make_layout, row_of
-from rlrun.build import replay as build_replay
-from rlrun.build.pipeline import make_collector
-from rlrun.build.plan import make_plan
 from rlrun.config import check
 from rlrun.dataset import read_dataset
 from rlrun.env import probe
 from rlrun.errors import ConfigError, ResourceError
+from rlrun.run import build, checkpoint
+from rlrun.run.build import make_collector
 from rlrun.run.export import export_run
-from rlrun.rundir import checkpoint
+from rlrun.run.plan import make_plan
 from rlrun.types import Counters, Window, tree_leaves
 from tests.compose import config
 from tests.exact import QUIET, assert_exact_resume
@@ -53,7 +52,7 @@ def pendulum(tmp_path_factory) -> Path:
 
 
 def test_rows_of_a_device_buffer_are_exported_without_the_device(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlrun.build.replay.torch_device", lambda name: torch.device("cpu"))
+    monkeypatch.setattr("rlrun.run.build.torch_device", lambda name: torch.device("cpu"))
     record = go(tmp_path / "one", *R2D2, "buffer.device=cuda", "run.total_steps=200")
     data = export(tmp_path / "one", "data", *R2D2)  # rlrun export reads it as buffer.device=cpu
     assert read_dataset(data).steps == record["env_steps"]
@@ -66,7 +65,7 @@ def test_the_newest_rows_are_exported_with_their_states(tmp_path):
         "policy.nstep=2",
     )  # fmt: skip
     counters, plan = Counters(), make_plan(config(*SMOKE, *line))
-    collector, replay = make_collector(plan, counters), build_replay.make_replay(plan)
+    collector, replay = make_collector(plan, counters), build.make_replay(plan)
     for _ in range(20):
         replay.add(collector.collect_rows())
     state = {"buffer": replay.state_dict(), "counters": {"env_steps": counters.env_steps}}
@@ -116,11 +115,11 @@ def test_a_run_starts_from_anothers_rows(tmp_path, cartpole):
 @pytest.mark.parametrize("chunk", [3, 256])
 def test_loading_cuts_no_trajectory(cartpole, monkeypatch, chunk):
     """collector.trajectory=collect: loading a dataset ends no collect call."""
-    monkeypatch.setattr("rlrun.build.replay.READ_ROWS", chunk)
+    monkeypatch.setattr("rlrun.run.build.READ_ROWS", chunk)
     line = (*R2D2, f"buffer.load={cartpole}", "collector.trajectory=collect")
     plan = make_plan(config(*SMOKE, *line))
-    replay = build_replay.make_replay(plan)
-    build_replay.load_rows(plan, replay)
+    replay = build.make_replay(plan)
+    build.load_rows(plan, replay)
     replay.check()
     assert replay.close
     segment = replay.sample(0, 0).segment

@@ -17,7 +17,7 @@ from rlrun.cli.main import main
 from rlrun.errors import Interrupted, StorageError
 from rlrun.jit import COMPILED
 from rlrun.pipeline.stop import StopRequest, Watchdog, stop_on_signals
-from rlrun.rundir.lock import lock_run_dir, require_in_place
+from rlrun.run.files import lock_run_dir, require_in_place
 from rlrun.schema import WatchdogConfig
 from tests.compose import config
 from tests.exact import differences

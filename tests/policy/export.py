@@ -21,12 +21,12 @@ import numpy as np
 import torch
 
 from rlrun.acting.greedy import GreedyStep, make_greedy_step
-from rlrun.build.plan import make_plan
-from rlrun.build.policy import make_policy
 from rlrun.cli.main import main as rlrun
 from rlrun.env import make_env
-from rlrun.run.onnx_check import Deviation, GraphFunction, Numbers, SideBySide, onnx_session
-from rlrun.run.trained import TrainedPolicy, load_trained
+from rlrun.run.agent import TrainedPolicy, load_trained
+from rlrun.run.build import make_policy
+from rlrun.run.onnx import Deviation, GraphFunction, Numbers, SideBySide, onnx_session
+from rlrun.run.plan import make_plan
 from rlrun.types import no_actions
 from tests.compose import config
 

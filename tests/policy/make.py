@@ -8,10 +8,10 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rlrun.build.plan import make_plan
-from rlrun.build.policy import make_policy
 from rlrun.nets.forward_noise import MEAN_WEIGHTS as MEAN_WEIGHTS
 from rlrun.nets.forward_noise import make_noise_generator
+from rlrun.run.build import make_policy
+from rlrun.run.plan import make_plan
 from rlrun.schema import ScheduleConfig
 from rlrun.types import Sample, Segment, Spec, Update, no_actions, torch_seed, tree_leaves, tree_map
 from tests.compose import config
@@ -98,7 +98,7 @@ def build(name: str, **given: Any) -> Any:
 
 def make_as(cls: type, plan: Any) -> Any:
     """A policy of a user's class, made as ``policy.name=pkg.mod:Class`` would be."""
-    from rlrun.build.policy import with_kernel
+    from rlrun.run.build import with_kernel
 
     c = plan.config
     given = {"spec": plan.policy_spec, "seed": c.seed, "total_steps": 1000}

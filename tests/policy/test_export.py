@@ -13,8 +13,7 @@ import torch
 
 from rlrun.errors import ConfigError, NumericError
 from rlrun.run import onnx as export
-from rlrun.run.onnx import OPSET, onnx_of
-from rlrun.run.onnx_check import Deviation, compare_random, onnx_session
+from rlrun.run.onnx import OPSET, Deviation, compare_random, onnx_of, onnx_session
 from rlrun.types import no_actions
 from tests.in_process import build, rlrun
 from tests.pages import ROOT, blocks

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from rlrun.run import train
-from rlrun.rundir.checkpoint import load_newest
+from rlrun.run import start
+from rlrun.run.checkpoint import load_newest
 from tests.compose import config
 from tests.env import boxes
 from tests.installed import needs
@@ -57,7 +57,7 @@ EXPERIMENTS = {
 def learns(directory, *words):
     """A run of ``rlrun *words`` ends well, in chunks, with updates."""
     c = config(*words, *QUIET)
-    assert train.run(c, directory, raw_yaml="", overrides=[]) == 0
+    assert start.run(c, directory, raw_yaml="", overrides=[]) == 0
     state, _ = load_newest(directory / "checkpoints")
     assert state["counters"]["chunks"] >= 2
     return json.loads((directory / "run.json").read_text())["updates"] > 0

@@ -9,12 +9,11 @@ import yaml
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from rlrun.buffer.rollout import Rollout
-from rlrun.build.pipeline import make_pipeline
-from rlrun.build.plan import make_plan
-from rlrun.build.policy import make_policy, policy_class
 from rlrun.functional.rows import readable
 from rlrun.log import Log
+from rlrun.run.build import make_pipeline, make_policy, policy_class
 from rlrun.run.hparams import policy_title
+from rlrun.run.plan import make_plan
 from rlrun.schema import POLICY_CONFIGS
 from rlrun.types import no_actions, tree_leaves, tree_map
 from tests.compose import config

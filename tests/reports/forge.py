@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from rlrun.rundir.durable import seal
+from rlrun.run.files import seal
 
 CONFIG: dict[str, Any] = {
     "seed": 0,

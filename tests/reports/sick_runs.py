@@ -15,8 +15,7 @@ from typing import Any
 import yaml
 
 from rlrun.reports.runs import RunData, read_run
-from rlrun.rundir.durable import seal
-from rlrun.rundir.texts import read_record
+from rlrun.run.files import read_record, seal
 from tests.reports.forge import merged
 from tests.reports.thin_run import HEALTHY
 

@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from rlrun.reports.doctor.diagnose import diagnose, report_lines
-from rlrun.rundir.durable import seal
-from rlrun.rundir.texts import read_record
+from rlrun.run.files import read_record, seal
 from tests.compose import config
 from tests.pages import first_cells, section
 from tests.reports.forge import forge, forge_sweep

@@ -10,8 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from rlrun.rundir.durable import seal
-from rlrun.rundir.texts import read_record
+from rlrun.run.files import read_record, seal
 
 HEALTHY = Path(__file__).parent / "healthy"
 

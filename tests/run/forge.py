@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.rundir import checkpoint, durable
-from rlrun.rundir import manifest as names
-from rlrun.rundir.texts import TEXTS
+from rlrun.run import checkpoint, files
+from rlrun.run import manifest as names
+from rlrun.run.files import TEXTS
 
 RUN = (
     "policy=dqn", "env=cartpole", "buffer=prioritized", "torso.hidden=[8]", "collector.num_envs=2",
@@ -116,10 +116,10 @@ def manifest(edit: Edit) -> Change:
 
     def change(run: Path) -> None:
         for path in names.list_checkpoints(run / "checkpoints"):
-            fields = durable.unseal((path / names.MANIFEST).read_bytes())
+            fields = files.unseal((path / names.MANIFEST).read_bytes())
             fields.pop("sha256", None)
             edit(fields)
-            (path / names.MANIFEST).write_bytes(durable.seal(fields))
+            (path / names.MANIFEST).write_bytes(files.seal(fields))
 
     return change
 
@@ -176,7 +176,7 @@ def reseal(run: Path) -> None:
         return
     if fields["files"].keys() <= {*TEXTS} and all(fields["files"].values()) and fields["files"]:
         fields["files"] = {
-            name: [durable.sha256_file(run / name)] for name in fields["files"]
+            name: [files.sha256_file(run / name)] for name in fields["files"]
             if (run / name).is_file()
         }  # fmt: skip
-    path.write_bytes(durable.seal(fields))
+    path.write_bytes(files.seal(fields))

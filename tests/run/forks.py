@@ -14,7 +14,7 @@ SERVER = """
 import json, multiprocessing, os, sys
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-PRELOAD = ["tests.run.patient_forkserver", "rlrun.build.pipeline"]
+PRELOAD = ["tests.run.patient_forkserver", "rlrun.run.build"]
 multiprocessing.set_forkserver_preload(PRELOAD)
 from multiprocessing import forkserver, resource_tracker
 resource_tracker.ensure_running()
@@ -23,7 +23,7 @@ import torch
 torch.set_num_threads(1)
 import tests.read_once
 from rlrun.cli.main import main
-import rlrun.run.train
+import rlrun.run.start
 for name in ("r2d2", "dqn", "ppo", "sac"):
     __import__(f"rlrun.policy.{name}")
 # A child of this process cannot wait for the fork server, which is its sibling.

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlrun.rundir.checkpoint import list_checkpoints, load_newest
+from rlrun.run.checkpoint import list_checkpoints, load_newest
 from tests.exact import differences
 from tests.run.forks import Forks, ended
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from rlrun.errors import CheckpointError, StorageError
-from rlrun.rundir import durable, tensorfile
-from rlrun.rundir.checkpoint import (
+from rlrun.run import checkpoint, files
+from rlrun.run.checkpoint import (
     list_checkpoints,
     load,
     load_newest,
@@ -24,6 +24,7 @@ from rlrun.rundir.checkpoint import (
     save,
     save_weights,
 )
+from rlrun.run.tensors import read_tensors, write_tensors
 
 TORCH = [
     torch.bool,
@@ -144,16 +145,16 @@ def test_shared_memory_is_stored_twice_and_names_do_not_collide(tmp_path):
 def test_the_library_reads_what_is_written(tmp_path):
     tensors = {str(dtype): torch.ones(3, 2).to(dtype) for dtype in TORCH}
     tensors |= {"empty": torch.zeros(0, 3), "scalar": torch.tensor(2.5)}
-    digest, size = tensorfile.write(tmp_path / "t.safetensors", tensors, {"format": "pt"})
+    digest, size = write_tensors(tmp_path / "t.safetensors", tensors, {"format": "pt"})
     assert size == (tmp_path / "t.safetensors").stat().st_size
-    assert digest == durable.sha256_file(tmp_path / "t.safetensors")
+    assert digest == files.sha256_file(tmp_path / "t.safetensors")
     back = safetensors.torch.load_file(tmp_path / "t.safetensors")
     assert tensors.keys() == back.keys()
     assert all(same(tensors[name], back[name]) for name in tensors)
-    own = tensorfile.read(tmp_path / "t.safetensors")
+    own = read_tensors(tmp_path / "t.safetensors")
     assert same(dict(sorted(tensors.items())), own)
     safetensors.torch.save_file(tensors, tmp_path / "l.safetensors")
-    back = tensorfile.read(tmp_path / "l.safetensors")
+    back = read_tensors(tmp_path / "l.safetensors")
     assert all(same(tensors[name], back[name]) for name in tensors)
 
 
@@ -197,8 +198,8 @@ def test_damage_of_any_byte_is_found_and_the_one_before_is_used(two, caplog, nam
 @pytest.mark.parametrize("fields", [{"format": 99}, {"format": 2, "rlrun": "0.9"}])
 def test_another_format_is_named(two, caplog, fields):
     directory, newest = two
-    before = durable.unseal((newest / "manifest.json").read_bytes())
-    (newest / "manifest.json").write_bytes(durable.seal({**before, **fields}))
+    before = files.unseal((newest / "manifest.json").read_bytes())
+    (newest / "manifest.json").write_bytes(files.seal({**before, **fields}))
     assert load_newest(directory)[0]["mark"] == 1
     assert f"has format {fields['format']}" in caplog.text
 
@@ -226,7 +227,7 @@ def test_a_full_disk_is_a_storage_error_and_leaves_no_remains(two, monkeypatch):
         path.write_bytes(b"half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(tensorfile, "write", full)
+    monkeypatch.setattr(checkpoint, "write_tensors", full)
     with pytest.raises(StorageError, match="No space left") as caught:
         save(directory, small(3), env_steps=3, keep=2)
     assert caught.value.exit_code == 6
@@ -302,7 +303,7 @@ def test_weights_are_readable_at_every_moment_of_their_replacement(tmp_path, mon
     for count in (1, 2, 2):  # before the json, between the two, and once more on those remains
         calls.clear()
         with monkeypatch.context() as patch:
-            patch.setattr("rlrun.rundir.checkpoint.os.rename", crash_at(count))
+            patch.setattr("rlrun.run.checkpoint.os.rename", crash_at(count))
             with pytest.raises(KeyboardInterrupt):
                 save_weights(path, {"w": torch.tensor(9)}, {"mark": 9})
         weights, meta = load_weights(path)

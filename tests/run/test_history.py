@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from rlrun.cli.main import main
 from rlrun.errors import CheckpointError, StorageError
-from rlrun.rundir import checkpoint, durable, history, tensorfile
+from rlrun.run import checkpoint, files, history
+from rlrun.run.tensors import raw_bytes
 from tests.pipeline.make import SMOKE
 
 KINDS = (torch.float32, torch.float64, torch.bfloat16, torch.int64)
@@ -52,7 +53,7 @@ def same(found, expected) -> None:
         own = torch.as_tensor(found[name])
         assert own.dtype == tensor.dtype
         assert own.shape == tensor.shape
-        assert bytes(tensorfile.raw_bytes(own)) == bytes(tensorfile.raw_bytes(tensor))
+        assert bytes(raw_bytes(own)) == bytes(raw_bytes(tensor))
 
 
 @given(
@@ -131,7 +132,7 @@ def test_killed_at_every_moment(tmp_path, monkeypatch, back):
         with monkeypatch.context() as m:
             m.setattr(os, "rename", dies(os.rename, n))
             m.setattr(Path, "unlink", dies(Path.unlink, n))
-            m.setattr(durable, "write_file", dies(durable.write_file, n, half=True))
+            m.setattr(files, "write_file", dies(files.write_file, n, half=True))
             try:
                 put(directory, steps)
             except Killed:
@@ -191,7 +192,7 @@ def test_a_full_disk_is_reported(tmp_path, monkeypatch):
     def full(*given):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(durable, "write_file", full)
+    monkeypatch.setattr(files, "write_file", full)
     with pytest.raises(StorageError, match="No space left on device"):
         put(tmp_path, 1)
 
@@ -236,7 +237,7 @@ KILL = """
 import sys
 from pathlib import Path
 import torch
-from rlrun.rundir import checkpoint, history
+from rlrun.run import checkpoint, history
 k = 0
 while True:
     k += 1

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rlrun.cli.main import main
-from rlrun.rundir import durable
+from rlrun.run import files
 from tests.run import forge
 from tests.run.forge import Change, config, put
 
@@ -171,7 +171,7 @@ CASES: list[tuple[str, Change, str, int]] = [
     ("json of weights", forge.text("checkpoints/last.json", DEEP), "eval", 5),
     ("sealed list", forge.text("checkpoints/last.json", "[]"), "eval", 5),
     ("previous of a text",
-     forge.text("checkpoints/last.json", durable.seal({"previous": "x"})), "eval", 5),
+     forge.text("checkpoints/last.json", files.seal({"previous": "x"})), "eval", 5),
     ("no safetensors", forge.text("checkpoints/last.safetensors", b"\xff" * 64), "eval", 5),
     ("history of text", forge.text("checkpoints/history/step_000000129.rldf", "x"), "old", 5),
 ]  # fmt: skip

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 from rlrun.buffer.storage.layout import Row
-from rlrun.build.pipeline import make_collector
-from rlrun.build.plan import make_plan
-from rlrun.build.policy import make_policy
-from rlrun.build.replay import empty_chunk, make_rollout
-from rlrun.build.transport import collector_side_of
+from rlrun.run.build import (
+    collector_side_of,
+    empty_chunk,
+    make_collector,
+    make_policy,
+    make_rollout,
+)
+from rlrun.run.plan import make_plan
 from rlrun.types import Counters, Window, tree_leaves
 from tests.compose import config
 

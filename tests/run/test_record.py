@@ -19,10 +19,9 @@ import torch
 from rlrun.cli.main import main
 from rlrun.errors import CheckpointError, ConfigError, LockedError, StorageError
 from rlrun.pipeline.parts import LoopProgress
-from rlrun.run import running
-from rlrun.rundir import record as rundir
-from rlrun.rundir.lock import lock_run_dir
-from rlrun.rundir.record import RunRecord, run_digest
+from rlrun.run import record as run_record
+from rlrun.run.files import lock_run_dir
+from rlrun.run.record import RunRecord, run_digest
 from rlrun.types import Counters
 from tests.pipeline.make import on_steps
 
@@ -61,7 +60,7 @@ def test_run_json_of_a_running_job_has_its_counters(tmp_path, monkeypatch):
             seen.append((here.env_steps, here.updates, here.status))
 
     line = ["policy=dqn", "env=bandit", "debug=smoke", "-q", "run.stop_value=null"]
-    monkeypatch.setattr(running, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(run_record, "EVERY_SECONDS", 0.0)
     with monkeypatch.context() as patch:
         on_steps(patch, training=waiting)
         assert main([*line, "run.total_steps=1000", f"run.dir={tmp_path}"]) == 0
@@ -80,17 +79,17 @@ def test_a_record_that_cannot_be_written_while_a_run_goes_on_is_left_out(tmp_pat
     now = [0.0]
     progress = LoopProgress(Counters(), rollbacks=1)
     own = record()
-    report = running.RunningRecord(
+    report = run_record.RunningRecord(
         own, tmp_path / "gone", progress, SimpleNamespace(wall_seconds=3.5), clock=lambda: now[0]
     )
     progress.counters.env_steps = 64
     report()
     assert own.env_steps == 0  # not due
-    now[0] += running.EVERY_SECONDS
+    now[0] += run_record.EVERY_SECONDS
     report()
     assert (own.env_steps, own.wall_seconds, own.rollbacks) == (64, 3.5, 1)
     (tmp_path / "gone").mkdir()
-    now[0] += running.EVERY_SECONDS
+    now[0] += run_record.EVERY_SECONDS
     report()
     assert not (tmp_path / "gone/run.json").exists()  # nothing has changed
     progress.counters.updates = 1
@@ -110,27 +109,27 @@ def test_a_directory_that_is_no_run_directory_is_a_config_error(tmp_path):
 
 
 def test_git_commit_and_dirty_flag_or_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(rundir, "__file__", str(tmp_path / "elsewhere" / "rundir.py"))
+    monkeypatch.setattr(run_record, "__file__", str(tmp_path / "elsewhere" / "rundir.py"))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.chdir(tmp_path)
-    assert rundir.git_state() is None
+    assert run_record.git_state() is None
 
     def run(*arguments):
         who = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
         subprocess.run(["git", *who, *arguments], check=True, capture_output=True, timeout=300)
 
     run("init", "-q")
-    assert rundir.git_state() is None  # no commit yet
+    assert run_record.git_state() is None  # no commit yet
     run("commit", "-q", "--allow-empty", "-m", "first")
-    found = rundir.git_state()
+    found = run_record.git_state()
     assert len(found["commit"]) == 40
     assert found["dirty"] is False
     (tmp_path / "new.py").touch()
-    assert rundir.git_state()["dirty"] is True
-    monkeypatch.setattr(rundir, "GIT_SECONDS", 0.0)
-    assert rundir.git_state() is None
+    assert run_record.git_state()["dirty"] is True
+    monkeypatch.setattr(run_record, "GIT_SECONDS", 0.0)
+    assert run_record.git_state() is None
     monkeypatch.setenv("PATH", "")
-    assert rundir.git_state() is None
+    assert run_record.git_state() is None
 
 
 def test_the_digest_follows_its_docstring(tmp_path):
@@ -178,7 +177,7 @@ def test_a_locked_directory_is_refused_and_free_afterwards(tmp_path):
 def test_the_lock_dies_with_its_process_even_when_a_forked_worker_lives_on(tmp_path):
     code = (
         "import os, sys, time; from pathlib import Path\n"
-        "from rlrun.rundir.lock import lock_run_dir\n"
+        "from rlrun.run.files import lock_run_dir\n"
         "with lock_run_dir(Path(sys.argv[1])):\n"
         "    worker = os.fork()\n"
         "    if worker: print(worker, flush=True)\n"

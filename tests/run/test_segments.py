@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from rlrun.errors import CheckpointError, StorageError
-from rlrun.rundir import checkpoint, manifest, segments
-from rlrun.rundir.saver import Saver
-from rlrun.rundir.segments import Part, RingRows, RowFiles
+from rlrun.run import checkpoint, manifest, tensors
+from rlrun.run.checkpoint import Saver
+from rlrun.run.tensors import Part, RingRows, RowFiles
 
 COLUMNS, ROWS = 2, 40
 
@@ -64,7 +64,7 @@ def no_fsync(monkeypatch):
 
 
 def small_segments(monkeypatch, size):
-    monkeypatch.setattr(segments, "SMALL", (size, size))
+    monkeypatch.setattr(tensors, "SMALL", (size, size))
 
 
 @pytest.mark.usefixtures("no_fsync")
@@ -74,7 +74,7 @@ def test_any_order_of_adding_saving_crashing_and_resuming(tmp_path, monkeypatch,
     """What is loaded is what a ring holds that was never interrupted; no file is left over."""
     small_segments(monkeypatch, small)
     if seed % 2:  # without copies: written before the ring changes
-        monkeypatch.setattr(segments, "COPY", 0)
+        monkeypatch.setattr(tensors, "COPY", 0)
     rng = np.random.default_rng(seed)
     ring, saver, saved = Ring(), Saver(tmp_path), {}
     for _ in range(60):

@@ -13,10 +13,9 @@ import yaml
 
 from rlrun.cli.main import main
 from rlrun.errors import CheckpointError, ConfigError
-from rlrun.run import train
-from rlrun.rundir import branch, checkpoint, durable, manifest, verify
-from rlrun.rundir.checkpoint import list_checkpoints, load_newest
-from rlrun.rundir.texts import check_texts, hashes
+from rlrun.run import branch, checkpoint, files, manifest, start
+from rlrun.run.checkpoint import list_checkpoints, load_newest
+from rlrun.run.files import check_texts, hashes
 from tests.exact import differences
 from tests.pipeline.make import on_steps
 
@@ -109,15 +108,15 @@ def test_the_best_weights_go_along_unless_they_are_of_a_later_step(run_dir, tmp_
 
 def test_a_fork_names_its_parent_and_leaves_it_as_it_was(finished, run_dir, tmp_path, capsys):
     steps = steps_of(run_dir)
-    before = {p: durable.sha256_file(p) for p in run_dir.rglob("*") if p.is_file()}
+    before = {p: files.sha256_file(p) for p in run_dir.rglob("*") if p.is_file()}
     new = tmp_path / "branch"
     assert main(["fork", f"{run_dir}@{steps[1]}", "policy.lr=1e-2", f"run.dir={new}", "-q"]) == 0
-    assert {p: durable.sha256_file(p) for p in run_dir.rglob("*") if p.is_file()} == before
+    assert {p: files.sha256_file(p) for p in run_dir.rglob("*") if p.is_file()} == before
     record = json.loads((new / "run.json").read_text())
     assert record["status"] == "done"
     parent = record["parent"]
     assert (parent["directory"], parent["env_steps"]) == (str(run_dir), steps[1])
-    digest = durable.sha256_file(run_dir / "checkpoints" / parent["checkpoint"] / "manifest.json")
+    digest = files.sha256_file(run_dir / "checkpoints" / parent["checkpoint"] / "manifest.json")
     assert parent["manifest_sha256"] == digest
     assert "lr: 0.01" in (new / "config.yaml").read_text()
     typed = yaml.safe_load((new / "overrides.yaml").read_text())
@@ -226,15 +225,15 @@ def test_a_fork_or_a_resume_that_the_checkpoint_does_not_fit_leaves_nothing(
 
 def test_going_back_deletes_nothing_that_is_not_to_be_discarded(run_dir, capsys):
     steps, last = steps_of(run_dir), steps_of(run_dir)[-1]
-    before = {p: durable.sha256_file(p) for p in run_dir.rglob("*") if p.is_file()}
+    before = {p: files.sha256_file(p) for p in run_dir.rglob("*") if p.is_file()}
     assert main(["resume", f"{run_dir}@{steps[1]}", "-q"]) == 2
     assert f"{steps[2]}, {steps[3]} and their records; --discard allows it" in line(capsys)
-    assert {p: durable.sha256_file(p) for p in run_dir.rglob("*") if p.is_file()} == before
+    assert {p: files.sha256_file(p) for p in run_dir.rglob("*") if p.is_file()} == before
     for where in (f"{run_dir}@{steps[1]}", f"{run_dir}"):
         words = ["torso.hidden=[16]", "resume.allow=[torso.hidden]", "run.total_steps=900", "-q"]
         assert main(["resume", where, *["--discard"] * ("@" in where), *words]) == 2
         assert "torso.hidden" in line(capsys)
-        after = {p: durable.sha256_file(p) for p in run_dir.rglob("*") if p.is_file()}
+        after = {p: files.sha256_file(p) for p in run_dir.rglob("*") if p.is_file()}
         assert after == before, "refused before anything is deleted or written"
     assert main(["resume", f"{run_dir}@{last}", "run.total_steps=500", "-q"]) == 0, "none is later"
     assert main(["resume", str(run_dir), "--discard"]) == 2
@@ -303,11 +302,11 @@ def test_a_sweep_is_no_run(run_dir, tmp_path, capsys, words):
 def test_a_run_of_trusted_code_names_the_line_to_type(run_dir, tmp_path, capsys):
     """What its own command line trusted is shown, and not used; names alone are."""
     command = ["rlrun", "--trust", "other,mypkg", "--trust=$(rm)"]
-    record = durable.unseal((run_dir / "run.json").read_bytes())
+    record = files.unseal((run_dir / "run.json").read_bytes())
     config = (run_dir / "config.yaml").read_text().replace("id: CartPole-v1", "id: mypkg:Lane-v0")
     (run_dir / "config.yaml").write_text(config)
     record |= {"command": command, "files": hashes(run_dir)}
-    (run_dir / "run.json").write_bytes(durable.seal(record))
+    (run_dir / "run.json").write_bytes(files.seal(record))
     for words in (
         ["eval", str(run_dir)],
         ["resume", str(run_dir), "run.total_steps=900"],
@@ -353,7 +352,7 @@ def test_damage_anywhere_is_noticed_by_verify_and_never_loaded(finished, run_dir
         content, found = path.read_bytes(), []
         for wrong in damages(content, max(1, len(content) // 3)):
             path.write_bytes(wrong)
-            found.append("unnoticed" if not verify.Report(run_dir).problems else "")
+            found.append("unnoticed" if not manifest.Report(run_dir).problems else "")
             if "checkpoints" in path.parts or path.suffix == ".jsonl":
                 try:
                     state, used = load_newest(run_dir / "checkpoints")
@@ -396,18 +395,18 @@ def test_a_resume_with_other_keys_replaces_the_config_at_no_moment_unnoticed(run
     from rlrun.config import load
 
     config, raw_yaml = load(run_dir, ["run.total_steps=500"])
-    monkeypatch.setattr(train, "prepare_process", _killed)
+    monkeypatch.setattr(start, "prepare_process", _killed)
     with pytest.raises(KeyboardInterrupt):
-        train.resume(run_dir, config, raw_yaml=raw_yaml, overrides=[])
+        start.resume(run_dir, config, raw_yaml=raw_yaml, overrides=[])
     check_texts(run_dir)
-    monkeypatch.setattr(train, "replace_file", _killed)
+    monkeypatch.setattr(start, "replace_file", _killed)
     config, raw_yaml = load(run_dir, ["run.total_steps=600"])
     with pytest.raises(KeyboardInterrupt):
-        train.resume(run_dir, config, raw_yaml=raw_yaml, overrides=[])
+        start.resume(run_dir, config, raw_yaml=raw_yaml, overrides=[])
     check_texts(run_dir)
     monkeypatch.undo()
     config, raw_yaml = load(run_dir, ["run.total_steps=420"])
-    assert train.resume(run_dir, config, raw_yaml=raw_yaml, overrides=[]) == 0
+    assert start.resume(run_dir, config, raw_yaml=raw_yaml, overrides=[]) == 0
     check_texts(run_dir)
     assert len(json.loads((run_dir / "run.json").read_text())["files"]["config.yaml"]) == 1
 
@@ -418,7 +417,7 @@ def _killed(*given):
 
 def test_what_was_killed_before_it_saved_begins_anew(tmp_path):
     (tmp_path / "config.yaml").write_text("seed: 0\n")
-    report = verify.Report(tmp_path)
+    report = manifest.Report(tmp_path)
     assert list(report.lines())[-1] == "can be resumed from its start: nothing was saved"
     (tmp_path / "checkpoints" / "step_000000100").mkdir(parents=True)
-    assert list(verify.Report(tmp_path).lines())[-1].startswith("nothing can be resumed")
+    assert list(manifest.Report(tmp_path).lines())[-1].startswith("nothing can be resumed")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlrun.rundir.durable import seal
+from rlrun.run.files import seal
 from rlrun.sweeps.pool import Job
 
 Settings = Mapping[str, str]

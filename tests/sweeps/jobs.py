@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from rlrun.pipeline.stop import stop_on_signals
-from rlrun.rundir.lock import lock_run_dir
+from rlrun.run.files import lock_run_dir
 
 
 def succeed() -> int:

@@ -10,7 +10,7 @@ from rlrun.cli.error_report import SweepStopped
 from rlrun.cli.sweep_jobs import Sweep
 from rlrun.config import Composer
 from rlrun.errors import ConfigError, RlrunError
-from rlrun.rundir.durable import seal
+from rlrun.run.files import seal
 from rlrun.schema.studies import RayLauncherConfig
 from rlrun.sweeps.record import SweepRecord
 from tests.in_process import InProcessPool
@@ -27,7 +27,7 @@ def scored(build, monkeypatch):
         (run_dir / "run.json").write_bytes(seal(record))
         return code
 
-    monkeypatch.setattr(sys.modules["rlrun.run.train"], "run", run)
+    monkeypatch.setattr(sys.modules["rlrun.run.start"], "run", run)
 
 
 @pytest.mark.parametrize("launcher", ["local", "ray", "basic"])

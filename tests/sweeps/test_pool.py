@@ -12,7 +12,7 @@ import pytest
 
 from rlrun.cli.main import main
 from rlrun.errors import ResourceError
-from rlrun.rundir.texts import read_record
+from rlrun.run.files import read_record
 from rlrun.sweeps import pool as pool_module
 from rlrun.sweeps.pool import Job, Pool
 

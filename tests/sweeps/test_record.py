@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.errors import CheckpointError, ConfigError
-from rlrun.rundir.durable import seal
+from rlrun.run.files import seal
 from rlrun.sweeps import table
 from rlrun.sweeps.record import FILE, JobRecord, SweepRecord
 from rlrun.sweeps.table import JobProgress, LiveTable, cells, format_table

@@ -9,7 +9,7 @@ import pytest
 
 from rlrun.cli import search as command
 from rlrun.cli.main import main
-from rlrun.rundir.durable import seal, unseal
+from rlrun.run.files import seal, unseal
 from tests.in_process import assert_one_error, files_under
 from tests.sweeps.fakes import FakePool, Settings, log10_of
 

@@ -45,7 +45,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_killed_run_ends_as_the_run_that_nothing_killed(whole: Path, tmp_path: Path) -> None:
-    from rlrun.rundir.checkpoint import load_newest
+    from rlrun.run.checkpoint import load_newest
 
     words = json.loads((whole.parent / "words").read_text())
     process = subprocess.Popen(command(*words, "run.dir=cut"), cwd=tmp_path)

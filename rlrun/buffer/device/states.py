@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlrun.buffer.device.proportional import upload
 from rlrun.buffer.device.ring import to_host, torch_dtype
-from rlrun.rundir.segments import Rows
+from rlrun.run.tensors import Rows
 from rlrun.types import Tree, tree_leaves, tree_map
 
 

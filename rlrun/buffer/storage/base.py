@@ -8,7 +8,7 @@ import numpy as np
 from rlrun.buffer import saved
 from rlrun.buffer.storage.compressed import CompressedRows
 from rlrun.buffer.storage.layout import Layout
-from rlrun.rundir.segments import RingRows, RowFiles
+from rlrun.run.tensors import RingRows, RowFiles
 from rlrun.types import Chunk, Tree, tree_map
 
 FIRST, TERMINATED, TRUNCATED, VALID = 1, 2, 4, 8  # of a row, in one byte

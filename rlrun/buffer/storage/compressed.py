@@ -15,7 +15,7 @@ from rlrun.buffer import saved
 from rlrun.buffer.storage.layout import BLOCK_ROWS, Allocate, ArraySpec, in_memory
 from rlrun.codec import zstd
 from rlrun.errors import ResourceError
-from rlrun.rundir.segments import SIZES, RowFiles, Rows
+from rlrun.run.tensors import SIZES, RowFiles, Rows
 
 _SAVED = {"blocks", "open", "rows"}
 

@@ -10,7 +10,7 @@ from rlrun.buffer.storage.base import CUT, FIRST, TERMINATED, TRUNCATED, VALID, 
 from rlrun.buffer.storage.compressed import CompressedRows, from_state, is_saved
 from rlrun.buffer.storage.layout import Allocate, Layout
 from rlrun.jit import COMPILED, jit
-from rlrun.rundir.segments import Rows
+from rlrun.run.tensors import Rows
 from rlrun.types import Chunk, Tree, tree_leaves, tree_map
 
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlrun.buffer.storage.layout import Allocate
-from rlrun.rundir.segments import Rows
+from rlrun.run.tensors import Rows
 from rlrun.types import Tree, tree_leaves, tree_map
 
 

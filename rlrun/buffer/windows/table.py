@@ -11,7 +11,7 @@ from rlrun.buffer.windows.cutter import Cutter, Windows
 from rlrun.buffer.windows.spans import NewWindows, Spans
 from rlrun.buffer.windows.states import StateStore
 from rlrun.jit import COMPILED, jit
-from rlrun.rundir.segments import RingRows, RowFiles
+from rlrun.run.tensors import RingRows, RowFiles
 from rlrun.types import Chunk, Tree, Window, tree_leaves, tree_map
 
 SCAN = 1024  # windows checked together when old ones are dropped

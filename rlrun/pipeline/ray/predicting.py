@@ -31,7 +31,7 @@ class PredictorParts:
     side: AutoCollectorSide
     publisher: Publisher  # of the first policy
     columns: int  # of one collector
-    rounds: bool  # see ``rlrun.build.ray.in_rounds``
+    rounds: bool  # see ``rlrun.run.ray.in_rounds``
 
 
 @dataclass(slots=True)

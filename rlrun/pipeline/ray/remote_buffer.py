@@ -11,7 +11,7 @@ from rlrun.pipeline.ray.delivery import Delivery
 from rlrun.pipeline.ray.roles import Roles
 from rlrun.pipeline.ray.sent_rows import SentRows, all_rows, mapped, send
 from rlrun.pipeline.ray.source import ChunkHandle
-from rlrun.rundir.segments import RowFiles, Rows
+from rlrun.run.tensors import RowFiles, Rows
 
 NO_KEYS = np.empty(0, np.int64)
 

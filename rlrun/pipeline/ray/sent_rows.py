@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.rundir.segments import RowFiles, Rows
+from rlrun.run.tensors import RowFiles, Rows
 
 
 class SentRows(Rows):

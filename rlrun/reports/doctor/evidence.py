@@ -10,7 +10,7 @@ import numpy as np
 
 from rlrun.reports.records import Floats, Records, read_records
 from rlrun.reports.runs import TIMINGS, RunData, finite, resolve
-from rlrun.rundir.manifest import METRICS
+from rlrun.run.manifest import METRICS
 
 ON_POLICY = ("a2c", "ppo", "impala", "pqn")
 VALUE_BASED = ("dqn", "r2d2", "cql", "qmix", "pqn")

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from rlrun.rundir.checkpoint import load_newest
+from rlrun.run.checkpoint import load_newest
 
 WORDS = (
     "policy=r2d2", "env=counter", "pipeline=ray", "pipeline.num_actors=2", "pipeline.num_shards=2",

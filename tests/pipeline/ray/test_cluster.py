@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from rlrun.build import ray as build
-from rlrun.build.plan import make_plan
 from rlrun.errors import ResourceError
 from rlrun.pipeline.ray import cluster as cluster_module
 from rlrun.pipeline.ray.cluster import Cluster
 from rlrun.pipeline.ray.roles import Roles
+from rlrun.run import ray as build
+from rlrun.run.plan import make_plan
 from tests.compose import config
 
 

@@ -10,8 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rlrun.build import ray as build
-from rlrun.build.plan import make_plan
 from rlrun.env.rows import Env
 from rlrun.pipeline.ray import collecting, predicting
 from rlrun.pipeline.ray.collecting import CollectorRole
@@ -20,6 +18,8 @@ from rlrun.pipeline.ray.process import packed
 from rlrun.pipeline.ray.pump import Lost
 from rlrun.pipeline.ray.roles import CollectorHandle, Role, Roles
 from rlrun.pipeline.ray.source import RaySource
+from rlrun.run import ray as build
+from rlrun.run.plan import make_plan
 from rlrun.types import Counters, tree_leaves
 from tests.compose import config
 

@@ -9,11 +9,11 @@ import time
 import psutil
 import pytest
 
-from rlrun.build import ray as build
-from rlrun.build.pipeline import make_collector
-from rlrun.build.plan import make_plan
 from rlrun.errors import Interrupted, NumericError
 from rlrun.pipeline.saving import MAX_ROLLBACKS
+from rlrun.run import ray as build
+from rlrun.run.build import make_collector
+from rlrun.run.plan import make_plan
 from rlrun.types import Counters
 from tests.compose import config
 from tests.exact import assert_exact_resume

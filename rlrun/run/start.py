@@ -14,10 +14,6 @@ from typing import Any
 
 from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
-from rlrun.build.pipeline import make_pipeline
-from rlrun.build.plan import Plan, make_plan
-from rlrun.build.policy import backend_used, prepare_process
-from rlrun.build.replay import load_rows
 from rlrun.config import check_precision
 from rlrun.errors import (
     CheckpointError,
@@ -31,22 +27,23 @@ from rlrun.pipeline.loop import Pipeline
 from rlrun.pipeline.report import Profiler, time_table
 from rlrun.pipeline.state import process_restored, seed_generators
 from rlrun.pipeline.stop import End, StopRequest, Watchdog, stop_on_signals
-from rlrun.run.ending import (
+from rlrun.run import checkpoint
+from rlrun.run.branch import checkpoint_at, go_back
+from rlrun.run.build import backend_used, load_rows, make_pipeline, prepare_process
+from rlrun.run.files import CONFIG, RECORD, hashes, lock_run_dir, replace_file, require_in_place
+from rlrun.run.hparams import final_metrics, policy_title, replay_page, trial_of
+from rlrun.run.manifest import CHECKPOINTS
+from rlrun.run.plan import Plan, make_plan
+from rlrun.run.record import (
+    RunningRecord,
+    RunRecord,
     close_record,
     end_at_once,
     interrupted_error,
     raise_in_main_thread,
     record_failure,
+    run_digest,
 )
-from rlrun.run.hparams import final_metrics, policy_title, replay_page, trial_of
-from rlrun.run.running import RunningRecord
-from rlrun.rundir import checkpoint
-from rlrun.rundir.branch import checkpoint_at, go_back
-from rlrun.rundir.durable import replace_file
-from rlrun.rundir.lock import lock_run_dir, require_in_place
-from rlrun.rundir.manifest import CHECKPOINTS
-from rlrun.rundir.record import RunRecord, run_digest
-from rlrun.rundir.texts import CONFIG, RECORD, hashes
 from rlrun.schema import Config
 from rlrun.trust import fault_of_users
 

@@ -7,22 +7,30 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor
 
 from rlrun import __version__
-from rlrun.errors import CheckpointError, StorageError
-from rlrun.rundir import tensorfile
-from rlrun.rundir.durable import replace_file, seal
-from rlrun.rundir.texts import RECORD, read_record
+from rlrun.errors import CheckpointError, EnvError, Interrupted, RlrunError, StorageError
+from rlrun.log import Log
+from rlrun.pipeline.loop import Pipeline
+from rlrun.pipeline.parts import LoopProgress
+from rlrun.pipeline.stop import StopRequest
+from rlrun.run import checkpoint
+from rlrun.run.files import RECORD, read_record, replace_file, require_in_place, seal
+from rlrun.run.manifest import CHECKPOINTS
+from rlrun.run.tensors import raw_bytes
 
 GIT_SECONDS = 2.0
 BLOCK = 4096  # bytes a file system allocates at once, at least
@@ -178,5 +186,104 @@ def run_digest(metrics: Path, weights: Mapping[str, Tensor]) -> str:
         tensor = weights[name]
         head = (name, str(tensor.dtype), json.dumps(list(tensor.shape)))
         total.update(b"".join(part.encode() + b"\0" for part in head))
-        total.update(tensorfile.raw_bytes(tensor))
+        total.update(raw_bytes(tensor))
     return total.hexdigest()
+
+
+EVERY_SECONDS = 2.0  # between two writes
+
+
+class RunningRecord:
+    """Writes the record of a running job when its counters have changed, at most every 2 s.
+
+    The watchdog's thread calls it, so that training never waits for the file system, and a job that
+    was killed, by whatever, has true counters to within that time. A write that fails is left out:
+    the loop's own writes raise what is wrong.
+    """
+
+    def __init__(
+        self,
+        record: RunRecord,
+        run_dir: Path,
+        progress: LoopProgress,
+        log: Log,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.record, self.run_dir, self.progress, self.log = record, run_dir, progress, log
+        self.clock, self.due = clock, clock() + EVERY_SECONDS
+
+    def update(self) -> bool:
+        """Copy the counters into the record; return whether they have changed."""
+        before = self.record.env_steps, self.record.updates
+        counters = self.progress.counters
+        self.record.env_steps, self.record.updates = counters.env_steps, counters.updates
+        self.record.wall_seconds = self.log.wall_seconds
+        self.record.rollbacks = self.progress.rollbacks
+        return before != (counters.env_steps, counters.updates)
+
+    def __call__(self) -> None:
+        """Write the record if it is due."""
+        if self.clock() >= self.due and self.update():
+            with suppress(StorageError):
+                self.record.write(self.run_dir)
+            self.due = self.clock() + EVERY_SECONDS
+
+
+def close_record(record: RunRecord, run_dir: Path, status: Any, exit_code: int) -> None:
+    """Write the last record of a process. Raises: StorageError."""
+    record.status, record.exit_code = status, exit_code
+    record.write(run_dir)
+
+
+def record_failure(record: RunRecord, run_dir: Path, exit_code: int) -> None:
+    """Write the record of a failed run, where the disk allows it; the error says more."""
+    try:
+        require_in_place(run_dir)
+    except StorageError:
+        return
+    for path in run_dir.rglob(".tmp_*"):  # of writes that failed: the record needs the space
+        with suppress(OSError):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with suppress(StorageError):
+        close_record(record, run_dir, "failed", exit_code)
+
+
+def end_at_once(
+    record: RunRecord, run_dir: Path, pipeline: Pipeline, exit_code: int, text: str
+) -> NoReturn:
+    """End the process from the watchdog's thread: the main one may never return."""
+    counters = pipeline.parts.progress.counters
+    record.env_steps, record.updates = counters.env_steps, counters.updates
+    record.status = "interrupted" if exit_code == 143 else "failed"
+    record.exit_code = exit_code
+    with suppress(Exception):
+        record.write(run_dir)
+    with suppress(OSError, ValueError):
+        print(f"rlrun: error: {text}{_go_on(run_dir)}", file=sys.stderr, flush=True)
+    os._exit(exit_code)
+
+
+def _go_on(run_dir: Path) -> str:
+    earlier = checkpoint.list_checkpoints(run_dir / CHECKPOINTS)
+    newest = f"; the newest checkpoint is {earlier[-1].name}" if earlier else ""
+    return f"{newest}; go on: rlrun resume {run_dir}" if newest else ""
+
+
+def raise_in_main_thread(stop: StopRequest, run_dir: Path, exit_code: int, text: str) -> None:
+    """Raise the error of the watchdog in the main thread of a user's process, once."""
+    if stop.error is not None:
+        return
+    kind = EnvError if exit_code == EnvError.exit_code else Interrupted
+    error = kind(f"{text}{_go_on(run_dir)}")
+    error.exit_code = exit_code
+    stop.interrupt(error)
+
+
+def interrupted_error(code: int, env_steps: int, run_dir: Path) -> RlrunError:
+    """The error of a run that was saved after a signal."""
+    error = Interrupted(
+        f"interrupted at env step {env_steps}; saved; go on: rlrun resume {run_dir}"
+    )
+    error.exit_code = code
+    return error

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from rlrun.errors import CheckpointError
-from rlrun.rundir import checkpoint, manifest
-from rlrun.rundir.branch import checkpoint_at
-from rlrun.rundir.inert import read_lines, require_regular_files
-from rlrun.rundir.manifest import CHECKPOINTS, METRICS
-from rlrun.rundir.segments import Rows
+from rlrun.run import checkpoint, manifest
+from rlrun.run.branch import checkpoint_at
+from rlrun.run.files import read_lines, require_regular_files
+from rlrun.run.manifest import CHECKPOINTS, METRICS
+from rlrun.run.tensors import Rows
 
 _NONE_KEPT = "no checkpoint of the same env step is kept by both"
 

@@ -20,8 +20,7 @@ from rlrun import codec
 from rlrun.codec import frame
 from rlrun.codec.stream import MAX_BYTES
 from rlrun.errors import CheckpointError, CodecError, StorageError
-from rlrun.rundir.durable import replace_file
-from rlrun.rundir.inert import MAX_READ, read_file
+from rlrun.run.files import MAX_READ, read_file, replace_file
 
 _logger = logging.getLogger(__name__)
 

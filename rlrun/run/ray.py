@@ -12,16 +12,6 @@ from rlrun.buffer.replay import Replay
 from rlrun.buffer.rollouts import Rollouts
 from rlrun.buffer.storage.sizing import make_layout
 from rlrun.buffer.streams import Streams
-from rlrun.build.pipeline import (
-    explore_of,
-    make_collector,
-    make_evaluator,
-    run_files,
-    with_loop,
-)
-from rlrun.build.plan import Plan
-from rlrun.build.policy import make_policy
-from rlrun.build.replay import load_rows, make_replay, make_rollout, make_state_filter, make_store
 from rlrun.config.checks.ray import require_head
 from rlrun.log import Log
 from rlrun.pipeline.collect_metrics import ActionCounts, CollectMetrics
@@ -43,7 +33,21 @@ from rlrun.pipeline.ray.replaying import ShardParts
 from rlrun.pipeline.ray.roles import Makers, Roles
 from rlrun.pipeline.ray.source import RaySource, RoundSource
 from rlrun.pipeline.ray.weights import Publisher
-from rlrun.rundir.manifest import CHECKPOINTS, ROWS
+from rlrun.run.build import (
+    explore_of,
+    load_rows,
+    make_collector,
+    make_evaluator,
+    make_policy,
+    make_replay,
+    make_rollout,
+    make_state_filter,
+    make_store,
+    run_files,
+    with_loop,
+)
+from rlrun.run.manifest import CHECKPOINTS, ROWS
+from rlrun.run.plan import Plan
 from rlrun.schema import BufferConfig, IMPALAConfig, PriorityConfig, RayConfig
 from rlrun.transport import AutoCollectorSide, AutoLearnerSide
 from rlrun.types import Counters, generator

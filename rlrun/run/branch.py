@@ -11,11 +11,21 @@ from typing import Any
 import yaml
 
 from rlrun.errors import CheckpointError, ConfigError, StorageError
-from rlrun.rundir import manifest
-from rlrun.rundir.durable import fsync_directory, replace_file, seal, sha256_file, unseal
-from rlrun.rundir.inert import read_file
-from rlrun.rundir.manifest import CHECKPOINTS, MANIFEST, ROWS
-from rlrun.rundir.texts import CONFIG, RECORD, TEXTS, hashes, read_record
+from rlrun.run import manifest
+from rlrun.run.files import (
+    CONFIG,
+    RECORD,
+    TEXTS,
+    fsync_directory,
+    hashes,
+    read_file,
+    read_record,
+    replace_file,
+    seal,
+    sha256_file,
+    unseal,
+)
+from rlrun.run.manifest import CHECKPOINTS, MANIFEST, ROWS
 from rlrun.schema import RunConfig
 
 
@@ -25,26 +35,6 @@ def split_step(text: str) -> tuple[Path, int | None]:
     if at and name and step.isascii() and step.isdecimal() and not Path(text).exists():
         return Path(name), int(step)
     return Path(text), None
-
-
-def require_run(run_dir: Path) -> None:
-    """Raise ConfigError unless ``run_dir`` is a run directory."""
-    if (run_dir / CONFIG).is_file():
-        return
-    what, fix = "no such directory", "run directories are under outputs/"
-    if run_dir.is_dir():
-        what = "is no run directory"
-        inside = sorted(path.parent for path in run_dir.glob(f"*/{CONFIG}"))
-        if any((run_dir / name).is_file() for name in ("sweep.json", "search.json")):
-            what = "is the directory of a sweep, not of a run"
-            fix = f"its table: rlrun report {shlex.quote(str(run_dir))}"
-        if inside:
-            more = "" if "sweep" not in what else f"; {fix}"
-            fix = f"name one of the {len(inside)} in it, e.g. {shlex.quote(str(inside[0]))}{more}"
-    raise ConfigError(
-        f"RUN_DIR = {run_dir}: {what}; a directory with a config.yaml is allowed; {fix}",
-        key="RUN_DIR",
-    )
 
 
 def checkpoint_at(run_dir: Path, step: int | None) -> Path:

@@ -1,1 +1,0 @@
-"""From a validated config to running objects."""

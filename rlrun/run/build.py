@@ -1,0 +1,579 @@
+"""Policies by name, how they compute, and the bonus on their rewards."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlrun.buffer.device.proportional import DeviceProportional, DeviceSampler, DeviceUniform
+from rlrun.buffer.device.rank import DeviceRank
+from rlrun.buffer.device.replay import device_replay
+from rlrun.buffer.hindsight import Hindsight
+from rlrun.buffer.mixed import Mixed
+from rlrun.buffer.replay import Replay, host_replay
+from rlrun.buffer.rollout import Rollout
+from rlrun.buffer.samplers.base import Sampler
+from rlrun.buffer.samplers.proportional import Proportional, Uniform
+from rlrun.buffer.samplers.rank import Rank
+from rlrun.buffer.storage.layout import REWARD, ArraySpec, Row, in_memory, on_disk
+from rlrun.buffer.storage.sizing import check_rollout, check_size
+from rlrun.buffer.windows.cutter import Cutter, StateFilter
+from rlrun.config.checks.backend import Backend
+from rlrun.dataset import errors_name_key, export_replay, open_source
+from rlrun.env import beside_others, goal_functions, make_env
+from rlrun.env.framestack import make_frame_stack
+from rlrun.errors import ConfigError
+from rlrun.log import Log
+from rlrun.optim.compute import Compute, keep_freed_memory
+from rlrun.pipeline.bonus import RND
+from rlrun.pipeline.collect_metrics import ActionCounts, CollectMetrics, Explore, make_explore
+from rlrun.pipeline.collector import Collector
+from rlrun.pipeline.evaluate import Evaluator, FilmingEvaluator, SharedEvaluator
+from rlrun.pipeline.evaluations import LoopEvaluations
+from rlrun.pipeline.learner import InspectedPolicy, Inspector, Learner, RolloutLearner
+from rlrun.pipeline.loop import Pipeline
+from rlrun.pipeline.overlapped import CollectorProcess, OverlappedSource, RowCheck
+from rlrun.pipeline.parts import LoopProgress, Parts
+from rlrun.pipeline.report import LoopReport, Profiler
+from rlrun.pipeline.saving import Faults, RunFiles, Saving
+from rlrun.pipeline.source import OfflineSource, SerialSource, Source
+from rlrun.run.manifest import CHECKPOINTS
+from rlrun.run.plan import Plan, plan_of_demos
+from rlrun.schema import Config, PrioritizedConfig, PriorityConfig, RankConfig, RNDConfig
+from rlrun.transport import CollectorSide, InProcess, make_collector_side, make_learner_side
+from rlrun.trust import trusted_class
+from rlrun.types import Actor, Chunk, Counters, Policy, Spec, generator, torch_seed, tree_map
+
+POLICIES = {
+    "r2d2": "rlrun.policy.r2d2:R2D2",
+    "dqn": "rlrun.policy.dqn:DQN",
+    "random": "rlrun.policy.random:Random",
+    "qmix": "rlrun.policy.qmix:QMIX",
+    "ddpg": "rlrun.policy.ddpg:DDPG",
+    "td3": "rlrun.policy.td3:TD3",
+    "sac": "rlrun.policy.sac:SAC",
+    "scripted": "rlrun.policy.scripted:Scripted",
+    "ppo": "rlrun.policy.ppo:PPO",
+    "a2c": "rlrun.policy.a2c:A2C",
+    "impala": "rlrun.policy.impala:IMPALA",
+    "pqn": "rlrun.policy.pqn:PQN",
+    "bc": "rlrun.policy.bc:BC",
+    "cql": "rlrun.policy.cql:CQL",
+    "cql_sac": "rlrun.policy.cql_sac:CQLSAC",
+    "iql": "rlrun.policy.iql:IQL",
+}
+
+KERNELS = {  # of exactly the class of that name
+    "r2d2": "rlrun.kernels.r2d2:R2D2Kernel",
+    "dqn": "rlrun.kernels.dqn:DQNKernel",
+    "sac": "rlrun.kernels.sac_td3:SACKernel",
+    "td3": "rlrun.kernels.sac_td3:TD3Kernel",
+    "ddpg": "rlrun.kernels.sac_td3:TD3Kernel",
+    "ppo": "rlrun.kernels.ppo:PPOKernel",
+    "a2c": "rlrun.kernels.rollout:A2CKernel",
+    "impala": "rlrun.kernels.rollout:IMPALAKernel",
+    "pqn": "rlrun.kernels.pqn:PQNKernel",
+}
+
+
+def policy_class(name: str) -> type[Any]:
+    """The class of a name in ``POLICIES``, or ``mypkg.mod:Class`` of a trusted package."""
+    if name not in POLICIES:
+        return trusted_class("policy.name", name)
+    return _named(POLICIES[name])
+
+
+def make_policy(plan: Plan) -> Policy:
+    """The policy named by ``config.policy.name``; its module is imported only now."""
+    config, cls = plan.config, policy_class(plan.config.policy.name)
+
+    def make(spec: Spec, seed: int) -> Policy:
+        policy: Policy = cls(
+            config.policy,
+            config.torso,
+            config.memory,
+            spec=spec,
+            seed=seed,
+            total_steps=plan.horizon,
+            device=torch.device(config.device),
+            compute=make_compute(plan),
+        )
+        return with_kernel(policy, plan)
+
+    if config.agents.name == "separate":
+        from rlrun.policy.separate import Separate
+
+        return Separate(make, spec=plan.policy_spec, seed=config.seed)
+    return make(plan.policy_spec, config.seed)
+
+
+def with_kernel(policy: Any, plan: Plan) -> Policy:
+    """``policy`` with its numpy kernel where ``plan.backend`` wants one.
+
+    A kernel computes the loss of one class: a subclass, whose loss may be another, has none.
+    """
+    name = plan.config.policy.name
+    if plan.backend.name == "numpy" and name in KERNELS and type(policy) is policy_class(name):
+        from rlrun.kernels.parity import CheckedKernel
+
+        policy.kernel = CheckedKernel(policy, _named(KERNELS[name])(policy))
+    learner: Policy = policy
+    return learner
+
+
+def backend_used(policy: Policy, plan: Plan) -> Backend:
+    """The backend that computed the updates of a run, with its reason."""
+    policies = getattr(policy, "policies", [policy])
+    if plan.backend.name == "torch" or all(getattr(p, "kernel", None) for p in policies):
+        return plan.backend
+    return Backend("torch", "the numpy kernel does not compute this loss")
+
+
+def _named(name: str) -> type[Any]:
+    """The class of "module:Class"."""
+    module, attribute = name.split(":")
+    cls: type[Any] = getattr(import_module(module), attribute)
+    return cls
+
+
+def make_bonus(plan: Plan) -> RND | None:
+    """The bonus on rewards that ``config.bonus`` names; None: there is none."""
+    config = plan.config
+    if not isinstance(config.bonus, RNDConfig):
+        return None
+    return RND(
+        config.bonus,
+        config.torso,
+        space=plan.row_spec.obs,
+        stacked=config.env.frame_stack > 1,
+        columns=plan.columns,
+        seed=config.seed,
+        total_steps=plan.horizon,
+        device=torch.device(config.device),
+    )
+
+
+def make_compute(plan: Plan) -> Compute:
+    """Precision, threads and compilation of updates."""
+    c = plan.config.learner
+    return Compute(
+        c.precision, target_thread=plan.target_thread, graph=c.cuda_graph, compile=c.compile
+    )
+
+
+def prepare_process(plan: Plan) -> None:
+    """Set the number of threads of torch, and let malloc keep what updates free."""
+    torch.set_num_threads(plan.threads)
+    keep_freed_memory()
+
+
+Note = Callable[[str], None]
+READ_ROWS = 256  # rows of a column that a dataset yields at a time
+
+
+def _silent(line: str) -> None:
+    """Discard a note."""
+
+
+def make_cutter(plan: Plan) -> Cutter:
+    """The slicer of ``collector.tiling``."""
+    assert plan.window is not None
+    c = plan.config.collector
+    return Cutter(
+        plan.window, columns=plan.columns, overlap=plan.overlap, residual=c.residual,
+        plain=c.tiling == "plain",
+    )  # fmt: skip
+
+
+def make_state_filter(plan: Plan) -> StateFilter:
+    """The filter that zeros the recurrent states no window starts from."""
+    assert plan.window is not None
+    c = plan.config.collector
+    return StateFilter(
+        plan.window, columns=plan.columns, overlap=plan.overlap, residual=c.residual,
+        plain=c.tiling == "plain", close=c.trajectory == "collect",
+    )  # fmt: skip
+
+
+def make_replay(plan: Plan, *, note: Note = _silent) -> Replay:
+    """Ring, windows and sampler of ``config.buffer``.
+
+    ``note`` receives a line on the size before anything is allocated.
+
+    Raises: ResourceError when it would be too large.
+    """
+    config, c, window = plan.config, plan.config.buffer, plan.window
+    assert window is not None
+    assert plan.layout is not None
+    layout = check_size(config, plan.layout, window, free=_free_on(c.device))
+    note(layout.describe())
+    parts: dict[str, Any] = {
+        "window": window,
+        "cutter": make_cutter(plan),
+        "close": config.collector.trajectory == "collect",
+        "stack": config.env.frame_stack,
+    }
+    if c.device != "cpu":
+        return device_replay(layout, sampler=_device_sampler(plan, layout.slots), **parts)
+    sampler = _sampler(plan, layout.slots)
+    allocate = in_memory if c.mmap is None else on_disk(Path(c.mmap))
+    replay = host_replay(layout, sampler=sampler, allocate=allocate, **parts)
+    if c.relabel is not None:
+        goals = goal_functions(config.env)
+        assert goals is not None, "rlrun.config has checked that"
+        rng = generator(config.seed, "hindsight")
+        replay.hindsight = Hindsight(
+            replay.ring, goals, strategy=c.relabel, ratio=c.relabel_ratio, generator=rng
+        )
+    return replay
+
+
+def make_rollout(plan: Plan, actor: Actor, *, note: Note = _silent) -> Rollout:
+    """Storage for the rows of one collect call; ``actor`` shows which arrays it adds to a row.
+
+    ``note`` receives a line on the size before anything is allocated.
+
+    Raises: ResourceError when it would be too large.
+    """
+    added = {k: ArraySpec(x.shape[1:], x.dtype) for k, x in actor.extras.items()}
+    state = tree_map(lambda x: ArraySpec(x.shape[1:], x.dtype), actor.initial_state())
+    row = replace(plan.row, extras=plan.row.extras | added, state=state)
+    note(check_rollout(plan.config, row))
+    rows = plan.config.buffer.capacity // plan.columns
+    example = empty_chunk(row, plan.columns)
+    return Rollout(example, rows=rows, stack=plan.config.env.frame_stack, spaces=row.spaces)
+
+
+def empty_chunk(row: Row, columns: int) -> Chunk:
+    """A chunk of no rows: shapes and dtypes."""
+
+    def zeros(block: ArraySpec, rows: int = 0) -> np.ndarray:
+        return np.zeros((rows, columns, *block.shape), block.dtype)
+
+    flag, reward = np.zeros((0, columns), bool), np.zeros((0, columns), REWARD)
+    return Chunk(
+        obs=tree_map(lambda block: zeros(block, 1), row.obs),
+        first=np.zeros((1, columns), bool),
+        action=zeros(row.action),
+        reward=reward,
+        terminated=flag,
+        truncated=flag,
+        valid=flag,
+        extras={name: zeros(block) for name, block in row.extras.items()},
+        states=tree_map(zeros, row.state),
+    )
+
+
+def _free_on(name: str) -> int | None:
+    """Free bytes of a CUDA device, None for another."""
+    device = torch_device(name)
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+
+
+def torch_device(name: str) -> torch.device:
+    """The device of ``buffer.device``."""
+    return torch.device(name)
+
+
+def _sampler(plan: Plan, slots: int) -> Sampler:
+    """The sampler of a replay in host memory."""
+    c, total = plan.config.buffer, plan.horizon
+    rng = generator(plan.config.seed, "buffer")
+    if isinstance(c, PrioritizedConfig):
+        return Proportional(c, slots, generator=rng, total_steps=total)
+    if isinstance(c, RankConfig):
+        return Rank(c, slots, generator=rng, total_steps=total)
+    return Uniform(rng)
+
+
+def _device_sampler(plan: Plan, slots: int) -> DeviceSampler:
+    """The sampler of a replay on ``buffer.device``."""
+    config, total = plan.config, plan.horizon
+    c, device = config.buffer, torch_device(config.buffer.device)
+    random = torch.Generator(device).manual_seed(torch_seed(config.seed, "buffer"))
+    common: dict[str, Any] = {"generator": random, "device": device}
+    if isinstance(c, PrioritizedConfig):
+        return DeviceProportional(c, slots, total_steps=total, **common)
+    if isinstance(c, RankConfig):
+        return DeviceRank(c, slots, total_steps=total, **common)
+    return DeviceUniform(slots, **common)
+
+
+def load_rows(plan: Plan, buffer: Replay | Mixed) -> str:
+    """Fill a new replay with the rows of ``buffer.load``; return a line on what was loaded.
+
+    Raises: ConfigError when they are not of this environment, StorageError when damaged.
+    """
+    c = plan.config.buffer
+    assert c.load is not None
+    replay = buffer.own if isinstance(buffer, Mixed) else buffer
+    source = open_source(c.load)
+    source.require(plan.row_spec, plan.config.collector.keep_info)
+    _add_all(replay, source, plan)
+    replay.loaded.mark(replay.ring, replay.rows)
+    held = replay.stored_steps()
+    lost = f", of which the newest {held} fit (buffer.capacity)" if held < replay.rows else ""
+    return f"loaded: {replay.rows} steps from {c.load}{lost}; {len(replay)} windows"
+
+
+def _add_all(replay: Replay, source: Any, plan: Plan) -> None:
+    """Add the rows of a dataset; its pieces end no trajectory, as a collect call may."""
+    close, replay.close = replay.close, False
+    like = empty_chunk(plan.row, plan.columns).segment()
+    for chunk in source.chunks(plan.columns, READ_ROWS, like=like):
+        replay.add(chunk)
+    replay.close = close
+
+
+def make_store(plan: Plan, *, note: Note) -> Replay | Mixed:
+    """The learner's replay, beside one of demonstrations where there are such.
+
+    Raises: ConfigError, ResourceError, StorageError.
+    """
+    own = make_replay(plan, note=note)
+    return own if plan.config.buffer.demos is None else with_demos(plan, own, note=note)
+
+
+def with_demos(plan: Plan, own: Replay, *, note: Note) -> Mixed:
+    """``own`` and the demonstrations of ``buffer.demos``, which are read here.
+
+    Raises: ConfigError when they are not of this environment, StorageError when damaged.
+    """
+    c = plan.config.buffer
+    assert c.demos is not None
+    assert plan.window is not None
+    with errors_name_key("demos"):
+        source = open_source(c.demos)
+        source.require(plan.row_spec, plan.config.collector.keep_info)
+        one = plan_of_demos(plan, [trajectory.steps for trajectory in source.trajectories()])
+        demos = make_replay(one)
+        _add_all(demos, source, one)
+    if not len(demos):
+        raise ConfigError(
+            f"buffer.demos = {c.demos}: its {demos.rows} steps make no window; a window is "
+            f"{plan.window.rows} rows or an episode's rest; choose another dataset"
+        )
+    note(f"demonstrations: {demos.rows} steps from {c.demos}; {len(demos)} windows")
+    rng = generator(plan.config.seed, "demos")
+    return Mixed(own, demos, ratio=c.demo_ratio, generator=rng)
+
+
+def write_rows(
+    replay: Replay,
+    plan: Plan,
+    data_dir: Path,
+    *,
+    config_text: str,
+    meta: dict[str, Any],
+    shard_rows: int,
+    last: int | None,
+    coder: str | None,
+) -> None:
+    """Write the ``last`` stored rows of all environments together (None: all) as a dataset.
+
+    Raises: ConfigError, StorageError.
+    """
+    export_replay(
+        replay,
+        data_dir,
+        config_text=config_text,
+        spec=plan.row_spec,
+        meta=meta,
+        shard_rows=shard_rows,
+        last=last,
+        coder=coder,
+    )
+
+
+def collector_side_of(plan: Plan) -> CollectorSide:
+    """The collector's side; recurrent states that no window starts from are blanked."""
+    transport = plan.config.transport
+    if plan.window is None:
+        return make_collector_side(transport)
+    return make_collector_side(transport, thin=make_state_filter(plan).filter)
+
+
+def make_collector(plan: Plan, counters: Counters) -> Collector:
+    """Environments, policy, and the collector that joins them."""
+    config, c = plan.config, plan.config.collector
+    env = make_env(
+        config.env,
+        num_envs=c.num_envs,
+        keep_info=_kept_keys(config),
+        agents=config.agents,
+        resumable=True,
+    )
+    by_window = plan.window is not None and c.unit == "window"
+    return Collector(
+        c,
+        env=env,
+        policy=make_policy(plan),
+        explore=explore_of(plan),
+        counters=counters,
+        seed=plan.env_seeds.collect,
+        cutter=make_cutter(plan) if by_window else None,
+        stack=make_frame_stack(config.env.frame_stack, env.obs_space, plan.columns),
+    )
+
+
+def _kept_keys(config: Config) -> tuple[str, ...]:
+    """Return the keys of infos that the collector's environments read."""
+    shared = (config.env.success,) if config.env.instances and config.env.success else ()
+    return tuple(dict.fromkeys((*config.collector.keep_info, *shared)))
+
+
+def make_evaluator(
+    plan: Plan, run_dir: Path, log: Log, collector: Collector | None = None
+) -> Evaluator:
+    """Evaluation episodes of a training run; ``collector``: whose environments exist already."""
+    c = plan.config
+    if c.env.instances is not None and collector is not None:
+        return SharedEvaluator(c, collector, seed=plan.env_seeds.eval)
+    try:
+        return _make_evaluator(plan, run_dir, log)
+    except ConfigError as e:
+        if collector is None:
+            raise
+        raise beside_others(e, f"made for evaluation, beside {c.collector.num_envs}") from e
+
+
+def _make_evaluator(plan: Plan, run_dir: Path, log: Log) -> Evaluator:
+    c = plan.config
+    if c.run.video_every is not None:
+        return FilmingEvaluator(c, seed=plan.env_seeds.eval, log=log, run_dir=run_dir)
+    return Evaluator(
+        c.env,
+        episodes=c.run.eval_episodes,
+        seed=plan.env_seeds.eval,
+        max_steps=c.eval.max_episode_steps,
+        agents=c.agents,
+    )
+
+
+def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
+    """All components of a run, wired."""
+    config, counters = plan.config, Counters()
+    if config.pipeline.name == "ray":
+        from rlrun.run.ray import make_ray_pipeline
+
+        return make_ray_pipeline(plan, run_dir, log)
+    collector = make_collector(plan, counters) if config.pipeline.name == "serial" else None
+    policy = _learner_policy(plan, collector)
+    if config.learner.cuda_graph and config.device == "cpu":
+        log.note("learner.cuda_graph: device=cpu has none; updates go on one operation at a time")
+    if config.learner.compile and plan.backend.name == "numpy" and config.policy.name == "dqn":
+        log.note("learner.compile: plain layers learn in numpy here, which nothing compiles")
+    bonus = make_bonus(plan)
+    buffer, learner = _buffer_and_learner(plan, policy, counters, bonus, log)
+    evaluator = make_evaluator(plan, run_dir, log, collector)
+    source = _source(plan, collector, policy, learner, counters)
+    parts = Parts(
+        run_dir, log, LoopProgress(counters), source, policy, buffer, learner, evaluator, bonus
+    )
+    ready = evaluator.ready if isinstance(evaluator, SharedEvaluator) else lambda: True
+    evaluations = LoopEvaluations(config.run, parts, ready)
+    saving = Saving(
+        config.run.checkpoint_every, parts, evaluations, run_files(plan, parts), plan.settings()
+    )
+    return with_loop(plan, parts, evaluations, saving)
+
+
+def run_files(plan: Plan, parts: Parts) -> RunFiles:
+    """The checkpoints and weights of a run."""
+    versions = plan.config.checkpoint.history if parts.learner is not None else 0
+    keep = plan.config.run.keep_checkpoints
+    return RunFiles(parts.run_dir / CHECKPOINTS, parts.log, keep=keep, versions=versions)
+
+
+def with_loop(plan: Plan, parts: Parts, evaluations: LoopEvaluations, saving: Saving) -> Pipeline:
+    """The loop over ``parts``, with what stands beside it."""
+    run, logger = plan.config.run, plan.config.logger
+    recorded = logger.profile if plan.config.pipeline.name != "ray" else None
+    profiler = Profiler(parts.run_dir / "profile", recorded) if recorded is not None else None
+    report = LoopReport(logger.every, parts, saving, profiler)
+    return Pipeline(run, parts, report, evaluations, saving, Faults(run, parts, saving))
+
+
+def explore_of(plan: Plan, collectors: int = 1) -> Explore:
+    """The exploration of all columns of so many collectors."""
+    explore, columns = plan.config.explore, plan.columns * collectors
+    return make_explore(explore, num_envs=columns, total_steps=plan.horizon)
+
+
+def _learner_policy(plan: Plan, collector: Collector | None) -> Policy:
+    """The policy that learns: the collector's own, unless weights are sent to that.
+
+    A second policy in this process has the collector's exploration generator.
+    """
+    if collector is None:
+        return make_policy(plan)
+    if plan.config.transport.name != "coded":
+        return collector.policy
+    policy = make_policy(plan)
+    policy.generator = collector.policy.generator
+    return policy
+
+
+def _buffer_and_learner(
+    plan: Plan, policy: Policy, counters: Counters, bonus: RND | None, log: Log
+) -> tuple[Replay | Mixed | Rollout | None, Learner | RolloutLearner | None]:
+    c = plan.config
+    if c.policy.on_policy:
+        rollout = make_rollout(plan, policy.actor(plan.columns), note=log.note)
+        return rollout, RolloutLearner(
+            c.learner, policy=policy, buffer=rollout, counters=counters, bonus=bonus
+        )
+    if plan.window is None:
+        return None, None
+    replay = make_store(plan, note=log.note)
+    td = isinstance(c.buffer, PriorityConfig) and c.buffer.initial_priority == "td"
+    return replay, Learner(
+        c.learner, policy=policy, buffer=replay, counters=counters, td_priority=td, bonus=bonus,
+        inspector=_inspector(plan, policy, replay, bonus, log),
+    )  # fmt: skip
+
+
+def _inspector(
+    plan: Plan, policy: Policy, buffer: Replay | Mixed, bonus: RND | None, log: Log
+) -> Inspector | None:
+    """The inspector of sampled windows; None where there is nothing to show."""
+    c = plan.config
+    if not c.logger.tensorboard or c.logger.figures_every is None or plan.window is None:
+        return None
+    if not isinstance(policy, InspectedPolicy):
+        return None
+    return Inspector(
+        c.logger.figures_every, c.learner.batch_size, policy=policy, window=plan.window,
+        buffer=buffer, bonus=bonus, log=log,
+    )  # fmt: skip
+
+
+def _source(
+    plan: Plan,
+    collector: Collector | None,
+    policy: Policy,
+    learner: Learner | RolloutLearner | None,
+    counters: Counters,
+) -> Source:
+    """The source of chunks that ``pipeline`` names."""
+    config, make_side = plan.config, partial(collector_side_of, plan)
+    if collector is not None:
+        coded = config.transport.name == "coded"
+        transport = InProcess(make_learner_side(config.transport), make_side()) if coded else None
+        return SerialSource(collector, policy, transport)
+    if config.pipeline.name == "offline":
+        assert isinstance(learner, Learner), "checked in rlrun.config"
+        return OfflineSource(config.learner, learner.buffer, counters)
+    check = RowCheck(plan.row, plan.columns)
+    process = CollectorProcess(
+        partial(make_collector, plan), policy, make_learner_side(config.transport), make_side,
+        check=check, max_seconds=config.watchdog.max_seconds,
+    )  # fmt: skip
+    metrics = CollectMetrics(counters, explore_of(plan), ActionCounts(plan.row_spec.action))
+    total_steps = config.run.total_steps
+    return OverlappedSource(process, policy, metrics, check=check, total_steps=total_steps)

@@ -1,0 +1,432 @@
+"""Checkpoints, written atomically and verified when they are read.
+
+``checkpoints/step_000030000/`` holds ``tensors.safetensors`` (tensors and arrays), ``state.json``
+(the tree around them) and ``manifest.json`` (SHA-256 and size of both and of the segments with the
+rows of the replay, and its own SHA-256). It is written under a temporary name, fsynced, then
+renamed, so that a crash leaves the earlier checkpoints unchanged; any corruption is detected on
+read. No pickle.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shlex
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlrun.errors import CheckpointError, StorageError
+from rlrun.run import manifest
+from rlrun.run.files import fsync_directory, read_file, replace_file, seal, write_file
+from rlrun.run.manifest import METRICS, ROWS, STATE, TENSORS, list_checkpoints
+from rlrun.run.tensors import (
+    TEMPORARY,
+    NewSegment,
+    Packed,
+    Part,
+    RowFiles,
+    array_names,
+    new_segments,
+    read_tensors,
+    unpack,
+    write_tensors,
+)
+
+_logger = logging.getLogger(__name__)
+
+# What a state of other parts, types or shapes raises.
+MISFITS = (
+    AssertionError, AttributeError, IndexError, KeyError, MemoryError, OverflowError, RuntimeError,
+    TypeError, ValueError,
+)  # fmt: skip
+NETWORKS, ENVIRONMENTS, REPLAY = "networks", "environments", "replay"  # parts of a checkpoint
+UNREADABLE = (OSError, RecursionError, *MISFITS)  # what reading a damaged or forged one raises
+
+__all__ = [
+    "committed", "fitting", "list_checkpoints", "load", "load_newest", "load_weights", "save",
+    "save_weights",
+]  # fmt: skip
+
+
+def save(directory: Path, state: Mapping[str, Any], *, env_steps: int, keep: int) -> Path:
+    """Save ``state`` as the checkpoint ``directory/step_<env_steps>``; return its path.
+
+    As ``Saver.save``, but returns when the checkpoint is durable. Raises: StorageError, TypeError.
+    """
+    saver = Saver(directory)
+    saver.save(state, env_steps=env_steps, keep=keep)
+    saver.wait()
+    return list_checkpoints(directory)[-1]
+
+
+def load_newest(directory: Path) -> tuple[dict[str, Any], Path]:
+    """Return (state, path) of the newest intact checkpoint; warn about damaged ones.
+
+    Tensors are in host memory.
+
+    Raises: CheckpointError when none can be used; the message lists the reasons.
+    """
+    tried = []
+    for path in reversed(list_checkpoints(directory)):
+        try:
+            state = _read(path)
+        except UNREADABLE as e:
+            tried.append(f"{path.name} ({e})")
+            _logger.warning("checkpoint skipped: %s: %s", path, e)
+            continue
+        return state, path
+    require_saved(directory)
+    reason = "tried " + ", ".join(tried) if tried else "there is none in it"
+    raise CheckpointError(
+        f"{directory}: no usable checkpoint: {reason}; a run resumes from an intact checkpoint; "
+        "remove the directory and start the run again (overrides.yaml has its command line)"
+    )
+
+
+def require_saved(directory: Path) -> None:
+    """Raise CheckpointError where a run has not saved anything yet: nothing is damaged."""
+    if not list_checkpoints(directory) and not (directory / "last.json").exists():
+        run = shlex.quote(str(directory.parent))
+        raise CheckpointError(
+            f"{directory.parent}: has no weights and no checkpoint yet; a run saves them every "
+            "run.checkpoint_every env steps and at its end; wait for the first, or let it go on: "
+            f"rlrun resume {run}"
+        )
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Return the state of one checkpoint. Raises: CheckpointError unless it is intact."""
+    try:
+        return _read(path)
+    except UNREADABLE as e:
+        raise CheckpointError(
+            f"{path}: cannot be used: {e}; a checkpoint must be unchanged; use another"
+        ) from e
+
+
+def committed(path: Path) -> dict[str, Any]:
+    """Return size and SHA-256 of the run's growing files when checkpoint ``path`` was saved."""
+    found: dict[str, Any] = manifest.read_manifest(path)["committed"]
+    return found
+
+
+@contextmanager
+def fitting(path: Path) -> Iterator[None]:
+    """Within the context a state of ``path`` is loaded by what it belongs to.
+
+    Raises: CheckpointError where its parts, shapes or numbers are not those that it loads.
+    """
+    try:
+        yield
+    except MISFITS as e:
+        text = " ".join(str(e).split())[:300]
+        raise CheckpointError(
+            f"{path}: does not fit this run ({type(e).__name__}: {text}); a checkpoint must be as "
+            "it was saved, and of this config; use another one, or start the run again"
+        ) from e
+
+
+class MisfitError(CheckpointError):
+    """A checkpoint whose ``part`` does not fit what the config builds."""
+
+    def __init__(self, text: str, part: str) -> None:
+        super().__init__(text)
+        self.part = part
+
+
+@contextmanager
+def fitting_part(part: str) -> Iterator[None]:
+    """Within the context a part of a run is loaded. Raises: MisfitError where it does not fit."""
+    try:
+        yield
+    except CheckpointError as e:
+        raise MisfitError(str(e), part) from e
+    except MISFITS as e:
+        text = " ".join(str(e).split())
+        raise MisfitError(
+            f"checkpoints: the {part} do not fit the config ({type(e).__name__}: {text}); allowed "
+            "are the networks, replay and environments that the run began with; undo the changes "
+            "of its config",
+            part,
+        ) from e
+
+
+def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    """Write weights to ``path`` (.safetensors), their SHA-256 and ``meta`` to the json next to it.
+
+    The json is replaced first and includes the hash and meta of the previous weights, so that the
+    pair is readable at any time. ``meta``: finite JSON values.
+
+    Raises: StorageError.
+    """
+    description = path.with_suffix(".json")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".tmp_{path.name}")
+        temporary.unlink(missing_ok=True)
+        digest, size = write_tensors(temporary, weights, {"format": "pt"})
+        entry = {"format": manifest.FORMAT, "weights_sha256": digest, "weights_bytes": size,
+                 "meta": dict(meta)}  # fmt: skip
+        replace_file(description, seal({**entry, "previous": _current_weights(path)}))
+        os.rename(temporary, path)
+        fsync_directory(path.parent)
+    except OSError as e:
+        raise StorageError(
+            f"{path}: the weights cannot be written ({e.strerror or e}); free space or fix the "
+            "permissions of the run directory"
+        ) from e
+
+
+def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the weights and meta written by ``save_weights``.
+
+    Raises: CheckpointError when they are missing or damaged.
+    """
+    if path.parent.name == "checkpoints" and not path.exists():
+        require_saved(path.parent)
+        if path.name == "best.safetensors" and not path.with_suffix(".json").exists():
+            raise CheckpointError(
+                f"{path.parent.parent}: has no best weights yet; the first evaluation "
+                "(run.eval_every) saves them; use the newest (--weights final)"
+            )
+    try:
+        meta = manifest.weights_entry(path)["meta"]
+        weights = read_tensors(path)
+        return {k: v for k, v in weights.items() if isinstance(v, Tensor)}, meta
+    except UNREADABLE as e:
+        raise CheckpointError(
+            f"{path}: the weights cannot be used: {e}; weights must be unchanged; use a checkpoint "
+            "of the run (`rlrun resume`) or train again"
+        ) from e
+
+
+def _read(directory: Path) -> dict[str, Any]:
+    """Return the state of a checkpoint. Raises: ValueError with the reason unless it is intact."""
+    fields = manifest.verify(directory)
+    manifest.verify_committed(directory.parent.parent, fields, METRICS)
+    packed = json.loads(read_file(directory / STATE))
+    tensors = read_tensors(directory / TENSORS, numpy=array_names(packed["state"]))
+    rings = [_row_files(directory.parent, ring, fields["segments"]) for ring in packed["rings"]]
+    state: dict[str, Any] = unpack(packed["state"], tensors, rings)
+    return state
+
+
+def _row_files(directory: Path, ring: list[Any], listed: Mapping[str, Any]) -> RowFiles:
+    """The segments of a ring: [file, first, stop] each, in the order of their rows."""
+    parts = [
+        Part(file, int(first), int(stop), listed[file]["sha256"], listed[file]["bytes"])
+        for file, first, stop in ring
+    ]
+    return RowFiles(directory / ROWS, parts)
+
+
+def _current_weights(path: Path) -> dict[str, Any] | None:
+    """Return hash and meta of the weights at ``path``, None if there are no intact ones."""
+    try:
+        entry = manifest.weights_entry(path)
+    except (OSError, ValueError):
+        return None
+    return {key: entry[key] for key in ("weights_sha256", "weights_bytes", "meta") if key in entry}
+
+
+WEIGHTS = "policy/"  # names of the tensors that decide whether a checkpoint is finite
+
+
+class Saver:
+    """Saves the checkpoints of a run one after the other.
+
+    ``save`` copies the state and returns; a thread writes, hashes and syncs the files. An error of
+    the thread is raised by the next ``save`` or ``wait``. The process does not exit before the
+    thread has ended; a process that is killed leaves the earlier checkpoints.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """``directory``: of the checkpoints."""
+        self.directory = directory
+        self._thread: Thread | None = None
+        self._error: BaseException | None = None
+        self._began = False
+        self._manifests: dict[Path, dict[str, Any] | None] = {}  # of those that exist; None: bad
+
+    def save(
+        self,
+        state: Mapping[str, Any],
+        *,
+        env_steps: int,
+        keep: int,
+        committed: Mapping[str, Mapping[str, Any]] | None = None,
+        before: Callable[[], object] = lambda: None,
+        after: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Save ``state`` as the checkpoint ``step_<env_steps>``.
+
+        ``state`` is a tree of dicts (keys: str, int, float, bool or None), lists and tuples over
+        tensors, arrays, ``Rows``, int, float, str, bool and None; numpy scalars become Python's.
+        The ``keep`` newest checkpoints with finite weights are kept; those of later env steps are
+        deleted, since the run has resumed before them. ``committed``: size and SHA-256 of the files
+        of the run that only grow. ``before``: called by the thread first, for instance to sync
+        these; ``after``: called once the checkpoint is there.
+
+        Raises: TypeError for an unsupported value, StorageError of the save before.
+        """
+        self.wait()
+        if not self._began:
+            _remove_temporaries(self.directory)
+            self._began = True
+        packed = Packed(state)
+        segments = new_segments(packed.rows, self.directory / ROWS)
+        if not all(segment.small for segment in segments):
+            self._write_segments(segments, env_steps)  # the run waits: no memory for a copy
+        committed = {name: dict(entry) for name, entry in (committed or {}).items()}
+
+        def write() -> None:
+            before()
+            self._write(packed, segments, committed, env_steps, keep)
+            after()
+
+        self._thread = Thread(target=self._run, args=(write,), name="checkpoint")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until the last checkpoint is durable.
+
+        Raises: StorageError when it could not be written.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _run(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except BaseException as e:
+            self._error = e
+
+    def _write(
+        self,
+        packed: Packed,
+        segments: list[NewSegment],
+        committed: dict[str, Any],
+        env_steps: int,
+        keep: int,
+    ) -> None:
+        directory = self.directory
+        target = manifest.free_name(directory, env_steps)
+        temporary = directory / f".tmp_{target.name}"
+        written: list[Path] = []
+        try:
+            written = self._write_segments(segments, env_steps)
+            self._write_generation(temporary, packed, segments, committed, env_steps)
+            os.rename(temporary, target)
+            fsync_directory(directory)
+            for segment in segments:
+                segment.commit(directory / ROWS)
+            self._prune(target, env_steps, keep)
+        except OSError as e:
+            shutil.rmtree(temporary, ignore_errors=True)  # a full disk needs the space
+            if not target.exists():
+                for path in written:
+                    path.unlink(missing_ok=True)
+            raise self._storage_error(e, env_steps) from e
+
+    def _write_segments(self, segments: list[NewSegment], env_steps: int) -> list[Path]:
+        """Write and sync the segments that are not yet; return their paths."""
+        directory = self.directory / ROWS
+        written: list[Path] = []
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            for segment in segments:
+                written += filter(None, [segment.write(directory)])
+            if written:
+                fsync_directory(directory)
+        except OSError as e:
+            for path in (*written, directory / TEMPORARY):
+                path.unlink(missing_ok=True)
+            raise self._storage_error(e, env_steps) from e
+        return written
+
+    def _storage_error(self, error: OSError, env_steps: int) -> StorageError:
+        return StorageError(
+            f"{self.directory}: the checkpoint of env step {env_steps} cannot be written "
+            f"({error.strerror or error}); the earlier ones are unchanged; free space or fix the "
+            "permissions, then `rlrun resume` the run"
+        )
+
+    def _write_generation(
+        self,
+        directory: Path,
+        packed: Packed,
+        segments: list[NewSegment],
+        committed: dict[str, Any],
+        env_steps: int,
+    ) -> None:
+        """Write the files of one checkpoint to ``directory``, which is made, and sync them."""
+        by_ring = {id(segment.files): segment.parts for segment in segments}
+        parts = [by_ring[id(files)] for files in packed.rings]
+        rings = [[part[:3] for part in ring] for ring in parts]
+        tree = {"rings": rings, "state": packed.tree}
+        text = json.dumps(tree, allow_nan=False).encode()
+        directory.mkdir()
+        digest, size = write_tensors(directory / TENSORS, packed.tensors, {"format": "pt"})
+        write_file(directory / STATE, text)
+        files = {
+            TENSORS: {"sha256": digest, "bytes": size},
+            STATE: {"sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)},
+        }
+        listed = {p.file: {"sha256": p.sha256, "bytes": p.bytes} for ring in parts for p in ring}
+        manifest.write_manifest(
+            directory, env_steps=env_steps, finite=_is_finite(packed), files=files,
+            segments=listed, committed=committed,
+        )  # fmt: skip
+        fsync_directory(directory)
+
+    def _prune(self, target: Path, env_steps: int, keep: int) -> None:
+        """Delete what is older than the ``keep`` newest finite checkpoints, or not needed."""
+        existing = manifest.list_checkpoints(self.directory)
+        found = {path: self._manifest(path) for path in existing}
+        older = [p for p in existing if (manifest.parse_name(p) or (0,))[0] < env_steps]
+        finite = [p for p in older if (found[p] or {}).get("finite")]
+        more = keep - 1 if (found[target] or {}).get("finite") else keep
+        kept = {target, *finite[max(len(finite) - more, 0) :]}
+        for path in existing:
+            if path not in kept:
+                manifest.delete(path)
+        self._manifests = {path: found[path] for path in kept}
+        needed = {name for path in kept for name in (found[path] or {"segments": ()})["segments"]}
+        for path in (self.directory / ROWS).iterdir():
+            if path.name not in needed:
+                path.unlink()
+
+    def _manifest(self, path: Path) -> dict[str, Any] | None:
+        if path not in self._manifests:
+            try:
+                self._manifests[path] = manifest.read_manifest(path)
+            except (OSError, ValueError, KeyError):
+                return None
+        return self._manifests[path]
+
+
+def _remove_temporaries(directory: Path) -> None:
+    """Remove temporaries of a crashed process; the run directory is locked by this one."""
+    for path in directory.glob(".tmp_*"):
+        remove = shutil.rmtree if path.is_dir() else Path.unlink
+        remove(path)
+
+
+def _is_finite(packed: Packed) -> bool:
+    """Whether all weights and the state of the optimiser are numbers."""
+    return all(
+        bool(torch.isfinite(x).all())
+        for name, x in packed.tensors.items()
+        if name.startswith(WEIGHTS) and isinstance(x, Tensor) and x.is_floating_point()
+    )

@@ -1,0 +1,356 @@
+"""Durable and verified files: fsync, atomic replacement, SHA-256, sealed JSON."""
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import platform
+import shlex
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rlrun.errors import CheckpointError, ConfigError, LockedError, StorageError
+
+_logger = logging.getLogger(__name__)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file and fsync it. Raises: OSError."""
+    with open(path, "wb", opener=no_follow) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def fsync_directory(directory: Path) -> None:
+    """Make the names in a directory durable. Raises: OSError."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace a file atomically: readers see the old or the new content, also after a crash.
+
+    Raises: OSError.
+    """
+    temporary = path.with_name(f".tmp_{path.name}")
+    try:
+        write_file(temporary, content)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # a full disk needs the space
+        raise
+    os.rename(temporary, path)
+    fsync_directory(path.parent)
+
+
+def sha256_file(path: Path) -> str:
+    """Return the SHA-256 (hex) of a file. Raises: OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_prefix(path: Path, size: int) -> str:
+    """Return the SHA-256 (hex) of the first ``size`` bytes of a file. Raises: OSError."""
+    digest, done = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(min(1 << 20, size - done)):
+            digest.update(chunk)
+            done += len(chunk)
+    return digest.hexdigest()
+
+
+def verify_file(path: Path, expected: Mapping[str, Any]) -> None:
+    """Raise ValueError unless the file has the size ``bytes`` and the hash ``sha256`` expected."""
+    if path.is_symlink() or not path.is_file():
+        raise ValueError("is missing" if not os.path.lexists(path) else "is no regular file")
+    if (size := path.stat().st_size) != expected["bytes"]:
+        raise ValueError(f"has {size} bytes, not {expected['bytes']}")
+    if sha256_file(path) != expected["sha256"]:
+        raise ValueError("is damaged (its sha256 is wrong)")
+
+
+def seal(fields: dict[str, Any]) -> bytes:
+    """Return the fields as JSON, with the SHA-256 of the rest as the last key."""
+    text = json.dumps(fields, indent=1, allow_nan=False)
+    sealed = {**fields, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    return json.dumps(sealed, indent=1, allow_nan=False).encode() + b"\n"
+
+
+def unseal(content: bytes) -> dict[str, Any]:
+    """Return the fields of sealed JSON. Raises: ValueError unless ``seal`` returns ``content``."""
+    try:
+        fields: dict[str, Any] = json.loads(content)
+        fields.pop("sha256")
+        intact = seal(fields) == content
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        intact = False
+    if not intact:
+        raise ValueError("its json description is damaged")
+    return fields
+
+
+MAX_ENTRIES = 200_000  # files of a run directory
+MAX_TEXT = 2**26  # bytes of a json file
+MAX_READ = 2**32  # bytes of a file that is read into memory
+MAX_LINE = 2**20  # bytes of a record
+
+
+def require_regular_files(run_dir: Path) -> None:
+    """Raise ConfigError unless everything below ``run_dir`` is a regular file or a directory.
+
+    A link could lead a write of ``resume`` to any file of the user, a pipe never ends.
+
+    Raises: also CheckpointError where a file has the name of the directory of the checkpoints.
+    """
+    count, directories = 0, [os.fspath(run_dir)]
+    while directories:
+        with os.scandir(directories.pop()) as entries:
+            for entry in entries:
+                count += 1
+                try:
+                    mode = entry.stat(follow_symlinks=False).st_mode
+                except FileNotFoundError:  # a run that goes on renames and removes files
+                    continue
+                if stat.S_ISDIR(mode):
+                    directories.append(entry.path)
+                elif entry.path == os.path.join(run_dir, "checkpoints") and stat.S_ISREG(mode):
+                    raise CheckpointError(
+                        f"{entry.path}: is a file; a run has a directory of checkpoints; restore "
+                        "it from a copy, or start the run again"
+                    )
+                elif not stat.S_ISREG(mode) or count > MAX_ENTRIES:
+                    raise _refused(run_dir, Path(entry.path), mode)
+
+
+def _refused(run_dir: Path, path: Path, mode: int) -> ConfigError:
+    kind = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    wrong = f"{path.relative_to(run_dir)} is {kind.get(stat.S_IFMT(mode), 'a device')}"
+    if stat.S_ISREG(mode):
+        wrong = f"it holds more than {MAX_ENTRIES} files"
+    text = "regular files and directories are allowed; replace it by what it stands for"
+    return ConfigError(f"RUN_DIR = {run_dir}: {wrong}; {text}", key="RUN_DIR")
+
+
+def no_follow(path: str, flags: int) -> int:
+    """``opener`` of ``open`` that refuses a link. Raises: OSError."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+
+
+def read_file(path: Path, most: int = MAX_TEXT) -> bytes:
+    """Return the content of a regular file. Raises: OSError, ValueError for anything else."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(handle, "rb") as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError(f"{path.name} is no regular file")
+        if status.st_size > most:
+            raise ValueError(f"{path.name} has {status.st_size} bytes, at most {most} are allowed")
+        return file.read()
+
+
+def member(directory: Path, name: object) -> Path:
+    """Return the path of the file ``name`` of a manifest, which lies in ``directory`` or below.
+
+    Raises: ValueError when the name leads elsewhere, or through a link.
+    """
+    parts = name.split("/") if isinstance(name, str) else [""]
+    long = any(len(os.fsencode(part)) > 255 for part in parts)
+    if long or any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise ValueError(f"{str(name)[:80]!r} is no name of a file in the directory")
+    path = directory
+    for part in parts:
+        path = path / part
+        if os.path.islink(path):  # False for a name that no file can have
+            raise ValueError(f"{name} is a link")
+    return path
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file with their ends. Raises: OSError, ValueError for a long one."""
+    with open(path, "rb", opener=no_follow) as file:
+        number = 0
+        while line := file.readline(MAX_LINE):
+            number += 1
+            if len(line) == MAX_LINE:
+                raise ValueError(f"line {number} of {path.name} has {MAX_LINE} bytes or more")
+            yield line
+
+
+RECORD = "run.json"
+CONFIG = "config.yaml"
+TEXTS = (CONFIG, "overrides.yaml")
+
+
+def hashes(run_dir: Path) -> dict[str, list[str]]:
+    """Return the SHA-256 (hex) of the files of ``TEXTS`` that there are, by name."""
+    return {name: [_sha256(run_dir / name)] for name in TEXTS if (run_dir / name).exists()}
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(read_file(path)).hexdigest()
+
+
+def read_record(run_dir: Path) -> dict[str, Any]:
+    """Return the fields of run.json.
+
+    Raises: ConfigError when there is none, CheckpointError when it is damaged.
+    """
+    path = run_dir / RECORD
+    try:
+        return unseal(read_file(path))
+    except OSError as e:
+        raise ConfigError(
+            f"{path}: cannot be read ({e.strerror}); a run directory of rlrun is required; give "
+            "the directory that holds run.json"
+        ) from e
+    except (ValueError, RecursionError) as e:
+        raise CheckpointError(
+            f"{path}: is damaged ({e}); it must be as rlrun wrote it; restore it from a copy"
+        ) from e
+
+
+def check_texts(run_dir: Path) -> None:
+    """Raise CheckpointError unless run.json and the files whose hashes it holds are intact.
+
+    A run that was killed before it wrote run.json has nothing to compare with.
+    """
+    if not (run_dir / RECORD).exists():
+        return
+    problem = next(iter(text_problems(run_dir, read_record(run_dir))), None)
+    if problem is not None:
+        raise CheckpointError(
+            f"{run_dir}/{problem}; a config is changed with KEY=VALUE on the command line of "
+            "resume; restore the file from a copy"
+        )
+
+
+def text_problems(run_dir: Path, record: dict[str, Any]) -> list[str]:
+    """Return what is wrong with the files whose hashes run.json holds."""
+    found, files = [], record.get("files")
+    if not isinstance(files, dict) or not all(isinstance(x, list) for x in files.values()):
+        return [f"{RECORD}: has no hashes of files"]
+    for name, allowed in files.items():
+        if name not in TEXTS:
+            found.append(f"{RECORD}: names another file")
+            continue
+        try:
+            if _sha256(run_dir / name) not in allowed:
+                found.append(f"{name}: is damaged or was edited (its sha256 is not in {RECORD})")
+        except (OSError, ValueError) as e:
+            found.append(f"{name}: cannot be read ({e})")
+    return found
+
+
+LOCK = ".lock"
+
+_held: dict[Path, tuple[int, int]] = {}  # run directory -> handles of its lock and of itself
+
+
+def _close_in_child() -> None:
+    """Close a forked worker's copies, so that the lock ends with the process that acquired it."""
+    for handles in _held.values():
+        for handle in handles:
+            os.close(handle)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+@contextmanager
+def lock_run_dir(run_dir: Path) -> Iterator[None]:
+    """Lock the run directory for this process within the block.
+
+    The operating system releases the lock when the process ends.
+
+    Raises: LockedError when another process holds the lock, StorageError when the lock file cannot
+    be made.
+    """
+    path = run_dir / LOCK
+    try:
+        directory = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+        except OSError:
+            os.close(directory)
+            raise
+    except OSError as e:
+        raise StorageError(
+            f"{path}: cannot be made ({e.strerror or e}); the run directory must be writable; fix "
+            "its permissions, or choose another with run.dir=PATH"
+        ) from e
+    earlier, _held[run_dir] = _held.get(run_dir), (handle, directory)
+    try:
+        _acquire(handle, path)
+        yield
+    finally:
+        if _held.get(run_dir) == (handle, directory):  # a forked child has closed its copies
+            _held.pop(run_dir)
+            os.close(handle)  # releases the lock
+            os.close(directory)
+            if earlier is not None:  # another block of this process, which holds it
+                _held[run_dir] = earlier
+
+
+def require_in_place(run_dir: Path) -> None:
+    """Raise StorageError when a directory that this process locked was renamed or removed.
+
+    Writing to its path would make another directory, or change another run.
+    """
+    if run_dir not in _held:
+        return
+    own = os.fstat(_held[run_dir][1])
+    try:
+        there = os.stat(run_dir)
+        moved = (there.st_dev, there.st_ino) != (own.st_dev, own.st_ino)
+    except OSError:
+        moved = True
+    if moved:
+        raise StorageError(
+            f"{run_dir}: the run directory was renamed or removed while the run was writing it; it "
+            "must stay in place; move it back, then rlrun resume it"
+        )
+
+
+def _acquire(handle: int, path: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"
+        raise LockedError(
+            f"{path.parent}: in use by {holder}; one process at a time may use a run directory; "
+            "wait for it to end, or stop it"
+        ) from None
+    except OSError as e:  # some network file systems have no locks
+        text = "%s: cannot be locked (%s); continuing without a lock"
+        _logger.warning(text, path.parent, e.strerror)
+        return
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, f"process {os.getpid()} on {platform.node()}\n".encode(), 0)
+
+
+def require_run(run_dir: Path) -> None:
+    """Raise ConfigError unless ``run_dir`` is a run directory."""
+    if (run_dir / CONFIG).is_file():
+        return
+    what, fix = "no such directory", "run directories are under outputs/"
+    if run_dir.is_dir():
+        what = "is no run directory"
+        inside = sorted(path.parent for path in run_dir.glob(f"*/{CONFIG}"))
+        if any((run_dir / name).is_file() for name in ("sweep.json", "search.json")):
+            what = "is the directory of a sweep, not of a run"
+            fix = f"its table: rlrun report {shlex.quote(str(run_dir))}"
+        if inside:
+            more = "" if "sweep" not in what else f"; {fix}"
+            fix = f"name one of the {len(inside)} in it, e.g. {shlex.quote(str(inside[0]))}{more}"
+    raise ConfigError(
+        f"RUN_DIR = {run_dir}: {what}; a directory with a config.yaml is allowed; {fix}",
+        key="RUN_DIR",
+    )
