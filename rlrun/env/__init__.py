@@ -4,6 +4,8 @@ Torch-free, since config validation imports it. The import registers the ids bel
 each with a native vector implementation and a single environment derived from it.
 """
 
+from typing import Any
+
 import gymnasium as gym
 
 from rlrun.env.adapter import (
@@ -34,36 +36,30 @@ __all__ = [
 ]
 
 DIAGNOSTIC = {
-    "rlrun/Counter-v0": ("diagnostic.counter", "Counter", None),
-    "rlrun/CartPoleNoVel-v0": ("diagnostic.cartpole", "CartPoleNoVel", 500),
-    "rlrun/RepeatPrevious-v0": ("diagnostic.recall", "RepeatPrevious", None),
-    "rlrun/RepeatFirst-v0": ("diagnostic.cards", "RepeatFirst", None),
-    "rlrun/CountRecall-v0": ("diagnostic.cards", "CountRecall", None),
-    "rlrun/Autoencode-v0": ("diagnostic.cards", "Autoencode", None),
-    "rlrun/HigherLower-v0": ("diagnostic.cards", "HigherLower", None),
-    "rlrun/PositionOnlyCartPole-v0": ("diagnostic.positions", "PositionOnlyCartPole", None),
-    "rlrun/MultiarmedBandit-v0": ("diagnostic.arms", "MultiarmedBandit", None),
-    "rlrun/MemoryChain-v0": ("diagnostic.memory_chain", "MemoryChain", None),
-    "rlrun/TMaze-v0": ("diagnostic.tmaze", "TMaze", None),
-    "rlrun/Bandit-v0": ("diagnostic.simple", "Bandit", None),
-    "rlrun/Identity-v0": ("diagnostic.simple", "Identity", None),
-    "rlrun/BitFlip-v0": ("diagnostic.bitflip", "BitFlip", None),
-    "rlrun/Chain-v0": ("diagnostic.chain", "Chain", None),
-    "rlrun/Battleship-v0": ("diagnostic.cells", "Battleship", None),
-    "rlrun/MineSweeper-v0": ("diagnostic.cells", "MineSweeper", None),
-    "rlrun/BanditContinuous-v0": ("diagnostic.continuous", "BanditContinuous", None),
-    "rlrun/Tracking-v0": ("diagnostic.continuous", "Tracking", None),
-    "rlrun/TwoStep-v0": ("diagnostic.cooperative", "TwoStep", None),
-    "rlrun/Relay-v0": ("diagnostic.cooperative", "Relay", None),
+    "tasks": (
+        *("Counter", "Bandit", "Identity", "BitFlip", "Chain", "BanditContinuous", "Tracking"),
+        *("TwoStep", "Relay", "Battleship", "MineSweeper"),
+    ),
+    "memory": (
+        *("RepeatPrevious", "RepeatFirst", "CountRecall", "Autoencode", "HigherLower"),
+        *("MultiarmedBandit", "MemoryChain", "TMaze", "CartPoleNoVel", "PositionOnlyCartPole"),
+    ),
 }
-"""id -> (module, class, max_episode_steps); classes are <class>Env and <class>VectorEnv."""
+"""module of ``rlrun.env.diagnostic`` -> its tasks; task X has the id rlrun/X-v0."""
 
-for _id, (_module, _name, _limit) in {**DIAGNOSTIC, ATARI_ID: ("atari", "Atari", None)}.items():
-    if _id not in gym.registry:
-        gym.register(
-            id=_id,
-            entry_point=f"rlrun.env.{_module}:{_name}Env",
-            vector_entry_point=f"rlrun.env.{_module}:{_name}VectorEnv",
-            max_episode_steps=_limit,
-            disable_env_checker=True,  # the adapter's own checks are stricter
+
+def _register(env_id: str, single: str, vector: str, **given: Any) -> None:
+    if env_id not in gym.registry:  # the adapter's own checks are stricter than Gymnasium's
+        gym.register(env_id, single, vector_entry_point=vector, disable_env_checker=True, **given)
+
+
+_register(ATARI_ID, "rlrun.env.atari:AtariEnv", "rlrun.env.atari:AtariVectorEnv")
+for _module, _names in DIAGNOSTIC.items():
+    for _name in _names:
+        _register(
+            f"rlrun/{_name}-v0",
+            "rlrun.env.diagnostic.vector:SingleTask",
+            "rlrun.env.diagnostic.vector:make_tasks",
+            kwargs={"task": f"{_module}:{_name}"},
+            max_episode_steps=500 if _name == "CartPoleNoVel" else None,
         )

@@ -155,11 +155,12 @@ class OneGame(AtariVectorEnv):
 
 
 class AtariEnv(SingleFromVector):
-    vector = OneGame
+    """One game as a single environment."""
+
     metadata = SINGLE_METADATA | {"render_fps": 15}  # with frame_skip 4
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{**kwargs, "threads": 1})
+    def __init__(self, *, render_mode: str | None = None, **kwargs: Any) -> None:
+        super().__init__(OneGame(**{**kwargs, "threads": 1}), render_mode)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

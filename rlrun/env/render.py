@@ -9,7 +9,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import VectorEnv
 
 from rlrun.env.contract import is_ctrl_c
-from rlrun.env.diagnostic.cartpole import CartPoleNoVelVectorEnv, CartPolePictures
+from rlrun.env.diagnostic.memory import CartPoleNoVelVectorEnv, CartPolePictures
 from rlrun.errors import ConfigError, ResourceError, extra
 from rlrun.video.display import install_pygame
 

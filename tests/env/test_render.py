@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlrun.env import make_env
-from rlrun.env.diagnostic.picture import BLUE, DARK, GREEN, GREY, RED
+from rlrun.env.diagnostic.vector import BLUE, DARK, GREEN, GREY, RED
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.tree import tree_leaves
 from tests.compose import config

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlrun.env import make_env, probe
-from rlrun.env.diagnostic.counter import counter_reward
+from rlrun.env.diagnostic.tasks import counter_reward
 from rlrun.errors import ConfigError, EnvError, NumericError
 from rlrun.schema import EnvConfig
 from rlrun.tree import tree_leaves

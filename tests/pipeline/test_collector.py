@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rlrun.buffer.windows.cutter import Cutter
 from rlrun.env import make_env
-from rlrun.env.diagnostic.counter import counter_reward
+from rlrun.env.diagnostic.tasks import counter_reward
 from rlrun.env.framestack import FrameStack
 from rlrun.errors import EnvError
 from rlrun.pipeline.collector import ChunkInterrupted

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from rlrun.env.diagnostic.counter import counter_reward
-from rlrun.env.diagnostic.tmaze import FORWARD, LEFT, RIGHT
+from rlrun.env.diagnostic.memory import FORWARD, LEFT, RIGHT
+from rlrun.env.diagnostic.tasks import counter_reward
 from rlrun.errors import EnvError
 from rlrun.pipeline import evaluate
 from rlrun.pipeline.evaluate import MAX_ENVS, Evaluation, Evaluator, eval_metrics

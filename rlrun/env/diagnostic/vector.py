@@ -3,10 +3,14 @@
 ``LockstepVectorEnv`` is the native vector environment (NEXT_STEP rows). ``SingleFromVector``
 derives the environment of ``gymnasium.make`` from it, so that sync, async and native backends run
 the same code. Column i has its own generator, seeded ``seed + i`` as in Gymnasium's SyncVectorEnv:
-all three backends return the same numbers.
+all three backends return the same numbers. Pictures are squares and bars drawn with numpy.
 """
 
-from typing import Any, ClassVar
+import importlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -15,12 +19,16 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rlrun.env.diagnostic.picture import observation_picture
 from rlrun.tree import Tree, tree_map
 
+SQUARE, GAP, ROW = 24, 2, 16  # pixels of a square and between two; squares of a line
+WHITE, GREY, DARK = (255, 255, 255), (224, 224, 224), (64, 64, 64)
+BLUE, GREEN, RED = (31, 119, 180), (44, 160, 44), (214, 39, 40)
 NO_LIMIT = np.iinfo(np.int64).max
 SINGLE_METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 5}
 NEXT_STEP_METADATA: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
+Color = tuple[int, int, int]
+Spaces = tuple[gym.Space[Any], gym.Space[Any]]  # of observations and of actions
 
 
 def require_int(name: str, value: Any, low: int, high: int = NO_LIMIT) -> None:
@@ -30,37 +38,94 @@ def require_int(name: str, value: Any, low: int, high: int = NO_LIMIT) -> None:
         raise ValueError(f"{name} = {value}: must be an integer {span}")
 
 
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """An argument of a task: its default, and ``check(name, value)``, which raises ValueError."""
+
+    default: Any
+    check: Callable[[str, Any], None]
+
+
+def integer(default: int, low: int, high: int = NO_LIMIT, *, optional: bool = False) -> Any:
+    """Declare an integer within [low, high]; ``optional``: or None."""
+
+    def check(name: str, value: Any) -> None:
+        if value is not None or not optional:
+            require_int(name, value, low, high)
+
+    return Parameter(default, check)
+
+
+def integers(default: tuple[int, ...], low: int) -> Any:
+    """Declare a list of at least one integer >= low."""
+
+    def check(name: str, values: Any) -> None:
+        require_int(f"number of {name}", len(values), 1)
+        for value in values:
+            require_int(name, value, low)
+
+    return Parameter(default, check)
+
+
+def number(default: float, low: float = -math.inf, high: float = math.inf) -> Any:
+    """Declare a finite number within [low, high]."""
+
+    def check(name: str, value: Any) -> None:
+        real = isinstance(value, int | float) and not isinstance(value, bool)
+        if not real or not math.isfinite(value) or not low <= value <= high:
+            span = f" within [{low}, {high}]" if high < math.inf else f" >= {low}"
+            raise ValueError(
+                f"{name} = {value}: must be a finite number{span if low > -math.inf else ''}"
+            )
+
+    return Parameter(default, check)
+
+
+def choice(*options: Any) -> Any:
+    """Declare one of ``options``, the first of which is the default."""
+
+    def check(name: str, value: Any) -> None:
+        if not any(value is x or (value == x and type(value) is type(x)) for x in options):
+            raise ValueError(f"{name} = {value}: must be one of {', '.join(map(str, options))}")
+
+    return Parameter(options[0], check)
+
+
+def flag(default: bool) -> Any:
+    """Declare True or False."""
+    return choice(default, not default)
+
+
 class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
-    """E columns of one environment. Subclasses define ``_advance`` and ``_observe``.
+    """E columns of one environment. Subclasses define ``_setup``, ``_advance`` and ``_observe``.
+
+    A subclass declares its arguments as class attributes, ``length: int = integer(10, 1)``, and
+    finds their values under the same names. ``full_state``, where it is declared, replaces the
+    observation by the vector of ``_full_state``; actions, rewards and random numbers are the same.
 
     ``index`` [E] is the environment number of a column, ``episode`` [E] counts its episodes from 0,
     ``t`` [E] the steps of the current one. The episode count continues over autoresets and over
     ``reset()`` without a seed; ``reset(seed=...)`` restarts it at 0.
     A step in a column whose episode has ended ignores the action and starts the next episode.
-
-    ``full_state``: the length of the vector that replaces the observation (``_full_state``); None:
-    observations are the environment's own. Actions, rewards and random numbers are the same.
     """
 
     metadata = NEXT_STEP_METADATA
+    full_state: bool = False
+    render_fps = 5  # of single environments
 
     def __init__(
-        self,
-        num_envs: int,
-        *,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        max_episode_steps: int | None,
-        full_state: int | None = None,
+        self, num_envs: int = 1, *, max_episode_steps: int | None = None, **arguments: Any
     ) -> None:
+        """Raise TypeError for an argument that is not declared, ValueError for a wrong value."""
         self.num_envs = num_envs
-        self.full_state = full_state is not None  # observations are those of ``_full_state``
-        if full_state is not None:
-            observation_space = spaces.Box(-np.inf, np.inf, (full_state,), np.float32)
-        self.single_observation_space = observation_space
-        self.single_action_space = action_space
-        self.observation_space = batch_space(observation_space, num_envs)
-        self.action_space = batch_space(action_space, num_envs)
+        classes = reversed(type(self).__mro__)
+        declared = {n: p for c in classes for n, p in vars(c).items() if isinstance(p, Parameter)}
+        if unknown := sorted(set(arguments) - set(declared)):
+            raise TypeError(f"__init__() got an unexpected keyword argument {unknown[0]!r}")
+        for name, parameter in declared.items():
+            value = arguments.get(name, parameter.default)
+            parameter.check(name, value)
+            setattr(self, name, value)
         self.columns = np.arange(num_envs)
         self.index = np.arange(num_envs)
         self.episode = np.full(num_envs, -1)
@@ -69,6 +134,16 @@ class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
         self.rngs: list[np.random.Generator] = []
         self._max_episode_steps = NO_LIMIT if max_episode_steps is None else max_episode_steps
         self._done = np.zeros(num_envs, np.bool_)
+        self.single_observation_space, self.single_action_space = self._setup()
+        if self.full_state:
+            size = self._full_state().shape[1]
+            self.single_observation_space = spaces.Box(-np.inf, np.inf, (size,), np.float32)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+    def _setup(self) -> Spaces:
+        """Allocate the state of all columns; return the spaces of one observation and action."""
+        raise NotImplementedError
 
     def _reset_columns(self, columns: np.ndarray) -> None:
         """Sample the initial state of these columns' new episodes; may set ``limit``."""
@@ -135,18 +210,88 @@ class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
         return self._observation(), reward, terminated, truncated, self._info(self._done)
 
 
-class SingleFromVector(gym.Env[Any, Any]):
-    """Single environment (``gymnasium.make``) backed by a vector environment of one column."""
+def canvas(rows: int, columns: int) -> np.ndarray:
+    """Return a white picture, uint8 [H, W, 3], with room for squares and even sides."""
+    step = SQUARE + GAP
+    return np.full((rows * step + GAP, columns * step + GAP, 3), 255, np.uint8)
 
-    vector: ClassVar[type[Any]]
+
+def fill(image: np.ndarray, row: int, column: int, color: Color, *, inset: int = 0) -> None:
+    """Fill a square; ``inset``: pixels that are left at each of its sides."""
+    step = SQUARE + GAP
+    top, left = GAP + row * step + inset, GAP + column * step + inset
+    size = SQUARE - 2 * inset
+    image[top : top + size, left : left + size] = color
+
+
+def observation_picture(obs: Tree, space: gym.Space[Any], share: float) -> np.ndarray:
+    """Return an observation as squares, from white (lowest value) to blue (highest).
+
+    Each part of a Dict or Tuple begins a line. The last line shows ``share``, the part of the
+    episode that is over.
+    """
+    parts = list(_scaled_parts(obs, space))
+    lines = [part[i : i + ROW] for part in parts for i in range(0, len(part), ROW)]
+    image = canvas(len(lines) + 1, max(map(len, lines)))
+    white, blue = np.array(WHITE), np.array(BLUE)
+    for row, line in enumerate(lines):
+        for column, value in enumerate(line):
+            fill(image, row, column, GREY)
+            red, green, own_blue = (white + (blue - white) * value).astype(int)
+            fill(image, row, column, (red, green, own_blue), inset=1)
+    width = image.shape[1] - 2 * GAP
+    image[-SQUARE // 2 : -GAP, GAP : GAP + width] = GREY
+    image[-SQUARE // 2 : -GAP, GAP : GAP + round(share * width)] = DARK
+    return image
+
+
+def _scaled_parts(obs: Tree, space: gym.Space[Any]) -> Iterator[np.ndarray]:
+    """Yield the numbers of every part as shares of their range, [K] in [0, 1]."""
+    match space:
+        case spaces.Dict():
+            for key, part in space.spaces.items():
+                yield from _scaled_parts(obs[key], part)
+        case spaces.Tuple():
+            for own, part in zip(obs, space.spaces, strict=True):
+                yield from _scaled_parts(own, part)
+        case _:
+            yield _scaled(obs, space)
+
+
+def _scaled(x: np.ndarray, space: gym.Space[Any]) -> np.ndarray:
+    """Return the numbers of a part as shares of their range, [K] in [0, 1]; Discrete as one-hot."""
+    if isinstance(space, spaces.Discrete):
+        symbols: np.ndarray = np.arange(space.n) == int(x) - space.start
+        return symbols.astype(np.float64)
+    flat = np.asarray(x, np.float64).ravel()
+    low, high = np.full(flat.shape, -1.0), np.full(flat.shape, 1.0)
+    if isinstance(space, spaces.Box):
+        bounded = np.isfinite(space.low).ravel() & np.isfinite(space.high).ravel()
+        low, high = (
+            np.where(bounded, b.ravel(), c) for b, c in ((space.low, low), (space.high, high))
+        )
+    elif isinstance(space, spaces.MultiDiscrete):
+        low, high = space.start.ravel(), (space.start + space.nvec - 1).ravel()
+    elif isinstance(space, spaces.MultiBinary):
+        low = np.zeros(flat.shape)
+    share: np.ndarray = np.clip((flat - low) / np.maximum(high - low, 1e-9), 0, 1)
+    return share
+
+
+class SingleFromVector(gym.Env[Any, Any]):
+    """The single environment of a vector environment of one column, for ``gymnasium.make``."""
+
     metadata = SINGLE_METADATA
 
-    def __init__(self, *, render_mode: str | None = None, **kwargs: Any) -> None:
-        self._vector = self.vector(1, **kwargs)
+    def __init__(self, vector: Any, render_mode: str | None = None) -> None:
+        self._vector = vector
         if render_mode is not None:  # else it is part of no saved state
             self.render_mode = render_mode
         self.observation_space = self._vector.single_observation_space
         self.action_space = self._vector.single_action_space
+        for name in ("compute_reward", "compute_terminated"):  # of goal environments
+            if hasattr(vector, name):
+                setattr(self, name, getattr(vector, name))
 
     def set_index(self, index: int) -> None:
         """Act as environment number ``index`` of a vector."""
@@ -175,3 +320,20 @@ class SingleFromVector(gym.Env[Any, Any]):
     @staticmethod
     def _own(obs: Tree) -> Tree:
         return tree_map(lambda x: x[0], obs)
+
+
+def make_tasks(num_envs: int, *, task: str, **arguments: Any) -> VectorEnv[Any, Any, Any]:
+    """Return the vector environment of ``task``: module:class without its "VectorEnv"."""
+    module, _, name = task.partition(":")
+    made = getattr(importlib.import_module(f"rlrun.env.diagnostic.{module}"), f"{name}VectorEnv")
+    environment: VectorEnv[Any, Any, Any] = made(num_envs, **arguments)
+    return environment
+
+
+class SingleTask(SingleFromVector):
+    """The single environment of a task; arguments as ``make_tasks``."""
+
+    def __init__(self, *, task: str, render_mode: str | None = None, **arguments: Any) -> None:
+        vector: Any = make_tasks(1, task=task, **arguments)
+        super().__init__(vector, render_mode)
+        self.metadata = SINGLE_METADATA | {"render_fps": vector.render_fps}

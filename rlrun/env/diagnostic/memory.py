@@ -1,0 +1,550 @@
+"""Tasks that need memory: POPGym's, bsuite's memory chain, a T-maze, CartPole's positions.
+
+Rules, rewards and lengths of POPGym's tasks are those of popgym 1.0.7 (Morad et al., ICLR 2023);
+one seed gives the same rows in both.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
+from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from rlrun.env.diagnostic.vector import (
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    NEXT_STEP_METADATA,
+    RED,
+    LockstepVectorEnv,
+    Spaces,
+    canvas,
+    choice,
+    fill,
+    flag,
+    integer,
+    number,
+    require_int,
+)
+
+SUITS, RANKS, DECK = 4, 13, 52
+KINDS = {"colors": 2, "suits": SUITS, "ranks": RANKS}  # kind of a card -> number of values
+FORWARD, LEFT, RIGHT = range(3)  # actions of the T-maze
+GRAVITY, FORCE, SECONDS = 9.8, 10.0, 0.02  # CartPole's constants (Barto, Sutton & Anderson 1983)
+POLE, HALF_LENGTH = 0.1, 0.5  # mass in kg, half the pole in m
+MASS, MOMENT = POLE + 1.0, POLE * HALF_LENGTH
+FARTHEST, STEEPEST = 2.4, 12 * 2 * math.pi / 360  # m, rad: beyond them an episode terminates
+CELLS = 21  # of a picture
+
+
+class CardsVectorEnv(LockstepVectorEnv):
+    """Shuffled decks, one per column and episode: ``cards`` [E, 52 decks] in the order dealt."""
+
+    decks: int = integer(1, 1)
+    full_state: bool = flag(False)
+
+    def _make_cards(self) -> None:
+        self.size = DECK * self.decks
+        self.cards = np.zeros((self.num_envs, self.size), np.int64)
+
+    def _deal(self, column: int) -> np.ndarray:
+        """Return a shuffled deck of the column's generator; POPGym deals from its end."""
+        deck = np.arange(self.size)
+        self.rngs[column].shuffle(deck)
+        return deck[::-1]
+
+    def _reset_columns(self, columns: np.ndarray) -> None:
+        for i in columns:
+            self.cards[i] = self._deal(i)
+
+    def _score(self, correct: np.ndarray, scored: int) -> np.ndarray:
+        """Return +1 / ``scored`` where correct, minus the same elsewhere, float32 [E]."""
+        return np.where(correct, 1 / scored, -1 / scored).astype(np.float32)
+
+
+class RepeatPreviousVectorEnv(CardsVectorEnv):
+    """POPGym's rules and scoring; k = 4 and one deck are its RepeatPreviousEasy, 32 and two its
+    medium, 64 and three its hard.
+
+    A shuffled deck is revealed card by card; the observation is the suit of the newest card. Once
+    k cards are revealed, the action must name the suit of the k-th newest (k = 4: the card observed
+    3 steps ago). Reward +1 / (52 decks - k) if correct, minus the same if not, 0 before k cards are
+    revealed. The episode terminates with the last card, after 52 decks - 1 steps, 52 decks - k of
+    them scored. Return of an oracle 1, of random actions -0.5, of the best memoryless policy (a
+    suit other than the observed one) 2 * 13/51 - 1 = -0.490.
+
+    Same seed, same cards as POPGym. Source: Morad et al., ICLR 2023 (popgym 1.0.7).
+    """
+
+    k: int = integer(4, 1)
+
+    def _setup(self) -> Spaces:
+        self._make_cards()
+        require_int("k", self.k, 1, self.size - 1)
+        return spaces.Discrete(SUITS), spaces.Discrete(SUITS)
+
+    def _asked(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return (the suit to name at ``t`` [E], whether it is asked for [E])."""
+        past = self.t + 1 - self.k  # negative while fewer than k cards are revealed
+        return self.cards[self.columns, np.maximum(past, 0)] % SUITS, past >= 0
+
+    def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        suit, asked = self._asked()
+        reward = self._score(action == suit, self.size - self.k) * asked
+        return reward, self.t + 2 >= self.size
+
+    def _observe(self) -> np.ndarray:
+        suit: np.ndarray = self.cards[self.columns, self.t] % SUITS
+        return suit
+
+    def _full_state(self) -> np.ndarray:
+        suit, asked = self._asked()
+        return np.asarray(np.eye(SUITS, dtype=np.float32)[suit] * asked[:, None], np.float32)
+
+
+class RepeatFirstVectorEnv(CardsVectorEnv):
+    """Name the suit of the first card in every step.
+
+    The observation is the suit of the newest card. Reward +1 / (52 decks - 1) for the suit of the
+    episode's first card, minus the same for another. Terminates with the last card, after
+    52 decks - 1 steps. Return of an oracle 1, of random actions -0.5. ``decks`` 1, 8 and 16 are
+    POPGym's easy, medium and hard.
+    """
+
+    def _setup(self) -> Spaces:
+        self._make_cards()
+        return spaces.Discrete(SUITS), spaces.Discrete(SUITS)
+
+    def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        correct = action == self.cards[:, 0] % SUITS
+        return self._score(correct, self.size - 1), self.t + 2 >= self.size
+
+    def _observe(self) -> np.ndarray:
+        suit: np.ndarray = self.cards[self.columns, self.t] % SUITS
+        return suit
+
+    def _full_state(self) -> np.ndarray:
+        return np.eye(SUITS, dtype=np.float32)[self.cards[:, 0] % SUITS]
+
+
+class CountRecallVectorEnv(CardsVectorEnv):
+    """Say how many cards of the asked kind were dealt so far, the newest one included.
+
+    Observation int64 [2]: the kind of the newest card and the kind that is asked for, that of a
+    card of a second deck. ``kind``: "colors", "suits" or "ranks". Reward +1 / (52 decks - 1) for
+    the exact number, minus the same for another. Terminates with the last card, after
+    52 decks - 1 steps. Return of an oracle 1. One deck of colors, two of suits and four of ranks
+    are POPGym's easy, medium and hard.
+    """
+
+    kind: str = choice("colors", "suits", "ranks")
+
+    def _setup(self) -> Spaces:
+        self._make_cards()
+        self.queries = np.zeros_like(self.cards)
+        numbers = self.size // KINDS[self.kind] + 1
+        return spaces.MultiDiscrete([KINDS[self.kind]] * 2), spaces.Discrete(numbers)
+
+    def _reset_columns(self, columns: np.ndarray) -> None:
+        for i in columns:
+            self.cards[i] = self._kinds(self._deal(i))
+            self.queries[i] = self._kinds(self._deal(i))
+
+    def _kinds(self, deck: np.ndarray) -> np.ndarray:
+        return deck % DECK // SUITS if self.kind == "ranks" else deck % KINDS[self.kind]
+
+    def _count(self) -> np.ndarray:
+        """Return the right answer [E] at ``t``."""
+        dealt = np.arange(self.size) <= self.t[:, None]
+        query = self.queries[self.columns, self.t]
+        count: np.ndarray = (dealt & (self.cards == query[:, None])).sum(1)
+        return count
+
+    def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self._score(action == self._count(), self.size - 1), self.t + 2 >= self.size
+
+    def _observe(self) -> np.ndarray:
+        newest, query = (x[self.columns, self.t] for x in (self.cards, self.queries))
+        return np.stack([newest, query], 1)
+
+    def _full_state(self) -> np.ndarray:
+        assert isinstance(self.single_action_space, spaces.Discrete)
+        answers = np.eye(int(self.single_action_space.n), dtype=np.float32)
+        return np.asarray(answers[self._count()])
+
+
+class AutoencodeVectorEnv(CardsVectorEnv):
+    """Watch a deck, then name the suits of its cards in reverse order.
+
+    Observation int64 [2]: 1 while more cards follow, 0 from the last card on; the suit of the
+    newest card, 0 once naming has begun. Actions count from the last card on: reward
+    +1 / (52 decks) for the right suit, minus the same for another. Terminates after
+    2 * 52 decks - 1 steps. Return of an oracle 1, of random actions -0.5. 1, 2 and 3 decks are
+    POPGym's easy, medium and hard.
+    """
+
+    def _setup(self) -> Spaces:
+        self._make_cards()
+        return spaces.MultiDiscrete([2, SUITS]), spaces.Discrete(SUITS)
+
+    def _answer(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return (the suit to name at ``t`` [E], whether it is asked for [E])."""
+        named = self.t - (self.size - 1)
+        card = np.clip(self.size - 1 - named, 0, self.size - 1)
+        return self.cards[self.columns, card] % SUITS, named >= 0
+
+    def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        suit, asked = self._answer()
+        reward = self._score(action == suit, self.size) * asked
+        return reward, self.t + 2 >= 2 * self.size
+
+    def _observe(self) -> np.ndarray:
+        shown = self.t < self.size
+        suit = self.cards[self.columns, np.minimum(self.t, self.size - 1)] % SUITS
+        return np.stack([(self.t < self.size - 1).astype(np.int64), suit * shown], 1)
+
+    def _full_state(self) -> np.ndarray:
+        suit, asked = self._answer()
+        return np.asarray(np.eye(SUITS, dtype=np.float32)[suit] * asked[:, None], np.float32)
+
+
+class HigherLowerVectorEnv(CardsVectorEnv):
+    """Guess whether the next card is higher (action 0) or lower (action 1) than the newest one.
+
+    The observation is the rank of the newest card. Reward +1 / (52 decks) for a right guess, minus
+    the same for a wrong one, 0 for equal ranks. Terminates with the last card, after 52 decks - 1
+    steps. Whoever counts the cards guesses better at the end of the deck; the best guess from the
+    newest card alone returns 0.497 on average. 1, 2 and 3 decks are POPGym's easy, medium and hard.
+    """
+
+    def _setup(self) -> Spaces:
+        self._make_cards()
+        return spaces.Discrete(RANKS), spaces.Discrete(2)
+
+    def _rank(self, t: np.ndarray) -> np.ndarray:
+        rank: np.ndarray = self.cards[self.columns, np.minimum(t, self.size - 1)] % DECK // SUITS
+        return rank
+
+    def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        change = self._rank(self.t + 1) - self._rank(self.t)
+        reward = self._score((change > 0) == (action == 0), self.size) * (change != 0)
+        return reward, self.t + 2 >= self.size
+
+    def _observe(self) -> np.ndarray:
+        return self._rank(self.t)
+
+    def _full_state(self) -> np.ndarray:
+        """Return the newest rank, one-hot, and the share of each rank that is still in the deck."""
+        ranks = np.eye(RANKS, dtype=np.float32)
+        left = (np.arange(self.size) > self.t[:, None]).astype(np.float32)
+        counts = np.einsum("ec,ecr->er", left, ranks[self.cards % DECK // SUITS])
+        shares = counts / (self.size / RANKS)
+        return np.concatenate([ranks[self._rank(self.t)], shares], 1).astype(np.float32)
+
+
+class MultiarmedBanditVectorEnv(LockstepVectorEnv):
+    """Find the arm that pays most often, and keep to it.
+
+    Every episode samples the probability of each of ``arms`` arms uniformly. The observation is 1
+    if the last action was paid, else 0; the agent has to know that action (``policy.prev_inputs``).
+    Reward +1 / ``steps`` if paid, minus the same if not. Truncated after ``steps`` steps. Return of
+    the best arm 2 * arms / (arms + 1) - 1 on average, of random actions 0. 10 arms and 200 steps,
+    20 and 400, 30 and 600 are POPGym's easy, medium and hard.
+
+    One seed gives the arms and rows of popgym 1.0.7. Source: Morad et al., ICLR 2023.
+    """
+
+    arms: int = integer(10, 2)
+    steps: int = integer(200, 1)
+    full_state: bool = flag(False)
+
+    def _setup(self) -> Spaces:
+        self.chances = np.zeros((self.num_envs, self.arms), np.float32)
+        self.paid = np.zeros(self.num_envs, np.int64)
+        return spaces.Discrete(2), spaces.Discrete(self.arms)
+
+    def _reset_columns(self, columns: np.ndarray) -> None:
+        for i in columns:
+            self.chances[i] = self.rngs[i].random(self.chances.shape[1], dtype=np.float32)
+        self.paid[columns] = 0
+        self.limit[columns] = self.steps
+
+    def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        chance = self.chances[self.columns, action]
+        for i in np.flatnonzero(~self._done):  # a column that resets draws there
+            self.paid[i] = self.rngs[i].random() < chance[i]
+        reward = np.where(self.paid == 1, 1 / self.steps, -1 / self.steps).astype(np.float32)
+        return reward, np.zeros(self.num_envs, np.bool_)
+
+    def _observe(self) -> np.ndarray:
+        return self.paid.copy()
+
+    def _full_state(self) -> np.ndarray:
+        return self.chances.copy()
+
+
+class MemoryChainVectorEnv(LockstepVectorEnv):
+    """Remember ``bits`` random bits for ``length`` steps, then say the one that is asked for.
+
+    Observation float32 [2 + bits]: the share of the time that is left, the number of the bit that
+    is asked for (in the last but one observation, else 0), and the bits as -1 and 1 (in the first
+    two, else 0). An episode has ``length`` + 1 steps; only its last action counts, with reward +1
+    for the right bit and -1 for the other. Return of an oracle 1, without memory 0 on average.
+
+    ``bits`` 1 with ``length`` 1 to 100 is bsuite's memory_len, ``length`` 2 with ``bits`` 1 to 40
+    its memory_size. The rows are bsuite's, its clock included, which starts with the first step.
+    Source: Osband et al. 2020, "Behaviour suite for reinforcement learning", section 3.4.
+    """
+
+    length: int = integer(10, 1)
+    bits: int = integer(1, 1)
+    full_state: bool = flag(False)
+
+    def _setup(self) -> Spaces:
+        self.context = np.zeros((self.num_envs, self.bits), np.int64)
+        self.query = np.zeros(self.num_envs, np.int64)
+        low = np.array([0, 0, *[-1] * self.bits], np.float32)
+        high = np.array([1, max(self.bits - 1, 1), *[1] * self.bits], np.float32)
+        return spaces.Box(low, high), spaces.Discrete(2)
+
+    def _reset_columns(self, columns: np.ndarray) -> None:
+        for i in columns:
+            self.context[i] = self.rngs[i].integers(2, size=self.bits)
+            self.query[i] = self.rngs[i].integers(self.bits)
+
+    def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        last = self.t >= self.length
+        correct = action == self.context[self.columns, self.query]
+        return (np.where(correct, 1.0, -1.0) * last).astype(np.float32), last
+
+    def _observe(self) -> np.ndarray:
+        clock = np.maximum(self.t - 1, 0)
+        obs = np.zeros((self.num_envs, 2 + self.bits), np.float32)
+        obs[:, 0] = 1 - clock / self.length
+        obs[:, 1] = self.query * (clock == self.length - 1)
+        obs[:, 2:] = (2 * self.context - 1) * (clock == 0)[:, None]
+        return obs
+
+    def _full_state(self) -> np.ndarray:
+        return np.eye(2, dtype=np.float32)[self.context[self.columns, self.query]]
+
+
+class TMazeVectorEnv(LockstepVectorEnv):
+    """Observation float32 [4], one-hot: cue "left", cue "right" (t = 0 only), corridor, junction.
+
+    ``length`` forward moves lead to the junction, where a turn to the side of the cue is rewarded
+    with +1, to the other side with -0.1, and ends the episode. Every move without progress (a turn
+    in the corridor, forward at the junction) is rewarded with -``penalty``. Truncated after
+    4 * ``length`` steps. ``info["is_success"]`` of an episode's last step is True for a turn to the
+    side of the cue.
+
+    Nothing after t = 0 depends on the cue: corridor cells look alike, and the cue is observed at
+    t = 0 only, even if the agent does not move. Only 'forward' enters the junction, with reward 0,
+    so that the previous action and reward observed there are the same in every episode. A fourth
+    action ('back') would only be one more move without progress.
+
+    ``balanced``: the cue is (env index + episode number) mod 2 instead of random, so that the cues
+    of an even number of episodes per environment (or of environments) are balanced exactly.
+
+    Source: Bakker 2002 (the task); penalty, limit and wrong-turn reward are rlrun's own.
+    """
+
+    length: int = integer(10, 1)
+    penalty: float = number(0.02, 0)
+    balanced: bool = flag(False)
+    full_state: bool = flag(False)
+
+    def _setup(self) -> Spaces:
+        self.cue = np.zeros(self.num_envs, np.int64)  # 0: left, 1: right
+        self.cell = np.zeros(self.num_envs, np.int64)
+        self.success = np.zeros(self.num_envs, np.bool_)
+        return spaces.Box(0, 1, (4,), np.float32), spaces.Discrete(3)
+
+    def _reset_columns(self, columns: np.ndarray) -> None:
+        if self.balanced:
+            self.cue[columns] = (self.index[columns] + self.episode[columns]) % 2
+        else:
+            self.cue[columns] = [self.rngs[i].integers(2) for i in columns]
+        self.cell[columns] = 0
+        self.limit[columns] = 4 * self.length
+
+    def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        forward = action == FORWARD
+        junction = self.cell == self.length
+        turns = junction & ~forward
+        moves = forward & ~junction
+        self.success = turns & (action == self.cue + LEFT)
+        self.cell += moves
+        choices = [self.success, turns, moves]
+        reward = np.select(choices, [1.0, -0.1, 0.0], -self.penalty).astype(np.float32)
+        return reward, turns
+
+    def _observe(self) -> np.ndarray:
+        obs = np.zeros((self.num_envs, 4), np.float32)
+        symbol = np.where(self.cell == self.length, 3, 2)
+        obs[self.columns, np.where(self.t == 0, self.cue, symbol)] = 1
+        return obs
+
+    def _full_state(self) -> np.ndarray:
+        """Return the cue, whatever ``t``, and whether the agent is in the corridor or junction."""
+        state = np.zeros((self.num_envs, 4), np.float32)
+        state[self.columns, self.cue] = 1
+        state[self.columns, np.where(self.cell == self.length, 3, 2)] = 1
+        return state
+
+    def picture(self, column: int) -> np.ndarray:
+        """Return the maze from above: rewarded side green, other side red, agent blue.
+
+        The cue is drawn in the first cell while it is observed. After a turn the agent is on its
+        side.
+        """
+        cell, cue = int(self.cell[column]), int(self.cue[column])
+        image = canvas(3, self.length + 1)
+        for i in range(self.length + 1):
+            fill(image, 1, i, GREY)
+        for side in (0, 1):
+            fill(image, 2 * side, self.length, GREEN if side == cue else RED)
+        if self.t[column] == 0:
+            fill(image, 2 * cue, 0, DARK, inset=8)
+        row, won = 1, bool(self.success[column])
+        if self._done[column] and (
+            won or (cell == self.length and self.t[column] < self.limit[column])
+        ):
+            row = 2 * (cue if won else 1 - cue)
+        fill(image, row, cell, BLUE, inset=5)
+        return image
+
+    def _info(self, done: np.ndarray) -> dict[str, Any]:
+        return {"is_success": self.success & done, "_is_success": done} if done.any() else {}
+
+
+class CartPoleNoVelVectorEnv(VectorEnv[Any, Any, Any]):
+    """Observation float32 [2] = (cart position in m, pole angle in rad) of CartPole.
+
+    The velocities have to be inferred from two observations. Reward 1 per step; terminated when
+    the pole or the cart leaves its range, truncated after ``max_episode_steps`` (500 as
+    registered, as CartPole-v1).
+    """
+
+    metadata = NEXT_STEP_METADATA
+    render_fps = 50
+    _pictures: "CartPolePictures | None" = None
+
+    def __init__(self, num_envs: int = 1, *, max_episode_steps: int | None = None) -> None:
+        limit = np.iinfo(np.int32).max if max_episode_steps is None else max_episode_steps
+        self._cartpole = CartPoleVectorEnv(num_envs, max_episode_steps=limit)
+        full = self._cartpole.single_observation_space
+        assert isinstance(full, spaces.Box)
+        self.num_envs = num_envs
+        self.single_observation_space = spaces.Box(full.low[::2], full.high[::2])
+        self.single_action_space = self._cartpole.single_action_space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = self._cartpole.action_space
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        obs, info = self._cartpole.reset(seed=seed)
+        return np.ascontiguousarray(obs[:, ::2]), info
+
+    def step(
+        self, actions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self._cartpole.step(actions)
+        return np.ascontiguousarray(obs[:, ::2]), reward, terminated, truncated, info
+
+    def picture(self, column: int) -> np.ndarray:
+        """Return Gymnasium's picture of a column, uint8 [H, W, 3]."""
+        if self._pictures is None:
+            self._pictures = CartPolePictures()
+        return self._pictures.of(self._cartpole, column)
+
+
+class CartPolePictures:
+    """Gymnasium's pictures of the columns of its vector environment, which draws all of them."""
+
+    def __init__(self) -> None:
+        self.single = CartPoleEnv(render_mode="rgb_array")
+
+    def of(self, raw: CartPoleVectorEnv, column: int) -> np.ndarray:
+        """Return the picture of a column after its last step, uint8 [H, W, 3]."""
+        assert raw.state is not None
+        self.single.state = raw.state[:, column]
+        image: Any = self.single.render()
+        assert isinstance(image, np.ndarray)
+        return image
+
+
+class PositionOnlyCartPoleVectorEnv(LockstepVectorEnv):
+    """CartPole whose observation float32 [2] is (cart position in m, pole angle in rad).
+
+    ``noise`` is the standard deviation of the normal noise on both numbers, clipped to the bounds
+    of the space; 0: none. Reward 1 / ``steps`` per step, the last one of an episode included.
+    Terminated when the pole or the cart leaves its range, truncated after ``steps`` steps: the best
+    return is 1. ``steps`` 200, 400 and 600 without noise are POPGym's PositionOnlyCartPole easy,
+    medium and hard; 200 steps with noise 0.1, 0.2 and 0.3 its NoisyPositionOnlyCartPole.
+
+    The physics is that of Gymnasium's single CartPole in float64, operation by operation, so that
+    one seed gives the rows of popgym 1.0.7. Source: Morad et al., ICLR 2023.
+    """
+
+    steps: int = integer(200, 1)
+    noise: float = number(0.0, 0)
+    full_state: bool = flag(False)
+
+    def _setup(self) -> Spaces:
+        self.bound = np.array([2 * FARTHEST, 2 * STEEPEST], np.float32)
+        self.state = np.zeros((self.num_envs, 4))  # position, its rate, angle, its rate
+        self.error = np.zeros((self.num_envs, 2), np.float32)  # of the newest observation
+        return spaces.Box(-self.bound, self.bound), spaces.Discrete(2)
+
+    def _reset_columns(self, columns: np.ndarray) -> None:
+        for i in columns:
+            self.state[i] = self.rngs[i].uniform(-0.05, 0.05, size=4)
+        self.limit[columns] = self.steps
+        self._draw_noise(columns)
+
+    def _draw_noise(self, columns: np.ndarray) -> None:
+        if self.noise > 0:
+            sigma = np.full(2, self.noise)
+            for i in columns:
+                self.error[i] = self.rngs[i].normal(0, sigma)
+
+    def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        x, x_dot, theta, theta_dot = self.state.T
+        force = np.where(action == 1, FORCE, -FORCE)
+        cosine, sine = np.cos(theta), np.sin(theta)
+        push = (force + MOMENT * np.square(theta_dot) * sine) / MASS
+        theta_acc = (GRAVITY * sine - cosine * push) / (
+            HALF_LENGTH * (4.0 / 3.0 - POLE * np.square(cosine) / MASS)
+        )
+        x_acc = push - MOMENT * theta_acc * cosine / MASS
+        x, theta = x + SECONDS * x_dot, theta + SECONDS * theta_dot
+        x_dot, theta_dot = x_dot + SECONDS * x_acc, theta_dot + SECONDS * theta_acc
+        self.state = np.stack([x, x_dot, theta, theta_dot], 1)
+        self._draw_noise(np.flatnonzero(~self._done))  # a column that resets draws there
+        fallen = (np.abs(x) > FARTHEST) | (np.abs(theta) > STEEPEST)
+        return np.full(self.num_envs, 1 / self.steps, np.float32), fallen
+
+    def _observe(self) -> np.ndarray:
+        obs: np.ndarray = self.state[:, ::2].astype(np.float32)
+        if self.noise > 0:
+            obs = np.clip(obs + self.error, -self.bound, self.bound)
+        return obs
+
+    def _full_state(self) -> np.ndarray:
+        return self.state.astype(np.float32)
+
+    def picture(self, column: int) -> np.ndarray:
+        """Return the track from above: the cart blue, above it the tip of the pole grey."""
+        position, angle = self.state[column, ::2]
+        tip = position + 2 * HALF_LENGTH * math.sin(angle)
+        image = canvas(2, CELLS)
+        for row, at, colour in ((0, tip, GREY), (1, position, BLUE)):
+            cell = round((at + FARTHEST) / (2 * FARTHEST) * (CELLS - 1))
+            fill(image, row, min(max(cell, 0), CELLS - 1), colour)
+        return image
