@@ -119,7 +119,7 @@ def require_trusted_env(env_id: str) -> None:
     name = env_id.removeprefix("pettingzoo:")
     module, colon, _ = name.rpartition(":")
     if not colon and name != env_id and "/" not in name and "-v" not in name:
-        module = name  # as rlrun.env.agents.pettingzoo reads it
+        module = name  # as rlrun.env.agents reads it
     if not module or (_installed(module) and module.partition(".")[0] in ENVIRONMENTS):
         return
     if not _is_trusted(module):

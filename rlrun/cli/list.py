@@ -123,7 +123,7 @@ def _environment(name: str, path: Path, config_dir: str | None) -> tuple[str, st
     from rlrun.config import Composer
     from rlrun.config.reader import read_dataclass
     from rlrun.config.yaml_limits import read_yaml
-    from rlrun.env.summary import env_summary
+    from rlrun.env.adapter import env_summary
     from rlrun.errors import RlrunError
     from rlrun.schema import EnvConfig
     from rlrun.trust import require_trusted_env

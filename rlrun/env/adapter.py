@@ -11,9 +11,8 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rlrun.env.agents.columns import AgentColumns
-from rlrun.env.agents.pettingzoo import PREFIX, PettingZooEnv
-from rlrun.env.catalog import find_spec, make_native, make_single
+from rlrun.env.agents import PREFIX, AgentColumns, PettingZooEnv
+from rlrun.env.catalog import MissingPackageError, find_spec, make_native, make_single
 from rlrun.env.checked import CheckedEnv
 from rlrun.env.contract import different_copies, unsupported_space
 from rlrun.env.process_settings import SettingsKept
@@ -414,3 +413,32 @@ def _make_native_rows(
         f"{spec.id} resets {getattr(mode, 'name', mode)}; allowed is NEXT_STEP; set "
         "env.backend=sync or async, or make the environment NEXT_STEP"
     )
+
+
+def space_summary(space: gym.Space[Any]) -> str:
+    """Return ``float32 [4]`` (Box), ``Discrete 3`` or ``MultiDiscrete 2 5``; parts with ``+``."""
+    match space:
+        case spaces.Dict():
+            return " + ".join(map(space_summary, space.spaces.values()))
+        case spaces.Tuple():
+            return " + ".join(map(space_summary, space.spaces))
+        case spaces.Discrete():
+            return f"Discrete {space.n}"
+        case spaces.MultiDiscrete():
+            return f"MultiDiscrete {' '.join(map(str, space.nvec.ravel()))}"
+        case _:
+            return f"{space.dtype} {list(space.shape or ())}"
+
+
+def env_summary(config: EnvConfig) -> str:
+    """Return ``observation -> action`` with dtypes and shapes, or the install command it needs.
+
+    Raises:
+        ConfigError: the environment cannot be made, for a reason other than a missing package.
+    """
+    try:
+        obs, action = probe(config)
+    except MissingPackageError as e:
+        return f"needs: pip install {e.install}"
+    stack = f" x {config.frame_stack} frames" if config.frame_stack > 1 else ""
+    return f"{space_summary(obs)}{stack} -> {space_summary(action)}"

@@ -11,10 +11,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rlrun.env.agents.pettingzoo import PettingZooEnv
-from rlrun.env.bounds import Bounds
+from rlrun.env.agents import PettingZooEnv
 from rlrun.env.contract import (
     KEPT,
+    Bounds,
     ContractViolation,
     close_error,
     contract_error,
@@ -26,11 +26,12 @@ from rlrun.env.contract import (
     obs_violation,
     reward_violation,
 )
-from rlrun.env.probe import Probe, global_generators_kept
 from rlrun.env.state import (
+    Probe,
     Unsupported,
     capture,
     capture_attributes,
+    global_generators_kept,
     restore,
     restore_attributes,
     same_tree,

@@ -13,22 +13,28 @@ from typing import Any
 import numpy as np
 
 from rlrun.env.adapter import make_env, make_one_env, probe_agents
-from rlrun.env.agents.pettingzoo import PREFIX
+from rlrun.env.agents import PREFIX
 from rlrun.env.contract import faults_ignored
 from rlrun.env.examine_single import (
     FINDING,
+    LATE,
+    NO_END,
     OK,
     REPLAYS,
     UNKNOWN,
     Check,
+    Episode,
     Limits,
+    RowsWalk,
     contract_checks,
     final_observation_check,
     first_episode,
     limit_check,
+    row_hashes,
+    walk_rows,
+    walk_single,
 )
 from rlrun.env.rows import Env
-from rlrun.env.walk import LATE, NO_END, Episode, RowsWalk, row_hashes, walk_rows, walk_single
 from rlrun.errors import EnvError
 from rlrun.schema import AgentsConfig, EnvConfig
 

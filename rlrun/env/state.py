@@ -2,30 +2,410 @@
 
 ``restore`` writes what ``capture`` returned into another instance that was made with the same
 arguments and reset. Environments that are ``Unsupported`` have their open episode replayed
-(``rlrun.env.checked``). Engines with a state of their own (ALE, MuJoCo) are in
-``rlrun.env.engines``.
+(``rlrun.env.checked``). ``Probe`` checks that a second environment continues as the first.
 """
 
 import enum
+import functools
 import hashlib
+import math
 import random
+import re
+import types
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import VectorEnv
 
-from rlrun.env.capture import (
-    CONSTANT,
-    CONTAINERS,
-    Unsupported,
-    capture,
-    capture_attributes,
-    skipped,
-)
-from rlrun.env.engines import ENGINES
+from rlrun.env.contract import faults_ignored, pass_ctrl_c
 from rlrun.tree import Tree, tree_leaves
+
+MAX_NODES = 20_000  # values of one environment; more are a world of objects, not a state
+
+CONSTANT = (
+    types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType,
+    types.ModuleType, functools.partial, np.ufunc, type, EnvSpec, re.Pattern, PurePath, np.dtype,
+    slice, range, property, types.MappingProxyType,
+)  # fmt: skip
+_CONSTANT_MODULES = {"pygame", "gymnasium.envs.mujoco.mujoco_rendering", "logging"}
+_HEAP_TYPE = 1 << 9  # of type.__flags__: a class written in Python
+CONTAINERS: dict[type, str] = {list: "list", tuple: "tuple", set: "set", frozenset: "frozenset"}
+_SKIPPED = ("spec", "_cached_spec", "metadata")
+
+
+class Unsupported(Exception):
+    """The state of an environment cannot be captured or restored; says which part of it."""
+
+
+def capture(root: object) -> Tree:
+    """Return the state of ``root`` and of everything its attributes reach.
+
+    Raises: Unsupported.
+    """
+    walk = _Capture()
+    try:
+        tree = walk.value(root, "env", attribute=True)
+    except RecursionError:
+        raise Unsupported("its attributes are nested too deeply") from None
+    walk.require_no_shared_memory()
+    return tree
+
+
+def capture_attributes(x: object, *, skip: str) -> dict[str, Tree]:
+    """Return the states of those attributes of ``x`` that can be captured, except ``skip``."""
+    found = {}
+    for name, value in vars(x).items():
+        if name != skip and name not in _SKIPPED:
+            with suppress(Unsupported):
+                found[name] = capture(value)
+    return found
+
+
+class _Capture:
+    """One walk; ``seen`` numbers mutable values, so that what is shared stays shared."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, int] = {}
+        self.kept_alive: list[Any] = []  # an id is unique only while its object lives
+        self.nodes = 0
+        self.arrays: list[tuple[np.ndarray, str]] = []
+
+    def value(self, x: Any, path: str, *, attribute: bool = False) -> Any:
+        """Return the tree of ``x``; ``attribute``: of an object, which restore finds in place."""
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise Unsupported(f"it has more than {MAX_NODES} values")
+        kind = type(x)
+        if x is None or kind in (bool, int, float, str):
+            return x
+        if isinstance(x, np.str_):
+            return {"numpy_text": str(x)}
+        if isinstance(x, np.generic):
+            return {"scalar": _storable(np.asarray(x), path)}
+        if kind is bytes:
+            return {"bytes": np.frombuffer(x, np.uint8).copy()}
+        module = module_of(kind)
+        if isinstance(x, CONSTANT) or {module, module.split(".")[0]} & _CONSTANT_MODULES:
+            return {"constant": kind.__name__}
+        if kind.__name__ == "MjModel":
+            return {"constant": kind.__name__}
+        if isinstance(x, enum.Enum):
+            return {"enum": x.name, "class": kind.__name__}
+        if id(x) in self.seen:
+            return {"same": self.seen[id(x)]}
+        self.seen[id(x)] = len(self.seen)
+        self.kept_alive.append(x)
+        return self._mutable(x, path, attribute)
+
+    def _mutable(self, x: Any, path: str, attribute: bool) -> Any:
+        kind = type(x)
+        if isinstance(x, np.ndarray):
+            self.arrays.append((x, path))
+            if x.dtype.kind in "SU":
+                return {
+                    "text": np.frombuffer(x.tobytes(), np.uint8),
+                    "shape": list(x.shape),
+                    "dtype": x.dtype.str,
+                }
+            return {"array": _storable(x, path).copy()}
+        if kind in CONTAINERS:
+            return {CONTAINERS[kind]: [self.value(v, f"{path}[{i}]") for i, v in enumerate(x)]}
+        if kind is deque:
+            items = [self.value(v, f"{path}[{i}]") for i, v in enumerate(x)]
+            return {"deque": items, "maxlen": x.maxlen}
+        if kind in (dict, OrderedDict):
+            pairs = [[self.value(k, path), self.value(v, f"{path}[{k!r}]")] for k, v in x.items()]
+            return {"dict": pairs, "ordered": kind is OrderedDict}
+        if (generator := _generator_state(x)) is not None:
+            return generator
+        if isinstance(x, gym.Space):
+            return self._space(x, path)
+        for name, engine in ENGINES.items():
+            if engine.matches(x):
+                try:
+                    return {"engine": name, "state": engine.capture(x)}
+                except ValueError as e:
+                    raise Unsupported(f"{path}: {e}") from e
+        if not attribute:
+            raise Unsupported(f"{path} is a {module_of(kind)}.{kind.__qualname__}")
+        return self._object(x, path)
+
+    def _space(self, x: gym.Space[Any], path: str) -> Any:
+        parts = getattr(x, "spaces", ())
+        inner = list(parts.values()) if isinstance(parts, Mapping) else list(parts)
+        return {
+            "space": None if x._np_random is None else self.value(x._np_random, path),
+            "parts": [self.value(part, path) for part in inner],
+        }
+
+    def _object(self, x: Any, path: str) -> Any:
+        kind = type(x)
+        own = getattr(x, "state_dict", None), getattr(x, "load_state_dict", None)
+        if all(map(callable, own)) and isinstance(x, gym.Env) and not isinstance(x, gym.Wrapper):
+            try:
+                given = own[0]()  # type: ignore[misc]
+            except BaseException as e:  # the user's own code
+                pass_ctrl_c(e)
+                raise Unsupported(f"{path}.state_dict() raised {type(e).__name__}: {e}") from e
+            return {"own": self.value(given, f"{path}.state_dict()")}
+        native = next((c for c in kind.__mro__ if c is not object and not _is_python(c)), None)
+        if native is not None or not hasattr(x, "__dict__") or _slots(kind):
+            raise Unsupported(f"{path} is a {module_of(kind)}.{kind.__qualname__}")
+        return {
+            "class": kind.__qualname__,
+            "object": {
+                name: self.value(value, f"{path}.{name}", attribute=True)
+                for name, value in vars(x).items()
+                if not skipped(kind, name)
+            },
+        }
+
+    def require_no_shared_memory(self) -> None:
+        """Raise Unsupported where one array is a view into another: copies would not follow."""
+        views = [(x, path) for x, path in self.arrays if x.base is not None]
+        for x, path in views:
+            owner: Any = x
+            while isinstance(owner, np.ndarray) and owner.base is not None:
+                owner = owner.base
+            if not isinstance(owner, np.ndarray | bytes):
+                raise Unsupported(f"{path} is a view of memory that is not numpy's")
+            for y, other in self.arrays:
+                if x is not y and np.may_share_memory(x, y):
+                    raise Unsupported(f"{path} and {other} share memory")
+
+
+def skipped(kind: type, name: str) -> bool:
+    """Return whether an attribute is fixed by the constructor's arguments.
+
+    The spaces of a vector environment have generators seeded by the operating system, unused.
+    """
+    if issubclass(kind, VectorEnv) and name.endswith("_space"):
+        return True
+    table = name == "P" and module_of(kind).startswith("gymnasium.envs.toy_text")
+    return table or name in _SKIPPED
+
+
+def _storable(x: np.ndarray, path: str) -> np.ndarray:
+    if x.dtype.kind not in "biuf" or x.dtype.itemsize > 8 or not x.dtype.isnative:
+        raise Unsupported(f"{path} is an array of {x.dtype}")
+    return x
+
+
+def _is_python(kind: type) -> bool:
+    return bool(kind.__flags__ & _HEAP_TYPE) and not type(kind).__name__.startswith("pybind11")
+
+
+def _slots(kind: type) -> bool:
+    return any(getattr(c, "__slots__", ()) not in ((), "", "__weakref__") for c in kind.__mro__)
+
+
+def _generator_state(x: Any) -> dict[str, Any] | None:
+    if isinstance(x, np.random.Generator):
+        return {"generator": dict(x.bit_generator.state)}
+    if isinstance(x, np.random.RandomState):
+        return {"generator": x.get_state(legacy=False)}
+    if isinstance(x, random.Random):
+        version, words, gauss = x.getstate()
+        return {"random": [version, np.array(words, np.uint32), gauss]}
+    return None
+
+
+_ARENA = ("efc_", "iefc_", "efm_", "island_", "map_", "ifrc_", "iacc", "bvh_", "wrap_", "moment_")
+"""MjData's arrays of varying length or of collision search, which every forward step rewrites."""
+
+
+def module_of(kind: type) -> str:
+    """Return the module of a class; some of extension modules have none."""
+    return str(getattr(kind, "__module__", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """``capture`` returns a tree, ``restore`` writes it into another object of the same kind."""
+
+    module: str
+    name: str
+    capture: Callable[[Any], Any]
+    restore: Callable[[Any, Any], None]
+
+    def matches(self, x: object) -> bool:
+        """Return whether ``x`` is this engine's object."""
+        kind = type(x)
+        return kind.__name__ == self.name and module_of(kind).split(".")[0] == self.module
+
+
+def _ale_state(ale: Any) -> dict[str, Any]:
+    """The machine with its random numbers (14 kB), and the action that a sticky frame repeats.
+
+    ale-py's clone lacks that action, and nothing shows it. It is found by trial: which action,
+    held before the cloned state, leads to the same machine. Afterwards ``ale`` is as before.
+
+    Raises: ValueError: none does.
+    """
+    state = _ale_bytes(ale)
+    frames = _sticky_frames(ale)
+    if not frames:
+        return {"machine": state, "held": None}
+    expected = _ale_after(ale, frames)
+    actions = [int(action.value) for action in ale.getLegalActionSet()]
+    for held in actions:
+        _set_ale_state(ale, {"machine": state, "held": held})
+        if np.array_equal(_ale_after(ale, frames), expected):
+            _set_ale_state(ale, {"machine": state, "held": held})
+            return {"machine": state, "held": held}
+    raise ValueError("no held action explains the next frames of the game")
+
+
+def _ale_bytes(ale: Any) -> np.ndarray:
+    return np.frombuffer(ale.cloneState(include_rng=True).serialize(), np.uint8).copy()
+
+
+def _sticky_frames(ale: Any) -> int:
+    """Frames after which an action was taken, but for one chance in 10^9; 0: at once."""
+    probability = ale.getFloat("repeat_action_probability")
+    if not 0 < probability < 1:
+        return 0
+    return max(1, math.ceil(math.log(1e-9) / math.log(probability)))
+
+
+def _ale_after(ale: Any, frames: int) -> np.ndarray:
+    """Return the machine's state after frames without action."""
+    for _ in range(frames):
+        ale.act(0)
+    return _ale_bytes(ale)
+
+
+def _set_ale_state(ale: Any, state: dict[str, Any]) -> None:
+    from ale_py import ALEState
+
+    if state["held"] is not None:
+        for _ in range(_sticky_frames(ale)):
+            ale.act(int(state["held"]))
+            if ale.game_over():
+                ale.reset_game()
+    ale.restoreState(ALEState(state["machine"].tobytes()))
+
+
+def _mujoco_state(data: Any) -> dict[str, Any]:
+    """The integration state (time and warm start included) and what the last step computed.
+
+    Environments read positions and forces that belong to the start of the last step (mj_step
+    integrates after its forward pass); another forward pass would give those of its end.
+    """
+    import mujoco
+
+    spec = mujoco.mjtState.mjSTATE_INTEGRATION
+    state = np.empty(mujoco.mj_stateSize(data.model, spec), np.float64)
+    mujoco.mj_getState(data.model, data, state, spec)
+    return {"integration": state, "computed": {k: v.copy() for k, v in _computed(data).items()}}
+
+
+def _set_mujoco_state(data: Any, state: dict[str, Any]) -> None:
+    import mujoco
+
+    spec = mujoco.mjtState.mjSTATE_INTEGRATION
+    size = mujoco.mj_stateSize(data.model, spec)
+    if state["integration"].shape != (size,):
+        raise ValueError(f"MuJoCo's state has {size} numbers")
+    mujoco.mj_resetData(data.model, data)
+    mujoco.mj_setState(data.model, data, state["integration"], spec)
+    mujoco.mj_forward(data.model, data)
+    computed = _computed(data)
+    for name, values in state["computed"].items():
+        np.copyto(computed[name], values, casting="no")
+    mujoco.mj_setState(data.model, data, state["integration"], spec)
+
+
+def _computed(data: Any) -> dict[str, np.ndarray]:
+    """MjData's arrays of fixed length, which share its memory."""
+    names = (n for n in dir(data) if not n.startswith("_") and not n.startswith(_ARENA))
+    found = {n: x for n in names if isinstance(x := getattr(data, n), np.ndarray) and x.size}
+    return {n: x for n, x in found.items() if x.dtype == np.float64 and x.flags.writeable}
+
+
+ENGINES: dict[str, Engine] = {
+    "ale": Engine("ale_py", "ALEInterface", _ale_state, _set_ale_state),
+    "mujoco": Engine("mujoco", "MjData", _mujoco_state, _set_mujoco_state),
+}
+
+
+BEGIN, STEPS = 8, 24  # steps of a run before the record begins, and in it
+
+HIDDEN = (
+    "a second environment with the same state and actions gives other rows; its state is not all "
+    "in its attributes, or it draws from a clock or a global generator"
+)
+
+
+class Probe:
+    """Records ``STEPS`` steps of ``target`` and compares them with those of a twin."""
+
+    def __init__(self, target: Callable[[], Any], make: Callable[[], Any]) -> None:
+        """``target``: returns the environment; ``make``: another one of the same arguments."""
+        self._target, self._make = target, make
+        self._seen = 0
+        self._begin: Any = None
+        self._rows: list[tuple[Any, str]] = []
+
+    def record(self, action: Any, *row: Any) -> bool:
+        """Record one step (``action`` None: a reset); return whether more are wanted."""
+        self._seen += 1
+        if self._seen == BEGIN:
+            try:
+                self._begin = capture(self._target())
+            except Unsupported:
+                return False
+        elif self._seen > BEGIN:
+            self._rows.append((np.array(action) if action is not None else None, row_hash(*row)))
+        return len(self._rows) < STEPS
+
+    def violation(self) -> str | None:
+        """Return how a twin differs; None: it does not, or nothing was recorded yet."""
+        if self._begin is None:
+            return None
+        with global_generators_kept():
+            twin = self._make()
+            try:
+                twin.reset(seed=0)
+                restore(twin, self._begin)
+                for action, expected in self._rows:
+                    row = twin.reset()[:1] if action is None else twin.step(action[()])[:4]
+                    if row_hash(*row) != expected:
+                        return HIDDEN
+            except Unsupported as e:
+                return str(e)
+            except BaseException as e:
+                pass_ctrl_c(e)
+                return f"a second environment raised {type(e).__name__}: {e}"
+            finally:
+                with faults_ignored():
+                    twin.close()
+        return None
+
+
+def row_hash(*row: Any) -> str:
+    """Return the hash of an observation, or of one with reward and flags."""
+    obs, *rest = row
+    return tree_hash((obs, *(np.asarray(x, np.float64) for x in rest)))
+
+
+@contextmanager
+def global_generators_kept() -> Iterator[None]:
+    """Leave Python's and numpy's global generators as they were: a checkpoint changes no number."""
+    before = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+
 
 __all__ = [
     "Unsupported",

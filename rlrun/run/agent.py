@@ -20,7 +20,7 @@ from rlrun.blas import one_thread
 from rlrun.config import load
 from rlrun.env import make_env, make_one_env
 from rlrun.env.framestack import FrameStack, make_frame_stack
-from rlrun.env.gymnasium_rows import RowsVectorEnv
+from rlrun.env.rows import RowsVectorEnv
 from rlrun.errors import ConfigError, NumericError
 from rlrun.functional.value import unrescale
 from rlrun.policy.random import RandomActor
