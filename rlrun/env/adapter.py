@@ -9,12 +9,12 @@ import gymnasium as gym
 from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
 
 from rlrun.env.agents import PREFIX, AgentColumns, PettingZooEnv
 from rlrun.env.catalog import MissingPackageError, find_spec, make_native, make_single
 from rlrun.env.checked import CheckedEnv
-from rlrun.env.contract import different_copies, unsupported_space
+from rlrun.env.contract import unsupported_space
 from rlrun.env.process_settings import SettingsKept
 from rlrun.env.render import (
     CARTPOLES,
@@ -23,7 +23,8 @@ from rlrun.env.render import (
     native_picture,
     require_renderable,
 )
-from rlrun.env.rows import AnyVectorEnv, Env, Step, SyncEnv, mask_warned
+from rlrun.env.rows import AnyVectorEnv, Env, NativeVector, RowSource, Step, mask_warned
+from rlrun.env.workers import Copies, Workers
 from rlrun.env.wrappers import require_one_skip, wrap
 from rlrun.errors import ConfigError, EnvError, ResourceError
 from rlrun.joint import JointSpace
@@ -57,7 +58,7 @@ def make_env(
               arguments, otherwise ``sync``. ``sync`` too with wrappers, for a single environment
               from Gymnasium (``_single_is_faster``) and for ids of ``_NATIVE_DIFFERS``.
             - ``vector``: the native vector environment, or an error.
-            - ``sync``: SyncVectorEnv; ``async``: one process per environment.
+            - ``sync``: single environments; ``async``: each of them in a process of its own.
             - ``envpool``: the id of that name in the package envpool.
         num_envs: number of environments.
         keep_info: keys of ``info`` that a ``Step`` carries.
@@ -128,10 +129,11 @@ def _make_env(
                 raw = None
             if raw is not None:
                 _require_supported(spec.id, raw.single_observation_space, raw.single_action_space)
-                raw = _agents_as_columns(raw, agents, config.id, keep_info)
-                twin = partial(_make_twin, spec, kwargs, num_envs, agents, config.id)
+                twin = partial(make_native, spec, kwargs, num_envs)
+                given: dict[str, Any] = {"env_id": config.id, "keep_info": keep_info}
                 twins = resumable and config.instances is None
-                env = Env(raw, env_id=config.id, keep_info=keep_info, twin=twin if twins else None)
+                source = NativeVector(raw, twin=twin if twins else None, **given)
+                env = Env(_agents_as_columns(source, agents, config.id), **given)
                 if render:
                     env.picture, env.fps = native_picture(raw), frames_per_second(CartPoleEnv)
                 return env
@@ -140,33 +142,12 @@ def _make_env(
     env_fns = [
         partial(_make_checked, make_one, config, limit, keep_info, i) for i in range(num_envs)
     ]
-    if config.backend == "async" and not render:
-        from rlrun.env.workers import AsyncEnv  # imports multiprocessing
-
-        return AsyncEnv(env_fns, config, keep_info=keep_info)
-    made: list[CheckedEnv] = []
-
-    def recorded(make: Callable[[], CheckedEnv]) -> CheckedEnv:
-        made.append(make())
-        return made[-1]
-
-    try:
-        sync = SyncVectorEnv(
-            [partial(recorded, make) for make in env_fns],
-            copy=False,
-            autoreset_mode=AutoresetMode.NEXT_STEP,
-        )
-    except RuntimeError as e:
-        pairs = [(copy.observation_space, copy.action_space) for copy in made]
-        raise different_copies(config.id, pairs, pairs[0]) or e from e
-    rows = SyncEnv(
-        _agents_as_columns(sync, agents, config.id),
-        env_id=config.id,
-        keep_info=keep_info,
-    )
+    processes = config.backend == "async" and not render
+    copies = (Workers if processes else Copies)(env_fns, config)
+    env = Env(_agents_as_columns(copies, agents, config.id), env_id=config.id, keep_info=keep_info)
     if render:
-        rows.picture, rows.fps = sync.envs[0].render, frames_per_second(sync.envs[0])
-    return rows
+        env.picture, env.fps = copies.envs[0].render, frames_per_second(copies.envs[0])
+    return env
 
 
 def make_one_env(
@@ -195,24 +176,12 @@ def make_one_env(
         return _make_checked(make_one, config, None, None, 0) if validate else make_one(0)
 
 
-def _agents_as_columns(
-    raw: AnyVectorEnv,
-    agents: AgentsConfig | None,
-    env_id: str,
-    keep_info: tuple[str, ...] | None = None,
-) -> AnyVectorEnv:
-    """Give every agent a column of its own where ``agents`` is "separate", else return ``raw``."""
-    if agents is None or agents.name == "joint":
-        return raw
-    if not isinstance(raw.single_observation_space, JointSpace):
-        return raw
-    return AgentColumns(raw, agents, env_id, keep_info)
-
-
-def _make_twin(
-    spec: EnvSpec, kwargs: dict[str, Any], num_envs: int, agents: AgentsConfig | None, env_id: str
-) -> AnyVectorEnv:
-    return _agents_as_columns(make_native(spec, kwargs, num_envs), agents, env_id)
+def _agents_as_columns(source: RowSource, agents: AgentsConfig | None, env_id: str) -> RowSource:
+    """Give every agent a column of its own where ``agents`` says so, else return ``source``."""
+    joint = isinstance(source.single_observation_space, JointSpace)
+    if agents is None or agents.name == "joint" or not joint:
+        return source
+    return AgentColumns(source, agents, env_id)
 
 
 def _make_pettingzoo(
@@ -266,11 +235,6 @@ def probe_agents(
         raise ConfigError(
             f"env.eval_kwargs = {config.eval_kwargs}: evaluation has other observation or action "
             "spaces than training; both must be the same; change env.eval_kwargs"
-        )
-    if config.backend == "async" and found[-1] > 1:
-        raise ConfigError(
-            "env.backend = async: agents as columns come from one process; allowed with it: "
-            "agents=joint; set env.backend=auto"
         )
     return found
 
@@ -360,15 +324,12 @@ def _suggestion(obs: gym.Space[Any]) -> str:
 def _make_envpool(
     env_id: str, kwargs: dict[str, Any], num_envs: int, keep_info: tuple[str, ...]
 ) -> Env:
-    from rlrun.env.envpool import (
-        EnvPoolRows,
-        EnvPoolVectorEnv,
-    )  # a package that only this backend needs
+    from rlrun.env.envpool import EnvPoolVectorEnv  # a package that only this backend needs
 
     pool = EnvPoolVectorEnv(env_id, num_envs, kwargs)
     _require_supported(env_id, pool.single_observation_space, pool.single_action_space)
-    limit = kwargs.get("max_episode_steps")
-    return EnvPoolRows(pool, env_id=env_id, keep_info=keep_info, limit=limit)
+    given: dict[str, Any] = {"env_id": env_id, "keep_info": keep_info}
+    return Env(NativeVector(pool, **given), **given)
 
 
 def _single_is_faster(spec: EnvSpec) -> bool:

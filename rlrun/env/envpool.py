@@ -1,8 +1,7 @@
 """Environments of the package envpool as rows: written in C++, stepped by a thread pool.
 
-``EnvPoolVectorEnv`` is a NEXT_STEP vector environment around one pool, ``EnvPoolRows`` its rows. An
-episode that reaches ``max_episode_steps`` counts as truncated even if the same step terminates it,
-since envpool sets only one of the flags.
+An episode that reaches ``max_episode_steps`` counts as truncated even if the same step terminates
+it, since envpool sets only one of the flags.
 """
 
 import warnings
@@ -21,7 +20,6 @@ from rlrun.env.atari import ATARI_ID, envpool_arguments
 from rlrun.env.catalog import closest_ids
 from rlrun.env.contract import contract_error
 from rlrun.env.diagnostic.vector import NEXT_STEP_METADATA, require_int
-from rlrun.env.rows import Env
 from rlrun.errors import ConfigError, ResourceError, extra
 from rlrun.tree import Tree
 
@@ -86,6 +84,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
     def __init__(self, env_id: str, num_envs: int, kwargs: dict[str, Any]) -> None:
         """Raise ConfigError without envpool, for an unknown id or unknown arguments."""
         envpool = _import_envpool()
+        self._id, self._limit = env_id, kwargs.get("max_episode_steps")
         self._frames = env_id == ATARI_ID  # envpool returns stacks of one frame
         if self._frames:
             with _construction_errors(env_id, kwargs):
@@ -112,12 +111,12 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(action, num_envs)
         self._make = partial(envpool.make_gymnasium, env_id, num_envs=num_envs, **kwargs)
         self._pool: Any = None
-        self._done = np.zeros(num_envs, np.bool_)
+        self._done, self._steps = np.zeros(num_envs, np.bool_), 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Tree, dict[str, Any]]:
-        self._done = np.zeros(self.num_envs, np.bool_)
+        self._done, self._steps = np.zeros(self.num_envs, np.bool_), 0
         with _space_warnings_ignored():
             if seed is not None or self._pool is None:
                 self._pool = None  # ends its threads before the next pool starts
@@ -131,9 +130,21 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
         if self._pool is None:
             raise gym.error.ResetNeeded("call reset() before step()")
         obs, reward, terminated, truncated, info = self._pool.step(actions)
+        self._steps += 1
         reward[self._done] = 0
         self._done = terminated | truncated
+        if self._limit is not None:
+            self._check_limit(info["elapsed_step"], self._limit)
         return self._obs(obs), reward, terminated, truncated, info
+
+    def _check_limit(self, elapsed: np.ndarray, limit: int) -> None:
+        if elapsed.max() > limit:
+            subject = f"environment {int(elapsed.argmax())}"
+            message = (
+                f"its episode exceeds env.max_episode_steps = {limit}; envpool does not truncate "
+                "episodes of this id; set env.max_episode_steps=null or env.backend=auto"
+            )
+            raise contract_error(self._id, subject, self._steps, message)
 
     def _obs(self, obs: Any) -> Tree:
         return obs[:, 0] if self._frames else _cast(self.single_observation_space, obs)
@@ -158,28 +169,3 @@ def _cast(space: gym.Space[Any], obs: Any) -> Tree:
     if isinstance(space, spaces.Dict):
         return {key: _cast(part, obs[key]) for key, part in space.spaces.items()}
     return obs.astype(space.dtype, copy=False)
-
-
-class EnvPoolRows(Env):
-    """Rows of an ``EnvPoolVectorEnv``; an EnvError for ids that ignore ``max_episode_steps``."""
-
-    def __init__(
-        self, pool: EnvPoolVectorEnv, *, env_id: str, keep_info: tuple[str, ...], limit: int | None
-    ) -> None:
-        super().__init__(pool, env_id=env_id, keep_info=keep_info)
-        self._limit = limit
-
-    def _advance(self, action: np.ndarray) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        result = super()._advance(action)
-        if self._limit is not None:
-            self._check_limit(result[-1]["elapsed_step"], self._limit)
-        return result
-
-    def _check_limit(self, elapsed: np.ndarray, limit: int) -> None:
-        if elapsed.max() > limit:
-            subject = f"environment {int(elapsed.argmax())}"
-            message = (
-                f"its episode exceeds env.max_episode_steps = {limit}; envpool does not truncate "
-                "episodes of this id; set env.max_episode_steps=null or env.backend=auto"
-            )
-            raise contract_error(self._id, subject, self._steps, message)

@@ -1,8 +1,9 @@
-"""NEXT_STEP rows from a Gymnasium vector environment.
+"""NEXT_STEP rows: one row maker, ``Env``, over copies of an environment or a native vector of them.
 
-Vector environments with SAME_STEP or DISABLED autoreset cannot be converted to NEXT_STEP rows: some
-columns would have to be reset while the others take a step. ``make_env`` falls back to ``sync``
-for them or raises.
+``workers.Copies`` steps copies one after the other, ``workers.Workers`` in processes of their own,
+``NativeVector`` is a vector environment of Gymnasium's interface. Those with SAME_STEP or DISABLED
+autoreset cannot be converted to NEXT_STEP rows: some columns would have to be reset while the
+others take a step. ``make_env`` falls back to ``sync`` for them or raises.
 """
 
 import logging
@@ -10,14 +11,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rlrun.env.agents import AgentColumns
 from rlrun.env.contract import (
     FLOAT32_MAX,
     KEPT,
@@ -44,9 +44,10 @@ from rlrun.functional.masks import mask_path
 from rlrun.tree import tree_map
 
 _logger = logging.getLogger(__name__)
-
 mask_warned: set[str] = set()  # ids of which it was said in this run that no action was allowed
 AnyVectorEnv = VectorEnv[Any, Any, Any]
+Rows = tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]
+"""Observations [E, ...], reward, terminated, truncated [E], and ``KEPT`` numbers [E, K] if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,44 +71,74 @@ class Step:
     without_action: int = 0  # environments in an open episode whose mask allows no action
 
 
-class Env:
-    """Rows of a NEXT_STEP vector environment. Base class of the sync and async ones."""
+class RowSource(Protocol):
+    """E environments that reset NEXT_STEP and check themselves."""
 
-    def __init__(
-        self,
-        raw: AnyVectorEnv,
-        *,
-        env_id: str,
-        keep_info: tuple[str, ...],
-        twin: Callable[[], AnyVectorEnv] | None = None,
-    ) -> None:
-        """``twin``: makes another vector environment like ``raw``, whose state is saved."""
-        self.num_envs = raw.num_envs
-        self.obs_space: gym.Space[Any] = raw.single_observation_space
-        self.action_space: gym.Space[Any] = raw.single_action_space
-        self._raw = raw
-        self._id = env_id
-        self._keep_info = keep_info
-        self._step_settings: Any = nullcontext() if changes_nothing(raw) else StepSettingsKept()
+    num_envs: int
+    single_observation_space: gym.Space[Any]
+    single_action_space: gym.Space[Any]
+
+    @property
+    def inexact(self) -> str | None:
+        """Why the state cannot be restored bit for bit."""
+
+    @property
+    def restarts(self) -> int:
+        """Number of environments whose process was started again."""
+
+    @property
+    def restarted(self) -> np.ndarray | None:
+        """[E] bool: those of the last step; None: none."""
+
+    def reset(self, seed: int) -> Any:
+        """Return first observations [E, ...]; environment i gets seed + i."""
+
+    def step(self, action: np.ndarray, number: int) -> Rows:
+        """Return the next row; ``number`` is that of the step since the reset, for messages."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the last step."""
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, seed: int, steps: int
+    ) -> tuple[list[str], np.ndarray]:
+        """Continue from ``state``; return (why columns do not, which ones [E])."""
+
+    def close(self) -> None:
+        """Release the resources."""
+
+
+class Env:
+    """Rows of E environments."""
+
+    def __init__(self, source: RowSource, *, env_id: str, keep_info: tuple[str, ...]) -> None:
+        self.num_envs = source.num_envs
+        self.obs_space = source.single_observation_space
+        self.action_space = source.single_action_space
+        self._source, self._id, self._keep_info = source, env_id, keep_info
+        quiet = changes_nothing(source)
+        self._step_settings: Any = nullcontext() if quiet else StepSettingsKept()
         # Policies number actions from 0, the space from its ``start``.
-        self._action_start = np.asarray(getattr(raw.single_action_space, "start", 0))
+        self._action_start = np.asarray(getattr(self.action_space, "start", 0))
         self._shift_actions = bool(self._action_start.any())
-        self._steps = 0
+        self._steps = self._seed = 0
         self._done = np.zeros(self.num_envs, np.bool_)
-        self.inexact: str | None = None  # why the state cannot be restored bit for bit
         self.cut = np.zeros(self.num_envs, np.bool_)  # columns that ``load_state_dict`` reset
-        self.restarts = 0  # of environments whose process failed
-        self.restarted: np.ndarray | None = None  # [E] bool: in the last step
-        self._seed = 0
         self._first_obs: Any = None  # of a reset that replaces the next step
         self.picture: Draw | None = None  # draws environment 0 (``make_env(render=True)``)
         self.fps = FPS  # at which it wants to be shown
-        self._twin, self._probe = twin, None if twin is None else Probe(lambda: self._raw, twin)
-        self._recording = twin is not None
         self._mask = mask_path(self.obs_space)
-        foreign = not isinstance(raw, LockstepVectorEnv)
-        self._validate = BatchValidator(self.obs_space, self.num_envs, env_id, bounds=foreign)
         self._validate_action = ActionValidator(self.action_space, self.num_envs)
+
+    @property
+    def inexact(self) -> str | None:
+        """Why the state cannot be restored bit for bit."""
+        return self._source.inexact
+
+    @property
+    def restarts(self) -> int:
+        """Number of environments whose process failed and was started again."""
+        return self._source.restarts
 
     def reset(self, *, seed: int) -> Any:
         """Return the first observations [E, ...]; environment i gets seed + i.
@@ -120,7 +151,7 @@ class Env:
         self._steps, self._seed, self._first_obs = 0, seed, None
         self._done = np.zeros(self.num_envs, np.bool_)
         with SettingsKept():
-            obs = self._reset(seed)
+            obs = self._source.reset(seed)
         if self._mask is not None:
             self._count_without_action(obs)
         return obs
@@ -144,21 +175,26 @@ class Env:
         if self._first_obs is not None:
             return self._open_episodes()
         with self._step_settings:
-            obs, reward, terminated, truncated, info = self._advance(action)
-        if self._recording:
-            row = obs, reward, terminated, truncated
-            self._recording = self._probe is not None and self._probe.record(action, *row)
-        terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
-        first, self._done = self._done, terminated | truncated
+            obs, reward, terminated, truncated, info = self._source.step(action, self._steps)
         reward = np.asarray(reward, np.float32)
-        numbers = self._kept(info) if self._keep_info else {}
-        if self.restarted is None:
-            step = Step(obs, reward, terminated, truncated & ~terminated, first, numbers)
-        else:
-            step = self._restarted_row(obs, reward, terminated, truncated, first, numbers)
+        terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
+        first, lost = self._done, self._source.restarted
+        if lost is not None:
+            reward = np.where(lost, np.float32(0), reward)
+            terminated, truncated, first = terminated & ~lost, truncated & ~lost, first | lost
+        self._done = terminated | truncated
+        numbers = self._numbers(info) if self._keep_info else {}
+        step = Step(obs, reward, terminated, truncated & ~terminated, first, numbers, lost)
         if self._mask is not None and (count := self._count_without_action(obs)):
             step = replace(step, without_action=count)
         return step
+
+    def _numbers(self, info: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the columns [E] of the numbers kept of the infos, zero where there are none."""
+        numbers = info.get(KEPT)
+        if numbers is None:
+            numbers = np.zeros((self.num_envs, len(self._keep_info)), np.float32)
+        return {key: numbers[:, i] for i, key in enumerate(self._keep_info)}
 
     def _count_without_action(self, obs: Any) -> int:
         """Return how many open episodes allow no action; warn of the first."""
@@ -180,17 +216,6 @@ class Env:
             _logger.warning("%s", self._error(int(none.argmax()), message))
         return count
 
-    def _restarted_row(self, obs: Any, reward: Any, *rest: Any) -> Step:
-        """Return the row of a step in which environments were restarted."""
-        lost = self.restarted
-        assert lost is not None
-        terminated, truncated, first, numbers = rest
-        terminated, truncated = terminated & ~lost, truncated & ~lost
-        self._done = terminated | truncated
-        reward = np.where(lost, np.float32(0), reward)
-        truncated &= ~terminated
-        return Step(obs, reward, terminated, truncated, first | lost, numbers, lost)
-
     @contextmanager
     def lent(self) -> Iterator[None]:
         """Block in which other episodes are played here; the next step opens episodes of its own.
@@ -209,8 +234,8 @@ class Env:
         obs, self._first_obs = self._first_obs, None
         none = np.zeros(self.num_envs, np.bool_)
         first, self._done = np.ones(self.num_envs, np.bool_), none.copy()
-        numbers = {key: np.zeros(self.num_envs, np.float32) for key in self._keep_info}
-        return Step(obs, np.zeros(self.num_envs, np.float32), none, none.copy(), first, numbers)
+        reward = np.zeros(self.num_envs, np.float32)
+        return Step(obs, reward, none, none.copy(), first, self._numbers({}))
 
     def render(self) -> np.ndarray:
         """Return a picture of environment 0 after its last row, uint8 [H, W, 3].
@@ -226,7 +251,7 @@ class Env:
         failing = sys.exc_info()[0] is not None  # that error is the one to report
         try:
             with SettingsKept():
-                self._raw.close()
+                self._source.close()
         except BaseException as e:
             if is_ctrl_c(e):
                 raise
@@ -239,13 +264,13 @@ class Env:
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the last step; ``inexact`` tells whether it is all of it."""
         with SettingsKept():
-            raw = self._raw_state()
+            source = self._source.state_dict()
         return {
             "seed": self._seed,
             "steps": self._steps,
             "done": self._done.copy(),
             "first_obs": None if self._first_obs is None else tree_map(np.array, self._first_obs),
-            "raw": raw,
+            "source": source,
         }
 
     def load_state_dict(
@@ -259,88 +284,29 @@ class Env:
         Raises:
             EnvError: the environment violated its contract.
         """
-        reasons = ["the checkpoint holds no state of the environments"]
-        self.cut = np.zeros(self.num_envs, np.bool_)
         with SettingsKept():
             if state is not None:
                 self._seed, self._steps = int(state["seed"]), int(state["steps"])
                 self._done, self._first_obs = np.array(state["done"], np.bool_), state["first_obs"]
-                reasons = self._load_raw(state["raw"])
+                given = {"seed": self._seed, "steps": self._steps}
+                reasons, self.cut = self._source.load_state_dict(state["source"], **given)
             else:
+                reasons = ["the checkpoint holds no state of the environments"]
                 self._seed = _mixed((self._seed, *entropy)) if entropy else self._seed
+                self.cut = np.ones(self.num_envs, np.bool_)
+            if self.cut.all():
                 self._cut_all()
         self._done |= self.cut
         return reasons
-
-    def _raw_state(self) -> dict[str, Any]:
-        """Return the state of the vector environment, or ``reason``: why there is none."""
-        if self._twin is None:
-            self.inexact = self._no_state()
-        elif self.inexact is None:
-            try:
-                state = capture(self._raw)
-                if self._probe is not None:
-                    probe, self._probe, self._recording = self._probe, None, False
-                    self.inexact = probe.violation()
-                if self.inexact is None:
-                    return {"state": state}
-            except Unsupported as e:
-                self.inexact = f"{e}; env.backend=sync may save it"
-        return {"reason": self.inexact}
-
-    def _no_state(self) -> str:
-        return "it has no state that could be saved"
-
-    def _load_raw(self, state: dict[str, Any]) -> list[str]:
-        self._probe, self._recording = None, False
-        try:
-            if (reason := state.get("reason")) is None:
-                self._raw.reset(seed=self._seed)
-                restore(self._raw, state["state"])
-                if same_tree(capture(self._raw), state["state"]):
-                    return []
-                reason = "its restored state is not the one that was saved"
-        except Unsupported as e:
-            reason = str(e)
-        self.inexact = reason
-        self._cut_all()
-        return [reason]
 
     def _cut_all(self) -> None:
         """Reset all environments, with other episodes than at the run's start."""
         self.cut[:] = True
         seed = _mixed((self._seed, self._steps + 1))
-        self._first_obs = tree_map(np.array, self._reset(seed))
-
-    def _reset(self, seed: int) -> Any:
-        try:
-            obs, _ = self._raw.reset(seed=seed)
-        except BaseException as e:
-            if is_ctrl_c(e):
-                raise
-            raise self._vector_error(exception_text(e, "reset")) from e
-        self._validate.obs(obs, 0)
-        return obs
-
-    def _advance(self, action: np.ndarray) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        try:
-            obs, reward, terminated, truncated, info = self._raw.step(action)
-        except BaseException as e:
-            if is_ctrl_c(e):
-                raise
-            raise self._vector_error(exception_text(e, "step")) from e
-        self._validate.obs(obs, self._steps)
-        self._validate.reward(reward, self._steps)
-        self._validate.flags(terminated, truncated, self._steps)
-        return obs, reward, terminated, truncated, info
+        self._first_obs = tree_map(np.array, self._source.reset(seed))
 
     def _error(self, index: int, message: str) -> EnvError:
         return contract_error(self._id, f"environment {index}", self._steps, message)
-
-    def _vector_error(self, message: str) -> EnvError:
-        return contract_error(
-            self._id, f"environments 0 to {self.num_envs - 1}", self._steps, message
-        )
 
     def _action_error(
         self, action: np.ndarray, violation: str, index: int | None
@@ -351,16 +317,82 @@ class Env:
                 "policy diverged; its actions must be finite; lower policy.lr or set "
                 "policy.grad_clip"
             )
-        return self._vector_error(violation) if index is None else self._error(index, violation)
+        if index is not None:
+            return self._error(index, violation)
+        return contract_error(self._id, _all(self.num_envs), self._steps, violation)
 
-    def _kept(self, info: Any) -> dict[str, np.ndarray]:
-        """Return info[key] as float32 [E] for each of ``keep_info``, zero where it is absent."""
+
+def _all(num_envs: int) -> str:
+    return f"environments 0 to {num_envs - 1}"
+
+
+def _mixed(words: tuple[int, ...]) -> int:
+    """Return a seed, 0 <= seed < 2^31, made of ``words``."""
+    return int(np.random.SeedSequence(words).generate_state(1)[0]) >> 1
+
+
+class NativeVector:
+    """A vector environment of Gymnasium's interface whose autoreset is NEXT_STEP, validated."""
+
+    restarts, restarted = 0, None
+
+    def __init__(
+        self,
+        env: AnyVectorEnv,
+        *,
+        env_id: str,
+        keep_info: tuple[str, ...],
+        twin: Callable[[], AnyVectorEnv] | None = None,
+    ) -> None:
+        """``twin``: makes another vector environment like ``env``, whose state is saved."""
+        self.env, self.num_envs = env, env.num_envs
+        self.single_observation_space = env.single_observation_space
+        self.single_action_space = env.single_action_space
+        self._id, self._keep_info, self._steps = env_id, keep_info, 0
+        self.inexact: str | None = None
+        self._savable = twin is not None
+        self._probe = None if twin is None else Probe(lambda: self.env, twin)
+        self._recording = self._savable
+        foreign = not isinstance(env, LockstepVectorEnv)
+        space = self.single_observation_space
+        self._validate = BatchValidator(space, self.num_envs, env_id, bounds=foreign)
+
+    def reset(self, seed: int) -> Any:
+        self._steps = 0
+        obs, _ = self._called("reset", lambda: self.env.reset(seed=seed))
+        self._validate.obs(obs, 0)
+        return obs
+
+    def step(self, action: np.ndarray, number: int) -> Rows:
+        self._steps = number
+        row = self._called("step", lambda: self.env.step(action))
+        obs, reward, terminated, truncated, info = row
+        self._validate.obs(obs, number)
+        self._validate.reward(reward, number)
+        self._validate.flags(terminated, truncated, number)
+        if self._recording:
+            self._recording = self._probe is not None and self._probe.record(action, *row[:4])
+        if not self._keep_info:
+            return obs, reward, terminated, truncated, {}
         if (message := info_violation(info)) is not None:
-            raise self._vector_error(f"{message}; fix the environment")
-        return {key: self._info_column(info, key) for key in self._keep_info}
+            raise self._error(f"{message}; fix the environment")
+        numbers = np.stack([self._info_column(info, key) for key in self._keep_info], 1)
+        return obs, reward, terminated, truncated, {KEPT: numbers}
+
+    def _called(self, name: str, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except BaseException as e:
+            if is_ctrl_c(e) or isinstance(e, EnvError):
+                raise
+            raise self._error(exception_text(e, name)) from e
+
+    def _error(self, message: str, index: int | None = None) -> EnvError:
+        subject = _all(self.num_envs) if index is None else f"environment {index}"
+        return contract_error(self._id, subject, self._steps, message)
 
     def _info_column(self, info: dict[str, Any], key: str) -> np.ndarray:
-        """Return info[key] of a native vector environment."""
+        """Return info[key] as float32 [E], zero where it is absent."""
         column = np.zeros(self.num_envs, np.float32)
         values = info.get(key)
         if values is None:
@@ -371,63 +403,47 @@ class Env:
             return np.where(present, values, column).astype(np.float32)
         values = list(values) if isinstance(values, list | tuple) or np.ndim(values) else []
         if len(values) != self.num_envs:
-            raise self._vector_error(f"info[{key!r}] has no value for each environment")
+            raise self._error(f"info[{key!r}] has no value for each environment")
         for i in np.flatnonzero(np.broadcast_to(present, column.shape)):
             if (message := info_number_violation(key, values[i])) is not None:
-                raise self._error(int(i), message)
+                raise self._error(message, int(i))
             column[i] = as_number(values[i])
         return column
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the vector environment, or ``reason``: why there is none."""
+        if not self._savable:
+            self.inexact = "it has no state that could be saved"
+        elif self.inexact is None:
+            try:
+                state = capture(self.env)
+                if self._probe is not None:
+                    probe, self._probe, self._recording = self._probe, None, False
+                    self.inexact = probe.violation()
+                if self.inexact is None:
+                    return {"state": state}
+            except Unsupported as e:
+                self.inexact = f"{e}; env.backend=sync may save it"
+        return {"reason": self.inexact}
 
-def checked_numbers(
-    info: dict[str, Any], keys: tuple[str, ...], num_envs: int
-) -> dict[str, np.ndarray]:
-    """Return the columns [E] of what ``checked.CheckedEnv`` has kept of the infos."""
-    numbers = info.get(KEPT, np.zeros((num_envs, len(keys)), np.float32))
-    return {key: numbers[:, i] for i, key in enumerate(keys)}
+    def load_state_dict(
+        self, state: dict[str, Any], *, seed: int, steps: int
+    ) -> tuple[list[str], np.ndarray]:
+        self._probe, self._recording, self._steps = None, False, steps
+        try:
+            if (reason := state.get("reason")) is None:
+                self.env.reset(seed=seed)
+                restore(self.env, state["state"])
+                if same_tree(capture(self.env), state["state"]):
+                    return [], np.zeros(self.num_envs, np.bool_)
+                reason = "its restored state is not the one that was saved"
+        except Unsupported as e:
+            reason = str(e)
+        self.inexact = reason
+        return [reason], np.ones(self.num_envs, np.bool_)
 
-
-def _mixed(words: tuple[int, ...]) -> int:
-    """Return a seed, 0 <= seed < 2^31, made of ``words``."""
-    return int(np.random.SeedSequence(words).generate_state(1)[0]) >> 1
-
-
-class SyncEnv(Env):
-    """Rows of a SyncVectorEnv, whose environments check themselves (``checked.CheckedEnv``)."""
-
-    @property
-    def _sync(self) -> Any:
-        """The SyncVectorEnv of ``CheckedEnv``, inside the columns of agents too."""
-        return self._raw.joint if isinstance(self._raw, AgentColumns) else self._raw
-
-    def _kept(self, info: Any) -> dict[str, np.ndarray]:
-        return checked_numbers(info, self._keep_info, self.num_envs)
-
-    def _reset(self, seed: int) -> Any:
-        return self._raw.reset(seed=seed)[0]
-
-    def _advance(self, action: np.ndarray) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        return self._raw.step(action)
-
-    def _raw_state(self) -> dict[str, Any]:
-        states = [env.state_dict() for env in self._sync.envs]
-        state = {"environments": states, "autoreset": self._sync._autoreset_envs.copy()}
-        if isinstance(self._raw, AgentColumns):
-            state["agents"] = self._raw.state_dict()
-        self.inexact = self.inexact or next((s["reason"] for s in states if "reason" in s), None)
-        return state
-
-    def _load_raw(self, state: dict[str, Any]) -> list[str]:
-        sync, columns = self._sync, self.num_envs // self._sync.num_envs
-        reasons = [
-            env.load_state_dict(s) for env, s in zip(sync.envs, state["environments"], strict=True)
-        ]
-        lost = np.array([reason is not None for reason in reasons])
-        sync._autoreset_envs = np.array(state["autoreset"], np.bool_) | lost
-        if isinstance(self._raw, AgentColumns):
-            self._raw.load_state_dict(state["agents"], lost)
-        self.cut = np.repeat(lost, columns)
-        return list(dict.fromkeys(r for r in reasons if r is not None))
+    def close(self) -> None:
+        self.env.close()
 
 
 class RowsVectorEnv(VectorEnv[Any, Any, Any]):

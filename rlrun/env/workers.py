@@ -1,8 +1,11 @@
-"""Rows of environments in worker processes, supervised: one process per environment.
+"""Copies of one environment as rows: in this process, or supervised in a process each.
 
-Observations, actions, rewards and flags are in one shared memory without a name; the pipes carry a
-byte per step. There is no semaphore and no lock, so that nothing is left behind whatever ends the
-processes. A worker ends with its parent, even during a step that never ends.
+``Copies`` (env.backend=sync) steps them one after the other, ``Workers`` (async) at once. Not
+Gymnasium's AsyncVectorEnv: it ends when a worker does, cannot start one again, and waits on locks
+that a killed process leaves held. Observations, actions, rewards and flags are in one shared memory
+without a name; the pipes carry a byte per step. There is no semaphore and no lock, so that nothing
+is left behind whatever ends the processes. A worker ends with its parent, even during a step that
+never ends.
 """
 
 import ctypes
@@ -26,37 +29,38 @@ from gymnasium.vector.utils import create_empty_array
 
 from rlrun import errors
 from rlrun.env.checked import CheckedEnv
-from rlrun.env.contract import KEPT, Spaces, contract_error, different_copies, numbered
-from rlrun.env.rows import Env, checked_numbers
+from rlrun.env.contract import Spaces, contract_error, different_copies, numbered
+from rlrun.env.rows import Rows
 from rlrun.errors import NO_GUARD, RlrunError, end_if_importing_main, known_error, unguarded
 from rlrun.schema import EnvConfig
 from rlrun.tree import Tree, tree_leaves, tree_map
 
 _logger = logging.getLogger(__name__)
 
-STEP = "step"  # the one command without arguments, answered by None or the kept info
+STEP = "step"  # the one command without arguments, answered by what is kept of the info
 _ALIGNMENT = 64  # bytes, of every array
 _IGNORED = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")  # sent to all processes; the main one saves
+EXIT_SECONDS = 5.0  # between a closed pipe and the end of its process
+_LOAD_SECONDS = 3600.0
+_LOST = "its worker process was restarted"  # why a state does not continue an episode
+LOOP_STEPS, LOOP_RESTARTS = 10, 3  # restarts in a row, each within so many steps: a crash loop
 
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """The answer of a worker whose command raised: the name of the error's class, and its text."""
-
-    kind: str
-    text: str
+EnvFn = Callable[[], CheckedEnv]
+Command = tuple[str, tuple[Any, ...]]  # a method of ``EnvServer``, and its arguments
 
 
 class SharedRows:
-    """Arrays of E environments in shared memory, which both sides ``open``.
+    """Arrays of E environments in one memory, which both sides ``open``.
 
     ``obs`` [E, *O] is a tree, ``action`` [E, *A]; ``reward`` float64 [E], ``flags`` bool [E, 2]
-    are terminated and truncated. The memory's file is unlinked as soon as it is made.
+    are terminated and truncated. The file of a memory that processes share is unlinked as soon as
+    it is made.
     """
 
     def __init__(
         self, obs_space: gym.Space[Any], action_space: gym.Space[Any], num_envs: int, context: Any
     ) -> None:
+        """``context``: of the processes that share the memory; None: no other does."""
         arrays: Tree = (
             create_empty_array(obs_space, num_envs),
             create_empty_array(action_space, num_envs),
@@ -64,8 +68,10 @@ class SharedRows:
             np.zeros((num_envs, 2), np.bool_),
         )
         self.slots = tree_map(lambda x: Slot(x.shape, x.dtype.str), arrays)
-        size = sum(_padded(x.nbytes) for x in tree_leaves(arrays))
-        self.memory = context.RawArray(ctypes.c_byte, max(size, 1))
+        size = max(sum(_padded(x.nbytes) for x in tree_leaves(arrays)), 1)
+        self.memory: Any = (
+            bytearray(size) if context is None else context.RawArray(ctypes.c_byte, size)
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {"slots": self.slots, "memory": self.memory}
@@ -96,76 +102,15 @@ def _padded(nbytes: int) -> int:
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
-def serve(
-    index: int,
-    make: Callable[[], CheckedEnv],
-    shared: SharedRows,
-    pipe: Connection,
-) -> None:
-    """Main function of a worker: make the environment, send its spaces, answer commands.
-
-    It ends when the pipe is closed.
-    """
-    for name in _IGNORED:
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-    shared.open()
-    server: EnvServer | None = None
-    greeting: Any = None
-    try:
-        env = make()
-        server = EnvServer(index, env, shared)
-        greeting = _sendable((env.observation_space, env.action_space))
-    except BaseException as e:
-        greeting = _failure(e)
-    with suppress(EOFError, OSError):
-        pipe.send(greeting)
-        while server is not None:
-            pipe.send(server.answer(pipe.recv()))
-
-
-def _sendable(spaces: Any) -> Any:
-    """Return ``spaces``, None where a pipe does not take them (a user's own class of spaces)."""
-    try:
-        reduction.ForkingPickler.dumps(spaces)
-    except Exception:
-        return None
-    return spaces
-
-
-def _exit_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
-
-
-def _failure(e: BaseException) -> Failure:
-    if isinstance(e, RlrunError):
-        return Failure(known_error(e), str(e))
-    return Failure(type(e).__name__, traceback.format_exc())
-
-
 class EnvServer:
-    """The commands of a worker."""
+    """Environment ``index`` as NEXT_STEP rows, which it writes into ``shared``."""
 
     def __init__(self, index: int, env: CheckedEnv, shared: SharedRows) -> None:
         self.index, self.env, self.shared = index, env, shared
         self.done = False  # the next step is a reset
 
-    def answer(self, command: Any) -> Any:
-        """Return the reply to ``STEP`` or (name of a method, arguments)."""
-        try:
-            if command == STEP:
-                return self.step().get(KEPT)
-            name, arguments = command
-            return getattr(self, name)(*arguments)
-        except BaseException as e:
-            return _failure(e)
-
     def step(self) -> dict[str, Any]:
-        """Take a step, or open the next episode; return its info."""
+        """Take a step, or open the next episode; return what is kept of its info."""
         shared, i = self.shared, self.index
         if self.done:
             obs, info = self.env.reset()
@@ -180,10 +125,15 @@ class EnvServer:
         return info
 
     def _put(self, obs: Tree) -> None:
+        rows = self.shared.obs
+        if isinstance(rows, np.ndarray):
+            rows[self.index] = obs
+            return
+
         def write(rows: np.ndarray, x: Any) -> None:
             rows[self.index] = x
 
-        tree_map(write, self.shared.obs, obs)
+        tree_map(write, rows, obs)
 
     def reset(self, seed: int) -> None:
         """Reset with a seed."""
@@ -211,13 +161,188 @@ class EnvServer:
         self.env.close()
 
 
-EXIT_SECONDS = 5.0  # between a closed pipe and the end of its process
-_LOAD_SECONDS = 3600.0
-_LOST = "its worker process was restarted"  # why a state does not continue an episode
-LOOP_STEPS, LOOP_RESTARTS = 10, 3  # restarts in a row, each within so many steps: a crash loop
+class Copies:
+    """Copies of one environment, stepped one after the other in this process."""
 
-EnvFn = Callable[[], CheckedEnv]
-Command = tuple[str, tuple[Any, ...]]  # a method of ``serving.EnvServer``, and its arguments
+    def __init__(self, env_fns: Sequence[EnvFn], config: EnvConfig) -> None:
+        """Raises: ConfigError, EnvError: the environments cannot be made, or differ."""
+        self.num_envs, self.config = len(env_fns), config
+        self.inexact: str | None = None
+        self.restarts = 0  # of workers
+        self.restarted: np.ndarray | None = None  # [E] bool: in the last step
+        self._seed = self._steps = 0
+        # [E] restarted since the last step: the next one shows the episode that was opened then
+        self._lost: np.ndarray | None = None
+        self._start(env_fns)
+
+    def _start(self, env_fns: Sequence[EnvFn]) -> None:
+        self.envs = [make() for make in env_fns]
+        spaces = [(env.observation_space, env.action_space) for env in self.envs]
+        self.single_observation_space, self.single_action_space = spaces[0]
+        if (error := different_copies(self.config.id, spaces, spaces[0])) is not None:
+            self.close()
+            raise error
+        self.shared = SharedRows(*spaces[0], self.num_envs, None)
+        self.shared.open()
+        self._servers = [EnvServer(i, env, self.shared) for i, env in enumerate(self.envs)]
+
+    def _call(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Return ``name(*arguments[i])`` of every ``EnvServer``."""
+        pairs = zip(self._servers, arguments, strict=True)
+        return [getattr(server, name)(*values) for server, values in pairs]
+
+    def _step_all(self) -> list[dict[str, Any] | None]:
+        """Step every environment; return what is kept of the infos, None: nothing."""
+        return [server.step() for server in self._servers]
+
+    def _restart_failed(self, command: Callable[[int], Command | None]) -> np.ndarray | None:
+        """Start the workers again that do not answer; return which [E], None where all do."""
+        return None
+
+    def reset(self, seed: int) -> Any:
+        """Return first observations [E, ...]; environment i gets seed + i."""
+        self._seed, self._steps, self._lost = seed, 0, None
+        self._call("reset", [(seed + i,) for i in range(self.num_envs)])
+        self._restart_failed(lambda i: ("reset", (seed + i,)))
+        return self.shared.obs
+
+    def step(self, action: np.ndarray, number: int) -> Rows:
+        """Return the next row; ``number`` is that of the step since the reset."""
+        self._steps = number
+        self.shared.action[:] = action
+        infos = self._step_all()
+        failed = self._restart_failed(self._reopen)
+        self.restarted, self._lost = _either(failed, self._lost), None
+        shared = self.shared
+        info = _stacked(infos) if any(infos) else {}
+        return shared.obs, shared.reward.copy(), *shared.flags.T.copy(), info
+
+    def _reopen(self, i: int) -> Command:
+        """Return the command of a restarted worker: open an episode that had no other start."""
+        return "reopen", self._fresh_episode(i)
+
+    def _fresh_episode(self, i: int) -> tuple[int, int]:
+        return self._seed + i, self._steps + self.restarts
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of all environments after the last step."""
+        states = self._call("state_dict", [()] * self.num_envs)
+        self._lost = _either(self._restart_failed(self._reopen), self._lost)
+        for i in () if self._lost is None else np.flatnonzero(self._lost):
+            states[i] = self._lost_state(int(i))
+        self.inexact = self.inexact or next((s["reason"] for s in states if "reason" in s), None)
+        return {"environments": states}
+
+    def _lost_state(self, i: int) -> dict[str, Any]:
+        """Return the state of an environment whose open episode is lost: the next one is opened."""
+        seed, episode = self._fresh_episode(i)
+        state = {"seed": seed, "episode": episode, "steps": 0, "obs": "", "reseed": True}
+        return state | {"done": True, "reason": _LOST}
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, seed: int, steps: int
+    ) -> tuple[list[str], np.ndarray]:
+        """Continue from ``state``; return (why environments do not, which ones [E])."""
+        self._seed, self._steps, self._lost = seed, steps, None
+        states = state["environments"]
+        reasons = self._call("load_state_dict", [(one,) for one in states])
+        failed = self._restart_failed(
+            lambda i: ("load_state_dict", (states[i] | {"reason": _LOST},))
+        )
+        for i in () if failed is None else np.flatnonzero(failed):
+            reasons[i] = _LOST
+        cut = np.array([reason is not None for reason in reasons])
+        return list(dict.fromkeys(r for r in reasons if r is not None)), cut
+
+    def close(self) -> None:
+        """Close all environments. Raises: EnvError: one raised in close()."""
+        envs, self.envs = self.envs, []
+        for env in envs:
+            env.close()
+
+
+def _either(one: np.ndarray | None, other: np.ndarray | None) -> np.ndarray | None:
+    if one is None or other is None:
+        return other if one is None else one
+    either: np.ndarray = one | other
+    return either
+
+
+def _stacked(infos: Sequence[dict[str, Any] | None]) -> dict[str, np.ndarray]:
+    """Return every entry of the infos as an array [E, ...], zeros where an environment has none."""
+    shapes = {key: x for info in infos for key, x in (info or {}).items()}
+    return {
+        key: np.stack([(info or {}).get(key, np.zeros_like(x)) for info in infos])
+        for key, x in shapes.items()
+    }
+
+
+# -- worker processes ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The answer of a worker whose command raised: the name of the error's class, and its text."""
+
+    kind: str
+    text: str
+
+
+def serve(index: int, make: EnvFn, shared: SharedRows, pipe: Connection) -> None:
+    """Main function of a worker: make the environment, send its spaces, answer commands.
+
+    It ends when the pipe is closed.
+    """
+    for name in _IGNORED:
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    shared.open()
+    server: EnvServer | None = None
+    greeting: Any = None
+    try:
+        env = make()
+        server = EnvServer(index, env, shared)
+        greeting = _sendable((env.observation_space, env.action_space))
+    except BaseException as e:
+        greeting = _failure(e)
+    with suppress(EOFError, OSError):
+        pipe.send(greeting)
+        while server is not None:
+            pipe.send(_answer(server, pipe.recv()))
+
+
+def _answer(server: EnvServer, command: Any) -> Any:
+    """Return the reply to ``STEP`` or to (name of a method, arguments)."""
+    try:
+        if command == STEP:
+            return server.step() or None
+        name, arguments = command
+        return getattr(server, name)(*arguments)
+    except BaseException as e:
+        return _failure(e)
+
+
+def _sendable(spaces: Any) -> Any:
+    """Return ``spaces``, None where a pipe does not take them (a user's own class of spaces)."""
+    try:
+        reduction.ForkingPickler.dumps(spaces)
+    except Exception:
+        return None
+    return spaces
+
+
+def _exit_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def _failure(e: BaseException) -> Failure:
+    if isinstance(e, RlrunError):
+        return Failure(known_error(e), str(e))
+    return Failure(type(e).__name__, traceback.format_exc())
 
 
 def _start_method() -> str:
@@ -247,7 +372,7 @@ class Worker:
     def __init__(self, index: int, make: EnvFn, shared: SharedRows, wait: float) -> None:
         self._index, self._make, self._shared = index, make, shared
         self._wait = wait
-        self.started_at = -LOOP_STEPS  # ``WorkerVector.steps`` when it was started again
+        self.started_at = -LOOP_STEPS  # steps of all workers when it was started again
         self.restarts_in_a_row = 0
         self.start()
 
@@ -269,7 +394,7 @@ class Worker:
             child.close()
 
     def send(self, command: Any) -> None:
-        """Send a command, see ``serving.EnvServer.answer``; not to a process that has failed."""
+        """Send a command, see ``_answer``; not to a process that has failed."""
         try:
             if self.failed is None:
                 self.pipe.send(command)
@@ -303,19 +428,21 @@ class Worker:
         self.pipe.close()
 
 
-class WorkerVector:
-    """The vector environment that ``AsyncEnv`` has as its ``raw``: workers and their spaces."""
+class Workers(Copies):
+    """Copies of one environment in processes of their own.
 
-    def __init__(self, env_fns: Sequence[EnvFn], config: EnvConfig) -> None:
-        """Raises: ConfigError, EnvError: the environments cannot be made, or differ."""
+    ``env.on_worker_failure=restart``: a process that ended, or does not answer, is started again,
+    whatever it was asked to do. The open episode of its environment ends with the row before. After
+    an EnvError only ``close`` is allowed.
+    """
+
+    def _start(self, env_fns: Sequence[EnvFn]) -> None:
         end_if_importing_main()
         example = env_fns[0]()
-        self.single_observation_space: gym.Space[Any] = example.observation_space
-        self.single_action_space: gym.Space[Any] = example.action_space
+        self.single_observation_space = example.observation_space
+        self.single_action_space = example.action_space
         example.close()
-        self.num_envs, self.config = len(env_fns), config
-        self.steps = 0  # since it was made
-        self.restarts = 0  # of workers
+        self._all_steps = 0  # since it was made
         context = multiprocessing.get_context(_start_method())
         self.shared = SharedRows(
             self.single_observation_space, self.single_action_space, self.num_envs, context
@@ -323,14 +450,17 @@ class WorkerVector:
         self.workers: list[Worker] = []
         try:
             for i, make in enumerate(env_fns):
-                wait = config.worker_seconds
-                self.workers.append(Worker(i, make, self.shared, wait))
-            self._greet(range(self.num_envs), time.monotonic() + config.worker_seconds)
-            self.restart_failed(0, lambda i: None)
+                self.workers.append(Worker(i, make, self.shared, self.config.worker_seconds))
+            self._greet(range(self.num_envs), self._deadline())
+            self._restart_failed(lambda i: None)
+            self.inexact = None  # no episode was lost
         except BaseException:
             self.end()
             raise
         self.shared.open()
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self.config.worker_seconds
 
     def _greet(self, started: Sequence[int], deadline: float) -> None:
         """Receive the spaces of environments that processes have made.
@@ -338,7 +468,7 @@ class WorkerVector:
         Raises: EnvError, after all workers are ended: they differ from those of this process.
         """
         copies: list[Spaces | None] = [None] * self.num_envs
-        replies = self.checked([self.workers[i].reply(deadline) for i in started])
+        replies = self._checked([self.workers[i].reply(deadline) for i in started])
         for i, reply in zip(started, replies, strict=True):
             copies[i] = reply
         first = self.single_observation_space, self.single_action_space
@@ -346,15 +476,7 @@ class WorkerVector:
             self.end()
             raise error
 
-    def replies(self, seconds: float) -> list[Any]:
-        """Return the workers' answers, None of one that does not answer (``Worker.failed``).
-
-        Raises: the error that an answer carries.
-        """
-        deadline = time.monotonic() + seconds
-        return self.checked([worker.reply(deadline) for worker in self.workers])
-
-    def checked(self, replies: list[Any]) -> list[Any]:
+    def _checked(self, replies: list[Any]) -> list[Any]:
         """Return ``replies``. Raises: the error that one of them carries."""
         for reply in replies:
             if isinstance(reply, Failure):
@@ -365,22 +487,28 @@ class WorkerVector:
                 )
         return replies
 
-    def call(self, arguments: list[tuple[Any, ...]], name: str) -> list[Any]:
-        """Return ``name(*arguments[i])`` of every worker's ``serving.EnvServer``, see ``replies``.
-
-        ``restart_failed`` must follow.
-        """
+    def _call(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """As of ``Copies``, None of a worker that does not answer: ``_restart_failed`` follows."""
         for worker, values in zip(self.workers, arguments, strict=True):
             worker.send((name, values))
-        slow = name == "load_state_dict"  # it may replay an episode
-        return self.replies(_LOAD_SECONDS if slow else self.config.worker_seconds)
+        replays = name == "load_state_dict"  # an episode, at most
+        deadline = time.monotonic() + _LOAD_SECONDS if replays else self._deadline()
+        return self._checked([worker.reply(deadline) for worker in self.workers])
 
-    def restart_failed(
-        self, step: int, command: Callable[[int], Command | None]
-    ) -> np.ndarray | None:
+    def _step_all(self) -> list[dict[str, Any] | None]:
+        self._all_steps += 1
+        lost = () if self._lost is None else np.flatnonzero(self._lost)  # they have opened theirs
+        asked = [worker for i, worker in enumerate(self.workers) if i not in lost]
+        for worker in asked:
+            worker.send(STEP)
+        deadline = self._deadline()
+        replies = iter(self._checked([worker.reply(deadline) for worker in asked]))
+        return [None if i in lost else next(replies) for i in range(self.num_envs)]
+
+    def _restart_failed(self, command: Callable[[int], Command | None]) -> np.ndarray | None:
         """Start the workers again that do not answer; return which [E], None where all do.
 
-        Each of them executes ``command(i)``. ``step``: of the vector, for messages.
+        Each of them executes ``command(i)``.
 
         Raises: EnvError: env.on_worker_failure forbids it, or they fail again and again.
         """
@@ -390,49 +518,53 @@ class WorkerVector:
         restarted = np.zeros(self.num_envs, np.bool_)
         restarted[failed] = True
         while failed:
-            self._require_restartable(failed, step)
+            self._require_restartable(failed)
             for i in failed:
                 self.workers[i].end()
                 self.workers[i].start()
             self.restarts += len(failed)
-            deadline = time.monotonic() + self.config.worker_seconds
+            deadline = self._deadline()
             self._greet(failed, deadline)
             commands = {i: sent for i in failed if (sent := command(i)) is not None}
             for i, sent in commands.items():
                 self.workers[i].send(sent)
-            self.checked([self.workers[i].reply(deadline) for i in commands])
+            self._checked([self.workers[i].reply(deadline) for i in commands])
             failed = self._failed()
+        numbers = np.flatnonzero(restarted).tolist()
+        verb = "was" if len(numbers) == 1 else "were"
+        text = f"{numbered(numbers)} {verb} restarted at step {self._steps}"
+        self.inexact = self.inexact or text
         return restarted
 
     def _failed(self) -> list[int]:
         return [i for i, worker in enumerate(self.workers) if worker.failed is not None]
 
-    def _require_restartable(self, failed: list[int], step: int) -> None:
+    def _require_restartable(self, failed: list[int]) -> None:
         """Count the restart of ``failed``. Raises: EnvError, after all workers are ended."""
         message, looping = self.workers[failed[0]].failed or "", []
         for i in failed:
             worker = self.workers[i]
-            soon = self.steps - worker.started_at < LOOP_STEPS
+            soon = self._all_steps - worker.started_at < LOOP_STEPS
             worker.restarts_in_a_row = worker.restarts_in_a_row + 1 if soon else 1
-            worker.started_at = self.steps
+            worker.started_at = self._all_steps
             if worker.restarts_in_a_row > LOOP_RESTARTS:
                 looping.append(i)
         codes = {self.workers[i].process.exitcode for i in failed}
         if self.config.on_worker_failure == "restart" and NO_GUARD not in codes and not looping:
             if not self.restarts:
                 text = "%s failed at step %d; starting again (env.on_worker_failure): %s"
-                _logger.warning(text, numbered(failed), step, message)
+                _logger.warning(text, numbered(failed), self._steps, message)
             return
         if looping:
             failed, message = looping, self.workers[looping[0]].failed or ""
             times = f"restarted {LOOP_RESTARTS} times in a row"
             message += f"; it was {times} and failed within {LOOP_STEPS} steps each time"
-        if step == 0:
+        if self._steps == 0:
             message += "; env.backend=sync shows why"
         self.end()
         if NO_GUARD in codes:
             raise unguarded("env.backend = async", "env.backend=sync")
-        raise contract_error(self.config.id, numbered(failed), step, message)
+        raise contract_error(self.config.id, numbered(failed), self._steps, message)
 
     @property
     def processes(self) -> list[Any]:
@@ -453,110 +585,4 @@ class WorkerVector:
             worker.send(("close", ()))
         replies = [worker.reply(deadline) for worker in self.workers]
         self.end()
-        self.checked(replies)
-
-
-class AsyncEnv(Env):
-    """Rows of environments in processes of their own (``checked.CheckedEnv``).
-
-    ``env.on_worker_failure=restart``: a process that ended, or does not answer, is started again,
-    whatever it was asked to do. The open episode of its environment ends with the row before. After
-    an EnvError only ``close`` is allowed.
-    """
-
-    _raw: Any  # WorkerVector
-
-    def __init__(
-        self, env_fns: Sequence[EnvFn], config: EnvConfig, *, keep_info: tuple[str, ...]
-    ) -> None:
-        super().__init__(
-            WorkerVector(env_fns, config),  # type: ignore[arg-type]
-            env_id=config.id,
-            keep_info=keep_info,
-        )
-        self.restarts = self._raw.restarts
-        # [E] restarted since the last step: the next one shows the episode that was opened then
-        self._lost = np.zeros(self.num_envs, np.bool_)
-
-    def _reset(self, seed: int) -> Any:
-        self._raw.call([(seed + i,) for i in range(self.num_envs)], "reset")
-        self._restart_failed(lambda i: ("reset", (seed + i,)))
-        self._lost = np.zeros(self.num_envs, np.bool_)
-        return self._raw.shared.obs
-
-    def _advance(self, action: np.ndarray) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        raw, lost = self._raw, self._lost
-        raw.shared.action[:] = action
-        raw.steps += 1
-        stepping = [raw.workers[i] for i in np.flatnonzero(~lost)] if lost.any() else raw.workers
-        for worker in stepping:
-            worker.send(STEP)
-        deadline = time.monotonic() + raw.config.worker_seconds
-        replies = raw.checked([worker.reply(deadline) for worker in stepping])
-        failed = self._restart_failed(self._reopen)
-        self.restarted = None
-        if failed is not None or stepping is not raw.workers:
-            self.restarted = lost if failed is None else lost | failed
-            self._lost = np.zeros(self.num_envs, np.bool_)
-            replies = _spread(replies, lost)
-        info: dict[str, Any] = {}
-        if any(reply is not None for reply in replies):
-            none = np.zeros(len(self._keep_info), np.float32)
-            info[KEPT] = np.stack([none if reply is None else reply for reply in replies])
-        shared = raw.shared
-        return shared.obs, shared.reward.copy(), *shared.flags.T.copy(), info
-
-    def _kept(self, info: Any) -> dict[str, np.ndarray]:
-        return checked_numbers(info, self._keep_info, self.num_envs)
-
-    def _restart_failed(self, command: Callable[[int], Command]) -> np.ndarray | None:
-        """Start the workers again that do not answer (``WorkerVector.restart_failed``)."""
-        failed: np.ndarray | None = self._raw.restart_failed(self._steps, command)
-        if failed is not None:
-            self.restarts = self._raw.restarts
-            subject = numbered(np.flatnonzero(failed).tolist())
-            verb = "was" if np.count_nonzero(failed) == 1 else "were"
-            text = f"{subject} {verb} restarted at step {self._steps}"
-            self.inexact = self.inexact or text
-        return failed
-
-    def _reopen(self, i: int) -> Command:
-        """Return the command of a restarted worker: open an episode that had no other start."""
-        return "reopen", self._fresh_episode(i)
-
-    def _fresh_episode(self, i: int) -> tuple[int, int]:
-        return self._seed + i, self._steps + self._raw.restarts
-
-    def _raw_state(self) -> dict[str, Any]:
-        states = self._raw.call([()] * self.num_envs, "state_dict")
-        failed = self._restart_failed(self._reopen)
-        if failed is not None:
-            self._lost = self._lost | failed
-        for i in np.flatnonzero(self._lost):
-            states[i] = self._lost_state(int(i))
-        self.inexact = self.inexact or next((s["reason"] for s in states if "reason" in s), None)
-        return {"environments": states}
-
-    def _lost_state(self, i: int) -> dict[str, Any]:
-        """Return the state of an environment whose open episode is lost: the next one is opened."""
-        seed, episode = self._fresh_episode(i)
-        state = {"seed": seed, "episode": episode, "steps": 0, "obs": "", "reseed": True}
-        return state | {"done": True, "reason": _LOST}
-
-    def _load_raw(self, state: dict[str, Any]) -> list[str]:
-        states = state["environments"]
-        reasons = self._raw.call([(one,) for one in states], "load_state_dict")
-        failed = self._restart_failed(
-            lambda i: ("load_state_dict", (states[i] | {"reason": _LOST},))
-        )
-        for i in [] if failed is None else np.flatnonzero(failed):
-            reasons[i] = _LOST
-        self._lost = np.zeros(self.num_envs, np.bool_)
-        self.cut = np.array([reason is not None for reason in reasons])
-        return list(dict.fromkeys(r for r in reasons if r is not None))
-
-
-def _spread(replies: list[Any], lost: np.ndarray) -> list[Any]:
-    """Return ``replies`` with None in the places ``lost`` [E], which were not asked."""
-    remaining = iter(replies)
-    return [None if gone else next(remaining) for gone in lost]
+        self._checked(replies)

@@ -11,8 +11,8 @@ from tests.env.presets import preset
 
 def content(env):
     """The boards [E, cells] that are hidden: nothing public shows them."""
-    raw = env._raw
-    return (raw.envs[0].unwrapped._vector if hasattr(raw, "envs") else raw).content
+    source = env._source
+    return (source.envs[0].unwrapped._vector if hasattr(source, "envs") else source.env).content
 
 
 def random_returns(name, episodes, **kwargs):

@@ -108,7 +108,7 @@ def test_the_memory_chain_is_bsuite_s(length, bits):
     obs = env.reset(seed=4)
     rng = np.random.default_rng(1)
     actions = rng.integers(2, size=(length + 1, 3))
-    context, query = env._raw.context.copy(), env._raw.query.copy()
+    context, query = env._source.env.context.copy(), env._source.env.query.copy()
     steps = [env.step(action) for action in actions]
     for i in range(3):
         theirs = bsuite_chain(context[i], query[i], length, actions[:, i])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rlrun.env import make_env, probe_agents
+from rlrun.env import make_env
 from rlrun.errors import ConfigError, EnvError, ResourceError
 from rlrun.joint import AgentSpace, JointSpace, agent_action, joint_actions
 from rlrun.schema import AgentsConfig
@@ -25,8 +25,10 @@ NUMBERED = AgentsConfig("shared", True, "mean", "env")
 ZOO = "pettingzoo:tests.env.zoo_example"
 
 
-def zoo(agents=JOINT, num_envs=1, keep_info=(), limit=None, backend="auto", env_id=ZOO, **kwargs):
-    config = config_of(env_id, kwargs=kwargs, max_episode_steps=limit, backend=backend)
+def zoo(agents=JOINT, num_envs=1, keep_info=(), limit=None, backend="auto", env_id=ZOO,
+        on_worker_failure="stop", **kwargs):  # fmt: skip
+    config = config_of(env_id, kwargs=kwargs, max_episode_steps=limit, backend=backend,
+                       on_worker_failure=on_worker_failure)  # fmt: skip
     return make_env(config, num_envs=num_envs, keep_info=keep_info, agents=agents)
 
 
@@ -99,10 +101,26 @@ def test_the_global_state_is_the_environments_or_all_observations():
     assert zoo(both, state=True).obs_space["state"].shape == (6,)
 
 
-def test_environments_in_processes_give_the_same_rows():
-    one, two = (play(zoo(num_envs=2, backend=b, lives=(2, 3)), 5) for b in ("auto", "async"))
+@pytest.mark.parametrize("agents", [JOINT, SHARED])
+def test_environments_in_processes_give_the_same_rows(agents):
+    given = {"num_envs": 2, "agents": agents, "lives": (2, 3)}
+    one, two = (play(zoo(backend=b, **given), 5) for b in ("auto", "async"))
     for a, b in zip(one, two, strict=True):
         tree_map(np.testing.assert_array_equal, a, b)
+
+
+def test_a_restarted_worker_opens_an_episode_of_all_its_agents():
+    env = zoo(num_envs=2, agents=SHARED, backend="async", on_worker_failure="restart")
+    env.reset(seed=0)
+    env.step(np.zeros(4, int))
+    env._source.joint.processes[1].kill()
+    step = env.step(np.zeros(4, int))
+    assert step.restarted.tolist() == [False, False, True, True]
+    assert step.first[2:].all()
+    assert not (step.terminated | step.truncated)[2:].any()
+    assert not step.reward[2:].any()
+    assert env.step(np.zeros(4, int)).restarted is None
+    env.close()
 
 
 @pytest.mark.parametrize(
@@ -124,11 +142,6 @@ def test_environments_in_processes_give_the_same_rows():
 def test_what_cannot_be_made(given, words):
     with pytest.raises((ConfigError, ResourceError), match=words):
         zoo(**given)
-
-
-def test_columns_do_not_come_from_processes():
-    with pytest.raises(ConfigError, match=r"env.backend = async.*agents=joint"):
-        probe_agents(config_of(ZOO, backend="async"), SHARED)
 
 
 class Breaking(Leaving):

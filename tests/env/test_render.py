@@ -55,7 +55,7 @@ def test_a_native_cartpole_is_drawn_as_gymnasium_draws_it(name: str) -> None:
     env = made(name, 3, render=True)
     env.reset(seed=1)
     env.step(np.array([1, 0, 1]))
-    raw: Any = env._raw
+    raw: Any = env._source.env
     single: Any = gym.make("CartPole-v1", render_mode="rgb_array")
     single.reset(seed=0)
     single.unwrapped.state = (raw if name == "cartpole" else raw._cartpole).state[:, 0]

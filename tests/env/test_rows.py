@@ -158,12 +158,12 @@ def test_eval_kwargs_are_laid_over_kwargs():
 
 def test_auto_takes_one_environment_of_gymnasium_by_itself():
     """One native environment of one column is slower, with the same rows."""
-    kinds = [type(make_env(preset("cartpole"), num_envs=n)) for n in (1, 2)]
+    kinds = [type(make_env(preset("cartpole"), num_envs=n)._source) for n in (1, 2)]
     vector = make_env(preset("cartpole", backend="vector"), num_envs=1)
     assert kinds[0] is not kinds[1]
-    assert type(vector) is kinds[1]
+    assert type(vector._source) is kinds[1]
     same = make_env(config_of("test/FaultyVector-v0", kwargs={"length": 4}), num_envs=2)
-    assert type(same) is kinds[0], "the native one takes fewer arguments"
+    assert type(same._source) is kinds[0], "the native one takes fewer arguments"
 
 
 # -- actions ---------------------------------------------------------------------------------------

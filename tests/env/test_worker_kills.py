@@ -15,14 +15,14 @@ def test_killed_workers_are_replaced_and_none_is_left():
     env.reset(seed=0)
     pids = set()
     for number in (0, 1, 0):
-        workers = [worker.process.pid for worker in env._raw.workers]
+        workers = [worker.process.pid for worker in env._source.workers]
         pids |= {*workers}
         os.kill(workers[number], signal.SIGKILL)
         while env.step(np.zeros(2, np.int64)).restarted is None:
             pass
     assert env.restarts == 3
     env.step(np.zeros(2, np.int64))
-    pids |= {process.pid for process in env._raw.processes}
+    pids |= {process.pid for process in env._source.processes}
     env.close()
     assert len(pids) >= 5
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)

@@ -23,7 +23,7 @@ from tests.pages import ROOT
 
 def processes(env):
     """The worker processes: there is no public way to end one."""
-    return env._raw.processes
+    return env._source.processes
 
 
 def end_worker(env, i):
@@ -229,7 +229,7 @@ if __name__ == "__main__":
     env = make_env(bad("none", backend="async"), num_envs=2)
     env.reset(seed=0)
     env.step(np.zeros(2, int))
-    print(*(p.pid for p in env._raw.processes), flush=True)
+    print(*(p.pid for p in env._source.processes), flush=True)
     signal.pause()
 """
 UNGUARDED = """
