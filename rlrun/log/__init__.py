@@ -13,8 +13,7 @@ import numpy as np
 
 from rlrun.log.jsonl import Committed, JsonLinesFile, finite_number, read_records
 from rlrun.log.loggers import Loggers
-from rlrun.log.progress import Progress, resolve_mode
-from rlrun.log.snapshot import format_duration
+from rlrun.log.progress import Progress, format_duration, resolve_mode
 from rlrun.log.trial import TrialRow
 from rlrun.schema import LoggerConfig
 

@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from rlrun.log.snapshot import ProgressSnapshot, format_duration
+from rlrun.log.progress import ProgressSnapshot, format_duration
 
 GAP = "  "  # between two parts of a line
 TITLE = 16  # columns of a title that are kept on the narrowest terminal

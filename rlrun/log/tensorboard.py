@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import socket
+import sys
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -22,14 +23,172 @@ from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary, Summar
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from rlrun.log import hparams
-from rlrun.log.hparams import ENV_STEPS
-from rlrun.log.layout import REPLAY, layout
-from rlrun.log.trial import TrialRow
+from rlrun.log.trial import NAMED, TrialRow, Value
 
 _logger = logging.getLogger(__name__)
+
+REPLAY = "replay"
+MARGINS = {
+    "return, worst to best episode": ("eval/return_mean", "eval/return_min", "eval/return_max")
+}
+# Page -> chart -> regular expressions of whole tags.
+PAGES: dict[str, dict[str, list[str]]] = {
+    "score": {
+        "return": [r"eval/return_mean"],  # one line of each run
+        "best return so far": [r"eval/best_return_mean"],
+        "return of exploring episodes": [r"collect/return_mean"],
+        "episode length": [r"eval/length_mean"],
+        "success": [r"eval/success"],
+    },
+    REPLAY: {
+        "delta Q from stored states": [r"train/delta_q_stored_(first|last)"],
+        "delta Q from zero states": [r"train/delta_q_zero_(first|last)"],
+        "age of sampled rows, env steps": [r"buffer/sample_age"],
+        "effective sample size of the priorities": [r"buffer/priority_ess"],
+        "spread of the importance weights": [r"buffer/weight_spread"],
+        "priority": [r"buffer/priority_(mean|max)"],
+        "alpha and beta": [r"buffer/(alpha|beta)"],
+        "replay ratio": [r"train/replay_ratio"],
+        "windows": [r"buffer/(windows|demo_windows)"],
+        "shares": [r"buffer/(fill|learned_fraction|demo_fraction)", r"train/valid_fraction"],
+    },
+    "learning": {
+        "loss": [r"train/(loss|policy_loss|value_loss|actor_loss|bonus_loss)"],
+        "TD error": [r"train/td_abs"],
+        "value": [r"train/(q_taken|target)"],
+        "gradient norm": [r"train/(actor_)?grad_norm"],
+        "learning rate": [r"train/lr"],
+        "entropy": [r"train/entropy", r"collect/action_entropy"],
+        "explained variance": [r"train/explained_variance"],
+        "KL and clipping": [r"train/(approx_kl|clip_fraction|rho_clipped)"],
+        "imitation": [r"train/(log_prob|imitation_error|imitation_weight|advantage)"],
+        "conservatism": [r"train/(conservative_gap|conservatism)"],
+        "target network's lag": [r"train/target_lag"],
+        "dead units": [r"train/dead_units"],
+    },
+    "exploration": {
+        "epsilon": [r"collect/epsilon_mean"],
+        "temperature": [r"collect/temperature", r"train/temperature"],
+        "noise": [r"train/(noise|sigma_abs)"],
+        "bonus": [r"train/bonus_(mean|scale|coefficient)"],
+    },
+    "speed": {
+        "per second": [r"time/(env_steps|updates)_per_s"],
+        "phases, seconds": [
+            r"time/(collect|add|bonus|sample|update|prioritize|eval|log|checkpoint)_seconds"
+        ],
+        "parts of collect and update, seconds": [
+            r"time/(act|env|forward|backward|optimiser)_seconds"
+        ],
+    },
+    "roles": {  # pipeline=ray
+        "env steps per second, all collectors": [r"ray/collect_steps_per_s"],
+        "busy": [r"ray/(collectors|learner)_busy"],
+        "queued chunks": [r"ray/queued_chunks"],
+        "age of the weights, env steps": [r"ray/weights_age"],
+        "lag of the priorities, updates": [r"ray/priority_lag"],
+        "bytes of rows": [r"ray/chunks_(raw|sent)_bytes"],
+        "bytes of weights": [r"ray/weights_(raw|sent)_bytes"],
+        "coding, seconds": [r"ray/coding_seconds"],
+        "faults": [r"ray/(restarts|key_frames|chunks_(lost|repeated|damaged))"],
+    },
+    "codec": {
+        "ratio": [r"codec/\w+_ratio"],
+        "bytes": [r"codec/\w+_bytes"],
+    },
+}
+
+
+def layout(tags: Collection[str], *, replay: str = REPLAY) -> layout_pb2.Layout:
+    """The pages with the charts that some of ``tags`` is in; none is empty.
+
+    ``replay``: title of the page on replayed windows.
+    """
+    pages = []
+    for title, charts in PAGES.items():
+        rows = []
+        for name, patterns in charts.items():
+            if any(re.fullmatch(p, tag) for p in patterns for tag in tags):
+                # All patterns: runs' charts are one where they are equal. A beginning would match.
+                content = layout_pb2.MultilineChartContent(tag=[f"{p}$" for p in patterns])
+                rows.append(layout_pb2.Chart(title=name, multiline=content))
+        if title == "score":
+            rows += [_margin(name, *t) for name, t in MARGINS.items() if {*t} <= {*tags}]
+        if rows:
+            name = replay if title == REPLAY else title
+            pages.append(layout_pb2.Category(title=name, chart=rows))
+    return layout_pb2.Layout(category=pages)
+
+
+def _margin(name: str, value: str, lower: str, upper: str) -> layout_pb2.Chart:
+    series = layout_pb2.MarginChartContent.Series(value=value, lower=lower, upper=upper)
+    return layout_pb2.Chart(title=name, margin=layout_pb2.MarginChartContent(series=[series]))
+
+
+ENV_STEPS = "run/env_steps"  # only in event files: a column of the tab has to be a scalar
+COLUMNS = {
+    "eval/return_mean": "final score",
+    "eval/best_return_mean": "best score",
+    ENV_STEPS: "env steps",
+    "time/wall_seconds": "wall seconds",
+}
+_DIGITS = 12
+_FIELDS: dict[type, str] = {bool: "bool_value", float: "number_value"}  # of the rest: string_value
+_TYPES: dict[type, int] = {bool: api_pb2.DATA_TYPE_BOOL, float: api_pb2.DATA_TYPE_FLOAT64}
+
+
+def declare(trial: TrialRow) -> list[Summary.Value]:
+    """Return the experiment (columns) and the start of the session (values). Source: api.proto.
+
+    Columns are the settings in which trials differ, and policy, environment and seed.
+    TensorBoard shows a number with five digits (300.00): where all trials have integers these are
+    texts. It takes the columns of any one of the runs, sorted by ``differs``, then by name.
+    """
+    start = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time(), group_name=trial.name)
+    columns = []
+    for name in [*NAMED, *sorted(trial.differing.difference(NAMED))]:
+        value = trial.settings.get(name)
+        own = str if value is None else float if type(value) is int else type(value)
+        kind = trial.kinds.get(name, own)
+        if type(value) is int and abs(value) > sys.float_info.max:  # no number of the table's
+            kind = str
+        if value is not None:
+            shown = value if kind in (bool, float) else _text(value, kind)
+            setattr(start.hparams[name], _FIELDS.get(kind, "string_value"), shown)
+        differs, type_ = name in trial.differing, _TYPES.get(kind, api_pb2.DATA_TYPE_STRING)
+        columns.append(api_pb2.HParamInfo(name=name, type=type_, differs=differs))
+    metrics = [
+        api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=shown)
+        for tag, shown in COLUMNS.items()
+    ]
+    experiment = api_pb2.Experiment(hparam_infos=columns, metric_infos=metrics)
+    return [
+        _value("_hparams_/experiment", experiment=experiment),
+        _value("_hparams_/session_start_info", session_start_info=start),
+    ]
+
+
+def _text(value: Value, kind: type) -> str:
+    """An integer is padded, so that numbers are sorted as such; a browser shows no padding."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"{text:>{_DIGITS}}" if kind is int else text
+
+
+def end() -> Summary.Value:
+    """Return the end of the session."""
+    info = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS, end_time_secs=time.time())
+    return _value("_hparams_/session_end_info", session_end_info=info)
+
+
+def _value(tag: str, **fields: object) -> Summary.Value:
+    data = plugin_data_pb2.HParamsPluginData(version=0, **fields)
+    plugin = SummaryMetadata.PluginData(plugin_name="hparams", content=data.SerializeToString())
+    return Summary.Value(tag=tag, metadata=SummaryMetadata(plugin_data=plugin))
+
 
 FLUSH_SECONDS = 2.0
 BINS = 30  # of a histogram
@@ -123,10 +282,10 @@ class TensorBoardWriter:
         The first call declares the row. A call with ``final`` ends it and writes the values that
         differ from the last point of their tag.
         """
-        values = [] if self._declared else hparams.declare(trial)
+        values = [] if self._declared else declare(trial)
         self._declared = True
         if final:
-            values.append(hparams.end())
+            values.append(end())
             changed = {key: v for key, v in final.items() if self._last.get(key) != v}
             if changed:
                 self.scalars(env_steps, changed)

@@ -16,9 +16,8 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from rlrun.config import load
 from rlrun.errors import CheckpointError, ConfigError, StorageError
 from rlrun.log import METRICS, TIMINGS
-from rlrun.log.hparams import declare
 from rlrun.log.jsonl import read_records
-from rlrun.log.tensorboard import TensorBoardWriter
+from rlrun.log.tensorboard import TensorBoardWriter, declare
 from rlrun.log.trial import NAMED, TrialRow, Value, column_kinds, file_name, trial_name
 from rlrun.reports.inputs import find_jobs
 from rlrun.reports.runs import RunData, read_runs

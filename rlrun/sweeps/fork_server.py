@@ -37,7 +37,7 @@ from rlrun.pipeline.stop import StopRequest
 
 _PRELOAD = (
     *("rlrun.cli.run", "rlrun.config", "rlrun.run.start", "rlrun.run.evaluate"),
-    *("rlrun.log.tensorboard", "rlrun.log.hparams", "rlrun.log.layout", "rlrun.log.loggers"),
+    *("rlrun.log.tensorboard", "rlrun.log.loggers"),
     *("rlrun.video.files", "PIL.ImageDraw", "PIL.ImageFont", "PIL.ImageSequence"),
 )
 _POLICIES = ("r2d2", "dqn", "ppo", "sac")  # their modules bring what all others need

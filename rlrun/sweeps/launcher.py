@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.errors import Interrupted, ResourceError
-from rlrun.log.snapshot import format_duration
+from rlrun.log.progress import format_duration
 from rlrun.pipeline.stop import StopRequest, stop_on_signals
 from rlrun.run.files import no_follow
 from rlrun.schema import Config

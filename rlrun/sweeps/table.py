@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from rlrun.errors import RlrunError
-from rlrun.log.snapshot import format_duration
+from rlrun.log.progress import format_duration
 from rlrun.run.files import MAX_LINE, no_follow, read_record
 from rlrun.sweeps.record import JobRecord, differing
 

@@ -12,7 +12,7 @@ from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 
 from rlrun.cli.main import main
 from rlrun.errors import ConfigError
-from rlrun.log.hparams import declare
+from rlrun.log.tensorboard import declare
 from rlrun.log.trial import TrialRow, short_number, trial_name
 from rlrun.run.hparams import settings_of, trial_of, typed_settings
 from rlrun.run.tensorboard import BoardView

@@ -6,8 +6,14 @@ import sys
 
 import pytest
 
-from rlrun.log.progress import PlainLines, Progress, format_line, resolve_mode
-from rlrun.log.snapshot import ProgressSnapshot, format_duration
+from rlrun.log.progress import (
+    PlainLines,
+    Progress,
+    ProgressSnapshot,
+    format_duration,
+    format_line,
+    resolve_mode,
+)
 
 pytest.importorskip("rich")
 

@@ -9,8 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata
 
-from rlrun.log.layout import layout
-from rlrun.log.tensorboard import TensorBoardWriter
+from rlrun.log.tensorboard import TensorBoardWriter, layout
 from rlrun.log.trial import TrialRow
 
 
