@@ -36,25 +36,18 @@ BENCHMARKS = {  # name -> (where it is, what it measures); the first give the ta
     "startup": ("whole:startup", "--help, a config error, the first rows of a run"),
     "overlap": ("whole:overlap", "pipeline=overlapped beside pipeline=serial"),
     "diengine": ("whole:diengine", "updates and runs of DI-engine's settings beside DI-engine"),
-    "solve": ("whole:solve", "seconds to 195 on CartPole-v0 beside DI-engine"),
-    "endtoend": ("whole:endtoend", "DQN runs beside SB3, Tianshou and a CleanRL-style script"),
-    "ppo": ("whole:ppo", "PPO runs beside SB3 and a CleanRL-style script"),
+    "endtoend": ("whole:endtoend", "DQN runs beside SB3"),
+    "ppo": ("whole:ppo", "PPO runs beside SB3"),
     "replay": ("replay:main", "the replay beside others"),
-    "cliffwalk": ("cliffwalk:main", "updates of Q-learning with prioritized and uniform replay"),
     "codec": ("codec:codec", "sizes and speeds of every coder"),
     "codec_uses": ("codec:codec_uses", "weights and rows through a pipe, compressed rows"),
     "scores": ("scores:main", "scores of trained policies; --only ROW ... --out FILE"),
     "ablation": ("pictures:ablation", "R2D2 without its parts, drawn; --runs DIR makes the runs"),
     "curve": ("pictures:curve", "learning curves, drawn; --peers DIR makes the runs"),
-    "memory_probe": ("memory_probe:main", "rlrun probe on ten tasks; --runs DIR"),
     "autoreset": ("autoreset:main", "certificate: no rows are joined across episodes"),
-    "masks": ("masks:main", "certificate: no forbidden action is taken"),
-    "ray_model": ("ray_model:main", "what a Ray run needs, computed from costs"),
-    "ray_costs": ("ray:ray_costs", "what each role of a Ray run spends"),
-    "ray_simulation": ("ray:ray_simulation", "rates of 256 collectors on one machine"),
     "ray_link": ("ray:ray_link", "env steps/s over slow links"),
 }
-SPEED = [*BENCHMARKS][:10]
+SPEED = [*BENCHMARKS][:9]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,13 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     o.threads = o.threads or ([1] if o.quick else [1, 2])
     o.rounds = o.repeats or (2 if o.quick else 9)
     o.runs, o.seconds = (1, 0.02) if o.quick else (min(o.rounds, 3), 0.5)
-    try:
-        if o.old is not None:
-            return beside(o.old, o)
-        return quick(o) if o.quick and not o.names else plain(o)
-    finally:
-        if "tests.benchmarks.ray" in sys.modules:
-            sys.modules["tests.benchmarks.ray"].close()
+    if o.old is not None:
+        return beside(o.old, o)
+    return quick(o) if o.quick and not o.names else plain(o)
 
 
 def run(name: str, o: Namespace) -> list[Row] | int:
@@ -200,18 +189,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--repeats", type=int, help="rounds (9), runs end to end (<= 3), rounds of --old (5)")
     add("--threads", type=int, nargs="+", help="thread counts (1 2; quick: 1)")
     add("--env-steps", type=int, help="length of the runs")
-    add("--only", nargs="+", default=[], help="of scores, replay, autoreset, masks: some rows")
-    add("--seeds", type=int, help="of solve (5), cliffwalk (10), scores (5)")
+    add("--only", nargs="+", default=[], help="of scores, replay, autoreset: some rows")
+    add("--seeds", type=int, help="of scores (5)")
     add("--first-seed", type=int, default=0, help="of scores")
     add("--jobs", type=int, default=1, help="of scores, side by side; 1: it has all cores")
-    add("--runs", type=Path, metavar="DIR", dest="runs_in", help="of ablation, memory_probe: runs")
-    add("--states", type=int, default=16, help="of cliffwalk")
+    add("--runs", type=Path, metavar="DIR", dest="runs_in", help="of ablation")
     add("--rows", type=int, help="of codec_uses (4000 a column), autoreset (1 000 000)")
     add("--updates", type=int, help="of the codec's LSTM learner (400; uses: 60)")
-    add("--costs", type=Path, metavar="FILE", help="of ray_model, ray_simulation")
-    add("--collectors", type=int, nargs="+", help="of ray_simulation (256), ray_costs")
-    add("--seconds", type=float, default=60.0, dest="duration", help="of ray_simulation (60)")
-    add("--sittings", type=int, default=0, help="of ray_simulation, with costs of their own")
     return parser
 
 

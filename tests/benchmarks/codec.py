@@ -11,15 +11,13 @@ thread, medians; every value that comes back is compared.
 """
 
 import importlib
-import math
 import multiprocessing
-import resource
 import statistics
 import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import cycle, pairwise
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -29,7 +27,7 @@ import zstandard
 
 from tests.benchmarks import codec_data, product
 from tests.benchmarks.product import CODERS, Chunk, FieldSpec, kind_of, layout, to_words
-from tests.benchmarks.rows import Row, make_row
+from tests.benchmarks.rows import Row, make_row, time_calls
 
 REPEATS = 9
 SNAPSHOTS = 24  # of the PPO weights, spread over the run
@@ -212,74 +210,53 @@ def weights(run: codec_data.PPORun, eps: float, updates: int, units: int) -> lis
 
 
 Figures = dict[str, dict[str, Coded]]
-
-
-@dataclass(frozen=True)
-class Target:
-    """One claim: value of (case, coder), over that of another coder, within a bound."""
-
-    case: str
-    coder: str
-    what: int  # 0 size, 1 encode, 2 decode
-    over: str  # "raw", a coder, or "µs": per item
-    bound: float
-
-    def row(self, figures: Figures, sizes: dict[str, tuple[int, int]]) -> Row:
-        """The claim as a row; without the other coder it demands nothing."""
-        found = figures[self.case]
-        ours, what = found[self.coder][self.what], ("size", "encode", "decode")[self.what]
-        kind = "speedup" if self.what and self.over != "µs" else "cost"
-        if self.over == "µs":
-            ours, other = ours / sizes[self.case][1] * 1e6, 1.0
-        elif self.over == "raw":
-            other = float(sizes[self.case][0])
-        else:
-            other = found[self.over][self.what] if self.over in found else math.nan
-        return make_row(
-            f"{self.coder} {what}", {"data": self.case}, "1 µs" if self.over == "µs" else self.over,
-            "µs" if self.over == "µs" else "s" if self.what else "bytes", [ours],
-            [] if math.isnan(other) else [other], kind=kind,
-            target=None if math.isnan(other) else self.bound,
-            missing=f"{self.over} not installed" if math.isnan(other) else "",
-        )  # fmt: skip
-
-
 ZSTD, BLOSC, PCODEC = "zstd-1 raw", "blosc2 shuffle+zstd1", "pcodec 8 SUB2"
-TARGETS = [
-    Target("obs f64", "xor", 0, "raw", 0.929),
-    Target("action f64", "xor", 0, "raw", 0.939),
-    Target("PPO weights f64", "xor", 0, "raw", 0.827),
-    Target("LSTM f32 0.001", "xor", 1, ZSTD, 0.5),
-    Target("LSTM f32 0.001", "xor", 2, ZSTD, 0.25),
-    *(
-        Target(f"LSTM f32 {eps}", coder, what, over, bound)
-        for eps in ("0.001", "1e-08")
-        for coder, what, over, bound in (
-            ("planes", 0, "xor", 0.90),
-            ("planes", 0, ZSTD, 0.48),
-            ("planes", 0, BLOSC + " SUB", 1.02),
-            ("planes", 1, ZSTD, 0.5),
-            ("planes", 2, ZSTD, 1.0),
-            ("planes_ctx", 0, "xor", 0.75),
-            ("planes_ctx", 0, PCODEC, 0.95),
-            ("planes_ctx", 0, ZSTD, 0.40),
-            ("planes_ctx", 1, PCODEC, 1.7),
-            ("planes_ctx", 2, PCODEC, 0.6),
-        )
-    ),
-    *(
-        Target(f"LSTM bf16 {eps}", "planes", what, over, bound)
-        for eps in ("0.001", "1e-08")
-        for what, over, bound in ((0, "xor", 0.72), (1, ZSTD, 0.6), (2, ZSTD, 1.0))
-    ),
-    Target("LSTM bf16 slow", "planes", 0, "raw", 0.011),
-    Target("frames one by one", "xorz", 0, ZSTD, 0.65),
-    Target("frames one by one", "xorz", 1, "µs", 10),
-    Target("frames one by one", "xorz", 2, "µs", 10),
-    Target("obs f32 16 KB", "planes", 0, "xor", 0.93),
-    Target("obs f32 16 KB", "planes", 0, BLOSC, 0.96),
-    Target("obs f32 16 KB", "planes", 1, "µs", 150),
+F32 = "LSTM f32 0.001", "LSTM f32 1e-08"
+BF16 = "LSTM bf16 0.001", "LSTM bf16 1e-08"
+WHAT = ("size", "encode", "decode")
+TARGETS = [  # cases, coder, what of it, over whose ("raw": bytes, "µs": of an item), bound
+    (("obs f64",), "xor", "size", "raw", 0.929),
+    (("action f64",), "xor", "size", "raw", 0.939),
+    (("PPO weights f64",), "xor", "size", "raw", 0.827),
+    (F32[:1], "xor", "encode", ZSTD, 0.5),
+    (F32[:1], "xor", "decode", ZSTD, 0.25),
+    (F32, "planes", "size", "xor", 0.90),
+    (F32, "planes", "size", ZSTD, 0.48),
+    (F32, "planes", "size", BLOSC + " SUB", 1.02),
+    (F32, "planes", "encode", ZSTD, 0.5),
+    (F32, "planes", "decode", ZSTD, 1.0),
+    (F32, "planes_ctx", "size", "xor", 0.75),
+    (F32, "planes_ctx", "size", PCODEC, 0.95),
+    (F32, "planes_ctx", "size", ZSTD, 0.40),
+    (F32, "planes_ctx", "encode", PCODEC, 1.7),
+    (F32, "planes_ctx", "decode", PCODEC, 0.6),
+    (BF16, "planes", "size", "xor", 0.72),
+    (BF16, "planes", "encode", ZSTD, 0.6),
+    (BF16, "planes", "decode", ZSTD, 1.0),
+    (("LSTM bf16 slow",), "planes", "size", "raw", 0.011),
+    (("frames one by one",), "xorz", "size", ZSTD, 0.65),
+    (("frames one by one",), "xorz", "encode", "µs", 10),
+    (("frames one by one",), "xorz", "decode", "µs", 10),
+    (("obs f32 16 KB",), "planes", "size", "xor", 0.93),
+    (("obs f32 16 KB",), "planes", "size", BLOSC, 0.96),
+    (("obs f32 16 KB",), "planes", "encode", "µs", 150),
 ]
+
+
+def target_row(case: Case, figures: Figures, coder: str, what: str, over: str, bound: float) -> Row:
+    """A claim as a row; without the other coder it demands nothing."""
+    found, num = figures[case.name], WHAT.index(what)
+    ours = found[coder][num]
+    unit = "µs" if over == "µs" else "s" if num else "bytes"
+    if over == "µs":
+        ours, other = ours / len(case.items) * 1e6, [1.0]
+    else:
+        other = [float(case.nbytes)] if over == "raw" else [x[num] for x in [found.get(over)] if x]
+    return make_row(
+        f"{coder} {what}", {"data": case.name}, over, unit, [ours], other,
+        kind="speedup" if num and over != "µs" else "cost", target=bound if other else None,
+        missing="" if other else f"{over} not installed",
+    )  # fmt: skip
 
 
 def codec(o: Namespace) -> list[Row]:
@@ -292,116 +269,87 @@ def codec(o: Namespace) -> list[Row]:
         for name, (size, spent, read) in figures[case.name].items():
             speeds = f"{case.nbytes / spent / 1e6:8.0f} {case.nbytes / read / 1e6:8.0f} MB/s"
             print(f"  {name:26s} {100 * size / case.nbytes:7.2f} % {speeds}")
-    sizes = {case.name: (case.nbytes, len(case.items)) for case in data}
-    return [target.row(figures, sizes) for target in TARGETS if target.case in figures]
+    return [
+        target_row(case, figures, *target)
+        for names, *target in TARGETS for case in data if case.name in names
+    ]  # fmt: skip
 
 
 # -- codec_uses ------------------------------------------------------------------------------------
 
-KINDS = ("raw", "coded")
 
-
-def setting(kind: str) -> product.TransportConfig:
-    """The config of a link."""
+def link(kind: str) -> product.TransportConfig:
     fields = {"keep": 4, "key_seconds": 1.0, "link_mbps": None, "copies": "float32"}
     return product.TransportConfig(kind, "auto", "auto", **fields)
 
 
 def median(function: Callable[[], Any], count: int) -> float:
     """Seconds."""
-    spent = []
-    for _ in range(count):
-        start = time.perf_counter()
-        function()
-        spent.append(time.perf_counter() - start)
-    return statistics.median(spent)
+    return statistics.median(time_calls(function, 1).wall for _ in range(count))
 
 
-def far(pipe: Connection, kind: str, chunk: Chunk) -> None:
+def collector(pipe: Connection, kind: str, chunk: Chunk) -> None:
     """The collector's process: weights in, a chunk out."""
     torch.set_num_threads(1)
-    end = product.make_collector_side(setting(kind))
+    end = product.make_collector_side(link(kind))
     while (message := pipe.recv()) is not None:
         what, given = message
         if what == "weights":
             end.unpack(given)
-            pipe.send(None)
-        else:
-            pipe.send(end.pack(chunk))
+        pipe.send(None if what == "weights" else end.pack(chunk))
 
 
-def pipes(
-    kinds: Sequence[str], snapshots: list[dict[str, torch.Tensor]], chunk: Chunk, calls: int
-) -> None:
-    """A line for every kind of link and thing that travels."""
+def pipes(kind: str, snapshots: list[dict[str, torch.Tensor]], chunk: Chunk, calls: int) -> None:
+    """A line for weights and one for rows that travel to another process and back."""
     context: Any = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=collector, args=(theirs, kind, chunk))
+    process.start()
+    end, sizes, turns = product.make_learner_side(link(kind)), list[int](), cycle(snapshots)
     nbytes = sum(w.nbytes for w in snapshots[0].values())
-    for kind in kinds:
-        ours, theirs = context.Pipe()
-        process = context.Process(target=far, args=(theirs, kind, chunk))
-        process.start()
-        end, at, sent = product.make_learner_side(setting(kind)), 0, []
 
-        def send(end: Any = end, ours: Connection = ours, sent: list[int] = sent) -> None:
-            nonlocal at
-            message = end.pack(snapshots[at % len(snapshots)])
-            sent.append(len(message) if isinstance(message, bytes) else nbytes)
-            ours.send(("weights", message))
-            ours.recv()
-            at += 1
+    def weights() -> None:
+        message = end.pack(next(turns))
+        sizes.append(len(message) if isinstance(message, bytes) else nbytes)
+        ours.send(("weights", message))
+        ours.recv()
 
-        def rows(end: Any = end, ours: Connection = ours) -> None:
-            ours.send(("rows", None))
-            end.unpack(ours.recv())
+    def rows() -> None:
+        ours.send(("rows", None))
+        end.unpack(ours.recv())
 
-        for act in (send, send, send, rows, rows):
-            act()
-        spent = median(send, calls)
-        print(
-            f"weights, {nbytes / 1e6:.1f} MB, {kind:6s} {1e3 * spent:8.2f} ms  "
-            f"{100 * statistics.median(sent[-calls:]) / nbytes:6.1f} % on the wire"
-        )
-        size = (
-            len(product.make_collector_side(setting(kind)).pack(chunk))
-            if kind == "coded"
-            else raw(chunk)
-        )
-        print(
-            f"rows, {raw(chunk) / 1e3:.0f} KB, {kind:6s} {1e6 * median(rows, 5 * calls):8.0f} µs  "
-            f"{100 * size / raw(chunk):6.1f} % on the wire"
-        )
-        ours.send(None)
-        process.join()
-
-
-def raw(chunk: Chunk) -> int:
-    """Bytes."""
-    parts = (chunk.obs, chunk.action, chunk.reward, chunk.first, chunk.terminated)
-    return sum(x.nbytes for x in (*parts, chunk.truncated, chunk.valid))
+    for act in (weights, weights, weights, rows, rows):
+        act()
+    spent = median(weights, calls)
+    share = 100 * statistics.median(sizes[-calls:]) / nbytes
+    print(f"weights, {nbytes / 1e6:.1f} MB, {kind:6s} {1e3 * spent:8.2f} ms  {share:6.1f} % sent")
+    names = ("obs", "action", "reward", "first", "terminated", "truncated", "valid")
+    raw = sum(getattr(chunk, name).nbytes for name in names)
+    size = raw if kind == "raw" else len(product.make_collector_side(link(kind)).pack(chunk))
+    spent = median(rows, 5 * calls)
+    print(
+        f"rows, {raw / 1e3:.0f} KB, {kind:6s} {1e6 * spent:8.0f} µs  {100 * size / raw:6.1f} % sent"
+    )
+    ours.send(None)
+    process.join()
 
 
 def chunk_of(obs: np.ndarray) -> Chunk:
     """Rows with observations [T + 1, B, …], nothing of which ends."""
     shape = obs.shape[0] - 1, obs.shape[1]
-    rng = np.random.default_rng(0)
-    none = np.zeros(shape, bool)
-    first = np.zeros((shape[0] + 1, shape[1]), bool)
+    none, first = np.zeros(shape, bool), np.zeros((shape[0] + 1, shape[1]), bool)
     return Chunk(
-        obs=obs, first=first, action=rng.integers(0, 4, shape), reward=np.ones(shape, np.float32),
-        terminated=none, truncated=none, valid=~none,
+        obs=obs, first=first, action=np.random.default_rng(0).integers(0, 4, shape),
+        reward=np.ones(shape, np.float32), terminated=none, truncated=none, valid=~none,
     )  # fmt: skip
 
 
-SIZES = (4, 8, 16, 32)  # rows of a block
-
-
-def replays(rows: int, columns: int, sizes: Sequence[int] = SIZES) -> None:
-    """Memory and sampling time of a replay of frames, plain and compressed."""
+def replays(rows: int, columns: int, sizes: Sequence[int]) -> None:
+    """Memory and sampling time of a replay of frames, plain and in blocks of so many rows."""
     screens = np.stack([codec_data.breakout(rows, seed=c) for c in range(columns)], axis=1)
-    window = product.Window(0, 1, 3)
-    chunk = chunk_of(screens)
+    window, chunk = product.Window(0, 1, 3), chunk_of(screens)
     plain = product.Layout(product.Row.of(chunk), columns, rows - 64, None, {})
-    segments: dict[str, Any] = {}
+    segments: list[torch.Tensor] = []
     shipped = product.blocks.BLOCK_ROWS
     for size in (0, *sizes):
         product.blocks.BLOCK_ROWS = layout.BLOCK_ROWS = size or shipped
@@ -414,37 +362,27 @@ def replays(rows: int, columns: int, sizes: Sequence[int] = SIZES) -> None:
         for at in range(0, rows - 17, 16):
             replay.add(chunk.rows(at, at + 16))
         added = (time.perf_counter() - start) / (rows // 16)
-        name = f"blocks of {size:2d}" if size else "plain       "
-        times = []
-        for batch in (32, 256):
-            replay.sample(batch, 0)
-            times.append(median(lambda r=replay, b=batch: r.sample(b, 0), 40))
-        segments[name] = replay.get(replay.windows.keys(replay.windows.all()[:64]), 0).segment.obs
-        held = replay.stored_steps()
+        replay.sample(256, 0)
+        times = [median(lambda r=replay, b=b: r.sample(b, 0), 40) for b in (32, 256)]
+        segments.append(replay.get(replay.windows.keys(replay.windows.all()[:64]), 0).segment.obs)
         print(
-            f"{name}  {replay.nbytes / held:8.1f} bytes a row  add of {16 * columns} rows "
+            f"{f'blocks of {size:2d}' if size else 'plain       '}  "
+            f"{replay.nbytes / replay.stored_steps():8.1f} bytes a row  add of {16 * columns} rows "
             f"{1e6 * added:6.0f} µs  sample of 32 {1e6 * times[0]:7.0f} µs, of 256 "
             f"{1e6 * times[1]:7.0f} µs"
         )
     product.blocks.BLOCK_ROWS = layout.BLOCK_ROWS = shipped
-    first, *others = segments.values()
-    assert all(torch.equal(first, other) for other in others)
+    assert all(torch.equal(segments[0], other) for other in segments)
 
 
 def codec_uses(o: Namespace) -> int:
     """A line for every use and way; the exit code."""
-    quick = o.quick
-    replays(o.rows or (200 if quick else 4000), 8, SIZES[1:2] if quick else SIZES)
+    quick, updates = o.quick, o.updates or (3 if o.quick else 60)
+    replays(o.rows or (200 if quick else 4000), 8, (8,) if quick else (4, 8, 16, 32))
     run = codec_data.ppo(torch.float32, 1 if quick else 24)
-    fast, _ = codec_data.lstm(
-        run, 1e-3, o.updates or (3 if quick else 60), slow=0, units=64 if quick else 512
-    )
+    fast, _ = codec_data.lstm(run, 1e-3, updates, slow=0, units=64 if quick else 512)
     snapshots = [{"w": torch.from_numpy(x)} for x in fast]
-    pipes(
-        KINDS[1:] if quick else KINDS,
-        snapshots,
-        chunk_of(run.obs[-129:].astype(np.float32)),
-        2 if quick else 20,
-    )
-    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB")
+    chunk = chunk_of(run.obs[-129:].astype(np.float32))
+    for kind in ("coded",) if quick else ("raw", "coded"):
+        pipes(kind, snapshots, chunk, 2 if quick else 20)
     return 0

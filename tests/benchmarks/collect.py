@@ -1,4 +1,4 @@
-"""Acting and collecting on CartPole: beside a bare loop, DI-engine, Tianshou and torchrl."""
+"""Acting and collecting on CartPole: beside a bare loop, DI-engine and torchrl."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -20,11 +20,9 @@ ROWS = 40  # of every environment in a chunk
 ENVS = (8, 64)
 FLOOR_TARGET, PEER_TARGET = 0.7, 10.0
 PEERS = {"di-engine": ("ding", "diengine.py collect", PEER_TARGET),
-         "tianshou": ("tianshou", "tianshou_peer.py collect", None),
          "torchrl": ("torchrl", "torchrl_peer.py", None)}  # fmt: skip
 NOTES = {
     "di-engine": "its own cartpole R2D2 settings, nn.LSTM, and its own windows",
-    "tianshou": "linear, LSTM 64, linear; gymnasium environments in a loop, frames stacked by 4",
     "torchrl": "the same layers without the second head; gymnasium environments in a loop",
 }
 

@@ -19,40 +19,26 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 
 from tests.benchmarks import runs
 from tests.benchmarks.product import mean_interval
 
 Result = dict[str, Any]
-Point = tuple[float, float]  # px
+BLUE, ORANGE = "#1f6fb4", "#d9722e"
+STYLE = {"svg.fonttype": "none", "svg.hashsalt": "rlrun", "font.size": 9, "axes.titlesize": 9}
+STYLE |= {"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False}
 
 
-def line(points: Sequence[Point], colour: str, width: float, more: str = "") -> str:
-    """A line through points in px."""
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return (
-        f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}" {more}/>'
-    )
-
-
-def text(x: float, y: float, words: str, more: str = "") -> str:
-    """Words whose baseline starts at (x, y) px, unless ``more`` anchors them elsewhere."""
-    return f'<text x="{x:.1f}" y="{y:.1f}" {more}>{escape(words)}</text>'
-
-
-def document(parts: Sequence[str], width: float, height: float) -> str:
-    """An SVG file of elements on white."""
-    head = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        'font-family="Helvetica, Arial, sans-serif" font-size="11">',
-        '<rect width="100%" height="100%" fill="white"/>',
-    ]
-    return "\n".join([*head, *parts, "</svg>\n"])
+def save(figure: Figure, path: Path) -> None:
+    """Write an SVG whose texts stay texts; the same data give the same bytes."""
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
 
 
 # -- ablation --------------------------------------------------------------------------------------
@@ -171,14 +157,10 @@ def effect(by_setting: dict[tuple[bool, ...], np.ndarray], num: int) -> np.ndarr
     return np.asarray(on - off)
 
 
-ON, OFF, INK, PALE = "#1f6fb4", "#d9722e", "#333333", "#dddddd"
-COLUMN, SPAN, BETWEEN, ROW, HEAD = 66, 230, 30, 16, 40  # px
-
-
 def show(results: Sequence[Result], picture: Path) -> None:
     """Print the tables and draw the picture."""
     print(f"{effect_table(results)}\n\n{score_table(results)}")
-    picture.write_text(ablation_svg(results), "utf-8")
+    save(draw_ablation(results), picture)
 
 
 def effect_table(results: Sequence[Result]) -> str:
@@ -215,56 +197,39 @@ def _estimate(values: np.ndarray, sign: str = "-") -> str:
     return f"{shown} ({found.low:{sign}.2f} to {found.high:{sign}.2f})" if found.claimed else shown
 
 
-def ablation_svg(results: Sequence[Result]) -> str:
-    """A row for each setting, the paper's first, and a panel for each task."""
-    left = COLUMN * len(PARTS) + 20
-    bottom = HEAD + ROW * len(settings())
-    parts = []
-    for num, part in enumerate(PARTS):
-        x = 10 + COLUMN * (num + 0.5)
-        head, _, tail = part.name.rpartition(" ")
-        for words, y in ((head, HEAD - 22), (tail, HEAD - 10)):
-            parts.append(text(x, y, words, 'text-anchor="middle" font-weight="bold"'))
-        for row, setting in enumerate(settings()):
-            y = HEAD + ROW * (row + 0.5)
-            fill = INK if setting[num] else "white"
-            parts.append(f'<circle cx="{x}" cy="{y}" r="4" fill="{fill}" stroke="{INK}"/>')
-    for num, task in enumerate(TASKS):
-        parts += _ablation_panel(scores(results, task), task, left + num * (SPAN + BETWEEN), bottom)
-    note = "filled: with the part, hollow: without. Points: seeds; bar: 95 % interval of the mean"
-    parts.append(text(10, bottom + 38, note, 'fill="#555555"'))
-    return document(parts, left + len(TASKS) * (SPAN + BETWEEN), bottom + 48)
+def draw_ablation(results: Sequence[Result]) -> Figure:
+    """A row for each setting, the paper's first: which parts it has, and a panel for each task."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(10, 4.2), layout="constrained")
+        parts, *panels = figure.subplots(1, 1 + len(TASKS), sharey=True, width_ratios=(4, 4, 4))
+        rows = np.arange(len(settings()))
+        for num in range(len(PARTS)):
+            with_it = np.array([setting[num] for setting in settings()])
+            parts.scatter(np.full(16, num), rows, s=26, edgecolors="k", linewidths=0.8,
+                          c=np.where(with_it, "k", "w"))  # fmt: skip
+        parts.set_xticks(range(len(PARTS)), [part.name.replace(" ", "\n") for part in PARTS])
+        parts.xaxis.tick_top()
+        parts.set(yticks=[], ylim=(15.6, -0.6), xlim=(-0.5, len(PARTS) - 0.5))
+        parts.spines[:].set_visible(False)
+        for axes, task in zip(panels, TASKS, strict=True):
+            ablation_panel(axes, scores(results, task), task)
+        legend = "filled: with the part, hollow: without. Points: seeds; bar: 95 % interval of mean"
+        figure.supxlabel(legend, fontsize=9, color="#555555")
+    return figure
 
 
-def _ablation_panel(
-    found: dict[tuple[bool, ...], np.ndarray], task: Task, left: int, bottom: int
-) -> list[str]:
-    title = 'text-anchor="middle" font-weight="bold"'
-    out = [text(left + SPAN / 2, HEAD - 16, task.title, title)]
-
-    def place(score: float) -> float:
-        share = (score - task.low) / (task.high - task.low)
-        return left + SPAN * min(max(share, 0.0), 1.0)
-
-    for tick in np.arange(task.low, task.high + 0.01, 0.5):
-        x = place(tick)
-        out.append(line([(x, HEAD), (x, bottom)], PALE, 1))
-        out.append(text(x, bottom + 14, f"{tick:g}", 'text-anchor="middle" fill="#555555"'))
+def ablation_panel(axes: Any, found: dict[tuple[bool, ...], np.ndarray], task: Task) -> None:
     for row, setting in enumerate(settings()):
         if setting not in found:
             continue
-        y, colour = HEAD + ROW * (row + 0.5), ON if setting[0] else OFF
-        mean = mean_interval(found[setting])
+        colour, mean = BLUE if setting[0] else ORANGE, mean_interval(found[setting])
         if mean.low is not None and mean.high is not None:
-            ends = [(place(mean.low), y), (place(mean.high), y)]
-            out.append(line(ends, colour, 7, 'opacity="0.25"'))
-        x = place(mean.value)
-        out.append(line([(x, y - 5), (x, y + 5)], colour, 2))
-        out += [
-            f'<circle cx="{place(score):.1f}" cy="{y}" r="2.2" fill="{colour}" opacity="0.8"/>'
-            for score in found[setting]
-        ]
-    return out
+            axes.plot([mean.low, mean.high], [row, row], colour, linewidth=6, alpha=0.25)
+        axes.plot(mean.value, row, "|", color=colour, markersize=10, markeredgewidth=2)
+        axes.plot(found[setting], np.full(len(found[setting]), row), ".", color=colour, alpha=0.8)
+    axes.set(title=task.title, xlim=(task.low, task.high + 0.03))
+    axes.grid(axis="x", color="#dddddd")
+    axes.tick_params(left=False)
 
 
 # -- curve -----------------------------------------------------------------------------------------
@@ -302,14 +267,15 @@ def curve(o: Namespace) -> int:
     results = runs.json_lines(CURVE)
     if o.quick:
         line = "rlrun policy=random env=bandit debug=smoke run.eval_every=100 run.stop_value=null"
-        print(f"{len(own_curve(line, 0))} evaluations; {len(curve_svg(results))} bytes of SVG")
+        drawn = draw_curves(results)
+        print(f"{len(own_curve(line, 0))} evaluations; {len(drawn.axes)} panels")
         return 0
     if o.peers is not None:
         for panel, seed, theirs in missing(results):
             results.append(run(panel, seed, o.peers if theirs else None))
             with CURVE.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(results[-1]) + "\n")
-    CURVE_SVG.write_text(curve_svg(results), "utf-8")
+    save(draw_curves(results), CURVE_SVG)
     return 0
 
 
@@ -345,20 +311,32 @@ def own_curve(line: str, seed: int) -> list[list[float]]:
         return [[step, round(score, 2)] for step, score in runs.scores_of(Path(work) / "run")]
 
 
-WIDTH, HEIGHT, LEFT, TOP, GAP = 270, 170, 44, 34, 34  # px of a panel's axes and around them
-TOP_RETURN = 500
-OURS, THEIRS = "#1f6fb4", "#d9722e"
-
-
-def curve_svg(results: Sequence[Result]) -> str:
+def draw_curves(results: Sequence[Result]) -> Figure:
     """The panels of which both sides have a run, side by side."""
     shown = [(panel, both) for panel in PANELS if (both := pairs(panel, results))]
-    width = len(shown) * (LEFT + WIDTH) + GAP
-    height = TOP + HEIGHT + 62
-    parts: list[str] = []
-    for num, (panel, both) in enumerate(shown):
-        parts += _panel(panel, both, LEFT + num * (LEFT + WIDTH), TOP)
-    return document(parts, width, height)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(4.4 * len(shown), 3.4), layout="constrained")
+        for axes, (panel, both) in zip(
+            np.ravel(figure.subplots(1, len(shown))), shown, strict=True
+        ):
+            curve_panel(axes, panel, both)
+    return figure
+
+
+def curve_panel(axes: Any, panel: Panel, both: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
+    """Thin lines are seeds, thick lines their mean."""
+    sides = ((0, ORANGE, panel.peer_name), (1, BLUE, panel.our_name))
+    for side, colour, name in sides:
+        curves = [pair[side] for pair in both]
+        for curve in curves:
+            axes.plot(*curve.T, colour, linewidth=0.8, alpha=0.3)
+        length = min(map(len, curves))
+        mean = np.mean([curve[:length] for curve in curves], axis=0)
+        axes.plot(*mean.T, colour, linewidth=2, label=f"{name}, seeds: {len(curves)}")
+    axes.set(title=panel.title, xlim=(0, panel.env_steps), ylim=(0, 510), xlabel="env steps")
+    axes.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1000:.0f}k")
+    axes.grid(axis="y", color="#dddddd")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18))
 
 
 def pairs(panel: Panel, results: Sequence[Result]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -368,37 +346,3 @@ def pairs(panel: Panel, results: Sequence[Result]) -> list[tuple[np.ndarray, np.
         for line in (command(panel, theirs=True), command(panel, theirs=False))
     )
     return [(theirs[seed], ours[seed]) for seed in sorted(theirs.keys() & ours.keys())]
-
-
-def _panel(
-    panel: Panel, both: Sequence[tuple[np.ndarray, np.ndarray]], x: int, y: int
-) -> list[str]:
-    out = [text(x + WIDTH / 2, y - 14, panel.title, 'font-weight="bold" text-anchor="middle"')]
-    for value in range(0, TOP_RETURN + 1, 100):
-        at = y + HEIGHT * (1 - value / TOP_RETURN)
-        out.append(line([(x, at), (x + WIDTH, at)], "#dddddd", 1))
-        out.append(text(x - 6, at + 4, str(value), 'text-anchor="end" fill="#555555"'))
-    for tenth in (0, 5, 10):
-        steps = panel.env_steps * tenth // 10
-        shown = f"{steps // 1000}k" if steps else "0"
-        at = x + WIDTH * tenth / 10
-        out.append(text(at, y + HEIGHT + 15, shown, 'text-anchor="middle" fill="#555555"'))
-    for side, colour, name, lower in (
-        (0, THEIRS, panel.peer_name, 50), (1, OURS, panel.our_name, 34),
-    ):  # fmt: skip
-        curves = [pair[side] for pair in both]
-        for curve in curves:
-            out.append(line(_places(curve, panel, x, y), colour, 0.8, 'opacity="0.3"'))
-        length = min(map(len, curves))
-        mean = np.mean([curve[:length] for curve in curves], axis=0)
-        out.append(line(_places(mean, panel, x, y), colour, 2.2))
-        at = y + HEIGHT + lower
-        out.append(line([(x, at - 4), (x + 18, at - 4)], colour, 2.2))
-        out.append(text(x + 24, at, f"{name}, seeds: {len(curves)}"))
-    return out
-
-
-def _places(curve: np.ndarray, panel: Panel, x: int, y: int) -> list[tuple[float, float]]:
-    steps = np.minimum(curve[:, 0] / panel.env_steps, 1)
-    heights = 1 - curve[:, 1] / TOP_RETURN
-    return [(x + WIDTH * s, y + HEIGHT * h) for s, h in zip(steps, heights, strict=True)]

@@ -183,12 +183,7 @@ def machine() -> str:
 
 
 def interpreter(peers: Path | None, name: str) -> Path | None:
-    """The Python of the environment ``name`` below the folder of peers, None: not installed.
-
-    ``name`` "": this interpreter, for scripts that need torch and gymnasium alone.
-    """
-    if not name:
-        return Path(sys.executable)
+    """The Python of the environment ``name`` below the folder of peers, None: not installed."""
     path = None if peers is None else peers.absolute() / name / "bin" / "python"
     return path if path is not None and path.exists() else None
 

@@ -139,54 +139,39 @@ def _answer(**changes):
 
 def test_solved_is_two_good_evaluations_in_a_row():
     curve = _answer()["curve"]
-    assert whole.solved(curve) == whole.Solved(8192, 8.0, 12.0)
+    assert whole.solved(curve) == whole.Solved(8192, 8.0)
     assert whole.solved(curve[:3]).env_steps == math.inf
-
-
-def _peer(folder, venv, line):
-    python = folder / venv / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text(f"#!/bin/sh\n{line}\n")
-    python.chmod(0o755)
 
 
 def test_runs_beside_a_peer_that_answers_and_one_that_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(whole, "own_run", lambda *_, **__: _answer())
-    slower = _answer(wall=45.0, curve=_answer()["curve"][:3])
-    _peer(tmp_path, "sb3", f"echo a line of its own; echo '{json.dumps(slower)}'")
-    _peer(tmp_path, "tianshou", "echo no such module >&2; exit 3")
     o = Namespace(quick=False, peers=tmp_path, env_steps=10_000, runs=2)
-    names = {k: v for k, v in whole.DQN.peers.items() if k != "cleanrl-style"}
-    found = whole.endtoend(o, whole.Contest("dqn", "x", names, 1))
-    first = {r.against: r for r in found if r.name == "dqn run"}
-    assert (first["stable-baselines3"].ratio, first["stable-baselines3"].met) == (4.0, True)
-    assert first["tianshou"].missing == "failed (exit 3): no such module"
-    assert first["tianshou"].met is False
-    after = next(r for r in found if r.name == "dqn solved after")
+
+    def rows_beside(line):
+        python = tmp_path / "sb3/bin/python"
+        python.parent.mkdir(parents=True, exist_ok=True)
+        python.write_text(f"#!/bin/sh\n{line}\n")
+        python.chmod(0o755)
+        return {row.name: row for row in whole.endtoend(o)}
+
+    slower = _answer(wall=45.0, curve=_answer()["curve"][:3])
+    found = rows_beside(f"echo a line of its own; echo '{json.dumps(slower)}'")
+    assert (found["dqn run"].ratio, found["dqn run"].met) == (4.0, True)
+    after = found["dqn solved after"]
     assert (after.ours, after.other, after.ratio) == (8192, math.inf, None)
+    failed = rows_beside("echo no such module >&2; exit 3")["dqn run"]
+    assert (failed.missing, failed.met) == ("failed (exit 3): no such module", False)
 
 
 def test_a_peer_that_did_other_work_is_refused():
-    def compare(contest, updates):
-        return whole.compare(
-            contest, "stable-baselines3", [_answer()], [_answer(updates=updates)], 1, ""
-        )
+    def compare(updates, apart):
+        return whole.compare("x", [_answer()], [_answer(updates=updates)], 1, apart, "")
 
     with pytest.raises(AssertionError, match="updates 99, ours 100"):
-        compare(whole.DQN, 99)
-    assert compare(whole.PPO, 96)  # its rollouts may be a little longer
+        compare(99, 0.0)
+    assert compare(96, 0.05)
     with pytest.raises(AssertionError, match="updates 94, ours 100"):
-        compare(whole.PPO, 94)
-
-
-def test_times_to_a_score_are_compared_by_their_medians():
-    def side(*walls):
-        return [{"wall": w, "env_steps": 1000 * w, "solved": True} for w in walls]
-
-    name = next(iter(whole.SIDES))
-    seconds, steps = whole.solve_rows(name, side(3, 1, 2), side(40, 10, 20), "", 1)
-    assert (seconds.ours, seconds.other, seconds.ratio, seconds.met) == (2, 20, 10, True)
-    assert (steps.kind, steps.ours, steps.other) == ("fact", 2000, 20000)
+        compare(94, 0.05)
 
 
 def test_overlapped_runs_must_give_one_digest(monkeypatch):
@@ -207,22 +192,19 @@ def test_peers_have_the_settings_of_the_presets():
     dqn, ppo = (yaml.safe_load((folder / f"zoo_{n}_cartpole.yaml").read_text())
                 for n in ("dqn", "ppo"))  # fmt: skip
     learner, policy = dqn["learner"], dqn["policy"]
-    found = (float(policy["lr"]), policy["gamma"], policy["grad_clip"], learner["batch_size"])
-    assert found == (DQN.LR, DQN.GAMMA, DQN.CLIP, DQN.BATCH)
-    found = (dqn["buffer"]["capacity"], learner["learning_starts"], dqn["torso"]["hidden"])
-    assert found == (DQN.CAPACITY, DQN.START + 1, DQN.HIDDEN)
-    assert dqn["collector"]["n_sample"] == COLLECT
+    assert (float(policy["lr"]), policy["gamma"], policy["grad_clip"], learner["batch_size"]) == (
+        DQN.LR, DQN.GAMMA, DQN.CLIP, DQN.BATCH)  # fmt: skip
+    assert (dqn["buffer"]["capacity"], learner["learning_starts"], dqn["torso"]["hidden"]) == (
+        DQN.CAPACITY, DQN.START + 1, DQN.HIDDEN)  # fmt: skip
+    assert dqn["explore"]["epsilon"]["points"][-1] == [DQN.EPS_OVER, DQN.EPS_END]
     assert learner["update_per_collect"] == policy["target_update_every"] == DQN.UPDATES
-    for env_steps, value in dqn["explore"]["epsilon"]["points"]:
-        error = 0.13 if env_steps == 1000 else 1e-6
-        assert DQN.epsilon(env_steps) == pytest.approx(value, abs=error)
-    policy, collector = ppo["policy"], ppo["collector"]
-    found = (float(policy["lr"]["start"]), policy["clip"]["start"], policy["gamma"])
-    assert found == (PPO.LR, PPO.CLIP, PPO.GAMMA)
-    found = (policy["gae_lambda"], policy["epochs"], ppo["learner"]["batch_size"])
-    assert found == (PPO.LAMBDA, PPO.EPOCHS, PPO.BATCH)
-    found = (policy["value_coef"] / 2, policy["entropy_coef"], policy["grad_clip"])
-    assert found == (PPO.VALUE, PPO.ENTROPY, PPO.NORM)
-    assert float(policy["adam_eps"]) == PPO.EPS
-    assert collector["num_envs"] == PPO.ENVS
-    assert collector["n_sample"] == PPO.ENVS * PPO.STEPS == COLLECT
+    policy, size = ppo["policy"], ppo["learner"]["batch_size"]
+    assert (float(policy["lr"]["start"]), policy["clip"]["start"], policy["gamma"], size) == (
+        PPO.LR, PPO.CLIP, PPO.GAMMA, PPO.BATCH)  # fmt: skip
+    assert (policy["gae_lambda"], policy["epochs"], policy["value_coef"] / 2) == (
+        PPO.LAMBDA, PPO.EPOCHS, PPO.VALUE)  # fmt: skip
+    assert (policy["entropy_coef"], policy["grad_clip"], float(policy["adam_eps"])) == (
+        PPO.ENTROPY, PPO.NORM, PPO.EPS)  # fmt: skip
+    assert ppo["collector"]["num_envs"] == PPO.ENVS
+    for preset in (dqn, ppo):
+        assert preset["collector"]["n_sample"] == PPO.ENVS * PPO.STEPS == COLLECT

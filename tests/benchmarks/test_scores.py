@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import threading
 
 import numpy as np
 import pytest
@@ -98,38 +97,6 @@ def test_a_table_goes_on_where_it_stopped(table, capsys):
     assert main("--out", table, "--only", "tiny") == 0
     assert scores.read(table) == again, "nothing was left to do"
     assert "| skipped: needs no_such_module" not in capsys.readouterr().out.splitlines()[-1]
-
-
-def test_jobs_are_run_side_by_side(table, monkeypatch):
-    """Four seeds meet at a barrier of four; every result is a line of its own."""
-    barrier = threading.Barrier(4, timeout=60)
-
-    def run_seed(row, seed, work, peers, *, alone):
-        assert not alone
-        barrier.wait()
-        return {"seed": seed, "command": row.command, "status": "failed", "why": "x" * 5000}
-
-    monkeypatch.setattr(scores, "run_seed", run_seed)
-    assert main("--out", table, "--only", "tiny", "--seeds", 4, "--jobs", 4) == 1
-    assert sorted(r["seed"] for r in scores.read(table)) == [0, 1, 2, 3]
-
-
-def test_behaviour_is_scored_and_only_runs_side_by_side_have_one_thread(tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "in_process", True)
-    row = Row(
-        "policy=random env=bandit debug=smoke", ">= behaviour - 1", episodes=4,
-        prepare=("rlrun policy=dqn env=bandit debug=smoke seed={seed} run.dir={work}/behaviour -q",
-                 "rlrun export {work}/behaviour {work}/data"),
-    )  # fmt: skip
-    called, real = [], scores._rlrun
-    monkeypatch.setattr(scores, "_rlrun", lambda words: called.append(words) or real(words))
-    found = scores.run_seed(row, 3, tmp_path / "work", None)
-    assert found["status"] == "done", found
-    assert 0 <= found["behaviour"] <= 1
-    assert (tmp_path / "work/data/dataset.json").is_file()
-    assert called[2][-1] == "learner.threads=1"
-    scores.run_seed(TINY, 3, tmp_path / "alone", None, alone=True)
-    assert "learner.threads=1" not in called[5]
 
 
 ROWS = {

@@ -1,5 +1,5 @@
 """Whole runs of rlrun, beside the same of others: ``startup``, ``overlap``, ``diengine``,
-``solve``, ``endtoend``, ``ppo``.
+``endtoend``, ``ppo``.
 
 Sides take turns, seeds 0, 1, ...; a peer that gave no figures has rows that say so. Same layers,
 settings, updates and env steps where a row has a target, with the same number of threads.
@@ -264,134 +264,55 @@ def rate(run: Answer) -> float:
     return run["env_steps"] / (run["wall"] - run["eval_seconds"])
 
 
-# -- solve -----------------------------------------------------------------------------------------
-
-MOST = 250_000  # env steps
-EASY = ("run.eval_episodes=8", "run.stop_after=1", "run.stop_value=195")
-HARD = ("run.eval_episodes=50", "run.stop_after=2", "run.stop_value=195")
-OWN = ("policy=r2d2", "env=cartpole_v0")
-SIDES: dict[str, tuple[tuple[str, ...], float]] = {  # overrides, how many times as fast
-    "DI-engine's settings, its rule": ((PRESET, *EASY), 4.0),
-    "DI-engine's settings, 2 x 50 episodes": ((PRESET, *HARD), 4.0),
-    "rlrun's defaults, DI-engine's rule": ((*OWN, *EASY), 12.0),
-    "rlrun's defaults, 2 x 50 episodes": ((*OWN, *HARD), 12.0),
-}
-
-
-def solve(o: Namespace) -> list[Row]:
-    """Seconds to a greedy 195 on CartPole-v0: rlrun beside DI-engine's own R2D2, seed by seed.
-
-    DI-engine stops at the first evaluation of 8 episodes >= 195, its own rule. rlrun runs its
-    settings by the same rule, and its own defaults by that rule and by two successive evaluations
-    of 50 episodes (which DI-engine's time, taken by the easier rule, favours DI-engine in).
-    """
-    threads, most = o.threads[0], o.env_steps or (2_000 if o.quick else MOST)
-    python = interpreter(o.peers, "ding")
-
-    def ours(overrides: tuple[str, ...], seed: int) -> Answer:
-        found = own_run(*overrides, seed=seed, threads=threads, env_steps=most)
-        return found | {"solved": found["env_steps"] < most}
-
-    def theirs(seed: int) -> Answer:
-        given = (seed, threads, "normal", most, 195)
-        return peer_run(python, "diengine.py run", *given, threads=threads)
-
-    names = [n for n in SIDES if n.endswith("rule") or not o.quick]
-    own = {name: partial(ours, SIDES[name][0]) for name in names}
-    found, missing = in_turn(own, {"theirs": theirs}, 1 if o.quick else o.seeds or 5)
-    return [row for name in names for row in solve_rows(
-        name, found[name], found["theirs"], missing.get("theirs", ""), threads
-    )]  # fmt: skip
-
-
-def solve_rows(name: str, own: Answers, theirs: Answers, missing: str, threads: int) -> list[Row]:
-    reached = sum(run["solved"] for run in own)
-    setting = {"rlrun": name, "seeds": len(own), "reached": reached, "threads": threads}
-
-    def values(side: Answers, key: str) -> list[float]:
-        return sorted(float(run[key]) for run in side)  # medians of each side, not pairs of seeds
-
-    sides = ([values(side, key) for side in (own, theirs)] for key in ("wall", "env_steps"))
-    return [
-        make_row("to 195", setting, "di-engine", "s", *next(sides), kind="speedup", missing=missing,
-                 target=SIDES[name][1], note="imports on neither side, evaluation on both; "
-                 "reached: runs that got there"),
-        make_row("to 195, steps", setting, "di-engine", "env steps", *next(sides), kind="fact",
-                 missing=missing),
-    ]  # fmt: skip
-
-
 # -- endtoend, ppo ---------------------------------------------------------------------------------
 
 SOLVED, IN_A_ROW = 475.0, 2
+SB3 = "stable-baselines3"
 
 
-@dataclass(frozen=True)
-class Contest:
-    """An algorithm, our preset, who else runs it: name -> (environment, script, target)."""
+def endtoend(o: Namespace) -> list[Row]:
+    """Runs of ``experiment=zoo_dqn_cartpole`` beside Stable-Baselines3's DQN.
 
-    name: str
-    preset: str
-    peers: dict[str, tuple[str, str, float]]
-    env_steps: int
-    apart: float = 0.0  # share by which env steps and updates may differ
-
-
-DQN = Contest("dqn", "zoo_dqn_cartpole", {
-    "stable-baselines3": ("sb3", "sb3.py dqn", 4.0),
-    "tianshou": ("tianshou", "tianshou_peer.py dqn", 3.0),
-    "cleanrl-style": ("", "dqn_cleanrl.py", 1.2),
-}, 50_000)  # fmt: skip
-PPO = Contest("ppo", "zoo_ppo_cartpole", {
-    "stable-baselines3": ("sb3", "sb3.py ppo", 4.0),
-    "cleanrl-style": ("", "ppo_cleanrl.py", 1.2),
-}, 100_000, apart=0.05)  # fmt: skip  # rollouts end with the row that brings the last step: longer
-
-
-def endtoend(o: Namespace, contest: Contest = DQN) -> list[Row]:
-    """Runs of ``experiment=zoo_dqn_cartpole`` (``zoo_ppo_cartpole``) beside the DQNs (PPOs) of
-    others, one thread each, evaluations excluded.
-
-    Solved: two successive evaluations of 50 greedy episodes with a mean of at least 475.
+    One thread each, evaluations excluded. Solved: two successive evaluations of 50 greedy episodes
+    with a mean of at least 475.
     """
-    env_steps = o.env_steps or (2_000 if o.quick else contest.env_steps)
-
-    def theirs(venv: str, script: str, target: float, seed: int) -> Answer:
-        return peer_run(interpreter(o.peers, venv), script, seed, 1, env_steps, threads=1)
-
-    def ours(seed: int) -> Answer:
-        preset = f"experiment={contest.preset}"
-        return own_run(preset, seed=seed, threads=1, env_steps=env_steps)
-
-    peers = {name: partial(theirs, *given) for name, given in contest.peers.items()}
-    found, missing = in_turn({"ours": ours}, peers, o.runs)
-    return [
-        row for who in peers
-        for row in compare(contest, who, found["ours"], found[who], env_steps, missing.get(who, ""))
-    ]  # fmt: skip
+    return contest("dqn", o, o.env_steps or (2_000 if o.quick else 50_000))
 
 
 def ppo(o: Namespace) -> list[Row]:
-    """As ``endtoend``, of PPO."""
-    return endtoend(o, PPO)
+    """As ``endtoend``, of PPO; rollouts end with the row that brings the last step: longer."""
+    return contest("ppo", o, o.env_steps or (2_000 if o.quick else 100_000), apart=0.05)
+
+
+def contest(name: str, o: Namespace, env_steps: int, *, apart: float = 0.0) -> list[Row]:
+    """The rows of an algorithm; ``apart``: share by which env steps and updates may differ."""
+    python, preset = interpreter(o.peers, "sb3"), f"experiment=zoo_{name}_cartpole"
+
+    def theirs(seed: int) -> Answer:
+        return peer_run(python, f"sb3.py {name}", seed, 1, env_steps, threads=1)
+
+    def ours(seed: int) -> Answer:
+        return own_run(preset, seed=seed, threads=1, env_steps=env_steps)
+
+    found, missing = in_turn({"ours": ours}, {SB3: theirs}, o.runs)
+    return compare(name, found["ours"], found[SB3], env_steps, apart, missing.get(SB3, ""))
 
 
 def compare(
-    contest: Contest, who: str, own: Answers, other: Answers, env_steps: int, missing: str
+    name: str, own: Answers, other: Answers, env_steps: int, apart: float, missing: str
 ) -> list[Row]:
-    """The rows of one peer, which did the same work, else they compare nothing."""
-    for name in ("parameters", "env_steps", "updates", "threads"):
-        apart = contest.apart * own[0][name] if name in ("env_steps", "updates") else 0
+    """Rows of runs that did the same work, else they compare nothing."""
+    for fact in ("parameters", "env_steps", "updates", "threads"):
+        most = apart * own[0][fact] if fact in ("env_steps", "updates") else 0
         for answer in other:
-            same = abs(answer[name] - own[0][name]) <= apart
-            assert same, f"{who}: {name} {answer[name]}, ours {own[0][name]}"
+            same = abs(answer[fact] - own[0][fact]) <= most
+            assert same, f"{SB3}: {fact} {answer[fact]}, ours {own[0][fact]}"
     setting = {"env_steps": env_steps, "threads": 1}
     setting |= {"params": own[0]["parameters"], "updates": own[0]["updates"]}
     cpu = [b["process_cpu"] / a["process_cpu"] for a, b in zip(own, other, strict=False)]
-    row = partial(row_of, setting, who, own, other, missing)
-    name, target = contest.name, contest.peers[who][2]
+    row = partial(row_of, setting, SB3, own, other, missing)
     return [
-        row(f"{name} run", "env steps/s", rate, "speedup", target=target,
+        row(f"{name} run", "env steps/s", rate, "speedup", target=4.0,
             note="no evaluations, no imports"),
         row(f"{name} run, evaluations too", "env steps/s", lambda r: r["env_steps"] / r["wall"],
             "speedup"),
@@ -401,8 +322,6 @@ def compare(
         row(f"{name} solved after", "env steps", lambda r: solved(r["curve"]).env_steps,
             note="inf: not within the run"),
         row(f"{name} solved after, time", "s", lambda r: solved(r["curve"]).seconds),
-        row(f"{name} solved after, evaluations too", "s", lambda r: solved(r["curve"]).wall),
-        row(f"{name} best evaluation", "return", lambda r: max(point[1] for point in r["curve"])),
         row(f"{name} last evaluation", "return", lambda r: r["curve"][-1][1]),
     ]  # fmt: skip
 
@@ -413,7 +332,6 @@ class Solved:
 
     env_steps: float = math.inf
     seconds: float = math.inf  # without evaluations
-    wall: float = math.inf
 
 
 def solved(curve: Sequence[Sequence[float]]) -> Solved:
@@ -422,5 +340,5 @@ def solved(curve: Sequence[Sequence[float]]) -> Solved:
     for env_steps, score, wall, evaluating in curve:
         hits = hits + 1 if score >= SOLVED else 0
         if hits == IN_A_ROW:
-            return Solved(env_steps, wall - evaluating, wall)
+            return Solved(env_steps, wall - evaluating)
     return Solved()

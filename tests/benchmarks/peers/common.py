@@ -25,13 +25,6 @@ class DQN:
     UPDATES = 128  # behind COLLECT env steps
     EPS_END, EPS_OVER = 0.04, 8000  # epsilon falls from 1 over that many env steps
 
-    @classmethod
-    def epsilon(cls, env_steps: int) -> float:
-        """The probability of a random action, as SB3 has it."""
-        if env_steps < cls.START:
-            return 1.0
-        return max(cls.EPS_END, 1 + (cls.EPS_END - 1) * env_steps / cls.EPS_OVER)
-
 
 class PPO:
     """conf/experiment/zoo_ppo_cartpole.yaml as numbers; ENVS * STEPS is COLLECT."""
@@ -85,25 +78,6 @@ def integers(words: list[str]) -> list[int]:
     found = [int(word) for word in words]
     torch.set_num_threads(found[1])
     return found
-
-
-def greedy_returns(act: Callable[[Any], Any]) -> float:
-    """Mean return of EPISODES episodes; ``act``: the actions of a tensor of observations."""
-    import gymnasium
-    import numpy as np
-    import torch
-
-    envs = gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make(ENV)] * EPISODES)
-    obs, _ = envs.reset(seed=EVAL_SEED)
-    returns, running = np.zeros(EPISODES), np.ones(EPISODES, bool)
-    while running.any():
-        with torch.no_grad():
-            actions = act(torch.Tensor(obs)).argmax(1).numpy()
-        obs, rewards, terminations, truncations, _ = envs.step(actions)
-        returns += rewards * running
-        running &= ~(terminations | truncations)
-    envs.close()
-    return returns.mean()
 
 
 def quiet() -> None:

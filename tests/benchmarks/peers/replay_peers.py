@@ -2,7 +2,7 @@
 
 usage: python replay_peers.py BACKEND KIND ROWS
 
-BACKEND: cpprb, torchrl, tianshou, di-engine, list, namedtuple. KIND: vectors (rows of 4 float32),
+BACKEND: cpprb, tianshou. KIND: vectors (rows of 4 float32),
 images (84 x 84 uint8), sequences (45 rows of 4 float32, episodes of 200). Prints one JSON line of
 facts once ROWS rows are stored with random priorities, then one line with the seconds a call took
 for every line "OP BATCH CALLS" on its standard input; ends with the input. OP: sample, update
@@ -13,9 +13,7 @@ Priorities lie ready in the type the peer likes best.
 """
 
 import gc
-import random
 import sys
-from collections import namedtuple
 from functools import partial
 from importlib.metadata import version
 
@@ -42,6 +40,11 @@ def block(kind: str, *lead: int) -> dict:
     done = (np.arange(np.prod(lead)) % EPISODE == EPISODE - 1).reshape(lead)
     action, reward = RNG.integers(0, 2, lead), RNG.random(lead, np.float32)
     return {"obs": obs[0], "next_obs": obs[1], "action": action, "reward": reward, "done": done}
+
+
+def fresh(count: int) -> np.ndarray:
+    """Random priorities."""
+    return RNG.random(count) + 1e-3
 
 
 class Peer:
@@ -74,16 +77,8 @@ class Peer:
     def update(self, batch: int) -> None:
         drawn = self.sample(batch)
         if batch not in self.priorities:
-            self.priorities[batch] = self.fresh(self.count(batch))
+            self.priorities[batch] = fresh(batch)
         self.prioritize(drawn, self.priorities[batch])
-
-    def count(self, batch: int) -> int:
-        """Priorities that go with ``batch`` items."""
-        return batch
-
-    def fresh(self, count: int):
-        """Random priorities."""
-        return RNG.random(count) + 1e-3
 
 
 class Cpprb(Peer):
@@ -116,7 +111,7 @@ class Cpprb(Peer):
             self.put(data)
         for start in range(0, self.items, 1024):
             index = np.arange(start, min(start + 1024, self.items))
-            self.buffer.update_priorities(index, self.fresh(len(index)))
+            self.buffer.update_priorities(index, fresh(len(index)))
 
     def sample(self, batch: int):
         return self.buffer.sample(batch, beta=BETA)
@@ -157,7 +152,7 @@ class Tianshou(Peer):
             self.put(self.native(data))
         for start in range(0, self.buffer.maxsize, 4096):
             index = np.arange(start, min(start + 4096, self.buffer.maxsize))
-            self.buffer.update_weight(index, self.fresh(len(index)))
+            self.buffer.update_weight(index, fresh(len(index)))
 
     def sample(self, batch: int):
         return self.buffer.sample(batch)
@@ -175,188 +170,10 @@ class TianshouStacks(Tianshou):
         """Nothing is added later."""
 
 
-class Tuples(Peer):
-    """A Python list of (s, a, r, s', done), drawn by random.sample and stacked to arrays."""
-
-    def __init__(self, kind: str, rows: int) -> None:
-        super().__init__(kind, rows)
-        self.stored: list = []
-
-    def put(self, data: dict) -> None:
-        columns = [data["obs"], data["action"].tolist(), data["reward"].tolist()]
-        states = [x.copy() for x in data["obs"]]
-        columns = [states, *columns[1:], [*states[1:], states[0]], data["done"].tolist()]
-        self.stored += [self.make(row) for row in zip(*columns, strict=True)]
-
-    def make(self, row: tuple):
-        return row
-
-    def sample(self, batch: int):
-        drawn = random.sample(self.stored, batch)
-        return tuple(np.array([row[i] for row in drawn]) for i in range(5))
-
-
-Transition = namedtuple("Transition", ("state", "action", "reward", "next_state", "done"))
-
-
-class NamedTuples(Tuples):
-    """The same of namedtuples, as in PyTorch's DQN tutorial."""
-
-    def make(self, row: tuple):
-        return Transition(*row)
-
-    def sample(self, batch: int):
-        drawn = Transition(*zip(*random.sample(self.stored, batch), strict=True))
-        return Transition(*(np.array(column) for column in drawn))
-
-
-class Torchrl(Peer):
-    package = "torchrl"
-
-    def __init__(self, kind: str, rows: int) -> None:
-        super().__init__(kind, rows)
-        import torch
-        from tensordict import TensorDict
-        from torchrl.data import LazyTensorStorage, PrioritizedReplayBuffer
-
-        torch.set_num_threads(1)
-        self.torch, self.dict = torch, TensorDict
-        storage = LazyTensorStorage(rows)
-        self.buffer = PrioritizedReplayBuffer(alpha=ALPHA, beta=BETA, storage=storage)
-
-    def native(self, data: dict):
-        tensors = {k: self.torch.from_numpy(np.array(v)) for k, v in data.items()}
-        return self.dict(tensors, [len(data["done"])])
-
-    def put(self, data) -> None:
-        self.buffer.extend(data)
-
-    def fill(self) -> None:
-        super().fill()
-        for start in range(0, self.rows, 4096):
-            index = self.torch.arange(start, min(start + 4096, self.rows))
-            self.buffer.update_priority(index, self.fresh(len(index)))
-
-    def fresh(self, count: int):
-        return self.torch.rand(count) + 1e-3
-
-    def sample(self, batch: int):
-        return self.buffer.sample(batch, return_info=True)
-
-    def prioritize(self, drawn, priority) -> None:
-        self.buffer.update_priority(drawn[1]["index"], priority)
-
-
-class TorchrlSlices(Torchrl):
-    """PrioritizedSliceSampler over rows: a priority for every row, slices of 45."""
-
-    def __init__(self, kind: str, rows: int) -> None:
-        super().__init__(kind, rows)
-        from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
-        from torchrl.data.replay_buffers.samplers import PrioritizedSliceSampler
-
-        sampler = PrioritizedSliceSampler(
-            rows, ALPHA, BETA, slice_len=SEQUENCE, traj_key="trajectory", cache_values=True
-        )
-        self.buffer = TensorDictReplayBuffer(
-            storage=LazyTensorStorage(rows), sampler=sampler, batch_size=64 * SEQUENCE
-        )
-
-    def prepare(self) -> None:
-        """Nothing is added later."""
-
-    def fill(self) -> None:
-        data = block(self.kind, self.rows)
-        done = data["done"][:, None]
-        flags = {"done": done, "terminated": done, "truncated": np.zeros_like(done)}
-        after = {"obs": data["next_obs"], "reward": data["reward"][:, None], **flags}
-        now = {"obs": data["obs"], "action": data["action"]}
-        now["trajectory"] = np.arange(self.rows) // EPISODE
-        tensors = {k: self.torch.from_numpy(v) for k, v in now.items()}
-        nested = {k: self.torch.from_numpy(v) for k, v in after.items()}
-        tensors["next"] = self.dict(nested, [self.rows])
-        self.buffer.extend(self.dict(tensors, [self.rows]))
-        index = self.torch.arange(self.rows)
-        self.buffer.update_priority(index, self.fresh(self.rows))
-
-    def count(self, batch: int) -> int:
-        return batch * SEQUENCE
-
-    def sample(self, batch: int):
-        return self.buffer.sample(batch * SEQUENCE)
-
-    def prioritize(self, drawn, priority) -> None:
-        self.buffer.update_priority(drawn["index"], priority)
-
-
-class DiEngine(Peer):
-    """AdvancedReplayBuffer: a list of dicts of tensors; sequences are dicts of lists."""
-
-    package = "di-engine"
-
-    def __init__(self, kind: str, rows: int) -> None:
-        super().__init__(kind, rows)
-        import torch
-        from ding.utils.data import timestep_collate
-        from ding.worker.replay_buffer.advanced_buffer import AdvancedReplayBuffer
-
-        torch.set_num_threads(1)
-        self.torch, self.collate = torch, timestep_collate
-        self.items = rows // SEQUENCE if kind == "sequences" else rows
-        config = AdvancedReplayBuffer.default_config()
-        config.replay_buffer_size, config.alpha, config.beta = self.items, ALPHA, BETA
-        self.buffer = AdvancedReplayBuffer(config, tb_logger=None, exp_name="replay")
-
-    def native(self, data: dict) -> list:
-        columns = {k: self.torch.from_numpy(np.array(v)) for k, v in data.items()}
-        columns = {k: [x.clone() for x in v.unbind(0)] for k, v in columns.items()}
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-    def put(self, data: list) -> None:
-        self.buffer.push([dict(x) for x in data], 0)  # the buffer writes into its items
-
-    def fill(self) -> None:
-        for _ in range(-(-self.items // ADD)):
-            if self.kind == "sequences":
-                data = [self.sequence() for _ in range(ADD)]
-            else:
-                data = self.native(block(self.kind, ADD))
-            for item, priority in zip(data, self.fresh(ADD), strict=True):
-                item["priority"] = priority
-            self.put(data)
-
-    def sequence(self) -> dict:
-        """45 rows as DI-engine's collector hands a sequence on."""
-        rows = self.native(block(self.kind, SEQUENCE))
-        out = {name: [row[name] for row in rows] for name in ("obs", "action", "reward")}
-        state = {"h": self.torch.zeros(1, 1, 1), "c": self.torch.zeros(1, 1, 1)}
-        return out | {"done": [False] * SEQUENCE, "prev_state": [state] * SEQUENCE}
-
-    def prepare(self) -> None:
-        if self.kind != "sequences":
-            super().prepare()
-
-    def fresh(self, count: int) -> list:
-        return super().fresh(count).tolist()
-
-    def sample(self, batch: int):
-        drawn = self.buffer.sample(batch, 0)
-        if self.kind == "sequences":
-            self.collate(drawn)
-        return drawn
-
-    def prioritize(self, drawn, priority) -> None:
-        ids = [x["replay_unique_id"] for x in drawn]
-        index = [x["replay_buffer_idx"] for x in drawn]
-        new = {"replay_unique_id": ids, "replay_buffer_idx": index, "priority": priority}
-        self.buffer.update(new)
-
-
 BACKENDS = {
-    "cpprb": Cpprb, "torchrl": Torchrl, "tianshou": Tianshou, "di-engine": DiEngine,
-    "list": Tuples, "namedtuple": NamedTuples,
+    "cpprb": Cpprb, "tianshou": Tianshou,
 }  # fmt: skip
-OF_ROWS = {"torchrl": TorchrlSlices, "tianshou": TianshouStacks}  # sequences cut from stored rows
+OF_ROWS = {"tianshou": TianshouStacks}  # sequences cut from stored rows
 
 
 def main() -> None:
@@ -378,7 +195,7 @@ def main() -> None:
         op, batch, calls = line.split()
         return timed(partial(getattr(peer, op), int(batch)), int(calls))
 
-    number = version(peer.package) if peer.package else sys.version.split()[0]
+    number = version(peer.package)
     serve({"version": number, "bytes_per_row": (resident() - before) / rows}, answer)
 
 
