@@ -1,8 +1,5 @@
 """Tiny runs, each trained once by ``rlrun.train`` for all tests."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from rlrun import Run, train
@@ -21,11 +18,11 @@ RUNS = {
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
+def trained(tmp_path_factory):
     """The run of a name in ``RUNS``."""
 
-    def run(name: str) -> Run:
-        def make(path: Path) -> None:
+    def run(name):
+        def make(path):
             train(*RUNS[name], *SMOKE, f"run.dir={path}/run", quiet=True)
 
         return Run(made_once(tmp_path_factory, f"api_{name}", make) / "run")

@@ -1,8 +1,5 @@
 """An agent acts as evaluations do, in any loop that a user writes."""
 
-from collections.abc import Callable
-from typing import Any
-
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -15,11 +12,10 @@ from rlrun.pipeline.evaluate import Evaluator
 from rlrun.run.agent import load_trained, read_obs
 from tests.policy.make import nets
 
-Trained = Callable[[str], rlrun.Run]
 EPISODES = 3
 
 
-def play(agent: rlrun.Agent, env: Any, n: int, seed: int, **given: Any) -> np.ndarray:
+def play(agent, env, n, seed, **given):
     """Returns [n] of the first episode of each environment; autoreset is NEXT_STEP."""
     obs, _ = env.reset(seed=seed)
     agent.reset(n)
@@ -35,9 +31,7 @@ def play(agent: rlrun.Agent, env: Any, n: int, seed: int, **given: Any) -> np.nd
 
 
 @pytest.mark.parametrize("name", ["r2d2", "dqn", "ppo", "sac"])
-def test_acting_is_that_of_evaluations(
-    trained: Trained, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_acting_is_that_of_evaluations(trained, name, capsys):
     """LSTM, stacked frames, GRU with normalised observations, actions of a Box."""
     run = trained(name)
     agent = rlrun.load(run)
@@ -54,7 +48,7 @@ def test_acting_is_that_of_evaluations(
         assert f"return_mean    {returns.mean():g}\n" in capsys.readouterr().out
 
 
-def test_a_loop_over_one_environment(trained: Trained) -> None:
+def test_a_loop_over_one_environment(trained):
     """Single observations, a gymnasium.Env; the same episode as in a vector of one."""
     agent = rlrun.load(trained("sac"), "best")
     expected = play(agent, agent.env(1), 1, 5)
@@ -68,13 +62,13 @@ def test_a_loop_over_one_environment(trained: Trained) -> None:
     assert total == pytest.approx(expected[0], rel=1e-12)
 
 
-def observations(agent: rlrun.Agent, steps: int, n: int) -> np.ndarray:
+def observations(agent, steps, n):
     shape = (steps, n, *agent.observation_space.shape)
     return np.random.default_rng(0).normal(0, 0.1, shape).astype(np.float32)
 
 
 @pytest.mark.parametrize("name", ["r2d2", "dqn"])
-def test_q_values_advance_nothing(trained: Trained, name: str) -> None:
+def test_q_values_advance_nothing(trained, name):
     """Neither the state nor, while exploring, a random number."""
     one, other = rlrun.load(trained(name)), rlrun.load(trained(name))
     for agent in (one, other):
@@ -90,7 +84,7 @@ def test_q_values_advance_nothing(trained: Trained, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["r2d2", "dqn"])
-def test_first_opens_an_episode(trained: Trained, name: str) -> None:
+def test_first_opens_an_episode(trained, name):
     """Where ``first`` is set nothing of before is left, elsewhere all of it; SAME_STEP's loop."""
     used, fresh = rlrun.load(trained(name)), rlrun.load(trained(name))
     *before, last = observations(used, 5, 2)
@@ -104,7 +98,7 @@ def test_first_opens_an_episode(trained: Trained, name: str) -> None:
     np.testing.assert_array_equal(used.q_values(last), new)
 
 
-def test_q_values_are_returns(trained: Trained) -> None:
+def test_q_values_are_returns(trained):
     """The rescaling of values is undone: h(q) is what the network puts out."""
     agent = rlrun.load(trained("dqn"))
     (obs,) = observations(agent, 1, 1)
@@ -119,7 +113,7 @@ def test_q_values_are_returns(trained: Trained) -> None:
     np.testing.assert_allclose(rescaled, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_rewards_that_a_network_reads_are_asked_for(trained: Trained) -> None:
+def test_rewards_that_a_network_reads_are_asked_for(trained):
     agent = rlrun.load(trained("r2d2"))
     first, second = observations(agent, 2, 1)
     agent.act(first)  # none has been yet
@@ -131,7 +125,7 @@ def test_rewards_that_a_network_reads_are_asked_for(trained: Trained) -> None:
     agent.act(second)
 
 
-def test_exploration(trained: Trained) -> None:
+def test_exploration(trained):
     agent = rlrun.load(trained("dqn"))
     (obs,) = observations(agent, 1, 64)
     agent.reset(64, seed=1)
@@ -169,7 +163,7 @@ WRONG = {
 }  # fmt: skip
 
 
-def test_wrong_arguments_are_one_line(trained: Trained) -> None:
+def test_wrong_arguments_are_one_line(trained):
     agent = rlrun.load(trained("r2d2"))
     agent.reset()
     for text, wrong in WRONG.items():
@@ -181,9 +175,9 @@ def test_wrong_arguments_are_one_line(trained: Trained) -> None:
     with pytest.raises(rlrun.ConfigError, match="seed = -1: is no seed"):
         agent.env(2).reset(seed=-1)
     with pytest.raises(rlrun.ConfigError, match="run_dir = 3: is no path"):
-        rlrun.load(3)  # type: ignore[arg-type]
+        rlrun.load(3)
     with pytest.raises(TypeError, match="weight"):
-        rlrun.load(trained("r2d2"), weight="best")  # type: ignore[call-arg]
+        rlrun.load(trained("r2d2"), weight="best")
 
 
 SPACE = gym.spaces.Dict(
@@ -194,7 +188,7 @@ SPACE = gym.spaces.Dict(
 )
 
 
-def test_observations_of_every_space_are_read() -> None:
+def test_observations_of_every_space_are_read():
     image, bits = np.ones((2, 2), np.uint8), [0, 1]
     tree, n = read_obs(SPACE, {"image": image, "pair": (3, bits)})
     assert n == 0
@@ -213,7 +207,7 @@ def test_observations_of_every_space_are_read() -> None:
             read_obs(SPACE, wrong)
 
 
-def test_actions_count_from_the_start_of_their_space(trained: Trained) -> None:
+def test_actions_count_from_the_start_of_their_space(trained):
     """Policies number actions from 0; what ``act`` returns is of the space."""
     agent = rlrun.load(trained("dqn"))
     (obs,) = observations(agent, 1, 5)
@@ -225,12 +219,10 @@ def test_actions_count_from_the_start_of_their_space(trained: Trained) -> None:
 
 @pytest.mark.parametrize(
     ("overrides", "columns"),
-    [
-        (("policy=qmix", "env=twostep"), 1),
-        (("policy=dqn", "env=twostep", "explore=anneal", "agents=separate"), 2),
-    ],
-)
-def test_several_agents(tmp_path: Any, overrides: tuple[str, ...], columns: int) -> None:
+    [(("policy=qmix", "env=twostep"), 1),
+     (("policy=dqn", "env=twostep", "explore=anneal", "agents=separate"), 2)],
+)  # fmt: skip
+def test_several_agents(tmp_path, overrides, columns):
     """Teams in joint rows, agents as columns: the loop is the same."""
     run = rlrun.train(*overrides, "debug=smoke", "run.total_steps=120", f"run.dir={tmp_path}/r",
                       "logger.tensorboard=false", quiet=True)  # fmt: skip
@@ -258,7 +250,7 @@ def test_several_agents(tmp_path: Any, overrides: tuple[str, ...], columns: int)
         assert agent.act(obs).shape == (2,)
 
 
-def test_environments_are_those_of_the_run(trained: Trained) -> None:
+def test_environments_are_those_of_the_run(trained):
     """The wrappers of the config and the arguments of evaluations; arrays are the caller's."""
     agent = rlrun.load(trained("ppo"))
     env = agent.env(2)
@@ -277,7 +269,7 @@ def test_environments_are_those_of_the_run(trained: Trained) -> None:
     rows.close()
 
 
-def test_environments_can_be_drawn(trained: Trained) -> None:
+def test_environments_can_be_drawn(trained):
     """A single one by its own render(), the native vector environment by its rows."""
     agent = rlrun.load(trained("r2d2"))
     for n in (None, 2):

@@ -12,19 +12,18 @@ import pytest
 import rlrun
 from rlrun.api.tables import as_frame, as_series
 from rlrun.errors import NumericError
-from tests.in_process import Build
 from tests.reports.forge import forge_seeds
 
 RECORDS = [(10, {"a": 1.0}), (20, {"a": 2.0, "b": 5.0}), (20, {"c": 7.0})]
 
 
 @pytest.fixture
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+def plain(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)  # as if it were not installed
 
 
 @pytest.mark.usefixtures("plain", "rlrun")
-def test_a_sweep(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep(build, capsys):
     """A failed job is a row, with the line of its error, which is printed as it ends."""
     build.codes = {1: NumericError("loss = nan: it is bad")}
     line = ["policy=dqn", "env=bandit", "seed=0,1", "policy.lr=1e-3", "sweep.dir=s"]
@@ -48,15 +47,11 @@ def test_a_sweep(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("line", "text"),
-    [
-        (["policy=dqn", "seed=0,1", "policy.lrr=1"], "policy.lrr = 1: unknown key"),
-        (["policy=dqn", "seeds=auto"], "seeds=auto: rlrun.sweep runs the jobs"),
-        (["seed=0,1", "hydra/launcher=basic"], "hydra/launcher: rlrun.sweep runs its jobs on"),
-    ],
-)
-def test_a_sweep_that_is_refused(
-    line: list[str], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    [(["policy=dqn", "seed=0,1", "policy.lrr=1"], "policy.lrr = 1: unknown key"),
+     (["policy=dqn", "seeds=auto"], "seeds=auto: rlrun.sweep runs the jobs"),
+     (["seed=0,1", "hydra/launcher=basic"], "hydra/launcher: rlrun.sweep runs its jobs on")],
+)  # fmt: skip
+def test_a_sweep_that_is_refused(line, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(rlrun.ConfigError) as error:
         rlrun.sweep(line)
@@ -65,7 +60,7 @@ def test_a_sweep_that_is_refused(
 
 
 @pytest.mark.usefixtures("plain")
-def test_a_report(tmp_path: Path) -> None:
+def test_a_report(tmp_path):
     """The numbers of the CSV files; nothing is written unless it is asked for."""
     runs = forge_seeds(tmp_path / "runs", [10.0, 12.0, 14.0, 16.0, 18.0])
     before = sorted(tmp_path.rglob("*"))
@@ -83,7 +78,7 @@ def test_a_report(tmp_path: Path) -> None:
     assert math.isnan(found["scores"][0]["score low"])
 
 
-def test_a_report_that_is_refused(tmp_path: Path) -> None:
+def test_a_report_that_is_refused(tmp_path):
     (run,) = forge_seeds(tmp_path / "runs", [1.0])
     for given, text in [
         ({"score": "best"}, "score"),
@@ -92,7 +87,7 @@ def test_a_report_that_is_refused(tmp_path: Path) -> None:
         ({"baseline": "nope"}, "--baseline = nope"),
     ]:
         with pytest.raises(rlrun.ConfigError) as error:
-            rlrun.report([run], **given)  # type: ignore[arg-type]
+            rlrun.report([run], **given)
         assert text in str(error.value)
     with pytest.raises(rlrun.ConfigError, match="no directory; runs and sweeps"):
         rlrun.report([])
@@ -100,7 +95,7 @@ def test_a_report_that_is_refused(tmp_path: Path) -> None:
         rlrun.report(tmp_path / "nowhere")
 
 
-def test_metrics_as_arrays() -> None:
+def test_metrics_as_arrays():
     series = as_series(RECORDS)
     assert list(series) == ["a", "b", "c"]
     steps, values = series["a"]
@@ -108,7 +103,7 @@ def test_metrics_as_arrays() -> None:
     assert (steps.tolist(), values.tolist()) == ([10, 20], [1.0, 2.0])
 
 
-def test_with_pandas(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_with_pandas(monkeypatch, tmp_path):
     """A stand-in notes what pandas gets: a row for each env step, a column for each metric."""
     pandas: Any = ModuleType("pandas")
     pandas.Index = lambda values, name, dtype: (values, name, dtype)

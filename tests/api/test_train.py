@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,23 +27,21 @@ from rlrun.pipeline.overlapped import CollectorProcess
 from rlrun.pipeline.stop import SIGNALS, stop_on_signals
 from rlrun.run.record import raise_in_main_thread
 from rlrun.sweeps.pool import Pool
-from tests.in_process import Build
 
 QUICK = ("policy=random", "env=bandit", "run.total_steps=100", "logger.tensorboard=false")
-Trained = Callable[[str], rlrun.Run]
 
 
-def test_every_name_is_there() -> None:
+def test_every_name_is_there():
     assert {*rlrun.__all__} <= {*dir(rlrun)}
     assert all(getattr(rlrun, name) for name in rlrun.__all__)
     with pytest.raises(AttributeError, match="no attribute 'trane'"):
-        rlrun.trane  # type: ignore[attr-defined]  # noqa: B018
+        rlrun.trane  # noqa: B018
 
 
 # -- runs ------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_that_of_the_command_line(tmp_path: Path, trained: Trained) -> None:
+def test_a_run_is_that_of_the_command_line(tmp_path, trained):
     from tests.api.conftest import RUNS, SMOKE
 
     run = trained("dqn")
@@ -57,7 +54,7 @@ def test_a_run_is_that_of_the_command_line(tmp_path: Path, trained: Trained) -> 
     assert run.record["command"] == ["rlrun", *RUNS["dqn"], *SMOKE, run.record["command"][-2], "-q"]
 
 
-def test_what_a_run_says(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_run_says(trained, monkeypatch):
     run = trained("dqn")
     assert (run.status, run.record["env_steps"] >= 200) == ("done", True)
     assert run.summary is not None
@@ -77,7 +74,7 @@ def test_what_a_run_says(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> N
     assert all(name.startswith(("time/", "codec/")) for name in run.timings)
 
 
-def test_a_resume(tmp_path: Path) -> None:
+def test_a_resume(tmp_path):
     run = rlrun.train(*QUICK, "run.total_steps=100", f"run.dir={tmp_path}/r", quiet=True)
     longer = rlrun.resume(run, "run.total_steps=300", quiet=True)
     assert longer.record["env_steps"] >= 300
@@ -90,21 +87,11 @@ def test_a_resume(tmp_path: Path) -> None:
 
 # -- errors ----------------------------------------------------------------------------------------
 
-LINES = [
-    ["policy.lrr=1"],
-    ["seed=0,1"],
-    ["env.id=CartPole-v9"],
-    ["run.dir=/proc/x"],
-]
+LINES = [["policy.lrr=1"], ["seed=0,1"], ["env.id=CartPole-v9"], ["run.dir=/proc/x"]]
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line[-1][:20])
-def test_errors_are_those_of_the_command_line(
-    line: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_errors_are_those_of_the_command_line(line, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     capsys.readouterr()
     code = main(line)
@@ -129,12 +116,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
-def test_errors_of_a_run_that_goes_on(
-    fault: Exception,
-    build: Build,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_errors_of_a_run_that_goes_on(fault, build, tmp_path, capsys):
     build.codes = {0: fault}
     code = main(["seed=0", f"run.dir={tmp_path}/r"])
     printed = capsys.readouterr().err.replace("/r/", "/p/").replace("/r:", "/p:")
@@ -148,20 +130,20 @@ def test_errors_of_a_run_that_goes_on(
     assert (tmp_path / "p/crash.txt").exists() == (code == 9)
 
 
-def test_misuse_is_one_line(tmp_path: Path, trained: Trained) -> None:
+def test_misuse_is_one_line(tmp_path, trained):
     (tmp_path / "s").mkdir()
     (tmp_path / "s/sweep.json").write_text("{}")
     calls: dict[str, Callable[[], Any]] = {
         "rlrun.train: policy is no override; KEY=VALUE": lambda: rlrun.train("policy"),
         "rlrun.train: -q is no override": lambda: rlrun.train("-q"),
-        "rlrun.train: {'seed': 1} is no string": lambda: rlrun.train({"seed": 1}),  # type: ignore
+        "rlrun.train: {'seed': 1} is no string": lambda: rlrun.train({"seed": 1}),
         "RUN_DIR = .*s: is the directory of a sweep": lambda: rlrun.resume(tmp_path / "s"),
         "hydra.mode: asks for a sweep": lambda: rlrun.train("hydra.mode=MULTIRUN", "seed=0,1"),
         "weights = worst: unknown; final, best": lambda: rlrun.load(trained("dqn"), "worst"),
         "RUN_DIR = .*nowhere: no such directory": lambda: rlrun.load(tmp_path / "nowhere"),
         "run.json: cannot be read": lambda: rlrun.Run(tmp_path),
-        'type rlrun.train."policy=r2d2", "seed=3".': lambda: rlrun.train(policy="r2d2", seed=3),  # type: ignore
-        'type rlrun.sweep.."policy=r2d2"..': lambda: rlrun.sweep(policy="r2d2"),  # type: ignore
+        'type rlrun.train."policy=r2d2", "seed=3".': lambda: rlrun.train(policy="r2d2", seed=3),
+        'type rlrun.sweep.."policy=r2d2"..': lambda: rlrun.sweep(policy="r2d2"),
         'type rlrun.train."policy=r2d2", "env=bandit".': lambda: rlrun.train(
             "policy=r2d2 env=bandit"
         ),
@@ -175,9 +157,7 @@ def test_misuse_is_one_line(tmp_path: Path, trained: Trained) -> None:
         rlrun.load(trained("dqn"), 7)
 
 
-def test_a_sweep_of_an_environment_that_a_notebook_registered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_of_an_environment_that_a_notebook_registered(tmp_path, monkeypatch):
     """Its jobs are processes that know nothing of it."""
     monkeypatch.setattr(gym.envs.registration, "registry", registry := dict(gym.registry))
     monkeypatch.setattr(gym, "registry", registry)
@@ -190,12 +170,10 @@ def test_a_sweep_of_an_environment_that_a_notebook_registered(
     assert not (tmp_path / "s").exists()
 
 
-def test_a_worker_that_imports_the_script_starts_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_imports_the_script_starts_nothing(tmp_path, monkeypatch):
     """It ends first of all; the one that waits for it says why."""
 
-    def end() -> None:
+    def end():
         raise ProcessLookupError
 
     monkeypatch.setattr("rlrun.api.calls.end_if_importing_main", end)
@@ -216,7 +194,7 @@ def test_a_worker_that_imports_the_script_starts_nothing(
 # -- the process -----------------------------------------------------------------------------------
 
 
-def state_of_the_process() -> tuple[Any, ...]:
+def state_of_the_process():
     handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
     numpy_state = np.random.get_state()[1].tobytes()
     generators = random.getstate(), numpy_state, torch.get_rng_state().numpy().tobytes()
@@ -227,9 +205,7 @@ def state_of_the_process() -> tuple[Any, ...]:
     return handlers, generators, log, hydra, threads, dict(os.environ), os.getcwd(), sys.argv
 
 
-def test_the_process_is_left_as_it_was(
-    tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_process_is_left_as_it_was(tmp_path, trained, monkeypatch):
     """Runs that end well and that do not, and agents; a log of the user's is still written."""
     monkeypatch.setattr(GlobalHydra.instance(), "hydra", object())  # of the user's application
     monkeypatch.setattr(HydraConfig.instance(), "cfg", object())
@@ -253,27 +229,25 @@ def test_the_process_is_left_as_it_was(
     assert not (tmp_path / "r/rlrun.log").read_text()
 
 
-def blas() -> list[Any]:
+def blas():
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
-def test_blas_has_one_thread_while_a_run_trains_and_an_agent_acts(
-    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blas_has_one_thread_while_a_run_trains_and_an_agent_acts(trained, tmp_path, monkeypatch):
     """Those of a BLAS that the user's process has loaded are given back, also after an error."""
     monkeypatch.delenv("OPENBLAS_NUM_THREADS")
     agent, seen = rlrun.load(trained("dqn")), []
     agent.reset()
 
-    def look() -> None:
+    def look():
         seen.append([library.get_num_threads() for library in blas()])
 
-    def train(*given: Any, **named: Any) -> int:
+    def train(*given, **named):
         assert os.environ["OPENBLAS_NUM_THREADS"] == "1", "of the processes that a run starts"
         look()
         raise EnvError("env 3: broken")
 
-    def act(*given: Any, act: Any = agent._actor.act, **named: Any) -> Any:
+    def act(*given, act=agent._actor.act, **named):
         look()
         return act(*given, **named)
 
@@ -288,14 +262,14 @@ def test_blas_has_one_thread_while_a_run_trains_and_an_agent_acts(
     assert seen == [[1] * len(blas())] * 2 + [[2] * len(blas())]
 
 
-def test_a_run_in_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_in_another_thread(tmp_path, monkeypatch):
     """It trains there, and one at a time."""
     from rlrun.run import start
 
     runs: list[rlrun.Run] = []
     started, refused, real = threading.Event(), threading.Event(), start.run
 
-    def run(*given: Any, **named: Any) -> int:
+    def run(*given, **named):
         started.set()
         refused.wait(120)
         return real(*given, **named)
@@ -312,10 +286,10 @@ def test_a_run_in_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert [run.status for run in runs] == ["done"]
 
 
-def test_a_signal_saves_and_raises(tmp_path: Path) -> None:
+def test_a_signal_saves_and_raises(tmp_path):
     line = ("policy=dqn", "env=bandit", "run.total_steps=1000000", "run.stop_value=null")
 
-    def interrupt_the_run() -> None:
+    def interrupt_the_run():
         metrics = tmp_path / "r/metrics.jsonl"
         while not (metrics.exists() and metrics.stat().st_size):
             time.sleep(0.01)
@@ -331,7 +305,7 @@ def test_a_signal_saves_and_raises(tmp_path: Path) -> None:
     assert rlrun.resume(run, f"run.total_steps={at + 50}", quiet=True).status == "done"
 
 
-def test_a_second_signal_does_not_end_the_process() -> None:
+def test_a_second_signal_does_not_end_the_process():
     with stop_on_signals(own_process=False) as stop:
         os.kill(os.getpid(), signal.SIGINT)
         assert stop()
@@ -340,12 +314,10 @@ def test_a_second_signal_does_not_end_the_process() -> None:
 
 
 @pytest.mark.parametrize(("code", "kind"), [(3, EnvError), (143, Interrupted)])
-def test_the_watchdog_does_not_end_the_process(
-    code: int, kind: type[rlrun.RlrunError], tmp_path: Path
-) -> None:
+def test_the_watchdog_does_not_end_the_process(code, kind, tmp_path):
     """It interrupts the main thread wherever that waits, once; its error is what is raised."""
 
-    def hang() -> None:
+    def hang():
         with stop_on_signals(own_process=False) as stop:
             given = (stop, tmp_path, code, "no end")
             threads = [threading.Timer(0.1, raise_in_main_thread, given) for _ in range(2)]
@@ -362,7 +334,7 @@ def test_the_watchdog_does_not_end_the_process(
     assert error.value.exit_code == code
 
 
-def test_a_second_signal_ends_the_jobs_of_a_sweep_alone() -> None:
+def test_a_second_signal_ends_the_jobs_of_a_sweep_alone():
     pool = Pool(1, None, own_process=False)
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:

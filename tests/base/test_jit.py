@@ -4,14 +4,10 @@ import os
 import tempfile
 from pathlib import Path
 
-import pytest
-
 from rlrun import jit
 
 
-def test_without_a_home_the_cache_is_no_directory_of_that_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_home_the_cache_is_no_directory_of_that_name(tmp_path, monkeypatch):
     """The installation cannot be written, and the user has neither HOME nor an entry in passwd."""
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -27,9 +23,7 @@ def test_without_a_home_the_cache_is_no_directory_of_that_name(
     assert [*tmp_path.iterdir()] == []
 
 
-def test_code_is_read_from_a_private_directory_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_is_read_from_a_private_directory_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     path = Path(str(jit._private_directory()))
     assert path.parent == tmp_path

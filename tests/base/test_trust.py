@@ -42,7 +42,7 @@ LINE = ["policy=scripted", "policy.script=function", "env=cartpole", "debug=smok
 
 
 @pytest.fixture
-def package(tmp_path, monkeypatch) -> Path:
+def package(tmp_path, monkeypatch):
     """A user's package ``mine`` on the path; it leaves a mark where it is imported."""
     mark = tmp_path / "imported"
     (tmp_path / "lib/mine").mkdir(parents=True)
@@ -59,7 +59,7 @@ def package(tmp_path, monkeypatch) -> Path:
         del sys.modules[name]
 
 
-def refused(name: str) -> str:
+def refused(name):
     with pytest.raises(ConfigError) as e:
         trusted_function("policy.function", name)
     return str(e.value)
@@ -108,7 +108,7 @@ def test_names_of_packages(package):
             pass
 
 
-def line(function: str, *more: str) -> list[str]:
+def line(function, *more):
     return [*LINE, f"policy.function={function}", *more]
 
 

@@ -4,13 +4,11 @@ Names and values of keys are in ``test_bad_values.py`` and ``tests/config/test_b
 """
 
 import os
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from rlrun.config import directories
-from tests.in_process import Build, Done, assert_one_error, files_under
+from tests.in_process import assert_one_error, files_under
 
 LONG = "n" * 300
 FILE = "/etc/hostname"
@@ -126,9 +124,7 @@ LINES: list[tuple[list[str], str]] = [  # command line, what the line on stderr 
 @pytest.mark.parametrize(
     ("line", "text"), LINES, ids=[ascii(" ".join(line))[:60] for line, _ in LINES]
 )
-def test_one_line_exit_2_nothing_made(
-    rlrun: Callable[..., Done], tmp_path: Path, line: list[str], text: str
-) -> None:
+def test_one_line_exit_2_nothing_made(rlrun, tmp_path, line, text):
     done = rlrun(*line)
     assert_one_error(done)
     assert text in done.err
@@ -136,9 +132,7 @@ def test_one_line_exit_2_nothing_made(
     assert files_under(tmp_path) == []
 
 
-def test_a_working_directory_that_hydra_would_resolve(
-    rlrun: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_working_directory_that_hydra_would_resolve(rlrun, tmp_path, monkeypatch):
     place = tmp_path / "x${y}"
     place.mkdir()
     monkeypatch.chdir(place)
@@ -150,23 +144,14 @@ def test_a_working_directory_that_hydra_would_resolve(
 
 @pytest.mark.parametrize(
     ("override", "sweep"),
-    [
-        ("hydra.job_logging.version=7", ()),
-        ("hydra.job_logging.root.level=NOPE", ("-m", "seed=0,1")),
-        ("hydra.job_logging.handlers.file.filename=/nowhere/x", ()),
-        ("hydra.hydra_logging.version=7", ("-m", "seed=0,1")),
-        ("+hydra.job_logging.handlers.file.maxBytes=1", ()),
-        ("hydra.job_logging.handlers.file.filename=${nope:1}", ()),
-    ],
-)
-def test_logging_that_python_does_not_take(
-    rlrun: Callable[..., Done],
-    build: Build,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    override: str,
-    sweep: tuple[str, ...],
-) -> None:
+    [("hydra.job_logging.version=7", ()),
+     ("hydra.job_logging.root.level=NOPE", ("-m", "seed=0,1")),
+     ("hydra.job_logging.handlers.file.filename=/nowhere/x", ()),
+     ("hydra.hydra_logging.version=7", ("-m", "seed=0,1")),
+     ("+hydra.job_logging.handlers.file.maxBytes=1", ()),
+     ("hydra.job_logging.handlers.file.filename=${nope:1}", ())],
+)  # fmt: skip
+def test_logging_that_python_does_not_take(rlrun, build, tmp_path, monkeypatch, override, sweep):
     """Noticed before a directory is made."""
     monkeypatch.setattr(directories, "claim", None)
     assert_one_error(rlrun("env=cartpole", override, *sweep))
@@ -174,17 +159,13 @@ def test_logging_that_python_does_not_take(
     assert build.calls == []
 
 
-def test_logging_that_python_takes(
-    rlrun: Callable[..., Done], build: Build, tmp_path: Path
-) -> None:
+def test_logging_that_python_takes(rlrun, build, tmp_path):
     done = rlrun("env=cartpole", "run.dir=run", "hydra.job_logging.root.level=DEBUG")
     assert done.code == 0, done.err
     assert (tmp_path / "run" / "rlrun.log").exists()
 
 
-def test_a_callback_that_there_is_not(
-    rlrun: Callable[..., Done], build: Build, tmp_path: Path
-) -> None:
+def test_a_callback_that_there_is_not(rlrun, build, tmp_path):
     """Noticed when the directory is made already; it is removed again."""
     assert_one_error(rlrun("env=cartpole", "run.dir=run", "+hydra.callbacks.x=y"))
     assert files_under(tmp_path) == []

@@ -102,12 +102,10 @@ def test_a_bench_that_goes_on_shows_what_earlier_commands_ran(rlrun, build):
 
 @pytest.mark.parametrize(
     ("begun", "words"),
-    [
-        ("probe", ["bench", "memory", *ONE, "bench.dir=b"]),
-        ("probe", ["probe", "env=identity", "probe.dir=b"]),
-        ("bench", ["probe", "env=tmaze", "probe.dir=b"]),
-    ],
-)
+    [("probe", ["bench", "memory", *ONE, "bench.dir=b"]),
+     ("probe", ["probe", "env=identity", "probe.dir=b"]),
+     ("bench", ["probe", "env=tmaze", "probe.dir=b"])],
+)  # fmt: skip
 def test_a_directory_of_something_else_is_refused(rlrun, begun, words):
     Path("b").mkdir()
     job = JobRecord(0, "0", ["env=tmaze", "run.total_steps=9", "policy=ppo", "seed=0"])
@@ -125,19 +123,15 @@ def test_quick_is_short(rlrun, build):
 
 @pytest.mark.parametrize(
     ("words", "error"),
-    [
-        (["bench", "memory", "bench.tasks=[tmaze_11]"], "tmaze_10"),
-        (["bench", "memory", "bench.cells=[gruu]"], "memory = gruu"),
-        (["bench", "memory", "bench.seeds=0"], "bench.seeds = 0"),
-        (["bench", "memory", "bench.tasks=[]"], "bench.tasks"),
-        (["bench", "memory", "run.total_steps=9"], "run.total_steps = 9"),
-        (["bench", "speed"], "speed"),
-        (["probe", "env=tmaze", "policy=dqn"], "policy = dqn"),
-        (["probe", "env=tmaze", "probe.seeds=3"], "probe.seeds = 3"),
-        (["probe", "env=tmaz"], "env = tmaz"),
-        (["probe", "env=tmaze", "--budget", "0"], "--budget"),
-    ],
-)
+    [(["bench", "memory", "bench.tasks=[tmaze_11]"], "tmaze_10"),
+     (["bench", "memory", "bench.cells=[gruu]"], "memory = gruu"),
+     (["bench", "memory", "bench.seeds=0"], "bench.seeds = 0"),
+     (["bench", "memory", "bench.tasks=[]"], "bench.tasks"),
+     (["bench", "memory", "run.total_steps=9"], "run.total_steps = 9"),
+     (["bench", "speed"], "speed"), (["probe", "env=tmaze", "policy=dqn"], "policy = dqn"),
+     (["probe", "env=tmaze", "probe.seeds=3"], "probe.seeds = 3"),
+     (["probe", "env=tmaz"], "env = tmaz"), (["probe", "env=tmaze", "--budget", "0"], "--budget")],
+)  # fmt: skip
 def test_refused_before_anything_is_written(rlrun, words, error):
     done = rlrun(*words)
     assert_one_error(done)

@@ -65,15 +65,11 @@ ARM = "processor : 0\nFeatures\t: fp asimd{}\n"
 
 @pytest.mark.parametrize(
     ("cpuinfo", "bf16"),
-    [
-        (X86.format(" avx512_bf16"), "avx512_bf16 yes, amx_bf16 no"),
-        (X86.format(" avx512_bf16 amx_bf16"), "avx512_bf16 yes, amx_bf16 yes"),
-        (X86.format(""), "avx512_bf16 no, amx_bf16 no"),
-        (ARM.format(" bf16"), "bf16 yes"),
-        (ARM.format(" i8mm"), "bf16 no"),
-        ("", "unknown"),
-    ],
-)
+    [(X86.format(" avx512_bf16"), "avx512_bf16 yes, amx_bf16 no"),
+     (X86.format(" avx512_bf16 amx_bf16"), "avx512_bf16 yes, amx_bf16 yes"),
+     (X86.format(""), "avx512_bf16 no, amx_bf16 no"), (ARM.format(" bf16"), "bf16 yes"),
+     (ARM.format(" i8mm"), "bf16 no"), ("", "unknown")],
+)  # fmt: skip
 def test_cpu(cpuinfo, bf16):
     """Private: the machine of the tests has one CPU."""
     found = dict(cli_doctor.cpu_facts(cpuinfo))
@@ -83,14 +79,10 @@ def test_cpu(cpuinfo, bf16):
 
 @pytest.mark.parametrize(
     ("files", "cores"),
-    [
-        ({"cpu.max": "150000 100000\n"}, 1.5),
-        ({"cpu.max": "max 100000\n"}, None),
-        ({"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
-        ({}, None),
-    ],
-)
+    [({"cpu.max": "150000 100000\n"}, 1.5), ({"cpu.max": "max 100000\n"}, None),
+     ({"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
+     ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None), ({}, None)],
+)  # fmt: skip
 def test_quota(tmp_path, files, cores):
     """Private: no test may set a cgroup."""
     for name, text in files.items():
@@ -149,19 +141,15 @@ def test_numba_that_is_not_in_use(rlrun, monkeypatch):
 
 @pytest.mark.parametrize(
     ("line", "text"),
-    [
-        ("--calibrate policy=random", "policy.name = random"),
-        ("--calibrate policy=r2d2 memory.hiden=3", "memory.hiden"),
-        ("--calibrate learner.batch_size=0", "learner.batch_size = 0"),
-        ("--calibrate seed=0,1", "seed"),
-        ("--calibrate --config-dir nowhere", "--config-dir = nowhere"),
-        ("--calibrate --seconds 0", "0"),
-        ("--calibrate --seconds nan", "nan"),
-        ("--calibrate -m seed=0", "-m"),
-        ("policy=r2d2", "--calibrate"),
-        ("--seconds 3", "--calibrate"),
-    ],
-)
+    [("--calibrate policy=random", "policy.name = random"),
+     ("--calibrate policy=r2d2 memory.hiden=3", "memory.hiden"),
+     ("--calibrate learner.batch_size=0", "learner.batch_size = 0"),
+     ("--calibrate seed=0,1", "seed"),
+     ("--calibrate --config-dir nowhere", "--config-dir = nowhere"),
+     ("--calibrate --seconds 0", "0"), ("--calibrate --seconds nan", "nan"),
+     ("--calibrate -m seed=0", "-m"), ("policy=r2d2", "--calibrate"),
+     ("--seconds 3", "--calibrate")],
+)  # fmt: skip
 def test_usage(rlrun, monkeypatch, tmp_path, line, text):
     monkeypatch.setattr(calibrate, "measure", None)  # nothing gets that far
     done = rlrun("doctor", *line.split())

@@ -63,21 +63,13 @@ def test_a_run_on_a_gpu_is_exported_without(rlrun, exports, run_dir):
 
 @pytest.mark.parametrize(
     ("line", "text"),
-    [
-        ("", "DATA_DIR"),
-        ("old", "DATA_DIR"),
-        ("old data more", "more"),
-        ("old data --shard-rows 0", "0"),
-        ("old data --shard-rows 1e3", "1e3"),
-        ("old data --shard-rows", "--shard-rows"),
-        ("old data --shards 3", "--shards"),
-        ("old data --codec zip", "--codec = zip"),
-        ("nowhere data", "RUN_DIR = nowhere"),
-        ("yaml data", "RUN_DIR = yaml"),
-        ("old old", "DATA_DIR = old"),
-        ("old old/config.yaml", "DATA_DIR = old/config.yaml"),
-    ],
-)
+    [("", "DATA_DIR"), ("old", "DATA_DIR"), ("old data more", "more"),
+     ("old data --shard-rows 0", "0"), ("old data --shard-rows 1e3", "1e3"),
+     ("old data --shard-rows", "--shard-rows"), ("old data --shards 3", "--shards"),
+     ("old data --codec zip", "--codec = zip"), ("nowhere data", "RUN_DIR = nowhere"),
+     ("yaml data", "RUN_DIR = yaml"), ("old old", "DATA_DIR = old"),
+     ("old old/config.yaml", "DATA_DIR = old/config.yaml")],
+)  # fmt: skip
 def test_usage(rlrun, exports, run_dir, tmp_path, line, text):
     (tmp_path / "yaml").mkdir()
     before = files_under(tmp_path)

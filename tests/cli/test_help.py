@@ -64,32 +64,20 @@ def test_defaults_are_those_of_the_option(rlrun, composer, group):
 
 @pytest.mark.parametrize(
     ("word", "facts"),
-    [
-        ("policy.nstep", "integer >= 1 | Kapturowski et al. 2019 | experiment=r2d2_paper (5)"),
-        ("nstep", "policy.nstep: "),
-        ("policy.gamma", "number within [0, 1]"),
-        ("policy.grad_clip", "number > 0 or null"),
-        ("seed", "integer within [0, 2^32)"),
-        ("policy.state_init", "stored | zero"),
-        ("torso.hidden", "list of integers > 0"),
-        ("policy.taus", "policy.distribution=implicit"),
-        ("memory.forget_bias", "memory=lstm or mingru"),
-        ("env.total_steps", "run.total_steps"),
-        ("policy.distribution", "policy.atoms | policy.v_min | policy.v_max"),
-        ("policy.lr", "{kind: linear, start: 2e-3, end: 1e-4}"),
-        ("env.length", "env.kwargs.length: "),
-        ("policy.target_theta", "policy.target_tau: "),
-        ("policy", "r2d2 | ppo | learn_unroll_len"),
-        ("run", "total_steps"),
-        ("policy=c51", "policy.atoms = 101 "),
-        ("policy=rainbow", "buffer="),
-        ("experiment=r2d2_paper", "policy.burnin_step = 40 "),
-        ("ppo", "policy=ppo: "),
-        ("none", "memory=none: | bonus="),
-        ("sweep.dir", "Sweeps"),
-        ("exit codes", "75 | 130"),
-    ],
-)
+    [("policy.nstep", "integer >= 1 | Kapturowski et al. 2019 | experiment=r2d2_paper (5)"),
+     ("nstep", "policy.nstep: "), ("policy.gamma", "number within [0, 1]"),
+     ("policy.grad_clip", "number > 0 or null"), ("seed", "integer within [0, 2^32)"),
+     ("policy.state_init", "stored | zero"), ("torso.hidden", "list of integers > 0"),
+     ("policy.taus", "policy.distribution=implicit"),
+     ("memory.forget_bias", "memory=lstm or mingru"), ("env.total_steps", "run.total_steps"),
+     ("policy.distribution", "policy.atoms | policy.v_min | policy.v_max"),
+     ("policy.lr", "{kind: linear, start: 2e-3, end: 1e-4}"),
+     ("env.length", "env.kwargs.length: "), ("policy.target_theta", "policy.target_tau: "),
+     ("policy", "r2d2 | ppo | learn_unroll_len"), ("run", "total_steps"),
+     ("policy=c51", "policy.atoms = 101 "), ("policy=rainbow", "buffer="),
+     ("experiment=r2d2_paper", "policy.burnin_step = 40 "), ("ppo", "policy=ppo: "),
+     ("none", "memory=none: | bonus="), ("sweep.dir", "Sweeps"), ("exit codes", "75 | 130")],
+)  # fmt: skip
 def test_words(rlrun, word, facts):
     done = rlrun("help", *word.split())
     assert (done.code, done.err) == (0, "")

@@ -19,15 +19,10 @@ from tests.in_process import assert_one_error, files_under
 
 @pytest.mark.parametrize(
     "line",
-    [
-        ["-m", "policy=r2d2,dqn", "seed=0,1"],
-        ["policy=dqn", "-m", "seed=0,1"],
-        ["policy=dqn", "seed=0,1", "--multirun"],
-        ["policy=dqn", "seed=range(0,2)", "hydra.mode=MULTIRUN"],
-    ],
-    ids=["front", "middle", "end", "mode"],
-)
-def test_m_stands_anywhere(rlrun, build, tmp_path, line: list[str]):
+    [["-m", "policy=r2d2,dqn", "seed=0,1"], ["policy=dqn", "-m", "seed=0,1"],
+     ["policy=dqn", "seed=range(0,2)", "hydra.mode=MULTIRUN"]],
+)  # fmt: skip
+def test_m_stands_anywhere(rlrun, build, tmp_path, line):
     done = rlrun(*line)
     assert (done.code, done.err) == (0, "")
     expected = ["0_policy=dqn,seed=0", "1_policy=dqn,seed=1"]
@@ -44,17 +39,12 @@ def test_m_stands_anywhere(rlrun, build, tmp_path, line: list[str]):
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "seed=0,1,-1",
-        "policy=r2d2,dqn memory=lstm",
-        "env=cartpole,cartpol",
-        "learner.batch_size=32,1000000",
-        "env.id=CartPole-v1,CartPole-v9",
-        "policy=r2d2,dqn policy.burnin_step=1,2",
-        *(f"seed=0,1 hydra.launcher.workers={n}" for n in ("0", "two", "1.5")),
-    ],
-)
-def test_one_invalid_job_starts_nothing(rlrun, build, tmp_path, line: str):
+    ["seed=0,1,-1", "policy=r2d2,dqn memory=lstm", "env=cartpole,cartpol",
+     "learner.batch_size=32,1000000", "env.id=CartPole-v1,CartPole-v9",
+     "policy=r2d2,dqn policy.burnin_step=1,2",
+     *(f"seed=0,1 hydra.launcher.workers={n}" for n in ("0", "two", "1.5"))],
+)  # fmt: skip
+def test_one_invalid_job_starts_nothing(rlrun, build, tmp_path, line):
     done = rlrun("-m", *line.split())
     assert_one_error(done)
     assert build.calls == []
@@ -91,7 +81,7 @@ def test_a_module_that_vanishes_beside_a_sweep_is_a_missing_resource(rlrun, buil
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), 130, 143, 75])
-def test_a_signal_stops_a_sweep_in_one_process(rlrun, build, stop: int | BaseException):
+def test_a_signal_stops_a_sweep_in_one_process(rlrun, build, stop):
     build.codes = {1: stop}
     done = rlrun("-m", "seed=0,1,2", "hydra/launcher=basic", "sweep.dir=s")
     assert done.code == (stop if isinstance(stop, int) else 130)
@@ -249,23 +239,19 @@ def test_interpolations_are_those_of_each_job(rlrun, build):
     assert [p.name for p in build.run_dirs] == ["0", "1"]
 
 
-@pytest.mark.parametrize(
-    ("line", "count"),
-    [("sweep=lr_grid policy=dqn env=bandit", 7), ("sweep=r2d2_ablation env=tmaze", 16)],
-)
-def test_presets(rlrun, build, line, count):
-    """All jobs are valid and differ."""
-    assert rlrun("-m", *line.split()).code == 0
+def test_presets(rlrun, build, composer):
+    """All jobs are valid and differ; what is typed wins."""
+    assert rlrun("-m", "sweep=lr_grid", "policy=dqn", "env=bandit").code == 0
     configs = [dataclasses.asdict(c[1][0]) for c in build.calls]
-    assert len(configs) == count
+    assert len(configs) == 7
     assert all(a != b for a, b in itertools.combinations(configs, 2))
     assert not any("sweep=" in path.name for path in build.run_dirs)
-
-
-def test_what_is_typed_wins_over_a_preset(rlrun, build):
-    done = rlrun("-m", "sweep=lr_grid", "policy=dqn", "env=bandit", "policy.lr=1e-3,1e-4")
-    assert done.code == 0
+    build.calls.clear()
+    typed = ("policy=dqn", "env=bandit", "policy.lr=1e-3,1e-4")
+    assert rlrun("-m", "sweep=lr_grid", *typed).code == 0
     assert [c[1][0].policy.lr.start for c in build.calls] == [1e-3, 1e-4]
+    ablation = composer.compose(["sweep=r2d2_ablation", "env=tmaze"], sweep=True)
+    assert len({*map(tuple, composer.jobs(ablation))}) == 16
 
 
 def test_a_value_that_is_a_path_is_one_part_of_the_name(rlrun, build):

@@ -21,8 +21,7 @@ CARTPOLE = "env=cartpole"
 SOFT = "policy.munchausen=0.9 policy.double=false policy.value_rescale_eps=null"
 OBSTACLES = {
     "policy=qmix env=twostep": "policy qmix has no kernel",
-    "policy=r2d2 memory=gru": "memory=gru",
-    "policy=r2d2 memory=none": "memory=none",
+    "policy=r2d2 memory=gru": "memory=gru", "policy=r2d2 memory=none": "memory=none",
     "policy=r2d2_c51": "policy.distribution=categorical",
     "policy=r2d2 policy.noisy=0.5": "policy.noisy=0.5",
     "policy=r2d2 learner.compile=true": "learner.compile=true",
@@ -33,10 +32,9 @@ OBSTACLES = {
     "policy=dqn policy.trace=retrace": "policy.trace=retrace",
     f"policy=dqn {SOFT}": "policy.munchausen=0.9",
     "policy=dqn learner.precision=bf16": "learner.precision=bf16",
-    "policy=ppo memory=gru": "memory=gru",
-    "policy=rsac env=pendulum": "memory=",
+    "policy=ppo memory=gru": "memory=gru", "policy=rsac env=pendulum": "memory=",
     "policy=sac env=pendulum policy.prev_inputs=true": "policy.prev_inputs=true",
-}
+}  # fmt: skip
 
 
 def line(words):
@@ -78,16 +76,12 @@ def test_a_run_records_what_computed_its_updates(value, name, tmp_path, monkeypa
 
 @pytest.mark.parametrize(
     ("words", "threads", "reason"),
-    [
-        ("policy=r2d2", 1, None),
-        ("policy=drqn", 2, None),
-        ("policy=r2d2", 3, "3 threads"),
-        ("policy=r2d2 memory.hidden=128", 1, None),
-        ("policy=r2d2 memory.hidden=129", 1, "memory.hidden=129"),
-        ("policy=r2d2 memory.hidden=129 learner.backend=numpy", 3, None),
-        ("policy=dqn torso.hidden=[512]", 8, None),
-    ],
-)
+    [("policy=r2d2", 1, None), ("policy=drqn", 2, None), ("policy=r2d2", 3, "3 threads"),
+     ("policy=r2d2 memory.hidden=128", 1, None),
+     ("policy=r2d2 memory.hidden=129", 1, "memory.hidden=129"),
+     ("policy=r2d2 memory.hidden=129 learner.backend=numpy", 3, None),
+     ("policy=dqn torso.hidden=[512]", 8, None)],
+)  # fmt: skip
 def test_auto_leaves_large_lstms_to_torch(words, threads, reason):
     backend = backend_of(words, threads)
     assert backend.name == ("numpy" if reason is None else "torch")

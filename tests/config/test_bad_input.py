@@ -159,14 +159,11 @@ def test_unwritable_output(rlrun, tmp_path):
 
 @pytest.mark.parametrize(
     ("line", "key"),
-    [
-        ("run.dir=d/x", "run.dir"),
-        ("-m seed=0,1 sweep.dir=d/x", "sweep.dir"),
-        ("search policy.lr=interval(1e-4,1e-3) search.dir=d/x", "search.dir"),
-        ("probe env=bandit probe.dir=d/x", "probe.dir"),
-        ("bench memory --quick bench.dir=d/x", "bench.dir"),
-    ],
-)
+    [("run.dir=d/x", "run.dir"), ("-m seed=0,1 sweep.dir=d/x", "sweep.dir"),
+     ("search policy.lr=interval(1e-4,1e-3) search.dir=d/x", "search.dir"),
+     ("probe env=bandit probe.dir=d/x", "probe.dir"),
+     ("bench memory --quick bench.dir=d/x", "bench.dir")],
+)  # fmt: skip
 def test_a_directory_that_cannot_be_written_is_named_by_its_key(
     rlrun, tmp_path, monkeypatch, line, key
 ):

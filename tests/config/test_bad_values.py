@@ -7,7 +7,6 @@ it, and what it leaves on the disk, is tested in ``tests/config/test_bad_input.p
 
 import copy
 import types
-from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -21,23 +20,16 @@ from rlrun.schema import ScheduleConfig, WrapperConfig
 
 PRESETS = (
     "policy=r2d2 buffer=prioritized bonus=rnd transport=coded",
-    "policy=dqn buffer=rank explore=boltzmann",
-    "policy=sac env=pendulum",
-    "policy=td3 env=pendulum",
-    "policy=ppo",
-    "policy=impala",
-    "policy=pqn",
-    "policy=bc pipeline=offline",
-    "policy=cql_sac env=pendulum",
-    "policy=iql pipeline=offline",
-    "policy=qmix env=twostep agents=joint",
-    "policy=scripted",
-)
+    "policy=dqn buffer=rank explore=boltzmann", "policy=sac env=pendulum",
+    "policy=td3 env=pendulum", "policy=ppo", "policy=impala", "policy=pqn",
+    "policy=bc pipeline=offline", "policy=cql_sac env=pendulum", "policy=iql pipeline=offline",
+    "policy=qmix env=twostep agents=joint", "policy=scripted",
+)  # fmt: skip
 TEXTS: tuple[Any, ...] = ("x", [1], {"a": 1})
 NUMBERS: tuple[Any, ...] = (float("nan"), float("inf"), -float("inf"), True)
 
 
-def bad_values(kind: Any, metadata: Any) -> Iterator[Any]:
+def bad_values(kind, metadata):
     """Values that a field of this type and range does not take."""
     options = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     optional = types.NoneType in options
@@ -65,7 +57,7 @@ def bad_values(kind: Any, metadata: Any) -> Iterator[Any]:
                 yield from (["x"], [0.5], [True], [[1]], [8] * 65 if within is not None else ["x"])
 
 
-def rows(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+def rows(node, path):
     """(key, bad value) of every field of a config and of the configs in it."""
     for field in fields(node):
         key = f"{path}.{field.name}" if path else field.name
@@ -78,7 +70,7 @@ def rows(node: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from ((key, bad) for bad in bad_values(kind, field.metadata))
 
 
-def with_value(values: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+def with_value(values, key, value):
     changed = copy.deepcopy(values)
     *above, last = key.split(".")
     node = changed
@@ -89,7 +81,7 @@ def with_value(values: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def configs() -> list[dict[str, Any]]:
+def configs():
     found = []
     for line in PRESETS:
         values = OmegaConf.to_container(
@@ -100,7 +92,7 @@ def configs() -> list[dict[str, Any]]:
     return found
 
 
-def refused(values: dict[str, Any], key: str) -> str:
+def refused(values, key):
     with pytest.raises(ConfigError) as e:
         read_config(values)
     text = str(e.value)
@@ -111,7 +103,7 @@ def refused(values: dict[str, Any], key: str) -> str:
     return text
 
 
-def test_values(configs: list[dict[str, Any]]) -> None:
+def test_values(configs):
     seen: set[str] = set()
     for values in configs:
         for key, bad in rows(read_config(values), ""):
@@ -124,7 +116,7 @@ def test_values(configs: list[dict[str, Any]]) -> None:
     assert len(seen) > 1000, len(seen)
 
 
-def test_names(configs: list[dict[str, Any]]) -> None:
+def test_names(configs):
     """A key with a letter missing: the right one is among the guesses, but for very short ones."""
     total = guessed = 0
     seen: set[str] = set()
@@ -144,7 +136,7 @@ def test_names(configs: list[dict[str, Any]]) -> None:
     assert guessed > 0.97 * total, (guessed, total)
 
 
-def test_missing_keys(configs: list[dict[str, Any]]) -> None:
+def test_missing_keys(configs):
     count = 0
     for values in configs[:5]:
         for key in {key for key, _ in rows(read_config(values), "")}:

@@ -1,12 +1,10 @@
 """Yaml files of a stranger (--config-dir): exit 2, one line, no code run, no file made."""
 
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.in_process import Build, Done, assert_one_error, files_under
+from tests.in_process import assert_one_error, files_under
 
 GLOBAL = "# @package _global_\n"
 EVIL = "experiment/evil.yaml"
@@ -102,9 +100,7 @@ FORBIDDEN = [  # (name of a file, its content, command line, what the error name
 
 
 @pytest.mark.parametrize(("name", "content", "line", "expected"), FORBIDDEN)
-def test_refused(
-    rlrun: Callable[..., Done], tmp_path: Path, name: str, content: str, line: str, expected: str
-) -> None:
+def test_refused(rlrun, tmp_path, name, content, line, expected):
     path = tmp_path / "mine" / name
     path.parent.mkdir(parents=True)
     path.write_text(content, encoding="utf-8")
@@ -117,12 +113,12 @@ def test_refused(
     assert not {name for name in set(sys.modules) - modules if name.startswith("evil")}
 
 
-def write(path: Path, content: str) -> None:
+def write(path, content):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content, encoding="utf-8")
 
 
-def test_what_files_may_set(rlrun: Callable[..., Done], build: Build, tmp_path: Path) -> None:
+def test_what_files_may_set(rlrun, build, tmp_path):
     keys = "run: {dir: here}, sweep: {dir: there, subdir: 'job${hydra.job.num}'}"
     allowed = f"{GLOBAL}hydra: {{{keys}, sweeper: {{params: {{seed: '1,2'}}}}}}"
     write(tmp_path / "mine" / EVIL, allowed)
@@ -131,16 +127,14 @@ def test_what_files_may_set(rlrun: Callable[..., Done], build: Build, tmp_path: 
     assert build.run_dirs == [tmp_path / "here", *(tmp_path / f"there/job{i}" for i in (0, 1))]
 
 
-def test_everything_else_is_typed(rlrun: Callable[..., Done], tmp_path: Path) -> None:
+def test_everything_else_is_typed(rlrun, tmp_path):
     write(tmp_path / "mine" / EVIL, GLOBAL + "seed: 3")
     typed = ("hydra.verbose=false", "+hydra.job.env_set.A=b", "hydra.run.dir=../here")
     assert rlrun(*LINE.split(), *typed, "run.dir=out").code == 0
 
 
 @pytest.mark.parametrize("subdir", ["../..", "/tmp/x", "''", "x"])
-def test_jobs_stay_in_their_sweep_each_in_a_directory_of_its_own(
-    rlrun: Callable[..., Done], tmp_path: Path, subdir: str
-) -> None:
+def test_jobs_stay_in_their_sweep_each_in_a_directory_of_its_own(rlrun, tmp_path, subdir):
     done = rlrun("-m", "seed=1,2", f"hydra.sweep.subdir={subdir}")
     assert_one_error(done)
     assert "hydra.sweep.subdir = " in done.err

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from rlrun.cli.main import main
 from rlrun.errors import ResourceError
 from rlrun.optim import compute
 from rlrun.run import calibrate
@@ -56,16 +57,12 @@ def test_a_run_from_another_machine(tmp_path):
     assert [f for f in files_under(tmp_path) if f != "rlrun.log"] == []
 
 
-def test_the_probe_is_right(tmp_path):
+def test_the_probe_is_right(tmp_path, monkeypatch):
     """A real run, with oneDNN as it is: refused, or done."""
-    code = (  # the answer is asked for last: the run has to ask for itself
-        "import sys; from rlrun.__main__ import main; code = main(sys.argv[1:])\n"
-        "from rlrun.optim.compute import cpu_has_bf16_lstm as has; print(has()); sys.exit(code)"
-    )
-    line = [sys.executable, "-c", code, *TINY, BF16, "run.dir=here", "-q"]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
-    expected = 0 if done.stdout.strip() == "True" else 7
-    assert (done.returncode, bool(files_under(tmp_path))) == (expected, expected == 0), done.stderr
+    monkeypatch.chdir(tmp_path)
+    code = main([*TINY, BF16, "run.dir=here", "-q"])
+    assert code == (0 if compute.cpu_has_bf16_lstm() else 7)
+    assert bool(files_under(tmp_path)) == (code == 0)
 
 
 def test_torch_is_imported_only_where_it_must_be():
@@ -90,7 +87,7 @@ def test_calibration_leaves_bf16_out():
     gru = config(*TINY, "memory=gru")
     assert {s.precision for s in settings(gru, 2)} == {"float32", "bf16"}
 
-    def measure(config, tried: list[object], seconds):
+    def measure(config, tried, seconds):
         return [[1.0, 2.0] for _ in tried]
 
     out = list(lines(tiny, cores=2, seconds=None, measure=measure))

@@ -71,25 +71,20 @@ def test_bases_hold_each_shared_key_once_and_are_no_options(composer, rlrun):
 
 @pytest.mark.parametrize(
     ("line", "expected"),
-    [
-        ("policy=r2d2", "prioritized ladder lstm 120"),
-        ("buffer=uniform policy=r2d2", "uniform ladder lstm 120"),
-        ("policy=r2d2 explore=schedule memory=gru", "prioritized schedule gru 120"),
-        ("policy=drqn", "uniform ladder lstm 120"),
-        ("policy=dqn", "uniform schedule none 64"),
-        ("policy=dqn learner=default", "uniform schedule none 120"),
-        ("policy=rainbow buffer=rank explore=boltzmann", "rank boltzmann none 32"),
-        ("policy=rainbow", "prioritized none none 32"),
-        ("policy=random", "uniform none none 120"),
-        ("policy=qmix env=twostep", "uniform schedule gru 120"),
-        ("policy=td3 buffer=rank", "rank none none 256"),
-        ("policy=rsac", "uniform none lstm 120"),
-        ("memory=gru policy=a2c", "rollout none gru None"),
-        ("policy=pqn", "rollout schedule none None"),
-        ("experiment=r2d2_paper", "prioritized ladder lstm 1"),
-        ("experiment=diengine_r2d2_cartpole buffer=prioritized", "prioritized schedule lstm None"),
-    ],
-)
+    [("policy=r2d2", "prioritized ladder lstm 120"),
+     ("buffer=uniform policy=r2d2", "uniform ladder lstm 120"),
+     ("policy=r2d2 explore=schedule memory=gru", "prioritized schedule gru 120"),
+     ("policy=drqn", "uniform ladder lstm 120"), ("policy=dqn", "uniform schedule none 64"),
+     ("policy=dqn learner=default", "uniform schedule none 120"),
+     ("policy=rainbow buffer=rank explore=boltzmann", "rank boltzmann none 32"),
+     ("policy=rainbow", "prioritized none none 32"), ("policy=random", "uniform none none 120"),
+     ("policy=qmix env=twostep", "uniform schedule gru 120"),
+     ("policy=td3 buffer=rank", "rank none none 256"), ("policy=rsac", "uniform none lstm 120"),
+     ("memory=gru policy=a2c", "rollout none gru None"),
+     ("policy=pqn", "rollout schedule none None"),
+     ("experiment=r2d2_paper", "prioritized ladder lstm 1"),
+     ("experiment=diengine_r2d2_cartpole buffer=prioritized", "prioritized schedule lstm None")],
+)  # fmt: skip
 def test_defaults_that_come_with_a_policy_and_their_precedence(composer, line, expected):
     c = read_composed(composer.compose(line.split()))
     ratio = c.learner.replay_ratio

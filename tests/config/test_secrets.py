@@ -1,18 +1,14 @@
 """Values of environment variables do not appear in messages."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from rlrun import secrets
-from tests.in_process import Done
 
 SECRET = "hunter2-is-my-password"
 
 
 @pytest.fixture(autouse=True)
-def variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def variable(monkeypatch):
     monkeypatch.setenv("SECRET", SECRET)
     monkeypatch.setattr(secrets, "_read", {})
 
@@ -30,7 +26,7 @@ def variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "env.id=" + "x" * 110 + "${oc.env:SECRET}",  # cut in the middle of it
     ],
 )
-def test_not_in_errors(rlrun: Callable[..., Done], override: str) -> None:
+def test_not_in_errors(rlrun, override):
     done = rlrun(override)
     assert done.code == 2
     assert done.err.count("\n") == 1
@@ -38,15 +34,15 @@ def test_not_in_errors(rlrun: Callable[..., Done], override: str) -> None:
     assert "SECRET" in done.err or "xxxx" in done.err
 
 
-def test_short_values_are_whole_words() -> None:
+def test_short_values_are_whole_words():
     secrets.remember("1", "ONE")
     assert secrets.redact("seed = 1: 11 is 1.") == "seed = ${oc.env:ONE}: 11 is ${oc.env:ONE}."
     secrets.remember(r"a\1b c", "ODD")
     assert secrets.redact(r"x a\1b c") == "x ${oc.env:ODD}"
 
 
-def test_not_in_a_crash(rlrun: Callable[..., Done], build: object, tmp_path: Path) -> None:
-    build.codes[7] = RuntimeError(f"{SECRET} is wrong")  # type: ignore[attr-defined]
+def test_not_in_a_crash(rlrun, build, tmp_path):
+    build.codes[7] = RuntimeError(f"{SECRET} is wrong")
     done = rlrun("env=cartpole", "seed=7", "run.dir=x", "env.note=${oc.env:SECRET}")
     assert done.code == 9
     assert SECRET not in done.err + done.out

@@ -143,15 +143,10 @@ def test_an_environment_in_the_working_directory(rlrun, backend):
 
 @pytest.mark.parametrize(
     "words",
-    [
-        "policy=dqn policy.name=mypkg.cells:Elman",
-        "policy=dqn policy.name=mypkg.scaled:Nope",
-        "policy=dqn policy.name=mypkg.scaled:",
-        "policy=r2d2 memory.name=mypkg.nope:Elman",
-        "policy=r2d2 memory.name=mypkg.scaled:ScaledDQN",
-        "policy=r2d2 memory.name=lstn",
-    ],
-)
+    ["policy=dqn policy.name=mypkg.cells:Elman", "policy=dqn policy.name=mypkg.scaled:Nope",
+     "policy=dqn policy.name=mypkg.scaled:", "policy=r2d2 memory.name=mypkg.nope:Elman",
+     "policy=r2d2 memory.name=mypkg.scaled:ScaledDQN", "policy=r2d2 memory.name=lstn"],
+)  # fmt: skip
 def test_wrong_names(words, capsys, monkeypatch):
     """One line that begins with the key and its value."""
     from rlrun.cli.main import main

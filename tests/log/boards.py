@@ -1,8 +1,5 @@
 """Runs with event files, written by hand: what TensorBoard shows needs no training."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 
 from rlrun.log.tensorboard import TensorBoardWriter
@@ -11,7 +8,7 @@ from rlrun.run.hparams import trial_of
 from tests.reports.forge import forge
 
 
-def board(path: Path, *, seed: int, lr: float, steps: int = 3000, **more: Any) -> Path:
+def board(path, *, seed, lr, steps=3000, **more):
     """A run of R2D2 with scalars, a row, a picture and histograms; ``lr`` and ``seed`` typed."""
     typed = ["policy=r2d2", "env=cartpole", f"policy.lr={lr}", "run.total_steps=3000"]
     given = {"policy__name": "r2d2", "policy__lr": lr, "run__total_steps": 3000} | more

@@ -213,12 +213,9 @@ def test_a_port_that_is_taken_is_an_error_and_no_address(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("argv", "part"),
-    [
-        ([], "DIR = outputs: no such directory"),
-        (["a", "--port", "70000"], "[1, 65535]"),
-        (["a"], "no run there has event files"),
-    ],
-)
+    [([], "DIR = outputs: no such directory"), (["a", "--port", "70000"], "[1, 65535]"),
+     (["a"], "no run there has event files")],
+)  # fmt: skip
 def test_misuse_is_one_line(argv, part, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     forge(tmp_path / "a")

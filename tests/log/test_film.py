@@ -4,7 +4,6 @@ import io
 import json
 import shutil
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,12 @@ LINE = (
 )  # fmt: skip
 
 
-def gif_frames(content: bytes) -> list[np.ndarray]:
+def gif_frames(content):
     with Image.open(io.BytesIO(content)) as file:
         return [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(file)]
 
 
-def images_of(run_dir: Path, tag: str) -> dict[int, bytes]:
+def images_of(run_dir, tag):
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
     found = {}
@@ -41,11 +40,11 @@ def images_of(run_dir: Path, tag: str) -> dict[int, bytes]:
     return found
 
 
-def digest(run_dir: Path) -> str:
+def digest(run_dir):
     return str(json.loads((run_dir / "run.json").read_text())["digest"])
 
 
-def test_a_run_with_videos_has_the_numbers_of_one_without(tmp_path: Path) -> None:
+def test_a_run_with_videos_has_the_numbers_of_one_without(tmp_path):
     """Bit for bit, also resumed with them; the videos are those of the evaluations."""
     plain, filmed, resumed = (tmp_path / name for name in ("plain", "filmed", "resumed"))
     assert main([*LINE, f"run.dir={plain}"]) == 0
@@ -68,25 +67,23 @@ def test_a_run_with_videos_has_the_numbers_of_one_without(tmp_path: Path) -> Non
     assert (resumed / "videos" / files[-1].name).read_bytes() == files[-1].read_bytes()
 
 
-def evaluations(run_dir: Path) -> list[int]:
+def evaluations(run_dir):
     lines = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
     return [line["env_steps"] for line in lines if "eval/return_mean" in line]
 
 
-def test_the_video_is_the_first_episode_of_the_evaluation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_video_is_the_first_episode_of_the_evaluation(tmp_path, monkeypatch):
     """Its pictures are those of the environment after the reset and each step."""
     pictures: list[np.ndarray] = []
     render = Env.render
 
-    def rendering(env: Env) -> np.ndarray:
+    def rendering(env):
         pictures.append(render(env))
         return pictures[-1]
 
     made = FilmingEvaluator._play
 
-    def playing(evaluator: FilmingEvaluator, *given: Any) -> None:
+    def playing(evaluator, *given):
         pictures.clear()
         made(evaluator, *given)
 
@@ -101,7 +98,7 @@ def test_the_video_is_the_first_episode_of_the_evaluation(
     assert all(np.array_equal(a, b) for a, b in zip(frames, distinct, strict=True))
 
 
-def test_a_long_episode_has_a_bounded_number_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_episode_has_a_bounded_number_of_frames(monkeypatch):
     """Every second one is dropped each time there are too many; the first and last are kept."""
     monkeypatch.setattr(evaluate, "MAX_FRAMES", 8)
     moved: list[int] = []
@@ -118,10 +115,10 @@ def test_a_long_episode_has_a_bounded_number_of_frames(monkeypatch: pytest.Monke
     assert frames.watch.stride == 16
 
 
-def test_videos_that_fail_are_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_videos_that_fail_are_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr("rlrun.config.checks.keys.check_video", lambda config: None)
 
-    def failing(env: Env) -> np.ndarray:
+    def failing(env):
         raise ConfigError("env.id = x: it cannot be drawn (no GL context); …; …")
 
     monkeypatch.setattr(Env, "render", failing)
@@ -131,9 +128,7 @@ def test_videos_that_fail_are_a_warning(tmp_path: Path, monkeypatch: pytest.Monk
     assert not (tmp_path / "videos").exists()
 
 
-def test_what_cannot_be_drawn_is_told_before_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_drawn_is_told_before_the_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ["policy=random", "env=gym", "env.id=tests.env.walks:test/Walk-v0", "--trust", "tests"]
     assert main([*words, "run.video_every=5"]) == 2
@@ -152,7 +147,7 @@ def test_what_cannot_be_drawn_is_told_before_the_run(
         (500, 250, [0], [0]),  # a policy that only evaluates
     ],
 )
-def test_when_a_video_is_due(every: int, eval_every: int, steps: list[int], due: list[int]) -> None:
+def test_when_a_video_is_due(every, eval_every, steps, due):
     """A function of the steps: a resumed run makes those of the uncut one."""
     evaluator = object.__new__(FilmingEvaluator)
     evaluator.every, evaluator.eval_every = every, eval_every

@@ -40,12 +40,9 @@ def test_a_line_reads_back_exactly_and_does_not_depend_on_the_order(values, env_
     assert list(back) == ["env_steps", *sorted(values)]
     assert encode_record(env_steps, dict(reversed(values.items()))) == text
     assert text.count(b"\n") == 1
-
-
-def test_numbers_of_every_kind_become_plain_ones():
     values = {"a": torch.tensor(0.5), "b": np.float64(0.1), "c": np.int64(7), "d": np.float32(0.1)}
     want = f'"a": 0.5, "b": 0.1, "c": 7, "d": {float(np.float32(0.1))!r}, "e": 1'
-    assert want in encode_record(0, values | {"e": True}).decode()
+    assert want in encode_record(0, values | {"e": True}).decode(), "plain numbers"
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf, torch.tensor(math.inf)])
@@ -70,15 +67,10 @@ def test_resume_keeps_the_lines_up_to_the_step_and_drops_a_torn_one(tmp_path, to
     again = write(path, 30, resume_from=20)
     assert path.read_bytes() == whole
     assert again.last == {"env_steps": 20, "train/loss": 20 / 3}
+    path.write_bytes(path.read_bytes()[:-1])  # a line without its newline is completed
+    write(path, 40, resume_from=30)
+    assert steps_of(path) == [10, 20, 20, 30, 40]
     assert not caplog.records
-
-
-def test_resume_completes_a_line_without_its_newline(tmp_path):
-    path = tmp_path / "m.jsonl"
-    write(path, 10, 20)
-    path.write_bytes(path.read_bytes()[:-1])
-    write(path, 30, resume_from=20)
-    assert steps_of(path) == [10, 20, 30]
 
 
 def test_a_new_file_that_goes_back_goes_on_at_its_end(tmp_path):
@@ -107,26 +99,20 @@ def test_resume_warns_of_an_unreadable_line_in_the_middle(tmp_path, caplog):
     assert "unreadable after byte" in caplog.text
 
 
-def test_resume_without_a_file_makes_one_and_a_new_run_never_appends(tmp_path):
+def test_errors_of_the_disk_are_storage_errors(tmp_path):
     path = tmp_path / "m.jsonl"
-    write(path, 5, resume_from=3)
+    write(path, 5, resume_from=3)  # a resume without a file makes one
     assert steps_of(path) == [5]
-    with pytest.raises(StorageError, match="File exists"):
-        JsonLinesFile(path, resume_from=None)
-
-
-def test_errors_of_the_disk_are_storage_errors(tmp_path, monkeypatch):
-    with pytest.raises(StorageError, match=r"gone.*No such file") as caught:
-        JsonLinesFile(tmp_path / "gone" / "m.jsonl", resume_from=None)
+    with pytest.raises(StorageError, match="File exists") as caught:
+        JsonLinesFile(path, resume_from=None)  # a new run never appends
     assert caught.value.exit_code == 6
-    file = JsonLinesFile(tmp_path / "m.jsonl", resume_from=None)
-    (tmp_path / "m.jsonl").unlink()
+    with pytest.raises(StorageError, match=r"gone.*No such file"):
+        JsonLinesFile(tmp_path / "gone" / "m.jsonl", resume_from=None)
+    file = JsonLinesFile(tmp_path / "n.jsonl", resume_from=None)
+    (tmp_path / "n.jsonl").unlink()
     with pytest.raises(StorageError, match="was removed"):
         file.write(1, {"train/loss": 1.0})
     file.close()
-
-
-def test_a_full_disk_is_a_storage_error():
     full = JsonLinesFile.__new__(JsonLinesFile)
     full._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
     full.path, full._size = "/dev/full", 0

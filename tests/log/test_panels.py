@@ -17,7 +17,7 @@ class Drawn:
     action: np.ndarray
 
 
-def test_panels_show_state_values_and_reward() -> None:
+def test_panels_show_state_values_and_reward():
     """Colours of the newest column are those of its numbers; the picture is left as it is."""
     panels, picture = Panels(), np.full((400, 300, 3), 7, np.uint8)
     states = [np.array([1.0, -1.0, 0.0]), np.array([0.5, -0.25, 1.0])]
@@ -43,7 +43,7 @@ def test_panels_show_state_values_and_reward() -> None:
     assert (anew[60:130, 320:640] == 255).mean() > 0.9
 
 
-def test_many_actions_have_one_label_that_fits() -> None:
+def test_many_actions_have_one_label_that_fits():
     panels, picture = Panels(), np.zeros((84, 84, 3), np.uint8)
     reading = Drawn("Q", np.arange(18.0), np.zeros(0), np.array(17))
     frame = panels.beside(picture, episode=0, t=0, reward=0.0, total=0.0, reading=reading)
@@ -51,8 +51,8 @@ def test_many_actions_have_one_label_that_fits() -> None:
     assert (frame[:, -7:] == 255).all()  # nothing leaves the panel at its right
 
 
-def test_the_chosen_action_has_a_dot() -> None:
-    def blots(action: int) -> list[int]:
+def test_the_chosen_action_has_a_dot():
+    def blots(action):
         reading = Drawn("Q", np.array([1.0, 2.0]), np.zeros(0), np.array(action))
         picture = np.zeros((400, 400, 3), np.uint8)
         frame = Panels().beside(picture, episode=0, t=0, reward=0.0, total=0.0, reading=reading)

@@ -4,7 +4,6 @@ import re
 import subprocess
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -23,15 +22,13 @@ ffmpeg = pytest.importorskip("imageio_ffmpeg")
 RUNS = {
     "cartpole": ("policy=r2d2", "env=cartpole"),
     "tmaze": ("policy=ppo", "env=tmaze", "memory=gru", "policy.segment_len=16"),
-    "pendulum": ("policy=sac", "env=pendulum"),
-    "bandit": ("policy=random", "env=bandit"),
-}
-Captured = pytest.CaptureFixture[str]
+    "pendulum": ("policy=sac", "env=pendulum"), "bandit": ("policy=random", "env=bandit"),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    def make(work: Path) -> None:
+def runs(tmp_path_factory):
+    def make(work):
         for name, words in RUNS.items():
             line = [*words, "debug=smoke", "run.total_steps=120", "run.stop_value=null", "-q"]
             small = ["run.eval_episodes=1", *["torso.hidden=[8]"] * (name != "bandit")]
@@ -40,7 +37,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_once(tmp_path_factory, "video_runs", make)
 
 
-def played(run: Path, env_id: str, seed: int, steps: int) -> tuple[list[np.ndarray], float]:
+def played(run, env_id, seed, steps):
     """Frames and return of an episode, in a user's loop around Gymnasium's environment."""
     env, agent = gym.make(env_id, render_mode="rgb_array"), rlrun.load(run)
     obs, _ = env.reset(seed=seed)
@@ -54,7 +51,7 @@ def played(run: Path, env_id: str, seed: int, steps: int) -> tuple[list[np.ndarr
     return frames, total
 
 
-def decode(path: Path) -> list[np.ndarray]:
+def decode(path):
     """The frames of a video; a GIF holds equal ones once, for as long as all of them."""
     if path.suffix == ".mp4":
         command = [ffmpeg.get_ffmpeg_exe(), "-loglevel", "error", "-i", str(path)]
@@ -67,9 +64,7 @@ def decode(path: Path) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".gif"])
-def test_frames_are_those_of_the_environment(
-    runs: Path, tmp_path: Path, capsys: Captured, suffix: str
-) -> None:
+def test_frames_are_those_of_the_environment(runs, tmp_path, capsys, suffix):
     """Exactly in a GIF, else within what the codec loses."""
     path = tmp_path / f"out{suffix}"
     line = ["play", str(runs / "cartpole"), "--seed", "11", "--episodes", "1", "--video", str(path)]
@@ -86,9 +81,7 @@ def test_frames_are_those_of_the_environment(
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
-def test_episodes_go_on_after_one_that_was_cut(
-    runs: Path, tmp_path: Path, capsys: Captured
-) -> None:
+def test_episodes_go_on_after_one_that_was_cut(runs, tmp_path, capsys):
     path = tmp_path / "out.gif"
     line = ["play", str(runs / "pendulum"), "--seed", "5", "--episodes", "3", "--max-steps", "4"]
     assert main([*line, "--video", str(path)]) == 0
@@ -103,9 +96,7 @@ def test_episodes_go_on_after_one_that_was_cut(
 
 
 @pytest.mark.parametrize("name", ["cartpole", "tmaze"])
-def test_the_score_of_an_evaluation_with_a_video_is_its_score(
-    runs: Path, tmp_path: Path, capsys: Captured, name: str
-) -> None:
+def test_the_score_of_an_evaluation_with_a_video_is_its_score(runs, tmp_path, capsys, name):
     """Also where a native vector environment plays; the video shows its first environment."""
     run_dir, path = str(runs / name), tmp_path / "out.gif"
     assert main(["eval", run_dir, "--episodes", "2"]) == 0
@@ -119,9 +110,7 @@ def test_the_score_of_an_evaluation_with_a_video_is_its_score(
 
 
 @pytest.mark.parametrize("name", ["cartpole", "pendulum", "bandit"])
-def test_traces_stand_beside_the_picture(
-    runs: Path, tmp_path: Path, capsys: Captured, name: str
-) -> None:
+def test_traces_stand_beside_the_picture(runs, tmp_path, capsys, name):
     path = tmp_path / "out.gif"
     line = ["play", str(runs / name), "--video", str(path), "--max-steps", "5", "--seed", "3"]
     said, sizes = [], []
@@ -135,9 +124,7 @@ def test_traces_stand_beside_the_picture(
     assert sizes[1][0] >= sizes[0][0] + 300
 
 
-def test_a_window_shows_the_frames_until_it_is_closed(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_window_shows_the_frames_until_it_is_closed(runs, monkeypatch, capsys):
     import pygame
 
     from rlrun.video.window import EpisodeWindow
@@ -146,7 +133,7 @@ def test_a_window_shows_the_frames_until_it_is_closed(
     seen: list[np.ndarray] = []
     add: Callable[[EpisodeWindow, np.ndarray], None] = EpisodeWindow.add
 
-    def adding(window: EpisodeWindow, frame: np.ndarray) -> None:
+    def adding(window, frame):
         if len(seen) == 5:
             pygame.event.post(pygame.event.Event(pygame.QUIT))
         add(window, frame)
@@ -171,14 +158,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("words", "text"), REFUSED)
-def test_misuse_is_one_line_and_writes_nothing(
-    runs: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    text: str,
-) -> None:
+def test_misuse_is_one_line_and_writes_nothing(runs, tmp_path, monkeypatch, capsys, words, text):
     monkeypatch.chdir(tmp_path)
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
@@ -197,20 +177,12 @@ LEFT = "pip install --force-reinstall --no-deps pygame-ce"  # pygame was uninsta
 
 @pytest.mark.parametrize(
     ("module", "words", "found", "fix"),
-    [
-        ("imageio", ["--video", "a.mp4"], None, "[video]'"),
-        ("pygame", [], ModuleSpec("pygame", None), LEFT),
-    ],
-)
+    [("imageio", ["--video", "a.mp4"], None, "[video]'"),
+     ("pygame", [], ModuleSpec("pygame", None), LEFT)],
+)  # fmt: skip
 def test_a_missing_package_is_told_with_its_extra(
-    runs: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    module: str,
-    words: list[str],
-    found: ModuleSpec | None,
-    fix: str,
-) -> None:
+    runs, monkeypatch, capsys, module, words, found, fix
+):
     for name in ("files", "display"):
         monkeypatch.setattr(f"rlrun.video.{name}.find_spec", lambda name: found)
     assert main(["play", str(runs / "bandit"), *words]) == 7
@@ -220,9 +192,7 @@ def test_a_missing_package_is_told_with_its_extra(
     assert fix in err
 
 
-def test_what_cannot_be_drawn_is_told_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_drawn_is_told_before_anything_is_written(tmp_path, monkeypatch, capsys):
     """No frame has come: no file; one whose pictures end early leaves none either."""
     run_dir = tmp_path / "run"
     words = ["policy=random", "env=gym", "env.id=tests.env.walks:test/Walk-v0"]
@@ -237,7 +207,7 @@ def test_what_cannot_be_drawn_is_told_before_anything_is_written(
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".gif"])
-def test_a_video_that_fails_leaves_nothing(tmp_path: Path, suffix: str) -> None:
+def test_a_video_that_fails_leaves_nothing(tmp_path, suffix):
     path = tmp_path / f"a{suffix}"
     frame = np.zeros((33, 41, 3), np.uint8)
     broken = VideoFile(path, fps=30)

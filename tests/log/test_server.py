@@ -1,14 +1,42 @@
 """The server behind ``rlrun tensorboard``: started anew for new columns, and never another's."""
 
+import json
+import os
+import re
+import signal
 import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from urllib.request import urlopen
 
 import pytest
 
 from rlrun.cli import tensorboard
 from rlrun.errors import ResourceError
+from tests.log.boards import board
+
+
+def test_a_server_shows_the_runs_until_the_terminal_is_closed(tmp_path):
+    """By SIGHUP; Ctrl-C ends it alike."""
+    for seed in (0, 1):
+        board(tmp_path / f"outputs/{seed}", seed=seed, lr=1e-3)
+    (tmp_path / "tmp").mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rlrun", "tensorboard", str(tmp_path / "outputs")],
+        stdout=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(tmp_path / "tmp")},
+    )  # fmt: skip
+    line = process.stdout.readline()
+    found = re.fullmatch(r"rlrun: TensorBoard shows 2 runs at (http://127\S+:\d+/) .*\n", line)
+    assert found, line
+    with urlopen(f"{found[1]}data/runs", timeout=60) as answer:
+        assert sorted(json.load(answer)) == ["s0", "s1"]
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(60) == 0
+    process.stdout.close()
+    assert [*(tmp_path / "tmp").glob("rlrun-*")] == []
+    with pytest.raises(OSError, match="refused"):
+        urlopen(found[1], timeout=5)
 
 
 class View:

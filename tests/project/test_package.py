@@ -1,5 +1,6 @@
 """The wheel holds every module and every yaml, and works from another directory."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 
 
-def test_packages_are_those_of_the_tree() -> None:
+def test_packages_are_those_of_the_tree():
     tree = {
         str(path.parent.relative_to(ROOT)).replace(os.sep, ".")
         for path in (ROOT / "rlrun").rglob("*.py")
@@ -26,7 +27,7 @@ def test_packages_are_those_of_the_tree() -> None:
     assert sorted(PROJECT["tool"]["setuptools"]["packages"]) == sorted({*tree, "rlrun.conf"})
 
 
-def test_every_package_has_an_init() -> None:
+def test_every_package_has_an_init():
     for name in PROJECT["tool"]["setuptools"]["packages"]:
         if name.endswith(".hydra_plugins"):
             continue  # a namespace package: a file in it would hide the plugins of others
@@ -35,12 +36,12 @@ def test_every_package_has_an_init() -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory):
     (path,) = made_once(tmp_path_factory, "wheel", _build).glob("*.whl")
     return path
 
 
-def _build(work: Path) -> None:
+def _build(work):
     """Build a wheel from a copy, so that no build directory is left in the tree."""
     source = work / "source"
     source.mkdir()
@@ -55,7 +56,7 @@ def _build(work: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_wheel_holds_the_tree(wheel: Path) -> None:
+def test_wheel_holds_the_tree(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     expected = {p.relative_to(ROOT).as_posix() for p in (ROOT / "rlrun").rglob("*.py")}
     expected |= {f"rlrun/{p.relative_to(ROOT).as_posix()}" for p in ROOT.glob("conf/**/*.yaml")}
@@ -63,44 +64,40 @@ def test_wheel_holds_the_tree(wheel: Path) -> None:
     assert not any(n.startswith(("tests", "conf/")) for n in names)
 
 
-def test_wheel_runs_from_another_directory(wheel: Path, tmp_path: Path) -> None:
-    target = tmp_path / "site"
+LINES = [["--version"], ["--cfg", "job", "policy=dqn", "--package", "policy"], ["list"],
+         ["help", "policy.nstep"], ["help", "exit", "codes"]]  # fmt: skip
+CODE = """
+import json, sys
+from rlrun.cli.main import main
+codes = [main(line) for line in json.loads(sys.argv[1])]
+import rlrun, hydra_plugins.rlrun_launcher as found  # as Hydra looks for its plugins
+print(found.__file__, codes)
+"""
+
+
+def test_wheel_runs_from_another_directory(wheel, tmp_path):
+    target, work = tmp_path / "site", tmp_path / "elsewhere"
     zipfile.ZipFile(wheel).extractall(target)
-    code = "import sys; from rlrun.cli.main import main; sys.exit(main())"
-    env = {**os.environ, "PYTHONPATH": str(target)}
-
-    def run(*argv: str) -> str:
-        command = [sys.executable, "-c", code, *argv]
-        work = tmp_path / "elsewhere"
-        work.mkdir(exist_ok=True)
-        done = subprocess.run(
-            command, cwd=work, env=env, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    assert run("--version") == f"rlrun {rlrun.__version__}\n"
-    assert "name: dqn" in run("--cfg", "job", "policy=dqn", "--package", "policy")
-    assert "cartpole" in run("list")
-    assert "rows of reward" in run("help", "policy.nstep")
-    assert "SIGTERM" in run("help", "exit", "codes")
-    find = "import rlrun, hydra_plugins.rlrun_launcher as found; print(found.__file__)"
+    work.mkdir()
     done = subprocess.run(
-        [sys.executable, "-c", find], cwd=tmp_path, env=env, capture_output=True, check=True
-    )
-    assert done.stdout.decode().startswith(str(target)), "as Hydra looks for its plugins"
+        [sys.executable, "-c", CODE, json.dumps(LINES)], cwd=work, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(target)}, check=True,
+    )  # fmt: skip
+    assert done.stdout.startswith(f"rlrun {rlrun.__version__}\n")
+    for fact in ("name: dqn", "cartpole", "rows of reward", "SIGTERM"):
+        assert fact in done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith(str(target)) and last.endswith("[0, 0, 0, 0, 0]")  # noqa: PT018
 
 
-def test_entry_point_and_requirements(wheel: Path) -> None:
+def test_entry_point_and_requirements(wheel):
     archive = zipfile.ZipFile(wheel)
     (entry,) = (n for n in archive.namelist() if n.endswith("entry_points.txt"))
     assert "rlrun = rlrun.cli.main:main" in archive.read(entry).decode()
     assert all("nvidia" not in line for line in PROJECT["project"]["dependencies"])
 
 
-def test_the_command_that_installs_an_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_that_installs_an_extra(tmp_path, monkeypatch):
     """Of a clone, from inside and outside of it, and of a wheel."""
     monkeypatch.setattr(errors, "_clone", lambda: str(ROOT))
     monkeypatch.chdir(ROOT)

@@ -9,16 +9,13 @@ import shlex
 import subprocess
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rlrun.cli.list import help_text
 from rlrun.config import Composer, check, read_composed
-from rlrun.schema import Config
 from tests.key_reference import reference, split
-from tests.pages import PAGES, ROOT, SHORTER, Driver, argv_of, blocks, commands
+from tests.pages import PAGES, ROOT, SHORTER, argv_of, blocks, commands
 
 SETUP = (  # run in a fresh virtual environment by .ci/run, and too slow for here
     "pip install . && rlrun policy=r2d2 env=cartpole",
@@ -27,7 +24,7 @@ SETUP = (  # run in a fresh virtual environment by .ci/run, and too slow for her
 NOT_RUN = {
     "tensorboard --logdir outputs": "a server; tests/log read the event files back",
     "rlrun play outputs/watched": "opens a window; tests/log opens one without a screen",
-    "rlrun tensorboard outputs": "a server; tests/log/test_browser.py starts it",
+    "rlrun tensorboard outputs": "a server; tests/log/test_server.py starts it",
     'eval "$(rlrun -sc install=bash)"': "for an interactive shell; `rlrun -sc` itself is run",
     "rlrun export policy outputs/first --onnx first.onnx": "loads the exporter, which takes "
     "seconds; tests/policy/test_export.py has a process that did",
@@ -58,12 +55,12 @@ COMPOSED = {  # composed and checked instead, every job of a sweep
 EVERY = {page: commands(page) for page in PAGES if page != "tests/README.md"}
 
 
-def is_run(command: str) -> bool:
+def is_run(command):
     listed = command in (*SETUP, *NOT_RUN, *COMPOSED)
     return not listed and not BENCHMARK.match(command)
 
 
-def steps_of(page: str) -> dict[str, tuple[str, Any]]:
+def steps_of(page):
     """The command lines of a page that are run, then its blocks of Python."""
     lines = {c: ("rlrun", argv_of(c)) for c in EVERY.get(page, ()) if is_run(c)}
     if any("rlrun -sc install=bash" in c for c in EVERY.get(page, ())):
@@ -73,7 +70,7 @@ def steps_of(page: str) -> dict[str, tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if steps_of(page)])
-def test_commands(page: str, drive: Driver, tmp_path: Path) -> None:
+def test_commands(page, drive, tmp_path):
     for block in blocks(page, "yaml"):
         if name := re.search(r"^# (my/\S+\.yaml)\n", block, re.M):
             (tmp_path / name[1]).parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +85,7 @@ def test_commands(page: str, drive: Driver, tmp_path: Path) -> None:
     assert not bad
 
 
-def test_commands_are_valid_shell() -> None:
+def test_commands_are_valid_shell():
     """Every block, and every command in running text: `seed=range(5)` needs quotes."""
     texts = {page: (ROOT / page).read_text("utf-8") for page in PAGES}
     spoken = {p: re.findall(r"`(rlrun [^`]*)`", re.sub(r"```.*?```", "", t, flags=re.S))
@@ -105,14 +102,14 @@ def test_commands_are_valid_shell() -> None:
         assert done.returncode == 0, f"{page}: {done.stderr}"
 
 
-def inline(page: str) -> list[str]:
+def inline(page):
     """The runs named in running text; tables name some with placeholders."""
     text = re.sub(r"```.*?```|^\|.*?$", "", (ROOT / page).read_text("utf-8"), flags=re.M | re.S)
     found = re.findall(r"`(rlrun\s+(?:-m\s+)?(?:policy|experiment)=[^`]*)`", text)
     return [" ".join(line.split()) for line in found]
 
 
-def configs(command: str) -> list[Config]:
+def configs(command):
     """The configs of all jobs but those that differ in the seed alone."""
     words = [w for w in shlex.split(command)[1:] if w != "-m"]
     composer = Composer()
@@ -123,7 +120,7 @@ def configs(command: str) -> list[Config]:
     return [read_composed(composer.compose_job(cfg, job, 0)) for job in distinct.values()]
 
 
-def test_commands_that_are_not_run_are_composed() -> None:
+def test_commands_that_are_not_run_are_composed():
     """Every job of a long sweep; commands in running text, whose environments may be missing."""
     for command in COMPOSED:
         for config in configs(command):
@@ -132,7 +129,7 @@ def test_commands_that_are_not_run_are_composed() -> None:
         assert configs(command)
 
 
-def test_benchmark_commands_are_understood() -> None:
+def test_benchmark_commands_are_understood():
     """They take minutes to hours; ``python -m tests.benchmarks --quick`` runs short forms."""
     for command in {c for lines in EVERY.values() for c in lines if BENCHMARK.match(c)}:
         found = BENCHMARK.match(command)
@@ -146,7 +143,7 @@ def test_benchmark_commands_are_understood() -> None:
             module._parser().parse_args(shlex.split(command)[3:])
 
 
-def test_set_up_commands_are_those_of_ci() -> None:
+def test_set_up_commands_are_those_of_ci():
     (block,) = (b for b in blocks("README.md", "sh") if "pip install" in b)
     assert block.splitlines() == [*SETUP]
     ci = (ROOT / ".ci/run").read_text("utf-8")
@@ -154,19 +151,19 @@ def test_set_up_commands_are_those_of_ci() -> None:
     assert "pip install -q '.[test]'" in ci
 
 
-def test_excluded_commands_are_shown() -> None:
+def test_excluded_commands_are_shown():
     stale = {*NOT_RUN, *COMPOSED, *SHORTER} - {c for lines in EVERY.values() for c in lines}
     assert not stale, "in no README any more"
 
 
-def anchors(path: Path) -> set[str]:
+def anchors(path):
     """The anchors that GitHub gives the headings of a page."""
     text = re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.M | re.S)
     titles = (title.lower() for title in re.findall(r"^#+ (.*)", text, re.M))
     return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_lead_somewhere():
     for page in PAGES:
         text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text("utf-8"), flags=re.M | re.S)
         for link in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -176,5 +173,5 @@ def test_links_lead_somewhere() -> None:
             assert "://" in link or not anchor or anchor in anchors(target), f"{page}: {link}"
 
 
-def test_the_key_reference_is_up_to_date() -> None:
+def test_the_key_reference_is_up_to_date():
     assert split()[1] == reference(), "run: python -m tests.key_reference"

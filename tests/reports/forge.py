@@ -1,8 +1,6 @@
 """Run directories and sweeps written by hand: a report needs no training."""
 
 import json
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -18,7 +16,7 @@ CONFIG: dict[str, Any] = {
 VERSIONS = {"python": "3.11.7", "rlrun": "0.1.0", "torch": "2.9.0", "numpy": "2.3.0"}
 
 
-def merged(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def merged(config, changes):
     """A config with ``changes``, whose names have dots."""
     out = json.loads(json.dumps(config))
     for name, value in changes.items():
@@ -31,17 +29,17 @@ def merged(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def forge(
-    path: Path,
+    path,
     *,
-    seed: int = 0,
-    returns: Sequence[float] = (10.0, 20.0, 30.0),
-    steps: Sequence[int] | None = None,
-    status: str = "done",
-    overrides: Sequence[str] = (),
-    record: dict[str, Any] | None = None,
-    success: Sequence[float] = (),
-    **config: Any,
-) -> Path:
+    seed=0,
+    returns=(10.0, 20.0, 30.0),
+    steps=None,
+    status="done",
+    overrides=(),
+    record=None,
+    success=(),
+    **config,
+):
     """Write a run; ``returns``: its evaluations, the last one that of the final weights.
 
     ``config``: keys with ``__`` for dots, over ``CONFIG``.
@@ -89,7 +87,7 @@ def forge(
     return path
 
 
-def forge_seeds(top: Path, finals: Sequence[float], **given: Any) -> list[Path]:
+def forge_seeds(top, finals, **given):
     """Runs of seeds 0, 1, …, whose last evaluations are ``finals``."""
     return [
         forge(top / f"{top.name}_s{i}", seed=i, returns=(x / 4, x / 2, x), **given)
@@ -97,12 +95,7 @@ def forge_seeds(top: Path, finals: Sequence[float], **given: Any) -> list[Path]:
     ]
 
 
-def forge_sweep(
-    top: Path,
-    jobs: Sequence[tuple[str, str]],
-    exit_code: int | None = None,
-    commands: Sequence[Sequence[str]] = (),
-) -> None:
+def forge_sweep(top, jobs, exit_code=None, commands=()):
     """Write sweep.json: (directory, status) of each job; the commands that added jobs."""
     shared = {"exit_code": exit_code, "seconds": None, "total_steps": None}
     listed = [
@@ -116,7 +109,7 @@ def forge_sweep(
 HOSTILE = '</td><script>window.fired=1</script><img src=x onerror="fired=2">\'&`|*_$x^{2$'
 
 
-def hostile_runs(top: Path) -> None:
+def hostile_runs(top):
     """Runs in ``top/runs`` whose names are not what a page should take as they are."""
     for i, name in enumerate((HOSTILE, "_legend", "=1+1")):
         record = {"exact_reason": HOSTILE, "backend": HOSTILE, "status": "done"}

@@ -1,6 +1,9 @@
 """Sick runs for the tests of ``rlrun doctor``: healthy ones with one symptom written over.
 
-``x`` is the share of a run's env steps that is done.
+``x`` is the share of a run's env steps that is done. The runs in ``healthy/``, of seed 0 and
+solved: ``policy=dqn env=cartpole``, ``policy=ppo env=cartpole``, ``policy=r2d2 env=cartpole``,
+``policy=r2d2 env=tmaze``, ``policy=sac env=pendulum``; their floats have six digits, of their times
+every fourth is kept.
 """
 
 import json
@@ -14,10 +17,11 @@ from typing import Any
 
 import yaml
 
-from rlrun.reports.runs import RunData, read_run
+from rlrun.reports.runs import read_run
 from rlrun.run.files import read_record, seal
 from tests.reports.forge import merged
-from tests.reports.thin_run import HEALTHY
+
+HEALTHY = Path(__file__).parent / "healthy"
 
 Values = float | Callable[[float], float] | None  # None: the metric is left out
 UNSOLVED = {"run.stop_value": 1e6}
@@ -34,18 +38,18 @@ class Case:
     times: dict[str, Values] = field(default_factory=dict)
 
 
-def noise(x: float) -> float:
+def noise(x):
     """Within the noise of evaluations, the same at every call."""
     return 0.3 * math.sin(1000 * x)
 
 
-def flat(level: float) -> dict[str, Values]:
+def flat(level):
     """A score that never changes but by noise, of both policies."""
     same = dict.fromkeys(("eval/return_mean", "collect/return_mean"), lambda x: level + noise(x))
     return same | {"eval/return_std": 1.5}
 
 
-def returns(value: float) -> dict[str, Values]:
+def returns(value):
     names = [f"{w}/return_{n}" for w in ("eval", "collect") for n in ("mean", "min", "max")]
     return dict.fromkeys(names, value) | {"eval/return_std": 0.0}
 
@@ -132,7 +136,7 @@ CASES = {
 }  # fmt: skip
 
 
-def write_over(path: Path, changes: dict[str, Values], total: float) -> None:
+def write_over(path, changes, total):
     """Write over metrics; one that a record lacks goes into those with a return of its group."""
     lines = []
     for line in path.read_text().splitlines():
@@ -153,12 +157,12 @@ def write_over(path: Path, changes: dict[str, Values], total: float) -> None:
 
 
 @cache
-def config_of(name: str) -> dict[str, Any]:
+def config_of(name):
     config: dict[str, Any] = yaml.safe_load((HEALTHY / name / "config.yaml").read_text())
     return config
 
 
-def sick(case: Case, path: Path) -> RunData:
+def sick(case, path):
     shutil.copytree(HEALTHY / case.run, path)
     keys = merged(config_of(case.run), UNSOLVED | case.keys)
     (path / "config.yaml").write_text(yaml.safe_dump(keys))

@@ -122,7 +122,7 @@ def test_bounds_that_a_score_contradicts_are_not_used():
     assert low == high
 
 
-def evaluations(path, means, *, seed, worst: float = 0.0, best: float = 1.0):
+def evaluations(path, means, *, seed, worst=0.0, best=1.0):
     """A run whose evaluations have the smallest and largest return ``worst`` and ``best``."""
     forge(path, seed=seed, env__id="mine/Task-v0", returns=means, run__eval_episodes=20)
     lines = []

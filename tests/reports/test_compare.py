@@ -70,14 +70,9 @@ def test_trials_of_a_search_are_refused(rlrun, tmp_path):
 
 @pytest.mark.parametrize(
     ("argv", "text"),
-    [
-        ("mixed a", "A = mixed"),
-        ("a mixed", "B = mixed"),
-        ("a failed", "B = failed"),
-        ("a other", "CartPole-v1, B has X-v0"),
-        ("a", "B"),
-    ],
-)
+    [("mixed a", "A = mixed"), ("a mixed", "B = mixed"), ("a failed", "B = failed"),
+     ("a other", "CartPole-v1, B has X-v0"), ("a", "B")],
+)  # fmt: skip
 def test_misuse(rlrun, tmp_path, argv, text):
     forge(tmp_path / "a")
     forge(tmp_path / "mixed/1", policy__lr=1)

@@ -36,11 +36,9 @@ SKEWED = {
     "beta": (lambda rng, shape: rng.beta(5.0, 1.0, shape), 5 / 6),
 }
 BIMODAL = {
-    "half, 3 sd": (bimodal(0.5, 3), 1.5),
-    "half, 4 sd": (bimodal(0.5, 4), 2.0),
-    "70 %, 4 sd": (bimodal(0.7, 4), 2.8),
-    "80 %, 4 sd": (bimodal(0.8, 4), 3.2),
-}
+    "half, 3 sd": (bimodal(0.5, 3), 1.5), "half, 4 sd": (bimodal(0.5, 4), 2.0),
+    "70 %, 4 sd": (bimodal(0.7, 4), 2.8), "80 %, 4 sd": (bimodal(0.8, 4), 3.2),
+}  # fmt: skip
 SHAPES = {**SKEWED, **BIMODAL}
 
 
@@ -59,17 +57,6 @@ def test_mean_interval_covers_93_to_97_percent(n):
     """From 20 seeds on both kinds; 10000 samples, error 0.0065, which no share here needs."""
     for name in SHAPES:
         assert 0.93 <= coverage(name, n) <= 0.97, name
-
-
-def test_mean_interval_below_20_seeds():
-    """10 seeds: still 93-97 % on skewed scores, at least 92 % on bimodal ones (up to 98.5 %).
-
-    5 seeds: no method measured reaches 93 %; at least 90 %. Error 0.0077.
-    """
-    for name in SKEWED:
-        assert 0.93 <= coverage(name, 10) <= 0.97, name
-    assert min(coverage(name, 10) for name in BIMODAL) > 0.92
-    assert min(coverage(name, 5) for name in SHAPES) > 0.90 - error(0.90, 10000)
 
 
 def test_normal_tolerance_interval():
@@ -135,16 +122,6 @@ def test_null_comparisons():
     assert np.mean(p <= 0.01) <= 0.01 + error(0.01, 1500)
 
 
-def test_paired_null_comparisons():
-    """1000 comparisons of 6 to 9 pairs that share a large effect of the seed."""
-    rng, false = np.random.default_rng(1), 0
-    for i in range(1000):
-        shared = 5 * rng.normal(size=6 + i % 4)
-        x, y = (shared + rng.exponential(size=len(shared)) for _ in range(2))
-        false += permutation_p(x, y, paired=True, permutations=600) <= 0.05
-    assert false / 1000 <= 0.05 + error(0.05, 1000)
-
-
 def test_difference_interval_covers():
     """The true shift of skewed and bimodal groups, 8 against 8 seeds; 300 samples each."""
     rng = np.random.default_rng(0)
@@ -189,17 +166,3 @@ def test_sequential_null_comparisons():
         looks = range(5, 30, 5)
         naive += any(permutation_p(x[:n], y[:n], permutations=200) <= 0.05 for n in looks)
     assert naive / 300 > 0.10
-
-
-def test_sequential_family_wise_error():
-    """150 studies of three agents, one of them better: at most 5 % tell the equal two apart."""
-    rng, false, found = np.random.default_rng(0), 0, 0
-    for i in range(150):
-        comparison = Comparison(3, looks=3, permutations=1000, seed=i)
-        for _ in range(3):
-            scores = SHAPES["70 %, 4 sd"][0](rng, (3, 6))
-            got = comparison.update(scores[0], scores[1], scores[2] + 8)
-        false += got.winners[0, 1] is not None
-        found += got.winners[0, 2] == got.winners[1, 2] == 2
-    assert false / 150 <= 0.05 + error(0.05, 150)
-    assert found > 145

@@ -16,9 +16,8 @@ from rlrun.run.files import read_record, seal
 from tests.compose import config
 from tests.pages import first_cells, section
 from tests.reports.forge import forge, forge_sweep
-from tests.reports.sick_runs import CASES, Case, flat, noise, returns, sick
+from tests.reports.sick_runs import CASES, HEALTHY, Case, flat, noise, returns, sick
 from tests.reports.stats import read_run
-from tests.reports.thin_run import HEALTHY
 
 RUNS = ("dqn", "ppo", "r2d2", "tmaze", "sac")
 
@@ -189,12 +188,6 @@ def test_hostile_values_of_metrics(name, value, tmp_path):
         path = tmp_path / str(len(part))
         run = sick(Case(name, dict.fromkeys(part, value), {"policy.reward_scale": 1e-300}), path)
         assert all(map(str.isprintable, "".join(report_lines(run)).replace("\n", "")))
-
-
-def test_a_run_that_has_evaluations_only(tmp_path):
-    """Without records of collecting there is nothing that rules of behaviour could compare."""
-    run = forge(tmp_path / "run", returns=[5.0] * 8)
-    assert [*report_lines(read_run(run))]
 
 
 # -- borders of rules ------------------------------------------------------------------------------

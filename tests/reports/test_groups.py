@@ -184,19 +184,15 @@ def test_shares_of_a_grid(tmp_path):
     assert {*first.levels[1].scores} == {1, 3}
 
 
-def test_seeds_are_the_rest(tmp_path):
+def test_seeds_are_the_rest_and_keys_that_vary_together_are_one(tmp_path):
     for a, seed in itertools.product((0, 1), (0, 1)):
-        forge(tmp_path / f"{a}{seed}", policy__a=a, seed=seed, returns=(float(seed),))
-    (effect,) = effects(groups_of(tmp_path))
+        forge(tmp_path / f"a/{a}{seed}", policy__a=a, seed=seed, returns=(float(seed),))
+    (effect,) = effects(groups_of(tmp_path / "a"))
     assert effect.share == 0
-
-
-def test_keys_that_vary_together_are_one(tmp_path):
     for i, name in enumerate(("dqn", "r2d2")):
-        forge(tmp_path / name, policy__name=name, policy__lr=float(i), returns=(float(i),))
-    (effect,) = effects(groups_of(tmp_path))
-    assert len(effect.keys) == 2
-    assert effect.share == 1
+        forge(tmp_path / f"b/{i}", policy__name=name, policy__lr=float(i), returns=(float(i),))
+    (effect,) = effects(groups_of(tmp_path / "b"))
+    assert (len(effect.keys), effect.share) == (2, 1)
 
 
 def test_numbers_are_in_order(tmp_path):

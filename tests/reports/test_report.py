@@ -98,12 +98,6 @@ def test_few_seeds_have_no_interval(rlrun, tmp_path):
         assert (row["score low"], row["next seed low"]) == ("", "")
 
 
-def test_scores_whose_squares_overflow_are_none(rlrun, tmp_path):
-    for seed in range(3):
-        forge(tmp_path / f"runs/{seed}", seed=seed, returns=[1.0, 1e308], env__id="Own-v0")
-    assert rlrun("report", "runs").code in (0, 2)
-
-
 # -- runs that do not count ------------------------------------------------------------------------
 
 
@@ -201,14 +195,6 @@ def test_other_settings_in_each_environment_have_no_aggregate(rlrun, tmp_path):
     assert not (tmp_path / "runs/report/aggregates.csv").exists()
 
 
-def test_few_seeds_in_several_environments_have_an_iqm_without_interval(rlrun, tmp_path):
-    for env in ("A-v0", "B-v0"):
-        forge_seeds(tmp_path / f"runs/{env}", SCORES[:3], env__id=env)
-    assert rlrun("report", "runs").code == 0
-    (row,) = read_csv(tmp_path / "runs/report/aggregates.csv")
-    assert (bool(row["IQM"]), row["IQM low"], row["seeds"]) == (True, "", "3")
-
-
 def test_success_is_a_rate_over_seeds(rlrun, tmp_path):
     """Of 6 seeds, not of 120 episodes."""
     for i, share in enumerate([1.0, 1.0, 1.0, 0.0, 1.0, 1.0]):
@@ -281,17 +267,12 @@ def test_no_report_is_written_over_one_on_other_runs(rlrun, tmp_path):
 
 @pytest.mark.parametrize(
     ("argv", "text"),
-    [
-        ("nowhere", "DIR = nowhere"),
-        ("runs --score best", "--score = best"),
-        ("runs --score best_of_last:0", "--score = best_of_last:0"),
-        ("runs --reference A=1", "--reference = A=1"),
-        ("runs --reference Cart=0:1", "--reference = Cart=0:1"),
-        ("runs --baseline sac", "--baseline = sac"),
-        ("runs --threshold nan", "nan"),
-        ("", "DIR"),
-    ],
-)
+    [("nowhere", "DIR = nowhere"), ("runs --score best", "--score = best"),
+     ("runs --score best_of_last:0", "--score = best_of_last:0"),
+     ("runs --reference A=1", "--reference = A=1"),
+     ("runs --reference Cart=0:1", "--reference = Cart=0:1"),
+     ("runs --baseline sac", "--baseline = sac"), ("runs --threshold nan", "nan"), ("", "DIR")],
+)  # fmt: skip
 def test_misuse_writes_nothing(rlrun, tmp_path, argv, text):
     two_settings(tmp_path / "runs", seeds=1)
     done = rlrun("report", *argv.split())
@@ -336,14 +317,10 @@ def test_figures(tmp_path, monkeypatch):
 # -- what chose its own seeds ----------------------------------------------------------------------
 
 DECISION = {
-    "settings": ["policy=dqn", "policy=r2d2"],
-    "tasks": ["CartPole-v1"] * 2,
-    "scores": [[1.0] * 6, [9.0] * 6],
-    "level": 0.05,
-    "status": "decided",
-    "looks": 2,
+    "settings": ["policy=dqn", "policy=r2d2"], "tasks": ["CartPole-v1"] * 2,
+    "scores": [[1.0] * 6, [9.0] * 6], "level": 0.05, "status": "decided", "looks": 2,
     "comparisons": [{"settings": [0, 1], "better": 1, "look": 1, "seeds": 3}],
-}
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -391,20 +368,8 @@ def test_seeds_auto_is_known_without_a_decision(rlrun, sweep, tmp_path, status):
     assert not (tmp_path / "sweep/report/comparisons.csv").exists()
     last = rlrun("compare", "sweep/*/dqn", "sweep/*/r2d2").out.splitlines()[-1]
     assert "not tested" in last
-
-
-def test_seeds_auto_is_known_by_any_name_of_a_run_and_says_nothing_of_others(
-    rlrun, sweep, tmp_path
-):
-    (tmp_path / "sweep/seeds.json").write_text(json.dumps(DECISION))
-    forge_sweep(tmp_path / "sweep", [(name, "done") for name in sweep])
-    (tmp_path / "sweep/A-v0/dqn/dqn_s1/below").mkdir()
-    (tmp_path / "link").symlink_to("sweep/A-v0/dqn/dqn_s1")
-    for name in ("sweep/A-v0/dqn/dqn_s1/below/..", "link"):
-        assert read_run(tmp_path / name).auto == tmp_path / "sweep"
-    (tmp_path / "sweep/seeds.json").unlink()
-    forge_sweep(tmp_path, [("other", "done")], commands=[["rlrun", "-m", "seeds=auto"]])
-    assert re.search(r"all .*r2d2 is better", rlrun("report", "sweep").out)
+    (tmp_path / "link").symlink_to(tmp_path / "sweep" / sweep[0])
+    assert read_run(tmp_path / "link").auto == tmp_path / "sweep", "by any name of a run"
 
 
 # -- what a search chose ---------------------------------------------------------------------------

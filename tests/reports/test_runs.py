@@ -22,13 +22,9 @@ def test_a_run(tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "expected"),
-    [
-        ("final", 4.0),
-        ("best_of_last:2", 8.0),
-        ("best_of_last:1", 4.0),
-        ("auc", (4.5 * 200 + 6 * 300 + 4 * 500) / 1000),
-    ],
-)
+    [("final", 4.0), ("best_of_last:2", 8.0), ("best_of_last:1", 4.0),
+     ("auc", (4.5 * 200 + 6 * 300 + 4 * 500) / 1000)],
+)  # fmt: skip
 def test_scores(tmp_path, kind, expected):
     """The area is that of trapezoids; the last evaluation holds to run.total_steps."""
     run = read_run(forge(tmp_path / "a", returns=(1.0, 8.0, 4.0), steps=(0, 200, 500)))

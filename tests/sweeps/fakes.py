@@ -2,17 +2,14 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rlrun.run.files import seal
 from rlrun.sweeps.pool import Job
 
-Settings = Mapping[str, str]
 
-
-def forge_run(path: Path, final: float, curve: Mapping[int, float], *, done: bool = True) -> None:
+def forge_run(path, final, curve, *, done=True):
     """The records of a run with the score ``final`` and evaluations env steps -> mean return."""
     path.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps({"env_steps": s, "eval/return_mean": r}) for s, r in curve.items()]
@@ -31,14 +28,7 @@ class FakePool:
     ends with exit code 4.
     """
 
-    def __init__(
-        self,
-        workers: int,
-        score: Callable[[Settings], float | str],
-        *,
-        speed: Callable[[str], int] = lambda name: 10,
-        fails: Mapping[str, int] | None = None,
-    ) -> None:
+    def __init__(self, workers, score, *, speed=lambda name: 10, fails=None):
         self.workers, self.score = workers, score
         self._speed, self._fails = speed, fails or {}
         self.started: list[str] = []  # names of run directories
@@ -48,7 +38,7 @@ class FakePool:
         self._running: dict[Job, dict[str, str]] = {}
         self._steps: dict[Job, int] = {}
 
-    def submit(self, argv: list[str], cwd: Path, log: Path) -> Job:
+    def submit(self, argv, cwd, log):
         assert len(self._running) < self.workers
         job = Job(len(self.started) + len(self.resumed), {"log": str(log)})
         if argv[0] == "resume":
@@ -66,7 +56,7 @@ class FakePool:
         self._running[job], self._steps[job] = settings, 0
         return job
 
-    def wait_any(self, timeout: float | None = None) -> list[Job]:
+    def wait_any(self, timeout=None):
         for job, settings in [*self._running.items()]:
             name = Path(settings["run.dir"]).name
             last = self._fails.get(name, 100)
@@ -83,13 +73,13 @@ class FakePool:
         self._end(job, self._write(job, self._running[job], done=True))
         return [job]
 
-    def stop(self, job: Job, number: int = 15) -> None:
+    def stop(self, job, number=15):
         path = Path(self._running[job]["run.dir"])
         assert path.name not in self.stopped, "a second signal would end a run at once"
         self.stopped.append(path.name)
         self._steps[job] = 100
 
-    def _write(self, job: Job, settings: dict[str, str], *, done: bool) -> int:
+    def _write(self, job, settings, *, done):
         score: Any = self.score(settings)
         if isinstance(score, str):
             return int(score) if done else 0
@@ -98,12 +88,12 @@ class FakePool:
         forge_run(Path(settings["run.dir"]), score, curve, done=done)
         return 0
 
-    def _end(self, job: Job, code: int) -> None:
+    def _end(self, job, code):
         job.code = code
         del self._running[job], self._steps[job]
 
 
-def log10_of(settings: Settings, key: str) -> float:
+def log10_of(settings, key):
     """Decimal logarithm of a number that a run was given."""
     import math
 

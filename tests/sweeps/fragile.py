@@ -19,21 +19,21 @@ class Fragile(gymnasium.Env[Any, Any]):
     observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, num: int) -> None:
+    def __init__(self, num):
         self.num, self.steps = num, 0
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+    def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         return self.np_random.uniform(-1, 1, 2).astype(np.float32), {}
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         self.steps += 1
         if Path("faulty").exists():
             self.suffer()
         obs = self.np_random.uniform(-1, 1, 2).astype(np.float32)
         return obs, float(action), self.steps % 10 == 0, False, {}
 
-    def suffer(self) -> None:
+    def suffer(self):
         if self.num in SLOW:
             time.sleep(0.02)
         if self.steps == AT and self.num == CRASHES:

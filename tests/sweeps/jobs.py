@@ -12,31 +12,31 @@ from rlrun.pipeline.stop import stop_on_signals
 from rlrun.run.files import lock_run_dir
 
 
-def succeed() -> int:
+def succeed():
     print("out")
     print("err", file=sys.stderr)
     return 0
 
 
-def exit_with(code: object) -> int:
+def exit_with(code):
     sys.exit(code)
 
 
-def segfault() -> int:
+def segfault():
     ctypes.string_at(0)
     return 0
 
 
-def out_of_memory() -> int:
+def out_of_memory():
     raise MemoryError("4 GB wanted")
 
 
-def sleep(seconds: float) -> int:
+def sleep(seconds):
     time.sleep(seconds)
     return 0
 
 
-def note(path: str) -> int:
+def note(path):
     """Append when it began and ended."""
     with Path(path).open("a") as file:
         file.write(f"{time.monotonic()}\n")
@@ -46,11 +46,11 @@ def note(path: str) -> int:
     return 0
 
 
-def cores() -> int:
+def cores():
     return int(os.environ["RLRUN_CORES"])
 
 
-def save_slowly(path: str) -> int:
+def save_slowly(path):
     """Behave as a run: wait for a signal to stop, then save for half a second."""
     with stop_on_signals() as stop:
         Path(path).touch()
@@ -63,13 +63,13 @@ def save_slowly(path: str) -> int:
     return int(stop.code or 0)
 
 
-def save_locked(path: str) -> int:
+def save_locked(path):
     """``save_slowly`` in a locked directory, as a run is."""
     with lock_run_dir(Path(path).parent):
         return save_slowly(path)
 
 
-def ignore_stops(path: str) -> int:
+def ignore_stops(path):
     """Never end by itself, whatever asks it to save."""
     with stop_on_signals():
         Path(path).touch()
@@ -77,11 +77,11 @@ def ignore_stops(path: str) -> int:
     return 0
 
 
-def _child(connection) -> None:
+def _child(connection):
     connection.send(os.getppid())
 
 
-def workers() -> int:
+def workers():
     """Start a process by multiprocessing's fork server, and a thread that uses torch's."""
     import torch
 

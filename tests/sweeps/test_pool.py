@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,13 +33,13 @@ def bare(monkeypatch):
     monkeypatch.setattr(pool_module, "_SERVER", BARE)
 
 
-def start(pool: Pool, path, name, *arguments):
+def start(pool, path, name, *arguments):
     return pool.submit_call(
         f"tests.sweeps.jobs:{name}", [*arguments], ["rlrun"], path, path / "log"
     )
 
 
-def finish(pool: Pool, *jobs: Job):
+def finish(pool, *jobs):
     deadline = time.monotonic() + 60
     while any(job.code is None for job in jobs):
         assert time.monotonic() < deadline
@@ -48,13 +47,13 @@ def finish(pool: Pool, *jobs: Job):
     return [job.code for job in jobs]
 
 
-def wait_for_pid(pool: Pool, job: Job):
+def wait_for_pid(pool, job):
     while job.pid is None:
         pool._receive(1)
     return job.pid
 
 
-def test_no_end_of_a_job_ends_the_pool(pool: Pool, tmp_path):
+def test_no_end_of_a_job_ends_the_pool(pool, tmp_path):
     calls = [("succeed",), ("exit_with", 3), ("exit_with", "text"), ("segfault",)]
     calls += [("out_of_memory",), ("no_such_function",), ("workers",), ("cores",)]
     jobs = [start(pool, tmp_path, *call) for call in calls]
@@ -67,7 +66,7 @@ def test_no_end_of_a_job_ends_the_pool(pool: Pool, tmp_path):
     assert len({job.pid for job in jobs}) == len(jobs)
 
 
-def test_workers_at_a_time_in_order(pool: Pool, tmp_path):
+def test_workers_at_a_time_in_order(pool, tmp_path):
     jobs = [start(pool, tmp_path, "note", str(tmp_path / f"n{i}")) for i in range(5)]
     assert [job.num for job in pool.queue] == [job.num for job in jobs[2:]]
     finish(pool, *jobs)
@@ -78,7 +77,7 @@ def test_workers_at_a_time_in_order(pool: Pool, tmp_path):
         assert sum(b <= begin < e for b, e in spans) <= 2
 
 
-def test_signals_reach_one_job(pool: Pool, tmp_path):
+def test_signals_reach_one_job(pool, tmp_path):
     jobs = [start(pool, tmp_path, "sleep", 30) for _ in range(3)]
     pid = wait_for_pid(pool, jobs[0])
     assert os.getsid(pid) == pid != os.getsid(0), "Ctrl-C in a terminal does not reach it"
@@ -102,7 +101,7 @@ def is_running(pid):
         return False
 
 
-def test_a_killed_server_is_replaced(bare: None, tmp_path):
+def test_a_killed_server_is_replaced(bare, tmp_path):
     with Pool(2, None) as pool:
         job = start(pool, tmp_path, "sleep", 30)
         pid = wait_for_pid(pool, job)
@@ -128,7 +127,7 @@ def test_jobs_that_a_killed_server_had_not_started_keep_their_order(tmp_path):
     assert [*pool.queue] == jobs
 
 
-def test_a_server_killed_while_idle_is_replaced(bare: None, tmp_path):
+def test_a_server_killed_while_idle_is_replaced(bare, tmp_path):
     with Pool(2, None) as pool:
         assert finish(pool, start(pool, tmp_path, "succeed")) == [0]
         assert pool._server is not None
@@ -157,7 +156,7 @@ def test_a_signal_to_all_processes_stops_a_job_once(bare, tmp_path, order, code)
     assert (tmp_path / "log").read_text() == f"{code}\n"
 
 
-def wait_until(condition: Callable[[], bool]):
+def wait_until(condition):
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
@@ -188,7 +187,7 @@ def test_a_second_signal_kills_the_jobs(tmp_path):
     wait_until(lambda: not is_running(pid))
 
 
-def test_a_job_is_bit_for_bit_the_single_run(pool: Pool, tmp_path, monkeypatch):
+def test_a_job_is_bit_for_bit_the_single_run(pool, tmp_path, monkeypatch):
     line = ["policy=dqn", "env=bandit", "debug=smoke", "seed=5", "run.total_steps=200"]
     line += ["logger.tensorboard=false", "-q"]
     job = pool.submit([*line, "run.dir=job"], tmp_path, tmp_path / "log")
@@ -199,7 +198,7 @@ def test_a_job_is_bit_for_bit_the_single_run(pool: Pool, tmp_path, monkeypatch):
     assert digests[0] == digests[1]
 
 
-def test_closing_stops_what_runs(bare: None, tmp_path):
+def test_closing_stops_what_runs(bare, tmp_path):
     with Pool(1, None) as pool:
         job = start(pool, tmp_path, "sleep", 30)
         start(pool, tmp_path, "succeed")

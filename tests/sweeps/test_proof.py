@@ -7,10 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from tests.sweeps.fragile import CRASHES, KILLED, SLOW
 
@@ -28,21 +25,13 @@ TINY = (
 class Command:
     """A command line as a process of its own."""
 
-    def __init__(self, cwd: Path, *argv):
-        path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    def __init__(self, cwd, *argv):
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "rlrun", *argv],
-            cwd=cwd,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(path),
-                "RLRUN_TRUST": "tests",
-                "RLRUN_NUMBA": "0",
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+            [sys.executable, "-m", "rlrun", *argv], cwd=cwd, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONPATH": path, "RLRUN_TRUST": "tests", "RLRUN_NUMBA": "0"},
+        )  # fmt: skip
 
     def end(self):
         out, err = self.process.communicate(timeout=120)
@@ -57,7 +46,7 @@ def statuses(sweep):
     return [job["status"] for job in read(sweep / "sweep.json")["jobs"]]
 
 
-def wait_until(condition: Callable[[], bool], command: Command):
+def wait_until(condition, command):
     deadline = time.monotonic() + 120
     while not condition():
         assert command.process.poll() is None, command.end()
@@ -81,20 +70,11 @@ def rows(out):
 def test_a_sweep_with_faults_is_resumed_to_the_end(tmp_path):
     (tmp_path / "faulty").touch()
     sweep = tmp_path / "s"
-    line = (
-        "-m",
-        *TINY,
-        f"env.kwargs.num=range({JOBS})",
-        "sweep.dir=s",
-        "hydra.launcher.workers=2",
-        "hydra.sweep.subdir=${hydra.job.num}",
-    )
-    command = Command(tmp_path, *line)
-
-    def slow_jobs_run():
-        return all([*sweep.glob(f"{num}/run.json")] for num in SLOW)
-
-    wait_until(slow_jobs_run, command)
+    command = Command(
+        tmp_path, "-m", *TINY, f"env.kwargs.num=range({JOBS})", "sweep.dir=s",
+        "hydra.launcher.workers=2", "hydra.sweep.subdir=${hydra.job.num}",
+    )  # fmt: skip
+    wait_until(lambda: all([*sweep.glob(f"{num}/run.json")] for num in SLOW), command)
     command.process.send_signal(signal.SIGINT)
     code, out, err = command.end()
     assert code == 130
@@ -123,17 +103,3 @@ def test_a_sweep_with_faults_is_resumed_to_the_end(tmp_path):
     assert processes(sweep) == {num: 1 + (num in again) for num in range(JOBS)}
     assert {path: path.read_bytes() for path in before} == before
     assert [row[1:3] for row in rows(out).values()] == [["done", "160/160"]] * JOBS
-
-
-@pytest.mark.parametrize(
-    ("launcher", "plugin"),
-    [("joblib", "hydra_joblib_launcher"), ("submitit_local", "hydra_submitit_launcher")],
-)
-def test_launchers_of_plugins(tmp_path, launcher, plugin):
-    """They compose their jobs themselves; the record is the same."""
-    pytest.importorskip(f"hydra_plugins.{plugin}")
-    line = ("policy=dqn", "env=bandit", "debug=smoke", "run.total_steps=200", "seed=0,1")
-    code, _, err = Command(tmp_path, "-m", *line, f"hydra/launcher={launcher}", "sweep.dir=s").end()
-    assert code == 0, err
-    assert statuses(tmp_path / "s") == ["done", "done"]
-    assert Command(tmp_path, "resume", "s").end()[0] == 0

@@ -6,17 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from rlrun.config.checks import ray as ray_checks
 from rlrun.schema.studies import RayLauncherConfig
-from rlrun.sweeps.pool import Job
 from rlrun.sweeps.ray_host import job_environment
 from rlrun.sweeps.ray_pool import RayPool
 from rlrun.sweeps.record import SweepRecord
@@ -33,12 +30,12 @@ def pool():
         yield made
 
 
-def start(pool: RayPool, path, name, *arguments):
+def start(pool, path, name, *arguments):
     call = f"tests.sweeps.jobs:{name}"
     return pool.submit_call(call, [*arguments], ["rlrun"], path, path / "log")
 
 
-def wait_until(condition: Callable[[], Any], pool: RayPool | None = None):
+def wait_until(condition, pool=None):
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
@@ -48,7 +45,7 @@ def wait_until(condition: Callable[[], Any], pool: RayPool | None = None):
             pool._ended += pool.wait_any(0.05)
 
 
-def finish(pool: RayPool, *jobs: Job):
+def finish(pool, *jobs):
     deadline = time.monotonic() + 60
     while any(job.code is None for job in jobs):
         assert time.monotonic() < deadline
@@ -56,13 +53,13 @@ def finish(pool: RayPool, *jobs: Job):
     return [job.code for job in jobs]
 
 
-def worker_of(job: Job):
+def worker_of(job):
     """The worker of Ray above a job and its fork server."""
     assert job.pid is not None
     return psutil.Process(job.pid).parents()[1]
 
 
-def test_no_end_of_a_job_ends_its_actor(pool: RayPool, tmp_path):
+def test_no_end_of_a_job_ends_its_actor(pool, tmp_path):
     calls = [("succeed",), ("exit_with", 3), ("segfault",), ("no_such_function",), ("cores",)]
     jobs = [start(pool, tmp_path, *call) for call in calls]
     assert finish(pool, *jobs) == [0, 3, -signal.SIGSEGV, 9, 3]
@@ -75,7 +72,7 @@ def test_no_end_of_a_job_ends_its_actor(pool: RayPool, tmp_path):
         assert sum(b <= begin < e for b, e in spans) <= 2, "at a time"
 
 
-def test_stop_asks_once_to_save(pool: RayPool, tmp_path):
+def test_stop_asks_once_to_save(pool, tmp_path):
     saved = tmp_path / "saved"
     job = start(pool, tmp_path, "save_slowly", str(saved))
     waiting = [start(pool, tmp_path, "sleep", 30) for _ in range(2)]
@@ -99,7 +96,7 @@ def runs(pid):
 
 
 @pytest.mark.parametrize("lost", ["worker", "process"])
-def test_a_lost_job_goes_on_from_its_checkpoint(pool: RayPool, tmp_path, lost):
+def test_a_lost_job_goes_on_from_its_checkpoint(pool, tmp_path, lost):
     """Its second process is ``rlrun resume``, whose error tells that it was called."""
     (tmp_path / "config.yaml").write_text("no_such_key: 1\n")
     job = start(pool, tmp_path, "save_locked", str(tmp_path / "saved"))
@@ -120,7 +117,7 @@ def test_a_lost_job_goes_on_from_its_checkpoint(pool: RayPool, tmp_path, lost):
         assert (tmp_path / "saved").read_text() == "begins, done", "it was asked to save"
 
 
-def test_a_job_that_is_lost_too_often_has_failed(pool: RayPool, tmp_path):
+def test_a_job_that_is_lost_too_often_has_failed(pool, tmp_path):
     job = start(pool, tmp_path, "sleep", 30)
     for _ in range(2):
         wait_until(lambda: job.pid, pool)
@@ -131,7 +128,7 @@ def test_a_job_that_is_lost_too_often_has_failed(pool: RayPool, tmp_path):
     assert "hydra.launcher.retries = 1" in job.why
 
 
-def test_a_directory_that_the_node_has_not(pool: RayPool, tmp_path):
+def test_a_directory_that_the_node_has_not(pool, tmp_path):
     job = start(pool, tmp_path / "nowhere", "succeed")
     assert finish(pool, job) == [6]
 
@@ -155,7 +152,7 @@ def statuses(sweep):
     return [job["status"] for job in json.loads((sweep / "sweep.json").read_text())["jobs"]]
 
 
-def test_a_sweep_by_the_command_line(pool: RayPool, tmp_path, monkeypatch, capsys: Any):
+def test_a_sweep_by_the_command_line(pool, tmp_path, monkeypatch, capsys):
     from rlrun.cli.main import main
 
     monkeypatch.chdir(tmp_path)
@@ -169,16 +166,11 @@ def test_a_sweep_by_the_command_line(pool: RayPool, tmp_path, monkeypatch, capsy
 
 @pytest.mark.parametrize(
     ("words", "text"),
-    [
-        ("retries=-1", "hydra.launcher.retries = -1"),
-        ("num_cpus=0", "hydra.launcher.num_cpus = 0"),
-        ("address=10.1.2.3:6379", "hydra.launcher.address = 10.1.2.3:6379"),
-        ("address=nowhere", "nowhere"),
-        ("resources={GPU:1}", "hydra.launcher.resources.GPU = 1"),
-        ("workers=0", "hydra.launcher.workers = 0"),
-        ("retrys=1", "retries"),
-    ],
-)
+    [("retries=-1", "hydra.launcher.retries = -1"), ("num_cpus=0", "hydra.launcher.num_cpus = 0"),
+     ("address=10.1.2.3:6379", "hydra.launcher.address = 10.1.2.3:6379"),
+     ("address=nowhere", "nowhere"), ("resources={GPU:1}", "hydra.launcher.resources.GPU = 1"),
+     ("workers=0", "hydra.launcher.workers = 0"), ("retrys=1", "retries")],
+)  # fmt: skip
 def test_keys_that_are_refused(rlrun, monkeypatch, words, text):
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     done = rlrun("-m", "seed=0,1", "hydra/launcher=ray", f"hydra.launcher.{words}")

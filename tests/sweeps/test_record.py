@@ -3,7 +3,6 @@
 import json
 import os
 from io import StringIO
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ from tests.in_process import assert_one_error
 JOB = {"num": 0, "name": "0", "overrides": ["seed=0"], "status": "waiting"}
 
 
-def written(directory: Path, *jobs, **fields):
+def written(directory, *jobs, **fields):
     directory.mkdir(exist_ok=True)
     (directory / FILE).write_bytes(seal({"jobs": jobs, **fields}))
     return directory
@@ -25,28 +24,13 @@ def written(directory: Path, *jobs, **fields):
 
 @pytest.mark.parametrize(
     "job",
-    [
-        {**JOB, "name": "../elsewhere"},
-        {**JOB, "name": "/etc"},
-        {**JOB, "name": "link"},
-        {**JOB, "name": "link/x"},
-        {**JOB, "name": 3},
-        {**JOB, "num": 1},
-        {**JOB, "num": True},
-        {**JOB, "status": "owned"},
-        {**JOB, "overrides": "seed=0"},
-        {**JOB, "overrides": [1]},
-        {**JOB, "seconds": "x"},
-        {**JOB, "total_steps": [1]},
-        {**JOB, "threads": 0},
-        {**JOB, "threads": True},
-        {**JOB, "pending": [1]},
-        {**JOB, "pending": "run.total_steps=5"},
-        {**JOB, "more": 1},
-        {},
-        [],
-    ],
-)
+    [{**JOB, "name": "../elsewhere"}, {**JOB, "name": "/etc"}, {**JOB, "name": "link"},
+     {**JOB, "name": "link/x"}, {**JOB, "name": 3}, {**JOB, "num": 1}, {**JOB, "num": True},
+     {**JOB, "status": "owned"}, {**JOB, "overrides": "seed=0"}, {**JOB, "overrides": [1]},
+     {**JOB, "seconds": "x"}, {**JOB, "total_steps": [1]}, {**JOB, "threads": 0},
+     {**JOB, "threads": True}, {**JOB, "pending": [1]}, {**JOB, "pending": "run.total_steps=5"},
+     {**JOB, "more": 1}, {}, []],
+)  # fmt: skip
 def test_forged_records_are_refused(tmp_path, job):
     (tmp_path / "s").mkdir()
     (tmp_path / "s/link").symlink_to("/etc")
@@ -188,7 +172,7 @@ def test_the_time_left_of_a_resumed_run(tmp_path, monkeypatch):
 def jobs_of_every_status(tmp_path):
     statuses = [("done", 0), ("failed", -9), ("failed", 4), ("interrupted", 75), ("running", None)]
     jobs = [
-        JobRecord(i, str(i), ["env=tmaze", f"seed={i}\x1b[2J"], status, code, 61.0)  # type: ignore[arg-type]
+        JobRecord(i, str(i), ["env=tmaze", f"seed={i}\x1b[2J"], status, code, 61.0)
         for i, (status, code) in enumerate([*statuses, ("waiting", None)])
     ]
     return jobs, {job.num: JobProgress(tmp_path, 50) for job in jobs}

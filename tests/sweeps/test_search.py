@@ -13,10 +13,10 @@ from rlrun.errors import Interrupted, StorageError
 from rlrun.reports.runs import read_run
 from rlrun.schema import SearchConfig
 from rlrun.sweeps.objective import falls_behind, first_lost, make_rungs, partial_score
-from rlrun.sweeps.search import Search, SearchResult
+from rlrun.sweeps.search import Search
 from rlrun.sweeps.seed_runs import SeedRun, SeedRuns
 from rlrun.sweeps.study import Study, Trial, best
-from tests.sweeps.fakes import FakePool, Settings, forge_run, log10_of
+from tests.sweeps.fakes import FakePool, forge_run, log10_of
 
 pytest.importorskip("optuna")
 
@@ -32,9 +32,9 @@ def settings(**changes):
 
 
 def search(
-    path, pool: FakePool, *, stored: bool = False, rungs: Any = (), stop: Any = None,
-    space: tuple[Dimension, ...] = (LR,), **changes,
-) -> SearchResult:  # fmt: skip
+    path, pool, *, stored = False, rungs = (), stop = None,
+    space = (LR,), **changes,
+):  # fmt: skip
     config = settings(workers=pool.workers, **changes)
     path.mkdir(exist_ok=True)
     file = path / "study.db" if stored else None
@@ -47,12 +47,12 @@ def search(
     return result
 
 
-def toy(settings: Settings):
+def toy(settings):
     """Best at policy.lr = 1e-3, score 0; seeds shift it a little."""
     return -((log10_of(settings, "policy.lr") + 3) ** 2) + 0.01 * (int(settings["seed"]) % 3)
 
 
-def lr_of(result: SearchResult):
+def lr_of(result):
     return float(result.selection.overrides[0].partition("=")[2])
 
 
@@ -86,7 +86,7 @@ def test_the_score_is_that_of_fresh_seeds(tmp_path):
     assert result.bias == pytest.approx(result.selection.score - np.mean(result.scores))
 
 
-def tried_by(pool: FakePool):
+def tried_by(pool):
     """Number of a trial -> what it tried."""
     names = {Path(s["run.dir"]).name: s["policy.lr"] for s in pool.settings}
     return {name[:5]: lr for name, lr in names.items() if name.startswith("t")}
@@ -112,7 +112,7 @@ def test_settings_do_not_depend_on_which_run_ends_first(tmp_path, prune):
 
 
 @pytest.mark.parametrize("prune", ["asha", "none"])
-def test_how_a_trial_ends_does_not_depend_on_when_it_is_looked_at(tmp_path, prune: str):
+def test_how_a_trial_ends_does_not_depend_on_when_it_is_looked_at(tmp_path, prune):
     """Trial 4 is the worst; its seed 0 fell behind before it failed, its seed 1 failed at once."""
     ends = []
     rungs = make_rungs(100, 10, seeds=2, reduction=3, count=2) if prune == "asha" else []
@@ -120,7 +120,7 @@ def test_how_a_trial_ends_does_not_depend_on_when_it_is_looked_at(tmp_path, prun
         bad = iter([3.0, 2.0, 1.0, 4.0])
         values: dict[str, float] = {}
 
-        def score(settings: Settings, bad: Any = bad, values: Any = values):
+        def score(settings, bad=bad, values=values):
             number = Path(settings["run.dir"]).name[1:5]
             return -9.0 if number == "0004" else values.setdefault(number, next(bad, 9.0))
 
@@ -128,7 +128,7 @@ def test_how_a_trial_ends_does_not_depend_on_when_it_is_looked_at(tmp_path, prun
         path.mkdir()
         study = Study(None, (LR,), sampler="random", seed=0)
         config = settings(trials=5, final_seeds=1, prune=prune)
-        pool = FakePool(2, score, speed=lambda name, speed=speed: speed,  # type: ignore[misc]
+        pool = FakePool(2, score, speed=lambda name, speed=speed: speed,
                         fails={"t0004_s0": 80, "t0004_s1": 10})  # fmt: skip
         Search(path, study, config, fixed=[], first_seed=0, rungs=rungs,
                say=lambda line: None).run(pool)  # fmt: skip
@@ -138,7 +138,7 @@ def test_how_a_trial_ends_does_not_depend_on_when_it_is_looked_at(tmp_path, prun
 
 
 def test_nothing_is_claimed_where_a_fresh_seed_failed(tmp_path):
-    def fails_on_11(settings: Settings):
+    def fails_on_11(settings):
         return "4" if settings["seed"] == "11" else toy(settings)
 
     result = search(tmp_path, FakePool(2, fails_on_11), trials=2)
@@ -266,14 +266,10 @@ def test_a_damaged_study_is_an_error_of_one_line(tmp_path):
 
 @pytest.mark.parametrize(
     ("given", "ends"),
-    [
-        ("range(1,6,2)", (1, 5)),
-        ("range(1,5,2)", (1, 3)),
-        ("range(5,0,-2)", (1, 5)),
-        ("range(3)", (0, 2)),
-    ],
-)
-def test_a_range_excludes_its_stop(given, ends: tuple[float, float]):
+    [("range(1,6,2)", (1, 5)), ("range(1,5,2)", (1, 3)), ("range(5,0,-2)", (1, 5)),
+     ("range(3)", (0, 2))],
+)  # fmt: skip
+def test_a_range_excludes_its_stop(given, ends):
     _, (found,) = split_space(Composer(), [f"policy.nstep={given}"])
     assert (found.low, found.high) == ends
 
@@ -293,25 +289,20 @@ def test_dimensions_give_overrides(tmp_path):
         assert 0.9 <= float(given["policy.gamma"]) <= 0.99
 
 
-@pytest.mark.parametrize(
-    ("kind", "at", "expected"),
-    [("final", 20, 3.0), ("final", 15, 3.0), ("best_of_last:2", 30, 3.0), ("auc", 30, 55 / 30),
-     ("final", 41, None), ("auc", 10, 1.0)],
-)  # fmt: skip
-def test_partial_scores(tmp_path, kind, at, expected):
-    """auc: as that of a whole run, `mean_over_steps`; (1 * 10 + 2 * 10 + 2.5 * 10) / 30."""
-    forge_run(tmp_path, 9.0, {10: 1.0, 20: 3.0, 30: 2.0, 40: 5.0}, done=False)
-    assert partial_score(read_run(tmp_path), kind, at) == expected
+def test_partial_scores(tmp_path):
+    """auc: as that of a whole run, `mean_over_steps`; (1 * 10 + 2 * 10 + 2.5 * 10) / 30.
 
-
-@pytest.mark.parametrize(
-    ("kind", "at", "expected"),
-    [("final", 41, 5.0), ("best_of_last:2", 90, 6.0), ("auc", 50, 275 / 50),
-     ("auc", 110, (225 + 5 * 70) / 110)],
-)  # fmt: skip
-def test_a_run_that_ended_early_keeps_its_last_value(tmp_path, kind, at, expected):
-    forge_run(tmp_path, 9.0, {10: 6.0, 40: 5.0})
-    assert partial_score(read_run(tmp_path), kind, at) == expected
+    A run that ended early keeps its last value.
+    """
+    forge_run(tmp_path / "a", 9.0, {10: 1.0, 20: 3.0, 30: 2.0, 40: 5.0}, done=False)
+    forge_run(tmp_path / "b", 9.0, {10: 6.0, 40: 5.0})
+    for name, kind, at, expected in [
+        ("a", "final", 20, 3.0), ("a", "final", 15, 3.0), ("a", "best_of_last:2", 30, 3.0),
+        ("a", "auc", 30, 55 / 30), ("a", "final", 41, None), ("a", "auc", 10, 1.0),
+        ("b", "final", 41, 5.0), ("b", "best_of_last:2", 90, 6.0), ("b", "auc", 50, 275 / 50),
+        ("b", "auc", 110, (225 + 5 * 70) / 110),
+    ]:  # fmt: skip
+        assert partial_score(read_run(tmp_path / name), kind, at) == expected
 
 
 def test_rungs_of_several_seeds():

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from rlrun.cli import search as command
-from rlrun.cli.main import main
 from rlrun.run.files import seal, unseal
 from tests.in_process import assert_one_error, files_under
-from tests.sweeps.fakes import FakePool, Settings, log10_of
+from tests.sweeps.fakes import FakePool, log10_of
 
 pytest.importorskip("optuna")
 
@@ -21,31 +20,23 @@ LR = "policy.lr=interval(1e-6,1e-1,log)"
 
 @pytest.mark.parametrize(
     ("words", "error"),
-    [
-        ([], "KEY=interval(LOW,HIGH)"),
-        (["policy.nstp=choice(1,3)"], "policy.nstp = 1"),
-        (["policy.gamma=interval(0.9,1.1)"], "policy.gamma = 1.1"),
-        (["learner.batch_size=interval(16,99)"], "learner.batch_size=int(interval("),
-        (["policy.nstep=interval(1,3)"], "policy.nstep=int(interval("),
-        (["policy=dqn,dqnn"], "policy = dqnn"),
-        (["seed=range(5)"], "seed = range(5)"),
-        (["env=bandit,cartpole"], "env = bandit,cartpole"),
-        ([LR, LR], "policy.lr = "),
-        (["policy.lr=interval(1,0.1)"], "policy.lr = interval(1,0.1)"),
-        (["policy.lr=interval(0,1,log)"], "logarithm"),
-        ([f"{LR},3"], "policy.lr = tag(log,interval(1e-6,1e-1)),3: "),
-        (["policy.nstep=range(3,4)"], "policy.nstep = range(3,4)"),
-        ([LR, "hydra.run.dir=x"], "hydra.run.dir = x"),
-        ([LR, "run.dir=x"], "run.dir = x"),
-        ([LR, "sweep=lr_grid"], "sweep = lr_grid"),
-        ([LR, "search.trails=5"], "search.trials"),
-        ([LR, "search.trials=0"], "search.trials = 0"),
-        ([LR, "search.objective=best"], "search.objective = best"),
-        ([LR, "search.prune=asha"], "search.prune = asha"),
-        ([LR, "seed=4294967290"], "seed = 4294967290"),
-        ([LR, "search.dir=taken"], "/taken: "),
-    ],
-)
+    [([], "KEY=interval(LOW,HIGH)"), (["policy.nstp=choice(1,3)"], "policy.nstp = 1"),
+     (["policy.gamma=interval(0.9,1.1)"], "policy.gamma = 1.1"),
+     (["learner.batch_size=interval(16,99)"], "learner.batch_size=int(interval("),
+     (["policy.nstep=interval(1,3)"], "policy.nstep=int(interval("),
+     (["policy=dqn,dqnn"], "policy = dqnn"), (["seed=range(5)"], "seed = range(5)"),
+     (["env=bandit,cartpole"], "env = bandit,cartpole"), ([LR, LR], "policy.lr = "),
+     (["policy.lr=interval(1,0.1)"], "policy.lr = interval(1,0.1)"),
+     (["policy.lr=interval(0,1,log)"], "logarithm"),
+     ([f"{LR},3"], "policy.lr = tag(log,interval(1e-6,1e-1)),3: "),
+     (["policy.nstep=range(3,4)"], "policy.nstep = range(3,4)"),
+     ([LR, "hydra.run.dir=x"], "hydra.run.dir = x"), ([LR, "run.dir=x"], "run.dir = x"),
+     ([LR, "sweep=lr_grid"], "sweep = lr_grid"), ([LR, "search.trails=5"], "search.trials"),
+     ([LR, "search.trials=0"], "search.trials = 0"),
+     ([LR, "search.objective=best"], "search.objective = best"),
+     ([LR, "search.prune=asha"], "search.prune = asha"),
+     ([LR, "seed=4294967290"], "seed = 4294967290"), ([LR, "search.dir=taken"], "/taken: ")],
+)  # fmt: skip
 def test_refused_before_anything_is_written(rlrun, words, error):
     taken = Path("taken/file")
     taken.parent.mkdir()
@@ -61,16 +52,16 @@ def pool_of(monkeypatch):
     made: list[FakePool] = []
 
     class Opened(FakePool):
-        def __init__(self, workers, threads: int | None):
+        def __init__(self, workers, threads):
             super().__init__(workers, score)
             made.append(self)
 
         def __enter__(self):
             return self
 
-        def __exit__(self, *error) -> None: ...
+        def __exit__(self, *error): ...
 
-    def score(settings: Settings):
+    def score(settings):
         return "4" if settings["env"] == "chain" else -abs(log10_of(settings, "policy.lr") + 3)
 
     monkeypatch.setattr(command, "Pool", Opened)
@@ -168,19 +159,3 @@ def test_without_optuna(rlrun, monkeypatch):
     assert done.code == 7
     assert "[search]'" in done.err
     assert files_under(Path()) == []
-
-
-@pytest.mark.learning
-def test_the_learning_rate_of_the_bandit(tmp_path, monkeypatch, capsys: pytest.CaptureFixture[str]):
-    """A step size too small to learn anything scores what an untrained network does."""
-    monkeypatch.chdir(tmp_path)
-    small = ("run.total_steps=80", "run.eval_episodes=5", "learner.learning_starts=10")
-    quick = ("torso.hidden=[8]", "logger.tensorboard=false", "run.eval_every=40")
-    found = ("search.trials=4", "search.seeds=2", "search.final_seeds=1", "search.dir=found")
-    lr = "policy.lr=interval(1e-9,1e-1,log)"
-    assert main([*RUN, *small, *quick, *found, lr, "search.objective=auc"]) == 0
-    result = json.loads((tmp_path / "found/result.json").read_text())
-    assert result["score"] == 1.0
-    assert float(result["overrides"][0].partition("=")[2]) > 1e-5
-    scores = [line.split()[2] for line in capsys.readouterr().out.splitlines()[1:5]]
-    assert min(map(float, scores)) < 1.0, "not every step size learns"

@@ -1,7 +1,6 @@
 """``seeds=auto``: groups of seeds until the comparison is decided or the budget is spent."""
 
 import json
-from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -13,14 +12,14 @@ from rlrun.sweeps.seeds import Place, Setting, check_plan, plan_seeds, run_until
 DQN, R2D2, PPO = (Setting(f"policy={name}", "cartpole") for name in ("dqn", "r2d2", "ppo"))
 
 
-def config(most: int = 20, group: int = 5, level: float = 0.05):
+def config(most=20, group=5, level=0.05):
     return SeedsConfig(max=most, group=group, level=level, objective="final")
 
 
-def normal(means: Sequence[float], seed: int = 0):
+def normal(means, seed=0):
     """Scores of normal noise around the mean of each setting; equal for equal places."""
 
-    def run(places: Sequence[Place]):
+    def run(places):
         return [
             means[index] + np.random.default_rng([seed, index, at]).normal() for index, at in places
         ]
@@ -28,9 +27,7 @@ def normal(means: Sequence[float], seed: int = 0):
     return run
 
 
-def decide(
-    settings: Sequence[Setting], run: Callable[[Sequence[Place]], Sequence[float]], *given: int
-):
+def decide(settings, run, *given):
     planned = plan_seeds(settings, config(*given), first_seed=100)
     return run_until_decided(planned, run, lambda result: None)
 
@@ -47,7 +44,7 @@ def test_a_large_difference_is_decided_at_the_first_look():
 def test_equal_settings_spend_the_budget_and_nothing_is_claimed():
     seen: list[Place] = []
 
-    def run(places: Sequence[Place]):
+    def run(places):
         seen.extend(places)
         return normal([0.0, 0.0])(places)
 

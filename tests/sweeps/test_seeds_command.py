@@ -1,7 +1,6 @@
 """``rlrun -m … seeds=auto``: what is refused, which jobs are run, how it goes on."""
 
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,17 @@ MEANS = {"dqn": 0.0, "random": 50.0, "ppo": 0.0}
 
 @pytest.mark.parametrize(
     ("words", "error"),
-    [
-        (["-m", "policy=dqn,random", "seeds=5"], "seeds = 5"),
-        (["-m", "policy=dqn,random", "seeds.max=9"], "seeds.max = 9"),
-        (["policy=dqn", "seeds=auto"], "rlrun -m"),
-        (["-m", "policy=dqn", "seeds=auto"], "seeds = auto"),
-        (["-m", "policy=dqn,random", "seeds=auto", "seed=1,2"], "seed = 1,2"),
-        (["-m", "policy=dqn,random", "seeds=auto", "seeds.maxx=9"], "seeds.max"),
-        (["-m", "policy=dqn,random", "seeds=auto", "hydra/launcher=basic"], "hydra/launcher"),
-        (["-m", "policy=dqn,dqnn", "seeds=auto"], "policy = dqnn"),
-        (["-m", "policy=dqn,random", "seeds=auto", "seeds.group=30"], "seeds.max = 20"),
-    ],
-)
-def test_refused_before_anything_is_written(rlrun, words, error: str):
+    [(["-m", "policy=dqn,random", "seeds=5"], "seeds = 5"),
+     (["-m", "policy=dqn,random", "seeds.max=9"], "seeds.max = 9"),
+     (["policy=dqn", "seeds=auto"], "rlrun -m"),
+     (["-m", "policy=dqn", "seeds=auto"], "seeds = auto"),
+     (["-m", "policy=dqn,random", "seeds=auto", "seed=1,2"], "seed = 1,2"),
+     (["-m", "policy=dqn,random", "seeds=auto", "seeds.maxx=9"], "seeds.max"),
+     (["-m", "policy=dqn,random", "seeds=auto", "hydra/launcher=basic"], "hydra/launcher"),
+     (["-m", "policy=dqn,dqnn", "seeds=auto"], "policy = dqnn"),
+     (["-m", "policy=dqn,random", "seeds=auto", "seeds.group=30"], "seeds.max = 20")],
+)  # fmt: skip
+def test_refused_before_anything_is_written(rlrun, words, error):
     done = rlrun(*words, "env=bandit")
     assert_one_error(done)
     assert error in done.err
@@ -50,9 +47,9 @@ class Sweeps:
         self.plans: list[dict[str, Any]] = []  # seeds.json before the jobs of each call
 
     def __call__(
-        self, composer, overrides: Sequence[str], directory, *, quiet,
-        jobs: Sequence[Sequence[str]], begin: Callable[[Path], None],
-    ) -> int:  # fmt: skip
+        self, composer, overrides, directory, *, quiet,
+        jobs, begin,
+    ):  # fmt: skip
         path = Path(directory)
         path.mkdir(exist_ok=True)
         begin(path)
@@ -83,12 +80,12 @@ def sweeps(monkeypatch):
 AUTO = ("-m", "policy=dqn,random,ppo", "env=bandit", "seed=3", "seeds=auto", "sweep.dir=auto")
 
 
-def seeds_of(calls: Sequence[Sequence[Sequence[str]]], policy):
+def seeds_of(calls, policy):
     jobs = [job for call in calls for job in call if f"policy={policy}" in job]
     return [int(word.partition("=")[2]) for job in jobs for word in job if word.startswith("seed=")]
 
 
-def test_until_it_is_decided(rlrun, sweeps: Sweeps):
+def test_until_it_is_decided(rlrun, sweeps):
     done = rlrun(*AUTO, "seeds.max=12", "seeds.level=0.1")
     assert done.code == 0, done.err
     assert seeds_of(sweeps.calls, "dqn") == [*range(3, 15)]
@@ -101,7 +98,7 @@ def test_until_it_is_decided(rlrun, sweeps: Sweeps):
     assert result["scores"][1][:2] == [50.3, 50.4]
 
 
-def test_interrupted_then_typed_again(rlrun, sweeps: Sweeps):
+def test_interrupted_then_typed_again(rlrun, sweeps):
     stopped = Interrupted("interrupted: 9 of 30 jobs are done; go on: rlrun resume auto")
     stopped.exit_code = 75
     sweeps.ends[2] = stopped
@@ -114,7 +111,7 @@ def test_interrupted_then_typed_again(rlrun, sweeps: Sweeps):
     assert seeds_of(sweeps.calls, "dqn") == [*range(3, 23)], "each once"
 
 
-def test_a_failed_job_decides_nothing(rlrun, sweeps: Sweeps):
+def test_a_failed_job_decides_nothing(rlrun, sweeps):
     sweeps.ends[1] = 1
     done = rlrun(*AUTO)
     assert done.code == 1
@@ -124,7 +121,7 @@ def test_a_failed_job_decides_nothing(rlrun, sweeps: Sweeps):
     assert {one["better"] for one in found["comparisons"]} == {None}
 
 
-def test_the_plan_and_each_look_are_recorded_while_it_runs(rlrun, sweeps: Sweeps):
+def test_the_plan_and_each_look_are_recorded_while_it_runs(rlrun, sweeps):
     assert rlrun(*AUTO).code == 0
     first, second = sweeps.plans[:2]
     assert first["status"] == second["status"] == "undecided so far"
@@ -135,7 +132,7 @@ def test_the_plan_and_each_look_are_recorded_while_it_runs(rlrun, sweeps: Sweeps
     assert (second["looks"], [len(scores) for scores in second["scores"]]) == (1, [5, 5, 5])
 
 
-def test_another_plan_in_its_directory_is_refused(rlrun, sweeps: Sweeps):
+def test_another_plan_in_its_directory_is_refused(rlrun, sweeps):
     assert rlrun(*AUTO, "seeds.max=5").code == 0
     before, calls = Path("auto/seeds.json").read_bytes(), len(sweeps.calls)
     done = rlrun(*AUTO, "seeds.max=60")

@@ -17,15 +17,15 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 TINY = ("env=cartpole", "learner.threads=1", "logger.tensorboard=false", "-q")
 
 
-def command(*words: str) -> list[str]:
+def command(*words):
     return [sys.executable, "-m", "rlrun", *words]
 
 
-def rlrun(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def rlrun(cwd, *words):
     return subprocess.run(command(*words), cwd=cwd, capture_output=True, text=True, check=False)
 
 
-def done(cwd: Path, *words: str) -> str:
+def done(cwd, *words):
     """What ``rlrun *words`` prints; it must succeed."""
     result = rlrun(cwd, *words)
     assert (result.returncode, result.stderr) == (0, ""), words
@@ -33,18 +33,18 @@ def done(cwd: Path, *words: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory):
     """The directory of a finished run of R2D2, with the words that made it."""
     work = tmp_path_factory.mktemp("whole")
-    words = ["policy=r2d2", "memory.hidden=16", "torso.hidden=[16]", "run.total_steps=1500",
-             "run.eval_every=500", "run.eval_episodes=2", "run.checkpoint_every=200",
+    words = ["policy=r2d2", "memory.hidden=16", "torso.hidden=[16]", "run.total_steps=700",
+             "run.eval_every=350", "run.eval_episodes=2", "run.checkpoint_every=100",
              "learner.learning_starts=200", "run.stop_value=null", *TINY]  # fmt: skip
     (work / "words").write_text(json.dumps(words))
     done(work, *words, "run.dir=run")
     return work / "run"
 
 
-def test_a_killed_run_ends_as_the_run_that_nothing_killed(whole: Path, tmp_path: Path) -> None:
+def test_a_killed_run_ends_as_the_run_that_nothing_killed(whole, tmp_path):
     from rlrun.run.checkpoint import load_newest
 
     words = json.loads((whole.parent / "words").read_text())
@@ -61,14 +61,13 @@ def test_a_killed_run_ends_as_the_run_that_nothing_killed(whole: Path, tmp_path:
     assert [*differences(*(load_newest(d / "checkpoints")[0] for d in (cut, whole)))] == []
 
 
-def test_its_score_and_its_agent(whole: Path, tmp_path: Path) -> None:
-    assert "return" in done(tmp_path, "eval", str(whole), "--episodes", "2")
+def test_its_agent_is_exported(whole, tmp_path):
     pytest.importorskip("onnxruntime")
     done(tmp_path, "export", "policy", str(whole), "--onnx", "agent.onnx")
     assert (tmp_path / "agent.onnx").stat().st_size > 1000
 
 
-def test_a_wrong_key_is_one_line_and_nothing_is_written(tmp_path: Path) -> None:
+def test_a_wrong_key_is_one_line_and_nothing_is_written(tmp_path):
     result = rlrun(tmp_path, "policy=r2d2", "env=cartpole", "policy.burnin_steps=4")
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert "policy.burnin_steps" in result.stderr
@@ -76,7 +75,7 @@ def test_a_wrong_key_is_one_line_and_nothing_is_written(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == []
 
 
-def test_a_sweep_and_its_report(tmp_path: Path) -> None:
+def test_a_sweep_and_its_report(tmp_path):
     words = ["policy=dqn", "env=bandit", "debug=smoke", "sweep.dir=pair"]
     assert rlrun(tmp_path, "-m", *words, "seed=0,1").returncode == 0
     assert len([*tmp_path.glob("pair/*/run.json")]) == 2
@@ -84,12 +83,11 @@ def test_a_sweep_and_its_report(tmp_path: Path) -> None:
     assert (tmp_path / "pair/report/index.html").exists()
 
 
-def test_a_policy_and_an_environment_of_the_users_own(tmp_path: Path) -> None:
+def test_a_policy_and_an_environment_of_the_users_own(tmp_path):
     """They lie in the working directory; the run learns by the policy's own loss."""
     shutil.copytree(EXAMPLES, tmp_path, dirs_exist_ok=True)
     words = ["--config-dir", "conf", "policy=scaled_dqn", "env=gym", "env.id=lane:Lane-v0",
              "debug=smoke", "-q", "run.dir=run"]  # fmt: skip
-    assert rlrun(tmp_path, *words).returncode == 2, "the package mypkg is not trusted"
     done(tmp_path, *words, "--trust", "mypkg")
     rows = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert any("train/scaled" in row for row in rows)

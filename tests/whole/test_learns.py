@@ -5,7 +5,7 @@ import rlrun
 SHORT = ("learner.threads=1", "logger.tensorboard=false", "run.stop_value=null")
 
 
-def score(tmp_path, *words: str) -> float:
+def score(tmp_path, *words):
     """Mean return of the final weights, on seeds that training never used."""
     run = rlrun.train(*words, *SHORT, f"run.dir={tmp_path / 'run'}", quiet=True)
     assert run.status == "done"
