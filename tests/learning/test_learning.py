@@ -111,10 +111,10 @@ def test_hindsight_goals_are_what_solves_bitflip(tmp_path):
     assert control["success"] <= 0.05
 
 
-@pytest.mark.parametrize(("policy", "score"), [("qmix", 8), ("vdn", 7)])
-def test_two_step_game_tells_mixers_apart(tmp_path, policy, score):
+@pytest.mark.parametrize(("policy", "score", "steps"), [("qmix", 8, 1200), ("vdn", 7, 2000)])
+def test_two_step_game_tells_mixers_apart(tmp_path, policy, score, steps):
     """Rashid et al. 2018, section 5: only the monotonic mixer finds the 8 in state 2B."""
-    short = ("env=twostep", "run.total_steps=2000", "run.eval_every=2000")
+    short = ("env=twostep", f"run.total_steps={steps}", f"run.eval_every={steps}")
     result, _ = train(tmp_path, f"policy={policy}", *short)
     assert result["return_min"] == result["return_max"] == score
 
@@ -174,8 +174,7 @@ CQL_SAC = "policy.conservatism=1 policy.lr=3e-3 policy.actor_lr=3e-3"
 @pytest.mark.parametrize(
     ("words", "env", "least", "most"),
     [("policy=cql", "identity", 9.5, 10), ("policy=iql", "identity", 9.5, 10),
-     ("policy=bc", "identity", 0, 6), (f"policy=cql_sac {CQL_SAC}", "bandit_continuous", -0.1, 0),
-     ("policy=bc", "bandit_continuous", -2, -0.4)],
+     ("policy=bc", "identity", 0, 6), (f"policy=cql_sac {CQL_SAC}", "bandit_continuous", -0.1, 0)],
 )  # fmt: skip
 def test_offline_policies_beat_random_rows_and_imitation_does_not(
     tmp_path, random_rows, words, env, least, most
