@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 from rlrun.env.agents import PREFIX, AgentColumns, PettingZooEnv
 from rlrun.env.catalog import MissingPackageError, find_spec, make_native, make_single
 from rlrun.env.checked import CheckedEnv
-from rlrun.env.contract import unsupported_space
+from rlrun.env.contract import space_difference, unsupported_space
 from rlrun.env.process_settings import SettingsKept
 from rlrun.env.render import (
     CARTPOLES,
@@ -72,10 +72,21 @@ def make_env(
 
     Raises:
         ConfigError: no such environment, or it cannot be made from this config.
-        EnvError: ``backend = vector`` and the native environment does not reset NEXT_STEP.
+        EnvError: ``backend = vector`` and the native environment does not reset NEXT_STEP; the
+            spaces are not those that ``known_spaces`` has found.
     """
     with SettingsKept():
-        return _make_env(config, num_envs, keep_info, evaluate, agents, resumable, render)
+        env = _make_env(config, num_envs, keep_info, evaluate, agents, resumable, render)
+    if (known := _known.get(repr((config, agents)))) is not None:
+        obs = space_difference(env.obs_space, known[0], "observation_space")
+        for message in (obs, space_difference(env.action_space, known[1], "action_space")):
+            if message is not None:
+                env.close()
+                raise EnvError(
+                    f"env.id = {config.id}: {message}, made to look at its spaces; all copies must "
+                    "have the same spaces; give them the same bounds, whatever is random"
+                )
+    return env
 
 
 def _make_env(

@@ -89,6 +89,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         self._probe: Probe | None = None
         self._record: Callable[..., None] | None = None
         self._alone, self._checked = alone, alone
+        self._start_checked = alone  # that an episode does not depend on those before
+        self._start_hash = ""  # of the open episode's first observation, until that is checked
         self.inexact: str | None = None  # why its state cannot be restored bit for bit
 
     # -- rows ------------------------------------------------------------------------------------
@@ -126,6 +128,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         if seed is not None:
             self._seed, self._episode, self._steps = seed, 0, 0
             self._actions, self._reseed = None, False
+            if self._obs is not None:
+                self._replace_world()
         else:
             self._episode, self._steps = self._episode + 1, self._steps + 1
         try:
@@ -144,6 +148,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             raise self._fault(f"{message}; fix the environment or wrap it")
         info = self._kept(info)
         self._obs = obs
+        if not self._start_checked and self._actions is not None:
+            self._start_hash = tree_hash(obs)
         if begins and self._limit is not None:
             self._choose_method()
         elif self._record is not None:
@@ -266,6 +272,14 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
                 return state | {"reason": str(e)}
         if self.inexact is None and not self._checked and self._index == 0:
             self._checked, self.inexact = True, self._violation(state)
+        if (
+            self.inexact is None
+            and not self._start_checked
+            and self._episode > 0
+            and (self._actions is not None)
+        ):
+            start = {"actions": np.array([]), "obs": self._start_hash}
+            self._start_checked, self.inexact = True, self._violation(state | start)
         return state if self.inexact is None else state | {"reason": self.inexact}
 
     def _violation(self, state: dict[str, Any]) -> str | None:
@@ -274,7 +288,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             probe, self._probe, self._record = self._probe, None, None
             return probe.violation()
         if self._actions is None:
-            return None
+            return None  # the state is all there is of it
         with global_generators_kept():
             twin = CheckedEnv(self._make, env_id=self._id, index=-1, max_replay_steps=self._limit)
             reason = twin.load_state_dict(state)
@@ -294,6 +308,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         except EnvError as e:
             reason = str(e)
         self._reseed = state["reseed"] if reason is None else True
+        self._start_checked = self._alone or (reason is None and self._episode > 0)
         return reason
 
     def _continue(self, state: dict[str, Any]) -> str | None:

@@ -18,6 +18,7 @@ from rlrun.buffer.saved import check_counts
 from rlrun.env import make_env
 from rlrun.env.framestack import make_frame_stack
 from rlrun.env.rows import Env, Step
+from rlrun.env.state import tree_hash
 from rlrun.errors import ConfigError, EnvError, ResourceError, StorageError
 from rlrun.log import Log
 from rlrun.pipeline.collector import Collector
@@ -163,6 +164,7 @@ class Evaluator:
         self.max_steps, self.warned = max_steps, False
         envs = min(episodes, envs, config.instances or envs)
         self.seed, self.steps = seed, 0  # since the process began, for the watchdog
+        self.repeats: str | None = None  # why it does not, "" where it does; None: not tried yet
         self.policy: Policy | None = None
         self.actor: Actor | None = None
         self.success = config.success
@@ -207,6 +209,7 @@ class Evaluator:
         lost, lost_in_a_row = 0, np.zeros(self.num_envs, np.int64)  # by restarts
         began, cut = self.steps, 0
         obs: Any = self.env.reset(seed=self.seed)
+        opening = tree_hash(obs) if self.repeats is None else ""
         first = np.ones(self.num_envs, bool)
         ended = np.zeros(self.num_envs, bool)
         reward = np.zeros(self.num_envs, np.float32)
@@ -257,8 +260,25 @@ class Evaluator:
         returns, lengths, success = columns
         return Evaluation(
             returns, lengths, success if self.success else None, env_steps, cut, lost,
-            inexact=self.env.inexact if lost else None,
+            inexact=self.env.inexact if lost else self._carried_over(opening),
         )  # fmt: skip
+
+    def _carried_over(self, opening: str) -> str | None:
+        """Return why the next evaluation of the same weights may differ: a reset shows it.
+
+        ``opening``: the hash of the first evaluation's first observations.
+        """
+        if self.repeats is None:
+            again = tree_hash(self.env.reset(seed=self.seed))
+            self.repeats = (
+                ""
+                if again == opening
+                else (
+                    "a reset with the same seed opens another evaluation: the environment carries "
+                    "something from one episode to the next"
+                )
+            )
+        return self.repeats or None
 
     def _require_ends(self, lost_in_a_row: np.ndarray) -> None:
         """Raise EnvError where ``MAX_LOST`` episodes of a column were lost, none between ended."""
@@ -326,6 +346,7 @@ class SharedEvaluator(Evaluator):
             env=collector.env,
         )
         self.collector, self.waits = collector, not config.policy.on_policy
+        self.repeats = ""  # not tried: a reset may be costly there
 
     def ready(self) -> bool:
         """Return whether an evaluation that is due cuts no episode; let the collector end its."""

@@ -24,6 +24,7 @@ from rlrun.buffer.storage.layout import REWARD, ArraySpec, Row, in_memory, on_di
 from rlrun.buffer.storage.sizing import check_rollout, check_size
 from rlrun.buffer.windows.cutter import Cutter, StateFilter
 from rlrun.config.checks.backend import Backend
+from rlrun.config.checks.video import check_video
 from rlrun.dataset import errors_name_key, export_replay, open_source
 from rlrun.env import beside_others, goal_functions, make_env
 from rlrun.env.framestack import make_frame_stack
@@ -445,6 +446,7 @@ def make_evaluator(
 def _make_evaluator(plan: Plan, run_dir: Path, log: Log) -> Evaluator:
     c = plan.config
     if c.run.video_every is not None:
+        check_video(c)  # of a run that goes on, too: before its first evaluation
         return FilmingEvaluator(c, seed=plan.env_seeds.eval, log=log, run_dir=run_dir)
     return Evaluator(
         c.env,

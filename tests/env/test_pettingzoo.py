@@ -1,5 +1,6 @@
 """Environments of several agents as joint rows and as columns; PettingZoo's interface."""
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from rlrun.cli.main import main
 from rlrun.env import make_env
 from rlrun.errors import ConfigError, EnvError, ResourceError
 from rlrun.joint import AgentSpace, JointSpace, agent_action, joint_actions
@@ -107,6 +109,15 @@ def test_environments_in_processes_give_the_same_rows(agents):
     one, two = (play(zoo(backend=b, **given), 5) for b in ("auto", "async"))
     for a, b in zip(one, two, strict=True):
         tree_map(np.testing.assert_array_equal, a, b)
+
+
+def test_an_environment_that_counts_its_episodes_is_not_exact(tmp_path):
+    """Evaluations of a resumed run, in new environments, would be others."""
+    words = ["policy=random", "env=pettingzoo", f"env.id={ZOO}", "--trust", "tests", "-q"]
+    assert main([*words, "agents=shared", "run.total_steps=20", f"run.dir={tmp_path}"]) == 0
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert not record["exact"]
+    assert "carries something from one episode to the next" in record["exact_reason"]
 
 
 def test_a_restarted_worker_opens_an_episode_of_all_its_agents():

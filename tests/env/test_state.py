@@ -138,6 +138,17 @@ def test_an_episode_too_long_to_replay_is_cut():
     assert "env.max_replay_steps = 5" in env.inexact
 
 
+def test_what_is_carried_over_episodes_is_known_at_a_checkpoint_of_the_second():
+    """A replay of the first, by a new environment, does not show it; of any column."""
+    env = make_env(walking("count"), num_envs=2, resumable=True)
+    env.reset(seed=0)
+    for steps, exact in ((5, True), (9, False)):
+        rows(env, np.zeros((steps, 2), int))
+        env.state_dict()
+        assert (env.inexact is None) == exact
+    assert "another observation" in env.inexact
+
+
 def test_another_version_of_an_environment_is_cut(tmp_path, monkeypatch):
     """A replay that ends with other observations."""
     config = walking("world", backend="sync")

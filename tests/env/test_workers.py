@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlrun.env import make_env
+from rlrun.env import known_spaces, make_env
 from rlrun.errors import EnvError
 from tests.env.presets import config_of
 from tests.env.sick import Healthy
@@ -217,6 +217,15 @@ def test_copies_whose_spaces_differ_are_named(tmp_path):
     kwargs = {"counter": str(tmp_path / "made"), "size": 90_000}
     with pytest.raises(EnvError, match=r"copy 1 of 3: .*observation_space.low\[0\] is -2"):
         make_env(config_of("test/Varying-v0", backend="async", kwargs=kwargs), num_envs=3)
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_copies_that_differ_from_the_one_that_was_looked_at_are_named(tmp_path, backend):
+    kwargs = {"counter": str(tmp_path / "made"), "size": 2}
+    config = config_of("test/Varying-v0", backend=backend, kwargs=kwargs)
+    known_spaces(config, None)
+    with pytest.raises(EnvError, match=r"observation_space.low\[0\] is -2, that of the first -1"):
+        make_env(config, num_envs=2)
 
 
 # -- processes -------------------------------------------------------------------------------------

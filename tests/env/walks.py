@@ -18,7 +18,7 @@ class Walk(gym.Env[Any, Any]):
         self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
         self.action_space = spaces.Discrete(2)
         self.hidden, self.place = hidden, 0.0
-        self.world: Any = [World()] if hidden == "world" else None
+        self.world: Any = [World()] if hidden in ("world", "count") else None
         self.total = 0.0  # over episodes
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -26,6 +26,9 @@ class Walk(gym.Env[Any, Any]):
         self.place, self.t = float(self.np_random.normal()), 0
         if self.world is not None:
             self.world = [World()]
+        if self.hidden == "count":
+            self.total += 1
+            self.place += self.total
         return self._obs(), {}
 
     def _obs(self) -> np.ndarray:

@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+import sys
 from itertools import pairwise
 from typing import Any
 
@@ -116,7 +117,8 @@ def test_a_long_episode_has_a_bounded_number_of_frames(monkeypatch):
 
 
 def test_videos_that_fail_are_a_warning(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlrun.config.checks.keys.check_video", lambda config: None)
+    for module in ("config.checks.keys", "run.build"):
+        monkeypatch.setattr(f"rlrun.{module}.check_video", lambda config: None)
 
     def failing(env):
         raise ConfigError("env.id = x: it cannot be drawn (no GL context); …; …")
@@ -136,6 +138,16 @@ def test_what_cannot_be_drawn_is_told_before_the_run(tmp_path, monkeypatch, caps
     assert err.startswith("rlrun: error: run.video_every = 5: env.id = tests.env.walks:test/Walk")
     assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_package_that_is_missing_is_told_before_a_run_goes_on(tmp_path, monkeypatch, capsys):
+    words = ["policy=random", "env=acrobot", "run.total_steps=50", "-q", f"run.dir={tmp_path}"]
+    assert main(words) == 0
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    more = ["resume", str(tmp_path), "run.total_steps=90", "run.video_every=5", "-q"]
+    assert main(more) == 7
+    assert "its picture needs a package that is not installed" in capsys.readouterr().err
+    assert "90" not in (tmp_path / "metrics.jsonl").read_text()
 
 
 @pytest.mark.parametrize(
