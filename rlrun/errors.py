@@ -16,6 +16,7 @@ Text form: ``key.path = value: what is wrong; what is allowed; what to do``.
 
 import json
 import os
+import re
 import sys
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
@@ -162,3 +163,25 @@ class Interrupted(RlrunError):
     """Ctrl-C was pressed; the run was saved."""
 
     exit_code = 130
+
+
+# Values of environment variables that a config read (``${oc.env:NAME}``), kept out of messages.
+_secrets: dict[str, str] = {}  # value -> the interpolation that gave it
+_SHORT_SECRET = 6  # characters of a value that is replaced as a whole word only
+
+
+def remember(value: str, name: str) -> None:
+    """Replace ``value`` of the environment variable ``name`` in every later message."""
+    for text in (value, " ".join(value.split())):
+        if text:
+            _secrets[text] = f"${{oc.env:{name}}}"
+
+
+def redact(text: str) -> str:
+    """Return the text with the names of environment variables in place of their values."""
+    for value in sorted(_secrets, key=len, reverse=True):
+        word = re.escape(value)
+        if len(value) < _SHORT_SECRET:
+            word = rf"(?<!\w){word}(?!\w)"
+        text = re.sub(word, _secrets[value].replace("\\", r"\\"), text)
+    return text

@@ -8,7 +8,7 @@ Glossary
               made by buffer/windows/gather.py
     waiting   rows of an agent whose episode has ended before its team's: each an episode of no
               steps (first, valid = False), stored, never learned
-    joint row one row for all agents of an environment, with the team's reward (rlrun.joint)
+    joint row one row for all agents of an environment, with the team's reward (rlrun.spaces)
     filler    the unused burn-in positions before a window's own rows (valid = False, never stored)
     chunk     the rows of one collect call, time-major [T, B], in host memory
     window    the S consecutive rows of one episode that a policy learns from at once

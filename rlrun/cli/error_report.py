@@ -8,8 +8,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from rlrun.errors import Interrupted, ResourceError, RlrunError, StorageError
-from rlrun.secrets import redact
+from rlrun.errors import Interrupted, ResourceError, RlrunError, StorageError, redact
 from rlrun.trust import fault_of_users
 
 _LONGEST = 2000  # characters of a message

@@ -47,9 +47,8 @@ from rlrun.config.hydra_state import resolve_hydra_from
 from rlrun.config.plain_words import FREE, check_override, check_yaml_words
 from rlrun.config.reader import field_types, read_config
 from rlrun.config.yaml_limits import read_yaml, yaml_files
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, remember
 from rlrun.schema import Config, EnvConfig
-from rlrun.secrets import remember
 
 VERSION_BASE = "1.3"
 _MOST_TEXTS = 1000  # parts of configs as yaml that are kept

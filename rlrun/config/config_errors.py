@@ -3,10 +3,9 @@
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, redact
 from rlrun.schema import OPTION_CONFIGS
 from rlrun.schema.spelling import OTHER_OPTIONS, RENAMED, nearest
-from rlrun.secrets import redact
 
 _SHARED = ("learner.", "collector.", "run.")  # groups whose keys every run has
 _LONGEST = 120  # characters of a value in an error

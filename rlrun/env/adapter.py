@@ -27,8 +27,8 @@ from rlrun.env.rows import AnyVectorEnv, Env, NativeVector, RowSource, Step, mas
 from rlrun.env.workers import Copies, Workers
 from rlrun.env.wrappers import require_one_skip, wrap
 from rlrun.errors import ConfigError, EnvError, ResourceError
-from rlrun.joint import JointSpace
 from rlrun.schema import AgentsConfig, EnvConfig
+from rlrun.spaces import JointSpace
 from rlrun.video.window import prepare_pygame
 
 __all__ = ["Env", "Step", "known_spaces", "make_env", "make_one_env", "probe", "probe_agents"]

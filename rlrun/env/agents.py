@@ -35,8 +35,8 @@ from rlrun.env.contract import (
 )
 from rlrun.env.rows import Rows, RowSource
 from rlrun.errors import ConfigError, EnvError, ResourceError, RlrunError
-from rlrun.joint import AgentSpace, JointSpace, agent_action, joint_actions
 from rlrun.schema import AgentsConfig
+from rlrun.spaces import AgentSpace, JointSpace, agent_action, joint_actions
 from rlrun.tree import Tree, tree_map
 from rlrun.trust import import_named
 

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rlrun.functional.masks import MASK, allowed_actions, has_mask
-from rlrun.joint import JointSpace
+from rlrun.spaces import JointSpace
 from rlrun.tree import Tree
 
 ROW_AXES = ("row", "column")

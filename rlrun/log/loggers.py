@@ -16,10 +16,10 @@ from typing import Any, Literal, Protocol
 
 import yaml
 
+from rlrun.errors import redact
 from rlrun.log.jsonl import read_records
 from rlrun.log.trial import TrialRow
 from rlrun.schema import LoggerConfig
-from rlrun.secrets import redact
 
 CSV, CSV_SECONDS = "metrics.csv", 60.0  # the file, and how often it is written anew at most
 PROJECT = "rlrun"  # of Weights & Biases; the experiment of MLflow

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from rlrun.functional.masks import MASK, has_mask, unmasked
 from rlrun.functional.mixing import mask_left_agents
-from rlrun.joint import JointSpace
 from rlrun.nets.mixer import make_mixer
 from rlrun.nets.qnet import QNet
 from rlrun.schema import MemoryConfig, QMIXConfig, TorsoConfig
+from rlrun.spaces import JointSpace
 from rlrun.types import Spec, Tree, torch_seed
 
 

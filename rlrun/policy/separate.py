@@ -2,7 +2,7 @@
 
 Tan, "Multi-Agent Reinforcement Learning: Independent vs. Cooperative Agents", 1993. Works with any
 policy: agent i acts in its columns and learns from their windows. The agent of a window is part of
-its observations (``rlrun.joint.AgentSpace``), hidden from the policies; a rollout has all columns
+its observations (``rlrun.spaces.AgentSpace``), hidden from the policies; a rollout has all columns
 in order.
 """
 

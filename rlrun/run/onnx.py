@@ -19,14 +19,13 @@ from rlrun.acting.actor import NetActor
 from rlrun.acting.greedy import GreedyStep, as_tree, make_greedy_step, named_leaves
 from rlrun.acting.values import ValueActor
 from rlrun.env.framestack import make_frame_stack
-from rlrun.errors import ConfigError, NumericError, StorageError
+from rlrun.errors import ConfigError, NumericError, StorageError, redact
 from rlrun.functional.masks import FORBIDDEN
 from rlrun.functional.value import unrescale
 from rlrun.nets.actor_critic import ActorCritic, discrete_sizes
 from rlrun.run.agent import TrainedPolicy, load_trained
 from rlrun.run.files import replace_file
 from rlrun.schema import Config
-from rlrun.secrets import redact
 from rlrun.types import Policy, Tree, no_actions, tree_leaves
 
 _LARGE = 1e4  # bounds of observations beyond this one say nothing about their size

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlrun import secrets
+from rlrun import errors
 
 SECRET = "hunter2-is-my-password"
 
@@ -10,7 +10,7 @@ SECRET = "hunter2-is-my-password"
 @pytest.fixture(autouse=True)
 def variable(monkeypatch):
     monkeypatch.setenv("SECRET", SECRET)
-    monkeypatch.setattr(secrets, "_read", {})
+    monkeypatch.setattr("rlrun.errors._secrets", {})
 
 
 @pytest.mark.parametrize(
@@ -35,10 +35,10 @@ def test_not_in_errors(rlrun, override):
 
 
 def test_short_values_are_whole_words():
-    secrets.remember("1", "ONE")
-    assert secrets.redact("seed = 1: 11 is 1.") == "seed = ${oc.env:ONE}: 11 is ${oc.env:ONE}."
-    secrets.remember(r"a\1b c", "ODD")
-    assert secrets.redact(r"x a\1b c") == "x ${oc.env:ODD}"
+    errors.remember("1", "ONE")
+    assert errors.redact("seed = 1: 11 is 1.") == "seed = ${oc.env:ONE}: 11 is ${oc.env:ONE}."
+    errors.remember(r"a\1b c", "ODD")
+    assert errors.redact(r"x a\1b c") == "x ${oc.env:ODD}"
 
 
 def test_not_in_a_crash(rlrun, build, tmp_path):

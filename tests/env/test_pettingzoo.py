@@ -12,8 +12,8 @@ from gymnasium import spaces
 from rlrun.cli.main import main
 from rlrun.env import make_env
 from rlrun.errors import ConfigError, EnvError, ResourceError
-from rlrun.joint import AgentSpace, JointSpace, agent_action, joint_actions
 from rlrun.schema import AgentsConfig
+from rlrun.spaces import AgentSpace, JointSpace, agent_action, joint_actions
 from rlrun.types import Window, tree_map
 from tests.buffer.make import make_replay
 from tests.env.presets import config_of, preset

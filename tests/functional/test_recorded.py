@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 
 from rlrun.functional.recorded import RowSpaces, from_zero
-from rlrun.joint import JointSpace
+from rlrun.spaces import JointSpace
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
 T, B = 5, 2

@@ -14,7 +14,7 @@ import torch
 from rlrun.cli.main import main
 from rlrun.config import check
 from rlrun.errors import ConfigError
-from rlrun.joint import AgentSpace
+from rlrun.spaces import AgentSpace
 from rlrun.types import Spec, tree_leaves, tree_map
 from tests.compose import config
 from tests.policy import make

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.joint import JointSpace
+from rlrun.spaces import JointSpace
 from rlrun.types import Spec, tree_map
 from tests.policy import make
 from tests.policy.make import build, windows

@@ -12,9 +12,9 @@ from rlrun.buffer.device.layout import with_device
 from rlrun.buffer.storage.layout import ArraySpec, Layout, Row, amount, free_bytes, sampler_blocks
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.functional.recorded import RowSpaces
-from rlrun.joint import JointSpace
 from rlrun.schema import Config, MemoryConfig, PriorityConfig
 from rlrun.schema.policy import Window
+from rlrun.spaces import JointSpace
 from rlrun.tree import Tree, tree_leaves, tree_map
 
 SHARE = 0.8  # of what is free, when buffer.max_bytes is null

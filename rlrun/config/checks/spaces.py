@@ -15,9 +15,8 @@ from rlrun.config.checks.rollouts import (
 )
 from rlrun.config.checks.windows import capacity_errors
 from rlrun.config.config_errors import config_error
-from rlrun.joint import JointSpace
 from rlrun.schema import Config, MemoryConfig, OnPolicyConfig, ScriptedConfig
-from rlrun.spaces import CNN_SIDE, bounded, is_image, leaf_spaces
+from rlrun.spaces import CNN_SIDE, JointSpace, bounded, is_image, leaf_spaces
 from rlrun.tree import Tree
 from rlrun.trust import trusted_function
 

@@ -18,7 +18,7 @@ from rlrun.env.diagnostic.vector import (
     require_int,
 )
 from rlrun.functional.masks import MASK
-from rlrun.joint import JointSpace
+from rlrun.spaces import JointSpace
 from rlrun.tree import Tree
 
 SMALL_REWARD, LARGE_REWARD = 0.001, 1.0  # of the chain's ends
