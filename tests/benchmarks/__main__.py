@@ -40,7 +40,7 @@ BENCHMARKS = {  # name -> (where it is, what it measures); the first give the ta
     "ppo": ("whole:ppo", "PPO runs beside SB3"),
     "replay": ("replay:main", "the replay beside others"),
     "codec": ("codec:codec", "sizes and speeds of every coder"),
-    "codec_uses": ("codec:codec_uses", "weights and rows through a pipe, compressed rows"),
+    "codec_uses": ("codec:codec_uses", "compressed rows in the replay"),
     "scores": ("scores:main", "scores of trained policies; --only ROW ... --out FILE"),
     "ablation": ("pictures:ablation", "R2D2 without its parts, drawn; --runs DIR makes the runs"),
     "curve": ("pictures:curve", "learning curves, drawn; --peers DIR makes the runs"),
@@ -195,7 +195,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--jobs", type=int, default=1, help="of scores, side by side; 1: it has all cores")
     add("--runs", type=Path, metavar="DIR", dest="runs_in", help="of ablation")
     add("--rows", type=int, help="of codec_uses (4000 a column), autoreset (1 000 000)")
-    add("--updates", type=int, help="of the codec's LSTM learner (400; uses: 60)")
+    add("--updates", type=int, help="of the codec's LSTM learner (400)")
     return parser
 
 

@@ -5,20 +5,17 @@ best of a few rounds in which the coders take turns; every result is decoded and
 are relative to baselines of the same run. lz4, blosc2 and pcodec are optional: their rows and the
 targets that need them say when they are missing.
 
-``codec_uses``: weights and rows through a pipe between two processes, raw and coded (a loopback
-link, as in pipeline=overlapped); image observations in compressed blocks beside plain arrays. One
-thread, medians; every value that comes back is compared.
+``codec_uses``: image observations in compressed blocks beside plain arrays, medians; every value
+that comes back is compared.
 """
 
 import importlib
-import multiprocessing
 import statistics
 import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle, pairwise
-from multiprocessing.connection import Connection
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -278,60 +275,9 @@ def codec(o: Namespace) -> list[Row]:
 # -- codec_uses ------------------------------------------------------------------------------------
 
 
-def link(kind: str) -> product.TransportConfig:
-    fields = {"keep": 4, "key_seconds": 1.0, "link_mbps": None, "copies": "float32"}
-    return product.TransportConfig(kind, "auto", "auto", **fields)
-
-
 def median(function: Callable[[], Any], count: int) -> float:
     """Seconds."""
     return statistics.median(time_calls(function, 1).wall for _ in range(count))
-
-
-def collector(pipe: Connection, kind: str, chunk: Chunk) -> None:
-    """The collector's process: weights in, a chunk out."""
-    torch.set_num_threads(1)
-    end = product.make_collector_side(link(kind))
-    while (message := pipe.recv()) is not None:
-        what, given = message
-        if what == "weights":
-            end.unpack(given)
-        pipe.send(None if what == "weights" else end.pack(chunk))
-
-
-def pipes(kind: str, snapshots: list[dict[str, torch.Tensor]], chunk: Chunk, calls: int) -> None:
-    """A line for weights and one for rows that travel to another process and back."""
-    context: Any = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=collector, args=(theirs, kind, chunk))
-    process.start()
-    end, sizes, turns = product.make_learner_side(link(kind)), list[int](), cycle(snapshots)
-    nbytes = sum(w.nbytes for w in snapshots[0].values())
-
-    def weights() -> None:
-        message = end.pack(next(turns))
-        sizes.append(len(message) if isinstance(message, bytes) else nbytes)
-        ours.send(("weights", message))
-        ours.recv()
-
-    def rows() -> None:
-        ours.send(("rows", None))
-        end.unpack(ours.recv())
-
-    for act in (weights, weights, weights, rows, rows):
-        act()
-    spent = median(weights, calls)
-    share = 100 * statistics.median(sizes[-calls:]) / nbytes
-    print(f"weights, {nbytes / 1e6:.1f} MB, {kind:6s} {1e3 * spent:8.2f} ms  {share:6.1f} % sent")
-    names = ("obs", "action", "reward", "first", "terminated", "truncated", "valid")
-    raw = sum(getattr(chunk, name).nbytes for name in names)
-    size = raw if kind == "raw" else len(product.make_collector_side(link(kind)).pack(chunk))
-    spent = median(rows, 5 * calls)
-    print(
-        f"rows, {raw / 1e3:.0f} KB, {kind:6s} {1e6 * spent:8.0f} µs  {100 * size / raw:6.1f} % sent"
-    )
-    ours.send(None)
-    process.join()
 
 
 def chunk_of(obs: np.ndarray) -> Chunk:
@@ -376,13 +322,6 @@ def replays(rows: int, columns: int, sizes: Sequence[int]) -> None:
 
 
 def codec_uses(o: Namespace) -> int:
-    """A line for every use and way; the exit code."""
-    quick, updates = o.quick, o.updates or (3 if o.quick else 60)
-    replays(o.rows or (200 if quick else 4000), 8, (8,) if quick else (4, 8, 16, 32))
-    run = codec_data.ppo(torch.float32, 1 if quick else 24)
-    fast, _ = codec_data.lstm(run, 1e-3, updates, slow=0, units=64 if quick else 512)
-    snapshots = [{"w": torch.from_numpy(x)} for x in fast]
-    chunk = chunk_of(run.obs[-129:].astype(np.float32))
-    for kind in ("coded",) if quick else ("raw", "coded"):
-        pipes(kind, snapshots, chunk, 2 if quick else 20)
+    """A line for plain arrays and for every size of block; the exit code."""
+    replays(o.rows or (200 if o.quick else 4000), 8, (8,) if o.quick else (4, 8, 16, 32))
     return 0

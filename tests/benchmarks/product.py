@@ -21,7 +21,5 @@ from rlrun.policy.r2d2 import R2D2
 from rlrun.reports.intervals import mean_interval
 from rlrun.run.build import make_collector, make_policy
 from rlrun.run.plan import make_plan
-from rlrun.schema import TransportConfig
 from rlrun.schema.spelling import RENAMED
-from rlrun.transport import make_collector_side, make_learner_side
 from rlrun.types import Chunk, Counters, Sample, Segment, Window
