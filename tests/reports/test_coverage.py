@@ -59,6 +59,17 @@ def test_mean_interval_covers_93_to_97_percent(n):
         assert 0.93 <= coverage(name, n) <= 0.97, name
 
 
+def test_mean_interval_below_20_seeds():
+    """10 seeds: still 93-97 % on skewed scores, at least 92 % on bimodal ones (up to 98.5 %).
+
+    5 seeds: no method measured reaches 93 %; at least 90 %. Error 0.0077.
+    """
+    for name in SKEWED:
+        assert 0.93 <= coverage(name, 10) <= 0.97, name
+    assert min(coverage(name, 10) for name in BIMODAL) > 0.92
+    assert min(coverage(name, 5) for name in SHAPES) > 0.90 - error(0.90, 10000)
+
+
 def test_normal_tolerance_interval():
     """Normal scores: 90 % inside with 95 % confidence. Any shape here: the next seed inside with
     P >= 0.9. 2000 samples: errors 0.015 and, of the mean share, below 0.01.

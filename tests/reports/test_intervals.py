@@ -167,6 +167,17 @@ def test_shares_of_episodes_have_the_interval_of_a_mean_within_0_to_1():
 # -- the area under a curve ------------------------------------------------------------------------
 
 
+def test_the_area_is_near_the_true_one():
+    """The numbers of the docstring and of the README, by evaluations of a run."""
+    for learner in (lambda t: 1 - t / 2, lambda t: 1 - np.exp(-t / 0.2),
+                    lambda t: 1 / (1 + np.exp((0.1 - t) / 0.02))):  # fmt: skip
+        true = learner((np.arange(100_000) + 0.5) / 100_000).mean()
+        for evaluations, most in ((20, 0.013), (10, 0.03), (5, 0.10)):
+            steps = np.linspace(10_000 / evaluations, 10_000, evaluations)
+            got = mean_over_steps(steps, learner(steps / 10_000), 10_000)
+            assert got == pytest.approx(true, abs=most)
+
+
 @pytest.mark.parametrize(
     ("steps", "returns", "end", "expected"),
     [([1000], [7.0], 1000, 7.0), ([0, 1000], [0.0, 10.0], 1000, 5.0),
