@@ -51,6 +51,8 @@ COMPOSED = {  # composed and checked instead, every job of a sweep
     "rlrun -m policy=dqn explore=anneal agents=shared,separate env=twostep seed=0,1,2,3,4": LONG,
     "rlrun -m policy=r2d2 env=tmaze env.length=20 policy.learn_unroll_len=12 "
     "policy.state_init=stored,zero seed=0,1,2,3,4": LONG,
+    "rlrun -m experiment=r2d2_stored_state policy.state_init=stored,zero seed=0,1,2,3,4 "
+    "run.stop_value=null": LONG,
 }
 EVERY = {page: commands(page) for page in PAGES if page != "tests/README.md"}
 

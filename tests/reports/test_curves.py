@@ -38,7 +38,7 @@ def test_the_mean_is_that_of_the_runs_that_are_done(tmp_path):
     group = group_of(tmp_path)
     found = curve(group)
     np.testing.assert_array_equal(found.mean, [2, 3, 3.5])
-    assert [run.seed for run, _, _ in found.seeds] == [0, 1, 2]
+    assert [(run.seed, len(x)) for run, x, _ in found.seeds] == [(0, 3), (1, 3), (2, 1)]
 
 
 def test_no_mean_before_every_seed_was_evaluated(tmp_path):
