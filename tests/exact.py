@@ -89,11 +89,11 @@ def differences(a: Any, b: Any, path: str = "state") -> Iterator[str]:
 
 
 def _begin(c: Config, run_dir: Path) -> int:
-    return start.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[])
+    return start.start(start.Launch(c, run_dir, "seed: 0\n"))
 
 
 def _resume(c: Config, run_dir: Path) -> int:
-    return start.resume(run_dir, c, raw_yaml="seed: 0\n", overrides=[])
+    return start.start(start.Launch(c, run_dir, "seed: 0\n", []))
 
 
 def _kill_after(patch: pytest.MonkeyPatch, stop: int, chunks: int) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
 from rlrun.cli.main import main
 from rlrun.config import Composer
@@ -20,11 +21,24 @@ from rlrun.sweeps.pool import Job
 
 
 @dataclass
+class Launch:
+    """``rlrun.run.start.Launch``, whose module imports torch."""
+
+    config: Any
+    run_dir: Path
+    raw_yaml: str
+    resumed: list[str] | None = None
+    step: int | None = None
+    own_process: bool = True
+
+
+@dataclass
 class Build:
     """Records calls; ``codes`` maps a seed to what its run returns or raises."""
 
     calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     codes: dict[int, int | BaseException] = field(default_factory=dict)
+    Launch = Launch
 
     def run(self, config: Any, run_dir: Path, **given: Any) -> int:
         self.calls.append(("run", (config, run_dir), given))
@@ -36,6 +50,15 @@ class Build:
     def resume(self, run_dir: Path, config: Any, **given: Any) -> int:
         self.calls.append(("resume", (run_dir, config), given))
         return 0
+
+    def start(self, launch: Any) -> int:
+        """``rlrun.run.start.start``: ``run`` or ``resume``."""
+        given = {"raw_yaml": launch.raw_yaml, "own_process": launch.own_process}
+        if launch.resumed is None:
+            typed = yaml.safe_load((launch.run_dir / "overrides.yaml").read_text())
+            return self.run(launch.config, launch.run_dir, overrides=typed, **given)
+        given |= {"overrides": launch.resumed, "step": launch.step}
+        return self.resume(launch.run_dir, launch.config, **given)
 
     def evaluate_run(self, run_dir: Path, **given: Any) -> int:
         self.calls.append(("eval", (run_dir,), given))
@@ -115,7 +138,7 @@ def assert_one_error(done: Done, code: int = 2) -> None:
 @pytest.fixture
 def build(monkeypatch: pytest.MonkeyPatch) -> Build:
     stand_in = Build()
-    names_of = {"start": ("run", "resume"), "evaluate": ("evaluate_run",), "export": ()}
+    names_of = {"start": ("start", "Launch"), "evaluate": ("evaluate_run",), "export": ()}
     for module, names in names_of.items():
         fake = types.ModuleType(f"rlrun.run.{module}")
         for name in names:

@@ -33,7 +33,7 @@ def train(
     words = check_words(overrides, "rlrun.train")
     flags = [] if config_dir is None else ["--config-dir", os.fspath(config_dir)]
     with running_call([*words, *flags, *quiet * ["-q"], *trust_words(trust)], trust):
-        from rlrun.cli.line import asks_for_sweep, read_line, run_line
+        from rlrun.cli.line import asks_for_sweep, new_run, read_line
         from rlrun.config import Composer
 
         composer = Composer(config_dir=None if config_dir is None else os.fspath(config_dir))
@@ -41,8 +41,9 @@ def train(
         if asks_for_sweep(line):
             wrong = "asks for a sweep; rlrun.train runs once"
             raise ConfigError(f"hydra.mode: {wrong}; leave it out, or use rlrun.sweep")
-        run_dir, _ = run_line(line, own_process=False)
-    return Run(run_dir)
+        new = new_run(line)
+        new.run(own_process=False)
+    return Run(new.run_dir)
 
 
 @errors_of_cli

@@ -11,8 +11,7 @@ from rlrun.cli.launchers import open_resources
 from rlrun.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from rlrun.cli.run import NewRun
     from rlrun.config import Composer
 
 
@@ -36,9 +35,9 @@ def read_line(composer: "Composer", overrides: Sequence[str], *, quiet: bool) ->
     return Line(composer, [*rest, *silent], directory, seeds, quiet)
 
 
-def run_line(line: Line, *, own_process: bool = True) -> "tuple[Path, int]":
-    """Start a run; return its directory and exit code. Raises: as ``start_run``."""
-    from rlrun.cli.run import start_run
+def new_run(line: Line) -> "NewRun":
+    """The run that a line asks for, checked, with a directory of its own. Raises: RlrunError."""
+    from rlrun.cli.run import claim_run
 
     if line.seeds:
         key, _, value = line.seeds[0].partition("=")
@@ -48,7 +47,7 @@ def run_line(line: Line, *, own_process: bool = True) -> "tuple[Path, int]":
         fix = f"add -m, or use run.dir={line.directory}"
         wrong = "only a sweep has it (rlrun -m)"
         raise ConfigError(f"sweep.dir = {line.directory}: {wrong}; {fix}")
-    return start_run(line.composer, line.overrides, own_process=own_process)
+    return claim_run(line.composer, line.overrides)
 
 
 def sweep_line(line: Line) -> int:

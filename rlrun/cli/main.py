@@ -12,8 +12,9 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
+from functools import partial
 
 from rlrun import __version__
 from rlrun.cli import completion
@@ -81,21 +82,9 @@ _COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code of the command line ``argv`` (default: that of the process)."""
-    code = _main(sys.argv[1:] if argv is None else argv)
-    if argv is None:  # all is done and written: a signal would only change the exit code
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-            signal.signal(number, signal.SIG_IGN)
-        connection = sys.modules.get("rlrun.sweeps.ray_connection")
-        if connection is not None and connection.is_lost:  # Ray's threads crash at a regular end
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-    return code
-
-
-def _main(argv: Sequence[str]) -> int:
+    words = sys.argv[1:] if argv is None else argv
     end_if_importing_main()
-    if (text := completion.answer(argv, _COMMANDS)) is not None:
+    if (text := completion.answer(words, _COMMANDS)) is not None:
         print(text, end="")
         return 0
     # Read when numpy is loaded: products as small as those of acting are slower on more threads,
@@ -104,38 +93,54 @@ def _main(argv: Sequence[str]) -> int:
     logging.raiseExceptions = False  # a log on a full disk prints no traceback for every record
     try:
         require_working_directory()
-        packages, rest = flags_of(argv)
+        packages, rest = flags_of(words)
         with trusting(packages):
-            return _dispatch(rest)
+            command = _command(rest)
+            code = command()
     except NotTrusted as e:
         flags = (word for name in e.packages for word in ("--trust", name))
-        return report(e.typed(shlex.join(["rlrun", *argv, *flags])))
+        code = report(e.typed(shlex.join(["rlrun", *words, *flags])))
     except RlrunError as e:
-        return report(e)
+        code = report(e)
     except KeyboardInterrupt:
         print("rlrun: interrupted", file=sys.stderr)
-        return Interrupted.exit_code
+        code = Interrupted.exit_code
     except SweepStopped as e:
-        return e.code
+        code = e.code
     except BrokenPipeError:  # rlrun list | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        code = 0
     except Exception as e:
-        return report_bug(e)
+        code = report_bug(e)
+    if argv is None:
+        _leave(code)
+    return code
 
 
-def _dispatch(argv: list[str]) -> int:
+def _leave(code: int) -> None:
+    """All is done and written: a signal would only change the exit code."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    connection = sys.modules.get("rlrun.sweeps.ray_connection")
+    if connection is not None and connection.is_lost:  # Ray's threads crash at a regular end
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _command(argv: list[str]) -> Callable[[], int]:
+    """Return what a command line asks for. Raises: ConfigError."""
     for word in argv:
         refuse_typographic(word)
     first = argv[0] if argv else ""
     if first and "=" not in first and first[0] not in "-~":
-        return _subcommand(first, argv[1:])
+        return partial(_subcommand, first, argv[1:])
     if "--version" in argv:
         print(f"rlrun {__version__}")
-        return 0
+        return lambda: 0
     if "-h" in argv or "--help" in argv:
-        return _help(argv)
-    return _hydra(argv)
+        return partial(_help, argv)
+    return _training(argv)
 
 
 def _help(argv: list[str]) -> int:
@@ -181,10 +186,11 @@ def _subcommand(name: str, argv: list[str]) -> int:
     raise ConfigError(f"{name}: unknown subcommand; {allowed}; {fix}")
 
 
-def _hydra(argv: list[str]) -> int:
+def _training(argv: list[str]) -> Callable[[], int]:
+    """Return what overrides ask for: a run, a sweep, or what Hydra prints. Raises: ConfigError."""
     from hydra._internal.utils import get_args_parser
 
-    from rlrun.cli.line import asks_for_sweep, read_line, run_line, sweep_line
+    from rlrun.cli.line import asks_for_sweep, new_run, read_line, sweep_line
     from rlrun.config import Composer
 
     quiet, argv = split_quiet(argv)
@@ -194,7 +200,7 @@ def _hydra(argv: list[str]) -> int:
     refuse_flags(argv, parser)
     args = parser.parse_intermixed_args(argv)
     if args.help:  # -hh
-        return _help([])
+        return partial(_help, [])
     if args.experimental_rerun is not None or args.config_path is not None:
         flag = "--experimental-rerun" if args.config_path is None else "--config-path"
         fix = "use rlrun resume RUN_DIR, or --config-dir DIR"
@@ -206,15 +212,15 @@ def _hydra(argv: list[str]) -> int:
         wrong = "only for shell completion, which sets COMP_LINE to the line"
         raise ConfigError(f"rlrun -sc {query}: {wrong}; install=SHELL is allowed; type {fix}")
     if args.shell_completion or args.hydra_help:
-        return _run_hydra_flag(parser, args)
+        return partial(_run_hydra_flag, parser, args)
     line = read_line(composer, args.overrides, quiet=bool(quiet))
     args.overrides = line.overrides
     if args.cfg or args.info is not None:
         composer.compose(args.overrides, sweep=args.multirun)
-        return _run_hydra_flag(parser, args)
+        return partial(_run_hydra_flag, parser, args)
     if args.multirun or asks_for_sweep(line):
-        return sweep_line(line)
-    return run_line(line)[1]
+        return partial(sweep_line, line)
+    return new_run(line).run
 
 
 def _run_hydra_flag(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:

@@ -1,17 +1,17 @@
 """Single runs: validated, given a directory of their own, started, resumed.
 
-``start_run`` and ``resume_run`` raise errors; ``rlrun.api`` calls them too.
+``NewRun.run`` and ``resume_run`` raise errors; ``rlrun.api`` calls them too.
 """
 
 import shlex
 from collections.abc import Sequence
-from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlrun.cli.error_report import SweepStopped, job_error, log_error, report_job_error
-from rlrun.cli.run_log import close_log, run_log
+from rlrun.cli.run_log import closed_log
 from rlrun.errors import ConfigError, Interrupted, RlrunError
 
 if TYPE_CHECKING:
@@ -23,15 +23,29 @@ if TYPE_CHECKING:
 _STOPS = (75, Interrupted.exit_code, 143)  # signals: a sweep in one process ends after them
 
 
-def start_run(
-    composer: "Composer", overrides: Sequence[str], *, own_process: bool = True
-) -> tuple[Path, int]:
-    """Run in a new directory; return it and the exit code.
+@dataclass(frozen=True)
+class NewRun:
+    """A run that was checked and has a directory."""
 
-    ``own_process``: False when the process is not the run's own, but that of a user's script.
+    run_dir: Path
+    config: "Config"
+    composed: "DictConfig"
+    composer: "Composer"
 
-    Raises: RlrunError.
-    """
+    def run(self, *, own_process: bool = True) -> int:
+        """Run to the end; return the exit code. Raises: RlrunError.
+
+        ``own_process``: False when the process is not the run's own, but that of a user's script.
+        """
+        job = partial(start_job, config=self.config, own_process=own_process)
+        ended: int | Exception = self.composer.run(job, self.composed)
+        if isinstance(ended, Exception):
+            raise ended
+        return ended
+
+
+def claim_run(composer: "Composer", overrides: Sequence[str]) -> NewRun:
+    """Compose and check a run, then make its directory. Raises: RlrunError."""
     from rlrun.config import check, check_precision, read_composed
     from rlrun.config.checks.unread_keys import check_typed_keys
     from rlrun.config.directories import absolute, claim, require_new, require_writable
@@ -60,11 +74,7 @@ def start_run(
     composer.set_directory(cfg, run_dir)
     if run_dir != path:  # another run has that name, which the config may speak of
         config = read_composed(cfg)
-    job = partial(start_job, config=config, own_process=own_process)
-    ended: int | Exception = composer.run(job, cfg)
-    if isinstance(ended, Exception):
-        raise ended
-    return run_dir, ended
+    return NewRun(run_dir, config, cfg, composer)
 
 
 def _unresolved(overrides: Any) -> list[str]:
@@ -97,55 +107,40 @@ def start_job(
 ) -> int | Exception:
     """One run, in the directory Hydra was given; return its exit code, or the error it ended in.
 
-    An error that is raised is one that Hydra prints. ``config``: ``cfg`` as it was read; None: read
-    from ``cfg`` (a launcher composes its jobs anew). ``own_process``: as for ``start_run``.
-    ``checked``: its environment could be made when the sweep began.
+    The log of the run has the error; one that is raised is one that Hydra prints. ``config``:
+    ``cfg`` as it was read; None: read from ``cfg`` (a launcher composes its jobs anew).
+    ``own_process``: as for ``NewRun.run``. ``checked``: its environment could be made when the
+    sweep began.
     """
-    from hydra.core.hydra_config import HydraConfig
-
-    run_dir = Path(HydraConfig.get().runtime.output_dir)
-    try:
-        with nullcontext() if own_process else run_log(run_dir):
-            return _start_job(cfg, config, run_dir, own_process=own_process, checked=checked)
-    except Exception as e:
-        return e
-    finally:
-        close_log(run_dir)
-
-
-def _start_job(
-    cfg: "DictConfig",
-    config: "Config | None",
-    run_dir: Path,
-    *,
-    own_process: bool,
-    checked: bool,
-) -> int:
-    """``start_job`` that raises RlrunError, which the log of the run has, or BrokenPipeError."""
     from hydra.core.hydra_config import HydraConfig
 
     from rlrun.config import read_composed, to_yaml
 
-    try:
-        config, raw_yaml = config or read_composed(cfg), to_yaml(cfg)
-        if config.pipeline.name == "overlapped":
-            from rlrun.pipeline.forkserver import start_forkserver
+    run_dir = Path(HydraConfig.get().runtime.output_dir)
+    with closed_log(run_dir, own_process=own_process):
+        try:
+            config, raw_yaml = config or read_composed(cfg), to_yaml(cfg)
+            _warm_up(config)
+            write_texts(run_dir, raw_yaml, _unresolved(HydraConfig.get().overrides.task))
+            from rlrun.run.start import Launch, start
 
-            start_forkserver()
-        overrides = _unresolved(HydraConfig.get().overrides.task)
-        write_texts(run_dir, raw_yaml, overrides)
-        from rlrun.run.start import run
+            return start(Launch(config, run_dir, raw_yaml, own_process=own_process))
+        except BrokenPipeError as e:
+            return e
+        except Exception as e:
+            cause = e.__cause__
+            vanished = checked and isinstance(e, ConfigError) and isinstance(cause, ImportError)
+            error = job_error(cause if vanished and isinstance(cause, Exception) else e, run_dir)
+            log_error(error)
+            return error
 
-        given: dict[str, Any] = {"raw_yaml": raw_yaml, "overrides": overrides}
-        return run(config, run_dir, **given, own_process=own_process)
-    except BrokenPipeError:
-        raise
-    except Exception as e:
-        cause = e.__cause__
-        vanished = checked and isinstance(e, ConfigError) and isinstance(cause, ImportError)
-        error = job_error(cause if vanished and isinstance(cause, Exception) else e, run_dir)
-        log_error(error)
-        raise error from error.__cause__
+
+def _warm_up(config: "Config") -> None:
+    """Begin what the collector's process imports, before this one imports torch itself."""
+    if config.pipeline.name == "overlapped":
+        from rlrun.pipeline.forkserver import start_forkserver
+
+        start_forkserver()
 
 
 def run_job(cfg: "DictConfig", config: "Config | None" = None) -> int:
@@ -165,7 +160,7 @@ def resume_run(
     """Go on with a run, from the checkpoint of an env step where one is given; return 0.
 
     ``discard``: delete the checkpoints after ``step``, if there are any. ``own_process``: as for
-    ``start_run``.
+    ``NewRun.run``.
 
     Raises: RlrunError, BrokenPipeError.
     """
@@ -182,8 +177,8 @@ def resume_run(
                 f"{shown} and their records; --discard allows it (from Python discard=True); add "
                 f"it, or keep them: rlrun fork {shlex.quote(f'{run_dir}@{step}')} run.dir=NEW"
             )
-    given: dict[str, Any] = {"step": step, "own_process": own_process}
-    return resume_loaded(run_dir.absolute(), config, raw_yaml, overrides, **given)
+    path = run_dir.absolute()
+    return resume_loaded(path, config, raw_yaml, overrides, step=step, own_process=own_process)
 
 
 def resume_loaded(
@@ -201,14 +196,10 @@ def resume_loaded(
     ``origin``: the run whose checkpoint it is, where ``run_dir`` is a fork.
     """
     try:
-        if config.pipeline.name == "overlapped":
-            from rlrun.pipeline.forkserver import start_forkserver
+        _warm_up(config)
+        from rlrun.run.start import Launch, start
 
-            start_forkserver()
-        from rlrun.run.start import resume
-
-        given: dict[str, Any] = {"raw_yaml": raw_yaml, "overrides": overrides, "step": step}
-        return resume(run_dir, config, **given, own_process=own_process)
+        return start(Launch(config, run_dir, raw_yaml, overrides, step, own_process))
     except BrokenPipeError:
         raise
     except Exception as e:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 LOG = "rlrun.log"
@@ -10,7 +10,22 @@ _FORMAT = "[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"  # Hydra's
 
 
 @contextmanager
-def run_log(run_dir: Path) -> Iterator[None]:
+def closed_log(run_dir: Path, *, own_process: bool) -> Iterator[None]:
+    """Close the run's log after the block: later records of this process are not of the run.
+
+    ``own_process``: False in the process of a user's script, whose handlers of logging stay.
+    """
+    try:
+        with nullcontext() if own_process else _added_log(run_dir):
+            yield
+    finally:
+        for handler in logging.getLogger().handlers[:]:
+            if _directory(handler) == run_dir:
+                _close(handler)
+
+
+@contextmanager
+def _added_log(run_dir: Path) -> Iterator[None]:
     """Write the records of a process that is not the run's own to the run's log too.
 
     Hydra's logging, that of the command line, would close the handlers which such a process has.
@@ -34,13 +49,6 @@ def run_log(run_dir: Path) -> Iterator[None]:
     finally:
         own.setLevel(level)
         for handler in added:
-            _close(handler)
-
-
-def close_log(run_dir: Path) -> None:
-    """Close the run's log: later records of this process are not of the run."""
-    for handler in logging.getLogger().handlers[:]:
-        if _directory(handler) == run_dir:
             _close(handler)
 
 

@@ -45,47 +45,42 @@ class Pipeline:
 
         Raises: EnvError, NumericError: the state before the fault is saved where it is finite.
         """
-        self.parts.source.stop = stop
-        while True:
+        self.parts.source.stop, done = stop, False
+        while not done:
             try:
-                return self._run(stop)
+                if self.evaluations.pending:
+                    self.evaluations.evaluate(stop)
+                    self.saving.save()  # else a second resume would evaluate again
+                self._train(stop)
+                while not stop() and not self.evaluations.current:
+                    self.evaluations.evaluate(stop)
+                    self._train(stop)  # where older weights had solved it, and these have not
+                self.saving.finish()
+                self.report.finish()
+                done = True
             except Exception as e:
                 self.faults.handle(e)  # raises, unless an earlier state was loaded
-
-    def _run(self, stop: StopRequest) -> Result:
-        if self.evaluations.pending:
-            self.evaluations.evaluate(stop)
-            self.saving.save()  # else a second resume would evaluate again
-        self._train(stop)
-        while not stop() and not self.evaluations.current:
-            self.evaluations.evaluate(stop)
-            self._train(stop)  # where older weights had solved it, and these have not
-        self.saving.finish()
-        self.report.finish()
         last = self.evaluations.last if self.evaluations.current else None
         return Result(last, self.evaluations.best, stop.code)
 
     def _train(self, stop: StopRequest) -> None:
         """Collect and learn until total_steps, stop_value or ``stop``."""
-        counters = self.parts.progress.counters
+        source, progress = self.parts.source, self.parts.progress
+        counters = progress.counters
         while counters.env_steps < self.config.total_steps and not stop():
             if self.evaluations.solved:
                 break
             before = counters.env_steps
+            progress.phase, progress.unsaved = source.phase, True
             try:
-                chunk = self._collect()
+                with progress.part("collect"):
+                    chunk = source.next_chunk()
             except ChunkInterrupted:  # ``stop``: its rows so far are part of the state
                 break
             self.learn(chunk, before)
             self.report.after_chunk(before)
             self.evaluations.after_chunk(before, stop)
             self.saving.after_chunk(before)
-
-    def _collect(self) -> Any:
-        source, progress = self.parts.source, self.parts.progress
-        progress.phase, progress.unsaved = source.phase, True
-        with progress.part("collect"):
-            return source.next_chunk()
 
     def learn(self, chunk: Any, before: int) -> None:
         """Store the rows that came after env step ``before``, and learn what they pay for."""

@@ -6,8 +6,9 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, closing, nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from rlrun.errors import (
     StorageError,
 )
 from rlrun.log import Log, final_line
-from rlrun.pipeline.loop import Pipeline
+from rlrun.pipeline.loop import Pipeline, Result
 from rlrun.pipeline.report import Profiler, time_table
 from rlrun.pipeline.state import process_restored, seed_generators
 from rlrun.pipeline.stop import End, StopRequest, Watchdog, stop_on_signals
@@ -48,61 +49,258 @@ from rlrun.schema import Config
 from rlrun.trust import fault_of_users
 
 _SAME_NUMBERS = (
-    *(f"run.{name}" for name in ("total_steps", "stop_value", "stop_after", "max_time", "on_nan")),
-    *(
-        "run.video_every",
-        "run.checkpoint_every",
-        "run.keep_checkpoints",
-        "checkpoint",
-        "watchdog",
-        "transport",
-    ),
-    *(f"logger.{name}" for name in ("progress", "progress_seconds", "tensorboard", "profile")),
-    *(f"logger.{name}" for name in ("figures_every", "csv", "wandb", "mlflow")),
-    *("buffer.mmap", "buffer.max_bytes", "resume.allow", "pipeline.address"),
-)  # keys whose change by a resume leaves the numbers of a run those of the uncut one
+    "run.total_steps", "run.stop_value", "run.stop_after", "run.max_time", "run.on_nan",
+    "run.video_every", "run.checkpoint_every", "run.keep_checkpoints", "checkpoint", "watchdog",
+    "transport", "logger.progress", "logger.progress_seconds", "logger.tensorboard",
+    "logger.profile", "logger.figures_every", "logger.csv", "logger.wandb", "logger.mlflow",
+    "buffer.mmap", "buffer.max_bytes", "resume.allow", "pipeline.address",
+)  # fmt: skip  # keys whose change by a resume leaves the numbers those of the uncut run
 
 
-def run(
-    config: Config, run_dir: Path, *, raw_yaml: str, overrides: list[str], own_process: bool = True
-) -> int:
-    """Run in ``run_dir``, which exists; return the exit code. Errors are recorded and raised.
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a command says of a run.
 
+    ``run_dir`` exists. ``raw_yaml``: its config.yaml, with the overrides of a resume in it.
+    ``resumed``: these overrides; None: the run begins. ``step``: a resume goes back to the
+    checkpoint of this env step, and deletes what is later; None: to the newest valid one.
     ``own_process``: False in the process of a user's script, which is left as it was; neither
     signals nor the watchdog end it.
     """
-    return _run(config, run_dir, raw_yaml=raw_yaml, resumed=None, own_process=own_process)
+
+    config: Config
+    run_dir: Path
+    raw_yaml: str
+    resumed: Sequence[str] | None = None
+    step: int | None = None
+    own_process: bool = True
 
 
-def resume(
-    run_dir: Path,
-    config: Config,
-    *,
-    raw_yaml: str,
-    overrides: list[str],
-    step: int | None = None,
-    own_process: bool = True,
-) -> int:
-    """Continue a run from its newest valid checkpoint; return the exit code.
+def start(launch: Launch) -> int:
+    """Run to the end; return the exit code. Errors are recorded and raised.
 
-    ``raw_yaml`` (config.yaml with ``overrides`` in it) becomes the run's config. A run that is done
-    stays as it is, to the byte. ``step``: go back to the checkpoint of this env step; what is later
-    is deleted.
+    A run that is done stays as it is, to the byte.
     """
-    done = _done(run_dir, config) if step is None else None
-    if done is not None:
+    began, config, run_dir = time.monotonic(), launch.config, launch.run_dir
+    if launch.resumed is not None and launch.step is None and (line := _done(run_dir, config)):
         if config.logger.progress != "off":
-            print(done)
+            print(line)
         return 0
-    handler = logging.FileHandler(run_dir / "rlrun.log")
+    with _log_of_resume(launch):
+        check_precision(config)  # the run may have begun, or its job been sent from, elsewhere
+        plan = make_plan(config)
+        with lock_run_dir(run_dir), nullcontext() if launch.own_process else process_restored():
+            saved = _read_saved(launch)
+            with checkpoint.fitting(run_dir / CHECKPOINTS):
+                plan = plan if saved.state is None else plan.resumed(saved.state["settings"])
+            prepare_process(plan)
+            run = _Run(launch, plan, saved)
+            deadline = began + (math.inf if config.run.max_time is None else config.run.max_time)
+            with (
+                run.failures_recorded(),
+                ExitStack() as signals,  # caught from the loop's start until all is written
+                closing(run.make_log()) as log,
+                closing(make_pipeline(plan, run_dir, log)) as pipeline,
+            ):
+                run.load(pipeline)
+                caught = stop_on_signals(deadline, own_process=launch.own_process)
+                stop = signals.enter_context(caught)
+                watchdog = run.watchdog(stop)
+                log.begin()
+                try:
+                    with watchdog:
+                        result = pipeline.run(stop)
+                finally:
+                    run.update()
+                run.finish(result)
+    return 0
+
+
+@contextmanager
+def _log_of_resume(launch: Launch) -> Iterator[None]:
+    """Write what a resume logs to rlrun.log; of a run that begins the command line does."""
+    if launch.resumed is None:
+        yield
+        return
+    handler = logging.FileHandler(launch.run_dir / "rlrun.log")
     logging.getLogger().addHandler(handler)
     try:
-        given: dict[str, Any] = {"resumed": overrides, "step": step, "own_process": own_process}
-        return _run(config, run_dir, raw_yaml=raw_yaml, **given)
+        yield
     finally:
         logging.getLogger().removeHandler(handler)
         with suppress(OSError):  # a full disk
             handler.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """What a resume goes on from: a checkpoint, its state, and the record so far.
+
+    ``state`` None: the run was killed before it saved one, and begins anew. ``record`` None: a job
+    of a sweep that was not started, or was killed before it wrote one.
+    """
+
+    state: dict[str, Any] | None = None
+    path: Path | None = None
+    record: RunRecord | None = None
+
+
+def _read_saved(launch: Launch) -> _Saved:
+    """Read the checkpoint and the record that ``launch`` goes on from.
+
+    The newest weights are saved after the first checkpoint: where they are, one is missing.
+    """
+    run_dir, directory = launch.run_dir, launch.run_dir / CHECKPOINTS
+    if launch.resumed is None:
+        return _Saved()
+    if launch.step is not None:
+        path = checkpoint_at(run_dir, launch.step)
+        state = checkpoint.load(path)
+    elif checkpoint.list_checkpoints(directory) or (directory / "last.json").exists():
+        state, path = checkpoint.load_newest(directory)
+    else:
+        return _Saved(record=RunRecord.read(run_dir) if (run_dir / RECORD).exists() else None)
+    state = state | {"committed": checkpoint.committed(path)}
+    return _Saved(state, path, RunRecord.read(run_dir))
+
+
+class _Run:
+    """A run from its plan to its last record."""
+
+    log: Log
+    pipeline: Pipeline
+
+    def __init__(self, launch: Launch, plan: Plan, saved: _Saved) -> None:
+        self.launch, self.plan, self.saved = launch, plan, saved
+        self.config, self.run_dir, self.state = plan.config, launch.run_dir, saved.state
+        self.unchanged = saved.record is not None  # until all parts are loaded nothing is written
+        self.record = RunRecord(self.config.seed, self.config.device, plan.threads, parameters=0)
+        if launch.resumed is not None:
+            self._take_over(saved.record, launch.resumed)
+
+    def _take_over(self, earlier: RunRecord | None, overrides: Sequence[str]) -> None:
+        """Continue the record so far with a resume and its ``overrides``."""
+        record = self.record
+        if earlier is not None:
+            record.started, record.command = earlier.started, earlier.command
+            record.parent = earlier.parent
+        if earlier is not None or (self.run_dir / "metrics.jsonl").exists():
+            record.resumes = [*(earlier.resumes if earlier else []), list(sys.argv)]
+        changed = _changes_of_numbers(overrides)
+        record.changed = sorted({*(earlier.changed if earlier else []), *changed})
+
+    @contextmanager
+    def failures_recorded(self) -> Iterator[None]:
+        """Record what the block raises, once the directory may be written."""
+        record, run_dir = self.record, self.run_dir
+        try:
+            yield
+        except (Interrupted, KeyboardInterrupt):
+            open_ended = record.status == "running" and not self.launch.own_process
+            if open_ended and not self.unchanged:  # the process may live long
+                with suppress(StorageError):
+                    close_record(record, run_dir, "interrupted", Interrupted.exit_code)
+            raise
+        except Exception as e:
+            error = e if isinstance(e, RlrunError) else fault_of_users(e)
+            if not self.unchanged:
+                code = RlrunError.exit_code if error is None else error.exit_code
+                record.files = record.files or hashes(run_dir)
+                record_failure(record, run_dir, code)
+            if error is None or error is e:
+                raise
+            raise error from e
+
+    def make_log(self) -> Log:
+        """Return the log; of a resumed run it goes on after the checkpoint."""
+        config, state = self.config, self.state
+        with checkpoint.fitting(self.run_dir / CHECKPOINTS):
+            since = int(state["counters"]["env_steps"]) if state is not None else None
+        if state is None and self.record.resumes:
+            since = -1  # no record of the metrics is kept
+        title = f"{policy_title(config, self.run_dir)} on {config.env.id}, seed {config.seed}"
+        seed_generators(config.seed)
+        self.log = Log(
+            config.logger, self.run_dir, total_steps=config.run.total_steps, title=title,
+            resume_from=since, committed=state["committed"] if state else None,
+            replay=replay_page(config),
+        )  # fmt: skip
+        return self.log
+
+    def load(self, pipeline: Pipeline) -> None:
+        """Load the checkpoint; then, as nothing can be refused any more, open the files."""
+        self.pipeline, parts = pipeline, pipeline.parts
+        record, run_dir, config = self.record, self.run_dir, self.config
+        if self.state is not None:
+            _load(pipeline, self.state)
+        self._begin_writing()
+        self.log.open()
+        if self.state is not None:
+            if not (run_dir / CHECKPOINTS / "last.json").exists():  # of a fork
+                pipeline.saving.files.save_weights(parts.policy.weights(), parts.progress.counters)
+        elif isinstance(parts.buffer, Replay | Mixed) and config.buffer.load is not None:
+            self.log.note(load_rows(self.plan, parts.buffer))
+        record.parameters = sum(w.numel() for w in parts.policy.weights().values())
+        record.backend, record.backend_reason = self.plan.backend
+        self._note_exactness()
+        self.running = RunningRecord(record, run_dir, parts.progress, self.log)
+        self.running.update()  # of a resumed run, the counters it goes on from
+        record.write(run_dir)
+        self.trial = trial_of(run_dir, self.launch.raw_yaml, record.started)
+        self.log.hparams(self.launch.raw_yaml, self.trial, {})
+
+    def _begin_writing(self) -> None:
+        self.unchanged, launch = False, self.launch
+        if self.saved.path is not None and launch.step is not None:
+            go_back(self.run_dir, self.saved.path)
+        if launch.resumed is not None:
+            _replace_config(self.run_dir, self.saved.record, launch.raw_yaml)
+        self.record.files = hashes(self.run_dir)
+
+    def watchdog(self, stop: StopRequest) -> Watchdog:
+        end: End = partial(end_at_once, self.record, self.run_dir, self.pipeline)
+        if not stop.own_process:
+            end = partial(raise_in_main_thread, stop, self.run_dir)
+        return Watchdog(
+            self.config.watchdog, self.pipeline.pulse, stop, end, env_id=self.config.env.id,
+            in_place=partial(require_in_place, self.run_dir), report=self.running,
+        )  # fmt: skip
+
+    def update(self) -> None:
+        """Bring the record up to the end of the loop."""
+        record = self.record
+        self.running.update()
+        policy = self.pipeline.parts.policy
+        record.backend, record.backend_reason = backend_used(policy, self.plan)
+        self._note_exactness()
+
+    def _note_exactness(self) -> None:
+        record = self.record
+        changed = f"resumed with {', '.join(record.changed)}" if record.changed else None
+        record.exact_reason = self.pipeline.saving.inexact or changed
+        record.exact = record.exact_reason is None
+
+    def finish(self, result: Result) -> None:
+        """Close the record. Raises: Interrupted where a signal or the time limit ended the run."""
+        record, run_dir, log, pipeline = self.record, self.run_dir, self.log, self.pipeline
+        record.best_eval, record.eval = result.best, result.final
+        record.digest = run_digest(run_dir / "metrics.jsonl", pipeline.parts.policy.weights())
+        if result.stopped is not None:
+            close_record(record, run_dir, "interrupted", result.stopped)
+            raise interrupted_error(result.stopped, record.env_steps, run_dir)
+        if (profiler := pipeline.report.profiler) is not None:
+            _report_profile(profiler, pipeline.report.elapsed(), log)
+        solved = pipeline.evaluations.solved
+        record.ended_by = "run.stop_value" if solved else "run.total_steps"
+        log.hparams(self.launch.raw_yaml, self.trial, final_metrics(record))
+        close_record(record, run_dir, "done", 0)
+        line = final_line(
+            record.eval, env_steps=record.env_steps, wall_seconds=record.wall_seconds,
+            run_dir=run_dir, clock=pipeline.parts.source.clock,
+            best=None if record.best_eval is None else record.best_eval["return_mean"],
+            solved=self.config.run.stop_value if solved else None,
+        )  # fmt: skip
+        log.finish(line)
 
 
 def _done(run_dir: Path, config: Config) -> str | None:
@@ -125,79 +323,6 @@ def _done(run_dir: Path, config: Config) -> str | None:
     )
 
 
-def _run(
-    config: Config,
-    run_dir: Path,
-    *,
-    raw_yaml: str,
-    resumed: list[str] | None,
-    own_process: bool,
-    step: int | None = None,
-) -> int:
-    """Start a run, or resume one with the overrides ``resumed``."""
-    began = time.monotonic()
-    check_precision(config)  # the run may have begun, or its job been sent from, elsewhere
-    plan = make_plan(config)
-    with lock_run_dir(run_dir), nullcontext() if own_process else process_restored():
-        state, path, earlier = None, None, None
-        if resumed is not None:
-            path, state = _saved_state(run_dir, step)
-            earlier = _earlier_record(run_dir, state)
-            with checkpoint.fitting(run_dir / CHECKPOINTS):
-                plan = plan if state is None else plan.resumed(state["settings"])
-        prepare_process(plan)
-        record = RunRecord(config.seed, config.device, plan.threads, parameters=0)
-        deadline = began + (math.inf if config.run.max_time is None else config.run.max_time)
-        if resumed is not None:
-            if earlier is not None:
-                record.started, record.command = earlier.started, earlier.command
-                record.parent = earlier.parent
-            if earlier is not None or (run_dir / "metrics.jsonl").exists():
-                record.resumes = [*(earlier.resumes if earlier else []), list(sys.argv)]
-            record.changed = sorted(
-                {*(earlier.changed if earlier else []), *_changes_of_numbers(resumed)}
-            )
-        unchanged = earlier is not None  # until all parts are loaded nothing is written
-
-        def begin() -> None:
-            nonlocal unchanged
-            unchanged = False
-            if path is not None and step is not None:
-                go_back(run_dir, path)
-            if resumed is not None:
-                _replace_config(run_dir, earlier, raw_yaml)
-            record.files = hashes(run_dir)
-
-        try:
-            with ExitStack() as signals:  # caught from the loop's start until all is written
-                caught = stop_on_signals(deadline, own_process=own_process)
-                catch = partial(signals.enter_context, caught)
-                return _run_to_end(plan, run_dir, record, raw_yaml, state, begin, catch)
-        except (Interrupted, KeyboardInterrupt):
-            if record.status == "running" and not (own_process or unchanged):  # it may live long
-                with suppress(StorageError):
-                    close_record(record, run_dir, "interrupted", Interrupted.exit_code)
-            raise
-        except Exception as e:
-            error = e if isinstance(e, RlrunError) else fault_of_users(e)
-            if not unchanged:
-                code = RlrunError.exit_code if error is None else error.exit_code
-                record.files = record.files or hashes(run_dir)
-                record_failure(record, run_dir, code)
-            if error is None or error is e:
-                raise
-            raise error from e
-
-
-def _earlier_record(run_dir: Path, state: dict[str, Any] | None) -> RunRecord | None:
-    """The record of the run so far; None: a job of a sweep that was not started, or was killed
-    before it wrote one.
-    """
-    if state is None and not (run_dir / RECORD).exists():
-        return None
-    return RunRecord.read(run_dir)
-
-
 def _replace_config(run_dir: Path, record: RunRecord | None, raw_yaml: str) -> None:
     """Replace config.yaml; killed at any time, it is one that run.json has the hash of."""
     content = raw_yaml.encode()
@@ -210,124 +335,10 @@ def _replace_config(run_dir: Path, record: RunRecord | None, raw_yaml: str) -> N
     replace_file(run_dir / CONFIG, content)
 
 
-def _changes_of_numbers(overrides: list[str]) -> list[str]:
+def _changes_of_numbers(overrides: Sequence[str]) -> list[str]:
     """The keys of a resume after which the numbers are not those of the uncut run."""
     keys = (text.partition("=")[0].strip() for text in overrides)
     return [k for k in keys if not any(k == n or k.startswith(f"{n}.") for n in _SAME_NUMBERS)]
-
-
-def _saved_state(run_dir: Path, step: int | None) -> tuple[Path | None, dict[str, Any] | None]:
-    """The checkpoint of an env step (None: the newest) and its state, which a run resumes from.
-
-    None: the run was killed before it saved one, and begins anew. The newest weights are saved
-    after the first checkpoint: where they are, one is missing.
-    """
-    directory = run_dir / CHECKPOINTS
-    if step is not None:
-        path = checkpoint_at(run_dir, step)
-        state = checkpoint.load(path)
-    elif checkpoint.list_checkpoints(directory) or (directory / "last.json").exists():
-        state, path = checkpoint.load_newest(directory)
-    else:
-        return None, None
-    return path, state | {"committed": checkpoint.committed(path)}
-
-
-def _run_to_end(
-    plan: Plan,
-    run_dir: Path,
-    record: RunRecord,
-    raw_yaml: str,
-    state: dict[str, Any] | None,
-    begin: Callable[[], None],
-    catch_signals: Callable[[], StopRequest],
-) -> int:
-    """Build and load the pipeline, run it, write its record.
-
-    ``begin``: called once nothing can be refused any more; until then nothing is written.
-    """
-    config = plan.config
-    name = policy_title(config, run_dir)
-    title = f"{name} on {config.env.id}, seed {config.seed}"
-    with checkpoint.fitting(run_dir / CHECKPOINTS):
-        since = int(state["counters"]["env_steps"]) if state is not None else None
-    if state is None and record.resumes:
-        since = -1  # no record of the metrics is kept
-    total = config.run.total_steps
-    seed_generators(config.seed)
-    log = Log(
-        config.logger,
-        run_dir,
-        total_steps=total,
-        title=title,
-        resume_from=since,
-        committed=state["committed"] if state else None,
-        replay=replay_page(config),
-    )
-    with closing(log), closing(make_pipeline(plan, run_dir, log)) as pipeline:
-        parts, counters = pipeline.parts, pipeline.parts.progress.counters
-        if state is not None:
-            _load(pipeline, state)
-        begin()
-        log.open()
-        if state is not None:
-            if not (run_dir / CHECKPOINTS / "last.json").exists():  # of a fork
-                pipeline.saving.files.save_weights(parts.policy.weights(), counters)
-        elif isinstance(parts.buffer, Replay | Mixed) and config.buffer.load is not None:
-            log.note(load_rows(plan, parts.buffer))
-        record.parameters = sum(w.numel() for w in parts.policy.weights().values())
-        record.backend, record.backend_reason = plan.backend
-        _note_exactness(record, pipeline)
-        running = RunningRecord(record, run_dir, parts.progress, log)
-        running.update()  # of a resumed run, the counters it goes on from
-        record.write(run_dir)
-        trial = trial_of(run_dir, raw_yaml, record.started)
-        log.hparams(raw_yaml, trial, {})
-        stop = catch_signals()
-        end: End = partial(end_at_once, record, run_dir, pipeline)
-        if not stop.own_process:
-            end = partial(raise_in_main_thread, stop, run_dir)
-        watchdog = Watchdog(
-            config.watchdog, pipeline.pulse, stop, end, env_id=config.env.id,
-            in_place=partial(require_in_place, run_dir), report=running,
-        )  # fmt: skip
-        log.begin()
-        try:
-            with watchdog:
-                result = pipeline.run(stop)
-        finally:
-            running.update()
-            record.backend, record.backend_reason = backend_used(parts.policy, plan)
-            _note_exactness(record, pipeline)
-        record.best_eval = result.best
-        record.eval = result.final
-        record.digest = run_digest(run_dir / "metrics.jsonl", parts.policy.weights())
-        if result.stopped is not None:
-            close_record(record, run_dir, "interrupted", result.stopped)
-            raise interrupted_error(result.stopped, counters.env_steps, run_dir)
-        if (profiler := pipeline.report.profiler) is not None:
-            _report_profile(profiler, pipeline.report.elapsed(), log)
-        record.ended_by = "run.stop_value" if pipeline.evaluations.solved else "run.total_steps"
-        log.hparams(raw_yaml, trial, final_metrics(record))
-        close_record(record, run_dir, "done", 0)
-        log.finish(
-            final_line(
-                record.eval,
-                env_steps=record.env_steps,
-                wall_seconds=record.wall_seconds,
-                run_dir=run_dir,
-                clock=parts.source.clock,
-                best=None if record.best_eval is None else record.best_eval["return_mean"],
-                solved=config.run.stop_value if pipeline.evaluations.solved else None,
-            )
-        )
-    return 0
-
-
-def _note_exactness(record: RunRecord, pipeline: Pipeline) -> None:
-    changed = f"resumed with {', '.join(record.changed)}" if record.changed else None
-    record.exact_reason = pipeline.saving.inexact or changed
-    record.exact = record.exact_reason is None
 
 
 def _load(pipeline: Pipeline, state: dict[str, Any]) -> None:

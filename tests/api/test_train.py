@@ -251,7 +251,7 @@ def test_blas_has_one_thread_while_a_run_trains_and_an_agent_acts(trained, tmp_p
         look()
         return act(*given, **named)
 
-    monkeypatch.setattr("rlrun.run.start.run", train)
+    monkeypatch.setattr("rlrun.run.start.start", train)
     monkeypatch.setattr(agent._actor, "act", act)
     with threadpool_limits(2, user_api="blas"):
         with pytest.raises(EnvError):
@@ -267,14 +267,14 @@ def test_a_run_in_another_thread(tmp_path, monkeypatch):
     from rlrun.run import start
 
     runs: list[rlrun.Run] = []
-    started, refused, real = threading.Event(), threading.Event(), start.run
+    started, refused, real = threading.Event(), threading.Event(), start.start
 
     def run(*given, **named):
         started.set()
         refused.wait(120)
         return real(*given, **named)
 
-    monkeypatch.setattr("rlrun.run.start.run", run)
+    monkeypatch.setattr("rlrun.run.start.start", run)
     line = (*QUICK, f"run.dir={tmp_path}/r")
     thread = threading.Thread(target=lambda: runs.append(rlrun.train(*line, quiet=True)))
     thread.start()

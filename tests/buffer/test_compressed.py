@@ -159,7 +159,7 @@ def test_a_run_is_the_same_run(tmp_path):
     ends, sizes = [], []
     for x in ("false", "true"):
         c = config(*SMOKE, *line, f"buffer.compress={x}", "run.total_steps=600")
-        assert start.resume(tmp_path / x, c, raw_yaml="", overrides=[]) == 0
+        assert start.start(start.Launch(c, tmp_path / x, "", [])) == 0
         ends.append(json.loads((tmp_path / x / "run.json").read_text())["digest"])
         files = (tmp_path / x / "checkpoints").rglob("*.safetensors")
         sizes.append(sum(path.stat().st_size for path in files))
@@ -174,7 +174,7 @@ def test_images_that_do_not_compress_end_the_run_in_one_line(tmp_path):
     c = config(*SMOKE, *line, "buffer.compress=true", "buffer.max_bytes=1000000",
                "run.total_steps=1500")  # fmt: skip
     with pytest.raises(ResourceError, match=r"set buffer.capacity to \d+ or less"):
-        start.run(c, tmp_path, raw_yaml="", overrides=[])
+        start.start(start.Launch(c, tmp_path, ""))
     assert json.loads((tmp_path / "run.json").read_text())["exit_code"] == 7
 
 

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -165,11 +164,11 @@ def test_overrides_of_an_interrupted_resume_reach_all_jobs(rlrun, build, monkeyp
             return 75
         return 0
 
-    monkeypatch.setattr(sys.modules["rlrun.run.start"], "resume", interrupted)
+    monkeypatch.setattr(build, "resume", interrupted)
     assert rlrun("resume", "s", "run.total_steps=777777").code == 130
     assert resumed(build) == {"0": 777777, "1": 777777}
     assert statuses(Path("s")) == ["done", "interrupted", "waiting", "waiting"]
-    monkeypatch.setattr(sys.modules["rlrun.run.start"], "resume", original)
+    monkeypatch.setattr(build, "resume", original)
     assert rlrun("resume", "s", "-q").code == 0
     assert resumed(build) == {"1": 777777, "2": 777777, "3": 777777}
     assert rlrun("resume", "s", "-q").code == 0

@@ -281,7 +281,7 @@ def test_coded_runs_are_raw_runs(tmp_path, name):
     for wire, goes_on in (("raw", "raw"), ("coded", "coded"), ("coded", "raw")):
         more = 700 if goes_on == wire else 1000  # what travels may change
         longer = config(*SMOKE, *LINES[name], f"transport={goes_on}", f"run.total_steps={more}")
-        assert start.resume(tmp_path / wire, longer, raw_yaml="", overrides=[]) == 0
+        assert start.start(start.Launch(longer, tmp_path / wire, "", [])) == 0
         ends.append(json.loads((tmp_path / wire / "run.json").read_text())["digest"])
     assert ends[0] == ends[1]
     state, _ = load_newest(tmp_path / "coded/checkpoints")

@@ -10,7 +10,7 @@ from rlrun.errors import ResourceError
 from rlrun.optim import compute
 from rlrun.run import calibrate
 from rlrun.run.calibrate import lines, settings
-from rlrun.run.start import resume
+from rlrun.run.start import Launch, start
 from tests.compose import config
 from tests.in_process import assert_one_error, files_under
 
@@ -53,7 +53,7 @@ def test_a_cpu_that_has_it(rlrun, monkeypatch):
 def test_a_run_from_another_machine(tmp_path):
     """A bf16 run is not resumed without bfloat16; evaluating its weights does not need it."""
     with pytest.raises(ResourceError, match=r"^learner\.precision = bf16: "):
-        resume(tmp_path, config(*TINY, BF16), raw_yaml="", overrides=[])
+        start(Launch(config(*TINY, BF16), tmp_path, "", []))
     assert [f for f in files_under(tmp_path) if f != "rlrun.log"] == []
 
 

@@ -36,26 +36,24 @@ def go(run_dir: Path, *overrides: str) -> dict[str, Any]:
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "config.yaml").write_text("{}")
     c = config(*SMOKE, *overrides)
-    assert start.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert start.start(start.Launch(c, run_dir, "seed: 0\n")) == 0
     return record_of(run_dir)
 
 
 def resumed(run_dir: Path, *overrides: str) -> dict[str, Any]:
     """The run.json of a resumed run."""
     c = config(*SMOKE, *overrides)
-    assert start.resume(run_dir, c, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert start.start(start.Launch(c, run_dir, "seed: 0\n", [])) == 0
     return record_of(run_dir)
 
 
 def fails(kind: type[BaseException], run_dir: Path, *overrides: str) -> tuple[Any, dict[str, Any]]:
     """(the error, run.json) of a run, or of the next resume of it, that ends in ``kind``."""
-    c, call = config(*SMOKE, *overrides), start.run
-    if (run_dir / "run.json").exists():
-        call = start.resume
+    resumed = [] if (run_dir / "run.json").exists() else None
     run_dir.mkdir(exist_ok=True)
-    given = {"config": c, "run_dir": run_dir, "raw_yaml": "seed: 0\n", "overrides": []}
+    launch = start.Launch(config(*SMOKE, *overrides), run_dir, "seed: 0\n", resumed)
     with pytest.raises(kind) as caught:
-        call(**given)
+        start.start(launch)
     return caught.value, record_of(run_dir)
 
 

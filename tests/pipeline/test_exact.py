@@ -92,7 +92,7 @@ def test_killed_before_its_first_checkpoint_is_complete(last_call, tmp_path, mon
     with monkeypatch.context() as patch:
         patch.setattr(*last_call, die)
         with pytest.raises(Killed):
-            start.run(config("debug=smoke", *words), cut, raw_yaml="seed: 0", overrides=[])
+            start.start(start.Launch(config("debug=smoke", *words), cut, "seed: 0"))
     assert not (cut / "checkpoints/last.json").exists()
     assert resumed(cut, *words)["digest"] == go(tmp_path / "whole", *words)["digest"]
 
@@ -133,13 +133,13 @@ def test_a_run_that_cannot_be_exact_says_so_and_resumes(tmp_path, caplog):
              "+env.kwargs.hidden=global", "collector.num_envs=2")  # fmt: skip
     (tmp_path / "config.yaml").write_text("{}")
     c = config(*words, "run.checkpoint_every=60")
-    assert start.run(c, tmp_path, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert start.start(start.Launch(c, tmp_path, "seed: 0\n")) == 0
     warnings = [r.getMessage() for r in caplog.records if "will differ" in r.getMessage()]
     assert len(warnings) == 1, "once, though there are four checkpoints"
     record = record_of(tmp_path)
     assert (record["exact"], "gives other rows" in record["exact_reason"]) == (False, True)
     longer = config(*words, "run.total_steps=400")
-    assert start.resume(tmp_path, longer, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert start.start(start.Launch(longer, tmp_path, "seed: 0\n", [])) == 0
     assert (record_of(tmp_path)["exact"], record_of(tmp_path)["env_steps"]) == (False, 400)
 
 
@@ -159,7 +159,7 @@ def test_a_run_stays_inexact_after_an_evaluation_that_was_disturbed(tmp_path, mo
 def test_a_resume_that_changes_numbers_is_recorded(tmp_path):
     """Once, and for the run's later resumes too."""
     words = (*STEPWISE, *QUIET, "debug=smoke", "run.total_steps=16")
-    start.run(config(*words), tmp_path, raw_yaml="", overrides=[])
+    start.start(start.Launch(config(*words), tmp_path, ""))
     reason = "resumed with logger.every, resume.rescale"
     for total, given, expected in (
         (24, ["run.max_time=3h", "transport=raw", "watchdog.max_seconds=99"], None),
@@ -167,7 +167,7 @@ def test_a_resume_that_changes_numbers_is_recorded(tmp_path):
         (40, [], reason),
     ):
         given = [*given, f"run.total_steps={total}"]
-        start.resume(tmp_path, config(*words, *given), raw_yaml="", overrides=given)
+        start.start(start.Launch(config(*words, *given), tmp_path, "", given))
         record = record_of(tmp_path)
         assert (record["exact"], record["exact_reason"]) == (expected is None, expected)
 

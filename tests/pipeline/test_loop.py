@@ -227,15 +227,14 @@ def test_a_policy_that_learns_nothing_only_evaluates(tmp_path, capsys, policy, p
     words = (f"policy={policy}", "env=bandit", f"pipeline={pipeline}", "logger.progress=plain",
              "logger.tensorboard=false")  # fmt: skip
     c = config(*words)
-    given = {"raw_yaml": "seed: 0\n", "overrides": []}
-    assert start.run(c, tmp_path, **given) == 0
+    assert start.start(start.Launch(c, tmp_path, "seed: 0\n")) == 0
     done = record_of(tmp_path)
     assert (done["status"], done["env_steps"], done["eval"]["episodes"]) == ("done", 0, 50)
     assert [line["env_steps"] for line in read_records(tmp_path / "metrics.jsonl")] == [0]
-    assert start.resume(tmp_path, c, **given) == 0
+    assert start.start(start.Launch(c, tmp_path, "seed: 0\n", [])) == 0
     assert f"run.total_steps={c.env.total_steps}" in capsys.readouterr().out
     more = config(*words, "run.total_steps=100", "run.stop_value=null")
-    assert start.resume(tmp_path, more, **given) == 0
+    assert start.start(start.Launch(more, tmp_path, "seed: 0\n", [])) == 0
     longer = record_of(tmp_path)
     assert longer["env_steps"] >= 100
     assert longer["eval"]["return_mean"] == done["eval"]["return_mean"]
@@ -263,7 +262,7 @@ def test_resuming_a_finished_run_changes_nothing(whole, tmp_path, capsys):
 
     before, steps = tree(), record_of(run_dir)["env_steps"]
     c = config(*SMOKE, *R2D2, "logger.progress=plain")
-    assert start.resume(run_dir, c, raw_yaml="other", overrides=[]) == 0
+    assert start.start(start.Launch(c, run_dir, "other", [])) == 0
     assert tree() == before
     said = capsys.readouterr().out
     assert f"the run is done ({steps} env steps)" in said
@@ -303,7 +302,7 @@ def test_a_checkpoint_with_a_chunk_in_flight_is_none_of_a_serial_run(pipeline_of
 
 def test_a_second_process_is_refused(tmp_path):
     with lock_run_dir(tmp_path), pytest.raises(LockedError):
-        start.run(config(*SMOKE), tmp_path, raw_yaml="", overrides=[])
+        start.start(start.Launch(config(*SMOKE), tmp_path, ""))
 
 
 # -- signals ---------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ EXPERIMENTS = {
 def learns(directory, *words):
     """A run of ``rlrun *words`` ends well, in chunks, with updates."""
     c = config(*words, *QUIET)
-    assert start.run(c, directory, raw_yaml="", overrides=[]) == 0
+    assert start.start(start.Launch(c, directory, "")) == 0
     state, _ = load_newest(directory / "checkpoints")
     assert state["counters"]["chunks"] >= 2
     return json.loads((directory / "run.json").read_text())["updates"] > 0

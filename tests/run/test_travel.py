@@ -397,16 +397,16 @@ def test_a_resume_with_other_keys_replaces_the_config_at_no_moment_unnoticed(run
     config, raw_yaml = load(run_dir, ["run.total_steps=500"])
     monkeypatch.setattr(start, "prepare_process", _killed)
     with pytest.raises(KeyboardInterrupt):
-        start.resume(run_dir, config, raw_yaml=raw_yaml, overrides=[])
+        start.start(start.Launch(config, run_dir, raw_yaml, []))
     check_texts(run_dir)
     monkeypatch.setattr(start, "replace_file", _killed)
     config, raw_yaml = load(run_dir, ["run.total_steps=600"])
     with pytest.raises(KeyboardInterrupt):
-        start.resume(run_dir, config, raw_yaml=raw_yaml, overrides=[])
+        start.start(start.Launch(config, run_dir, raw_yaml, []))
     check_texts(run_dir)
     monkeypatch.undo()
     config, raw_yaml = load(run_dir, ["run.total_steps=420"])
-    assert start.resume(run_dir, config, raw_yaml=raw_yaml, overrides=[]) == 0
+    assert start.start(start.Launch(config, run_dir, raw_yaml, [])) == 0
     check_texts(run_dir)
     assert len(json.loads((run_dir / "run.json").read_text())["files"]["config.yaml"]) == 1
 

@@ -1,7 +1,5 @@
 """Sweepers that ask for batches of jobs get their scores, through the plugin of the launcher."""
 
-import sys
-
 import pytest
 
 from rlrun.cli import adaptive
@@ -27,7 +25,7 @@ def scored(build, monkeypatch):
         (run_dir / "run.json").write_bytes(seal(record))
         return code
 
-    monkeypatch.setattr(sys.modules["rlrun.run.start"], "run", run)
+    monkeypatch.setattr(build, "run", run)
 
 
 @pytest.mark.parametrize("launcher", ["local", "ray", "basic"])
