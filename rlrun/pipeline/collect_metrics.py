@@ -150,10 +150,10 @@ def _episodes(part: str, state: dict[str, Any]) -> list[tuple[float, int]]:
     most = float(np.finfo(np.float64).max)
     return [
         (
-            saved.number(f"{part}.finished", score, -most, most),
-            saved.integer(f"{part}.finished", steps, 0, saved.MOST_ROWS),
+            saved.number(f"{part}.finished_episodes", score, -most, most),
+            saved.integer(f"{part}.finished_episodes", steps, 0, saved.MOST_ROWS),
         )
-        for score, steps in state["finished"]
+        for score, steps in state["finished_episodes"]
     ]
 
 
@@ -177,11 +177,14 @@ class CollectMetrics:
         self.without_action += stats.without_action
 
     def state_dict(self) -> dict[str, Any]:
-        return {"finished": list(self.finished_episodes), "actions": self.actions.counts.copy()}
+        return {
+            "finished_episodes": list(self.finished_episodes),
+            "actions": self.actions.counts.copy(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.finished_episodes = _episodes("collector", state)
-        self.actions.load(state.get("actions"))  # earlier versions did not count them
+        self.actions.load(state["actions"])
 
     def report(self) -> dict[str, float]:
         """collect/ metrics of the episodes finished since the last call."""

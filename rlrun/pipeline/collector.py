@@ -272,7 +272,7 @@ class Collector:
             "stack": self.stack.state_dict() if self.stack is not None else None,
             "pushed": self.pushed,
             **self.collect_metrics.state_dict(),
-            "rows": self._interrupted_rows(),
+            "interrupted": self._interrupted_rows(),
             "env": None,
             "inexact": self.inexact,
         }
@@ -290,7 +290,7 @@ class Collector:
             "rows": rows,
             "units": self.interrupted_units,
             "steps": self.stats.steps,
-            "finished": list(self.stats.finished_episodes),
+            "finished_episodes": list(self.stats.finished_episodes),
         }
 
     def load_state_dict(self, state: dict[str, Any], *, incarnation: int = 0) -> None:
@@ -313,8 +313,8 @@ class Collector:
         self.pushed, self.failed = bool(state["pushed"]), None
         self.collect_metrics.load_state_dict(state)
         self.stats, self.interrupted, self.interrupted_units = ChunkStats(), 0, 0
-        if (rows := state["rows"]) is not None:
-            self._load_interrupted_rows(rows)
+        if (interrupted := state["interrupted"]) is not None:
+            self._load_interrupted_rows(interrupted)
         entropy = self.counters.env_steps, incarnation
         reasons = self.env.load_state_dict(state["env"], entropy=entropy)
         earlier = saved.reason("collector.inexact", state["inexact"])
@@ -326,14 +326,14 @@ class Collector:
         rows, t = state["rows"], len(state["rows"]["action"])
         self._allocate(max(self.capacity, t + 1))
         own = tree_map(lambda store: store[:t], self.arrays)
-        require_kind("collector.rows", rows, own)
+        require_kind("collector.interrupted", rows, own)
         obs, valid = rows["obs"], rows["valid"]
-        saved.check_values("collector.rows", self.spaces, obs, rows["action"], valid)
+        saved.check_values("collector.interrupted", self.spaces, obs, rows["action"], valid)
         tree_map(lambda store, x: np.copyto(store[:t], x), self.arrays, rows)
         most = saved.MOST_ROWS
-        units = saved.integer("collector.rows.units", state["units"], 0, most)
+        units = saved.integer("collector.interrupted.units", state["units"], 0, most)
         self.interrupted, self.interrupted_units = t, units
-        self.stats = loaded_stats("collector.rows", state)
+        self.stats = loaded_stats("collector.interrupted", state)
 
     @contextmanager
     def lent_env(self) -> Iterator[Env]:

@@ -86,8 +86,8 @@ class LoopEvaluations:
         return {
             "best": self.best,
             "last": self.last,
-            "hits": self.consecutive_solved,
-            "owed": self.pending,
+            "consecutive_solved": self.consecutive_solved,
+            "pending": self.pending,
             "waiting": self.waiting,
             "inexact_evaluation": self.inexact,
             "stop_value": self.config.stop_value,
@@ -96,10 +96,9 @@ class LoopEvaluations:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best, self.last = (loaded_summary(state[name]) for name in ("best", "last"))
         same_goal = state["stop_value"] == self.config.stop_value
-        hits = integer("hits", state["hits"], 0, MOST_ROWS)
-        self.consecutive_solved = hits if same_goal else 0
-        self.pending, self.waiting = bool(state["owed"]), bool(state.get("waiting", False))
+        solved = integer("consecutive_solved", state["consecutive_solved"], 0, MOST_ROWS)
+        self.consecutive_solved = solved if same_goal else 0
+        self.pending, self.waiting = bool(state["pending"]), bool(state["waiting"])
         if self.waiting:
             self.ready()  # the collector is to end its episode
-        inexact = state.get("inexact_evaluation")  # earlier versions had none
-        self.inexact = reason("inexact_evaluation", inexact)
+        self.inexact = reason("inexact_evaluation", state["inexact_evaluation"])

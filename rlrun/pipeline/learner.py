@@ -206,13 +206,13 @@ class Learner:
         self.config, self.policy, self.buffer, self.counters = config, policy, buffer, counters
         self.td_priority, self.bonus, self.inspector = td_priority, bonus, inspector
         self.pacer = Pacer(config, policy.window)
-        self.rows = 0  # collected since the last ``metrics``
+        self.rows_collected = 0  # since the last ``metrics``
         self.means = Means(counters)
         self.seconds = {"sample": 0.0, "update": 0.0, "prioritize": 0.0}
 
     def step(self, rows: int, keys: np.ndarray) -> int:
         """Learn after ``rows`` new valid rows and windows ``keys``; return the update count."""
-        self.rows += rows
+        self.rows_collected += rows
         if self.td_priority and len(keys):
             new = self._with_bonus(self.buffer.get(keys, self.counters.env_steps))
             self.buffer.prioritize(keys, self.policy.priority(new))
@@ -243,8 +243,8 @@ class Learner:
 
     def metrics(self) -> dict[str, float]:
         """train/ metrics averaged over the updates since the last call, and the replay ratio."""
-        updates, rows = self.means.updates, self.rows
-        found, self.rows = self.means.report(), 0
+        updates, rows = self.means.updates, self.rows_collected
+        found, self.rows_collected = self.means.report(), 0
         if rows and self.counters.updates:  # offline no rows are collected
             found["train/replay_ratio"] = updates * self.pacer.rows_per_update / rows
         return found
@@ -284,13 +284,17 @@ class Learner:
         return self.policy.network_health(windows.to(self.policy.device))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"credit": self.pacer.credit, "rows": self.rows, "means": self.means.state_dict()}
+        return {
+            "credit": self.pacer.credit,
+            "rows_collected": self.rows_collected,
+            "means": self.means.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         most = max(self.pacer.rows_per_update, saved.MOST_CREDIT)
         self.pacer.credit = saved.number("learner.credit", state["credit"], 0, most)
-        rows = state.get("rows", 0)  # runs of earlier versions did not count them
-        self.rows = saved.integer("learner.rows", rows, 0, saved.MOST_ROWS)
+        rows, most = state["rows_collected"], saved.MOST_ROWS
+        self.rows_collected = saved.integer("learner.rows_collected", rows, 0, most)
         self.means.load_state_dict(state["means"])
 
 

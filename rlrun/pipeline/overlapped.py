@@ -428,8 +428,10 @@ class OverlappedSource:
             return {"collector": state}
         chunk, stats = self.received.chunk, self.received.stats
         rows = {name: getattr(chunk, name) for name in chunk.__slots__}
-        flight = {"rows": rows, "steps": stats.steps, "finished": stats.finished_episodes}
-        return {"collector": state, "flight": flight}
+        received = {
+            "rows": rows, "steps": stats.steps, "finished_episodes": stats.finished_episodes,
+        }  # fmt: skip
+        return {"collector": state, "received": received}
 
     def _collector_state(self) -> dict[str, Any]:
         try:
@@ -442,20 +444,22 @@ class OverlappedSource:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         generator = dict(self.policy.generator.bit_generator.state)  # of a serial checkpoint
-        collector, flight = {"generator": generator, **state["collector"]}, state.get("flight")
+        collector, received = {"generator": generator, **state["collector"]}, state.get("received")
         if self.process.in_flight:  # of the run that is given up (run.on_nan=rollback)
             self.process.result()
         self.received = self.pending_error = None
         self.collect_metrics.load_state_dict(collector)
         env_steps = self.counters.env_steps
-        if flight is None:
+        if received is None:
             self.counted = collector
         else:
-            chunk = self.check(Chunk(**flight["rows"]), "checkpoint, flight")
-            stats = loaded_stats("flight", flight)
+            chunk = self.check(Chunk(**received["rows"]), "checkpoint, received")
+            stats = loaded_stats("received", received)
             env_steps += stats.steps
             self.received = CollectedChunk(chunk, stats, self.seconds, collector)
-        self.inexact = self.process.load(collector | {"finished": [], "actions": None}, env_steps)
+        self.inexact = self.process.load(
+            collector | {"finished_episodes": [], "actions": None}, env_steps
+        )
 
     def close(self) -> None:
         self.process.close()

@@ -115,7 +115,7 @@ class SerialSource:
         return {"collector": self.collector.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if "flight" in state:
+        if "received" in state:
             raise CheckpointError(
                 "pipeline.name = serial: the checkpoint holds a chunk in flight; allowed is the "
                 "pipeline the run began with; set pipeline=overlapped"

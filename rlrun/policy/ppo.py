@@ -117,8 +117,10 @@ class PPO(OnPolicy[PPOConfig]):
     # -- saving ----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"dealer": self.shuffle_generator.bit_generator.state}
+        return super().state_dict() | {
+            "shuffle_generator": self.shuffle_generator.bit_generator.state
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.shuffle_generator.bit_generator.state = state["dealer"]
+        self.shuffle_generator.bit_generator.state = state["shuffle_generator"]

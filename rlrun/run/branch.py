@@ -73,7 +73,9 @@ def require_steps_left(path: Path, run: RunConfig) -> None:
     try:
         fields = manifest.read_manifest(path)
         state = json.loads(read_file(path / manifest.STATE))["state"]
-        solved = state["stop_value"] == run.stop_value and state["hits"] >= run.stop_after
+        solved = (
+            state["stop_value"] == run.stop_value and state["consecutive_solved"] >= run.stop_after
+        )
         steps = int(fields["env_steps"])
     except (OSError, RecursionError, ValueError, KeyError, TypeError):
         return  # it is verified before it is used

@@ -172,7 +172,7 @@ def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, A
         temporary = path.with_name(f".tmp_{path.name}")
         temporary.unlink(missing_ok=True)
         digest, size = write_tensors(temporary, weights, {"format": "pt"})
-        entry = {"format": manifest.FORMAT, "weights_sha256": digest, "weights_bytes": size,
+        entry = {"format": manifest.WEIGHTS_FORMAT, "weights_sha256": digest, "weights_bytes": size,
                  "meta": dict(meta)}  # fmt: skip
         replace_file(description, seal({**entry, "previous": _current_weights(path)}))
         os.rename(temporary, path)

@@ -33,7 +33,7 @@ from rlrun.run.files import (
     write_file,
 )
 
-FORMAT = 3
+FORMAT, WEIGHTS_FORMAT = 4, 3
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 CHECKPOINTS = "checkpoints"  # directory of a run
 ROWS = "rows"  # directory of the segments, in that of the checkpoints

@@ -222,7 +222,7 @@ def test_the_state_before_a_fault_of_the_environment_is_saved(tmp_path, monkeypa
     assert (error.exit_code, record["exit_code"]) == (3, 3)
     assert str(error).endswith(f"; saved; go on: rlrun resume {tmp_path}")
     state = state_of(tmp_path)
-    partial = (state["collector"]["rows"] or {"steps": 0})["steps"]
+    partial = (state["collector"]["interrupted"] or {"steps": 0})["steps"]
     kept = state["counters"]["env_steps"] + partial
     assert (partial > 0) == (at == 58), "57: between two chunks"
     assert kept == 4 * (at // 2), "four environments, of whose rows every second is an end"

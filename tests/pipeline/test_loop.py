@@ -297,7 +297,7 @@ def _never():
 def test_a_checkpoint_with_a_chunk_in_flight_is_none_of_a_serial_run(pipeline_of):
     pipeline = pipeline_of("policy=dqn", *TINY)
     with pytest.raises(CheckpointError, match="chunk in flight"):
-        pipeline.saving.load_state_dict(pipeline.saving.state_dict() | {"flight": {}})
+        pipeline.saving.load_state_dict(pipeline.saving.state_dict() | {"received": {}})
 
 
 def test_a_second_process_is_refused(tmp_path):

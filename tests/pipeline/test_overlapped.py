@@ -117,7 +117,7 @@ def test_every_chunk_is_started_at_its_env_step_and_none_after_the_end(tmp_path,
     record = go(tmp_path, *STEPS_ONLY)
     assert made[0].started == [0, 16, 32, 48]
     assert record["env_steps"] == 64
-    assert "flight" not in state_of(tmp_path)
+    assert "received" not in state_of(tmp_path)
 
 
 def signalled(monkeypatch, number):
@@ -138,13 +138,17 @@ def test_episodes_of_the_chunk_in_flight_are_counted(tmp_path, monkeypatch, made
         signalled(patch, 2)
         fails(Interrupted, tmp_path, *STEPS_ONLY)
     state = state_of(tmp_path)
-    assert len(state["flight"]["finished"]) == state["flight"]["steps"] == 16, "of one step each"
+    assert len(state["received"]["finished_episodes"]) == state["received"]["steps"] == 16, (
+        "of one step each"
+    )
     behind = made[0].collector.policy.generator.bit_generator.state
     generator = state["collector"].pop("generator")
     assert generator == behind, "exploration goes on where the flight ended"
-    finished = state["collector"].pop("finished")
+    finished = state["collector"].pop("finished_episodes")
     saved = made[0].collector.state_dict() | {"env": state["collector"]["env"]}  # it was closed
-    assert (len(finished), saved.pop("finished")) == (32, []), "of two chunks, not reported"
+    assert (len(finished), saved.pop("finished_episodes")) == (32, []), (
+        "of two chunks, not reported"
+    )
     actions = state["collector"].pop("actions").sum()
     assert (actions, saved.pop("actions").sum()) == (32, 0), "the same of their actions"
     np.testing.assert_equal(state["collector"], saved)
@@ -172,7 +176,7 @@ def test_a_chunk_that_fails_in_flight_loses_nothing_learned(tmp_path, monkeypatc
     words = (*STEPWISE, OVERLAPPED, "run.stop_value=1", "run.stop_after=1", "run.total_steps=40")
     record = go(tmp_path, *words)
     assert (record["status"], record["env_steps"]) == ("done", 8)
-    assert "flight" not in state_of(tmp_path)
+    assert "received" not in state_of(tmp_path)
 
 
 def test_a_failed_resume_leaves_no_process(tmp_path):

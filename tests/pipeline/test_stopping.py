@@ -218,7 +218,7 @@ def test_a_chunk_that_a_signal_interrupts_is_continued(tmp_path, monkeypatch, wo
             on_steps(patch, training=hang_up(number))
             error, _ = fails(Interrupted, cut, *words)
         assert error.exit_code == 75
-        partial += state_of(cut)["collector"]["rows"] is not None
+        partial += state_of(cut)["collector"]["interrupted"] is not None
     assert partial
     assert resumed(cut, *words)["digest"] == record_of(whole)["digest"]
     assert not list(differences(state_of(whole), state_of(cut)))

@@ -176,7 +176,7 @@ class ValueBasedPolicy(ABC, Generic[C, Net]):
         self.net.load_state_dict(weights)
 
     def state_dict(self) -> dict[str, Any]:
-        own = {} if self.noise_generator is None else {"draws": self.noise_generator.key}
+        own = {} if self.noise_generator is None else {"noise_generator": self.noise_generator.key}
         return own | {
             "net": self.weights(),
             "target": dict(self.target.state_dict()),
@@ -194,4 +194,4 @@ class ValueBasedPolicy(ABC, Generic[C, Net]):
         self.target_lag = state.get("target_lag")  # earlier versions did not measure it
         self.generator.bit_generator.state = state["generator"]
         if self.noise_generator is not None:
-            self.noise_generator.key = state["draws"]
+            self.noise_generator.key = state["noise_generator"]
