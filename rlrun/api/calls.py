@@ -74,7 +74,7 @@ def _as_overrides(name: str, kwargs: dict[str, object], unknown: list[str]) -> s
 def call(trust: str | Sequence[str] = ()) -> Iterator[None]:
     """Trust packages, whose code a config may name, and leave Hydra's global objects alone."""
     with trusting([trust] if isinstance(trust, str) else trust):
-        from rlrun.config.hydra_state import hydra_restored
+        from rlrun.config.hydra_keys import hydra_restored
 
         with hydra_restored():
             yield

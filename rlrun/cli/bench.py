@@ -13,9 +13,8 @@ from rlrun.config import Composer
 from rlrun.config.compose import shipped_conf
 from rlrun.config.config_errors import config_error
 from rlrun.config.hydra_errors import override_key
-from rlrun.config.reader import read_dataclass
+from rlrun.config.reader import read_dataclass, read_yaml
 from rlrun.config.space import read_settings
-from rlrun.config.yaml_limits import read_yaml
 from rlrun.errors import ConfigError
 from rlrun.reports.memory_bench import ABOUT, BenchSetting, bench_markdown, bench_table, raw_lines
 from rlrun.reports.runs import RunData, read_run

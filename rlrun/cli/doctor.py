@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlrun import __version__
 from rlrun.cli.error_report import report_job_error
-from rlrun.config.checks.backend import WITH_KERNEL
+from rlrun.config.checks.spaces import WITH_KERNEL
 from rlrun.errors import ConfigError
 from rlrun.sweeps.cores import affinity, cgroup_quota, usable_cores
 
@@ -38,8 +38,8 @@ def calibrate(
     Nothing is written. ``seconds``: of one setting; None: all settings take about 20 s.
     """
     from rlrun.config import Composer, check, check_precision
+    from rlrun.config.compose import name_by_preset, read_presets
     from rlrun.config.hydra_keys import check_addresses
-    from rlrun.config.presets import name_by_preset, read_presets
 
     composer = Composer(config_dir=config_dir)
     overrides = composer.rewrite(overrides)

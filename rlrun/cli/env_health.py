@@ -14,8 +14,8 @@ def env_health(overrides: Sequence[str], *, config_dir: str | None = None) -> in
 
     from rlrun.cli.error_report import printable
     from rlrun.config import Composer
+    from rlrun.config.compose import read_presets
     from rlrun.config.hydra_keys import check_values
-    from rlrun.config.presets import read_presets
     from rlrun.env.examine import examine
     from rlrun.env.examine_single import FINDING
 

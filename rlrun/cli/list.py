@@ -121,8 +121,7 @@ def _environment(name: str, path: Path, config_dir: str | None) -> tuple[str, st
     from omegaconf.errors import OmegaConfBaseException
 
     from rlrun.config import Composer
-    from rlrun.config.reader import read_dataclass
-    from rlrun.config.yaml_limits import read_yaml
+    from rlrun.config.reader import read_dataclass, read_yaml
     from rlrun.env.adapter import env_summary
     from rlrun.errors import RlrunError
     from rlrun.schema import EnvConfig

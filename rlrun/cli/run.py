@@ -48,10 +48,9 @@ def claim_run(composer: "Composer", overrides: Sequence[str]) -> NewRun:
     """Compose and check a run, then make its directory. Raises: RlrunError."""
     from rlrun.config import check, check_precision, read_composed
     from rlrun.config.checks.unread_keys import check_typed_keys
+    from rlrun.config.compose import name_by_preset, read_presets
     from rlrun.config.directories import absolute, claim, require_new, require_writable
-    from rlrun.config.hydra_keys import check_addresses, check_values
-    from rlrun.config.logging_check import check_logging
-    from rlrun.config.presets import name_by_preset, read_presets
+    from rlrun.config.hydra_keys import check_addresses, check_logging, check_values
 
     cfg = composer.compose(overrides)
     if (preset := cfg.hydra.runtime.choices.get("sweep")) is not None:

@@ -145,7 +145,7 @@ def _run_ours(
     composer: "Composer", cfg: "DictConfig", sweep: Sweep, *, quiet: bool, own_process: bool
 ) -> None:
     """Run the jobs in a pool of ours."""
-    from rlrun.config.jobs import Multirun
+    from rlrun.config.compose import Multirun
 
     sweep.record.commands.append(list(sys.argv))
     tasks = sweep.add()
@@ -197,8 +197,8 @@ def _report_failures(record: SweepRecord, path: Path) -> int:
 
 
 def run_packed_job(text: str) -> int:
-    """Run the job that ``rlrun.config.jobs`` packed; the main function of its process."""
-    from rlrun.config.jobs import run_packed
+    """Run the job that ``rlrun.config.compose`` packed; the main function of its process."""
+    from rlrun.config.compose import run_packed
 
     try:
         return int(run_packed(run_job, text))

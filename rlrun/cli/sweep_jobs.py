@@ -30,7 +30,7 @@ class ValidJob:
     overrides: list[str]
     name: str  # of its directory
     config: "Config"
-    packed: dict[str, Any]  # see rlrun.config.jobs
+    packed: dict[str, Any]  # see rlrun.config.compose
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Sweep:
 
     def add(self) -> list[Task]:
         """Write the directories of the jobs and their record; return what to run."""
-        from rlrun.config.jobs import place
+        from rlrun.config.compose import place
 
         tasks = []
         for job in self.jobs:
@@ -140,11 +140,14 @@ def require_different(names: Sequence[str]) -> None:
 def validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], num: int) -> ValidJob:
     """The job, composed. Raises: ConfigError for one that is not valid."""
     from rlrun.config import check, check_precision
+    from rlrun.config.compose import name_by_preset, pack, read_presets
     from rlrun.config.directories import check_inside
-    from rlrun.config.hydra_keys import check_addresses, check_values, typed_overrides
-    from rlrun.config.jobs import pack
-    from rlrun.config.logging_check import check_logging
-    from rlrun.config.presets import name_by_preset, read_presets
+    from rlrun.config.hydra_keys import (
+        check_addresses,
+        check_logging,
+        check_values,
+        typed_overrides,
+    )
 
     try:
         composed = composer.compose_job(cfg, job, num)

@@ -4,8 +4,7 @@ compose      Hydra: yaml files and overrides -> a composed config
 reader       composed config -> dataclasses, strictly
 checks       across several keys, of this machine, of typed keys that would change nothing
 config_errors, hydra_errors  one line for every error
-hydra_state  Hydra as a program left it, after a call from Python
-presets      errors that name the chosen preset and experiment
+hydra_keys   which keys of Hydra a file may set; Hydra as a program left it
 stored       the config of a run directory, for eval, resume and export
 directories  run and sweep directories that no two runs share
 """

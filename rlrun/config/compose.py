@@ -5,9 +5,12 @@ Uses ``hydra._internal`` where Hydra 1.3 has no public way to compose as its com
 """
 
 import copy
+import json
 import os
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,19 +23,21 @@ from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
+from hydra.conf import HydraConf
 from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.core.utils import configure_log, run_job
+from hydra.core.utils import configure_log, run_job, setup_globals
 from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 from omegaconf.resolvers import oc
 
-from rlrun.config.config_errors import config_error, unknown_key
+from rlrun.config.config_errors import UnknownKey, config_error, unknown_key
 from rlrun.config.directories import undo_logging
 from rlrun.config.hydra_errors import HYDRA_ERRORS, as_config_error, override_key, possible_keys
 from rlrun.config.hydra_keys import (
@@ -41,12 +46,11 @@ from rlrun.config.hydra_keys import (
     check_node,
     check_primary,
     is_hydra_override,
+    resolve_hydra_from,
     typed_overrides,
 )
-from rlrun.config.hydra_state import resolve_hydra_from
 from rlrun.config.plain_words import FREE, check_override, check_yaml_words
-from rlrun.config.reader import field_types, read_config
-from rlrun.config.yaml_limits import read_yaml, yaml_files
+from rlrun.config.reader import field_types, read_config, read_yaml, yaml_files
 from rlrun.errors import ConfigError, remember
 from rlrun.schema import Config, EnvConfig
 
@@ -471,3 +475,94 @@ def _yaml_of(name: Any, value: Any) -> str:
             _yaml_texts.clear()
         _yaml_texts[shown] = OmegaConf.to_yaml({name: value})
     return _yaml_texts[shown]
+
+
+def read_presets(composer: Composer, cfg: DictConfig, overrides: Sequence[str]) -> Config:
+    """Read the dataclasses of the composed ``cfg``.
+
+    Raises: ConfigError, which names the experiment that set an unknown key.
+    """
+    try:
+        return read_composed(cfg)
+    except UnknownKey as e:
+        experiment = cfg.hydra.runtime.choices.get("experiment")
+        group, key = str(e.key).partition(".")[0], str(e.key)
+        typed = {override_key(text): text for text in overrides if text[:1] not in "+~"}
+        if key in typed or group not in typed or group == key:
+            raise
+        if experiment is None or not composer.gives(f"experiment/{experiment}", key):
+            raise
+        raise ConfigError(
+            f"experiment = {experiment}: it sets {key}, which {typed[group]} does not have; "
+            f"allowed is its own {group}; leave {typed[group]} or the experiment out",
+            key="experiment",
+        ) from e
+
+
+def name_by_preset(config: Config, cfg: DictConfig) -> Config:
+    """The config for checks, with the preset's name for its policy: rainbow, not dqn."""
+    preset = cfg.hydra.runtime.choices.get("policy") or config.policy.name
+    return replace(config, policy=replace(config.policy, name=preset))
+
+
+_TEXTS = ("help", "hydra_help")  # of the hydra node, which no job reads
+
+
+def pack(cfg: DictConfig) -> dict[str, Any]:
+    """The composed config of a job, of JSON's types, interpolations unresolved."""
+    hydra = OmegaConf.to_container(cfg.hydra, resolve=False, enum_to_str=True)
+    assert isinstance(hydra, dict)
+    for name in _TEXTS:
+        hydra.pop(name, None)
+    now = OmegaConf.get_cache(cfg).get("now", {})  # ${now:...} is the same time everywhere
+    times = [[list(key), value] for key, value in now.items() if isinstance(key, tuple)]
+    return {"config": to_yaml(cfg), "hydra": hydra, "now": times}
+
+
+def place(packed: dict[str, Any], sweep_dir: Path, subdir: str | None) -> str:
+    """The packed job as JSON, with the directory of its sweep; ``subdir``: another name in it."""
+    packed["hydra"]["sweep"]["dir"] = str(sweep_dir)
+    if subdir is not None:
+        packed["hydra"]["sweep"]["subdir"] = subdir
+    return json.dumps(packed)
+
+
+def unpack(text: str) -> DictConfig:
+    """The composed config that was packed."""
+    packed = json.loads(text)
+    setup_globals()
+    cfg = OmegaConf.create(packed["config"])
+    assert isinstance(cfg, DictConfig)
+    node = OmegaConf.structured(HydraConf)
+    OmegaConf.set_struct(node, False)  # its files have keys that its class has not
+    cfg.hydra = OmegaConf.merge(node, packed["hydra"])
+    OmegaConf.set_struct(cfg, True)
+    cache: dict[str, Any] = defaultdict(dict)
+    cache["now"] = {tuple(key): value for key, value in packed["now"]}
+    OmegaConf.set_cache(cfg, cache)
+    return cfg
+
+
+def run_packed(task: TaskFunction, text: str) -> Any:
+    """Run ``task`` as Hydra runs a job of a sweep: its directory, logging, callbacks."""
+    cfg = unpack(text)
+    HydraConfig.instance().set_config(cfg)
+    context = HydraContext(config_loader=Composer().hydra.config_loader, callbacks=Callbacks(cfg))
+    done = run_job(task, cfg, "hydra.sweep.dir", "hydra.sweep.subdir", context)
+    return done.return_value
+
+
+class Multirun:
+    """Hydra's side of a sweep, around its jobs: multirun.yaml and callbacks."""
+
+    def __init__(self, composer: Composer, cfg: DictConfig, sweep_dir: Path) -> None:
+        self._name, self._cfg = composer.config_name, cfg
+        with flag_override(cfg.hydra, "readonly", False):
+            cfg.hydra.sweep.dir, cfg.hydra.mode = str(sweep_dir), RunMode.MULTIRUN
+        if not (sweep_dir / "multirun.yaml").exists():
+            OmegaConf.save(cfg, sweep_dir / "multirun.yaml")
+        self._callbacks = Callbacks(cfg)
+        self._callbacks.on_multirun_start(config=cfg, config_name=self._name)
+
+    def end(self) -> None:
+        self._callbacks.on_multirun_end(config=self._cfg, config_name=self._name)

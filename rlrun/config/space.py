@@ -21,13 +21,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlrun.config.checks.keys import check, check_precision
 from rlrun.config.checks.unread_keys import check_typed_keys
-from rlrun.config.compose import Composer, read_composed, shipped_conf
+from rlrun.config.compose import Composer, name_by_preset, read_composed, read_presets, shipped_conf
 from rlrun.config.config_errors import config_error, unknown_key
 from rlrun.config.hydra_errors import override_key
 from rlrun.config.hydra_keys import ADDRESSES, check_addresses, check_values, is_hydra_override
-from rlrun.config.presets import name_by_preset, read_presets
-from rlrun.config.reader import read_dataclass
-from rlrun.config.yaml_limits import read_yaml
+from rlrun.config.reader import read_dataclass, read_yaml
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.schema import COMMAND_CONFIGS, Config
 

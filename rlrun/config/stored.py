@@ -15,7 +15,7 @@ from rlrun.config.config_errors import config_error, format_value
 from rlrun.config.directories import check_length, check_written
 from rlrun.config.hydra_errors import as_config_error, override_key
 from rlrun.config.hydra_keys import check_addresses
-from rlrun.config.yaml_limits import read_yaml
+from rlrun.config.reader import read_yaml
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.run.files import check_texts, read_record, require_regular_files, require_run
 from rlrun.schema import Config

@@ -23,8 +23,8 @@ from rlrun.buffer.samplers.rank import Rank
 from rlrun.buffer.storage.layout import REWARD, ArraySpec, Row, in_memory, on_disk
 from rlrun.buffer.storage.sizing import check_rollout, check_size
 from rlrun.buffer.windows.cutter import Cutter, StateFilter
-from rlrun.config.checks.backend import Backend
-from rlrun.config.checks.video import check_video
+from rlrun.config.checks.keys import check_video
+from rlrun.config.checks.spaces import Backend
 from rlrun.dataset import errors_name_key, export_replay, open_source
 from rlrun.env import beside_others, goal_functions, make_env
 from rlrun.env.framestack import make_frame_stack

@@ -8,8 +8,7 @@ from typing import Any
 from rlrun.buffer import saved
 from rlrun.buffer.storage.layout import Layout, Row
 from rlrun.buffer.storage.sizing import demo_config, make_layout, row_of
-from rlrun.config.checks.backend import Backend, choose_backend
-from rlrun.config.checks.spaces import custom_state
+from rlrun.config.checks.spaces import Backend, choose_backend, custom_state
 from rlrun.env import known_spaces
 from rlrun.env.framestack import stack_space
 from rlrun.schema import Config, ControlConfig, R2D2Config

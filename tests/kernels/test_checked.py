@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlrun.config.checks.backend import WITH_KERNEL
+from rlrun.config.checks.spaces import WITH_KERNEL
 from rlrun.errors import NumericError
 from rlrun.run.build import KERNELS, backend_used, policy_class, with_kernel
 from rlrun.run.plan import make_plan

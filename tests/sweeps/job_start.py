@@ -13,7 +13,7 @@ from pathlib import Path
 from rlrun.cli.run import write_texts
 from rlrun.cli.sweep_jobs import validate_job
 from rlrun.config import Composer
-from rlrun.config.jobs import place
+from rlrun.config.compose import place
 from rlrun.sweeps.pool import Pool
 
 LINE = ["policy=dqn", "env=bandit", "debug=smoke", "logger.tensorboard=false"]

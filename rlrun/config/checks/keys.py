@@ -9,22 +9,25 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from rlrun.config.checks.datasets import (
+from rlrun.config.checks.learning import (
+    capacity_errors,
     demonstration_errors,
+    graph_errors,
     log_prob_errors,
     offline_errors,
+    overlap_errors,
+    policies_that,
+    relabel_errors,
     require_dataset,
+    rollout_errors,
 )
-from rlrun.config.checks.graphs import graph_errors
 from rlrun.config.checks.ray import ray_errors, require_head, require_ray
-from rlrun.config.checks.rollouts import policies_that, rollout_errors
 from rlrun.config.checks.spaces import check_spaces
-from rlrun.config.checks.video import check_video
-from rlrun.config.checks.windows import capacity_errors, overlap_errors, relabel_errors
 from rlrun.config.config_errors import config_error
 from rlrun.config.directories import check_length
 from rlrun.errors import ConfigError, ResourceError, RlrunError, extra
 from rlrun.schema import Config, ControlConfig, RayConfig
+from rlrun.video.files import require_packages
 
 
 def check(config: Config, *, fresh: bool = True) -> None:
@@ -258,3 +261,23 @@ def cuda_devices() -> tuple[int, str]:
     if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return 0, "the NVIDIA driver finds no device"
     return count.value, "the NVIDIA driver finds no device"
+
+
+def check_video(config: Config) -> None:
+    """Raise ConfigError where an evaluation could not be drawn; one picture is."""
+    every = config.run.video_every
+    if every is None:
+        return
+    from rlrun.env import make_env
+
+    require_packages(f"run.video_every = {every}", ".gif")
+    try:
+        env = make_env(config.env, num_envs=1, evaluate=True, agents=config.agents, render=True)
+        try:
+            env.reset(seed=0)
+            env.render()
+        finally:
+            env.close()
+    except (ConfigError, ResourceError) as e:
+        e.args = (f"run.video_every = {every}: {e}, or set it to null",)
+        raise

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 
-from rlrun.config.checks.rollouts import policies_that
+from rlrun.config.checks.learning import policies_that
 from rlrun.config.config_errors import config_error
 from rlrun.errors import ConfigError, ResourceError, extra
 from rlrun.schema import Config, PriorityConfig, RayConfig, SwitchedConfig

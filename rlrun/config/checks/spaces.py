@@ -1,24 +1,163 @@
-"""Checks of observation and action spaces. Torch-free."""
+"""Checks of observation and action spaces; the rule of ``learner.backend``. Torch-free."""
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
 
+import gymnasium as gym
 import numpy as np
 
-from rlrun.config.checks.backend import backend_errors
-from rlrun.config.checks.datasets import check_dataset, check_load
-from rlrun.config.checks.mask import check_mask
-from rlrun.config.checks.rollouts import (
+from rlrun.config.checks.learning import (
+    capacity_errors,
+    check_dataset,
+    check_load,
     check_normalised,
     policies_that,
     rollout_capacity_errors,
     space_text,
 )
-from rlrun.config.checks.windows import capacity_errors
 from rlrun.config.config_errors import config_error
-from rlrun.schema import Config, MemoryConfig, OnPolicyConfig, ScriptedConfig
+from rlrun.errors import ConfigError
+from rlrun.schema import (
+    POLICY_CONFIGS,
+    ActionValueConfig,
+    Config,
+    ControlConfig,
+    DQNConfig,
+    MemoryConfig,
+    OnPolicyConfig,
+    R2D2Config,
+    ScriptedConfig,
+)
 from rlrun.spaces import CNN_SIDE, JointSpace, bounded, is_image, leaf_spaces
 from rlrun.tree import Tree
 from rlrun.trust import trusted_function
+
+
+def check_mask(config: Config, obs: Any, action: Any) -> None:
+    """Raise ConfigError when ``obs`` has a mask that is none of ``action``."""
+    from rlrun.functional.masks import MASK, has_mask  # slow to import
+
+    if not config.policy.masks or not has_mask(obs):
+        return
+    kind, rename = type(action).__name__, "rename the key or correct the mask"
+    if kind != "Discrete":
+        wrong = f"it observes an {MASK}, its actions are {kind}"
+        raise config_error(
+            "env.id", config.env.id, wrong, "a mask of Discrete actions is allowed", rename
+        )
+    found, wanted = obs[MASK].shape, (int(action.n),)
+    if found != wanted:
+        wrong = f"its observation's {MASK} is of shape {list(found or ())}"
+        allowed = f"one number per action, {list(wanted)}, is allowed"
+        raise config_error("env.id", config.env.id, wrong, allowed, rename)
+    if config.env.frame_stack > 1:
+        wrong = f"masks are not stacked, {config.env.id} observes an {MASK}"
+        raise config_error(
+            "env.frame_stack", config.env.frame_stack, wrong, "1 is allowed", "set it to 1"
+        )
+
+
+BackendName = Literal["numpy", "torch"]
+WITH_KERNEL = (  # policies that have a kernel
+    "r2d2", "dqn", "sac", "td3", "ddpg", "ppo", "a2c", "impala", "pqn",
+)  # fmt: skip
+_MOST_UNITS = 128  # of an LSTM; measured: 0.5 of torch's time at 32 units, 0.8 to 0.9 at 128
+_MOST_THREADS = 2  # of torch, faster with more than the kernel's one, measured from 64 units on
+
+
+class Backend(NamedTuple):
+    """A way to compute a policy's updates, with the reason for it."""
+
+    name: BackendName
+    reason: str
+
+
+def choose_backend(config: Config, obs: gym.Space[Any], threads: int) -> Backend:
+    """The backend of a run; ``obs``: the observation space of the environment.
+
+    A fixed rule over the config and ``threads`` of torch: numpy computes linear layers and small
+    LSTMs, in float32 on the CPU, where the calls of autograd cost as much as the products.
+    """
+    if config.learner.backend == "torch":
+        return Backend("torch", "learner.backend=torch")
+    obstacle = numpy_obstacle(config, obs)
+    if obstacle is None and config.learner.backend == "auto":
+        obstacle = _slower(config, threads)
+    if obstacle is not None:
+        return Backend("torch", obstacle)
+    memory = "and an LSTM " if isinstance(config.policy, R2D2Config) else ""
+    return Backend("numpy", f"linear layers {memory}in float32 on the CPU")
+
+
+def _slower(config: Config, threads: int) -> str | None:
+    """Why torch updates a recurrent policy faster; None: it does not."""
+    if not isinstance(config.policy, R2D2Config):
+        return None
+    if config.memory.hidden > _MOST_UNITS:
+        return f"memory.hidden={config.memory.hidden}: torch is faster above {_MOST_UNITS}"
+    if threads > _MOST_THREADS:
+        return f"{threads} threads of torch are faster than the one of a kernel"
+    return None
+
+
+def backend_errors(config: Config, obs: gym.Space[Any]) -> Iterator[ConfigError]:
+    """Yield the error of a ``learner.backend=numpy`` that is impossible."""
+    if config.learner.backend != "numpy":
+        return
+    obstacle = numpy_obstacle(config, obs)
+    if obstacle is not None:
+        wrong = f"no numpy kernel computes this update ({obstacle})"
+        fix = "set learner.backend=auto, which takes one where there is one"
+        yield config_error("learner.backend", "numpy", wrong, "auto and torch are allowed", fix)
+
+
+def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
+    """The setting that no numpy kernel computes; None: one computes the configured update."""
+    policy = config.policy
+    kinds = {POLICY_CONFIGS[name] for name in WITH_KERNEL}
+    if type(policy) not in kinds or ":" in policy.name:  # a user's class, mypkg.mod:Class
+        return f"policy {policy.name} has no kernel"
+    recurrent = isinstance(policy, R2D2Config)
+    if isinstance(policy, DQNConfig | R2D2Config):
+        plain = {"trace": "nstep", "distribution": "none", "noisy": None, "munchausen": None}
+        for key, value in plain.items():
+            if getattr(policy, key) != value:
+                return f"policy.{key}={getattr(policy, key)}"
+    if config.torso.name != "mlp":
+        return f"torso={config.torso.name}"
+    if config.memory.name != ("lstm" if recurrent else "none"):
+        return f"memory={config.memory.name}"
+    if not recurrent:
+        if policy.window is not None and policy.window[:2] != (0, 1):
+            return "windows of several rows"
+        if isinstance(policy, ActionValueConfig | ControlConfig) and policy.prev_inputs:
+            return "policy.prev_inputs=true"
+    if config.learner.precision != "float32":
+        return f"learner.precision={config.learner.precision}"
+    if recurrent and config.learner.compile:
+        return "learner.compile=true"
+    if config.device != "cpu":
+        return f"device={config.device}"
+    if gym.spaces.flatdim(obs) == 0:  # parameters without an element have no address of their own
+        return "observations hold no number"
+    if policy.masks and _has_mask(config, obs):
+        return "observations have an action mask"
+    return "numba is not installed or off" if recurrent and not _has_numba() else None
+
+
+def _has_numba() -> bool:
+    """False where loops of an LSTM kernel would be Python's."""
+    from rlrun.jit import COMPILED
+
+    return COMPILED
+
+
+def _has_mask(config: Config, obs: gym.Space[Any]) -> bool:
+    from rlrun.functional.masks import has_mask
+
+    if config.agents.name == "separate" and isinstance(obs, gym.spaces.Dict):
+        obs = obs["observation"]
+    return has_mask(obs)
 
 
 def check_spaces(config: Config, *, fresh: bool) -> None:
