@@ -241,13 +241,13 @@ def probe_agents(
     An environment has one column, or one per agent.
     """
     in_process = replace(config, backend="sync") if config.backend == "async" else config
-    found = _spaces(in_process, agents, evaluate=False)
-    if config.eval_kwargs and _spaces(in_process, agents, evaluate=True) != found:
+    probed = _spaces(in_process, agents, evaluate=False)
+    if config.eval_kwargs and _spaces(in_process, agents, evaluate=True) != probed:
         raise ConfigError(
             f"env.eval_kwargs = {config.eval_kwargs}: evaluation has other observation or action "
             "spaces than training; both must be the same; change env.eval_kwargs"
         )
-    return found
+    return probed
 
 
 def known_spaces(config: EnvConfig, agents: AgentsConfig) -> tuple[Any, Any, int]:

@@ -146,8 +146,8 @@ class AgentColumns:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the last step."""
-        own = {"team_done": self._team_done.copy(), "in_episode": self._in_episode.copy()}
-        return {"joint": self.joint.state_dict(), **own}
+        columns = {"team_done": self._team_done.copy(), "in_episode": self._in_episode.copy()}
+        return {"joint": self.joint.state_dict(), **columns}
 
     def load_state_dict(
         self, state: dict[str, Any], *, seed: int, steps: int
@@ -398,16 +398,16 @@ class PettingZooEnv(gym.Env[Any, Any]):
         if not self.keep_info:
             return {}
         numbers = np.zeros((len(self.names), len(self.keep_info)), np.float32)
-        given = np.zeros(numbers.shape, np.bool_)
+        present = np.zeros(numbers.shape, np.bool_)
         for i, agent in enumerate(self.names):
             info = infos.get(agent, {})
             if (message := info_violation(info)) is None:
                 numbers[i], message = kept_numbers(info, self.keep_info)
             if message is not None:
                 raise self._fault(message, agent)
-            given[i] = [key in info for key in self.keep_info]
+            present[i] = [key in info for key in self.keep_info]
         if self.config.name == "joint":
-            numbers = (numbers.sum(0) / np.maximum(given.sum(0), 1)).astype(np.float32)
+            numbers = (numbers.sum(0) / np.maximum(present.sum(0), 1)).astype(np.float32)
         return {KEPT: numbers}
 
     def render(self) -> Any:

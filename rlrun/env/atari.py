@@ -334,9 +334,9 @@ def envpool_arguments(kwargs: dict[str, Any], ids: list[str]) -> tuple[str, dict
     Raises:
         ValueError: envpool has no such game, or an argument is out of its range.
     """
-    given = {"game": "Pong", "sticky": 0.25, "frame_skip": 4, "noop_max": 0, **kwargs}
-    threads, skip = given.get("threads", 0), given["frame_skip"]
-    _check_arguments(given["sticky"], skip, given["noop_max"], threads)
+    settings = {"game": "Pong", "sticky": 0.25, "frame_skip": 4, "noop_max": 0, **kwargs}
+    threads, skip = settings.get("threads", 0), settings["frame_skip"]
+    _check_arguments(settings["sticky"], skip, settings["noop_max"], threads)
     games = {env_id.removesuffix("-v5").lower(): env_id for env_id in ids if env_id[-3:] == "-v5"}
     arguments = {
         "stack_num": 1,
@@ -344,17 +344,19 @@ def envpool_arguments(kwargs: dict[str, Any], ids: list[str]) -> tuple[str, dict
         "img_width": SCREEN_SIZE,
         "gray_scale": True,
         "frame_skip": skip,
-        "noop_max": max(1, given["noop_max"] - 1),
-        "repeat_action_probability": float(given["sticky"]),
-        "full_action_space": bool(given.get("full_action_set", False)),
-        "episodic_life": bool(given.get("life_loss", False)),
+        "noop_max": max(1, settings["noop_max"] - 1),
+        "repeat_action_probability": float(settings["sticky"]),
+        "full_action_space": bool(settings.get("full_action_set", False)),
+        "episodic_life": bool(settings.get("life_loss", False)),
         "zero_discount_on_life_loss": False,
         "use_fire_reset": False,
         "reward_clip": False,
         "num_threads": threads,
-        "max_episode_steps": min(given.get("max_episode_steps") or MAX_FRAMES, MAX_FRAMES // skip),
+        "max_episode_steps": min(
+            settings.get("max_episode_steps") or MAX_FRAMES, MAX_FRAMES // skip
+        ),
     }
-    return games[find_game(given["game"], list(games))], arguments
+    return games[find_game(settings["game"], list(games))], arguments
 
 
 def _check_arguments(sticky: Any, frame_skip: Any, noop_max: Any, threads: Any) -> None:

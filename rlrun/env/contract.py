@@ -392,25 +392,25 @@ class ActionValidator:
 
     def __call__(self, action: Any) -> tuple[np.ndarray, str | None, int | None]:
         """Return (action, violation or None, index of the environment or None for all)."""
-        given = np.asarray(action)
+        actions = np.asarray(action)
         kinds = "iu" if self._box is None else "fiu"
-        if given.shape != self._shape or given.dtype.kind not in kinds:
+        if actions.shape != self._shape or actions.dtype.kind not in kinds:
             message = (
-                f"action is {given.dtype} {given.shape}; allowed is {self._dtype} {self._shape}"
+                f"action is {actions.dtype} {actions.shape}; allowed is {self._dtype} {self._shape}"
             )
-            return given, message, None
+            return actions, message, None
         if self._box is None:
-            return given.astype(self._dtype, copy=False), None, None
-        inside = (given >= self._box[0]) & (given <= self._box[1])  # False for NaN
+            return actions.astype(self._dtype, copy=False), None, None
+        inside = (actions >= self._box[0]) & (actions <= self._box[1])  # False for NaN
         if not inside.all():
             place = tuple(int(i) for i in np.argwhere(~inside)[0])
             low, high = (float(bound[place[1:]]) for bound in self._bounds)
             message = (
-                f"action is {given[place]} at position {list(place[1:])}; allowed is "
+                f"action is {actions[place]} at position {list(place[1:])}; allowed is "
                 f"[{low:g}, {high:g}]; the policy must keep the bounds"
             )
-            return given, message, place[0]
-        return given.astype(self._dtype, copy=False), None, None
+            return actions, message, place[0]
+        return actions.astype(self._dtype, copy=False), None, None
 
 
 class Bounds:

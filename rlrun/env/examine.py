@@ -61,7 +61,7 @@ def examine(
     rows = _Rows(config, agents, seconds / _SHARES)
     probe_agents(config, agents)  # what cannot be made is refused before anything is said
     rows.make().close()
-    found: list[Check] = []
+    checks: list[Check] = []
     single: Any = None
     limits = Limits(config.max_episode_steps, {})
     if config.backend == "envpool" or config.id.startswith(PREFIX):
@@ -73,11 +73,11 @@ def examine(
         limits = Limits.of(env)
         walk = walk_single(env, seed=_SEED, steps=_SINGLE_STEPS, seconds=rows.seconds)
         _close(env)
-        found = [*contract_checks(walk, limits.registered)]
-        yield from found
+        checks = [*contract_checks(walk, limits.registered)]
+        yield from checks
         yield limit_check(walk, limits)
         yield final_observation_check(walk, single, _SEED + 1)
-    refused = any(check.verdict == FINDING for check in found)  # a run would end for that
+    refused = any(check.verdict == FINDING for check in checks)  # a run would end for that
     native = config.backend in ("auto", "vector") and not config.wrappers
     native = native and config.instances is None  # two at once
     yield from rows.checks(limits.registered, single if native else None, explained=refused)
@@ -135,23 +135,23 @@ class _Rows:
         self, one: RowsWalk, two: RowsWalk, other: RowsWalk, limit: int | None, single: Any
     ) -> Check:
         name, opens = "step after the end", one.ended[:-1]  # the next row opens an episode
-        wrong = None
+        message = None
         if (one.reward[1:][opens] != 0).any():
-            wrong = "the row that opens an episode has a reward"
+            message = "the row that opens an episode has a reward"
         elif (
             one.ended.shape[1] == (self.config.instances or _NUM_ENVS)
             and one.ended[1:][opens].any()
         ):
             # columns of agents wait, in rows that end, until the last agent of a team has left
-            wrong = "an episode ends in the row that opens it"
-        wrong = wrong or _shortened(one, limit)
-        wrong = wrong or (None if single is None else self._other_last_row(single))
-        if wrong is None and first_difference(one, two) is not None:
+            message = "an episode ends in the row that opens it"
+        message = message or _shortened(one, limit)
+        message = message or (None if single is None else self._other_last_row(single))
+        if message is None and first_difference(one, two) is not None:
             return Check(name, UNKNOWN, "rows of one seed differ, see determinism")
-        if wrong is None and (row := _action_taken(one, other)) is not None:
-            wrong = f"the observation of row {row} depends on the action"
-        if wrong is not None:
-            return Check(name, FINDING, f"{wrong}; {_MODE}")
+        if message is None and (row := _action_taken(one, other)) is not None:
+            message = f"the observation of row {row} depends on the action"
+        if message is not None:
+            return Check(name, FINDING, f"{message}; {_MODE}")
         return Check(name, OK, f"{int(opens.sum())} resets: no reward, no flag, the action ignored")
 
     def _other_last_row(self, make_single: Any) -> str | None:
@@ -162,7 +162,7 @@ class _Rows:
         single, rows = make_single(), self.make(num_envs=1)
         try:
             episodes = [first_episode(single, _SEED + n) for n in range(REPLAYS)]
-            found = [
+            repeated = [
                 _last_row(rows, episode, _SEED + n)
                 for n, episode in enumerate(episodes)
                 if episode is not None and rows.num_envs == 1
@@ -172,7 +172,7 @@ class _Rows:
         finally:
             _close(single)
             _close(rows)
-        if len(found) > 1 and all(x is False for x in found):
+        if len(repeated) > 1 and all(x is False for x in repeated):
             return "the last row of an episode is not that of the single environment"
         return None
 

@@ -67,8 +67,8 @@ class Actions:
 
     def batch(self, obs: Any, num_envs: int) -> np.ndarray:
         """Return actions [E, *A] of all environments, counted from 0."""
-        own = [self(tree_map(lambda x, i=i: x[i], obs)) for i in range(num_envs)]
-        actions: np.ndarray = np.stack(own) - np.asarray(self._start)
+        sampled = [self(tree_map(lambda x, i=i: x[i], obs)) for i in range(num_envs)]
+        actions: np.ndarray = np.stack(sampled) - np.asarray(self._start)
         return actions
 
 
@@ -422,9 +422,9 @@ def final_observation_check(walk: SingleWalk, make: Callable[[], AnyEnv], seed: 
     if len(pairs) > 1 and all(a.hashes[-1] == b.hashes[0] for a, b in pairs):
         text = f"in all {len(pairs)} episodes it is the first one of the next episode"
         return Check(name, FINDING, f"{text}; {fix}")
-    found = [x for n in range(REPLAYS) if (x := _ends_in_reset(make, seed + n)) is not None]
-    if len(found) > 1 and all(found):
-        text = f"in {len(found)} episodes it is what reset() returns in place of the last step"
+    repeated = [x for n in range(REPLAYS) if (x := _ends_in_reset(make, seed + n)) is not None]
+    if len(repeated) > 1 and all(repeated):
+        text = f"in {len(repeated)} episodes it is what reset() returns in place of the last step"
         return Check(name, FINDING, f"{text}; {fix}")
     if len(ended) >= _FEW_STARTS and not walk.violations and _ends_where_episodes_start(ended):
         text = f"in all {len(ended)} episodes it lies among the first ones, and the one before it"

@@ -72,10 +72,10 @@ def draw(env_id: str, picture: Draw) -> np.ndarray:
     if isinstance(image, list) and image:  # of an environment that collects them
         image = image[-1]
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3:
-        found = f"{type(image).__name__}"
+        got = f"{type(image).__name__}"
         if isinstance(image, np.ndarray):
-            found = f"{image.dtype} {list(image.shape)}"
+            got = f"{image.dtype} {list(image.shape)}"
         raise ConfigError(
-            f"env.id = {env_id}: render() returned {found}; uint8 [H, W, 3] is allowed; correct it"
+            f"env.id = {env_id}: render() returned {got}; uint8 [H, W, 3] is allowed; correct it"
         )
     return np.ascontiguousarray(image[..., :3])

@@ -60,12 +60,12 @@ def capture(root: object) -> Tree:
 
 def capture_attributes(x: object, *, skip: str) -> dict[str, Tree]:
     """Return the states of those attributes of ``x`` that can be captured, except ``skip``."""
-    found = {}
+    states = {}
     for name, value in vars(x).items():
         if name != skip and name not in _SKIPPED:
             with suppress(Unsupported):
-                found[name] = capture(value)
-    return found
+                states[name] = capture(value)
+    return states
 
 
 class _Capture:
@@ -147,14 +147,18 @@ class _Capture:
 
     def _object(self, x: Any, path: str) -> Any:
         kind = type(x)
-        own = getattr(x, "state_dict", None), getattr(x, "load_state_dict", None)
-        if all(map(callable, own)) and isinstance(x, gym.Env) and not isinstance(x, gym.Wrapper):
+        methods = getattr(x, "state_dict", None), getattr(x, "load_state_dict", None)
+        if (
+            all(map(callable, methods))
+            and isinstance(x, gym.Env)
+            and not isinstance(x, gym.Wrapper)
+        ):
             try:
-                given = own[0]()  # type: ignore[misc]
+                state = methods[0]()  # type: ignore[misc]
             except BaseException as e:  # the user's own code
                 pass_ctrl_c(e)
                 raise Unsupported(f"{path}.state_dict() raised {type(e).__name__}: {e}") from e
-            return {"own": self.value(given, f"{path}.state_dict()")}
+            return {"own": self.value(state, f"{path}.state_dict()")}
         native = next((c for c in kind.__mro__ if c is not object and not _is_python(c)), None)
         if native is not None or not hasattr(x, "__dict__") or _slots(kind):
             raise Unsupported(f"{path} is a {module_of(kind)}.{kind.__qualname__}")
@@ -326,8 +330,8 @@ def _set_mujoco_state(data: Any, state: dict[str, Any]) -> None:
 def _computed(data: Any) -> dict[str, np.ndarray]:
     """MjData's arrays of fixed length, which share its memory."""
     names = (n for n in dir(data) if not n.startswith("_") and not n.startswith(_ARENA))
-    found = {n: x for n in names if isinstance(x := getattr(data, n), np.ndarray) and x.size}
-    return {n: x for n, x in found.items() if x.dtype == np.float64 and x.flags.writeable}
+    arrays = {n: x for n in names if isinstance(x := getattr(data, n), np.ndarray) and x.size}
+    return {n: x for n, x in arrays.items() if x.dtype == np.float64 and x.flags.writeable}
 
 
 ENGINES: dict[str, Engine] = {
@@ -539,9 +543,9 @@ class _Restore:
         """Set the present generator, which methods may be bound to, or make another."""
         if "random" in tree:
             version, words, gauss = tree["random"]
-            own = present if type(present) is random.Random else random.Random()
-            own.setstate((version, tuple(int(w) for w in words), gauss))
-            return own
+            generator = present if type(present) is random.Random else random.Random()
+            generator.setstate((version, tuple(int(w) for w in words), gauss))
+            return generator
         state = tree["generator"]
         if "has_gauss" in state:
             legacy = present if isinstance(present, np.random.RandomState) else None

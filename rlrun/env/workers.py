@@ -245,7 +245,7 @@ class Copies:
         """Continue from ``state``; return (why environments do not, which ones [E])."""
         self._seed, self._steps, self._lost = seed, steps, None
         states = state["environments"]
-        reasons = self._call("load_state_dict", [(one,) for one in states])
+        reasons = self._call("load_state_dict", [(saved,) for saved in states])
         failed = self._restart_failed(
             lambda i: ("load_state_dict", (states[i] | {"reason": _LOST},))
         )

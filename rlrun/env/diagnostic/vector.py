@@ -252,8 +252,8 @@ def _scaled_parts(obs: Tree, space: gym.Space[Any]) -> Iterator[np.ndarray]:
             for key, part in space.spaces.items():
                 yield from _scaled_parts(obs[key], part)
         case spaces.Tuple():
-            for own, part in zip(obs, space.spaces, strict=True):
-                yield from _scaled_parts(own, part)
+            for value, part in zip(obs, space.spaces, strict=True):
+                yield from _scaled_parts(value, part)
         case _:
             yield _scaled(obs, space)
 
@@ -307,8 +307,8 @@ class SingleFromVector(gym.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self._vector.step(np.asarray(action)[None])
-        own = {key: info[key][0] for key in info if f"_{key}" in info and info[f"_{key}"][0]}
-        return self._own(obs), float(reward[0]), bool(terminated[0]), bool(truncated[0]), own
+        values = {key: info[key][0] for key in info if f"_{key}" in info and info[f"_{key}"][0]}
+        return self._own(obs), float(reward[0]), bool(terminated[0]), bool(truncated[0]), values
 
     def render(self) -> np.ndarray | None:
         """Return a picture, uint8 [H, W, 3]; None without ``render_mode``."""
