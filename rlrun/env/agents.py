@@ -14,13 +14,14 @@ rows are neither counted nor learned from.
 
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rlrun.env.catalog import import_error, init_error
+from rlrun.env.catalog import construction_errors, import_error
 from rlrun.env.contract import (
     KEPT,
     ContractViolation,
@@ -444,9 +445,9 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> Any:
                 f"env.id = {env_id}: {package} has no module {e.name!r}; allowed is "
                 "pettingzoo:MODULE with a parallel_env(); fix the name"
             ) from e
-        raise _missing_package(env_id, name, str(e)) from e
+        raise _missing_package(env_id, name, e) from e
     except ImportError as e:
-        raise _missing_package(env_id, name, str(e)) from e
+        raise _missing_package(env_id, name, e) from e
     except BaseException as e:  # a user's module may raise anything
         if is_ctrl_c(e):
             raise
@@ -456,20 +457,11 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> Any:
             f"env.id = {env_id}: {name} has no parallel_env(); allowed are parallel environments "
             "(agents that act at once); choose another"
         )
-    try:
-        return module.parallel_env(**kwargs)
-    except (TypeError, ValueError) as e:
-        raise ConfigError(
-            f"env.kwargs = {kwargs}: {name}.parallel_env does not accept them ({e}); allowed are "
-            "its arguments; change env.kwargs"
-        ) from e
-    except ImportError as e:
-        raise _missing_package(env_id, name, str(e)) from e
-    except Exception as e:
-        text = f"it cannot be made ({type(e).__name__}: {e}); choose another or repair it"
-        raise ConfigError(f"env.id = {env_id}: {text}") from e
-    except BaseException as e:
-        raise init_error(env_id, e) from e
+    made: Any = None
+    missing = partial(_missing_package, env_id, name)
+    with construction_errors(env_id, kwargs, f"{name}.parallel_env", missing):
+        made = module.parallel_env(**kwargs)
+    return made
 
 
 def _registered(env_id: str, name: str, kwargs: dict[str, Any]) -> Any:
@@ -497,7 +489,7 @@ def _registered(env_id: str, name: str, kwargs: dict[str, Any]) -> Any:
         ) from e
 
 
-def _missing_package(env_id: str, name: str, reason: str) -> RlrunError:
+def _missing_package(env_id: str, name: str, reason: object) -> RlrunError:
     package, _, rest = name.partition(".")
     if package in _INSTALL:
         family = rest.partition(".")[0] or "all"

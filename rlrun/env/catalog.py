@@ -6,8 +6,9 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -17,7 +18,7 @@ from gymnasium.vector import VectorEnv
 
 from rlrun.env.contract import exception_text, is_ctrl_c
 from rlrun.env.diagnostic.vector import SingleFromVector
-from rlrun.errors import ConfigError, EnvError, ResourceError, extra
+from rlrun.errors import ConfigError, EnvError, ResourceError, RlrunError, extra
 from rlrun.trust import ENVIRONMENTS, import_named
 
 # Packages that register environments on import: id prefix, module, extra or requirement in quotes.
@@ -193,9 +194,12 @@ def _newest(spec: EnvSpec) -> str | None:
 
 
 @contextmanager
-def _construction_errors(spec: EnvSpec, kwargs: dict[str, Any]) -> Iterator[None]:
+def construction_errors(
+    env_id: str, kwargs: dict[str, Any], name: str, missing: Callable[[Exception], RlrunError]
+) -> Iterator[None]:
     """Convert errors in the construction of an environment to ConfigError.
 
+    ``name``: what takes ``kwargs``. ``missing``: makes the error for a package that is missing.
     Gymnasium's warnings about registration and DeprecationWarnings of imported packages are
     ignored: they do not concern a run, and one package crashes when they are raised.
     """
@@ -205,32 +209,32 @@ def _construction_errors(spec: EnvSpec, kwargs: dict[str, Any]) -> Iterator[None
             warnings.simplefilter("ignore", DeprecationWarning)
             yield
     except (ImportError, gym.error.DependencyNotInstalled) as e:
-        if (install := _pip_requirement(spec)) is None:
-            newer = _newest(spec)
-            use = "" if newer is None else f"use env.id={newer}, or "
-            text = f"env.id = {spec.id}: it cannot be imported ({e}); {use}install what it requires"
-            raise ConfigError(text) from e
-        raise MissingPackageError(spec.id, str(e), install) from e
+        raise missing(e) from e
     except (TypeError, ValueError) as e:
         raise ConfigError(
-            f"env.kwargs = {kwargs}: {spec.id} does not accept them "
-            f"({e.__cause__ or e}); "
-            "allowed are the arguments of its constructor; change env.kwargs"
+            f"env.kwargs = {kwargs}: {name} does not accept them ({e.__cause__ or e}); allowed are "
+            "its arguments; change env.kwargs"
         ) from e
     except (ConfigError, ResourceError):
         raise
     except Exception as e:
         text = f"it cannot be made ({type(e).__name__}: {e}); choose another or repair it"
-        raise ConfigError(f"env.id = {spec.id}: {text}") from e
+        raise ConfigError(f"env.id = {env_id}: {text}") from e
     except BaseException as e:
-        raise init_error(spec.id, e) from e
+        if is_ctrl_c(e):
+            raise
+        raise EnvError(
+            f"env.id = {env_id}: it cannot be made: {exception_text(e, '__init__')}"
+        ) from e
 
 
-def init_error(env_id: str, error: BaseException) -> EnvError:
-    """Return the error of an __init__ that raised no Exception; raise a real Ctrl-C."""
-    if is_ctrl_c(error):
-        raise error
-    return EnvError(f"env.id = {env_id}: it cannot be made: {exception_text(error, '__init__')}")
+def _missing_package(spec: EnvSpec, error: Exception) -> RlrunError:
+    if (install := _pip_requirement(spec)) is not None:
+        return MissingPackageError(spec.id, str(error), install)
+    newer = _newest(spec)
+    use = "" if newer is None else f"use env.id={newer}, or "
+    text = f"it cannot be imported ({error}); {use}install what it requires"
+    return ConfigError(f"env.id = {spec.id}: {text}")
 
 
 def make_single(spec: EnvSpec, kwargs: dict[str, Any], index: int) -> gym.Env[Any, Any]:
@@ -239,7 +243,8 @@ def make_single(spec: EnvSpec, kwargs: dict[str, Any], index: int) -> gym.Env[An
     Raises:
         ConfigError: it cannot be made.
     """
-    with _construction_errors(spec, kwargs):
+    missing = partial(_missing_package, spec)
+    with construction_errors(spec.id, kwargs, spec.id, missing):
         if spec.entry_point is None:
             raise ConfigError(
                 f"env.backend = sync: {spec.id} exists only as a native vector environment; "
@@ -272,5 +277,6 @@ def make_native(spec: EnvSpec, kwargs: dict[str, Any], num_envs: int) -> VectorE
     """
     if spec.id.startswith("ALE/"):
         kwargs = {"reward_clipping": False, **kwargs}
-    with _construction_errors(spec, kwargs):
+    missing = partial(_missing_package, spec)
+    with construction_errors(spec.id, kwargs, spec.id, missing):
         return gym.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **kwargs)
