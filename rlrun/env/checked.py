@@ -19,12 +19,10 @@ from rlrun.env.contract import (
     close_error,
     contract_error,
     exception_text,
-    flag_violation,
-    info_violation,
     is_ctrl_c,
     kept_numbers,
-    obs_violation,
-    reward_violation,
+    reset_violation,
+    step_violation,
 )
 from rlrun.env.state import (
     Probe,
@@ -98,6 +96,10 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     def _fault(self, message: str) -> EnvError:
         return contract_error(self._id, self._subject, self._steps, message)
 
+    def _require(self, violation: tuple[str, str] | None) -> None:
+        if violation is not None:
+            raise self._fault(f"{violation[1]}; fix the environment or wrap it")
+
     def _raised(self, error: BaseException, call: str) -> EnvError:
         """Return the error for what ``call`` raised; raise ``error`` where it is not its fault."""
         if is_ctrl_c(error):
@@ -112,8 +114,6 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         """Return what is kept of an info. Raises: EnvError."""
         if isinstance(self.env, PettingZooEnv):  # it has read the infos of its agents
             return info  # type: ignore[no-any-return]
-        if (message := info_violation(info)) is not None:
-            raise self._fault(f"{message}; fix the environment or wrap it")
         if self._keep_info:
             numbers, message = kept_numbers(info, self._keep_info)
             if message is not None:
@@ -140,12 +140,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             result = self.env.reset(seed=seed, options=options)
         except BaseException as e:
             raise self._raised(e, "reset") from e
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise self._fault("reset() must return (observation, info); fix the environment")
+        self._require(reset_violation(result, self._space, self._bounds))
         obs, info = result
-        message = obs_violation(self._space, obs) or self._bounds.violation(obs)
-        if message is not None:
-            raise self._fault(f"{message}; fix the environment or wrap it")
         info = self._kept(info)
         self._obs = obs
         if not self._start_checked and self._actions is not None:
@@ -162,23 +158,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             result = self.env.step(action)
         except BaseException as e:
             raise self._raised(e, "step") from e
-        try:
-            obs, reward, terminated, truncated, info = result
-        except (TypeError, ValueError):
-            raise self._fault(
-                "step() must return (observation, reward, terminated, truncated, info); "
-                "fix the environment or wrap it"
-            ) from None
-        message = (
-            obs_violation(self._space, obs)
-            or self._bounds.violation(obs)
-            or reward_violation(reward)
-        )
-        if message is None and not (type(terminated) is bool and type(truncated) is bool):
-            message = flag_violation("terminated", terminated)
-            message = message or flag_violation("truncated", truncated)
-        if message is not None:
-            raise self._fault(f"{message}; fix the environment or wrap it")
+        self._require(step_violation(result, self._space, self._bounds))
+        obs, reward, terminated, truncated, info = result
         info = self._kept(info)
         self._obs = obs
         if self._record is not None:

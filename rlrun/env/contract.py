@@ -275,6 +275,37 @@ def flag_violation(name: str, flag: Any) -> str | None:
     return f"{name} is {_truncated_repr(flag)}; allowed is True or False"
 
 
+def reset_violation(result: Any, space: gym.Space[Any], bounds: "Bounds") -> tuple[str, str] | None:
+    """Return how what reset() returned violates the contract, as ``step_violation``."""
+    if not isinstance(result, tuple) or len(result) != 2:
+        return "exception", "reset() must return (observation, info)"
+    obs, info = result
+    if (message := obs_violation(space, obs) or bounds.violation(obs)) is not None:
+        return "observation", message
+    return None if (message := info_violation(info)) is None else ("exception", message)
+
+
+def step_violation(result: Any, space: gym.Space[Any], bounds: "Bounds") -> tuple[str, str] | None:
+    """Return (what, description) where what step() returned violates the contract.
+
+    ``what``: observation, reward, flags or exception (it could not be used at all).
+    """
+    try:
+        obs, reward, terminated, truncated, info = result
+    except (TypeError, ValueError):
+        text = "step() must return (observation, reward, terminated, truncated, info)"
+        return "exception", text
+    if (message := obs_violation(space, obs) or bounds.violation(obs)) is not None:
+        return "observation", message
+    if (message := reward_violation(reward)) is not None:
+        return "reward", message
+    if not (type(terminated) is bool and type(truncated) is bool):
+        message = flag_violation("terminated", terminated)
+        if (message := message or flag_violation("truncated", truncated)) is not None:
+            return "flags", message
+    return None if (message := info_violation(info)) is None else ("exception", message)
+
+
 def _truncated_repr(value: object, show: Callable[[object], str] = repr) -> str:
     try:
         text = " ".join(show(value).split())

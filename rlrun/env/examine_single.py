@@ -17,12 +17,10 @@ from rlrun.env.contract import (
     Bounds,
     exception_text,
     faults_ignored,
-    flag_violation,
-    info_violation,
     is_ctrl_c,
-    obs_violation,
     pass_ctrl_c,
-    reward_violation,
+    reset_violation,
+    step_violation,
 )
 from rlrun.env.rows import Env
 from rlrun.env.state import row_hash
@@ -151,51 +149,29 @@ def walk_single(
 
 def _opened(walk: SingleWalk, env: AnyEnv, bounds: list[Bounds], result: Any) -> tuple[Any, bool]:
     """Begin an episode; return its first observation and whether that is in order."""
-    if not isinstance(result, tuple) or len(result) != 2:
-        walk.violations["exception"] = "reset() must return (observation, info)"
+    violation = reset_violation(result, env.observation_space, bounds[0])
+    if violation is not None:
+        walk.violations[violation[0]] = violation[1]
         return None, False
-    obs, info = result
-    if (message := info_violation(info)) is not None:
-        walk.violations["exception"] = message
-    elif _observed(walk, env, bounds, obs):
-        walk.episodes.append(Episode([tree_map(np.array, obs)], [row_hash(obs)]))
-    return obs, not walk.violations
+    obs = result[0]
+    walk.outside = walk.outside or bounds[1].floats_violation(obs)
+    walk.episodes.append(Episode([tree_map(np.array, obs)], [row_hash(obs)]))
+    return obs, True
 
 
 def _stepped(walk: SingleWalk, env: AnyEnv, bounds: list[Bounds], result: Any) -> bool:
     """Add a step to the open episode; return whether it is in order."""
-    if not isinstance(result, tuple) or len(result) != 5:
-        walk.violations["exception"] = (
-            "step() must return (observation, reward, terminated, truncated, info)"
-        )
+    violation = step_violation(result, env.observation_space, bounds[0])
+    if violation is not None:
+        walk.violations[violation[0]] = violation[1]
         return False
-    obs, reward, terminated, truncated, info = result
-    if (message := info_violation(info)) is not None:
-        walk.violations["exception"] = message
-        return False
-    if not _observed(walk, env, bounds, obs):
-        return False
-    if (message := reward_violation(reward)) is not None:
-        walk.violations["reward"] = message
-    for name, flag in (("terminated", terminated), ("truncated", truncated)):
-        if (message := flag_violation(name, flag)) is not None:
-            walk.violations["flags"] = message
-    if walk.violations:
-        return False
+    obs, reward, terminated, truncated, _ = result
+    walk.outside = walk.outside or bounds[1].floats_violation(obs)
     episode = walk.episodes[-1]
     episode.obs.append(tree_map(np.array, obs))
     episode.hashes.append(row_hash(obs))
     episode.terminated, episode.truncated = bool(terminated), bool(truncated)
     walk.rewards.append(float(reward))
-    return True
-
-
-def _observed(walk: SingleWalk, env: AnyEnv, bounds: list[Bounds], obs: Any) -> bool:
-    message = obs_violation(env.observation_space, obs) or bounds[0].violation(obs)
-    if message is not None:
-        walk.violations["observation"] = message
-        return False
-    walk.outside = walk.outside or bounds[1].floats_violation(obs)
     return True
 
 
