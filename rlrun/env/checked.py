@@ -251,17 +251,20 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
                 state["state"] = capture(self.env)
             except Unsupported as e:
                 return state | {"reason": str(e)}
-        if self.inexact is None and not self._checked and self._index == 0:
-            self._checked, self.inexact = True, self._violation(state)
-        if (
-            self.inexact is None
-            and not self._start_checked
-            and self._episode > 0
-            and (self._actions is not None)
-        ):
-            start = {"actions": np.array([]), "obs": self._start_hash}
-            self._start_checked, self.inexact = True, self._violation(state | start)
+        if self.inexact is None:
+            self.inexact = self._check(state)
         return state if self.inexact is None else state | {"reason": self.inexact}
+
+    def _check(self, state: dict[str, Any]) -> str | None:
+        """Compare another environment once; of a replay also the start of a later episode."""
+        if not self._checked and self._index == 0:
+            self._checked = True
+            if (reason := self._violation(state)) is not None:
+                return reason
+        if self._start_checked or self._actions is None or self._episode == 0:
+            return None
+        self._start_checked = True
+        return self._violation(state | {"actions": np.array([]), "obs": self._start_hash})
 
     def _violation(self, state: dict[str, Any]) -> str | None:
         """Return how another environment with this state differs, None if it does not."""
