@@ -36,18 +36,8 @@ ROOMS = {  # room of rlrun -> where its tests lie
     "run": "run", "config": "config", "schema": "config",
 }  # fmt: skip
 WORDS = (
-    "log.",
-    "logger",
-    "warn",
-    "print",
-    "raise",
-    "Error",
-    "error(",
-    'f"',
-    "f'",
-    "assert",
-    "TypeVar",
-)
+    "log.", "logger", "warn", "print", "raise", "Error", "error(", 'f"', "f'", "assert", "TypeVar",
+)  # fmt: skip
 COMPARED = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
     ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
