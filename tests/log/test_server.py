@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from urllib.request import urlopen
 
@@ -29,8 +30,11 @@ def test_a_server_shows_the_runs_until_the_terminal_is_closed(tmp_path):
     line = process.stdout.readline()
     found = re.fullmatch(r"rlrun: TensorBoard shows 2 runs at (http://127\S+:\d+/) .*\n", line)
     assert found, line
-    with urlopen(f"{found[1]}data/runs", timeout=60) as answer:
-        assert sorted(json.load(answer)) == ["s0", "s1"]
+    end, names = time.monotonic() + 60, []
+    while sorted(names) != ["s0", "s1"]:  # it reads them when it has begun to answer
+        assert time.monotonic() < end, names
+        with urlopen(f"{found[1]}data/runs", timeout=60) as answer:
+            names = json.load(answer)
     process.send_signal(signal.SIGHUP)
     assert process.wait(60) == 0
     process.stdout.close()
