@@ -10,10 +10,10 @@ import pytest
 
 from rlrun.pipeline.evaluate import Evaluator
 from rlrun.run import build, checkpoint
-from rlrun.run import start as training
 from rlrun.run.export import export_run
 from rlrun.run.plan import make_plan
 from rlrun.run.record import RunRecord
+from rlrun.run.start import Launch, start
 from tests.compose import config
 from tests.env import boxes
 
@@ -26,7 +26,7 @@ def train(run_dir, *overrides, episodes=50):
     run_dir.mkdir(exist_ok=True)
     quiet = ("logger.progress=off", "logger.tensorboard=false", "learner.threads=1")
     c = config(*quiet, *overrides)
-    assert training.run(c, run_dir, raw_yaml="", overrides=[]) == 0
+    assert start(Launch(c, run_dir, "")) == 0
     weights, meta = checkpoint.load_weights(run_dir / "checkpoints" / "last.safetensors")
     plan = make_plan(c)
     seed = plan.env_seeds.final
