@@ -231,13 +231,6 @@ class Loss(NamedTuple):
     q: Tensor | None = None  # [L, B] or [B] values of the actions taken
 
 
-class UpdateKernel(Protocol):
-    """A faster computation of the ``update`` of one policy class, target networks included."""
-
-    def update(self, sample: Sample) -> Update:
-        """One learning step, equal to the policy's own to rounding."""
-
-
 class Policy(Protocol):
     """A policy that learns from samples and makes actors; it has no train or eval mode."""
 

@@ -31,8 +31,8 @@ from tests.tiers import name_of, slow_tests
 
 ROOT = Path(__file__).parents[1]
 ROOMS = {  # room of rlrun -> where its tests lie
-    "pipeline": "pipeline", "buffer": "buffer", "policy": "policy", "acting": "policy",
-    "optim": "policy", "kernels": "kernels", "functional": "functional", "env": "env",
+    "pipeline": "pipeline", "buffer": "buffer", "policy": "policy",
+    "kernels": "kernels", "functional": "functional", "env": "env",
     "run": "run", "config": "config", "schema": "config",
 }  # fmt: skip
 WORDS = (

@@ -19,7 +19,7 @@ from rlrun.functional.distributional import (
     support,
 )
 from rlrun.functional.value import RowLoss, ScalarCriterion
-from rlrun.schema import SwitchedConfig
+from rlrun.schema import SwitchedConfig, ValueConfig
 
 
 class _DistributionCriterion(ScalarCriterion):
@@ -98,9 +98,9 @@ def _row_loss(
     return RowLoss(torch.where(valid, loss, 0.0), td, priority, *means)
 
 
-def make_criterion(config: SwitchedConfig, device: torch.device) -> ScalarCriterion:
-    """The criterion of ``policy.distribution``."""
-    if config.distribution == "none":
+def make_criterion(config: ValueConfig, device: torch.device) -> ScalarCriterion:
+    """The criterion of ``policy.distribution``, where the policy has that key."""
+    if not isinstance(config, SwitchedConfig) or config.distribution == "none":
         return ScalarCriterion(config)
     categorical = config.distribution == "categorical"
     return (CategoricalCriterion if categorical else QuantileCriterion)(config, device)
@@ -136,6 +136,8 @@ class Munchausen:
         return munchausen_value(outputs, q, temperature=self.temperature, allowed=mask)
 
 
-def make_munchausen(config: SwitchedConfig, criterion: ScalarCriterion) -> Munchausen | None:
+def make_munchausen(config: ValueConfig, criterion: ScalarCriterion) -> Munchausen | None:
     """The Munchausen terms of ``policy.munchausen``; None: off."""
-    return None if config.munchausen is None else Munchausen(config, criterion)
+    if isinstance(config, SwitchedConfig) and config.munchausen is not None:
+        return Munchausen(config, criterion)
+    return None

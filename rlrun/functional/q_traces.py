@@ -23,7 +23,7 @@ from torch import Tensor
 
 from rlrun.functional.returns import reverse_scan, trace_continues, value_after
 from rlrun.functional.value import greedy, rescale, take_action, unrescale
-from rlrun.schema import SwitchedConfig
+from rlrun.schema import SwitchedConfig, ValueConfig
 from rlrun.types import Segment
 
 _LOWEST = -80.0  # log mu below which 1 / mu overflows in float32
@@ -129,6 +129,8 @@ class TraceTarget:
         return torch.full_like(pi, trace)
 
 
-def make_trace_target(config: SwitchedConfig) -> TraceTarget | None:
+def make_trace_target(config: ValueConfig) -> TraceTarget | None:
     """The targets of ``policy.trace``; None: n-step returns."""
-    return None if config.trace == "nstep" else TraceTarget(config)
+    if isinstance(config, SwitchedConfig) and config.trace != "nstep":
+        return TraceTarget(config)
+    return None

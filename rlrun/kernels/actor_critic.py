@@ -10,25 +10,24 @@ import torch
 from torch import Tensor
 
 from rlrun.kernels import policy_losses
-from rlrun.kernels.mlp import DifferentiableMLP
+from rlrun.kernels.mlp import DifferentiableMLP, flat_gradients
 from rlrun.kernels.policy_losses import ActionLogProb
 from rlrun.nets.actor_critic import ActorCritic
 from rlrun.nets.torso import MLP, flatten
-from rlrun.optim.adam import FlatParameters
-from rlrun.policy.base.rollout import RolloutRows
+from rlrun.policy.optim import Adam
+from rlrun.policy.rollout import RolloutRows
 from rlrun.types import Tree
 
 
 class NumpyActorCritic:
     """A feed-forward network of linear layers in float32 on the CPU, without action masks."""
 
-    def __init__(self, net: ActorCritic, flat: FlatParameters) -> None:
-        """The parameters of ``net`` lie in ``flat``, where their gradients are written."""
+    def __init__(self, net: ActorCritic, adam: Adam) -> None:
+        """``adam``: of the parameters of ``net``; it holds the arrays of their gradients."""
         self.net, self.sizes = net, net.sizes
         self.torso_space = cast("MLP", net.trunk.torso).space
         self.prev_inputs, self.width = net.prev_inputs, net.trunk.torso.size
-        parts = zip(net.parameters(), flat.grad_views, strict=True)
-        grads = {p.data_ptr(): grad.numpy() for p, grad in parts}
+        grads = flat_gradients(adam)
         self.torsos = [DifferentiableMLP(cast("MLP", t.torso).layers, grads) for t in net.trunks]
         self.heads = [DifferentiableMLP(m, grads) for m in (net.policy, net.value)]
         self.log_std = self.log_std_grad = np.zeros(0, np.float32)
@@ -53,7 +52,7 @@ class NumpyActorCritic:
         return self.heads[0](h[0]), self.heads[1](h[-1])[:, 0]
 
     def outputs(self, rows: RolloutRows) -> tuple[Tensor, Tensor]:
-        """Return ``OnPolicy.outputs`` ([T+1, B, K], [T+1, B]) without a graph."""
+        """Return ``ActorCriticLearner.outputs`` ([T+1, B, K], [T+1, B]) without a graph."""
         lead = rows.previous.shape[:-1]
         params, value = self.forward(self.inputs(rows.obs), rows.previous.flatten(0, 1).numpy())
         return torch.from_numpy(params).reshape(*lead, -1), torch.from_numpy(value).reshape(lead)

@@ -1,4 +1,4 @@
-"""DQN's update of a feed-forward network in numpy; torch computes n-step returns and Adam only.
+"""DQN's update of a feed-forward network in numpy; torch computes n-step returns only.
 
 An update of 64 rows through 256 x 256 units is half products, half the cost of calling some eighty
 operations of torch; numpy's calls cost a third. Numbers agree with ``DQN.loss`` to 1e-5.
@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from rlrun.functional.returns import NStep, nstep_return
 from rlrun.functional.rows import shape_reward
 from rlrun.functional.value import td_target
-from rlrun.kernels.mlp import IGNORE_OVERFLOW, DifferentiableMLP
+from rlrun.kernels.mlp import DifferentiableMLP, as_metrics, flat_gradients
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP, flatten
+from rlrun.policy.base import Gradients
 from rlrun.policy.dqn import DQN
-from rlrun.types import Sample, Segment, Update, tree_map
-
-METRICS = ("loss", "td_abs", "q_taken", "target", "valid_fraction", "grad_norm", "lr")
+from rlrun.schema import DQNConfig
+from rlrun.types import Sample, Segment, tree_map
 
 
 class NumpyHeads:
@@ -77,21 +77,18 @@ class NumpyQNet:
 
 
 class DQNKernel:
-    """``DQN.update`` for scalar action values of single rows."""
+    """The gradients of DQN for scalar action values of single rows."""
 
-    def __init__(self, policy: DQN) -> None:
-        self.policy, self.config = policy, policy.config
-        flat = policy.adam.flatten()
-        parts = zip(policy.params, flat.grad_views, strict=True)
-        self.online = NumpyQNet(policy.net, {p.data_ptr(): grad.numpy() for p, grad in parts})
+    def __init__(self, policy: DQN[DQNConfig]) -> None:
+        self.config = policy.config
+        self.online = NumpyQNet(policy.net, flat_gradients(policy.parts["net"].adam))
         self.select, self.target = NumpyQNet(policy.net), NumpyQNet(policy.target)
         self.row = np.arange(0)
 
     @torch.no_grad()
-    @IGNORE_OVERFLOW
-    def update(self, sample: Sample) -> Update:
-        """Apply one gradient step on ``sample``; return priorities and metrics."""
-        c, segment, policy = self.config, sample.segment, self.policy
+    def gradients(self, sample: Sample) -> Gradients:
+        """Return the gradients of ``DQN.loss``, priorities and metrics."""
+        c, segment = self.config, sample.segment
         ends = (segment.terminated, segment.truncated, segment.valid)
         reward = shape_reward(segment.reward, c.reward_scale, c.reward_clip)
         n = nstep_return(reward, *ends, nstep=c.nstep, gamma=c.gamma)
@@ -115,22 +112,18 @@ class DQNKernel:
         grad = np.zeros_like(q)
         grad[row, action] = -weighted
         self.online.backward(grad)
-        backward = time.perf_counter()
-        lr = policy.rates_at(sample.env_steps)[0]
-        norm = policy.adam.flat_step(lr)
-        policy.updates += 1
-        policy.update_target()
-        policy.seconds["backward"] += backward - began
-        policy.seconds["optimiser"] += time.perf_counter() - backward
+        seconds = time.perf_counter() - began
 
         td_abs, count = np.abs(delta), max(1, np.count_nonzero(valid))
         loss = np.dot(weighted, delta - np.float32(0.5) * clipped)
-        sums = td_abs.sum(), q_selected.sum(where=valid), target.sum(where=valid)
-        means = (x / count for x in sums)
-        values = np.array((loss, *means, valid.mean(), norm, lr), np.float32)
-        tensors = torch.from_numpy(values).unbind()
-        metrics = {f"train/{name}": x for name, x in zip(METRICS, tensors, strict=True)}
-        return Update(torch.from_numpy(td_abs), metrics)
+        metrics = as_metrics(
+            loss=loss,
+            td_abs=td_abs.sum() / count,
+            q_taken=q_selected.sum(where=valid) / count,
+            target=target.sum(where=valid) / count,
+            valid_fraction=valid.mean(),
+        )
+        return Gradients({"net": None}, torch.from_numpy(td_abs), metrics, seconds)
 
     def inputs(self, segment: Segment, n: NStep) -> tuple[np.ndarray, np.ndarray]:
         """Return float32 [B, F] of row 0 and of its bootstrap row, zeros where undefined."""

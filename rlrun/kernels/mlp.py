@@ -4,12 +4,24 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from rlrun.acting.mlp import FORWARD, NumpyNorm, make_norm
+from rlrun.policy.numpy_net import FORWARD, NumpyNorm, make_norm
+from rlrun.policy.optim import Adam
 
-# A run whose loss overflows ends with one error line; numpy's warnings would stand before it.
-IGNORE_OVERFLOW = np.errstate(over="ignore", invalid="ignore", divide="ignore")
+
+def flat_gradients(adam: Adam) -> dict[int, np.ndarray]:
+    """Move parameters into one array; data_ptr of each -> the array of its gradient."""
+    views = adam.flatten().grad_views
+    pairs = zip(adam.parameters, views, strict=True)
+    return {p.data_ptr(): grad.numpy() for p, grad in pairs}
+
+
+def as_metrics(**values: float) -> dict[str, Tensor]:
+    """Return numbers as 0-d float32 tensors, named train/..."""
+    tensors = torch.from_numpy(np.array([*values.values()], np.float32)).unbind()
+    return {f"train/{name}": x for name, x in zip(values, tensors, strict=True)}
 
 
 class LinearLayer(NamedTuple):

@@ -2,13 +2,15 @@
 
 import logging
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rlrun.errors import NumericError
-from rlrun.types import Policy, Sample, Update, UpdateKernel
+from rlrun.policy.base import Learner
+from rlrun.schema import ControlConfig
+from rlrun.types import Sample, Update
 
 TOLERANCE = 1e-4  # relative to max(1, |x|) per gradient step; float32 rounding is some 1e-6
 # Shares of rows above a threshold: on policy ratios are 1, and rounding decides which are above 1.
@@ -17,38 +19,19 @@ NOISE, MIN_NOISE = 0.3, 0.05  # on targets' parameters, relative to their size, 
 _logger = logging.getLogger(__name__)
 
 
-class ReferencePolicy(Policy, Protocol):
-    """A policy whose updates a kernel may compute."""
+class KernelCheck:
+    """Takes the kernel away from a policy where it does not compute what the policy's text does.
 
-    kernel: UpdateKernel | None
-
-    def torch_update(self, sample: Sample) -> Update:
-        """One learning step as the policy's own text computes it."""
-
-
-@runtime_checkable
-class DelaysActor(Protocol):
-    """A policy whose actor is stepped every ``config.actor_every`` updates."""
-
-    updates: int
-    config: Any
-
-    def actor_due(self) -> bool: ...
-
-
-class CheckedKernel:
-    """A kernel that takes over once it computes what the policy's text computes.
-
-    Where it does not (the policy's loss was edited), the policy learns by its own text, and one
-    line says so. Nothing else depends on the comparison. Edits that change later updates only need
+    Then (the policy's loss was edited) the policy learns by its own text, and one line says so.
+    Nothing else depends on the comparison. Edits that change later updates only need
     learner.backend=torch.
     """
 
-    def __init__(self, policy: ReferencePolicy, kernel: UpdateKernel) -> None:
-        self.policy, self.kernel = policy, kernel
+    def __init__(self, policy: Learner[Any]) -> None:
+        self.policy, self.kernel = policy, policy.kernel
 
-    def update(self, sample: Sample) -> Update:
-        """The first update of a run, once both ways have been compared on its sample."""
+    def __call__(self, sample: Sample) -> None:
+        """Compare both ways on the sample of a run's first update; no other effect."""
         policy = self.policy
         before, seconds = _copy(policy.state_dict()), dict(policy.seconds)
         gap = self.gap(sample)
@@ -61,7 +44,6 @@ class CheckedKernel:
                 "learner.backend: the numpy kernel does not compute this loss (difference %.1g); "
                 "learner.backend=torch is used", gap,
             )  # fmt: skip
-        return policy.update(sample)
 
     def gap(self, sample: Sample) -> float:
         """The largest difference per gradient step between the two ways, from one state.
@@ -73,13 +55,14 @@ class CheckedKernel:
         """
         policy, sample = self.policy, probe_of(sample)
         probe = _other_targets(policy.state_dict())
+        if isinstance(policy.config, ControlConfig):
+            probe["updates"] = policy.config.actor_every - 1
         results = []
-        for update in (policy.torch_update, self.kernel.update):
+        for kernel in (None, self.kernel):
+            policy.kernel = kernel
             policy.load_state_dict(_copy(probe))
-            if isinstance(policy, DelaysActor):
-                policy.updates = policy.config.actor_every - 1
             try:
-                results.append((update(sample), _copy(policy.state_dict())))
+                results.append((policy.learn(sample), _copy(policy.state_dict())))
             except NumericError:  # an overflow, which ends the run if the true update has it too
                 return 0.0
         (expected, after), (computed, state) = results

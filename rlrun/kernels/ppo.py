@@ -1,4 +1,4 @@
-"""PPO's update of a feed-forward network in numpy; torch computes advantages and Adam only."""
+"""PPO's gradients of a feed-forward network in numpy; torch computes advantages only."""
 
 import time
 from typing import NamedTuple
@@ -7,14 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.functional.policy import explained_variance
 from rlrun.kernels import policy_losses
 from rlrun.kernels.actor_critic import NumpyActorCritic
-from rlrun.kernels.mlp import IGNORE_OVERFLOW
 from rlrun.kernels.policy_losses import ActionLogProb
-from rlrun.policy.base.rollout import Minibatch, split_range
+from rlrun.policy.base import Gradients
 from rlrun.policy.ppo import PPO
-from rlrun.types import Sample, Update
+from rlrun.policy.rollout import Minibatch, RolloutRows, split_range
 
 
 class NumpyMinibatch(NamedTuple):
@@ -52,45 +50,24 @@ class NumpyMinibatch(NamedTuple):
 
 
 class PPOKernel:
-    """``PPO.torch_update`` of a network that ``NumpyActorCritic`` computes."""
+    """The gradients of ``PPO.loss`` of a network that ``NumpyActorCritic`` computes."""
 
     def __init__(self, policy: PPO) -> None:
-        self.policy, self.net = policy, NumpyActorCritic(policy.net, policy.adam.flatten())
+        self.policy, self.net = policy, NumpyActorCritic(policy.net, policy.parts["net"].adam)
 
-    @IGNORE_OVERFLOW
-    def update(self, sample: Sample) -> Update:
-        """Learn from a rollout."""
-        policy, c, steps = self.policy, self.policy.config, 0
-        clip, lr = policy.clip_at(sample.env_steps), policy.rates_at(sample.env_steps)[0]
-        rows = policy.prepare(sample.segment)
-        whole = policy.with_advantages(rows, self.net.outputs(rows)[1])
-        explained = explained_variance(whole.value, whole.target, whole.valid)
-        parts, rollout = policy.num_minibatches(rows), self.arrays(whole)
-        if parts == 1 and c.normalize_advantage:
-            rollout = rollout.standardised()
-        for epoch in range(c.epochs):
-            batches = self.shuffle(rollout, parts)
-            for batch in batches[:-1]:
-                self.minibatch(batch, clip, lr, with_metrics=False)
-            with_metrics = c.target_kl is not None or epoch == c.epochs - 1
-            metrics = self.minibatch(batches[-1], clip, lr, with_metrics=with_metrics)
-            steps += len(batches)
-            if c.target_kl is not None and metrics["train/approx_kl"] > c.target_kl:
-                break
-        policy.update_obs_moments(rows)
-        return Update(None, metrics | {"train/explained_variance": explained}, steps=steps)
+    def values(self, rows: RolloutRows) -> Tensor:
+        """Return V [T+1, B]."""
+        return self.net.outputs(rows)[1]
 
-    def arrays(self, batch: Minibatch) -> NumpyMinibatch:
-        """A minibatch of single rows [1, N] in numpy."""
+    def begin(self, whole: Minibatch, parts: int) -> NumpyMinibatch:
+        """Return single rows [1, N] as arrays; a single minibatch is standardised once."""
         rows = (
-            batch.previous,
-            batch.action,
-            batch.behaviour_log_prob,
-            batch.advantage,
-            batch.target,
-            batch.value,
-        )
-        return NumpyMinibatch(self.net.inputs(batch.obs), *(x.squeeze(0).numpy() for x in rows))
+            whole.previous, whole.action, whole.behaviour_log_prob, whole.advantage, whole.target,
+            whole.value,
+        )  # fmt: skip
+        batch = NumpyMinibatch(self.net.inputs(whole.obs), *(x.squeeze(0).numpy() for x in rows))
+        alone = parts == 1 and self.policy.config.normalize_advantage
+        return batch.standardised() if alone else batch
 
     def shuffle(self, rollout: NumpyMinibatch, parts: int) -> list[NumpyMinibatch]:
         """``PPO.shuffle``; a single minibatch is standardised already."""
@@ -101,11 +78,10 @@ class PPOKernel:
             return batches.split(parts)
         return [batch.standardised() for batch in batches.split(parts)]
 
-    def minibatch(
-        self, batch: NumpyMinibatch, clip: float, lr: float, *, with_metrics: bool
-    ) -> dict[str, Tensor]:
-        """One gradient step on ``PPO.loss``; its metrics only ``with_metrics``."""
+    def gradients(self, batch: NumpyMinibatch, env_steps: int, *, with_metrics: bool) -> Gradients:
+        """Return the gradients of ``PPO.loss``; its metrics only ``with_metrics``."""
         c, net, policy = self.policy.config, self.net, self.policy
+        clip = policy.clip_at(env_steps)
         params, value = net.forward(batch.x, batch.previous)
         evaluated: ActionLogProb = net.evaluate(params, batch.action, entropy=c.entropy_coef > 0)
         log_prob_grad = policy_losses.ppo_grad(
@@ -122,10 +98,4 @@ class PPOKernel:
         began = time.perf_counter()
         value_grad = np.float32(c.value_coef) * error
         net.backward_from_log_prob(evaluated, log_prob_grad, value_grad, entropy_grad)
-        backward = time.perf_counter()
-        norm = policy.adam.flat_step(lr)
-        policy.seconds["backward"] += backward - began
-        policy.seconds["optimiser"] += time.perf_counter() - backward
-        if with_metrics:
-            metrics |= {"train/grad_norm": torch.tensor(norm), "train/lr": torch.tensor(lr)}
-        return metrics
+        return Gradients({"net": None}, None, metrics, time.perf_counter() - began)

@@ -11,14 +11,16 @@ import torch
 
 from rlrun.functional.rows import RAW_REWARD
 from rlrun.jit import jit_ieee
-from rlrun.kernels.dqn import METRICS, NumpyHeads
+from rlrun.kernels.dqn import NumpyHeads
 from rlrun.kernels.lstm import NumpyLSTM, State, Trace
-from rlrun.kernels.mlp import IGNORE_OVERFLOW, DifferentiableMLP
-from rlrun.nets.memory.lstm_gru import LSTM
+from rlrun.kernels.mlp import DifferentiableMLP, as_metrics, flat_gradients
+from rlrun.nets.memory.gated import LSTM
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP, flatten
+from rlrun.policy.base import Gradients
+from rlrun.policy.optim import IGNORE_OVERFLOW
 from rlrun.policy.r2d2 import R2D2
-from rlrun.types import Sample, Segment, Update
+from rlrun.types import Sample, Segment
 
 _ZERO, _ONE, _TWO, _FOUR = np.float32(0), np.float32(1), np.float32(2), np.float32(4)
 _HALF = np.float32(0.5)
@@ -73,13 +75,11 @@ class NumpyRecurrentQNet:
 
 
 class R2D2Kernel:
-    """``R2D2.update`` for scalar action values, an MLP torso and an LSTM."""
+    """The gradients of R2D2 for scalar action values, an MLP torso and an LSTM."""
 
     def __init__(self, policy: R2D2) -> None:
         self.policy, self.config, self.window = policy, policy.config, policy.window
-        flat = policy.adam.flatten()
-        parts = zip(policy.params, flat.grad_views, strict=True)
-        grads = {p.data_ptr(): grad.numpy() for p, grad in parts}
+        grads = flat_gradients(policy.parts["net"].adam)
         self.online = NumpyRecurrentQNet(policy.net, grads)
         self.target = NumpyRecurrentQNet(policy.target)
         assert isinstance(policy.net.torso, MLP)
@@ -92,9 +92,8 @@ class R2D2Kernel:
         self.powers = np.float32(c.gamma) ** np.arange(c.nstep + 1, dtype=np.float32)
 
     @torch.no_grad()
-    @IGNORE_OVERFLOW
-    def update(self, sample: Sample) -> Update:
-        """Apply one gradient step on ``sample``; return priorities and metrics."""
+    def gradients(self, sample: Sample) -> Gradients:
+        """Return the gradients of ``R2D2.loss``, priorities and metrics."""
         policy, segment, weight = self.policy, sample.segment, sample.weight.numpy()
         bs, learned = self.window.burnin, self.window.learned
         obs, previous = self.inputs(segment)
@@ -111,7 +110,7 @@ class R2D2Kernel:
         terminated, truncated = segment.terminated.numpy()[bs:], segment.truncated.numpy()[bs:]
         grad = np.zeros((learned, *q.shape[1:]), np.float32)
         priority = np.empty(len(weight), np.float32)
-        means = _td_errors(
+        loss, td_abs, q_taken, mean_target, valid_fraction = _td_errors(
             q, q_target, segment.action.numpy()[bs:], segment.reward.numpy()[bs:],
             terminated, truncated, valid[bs:], weight, self.reward_scale, self.reward_clip,
             self.powers, self.config.double, self.rescale_eps, self.td_clip,
@@ -120,17 +119,12 @@ class R2D2Kernel:
 
         began = time.perf_counter()
         self.online.backward(grad)
-        backward = time.perf_counter()
-        rates = policy.rates_at(sample.env_steps)
-        norm = policy.adam.flat_step(*rates)
-        policy.updates += 1
-        policy.update_target()
-        policy.seconds["backward"] += backward - began
-        policy.seconds["optimiser"] += time.perf_counter() - backward
-
-        tensors = torch.from_numpy(np.array((*means, norm, rates[0]), np.float32)).unbind()
-        metrics = {f"train/{name}": x for name, x in zip(METRICS, tensors, strict=True)}
-        return Update(torch.from_numpy(priority), metrics)
+        seconds = time.perf_counter() - began
+        metrics = as_metrics(
+            loss=loss, td_abs=td_abs, q_taken=q_taken, target=mean_target,
+            valid_fraction=valid_fraction,
+        )  # fmt: skip
+        return Gradients({"net": None}, torch.from_numpy(priority), metrics, seconds)
 
     def inputs(self, segment: Segment) -> tuple[np.ndarray, np.ndarray]:
         """Return flat observations [S, B, F] and previous action and reward [S, B, P].

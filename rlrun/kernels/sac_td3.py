@@ -10,25 +10,26 @@ stored actions, in a second thread. No bit depends on it.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.kernels.mlp import IGNORE_OVERFLOW, DifferentiableMLP, LinearLayer
+from rlrun.kernels.mlp import DifferentiableMLP, LinearLayer, as_metrics
 from rlrun.kernels.squashed_gaussian import squashed, squashed_grad
 from rlrun.nets.actor_and_critics import Batch, Critics
-from rlrun.policy.base.off_policy_control import OffPolicyControl
-from rlrun.policy.ddpg import DDPG
+from rlrun.policy.base import Gradients
+from rlrun.policy.control import ControlLearner
+from rlrun.policy.optim import IGNORE_OVERFLOW
 from rlrun.policy.sac import SAC
-from rlrun.policy.td3 import TD3
-from rlrun.schema import TD3Config
-from rlrun.types import Sample, Update
+from rlrun.policy.td3 import DeterministicLearner
+from rlrun.schema import SACConfig, TD3Config
+from rlrun.types import Sample
 
 T = TypeVar("T")
-P = TypeVar("P", bound=OffPolicyControl[Any])
+P = TypeVar("P", bound=ControlLearner[Any])
 
 
 class RowBatch(NamedTuple):
@@ -60,11 +61,12 @@ class ContinuousKernel(Generic[P]):
     def __init__(self, policy: P, num_critics: int | None) -> None:
         """``num_critics``: number of critics in the actor's loss, None: all."""
         self.policy, self.compute = policy, policy.compute
+        pi_params = policy.parts["actor"].params
         self.pi_grads, self.q_grads = (
             [torch.zeros_like(p, requires_grad=False) for p in params]
-            for params in (policy.pi_params, policy.q_params)
+            for params in (pi_params, policy.parts["critics"].params)
         )
-        grads = zip(policy.pi_params, self.pi_grads, strict=True)
+        grads = zip(pi_params, self.pi_grads, strict=True)
         pi_grads = {p.data_ptr(): grad.numpy() for p, grad in grads}
         self.pi = DifferentiableMLP(policy.pi.head, pi_grads)
         self.pi_target = DifferentiableMLP(policy.pi_target.head)
@@ -72,7 +74,7 @@ class ContinuousKernel(Generic[P]):
         self.q_target = DifferentiableMLP(critic_layers(policy.q_target))
         # The same weights with activations of their own: another thread may run at the same time.
         self.q_of_pi = DifferentiableMLP(critic_layers(policy.q, count=num_critics))
-        self.size = policy.bounds.size
+        self.size, self.seconds = policy.bounds.size, 0.0  # of the last backward pass
 
     def rows(self, sample: Sample) -> RowBatch:
         """Return the arrays of a sample on the CPU."""
@@ -110,13 +112,16 @@ class ContinuousKernel(Generic[P]):
         clipped = delta if clip is None else np.clip(delta, -clip, clip)
         began = time.perf_counter()
         self.q.backward((clipped * -rows.weight)[..., None], inputs=False)
-        self.policy.seconds["backward"] += time.perf_counter() - began
+        self.seconds = time.perf_counter() - began
         loss = (rows.weight * (clipped * (delta - np.float32(0.5) * clipped))).sum()
         td_abs = np.abs(delta).mean(0)
-        means = (rows.mean(x) for x in (td_abs, q.mean(0), target))
-        names = ("train/loss", "train/td_abs", "train/q_taken", "train/target")
-        metrics = dict(zip(names, (float(loss), *means), strict=True))
-        return td_abs, metrics | {"train/valid_fraction": float(rows.valid.mean())}
+        return td_abs, {
+            "loss": float(loss),
+            "td_abs": rows.mean(td_abs),
+            "q_taken": rows.mean(q.mean(0)),
+            "target": rows.mean(target),
+            "valid_fraction": float(rows.valid.mean()),
+        }
 
     def actor_loss(
         self,
@@ -147,35 +152,29 @@ class ContinuousKernel(Generic[P]):
         began = time.perf_counter()
         result = actor_update()
         waited = time.perf_counter() - began
-        self.policy.seconds["backward"] += waited if self.compute.target_thread else result.seconds
+        self.seconds += waited if self.compute.target_thread else result.seconds
         return result
 
-    def apply_gradients(
-        self,
-        sample: Sample,
-        metrics: dict[str, float],
-        *,
-        actor: bool,
-        log_grads: dict[str, Tensor] | None = None,
-    ) -> dict[str, Tensor]:
-        """Step the critics, with ``actor`` the actor, and multipliers; return all metrics."""
-        values = torch.tensor(list(metrics.values()), dtype=torch.float32).unbind()
-        return self.policy.apply_gradients(
-            self.q_grads, self.pi_grads if actor else None, log_grads or {},
-            sample.env_steps, dict(zip(metrics, values, strict=True)),
-        )  # fmt: skip
+    def output(
+        self, td_abs: np.ndarray, metrics: dict[str, float], *, actor: bool, **logs: Tensor
+    ) -> Gradients:
+        """Return the gradients of critics, with ``actor`` of the actor, and of ``logs``."""
+        grads: dict[str, Sequence[Tensor] | None] = {"critics": self.q_grads}
+        if actor:
+            grads["actor"] = self.pi_grads
+        grads |= {name: [grad] for name, grad in logs.items()}
+        return Gradients(grads, torch.from_numpy(td_abs), as_metrics(**metrics), self.seconds)
 
 
-class SACKernel(ContinuousKernel[SAC]):
-    """``SAC.update`` of single rows."""
+class SACKernel(ContinuousKernel[SAC[SACConfig]]):
+    """The gradients of SAC on single rows."""
 
-    def __init__(self, policy: SAC) -> None:
+    def __init__(self, policy: SAC[SACConfig]) -> None:
         super().__init__(policy, None)
 
     @torch.no_grad()
-    @IGNORE_OVERFLOW
-    def update(self, sample: Sample) -> Update:
-        """Apply one step of critics, actor and temperature."""
+    def gradients(self, sample: Sample) -> Gradients:
+        """Return the gradients of critics, actor and temperature."""
         policy, rows = self.policy, self.rows(sample)
         number, count, due = 2 * policy.updates, len(rows.weight), policy.actor_due()
         alpha = np.float32(policy.log_alpha.detach().exp().item())
@@ -195,30 +194,28 @@ class SACKernel(ContinuousKernel[SAC]):
         next_q = self.next_q(rows, samples.action[count:])
         next_value = next_q - alpha * samples.log_prob[count:]
         td_abs, metrics = self.critic_loss(rows, q_selected(), next_value)
-        metrics["train/temperature"] = float(alpha)
-        log_grads = {}
+        metrics["temperature"] = float(alpha)
+        logs = {}
         if actor_update is not None:
             min_q = self.wait(actor_update).min_q
             loss = (rows.weight * (alpha * log_prob - min_q)).sum()
-            metrics["train/actor_loss"] = float(loss)
-            metrics["train/entropy"] = rows.mean(-log_prob)
+            metrics["actor_loss"] = float(loss)
+            metrics["entropy"] = rows.mean(-log_prob)
             if policy.config.temperature_auto:
                 surplus = (rows.weight * (-log_prob - np.float32(policy.target_entropy))).sum()
-                log_grads["temperature"] = torch.as_tensor(alpha * surplus)
-        all_metrics = self.apply_gradients(sample, metrics, actor=due, log_grads=log_grads)
-        return Update(torch.from_numpy(td_abs), all_metrics)
+                logs["temperature"] = torch.as_tensor(alpha * surplus)
+        return self.output(td_abs, metrics, actor=due, **logs)
 
 
-class TD3Kernel(ContinuousKernel[TD3 | DDPG]):
-    """``TD3.update`` and ``DDPG.update`` of single rows."""
+class TD3Kernel(ContinuousKernel[DeterministicLearner[Any]]):
+    """The gradients of TD3 and DDPG on single rows."""
 
-    def __init__(self, policy: TD3 | DDPG) -> None:
+    def __init__(self, policy: DeterministicLearner[Any]) -> None:
         super().__init__(policy, 1)
 
     @torch.no_grad()
-    @IGNORE_OVERFLOW
-    def update(self, sample: Sample) -> Update:
-        """Apply one step of the critics; every ``actor_every`` also of the actor."""
+    def gradients(self, sample: Sample) -> Gradients:
+        """Return the gradients of the critics; every ``actor_every`` also of the actor."""
         rows, c, due = self.rows(sample), self.policy.config, self.policy.actor_due()
         q_selected = self.run_in_thread(lambda: self.q_selected(rows))
         actor_update = self.run_in_thread(lambda: self.update_actor(rows)) if due else None
@@ -231,9 +228,8 @@ class TD3Kernel(ContinuousKernel[TD3 | DDPG]):
         td_abs, metrics = self.critic_loss(rows, q_selected(), next_q)
         if actor_update is not None:
             min_q = self.wait(actor_update).min_q
-            metrics["train/actor_loss"] = float(-(rows.weight * min_q).sum())
-        all_metrics = self.apply_gradients(sample, metrics, actor=due)
-        return Update(torch.from_numpy(td_abs), all_metrics)
+            metrics["actor_loss"] = float(-(rows.weight * min_q).sum())
+        return self.output(td_abs, metrics, actor=due)
 
     def update_actor(self, rows: RowBatch) -> ActorUpdate:
         """Write the gradients of the deterministic policy gradient."""

@@ -1,5 +1,6 @@
 """Actor and critics over bounded real actions: encoder, networks, batches of windows."""
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -9,12 +10,12 @@ from torch import Tensor, nn
 
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
-from rlrun.nets.action_bounds import ActionBounds, unit_actions
-from rlrun.nets.memory import make_memory
-from rlrun.nets.memory.burn_in import burn_in
+from rlrun.nets.acting import ActingNet, ActionBounds, TorsoMemory, unit_actions
+from rlrun.nets.memory import burn_in, make_memory
+from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise
 from rlrun.nets.torso import flat_size, flatten, make_activation, make_torso, mlp
 from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
-from rlrun.types import Segment, Spec, Tree, torch_seed, tree_map
+from rlrun.types import Segment, Spec, Tree, tree_map
 
 # -- networks --------------------------------------------------------------------------------------
 
@@ -44,11 +45,9 @@ class ObsEncoder(nn.Module):
         torso: TorsoConfig,
         memory: MemoryConfig,
         spec: Spec,
-        *,
-        actions: int,
     ) -> None:
         super().__init__()
-        self.prev_inputs = policy.prev_inputs
+        self.prev_inputs, actions = policy.prev_inputs, math.prod(spec.action.shape or ())
         mlp = memory.name == "none" and torso.name == "mlp"
         self.torso = FlatObs(spec.obs) if mlp else make_torso(torso, spec.obs)
         self.memory = make_memory(memory, self.torso.size + (actions + 1) * policy.prev_inputs)
@@ -63,7 +62,7 @@ class ObsEncoder(nn.Module):
         return torch.cat([features, prev_action, prev_reward.unsqueeze(-1)], -1)
 
 
-class ActorNet(nn.Module):
+class ActorNet(ActingNet):
     """Encoder and head with ``outputs`` numbers per action dimension.
 
     1: the action before tanh. 2: the mean before tanh and the log standard deviation. Two buffers
@@ -79,16 +78,12 @@ class ActorNet(nn.Module):
         torso: TorsoConfig,
         memory: MemoryConfig,
         spec: Spec,
-        *,
-        actions: int,
         outputs: int,
     ) -> None:
-        super().__init__()
-        self.actions, self.outputs = actions, outputs * actions
-        self.space, self.prev_inputs = spec.action, policy.prev_inputs
-        self.bounds = ActionBounds(spec.action)
-        self.encoder = ObsEncoder(policy, torso, memory, spec, actions=actions)
-        sizes = [self.encoder.size, *self.encoder.head_hidden, self.outputs]
+        super().__init__(spec.action)
+        self.prev_inputs, self.bounds = policy.prev_inputs, ActionBounds(spec.action)
+        self.encoder = ObsEncoder(policy, torso, memory, spec)
+        sizes = [self.encoder.size, *self.encoder.head_hidden, outputs * self.bounds.size]
         self.head = mlp(sizes, torso.activation, last=False)
         self.register_buffer("learned", torch.zeros(()))
         self.register_buffer("noise", torch.zeros(()))
@@ -97,6 +92,12 @@ class ActorNet(nn.Module):
         """Return float32 [*, outputs A] of features [*, F]."""
         out: Tensor = self.head(features)
         return out.float()
+
+    def acting_trunks(self) -> list[TorsoMemory]:
+        return [(self.encoder.torso, self.encoder.memory)]
+
+    def head_outputs(self, h: Tensor, noise: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
+        return self.forward(h)
 
 
 class Critics(nn.Module):
@@ -111,13 +112,11 @@ class Critics(nn.Module):
         torso: TorsoConfig,
         memory: MemoryConfig,
         spec: Spec,
-        *,
-        actions: int,
         count: int,
     ) -> None:
         super().__init__()
-        self.count = count
-        self.encoder = ObsEncoder(policy, torso, memory, spec, actions=actions)
+        self.count, actions = count, math.prod(spec.action.shape or ())
+        self.encoder = ObsEncoder(policy, torso, memory, spec)
         assert self.encoder.head_hidden, "a head linear in the action; checked in rlrun.config"
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         sizes = [self.encoder.size + actions, *self.encoder.head_hidden, 1]
@@ -150,24 +149,6 @@ class Critics(nn.Module):
         # A product of vectors takes a tenth of the time of one of matrices with one column.
         q: Tensor = torch.linalg.vecdot(x, weights[-1].mT) + biases[-1].squeeze(-1)
         return q.reshape(-1, *features.shape[:-1]).float()
-
-
-def make_actor_and_critics(
-    policy: ControlConfig,
-    torso: TorsoConfig,
-    memory: MemoryConfig,
-    spec: Spec,
-    *,
-    actions: int,
-    outputs: int,
-    critics: int,
-    seed: int,
-) -> tuple[ActorNet, Critics]:
-    """Return both networks initialised from ``seed``; torch's global generator does not change."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(seed, "network"))
-        actor = ActorNet(policy, torso, memory, spec, actions=actions, outputs=outputs)
-        return actor, Critics(policy, torso, memory, spec, actions=actions, count=critics)
 
 
 # -- inputs ----------------------------------------------------------------------------------------

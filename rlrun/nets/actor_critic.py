@@ -1,7 +1,7 @@
 """The actor-critic network: torso, memory, a head for the policy and one for the value."""
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -11,24 +11,15 @@ from torch import Tensor, nn
 from rlrun.functional.masks import has_mask, unmasked
 from rlrun.functional.policy import LogProbEntropy, categorical, gaussian, mask_logits
 from rlrun.functional.rows import network_inputs, readable_obs
-from rlrun.nets.action_bounds import ActionBounds, unit_actions
+from rlrun.nets.acting import ActingNet, ActionBounds, TorsoMemory, unit_actions
 from rlrun.nets.memory import Memory, make_memory, reset_state
-from rlrun.nets.memory.complex_cell import EpisodeMemory
-from rlrun.nets.memory.lstm_gru import NoMemory
+from rlrun.nets.memory.gated import NoMemory
+from rlrun.nets.memory.linear import EpisodeMemory
+from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise
 from rlrun.nets.running_moments import RunningMoments
-from rlrun.nets.torso import make_torso, mlp, one_hot
+from rlrun.nets.torso import make_torso, mlp
 from rlrun.schema import MemoryConfig, OnPolicyConfig, TorsoConfig
-from rlrun.types import Segment, Spec, Tree, torch_seed, tree_map
-
-
-def discrete_sizes(space: gym.Space[Any]) -> tuple[int, ...]:
-    """Return the number of actions of each discrete component of ``space``; () for a Box."""
-    if isinstance(space, gym.spaces.Discrete):
-        return (int(space.n),)
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        return tuple(int(n) for n in space.nvec.reshape(-1))
-    assert isinstance(space, gym.spaces.Box), "checked in rlrun.config"
-    return ()
+from rlrun.types import Segment, Spec, Tree, tree_map
 
 
 class Trunk(nn.Module):
@@ -46,7 +37,7 @@ class Trunk(nn.Module):
         return torch.cat([features, previous], -1) if previous.shape[-1] else features
 
 
-class ActorCritic(nn.Module):
+class ActorCritic(ActingNet):
     """pi(action) and V of (observation, previous action, previous reward, state).
 
     Discrete and MultiDiscrete spaces: logits (masked, where observations hold a mask). Box: the
@@ -58,9 +49,7 @@ class ActorCritic(nn.Module):
     def __init__(
         self, policy: OnPolicyConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec
     ) -> None:
-        super().__init__()
-        self.space, self.sizes = spec.action, discrete_sizes(spec.action)
-        self.bounds: ActionBounds | None = None
+        super().__init__(spec.action)
         if isinstance(spec.action, gym.spaces.Box):
             self.bounds = ActionBounds(spec.action, rescale=policy.rescale_actions)
         self.action_dims = 0 if self.bounds is None else self.bounds.size
@@ -68,7 +57,7 @@ class ActorCritic(nn.Module):
         self.scale, self.clip = policy.reward_scale, policy.reward_clip
         self.moments = RunningMoments(spec.obs.shape or ()) if policy.normalize_obs else None
         outputs = sum(self.sizes) + self.action_dims
-        extra = outputs + 1 if policy.prev_inputs else 0
+        extra = self.previous_size
         if self.moments is not None:  # what the torso reads then has no bounds
             spec = Spec(gym.spaces.Box(-np.inf, np.inf, spec.obs.shape, np.float32), spec.action)
         self.trunk = Trunk(torso, memory, spec, extra)
@@ -103,6 +92,14 @@ class ActorCritic(nn.Module):
                 assert module.bias is not None
                 module.bias.zero_()
 
+    def acting_trunks(self) -> list[TorsoMemory]:
+        trunks = self.trunks if self.recurrent else [self.trunk]  # states of both are stored
+        return [(trunk.torso, trunk.memory) for trunk in trunks]
+
+    def head_outputs(self, h: Tensor, noise: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
+        out: Tensor = self.policy(h)
+        return out
+
     def initial_state(self, batch: int, device: torch.device) -> Tree:
         """Return the state before an episode's first row: one per trunk, () without memory."""
         if not self.recurrent:
@@ -110,21 +107,6 @@ class ActorCritic(nn.Module):
         return tuple(trunk.memory.initial_state(batch, device) for trunk in self.trunks)
 
     # -- inputs ----------------------------------------------------------------------------------
-
-    def encode_previous(self, prev_action: Tensor, prev_reward: Tensor) -> Tensor:
-        """Return previous action (one-hot where discrete; -1: none) and reward, [*, K + 1].
-
-        Real actions [*, A] are in the network's unit. [*, 0] where the network does not use them.
-        """
-        if not self.prev_inputs:
-            return prev_reward.new_empty(*prev_reward.shape, 0)
-        lead = prev_reward.shape
-        if self.sizes:
-            choices = prev_action.reshape(*lead, -1)
-            parts = [one_hot(choices[..., i], n) for i, n in enumerate(self.sizes)]
-        else:
-            parts = [prev_action]
-        return torch.cat([*parts, prev_reward.unsqueeze(-1)], -1)
 
     def inputs(self, segment: Segment) -> tuple[Tree, Tensor]:
         """Return (obs [T+1, B, *O], encoded previous action and reward [T+1, B, F]).
@@ -138,6 +120,9 @@ class ActorCritic(nn.Module):
         obs, *previous = network_inputs(segment, scale=self.scale, clip=self.clip)
         return obs, self.encode_previous(*previous)
 
+    def normalise(self, obs: Tree) -> Tree:
+        return obs if self.moments is None else self.moments(obs)
+
     # -- outputs ---------------------------------------------------------------------------------
 
     def forward(
@@ -147,8 +132,7 @@ class ActorCritic(nn.Module):
 
         ``state`` [M, ...]: before row 0. ``first`` bool [T, M]: on the host.
         """
-        if self.moments is not None:
-            obs = self.moments(obs)
+        obs = self.normalise(obs)
         h = [
             unroll_episodes(trunk.memory, trunk.inputs(obs, previous), first, part)
             for trunk, part in zip(self.trunks, self._trunk_states(state), strict=True)
@@ -160,6 +144,11 @@ class ActorCritic(nn.Module):
     def _trunk_states(self, state: Tree) -> Tree:
         return state if self.recurrent else [()] * len(self.trunks)
 
+    def bounded_log_std(self) -> Tensor:
+        """Return the log standard deviations [A] of a Box."""
+        assert self.log_std is not None, "a Box"
+        return self.log_std
+
     def evaluate_actions(self, params: Tensor, action: Tensor) -> LogProbEntropy:
         """Return log pi(action) and entropy [T, M].
 
@@ -169,15 +158,6 @@ class ActorCritic(nn.Module):
         if self.log_std is None:
             return categorical(params, action.flatten(2) if action.ndim > 3 else action, self.sizes)
         return gaussian(params, self.log_std, action.reshape(params.shape))
-
-
-def make_actor_critic(
-    policy: OnPolicyConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, *, seed: int
-) -> ActorCritic:
-    """Return an ActorCritic initialised from ``seed``; torch's global generator does not change."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(seed, "network"))
-        return ActorCritic(policy, torso, memory, spec)
 
 
 # -- unrolling a memory over rows in which episodes begin -----------------------------------------

@@ -8,35 +8,34 @@ from torch import Tensor, nn
 from rlrun.functional.masks import has_mask, unmasked
 from rlrun.functional.offline import categorical_log_prob, normal_log_prob
 from rlrun.functional.policy import mask_logits
-from rlrun.nets.action_bounds import ActionBounds
+from rlrun.functional.value import take_action
+from rlrun.nets.acting import ActingNet, ActionBounds, TorsoMemory
 from rlrun.nets.memory import make_memory
+from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise
 from rlrun.nets.torso import make_torso, mlp
 from rlrun.schema import MemoryConfig, TorsoConfig
-from rlrun.types import Spec, Tree, torch_seed
+from rlrun.types import Spec, Tree
 
 LOG_STD_BOUNDS = (-5.0, 2.0)  # bounds of the log std; Kostrikov et al. 2022 (IQL), their code
 
 
-class PolicyNet(nn.Module):
+class PolicyNet(ActingNet):
     """pi(action | observations): torso, memory, head.
 
     Discrete: logits. Box: a Gaussian over the box scaled to [-1, 1] with a tanh mean and one
     learned log standard deviation per dimension.
     """
 
-    prev_inputs = False  # the memory reads observations alone
-
     def __init__(
         self, torso: TorsoConfig, memory: MemoryConfig, head: tuple[int, ...], spec: Spec
     ) -> None:
-        super().__init__()
-        self.space, self.masked = spec.action, has_mask(spec.obs)
+        super().__init__(spec.action)
+        self.masked = has_mask(spec.obs)
         self.torso = make_torso(torso, unmasked(spec.obs))
         self.memory = make_memory(memory, self.torso.size)
         size = output_size(spec.action)
         self.head = mlp([self.memory.size, *head, size], torso.activation, last=False)
         self.log_std: nn.Parameter | None = None
-        self.bounds: ActionBounds | None = None
         if isinstance(spec.action, gym.spaces.Box):
             self.log_std = nn.Parameter(torch.zeros(size))
             self.bounds = ActionBounds(spec.action)
@@ -49,12 +48,20 @@ class PolicyNet(nn.Module):
     def unroll(self, inputs: Tensor, state: Tree) -> tuple[Tensor, Tree]:
         """Return logits or means [T, B, N] of ``inputs`` [T, B, F], and the state after row T-1."""
         h, state = self.memory.unroll(inputs, state)
-        return self.outputs(h), state
+        return self.head_outputs(h), state
 
-    def outputs(self, h: Tensor) -> Tensor:
+    def acting_trunks(self) -> list[TorsoMemory]:
+        return [(self.torso, self.memory)]
+
+    def head_outputs(self, h: Tensor, noise: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
         """Return logits, or means in [-1, 1], [*, N] of memory outputs [*, H]."""
         out: Tensor = self.head(h)
         return out if self.log_std is None else out.tanh()
+
+    def bounded_log_std(self) -> Tensor:
+        """Return the log standard deviations [N] of a Box, within their bounds."""
+        assert self.log_std is not None, "a Box"
+        return self.log_std.clamp(*LOG_STD_BOUNDS)
 
     def apply_mask(self, outputs: Tensor, obs: Tree) -> Tensor:
         """Return ``outputs`` [*, N] with the logits of forbidden actions masked."""
@@ -67,7 +74,7 @@ class PolicyNet(nn.Module):
         """
         if self.log_std is None:
             return categorical_log_prob(outputs, action)
-        return normal_log_prob(outputs, self.log_std.clamp(*LOG_STD_BOUNDS), self.to_unit(action))
+        return normal_log_prob(outputs, self.bounded_log_std(), self.to_unit(action))
 
     def mode_error(self, outputs: Tensor, action: Tensor) -> Tensor:
         """Return 1 - pi(action) [*]; Box: the mean distance of the mode from ``action``."""
@@ -89,10 +96,49 @@ def output_size(space: gym.Space[object]) -> int:
     return int(np.prod(space.shape))
 
 
-def make_policy_net(
-    torso: TorsoConfig, memory: MemoryConfig, head: tuple[int, ...], spec: Spec, *, seed: int
-) -> PolicyNet:
-    """Return a PolicyNet initialised from ``seed``; torch's global generator does not change."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(seed, "network"))
-        return PolicyNet(torso, memory, head, spec)
+class Critic(nn.Module):
+    """Q(s, a): one output per action of a Discrete space; one output of (s, a) for a Box."""
+
+    def __init__(self, torso: TorsoConfig, head: tuple[int, ...], spec: Spec) -> None:
+        super().__init__()
+        self.torso = make_torso(torso, unmasked(spec.obs))
+        size, self.discrete = output_size(spec.action), isinstance(spec.action, gym.spaces.Discrete)
+        sizes = [self.torso.size + (0 if self.discrete else size), *head]
+        self.head = mlp([*sizes, size if self.discrete else 1], torso.activation, last=False)
+
+    def forward(self, obs: Tree, action: Tensor) -> Tensor:
+        """Return Q [B]; actions are int64 [B], or [B, N] in [-1, 1]."""
+        x: Tensor = self.torso(obs)
+        if self.discrete:
+            return take_action(self.head(x), action)
+        value: Tensor = self.head(torch.cat([x, action], -1))
+        return value.squeeze(-1)
+
+
+class StateValue(nn.Module):
+    """V(s)."""
+
+    def __init__(self, torso: TorsoConfig, head: tuple[int, ...], spec: Spec) -> None:
+        super().__init__()
+        self.torso = make_torso(torso, unmasked(spec.obs))
+        self.head = mlp([self.torso.size, *head, 1], torso.activation, last=False)
+
+    def forward(self, obs: Tree) -> Tensor:
+        """Return V [B]."""
+        value: Tensor = self.head(self.torso(obs))
+        return value.squeeze(-1)
+
+
+class IQLNets(nn.Module):
+    """Policy, two critics and a state value."""
+
+    def __init__(self, policy: PolicyNet, torso: TorsoConfig, head: tuple[int, ...], spec: Spec):
+        super().__init__()
+        self.policy = policy
+        self.critics = nn.ModuleList([Critic(torso, head, spec) for _ in range(2)])
+        self.value = StateValue(torso, head, spec)
+
+
+def twin_q(critics: nn.ModuleList, obs: Tree, action: Tensor) -> Tensor:
+    """Return Q [2, B] of both critics."""
+    return torch.stack([critic(obs, action) for critic in critics])

@@ -2,22 +2,21 @@
 
 from collections.abc import Iterator
 
-import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
 from rlrun.functional.distributional import cosines, midpoints, support
 from rlrun.functional.masks import unmasked
 from rlrun.functional.value import dueling
-from rlrun.nets.forward_noise import MEAN_WEIGHTS, ForwardNoise
+from rlrun.nets.acting import ActingNet, TorsoMemory
 from rlrun.nets.memory import make_memory
-from rlrun.nets.noisy import LayerNoise, NoisyMLP
-from rlrun.nets.torso import make_torso, mlp, one_hot
+from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise, LayerNoise, NoisyMLP
+from rlrun.nets.torso import make_torso, mlp
 from rlrun.schema import ActionValueConfig, MemoryConfig, SwitchedConfig, TorsoConfig
-from rlrun.types import Spec, Tree, torch_seed
+from rlrun.types import Spec, Tree
 
 
-class QNet(nn.Module):
+class QNet(ActingNet):
     """Q(obs, previous action, previous reward, state) for every action.
 
     The memory reads the torso's features and, with ``prev_inputs``, the previous action (one-hot,
@@ -28,13 +27,10 @@ class QNet(nn.Module):
     def __init__(
         self, policy: ActionValueConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec
     ) -> None:
-        super().__init__()
-        assert isinstance(spec.action, gym.spaces.Discrete), "checked in rlrun.config"
-        self.space, self.prev_inputs = spec.action, policy.prev_inputs
-        self.actions = int(spec.action.n)
+        super().__init__(spec.action)
+        (self.actions,), self.prev_inputs = self.sizes, policy.prev_inputs
         self.torso = make_torso(torso, unmasked(spec.obs))
-        extra = self.actions + 1 if policy.prev_inputs else 0
-        self.memory = make_memory(memory, self.torso.size + extra)
+        self.memory = make_memory(memory, self.torso.size + self.previous_size)
         sizes = [self.memory.size, *policy.head_hidden]
         self.advantage = self.make_stream([*sizes, self.actions], torso.activation, policy)
         self.value = (
@@ -47,30 +43,26 @@ class QNet(nn.Module):
         """Return the layers of one dueling stream."""
         return mlp(sizes, activation, last=False)
 
-    def encode_previous(self, prev_action: Tensor, prev_reward: Tensor) -> Tensor:
-        """Return one-hot action and reward [*, A + 1]; action -1: none. [*, 0] if not used."""
-        if not self.prev_inputs:
-            return prev_reward.new_empty(*prev_reward.shape, 0)
-        action = one_hot(prev_action, self.actions)
-        return torch.cat([action, prev_reward.unsqueeze(-1)], -1)
+    def acting_trunks(self) -> list[TorsoMemory]:
+        return [(self.torso, self.memory)]
 
     def inputs(self, obs: Tree, previous: Tensor) -> Tensor:
         """Return the memory's inputs [*, F]; ``previous``: of ``encode_previous``."""
         features: Tensor = self.torso(obs)
         return torch.cat([features, previous], -1) if self.prev_inputs else features
 
-    def q(self, h: Tensor, noise: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
-        """Return action values [*, A] of memory outputs [*, H]."""
+    def outputs(self, h: Tensor, noise: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
+        """Return action values [*, A], or the distribution's parameters [*, A, N]."""
         advantage: Tensor = self.advantage(h)
         return advantage if self.value is None else dueling(self.value(h), advantage)
-
-    def outputs(self, h: Tensor, noise: ForwardNoise) -> Tensor:
-        """Return action values [*, A], or the distribution's parameters [*, A, N]."""
-        return self.q(h, noise)
 
     def expected_q(self, outputs: Tensor) -> Tensor:
         """Return action values [*, A] of ``outputs``."""
         return outputs
+
+    def head_outputs(self, h: Tensor, noise: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
+        """Return action values [*, A] of memory outputs [*, H]."""
+        return self.expected_q(self.outputs(h, noise))
 
     def unroll(
         self, inputs: Tensor, state: Tree, noise: ForwardNoise = MEAN_WEIGHTS
@@ -117,7 +109,7 @@ class DistNet(QNet):
             return mlp(sizes, activation, last=False)
         return NoisyMLP(sizes, activation, sigma=policy.noisy)
 
-    def outputs(self, h: Tensor, noise: ForwardNoise) -> Tensor:
+    def outputs(self, h: Tensor, noise: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
         """Return [*, A, N] (none: [*, A]) of memory outputs [*, H]."""
         if self.kind == "implicit":
             h = h.unsqueeze(-2) * self.embedding(noise.taus)  # [*, N, H]
@@ -146,10 +138,6 @@ class DistNet(QNet):
             return outputs.softmax(-1) @ self.get_buffer("grid")
         return outputs.mean(-1)
 
-    def q(self, h: Tensor, noise: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
-        """Return action values [*, A] of memory outputs [*, H]."""
-        return self.expected_q(self.outputs(h, noise))
-
 
 def _apply_stream(stream: nn.Module, x: Tensor, noise: Iterator[LayerNoise] | None) -> Tensor:
     out: Tensor = stream(x, noise) if isinstance(stream, NoisyMLP) else stream(x)
@@ -157,13 +145,11 @@ def _apply_stream(stream: nn.Module, x: Tensor, noise: Iterator[LayerNoise] | No
 
 
 def make_qnet(
-    policy: ActionValueConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, *, seed: int
+    policy: ActionValueConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec
 ) -> QNet:
-    """Return a QNet initialised from ``seed``; torch's global generator does not change."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(seed, "network"))
-        if not isinstance(policy, SwitchedConfig) or (
-            policy.distribution == "none" and policy.noisy is None
-        ):
-            return QNet(policy, torso, memory, spec)
-        return DistNet(policy, torso, memory, spec)
+    """Return the Q-network of a config, initialised by torch's global generator."""
+    if not isinstance(policy, SwitchedConfig) or (
+        policy.distribution == "none" and policy.noisy is None
+    ):
+        return QNet(policy, torso, memory, spec)
+    return DistNet(policy, torso, memory, spec)

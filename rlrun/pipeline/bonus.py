@@ -40,7 +40,7 @@ from rlrun.functional.novelty import (
 )
 from rlrun.functional.rows import RAW_REWARD
 from rlrun.nets.torso import ImageAndVector, make_torso, mlp
-from rlrun.optim.adam import Adam
+from rlrun.policy.optim import Adam
 from rlrun.schedule import make_schedule
 from rlrun.schema import RNDConfig, TorsoConfig
 from rlrun.types import Chunk, Sample, Tree, torch_seed, tree_map

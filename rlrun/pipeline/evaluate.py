@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.acting.reading import Reading, RecordingActor
 from rlrun.buffer.saved import check_counts
 from rlrun.env import make_env
 from rlrun.env.framestack import make_frame_stack
@@ -23,6 +22,7 @@ from rlrun.errors import ConfigError, EnvError, ResourceError, StorageError
 from rlrun.log import Log
 from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.state import generators_state, load_generators
+from rlrun.policy.actor import Reading, RecordingActor
 from rlrun.run.files import replace_file
 from rlrun.schema import AgentsConfig, Config, EnvConfig
 from rlrun.types import Actor, Policy, no_actions

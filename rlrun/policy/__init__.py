@@ -1,1 +1,1 @@
-"""One readable file per algorithm; siblings never import each other."""
+"""One readable file per algorithm, with its actor; what they share stands beside them."""

@@ -4,43 +4,61 @@ Mnih et al., "Asynchronous Methods for Deep Reinforcement Learning", ICML 2016, 
 all environments step together. Generalised advantages (Schulman et al. 2016); lambda 1 is A3C's.
 """
 
+from abc import abstractmethod
+from typing import Generic
+
 import torch
 from torch import Tensor
 
 from rlrun.functional.policy import explained_variance, mean_terms, standardise
-from rlrun.functional.returns import gae
+from rlrun.functional.returns import Advantage, gae
 from rlrun.functional.rows import masked_mean
-from rlrun.policy.base.on_policy import OnPolicy
-from rlrun.policy.base.rollout import RolloutRows
+from rlrun.policy.actor_critic import A, ActorCriticLearner
+from rlrun.policy.base import Gradients, Losses
+from rlrun.policy.rollout import RolloutRows
 from rlrun.schema import A2CConfig
 from rlrun.types import Sample, Update
 
 
-class A2C(OnPolicy[A2CConfig]):
-    """Samples actions from the policy and learns from them once."""
+class OnePassLearner(ActorCriticLearner[A], Generic[A]):
+    """An actor-critic that makes one gradient step on each rollout; A2C and IMPALA.
 
-    config_class = A2CConfig  # a subclass inherits its keys
+    A subclass defines the advantages.
+    """
 
-    def torch_update(self, sample: Sample) -> Update:
-        """One gradient step on a whole rollout, whose actions are the current policy's."""
+    def learn(self, sample: Sample) -> Update:
+        """One gradient step on a whole rollout."""
         rows = self.prepare(sample.segment)
-        loss, metrics = self.loss(rows, *self.outputs(rows))
-        metrics |= self.step(loss, sample.env_steps)
+        out: Gradients
+        if self.kernel is None:
+            loss, metrics = self.loss(rows, *self.outputs(rows))
+            out = self.autograd(Losses({"net": loss}, None, metrics))
+        else:
+            out = self.kernel.gradients(rows)
+        metrics = self.gradient_step(out, self.rates(sample.env_steps))
         self.update_obs_moments(rows)
         return Update(None, metrics)
+
+    @abstractmethod
+    def advantages(
+        self, rows: RolloutRows, log_prob: Tensor, value: Tensor
+    ) -> tuple[Advantage, dict[str, Tensor]]:
+        """Advantages and value targets [T, B], and terms to log.
+
+        ``log_prob`` [T, B], detached, ``value`` [T+1, B]: of the present network.
+        """
 
     def loss(
         self, rows: RolloutRows, params: Tensor, value: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """-mean A log pi(a), half the squared error of V, and the entropy bonus (section 4).
+        """-mean A log pi(a), half the squared error of V, and the entropy bonus.
 
-        ``params`` [T+1, B, K], ``value`` [T+1, B]: the network's outputs.
+        ``params`` [T+1, B, K], ``value`` [T+1, B]: the network's outputs. Source: Mnih et al.,
+        section 4; Espeholt et al., section 4.2.
         """
         c, valid = self.config, rows.valid
-        advantage, target = gae(rows.reward, value, *rows.ends, gamma=c.gamma, trace=c.gae_lambda)
-        if c.normalize_advantage:
-            advantage = standardise(advantage, valid)
         log_prob, entropy = self.net.evaluate_actions(params[:-1], rows.action)
+        (advantage, target), more = self.advantages(rows, log_prob.detach(), value)
         # Padding has no gradient, NaN included.
         log_prob, value = (torch.where(valid, x, 0.0) for x in (log_prob, value[:-1]))
 
@@ -53,6 +71,22 @@ class A2C(OnPolicy[A2CConfig]):
             "train/value_loss": value_loss,
             "train/entropy": entropy,
         }
-        metrics = {"train/loss": loss.detach()} | mean_terms(terms, valid)
+        metrics = {"train/loss": loss.detach()} | mean_terms(terms | more, valid)
         metrics["train/explained_variance"] = explained_variance(value, target, valid)
         return loss, metrics
+
+
+class A2C(OnePassLearner[A2CConfig]):
+    """Samples actions from the policy and learns from them once."""
+
+    config_class = A2CConfig  # a subclass inherits its keys
+
+    def advantages(
+        self, rows: RolloutRows, log_prob: Tensor, value: Tensor
+    ) -> tuple[Advantage, dict[str, Tensor]]:
+        """Generalised advantages of the current policy's actions."""
+        c = self.config
+        out = gae(rows.reward, value, *rows.ends, gamma=c.gamma, trace=c.gae_lambda)
+        if c.normalize_advantage:
+            out = out._replace(advantage=standardise(out.advantage, rows.valid))
+        return out, {}

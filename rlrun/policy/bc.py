@@ -3,29 +3,50 @@
 Pomerleau 1991. With a memory it learns from windows: burn-in, then every learned row.
 """
 
-from typing import Any
+from typing import Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rlrun.functional.rows import masked_mean, readable_obs, rows
-from rlrun.nets.memory.burn_in import burn_in
-from rlrun.nets.policy_net import PolicyNet, make_policy_net
-from rlrun.policy.base.imitation import Imitation
-from rlrun.schema import BCConfig, MemoryConfig, TorsoConfig
-from rlrun.types import Loss, Segment, Spec, Tree
+from rlrun.nets.memory import burn_in
+from rlrun.nets.policy_net import PolicyNet
+from rlrun.policy.actor import Chosen, DistributionActor
+from rlrun.policy.base import WindowLearner
+from rlrun.schema import BCConfig, IQLConfig, MemoryConfig, TorsoConfig
+from rlrun.types import Loss, Segment, Tree
+
+B = TypeVar("B", bound=BCConfig | IQLConfig)
 
 
-class BC(Imitation[BCConfig, PolicyNet]):
+class ImitationLearner(WindowLearner[B], Generic[B]):
+    """A policy network trained on a dataset's actions; BC and IQL."""
+
+    net: PolicyNet
+
+    def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
+        net = PolicyNet(torso, memory, self.config.head_hidden, self.spec)
+        self.net = net.to(self.device)
+
+    def actor(self, num_envs: int) -> "PolicyNetActor":
+        """An actor that samples, or takes the mode when greedy."""
+        return PolicyNetActor(self.net, self.generator, num_envs=num_envs)
+
+    def finish_update(
+        self, norms: dict[str, Tensor], metrics: dict[str, Tensor], env_steps: int
+    ) -> dict[str, Tensor]:
+        return {}
+
+
+class BC(ImitationLearner[BCConfig]):
     """Behaviour cloning of sampled rows."""
 
     config_class = BCConfig  # a subclass inherits its keys
 
-    def make_nets(
-        self, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, seed: int
-    ) -> PolicyNet:
-        self.net = make_policy_net(torso, memory, self.config.head_hidden, spec, seed=seed)
-        return self.net
+    def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
+        super().build(torso, memory)
+        self.add("net", self.net)
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
         """- mean_b(w_b sum_t valid log pi(a_t | o_0..t) / L) over the learned rows.
@@ -36,7 +57,7 @@ class BC(Imitation[BCConfig, PolicyNet]):
         valid, action = (rows(x, bs, bs + learned) for x in (segment.valid, segment.action))
         own = valid.reshape(*valid.shape, *[1] * (action.ndim - 2))
         action = torch.where(own, action, torch.zeros_like(action))
-        with self.compute.autocast(self.device):
+        with self.autocast():
             outputs = self.unroll(readable_obs(segment), segment).float()
         log_prob = torch.where(valid, self.net.log_prob(outputs, action), 0.0)
         loss = -(weight * log_prob.sum(0) / learned).mean()
@@ -65,9 +86,31 @@ class BC(Imitation[BCConfig, PolicyNet]):
         obs = rows(obs, bs, bs + learned)
         return net.apply_mask(net.unroll(net.inputs(obs), state)[0], obs)
 
-    def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"net": self.weights()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.net.load_state_dict(state["net"])
+# -- acting ----------------------------------------------------------------------------------------
+
+
+class PolicyNetActor(DistributionActor):
+    """The mode of a ``PolicyNet`` when greedy, else a sample."""
+
+    def __init__(self, net: PolicyNet, generator: np.random.Generator, *, num_envs: int) -> None:
+        super().__init__(net, None, generator, num_envs=num_envs)
+        self.net: PolicyNet = net
+        self.refresh()
+
+    def refresh(self) -> None:
+        super().refresh()
+        if self.net.log_std is not None:
+            self.std = self.net.bounded_log_std().detach().exp().numpy(force=True)
+
+    def choose(self, outputs: np.ndarray, obs: Tree, explore: np.ndarray | None) -> Chosen:
+        """Return the mode where ``explore`` is None, else a sample; its values are not used."""
+        if self.net.bounds is None:
+            logits = self.masked(outputs, obs)
+            if explore is not None:  # argmax of logits + Gumbel noise samples the softmax
+                logits = logits + self.generator.gumbel(size=logits.shape).astype(logits.dtype)
+            return logits.argmax(-1), {}
+        if explore is not None:
+            noise = self.generator.standard_normal(outputs.shape, dtype=np.float32)
+            outputs = np.clip(outputs + self.std * noise, -1, 1)
+        return self.net.bounds.from_unit(outputs), {}

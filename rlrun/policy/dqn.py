@@ -7,45 +7,101 @@ C51, noisy, n-step, prioritized); Munos et al. 2016 (``trace``, functional/q_tra
 one learned row and the n rows after it.
 """
 
-import torch
-from torch import Tensor
+from typing import Any, Generic, TypeVar
 
-from rlrun.acting.values import ValueActor
+import numpy as np
+import torch
+from torch import Tensor, nn
+
 from rlrun.functional.criterion import make_criterion, make_munchausen
-from rlrun.functional.masks import allowed_actions, has_mask
+from rlrun.functional.explore import log_probability, select_action
+from rlrun.functional.masks import MASK, allowed_actions, has_mask
 from rlrun.functional.q_traces import TraceTarget, make_trace_target
 from rlrun.functional.rows import network_inputs, readable, shape_reward, weighted_row_mean
 from rlrun.functional.transition import Transition, transition
-from rlrun.functional.value import greedy, td_metrics
-from rlrun.nets.forward_noise import ForwardNoise, UpdateForwardNoise, make_noise_generator
+from rlrun.functional.value import RowLoss, greedy, td_metrics, unrescale
+from rlrun.nets.noise import NO_NOISE, ForwardNoise, UpdateForwardNoise, make_noise_generator
 from rlrun.nets.qnet import QNet, make_qnet
-from rlrun.policy.base.network_health import UnitActivity
-from rlrun.policy.base.value_based import ValueBasedPolicy
-from rlrun.schema import DQNConfig, MemoryConfig, TorsoConfig
-from rlrun.types import Loss, Segment, Spec, Tree, tree_map
+from rlrun.policy.actor import Chosen, NetActor
+from rlrun.policy.base import TargetLearner
+from rlrun.policy.health import UnitActivity
+from rlrun.schema import (
+    ActionValueConfig,
+    DQNConfig,
+    MemoryConfig,
+    SwitchedConfig,
+    TorsoConfig,
+    ValueConfig,
+)
+from rlrun.types import Loss, Sample, Segment, Tree, tree_map
+
+V = TypeVar("V", bound=ValueConfig)
 
 
-class DQN(ValueBasedPolicy[DQNConfig, QNet]):
-    """Acts epsilon-greedily with a feed-forward Q-network and learns from single rows."""
+class QLearner(TargetLearner[V], Generic[V]):
+    """A policy of action values: what DQN, R2D2, CQL and QMIX share."""
 
-    config_class = DQNConfig  # a subclass inherits its keys
+    net: QNet
 
-    def make_net(self, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, seed: int) -> QNet:
-        return make_qnet(self.config, torso, memory, spec, seed=seed)
+    def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
+        self.net = make_qnet(self.config, torso, memory, self.spec).to(self.device)
+        self.set_up(self.net)
 
-    def set_up(self, spec: Spec, seed: int) -> None:
-        self.criterion = make_criterion(self.config, self.device)
-        self.munchausen = make_munchausen(self.config, self.criterion)
-        self.trace = make_trace_target(self.config)
-        self.noise_generator = make_noise_generator(self.net, self.config, seed=seed)
-        self.masked = has_mask(spec.obs)
+    def set_up(self, net: nn.Module) -> None:
+        """Add ``net`` and its target, and what the config adds to the loss."""
+        part, c = self.add("net", net, follows=net), self.config
+        assert part.target is not None
+        self.target: Any = part.target
+        self.criterion = make_criterion(c, self.device)
+        self.munchausen = make_munchausen(c, self.criterion)
+        self.trace = make_trace_target(c)
+        self.noise_generator = make_noise_generator(net, c, seed=self.seed)
+        self.masked = has_mask(self.spec.obs)
 
-    def actor(self, num_envs: int) -> ValueActor:
+    def actor(self, num_envs: int) -> "ValueActor":
         """Epsilon-greedy on Q."""
         return ValueActor(self.net, self.config, self.generator, num_envs=num_envs)
 
+    def noise(self, *lead: int) -> UpdateForwardNoise:
+        """Noise of this update's forward passes; quantile levels are [*lead, N]."""
+        make = self.noise_generator
+        return NO_NOISE if make is None else make(self.updates, *lead)
+
+    @torch.no_grad()
+    def inspect(self, sample: Sample) -> Loss:
+        """The loss of ``sample`` with |delta| and Q of every learned row, without learning."""
+        return self.loss(*sample.to(self.device))
+
+    def finish_update(
+        self, norms: dict[str, Tensor], metrics: dict[str, Tensor], env_steps: int
+    ) -> dict[str, Tensor]:
+        self.update_targets("net")
+        return {} if self.noise_generator is None else self.noise_generator.metrics()
+
+    def state_dict(self) -> dict[str, Any]:
+        key = {} if self.noise_generator is None else {"noise_generator": self.noise_generator.key}
+        return super().state_dict() | key
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self.noise_generator is not None:
+            self.noise_generator.key = state["noise_generator"]
+
+
+class DQN(QLearner[V], Generic[V]):
+    """Acts epsilon-greedily with a feed-forward Q-network and learns from single rows."""
+
+    config_class: type[ValueConfig] = DQNConfig  # a subclass inherits its keys
+
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
         """Squared TD error of row 0 of every window, or the distribution's loss."""
+        t, _, row = self.td_rows(segment, weight)
+        loss = weighted_row_mean(row.loss, t.valid, weight)
+        metrics = td_metrics(loss, row.td, row.prediction, row.target, t.valid)
+        return Loss(loss, row.priority, metrics, row.td, row.prediction)
+
+    def td_rows(self, segment: Segment, weight: Tensor) -> tuple[Transition, Tensor, RowLoss]:
+        """Row 0 of every window with the network's outputs [B, A, *] and the loss [B]."""
         c, criterion = self.config, self.criterion
         noise = self.noise(len(weight))
         reward = shape_reward(segment.reward, c.reward_scale, c.reward_clip)
@@ -58,12 +114,10 @@ class DQN(ValueBasedPolicy[DQNConfig, QNet]):
         else:
             y = self.trace_target(self.trace, segment, reward, noise)
 
-        # loss = mean_b w_b (y - Q(s, a; theta))^2 / 2, beyond td_clip its tangent (Huber)
+        # (y - Q(s, a; theta))^2 / 2, beyond td_clip its tangent (Huber)
         q = self.q_values(self.net, (t.obs, t.previous), noise.online)
-        row = criterion.loss(criterion.select(q, t.action), y, t.valid, noise.online.taus)
-        loss = weighted_row_mean(row.loss, t.valid, weight)
-        metrics = td_metrics(loss, row.td, row.prediction, row.target, t.valid)
-        return Loss(loss, row.priority, metrics, row.td, row.prediction)
+        prediction = criterion.select(q, t.action)
+        return t, q, criterion.loss(prediction, y, t.valid, noise.online.taus)
 
     @torch.no_grad()
     def nstep_target(self, t: Transition, noise: UpdateForwardNoise) -> Tensor:
@@ -123,3 +177,73 @@ class DQN(ValueBasedPolicy[DQNConfig, QNet]):
         mask = allowed_actions(obs) if self.masked else None
         action = torch.where(segment.valid, segment.action, 0)
         return self.munchausen.reward(q, action, mask)
+
+
+# -- acting ----------------------------------------------------------------------------------------
+
+
+class ValueActor(NetActor):
+    """Greedy actions of a Q-network, replaced by uniform ones with a probability.
+
+    Noisy networks: every environment has noise of its own; greedy actions are those of the mean
+    weights. ``policy.noisy_resample`` sets how long the noise is kept: ``step``, until the next
+    action (Fortunato et al. 2018, section 3.1, for DQN), or ``chunk``, until the next ``refresh``
+    (the same section, for A3C's rollouts). With ``chunk`` an environment follows one perturbed
+    policy for many steps, which explores states that independent deviations do not reach.
+
+    ``extras["log_prob"]``, only where the policy reads it (``policy.trace=retrace``): of the action
+    under the exploration it was taken with, given the noise.
+    """
+
+    exported = True
+
+    def __init__(
+        self,
+        net: QNet,
+        config: ActionValueConfig,
+        generator: np.random.Generator,
+        *,
+        num_envs: int,
+    ) -> None:
+        super().__init__(net, config, generator, num_envs=num_envs)
+        switches = config if isinstance(config, SwitchedConfig) else None
+        self.noisy = switches is not None and switches.noisy is not None
+        self.noise_per_chunk = switches is not None and switches.noisy_resample == "chunk"
+        self.needs_noise = True  # the next exploring action draws noise, whatever the hold
+        replay = config if isinstance(config, ValueConfig) else None
+        # Of the outputs, None: they are Q.
+        self.value_rescale_eps = None if replay is None else replay.value_rescale_eps
+        if replay is not None and replay.records_log_prob:
+            self.extras["log_prob"] = np.zeros(num_envs, np.float32)
+
+    def refresh(self) -> None:
+        super().refresh()
+        self.needs_noise = True
+
+    def q_values(self, outputs: Tensor) -> Tensor:
+        """Return Q of the network's outputs, value rescaling undone."""
+        eps = self.value_rescale_eps
+        return outputs if eps is None else unrescale(outputs, eps)
+
+    def perturb(self, explore: np.ndarray | None) -> None:
+        if self.noisy and (explore is None or self.needs_noise or not self.noise_per_chunk):
+            self.copy.perturb(None if explore is None else self.generator)
+            self.needs_noise = explore is None
+
+    def choose(self, outputs: np.ndarray, obs: Tree, explore: np.ndarray | None) -> Chosen:
+        mask = mask_in(obs)
+        action = select_action(outputs, explore, self.generator, mask)
+        if not self.extras:
+            return action, {}
+        return action, {"log_prob": log_probability(outputs, action, explore, mask)}
+
+    def greedy(self, outputs: Tensor, obs: Tree) -> dict[str, Tensor]:
+        return {"action": greedy(outputs, mask_in(obs)), "q_values": self.q_values(outputs)}
+
+    def read(self, outputs: np.ndarray, obs: Tree) -> tuple[str, np.ndarray]:
+        return "Q", self.q_values(torch.from_numpy(np.array(outputs[0]))).numpy()
+
+
+def mask_in(obs: Tree) -> Any:
+    """Return the allowed actions of observations with a mask; None: all are."""
+    return allowed_actions(obs) if isinstance(obs, dict) and MASK in obs else None

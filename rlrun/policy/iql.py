@@ -4,7 +4,6 @@ Kostrikov, Nair & Levine, "Offline Reinforcement Learning with Implicit Q-Learni
 Values of actions outside the dataset are never used. Discrete actions, or in a box.
 """
 
-import copy
 from typing import Any
 
 import torch
@@ -14,23 +13,26 @@ from rlrun.functional.offline import advantage_weight, expectile_loss
 from rlrun.functional.rows import masked_mean, shape_reward
 from rlrun.functional.transition import transition
 from rlrun.functional.value import td_target
-from rlrun.nets.iql import IQLNets, make_iql_nets, twin_q
-from rlrun.policy.base.imitation import Imitation
+from rlrun.nets.acting import seeded
+from rlrun.nets.policy_net import IQLNets, twin_q
+from rlrun.policy.bc import ImitationLearner
 from rlrun.schema import IQLConfig, MemoryConfig, TorsoConfig
-from rlrun.types import Loss, Segment, Spec
+from rlrun.types import Loss, Segment
 
 
-class IQL(Imitation[IQLConfig, IQLNets]):
+class IQL(ImitationLearner[IQLConfig]):
     """Expectile values and an advantage-weighted policy, learned from single rows."""
 
     config_class = IQLConfig  # a subclass inherits its keys
 
-    def make_nets(self, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, seed: int) -> IQLNets:
-        nets = make_iql_nets(torso, memory, self.config.head_hidden, spec, seed=seed)
-        nets = nets.to(self.device)
-        self.net = nets.policy
-        self.target = copy.deepcopy(nets.critics).requires_grad_(False)
-        return nets
+    def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
+        super().build(torso, memory)
+        with seeded(self.seed, "values"):
+            nets = IQLNets(self.net, torso, self.config.head_hidden, self.spec)
+        self.nets = nets.to(self.device)
+        part = self.add("net", self.nets, follows=self.nets.critics)
+        assert part.target is not None
+        self.target: Any = part.target
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
         """mean_b w_b (L_V + L_Q + L_pi), which share no parameters; eqs. 5 to 7 of the paper.
@@ -41,12 +43,12 @@ class IQL(Imitation[IQLConfig, IQLNets]):
         reward = shape_reward(segment.reward, c.reward_scale, c.reward_clip)
         t = transition(segment, reward, nstep=c.nstep, gamma=c.gamma)
         action = t.action if net.log_std is None else net.to_unit(t.action)
-        with self.compute.autocast(self.device):
+        with self.autocast():
             with torch.no_grad():
                 target_q = twin_q(self.target, t.obs, action).amin(0)
                 next_value = nets.value(t.next_obs)
             value, q = nets.value(t.obs), twin_q(nets.critics, t.obs, action)
-            outputs = net.outputs(net.inputs(t.obs)).float()
+            outputs = net.head_outputs(net.inputs(t.obs)).float()
             log_prob = net.log_prob(net.apply_mask(outputs, t.obs), t.action).float()
         advantage = target_q.float() - value.float()
         target = td_target(t.reward, t.discount, next_value.float(), rescale_eps=None)
@@ -71,16 +73,10 @@ class IQL(Imitation[IQLConfig, IQLNets]):
         return Loss(loss, td_abs, metrics)
 
     @torch.no_grad()
-    def update_target(self) -> None:
+    def finish_update(
+        self, norms: dict[str, Tensor], metrics: dict[str, Tensor], env_steps: int
+    ) -> dict[str, Tensor]:
         """A soft step of the target critics."""
-        params, target_params = self.nets.critics.parameters(), self.target.parameters()
-        torch._foreach_lerp_(list(target_params), list(params), self.config.target_tau)
-
-    def state_dict(self) -> dict[str, Any]:
-        nets, target = dict(self.nets.state_dict()), dict(self.target.state_dict())
-        return super().state_dict() | {"nets": nets, "target": target}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.nets.load_state_dict(state["nets"])
-        self.target.load_state_dict(state["target"])
+        part = self.parts["net"]
+        torch._foreach_lerp_(part.target_params, part.followed, self.config.target_tau)
+        return {}

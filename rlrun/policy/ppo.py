@@ -6,7 +6,6 @@ rollout segments that begin with their stored state, that of the weights that ac
 """
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,46 +13,22 @@ from torch import Tensor
 from rlrun.functional.policy import explained_variance, mean_terms, standardise
 from rlrun.functional.returns import gae
 from rlrun.functional.rows import masked_mean
-from rlrun.policy.base.on_policy import OnPolicy
-from rlrun.policy.base.rollout import Minibatch, RolloutRows, split_rollout
+from rlrun.policy.actor_critic import ActorCriticLearner
+from rlrun.policy.rollout import Minibatch, MinibatchLearner, RolloutRows, split_rollout
 from rlrun.schedule import make_schedule
-from rlrun.schema import PPOConfig
-from rlrun.types import Sample, Update, generator
+from rlrun.schema import MemoryConfig, PPOConfig, TorsoConfig
 
 
-class PPO(OnPolicy[PPOConfig]):
+class PPO(ActorCriticLearner[PPOConfig], MinibatchLearner[PPOConfig]):
     """Samples actions from the policy and learns from each rollout in several epochs."""
 
     config_class = PPOConfig  # a subclass inherits its keys
 
-    def set_up(self) -> None:
-        super().set_up()
+    def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
+        ActorCriticLearner.build(self, torso, memory)
+        MinibatchLearner.build(self, torso, memory)
         self.clip_at = make_schedule(self.config.clip, total_steps=self.total_steps)
-        self.shuffle_generator = generator(self.seed, "minibatch")
-
-    def torch_update(self, sample: Sample) -> Update:
-        """``epochs`` passes over a rollout in minibatches of about ``batch_size`` rows.
-
-        Advantages and value targets are those of the network before the update, metrics those of
-        the last minibatch.
-        """
-        c, clip, gradient_steps = self.config, self.clip_at(sample.env_steps), 0
-        rows = self.prepare(sample.segment)
-        with torch.no_grad():
-            rollout = self.with_advantages(rows, self.outputs(rows)[1])
-        explained = explained_variance(rollout.value, rollout.target, rollout.valid)
-        for _ in range(c.epochs):
-            minibatches = self.shuffle(rollout, self.num_minibatches(rows))
-            for batch in minibatches:
-                params, value = self.outputs(batch)
-                last = batch is minibatches[-1]
-                loss, metrics = self.loss(batch, params, value, clip, with_metrics=last)
-                metrics |= self.step(loss, sample.env_steps)
-            gradient_steps += len(minibatches)
-            if c.target_kl is not None and metrics["train/approx_kl"] > c.target_kl:
-                break
-        self.update_obs_moments(rows)
-        return Update(None, metrics | {"train/explained_variance": explained}, steps=gradient_steps)
+        self.target_kl = self.config.target_kl
 
     def loss(
         self, batch: Minibatch, params: Tensor, value: Tensor, clip: float, *, with_metrics: bool
@@ -91,36 +66,32 @@ class PPO(OnPolicy[PPOConfig]):
         }
         return loss, {"train/loss": loss.detach()} | mean_terms(terms, valid)
 
+    def minibatch_loss(
+        self, batch: Minibatch, env_steps: int, *, with_metrics: bool
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        outputs = self.outputs(batch)
+        return self.loss(batch, *outputs, self.clip_at(env_steps), with_metrics=with_metrics)
+
     # -- minibatches -----------------------------------------------------------------------------
 
-    def with_advantages(self, rows: RolloutRows, value: Tensor) -> Minibatch:
-        """Rows, or with a memory segments, of a rollout with their advantages.
+    def values(self, rows: RolloutRows) -> Tensor:
+        return self.outputs(rows)[1]
 
-        ``value`` [T+1, B]: of every row.
-        """
+    def with_targets(self, rows: RolloutRows, values: Tensor) -> Minibatch:
+        """Rows, or with a memory segments, of a rollout with their advantages."""
         c = self.config
-        advantages = gae(rows.reward, value, *rows.ends, gamma=c.gamma, trace=c.gae_lambda)
+        advantages = gae(rows.reward, values, *rows.ends, gamma=c.gamma, trace=c.gae_lambda)
         length = c.segment_len if self.net.recurrent else None
-        return split_rollout(rows, advantages, value[:-1], length)
-
-    def num_minibatches(self, rows: RolloutRows) -> int:
-        """The number of minibatches of a pass over a rollout."""
-        return max(1, round(len(rows.index) / self.config.batch_size))
+        return split_rollout(rows, advantages, values[:-1], length)
 
     def shuffle(self, rollout: Minibatch, parts: int) -> list[Minibatch]:
         """Random minibatches, each with standardised advantages; a single one is not shuffled."""
-        batches = rollout.shuffle(parts, self.shuffle_generator)
+        batches = super().shuffle(rollout, parts)
         if not self.config.normalize_advantage:
             return batches
         return [replace(b, advantage=standardise(b.advantage, b.valid)) for b in batches]
 
-    # -- saving ----------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {
-            "shuffle_generator": self.shuffle_generator.bit_generator.state
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.shuffle_generator.bit_generator.state = state["shuffle_generator"]
+    def finish(self, rows: RolloutRows, rollout: Minibatch) -> dict[str, Tensor]:
+        self.update_obs_moments(rows)
+        explained = explained_variance(rollout.value, rollout.target, rollout.valid)
+        return {"train/explained_variance": explained}

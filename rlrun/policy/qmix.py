@@ -5,10 +5,15 @@ Learning", ICML 2018; Sunehag et al., "Value-Decomposition Networks", AAMAS 2018
 recurrent Q-network; windows, burn-in, stored states and n-step targets are those of R2D2.
 """
 
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.acting.team import TeamActor
+from rlrun.functional.explore import team_epsilon_greedy
+from rlrun.functional.masks import MASK
 from rlrun.functional.mixing import team_greedy
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import (
@@ -18,33 +23,26 @@ from rlrun.functional.rows import (
     shape_reward,
     weighted_row_mean,
 )
-from rlrun.functional.value import (
-    ScalarCriterion,
-    gather_bootstrap,
-    mixed_priority,
-    take_action,
-    td_metrics,
-)
-from rlrun.nets.memory.burn_in import burn_in
-from rlrun.nets.team import TeamNet, make_team_net
-from rlrun.policy.base.network_health import UnitActivity
-from rlrun.policy.base.value_based import ValueBasedPolicy
+from rlrun.functional.value import gather_bootstrap, mixed_priority, take_action, td_metrics
+from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise
+from rlrun.nets.team import TeamNet
+from rlrun.policy.actor import Chosen, NetActor
+from rlrun.policy.health import UnitActivity
+from rlrun.policy.numpy_net import Outputs
+from rlrun.policy.r2d2 import SequenceLearner
 from rlrun.schema import MemoryConfig, QMIXConfig, TorsoConfig
-from rlrun.types import Loss, Segment, Spec, Tree, tree_map
+from rlrun.types import Loss, Segment, Tree, tree_map
 
 
-class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
+class QMIX(SequenceLearner[QMIXConfig]):
     """Acts epsilon-greedily agent by agent; learns the team's value from windows of joint rows."""
 
     config_class = QMIXConfig  # a subclass inherits its keys
+    net: TeamNet  # type: ignore[assignment]
 
-    def make_net(self, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, seed: int) -> TeamNet:
-        return make_team_net(self.config, torso, memory, spec, seed=seed)
-
-    def set_up(self, spec: Spec, seed: int) -> None:
-        self.criterion = ScalarCriterion(self.config)
-
-    # -- acting ----------------------------------------------------------------------------------
+    def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
+        self.net = TeamNet(self.config, torso, memory, self.spec).to(self.device)
+        self.set_up(self.net)
 
     def initial_state(self, batch: int) -> Tree:
         """The recurrent state before an episode's first row, [batch, N, H] each."""
@@ -52,7 +50,7 @@ class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
         state = self.net.agents.memory.initial_state(batch * size, self.device)
         return tree_map(lambda s: s.unflatten(0, (batch, size)), state)
 
-    def actor(self, num_envs: int) -> TeamActor:
+    def actor(self, num_envs: int) -> "TeamActor":  # type: ignore[override]
         """Epsilon-greedy on every agent's Q."""
         return TeamActor(self.net, self.config, self.generator, num_envs=num_envs)
 
@@ -93,11 +91,6 @@ class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
         metrics = td_metrics(loss, row.td, row.prediction, row.target, valid)
         return Loss(loss, priority, metrics, row.td, row.prediction)
 
-    def start_state(self, segment: Segment) -> Tree:
-        """The state [B, N, H] that windows start from: stored with them, or zeros."""
-        zero = self.config.state_init == "zero"
-        return self.initial_state(segment.reward.shape[1]) if zero else segment.state
-
     def inputs(self, obs: Tree, prev_action: Tensor, prev_reward: Tensor) -> tuple[Tree, Tensor]:
         """(observations of agents [T, B N, ...], previous action and reward) of every position."""
         reward = prev_reward.unsqueeze(-1).expand(prev_action.shape)
@@ -105,47 +98,88 @@ class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
         seen = tree_map(lambda x: x.flatten(1, 2), self.net.agent_inputs(obs))
         return seen, previous.flatten(1, 2)
 
-    def unroll(
-        self, net: TeamNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree
-    ) -> Tensor:
-        """Q_i [L + n, B, N, A] of one unroll after the burn-in, which has no gradient.
+    def unroll(  # type: ignore[override]
+        self, net: TeamNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree,
+        noise: ForwardNoise = MEAN_WEIGHTS,
+    ) -> Tensor:  # fmt: skip
+        """Q_i [L + n, B, N, A] after the burn-in, which has no gradient.
 
         ``state`` [B, N, H] is the one before each window's first own row.
         """
-        agents = net.agents
-        with self.autocast():
-            state = self.warm_state(net, inputs, segment, state)
-            learned = rows(inputs, self.window.burnin, None)
-            q: Tensor = agents.unroll(agents.inputs(*learned), state)[0]
-        return q.float().reshape(len(q), -1, net.num_agents, q.shape[-1])
+        q = super().unroll(net.agents, inputs, self.per_agent(segment), flat(state))
+        return q.reshape(len(q), -1, net.num_agents, q.shape[-1])
 
-    @torch.no_grad()
-    def warm_state(
-        self, net: TeamNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree
-    ) -> Tree:
-        """The state [B N, H] after the burn-in, from ``state`` [B, N, H]."""
-        bs, agents = self.window.burnin, net.agents
-        state = tree_map(lambda s: s.flatten(0, 1), state)
-        if not bs:
-            return state
-        own = segment.valid[:bs].repeat_interleave(net.num_agents, 1)
-        return burn_in(agents, agents.inputs(*rows(inputs, 0, bs)), state, own, segment.partial)
-
-    @torch.no_grad()
-    def unroll_target(self, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree) -> Tensor:
-        """``unroll`` of the target network, without a gradient in any thread."""
-        return self.unroll(self.target, inputs, segment, state)
+    def per_agent(self, segment: Segment) -> Segment:
+        """``segment`` with the flags ``valid`` of agents [T, B N]."""
+        return replace(segment, valid=segment.valid.repeat_interleave(self.net.num_agents, 1))
 
     def dead_units(self, windows: Segment) -> Tensor | None:
-        """As ``ValueBasedPolicy.dead_units``; agents that have left the episode are left out."""
+        """As ``TargetLearner.dead_units``; agents that have left the episode are left out."""
         c, net, bs = self.config, self.net, self.window.burnin
         obs, *previous = network_inputs(windows, scale=c.reward_scale, clip=c.reward_clip)
         inputs, seen = self.inputs(obs, *previous), rows(obs, bs, None)
         read = readable(windows.valid, windows.terminated)[bs:]
         with self.autocast():
-            state = self.warm_state(net, inputs, windows, self.start_state(windows))
+            start = flat(self.start_state(windows))
+            state = self.warm_state(net.agents, inputs, self.per_agent(windows), start)
             with UnitActivity(net, positions=read.unsqueeze(-1) & (seen["alive"] > 0)) as units:
                 net.agents.unroll(net.agents.inputs(*rows(inputs, bs, None)), state)
                 units.positions = read
                 net.mixer(torch.zeros_like(seen["alive"], dtype=torch.float32), seen["state"])
         return units.dead()
+
+
+def flat(state: Tree) -> Tree:
+    """[B, N, ...] -> [B N, ...]."""
+    return tree_map(lambda s: s.flatten(0, 1), state)
+
+
+# -- acting ----------------------------------------------------------------------------------------
+
+
+class TeamActor(NetActor):
+    """Epsilon-greedy actions of every agent from its own observations."""
+
+    def __init__(
+        self, net: TeamNet, config: QMIXConfig, generator: np.random.Generator, *, num_envs: int
+    ) -> None:
+        agents = num_envs * net.num_agents
+        super().__init__(net.agents, config, generator, num_envs=agents)
+        self.num_envs, self.num_agents, self.masked = num_envs, net.num_agents, net.masked
+        self.available = net.available.numpy(force=True)
+        eye = np.eye(net.num_agents, dtype=np.float32)
+        self.agent_id = np.tile(eye, (num_envs, 1)) if net.agent_id else None
+
+    def initial_state(self) -> Tree:
+        """Return the state [E, N, ...] before an episode's first row."""
+        return self._per_team(super().initial_state())
+
+    def step(
+        self, obs: Tree, first: np.ndarray, action: np.ndarray, reward: np.ndarray, state: Tree
+    ) -> Outputs:
+        """Return action values [E, N, A] and the next state [E, N, ...]; ``action`` [E, N]."""
+        agent_obs = tree_map(self._per_agent, obs["agents"])
+        if self.agent_id is not None:
+            agent_obs = {"agent": self.agent_id, "observation": agent_obs}
+        first, reward = (np.repeat(x, self.num_agents) for x in (first, reward))
+        state = tree_map(self._per_agent, state)
+        q, state = super().step(agent_obs, first, self._per_agent(action), reward, state)
+        return self._per_team(q), self._per_team(state)
+
+    def choose(self, outputs: np.ndarray, obs: Tree, explore: np.ndarray | None) -> Chosen:
+        allowed = np.broadcast_to(self.available, outputs.shape)
+        if self.masked:
+            unmasked = allowed & (obs["agents"][MASK] > 0)
+            allowed = np.where(unmasked.any(-1, keepdims=True), unmasked, allowed)
+        return team_epsilon_greedy(outputs, allowed, explore, self.generator), {}
+
+    def read(self, outputs: np.ndarray, obs: Tree) -> tuple[str, np.ndarray]:
+        return "Q", outputs[0, 0]
+
+    def _per_agent(self, x: np.ndarray) -> np.ndarray:
+        """[E, N, ...] -> [E N, ...]."""
+        return x.reshape(self.num_envs * self.num_agents, *x.shape[2:])
+
+    def _per_team(self, tree: Tree) -> Any:
+        """[E N, ...] -> [E, N, ...]."""
+        return tree_map(lambda x: x.reshape(self.num_envs, self.num_agents, *x.shape[1:]), tree)

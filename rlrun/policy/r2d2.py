@@ -10,15 +10,15 @@ Beyond the paper, each a switch: ``trace`` (functional/q_traces.py), ``distribut
 ``munchausen`` (papers: dqn.py). Traces run to the window's end: over n to L + n - 1 rows.
 """
 
+from typing import Generic, TypeVar
+
 import torch
 from torch import Tensor
 
-from rlrun.acting.values import ValueActor
-from rlrun.functional.criterion import make_criterion, make_munchausen
-from rlrun.functional.masks import allowed_actions, has_mask
-from rlrun.functional.q_traces import make_trace_target
+from rlrun.functional.masks import allowed_actions
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import (
+    masked_mean,
     network_inputs,
     readable,
     rows,
@@ -26,34 +26,69 @@ from rlrun.functional.rows import (
     weighted_row_mean,
 )
 from rlrun.functional.value import gather_bootstrap, greedy, mixed_priority, td_metrics
-from rlrun.nets.forward_noise import MEAN_WEIGHTS, ForwardNoise, make_noise_generator
-from rlrun.nets.memory.burn_in import burn_in
-from rlrun.nets.qnet import QNet, make_qnet
-from rlrun.policy.base.delta_q import delta_q
-from rlrun.policy.base.network_health import UnitActivity
-from rlrun.policy.base.value_based import ValueBasedPolicy
-from rlrun.schema import MemoryConfig, R2D2Config, TorsoConfig
-from rlrun.types import Loss, Segment, Spec, Tree
+from rlrun.nets.memory import burn_in
+from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise
+from rlrun.nets.qnet import QNet
+from rlrun.policy.dqn import QLearner
+from rlrun.policy.health import UnitActivity
+from rlrun.schema import R2D2Config, SequenceConfig
+from rlrun.types import Loss, Segment, Tree
+
+S = TypeVar("S", bound=SequenceConfig)
 
 
-class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
+class SequenceLearner(QLearner[S], Generic[S]):
+    """A policy that unrolls a Q-network over windows: what R2D2 and QMIX share."""
+
+    def start_state(self, segment: Segment) -> Tree:
+        """The state [B, H] that windows start from: stored with them, or zeros."""
+        zero = self.config.state_init == "zero"
+        return self.initial_state(segment.reward.shape[1]) if zero else segment.state
+
+    def initial_state(self, batch: int) -> Tree:
+        """The recurrent state before an episode's first row, [batch, H] each."""
+        return self.net.memory.initial_state(batch, self.device)
+
+    def unroll(
+        self, net: QNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree,
+        noise: ForwardNoise = MEAN_WEIGHTS,
+    ) -> Tensor:  # fmt: skip
+        """Q [L + n, B, A] after the burn-in, which has no gradient; a distribution [..., A, N].
+
+        ``state`` [B, H]: before each window's first row that is not filler. Noisy heads choose a*
+        with the noise of the online pass; DQN draws another.
+        """
+        with self.autocast():
+            state = self.warm_state(net, inputs, segment, state)
+            learned = rows(inputs, self.window.burnin, None)
+            q: Tensor = net.unroll(net.inputs(*learned), state, noise)[0]
+        return q.float()
+
+    @torch.no_grad()
+    def warm_state(
+        self, net: QNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree
+    ) -> Tree:
+        """The state [B, H] after the burn-in, from ``state``."""
+        bs = self.window.burnin
+        if not bs:
+            return state
+        return burn_in(
+            net, net.inputs(*rows(inputs, 0, bs)), state, segment.valid[:bs], segment.partial
+        )
+
+    @torch.no_grad()
+    def unroll_target(
+        self, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree,
+        noise: ForwardNoise = MEAN_WEIGHTS,
+    ) -> Tensor:  # fmt: skip
+        """``unroll`` of the target network; gradient mode is a setting of the thread."""
+        return self.unroll(self.target, inputs, segment, state, noise)
+
+
+class R2D2(SequenceLearner[R2D2Config]):
     """Acts epsilon-greedily with a recurrent Q-network and learns from windows of rows."""
 
     config_class = R2D2Config  # a subclass inherits its keys
-
-    def make_net(self, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, seed: int) -> QNet:
-        return make_qnet(self.config, torso, memory, spec, seed=seed)
-
-    def set_up(self, spec: Spec, seed: int) -> None:
-        self.criterion = make_criterion(self.config, self.device)
-        self.munchausen = make_munchausen(self.config, self.criterion)
-        self.trace = make_trace_target(self.config)
-        self.noise_generator = make_noise_generator(self.net, self.config, seed=seed)
-        self.masked = has_mask(spec.obs)
-
-    def actor(self, num_envs: int) -> ValueActor:
-        """Epsilon-greedy on Q."""
-        return ValueActor(self.net, self.config, self.generator, num_envs=num_envs)
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
         """Squared TD error of the learned rows, and eta-mixed priorities."""
@@ -100,55 +135,11 @@ class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
         metrics = td_metrics(loss, row.td, row.prediction, row.target, valid)
         return Loss(loss, priority, metrics, row.td, row.prediction)
 
-    def unroll(
-        self, net: QNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree,
-        noise: ForwardNoise = MEAN_WEIGHTS,
-    ) -> Tensor:  # fmt: skip
-        """Q [L + n, B, A] after the burn-in, which has no gradient; a distribution [..., A, N].
-
-        ``state`` [B, H]: before each window's first row that is not filler. Noisy heads choose a*
-        with the noise of the online pass; DQN draws another.
-        """
-        with self.autocast():
-            state = self.warm_state(net, inputs, segment, state)
-            learned = rows(inputs, self.window.burnin, None)
-            q: Tensor = net.unroll(net.inputs(*learned), state, noise)[0]
-        return q.float()
-
-    @torch.no_grad()
-    def warm_state(
-        self, net: QNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree
-    ) -> Tree:
-        """The state [B, H] after the burn-in, from ``state``."""
-        bs = self.window.burnin
-        if not bs:
-            return state
-        return burn_in(
-            net, net.inputs(*rows(inputs, 0, bs)), state, segment.valid[:bs], segment.partial
-        )
-
-    @torch.no_grad()
-    def unroll_target(
-        self, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree,
-        noise: ForwardNoise = MEAN_WEIGHTS,
-    ) -> Tensor:  # fmt: skip
-        """``unroll`` of the target network; gradient mode is a setting of the thread."""
-        return self.unroll(self.target, inputs, segment, state, noise)
-
     def inputs(self, segment: Segment) -> tuple[Tree, Tensor]:
         """(obs, previous action and reward) of every position, padding masked out."""
         c = self.config
         obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
         return obs, self.net.encode_previous(*previous)
-
-    def start_state(self, segment: Segment) -> Tree:
-        """The state [B, H] that windows start from: stored with them, or zeros."""
-        zero = self.config.state_init == "zero"
-        return self.initial_state(segment.reward.shape[1]) if zero else segment.state
-
-    def initial_state(self, batch: int) -> Tree:
-        """The recurrent state before an episode's first row, [batch, H] each."""
-        return self.net.memory.initial_state(batch, self.device)
 
     def dead_units(self, windows: Segment) -> Tensor | None:
         bs, inputs = self.window.burnin, self.inputs(windows)
@@ -160,5 +151,32 @@ class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
                 self.net.unroll(self.net.inputs(*rows(inputs, bs, None)), state, noise)
         return units.dead()
 
+    @torch.no_grad()
     def delta_q(self, windows: Segment, history: Segment) -> dict[str, Tensor]:
-        return delta_q(self, windows, history)
+        """Error of Q at the first and last learned row for a stored and for a zero state.
+
+        |q(h') - q(h)|_2 / |max_a q(h)| averaged over windows, where h is the state unrolled by the
+        present network from the trajectory's start (``history``, the rows before each window) and
+        h' the one after burn-in from the stored or the zero state.
+        Source: R2D2 section 3, figure 1 (there h is the stored state of every row).
+        """
+        bs, last, net = self.window.burnin, self.window.learned - 1, self.net
+        past, inputs = self.inputs(history), self.inputs(windows)
+        lengths = history.valid.sum(0)
+        zero = self.initial_state(len(lengths))
+        true = net.memory.state_after(net.inputs(*rows(past, 0, -1)), lengths, zero)
+
+        def values(state: Tree) -> Tensor:
+            return self.criterion.mean(self.unroll(net, inputs, windows, state))
+
+        q = values(true)
+        scale = q.amax((0, 2)).abs().clamp(min=1e-6)
+        full = windows.valid[bs + last]
+        if not full.any():
+            return {}
+        errors = {}
+        for name, state in (("stored", windows.state), ("zero", zero)):
+            gap = (values(state) - q).norm(dim=-1) / scale
+            errors[f"train/delta_q_{name}_first"] = masked_mean(gap[0], full)
+            errors[f"train/delta_q_{name}_last"] = masked_mean(gap[last], full)
+        return errors

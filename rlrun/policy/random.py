@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlrun.functional.explore import uniform_actions
 from rlrun.functional.masks import allowed_actions, has_mask
-from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
+from rlrun.policy.compute import DEFAULT_COMPUTE, Compute
 from rlrun.schema import MemoryConfig, RandomConfig, TorsoConfig
 from rlrun.types import Act, Sample, Spec, Tree, Update, Window, generator
 

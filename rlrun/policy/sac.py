@@ -6,81 +6,111 @@ unroll their own over the window: the actor's starts from the stored state, the 
 and burn-in warms both up.
 """
 
+from typing import Generic, TypeVar
+
 import torch
 from torch import Tensor
 
-from rlrun.acting.box import SquashedGaussianActor
 from rlrun.functional.continuous import SquashedSample, squashed_gaussian
 from rlrun.functional.rows import masked_mean, weighted_row_mean
 from rlrun.functional.value import huber, mixed_priority, td_metrics, td_target
 from rlrun.nets.actor_and_critics import Batch
-from rlrun.policy.base.off_policy_control import ControlLoss, OffPolicyControl
-from rlrun.schema import SACConfig
+from rlrun.policy.base import Losses
+from rlrun.policy.control import ControlLearner, SquashedGaussianActor
+from rlrun.schema import MemoryConfig, SACConfig, TorsoConfig
+
+Z = TypeVar("Z", bound=SACConfig)
 
 
-class SAC(OffPolicyControl[SACConfig]):
+class SAC(ControlLearner[Z], Generic[Z]):
     """A tanh(Normal) policy that learns from windows of rows."""
 
-    config_class = SACConfig  # a subclass inherits its keys
+    config_class: type[SACConfig] = SACConfig  # a subclass inherits its keys
     outputs = 2  # mean and log standard deviation of every action
     critics = 2
     logged = ("train/entropy",)  # between steps of the actor, that of the last
+    noises = 2  # numbers of noise vectors of an update
 
-    def set_up(self) -> None:
-        c = self.config
-        self.log_alpha = self.add_multiplier("temperature", c.temperature)  # stepped by Adam at lr
-        entropy = c.target_entropy
+    def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
+        super().build(torso, memory)
+        c, entropy = self.config, self.config.target_entropy
+        self.log_alpha = self.add_coefficient("temperature", c.temperature)
         self.target_entropy = -float(self.bounds.size) if entropy is None else entropy
 
     def actor(self, num_envs: int) -> SquashedGaussianActor:
         """Samples; uniform actions before the first update."""
-        return SquashedGaussianActor(
-            self.pi, self.config, self.bounds, self.generator, num_envs=num_envs
-        )
+        return SquashedGaussianActor(self.pi, self.config, self.generator, num_envs=num_envs)
 
-    def loss(self, batch: Batch) -> ControlLoss:
+    def control_losses(self, batch: Batch) -> Losses:
         """Losses of critics, actor and temperature; rows [L, B], Q of the critics [C, L, B]."""
-        c, valid, weight = self.config, batch.valid, batch.weight
         alpha = self.log_alpha.detach().exp()
-        pi_features, next_pi_features = batch.encode_both(self.pi.encoder, batch.state)
+        features, next_features = batch.encode_both(self.pi.encoder, batch.state)
+        outputs = self.pi(features) if self.actor_due() else None
 
         # y = R_n + gamma^n (min_c Q'_c(s', a') - alpha log pi(a'|s')), a' ~ pi(s')  (eq. 2, 3)
         with torch.no_grad():
-            next_action, next_log_pi = self.sample_action(next_pi_features, 1)
+            next_action, next_log_pi = self.sample_action(self.pi(next_features), 1)
             next_q = self.q_target(batch.encode_next(self.q_target.encoder), next_action)
             soft_value = next_q.amin(0) - alpha * next_log_pi
             y = td_target(batch.reward, batch.discount, soft_value, rescale_eps=None)
 
-        # critics: sum_c (y - Q_c(s, a))^2 / 2, beyond td_clip its tangent                (eq. 5)
         q_features = batch.encode(self.q.encoder)
-        q = self.q(q_features, batch.action)
+        out = self.critic_losses(batch, self.q(q_features, batch.action), y)
+        return self.add_actor_losses(out, batch, outputs, q_features, alpha)
+
+    def critic_losses(
+        self, batch: Batch, q: Tensor, y: Tensor, penalty: Tensor | None = None
+    ) -> Losses:
+        """sum_c (y - Q_c(s, a))^2 / 2, beyond td_clip its tangent (eq. 5), plus ``penalty`` [L, B].
+
+        Priorities are of the mean over the twins.
+        """
+        c, valid = self.config, batch.valid
         delta = torch.where(valid, y - q, 0.0)
-        critic_loss = weighted_row_mean(huber(delta, c.td_clip).sum(0), valid, weight)
-        td = delta.detach().abs().mean(0)
-        metrics = td_metrics(critic_loss, td, q.mean(0), y, valid)
+        rows = huber(delta, c.td_clip).sum(0)
+        rows = rows if penalty is None else rows + penalty
+        loss, td = weighted_row_mean(rows, valid, batch.weight), delta.detach().abs().mean(0)
+        metrics = td_metrics(loss, td, q.mean(0), y, valid)
+        return Losses({"critics": loss}, mixed_priority(td, valid, c.eta), metrics)
+
+    def add_actor_losses(
+        self,
+        out: Losses,
+        batch: Batch,
+        outputs: Tensor | None,
+        q_features: Tensor,
+        alpha: Tensor,
+    ) -> Losses:
+        """``out`` with the losses of actor and temperature where ``outputs`` are given.
+
+        actor: alpha log pi(a|s) - min_c Q_c(s, a), a = tanh(mean + std noise)        (eq. 7, 9)
+        temperature: alpha (-log pi(a|s) - target entropy)                              (eq. 18)
+        ``outputs`` [L, B, 2 A]: of the actor; None: it is not due.
+        """
+        losses, priority, metrics = out
         metrics["train/temperature"] = alpha
-        priority = mixed_priority(td, valid, c.eta)  # of the mean over the twins
-        actor_loss, multipliers = None, {}
+        if outputs is None:
+            return out
+        action, log_pi = self.sample_action(outputs, 0)
+        q_pi = self.q(q_features.detach(), action, frozen=True).amin(0)  # gradient to a alone
+        loss = weighted_row_mean(alpha * log_pi - q_pi, batch.valid, batch.weight)
+        losses["actor"], metrics["train/actor_loss"] = loss, loss.detach()
+        metrics["train/entropy"] = masked_mean(-log_pi.detach(), batch.valid)
+        if self.config.temperature_auto:
+            surplus = -log_pi.detach() - self.target_entropy
+            surplus = weighted_row_mean(surplus, batch.valid, batch.weight)
+            losses["temperature"] = self.log_alpha.exp() * surplus
+        return Losses(losses, priority, metrics)
 
-        if self.actor_due():
-            # actor: alpha log pi(a|s) - min_c Q_c(s, a), a = tanh(mean + std noise)     (eq. 7, 9)
-            action, log_pi = self.sample_action(pi_features, 0)
-            q_pi = self.q(q_features.detach(), action, frozen=True).amin(0)  # gradient to a alone
-            actor_loss = weighted_row_mean(alpha * log_pi - q_pi, valid, weight)
-            metrics["train/actor_loss"] = actor_loss.detach()
-            metrics["train/entropy"] = masked_mean(-log_pi.detach(), valid)
-            if c.temperature_auto:
-                # temperature: alpha (-log pi(a|s) - target entropy)                       (eq. 18)
-                surplus = weighted_row_mean(-log_pi.detach() - self.target_entropy, valid, weight)
-                multipliers["temperature"] = self.log_alpha.exp() * surplus
-        return ControlLoss(critic_loss, actor_loss, multipliers, priority, metrics)
-
-    def finish_update(self, env_steps: int, *, actor_stepped: bool) -> dict[str, Tensor]:
-        self.update_target(self.q_target_params, self.q_params)
+    def update_all_targets(self, env_steps: int, *, actor_stepped: bool) -> dict[str, Tensor]:
+        self.update_targets("critics")
         return {}
 
-    def sample_action(self, features: Tensor, draw: int) -> SquashedSample:
-        """Actions [L, B, A] sampled by the actor; ``draw``: 0 at s, 1 at s'."""
-        mean, log_std = self.pi(features).chunk(2, -1)
-        noise = self.noise(2 * self.updates + draw, *mean.shape)
+    def sample_action(self, outputs: Tensor, which: int, *lead: int) -> SquashedSample:
+        """Actions [*lead, L, B, A] sampled from the actor's ``outputs`` [L, B, 2 A].
+
+        ``which``: the number of the noise, 0 at s, 1 at s'.
+        """
+        mean, log_std = outputs.chunk(2, -1)
+        noise = self.noise(self.noises * self.updates + which, *lead, *mean.shape)
         return squashed_gaussian(mean, log_std, noise)

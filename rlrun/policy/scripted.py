@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlrun.errors import EnvError
 from rlrun.functional.script import action_table, outside, sine
-from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
+from rlrun.policy.compute import DEFAULT_COMPUTE, Compute
 from rlrun.schema import MemoryConfig, ScriptedConfig, TorsoConfig
 from rlrun.trust import trusted_function
 from rlrun.types import Act, Sample, Spec, Tree, Update, Window, generator, tree_map

@@ -5,47 +5,49 @@ a memory (policy=rtd3) actor and critics each unroll their own over the window: 
 from the stored state, the critics' from zero, and burn-in warms both up.
 """
 
+from abc import abstractmethod
+from typing import Generic, TypeVar
+
 import torch
 from torch import Tensor
 
-from rlrun.acting.box import GaussianNoiseActor
 from rlrun.functional.continuous import smoothed_action
 from rlrun.functional.rows import weighted_row_mean
 from rlrun.functional.value import huber, mixed_priority, td_metrics, td_target
 from rlrun.nets.actor_and_critics import Batch
-from rlrun.policy.base.off_policy_control import ControlLoss, OffPolicyControl
+from rlrun.policy.base import Losses
+from rlrun.policy.control import ControlLearner, GaussianNoiseActor
 from rlrun.schedule import make_schedule
-from rlrun.schema import TD3Config
+from rlrun.schema import DDPGConfig, MemoryConfig, TD3Config, TorsoConfig
+
+D = TypeVar("D", bound=DDPGConfig)
 
 
-class TD3(OffPolicyControl[TD3Config]):
-    """A deterministic actor with Gaussian noise that learns from windows of rows."""
+class DeterministicLearner(ControlLearner[D], Generic[D]):
+    """A deterministic actor with Gaussian noise; all that TD3 and DDPG share."""
 
-    config_class = TD3Config  # a subclass inherits its keys
-    outputs, critics = 1, 2
+    outputs = 1
 
-    def set_up(self) -> None:
+    def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
+        super().build(torso, memory)
         self.noise_at = make_schedule(self.config.noise, total_steps=self.total_steps)
         self.pi.noise.fill_(self.noise_at(0))
 
     def actor(self, num_envs: int) -> GaussianNoiseActor:
         """Deterministic actions with noise; uniform ones before the first update."""
-        return GaussianNoiseActor(
-            self.pi, self.config, self.bounds, self.generator, num_envs=num_envs
-        )
+        return GaussianNoiseActor(self.pi, self.config, self.generator, num_envs=num_envs)
 
-    def loss(self, batch: Batch) -> ControlLoss:
+    @abstractmethod
+    def target_action(self, batch: Batch) -> Tensor:
+        """Actions [L, B, A] of the target actor at the rows that targets bootstrap from."""
+
+    def control_losses(self, batch: Batch) -> Losses:
         """Losses of critics and actor; rows [L, B], Q of the critics [C, L, B]."""
         c, valid, weight = self.config, batch.valid, batch.weight
 
-        # y = R_n + gamma^n min_c Q'_c(s', clip(pi'(s') + clip(eps))), eps ~ N(0, sigma)   (eq. 14)
+        # y = R_n + gamma^n min_c Q'_c(s', target_action(s'))
         with torch.no_grad():
-            next_h = batch.encode_next(self.pi_target.encoder, batch.state)
-            next_action = self.pi_target(next_h).tanh()
-            noise = self.noise(self.updates, *next_action.shape)
-            next_action = smoothed_action(
-                next_action, noise, sigma=c.smoothing, clip=c.smoothing_clip
-            )
+            next_action = self.target_action(batch)
             next_q = self.q_target(batch.encode_next(self.q_target.encoder), next_action)
             y = td_target(batch.reward, batch.discount, next_q.amin(0), rescale_eps=None)
 
@@ -53,23 +55,34 @@ class TD3(OffPolicyControl[TD3Config]):
         z = batch.encode(self.q.encoder)
         q = self.q(z, batch.action)
         delta = torch.where(valid, y - q, 0.0)
-        critic_loss = weighted_row_mean(huber(delta, c.td_clip).sum(0), valid, weight)
+        losses = {"critics": weighted_row_mean(huber(delta, c.td_clip).sum(0), valid, weight)}
         td = delta.detach().abs().mean(0)
-        metrics = td_metrics(critic_loss, td, q.mean(0), y, valid)
-        priority, actor_loss = mixed_priority(td, valid, c.eta), None
+        metrics = td_metrics(losses["critics"], td, q.mean(0), y, valid)
 
         if self.actor_due():
             # actor: -Q_1(s, pi(s)), the deterministic policy gradient               (algorithm 1)
             action = self.pi(batch.encode(self.pi.encoder, batch.state)).tanh()
             q_pi = self.q(z.detach(), action, 1, frozen=True)[0]
-            actor_loss = weighted_row_mean(-q_pi, valid, weight)
-            metrics["train/actor_loss"] = actor_loss.detach()
-        return ControlLoss(critic_loss, actor_loss, {}, priority, metrics)
+            losses["actor"] = weighted_row_mean(-q_pi, valid, weight)
+            metrics["train/actor_loss"] = losses["actor"].detach()
+        return Losses(losses, mixed_priority(td, valid, c.eta), metrics)
 
-    def finish_update(self, env_steps: int, *, actor_stepped: bool) -> dict[str, Tensor]:
+    def update_all_targets(self, env_steps: int, *, actor_stepped: bool) -> dict[str, Tensor]:
         """Update all targets after steps of the actor (delayed, section 5.2), and the noise."""
         if actor_stepped:
-            target = [*self.q_target_params, *self.pi_target_params]
-            online = [*self.q_params, *self.pi_params]
-            self.update_target(target, online, since=self.config.actor_every)
+            self.update_targets("critics", "actor", since=self.config.actor_every)
         return {"train/noise": self.pi.noise.fill_(self.noise_at(env_steps)).clone()}
+
+
+class TD3(DeterministicLearner[TD3Config]):
+    """A deterministic actor and twin critics that learn from windows of rows."""
+
+    config_class = TD3Config  # a subclass inherits its keys
+    critics = 2
+
+    def target_action(self, batch: Batch) -> Tensor:
+        """clip(pi'(s') + clip(eps)), eps ~ N(0, sigma): eq. 14."""
+        c, encoder = self.config, self.pi_target.encoder
+        action = self.pi_target(batch.encode_next(encoder, batch.state)).tanh()
+        noise = self.noise(self.updates, *action.shape)
+        return smoothed_action(action, noise, sigma=c.smoothing, clip=c.smoothing_clip)

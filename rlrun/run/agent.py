@@ -13,16 +13,15 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from rlrun.acting.actor import NetActor, shape_reward
-from rlrun.acting.team import TeamActor
-from rlrun.acting.values import ValueActor
 from rlrun.blas import one_thread
 from rlrun.config import load
 from rlrun.env import make_env, make_one_env
 from rlrun.env.framestack import FrameStack, make_frame_stack
 from rlrun.env.rows import RowsVectorEnv
 from rlrun.errors import ConfigError, NumericError
-from rlrun.functional.value import unrescale
+from rlrun.policy.actor import NetActor, shape_reward
+from rlrun.policy.dqn import ValueActor
+from rlrun.policy.qmix import TeamActor
 from rlrun.policy.random import RandomActor
 from rlrun.policy.scripted import ScriptedActor
 from rlrun.policy.separate import SeparateActor
@@ -299,9 +298,7 @@ class Agent:
             q, _ = actor.step(obs, row.first, self._action, shaped, self._state)
         if self._stack is not None:
             self._stack.load_state_dict(before)
-        q = np.array(q)
-        if actor.value_rescale_eps is not None:
-            q = unrescale(torch.from_numpy(q), actor.value_rescale_eps).numpy()
+        q = actor.q_values(torch.from_numpy(np.array(q))).numpy()
         return q[0] if row.single else q
 
     def env(self, n: int | None = None, *, render: bool = False) -> Any:
@@ -384,7 +381,7 @@ def reads_reward(actor: Actor) -> bool:
         case SeparateActor():
             return any(map(reads_reward, actor.actors))
         case NetActor():
-            return actor.net_step.previous is not None
+            return actor.previous is not None
         case RandomActor() | ScriptedActor():
             return False
     return True

@@ -30,7 +30,6 @@ from rlrun.env import beside_others, goal_functions, make_env
 from rlrun.env.framestack import make_frame_stack
 from rlrun.errors import ConfigError
 from rlrun.log import Log
-from rlrun.optim.compute import Compute, keep_freed_memory
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.collect_metrics import ActionCounts, CollectMetrics, Explore, make_explore
 from rlrun.pipeline.collector import Collector
@@ -43,6 +42,7 @@ from rlrun.pipeline.parts import LoopProgress, Parts
 from rlrun.pipeline.report import LoopReport, Profiler
 from rlrun.pipeline.saving import Faults, RunFiles, Saving
 from rlrun.pipeline.source import OfflineSource, SerialSource, Source
+from rlrun.policy.compute import Compute, keep_freed_memory
 from rlrun.run.manifest import CHECKPOINTS
 from rlrun.run.plan import Plan, plan_of_demos
 from rlrun.schema import Config, PrioritizedConfig, PriorityConfig, RankConfig, RNDConfig
@@ -76,8 +76,8 @@ KERNELS = {  # of exactly the class of that name
     "td3": "rlrun.kernels.sac_td3:TD3Kernel",
     "ddpg": "rlrun.kernels.sac_td3:TD3Kernel",
     "ppo": "rlrun.kernels.ppo:PPOKernel",
-    "a2c": "rlrun.kernels.rollout:A2CKernel",
-    "impala": "rlrun.kernels.rollout:IMPALAKernel",
+    "a2c": "rlrun.kernels.rollout:RolloutKernel",
+    "impala": "rlrun.kernels.rollout:RolloutKernel",
     "pqn": "rlrun.kernels.pqn:PQNKernel",
 }
 
@@ -120,9 +120,10 @@ def with_kernel(policy: Any, plan: Plan) -> Policy:
     """
     name = plan.config.policy.name
     if plan.backend.name == "numpy" and name in KERNELS and type(policy) is policy_class(name):
-        from rlrun.kernels.parity import CheckedKernel
+        from rlrun.kernels.parity import KernelCheck
 
-        policy.kernel = CheckedKernel(policy, _named(KERNELS[name])(policy))
+        policy.kernel = _named(KERNELS[name])(policy)
+        policy.check = KernelCheck(policy)
     learner: Policy = policy
     return learner
 

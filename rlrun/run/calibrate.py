@@ -19,9 +19,9 @@ import torch
 
 from rlrun.config.checks.keys import bf16_fault
 from rlrun.errors import ResourceError, RlrunError, error_named, known_error
-from rlrun.optim.compute import Precision
 from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.learner import Learner
+from rlrun.policy.compute import Precision
 from rlrun.run.build import make_collector, make_policy, make_replay, prepare_process
 from rlrun.run.plan import Plan, make_plan
 from rlrun.schema import Config

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 
 from rlrun import __version__
-from rlrun.acting.actor import NetActor
-from rlrun.acting.greedy import GreedyStep, as_tree, make_greedy_step, named_leaves
-from rlrun.acting.values import ValueActor
 from rlrun.env.framestack import make_frame_stack
 from rlrun.errors import ConfigError, NumericError, StorageError, redact
 from rlrun.functional.masks import FORBIDDEN
-from rlrun.functional.value import unrescale
-from rlrun.nets.actor_critic import ActorCritic, discrete_sizes
+from rlrun.nets.acting import discrete_sizes
+from rlrun.nets.actor_critic import ActorCritic
+from rlrun.policy.actor import NetActor
+from rlrun.policy.dqn import ValueActor
+from rlrun.policy.greedy import GreedyStep, as_tree, make_greedy_step, named_leaves
 from rlrun.run.agent import TrainedPolicy, load_trained
 from rlrun.run.files import replace_file
 from rlrun.schema import Config
@@ -146,8 +146,9 @@ class SideBySide:
 
     def _as_read(self, outputs: np.ndarray) -> np.ndarray:
         """Return Q of h(Q), where the actor's outputs are that."""
-        eps = self.actor.value_rescale_eps if isinstance(self.actor, ValueActor) else None
-        return outputs if eps is None else unrescale(torch.from_numpy(outputs), eps).numpy()
+        if not isinstance(self.actor, ValueActor):
+            return outputs
+        return self.actor.q_values(torch.from_numpy(outputs)).numpy()
 
 
 def compare_random(
@@ -270,7 +271,7 @@ def onnx_of(trained: TrainedPolicy, *, weights: str = "final") -> tuple[bytes, G
     if step is None:
         raise ConfigError(
             f"policy.name = {name}: its actions are not those of one network; allowed are policies "
-            "with an actor of rlrun.acting; export another run"
+            "with an actor of rlrun.policy.actor; export another run"
         )
     inputs = {k: torch.from_numpy(v) for k, v in step.eval().inputs(2).items()}
     outputs = step.step(inputs)

@@ -20,7 +20,7 @@ INK, AXIS, PAPER = (40, 40, 40), (200, 200, 200), (255, 255, 255)
 
 
 class Drawable(Protocol):
-    """State, values and action of one row: ``rlrun.acting.reading.Reading``."""
+    """State, values and action of one row: ``rlrun.policy.actor.Reading``."""
 
     @property
     def kind(self) -> str: ...

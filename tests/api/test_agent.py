@@ -107,7 +107,7 @@ def test_q_values_are_returns(trained):
     with torch.no_grad():
         frames = torch.from_numpy(np.repeat(obs[:, None], 3, 1))
         net = nets(found.policy).net
-        expected = net.q(net.torso(frames)).numpy()
+        expected = net.head_outputs(net.torso(frames)).numpy()
     q = agent.q_values(obs).astype(np.float64)
     rescaled = np.sign(q) * (np.sqrt(np.abs(q) + 1) - 1) + eps * q
     np.testing.assert_allclose(rescaled, expected, rtol=1e-4, atol=1e-5)

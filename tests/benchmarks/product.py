@@ -15,8 +15,8 @@ from rlrun.codec.words import kind_of, to_words
 from rlrun.env import make_env
 from rlrun.functional.scan import linear_scan
 from rlrun.nets.memory import make_memory
-from rlrun.optim.compute import cpu_has_bf16_lstm
 from rlrun.pipeline.collector import Collector
+from rlrun.policy.compute import cpu_has_bf16_lstm
 from rlrun.policy.r2d2 import R2D2
 from rlrun.reports.intervals import mean_interval
 from rlrun.run.build import make_collector, make_policy

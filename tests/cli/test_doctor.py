@@ -9,7 +9,7 @@ import pytest
 from rlrun import __version__
 from rlrun.cli import doctor as cli_doctor
 from rlrun.errors import NumericError
-from rlrun.optim import compute
+from rlrun.policy import compute
 from rlrun.run import calibrate
 from rlrun.run.calibrate import ComputeSetting, chosen_setting, lines, settings
 from rlrun.sweeps import cores as cores_module

@@ -7,7 +7,7 @@ import pytest
 
 from rlrun.cli.main import main
 from rlrun.errors import ResourceError
-from rlrun.optim import compute
+from rlrun.policy import compute
 from rlrun.run import calibrate
 from rlrun.run.calibrate import lines, settings
 from rlrun.run.start import Launch, start

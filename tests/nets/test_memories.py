@@ -8,11 +8,9 @@ import torch
 
 from rlrun.errors import EnvError
 from rlrun.nets.actor_critic import unroll_episodes
-from rlrun.nets.memory import make_memory, reset_state
-from rlrun.nets.memory.burn_in import burn_in
-from rlrun.nets.memory.complex_cell import ring
-from rlrun.nets.memory.lmu import legendre
-from rlrun.nets.memory.lstm_gru import GRU
+from rlrun.nets.memory import burn_in, make_memory, reset_state
+from rlrun.nets.memory.gated import GRU, legendre
+from rlrun.nets.memory.linear import ring
 from rlrun.schema import MEMORY_CONFIGS, MemoryConfig
 from tests.nets.cells import CONFIGS, CPU, FEATURES, make, state_of, stepped
 

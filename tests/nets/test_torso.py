@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.acting.inputs import flatten as flatten_array
 from rlrun.nets.torso import flat_size, flatten, make_torso
+from rlrun.policy.numpy_net import flatten as flatten_array
 from rlrun.schema import ImageAndVectorConfig
 
 BOX = gym.spaces.Box(-1, 1, (2, 3), np.float32)

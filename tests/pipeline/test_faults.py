@@ -10,11 +10,11 @@ import rlrun
 from rlrun.buffer.replay import Replay
 from rlrun.cli.main import main
 from rlrun.errors import ConfigError, EnvError, NumericError, error_named, known_error
-from rlrun.optim.adam import Adam
 from rlrun.pipeline.parts import first_non_finite
 from rlrun.pipeline.saving import MAX_ROLLBACKS, other_streams
-from rlrun.policy.base.off_policy_control import OffPolicyControl
+from rlrun.policy.control import ControlLearner
 from rlrun.policy.dqn import DQN
+from rlrun.policy.optim import Adam
 from rlrun.run.checkpoint import load_weights
 from rlrun.trust import NotTrusted
 from tests.exact import differences
@@ -60,20 +60,20 @@ def test_diverging_weights_are_never_saved(tmp_path, backend):
 @pytest.mark.parametrize("every", [40, 10**6])
 def test_weights_are_checked_before_they_are_saved(tmp_path, monkeypatch, every):
     """At a checkpoint, and at the end; the earlier checkpoint stays the newest."""
-    update = DQN.torch_update
+    update = DQN.update
 
     def spoil(self, sample):
         done = update(self, sample)
         if self.updates == 5:
-            self.params[0].data[0] = math.nan  # behind the optimiser's back
+            next(self.net.parameters()).data[0] = math.nan  # behind the optimiser's back
         return done
 
-    monkeypatch.setattr(DQN, "torch_update", spoil)
+    monkeypatch.setattr(DQN, "update", spoil)
     words = (*BANDIT, "learner.backend=torch", "logger.every=1000000", "learner.learning_starts=0",
              f"run.checkpoint_every={every}", "run.total_steps=80", "run.eval_every=1000",
              "collector.num_envs=1")  # fmt: skip
     error, record = fails(NumericError, tmp_path, *words)
-    assert str(error).startswith("policy/net/torso.")
+    assert str(error).startswith("policy/net/net/torso.")
     assert "is not finite after 5 updates" in str(error)
     assert record["env_steps"] == 80
     assert saved(tmp_path) == ([48] if every == 40 else [])
@@ -191,15 +191,15 @@ def test_adam_stops_before_a_step(value, flat):
 
 
 def test_non_finite_actions_are_the_policys_fault(tmp_path, monkeypatch):
-    weights = OffPolicyControl.weights
+    weights = ControlLearner.weights
 
     def spoil(self):
-        for p in self.pi_params:
+        for p in self.pi.parameters():
             p.data.fill_(math.nan)
         self.pi.learned.fill_(1.0)
         return weights(self)
 
-    monkeypatch.setattr(OffPolicyControl, "weights", spoil)
+    monkeypatch.setattr(ControlLearner, "weights", spoil)
     error, _ = fails(NumericError, tmp_path, "policy=sac", "env=pendulum", *TINY)
     assert str(error).startswith("policy: action is nan")
 

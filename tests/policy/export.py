@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.acting.greedy import GreedyStep, make_greedy_step
 from rlrun.cli.main import main as rlrun
 from rlrun.env import make_env
+from rlrun.policy.greedy import GreedyStep, make_greedy_step
 from rlrun.run.agent import TrainedPolicy, load_trained
 from rlrun.run.build import make_policy
 from rlrun.run.onnx import Deviation, GraphFunction, Numbers, SideBySide, onnx_session

@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rlrun.optim.compute import DEFAULT_COMPUTE
+from rlrun.policy.compute import DEFAULT_COMPUTE
 from rlrun.policy.cql_sac import CQLSAC
 from rlrun.policy.ddpg import DDPG
 from rlrun.policy.dqn import DQN

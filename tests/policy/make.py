@@ -8,8 +8,8 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rlrun.nets.forward_noise import MEAN_WEIGHTS as MEAN_WEIGHTS
-from rlrun.nets.forward_noise import make_noise_generator
+from rlrun.nets.noise import MEAN_WEIGHTS as MEAN_WEIGHTS
+from rlrun.nets.noise import make_noise_generator
 from rlrun.run.build import make_policy
 from rlrun.run.plan import make_plan
 from rlrun.schema import ScheduleConfig
@@ -130,16 +130,16 @@ def spread(policy: Any, seed: int = 0) -> Any:
     return policy
 
 
+def parts_of(policy: Any, kind: str) -> dict[str, Any]:
+    """The networks (``net``), or their targets, of a policy's state by the name of the part."""
+    state = policy.state_dict().items()
+    parts = {n: x[kind] for n, x in state if isinstance(x, dict) and "adam" in x and kind in x}
+    return {"": parts["net"]} if [*parts] == ["net"] else parts
+
+
 def weights(policy: Any) -> dict[str, torch.Tensor]:
     """Copies of everything that learns, by name."""
-    state = policy.state_dict()
-    parts = {"": state.get("nets", state.get("net"))}
-    if "critics" in state:
-        parts = {n: state[n]["net"] for n in ("actor", "critics")}
-        logs = {n: {"log": part["log"]} for n, part in state.items()
-                if isinstance(part, dict) and "log" in part}  # fmt: skip
-        parts |= logs
-    found = {f"{n}.{k}": x for n, part in parts.items() for k, x in part.items()}
+    found = {f"{n}.{k}": x for n, part in parts_of(policy, "net").items() for k, x in part.items()}
     buffers = ("learned", "noise", "mean", "square", "count")
     return {k: x.clone() for k, x in found.items()
             if x.is_floating_point() and k.rpartition(".")[2] not in buffers}  # fmt: skip
@@ -147,11 +147,8 @@ def weights(policy: Any) -> dict[str, torch.Tensor]:
 
 def targets(policy: Any) -> dict[str, torch.Tensor]:
     """Copies of the target networks, with the names of ``weights``."""
-    state = policy.state_dict()
-    parts = {"": state.get("target")}
-    if "critics" in state:
-        parts = {n: state[n]["target"] for n in ("actor", "critics")}
-    return {f"{n}.{k}": x.clone() for n, part in parts.items() for k, x in part.items()}
+    parts = parts_of(policy, "target").items()
+    return {f"{n}.{k}": x.clone() for n, part in parts for k, x in part.items()}
 
 
 def draws(policy: Any, *lead: int) -> Any:
@@ -323,7 +320,7 @@ def stepped_q(own: SimpleNamespace, segment: Segment) -> torch.Tensor:
         previous = torch.where(first[:, None], torch.zeros_like(previous), previous)
         obs = tree_map(lambda x, t=t: x[t], segment.obs)
         h, state = net.memory.step(net.inputs(obs, previous), state)
-        out.append(net.q(h))
+        out.append(net.head_outputs(h))
         if t < len(segment.action):
             action, reward = segment.action[t], segment.reward[t]
     return torch.stack(out)

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.acting.reading import RecordingActor
 from rlrun.cli.main import main
 from rlrun.config import check
 from rlrun.errors import ConfigError
 from rlrun.functional.explore import Temperature, draw_categorical, log_probability, select_action
 from rlrun.functional.masks import FORBIDDEN
 from rlrun.functional.policy import categorical, mask_logits
+from rlrun.policy.actor import RecordingActor
 from rlrun.types import Spec, no_actions, tree_leaves
 from tests.compose import config
 from tests.env.masked import Masked
@@ -143,8 +143,10 @@ def test_weight_noise_of_acting_is_that_of_learning(memory):
     state = net.memory.initial_state(1, torch.device("cpu"))
     h, _ = net.memory.step(net.inputs(torch.from_numpy(obs[:1]), previous), state)
     with torch.no_grad():
-        mean = net.q(h)[0]
-        q = torch.stack([net.q(h, make.noise_at(policy, i).online)[0] for i in range(1200)])
+        mean = net.head_outputs(h)[0]
+        q = torch.stack(
+            [net.head_outputs(h, make.noise_at(policy, i).online)[0] for i in range(1200)]
+        )
     learned = (q[:, 0] - q[:, 1]).numpy()
     one, other = (np.subtract(*np.quantile(x, [0.75, 0.25])) for x in (gap, learned))
     assert one == pytest.approx(other, rel=0.1)
@@ -362,7 +364,7 @@ def test_values_shown_of_a_q_network_are_its_own_scaled_back(eps):
     make.act_once(policy, envs=2, actor=RecordingActor(policy.actor(2), found.append))
     obs = make.random_tree(OBS, (2,), np.random.default_rng(0))
     net, x = make.nets(policy).net, found[0].values.astype(np.float64)
-    expected = net.q(net.torso(torch.from_numpy(obs)))[0].detach().numpy()
+    expected = net.head_outputs(net.torso(torch.from_numpy(obs)))[0].detach().numpy()
     h = np.sign(x) * (np.sqrt(np.abs(x) + 1) - 1) + eps * x if eps else x
     np.testing.assert_allclose(h, expected, rtol=1e-4, atol=1e-6)
 

@@ -90,7 +90,9 @@ def cql_loss(own, segment, b, space):
         if segment.first[p, b]:
             action, reward = torch.tensor(-1), torch.tensor(0.0)
         previous = net.encode_previous(action[None], (reward * c.reward_scale)[None])
-        return net.q(net.inputs(tree_map(lambda x: x[None], at(segment.obs, p, b)), previous))[0]
+        return net.head_outputs(
+            net.inputs(tree_map(lambda x: x[None], at(segment.obs, p, b)), previous)
+        )[0]
 
     def allowed(p, values):
         obs = at(segment.obs, p, b)

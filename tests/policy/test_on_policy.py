@@ -311,7 +311,7 @@ def test_every_row_is_in_one_minibatch_of_a_pass():
     bias = make.weights(policy)[".value.0.bias"]
     assert policy.update(replace(sample, segment=plain)).steps == parts
     names = [k for k, _ in make.nets(policy).net.named_parameters()]
-    mean = policy.state_dict()["adam"]["mean"][names.index("value.0.weight")][0]
+    mean = policy.state_dict()["net"]["adam"]["mean"][names.index("value.0.weight")][0]
     c = make.nets(policy).config
     error = value + bias - torch.cat([c.reward_scale * s.reward.flatten(), torch.zeros(envs)])
     factor = mean / (0.1 * c.value_coef * error / 12)

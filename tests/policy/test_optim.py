@@ -10,15 +10,16 @@ import pytest
 import torch
 
 from rlrun.errors import NumericError
-from rlrun.optim.adam import Adam
-from rlrun.optim.compute import (
+from rlrun.policy.compute import (
     RECOMPILE_LIMIT,
+    WARM_UP,
     Compute,
+    CudaGraph,
+    Result,
     cpu_has_bf16_lstm,
     keep_freed_memory,
 )
-from rlrun.optim.graph import WARM_UP, CudaGraph, Result
-from rlrun.optim.radam import RAdam
+from rlrun.policy.optim import Adam, RAdam
 from rlrun.types import tree_leaves
 from tests.compose import config
 from tests.policy import make

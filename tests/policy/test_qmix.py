@@ -63,7 +63,7 @@ def agents_q(own, net, segment, b):
                 seen = {"agent": torch.eye(N)[i][None], "observation": seen}
             with torch.set_grad_enabled(t >= own.window.burnin):
                 h, state = net.agents.memory.step(net.agents.inputs(seen, previous), state)
-            out[t, i] = net.agents.q(h)[0]
+            out[t, i] = net.agents.head_outputs(h)[0]
     return out
 
 

@@ -8,7 +8,7 @@ import math
 import torch
 
 from rlrun.functional.value import rescale, unrescale
-from rlrun.nets.forward_noise import ForwardNoise
+from rlrun.nets.noise import ForwardNoise
 from rlrun.types import tree_map
 from tests.reference import distributional as naive
 from tests.reference.q_traces import target_of

@@ -81,7 +81,7 @@ def bf16_fault(config: Config) -> str | None:
     """The reason why ``config`` cannot learn in bf16 on this machine; None: it can."""
     if config.device != "cpu" or config.memory.name != "lstm":
         return None
-    from rlrun.optim import compute
+    from rlrun.policy import compute
 
     has = compute.cpu_has_bf16_lstm()
     return None if has else "torch cannot compute an LSTM in bfloat16 on this CPU"

@@ -1,17 +1,15 @@
 """Recurrent memories with one set of parameters and two forms: unroll [T, B, F] and step [B, F]."""
 
+from typing import Protocol
+
 import torch
 from torch import Tensor, nn
 
 from rlrun.errors import ConfigError, EnvError
-from rlrun.nets.memory.custom import Cell as Cell
-from rlrun.nets.memory.ffm import FFM
+from rlrun.nets.memory.gated import GRU, LMU, LSTM, MinGRU, NoMemory
+from rlrun.nets.memory.gated import Cell as Cell
 from rlrun.nets.memory.gtrxl import GTrXL
-from rlrun.nets.memory.lmu import LMU
-from rlrun.nets.memory.lru import LRU
-from rlrun.nets.memory.lstm_gru import GRU, LSTM, NoMemory
-from rlrun.nets.memory.mingru import MinGRU
-from rlrun.nets.memory.rtu import RTU
+from rlrun.nets.memory.linear import FFM, LRU, RTU
 from rlrun.schema import MemoryConfig
 from rlrun.trust import trusted_class
 from rlrun.types import Tree, tree_leaves, tree_map
@@ -84,3 +82,44 @@ def reset_state(first: Tensor, state: Tree) -> Tree:
         return torch.where(mask, torch.zeros_like(s), s)
 
     return tree_map(reset, state)
+
+
+class RecurrentNet(Protocol):
+    """A network with a ``memory``."""
+
+    @property
+    def memory(self) -> Memory: ...
+
+
+def burn_in(
+    net: RecurrentNet,
+    x: Tensor,
+    state: Tree,
+    valid: Tensor,
+    partial: tuple[int, ...] = (),
+    *,
+    select_partial: bool | None = None,
+) -> Tree:
+    """Return the state [B, H] after the burn-in rows ``x`` [bs, B, F] of every window.
+
+    The last ``valid[:, b].sum()`` rows of window b are its own; filler before them does not change
+    the state. A window with no own rows keeps the stored state; windows with one of the
+    ``partial`` numbers of rows (0 < rows < bs, possible where bs > L) are unrolled over those rows
+    only. ``select_partial``: unroll only those windows (None: on the CPU), else unroll all windows
+    and discard the results of the others, which avoids a synchronisation with a GPU.
+    """
+    _, warm = net.memory.unroll(x, state)
+    none = ~valid[-1].unsqueeze(-1)  # own rows stand right before the learned ones
+    warm = tree_map(lambda w, s: torch.where(none, s, w), warm, state)
+    for count in partial:
+        if not (x.device.type == "cpu" if select_partial is None else select_partial):
+            _, part = net.memory.unroll(x[len(x) - count :], state)
+            own = (valid.sum(0) == count).unsqueeze(-1)
+            warm = tree_map(lambda w, p, own=own: torch.where(own, p, w), warm, part)
+            continue
+        which = (valid.sum(0) == count).nonzero().squeeze(-1)
+        if len(which):
+            part = tree_map(lambda s, which=which: s[which], state)
+            _, part = net.memory.unroll(x[len(x) - count :, which], part)
+            warm = tree_map(lambda w, p, which=which: w.index_copy(0, which, p), warm, part)
+    return warm

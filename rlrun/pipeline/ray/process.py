@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from rlrun.optim.compute import keep_freed_memory
 from rlrun.pipeline.ray.messages import RoleLog
+from rlrun.policy.compute import keep_freed_memory
 
 
 def packed(make: Callable[..., Any]) -> bytes:

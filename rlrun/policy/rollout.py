@@ -1,15 +1,124 @@
-"""Rows of a rollout on the learner's device, and minibatches of them."""
+"""Rollouts: the base of policies that learn from them once, rows on the device, minibatches."""
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from itertools import pairwise
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rlrun.functional.returns import Advantage
-from rlrun.types import Segment, Tree, moved, tree_map
+from rlrun.functional.rows import shape_reward
+from rlrun.policy.base import Gradients, Learner, Losses, Rates
+from rlrun.schema import MemoryConfig, OnPolicyConfig, PPOConfig, PQNConfig, TorsoConfig
+from rlrun.types import Sample, Segment, Tree, Update, generator, moved, tree_map
+
+R = TypeVar("R", bound=OnPolicyConfig | PQNConfig)
+M = TypeVar("M", bound=PPOConfig | PQNConfig)
+
+
+class RolloutLearner(Learner[R], Generic[R]):
+    """A policy that learns from every rollout once, then drops it."""
+
+    def shaped_reward(self, segment: Segment) -> Tensor:
+        """Rewards [T, B] scaled and clipped, 0 in padding."""
+        c = self.config
+        reward = shape_reward(segment.reward, c.reward_scale, c.reward_clip)
+        return torch.where(segment.valid, reward, torch.zeros_like(reward))
+
+    def gradient_step(self, gradients: Gradients, rates: Rates) -> dict[str, Tensor]:
+        """One gradient step; the metrics of ``gradients``, and of the step where there are any."""
+        norm = self.step(gradients, rates)["net"]
+        if not gradients.metrics:
+            return {}
+        lr = norm.new_full((), rates["net"][0])
+        return gradients.metrics | {"train/grad_norm": norm, "train/lr": lr}
+
+    def priority(self, sample: Sample) -> Tensor:
+        raise AssertionError("a rollout has no priorities")
+
+
+class MinibatchLearner(RolloutLearner[M], Generic[M]):
+    """A policy that makes several passes over each rollout in random minibatches.
+
+    Targets are those of the network before the update, metrics those of the last minibatch. A
+    kernel has the methods ``values``, ``begin``, ``shuffle`` and ``gradients`` in place of these.
+    """
+
+    target_kl: float | None = None  # passes end where train/approx_kl is above it
+
+    def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
+        self.shuffle_generator = generator(self.seed, "minibatch")
+
+    @abstractmethod
+    def prepare(self, segment: Segment) -> "RolloutRows":
+        """The rows of a rollout on the host."""
+
+    @abstractmethod
+    def values(self, rows: "RolloutRows") -> Tensor:
+        """What targets are made of, [T+1, B, ...]."""
+
+    @abstractmethod
+    def with_targets(self, rows: "RolloutRows", values: Tensor) -> "Minibatch":
+        """Rows, or with a memory segments, of a rollout with targets made of ``values``."""
+
+    @abstractmethod
+    def minibatch_loss(
+        self, batch: "Minibatch", env_steps: int, *, with_metrics: bool
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of a minibatch, 0-d; metrics where asked for."""
+
+    @abstractmethod
+    def finish(self, rows: "RolloutRows", rollout: "Minibatch") -> dict[str, Tensor]:
+        """Update statistics after the last pass; more metrics."""
+
+    def learn(self, sample: Sample) -> Update:
+        c, steps, env_steps = self.config, 0, sample.env_steps
+        by, rates = self if self.kernel is None else self.kernel, self.rates(env_steps)
+        rows = self.prepare(sample.segment)
+        with torch.no_grad():
+            whole = self.with_targets(rows, by.values(rows))
+        parts = max(1, round(len(rows.index) / c.batch_size))
+        rollout = by.begin(whole, parts)
+        for epoch in range(c.epochs):
+            batches = by.shuffle(rollout, parts)
+            read = self.target_kl is not None or epoch == c.epochs - 1
+            for batch in batches:
+                wanted = read and batch is batches[-1]
+                out = by.gradients(batch, env_steps, with_metrics=wanted)
+                metrics = self.gradient_step(out, rates)
+            steps += len(batches)
+            if self.target_kl is not None and metrics["train/approx_kl"] > self.target_kl:
+                break
+        return Update(None, metrics | self.finish(rows, whole), steps=steps)
+
+    def begin(self, whole: "Minibatch", parts: int) -> "Minibatch":
+        """A rollout as ``shuffle`` takes it; ``parts``: the number of minibatches of a pass."""
+        return whole
+
+    def shuffle(self, rollout: "Minibatch", parts: int) -> list["Minibatch"]:
+        """Random minibatches; a single one is not shuffled."""
+        return rollout.shuffle(parts, self.shuffle_generator)
+
+    def gradients(self, batch: "Minibatch", env_steps: int, *, with_metrics: bool) -> Gradients:
+        """The gradients of a minibatch's loss."""
+        loss, metrics = self.minibatch_loss(batch, env_steps, with_metrics=with_metrics)
+        return self.autograd(Losses({"net": loss}, None, metrics))
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {
+            "shuffle_generator": self.shuffle_generator.bit_generator.state
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.shuffle_generator.bit_generator.state = state["shuffle_generator"]
+
+
+# -- rows ------------------------------------------------------------------------------------------
 
 NetInputs = Callable[[Segment], tuple[Tree, Tensor]]
 

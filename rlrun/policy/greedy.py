@@ -1,7 +1,6 @@
 """One greedy step of an actor as a function of tensors: what an exported policy computes."""
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -9,25 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlrun.acting.actor import NetActor
-from rlrun.acting.box import BoxActor
-from rlrun.acting.step import forward_net, trunks_of
-from rlrun.acting.stochastic import OnPolicyActor, PolicyNetActor
-from rlrun.acting.values import ValueActor
-from rlrun.functional.continuous import LOG_STD_BOUNDS as TANH_BOUNDS
-from rlrun.functional.masks import MASK, allowed_actions
-from rlrun.functional.policy import mask_logits
 from rlrun.functional.rows import shape_reward
-from rlrun.functional.value import greedy, unrescale
-from rlrun.nets.action_bounds import ActionBounds
-from rlrun.nets.actor_and_critics import ActorNet
-from rlrun.nets.actor_critic import ActorCritic
 from rlrun.nets.memory import reset_state
-from rlrun.nets.policy_net import LOG_STD_BOUNDS, PolicyNet
+from rlrun.policy.actor import NetActor
 from rlrun.spaces import leaf_spaces
 from rlrun.types import Spec, Tree, tree_leaves, tree_map
 
-Choice = Callable[[Tensor, Tree], dict[str, Tensor]]  # of outputs [n, K] and observations
 Named = dict[str, Tensor]
 
 
@@ -39,18 +25,15 @@ class GreedyStep(nn.Module):
     the environment's space numbers them; the actor numbers discrete ones from 0.
     """
 
-    def __init__(self, actor: NetActor, choice: Choice, spec: Spec, frames: int) -> None:
+    def __init__(self, actor: NetActor, spec: Spec, frames: int) -> None:
         """``spec``: of one environment; ``frames``: length of the stacks that the actor reads."""
         super().__init__()
-        self.net, self.choice, self.spec, self.frames = actor.net_step.net, choice, spec, frames
+        self.net, self.choose, self.spec, self.frames = actor.net, actor.greedy, spec, frames
         self.scale, self.clip = actor.scale, actor.clip
-        self.trunk = trunks_of(self.net)[0]  # a value's own is not read
-        self.memory_state = self.trunk[1].initial_state(1, torch.device("cpu"))
+        memory = self.net.acting_trunks()[0][1]  # a value's own is not read
+        self.memory_state = memory.initial_state(1, torch.device("cpu"))
         self.recurrent = len(tree_leaves(self.memory_state))
         self.start = np.asarray(getattr(spec.action, "start", 0))
-        self.bounds: ActionBounds | None = None
-        if isinstance(self.net, ActorNet | ActorCritic):
-            self.bounds = self.net.bounds
 
     def inputs(self, count: int) -> dict[str, np.ndarray]:
         """Return zero inputs of ``count`` environments by name; names of states begin with state.
@@ -92,8 +75,8 @@ class GreedyStep(nn.Module):
             assert first is not None
             memory = reset_state(first, memory)
         previous = self._encode_previous(inputs) if self.net.prev_inputs else None
-        outputs, (memory,) = forward_net(self.net, [(self.trunk, memory)], tree, previous)
-        chosen = self.choice(outputs, tree)
+        outputs, (memory,) = self.net.step(tree, previous, (memory,))
+        chosen = self.choose(outputs, tree)
         if self.start.any():
             chosen["action"] = chosen["action"] + torch.tensor(self.start)
         dtype = torch.from_numpy(np.zeros(0, self.spec.action.dtype)).dtype
@@ -110,80 +93,17 @@ class GreedyStep(nn.Module):
         if self.start.any():
             action = action - torch.tensor(self.start)
         reward = shape_reward(inputs["prev_reward"], self.scale, self.clip)
-        if self.bounds is not None:
-            action = self.bounds.to_unit(action)
-        if isinstance(self.net, ActorNet):
-            encoded = torch.cat([action, reward.unsqueeze(-1)], -1)
-        else:
-            assert not isinstance(self.net, PolicyNet)
-            encoded = self.net.encode_previous(action, reward)
+        if self.net.bounds is not None:
+            action = self.net.bounds.to_unit(action)
+        encoded = self.net.encode_previous(action, reward)
         return torch.where(inputs["first"].unsqueeze(-1), torch.zeros_like(encoded), encoded)
 
 
 def make_greedy_step(actor: object, spec: Spec, frames: int) -> GreedyStep | None:
     """Return the greedy step of ``actor``; None: it is of no single network."""
-    choice = greedy_choice(actor)
-    if choice is None:
-        return None
-    assert isinstance(actor, NetActor)
-    return GreedyStep(actor, choice, spec, frames)
-
-
-# -- actions of a network's outputs ----------------------------------------------------------------
-
-
-def greedy_choice(actor: object) -> Choice | None:
-    """Return ``actor.choose`` without exploration, in torch."""
-    match actor:
-        case ValueActor():
-            return partial(choose_value, actor.value_rescale_eps)
-        case OnPolicyActor() if actor.sizes:
-            return partial(choose_logits, actor.net)
-        case OnPolicyActor():
-            assert actor.bounds is not None
-            assert actor.net.log_std is not None
-            return partial(choose_gaussian, actor.bounds, actor.net.log_std)
-        case PolicyNetActor() if actor.bounds is not None:
-            assert actor.net.log_std is not None
-            log_std = actor.net.log_std.clamp(*LOG_STD_BOUNDS)
-            return partial(choose_gaussian, actor.bounds, log_std)
-        case PolicyNetActor():
-            return partial(choose_logits, actor.net)
-        case BoxActor():
-            return partial(choose_tanh, actor.bounds)
+    if isinstance(actor, NetActor) and actor.exported:
+        return GreedyStep(actor, spec, frames)
     return None
-
-
-def choose_value(rescale_eps: float | None, outputs: Tensor, obs: Tree) -> Named:
-    """Action values [n, A], or h of them: the largest one that the mask allows."""
-    mask = allowed_actions(obs) if isinstance(obs, dict) and MASK in obs else None
-    q = outputs if rescale_eps is None else unrescale(outputs, rescale_eps)
-    return {"action": greedy(outputs, mask), "q_values": q}
-
-
-def choose_logits(net: ActorCritic | PolicyNet, logits: Tensor, obs: Tree) -> Named:
-    """Logits [n, sum of sizes]: the most probable choice of each component."""
-    if net.masked:
-        logits = mask_logits(logits, obs)
-    sizes = list(net.sizes) if isinstance(net, ActorCritic) else [logits.shape[-1]]
-    parts = [part.argmax(-1) for part in torch.split(logits, sizes, -1)]
-    action = torch.stack(parts, -1).reshape(-1, *(net.space.shape or ()))
-    return {"action": action, "logits": logits}
-
-
-def choose_gaussian(bounds: ActionBounds, log_std: Tensor, mean: Tensor, obs: Tree) -> Named:
-    """Means [n, A] in the network's unit: scaled and clipped to the Box."""
-    action = bounds.from_unit_tensor(mean)
-    return {"action": action, "mean": mean, "log_std": log_std.expand_as(mean)}
-
-
-def choose_tanh(bounds: ActionBounds, outputs: Tensor, obs: Tree) -> Named:
-    """Numbers before tanh [n, A], or means and log stds [n, 2 A]: tanh, scaled to the Box."""
-    mean = outputs[:, : bounds.size]
-    chosen = {"action": bounds.from_unit_tensor(mean.tanh()), "mean": mean}
-    if outputs.shape[-1] > bounds.size:
-        chosen["log_std"] = outputs[:, bounds.size :].clamp(*TANH_BOUNDS)
-    return chosen
 
 
 # -- observations ----------------------------------------------------------------------------------

@@ -1,15 +1,106 @@
-"""Units of real actions: the environment's, and that of the networks."""
+"""What actors need of a network: one row's forward pass, previous inputs, units of actions."""
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlrun.nets.memory import Memory
+from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise
+from rlrun.nets.torso import one_hot
 from rlrun.spaces import bounded
-from rlrun.types import Segment
+from rlrun.types import Segment, Tree, torch_seed
+
+TorsoMemory = tuple[nn.Module, Memory]
+
+
+@contextmanager
+def seeded(seed: int, name: str = "network") -> Iterator[None]:
+    """Initialise networks from ``seed``; torch's global generator does not change."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(seed, name))
+        yield
+
+
+def discrete_sizes(space: gym.Space[Any]) -> tuple[int, ...]:
+    """Return the number of actions of each discrete component of ``space``; () for a Box."""
+    if isinstance(space, gym.spaces.Discrete):
+        return (int(space.n),)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return tuple(int(n) for n in space.nvec.reshape(-1))
+    assert isinstance(space, gym.spaces.Box), "checked in rlrun.config"
+    return ()
+
+
+class ActingNet(nn.Module, ABC):
+    """A network of torsos, memories and a head, which an actor evaluates row by row.
+
+    ``space``: of actions. ``bounds``: the unit of real ones, None where actions are discrete.
+    ``prev_inputs``: memories read the previous action (one-hot where discrete) and reward too.
+    """
+
+    prev_inputs = False
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        super().__init__()
+        self.space, self.sizes = space, discrete_sizes(space)
+        self.bounds: ActionBounds | None = None
+
+    @abstractmethod
+    def acting_trunks(self) -> list[TorsoMemory]:
+        """Return (torso, memory) pairs that acting evaluates; the head reads the first one."""
+
+    @abstractmethod
+    def head_outputs(self, h: Tensor, noise: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
+        """Return what an actor chooses actions of, [*, K], of memory outputs [*, H]."""
+
+    @property
+    def previous_size(self) -> int:
+        """The number of inputs of a memory that bypass its torso."""
+        return (sum(self.sizes) or math.prod(self.space.shape or ())) + 1 if self.prev_inputs else 0
+
+    def normalise(self, obs: Tree) -> Tree:
+        """Return observations as the torsos read them."""
+        return obs
+
+    def encode_previous(self, prev_action: Tensor, prev_reward: Tensor) -> Tensor:
+        """Return previous actions (one-hot where discrete; -1: none) and rewards, [*, K + 1].
+
+        Real actions [*, A] are in the network's unit. [*, 0] where the network does not use them.
+        """
+        if not self.prev_inputs:
+            return prev_reward.new_empty(*prev_reward.shape, 0)
+        parts = [prev_action]
+        if self.sizes:
+            choices = prev_action.reshape(*prev_reward.shape, -1)
+            parts = [one_hot(choices[..., i], n) for i, n in enumerate(self.sizes)]
+        return torch.cat([*parts, prev_reward.unsqueeze(-1)], -1)
+
+    def step(
+        self,
+        obs: Tree,
+        previous: Tensor | None,
+        states: Sequence[Tree],
+        noise: ForwardNoise = MEAN_WEIGHTS,
+    ) -> tuple[Tensor, tuple[Tree, ...]]:
+        """Return outputs [E, K] of one row of E environments, and the next states.
+
+        ``states``: of the first trunks, one each. ``previous`` [E, F]: of ``encode_previous``;
+        None: the network does not use it.
+        """
+        obs, extra = self.normalise(obs), [] if previous is None else [previous]
+        out = [
+            memory.step(torch.cat([torso(obs), *extra], -1), state)
+            for (torso, memory), state in zip(self.acting_trunks(), states, strict=False)
+        ]
+        return self.head_outputs(out[0][0], noise), tuple(state for _, state in out)
 
 
 class ActionBounds(nn.Module):

@@ -1,4 +1,4 @@
-"""Metrics of the present networks: dead units, and the distance to the target network."""
+"""Health of networks: dead units, and the distance to the target network."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from rlrun.nets.actor_and_critics import Critics
-from rlrun.nets.noisy import NoisyMLP
+from rlrun.nets.noise import NoisyMLP
 
 DORMANT = 0.025  # tau; Sokar et al. 2023, section 3
 _ACTIVATIONS = (nn.ReLU, nn.Tanh, nn.ELU)

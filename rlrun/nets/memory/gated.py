@@ -1,0 +1,298 @@
+"""Memories of real states: LSTM, GRU, minGRU, LMU, none, and ``Cell``, the base of a user's own."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from rlrun.functional.scan import linear_scan
+from rlrun.schema import LMUConfig, MemoryConfig, MinGRUConfig
+from rlrun.types import Tree, tree_map
+
+
+class Cell(nn.Module):
+    """A memory: define ``__init__``, ``initial_state`` and ``step`` as ``GRU`` does.
+
+    ``unroll`` and ``state_after`` call ``step`` row by row; override them where all rows can be
+    computed at once.
+    States start at zero, and their shapes do not depend on the number of features.
+    """
+
+    size: int  # width of the outputs
+
+    def __init__(self, config: MemoryConfig, features: int) -> None:
+        super().__init__()
+        self.size = config.hidden
+
+    def initial_state(self, batch: int, device: torch.device) -> Tree:
+        """Return a tuple of zeros [B, S], of any widths S."""
+        raise NotImplementedError
+
+    def step(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        """Return output [B, size] and state of one row [B, F]."""
+        raise NotImplementedError
+
+    def unroll(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        """Return outputs [T, B, size] of ``x`` [T, B, F], and the state after row T-1."""
+        out = []
+        for row in x:
+            y, state = self.step(row, state)
+            out.append(y)
+        return torch.stack(out), state
+
+    def state_after(self, x: Tensor, lengths: Tensor, state: Tree) -> Tree:
+        """Return the states after the first ``lengths[b]`` rows of ``x`` [T, B, F]."""
+        for t, row in enumerate(x):
+            within = (t < lengths).unsqueeze(-1)
+            after = self.step(row, state)[1]
+            state = tuple(
+                torch.where(within, new, old) for new, old in zip(after, state, strict=True)
+            )
+        return state
+
+
+class LSTM(nn.Module):
+    """nn.LSTM; state (h, c), each [B, H]. The forget gate's bias starts at ``forget_bias``."""
+
+    def __init__(self, config: MemoryConfig, features: int) -> None:
+        super().__init__()
+        self.size = config.hidden
+        self.core = nn.LSTM(features, config.hidden)
+        with torch.no_grad():
+            gate = slice(config.hidden, 2 * config.hidden)  # torch's gate order: i, f, g, o
+            self.core.get_parameter("bias_ih_l0")[gate] = config.forget_bias
+            self.core.get_parameter("bias_hh_l0")[gate] = 0.0
+
+    def initial_state(self, batch: int, device: torch.device) -> Tree:
+        zero = torch.zeros(batch, self.size, device=device)
+        return (zero, zero.clone())
+
+    def unroll(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        """Return outputs [T, B, H] of ``x`` [T, B, F], and the state after row T-1."""
+        h, c = state
+        out, (h, c) = self.core(x, (h.unsqueeze(0), c.unsqueeze(0)))
+        return out, (h.squeeze(0), c.squeeze(0))
+
+    def state_after(self, x: Tensor, lengths: Tensor, state: Tree) -> Tree:
+        """Return the states [B, H] after the first ``lengths[b]`` rows of ``x`` [T, B, F]."""
+        return _state_after(self, x, lengths, state)
+
+    def step(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        """Return output [B, H] and state of one row [B, F], faster than ``unroll`` with T = 1."""
+        h, c = torch.lstm_cell(x, state, *self.core.all_weights[0])
+        return h, (h, c)
+
+
+class GRU(nn.Module):
+    """nn.GRU; state h [B, H]."""
+
+    def __init__(self, config: MemoryConfig, features: int) -> None:
+        super().__init__()
+        self.size = config.hidden
+        self.core = nn.GRU(features, config.hidden)
+
+    def initial_state(self, batch: int, device: torch.device) -> Tree:
+        return (torch.zeros(batch, self.size, device=device),)
+
+    def unroll(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        out, h = self.core(x, state[0].unsqueeze(0))
+        return out, (h.squeeze(0),)
+
+    def state_after(self, x: Tensor, lengths: Tensor, state: Tree) -> Tree:
+        return _state_after(self, x, lengths, state)
+
+    def step(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        h = torch.gru_cell(x, state[0], *self.core.all_weights[0])
+        return h, (h,)
+
+
+class NoMemory(nn.Module):
+    """No memory: outputs are inputs, the state is empty."""
+
+    def __init__(self, config: MemoryConfig, features: int) -> None:
+        super().__init__()
+        self.size = features
+
+    def initial_state(self, batch: int, device: torch.device) -> Tree:
+        return ()
+
+    def unroll(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        return x, state
+
+    def state_after(self, x: Tensor, lengths: Tensor, state: Tree) -> Tree:
+        return state
+
+    def step(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        return x, state
+
+
+def _state_after(memory: LSTM | GRU, x: Tensor, lengths: Tensor, state: Tree) -> Tree:
+    """Return the states after ``lengths[b]`` rows; synchronises with the device once."""
+    nonempty = (lengths > 0).nonzero().squeeze(-1)
+    if not len(nonempty):
+        return state
+    packed = pack_padded_sequence(x[:, nonempty], lengths[nonempty].cpu(), enforce_sorted=False)
+    initial = tree_map(lambda s: s[nonempty].unsqueeze(0), state)
+    _, last = memory.core(packed, initial if isinstance(memory, LSTM) else initial[0])
+    last = last if isinstance(memory, LSTM) else (last,)
+    return tree_map(lambda s, new: s.index_copy(0, nonempty, new.squeeze(0)), state, last)
+
+
+class Readout(nn.Sequential):
+    """relu(LayerNorm(W y + b)): outputs [*, H] of the same width.
+
+    The gates and decays of a linear memory do not depend on its state: without a layer behind it a
+    linear head reads sums of inputs. Source: the blocks of Orvieto et al. 2023, figure 1, and of
+    Feng et al. 2024, section 4, which have a gated linear unit or an MLP there.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self:
+            x = layer(x)
+        return x
+
+
+def make_readout(size: int) -> Readout:
+    """Return a readout of outputs of width ``size``."""
+    return Readout(nn.Linear(size, size), nn.LayerNorm(size), nn.ReLU())
+
+
+class MinGRU(nn.Module):
+    """minGRU: h_t = (1 - z_t) h_{t-1} + z_t c_t with z_t = sigmoid(W_z x_t), c_t = W_c x_t.
+
+    Gate and candidate read the input alone, never the state. The keep gates 1 - z start with
+    biases spread evenly over [0, ``forget_bias``]: time scales of the units range from 2 to
+    1 + e^forget_bias rows. State h [B, H]; outputs are its ``Readout`` (``memory.readout=false``:
+    the state).
+    Source: Feng et al. 2024, section 3.1; Tallec & Ollivier 2018 (the spread of time scales).
+    """
+
+    def __init__(self, config: MemoryConfig, features: int) -> None:
+        super().__init__()
+        assert isinstance(config, MinGRUConfig)
+        self.size = config.hidden
+        self.core = nn.Linear(features, 2 * config.hidden)  # keep gate, candidate
+        with torch.no_grad():
+            bias = torch.linspace(0, config.forget_bias, config.hidden)
+            self.core.bias[: config.hidden] = bias
+        self.readout: Readout | None = make_readout(self.size) if config.readout else None
+
+    def initial_state(self, batch: int, device: torch.device) -> Tree:
+        return (torch.zeros(batch, self.size, device=device),)
+
+    def unroll(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        """Return outputs [T, B, H] of ``x`` [T, B, F], and the state after row T-1."""
+        h = linear_scan(*self._gates(x), state[0])
+        return self._read(h), (h[-1],)
+
+    def unroll_episodes(self, x: Tensor, first: Tensor, state: Tree) -> Tensor:
+        """Return outputs [T, B, H]; the keep gates of ``first`` rows, bool [T, B], are 0."""
+        keep, update = self._gates(x)
+        keep = torch.where(first.to(x.device).unsqueeze(-1), 0, keep)
+        return self._read(linear_scan(keep, update, state[0]))
+
+    def state_after(self, x: Tensor, lengths: Tensor, state: Tree) -> Tree:
+        """Return the states [B, H] after the first ``lengths[b]`` rows of ``x`` [T, B, F]."""
+        if not len(x):
+            return state
+        h = linear_scan(*self._gates(x), state[0])
+        last = h[(lengths - 1).clamp(min=0), torch.arange(len(lengths), device=h.device)]
+        return (torch.where((lengths > 0).unsqueeze(-1), last, state[0]),)
+
+    def step(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        """Return output [B, H] and state of one row [B, F]: ``unroll`` with T = 1."""
+        keep, update = self._gates(x)
+        h = keep * state[0] + update
+        return self._read(h), (h,)
+
+    def _read(self, h: Tensor) -> Tensor:
+        return h if self.readout is None else self.readout(h)
+
+    def _gates(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (1 - z, z c), at least float32: the scan sums over many rows."""
+        out = self.core(x)
+        dtype = torch.promote_types(out.dtype, torch.float32)
+        gate, candidate = out.to(dtype).chunk(2, -1)
+        return torch.sigmoid(gate), torch.sigmoid(-gate) * candidate
+
+
+class LMU(Cell):
+    """Legendre memory unit with k channels of order q over the last ``theta`` rows.
+
+    u_t = E_x x_t + E_h h_{t-1} + E_m m_{t-1}  [k]
+    m_t = A m_{t-1} + B u_t                    [q] of each channel
+    h_t = tanh(W_x x_t + W_h h_{t-1} + W_m m_t)
+    A, B discretise theta m' = A m + B u by zero-order hold with a step of one row, where A_ij =
+    (2 i + 1) (-1 if i < j else (-1)^(i-j+1)), B_i = (2 i + 1) (-1)^i. They are constants. State
+    (h [B, H], m [B, k q]), m and its sums in float32 at least. u reads h, so that the rows are
+    computed one after the other; the products with x are those of all rows at once. The paper has
+    k = 1.
+    Initialisation: E_x, E_h uniform (LeCun), E_m zero, W normal (Xavier), no biases.
+    Source: Voelker et al. 2019, equations 1-7 and section 3.
+    """
+
+    a: Tensor
+    b: Tensor
+
+    def __init__(self, config: MemoryConfig, features: int) -> None:
+        assert isinstance(config, LMUConfig)
+        super().__init__(config, features)
+        h, self.channels, self.order = config.hidden, config.channels, config.order
+        past = h + self.channels * self.order
+        self.input = nn.Linear(features, self.channels + h, bias=False)  # E_x, W_x
+        self.encode = nn.Linear(past, self.channels, bias=False)  # E_h, E_m
+        self.hidden = nn.Linear(past, h, bias=False)  # W_h, W_m
+        a, b = legendre(config.order, config.theta)
+        self.register_buffer("a", a.float(), persistent=False)
+        self.register_buffer("b", b.float(), persistent=False)
+        with torch.no_grad():
+            k = self.channels
+            for weight in (self.input.weight[:k], self.encode.weight[:, :h]):
+                bound = (3 / weight.shape[1]) ** 0.5
+                weight.uniform_(-bound, bound)
+            self.encode.weight[:, h:] = 0
+            for weight in (self.input.weight[k:], self.hidden.weight[:, :h],
+                           self.hidden.weight[:, h:]):  # fmt: skip
+                weight.normal_(0, (2 / sum(weight.shape)) ** 0.5)
+
+    def initial_state(self, batch: int, device: torch.device) -> Tree:
+        m = torch.zeros(batch, self.channels * self.order, device=device)
+        return (torch.zeros(batch, self.size, device=device), m)
+
+    def step(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        return self._row(self.input(x), state)
+
+    def unroll(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        """Return outputs [T, B, H] of ``x`` [T, B, F], and the state after row T-1."""
+        out = []
+        for row in self.input(x):
+            h, state = self._row(row, state)
+            out.append(h)
+        return torch.stack(out), state
+
+    def _row(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        h, m = state
+        k = self.channels
+        u = x[..., :k] + self.encode(torch.cat((h, m), -1))
+        with torch.autocast(x.device.type, enabled=False):
+            u = at_least_float32(u).unsqueeze(-1)
+            m = at_least_float32(m).reshape(-1, k, self.order)
+            m = (m @ self.a.T + u * self.b).flatten(-2)
+        h = torch.tanh(x[..., k:] + self.hidden(torch.cat((h, m), -1)))
+        return h, (h, m)
+
+
+def legendre(order: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Return (A [q, q], B [q]) in float64, discretised by zero-order hold; see ``LMU``."""
+    i = torch.arange(order, dtype=torch.float64)
+    scale, sign = (2 * i + 1) / theta, (-1.0) ** i
+    below = -sign.unsqueeze(-1) * sign  # (-1)^(i-j+1)
+    a = scale.unsqueeze(-1) * torch.where(i.unsqueeze(-1) < i, -1.0, below)
+    both = torch.zeros(order + 1, order + 1, dtype=torch.float64)
+    both[:order, :order], both[:order, order] = a, scale * sign
+    held = torch.linalg.matrix_exp(both)  # of [[A, B], [0, 0]]: [[e^A, A^-1 (e^A - 1) B], [0, 1]]
+    return held[:order, :order], held[:order, order]
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """Return ``x`` in float32, or float64 where it is: sums over many rows need it."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

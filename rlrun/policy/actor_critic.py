@@ -1,0 +1,133 @@
+"""The base of on-policy actor-critics, A2C, IMPALA and PPO: network, statistics, actor."""
+
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlrun.functional.explore import draw_categorical, draw_gaussian
+from rlrun.functional.returns import reverse_scan, trace_continues
+from rlrun.nets.actor_critic import ActorCritic
+from rlrun.nets.running_moments import CLIP, RunningMoments
+from rlrun.policy.actor import Chosen, DistributionActor
+from rlrun.policy.rollout import Minibatch, RolloutLearner, RolloutRows, rollout_rows
+from rlrun.schema import MemoryConfig, OnPolicyConfig, TorsoConfig
+from rlrun.types import Segment, Tree
+
+A = TypeVar("A", bound=OnPolicyConfig)
+
+
+class ActorCriticLearner(RolloutLearner[A], Generic[A]):
+    """A policy that samples its actions and learns from whole rollouts."""
+
+    net: ActorCritic
+
+    def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
+        self.net = ActorCritic(self.config, torso, memory, self.spec).to(self.device)
+        self.add("net", self.net).adam.flatten()  # one array is stepped, not a dozen
+        self.returns = RunningMoments(())  # of discounted returns; rewards are divided by their std
+        self.running = torch.zeros(0)  # [B] the discounted return of every open episode
+
+    def actor(self, num_envs: int) -> "OnPolicyActor":
+        """An actor that samples from the policy's distribution."""
+        return OnPolicyActor(self.net, self.config, self.generator, num_envs=num_envs)
+
+    def prepare(self, segment: Segment) -> RolloutRows:
+        """The rows of a rollout on the host, after adding its rewards to the statistics."""
+        reward = self.shaped_reward(segment)
+        if self.config.normalize_reward:
+            reward = self._normalise(reward, segment)
+        return rollout_rows(segment, reward, self.net.inputs, self.device)
+
+    def _normalise(self, reward: Tensor, segment: Segment) -> Tensor:
+        """Rewards divided by the standard deviation of running discounted returns, then clipped.
+
+        R_t = r_t + gamma R_{t-1} within an episode. Source: OpenAI Baselines' VecNormalize.
+        """
+        ends = (segment.terminated, segment.truncated, segment.valid)
+        carry = torch.where(trace_continues(*ends), self.config.gamma, 0.0)
+        if len(self.running) != reward.shape[1]:
+            self.running = torch.zeros(reward.shape[1])
+        before = torch.where(segment.first[0] | ~segment.valid[0], 0.0, self.running)
+        returns = reward.clone()
+        returns[0] += self.config.gamma * before
+        decay = torch.cat([torch.zeros_like(carry[:1]), carry[:-1]])
+        returns = reverse_scan(returns.flip(0), decay.flip(0)).flip(0)  # forward in time
+        goes_on = segment.valid[-1] & ~(segment.terminated | segment.truncated)[-1]
+        self.running = torch.where(goes_on, returns[-1], 0.0)
+        seen = returns[segment.valid]
+        if len(seen):
+            self.returns.add(seen)
+        return (reward * self.returns.scale()).clamp(-CLIP, CLIP)
+
+    def outputs(self, rows: RolloutRows | Minibatch) -> tuple[Tensor, Tensor]:
+        """(parameters of the distribution [T, M, K], V [T, M]) of every row, in float32."""
+        with self.autocast():
+            params, value = self.net(rows.obs, rows.previous, rows.first, rows.state)
+        return params.float(), value.float()
+
+    def update_obs_moments(self, rows: RolloutRows) -> None:
+        """Add the rollout's observations to the statistics that normalise the next rollout.
+
+        Called after the update, since the rollout was acted with the earlier statistics.
+        """
+        if self.net.moments is not None and len(rows.index):
+            seen = rows.obs[:-1].flatten(0, 1)
+            self.net.moments.add(seen[rows.index.to(seen.device)])
+
+    def state_dict(self) -> dict[str, Any]:
+        own = {"returns": dict(self.returns.state_dict()), "running": self.running}
+        return super().state_dict() | own
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.returns.load_state_dict(state["returns"])
+        self.running = state["running"].clone()
+
+
+# -- acting ----------------------------------------------------------------------------------------
+
+
+class OnPolicyActor(DistributionActor):
+    """Sampled actions with their log-probability in ``extras["log_prob"]``.
+
+    Real actions are samples of an unbounded Gaussian: the environment gets them in its own unit,
+    clipped to its box; ``extras["raw_action"]`` holds the sample in the network's unit, and
+    ``log_prob`` is the log density of the sample in that unit.
+    """
+
+    def __init__(
+        self,
+        net: ActorCritic,
+        config: OnPolicyConfig,
+        generator: np.random.Generator,
+        *,
+        num_envs: int,
+    ) -> None:
+        super().__init__(net, config, generator, num_envs=num_envs)
+        self.net: ActorCritic = net
+        self.shape = (num_envs, *(net.space.shape or ()))
+        self.extras = {"log_prob": np.zeros(num_envs, np.float32)}
+        if not net.sizes:
+            self.extras["raw_action"] = np.zeros(self.shape, np.float32)
+        self.refresh()
+
+    def refresh(self) -> None:
+        super().refresh()
+        if self.net.log_std is not None:
+            self.log_std = self.net.log_std.detach().numpy(force=True).copy()
+
+    def choose(self, outputs: np.ndarray, obs: Tree, explore: np.ndarray | None) -> Chosen:
+        """Return the mode where ``explore`` is None, else a sample; its values are not used."""
+        generator = None if explore is None else self.generator
+        if self.net.sizes:
+            logits = self.masked(outputs, obs)
+            action, log_prob = draw_categorical(logits, self.net.sizes, generator)
+            if action.shape != self.shape:
+                action = action.reshape(self.shape)
+            return action, {"log_prob": log_prob}
+        raw, log_prob = draw_gaussian(outputs, self.log_std, generator)
+        assert self.net.bounds is not None
+        action = self.net.bounds.from_unit(raw)
+        return action, {"log_prob": log_prob, "raw_action": raw.reshape(self.shape)}

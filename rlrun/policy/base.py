@@ -1,0 +1,343 @@
+"""Base classes of policies that learn: networks, gradient step, target networks, timing, state.
+
+A policy adds its networks in ``build`` and defines ``loss``; what it adds to its family is all that
+its file holds. ``Learner`` is the base of all, ``WindowLearner`` of those that learn from windows,
+``TargetLearner`` of those among them whose networks all have targets.
+"""
+
+import copy
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from rlrun.nets.acting import seeded
+from rlrun.nets.memory import memory_parameters
+from rlrun.policy.compute import DEFAULT_COMPUTE, Compute, CudaGraph
+from rlrun.policy.health import relative_distance
+from rlrun.policy.optim import IGNORE_OVERFLOW, Adam, Rate
+from rlrun.schedule import make_rates
+from rlrun.schema import ControlConfig, MemoryConfig, ScheduleConfig, TorsoConfig, ValueConfig
+from rlrun.types import Actor, Loss, Sample, Segment, Spec, Update, Window, generator
+
+Rates = dict[str, tuple[float, ...]]  # part -> its learning rate, and that of its memories
+
+
+class LearningConfig(Protocol):
+    """Keys that every policy with an optimiser has."""
+
+    @property
+    def lr(self) -> ScheduleConfig: ...
+    @property
+    def adam_eps(self) -> float: ...
+    @property
+    def grad_clip(self) -> float | None: ...
+    @property
+    def window(self) -> Window | None: ...
+
+
+@runtime_checkable
+class MemoryConfigured(Protocol):
+    """Keys of a policy that may have a memory."""
+
+    @property
+    def memory_lr(self) -> ScheduleConfig | None: ...
+
+
+C = TypeVar("C", bound=LearningConfig)
+T = TypeVar("T", bound=ValueConfig | ControlConfig)
+
+
+class Losses(NamedTuple):
+    """Losses of a batch, 0-d with their graphs; priorities and metrics, detached."""
+
+    losses: dict[str, Tensor]  # by the name of the part that each one trains
+    priority: Tensor | None  # [B] >= 0
+    metrics: dict[str, Tensor]  # 0-d each
+
+
+class Gradients(NamedTuple):
+    """Gradients of ``Losses``, by autograd or a kernel."""
+
+    grads: dict[str, Sequence[Tensor] | None]  # None: written to the part's ``adam.flat.grads``
+    priority: Tensor | None
+    metrics: dict[str, Tensor]
+    seconds: float  # of the backward pass
+
+
+class Kernel(Protocol):
+    """A faster way to the gradients of one policy class, equal to autograd's to rounding."""
+
+    def gradients(self, batch: Any) -> Gradients:
+        """Return the gradients of the losses of ``batch``, of which the policy says the type."""
+
+
+class Part:
+    """A network with its optimiser, and the target network that follows it or a part of it."""
+
+    def __init__(
+        self,
+        net: nn.Module,
+        adam: Adam,
+        rates_at: Callable[[int], tuple[float, ...]],
+        follows: nn.Module | None,
+    ) -> None:
+        self.net, self.adam, self.rates_at, self.params = net, adam, rates_at, adam.parameters
+        self.target, self.followed, self.target_params = None, list[Tensor](), list[Tensor]()
+        if follows is not None:
+            self.target = copy.deepcopy(follows).requires_grad_(False)
+            self.followed = list(follows.parameters())
+            self.target_params = list(self.target.parameters())
+
+    def step(self, grads: Sequence[Tensor] | None, rates: Sequence[Rate]) -> Tensor:
+        """Clip the gradients and step; the norm before clipping, 0-d."""
+        if grads is not None:
+            return self.adam.step(grads, *rates)
+        return torch.tensor(self.adam.flat_step(*map(float, rates)))
+
+    def state_dict(self) -> dict[str, Any]:
+        target = {} if self.target is None else {"target": dict(self.target.state_dict())}
+        return {"net": dict(self.net.state_dict()), "adam": self.adam.state_dict()} | target
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.net.load_state_dict(state["net"])
+        self.adam.load_state_dict(state["adam"])
+        if self.target is not None:
+            self.target.load_state_dict(state["target"])
+
+
+class Learner(ABC, Generic[C]):
+    """A policy that learns. ``net`` acts: its weights are the policy's."""
+
+    main: ClassVar[str] = "net"  # the part that grad_norm, lr and target_lag are of
+    net: nn.Module
+    kernel: Any = None  # a ``Kernel`` in place of autograd, unless learner.backend=torch
+    check: Callable[[Sample], None] | None = None  # compares it with autograd, before any update
+
+    def __init__(
+        self,
+        config: C,
+        torso: TorsoConfig,
+        memory: MemoryConfig,
+        *,
+        spec: Spec,
+        seed: int,
+        total_steps: int,
+        device: torch.device,
+        compute: Compute = DEFAULT_COMPUTE,
+    ) -> None:
+        self.config, self.window, self.device, self.compute = config, config.window, device, compute
+        self.spec, self.seed, self.total_steps = spec, seed, total_steps
+        self.parts: dict[str, Part] = {}
+        self.updates, self.seconds = 0, {"backward": 0.0, "optimiser": 0.0}
+        self.target_lag: Tensor | None = None  # of the main part, before the last hard copy
+        self.generator = generator(seed, "explore")
+        with seeded(seed):
+            self.build(torso, memory)
+
+    @abstractmethod
+    def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
+        """Make the networks (initialised by torch's generator, which is seeded) and add them."""
+
+    def add(
+        self,
+        name: str,
+        net: nn.Module,
+        *,
+        follows: nn.Module | None = None,
+        lr: ScheduleConfig | None = None,
+        optimiser: type[Adam] = Adam,
+    ) -> Part:
+        """Add a part; ``net`` and ``follows``, what its target copies, are on the device.
+
+        ``lr``: its learning rate; None: ``policy.lr``.
+        """
+        c, total = self.config, self.total_steps
+        memory_lr = c.memory_lr if isinstance(c, MemoryConfigured) else None
+        apart = () if memory_lr is None else memory_parameters(net)
+        adam = optimiser(net.parameters(), eps=c.adam_eps, grad_clip=c.grad_clip, apart=apart)
+        rates_at = make_rates(c.lr if lr is None else lr, memory_lr, total_steps=total)
+        part = self.parts[name] = Part(net, adam, rates_at, follows)
+        self.compute.prepare(net, *(() if part.target is None else (part.target,)))
+        return part
+
+    @abstractmethod
+    def actor(self, num_envs: int) -> Actor:
+        """An actor for ``num_envs`` environments."""
+
+    # -- learning --------------------------------------------------------------------------------
+
+    @IGNORE_OVERFLOW
+    def update(self, sample: Sample) -> Update:
+        """Learn from ``sample``; priorities are those of ``loss``."""
+        if self.check is not None:
+            check, self.check = self.check, None
+            check(sample)
+        return self.learn(sample)
+
+    @abstractmethod
+    def learn(self, sample: Sample) -> Update:
+        """``update`` by the kernel, or without one by autograd."""
+
+    def rates(self, env_steps: int) -> Rates:
+        """The learning rates of every part."""
+        return {name: part.rates_at(env_steps) for name, part in self.parts.items()}
+
+    def autograd(self, out: Losses) -> Gradients:
+        """The gradients of losses, all of them before the first step."""
+        began = time.perf_counter()
+        grads: dict[str, Sequence[Tensor] | None] = {
+            name: torch.autograd.grad(loss, self.parts[name].params, materialize_grads=True)
+            for name, loss in out.losses.items()
+        }
+        return Gradients(grads, out.priority, out.metrics, time.perf_counter() - began)
+
+    def step(self, gradients: Gradients, rates: Mapping[str, Sequence[Rate]]) -> dict[str, Tensor]:
+        """Clip and apply gradients; the norm of each part's before clipping, 0-d."""
+        began = time.perf_counter()
+        norms = {
+            name: self.parts[name].step(grads, rates[name])
+            for name, grads in gradients.grads.items()
+        }
+        self.seconds["backward"] += gradients.seconds
+        self.seconds["optimiser"] += time.perf_counter() - began
+        return norms
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """The context that networks are applied in; see ``Compute.autocast``."""
+        return self.compute.autocast(self.device)
+
+    # -- weights and checkpoints -----------------------------------------------------------------
+
+    def weights(self) -> dict[str, Tensor]:
+        """The parameters of the network that acts, detached, not copied."""
+        return dict(self.net.state_dict())
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        self.net.load_state_dict(weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: part.state_dict() for name, part in self.parts.items()} | {
+            "updates": self.updates,
+            "target_lag": self.target_lag,
+            "generator": self.generator.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, part in self.parts.items():
+            part.load_state_dict(state[name])
+        self.updates, self.target_lag = int(state["updates"]), state["target_lag"]
+        self.generator.bit_generator.state = state["generator"]
+
+
+class WindowLearner(Learner[C]):
+    """A policy that makes one gradient step on every batch of windows."""
+
+    window: Window  # every config with a replay has one
+
+    def loss(self, segment: Segment, weight: Tensor) -> Loss:
+        """Loss of a batch of windows with importance weights [B], and priorities.
+
+        A policy with losses of several parts defines ``losses``.
+        """
+        raise NotImplementedError
+
+    def losses(self, segment: Segment, weight: Tensor) -> Losses:
+        """``loss``, by the part that it trains."""
+        out = self.loss(segment, weight)
+        return Losses({self.main: out.loss}, out.priority, out.metrics)
+
+    def learn(self, sample: Sample) -> Update:
+        rates = self.rates(sample.env_steps)
+        priority: Tensor | None
+        if self.graph is not None:
+            priority, metrics = self.graph.step(*sample.to(self.device), *rates[self.main])
+            norms = {self.main: metrics["train/grad_norm"]}
+        else:
+            out = self.gradients(sample)
+            priority, norms = out.priority, self.step(out, rates)
+            metrics = out.metrics | {"train/grad_norm": norms[self.main]}
+        self.updates += 1
+        metrics["train/lr"] = norms[self.main].new_full((), rates[self.main][0])
+        return Update(priority, metrics | self.finish_update(norms, metrics, sample.env_steps))
+
+    def gradients(self, sample: Sample) -> Gradients:
+        """The gradients of ``losses``, by the kernel where there is one."""
+        if self.kernel is None:
+            return self.autograd(self.losses(*sample.to(self.device)))
+        out: Gradients = self.kernel.gradients(sample)
+        return out
+
+    @abstractmethod
+    def finish_update(
+        self, norms: dict[str, Tensor], metrics: dict[str, Tensor], env_steps: int
+    ) -> dict[str, Tensor]:
+        """Update target networks after the parts in ``norms`` were stepped; more metrics."""
+
+    @cached_property
+    def graph(self) -> CudaGraph | None:
+        """``gradient_step`` as a CUDA graph; None: it is launched kernel by kernel."""
+        graphed = self.compute.graph and self.device.type == "cuda"
+        return CudaGraph(self.gradient_step, self.device) if graphed else None
+
+    def gradient_step(
+        self, segment: Segment, weight: Tensor, *rates: Rate
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One step of the main part; priorities and metrics."""
+        out = self.autograd(self.losses(segment, weight))
+        norms = self.step(out, {self.main: rates})
+        assert out.priority is not None
+        return out.priority, out.metrics | {"train/grad_norm": norms[self.main]}
+
+    @torch.no_grad()
+    def priority(self, sample: Sample) -> Tensor:
+        """The priorities [B] ``update`` would return, to rounding, without learning."""
+        priority = self.losses(*sample.to(self.device)).priority
+        assert priority is not None
+        return priority
+
+
+class TargetLearner(WindowLearner[T]):
+    """A policy whose target networks are copied, or follow slowly, as its config says."""
+
+    @torch.no_grad()
+    def update_targets(self, *names: str, since: int = 1) -> None:
+        """A soft step, or a hard copy where ``updates`` passed a multiple of target_update_every.
+
+        ``since``: the number of updates since the last call.
+        """
+        every, tau = self.config.target_update_every, self.config.target_tau
+        target = [p for name in names for p in self.parts[name].target_params]
+        online = [p for name in names for p in self.parts[name].followed]
+        if tau is not None:
+            torch._foreach_lerp_(target, online, tau)
+        elif every is not None and self.updates // every > (self.updates - since) // every:
+            self.target_lag = relative_distance(target, online)
+            torch._foreach_copy_(target, online)
+
+    @torch.no_grad()
+    def network_health(self, windows: Segment) -> dict[str, Tensor]:
+        """Metrics of the networks on ``windows``, and of the main one's distance to its target.
+
+        Where the target is copied, the distance is that before the last copy.
+        """
+        lag, part = self.target_lag, self.parts[self.main]
+        if lag is None:
+            lag = relative_distance(part.target_params, part.followed)
+        health = {"train/target_lag": lag}
+        if self.compute.compile:  # compiled layers do not call the hooks
+            return health
+        dead = self.dead_units(windows)
+        return health if dead is None else health | {"train/dead_units": dead}
+
+    @abstractmethod
+    def dead_units(self, windows: Segment) -> Tensor | None:
+        """Share of hidden units that are dead, 0-d; see ``UnitActivity``.
+
+        Over the positions of ``windows`` after the burn-in that networks may read.
+        """
