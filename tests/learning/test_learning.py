@@ -68,7 +68,7 @@ def test_seconds_long(tmp_path, words):
 
 def test_ppo_cartpole(tmp_path):
     result, record = train(tmp_path, "policy=ppo", "env=cartpole", "run.total_steps=80000",
-                           "run.eval_every=10000")  # fmt: skip
+                           "run.eval_every=10000", "run.eval_episodes=10")  # fmt: skip
     assert result["return_mean"] >= 475
     assert record.env_steps <= 82_100
 
@@ -128,9 +128,8 @@ LEVERS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("policy", ["td3", "ddpg"])
-def test_levers(tmp_path, policy):
-    line = (f"policy={policy}", *LEVERS, "learner.batch_size=64", "learner.replay_ratio=64",
+def test_levers(tmp_path):
+    line = ("policy=td3", *LEVERS, "learner.batch_size=64", "learner.replay_ratio=64",
             "run.total_steps=1200", "run.eval_every=1200")  # fmt: skip
     assert train(tmp_path, *line)[0]["return_mean"] >= -(0.05**2)
 
@@ -182,7 +181,7 @@ def test_offline_policies_beat_random_rows_and_imitation_does_not(
     result, record = train(
         tmp_path, *words.split(), f"env={env}", f"buffer.load={random_rows[env]}",
         "torso.hidden=[32,32]", "learner.batch_size=64", "learner.learning_starts=0",
-        "run.total_steps=1000", "run.eval_every=1000", "run.stop_value=null",
+        "run.total_steps=600", "run.eval_every=600", "run.stop_value=null",
     )  # fmt: skip
     assert least <= result["return_mean"] <= most
-    assert record.updates == record.env_steps == 1000
+    assert record.updates == record.env_steps == 600
