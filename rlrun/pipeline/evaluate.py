@@ -5,7 +5,7 @@ When one is due is decided by ``rlrun.pipeline.evaluations``.
 
 import logging
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.buffer.saved import check_counts
 from rlrun.env import make_env
 from rlrun.env.framestack import make_frame_stack
 from rlrun.env.rows import Env, Step
@@ -320,11 +319,6 @@ def loaded_summary(value: Any) -> dict[str, Any] | None:
     if not all(-MOST_SCORE <= x <= MOST_SCORE for x in value.values()):  # False for NaN
         raise ValueError("a score is not finite")
     return value
-
-
-def loaded_counts(value: Any, names: Collection[str]) -> dict[str, int]:
-    """Return the counters of a checkpoint, all of ``names``. Raises: CheckpointError."""
-    return check_counts(value, names)
 
 
 class SharedEvaluator(Evaluator):

@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 
-SIGNALS = [
-    getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, n)
-]
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP]
 
 
 def start_method() -> str:
@@ -37,9 +35,6 @@ def start_forkserver() -> None:
 @contextmanager
 def signals_blocked() -> Iterator[None]:
     """Block signals, also in processes started meanwhile until these ignore them themselves."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     resource_tracker.ensure_running()  # starting it would let signals through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:

@@ -266,8 +266,7 @@ def _serve(
     trust_only(packages)
     for number in SIGNALS:  # sent to all processes; the main one saves
         signal.signal(number, signal.SIG_IGN)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     error, worker = _attempt(lambda: _Worker(make_collector, make_collector_side))

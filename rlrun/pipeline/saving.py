@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.buffer.saved import MOST_ROWS, integer, require
+from rlrun.buffer.saved import MOST_ROWS, check_counts, integer, require
 from rlrun.errors import (
     CheckpointError,
     EnvError,
@@ -20,7 +20,6 @@ from rlrun.errors import (
     StorageError,
 )
 from rlrun.log import Log
-from rlrun.pipeline.evaluate import loaded_counts
 from rlrun.pipeline.evaluations import LoopEvaluations
 from rlrun.pipeline.parts import Parts, first_non_finite, require_finite
 from rlrun.pipeline.state import backends, generators_state, load_generators, restore_backends
@@ -156,7 +155,7 @@ class Saving:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         p, counters = self.parts, self.parts.progress.counters
-        for name, value in loaded_counts(state["counters"], counters.__slots__).items():
+        for name, value in check_counts(state["counters"], counters.__slots__).items():
             setattr(counters, name, value)
         with checkpoint.fitting_part(checkpoint.NETWORKS):
             require_kind("policy", state["policy"], p.policy.state_dict())

@@ -25,7 +25,7 @@ from rlrun.buffer.storage.sizing import check_rollout, check_size
 from rlrun.buffer.windows.cutter import Cutter, StateFilter
 from rlrun.config.checks.keys import check_video
 from rlrun.config.checks.spaces import Backend
-from rlrun.dataset import errors_name_key, export_replay, open_source
+from rlrun.dataset import errors_name_key, open_source
 from rlrun.env import beside_others, goal_functions, make_env
 from rlrun.env.framestack import make_frame_stack
 from rlrun.errors import ConfigError
@@ -182,24 +182,27 @@ def _silent(line: str) -> None:
     """Discard a note."""
 
 
-def make_cutter(plan: Plan) -> Cutter:
-    """The slicer of ``collector.tiling``."""
+def _tiling(plan: Plan) -> dict[str, Any]:
+    """How ``collector.tiling`` slices rows into windows."""
     assert plan.window is not None
     c = plan.config.collector
-    return Cutter(
-        plan.window, columns=plan.columns, overlap=plan.overlap, residual=c.residual,
-        plain=c.tiling == "plain",
-    )  # fmt: skip
+    return {
+        "window": plan.window,
+        "columns": plan.columns,
+        "overlap": plan.overlap,
+        "residual": c.residual,
+        "plain": c.tiling == "plain",
+    }
+
+
+def make_cutter(plan: Plan) -> Cutter:
+    """The slicer of ``collector.tiling``."""
+    return Cutter(**_tiling(plan))
 
 
 def make_state_filter(plan: Plan) -> StateFilter:
     """The filter that zeros the recurrent states no window starts from."""
-    assert plan.window is not None
-    c = plan.config.collector
-    return StateFilter(
-        plan.window, columns=plan.columns, overlap=plan.overlap, residual=c.residual,
-        plain=c.tiling == "plain", close=c.trajectory == "collect",
-    )  # fmt: skip
+    return StateFilter(**_tiling(plan), close=plan.config.collector.trajectory == "collect")
 
 
 def make_replay(plan: Plan, *, note: Note = _silent) -> Replay:
@@ -363,33 +366,6 @@ def with_demos(plan: Plan, own: Replay, *, note: Note) -> Mixed:
     note(f"demonstrations: {demos.rows} steps from {c.demos}; {len(demos)} windows")
     rng = generator(plan.config.seed, "demos")
     return Mixed(own, demos, ratio=c.demo_ratio, generator=rng)
-
-
-def write_rows(
-    replay: Replay,
-    plan: Plan,
-    data_dir: Path,
-    *,
-    config_text: str,
-    meta: dict[str, Any],
-    shard_rows: int,
-    last: int | None,
-    coder: str | None,
-) -> None:
-    """Write the ``last`` stored rows of all environments together (None: all) as a dataset.
-
-    Raises: ConfigError, StorageError.
-    """
-    export_replay(
-        replay,
-        data_dir,
-        config_text=config_text,
-        spec=plan.row_spec,
-        meta=meta,
-        shard_rows=shard_rows,
-        last=last,
-        coder=coder,
-    )
 
 
 def collector_side_of(plan: Plan) -> CollectorSide:

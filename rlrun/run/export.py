@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+from rlrun.dataset import export_replay
 from rlrun.errors import ConfigError
 from rlrun.run import checkpoint
-from rlrun.run.build import make_replay, write_rows
+from rlrun.run.build import make_replay
 from rlrun.run.manifest import CHECKPOINTS
 from rlrun.run.plan import make_plan
 from rlrun.schema import Config
@@ -47,7 +48,7 @@ def export_run(
         replay.load_rows(saved.get("own", saved))  # without demonstrations
         source = {"run": run_dir.name, "checkpoint": path.name, **state["counters"]}
     source |= {"policy": config.policy.name, "env": config.env.id, "seed": config.seed}
-    write_rows(
-        replay, plan, data_dir, config_text=raw_yaml, meta=source, shard_rows=shard_rows,
-        last=last, coder=coder,
+    export_replay(
+        replay, data_dir, config_text=raw_yaml, spec=plan.row_spec, meta=source,
+        shard_rows=shard_rows, last=last, coder=coder,
     )  # fmt: skip

@@ -125,8 +125,9 @@ def test_rollbacks_are_counted_and_end(tmp_path, monkeypatch):
     words = (*BANDIT, "run.on_nan=rollback", "run.total_steps=400")
     _, record = fails(NumericError, tmp_path, *words)
     assert record["rollbacks"] == MAX_ROLLBACKS == len(tries) - 1
-    fails(NumericError, tmp_path, *words)
+    _, record = fails(NumericError, tmp_path, *words)
     assert len(tries) == MAX_ROLLBACKS + 2, "no further rollback"
+    assert (record["status"], record["exit_code"]) == ("failed", 4), "of the resume"
 
 
 def test_a_rollback_needs_a_checkpoint(tmp_path):
