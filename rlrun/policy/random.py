@@ -1,8 +1,8 @@
-"""Uniformly random actions, a baseline."""
+"""Policies that do not learn: their base class, and uniformly random actions, a baseline."""
 
-from typing import Any
+from abc import ABC, abstractmethod
+from typing import Any, Generic, TypeVar
 
-import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,19 +10,20 @@ from torch import Tensor
 from rlrun.functional.explore import uniform_actions
 from rlrun.functional.masks import allowed_actions, has_mask
 from rlrun.policy.compute import DEFAULT_COMPUTE, Compute
-from rlrun.schema import MemoryConfig, RandomConfig, TorsoConfig
-from rlrun.types import Act, Sample, Spec, Tree, Update, Window, generator
+from rlrun.schema import MemoryConfig, PolicyConfig, RandomConfig, TorsoConfig
+from rlrun.types import Act, Actor, Sample, Spec, Tree, Update, Window, generator
+
+C = TypeVar("C", bound=PolicyConfig)
 
 
-class Random:
-    """Samples from the action space; does not learn."""
+class Unlearned(ABC, Generic[C]):
+    """A policy without parameters; its state is that of its generator."""
 
-    config_class = RandomConfig  # a subclass inherits its keys
     window: Window | None = None
 
     def __init__(
         self,
-        config: RandomConfig,
+        config: C,
         torso: TorsoConfig,
         memory: MemoryConfig,
         *,
@@ -32,19 +33,19 @@ class Random:
         device: torch.device,
         compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
-        self.space, self.masked = spec.action, has_mask(spec.obs)
+        self.config, self.spec = config, spec
         self.seed, self.generator = seed, generator(seed, "explore")
         self.seconds: dict[str, float] = {}
 
-    def actor(self, num_envs: int) -> "RandomActor":
-        """An actor of uniform actions."""
-        return RandomActor(self.space, self.generator, self.seed, masked=self.masked)
+    @abstractmethod
+    def actor(self, num_envs: int) -> Actor:
+        """An actor for ``num_envs`` environments."""
 
     def update(self, sample: Sample) -> Update:
-        raise AssertionError("policy=random does not learn")
+        raise AssertionError(f"policy={self.config.name} does not learn")
 
     def priority(self, sample: Sample) -> Tensor:
-        raise AssertionError("policy=random does not learn")
+        raise AssertionError(f"policy={self.config.name} does not learn")
 
     def weights(self) -> dict[str, Tensor]:
         return {}
@@ -59,22 +60,38 @@ class Random:
         self.generator.bit_generator.state = state["generator"]
 
 
-class RandomActor:
-    """Uniform actions; ``masked``: uniform over the allowed ones."""
+class UnlearnedActor:
+    """An actor without weights; evaluations (``explore`` None) have a generator of their own."""
 
-    def __init__(
-        self, space: gym.Space[Any], explore: np.random.Generator, seed: int, *, masked: bool
-    ) -> None:
-        self.space, self.explore, self.seed, self.masked = space, explore, seed, masked
+    def __init__(self, explore: np.random.Generator, seed: int) -> None:
+        self.explore, self.seed = explore, seed
         self.extras: dict[str, np.ndarray] = {}
         self.refresh()
 
     def refresh(self) -> None:
-        """Reset the generator of evaluations; there are no weights."""
+        """Reset the generator of evaluations."""
         self.evaluate = generator(self.seed, "evaluate")
 
     def initial_state(self) -> Tree:
         return ()
+
+
+class Random(Unlearned[RandomConfig]):
+    """Samples from the action space, or from the actions that a mask allows."""
+
+    config_class = RandomConfig  # a subclass inherits its keys
+
+    def actor(self, num_envs: int) -> "RandomActor":
+        """An actor of uniform actions."""
+        return RandomActor(self.spec, self.generator, self.seed)
+
+
+class RandomActor(UnlearnedActor):
+    """Uniform actions."""
+
+    def __init__(self, spec: Spec, explore: np.random.Generator, seed: int) -> None:
+        super().__init__(explore, seed)
+        self.space, self.masked = spec.action, has_mask(spec.obs)
 
     def act(
         self,
@@ -86,7 +103,6 @@ class RandomActor:
         *,
         explore: np.ndarray | None,
     ) -> Act:
-        """Actions; ``explore`` None (evaluation) uses a generator of its own."""
         rng = self.evaluate if explore is None else self.explore
         if self.masked:
             mask = allowed_actions(obs)

@@ -8,78 +8,37 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
-from torch import Tensor
 
 from rlrun.errors import EnvError
 from rlrun.functional.script import action_table, outside, sine
-from rlrun.policy.compute import DEFAULT_COMPUTE, Compute
-from rlrun.schema import MemoryConfig, ScriptedConfig, TorsoConfig
+from rlrun.policy.random import Unlearned, UnlearnedActor
+from rlrun.schema import ScriptedConfig
 from rlrun.trust import trusted_function
-from rlrun.types import Act, Sample, Spec, Tree, Update, Window, generator, tree_map
+from rlrun.types import Act, Tree, tree_map
 
 Script = Callable[[Tree, np.ndarray, np.random.Generator], np.ndarray]
 """(observations [E, ...], steps since the episodes began [E], generator) -> actions [E, *A]"""
 
 
-class Scripted:
-    """Acts by the script of ``policy.script``; does not learn."""
+class Scripted(Unlearned[ScriptedConfig]):
+    """Acts by the script of ``policy.script``."""
 
     config_class = ScriptedConfig  # a subclass inherits its keys
-    window: Window | None = None
-
-    def __init__(
-        self,
-        config: ScriptedConfig,
-        torso: TorsoConfig,
-        memory: MemoryConfig,
-        *,
-        spec: Spec,
-        seed: int,
-        total_steps: int,
-        device: torch.device,
-        compute: Compute = DEFAULT_COMPUTE,
-    ) -> None:
-        self.script = make_script(config, spec.action)
-        self.seed, self.generator = seed, generator(seed, "explore")
-        self.seconds: dict[str, float] = {}
 
     def actor(self, num_envs: int) -> "ScriptedActor":
         """The script for ``num_envs`` environments."""
-        return ScriptedActor(self.script, self.generator, self.seed, num_envs)
-
-    def update(self, sample: Sample) -> Update:
-        raise AssertionError("policy=scripted does not learn")
-
-    def priority(self, sample: Sample) -> Tensor:
-        raise AssertionError("policy=scripted does not learn")
-
-    def weights(self) -> dict[str, Tensor]:
-        return {}
-
-    def load(self, weights: dict[str, Tensor]) -> None:
-        pass
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"generator": self.generator.bit_generator.state}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.generator.bit_generator.state = state["generator"]
+        script = make_script(self.config, self.spec.action)
+        return ScriptedActor(script, self.generator, self.seed, num_envs)
 
 
-class ScriptedActor:
+class ScriptedActor(UnlearnedActor):
     """Its recurrent state [E, 1] is the number of steps since each episode began."""
 
     def __init__(
         self, script: Script, explore: np.random.Generator, seed: int, num_envs: int
     ) -> None:
-        self.script, self.explore, self.seed, self.num_envs = script, explore, seed, num_envs
-        self.extras: dict[str, np.ndarray] = {}
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Reset the generator of evaluations; there are no weights."""
-        self.evaluate = generator(self.seed, "evaluate")
+        super().__init__(explore, seed)
+        self.script, self.num_envs = script, num_envs
 
     def initial_state(self) -> Tree:
         return np.zeros((self.num_envs, 1), np.int64)
@@ -94,7 +53,6 @@ class ScriptedActor:
         *,
         explore: np.ndarray | None,
     ) -> Act:
-        """Actions; ``explore`` None (evaluation) uses a generator of its own."""
         steps = np.where(first, 0, state[:, 0])
         rng = self.evaluate if explore is None else self.explore
         return Act(self.script(obs, steps, rng), {}, (steps + 1)[:, None])

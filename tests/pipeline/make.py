@@ -22,7 +22,7 @@ from rlrun.schema import CollectorConfig, EnvConfig
 from rlrun.types import Act, Chunk, Counters, Segment, Spec, tree_map
 from tests.compose import config
 from tests.log.records import read_records
-from tests.policy.factory import r2d2
+from tests.policy.make import build
 
 SMOKE = ("debug=smoke", "logger.progress=off", "logger.tensorboard=false")
 TINY = ("torso.hidden=[8]", "learner.batch_size=4", "run.eval_episodes=1")
@@ -146,7 +146,7 @@ def make(
 ) -> Collector:  # fmt: skip
     c = collecting(**changes)
     env = env or make_env(env_config or counter(), num_envs=c.num_envs, agents=agents)
-    policy = policy or r2d2(spec=Spec(env.obs_space, env.action_space))
+    policy = policy or build("r2d2", spec=Spec(env.obs_space, env.action_space))
     return Collector(
         c, env=env, policy=policy, counters=Counters(), seed=0, cutter=cutter, stack=stack,
         explore=explore or (lambda _: np.full(env.num_envs, epsilon)),

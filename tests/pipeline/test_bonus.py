@@ -16,7 +16,7 @@ from rlrun.types import Chunk, Sample, Segment, tree_leaves
 from tests.buffer.make import constant
 from tests.exact import differences
 from tests.pipeline.make import TINY, go, state_of
-from tests.policy.factory import SPEC, batch_of, r2d2
+from tests.policy.make import DISCRETE, build, windows
 from tests.reference import novelty as naive
 from tests.reference.streams import make_stream, part
 
@@ -28,7 +28,7 @@ FIELDS = {
 MLP = TorsoConfig("mlp", (3,), "tanh", False)
 
 
-def rnd(*, space=SPEC.obs, torso=MLP, stacked=False, columns=2, seed=0, **changes) -> RND:
+def rnd(*, space=DISCRETE.obs, torso=MLP, stacked=False, columns=2, seed=0, **changes) -> RND:
     return RND(
         RNDConfig(**(FIELDS | changes)), torso, space=space, stacked=stacked, columns=columns,
         seed=seed, total_steps=1000, device=torch.device("cpu"),
@@ -168,8 +168,8 @@ def test_the_coefficient_follows_its_schedule():
 
 def test_previous_rewards_stay_without_the_bonus():
     """They are inputs of R2D2, which acted on rewards without the bonus."""
-    policy = r2d2()
-    sample, bonus = batch_of(policy), rnd()
+    policy = build("r2d2")
+    sample, bonus = windows(policy), rnd()
     feed(bonus, stream(), [40])
     shaped = bonus.add_to(sample)
     valid = sample.segment.valid
@@ -223,9 +223,9 @@ GREY = gym.spaces.Box(0, 255, (40, 44), np.uint8)
 COLOUR = gym.spaces.Box(0, 255, (36, 38, 3), np.uint8)
 CNN = TorsoConfig("nature_cnn", (3,), "relu", False)
 KINDS = {
-    "box": (SPEC.obs, MLP),
+    "box": (DISCRETE.obs, MLP),
     "discrete": (gym.spaces.Discrete(7, start=2), MLP),
-    "dict": (gym.spaces.Dict({"a": gym.spaces.MultiDiscrete([2, 3]), "b": SPEC.obs}), MLP),
+    "dict": (gym.spaces.Dict({"a": gym.spaces.MultiDiscrete([2, 3]), "b": DISCRETE.obs}), MLP),
     "grey frame": (GREY, CNN),
     "colour frame": (COLOUR, CNN),
     "flat image": (GREY, MLP),

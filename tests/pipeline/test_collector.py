@@ -28,7 +28,7 @@ from tests.pipeline.make import (
     joined,
     make,
 )
-from tests.policy.factory import r2d2
+from tests.policy.make import build
 
 
 @settings(max_examples=25, deadline=None)
@@ -75,7 +75,7 @@ def test_stored_states_equal_recomputed_ones(memory):
     """Invariant 4: with frozen weights, the state before every row = the state recomputed."""
     collector = make(n_sample=25)
     spec = Spec(collector.env.obs_space, collector.env.action_space)
-    collector = make(r2d2(spec=spec, memory=memory), n_sample=25)
+    collector = make(build("r2d2", spec=spec, memory=memory), n_sample=25)
     net = collector.policy.net
     s = joined([copied(collector.collect()) for _ in range(5)])
     scale = collector.policy.config.reward_scale
@@ -99,7 +99,7 @@ def test_learned_q_equals_acting_q():
     from tests.buffer.make import make_replay
 
     env = make_env(counter(), num_envs=3)
-    policy = r2d2(spec=Spec(env.obs_space, env.action_space))
+    policy = build("r2d2", spec=Spec(env.obs_space, env.action_space))
     acted = []
     collector = make(policy, n_sample=30)
     step = collector.actor.step

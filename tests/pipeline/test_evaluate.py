@@ -13,7 +13,7 @@ from tests.compose import changed, config
 from tests.env import faulty  # noqa: F401  registers the test/ ids
 from tests.env.test_pettingzoo import SHARED, ZOO, config_of
 from tests.pipeline.make import counter
-from tests.policy.factory import r2d2
+from tests.policy.make import build
 
 
 def expected(lengths, i, e):
@@ -26,7 +26,7 @@ def test_every_environment_plays_an_equal_number_of_episodes(episodes):
     """Counting the episodes that end first would favour short ones."""
     lengths = (5, 1, 40, 3)
     evaluator = Evaluator(counter(lengths), episodes=episodes, seed=0, max_steps=10**5)
-    policy = r2d2(spec=Spec(evaluator.env.obs_space, evaluator.env.action_space))
+    policy = build("r2d2", spec=Spec(evaluator.env.obs_space, evaluator.env.action_space))
     result = evaluator.run(policy, env_steps=12)
     envs = min(episodes, MAX_ENVS)
     share = [episodes // envs + (i < episodes % envs) for i in range(envs)]
@@ -46,7 +46,7 @@ def test_every_environment_plays_an_equal_number_of_episodes(episodes):
 
 def test_evaluations_repeat_their_seeds_and_leave_the_policy_unchanged():
     evaluator = Evaluator(config("env=cartpole").env, episodes=6, seed=5, max_steps=10**5)
-    policy = r2d2(spec=Spec(evaluator.env.obs_space, evaluator.env.action_space))
+    policy = build("r2d2", spec=Spec(evaluator.env.obs_space, evaluator.env.action_space))
     before = policy.generator.bit_generator.state
     one, two = (evaluator.run(policy, env_steps=0) for _ in range(2))
     np.testing.assert_array_equal(one.returns, two.returns)
@@ -94,7 +94,7 @@ def test_a_stopped_evaluation_can_be_repeated():
     whole, stopped = (
         Evaluator(config("env=cartpole").env, episodes=6, seed=5, max_steps=10**5) for _ in range(2)
     )
-    policy = r2d2(spec=Spec(whole.env.obs_space, whole.env.action_space))
+    policy = build("r2d2", spec=Spec(whole.env.obs_space, whole.env.action_space))
     told = iter([False, False, True])
     assert stopped.run_until(lambda: next(told), policy, env_steps=0) is None
     assert next(told, None) is None
@@ -133,7 +133,7 @@ def test_success_is_balanced_without_memory():
 def test_evaluation_config_overrides_kwargs():
     env = changed(counter((3,)), eval_kwargs={"lengths": [7]})
     evaluator = Evaluator(env, episodes=2, seed=0, max_steps=10**5)
-    policy = r2d2(spec=Spec(evaluator.env.obs_space, evaluator.env.action_space))
+    policy = build("r2d2", spec=Spec(evaluator.env.obs_space, evaluator.env.action_space))
     assert evaluator.run(policy, env_steps=0).lengths.tolist() == [7, 7]
 
 

@@ -12,7 +12,7 @@ from rlrun.pipeline.learner import Learner, RolloutLearner
 from rlrun.schema import LearnerConfig
 from rlrun.types import Counters, Sample, Update, Window
 from tests.buffer.make import make_replay
-from tests.policy.factory import control, r2d2, states_like
+from tests.policy.make import BOX, build, constant, states_like, windows
 from tests.reference.streams import make_stream, part
 
 STREAM = make_stream([[9]], [[True]], 100)
@@ -137,7 +137,7 @@ def test_new_windows_get_their_td_error_before_the_first_sample():
 
 
 def test_a_real_policy_changes_its_priorities():
-    policy = r2d2()
+    policy = build("r2d2")
     stream = make_stream([[9, 14]], [[True]], 200)
     segment = states_like(policy, stream)
     replay = make_replay(segment, rows=220, window=policy.window, kind="prioritized")
@@ -206,13 +206,11 @@ def test_the_logged_replay_ratio_is_that_since_the_last_record_also_across_a_res
 
 def test_metrics_are_summed_by_name():
     """A policy with a delayed actor returns its metrics in varying order."""
-    from tests.policy.factory import box_batch
-
-    policy = control("td3", actor_every=2)
+    policy = build("td3", spec=BOX, actor_every=2, lr=constant(1e-2))
     logged = []
 
     def update(sample):
-        done = type(policy).update(policy, box_batch(policy))
+        done = type(policy).update(policy, windows(policy, BOX))
         logged.append(done.metrics)
         return replace(done, priority=None)
 
@@ -253,7 +251,7 @@ def test_every_sample_contains_the_bonus():
 
 def test_diagnosed_windows_depend_on_env_steps_only():
     """No random stream of the run changes."""
-    policy = r2d2()
+    policy = build("r2d2")
     segment = states_like(policy, make_stream([[9, 14]], [[True]], 200))
     replay = make_replay(segment, rows=220, window=policy.window)
     c = learner_config()

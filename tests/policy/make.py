@@ -234,6 +234,16 @@ def windows(policy: Any, spec: Spec = DISCRETE, *, seed: int = 0, env_steps: int
     return Sample(segment, weight, np.arange(count), env_steps)
 
 
+def states_like(policy: Any, stream: Any) -> Segment:
+    """The rows of a stream with random recurrent states of the policy's shape."""
+    g, (steps, columns) = torch.Generator().manual_seed(0), stream.segment.reward.shape
+    states = tree_map(
+        lambda x: torch.randn(steps, columns, *x.shape[1:], generator=g),
+        policy.actor(columns).initial_state(),
+    )
+    return replace(stream.segment, states=states, state=tree_map(lambda x: x[0], states))
+
+
 def poisoned(sample: Sample, value: float = float("nan"), *, flags: bool = True) -> Sample:
     """``value`` and (in windows) wrong flags wherever no loss may look."""
     s, valid = sample.segment, sample.segment.valid
