@@ -5,21 +5,140 @@ criterion selects the outputs of an action (``select``), builds the targets of r
 computes the loss between the two (``loss``).
 """
 
+import math
+
 import torch
 from torch import Tensor
+from torch.nn.functional import huber_loss
 
-from rlrun.functional.distributional import (
-    cross_entropy,
-    kl_divergence,
-    midpoints,
-    munchausen_reward,
-    munchausen_value,
-    project,
-    quantile_huber,
-    support,
-)
-from rlrun.functional.value import RowLoss, ScalarCriterion
+from rlrun.functional.value import RowLoss, ScalarCriterion, take_action
 from rlrun.schema import SwitchedConfig, ValueConfig
+
+
+def support(low: float, high: float, atoms: int) -> Tensor:
+    """float32 [N]: the atoms z_i = low + i (high - low) / (N - 1).
+
+    Source: Bellemare et al. 2017, section 4.1.
+    """
+    return torch.linspace(low, high, atoms)
+
+
+def project(values: Tensor, probabilities: Tensor, atoms: Tensor) -> Tensor:
+    """The distribution (``values``, ``probabilities``) [*, N] on the grid ``atoms`` [M]: [*, M].
+
+    Every value, clipped to the grid's ends, shares its probability between its two neighbours in
+    proportion to how near they are; a value on an atom gives it all to that atom. Between the ends
+    means are kept. ``atoms`` are evenly spaced.
+    Source: Bellemare et al. 2017, eq. 7 (C51).
+    """
+    last = len(atoms) - 1
+    low, high = atoms[0], atoms[-1]
+    position = ((values.clamp(low, high) - low) / (high - low) * last).clamp(0, last)
+    below = position.floor()
+    share = position - below
+    lower = below.long()
+    out = probabilities.new_zeros(*values.shape[:-1], last + 1)
+    out.scatter_add_(-1, lower, probabilities * (1 - share))
+    return out.scatter_add_(-1, (lower + 1).clamp(max=last), probabilities * share)
+
+
+def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """-sum_i m_i log p_i [*] with p = softmax(``logits``); both [*, N].
+
+    Source: Bellemare et al. 2017, algorithm 1.
+    """
+    return -(target * logits.log_softmax(-1)).sum(-1)
+
+
+def kl_divergence(logits: Tensor, target: Tensor) -> Tensor:
+    """KL(m || p) = sum_i m_i (log m_i - log p_i) [*] >= 0, p = softmax(``logits``), 0 log 0 = 0.
+
+    The priority of prioritized replay. Source: Hessel et al. 2018 (Rainbow).
+    """
+    log_p = logits.detach().log_softmax(-1)
+    kl: Tensor = (torch.special.xlogy(target, target) - target * log_p).sum(-1)
+    return kl.clamp(min=0)
+
+
+def midpoints(count: int) -> Tensor:
+    """float32 [N]: tau_i = (2 i + 1) / (2 N), the levels of N equally likely quantiles.
+
+    Source: Dabney et al. 2018a (QR-DQN), lemma 2.
+    """
+    return (torch.arange(count) + 0.5) / count
+
+
+def quantile_huber(theta: Tensor, target: Tensor, tau: Tensor, *, kappa: float) -> Tensor:
+    """sum_i mean_j |tau_i - 1{u_ij < 0}| L_kappa(u_ij) / kappa, u_ij = target_j - theta_i.
+
+    L_kappa(u) is u^2 / 2 up to |u| = kappa and its tangent beyond; ``kappa`` 0 is quantile
+    regression, |tau - 1{u < 0}| |u|.
+    Shapes: ``theta``, ``tau`` [*, N], ``target`` [*, N'] -> [*].
+    Source: Dabney et al. 2018a, eq. 9 and 10; Dabney et al. 2018b (IQN), eq. 3.
+    """
+    error = target.unsqueeze(-2) - theta.unsqueeze(-1)  # [*, N, N']
+    asymmetry = (tau.unsqueeze(-1) - (error.detach() < 0).to(theta.dtype)).abs()
+    if kappa == 0:
+        loss = error.abs()
+    else:
+        loss = huber_loss(error, torch.zeros_like(error), reduction="none", delta=kappa) / kappa
+    return (asymmetry * loss).mean(-1).sum(-1)
+
+
+def cosines(tau: Tensor, count: int) -> Tensor:
+    """cos(pi i tau) for i = 0 ... ``count`` - 1: [*] -> [*, count].
+
+    Source: Dabney et al. 2018b (IQN), eq. 4.
+    """
+    i = torch.arange(count, device=tau.device, dtype=tau.dtype)
+    return torch.cos(math.pi * i * tau.unsqueeze(-1))
+
+
+def log_policy(q: Tensor, *, temperature: float, allowed: Tensor | None = None) -> Tensor:
+    """temperature log softmax(q / temperature) [*, A], detached; -inf where not ``allowed``.
+
+    q - v - temperature logsumexp((q - v) / temperature) with v = max q: no exponential overflows.
+    Source: Vieillard et al. 2020 (Munchausen), appendix B.1.
+    """
+    q = q.detach()
+    if allowed is not None:
+        q = q.masked_fill(~allowed, -torch.inf)
+    gap = q - q.amax(-1, keepdim=True)
+    return gap - temperature * (gap / temperature).logsumexp(-1, keepdim=True)
+
+
+def munchausen_reward(
+    q: Tensor,
+    action: Tensor,
+    *,
+    scale: float,
+    temperature: float,
+    clip: float,
+    allowed: Tensor | None = None,
+) -> Tensor:
+    """scale max(temperature log pi(action), clip), pi = softmax(q / temperature), detached.
+
+    Shapes: ``q`` [*, A], ``action`` int64 [*] -> [*]. Added to a row's reward.
+    Source: Vieillard et al. 2020, eq. 1 and section 3 (clipping).
+    """
+    log_pi = take_action(log_policy(q, temperature=temperature, allowed=allowed), action)
+    return scale * log_pi.clamp(clip, 0)
+
+
+def munchausen_value(
+    values: Tensor, q: Tensor, *, temperature: float, allowed: Tensor | None = None
+) -> Tensor:
+    """sum_a pi(a) (values_a - temperature log pi(a)), pi = softmax(q / temperature), detached.
+
+    Shapes: ``q`` [*, A]; ``values`` [*, A] -> [*], or [*, A, N] -> [*, N] for N quantiles.
+    Source: Vieillard et al. 2020, eq. 1; for quantiles its section 3 (M-IQN).
+    """
+    entropy = -log_policy(q, temperature=temperature, allowed=allowed)
+    pi = (-entropy / temperature).exp()
+    if values.ndim > q.ndim:
+        pi, entropy = pi.unsqueeze(-1), entropy.unsqueeze(-1)
+    inside = torch.where(pi > 0, pi * (values.detach() + entropy), torch.zeros_like(values))
+    return inside.sum(-1 if values.ndim == q.ndim else -2)
 
 
 class _DistributionCriterion(ScalarCriterion):

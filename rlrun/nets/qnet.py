@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from rlrun.functional.distributional import cosines, midpoints, support
+from rlrun.functional.criterion import cosines, midpoints, support
 from rlrun.functional.masks import unmasked
 from rlrun.functional.value import dueling
 from rlrun.nets.acting import ActingNet, TorsoMemory

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from rlrun.functional.explore import draw_categorical, draw_gaussian
 from rlrun.functional.returns import reverse_scan, trace_continues
-from rlrun.nets.actor_critic import ActorCritic
-from rlrun.nets.running_moments import CLIP, RunningMoments
+from rlrun.nets.actor_critic import CLIP, ActorCritic, RunningMoments
 from rlrun.policy.actor import Chosen, DistributionActor
 from rlrun.policy.rollout import Minibatch, RolloutLearner, RolloutRows, rollout_rows
 from rlrun.schema import MemoryConfig, OnPolicyConfig, TorsoConfig

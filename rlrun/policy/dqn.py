@@ -17,8 +17,8 @@ from rlrun.functional.criterion import make_criterion, make_munchausen
 from rlrun.functional.explore import log_probability, select_action
 from rlrun.functional.masks import MASK, allowed_actions, has_mask
 from rlrun.functional.q_traces import TraceTarget, make_trace_target
+from rlrun.functional.returns import Transition, transition
 from rlrun.functional.rows import network_inputs, readable, shape_reward, weighted_row_mean
-from rlrun.functional.transition import Transition, transition
 from rlrun.functional.value import RowLoss, greedy, td_metrics, unrescale
 from rlrun.nets.noise import NO_NOISE, ForwardNoise, UpdateForwardNoise, make_noise_generator
 from rlrun.nets.qnet import QNet, make_qnet

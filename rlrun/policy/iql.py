@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from rlrun.functional.offline import advantage_weight, expectile_loss
+from rlrun.functional.returns import transition
 from rlrun.functional.rows import masked_mean, shape_reward
-from rlrun.functional.transition import transition
 from rlrun.functional.value import td_target
 from rlrun.nets.acting import seeded
 from rlrun.nets.policy_net import IQLNets, twin_q

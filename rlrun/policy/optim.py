@@ -166,14 +166,9 @@ class Adam:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Set the state; moments may also be one array each (checkpoints up to 0.9)."""
-        sizes = [p.numel() for p in self.parameters]
         for name in ("mean", "square"):
-            saved = state[name]
-            if len(saved) == 1:
-                saved = torch.split(saved[0].reshape(-1), sizes)
-            for own, x in zip(getattr(self, name), saved, strict=True):
-                own.copy_(x.view_as(own))
+            for own, x in zip(getattr(self, name), state[name], strict=True):
+                own.copy_(x)
         for own in self.steps:
             own.copy_(state["steps"][0])
 

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from rlrun.errors import EnvError
-from rlrun.functional.script import action_table, outside, sine
+from rlrun.functional.explore import action_table, outside, sine
 from rlrun.policy.random import Unlearned, UnlearnedActor
 from rlrun.schema import ScriptedConfig
 from rlrun.trust import trusted_function

@@ -75,10 +75,10 @@ KERNELS = {  # of exactly the class of that name
     "sac": "rlrun.kernels.sac_td3:SACKernel",
     "td3": "rlrun.kernels.sac_td3:TD3Kernel",
     "ddpg": "rlrun.kernels.sac_td3:TD3Kernel",
-    "ppo": "rlrun.kernels.ppo:PPOKernel",
-    "a2c": "rlrun.kernels.rollout:RolloutKernel",
-    "impala": "rlrun.kernels.rollout:RolloutKernel",
-    "pqn": "rlrun.kernels.pqn:PQNKernel",
+    "ppo": "rlrun.kernels.on_policy:PPOKernel",
+    "a2c": "rlrun.kernels.on_policy:RolloutKernel",
+    "impala": "rlrun.kernels.on_policy:RolloutKernel",
+    "pqn": "rlrun.kernels.dqn:PQNKernel",
 }
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from rlrun.functional.distributional import (
+from rlrun.functional.criterion import (
     cosines,
     cross_entropy,
     kl_divergence,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import rlrun.functional
-from rlrun.functional import distributional, novelty, returns, transition, value
+from rlrun.functional import criterion, novelty, returns, value
 from rlrun.types import Segment
 
 T, B, A, N, C = 5, 3, 4, 6, 2
@@ -167,9 +167,9 @@ CASES = {
 }
 MORE = [
     (returns.nstep_return, [TB, *ends()], {"nstep": 1, "gamma": 0.99}),
-    (transition.transition, [segment(), TB], {"nstep": 1, "gamma": 0.99}),
-    (distributional.munchausen_value, [randn(T, B, A, N), Q], {"temperature": 0.03}),
-    (distributional.quantile_huber, [TB, TB, TB.sigmoid()], {"kappa": 0.0}),
+    (returns.transition, [segment(), TB], {"nstep": 1, "gamma": 0.99}),
+    (criterion.munchausen_value, [randn(T, B, A, N), Q], {"temperature": 0.03}),
+    (criterion.quantile_huber, [TB, TB, TB.sigmoid()], {"kappa": 0.0}),
     (value.td_target, [TB, TB.abs(), TB], {"rescale_eps": None}),
     (value.huber, [TB, None], {}),
 ]

@@ -7,7 +7,7 @@ import torch
 
 from rlrun.errors import NumericError
 from rlrun.jit import COMPILED
-from rlrun.kernels.lstm import NumpyLSTM, _tanh
+from rlrun.kernels.r2d2 import NumpyLSTM, _tanh
 from rlrun.types import tree_leaves
 from tests.kernels.make import CONTROL, NAMES, line, perturb, policy_of, same_state, samples_of
 from tests.policy.make import SPACES

@@ -70,15 +70,12 @@ def test_steps_are_torchs_with_two_groups(flat, kind):
 
 @pytest.mark.parametrize("flat", [False, True])
 def test_states_are_interchangeable_between_layouts(flat):
-    """Saved with groups, continued without, in the other layout; moments may be one array each."""
+    """Saved with groups, continued without, in the other layout."""
     one, two = numbers(0), numbers(0)
     grouped, whole = adam_of(one, flat=flat), adam_of(two, flat=not flat, apart=())
     for step in range(3):
         grouped.step(numbers(100 + step), 1e-2, 1e-2)
     state = copy.deepcopy(grouped.state_dict())
-    if flat:  # as checkpoints up to 0.9
-        joined = {n: (torch.cat([x.flatten() for x in state[n]]),) for n in ("mean", "square")}
-        state |= joined
     whole.load_state_dict(state)
     with torch.no_grad():
         for p, q in zip(two, one, strict=True):

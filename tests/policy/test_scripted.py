@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlrun.functional.script import action_table, outside, sine
+from rlrun.functional.explore import action_table, outside, sine
 from rlrun.schema import Invalid
 from rlrun.types import Spec, no_actions
 from tests.policy.make import build

@@ -266,7 +266,7 @@ def _check_actions(config: Config, action: Any) -> None:
 
 
 def _check_script(policy: ScriptedConfig, action: Any) -> None:
-    from rlrun.functional.script import action_table
+    from rlrun.functional.explore import action_table
 
     if policy.script == "function":
         assert policy.function is not None  # ScriptedConfig refuses else
