@@ -9,19 +9,21 @@ from typing import Any
 
 from rlrun.codec import frame
 from rlrun.codec.coders import CODER_OPTIONS, CoderChoice, check_coder
-from rlrun.codec.content import content_of, tree_of
-from rlrun.codec.errors import (
+from rlrun.codec.frame import SECOND, content_of, tree_of
+from rlrun.codec.stream import MAX_BYTES, Bases, Decoder, Encoder, decode_content, encode_content
+from rlrun.codec.words import (
+    BFLOAT16,
     DamagedFrame,
     ForeignFrame,
     LimitExceeded,
     MissingCoder,
     NeedKeyFrame,
     StaleFrame,
+    as_array,
+    as_tensors,
+    kind_of,
+    to_words,
 )
-from rlrun.codec.frame import SECOND
-from rlrun.codec.frame_coding import Bases, decode_content, encode_content
-from rlrun.codec.stream import MAX_BYTES, Decoder, Encoder
-from rlrun.codec.words import BFLOAT16, as_array, as_tensors, kind_of, to_words
 from rlrun.errors import CodecError
 
 __all__ = [

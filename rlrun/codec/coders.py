@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlrun.codec import pco, planes, planes_context, xor, zstd
-from rlrun.codec.content import FieldSpec
-from rlrun.codec.cursor import damaged_frame
-from rlrun.codec.words import Array
+from rlrun.codec.frame import FieldSpec
+from rlrun.codec.words import Array, damaged_frame
 from rlrun.errors import CodecError
 
 RAW, XOR, PLANES, PLANES_CTX, XORZ, ZSTD, PCO = range(7)  # part of the format

@@ -9,16 +9,283 @@ Payload of one array: its field. Of a tree: table length varint (0: the base's t
 for each field coder u8, length varint, bytes.
 """
 
+import math
 import struct
 import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import xxhash
 
-from rlrun.codec.content import MAX_DIMS, array_bytes, check_expansion, check_limit
-from rlrun.codec.cursor import damaged_frame
-from rlrun.codec.errors import DamagedFrame
-from rlrun.codec.words import KIND_BY_CODE
+from rlrun.codec.words import (
+    KIND_BY_CODE,
+    Array,
+    Cursor,
+    DamagedFrame,
+    Kind,
+    LimitExceeded,
+    as_array,
+    damaged_frame,
+    from_words,
+    kind_of,
+    to_words,
+)
+from rlrun.errors import CodecError
+
+MAX_DEPTH = 64  # of a tree
+MAX_DIMS = 64  # numpy's own limit
+MAX_PATH = 200  # characters of a path in messages
+FREE_BYTES = 1 << 24  # that any frame may decode to
+MAX_RATIO = 1024  # of a larger key frame to its payload
+NO_LIMIT = 1 << 128  # for arrays that are in memory already
+_LEAF, _DICT, _TUPLE, _LIST = 0, 1, 2, 3
+_U16, _U32, _I64 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<q")
+
+
+@dataclass(frozen=True, slots=True)
+class LeafSpec:
+    """Path, kind and shape of one array of a tree."""
+
+    path: str
+    kind: Kind
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSpec:
+    """Path, kind and sizes of a field; the decoder has it before the words."""
+
+    path: str  # of the leaf, or of the first of several
+    kind: Kind
+    sizes: tuple[int, ...]  # elements of its tensors
+    rows: int  # T of a time chunk [T, D]; 0: no time
+
+    @property
+    def size(self) -> int:
+        """Number of words."""
+        return sum(self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A tree in canonical form; its words are immutable."""
+
+    table: bytes
+    chunk: bool
+    specs: tuple[FieldSpec, ...]
+    words: tuple[Array, ...]
+    hash: int  # xxh3 of the table and all words
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all words."""
+        return sum(w.nbytes for w in self.words)
+
+
+def content_of(tree: Any, *, chunk: bool) -> Content:
+    """Return the content of a tree of arrays. Raises: CodecError, naming the leaf at fault."""
+    table, leaves, arrays = bytearray(), list[LeafSpec](), list[Array]()
+    _append_node(tree, "", table, leaves, arrays, MAX_DEPTH)
+    specs, fields = field_specs(leaves, chunk=chunk), []
+    for group in _group_leaves(leaves, chunk):
+        parts = [to_words(arrays[i], leaves[i].kind) for i in group]
+        fields.append(np.concatenate(parts) if len(parts) > 1 else parts[0].copy())
+    table_bytes = bytes(table)
+    return Content(table_bytes, chunk, specs, tuple(fields), content_hash(table_bytes, fields))
+
+
+def content_hash(table: bytes, words: list[Array]) -> int:
+    """Return xxh3 (64 bits) of the table and the words."""
+    state = xxhash.xxh3_64(table)
+    for field in words:
+        state.update(field.data)
+    return state.intdigest()
+
+
+def field_specs(leaves: list[LeafSpec], *, chunk: bool) -> tuple[FieldSpec, ...]:
+    """Return the fields that the leaves are grouped into."""
+    specs = []
+    for group in _group_leaves(leaves, chunk):
+        first = leaves[group[0]]
+        rows = first.shape[0] if chunk and first.shape and first.size else 0
+        specs.append(FieldSpec(first.path, first.kind, tuple(leaves[i].size for i in group), rows))
+    return tuple(specs)
+
+
+def _group_leaves(leaves: list[LeafSpec], chunk: bool) -> list[list[int]]:
+    """Return the indices of the leaves of every field."""
+    if chunk:
+        return [[i] for i in range(len(leaves))]
+    groups: dict[int, list[int]] = {}
+    for i, leaf in enumerate(leaves):
+        groups.setdefault(leaf.kind.code, []).append(i)
+    return list(groups.values())
+
+
+def tree_of(content: Content) -> Any:
+    """Return the tree, of read-only views into the words."""
+    _, leaves = parse(content.table, NO_LIMIT)
+    arrays: dict[int, Array] = {}
+    for group, words in zip(_group_leaves(leaves, content.chunk), content.words, strict=True):
+        words.flags.writeable = False
+        start = 0
+        for i in group:
+            leaf = leaves[i]
+            arrays[i] = from_words(words[start : start + leaf.size], leaf.kind, leaf.shape)
+            start += leaf.size
+    order = iter(range(len(leaves)))
+    return _read_node(
+        Cursor(memoryview(content.table)), "", lambda leaf: arrays[next(order)], MAX_DEPTH
+    )
+
+
+def leaf_table(kind: Kind, shape: tuple[int, ...]) -> bytes:
+    """Return the table of a tree that is one array."""
+    return bytes((_LEAF, kind.code, len(shape))) + struct.pack(f"<{len(shape)}Q", *shape)
+
+
+def parse(table: bytes, limit: int) -> tuple[Any, list[LeafSpec]]:
+    """Return (tree of leaf specs, all leaves in order); arrays of at most ``limit`` bytes in total.
+
+    Raises: DamagedFrame, LimitExceeded.
+    """
+    leaves = list[LeafSpec]()
+    total = 0
+
+    def append_leaf(leaf: LeafSpec) -> LeafSpec:
+        nonlocal total
+        total += array_bytes(leaf.shape, leaf.kind.width)[1]
+        check_limit(max(total, array_bytes(leaf.shape, leaf.kind.width)[0]), limit)
+        leaves.append(leaf)
+        return leaf
+
+    cursor = Cursor(memoryview(table))
+    tree = _read_node(cursor, "", append_leaf, MAX_DEPTH)
+    cursor.require_end()
+    return tree, leaves
+
+
+def array_bytes(shape: tuple[int, ...], width: int) -> tuple[int, int]:
+    """Return (bytes with empty dimensions counted as one, bytes); numpy limits the first too."""
+    return math.prod(max(n, 1) for n in shape) * width, math.prod(shape) * width
+
+
+def check_limit(size: int, limit: int) -> None:
+    """Raise LimitExceeded for more than ``limit`` bytes."""
+    if size > limit:
+        raise LimitExceeded(
+            f"codec.frame: decodes to {size} bytes; at most {limit} are allowed; raise max_bytes "
+            "if the sender is trusted"
+        )
+
+
+def check_expansion(size: int, payload: int) -> None:
+    """Raise LimitExceeded for ``size`` bytes out of a key frame of ``payload`` bytes.
+
+    Encoders keep within ``max_expansion``, so such a frame is not theirs.
+    """
+    if size > max_expansion(payload):
+        raise LimitExceeded(
+            f"codec.frame: {payload} bytes decode to {size}; at most {FREE_BYTES}, or "
+            f"{MAX_RATIO} times the payload, are allowed; encode it again"
+        )
+
+
+def max_expansion(payload: int) -> int:
+    """Return the most bytes that a key frame of ``payload`` bytes decodes to."""
+    return max(FREE_BYTES, MAX_RATIO * payload)
+
+
+def child_path(path: str, key: object) -> str:
+    """Return the path of a child, at most ``MAX_PATH`` characters: keys can be long and shared."""
+    full = f"{path}.{key}" if path else str(key)
+    return full if len(full) <= MAX_PATH else f"…{full[1 - MAX_PATH :]}"
+
+
+def _append_node(
+    tree: Any, path: str, table: bytearray, leaves: list[LeafSpec], arrays: list[Array], depth: int
+) -> None:
+    """Append a node and its descendants to ``table``, ``leaves`` and ``arrays``."""
+    if depth == 0:
+        raise CodecError(f"codec.{path}: deeper than {MAX_DEPTH} levels; flatten the tree")
+    if isinstance(tree, Mapping):
+        table += bytes((_DICT,)) + _U32.pack(len(tree))
+        for key, value in tree.items():
+            table += _encode_key(key, path)
+            _append_node(value, child_path(path, key), table, leaves, arrays, depth - 1)
+    elif isinstance(tree, tuple | list):
+        table += bytes((_TUPLE if isinstance(tree, tuple) else _LIST,)) + _U32.pack(len(tree))
+        for i, value in enumerate(tree):
+            _append_node(value, child_path(path, i), table, leaves, arrays, depth - 1)
+    else:
+        array = as_array(tree, path or "array")
+        kind = kind_of(array, path or "array")
+        table += leaf_table(kind, array.shape)
+        leaves.append(LeafSpec(path, kind, array.shape))
+        arrays.append(array)
+
+
+def _encode_key(key: Any, path: str) -> bytes:
+    """Encode a dict key. Raises: CodecError unless it is a string or a 64-bit integer."""
+    if isinstance(key, str):
+        text = key.encode("utf-8", "surrogatepass")
+        if len(text) < 1 << 16:
+            return b"\x00" + _U16.pack(len(text)) + text
+    elif type(key) is int and -(1 << 63) <= key < 1 << 63:
+        return b"\x01" + _I64.pack(key)
+    raise CodecError(
+        f"codec.{path}: key {str(key)[:40]!r} ({type(key).__name__}) cannot be coded; strings "
+        "below 64 KB and 64-bit integers"
+    )
+
+
+def _read_node(cursor: Cursor, path: str, make_leaf: Callable[[LeafSpec], Any], depth: int) -> Any:
+    """Return the tree of the next node, with ``make_leaf(spec)`` at its leaves."""
+    if depth == 0:
+        raise damaged_frame(f"its tree is deeper than {MAX_DEPTH} levels")
+    node_type = cursor.read_byte()
+    if node_type == _LEAF:
+        kind, ndim = KIND_BY_CODE.get(cursor.read_byte()), cursor.read_byte()
+        if kind is None or ndim > MAX_DIMS:
+            raise damaged_frame(f"array {path or '()'} has an unknown kind or {ndim} dimensions")
+        return make_leaf(LeafSpec(path, kind, cursor.read_struct(struct.Struct(f"<{ndim}Q"))))
+    if node_type not in (_DICT, _TUPLE, _LIST):
+        raise damaged_frame(f"its table has a node of unknown type {node_type}")
+    (count,) = cursor.read_struct(_U32)
+    if count > len(cursor.data) - cursor.position:  # a node takes a byte at least
+        raise damaged_frame(f"its table has no room for {count} nodes")
+    if node_type == _DICT:
+        tree: dict[str | int, Any] = {}
+        for _ in range(count):
+            key = _read_key(cursor)
+            if key in tree:
+                raise damaged_frame(f"key {child_path(path, key)} appears twice")
+            tree[key] = _read_node(cursor, child_path(path, key), make_leaf, depth - 1)
+        return tree
+    nodes = [_read_node(cursor, child_path(path, i), make_leaf, depth - 1) for i in range(count)]
+    return tuple(nodes) if node_type == _TUPLE else nodes
+
+
+def _read_key(cursor: Cursor) -> str | int:
+    """Read a dict key."""
+    node_type = cursor.read_byte()
+    if node_type == 1:
+        return cursor.read_struct(_I64)[0]
+    if node_type != 0:
+        raise damaged_frame(f"its table has a key of unknown type {node_type}")
+    text = bytes(cursor.read_bytes(cursor.read_struct(_U16)[0]))
+    try:
+        return text.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as e:
+        raise damaged_frame("a key is not UTF-8") from e
+
 
 MAGIC, VERSION = b"RLDF", 2
 TREE = 255  # codec of a frame with a table

@@ -11,10 +11,17 @@ from typing import Any
 import numpy as np
 
 from rlrun.codec import planes
-from rlrun.codec.cursor import Cursor, damaged_frame, encode_varint
-from rlrun.codec.errors import MissingCoder
-from rlrun.codec.narrow import can_narrow, widen
-from rlrun.codec.words import KIND_BY_CODE, Array, Kind
+from rlrun.codec.words import (
+    KIND_BY_CODE,
+    Array,
+    Cursor,
+    Kind,
+    MissingCoder,
+    can_narrow,
+    damaged_frame,
+    encode_varint,
+    widen,
+)
 from rlrun.errors import extra
 
 LEVEL = 8  # of 12; the level of the published tables

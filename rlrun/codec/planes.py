@@ -15,11 +15,19 @@ Time chunks are stored series by series (the T values of each scalar are adjacen
 
 import numpy as np
 
-from rlrun.codec import kernels, sparse, zstd
-from rlrun.codec.cursor import Cursor, damaged_frame, encode_varint
+from rlrun.codec import kernels, zstd
 from rlrun.codec.kernels import NONE, SUB, SUB2
-from rlrun.codec.narrow import can_narrow, narrow, widen
-from rlrun.codec.words import KIND_BY_CODE, Array, Kind
+from rlrun.codec.words import (
+    KIND_BY_CODE,
+    Array,
+    Cursor,
+    Kind,
+    can_narrow,
+    damaged_frame,
+    encode_varint,
+    narrow,
+    widen,
+)
 
 MAX_PALETTE = 32  # distinct words at most
 # Words tested before the whole array.
@@ -257,7 +265,7 @@ def encode_part(plane: Array, *, no_bitmap: bool = False) -> bytes:
     if not no_bitmap and len(plane) >= SPARSE_BYTES:
         zeros = 1 - np.count_nonzero(plane) / len(plane)
         if SPARSE_ZEROS[0] <= zeros <= SPARSE_ZEROS[1]:
-            bitmap, nonzero = sparse.split_nonzero(plane)
+            bitmap, nonzero = kernels.split_nonzero(plane)
             head = b"\x03" + encode_varint(len(nonzero))
             return b"".join(
                 (head, encode_part(bitmap, no_bitmap=True), encode_part(nonzero, no_bitmap=True))
@@ -285,7 +293,7 @@ def decode_part(cursor: Cursor, size: int, *, no_bitmap: bool = False) -> Array:
         bitmap = decode_part(cursor, (size + 7) // 8, no_bitmap=True)
         nonzero = decode_part(cursor, count, no_bitmap=True)
         plane = np.empty(size, np.uint8)
-        if sparse.join_nonzero(bitmap, nonzero, plane) != count:
+        if kernels.join_nonzero(bitmap, nonzero, plane) != count:
             raise damaged_frame("its bitmap does not match its nonzero bytes")
     else:
         raise damaged_frame(f"a part has an unknown form {form}")

@@ -12,11 +12,8 @@ element and the row, all of which the decoder has before it decodes the residual
 import numpy as np
 
 from rlrun.codec import block_prediction, planes
-from rlrun.codec.block_fit import fit_blocks
-from rlrun.codec.block_prediction import BlockParameters
-from rlrun.codec.cursor import Cursor, damaged_frame
-from rlrun.codec.narrow import widen
-from rlrun.codec.words import KIND_BY_CODE, Array, Kind
+from rlrun.codec.block_prediction import BlockParameters, fit_blocks
+from rlrun.codec.words import KIND_BY_CODE, Array, Cursor, Kind, damaged_frame, widen
 
 
 def encode(words: Array, kind: Kind, sizes: tuple[int, ...], base: Array, second: Array) -> bytes:

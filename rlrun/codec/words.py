@@ -1,5 +1,9 @@
-"""Conversion between arrays and flat little-endian unsigned words; bits are never interpreted."""
+"""Errors, reads of untrusted bytes, and arrays as flat little-endian unsigned words.
 
+Bits are never interpreted.
+"""
+
+import struct
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -7,6 +11,108 @@ from typing import Any
 import numpy as np
 
 from rlrun.errors import CodecError
+from rlrun.jit import COMPILED, jit
+
+
+class DamagedFrame(CodecError):
+    """Bytes that no encoder writes."""
+
+
+class LimitExceeded(CodecError):
+    """A frame that needs more memory than the decoder may use; nothing was allocated."""
+
+
+class ForeignFrame(CodecError):
+    """A frame of another stream."""
+
+
+class StaleFrame(CodecError):
+    """A frame that is not newer than the last decoded one: duplicate or out of order."""
+
+
+class MissingCoder(CodecError):
+    """A coder whose optional package is not installed."""
+
+
+class NeedKeyFrame(CodecError):
+    """A delta whose base the decoder does not have; to be passed to the encoder's ``answer``.
+
+    ``stream`` is the stream id of the refused frame; ``have_seq`` and ``have_hash`` are sequence
+    number and content hash of the decoder's last frame of it (−1 and 0: none).
+    """
+
+    def __init__(self, stream: int, have_seq: int, have_hash: int) -> None:
+        last = f"its last is frame {have_seq}" if have_seq >= 0 else "it has none"
+        super().__init__(
+            f"codec.base: the decoder does not have the base of this delta ({last}); a key frame "
+            "or a delta to its last frame is needed; pass this error to the encoder's answer()"
+        )
+        self.stream, self.have_seq, self.have_hash = stream, have_seq, have_hash
+
+    def __reduce__(self) -> tuple[type["NeedKeyFrame"], tuple[int, int, int]]:
+        return NeedKeyFrame, (self.stream, self.have_seq, self.have_hash)
+
+
+MAX_VARINT = 9  # bytes; values are below 2**63
+
+
+def damaged_frame(fault: str) -> DamagedFrame:
+    """Return the error for bytes that no encoder writes."""
+    return DamagedFrame(
+        f"codec.frame: {fault}; bytes as an encoder writes them are needed; request the frame again"
+    )
+
+
+def encode_varint(value: int) -> bytes:
+    """Encode with 7 bits per byte, low bits first; the top bit is set in all bytes but the last."""
+    out = bytearray()
+    while value >= 128:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+class Cursor:
+    """A read position in bytes; reading beyond the end is an error."""
+
+    def __init__(self, data: memoryview) -> None:
+        self.data, self.position = data, 0
+
+    def read_bytes(self, count: int) -> memoryview:
+        """Return the next ``count`` bytes. Raises: DamagedFrame if there are fewer."""
+        end = self.position + count
+        if end > len(self.data):
+            raise damaged_frame(f"is {end - len(self.data)} bytes too short")
+        part = self.data[self.position : end]
+        self.position = end
+        return part
+
+    def read_byte(self) -> int:
+        """Return the next byte."""
+        return self.read_bytes(1)[0]
+
+    def read_varint(self) -> int:
+        """Return the next variable-length integer; only its shortest form is valid."""
+        value = 0
+        for k in range(MAX_VARINT):
+            byte = self.read_byte()
+            value |= (byte & 127) << 7 * k
+            if byte < 128:
+                if byte == 0 and k > 0:
+                    break
+                return value
+        raise damaged_frame("an integer is not in its shortest form")
+
+    def read_struct(self, layout: struct.Struct) -> tuple[int, ...]:
+        """Return the next values of that format."""
+        return layout.unpack(self.read_bytes(layout.size))
+
+    def require_end(self) -> None:
+        """Raise DamagedFrame if bytes are left."""
+        if self.position != len(self.data):
+            raise damaged_frame(f"{len(self.data) - self.position} bytes too many")
+
 
 BFLOAT16 = np.dtype("V2")  # numpy has no bfloat16; ``a.view(np.uint16)`` are its bits
 
@@ -117,3 +223,89 @@ def as_tensors(tree: Any) -> Any:
     if array.dtype == BFLOAT16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
+
+
+SAMPLE = 64  # words tested before the whole array
+BLOCK = 2048
+
+NARROWER_KINDS = {  # narrowest first
+    "float64": ("float32",),
+    "int64": ("int8", "int16", "int32"),
+    "int32": ("int8", "int16"),
+    "uint64": ("uint8", "uint16", "uint32"),
+    "uint32": ("uint8", "uint16"),
+}
+
+
+def can_narrow(kind: Kind, narrow_kind: Kind) -> bool:
+    """Return whether ``kind`` may be narrowed to ``narrow_kind``."""
+    return narrow_kind.name in NARROWER_KINDS.get(kind.name, ())
+
+
+def narrow(words: Array, kind: Kind, target: Kind | None) -> tuple[Kind | None, Array | None]:
+    """Return (narrowest kind that represents n > 0 words exactly, narrowed words); else Nones.
+
+    ``target``: the only kind to try; None: all narrower kinds.
+    """
+    names = NARROWER_KINDS.get(kind.name, ()) if target is None else (target.name,)
+    if not names:
+        return None, None
+    if kind.floating:
+        narrow_kind = KIND_BY_NAME["float32"]
+        narrow_words = as_float32(words[:SAMPLE])
+        if narrow_words is not None and len(words) > SAMPLE:
+            narrow_words = as_float32(words)
+        return (narrow_kind, narrow_words) if narrow_words is not None else (None, None)
+    values = words.view(kind.dtype)
+    lowest, highest = int(values.min()), int(values.max())
+    for name in names:
+        narrow_kind = KIND_BY_NAME[name]
+        limits = np.iinfo(narrow_kind.dtype)
+        if limits.min <= lowest and highest <= limits.max:
+            return narrow_kind, words.astype(narrow_kind.word)  # low bytes: two's complement
+    return None, None
+
+
+def widen(words: Array, narrow_kind: Kind, kind: Kind) -> Array:
+    """Convert narrowed words back to ``kind``."""
+    with np.errstate(all="ignore"):
+        wide: Array = words.view(narrow_kind.dtype).astype(kind.dtype)
+    return wide.view(kind.word)
+
+
+def as_float32(words: Array) -> Array | None:
+    """Return float32 words of float64 words; None unless exact, NaN payloads and −0.0 included."""
+    if COMPILED:
+        narrow_words = np.empty(len(words), np.uint32)
+        return (
+            narrow_words if float32_compiled(words, words.view(np.float64), narrow_words) else None
+        )
+    return float32_vectorised(words)
+
+
+def float32_vectorised(words: Array) -> Array | None:
+    """Convert in numpy and compare with the converse conversion."""
+    with np.errstate(all="ignore"):
+        values = words.view(np.float64).astype(np.float32)
+        same = np.array_equal(values.astype(np.float64).view(np.uint64), words)
+    return values.view(np.uint32) if same else None
+
+
+@jit
+def float32_compiled(words: Array, values: Array, narrow_words: Array) -> bool:
+    """Convert block by block into ``narrow_words``; False at the first block that differs."""
+    widened = np.empty(BLOCK, np.float64)
+    bits = widened.view(np.uint64)
+    target = narrow_words.view(np.float32)
+    for start in range(0, len(words), BLOCK):
+        block, out = values[start : start + BLOCK], target[start : start + BLOCK]
+        expected = words[start : start + BLOCK]
+        differ = np.uint64(0)
+        for i in range(len(block)):
+            out[i] = np.float32(block[i])
+            widened[i] = np.float64(out[i])
+        for i in range(len(block)):
+            differ |= bits[i] ^ expected[i]
+        if differ:
+            return False
+    return True

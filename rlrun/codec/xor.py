@@ -12,9 +12,8 @@ delta is that of its two bases. Bits fill bytes from the top; spare bits are 0.
 
 import numpy as np
 
-from rlrun.codec.cursor import damaged_frame
 from rlrun.codec.kernels import bit_length, bit_lengths, bit_lengths_vectorised
-from rlrun.codec.words import Array
+from rlrun.codec.words import Array, damaged_frame
 from rlrun.jit import COMPILED, jit
 
 CHUNK_DELTAS = 1 << 14  # deltas at a time in numpy, which needs 8 bytes per bit

@@ -4,7 +4,7 @@ import threading
 
 import zstandard
 
-from rlrun.codec.cursor import damaged_frame
+from rlrun.codec.words import damaged_frame
 
 LEVEL = 1
 BLOCK = 2048

@@ -26,7 +26,7 @@ from rlrun.errors import CheckpointError, EnvError, ResourceError, RlrunError
 from rlrun.pipeline.collect_metrics import ChunkStats, CollectMetrics, loaded_stats
 from rlrun.pipeline.collector import ChunkInterrupted, Collector
 from rlrun.pipeline.forkserver import SIGNALS, signals_blocked, start_method
-from rlrun.transport import CollectorSide, LearnerSide, wait_for_answer
+from rlrun.pipeline.transport import CollectorSide, LearnerSide, wait_for_answer
 from rlrun.trust import fault_of_users, trust_only, trusted
 from rlrun.types import Chunk, Counters, Policy, tree_leaves
 

@@ -7,8 +7,8 @@ from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
 from rlrun.errors import CheckpointError, ConfigError
 from rlrun.pipeline.collector import Collector
+from rlrun.pipeline.transport import InProcess
 from rlrun.schema import LearnerConfig
-from rlrun.transport import InProcess
 from rlrun.types import Chunk, Counters, Policy
 
 

@@ -42,11 +42,16 @@ from rlrun.pipeline.parts import LoopProgress, Parts
 from rlrun.pipeline.report import LoopReport, Profiler
 from rlrun.pipeline.saving import Faults, RunFiles, Saving
 from rlrun.pipeline.source import OfflineSource, SerialSource, Source
+from rlrun.pipeline.transport import (
+    CollectorSide,
+    InProcess,
+    make_collector_side,
+    make_learner_side,
+)
 from rlrun.policy.compute import Compute, keep_freed_memory
 from rlrun.run.manifest import CHECKPOINTS
 from rlrun.run.plan import Plan, plan_of_demos
 from rlrun.schema import Config, PrioritizedConfig, PriorityConfig, RankConfig, RNDConfig
-from rlrun.transport import CollectorSide, InProcess, make_collector_side, make_learner_side
 from rlrun.trust import trusted_class
 from rlrun.types import Actor, Chunk, Counters, Policy, Spec, generator, torch_seed, tree_map
 

@@ -33,6 +33,7 @@ from rlrun.pipeline.ray.replaying import ShardParts
 from rlrun.pipeline.ray.roles import Makers, Roles
 from rlrun.pipeline.ray.source import RaySource, RoundSource
 from rlrun.pipeline.ray.weights import Publisher
+from rlrun.pipeline.transport import AutoCollectorSide, AutoLearnerSide
 from rlrun.run.build import (
     explore_of,
     load_rows,
@@ -49,7 +50,6 @@ from rlrun.run.build import (
 from rlrun.run.manifest import CHECKPOINTS, ROWS
 from rlrun.run.plan import Plan
 from rlrun.schema import BufferConfig, IMPALAConfig, PriorityConfig, RayConfig
-from rlrun.transport import AutoCollectorSide, AutoLearnerSide
 from rlrun.types import Counters, generator
 
 FAULTS = "RLRUN_RAY_FAULTS"  # environment variable of tests: JSON of Chaos, and throttle in bytes/s

@@ -10,7 +10,7 @@ from rlrun.buffer.storage.layout import Layout, Row
 from rlrun.buffer.windows.cutter import Cutter
 from rlrun.codec.coders import CODER_NAMES as CODERS
 from rlrun.codec.coders import decode_field, encode_field
-from rlrun.codec.content import FieldSpec
+from rlrun.codec.frame import FieldSpec
 from rlrun.codec.words import kind_of, to_words
 from rlrun.env import make_env
 from rlrun.functional.scan import linear_scan

@@ -19,9 +19,8 @@ import pytest
 
 from rlrun import codec
 from rlrun.codec import Decoder, Encoder, frame
-from rlrun.codec.content import content_of
-from rlrun.codec.frame import VERSION
-from rlrun.codec.frame_coding import Bases
+from rlrun.codec.frame import VERSION, content_of
+from rlrun.codec.stream import Bases
 from tests.codec import samples
 from tests.codec.everything import frames
 
@@ -101,7 +100,7 @@ def test_mutated_frames(now) -> None:
 
 def stated_hash_holds(frame: bytes, back) -> bool:
     """Return whether the tree is the one whose content hash the frame states."""
-    from rlrun.codec.content import content_of
+    from rlrun.codec.frame import content_of
 
     chunk = bool(frame[6] & 4)
     return content_of(back, chunk=chunk).hash == struct.unpack_from("<Q", frame, 44)[0]

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from rlrun import codec
-from rlrun.codec import content, frame_coding
-from rlrun.codec.content import FREE_BYTES, MAX_RATIO
-from rlrun.codec.frame import KEY, TREE, Header, pack
+from rlrun.codec import frame, stream
+from rlrun.codec.frame import FREE_BYTES, KEY, MAX_RATIO, TREE, Header, pack
 from rlrun.errors import CodecError
 
 LARGE = FREE_BYTES + (1 << 20)
@@ -20,7 +19,7 @@ LARGE = FREE_BYTES + (1 << 20)
 def unbounded(monkeypatch: pytest.MonkeyPatch, encode: Callable[[], bytes]) -> bytes:
     """The frame of an encoder that does not keep the bound; its hashes are right."""
     with monkeypatch.context() as patch:
-        patch.setattr(frame_coding, "max_expansion", lambda size: 1 << 62)
+        patch.setattr(stream, "max_expansion", lambda size: 1 << 62)
         return encode()
 
 
@@ -106,7 +105,7 @@ def test_tables(name: str) -> None:
 
 
 def test_paths_are_short() -> None:
-    _, leaves = content.parse(long_keys(8, 3), 1 << 30)
-    assert max(len(leaf.path) for leaf in leaves) <= content.MAX_PATH
+    _, leaves = frame.parse(long_keys(8, 3), 1 << 30)
+    assert max(len(leaf.path) for leaf in leaves) <= frame.MAX_PATH
     tree = codec.decode(codec.encode({"k" * 60_000: {"x": np.arange(3)}}))
     assert list(tree) == ["k" * 60_000]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlrun import codec
-from rlrun.codec.content import content_of
+from rlrun.codec.frame import content_of
 from tests.codec import samples
 
 CODERS = st.sampled_from(samples.CODERS)

@@ -19,20 +19,21 @@ from rlrun.codec import (
     StaleFrame,
 )
 from rlrun.pipeline.overlapped import CollectorProcess, RowCheck
+from rlrun.pipeline.transport import (
+    AutoCollectorSide,
+    AutoLearnerSide,
+    InProcess,
+    break_even,
+    make_collector_side,
+    make_learner_side,
+    nbytes,
+)
 from rlrun.run import build, start
 from rlrun.run.build import collector_side_of
 from rlrun.run.checkpoint import load_newest
 from rlrun.run.plan import make_plan
 from rlrun.schema import TransportConfig
 from rlrun.schema.run import Coder
-from rlrun.transport import (
-    AutoCollectorSide,
-    AutoLearnerSide,
-    InProcess,
-    make_collector_side,
-    make_learner_side,
-)
-from rlrun.transport.auto import break_even, nbytes
 from rlrun.types import CHUNK_FIELDS, Chunk, Counters, tree_leaves
 from tests.compose import changed, config
 from tests.pipeline.make import SMOKE, go

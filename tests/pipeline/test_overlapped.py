@@ -18,10 +18,10 @@ from rlrun.pipeline import overlapped as process_module
 from rlrun.pipeline.collector import ChunkInterrupted
 from rlrun.pipeline.forkserver import start_method
 from rlrun.pipeline.overlapped import CollectedChunk, CollectorProcess
+from rlrun.pipeline.transport import make_collector_side, make_learner_side
 from rlrun.run import build
 from rlrun.run.build import make_policy
 from rlrun.run.plan import make_plan
-from rlrun.transport import make_collector_side, make_learner_side
 from rlrun.types import Counters, tree_leaves
 from tests.compose import config
 from tests.env.faulty import register

@@ -15,7 +15,7 @@ LAYERS = [  # lowest first; a room imports only from layers below its own, or fr
     "functional codec log video",
     "trust run.files run.manifest run.branch run.tensors run.checkpoint run.history run.diff",
     "reports",
-    "nets buffer env transport",
+    "nets buffer env",
     "dataset",
     "policy",
     "kernels",
@@ -83,7 +83,7 @@ def test_packages_stay_in_their_place():
         barred = {"pickle", "cloudpickle"}
         if not inside.startswith(("cli", "config", "_plugins")):
             barred |= {"hydra", "omegaconf"}
-        if not inside.startswith(("transport.ray", "pipeline.ray", "sweeps.ray")):
+        if not inside.startswith(("pipeline.ray", "sweeps.ray")):
             barred |= {"ray"}
         assert packages.isdisjoint(barred), path
         if inside.startswith(light):

@@ -25,8 +25,7 @@ from rlrun.pipeline.ray.predicting import RemoteActor
 from rlrun.pipeline.ray.process import prepare, replaced, unpacked
 from rlrun.pipeline.ray.sent_rows import send
 from rlrun.pipeline.ray.weights import Publisher
-from rlrun.transport import AutoCollectorSide
-from rlrun.transport.auto import nbytes
+from rlrun.pipeline.transport import AutoCollectorSide, nbytes
 from rlrun.types import Chunk, Counters
 
 

@@ -23,7 +23,7 @@ from rlrun.pipeline.state import (
     restore_backends,
     seed_generators,
 )
-from rlrun.transport import AutoLearnerSide
+from rlrun.pipeline.transport import AutoLearnerSide
 from rlrun.types import Counters, Policy
 
 
@@ -156,7 +156,7 @@ class LearnerRole:
         side, self.published = self.parts.side, self.counters.updates
         frame = side.pack(self.parts.publisher.tensors(narrow=side.coded))
         if self.throttle:
-            from rlrun.transport.auto import nbytes
+            from rlrun.pipeline.transport import nbytes
 
             time.sleep(nbytes(frame) / self.throttle)
         if isinstance(frame, dict):  # it shares memory with the weights

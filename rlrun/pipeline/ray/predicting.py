@@ -16,7 +16,7 @@ from rlrun.functional.explore import Temperature
 from rlrun.pipeline.ray.messages import NeedFrame, RoleFailure, answered, constructed
 from rlrun.pipeline.ray.process import prepare, replaced, unpacked
 from rlrun.pipeline.ray.weights import Publisher
-from rlrun.transport import AutoCollectorSide
+from rlrun.pipeline.transport import AutoCollectorSide
 from rlrun.types import Act, Actor, Policy, Tree, tree_leaves, tree_map
 
 RETRY_SECONDS = 0.2  # between two questions to a predictor that is being restarted

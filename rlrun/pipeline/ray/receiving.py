@@ -6,7 +6,7 @@ from typing import Any
 from rlrun.errors import CodecError
 from rlrun.pipeline.overlapped import Check
 from rlrun.pipeline.ray.messages import Payload
-from rlrun.transport import AutoLearnerSide
+from rlrun.pipeline.transport import AutoLearnerSide
 from rlrun.types import Chunk
 
 

@@ -14,7 +14,7 @@ from rlrun.pipeline.ray.messages import Payload, Stored, answered, constructed
 from rlrun.pipeline.ray.process import prepare, replaced, unpacked
 from rlrun.pipeline.ray.receiving import Receiver
 from rlrun.pipeline.ray.sent_rows import all_rows, send
-from rlrun.transport import AutoLearnerSide
+from rlrun.pipeline.transport import AutoLearnerSide
 from rlrun.types import Sample, Segment
 
 

@@ -39,9 +39,11 @@ def children_of(run: "subprocess.Popen[str]") -> list[psutil.Process]:
 
 def ray_processes(run: "subprocess.Popen[str]") -> tuple[str, list[psutil.Process]]:
     """The directory of the run's own Ray, and its processes."""
-    children = children_of(run)
-    head = next(p for p in children if "gcs_server" in p.name())
-    words = [word for word in head.cmdline() if "rlrun-ray-" in word]
+    words: list[str] = []
+    while not words:  # a process that has just been started has no command line
+        children = children_of(run)
+        head = next(p for p in children if "gcs_server" in p.name())
+        words = [word for word in head.cmdline() if "rlrun-ray-" in word]
     files = next(part for part in words[0].split("/") if part.startswith("rlrun-ray-"))
     return files, children
 

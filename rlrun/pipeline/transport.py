@@ -1,0 +1,351 @@
+"""Transport of weights to a collector, and of rows to the learner.
+
+``LearnerSide`` and ``CollectorSide`` are the two sides of one transport: a message that ``pack``
+returns on one side is what ``unpack`` takes on the other. Neither depends on the carrier:
+``InProcess`` hands them over in one process, ``rlrun.pipeline.overlapped`` sends them by a pipe.
+A learner with several collectors packs weights once for all and has one side for each one's rows.
+
+raw   values as they are
+coded frames of ``rlrun.codec``, bit for bit the same values
+auto  coded where the link is slower than coding, else raw (pipeline=ray)
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlrun.codec import Decoder, Encoder, NeedKeyFrame, as_tensors
+from rlrun.schema import TransportConfig
+from rlrun.tree import Tree, tree_leaves, tree_map
+from rlrun.types import CHUNK_FIELDS, Chunk
+
+Weights = dict[str, Tensor]
+
+
+class LearnerSide(Protocol):
+    """Sends weights, receives rows."""
+
+    def pack(self, weights: Weights) -> Any:
+        """Return the message that carries these weights; the tensors may change afterwards."""
+
+    def answer(self, need: Any) -> Any:
+        """Return the message for a collector whose ``unpack`` raised ``need`` (NeedKeyFrame).
+
+        None: too soon after the last key frame, to be called again later.
+        """
+
+    def unpack(self, message: Any) -> Chunk:
+        """Return the rows of a message of the collector's side."""
+
+    def metrics(self) -> dict[str, float]:
+        """codec/ metrics of what was packed and unpacked since the last call."""
+
+
+class CollectorSide(Protocol):
+    """Receives weights, sends rows."""
+
+    def unpack(self, message: Any) -> Weights:
+        """Return the weights of a message.
+
+        Raises: NeedKeyFrame, which the learner's side can answer.
+        """
+
+    def pack(self, chunk: Chunk) -> Any:
+        """Return the message that carries these rows; the arrays may be overwritten afterwards."""
+
+
+def make_learner_side(config: TransportConfig, number: int = 0) -> LearnerSide:
+    """The learner's side of ``config``; ``number``: of the collector whose rows it receives."""
+    return RawLearnerSide() if config.name != "coded" else CodedLearnerSide(config, number)
+
+
+def make_collector_side(
+    config: TransportConfig, number: int = 0, *, thin: Callable[[Chunk], Chunk] = lambda rows: rows
+) -> CollectorSide:
+    """The side of ``config`` in collector ``number``.
+
+    ``thin`` blanks arrays that the learner never reads (coded only: raw rows do not get smaller).
+    """
+    if config.name != "coded":  # auto: both are on one machine
+        return RawCollectorSide()
+    return CodedCollectorSide(config, number, thin=thin)
+
+
+class InProcess:
+    """Hands every message from one side to the other at once."""
+
+    def __init__(self, learner: LearnerSide, collector: CollectorSide) -> None:
+        self.learner, self.collector = learner, collector
+
+    def weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the learner's weights as the collector receives them."""
+        message = self.learner.pack(weights)
+        while True:
+            try:
+                return self.collector.unpack(message)
+            except NeedKeyFrame as need:
+                message = wait_for_answer(self.learner, need)
+
+    def rows(self, chunk: Chunk) -> Chunk:
+        """Return the collector's rows as the learner receives them."""
+        return self.learner.unpack(self.collector.pack(chunk))
+
+    def metrics(self) -> dict[str, float]:
+        """codec/ metrics since the last call."""
+        return self.learner.metrics()
+
+
+RETRY_SECONDS = 0.02  # between two requests for a key frame, whose rate is limited
+
+
+def wait_for_answer(learner: LearnerSide, need: NeedKeyFrame) -> Any:
+    """Return the message for a collector that lacks the base of a delta, as soon as allowed."""
+    while (message := learner.answer(need)) is None:
+        time.sleep(RETRY_SECONDS)
+    return message
+
+
+class RawLearnerSide:
+    """Sends arrays that share memory with the weights, receives chunks."""
+
+    def pack(self, weights: dict[str, Tensor]) -> dict[str, np.ndarray]:
+        """Return arrays that share memory with tensors on the host, for a carrier that copies."""
+        return {name: w.numpy(force=True) for name, w in weights.items()}
+
+    def answer(self, need: Any) -> Any:
+        raise AssertionError("raw weights have no base")
+
+    def unpack(self, message: Chunk) -> Chunk:
+        return message
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+
+class RawCollectorSide:
+    """Receives weights as arrays, sends chunks."""
+
+    def unpack(self, message: dict[str, np.ndarray]) -> dict[str, Tensor]:
+        """Return tensors that share memory with the arrays."""
+        return {name: torch.from_numpy(w) for name, w in message.items()}
+
+    def pack(self, chunk: Chunk) -> Chunk:
+        return chunk
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes of one stream since the last call of ``metrics``."""
+
+    raw: int = 0
+    coded: int = 0
+
+    def add(self, raw: int, coded: int) -> None:
+        """Count one message."""
+        self.raw += raw
+        self.coded += coded
+
+    def metrics(self, name: str) -> dict[str, float]:
+        """Return ratio and coded bytes, and reset them; empty where nothing was sent."""
+        raw, coded = self.raw, self.coded
+        self.raw = self.coded = 0
+        if not raw:
+            return {}
+        return {f"codec/{name}_ratio": coded / raw, f"codec/{name}_bytes": float(coded)}
+
+
+class CodedLearnerSide:
+    """Encodes weights, decodes rows."""
+
+    def __init__(self, config: TransportConfig, number: int) -> None:
+        """``number``: index of the collector whose rows are received."""
+        self.weights = Encoder(
+            "weights", keep=config.keep, key_seconds=config.key_seconds, coder=config.weights
+        )
+        self.rows = Decoder(_row_stream(number))
+        self.sent, self.received = Traffic(), Traffic()
+
+    def pack(self, weights: dict[str, Tensor]) -> bytes:
+        """Return a delta to the weights packed before, the first time a key frame."""
+        frame = self.weights.encode(weights)
+        self.sent.add(sum(w.nbytes for w in weights.values()), len(frame))
+        return frame
+
+    def answer(self, need: NeedKeyFrame) -> bytes | None:
+        frame = self.weights.answer(need)
+        if frame is not None:
+            self.sent.add(0, len(frame))
+        return frame
+
+    def unpack(self, message: bytes) -> Chunk:
+        """Return the rows in newly allocated arrays.
+
+        Raises: DamagedFrame, ForeignFrame, StaleFrame, LimitExceeded.
+        """
+        tree = self.rows.decode(message)
+        chunk = Chunk(**tree_map(np.array, tree))
+        self.received.add(chunk_bytes(chunk), len(message))
+        return chunk
+
+    def metrics(self) -> dict[str, float]:
+        return self.sent.metrics("weights") | self.received.metrics("chunks")
+
+
+class CodedCollectorSide:
+    """Decodes weights, encodes rows."""
+
+    def __init__(
+        self, config: TransportConfig, number: int, *, thin: Callable[[Chunk], Chunk]
+    ) -> None:
+        self.weights = Decoder("weights")
+        self.rows = Encoder(_row_stream(number), keep=2, key_seconds=0.0, coder=config.chunks)
+        self.thin = thin
+
+    def unpack(self, message: bytes) -> dict[str, Tensor]:
+        """Return the weights.
+
+        Raises: NeedKeyFrame, DamagedFrame, ForeignFrame, StaleFrame, LimitExceeded.
+        """
+        tensors: dict[str, Tensor] = as_tensors(self.weights.decode(message))
+        return tensors
+
+    def pack(self, chunk: Chunk) -> bytes:
+        """Return a frame that needs no other to be decoded."""
+        chunk = self.thin(chunk)
+        return self.rows.encode_chunk({name: getattr(chunk, name) for name in CHUNK_FIELDS})
+
+
+def _row_stream(number: int) -> str:
+    """The name of the stream of a collector's rows."""
+    return f"rows/{number}"
+
+
+def chunk_bytes(chunk: Chunk) -> int:
+    """Bytes of all arrays."""
+    fields: Tree = tuple(getattr(chunk, name) for name in CHUNK_FIELDS)
+    return sum(int(x.nbytes) for x in tree_leaves(fields))
+
+
+TRIED_WEIGHTS = 3  # versions coded before the rule decides: the third is a delta to two
+
+
+def break_even(ratio: float, encode: float, decode: float) -> float:
+    """Bytes/s of the link below which coding pays; ``encode``, ``decode``: bytes/s, raw."""
+    return max(0.0, 1.0 - ratio) / (1.0 / encode + 1.0 / decode)
+
+
+class AutoLearnerSide:
+    """Sends weights, receives rows."""
+
+    def __init__(self, config: TransportConfig, number: int, *, link: float) -> None:
+        """``link``: bytes/s, infinite where messages stay in the memory of one machine."""
+        self.link, self.coded_side = link, CodedLearnerSide(config, number)
+        self.raw_side, self.versions = RawLearnerSide(), 0
+        self.coded = math.isfinite(link) or config.name == "coded"
+        self.decided = config.name == "coded" or not self.coded
+        self.seconds = 0.0  # in coding
+        self.sent = [0, 0]  # bytes of weights, raw and sent
+
+    def pack(self, weights: dict[str, Tensor]) -> Any:
+        raw = sum(w.nbytes for w in weights.values())
+        if not self.coded:
+            self.sent = [self.sent[0] + raw, self.sent[1] + raw]
+            return self.raw_side.pack(weights)
+        began = time.perf_counter()
+        frame = self.coded_side.pack(weights)
+        took = time.perf_counter() - began
+        self.seconds += took
+        self.sent = [self.sent[0] + raw, self.sent[1] + len(frame)]
+        self.versions += 1
+        if not self.decided and self.versions >= TRIED_WEIGHTS:
+            # Decoding runs the same loops as encoding: within a third of its time.
+            speed = raw / max(took, 1e-9)
+            self.coded = self.link < break_even(len(frame) / max(raw, 1), speed, speed)
+            self.decided = True
+        return frame
+
+    def answer(self, need: Any) -> Any:
+        return self.coded_side.answer(need)
+
+    def unpack(self, message: Any) -> Chunk:
+        if not isinstance(message, bytes):
+            return self.raw_side.unpack(message)
+        began = time.perf_counter()
+        chunk = self.coded_side.unpack(message)
+        self.seconds += time.perf_counter() - began
+        return chunk
+
+    def metrics(self) -> dict[str, float]:
+        return self.coded_side.metrics()
+
+
+class AutoCollectorSide:
+    """Receives weights, sends rows."""
+
+    def __init__(
+        self,
+        config: TransportConfig,
+        number: int,
+        *,
+        link: float,
+        thin: Callable[[Chunk], Chunk],
+    ) -> None:
+        """``link``: as for ``AutoLearnerSide``; ``thin``: as for ``CodedCollectorSide``."""
+        self.link, self.coded_side = link, CodedCollectorSide(config, number, thin=thin)
+        self.raw_side, self.number, self.config = RawCollectorSide(), number, config
+        self.coded = math.isfinite(link) or config.name == "coded"
+        self.decided = config.name == "coded" or not self.coded
+        self.seconds, self.last_bytes = 0.0, (0, 0)  # of the last chunk: raw, sent
+
+    def unpack(self, message: Any) -> dict[str, Tensor]:
+        if not isinstance(message, bytes):
+            return self.raw_side.unpack(message)
+        began = time.perf_counter()
+        weights = self.coded_side.unpack(message)
+        self.seconds += time.perf_counter() - began
+        return weights
+
+    def request(self) -> Any:
+        """The request for a frame that this side can decode, of a late joiner or after damage."""
+        return self.coded_side.weights.key_frame_request()
+
+    def pack(self, chunk: Chunk) -> Any:
+        raw = chunk_bytes(chunk)
+        if not self.coded:
+            self.last_bytes = raw, raw
+            return self.raw_side.pack(chunk)
+        began = time.perf_counter()
+        frame = self.coded_side.pack(chunk)
+        took = time.perf_counter() - began
+        self.seconds += took
+        if not self.decided and len(chunk.reward):
+            self.coded, self.decided = self._pays(raw, frame, took), True
+            if not self.coded:
+                self.last_bytes = raw, raw
+                return self.raw_side.pack(chunk)
+        self.last_bytes = raw, len(frame)
+        return frame
+
+    def _pays(self, raw: int, frame: bytes, took: float) -> bool:
+        """Apply the rule to the first chunk, which is decoded here once to time it."""
+        receiver = CodedLearnerSide(self.config, self.number)
+        began = time.perf_counter()
+        receiver.unpack(frame)
+        decoded = time.perf_counter() - began
+        speeds = raw / max(took, 1e-9), raw / max(decoded, 1e-9)
+        return self.link < break_even(len(frame) / max(raw, 1), *speeds)
+
+
+def nbytes(message: Any) -> int:
+    """Bytes that a message takes on a link, but for a few of structure."""
+    if isinstance(message, bytes):
+        return len(message)
+    if isinstance(message, Chunk):
+        return chunk_bytes(message)
+    return sum(np.asarray(x).nbytes for x in message.values())
