@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.functional.continuous import LOG_STD_BOUNDS
+from rlrun.functional.policy import LOG_STD_BOUNDS
 from rlrun.kernels.mlp import DifferentiableMLP, LinearLayer, as_metrics
 from rlrun.nets.actor_and_critics import Batch, Critics
 from rlrun.policy.base import Gradients

@@ -186,7 +186,7 @@ class ActorCritic(ActingNet):
     def _trunk_states(self, state: Tree) -> Tree:
         return state if self.recurrent else [()] * len(self.trunks)
 
-    def bounded_log_std(self) -> Tensor:
+    def action_log_std(self) -> Tensor:
         """Return the log standard deviations [A] of a Box."""
         assert self.log_std is not None, "a Box"
         return self.log_std

@@ -58,7 +58,7 @@ class PolicyNet(ActingNet):
         out: Tensor = self.head(h)
         return out if self.log_std is None else out.tanh()
 
-    def bounded_log_std(self) -> Tensor:
+    def action_log_std(self) -> Tensor:
         """Return the log standard deviations [N] of a Box, within their bounds."""
         assert self.log_std is not None, "a Box"
         return self.log_std.clamp(*LOG_STD_BOUNDS)
@@ -74,7 +74,7 @@ class PolicyNet(ActingNet):
         """
         if self.log_std is None:
             return categorical_log_prob(outputs, action)
-        return normal_log_prob(outputs, self.bounded_log_std(), self.to_unit(action))
+        return normal_log_prob(outputs, self.action_log_std(), self.to_unit(action))
 
     def mode_error(self, outputs: Tensor, action: Tensor) -> Tensor:
         """Return 1 - pi(action) [*]; Box: the mean distance of the mode from ``action``."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.functional.masks import MASK, has_mask, unmasked
-from rlrun.functional.mixing import mask_left_agents, qmix_total, vdn_total
+from rlrun.functional.value import mask_left_agents, qmix_total, vdn_total
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import flat_size, flatten, mlp
 from rlrun.schema import MemoryConfig, QMIXConfig, TorsoConfig

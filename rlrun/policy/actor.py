@@ -197,7 +197,7 @@ class DistributionActor(NetActor):
     def greedy(self, outputs: Tensor, obs: Tree) -> dict[str, Tensor]:
         net = self.net
         if net.log_std is not None and net.bounds is not None:
-            log_std = net.bounded_log_std().expand_as(outputs)
+            log_std = net.action_log_std().expand_as(outputs)
             action = net.bounds.from_unit_tensor(outputs)
             return {"action": action, "mean": outputs, "log_std": log_std}
         logits = mask_logits(outputs, obs) if net.masked else outputs

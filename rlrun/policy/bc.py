@@ -101,7 +101,7 @@ class PolicyNetActor(DistributionActor):
     def refresh(self) -> None:
         super().refresh()
         if self.net.log_std is not None:
-            self.std = self.net.bounded_log_std().detach().exp().numpy(force=True)
+            self.std = self.net.action_log_std().detach().exp().numpy(force=True)
 
     def choose(self, outputs: np.ndarray, obs: Tree, explore: np.ndarray | None) -> Chosen:
         """Return the mode where ``explore`` is None, else a sample; its values are not used."""

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlrun.functional.continuous import LOG_STD_BOUNDS
 from rlrun.functional.explore import uniform_actions
+from rlrun.functional.policy import LOG_STD_BOUNDS
 from rlrun.nets.actor_and_critics import ActorNet, Batch, Critics
 from rlrun.policy.actor import Chosen, NetActor
 from rlrun.policy.base import Losses, Part, TargetLearner

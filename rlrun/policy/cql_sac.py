@@ -9,8 +9,8 @@ from. That code's optional start by imitation is left out.
 import torch
 from torch import Tensor
 
-from rlrun.functional.continuous import uniform_log_density
 from rlrun.functional.offline import sampled_gap
+from rlrun.functional.policy import uniform_log_density
 from rlrun.functional.rows import masked_mean, weighted_row_mean
 from rlrun.functional.value import td_target
 from rlrun.nets.actor_and_critics import Batch

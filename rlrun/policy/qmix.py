@@ -14,7 +14,6 @@ from torch import Tensor
 
 from rlrun.functional.explore import team_epsilon_greedy
 from rlrun.functional.masks import MASK
-from rlrun.functional.mixing import team_greedy
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import (
     network_inputs,
@@ -23,7 +22,13 @@ from rlrun.functional.rows import (
     shape_reward,
     weighted_row_mean,
 )
-from rlrun.functional.value import gather_bootstrap, mixed_priority, take_action, td_metrics
+from rlrun.functional.value import (
+    gather_bootstrap,
+    mixed_priority,
+    take_action,
+    td_metrics,
+    team_greedy,
+)
 from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise
 from rlrun.nets.team import TeamNet
 from rlrun.policy.actor import Chosen, NetActor

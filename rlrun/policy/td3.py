@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from rlrun.functional.continuous import smoothed_action
+from rlrun.functional.policy import smoothed_action
 from rlrun.functional.rows import weighted_row_mean
 from rlrun.functional.value import huber, mixed_priority, td_metrics, td_target
 from rlrun.nets.actor_and_critics import Batch

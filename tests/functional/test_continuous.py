@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from rlrun.functional.continuous import (
+from rlrun.functional.policy import (
     LOG_STD_BOUNDS,
     log_tanh_derivative,
     smoothed_action,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlrun.functional.explore import team_epsilon_greedy
-from rlrun.functional.mixing import mask_left_agents, qmix_total, team_greedy, vdn_total
+from rlrun.functional.value import mask_left_agents, qmix_total, team_greedy, vdn_total
 
 
 def weights(lead, n, h, seed=0):

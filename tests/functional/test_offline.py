@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from rlrun.functional.continuous import uniform_log_density
 from rlrun.functional.offline import (
     advantage_weight,
     categorical_log_prob,
@@ -14,6 +13,7 @@ from rlrun.functional.offline import (
     normal_log_prob,
     sampled_gap,
 )
+from rlrun.functional.policy import uniform_log_density
 from tests.reference.conservative import naive_gap
 
 
