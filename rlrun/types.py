@@ -153,7 +153,7 @@ class Sample:
 
     segment: Segment
     weight: Tensor  # [B] float32 importance weights in (0, 1]
-    key: np.ndarray | Tensor  # [B] int64, returned unchanged with the priorities
+    key: np.ndarray  # [B] int64, in host memory, returned unchanged with the priorities
     env_steps: int  # the clock of the policy's schedules
 
     def to(self, device: torch.device) -> tuple[Segment, Tensor]:

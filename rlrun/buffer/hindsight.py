@@ -7,8 +7,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from rlrun.buffer.storage.base import Storage
-from rlrun.buffer.windows.spans import Spans
+from rlrun.buffer.ring import Ring
+from rlrun.buffer.windows import Spans
 from rlrun.types import Segment
 
 
@@ -33,7 +33,7 @@ class Hindsight:
 
     def __init__(
         self,
-        ring: Storage,
+        ring: Ring,
         goals: Goals,
         *,
         strategy: Literal["future", "final", "episode"],
@@ -42,8 +42,7 @@ class Hindsight:
     ) -> None:
         self.ring, self.goals, self.strategy, self.ratio = ring, goals, strategy, ratio
         self.generator = generator
-        shape = ring.obs["achieved_goal"].shape
-        self.achieved = ring.obs["achieved_goal"].reshape(shape[0] * shape[1], *shape[2:])
+        self.achieved = ring.obs["achieved_goal"].flat
 
     def __call__(self, segment: Segment, spans: Spans) -> Segment:
         """Relabel the segment in place and return it."""
@@ -74,13 +73,13 @@ class Hindsight:
     def _rows(self, row: np.ndarray, cell: np.ndarray) -> np.ndarray:
         """Draw the rows whose achieved goals the windows that learn ``row`` get."""
         ring = self.ring
-        final = ring.fields["final"].reshape(-1)[cell]
+        final = ring.host["final"].reshape(-1)[cell]
         final = np.where(final < 0, ring.head, final)
         if self.strategy == "final":
             return final
         first = row + 1
         if self.strategy == "episode":
-            first = np.maximum(ring.fields["origin"].reshape(-1)[cell], ring.oldest)
+            first = np.maximum(ring.host["origin"].reshape(-1)[cell], ring.oldest)
         chosen: np.ndarray = self.generator.integers(first, final + 1)
         return chosen
 

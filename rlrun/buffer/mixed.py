@@ -1,5 +1,6 @@
-"""Sampling from two replays: the run's own rows, and demonstrations that are never overwritten."""
+"""Several replays sampled as one: demonstrations beside own rows, a replay for each collector."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,10 @@ import torch
 from torch import Tensor
 
 from rlrun.buffer import saved
-from rlrun.buffer.replay import Replay
+from rlrun.buffer.replay import Peek, Replay
+from rlrun.buffer.samplers import Prioritized, Proportional
 from rlrun.errors import CheckpointError
-from rlrun.types import Chunk, Sample, Segment, tree_leaves, tree_map
+from rlrun.types import Chunk, Sample, Segment, tree_map
 
 _PER_WINDOW = ("prev_action", "prev_reward")  # extras with one entry per window, not per row
 
@@ -58,21 +60,20 @@ class Mixed:
             for replay, size in ((self.own, batch - count), (self.demos, count))
             if size
         ]
-        keys = [_host(part.key) for part in parts]
+        keys = [part.key for part in parts]
         named = keys[:-1] + ([-1 - keys[-1]] if count else keys[-1:])
         key = np.concatenate(named)
         self.drawn = key, keys
         segment = join([part.segment for part in parts])
         return Sample(segment, torch.cat([part.weight for part in parts]), key, env_steps)
 
-    def get(self, key: np.ndarray | Tensor, env_steps: int) -> Sample:
+    def get(self, key: np.ndarray, env_steps: int) -> Sample:
         """As ``Replay.get``, of own windows only."""
-        assert (_host(key) >= 0).all(), "demonstrations are not read by key"
+        assert (key >= 0).all(), "demonstrations are not read by key"
         return self.own.get(key, env_steps)
 
-    def prioritize(self, key: np.ndarray | Tensor, priority: np.ndarray | Tensor) -> None:
+    def prioritize(self, key: np.ndarray, priority: np.ndarray | Tensor) -> None:
         """As ``Replay.prioritize``, for both replays."""
-        key = _host(key)
         if len(key) != len(priority):
             self.own.prioritize(key, priority)  # raises
         demos = key < 0
@@ -85,9 +86,9 @@ class Mixed:
                 self.demos.prioritize(given[0], priority[count:])
             return
         if count:
-            self.own.prioritize(key[~demos], priority[_like(~demos, priority)])
+            self.own.prioritize(key[~demos], priority[np.flatnonzero(~demos)])
         if count < len(key):
-            self.demos.prioritize(-1 - key[demos], priority[_like(demos, priority)])
+            self.demos.prioritize(-1 - key[demos], priority[np.flatnonzero(demos)])
 
     def histories(self, count: int, generator: np.random.Generator) -> tuple[Segment, Segment]:
         """As ``Replay.histories``, of own windows, whose states are from the run's networks."""
@@ -96,6 +97,10 @@ class Mixed:
     def random_windows(self, count: int, generator: np.random.Generator) -> Segment:
         """As ``Replay.random_windows``, of own windows."""
         return self.own.random_windows(count, generator)
+
+    def peek(self, count: int, generator: np.random.Generator, env_steps: int) -> Peek | None:
+        """As ``Replay.peek``, of own windows."""
+        return self.own.peek(count, generator, env_steps)
 
     def metrics(self, env_steps: int) -> dict[str, float]:
         """buffer/ metrics of the own rows, and how many windows were demonstrations."""
@@ -147,34 +152,205 @@ def join(segments: list[Segment]) -> Segment:
     if len(segments) == 1:
         return segments[0]
 
-    def concatenated(name: str, dim: int) -> Any:
-        return _cat_trees([getattr(s, name) for s in segments], dim)
+    def cat(trees: list[Any], dim: int) -> Any:
+        return tree_map(lambda *x: torch.cat(x, dim), *trees)
 
-    first = segments[0]
+    steps = ("obs", "first", "action", "reward", "terminated", "truncated", "valid", "states")
     extras = {
-        name: torch.cat([s.extras[name] for s in segments], 0 if name in _PER_WINDOW else 1)
-        for name in first.extras
+        name: cat([s.extras[name] for s in segments], 0 if name in _PER_WINDOW else 1)
+        for name in segments[0].extras
     }
-    fields = ("obs", "first", "action", "reward", "terminated", "truncated", "valid")
     return Segment(
-        **{name: concatenated(name, 1) for name in fields},
+        **{name: cat([getattr(s, name) for s in segments], 1) for name in steps},
         extras=extras,
-        state=concatenated("state", 0),
+        state=cat([s.state for s in segments], 0),
         partial=tuple(sorted({n for s in segments for n in s.partial})),
     )
 
 
-def _cat_trees(trees: list[Any], dim: int) -> Any:
-    """Concatenate the leaves of trees of the same structure along ``dim``."""
-    leaves = [tree_leaves(tree) for tree in trees]
-    joined = iter([torch.cat(same, dim) for same in zip(*leaves, strict=True)])
-    return tree_map(lambda _: next(joined), trees[0])
+Store = Replay | Mixed
+_SUMMED = ("windows", "late_priorities", "early_evictions", "demo_windows")  # of buffer/ metrics
 
 
-def _host(key: np.ndarray | Tensor) -> np.ndarray:
-    assert isinstance(key, np.ndarray), "demonstrations need buffer.device=cpu"
-    return key
+class Streams:
+    """A replay for each collector of a distributed run, sampled as one.
+
+    A ring holds columns that advance together. Collectors do not, so each has a ring of its own.
+    Windows of stream j are drawn with probability m_j / sum m, then within it as its sampler does.
+
+    m_j is the sum of p^alpha (proportional), else the number of windows. Proportional and uniform
+    sampling are then exactly those of one replay with all rows; ranks are those within a stream.
+    Importance weights are (N P(i))^-beta / max over the batch. One stream is that replay itself,
+    bit for bit.
+    """
+
+    def __init__(self, replays: Sequence[Store], *, generator: np.random.Generator) -> None:
+        """``generator``: of the choice of streams; unused where there is one."""
+        self.replays, self.generator = list(replays), generator
+
+    def __len__(self) -> int:
+        """Windows that can be sampled."""
+        return sum(len(replay) for replay in self.replays)
+
+    @property
+    def rows(self) -> int:
+        """Steps stored since the run began."""
+        return sum(replay.rows for replay in self.replays)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays owned."""
+        return sum(replay.nbytes for replay in self.replays)
+
+    @property
+    def mass(self) -> float:
+        """Sum of m_j: what this shard weighs beside others."""
+        return float(self._masses().sum())
+
+    def add(self, number: int, rows: Chunk | Segment) -> np.ndarray:
+        """Store rows of stream ``number``; return the keys of the windows they complete, int64."""
+        return self._global(self.replays[number].add(rows), number)
+
+    def sample(self, batch: int, env_steps: int) -> Sample:
+        """Sample ``batch`` windows, with importance weights float32 [batch]."""
+        if len(self.replays) == 1:
+            return self.replays[0].sample(batch, env_steps)
+        mass = self._masses()
+        bounds = np.cumsum(mass)
+        point = (np.arange(batch) + self.generator.random(batch)) * (bounds[-1] / batch)
+        chosen = np.minimum(bounds.searchsorted(point, side="right"), len(mass) - 1)
+        counts = np.bincount(chosen, minlength=len(mass))
+        parts, keys, shares = [], [], []
+        for number in np.flatnonzero(counts):
+            replay = self.replays[number]
+            part = replay.sample(int(counts[number]), env_steps)
+            shares.append(_shares(replay, part) * mass[number])
+            parts.append(part.segment)
+            keys.append(self._global(part.key, int(number)))
+        share = np.concatenate(shares)
+        weight = (share / share.min()) ** -self._beta(env_steps)
+        return Sample(
+            join(parts),
+            torch.from_numpy(weight.astype(np.float32)),
+            np.concatenate(keys),
+            env_steps,
+        )
+
+    def get(self, key: np.ndarray, env_steps: int) -> Sample:
+        """The windows with these keys, all of one stream, weight 1."""
+        number = int(key[0] % len(self.replays)) if len(key) else 0
+        return self.replays[number].get(key // len(self.replays), env_steps)
+
+    def prioritize(self, key: np.ndarray, priority: np.ndarray | Tensor) -> None:
+        """Set |delta| priorities, as ``Replay.prioritize``."""
+        count = len(self.replays)
+        if count == 1:
+            self.replays[0].prioritize(key, priority)
+            return
+        values = np.asarray(priority)
+        for number in np.unique(key % count):
+            mine = key % count == number
+            self.replays[number].prioritize(key[mine] // count, values[mine])
+
+    def histories(self, count: int, generator: np.random.Generator) -> tuple[Segment, Segment]:
+        """As ``Replay.histories``, of one stream."""
+        return self._one(generator).histories(count, generator)
+
+    def random_windows(self, count: int, generator: np.random.Generator) -> Segment:
+        """As ``Replay.random_windows``, of one stream."""
+        return self._one(generator).random_windows(count, generator)
+
+    def metrics(self, env_steps: int) -> dict[str, float]:
+        """buffer/ metrics: sums of counts, means over the stored windows of the rest."""
+        return combined([(r.metrics(env_steps), float(len(r))) for r in self.replays])
+
+    def codec_metrics(self) -> dict[str, float]:
+        """codec/ metrics of compressed observations."""
+        found = [replay.codec_metrics() for replay in self.replays]
+        size = sum(x.get("codec/buffer_bytes", 0.0) for x in found)
+        raw = sum(x["codec/buffer_bytes"] / x["codec/buffer_ratio"] for x in found if x)
+        return {"codec/buffer_ratio": size / raw, "codec/buffer_bytes": size} if raw else {}
+
+    def check(self) -> None:
+        """Raises AssertionError naming the broken invariant."""
+        for replay in self.replays:
+            replay.check()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "streams": [replay.state_dict() for replay in self.replays],
+            "generator": self.generator.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load a ``state_dict``. Raises: CheckpointError when it has another number of streams."""
+        streams = state["streams"]
+        if len(streams) != len(self.replays):
+            raise CheckpointError(
+                f"buffer = {len(self.replays)} streams: the checkpoint has {len(streams)}; allowed "
+                "are as many collectors and shards as the run began with; undo the change of "
+                "pipeline.num_actors or pipeline.num_shards"
+            )
+        for replay, own in zip(self.replays, streams, strict=True):
+            replay.load_state_dict(own)
+        self.generator.bit_generator.state = state["generator"]
+
+    def _masses(self) -> np.ndarray:
+        """m_j of every stream, float64 [J]."""
+        return np.array([_mass(replay) for replay in self.replays])
+
+    def _global(self, key: np.ndarray, number: int) -> np.ndarray:
+        """Keys of stream ``number`` as keys of all streams."""
+        return key if len(self.replays) == 1 else key * len(self.replays) + number
+
+    def _one(self, generator: np.random.Generator) -> Store:
+        if len(self.replays) == 1:
+            return self.replays[0]
+        return self.replays[int(generator.integers(len(self.replays)))]
+
+    def _beta(self, env_steps: int) -> float:
+        sampler = _own(self.replays[0]).sampler
+        return sampler.beta_at(env_steps) if isinstance(sampler, Prioritized) else 0.0
 
 
-def _like(mask: np.ndarray, values: np.ndarray | Tensor) -> Any:
-    return torch.from_numpy(mask).to(values.device) if isinstance(values, Tensor) else mask
+def combined(parts: Sequence[tuple[dict[str, float], float]]) -> dict[str, float]:
+    """buffer/ metrics of several (metrics, number of windows) as those of one buffer.
+
+    Counts are summed, of maxima the largest is taken, all else is a mean over the windows.
+    """
+    if len(parts) == 1:
+        return parts[0][0]
+    names = dict.fromkeys(name for metrics, _ in parts for name in metrics)
+    found = {}
+    for name in names:
+        have = [(m[name], weight) for m, weight in parts if name in m]
+        short = name.partition("/")[2]
+        if short in _SUMMED:
+            found[name] = sum(value for value, _ in have)
+        elif short.endswith("_max"):
+            found[name] = max(value for value, _ in have)
+        else:
+            total = sum(weight for _, weight in have)
+            weights = [w / total if total else 1 / len(have) for _, w in have]
+            found[name] = sum(v * w for (v, _), w in zip(have, weights, strict=True))
+    return found
+
+
+def _own(replay: Store) -> Replay:
+    return replay.own if isinstance(replay, Mixed) else replay
+
+
+def _mass(replay: Store) -> float:
+    """m of a stream: 0 while it has no window."""
+    sampler = _own(replay).sampler
+    return sampler.sum_tree.root if isinstance(sampler, Proportional) else float(len(replay))
+
+
+def _shares(replay: Store, part: Sample) -> np.ndarray:
+    """Probability within its stream of every sampled window, up to rounding, float64 [B]."""
+    own = _own(replay)
+    slots = own.windows.find(part.key)[0]
+    priorities = own.sampler.priorities(slots)
+    if priorities is None:
+        return np.full(len(slots), 1.0 / max(len(own), 1))
+    return priorities[1]

@@ -1,40 +1,35 @@
 """Replay: a ring of rows, windows over it, and a sampler over the windows."""
 
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.buffer import saved
-from rlrun.buffer.fused_append import FusedAppend
+from rlrun.buffer import kernels, saved
 from rlrun.buffer.hindsight import Hindsight
-from rlrun.buffer.loaded import LoadedRows
-from rlrun.buffer.samplers.base import Sampler, probe_metrics
-from rlrun.buffer.samplers.proportional import Proportional
-from rlrun.buffer.storage.base import VALID, Storage
-from rlrun.buffer.storage.layout import Allocate, Layout, in_memory
-from rlrun.buffer.storage.ring import Ring
-from rlrun.buffer.storage.validator import ChunkValidator
-from rlrun.buffer.windows.choose import make_windows, num_rows_before
-from rlrun.buffer.windows.cutter import Cutter
-from rlrun.buffer.windows.reader import HostReader, WindowReader
-from rlrun.buffer.windows.single_row import SingleRowWindows
-from rlrun.buffer.windows.spans import Spans
-from rlrun.buffer.windows.states import HostStates
-from rlrun.buffer.windows.table import WindowTable
+from rlrun.buffer.kernels import FIRST, PREFETCHED, VALID
+from rlrun.buffer.layout import REWARD, Allocate, Layout, Row, in_memory
+from rlrun.buffer.ring import ChunkValidator, HostRows, Ring, upload
+from rlrun.buffer.samplers import Uniform, probe_metrics, require_finite
+from rlrun.buffer.windows import Cutter, Spans, WindowTable
 from rlrun.errors import CheckpointError
-from rlrun.types import Chunk, Sample, Segment, Tree, Window
+from rlrun.jit import COMPILED
+from rlrun.types import Chunk, Sample, Segment, Tree, Window, tree_leaves, tree_map
+
+_NONE = np.empty(0, np.int64)
+_NOTHING = _NONE, _NONE
+_FLOATS = (torch.float32, torch.float64)  # dtypes that priorities keep
+_SMALL = 256  # bytes of an entry up to which prefetching pays; longer ones stream
 
 
 class Replay:
     """Stores every row once and gathers windows of S rows from it.
 
-    Made of a ``storage`` of rows, the ``windows`` over it, a ``sampler`` of their slots and a
-    ``reader`` that gathers them; rows, priorities and samples are in host memory (``host_replay``)
-    or on a device (``rlrun.buffer.device.replay.device_replay``). A window is dropped before the
-    ring overwrites a row it reads: none straddles the write head.
+    Made of a ``ring`` of rows, the ``windows`` over it and a ``sampler`` of their slots. A window
+    is dropped before the ring overwrites a row it reads: none straddles the write head.
     """
 
     def __init__(
@@ -42,25 +37,35 @@ class Replay:
         layout: Layout,
         *,
         window: Window,
+        cutter: Cutter,
         close: bool,
-        stack: int,
-        storage: Storage,
-        windows: SingleRowWindows | WindowTable,
-        sampler: Sampler,
-        reader: WindowReader,
-        fused: FusedAppend | None = None,
+        sampler: Uniform,
+        stack: int = 1,
+        allocate: Allocate = in_memory,
+        device: torch.device | None = None,
     ) -> None:
-        """``close``: the end of a chunk ends its trajectories (collector.trajectory); ``stack``:
-        frames of an observation (env.frame_stack); ``fused``: adds to all parts in one kernel."""
+        """``cutter``: of the windows; ``close``: the end of a chunk ends its trajectories
+        (collector.trajectory); ``stack``: frames of an observation (env.frame_stack);
+        ``allocate``: makes the arrays of rows, table and states; ``device``: stores observations,
+        actions and extras, and gets the samples; None: host memory.
+
+        Raises: ConfigError when a column is too short for a window.
+        """
+        before = max(1, stack - 1)  # rows read before a window: previous action, frames
+        layout.require_rows(window.rows, before)
+        assert device is None or not layout.goals, "hindsight goals are found in host memory"
         self.layout, self.window, self.close, self.stack = layout, window, close, stack
-        self.ring, self.windows, self.sampler, self.reader = storage, windows, sampler, reader
-        self.fused = fused
-        self.max_steps = layout.rows - window.rows - windows.rows_before  # rows of one write
+        self.ring, self.sampler = Ring(layout, allocate, device), sampler
+        self.windows = WindowTable(
+            self.ring, window, layout, allocate, cutter=cutter, rows_before=before
+        )
+        self.gather = Gather(self.ring, layout.row, stack=stack)
+        self.max_steps = layout.rows - window.rows - before  # rows of one write
         self.validate = ChunkValidator(layout)
         self.counts = {"rows": 0, "learned": 0, "late": 0}
         self.loaded = LoadedRows()
         self.hindsight: Hindsight | None = None  # relabels sampled windows
-        self.drawn: tuple[Any, Any] = _NOTHING  # keys and slots of the last sample, until rows come
+        self.drawn = _NOTHING  # keys and slots of the last sample, until rows come
 
     def __len__(self) -> int:
         """Windows that can be sampled."""
@@ -74,8 +79,7 @@ class Replay:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays owned, ``layout.nbytes``, and of what is compressed."""
-        parts = (self.ring, self.windows, self.sampler, self.reader)
-        arrays = [x for part in parts for x in part.arrays()]
+        arrays = [*self.ring.memory(), *self.windows.arrays(), *self.sampler.arrays()]
         return sum(int(a.nbytes) for a in arrays) + sum(b.coded for b in self.ring.blocks)
 
     # -- writing -----------------------------------------------------------------------------------
@@ -86,12 +90,12 @@ class Replay:
         Raises: ValueError, with nothing stored, when the fields differ from the layout.
         """
         chunk = rows if type(rows) is Chunk else Chunk.of(rows)
-        given = self.validate(chunk)
+        arrays = self.validate(chunk)
         steps = len(chunk.reward)
         if steps == 0:
             return _NONE
         if steps <= self.max_steps:
-            return self._add(chunk, given, close=self.close)
+            return self._add(chunk, arrays, close=self.close)
         keys = []
         for start in range(0, steps, self.max_steps):
             piece = chunk.rows(start, min(start + self.max_steps, steps))
@@ -101,21 +105,15 @@ class Replay:
         alive: np.ndarray = new[self.windows.find(new)[1]]
         return alive
 
-    def _add(self, chunk: Chunk, given: list[np.ndarray], *, close: bool) -> np.ndarray:
-        ring, windows, sampler = self.ring, self.windows, self.sampler
+    def _add(self, chunk: Chunk, arrays: list[np.ndarray], *, close: bool) -> np.ndarray:
+        ring, windows = self.ring, self.windows
         self.drawn = _NOTHING
-        if self.fused is not None:
-            keys, steps = self.fused(chunk, given, close=close)
-            self.counts["rows"] += steps
-            self.counts["learned"] += len(keys)
-            return keys
         dead = windows.expire(max(0, ring.head + len(chunk.reward) + 1 - ring.rows))
-        self.counts["rows"] += ring.write(chunk, given, close=close)
+        self.counts["rows"] += ring.write(chunk, arrays, close=close)
         new = windows.extend(chunk, close=close)
         if len(new.dropped):
             dead = np.concatenate([dead, new.dropped])
-        sampler.replace_slots(dead, new.slots)
-        self.reader.insert(new.slots)
+        self.sampler.replace_slots(dead, new.slots)
         self.counts["learned"] += new.learned
         return new.keys
 
@@ -125,38 +123,45 @@ class Replay:
         """Sample ``batch`` windows, with importance weights float32 [batch].
 
         ``batch`` 0: all windows, oldest first, weight 1.
+
+        Lifetime: two sets of arrays take turns, so the sample is overwritten by the second
+        ``sample`` of its size after it. Copy what must last longer (``get`` returns fresh arrays).
         """
-        self._require_windows(batch)
         if batch == 0:
             return self.get(self.windows.keys(self.windows.all()), env_steps)
-        slots, weight = self.sampler.draw(self.windows, batch, env_steps)
-        spans = self.reader.spans(slots)
-        key = spans.key
-        self.drawn = key, slots
-        segment = self.reader.read(slots, spans, reuse=True)
-        if self.hindsight is not None:
-            segment = self.hindsight(segment, spans)
-        if isinstance(weight, np.ndarray):  # torch.as_tensor takes three times as long
-            weight = torch.from_numpy(weight)
-        return Sample(segment, weight, key, env_steps)
-
-    def _require_windows(self, batch: int) -> None:
-        if batch and not len(self):
+        if not len(self):
             raise ValueError(
                 f"batch = {batch}: no window is complete yet, {self.rows} steps are stored; "
                 f"{self.window.rows} rows or the rest of an episode complete one; add rows first"
             )
+        slots, weight = self.sampler.draw(self.windows, batch, env_steps)
+        spans = self.windows.spans(slots)
+        self.drawn = spans.key, slots
+        segment = self._read(slots, spans, reuse=True)
+        if self.hindsight is not None:
+            segment = self.hindsight(segment, spans)
+        return Sample(segment, self.gather.tensor(weight), self.drawn[0], env_steps)
 
-    def get(self, key: np.ndarray | Tensor, env_steps: int) -> Sample:
+    def _read(self, slots: np.ndarray, spans: Spans, *, reuse: bool = False) -> Segment:
+        windows, w = self.windows, self.window
+        if windows.of_rows:
+            return self.gather(spans, w.rows, w.burnin, reuse=reuse)
+        state = tree_map(self.gather.tensor, windows.states_of(slots))
+        segment = self.gather(spans, w.rows, w.burnin, reuse=reuse)
+        return replace(segment, state=state, partial=windows.partial(slots))
+
+    def read_slots(self, slots: np.ndarray) -> Segment:
+        """The windows in ``slots``, as fresh arrays."""
+        return self._read(slots, self.windows.spans(slots))
+
+    def get(self, key: np.ndarray, env_steps: int) -> Sample:
         """The windows with these keys, which must be stored, weight 1."""
-        slots, alive = self.reader.find(key)
+        slots, alive = self.windows.find(key)
         assert alive.all(), "a window that is asked for by key is no longer stored"
-        spans = self.reader.spans(slots)
-        segment = self.reader.read(slots, spans, reuse=False)
-        weight = torch.ones(len(key), device=segment.reward.device)
-        return Sample(segment, weight, spans.key, env_steps)
+        weight = self.gather.tensor(np.ones(len(key), np.float32))
+        return Sample(self.read_slots(slots), weight, key, env_steps)
 
-    def prioritize(self, key: np.ndarray | Tensor, priority: np.ndarray | Tensor) -> None:
+    def prioritize(self, key: np.ndarray, priority: np.ndarray | Tensor) -> None:
         """Set |delta| priorities; those of windows overwritten since are counted, not used.
 
         Raises: NumericError when one is NaN, infinite or negative, ValueError when there are not as
@@ -167,12 +172,20 @@ class Replay:
                 f"priority = shape {list(priority.shape)}: keys have {list(key.shape)}; allowed is "
                 "one number per sampled window; pass Sample.key and Update.priority"
             )
-        values = self.reader.priorities(priority)
+        if isinstance(priority, Tensor):
+            wide = priority if priority.dtype in _FLOATS else priority.float()
+            values: np.ndarray = wide.numpy(force=True)
+        else:
+            values = priority if priority.dtype.itemsize >= 4 else priority.astype(np.float32)
         if key is self.drawn[0]:  # no row was added since: the common case
             self.sampler.update(self.drawn[1], values)
             return
-        slots, alive = self.reader.find(key)
-        self.counts["late"] += self.sampler.update_found(slots, values, alive)
+        slots, alive = self.windows.find(key)
+        if not alive.all():
+            require_finite(values)
+            self.counts["late"] += int((~alive).sum())
+            slots, values = slots[alive], values[alive]
+        self.sampler.update(slots, values)
 
     def histories(self, count: int, generator: np.random.Generator) -> tuple[Segment, Segment]:
         """Return at most ``count`` windows and the rows of their trajectories before them.
@@ -180,28 +193,43 @@ class Replay:
         Drawn uniformly among those that are not their trajectory's first and whose trajectory is
         still stored from its start; left-aligned, possibly empty.
         """
-        windows = self.windows
-        slots = np.flatnonzero(windows.alive) if isinstance(windows, WindowTable) else _NONE
-        if not isinstance(windows, WindowTable):
-            nothing = self.reader.read_slots(slots)
-            return nothing, nothing
-        table, ring = windows.columns, self.ring
-        slots = slots[table["origin"][slots] >= ring.oldest]
-        slots = slots[ring.opens(table["origin"][slots], table["column"][slots])]
-        slots = slots[table["learn"][slots] - table["burnin"][slots] > table["origin"][slots]]
+        windows, ring, numbers = self.windows, self.ring, self.windows.numbers
+        slots = _NONE if windows.of_rows else np.flatnonzero(windows.alive)
+        slots = slots[numbers["origin"][slots] >= ring.oldest]
+        cell = ring.cells(numbers["origin"][slots], numbers["column"][slots])
+        slots = slots[ring.flags[cell] & FIRST > 0]
+        first = numbers["learn"][slots] - numbers["burnin"][slots]
+        slots = slots[first > numbers["origin"][slots]]
         slots = generator.permutation(slots)[:count]
-        own, origin = windows.spans(slots), table["origin"][slots]
+        own, origin = windows.spans(slots), numbers["origin"][slots]
         longest = int((own.first - origin).max(initial=0))
         cell = ring.cells(origin, own.column)
         before = Spans.of(cell, own.column, origin, origin, own.first - 1, own.first)
-        return self.reader.read_slots(slots), self.reader.read_rows(before, longest + 1)
+        return self._read(slots, own), self.gather(before, longest + 1, 0)
 
     def random_windows(self, count: int, generator: np.random.Generator) -> Segment:
         """Return at most ``count`` windows drawn uniformly, with the numbers of ``generator``."""
         candidates = self.windows.num_candidates
         number = generator.integers(max(candidates, 1), size=count if candidates else 0)
         slots, live = self.windows.candidates(number)
-        return self.reader.read_slots(slots[live])
+        return self.read_slots(slots[live])
+
+    def peek(self, count: int, generator: np.random.Generator, env_steps: int) -> "Peek | None":
+        """Return ``count`` windows drawn with the sampler's probabilities; None: there is none.
+
+        Weight 1; goals are not relabelled. Nothing is changed, random numbers of ``sample`` least.
+        """
+        slots = self.windows.all()
+        if not len(slots):
+            return None
+        priorities = self.sampler.priorities(slots)
+        bounds = np.cumsum(np.ones(len(slots)) if priorities is None else priorities[1])
+        at = bounds.searchsorted(generator.random(count) * bounds[-1], side="right")
+        at = np.minimum(at, len(slots) - 1)  # rounding may carry a number past the total
+        sample = self.get(self.windows.keys(slots[at]), env_steps)
+        if priorities is None:
+            return Peek(sample, None, None)
+        return Peek(sample, priorities[0][at], priorities[0])
 
     def stored_steps(self) -> int:
         """Number of valid rows in the ring."""
@@ -211,25 +239,35 @@ class Replay:
 
     def stored(self, rows: int, *, skip: int = 0) -> Iterator[Segment]:
         """Iterate over the stored rows but the oldest ``skip``, oldest first, as collected segments
-        of at most ``rows`` rows."""
+        of at most ``rows`` rows, in host memory."""
         ring, column = self.ring, np.arange(self.ring.columns)
+        gather = Gather(ring, self.layout.row, stack=1)  # single frames
         for start in range(ring.oldest + skip, ring.head, rows):
-            yield self.reader.read_collected(start, min(start + rows, ring.head), column)
+            stop = min(start + rows, ring.head)
+            first, last = np.full_like(column, start), np.full_like(column, stop)
+            spans = Spans.of(ring.cells(first, column), column, first, first, last - 1, last)
+            segment = gather(spans, stop - start + 1, 0).to(torch.device("cpu"))
+            flags = ring.flags_of(np.arange(start, stop + 1)[:, None], column)
+            opened, terminated, truncated, valid = (torch.from_numpy(x) for x in flags)
+            extras = {name: segment.extras[name] for name in ring.extras}
+            yield replace(
+                segment, first=opened, terminated=terminated[:-1], truncated=truncated[:-1],
+                valid=valid[:-1], extras=extras,
+            )  # fmt: skip
 
     def stored_states(self) -> tuple[np.ndarray, np.ndarray, Tree]:
         """Return (row, column, state) of the recurrent states that windows start from."""
-        windows, slots = self.windows, self.windows.all()
-        spans = windows.spans(slots)
-        states = windows.states.read(slots) if isinstance(windows, WindowTable) else ()
+        slots = self.windows.all()
+        spans = self.windows.spans(slots)
+        states = () if self.windows.of_rows else self.windows.states_of(slots)
         return spans.first, spans.column, states
 
     # -- metrics, checkpoints ----------------------------------------------------------------------
 
     def metrics(self, env_steps: int) -> dict[str, float]:
-        """buffer/ metrics. Raises: NumericError for bad priorities passed to a device."""
+        """buffer/ metrics."""
         counts = self.counts
-        counts["late"] += self.sampler.synchronize()
-        found = {
+        metrics = {
             "buffer/windows": float(len(self)),
             "buffer/fill": min(1.0, self.ring.head / self.ring.rows),
             "buffer/learned_fraction": counts["learned"] / max(counts["rows"], 1),
@@ -237,11 +275,11 @@ class Replay:
             "buffer/early_evictions": float(self.windows.early),
             **self.sampler.metrics(env_steps),
         }
-        slots, probability = self.sampler.probe(self.windows) if len(self) else _NOTHING
+        slots, probability = self.sampler.probe(self.windows) if len(self) else (_NONE, None)
         if not len(slots):  # no window is stored, or all priorities are 0
-            return found
-        found |= self.loaded.age(self.windows.spans(slots).learn, self.ring, self.rows)
-        return found | probe_metrics(probability, found.get("buffer/beta"))
+            return metrics
+        metrics |= self.loaded.age(self.windows.spans(slots).learn, self.ring, self.rows)
+        return metrics | probe_metrics(probability, metrics.get("buffer/beta"))
 
     def codec_metrics(self) -> dict[str, float]:
         """codec/ metrics of compressed observations; empty while there are none."""
@@ -253,7 +291,6 @@ class Replay:
     def check(self) -> None:
         """Raises AssertionError naming the broken invariant."""
         problem = self.windows.check() or self.sampler.check(self.windows.all())
-        problem = problem or self.reader.check()
         assert problem is None, problem
 
     def fingerprint(self) -> str:
@@ -264,8 +301,7 @@ class Replay:
         return f"{self.layout.fingerprint()}; {window}; {self.stack} frames"
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but slots that were never written. Raises: NumericError, as ``metrics``."""
-        self.counts["late"] += self.sampler.synchronize()
+        """Everything but slots that were never written."""
         return {
             "layout": self.fingerprint(),
             "counts": dict(self.counts),
@@ -287,64 +323,163 @@ class Replay:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a ``state_dict``. Raises: CheckpointError when it is of another shape."""
-        own, other = (
+        wanted, given = (
             f"{rows}; drawn by {', '.join(sorted(sampler))}"
             for rows, sampler in (
                 (self.fingerprint(), self.sampler.state_dict()),
                 (state["layout"], state["sampler"]),
             )
         )
-        if own != other:
+        if wanted != given:
             raise CheckpointError(
-                f"buffer = {own}: the saved one is {other}; allowed is the config it was saved "
+                f"buffer = {wanted}: the saved one is {given}; allowed is the config it was saved "
                 "with; undo the change, or export the old run (rlrun export) and start from it "
                 "(buffer.load)"
             )
         self.load_rows(state)
         self.sampler.load_state_dict(state["sampler"])
-        live = self.windows.all()
-        self.reader.insert(live)
-        self.sampler.set_live(live)
-        saved.check_invariants(self.sampler.check(live))
+        saved.check_invariants(self.sampler.check(self.windows.all()))
         if self.hindsight is not None:
             self.hindsight.load_state_dict(state["hindsight"])
 
 
-def host_replay(
-    layout: Layout,
-    *,
-    window: Window,
-    cutter: Cutter,
-    close: bool,
-    sampler: Sampler,
-    stack: int = 1,
-    allocate: Allocate = in_memory,
-) -> Replay:
-    """A replay in host memory. Windows of one learned row need no table, longer ones have one.
+class Gather:
+    """Copies windows out of a ring, time-major.
 
-    Arguments as for ``Replay``; ``cutter``: of the windows in the table; ``allocate``: makes the
-    arrays of rows, table and states. Raises: ConfigError when a column is too short for a window.
+    Two sets of output arrays take turns (``Replay.sample``): the page faults of fresh image batches
+    cost more than the copy.
     """
-    layout.require_rows(window.rows, num_rows_before(stack))
-    ring = Ring(layout, allocate)
-    states = HostStates(layout.states(), allocate)
-    windows = make_windows(
-        layout, ring, states, window=window, cutter=cutter, close=close, stack=stack,
-        allocate=allocate,
-    )  # fmt: skip
-    fused = None
-    if (
-        isinstance(windows, SingleRowWindows)
-        and type(sampler) is Proportional
-        and not sampler.min_tree
-    ):
-        fused = FusedAppend(ring, windows, sampler)
-    reader = HostReader(ring, windows, layout.row, window, stack=stack)
-    return Replay(
-        layout, window=window, close=close, stack=stack, storage=ring, windows=windows,
-        sampler=sampler, reader=reader, fused=fused,
-    )  # fmt: skip
+
+    def __init__(self, ring: Ring, row: Row, *, stack: int) -> None:
+        """``stack``: frames of an observation."""
+        self.ring, self.row, self.stack = ring, row, stack
+        self.obs = tree_leaves(ring.obs)
+        stored = [x for x in ring.stores if isinstance(x, HostRows)]
+        self.prefetched = [x.words for x in stored if 0 < x.entry.nbytes <= _SMALL]
+        self.sets: list[Outputs] = []  # at most two, the one used last at the end
+
+    def tensor(self, array: np.ndarray) -> Tensor:
+        """The array as a tensor where the samples are; in host memory they share memory."""
+        device = self.ring.device
+        return torch.from_numpy(array) if device is None else upload(array, device)
+
+    def __call__(
+        self, spans: Spans, positions: int, burnin: int, *, reuse: bool = False
+    ) -> Segment:
+        """The positions from learn - ``burnin`` on; filler and null rows are not valid.
+
+        ``reuse``: in arrays that serve other batches of the same size later.
+        """
+        ring, lines = self.ring, spans.lines
+        out = self._outputs(positions, lines.shape[1], reuse)
+        if COMPILED and positions > PREFETCHED:
+            for words in self.prefetched:
+                kernels.prefetch(words, lines[0], positions)
+        kernels.read_windows(ring.arrays, lines, burnin, out.cells, out.decoded)
+        seen, step, before = out.cells
+        shown = seen if self.stack == 1 else self._frames(seen)
+        leaves = iter([x.take(shown, o) for x, o in zip(self.obs, out.obs, strict=True)])
+        first, terminated, truncated, valid, reward, opens, prev_reward = (
+            self.tensor(x) for x in out.decoded
+        )
+        action = ring.action.take(step, out.action)
+        extras = {
+            n: x.take(step, o) for (n, x), o in zip(ring.extras.items(), out.extras, strict=True)
+        }
+        previous = ring.action.take(before, out.prev_action)
+        if out.prev_action is None:
+            previous.masked_fill_(opens.view(-1, *[1] * (previous.dim() - 1)), 0)
+        else:
+            out.prev_action[out.decoded[5]] = 0
+        extras["prev_action"], extras["prev_reward"] = previous, prev_reward
+        obs = tree_map(lambda _: next(leaves), self.row.obs)
+        return Segment(obs, first, action, reward, terminated, truncated, valid, extras)
+
+    def _frames(self, cells: np.ndarray) -> np.ndarray:
+        """Cells [*cells, stack] of the last frames at ``cells``, oldest first.
+
+        Frames before an episode's first row are copies of it.
+        """
+        out = np.empty((*cells.shape, self.stack), np.int64)
+        for i in range(self.stack - 1, -1, -1):
+            out[..., i] = cells
+            start = cells % self.ring.rows == 0
+            back = np.where(start, cells + self.ring.rows - 1, cells - 1)
+            cells = np.where(self.ring.flags[cells] & FIRST > 0, cells, back)
+        return out
+
+    def _outputs(self, positions: int, batch: int, reuse: bool) -> "Outputs":
+        if not reuse:
+            return Outputs(self.ring, positions, batch, self.stack)
+        out = self.sets.pop(0) if len(self.sets) == 2 else None
+        if out is None or out.size != (positions, batch):
+            out = Outputs(self.ring, positions, batch, self.stack)
+        self.sets.append(out)
+        return out
 
 
-_NONE = np.empty(0, np.int64)
-_NOTHING = _NONE, _NONE
+class Outputs:
+    """Arrays of a batch of windows of ``positions`` rows."""
+
+    def __init__(self, ring: Ring, positions: int, batch: int, stack: int) -> None:
+        self.size = positions, batch
+        seen, step = (positions, batch), (positions - 1, batch)
+        self.cells = np.empty(seen, np.int64), np.empty(step, np.int64), np.empty(batch, np.int64)
+        flags = [np.empty(seen, bool), *(np.empty(step, bool) for _ in range(3))]
+        previous = np.empty(batch, bool), np.empty(batch, REWARD)
+        self.decoded = (*flags, np.empty(step, REWARD), *previous)  # as ``read_windows`` has it
+        shown = seen if stack == 1 else (*seen, stack)
+        self.obs = [x.empty(*shown) for x in tree_leaves(ring.obs)]
+        self.action, self.prev_action = ring.action.empty(*step), ring.action.empty(batch)
+        self.extras = [x.empty(*step) for x in ring.extras.values()]
+
+
+@dataclass
+class LoadedRows:
+    """The rows before row ``head`` of every column; ``rows`` of them are steps."""
+
+    rows: int = 0
+    head: int = 0
+
+    def mark(self, ring: Ring, rows: int) -> None:
+        """Count all rows of ``ring`` so far, ``rows`` of them steps, as loaded."""
+        self.rows, self.head = rows, ring.head
+
+    def age(self, row: np.ndarray, ring: Ring, rows: int) -> dict[str, float]:
+        """Return buffer/sample_age: mean env steps collected since ``row`` [n], of any column.
+
+        A loaded row counts as collected right before the run's first. ``rows``: steps stored so
+        far, loaded ones included. Empty while none was collected.
+        """
+        lines = ring.head - self.head
+        if not lines:
+            return {}
+        steps_per_line = (rows - self.rows) / lines  # of all columns, end rows left out
+        ago = (ring.head - np.maximum(row, self.head)).mean()
+        return {"buffer/sample_age": float(ago) * steps_per_line}
+
+    def state_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+    def load_state_dict(self, state: Any, ring: Ring, rows: int) -> None:
+        """Load a ``state_dict``; None: that of a version which did not save it. No row is loaded.
+
+        Raises: CheckpointError.
+        """
+        state = LoadedRows().state_dict() if state is None else state
+        good = isinstance(state, dict) and set(state) == {"rows", "head"}
+        saved.require(good, "loaded", "other names")
+        self.rows = saved.integer("loaded.rows", state["rows"], 0, rows)
+        self.head = saved.integer("loaded.head", state["head"], 0, ring.head)
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """Windows and the priorities |delta| that they are stored with, [B]; None: uniform sampling.
+
+    ``stored``: the priorities of all windows.
+    """
+
+    sample: Sample
+    priority: np.ndarray | None
+    stored: np.ndarray | None

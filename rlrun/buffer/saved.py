@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from rlrun.buffer.samplers.priority import LARGEST
+from rlrun.buffer.kernels import LARGEST
 from rlrun.errors import CheckpointError
 from rlrun.functional.recorded import RowSpaces
 from rlrun.run.tensors import Rows
-from rlrun.tree import tree_map
+from rlrun.tree import tree_leaves, tree_map
 
 MOST_ROWS = 2**53  # rows of a column since the run began; sums of them fit into int64
 MOST_CREDIT = 2**24  # rows that the next updates may learn
@@ -109,21 +109,14 @@ def check_values(part: str, spaces: RowSpaces | None, obs: Any, action: Any, val
     require(wrong is None, part, str(wrong))
 
 
-def check_single_rows(windows: Any) -> None:
-    """Raise CheckpointError unless the kernels can release and expire windows of single rows."""
-    ring = windows.ring
-    oldest, pending = max(0, ring.head - windows.nstep), windows.pending
-    good = (pending >= oldest) & (pending <= ring.head)
-    require(good.all(), "windows.pending", f"is not within [{oldest}, {ring.head}]")
-    integer("windows.tail", windows.tail, min(ring.oldest, ring.head), ring.head)
-
-
 def check_table(table: Any) -> None:
     """Raise CheckpointError unless the rows of every live window are rows of the storage."""
     ring, window = table.ring, table.window
-    head = integer("windows.head", table.head, 0, MOST_ROWS)
+    head = integer("windows.head", table.head, 0, ring.head if table.of_rows else MOST_ROWS)
     integer("windows.tail", table.tail, max(0, head - table.capacity), head)
-    integer("windows.early", table.early, 0, MOST_ROWS)
+    if table.of_rows:
+        require(head == ring.head, "windows.head", f"{head} of {ring.head} rows")
+        return
     slots = np.flatnonzero(table.alive)
     column, learn, burnin, last, ended, _, origin = table.lines[slots].T
     first = learn - burnin
@@ -138,15 +131,15 @@ def check_table(table: Any) -> None:
         require(good.all(), f"windows.{name}", "is no row of its window")
 
 
-def check_recent(recent: Any, blocks: Any, window: Any, ring: Any) -> None:
+def check_recent(recent: Any, states: Any, window: Any, ring: Any) -> None:
     """Raise CheckpointError unless ``recent`` are states before the last rows of all columns.
 
-    ``blocks``: the leaves of ``Layout.states()``; ``recent``: those of the saved tree.
+    ``states``: the stored ones, [slots, ...].
     """
-    for x, block in zip(recent, blocks, strict=True):
-        shape = (min(ring.head, window.rows), ring.columns, *block.shape[1:])
-        require(isinstance(x, np.ndarray), "windows.recent", "is no array")
-        good = x.shape == shape and x.dtype == block.dtype
+    check_tree("windows.recent", recent, states)
+    for x, store in zip(tree_leaves(recent), tree_leaves(states), strict=True):
+        shape = (min(ring.head, window.rows), ring.columns, *store.shape[1:])
+        good = x.shape == shape and x.dtype == store.dtype
         require(good, "windows.recent", f"is {x.dtype} {list(x.shape)}, not {list(shape)}")
 
 
@@ -191,10 +184,11 @@ def largest(value: Any) -> float:
     return found
 
 
-def check_heap(heap: Any, slots: int) -> None:
-    """Raise CheckpointError unless ``heap`` is some of the slots 0..slots-1, each once."""
-    good = ((heap >= 0) & (heap < slots)).all() and len(np.unique(heap)) == len(heap)
-    require(good, "sampler.heap", "is no permutation of slots")
+def check_order(order: Any, slots: int) -> None:
+    """Raise CheckpointError unless ``order`` is some of the slots 0..slots-1, each once, and -1."""
+    live = order[order != -1]
+    good = ((live >= 0) & (live < slots)).all() and len(np.unique(live)) == len(live)
+    require(good, "sampler.order", "is no permutation of slots")
 
 
 def check_invariants(*problems: str | None) -> None:

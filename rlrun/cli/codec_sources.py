@@ -10,7 +10,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from rlrun.buffer.storage.ring import is_saved_field, read_columns
+from rlrun.buffer.ring import is_saved_field, read_columns
 from rlrun.codec import tree_table
 from rlrun.dataset import read_dataset
 from rlrun.dataset.format import DESCRIPTION_FILE

@@ -111,7 +111,7 @@ def _torch() -> Iterator[Fact]:
     if not torch.cuda.is_available():
         yield "cuda", f"none: {_why_no_cuda()}"
         return
-    from rlrun.buffer.storage.layout import amount
+    from rlrun.buffer.layout import amount
 
     for i in range(torch.cuda.device_count()):
         device = torch.cuda.get_device_properties(i)
@@ -153,7 +153,7 @@ def cores() -> str:
 
 
 def _memory() -> str:
-    from rlrun.buffer.storage.layout import amount, free_bytes
+    from rlrun.buffer.layout import amount, free_bytes
 
     return f"{amount(free_bytes(None))} free"
 

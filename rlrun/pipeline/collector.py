@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.buffer import saved
-from rlrun.buffer.windows.cutter import Cutter
+from rlrun.buffer.windows import Cutter
 from rlrun.env import Env
 from rlrun.env.framestack import FrameStack
 from rlrun.errors import EnvError

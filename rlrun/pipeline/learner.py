@@ -13,7 +13,6 @@ from torch import Tensor
 
 from rlrun.buffer import saved
 from rlrun.buffer.mixed import Mixed
-from rlrun.buffer.peek import peek
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.rollout import Rollout
 from rlrun.errors import NumericError
@@ -83,7 +82,7 @@ class Inspector:
 
     def show(self, env_steps: int) -> None:
         """Write the figure and the histograms of a batch; nothing where there is no window."""
-        found = peek(self.buffer, self.batch, np.random.default_rng(env_steps), env_steps)
+        found = self.buffer.peek(self.batch, np.random.default_rng(env_steps), env_steps)
         if found is None:
             return
         sample = found.sample

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from rlrun import errors
-from rlrun.buffer.storage.layout import REWARD, ArraySpec, Row
-from rlrun.buffer.storage.validator import leaves_like
+from rlrun.buffer.layout import REWARD, ArraySpec, Row
+from rlrun.buffer.ring import leaves_like
 from rlrun.codec import NeedKeyFrame
 from rlrun.env.workers import start_process
 from rlrun.errors import CheckpointError, EnvError, ResourceError, RlrunError

@@ -10,19 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.buffer.device.proportional import DeviceProportional, DeviceSampler, DeviceUniform
-from rlrun.buffer.device.rank import DeviceRank
-from rlrun.buffer.device.replay import device_replay
 from rlrun.buffer.hindsight import Hindsight
+from rlrun.buffer.layout import REWARD, ArraySpec, Row, in_memory, on_disk
 from rlrun.buffer.mixed import Mixed
-from rlrun.buffer.replay import Replay, host_replay
+from rlrun.buffer.replay import Replay
 from rlrun.buffer.rollout import Rollout
-from rlrun.buffer.samplers.base import Sampler
-from rlrun.buffer.samplers.proportional import Proportional, Uniform
-from rlrun.buffer.samplers.rank import Rank
-from rlrun.buffer.storage.layout import REWARD, ArraySpec, Row, in_memory, on_disk
-from rlrun.buffer.storage.sizing import check_rollout, check_size
-from rlrun.buffer.windows.cutter import Cutter, StateFilter
+from rlrun.buffer.samplers import Proportional, Uniform
+from rlrun.buffer.samplers import Rank
+from rlrun.buffer.layout import REWARD, ArraySpec, Row, in_memory, on_disk
+from rlrun.buffer.sizing import check_rollout, check_size
+from rlrun.buffer.windows import Cutter, StateFilter
 from rlrun.config.checks.keys import check_video
 from rlrun.config.checks.spaces import Backend
 from rlrun.dataset import errors_name_key, open_source
@@ -53,7 +50,7 @@ from rlrun.run.manifest import CHECKPOINTS
 from rlrun.run.plan import Plan, plan_of_demos
 from rlrun.schema import Config, PrioritizedConfig, PriorityConfig, RankConfig, RNDConfig
 from rlrun.trust import trusted_class
-from rlrun.types import Actor, Chunk, Counters, Policy, Spec, generator, torch_seed, tree_map
+from rlrun.types import Actor, Chunk, Counters, Policy, Spec, generator, tree_map
 
 POLICIES = {
     "r2d2": "rlrun.policy.r2d2:R2D2",
@@ -222,17 +219,16 @@ def make_replay(plan: Plan, *, note: Note = _silent) -> Replay:
     assert plan.layout is not None
     layout = check_size(config, plan.layout, window, free=_free_on(c.device))
     note(layout.describe())
-    parts: dict[str, Any] = {
-        "window": window,
-        "cutter": make_cutter(plan),
-        "close": config.collector.trajectory == "collect",
-        "stack": config.env.frame_stack,
-    }
-    if c.device != "cpu":
-        return device_replay(layout, sampler=_device_sampler(plan, layout.slots), **parts)
-    sampler = _sampler(plan, layout.slots)
-    allocate = in_memory if c.mmap is None else on_disk(Path(c.mmap))
-    replay = host_replay(layout, sampler=sampler, allocate=allocate, **parts)
+    replay = Replay(
+        layout,
+        window=window,
+        cutter=make_cutter(plan),
+        close=config.collector.trajectory == "collect",
+        sampler=_sampler(plan, layout.slots),
+        stack=config.env.frame_stack,
+        allocate=in_memory if c.mmap is None else on_disk(Path(c.mmap)),
+        device=None if c.device == "cpu" else torch_device(c.device),
+    )
     if c.relabel is not None:
         goals = goal_functions(config.env)
         assert goals is not None, "rlrun.config has checked that"
@@ -290,8 +286,8 @@ def torch_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _sampler(plan: Plan, slots: int) -> Sampler:
-    """The sampler of a replay in host memory."""
+def _sampler(plan: Plan, slots: int) -> Uniform:
+    """The sampler of ``config.buffer``."""
     c, total = plan.config.buffer, plan.horizon
     rng = generator(plan.config.seed, "buffer")
     if isinstance(c, PrioritizedConfig):
@@ -299,19 +295,6 @@ def _sampler(plan: Plan, slots: int) -> Sampler:
     if isinstance(c, RankConfig):
         return Rank(c, slots, generator=rng, total_steps=total)
     return Uniform(rng)
-
-
-def _device_sampler(plan: Plan, slots: int) -> DeviceSampler:
-    """The sampler of a replay on ``buffer.device``."""
-    config, total = plan.config, plan.horizon
-    c, device = config.buffer, torch_device(config.buffer.device)
-    random = torch.Generator(device).manual_seed(torch_seed(config.seed, "buffer"))
-    common: dict[str, Any] = {"generator": random, "device": device}
-    if isinstance(c, PrioritizedConfig):
-        return DeviceProportional(c, slots, total_steps=total, **common)
-    if isinstance(c, RankConfig):
-        return DeviceRank(c, slots, total_steps=total, **common)
-    return DeviceUniform(slots, **common)
 
 
 def load_rows(plan: Plan, buffer: Replay | Mixed) -> str:

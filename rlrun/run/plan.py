@@ -6,8 +6,8 @@ from itertools import pairwise
 from typing import Any
 
 from rlrun.buffer import saved
-from rlrun.buffer.storage.layout import Layout, Row
-from rlrun.buffer.storage.sizing import demo_config, make_layout, row_of
+from rlrun.buffer.layout import Layout, Row
+from rlrun.buffer.sizing import demo_config, make_layout, row_of
 from rlrun.config.checks.spaces import Backend, choose_backend, custom_state
 from rlrun.env import known_spaces
 from rlrun.env.framestack import stack_space

@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rlrun.buffer.mixed import Streams
 from rlrun.buffer.replay import Replay
-from rlrun.buffer.rollouts import Rollouts
-from rlrun.buffer.storage.sizing import make_layout
-from rlrun.buffer.streams import Streams
+from rlrun.buffer.rollout import Rollouts
+from rlrun.buffer.sizing import make_layout
 from rlrun.config.checks.ray import require_head
 from rlrun.log import Log
 from rlrun.pipeline.collect_metrics import ActionCounts, CollectMetrics

@@ -300,7 +300,7 @@ def replays(rows: int, columns: int, sizes: Sequence[int]) -> None:
     for size in (0, *sizes):
         product.blocks.BLOCK_ROWS = layout.BLOCK_ROWS = size or shipped
         cutter = product.Cutter(window, columns=columns, overlap=0, residual=None, plain=False)
-        replay = product.host_replay(
+        replay = product.Replay(
             replace(plain, compress=size > 0), window=window, cutter=cutter, close=False,
             sampler=product.Uniform(np.random.default_rng(0)), stack=4,
         )  # fmt: skip

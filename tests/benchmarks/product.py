@@ -2,12 +2,12 @@
 
 # ruff: noqa: F401
 
-from rlrun.buffer.replay import Replay, host_replay
-from rlrun.buffer.samplers.proportional import Uniform
-from rlrun.buffer.storage import compressed as blocks
-from rlrun.buffer.storage import layout
-from rlrun.buffer.storage.layout import Layout, Row
-from rlrun.buffer.windows.cutter import Cutter
+from rlrun.buffer import compressed as blocks
+from rlrun.buffer import layout
+from rlrun.buffer.layout import Layout, Row
+from rlrun.buffer.replay import Replay
+from rlrun.buffer.samplers import Uniform
+from rlrun.buffer.windows import Cutter
 from rlrun.codec.coders import CODER_NAMES as CODERS
 from rlrun.codec.coders import decode_field, encode_field
 from rlrun.codec.frame import FieldSpec

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.buffer.peek import peek
+from rlrun.buffer.layout import Row
 from rlrun.buffer.replay import Replay
-from rlrun.buffer.storage.layout import Row
-from rlrun.buffer.storage.sizing import make_layout
+from rlrun.buffer.sizing import make_layout
 from rlrun.run import build
 from rlrun.run.plan import Plan, make_plan
 from rlrun.schema import ScheduleConfig
@@ -108,9 +107,6 @@ def make_replay(
             patch.setattr(build, "goal_functions", lambda env: goals)
         if device is not None:
             patch.setattr(build, "torch_device", lambda name: device)
-            if device.type == "meta":  # has no generators
-                generator = torch.Generator
-                patch.setattr(torch, "Generator", lambda name: generator())
         return build.make_replay(plan)
 
 
@@ -140,7 +136,7 @@ def live(replay: Replay) -> np.ndarray:
 
 def priorities(replay: Replay) -> np.ndarray:
     """Priorities of all stored windows, oldest first."""
-    found = peek(replay, 1, np.random.default_rng(0), 0)
+    found = replay.peek(1, np.random.default_rng(0), 0)
     return np.empty(0) if found is None or found.stored is None else found.stored
 
 

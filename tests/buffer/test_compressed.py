@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlrun.buffer.storage import layout, sizing
+from rlrun.buffer import layout, sizing
 from rlrun.config import check
 from rlrun.errors import CheckpointError, ConfigError, ResourceError
 from rlrun.run import checkpoint, start

@@ -152,17 +152,6 @@ def test_refused_or_harmless(name: str) -> None:
     assert refused > 0.5 * count
 
 
-@pytest.mark.parametrize("value", [-1, 2**40, -(2**40)])
-def test_pending_rows_before_the_ring(value: int) -> None:
-    """The kernel wrote as many windows as ``pending`` asked for, past the end of its array."""
-    whole = single("uniform")
-    whole.add(STREAM)
-    state = copy.deepcopy(whole.state_dict())
-    state["windows"]["pending"][0] = value
-    with pytest.raises(CheckpointError, match=r"windows.pending: is not within"):
-        single("uniform").load_state_dict(state)
-
-
 SPACES = RowSpaces(spaces.Box(-np.inf, np.inf, (3,)), spaces.Discrete(10))  # of STREAM
 
 
@@ -175,7 +164,7 @@ def test_a_stored_action_outside_of_its_space(name: str, value: int) -> None:
     for replay in (whole, loaded := REPLAYS[name]()):
         replay.ring.spaces = SPACES
     loaded.load_state_dict(whole.state_dict())
-    whole.ring.fields["action"][1, 5] = value
+    whole.ring.action.array[1, 5] = value
     with pytest.raises(CheckpointError, match=rf"of column 1: its action is {value}"):
         loaded.load_state_dict(whole.state_dict())
 

@@ -225,14 +225,12 @@ def test_stored_states_are_those_of_the_rows_that_windows_start_from():
 @pytest.mark.parametrize("table", TABLES)
 def test_sampling_before_any_window_is_complete(kind, table):
     """Rows may be there already; no window is drawn for ever, and no other cause is blamed."""
-    for device in (None, "cpu"):
-        pair = pair_of(table, kind)
-        replay = replace(pair.setup, device=device).replay(pair.world.chunk(0))
-        for rows in (0, 1, 1):
-            replay.add(pair.world.chunk(rows))
-            with pytest.raises(ValueError, match=f"batch = 4: .* {replay.rows} steps are stored"):
-                replay.sample(4, 0)
-            assert len(replay.sample(0, 0).key) == 0
+    pair = pair_of(table, kind)
+    for rows in (0, 1, 1):
+        pair.replay.add(pair.world.chunk(rows))
+        with pytest.raises(ValueError, match=f"batch = 4: .* {pair.replay.rows} steps are stored"):
+            pair.replay.sample(4, 0)
+        assert len(pair.replay.sample(0, 0).key) == 0
 
 
 def unfit(x, how):
@@ -270,19 +268,18 @@ def test_a_chunk_of_another_kind_changes_nothing(table):
 
 def test_leaves_are_matched_by_name():
     """The order of a dict's keys means nothing; names that lack or are unknown are refused."""
-    for device in (None, "cpu"):
-        s = Setup(window=Window(0, 1, 1), slack=20, obs="dict")
-        chunk = s.world().chunk(9)
-        one, two = (replace(s, device=device).replay(chunk) for _ in range(2))
-        one.add(chunk)
-        two.add(replace(chunk, obs=dict(reversed(chunk.obs.items()))))
-        a, b = (r.sample(0, 0).segment.obs for r in (one, two))
-        assert all(torch.equal(a[name], b[name]) for name in chunk.obs)
-        for obs in ({"a": chunk.obs["a"]}, chunk.obs | {"z": chunk.obs["a"]}, chunk.obs["a"]):
-            with pytest.raises(ValueError, match="obs"):
-                one.add(replace(chunk, obs=obs))
-        with pytest.raises(ValueError, match="log_prob"):
-            one.add(replace(chunk, extras={}))
+    s = Setup(window=Window(0, 1, 1), slack=20, obs="dict")
+    chunk = s.world().chunk(9)
+    one, two = (s.replay(chunk) for _ in range(2))
+    one.add(chunk)
+    two.add(replace(chunk, obs=dict(reversed(chunk.obs.items()))))
+    a, b = (r.sample(0, 0).segment.obs for r in (one, two))
+    assert all(torch.equal(a[name], b[name]) for name in chunk.obs)
+    for obs in ({"a": chunk.obs["a"]}, chunk.obs | {"z": chunk.obs["a"]}, chunk.obs["a"]):
+        with pytest.raises(ValueError, match="obs"):
+            one.add(replace(chunk, obs=obs))
+    with pytest.raises(ValueError, match="log_prob"):
+        one.add(replace(chunk, extras={}))
     nested = Setup(obs="tuple", slack=20)
     chunk = nested.world().chunk(3)
     replay = nested.replay(chunk)
@@ -323,15 +320,13 @@ def test_a_dead_window_asked_for_by_name():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_number_of_priorities_than_keys(kind):
-    for device in (None, "cpu"):
-        pair = pair_of(kind=kind)
-        replay = replace(pair.setup, device=device).replay(pair.world.chunk(0))
-        replay.add(pair.world.chunk(9))
-        key = replay.sample(4, 0).key
-        for shape in ((0,), (1,), (3,), (9,), (4, 1)):
-            for given in (key, key + 0):
-                with pytest.raises(ValueError, match=r"priority = shape .*: keys have \[4\]"):
-                    replay.prioritize(given, np.ones(shape, np.float32))
+    pair = pair_of(kind=kind)
+    pair.add(9)
+    key = pair.replay.sample(4, 0).key
+    for shape in ((0,), (1,), (3,), (9,), (4, 1)):
+        for given in (key, key + 0):
+            with pytest.raises(ValueError, match=r"priority = shape .*: keys have \[4\]"):
+                pair.replay.prioritize(given, np.ones(shape, np.float32))
 
 
 @pytest.mark.parametrize("kind", ["prioritized", "rank"])
@@ -403,8 +398,8 @@ def test_a_saved_window_of_an_end_row_alone_is_refused():
     pair.add(20)
     table = pair.replay.windows
     slot = table.all()[0]
-    table.columns["last"][slot] = table.columns["learn"][slot] - table.columns["burnin"][slot]
-    table.columns["ended"][slot] = 1
+    table.lines[slot, 3] = table.lines[slot, 1] - table.lines[slot, 2]
+    table.lines[slot, 4] = 1
     with pytest.raises(CheckpointError, match=r"windows.last"):
         pair_of(50).replay.load_state_dict(copied(pair.replay.state_dict()))
 

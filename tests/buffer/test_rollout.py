@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.buffer.rollout import Rollout
-from rlrun.buffer.rollouts import Rollouts
+from rlrun.buffer.rollout import Rollout, Rollouts
 from rlrun.env.framestack import FrameStack
 from rlrun.errors import CheckpointError
 from rlrun.functional.returns import trace_continues

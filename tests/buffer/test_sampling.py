@@ -1,4 +1,4 @@
-"""Draws and importance weights of every sampler, in host memory and on a device.
+"""Draws and importance weights of every sampler.
 
 Ranks are those at a draw that sorts: ``buffer.resort_every`` env steps after the last that did.
 """
@@ -9,13 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlrun.buffer.peek import peek
 from rlrun.errors import NumericError
 from rlrun.run import checkpoint
 from rlrun.schema import Invalid
 from rlrun.types import Window
 from tests.buffer.make import (
-    CPU,
     KINDS,
     constant,
     counts,
@@ -27,21 +25,16 @@ from tests.buffer.make import (
     plan_of,
     priorities,
 )
+from tests.buffer.pair import copied
 from tests.reference.replay_model import World
 
-PLACES = pytest.mark.parametrize("device", [None, CPU], ids=["host", "device"])
 PRIORITIZED = pytest.mark.parametrize("kind", ["prioritized", "rank"])
 SIZES = [1, 2, 7, 100, 16_387]
 GONE = 10**15  # the key of no window
 
 
-def set_priorities(replay, keys, values, dtype=np.float64):
-    """Priorities as a policy hands them over, on the replay's device."""
-    on_device = isinstance(replay.sample(1, 0).key, torch.Tensor)
-    keys, values = np.asarray(keys, np.int64), np.asarray(values, dtype)
-    replay.prioritize(
-        *((torch.from_numpy(x) for x in (keys, values)) if on_device else (keys, values))
-    )
+def set_priorities(replay, keys, values):
+    replay.prioritize(np.asarray(keys, np.int64), np.asarray(values))
 
 
 def mass_of(kind, raw, alpha):
@@ -53,16 +46,15 @@ def mass_of(kind, raw, alpha):
     return (raw + 1e-6) ** alpha
 
 
-@PLACES
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_frequencies_are_as_promised(kind, size, device):
+def test_frequencies_are_as_promised(kind, size):
     """Partly filled, then overwritten with other priorities; never a window that is gone."""
     rng, alpha = np.random.default_rng(size), {"prioritized": 0.6, "rank": 0.7}.get(kind, 0)
     world = World([[10**6]], [[0]], states=False)
     replay = make_replay(
         world.chunk(0), rows=size + 4, window=Window(0, 1, 1), capacity=None, kind=kind,
-        device=device, seed=size,
+        seed=size,
     )  # fmt: skip
     for step, rows in enumerate((1 + (size + 1) // 2, size + 3, 1 + size // 3), 1):
         replay.add(world.chunk(rows))
@@ -92,12 +84,11 @@ def test_draws_are_of_the_windows_that_keys_name_through_wrap(kind, table):
         assert far_from(found, mass_of(kind, raw, 0.7 if kind == "rank" else 0.6)) < 5
 
 
-@PLACES
 @PRIORITIZED
 @pytest.mark.parametrize("batch", [1, 2, 7, 64])
-def test_one_draw_in_each_range(kind, batch, device):
+def test_one_draw_in_each_range(kind, batch):
     """Draw j lies between j / k and (j + 1) / k of the total: no bound is reversed."""
-    replay, keys = flat(kind, 100, alpha=constant(1.0), device=device)
+    replay, keys = flat(kind, 100, alpha=constant(1.0))
     raw = np.random.default_rng(0).permutation(np.geomspace(0.01, 3, 100))
     set_priorities(replay, keys, raw)
     mass = mass_of(kind, raw, 1.0)
@@ -112,20 +103,61 @@ def test_one_draw_in_each_range(kind, batch, device):
         assert (above[at] - p[at] <= low + 1 / batch + 1e-12).all()
         reached |= set(at.tolist())
     assert len(reached) > 15
-    even, keys = flat(kind, 8, alpha=constant(0.0), device=device)
+    even, keys = flat(kind, 8, alpha=constant(0.0))
     for _ in range(20):
         assert sorted(even.sample(8, 0).key.tolist()) == keys.tolist(), "each of equal ones once"
+
+
+@pytest.mark.parametrize("norm", ["batch", "buffer"])
+def test_between_sorts_ranks_stay_and_new_windows_come_first(norm):
+    """Whatever was dropped meanwhile is drawn again from the rest; through a saved state, too."""
+    world = World([[10**6]], [[0]], states=False)
+    given_ = {"resort_every": 100, "alpha": constant(0.7), "weight_norm": norm}
+    replay = make_replay(
+        world.chunk(0), rows=104, window=Window(0, 1, 1), capacity=None, kind="rank", **given_
+    )
+    replay.add(world.chunk(104))
+    keys, rng = live(replay), np.random.default_rng(0)
+    raw = dict(zip(keys.tolist(), rng.permutation(len(keys)) / len(keys), strict=True))
+    set_priorities(replay, keys, list(raw.values()))
+    replay.sample(1, 100)  # sorts
+    ranked = sorted(raw, key=lambda key: -raw[key])
+    set_priorities(replay, keys, list(raw.values())[::-1])  # seen at the next sort
+    for _ in range(3):
+        new = replay.add(world.chunk(1)).tolist()
+        ranked = new + ranked
+    other = make_replay(
+        world.chunk(0), rows=104, window=Window(0, 1, 1), capacity=None, kind="rank", **given_
+    )
+    other.load_state_dict(copied(replay.state_dict()))
+    rank = {key: 1.0 + i for i, key in enumerate(ranked)}  # of the dropped ones, too
+    p = np.array([rank[key] for key in live(replay).tolist()]) ** -0.7
+    for one in (replay, other):
+        one.check()
+        assert far_from(counts(one, 60, 500, env_steps=199), p) < 5
+        sample = one.sample(64, 199)
+        drawn = np.array([rank[key] for key in sample.key.tolist()])
+        most = drawn.max() if norm == "batch" else max(rank[key] for key in live(one).tolist())
+        np.testing.assert_allclose(sample.weight, (drawn / most) ** (0.7 * 0.5), rtol=1e-6)
+        stored, probability = one.sampler.priorities(one.windows.find(live(one))[0])
+        np.testing.assert_allclose(probability, p / p.sum(), rtol=1e-9)
+        assert stored.tolist() == priorities(one).tolist()
+    raw = rng.permutation(len(live(replay))) / 100
+    set_priorities(replay, live(replay), raw)
+    assert far_from(counts(replay, 60, 500, env_steps=200), mass_of("rank", raw, 0.7)) < 5
+    for _ in range(30):  # more new windows than there are ranks: it sorts sooner
+        replay.add(world.chunk(2))
+        replay.check()
 
 
 # -- weights ---------------------------------------------------------------------------------------
 
 
-@PLACES
 @PRIORITIZED
 @pytest.mark.parametrize("norm", ["batch", "buffer"])
-def test_weights_follow_the_paper(kind, norm, device):
+def test_weights_follow_the_paper(kind, norm):
     """(N P(i))^-beta over their largest: of the batch, or of all that is stored."""
-    replay, keys = flat(kind, 70, weight_norm=norm, beta=constant(0.5), device=device)
+    replay, keys = flat(kind, 70, weight_norm=norm, beta=constant(0.5))
     raw = np.random.default_rng(0).permutation(np.linspace(0.01, 5, 70))
     set_priorities(replay, keys, raw)
     sample = replay.sample(40, 1)
@@ -142,14 +174,12 @@ def test_weights_follow_the_paper(kind, norm, device):
 @given(
     st.lists(st.floats(0, 1e6, width=32) | st.just(3e38), min_size=1, max_size=30),
     st.floats(0, 1), st.floats(0, 1), st.sampled_from(["batch", "buffer"]), st.integers(1, 40),
-    st.sampled_from([None, CPU]),
 )  # fmt: skip
-def test_weights_are_within_one(values, alpha, beta, norm, batch, device):
+def test_weights_are_within_one(values, alpha, beta, norm, batch):
     replay, keys = flat(
         "prioritized", len(values), alpha=constant(alpha), beta=constant(beta), weight_norm=norm,
-        device=device,
     )  # fmt: skip
-    set_priorities(replay, keys, values, np.float32)
+    set_priorities(replay, keys, np.array(values, np.float32))
     sample = replay.sample(batch, 0)
     weight = sample.weight.numpy()
     assert (weight > 0).all()
@@ -162,11 +192,10 @@ def test_weights_are_within_one(values, alpha, beta, norm, batch, device):
     np.testing.assert_allclose(weight, raw[at] / most, rtol=1e-5, atol=1e-44)
 
 
-@PLACES
-def test_the_smallest_priority_may_rise(device):
+def test_the_smallest_priority_may_rise():
     """weight_norm: buffer divides by the weight of the least priority there is, not there was."""
     given_ = {"weight_norm": "buffer", "alpha": constant(1.0), "beta": constant(1.0)}
-    replay, keys = flat("prioritized", 4, priority_eps=0.0, device=device, **given_)
+    replay, keys = flat("prioritized", 4, priority_eps=0.0, **given_)
     values = [0.001, 0.5, 1.0, 2.0]
     for slot, value, least in ((None, 0, 0.001), (0, 4.0, 0.5), (3, 0.0, 0.5)):
         if slot is not None:
@@ -177,11 +206,10 @@ def test_the_smallest_priority_may_rise(device):
         np.testing.assert_allclose(sample.weight, least / raw, rtol=1e-6)
 
 
-@PLACES
 @PRIORITIZED
-def test_alpha_and_beta_follow_their_schedules(kind, device):
+def test_alpha_and_beta_follow_their_schedules(kind):
     """Alpha moves in steps of 0.01 from raw priorities; the metric tells the one in force."""
-    given_ = {"alpha": linear(1.0, 0.0), "beta": linear(0.0, 1.0), "device": device}
+    given_ = {"alpha": linear(1.0, 0.0), "beta": linear(0.0, 1.0)}
     replay, keys = flat(kind, 100, **given_)
     raw = np.random.default_rng(0).permutation(np.geomspace(0.1, 10, 100))
     set_priorities(replay, keys, raw)
@@ -201,14 +229,11 @@ def test_alpha_and_beta_follow_their_schedules(kind, device):
 # -- priorities ------------------------------------------------------------------------------------
 
 
-@PLACES
 @PRIORITIZED
-def test_new_windows_get_the_largest_priority_seen(kind, device):
+def test_new_windows_get_the_largest_priority_seen(kind):
     """1 at first; the largest ever, not the largest now; eps is added to what is given."""
     world = World([[10**6]], [[0]], states=False)
-    replay = make_replay(
-        world.chunk(0), rows=99, window=Window(0, 1, 1), capacity=None, kind=kind, device=device
-    )
+    replay = make_replay(world.chunk(0), rows=99, window=Window(0, 1, 1), capacity=None, kind=kind)
     replay.add(world.chunk(3))
     assert priorities(replay).tolist() == [1.0, 1.0]
     eps = np.float32(1e-6) if kind == "prioritized" else 0
@@ -222,12 +247,11 @@ def test_new_windows_get_the_largest_priority_seen(kind, device):
     assert found["buffer/priority_mean"] == pytest.approx(5.3 / 4, rel=1e-4)
 
 
-@PLACES
 @PRIORITIZED
-def test_of_duplicates_the_last_wins_and_the_gone_are_counted(kind, device):
+def test_of_duplicates_the_last_wins_and_the_gone_are_counted(kind):
     """One batch is the sequence of single updates; unknown keys change nothing."""
     rng = np.random.default_rng(0)
-    (one, keys), (many, _) = (flat(kind, 10, device=device) for _ in range(2))
+    (one, keys), (many, _) = (flat(kind, 10) for _ in range(2))
     given_ = np.where(rng.random(300) < 0.7, rng.choice(keys, 300), GONE)
     values = rng.random(300).astype(np.float32)
     values[7] = 9.0
@@ -245,10 +269,9 @@ def test_of_duplicates_the_last_wins_and_the_gone_are_counted(kind, device):
     many.check()
 
 
-@PLACES
 @PRIORITIZED
-def test_a_priority_beyond_float32_is_the_largest_there_is(kind, device):
-    replay, keys = flat(kind, 4, device=device)
+def test_a_priority_beyond_float32_is_the_largest_there_is(kind):
+    replay, keys = flat(kind, 4)
     set_priorities(replay, keys[:2], [1e300, -0.0])
     most = float(np.finfo(np.float32).max)
     assert priorities(replay)[0] == most == replay.metrics(0)["buffer/priority_max"]
@@ -259,84 +282,60 @@ def test_a_priority_beyond_float32_is_the_largest_there_is(kind, device):
     replay.check()
 
 
-@PLACES
-def test_all_zero_priorities_name_the_remedy(device):
-    """On a device when the next number is read, for it is not waited for; metrics come first."""
-    replay, keys = flat("prioritized", 4, priority_eps=0.0, device=device)
-    set_priorities(replay, keys, np.zeros(4))
+def test_all_zero_priorities_name_the_remedy():
+    replay, keys = flat("prioritized", 4, priority_eps=0.0)
+    replay.prioritize(keys, np.zeros(4))
     assert "buffer/sample_age" not in replay.metrics(0)
-    read = (lambda: replay.sample(2, 0)) if device is None else (lambda: replay.metrics(0))
-    if device is not None:
-        replay.sample(2, 0)
     with pytest.raises(NumericError, match=r"buffer\.priority_eps=1e-6"):
-        read()
-
-
-@PRIORITIZED
-@pytest.mark.parametrize("alpha", [0.0, 0.6])
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0, -np.inf])
-def test_bad_priorities_on_a_device_are_dropped_and_raised_when_next_read(kind, alpha, bad):
-    """Those of windows that are gone too; the host raises at once (test_replay)."""
-    for key in (3, GONE):
-        replay, keys = flat(kind, 8, alpha=constant(alpha), device=CPU)
-        set_priorities(replay, [keys[3] if key == 3 else key, keys[4]], [bad, 2.0])
-        set_priorities(replay, keys[5:6], [2.0])
-        assert priorities(replay)[[3, 4]].tolist() == [1.0, priorities(replay)[5]]
-        replay.check()
-        for read in (lambda r=replay: r.metrics(0), replay.state_dict):
-            with pytest.raises(NumericError, match="priority = "):
-                read()
+        replay.sample(2, 0)
 
 
 @PRIORITIZED
 def test_peek_draws_as_the_sampler_does_and_changes_nothing(kind):
-    """On a device the mass it uses is that of the draws there."""
-    for device in (None, CPU):
-        replay, keys = flat(kind, 40, device=device)
-        twin, _ = flat(kind, 40, device=device)
-        raw = np.random.default_rng(1).pareto(1.5, 40) + 0.01
-        for one in (replay, twin):
-            set_priorities(one, keys, raw)
-            one.sample(4, 1)  # sorts
-        found = peek(replay, 5000, np.random.default_rng(3), 1)
-        at = np.asarray(keys).searchsorted(np.asarray(found.sample.key))
-        mass = mass_of(kind, raw, 0.7 if kind == "rank" else 0.6)
-        assert far_from(np.bincount(at, minlength=40), mass) < 5
-        assert found.priority == pytest.approx(raw[at], rel=1e-4)
-        assert found.stored == pytest.approx(raw, rel=1e-4)
-        assert (found.sample.weight == 1).all()
-        own = replay.get(found.sample.key, 0).segment
-        assert torch.equal(found.sample.segment.obs, own.obs)
-        assert replay.sample(9, 1).key.tolist() == twin.sample(9, 1).key.tolist()
+    replay, keys = flat(kind, 40)
+    twin, _ = flat(kind, 40)
+    raw = np.random.default_rng(1).pareto(1.5, 40) + 0.01
+    for one in (replay, twin):
+        set_priorities(one, keys, raw)
+        one.sample(4, 1)  # sorts
+    found = replay.peek(5000, np.random.default_rng(3), 1)
+    at = np.asarray(keys).searchsorted(np.asarray(found.sample.key))
+    mass = mass_of(kind, raw, 0.7 if kind == "rank" else 0.6)
+    assert far_from(np.bincount(at, minlength=40), mass) < 5
+    assert found.priority == pytest.approx(raw[at], rel=1e-4)
+    assert found.stored == pytest.approx(raw, rel=1e-4)
+    assert (found.sample.weight == 1).all()
+    own = replay.get(found.sample.key, 0).segment
+    assert torch.equal(found.sample.segment.obs, own.obs)
+    assert replay.sample(9, 1).key.tolist() == twin.sample(9, 1).key.tolist()
     empty = make_replay(
         World([[9]], [[0]], states=False).chunk(0), rows=9, window=Window(0, 1, 1), kind=kind
     )
-    assert peek(empty, 4, np.random.default_rng(0), 0) is None
-    uniform = peek(flat("uniform", 9)[0], 4, np.random.default_rng(0), 0)
+    assert empty.peek(4, np.random.default_rng(0), 0) is None
+    uniform = flat("uniform", 9)[0].peek(4, np.random.default_rng(0), 0)
     assert uniform.priority is uniform.stored is None
 
 
 # -- life ------------------------------------------------------------------------------------------
 
 
-@PLACES
 @pytest.mark.parametrize("norm", ["batch", "buffer"])
 @PRIORITIZED
-def test_sums_do_not_drift(kind, norm, device, tmp_path):
+def test_sums_do_not_drift(kind, norm, tmp_path):
     """After many updates over 12 decades draws and weights are those of sums made anew.
 
     Through a checkpoint, which keeps priorities; between two steps of alpha.
     """
     size, rng = 1001, np.random.default_rng(0)
     given_ = {"alpha": linear(0.3, 0.9), "beta": linear(0.4, 1.0), "weight_norm": norm}
-    one, keys = flat(kind, size, seed=1, device=device, **given_)
+    one, keys = flat(kind, size, seed=1, **given_)
     for step in range(200):
         values = 10.0 ** rng.uniform(-6, 6, 2000)
-        set_priorities(one, rng.choice(keys, 2000), values, np.float32)
+        one.prioritize(rng.choice(keys, 2000), values.astype(np.float32))
         one.sample(16, 2 * step)
     one.check()
     checkpoint.save(tmp_path, one.state_dict(), env_steps=1, keep=1)
-    two, _ = flat(kind, size, seed=2, device=device, **given_)
+    two, _ = flat(kind, size, seed=2, **given_)
     two.load_state_dict(checkpoint.load_newest(tmp_path)[0])
     two.check()
     assert two.metrics(400) == one.metrics(400)

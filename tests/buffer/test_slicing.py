@@ -149,8 +149,7 @@ def test_a_cutter_that_begins_later_cuts_the_windows_of_the_rows_it_has_seen():
     for begin in range(40):
         cutter = make_cutter(plan)
         cut = cutter.cut(stream.first[begin:-1].numpy(), stream.valid[begin:].numpy())
-        names = ("column", "learn", "burnin", "last", "ended", "origin")
-        rows = np.stack([getattr(cut, n) for n in names], 1).astype(int)
+        rows = cut[:, [0, 1, 2, 3, 4, 6]]
         rows[:, [1, 3, 5]] += begin
         found[begin] = {tuple(x) for x in rows.tolist()}
         assert all(x[5] >= begin for x in found[begin])

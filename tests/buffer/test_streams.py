@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.buffer.streams import Streams, combined
+from rlrun.buffer.mixed import Streams, combined
 from rlrun.errors import CheckpointError
 from rlrun.types import Window
 from tests.buffer.make import far_from, make_replay

@@ -4,53 +4,18 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlrun.buffer.device.sumtree import DeviceSumTree
-from rlrun.buffer.samplers.sumtree import SumTree
+from rlrun.buffer.samplers import SumTree
 
 SIZES = [1, 2, 3, 5, 7, 127, 128, 129, 1000, 128**2 + 1]
 
 
-class OnDevice:
-    """A device's tree with the host's interface."""
-
-    def __init__(self, size: int, minimum: bool = False) -> None:
-        self.size = size
-        self.tree = DeviceSumTree(size, minimum=minimum, device=torch.device("cpu"))
-        self.check = self.tree.check
-
-    @property
-    def root(self) -> float:
-        return self.tree.root.item()
-
-    def set(self, index, value):
-        last = dict(zip(index.tolist(), value.tolist(), strict=True))  # duplicates must agree
-        self.tree.set(
-            torch.tensor([*last], dtype=torch.int64),
-            torch.tensor([*last.values()], dtype=torch.float64),
-        )
-
-    def fill(self, values):
-        self.tree.fill(torch.from_numpy(values))
-
-    def find(self, mass):
-        return self.tree.find(torch.from_numpy(mass))[0].numpy()
-
-    def get(self, index):
-        return self.tree.leaves.numpy()[index]
-
-
-TREES = pytest.mark.parametrize("make", [SumTree, OnDevice])
-
-
-@TREES
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=300), st.floats(0, 1, exclude_max=True))
-def test_find_is_the_naive_search(make, values, place):
-    tree = make(len(values))
+def test_find_is_the_naive_search(values, place):
+    tree = SumTree(len(values))
     tree.set(np.arange(len(values)), np.array(values))
     if tree.root == 0:
         return
@@ -61,14 +26,13 @@ def test_find_is_the_naive_search(make, values, place):
     assert below - slack <= mass <= below + values[got] + slack
 
 
-@TREES
 @pytest.mark.parametrize("size", SIZES)
-def test_every_leaf_is_found_and_none_of_zero(size, make):
+def test_every_leaf_is_found_and_none_of_zero(size):
     """Also at 0, just below the total, and where rounding carries a search past the total.
 
     A tutorial tree stops one level early for odd capacities, and never for capacity 1.
     """
-    tree, values = make(size), np.arange(1.0, size + 1)
+    tree, values = SumTree(size), np.arange(1.0, size + 1)
     tree.set(np.arange(size), values)
     below = np.cumsum(values) - values
     for inside in (0, values / 2, values - 0.25):  # a border belongs to what follows
@@ -90,12 +54,11 @@ def test_every_leaf_is_found_and_none_of_zero(size, make):
     assert (tree.find(np.array([0.0, tree.root, 1.0])) == size // 2).all()
 
 
-@TREES
 @pytest.mark.parametrize("least", [False, True])
-def test_reductions_stay_exact(make, least):
+def test_reductions_stay_exact(least):
     """|root - sum| / sum < 1e-9 after 1e6 updates over 12 decades; filling gives the same nodes."""
     size, rng = 4097, np.random.default_rng(0)
-    tree, leaves = make(size, minimum=least), np.full(size, np.inf if least else 0.0)
+    tree, leaves = SumTree(size, minimum=least), np.full(size, np.inf if least else 0.0)
     for _ in range(100):
         index, value = rng.integers(size, size=10_000), 10.0 ** rng.uniform(-6, 6, 10_000)
         leaves[index] = value
@@ -104,7 +67,7 @@ def test_reductions_stay_exact(make, least):
     assert tree.get(np.arange(size)).tolist() == leaves.tolist()
     exact = leaves.min() if least else math.fsum(leaves)
     assert abs(tree.root - exact) <= (0 if least else 1e-12 * exact)
-    other = make(size, minimum=least)
+    other = SumTree(size, minimum=least)
     other.fill(leaves)
     assert other.root == pytest.approx(tree.root, rel=1e-14)
     tree.set(np.empty(0, np.int64), np.empty(0))
@@ -112,6 +75,6 @@ def test_reductions_stay_exact(make, least):
 
 
 def test_a_wrong_parent_is_seen():
-    for tree in (SumTree(9), DeviceSumTree(9, device=torch.device("cpu"))):
-        tree.nodes[-1] = 3.0
-        assert tree.check() is not None
+    tree = SumTree(9)
+    tree.nodes[-1] = 3.0
+    assert tree.check() is not None

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlrun.buffer.windows.cutter import Cutter
+from rlrun.buffer.windows import Cutter
 from rlrun.env import make_env
 from rlrun.env.diagnostic.tasks import counter_reward
 from rlrun.env.framestack import FrameStack

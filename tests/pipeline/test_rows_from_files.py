@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.buffer.storage.sizing import demo_config, make_layout, row_of
+from rlrun.buffer.sizing import demo_config, make_layout, row_of
 from rlrun.config import check
 from rlrun.dataset import read_dataset
 from rlrun.env import probe

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlrun.buffer.storage.layout import Row
+from rlrun.buffer.layout import Row
 from rlrun.run.build import (
     collector_side_of,
     empty_chunk,

@@ -161,7 +161,7 @@ def _has_mask(config: Config, obs: gym.Space[Any]) -> bool:
 
 
 def check_spaces(config: Config, *, fresh: bool) -> None:
-    from rlrun.buffer.storage.sizing import (
+    from rlrun.buffer.sizing import (
         check_demos,
         check_rollout,
         check_size,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.buffer.replay import Replay
-from rlrun.buffer.windows.cutter import StateFilter
+from rlrun.buffer.windows import StateFilter
 from rlrun.codec import DamagedFrame, ForeignFrame, LimitExceeded, NeedKeyFrame, StaleFrame
 from rlrun.pipeline.collect_metrics import ActionCounts
 from rlrun.pipeline.collector import Collector

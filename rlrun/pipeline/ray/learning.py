@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.buffer.rollouts import Rollouts
+from rlrun.buffer.rollout import Rollouts
 from rlrun.pipeline.learner import Learner, RolloutLearner
 from rlrun.pipeline.overlapped import Check
 from rlrun.pipeline.ray.messages import Learned, Payload, Stored, answered, constructed, fills

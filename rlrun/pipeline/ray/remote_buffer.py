@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.buffer.streams import combined
+from rlrun.buffer.mixed import combined
 from rlrun.errors import ResourceError
 from rlrun.pipeline.ray.delivery import Delivery
 from rlrun.pipeline.ray.roles import Roles

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.buffer.streams import Streams
+from rlrun.buffer.mixed import Streams
 from rlrun.pipeline.overlapped import Check
 from rlrun.pipeline.ray.messages import Payload, Stored, answered, constructed
 from rlrun.pipeline.ray.process import prepare, replaced, unpacked

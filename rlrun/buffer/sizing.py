@@ -1,18 +1,19 @@
 """Size of the replay of a config, computed before allocation. Torch-free."""
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from rlrun.buffer.device.layout import with_device
-from rlrun.buffer.storage.layout import ArraySpec, Layout, Row, amount, free_bytes, sampler_blocks
+from rlrun.buffer.layout import ArraySpec, Layout, Row, amount, free_bytes, sampler_blocks
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.functional.recorded import RowSpaces
-from rlrun.schema import Config, MemoryConfig, PriorityConfig
+from rlrun.schema import BufferConfig, Config, MemoryConfig, PriorityConfig
 from rlrun.schema.policy import Window
 from rlrun.spaces import JointSpace
 from rlrun.tree import Tree, tree_leaves, tree_map
@@ -76,9 +77,10 @@ def make_layout(config: Config, row: Row, window: Window, columns: int | None = 
     slots = rows * columns if windows is None else windows
     norm = c.weight_norm if isinstance(c, PriorityConfig) else "batch"
     sampler = sampler_blocks(c.name, slots, norm)
-    goals = c.relabel is not None
-    layout = Layout(row, columns, rows, windows, sampler, goals=goals, compress=c.compress)
-    return layout if c.device == "cpu" else with_device(layout, c.name, norm)
+    return Layout(
+        row, columns, rows, windows, sampler, goals=c.relabel is not None, compress=c.compress,
+        device=c.device,
+    )  # fmt: skip
 
 
 def _single_rows(config: Config, row: Row, window: Window) -> bool:
@@ -104,15 +106,14 @@ def check_size(
         return _check_files(config, layout)
     if c.device != "cpu" and c.max_bytes is None and free is None:
         return layout  # checked again when the device is open
-    limit, why = c.max_bytes, "buffer.max_bytes"
-    if limit is None and free is not None:
+    (limit, why), size = _limit(c), attrgetter("nbytes")
+    if c.max_bytes is None and free is not None:
         limit, why = int(SHARE * free), f"80 % of the free memory of {c.device}"
-    if limit is None:
-        limit, why = int(SHARE * free_bytes(None)), "80 % of the free memory"
-    if layout.nbytes <= limit:
+        size = attrgetter("on_device")
+    if size(layout) <= limit:
         left = limit - layout.nbytes  # for compressed images
         return layout if layout.packed <= left else replace(layout, room=left)
-    fits = _largest(config, layout, window, limit)
+    fits = _largest(config, layout, window, limit, size)
     fixes = [f"set buffer.capacity={fits}"] if fits else ["no capacity fits: free memory"]
     fixes += ["raise buffer.max_bytes"] if c.max_bytes is not None else []
     fixes += ["lower buffer.window_capacity"] if c.window_capacity is not None else []
@@ -122,6 +123,13 @@ def check_size(
         f"buffer.capacity = {c.capacity}: {layout.describe()}; allowed are {amount(limit)} "
         f"({why}); {', or '.join(fixes)}"
     )
+
+
+def _limit(config: BufferConfig) -> tuple[int, str]:
+    """(bytes that arrays in memory may take, why)."""
+    if config.max_bytes is not None:
+        return config.max_bytes, "buffer.max_bytes"
+    return int(SHARE * free_bytes(None)), "80 % of the free memory"
 
 
 def demo_config(config: Config, row: Row, window: Window, lengths: list[int]) -> Config:
@@ -142,9 +150,7 @@ def check_demos(config: Config, own: Layout, window: Window, lengths: list[int])
     c, row = config.buffer, own.row
     demos = make_layout(demo_config(config, row, window, lengths), row, window, 1)
     need = demos.nbytes + own.nbytes - (own.movable if c.mmap is not None else 0)
-    limit, why = c.max_bytes, "buffer.max_bytes"
-    if limit is None:
-        limit, why = int(SHARE * free_bytes(None)), "80 % of the free memory"
+    limit, why = _limit(c)
     if need > limit:
         fix = "lower buffer.capacity, or choose a smaller dataset"
         raise ResourceError(
@@ -161,9 +167,7 @@ def check_rollout(config: Config, row: Row) -> str:
     c = config.buffer
     each = sum(b.nbytes for b in tree_leaves((row.obs, row.action, row.extras, row.state)))
     need = c.capacity * (each + _FLAGS)
-    limit, why = c.max_bytes, "buffer.max_bytes"
-    if limit is None:
-        limit, why = int(SHARE * free_bytes(None)), "80 % of the free memory"
+    limit, why = _limit(c)
     text = f"rollout: {c.capacity} rows in {config.collector.num_envs} columns, {amount(need)}"
     if need > limit:
         raise ResourceError(
@@ -201,12 +205,14 @@ def _check_files(config: Config, layout: Layout) -> Layout:
     return layout
 
 
-def _largest(config: Config, layout: Layout, window: Window, limit: int) -> int | None:
+def _largest(
+    config: Config, layout: Layout, window: Window, limit: int, size: Callable[[Layout], int]
+) -> int | None:
     """The largest capacity of two digits that fits ``limit`` bytes, None: none does."""
 
     def fits(capacity: int) -> bool:
         changed = replace(config, buffer=replace(config.buffer, capacity=capacity))
-        return make_layout(changed, layout.row, window, layout.columns).nbytes <= limit
+        return size(make_layout(changed, layout.row, window, layout.columns)) <= limit
 
     rows = window.rows + max(1, config.env.frame_stack - 1)
     batch = config.learner.batch_size * window.rows

@@ -76,7 +76,7 @@ class Layout:
     ``sampler``: name -> ArraySpec of the sampler's arrays. ``goals``: store the first and the last
     row of every row's episode, for hindsight relabelling. ``compress``: store image observations as
     ``CompressedRows``, whose compressed size is not known here; ``room``: its limit in bytes, None:
-    no limit.
+    no limit. ``device``: where observations, actions and extras are stored.
     """
 
     row: Row
@@ -87,6 +87,7 @@ class Layout:
     goals: bool = False
     compress: bool = False
     room: int | None = None
+    device: str = "cpu"
 
     def require_rows(self, window: int, rows_before: int) -> None:
         """Raise ConfigError unless a column holds a window, the rows before it, and one more."""
@@ -123,10 +124,8 @@ class Layout:
 
     def table(self) -> dict[str, ArraySpec]:
         """Name -> ArraySpec of the window table."""
-        if self.windows is None:
-            return {}
-        lines = ArraySpec((self.windows, len(TABLE)), NUMBER)  # a window's numbers side by side
-        return {"lines": lines, "alive": ArraySpec((self.windows,), np.dtype(bool))}
+        lines = ArraySpec((self.windows or 0, len(TABLE)), NUMBER)  # a window's numbers in a row
+        return {"lines": lines, "alive": ArraySpec((self.slots,), np.dtype(bool))}
 
     def states(self) -> Tree:
         """Tree of ArraySpecs [windows, ...]."""
@@ -157,6 +156,12 @@ class Layout:
     def movable(self) -> int:
         """Bytes that buffer.mmap can keep in files: all but the sampler's."""
         return self.nbytes - self.parts()["sampler"]
+
+    @property
+    def on_device(self) -> int:
+        """Bytes of observations, actions and extras: those on ``device``, if it is no CPU."""
+        names = ("reward", "flags", "origin", "final")
+        return total({name: x for name, x in self.ring().items() if name not in names})
 
     @property
     def nbytes(self) -> int:
@@ -196,26 +201,23 @@ def num_leaves(capacity: int) -> int:
     return 1 << max(capacity - 1, 0).bit_length()
 
 
-def rank_arrays(capacity: int) -> dict[str, tuple[tuple[int, ...], str]]:
-    """(shape, dtype) by name of every array a ``Rank`` of ``capacity`` slots owns."""
-    index = "int32" if capacity < 2**31 else "int64"
-    return {
-        "heap": ((capacity,), index),
-        "position": ((capacity,), index),
-        "priority": ((capacity,), "float32"),
-        "cdf": ((capacity,), "float64"),
-    }
-
-
 def sampler_blocks(name: str, slots: int, weight_norm: str = "batch") -> dict[str, ArraySpec]:
     """Name -> ArraySpec of the named sampler's arrays over ``slots``."""
+
+    def block(size: int, dtype: str) -> ArraySpec:
+        return ArraySpec((size,), np.dtype(dtype))
+
     if name == "uniform":
         return {}
     if name == "rank":
-        return {n: ArraySpec(shape, np.dtype(t)) for n, (shape, t) in rank_arrays(slots).items()}
-    nodes = ArraySpec((2 * num_leaves(slots),), np.dtype(np.float64))
+        ranks = slots + slots // 16 + 1  # a sixteenth for windows that came since the last sort
+        index = "int32" if ranks < 2**31 else "int64"
+        position, priority = block(slots, index), block(slots, "float32")
+        order, cdf = block(ranks, index), block(ranks, "float64")
+        return {"order": order, "position": position, "priority": priority, "cdf": cdf}
+    nodes = block(2 * num_leaves(slots), "float64")
     minimum = {"min": nodes} if weight_norm == "buffer" else {}
-    return {"raw": ArraySpec((slots,), np.dtype(np.float32)), "sum": nodes, **minimum}
+    return {"raw": block(slots, "float32"), "sum": nodes, **minimum}
 
 
 def total(tree: Tree) -> int:
@@ -275,6 +277,16 @@ def _cgroup() -> Iterator[int]:
 
 
 Allocate = Callable[[str, ArraySpec], np.ndarray]
+
+
+def allocate_tree(name: str, tree: Tree, allocate: Callable[[str, ArraySpec], Any]) -> Tree:
+    """The arrays of a tree of ArraySpecs, named by their path in it."""
+    if isinstance(tree, dict):
+        return {k: allocate_tree(f"{name}/{k}", v, allocate) for k, v in tree.items()}
+    if isinstance(tree, tuple):
+        parts = enumerate(tree)
+        return tuple(allocate_tree(f"{name}/{i}", v, allocate) for i, v in parts)
+    return allocate(name, tree)
 
 
 def in_memory(name: str, block: ArraySpec) -> np.ndarray:

@@ -10,9 +10,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from rlrun.buffer import saved
-from rlrun.buffer.storage.layout import BLOCK_ROWS, Allocate, ArraySpec, in_memory
+from rlrun.buffer.layout import BLOCK_ROWS, Allocate, ArraySpec, in_memory
 from rlrun.codec import zstd
 from rlrun.errors import ResourceError
 from rlrun.run.tensors import SIZES, RowFiles, Rows
@@ -21,7 +23,7 @@ _SAVED = {"blocks", "open", "rows"}
 
 
 class CompressedRows:
-    """Entries of ``columns`` x ``rows`` cells, read and written like an array.
+    """Entries of ``columns`` x ``rows`` cells, read and written as ``HostRows``.
 
     Rows arrive in order, for all columns at once. Each column has one open block, uncompressed,
     which is compressed when the next block begins. A block that compression does not shrink is
@@ -104,9 +106,12 @@ class CompressedRows:
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def take(self, cells: np.ndarray, axis: int, out: np.ndarray, mode: str = "clip") -> None:
-        """Copy the entries at ``cells`` [*] to ``out`` [*, …], as ``ndarray.take``."""
-        assert axis == 0, "cells are the first axis"
+    def empty(self, *lead: int) -> np.ndarray:
+        """An array of entries [*lead, …] for ``take``."""
+        return np.empty((*lead, *self.entry.shape), self.entry.dtype)
+
+    def take(self, cells: np.ndarray, out: np.ndarray) -> Tensor:
+        """Copy the entries at ``cells`` [*] to ``out`` [*, …]; returns it as a tensor."""
         wanted = cells.reshape(-1)
         into = out.reshape(len(wanted), *self.entry.shape)
         assert into.base is not None, "out is contiguous"
@@ -118,6 +123,7 @@ class CompressedRows:
         edges = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
         for at in np.split(order, edges) if len(order) else ():
             into[at] = self._block(int(index[at[0]]))[offset[at]]
+        return torch.from_numpy(out)
 
     def _block(self, index: int) -> np.ndarray:
         """The rows of a block; zeros where none was written."""

@@ -1,0 +1,450 @@
+"""The compiled loops of the replay, each with one implementation; without numba they are slower.
+
+Arrays that belong together are passed as one tuple, which numba unpacks at no cost:
+
+    ring    flags uint8 [cells], rewards float32 [cells], rows, columns; row r of column c is in
+            cell c * rows + r % rows
+    table   lines int64 [slots, 7], one for each window with its numbers in the order of ``TABLE``,
+            alive bool [slots]
+    chunk   first bool [T+1, B], terminated, truncated, valid bool [T, B], reward float32 [T, B]
+    tree    nodes float64 [2 leaves], leaves, whether it is of minima
+
+Indices are unsigned where that saves a test for negative ones. Nothing tests them against the
+arrays' lengths: rlrun/buffer/README.md, "Who may index what".
+"""
+
+from typing import Any
+
+import numpy as np
+
+from rlrun.jit import COMPILED, jit
+
+FIRST, TERMINATED, TRUNCATED, VALID = 1, 2, 4, 8  # of a row, in one byte
+CUT = 16  # the trajectory ends after this row although its episode continues (a collect's end)
+LEARNED = 32  # some window learns this row
+FLAGS = FIRST | TERMINATED | TRUNCATED | VALID | CUT | LEARNED
+
+LARGEST = float(np.finfo(np.float32).max)  # larger finite priorities are clipped to this
+PREFETCHED = 8  # positions from which on prefetching pays
+
+Arrays = tuple[Any, ...]
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+@jit
+def write_flags(ring: Arrays, head: int, chunk: Arrays, close: bool) -> int:
+    """Write flags and rewards of T rows from row ``head`` on and clear the flags of the next.
+
+    ``close``: the trajectories end with the last row. Returns the number of valid rows.
+    """
+    flags, rewards, rows, columns = ring
+    first, terminated, truncated, valid, reward = chunk
+    count = 0
+    for c in range(columns):
+        slot = head % rows
+        for t in range(len(reward)):
+            at = np.uint64(c * rows + slot)
+            flags[at] = np.uint8(
+                FIRST * first[t, c]
+                + TERMINATED * terminated[t, c]
+                + TRUNCATED * truncated[t, c]
+                + VALID * valid[t, c]
+                + (CUT if close and t == len(reward) - 1 else 0)
+            )
+            rewards[at] = reward[t, c]
+            count += valid[t, c]
+            slot = slot + 1 if slot + 1 < rows else 0
+        flags[np.uint64(c * rows + slot)] = 0
+    return count
+
+
+@jit
+def write_rows(store: np.ndarray, source: np.ndarray, start: int, rows: int, columns: int) -> None:
+    """Copy ``source`` [T * columns, words], time-major, to slots ``start``... of every column."""
+    steps, width = len(source) // columns, source.shape[1]
+    to, given, one = store.reshape(-1), source.reshape(-1), np.uint64(1)
+    for c in range(columns):  # a column is contiguous
+        slot = start
+        for t in range(steps):
+            if slot == rows:
+                slot = 0
+            if width == 1:
+                to[np.uint64(c * rows + slot)] = given[np.uint64(t * columns + c)]
+            elif width == 2:
+                i, j = np.uint64(2 * (c * rows + slot)), np.uint64(2 * (t * columns + c))
+                to[i], to[i + one] = given[j], given[j + one]
+            else:
+                i, j = (c * rows + slot) * width, (t * columns + c) * width
+                to[i : i + width] = given[j : j + width]
+            slot += 1
+
+
+# -- windows ---------------------------------------------------------------------------------------
+
+
+@jit
+def cut(first: np.ndarray, valid: np.ndarray, close: bool, origin: np.ndarray, row: int,
+        shape: Arrays) -> np.ndarray:  # fmt: skip
+    """Return the lines int64 [N, 7] of the windows that T rows from ``row`` on complete, in order.
+
+    ``first``, ``valid``: bool [T, B]; ``origin``: int64 [B], the first row of each column's
+    trajectory, kept up to date; ``shape``: burn-in, learned, nstep, stride of a window, and 0
+    (lossless) or how the rest of a plain trajectory is cut: 1 last, 2 null_padding, 3 drop.
+    """
+    steps, columns = valid.shape
+    burnin, learned, nstep, stride, plain = shape
+    size = burnin + learned + nstep
+    complete = size - 1 if plain else learned + nstep - 1  # the row that completes a first window
+    ends = columns if close else 0
+    for t in range(steps):
+        for c in range(columns):
+            ends += not valid[t, c]
+    out = np.empty((steps * columns + ends * (size // stride + 3), 7), np.int64)
+    count = 0
+    for t in range(steps + close):
+        for c in range(columns):
+            if t < steps:
+                if first[t, c]:
+                    origin[c] = row + t
+                ended = not valid[t, c]
+            else:  # behind the chunk's last row, where no trajectory is open after an end row
+                if not valid[steps - 1, c]:
+                    origin[c] = row + t
+                ended = True
+            index = row + t - origin[c]  # in its trajectory, from 0
+            start = index - complete
+            if start >= 0 and start % stride == 0 and not (plain > 0 and ended):
+                count = _emit(out, count, start, index, origin[c], c, ended, shape)
+            if ended and index > 0:
+                start = 0 if start < 0 else (start // stride + 1) * stride
+                if not plain:
+                    while start == 0 or start - stride + learned < index:
+                        count = _emit(out, count, start, index, origin[c], c, ended, shape)
+                        start += stride
+                elif index < size:
+                    count = _emit(out, count, 0, index, origin[c], c, ended, shape)
+                elif plain != 3 and (index - size) % stride:
+                    rest = (index - size) // stride * stride + stride
+                    start = index - size if plain == 1 else rest
+                    count = _emit(out, count, start, index, origin[c], c, ended, shape)
+    if close:
+        origin[:] = row + steps
+    return out[:count]
+
+
+@jit
+def _emit(out: np.ndarray, count: int, start: int, index: int, origin: int, column: int,
+          ended: bool, shape: Arrays) -> int:  # fmt: skip
+    """Write the line of the window that begins with step ``start``; returns the new count."""
+    burnin, learned, nstep, _, plain = shape
+    learn = start + burnin if plain else start
+    last = learn + learned + nstep - 1
+    if ended:
+        last = min(last, index)
+    out[count, 0], out[count, 1] = column, origin + learn
+    out[count, 2] = burnin if plain else min(burnin, start)
+    out[count, 3], out[count, 4] = origin + last, ended and last == index
+    out[count, 5], out[count, 6] = origin + index, origin
+    return count + 1
+
+
+@jit
+def insert_lines(table: Arrays, ring: Arrays, new: np.ndarray, key: int, skip: int,
+                 learned: int) -> int:  # fmt: skip
+    """Store the lines ``new`` but the first ``skip`` as the windows from ``key`` on.
+
+    Returns how many rows they learn that no window learned before.
+    """
+    (lines, alive), (flags, _, rows, _) = table, ring
+    fresh = 0
+    for i in range(len(new)):
+        column, learn, _, last, ended = new[i, :5]
+        for row in range(learn, min(learn + learned, last - ended + 1)):
+            at = np.uint64(column * rows + row % rows)
+            fresh += not flags[at] & LEARNED
+            flags[at] |= np.uint8(LEARNED)
+        if i >= skip:
+            slot = (key + i - skip) % len(lines)
+            lines[slot], alive[slot] = new[i], True
+    return fresh
+
+
+@jit
+def insert_rows(alive: np.ndarray, new: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """Mark windows of one row, whose slots are their cells; returns slots and keys int64 [2, N]."""
+    out = np.empty((2, len(new)), np.int64)
+    for i in range(len(new)):
+        column, learn = new[i, 0], new[i, 1]
+        out[0, i], out[1, i] = column * rows + learn % rows, learn * columns + column
+        alive[np.uint64(out[0, i])] = True
+    return out
+
+
+@jit
+def expire_rows(alive: np.ndarray, rows: int, columns: int, start: int, stop: int) -> np.ndarray:
+    """Drop the windows of one row in rows start..stop-1; returns their slots, by column."""
+    out = np.empty((stop - start) * columns, np.int64)
+    count = 0
+    for c in range(columns):
+        cell = c * rows + start % rows
+        for _ in range(start, stop):
+            if alive[cell]:
+                alive[cell] = False
+                out[count] = cell
+                count += 1
+            cell += 1
+            if cell == (c + 1) * rows:
+                cell -= rows
+    return out[:count]
+
+
+@jit
+def expire_lines(table: Arrays, tail: int, head: int, oldest: int, size: int) -> np.ndarray:
+    """Drop the windows among tail..head-1 that begin before row ``oldest``; returns their slots.
+
+    A window is complete at most ``size`` rows after its first, so later ones are young enough.
+    """
+    lines, alive = table
+    out = np.empty(head - tail, np.int64)
+    count = 0
+    for key in range(tail, head):
+        slot = key % len(lines)
+        if alive[slot] and lines[slot, 1] - lines[slot, 2] < oldest:
+            alive[slot] = False
+            out[count] = slot
+            count += 1
+        if lines[slot, 5] > oldest + size:
+            break
+    return out[:count]
+
+
+@jit
+def row_spans(ring: Arrays, slots: np.ndarray, head: int, nstep: int) -> np.ndarray:
+    """``Spans.lines`` of windows of one row and the ``nstep`` rows after it, in their cells."""
+    flags, _, rows, columns = ring
+    out = np.empty((7, len(slots)), np.int64)
+    newest = (head - 1) % rows
+    for i in range(len(slots)):
+        c = slots[i] // rows
+        at = slots[i] - c * rows
+        r = head - 1 - (newest - at if at <= newest else newest - at + rows)
+        out[0, i], out[1, i], out[6, i] = slots[i], c, r * columns + c
+        out[2, i] = out[3, i] = r
+        out[4, i] = out[5, i] = r + nstep
+        for j in range(1, nstep + 1):
+            closed = flags[np.uint64(c * rows + at)] & CUT
+            at += 1
+            if at == rows:
+                at = 0
+            if closed or not flags[np.uint64(c * rows + at)] & VALID:
+                out[4, i], out[5, i] = r + j - 1, r + j
+                break
+    return out
+
+
+@jit
+def line_spans(lines: np.ndarray, slots: np.ndarray, rows: int, head: int) -> np.ndarray:
+    """``Spans.lines`` of the windows in ``slots`` of a table of ``head`` windows so far."""
+    out = np.empty((7, len(slots)), np.int64)
+    for b in range(len(slots)):
+        line = np.uint64(slots[b])
+        column, learn, last = lines[line, 0], lines[line, 1], lines[line, 3]
+        first = learn - lines[line, 2]
+        out[0, b], out[1, b] = column * rows + first % rows, column
+        out[2, b], out[3, b] = first, learn
+        out[4, b], out[5, b] = last - lines[line, 4], last
+        out[6, b] = head - 1 - (head - 1 - slots[b]) % len(lines)
+    return out
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+@jit
+def prefetch(store: np.ndarray, cell: np.ndarray, count: int) -> np.uint64:
+    """Load ``count`` entries of ``store`` [cells, words] from each ``cell`` on into the cache.
+
+    Independent loads overlap: the copies that follow take half the time. Returns the words' sum.
+    """
+    width, last = store.shape[1], len(store) - 1
+    source = store.reshape(-1)
+    line = max(64 // (width * store.itemsize), 1)  # entries a cache line holds at least
+    total = np.uint64(0)
+    for k in range(0, count - 1 + line, line):
+        offset = min(k, count - 1)
+        for b in range(len(cell)):
+            total += np.uint64(source[np.uint64(min(cell[b] + offset, last) * width)])
+    return total
+
+
+@jit
+def read_windows(ring: Arrays, spans: np.ndarray, burnin: int, cells: Arrays, out: Arrays) -> None:
+    """Compute which cells windows hold, and decode their flags and rewards.
+
+    ``spans``: ``Spans.lines`` [7, B]; position 0 is row learn - ``burnin``.
+    ``cells``: int64 seen [S, B], of the observations; step [S - 1, B], of all else; before [B], of
+    the row before the window. A position outside of a window's rows gets the nearest of them.
+    ``out``: first bool [S, B]; terminated, truncated, valid bool, reward float32 [S - 1, B], with
+    reward 0 outside of the window's rows; opens bool [B], whether the window's first row opens an
+    episode; prev_reward float32 [B].
+    """
+    flags, rewards, rows, _ = ring
+    seen, step, before = cells
+    first, terminated, truncated, valid, reward, opens, prev_reward = out
+    batch = spans.shape[1]
+    cell, end = spans[0], (spans[1] + 1) * rows
+    if COMPILED and len(seen) > PREFETCHED:
+        prefetch(flags.reshape(-1, 1), cell, len(seen))
+        prefetch(rewards.view(np.uint32).reshape(-1, 1), cell, len(seen))
+    shift, steps = spans[2] - spans[3] + burnin, spans[4] - spans[2]
+    until, flag = np.empty(batch, np.int32), np.empty(batch, np.uint8)
+    since = np.empty(batch, np.int32)
+    for b in range(batch):
+        before[b] = (end[b] if cell[b] == end[b] - rows else cell[b]) - 1
+        opens[b] = flags[np.uint64(cell[b])] & FIRST > 0
+        since[b], until[b] = shift[b], shift[b] + steps[b]
+    for b in range(batch):
+        previous = rewards[np.uint64(before[b])]
+        prev_reward[b] = np.float32(0) if opens[b] else previous
+    for t in range(len(seen)):
+        for b in range(batch):
+            to = cell[b] + min(max(t - shift[b], 0), spans[5, b] - spans[2, b])
+            seen[t, b] = to - rows if to >= end[b] else to
+            first[t, b] = opens[b] & (t == since[b])
+    for t in range(len(step)):
+        for b in range(batch):
+            to = cell[b] + min(max(t - shift[b], 0), steps[b])
+            step[t, b] = to - rows if to >= end[b] else to
+        for b in range(batch):  # bound by memory latency
+            at = np.uint64(step[t, b])
+            flag[b], reward[t, b] = flags[at], rewards[at]
+        now = np.int32(t)
+        for b in range(batch):  # vectorised by the compiler
+            own = (now >= since[b]) & (now <= until[b])
+            valid[t, b] = own
+            terminated[t, b] = own & (flag[b] & TERMINATED > 0)
+            truncated[t, b] = (not own) | (flag[b] & TRUNCATED > 0)
+            reward[t, b] = reward[t, b] if own else np.float32(0)
+
+
+# -- priorities ------------------------------------------------------------------------------------
+
+
+@jit
+def store_priorities(
+    priority: np.ndarray, eps: float, slots: np.ndarray, raw: np.ndarray, mass: np.ndarray
+) -> float:
+    """Write p = priority + eps to ``raw`` (float32, at ``slots``) and to ``mass``.
+
+    Returns the largest p, or -1 with nothing written when a priority is NaN, infinite or negative.
+    """
+    for i in range(len(priority)):
+        if not 0 <= priority[i] < np.inf:
+            return -1.0
+    largest = 0.0
+    for i in range(len(priority)):
+        p = np.float32(min(np.float64(priority[i]) + eps, LARGEST))
+        raw[slots[i]] = p
+        mass[i] = p
+        largest = max(largest, mass[i])
+    return largest
+
+
+@jit
+def set_leaves(tree: Arrays, index: np.ndarray, value: np.ndarray) -> None:
+    """Write leaves (int64 [n], float64 [n]; the last duplicate wins) and their ancestors."""
+    nodes, leaves, _ = tree
+    node = np.empty(len(index), np.int64)
+    for j in range(len(index)):
+        node[j] = leaves + index[j]
+        nodes[node[j]] = value[j]
+    _propagate(tree, node)
+
+
+@jit
+def replace_leaves(tree: Arrays, dead: np.ndarray, new: np.ndarray, value: float, raw: np.ndarray,
+                   p: float) -> None:  # fmt: skip
+    """Clear leaves ``dead`` and set leaves ``new`` to ``value``; ``raw`` gets NaN and ``p``.
+
+    A leaf in both is new. Where both are sorted, they are merged so that parents are shared.
+    """
+    nodes, leaves, minimum = tree
+    for slot in dead:
+        raw[np.uint64(slot)] = np.nan
+        nodes[np.uint64(leaves + slot)] = np.inf if minimum else 0.0
+    for slot in new:
+        raw[np.uint64(slot)], nodes[np.uint64(leaves + slot)] = p, value
+    node = np.empty(len(dead) + len(new), np.int64)
+    i, j, k, last, one = np.uint64(0), np.uint64(0), np.uint64(0), 0, np.uint64(1)
+    while i < len(dead) or j < len(new):
+        if j == len(new) or (i < len(dead) and dead[i] < new[j]):
+            leaf = leaves + dead[i]
+            i += one
+        else:
+            leaf = leaves + new[j]
+            j += one
+        if leaf >> 1 != last:  # one child of each parent suffices
+            node[k], last = leaf, leaf >> 1
+            k += one
+    _propagate(tree, node[:k])
+
+
+@jit
+def _propagate(tree: Arrays, node: np.ndarray) -> None:
+    """Recompute all ancestors of ``node`` (overwritten), each once.
+
+    Level by level memory accesses overlap.
+    """
+    nodes, leaves, minimum = tree
+    count, one = np.uint64(len(node)), np.uint64(1)
+    while leaves > 1:
+        leaves >>= 1
+        kept, last = np.uint64(0), np.uint64(0)
+        for j in range(count):
+            parent = np.uint64(node[j]) >> one
+            if parent != last:
+                a, b = nodes[parent + parent], nodes[parent + parent + one]
+                nodes[parent] = min(a, b) if minimum else a + b
+                node[kept] = last = parent
+                kept += one
+        count = kept
+
+
+@jit
+def find_leaves(tree: Arrays, mass: np.ndarray) -> np.ndarray:
+    """Return ``SumTree.find`` of ``mass``, which is overwritten with the leaves' values.
+
+    The searches go level by level so that cache misses overlap.
+    """
+    nodes, leaves, _ = tree
+    node, one, size = np.ones(len(mass), np.int64), np.uint64(1), leaves
+    while size > 1:
+        size >>= 1
+        for j in range(len(mass)):
+            left = np.uint64(node[j]) << one
+            weight = nodes[left]
+            # A product, no branch: which way one went would be random.
+            right = np.int64(mass[j] >= weight) & np.int64(nodes[left + one] > 0.0)
+            mass[j] -= weight * right
+            node[j] = np.int64(left) + right
+    for j in range(len(mass)):
+        mass[j] = nodes[np.uint64(node[j])]
+        node[j] -= leaves
+    return node
+
+
+@jit
+def draw_leaves(tree: Arrays, uniform: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return ``find_leaves`` of (j + uniform[j]) root / n, and the least of the leaves' values.
+
+    ``uniform`` is overwritten with the values.
+    """
+    each = tree[0][1] / len(uniform)
+    for j in range(len(uniform)):
+        uniform[j] = (uniform[j] + j) * each
+    node = find_leaves(tree, uniform)
+    least = uniform[0]
+    for value in uniform:
+        least = min(least, value)
+    return node, least

@@ -1,0 +1,372 @@
+"""Rows: one contiguous array per field, overwritten in a ring, in host memory or on a device."""
+
+import math
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlrun.buffer import kernels, saved
+from rlrun.buffer.compressed import CompressedRows, from_state, is_saved
+from rlrun.buffer.kernels import FIRST, FLAGS, TERMINATED, TRUNCATED, VALID
+from rlrun.buffer.layout import FLAG, REWARD, Allocate, ArraySpec, Layout, allocate_tree
+from rlrun.run.tensors import RingRows, RowFiles, Rows, like
+from rlrun.types import Chunk, Tree, tree_leaves, tree_map
+
+_CHANGING = ("flags", "final")  # fields whose entries change after their row was written
+_WORDS = {8: np.int64, 4: np.int32, 1: np.uint8}
+
+
+class HostRows:
+    """The entries of one field in an array [columns, rows, ...] in host memory."""
+
+    def __init__(self, name: str, entry: ArraySpec, columns: int, rows: int, allocate: Allocate):
+        self.entry, self.columns, self.rows = entry, columns, rows
+        self.array = allocate(name, entry.times(columns, rows))
+        self.flat = self.array.reshape(columns * rows, *entry.shape)
+        self.words = as_words(self.array)
+
+    def write(self, entries: np.ndarray, start: int) -> None:
+        """Write ``entries`` [T, columns, ...] to the slots from ``start`` on, T <= rows."""
+        shape = entries.shape[0] * self.columns, self.words.shape[1]
+        whole = entries if entries.flags.c_contiguous else np.ascontiguousarray(entries)
+        words = np.ndarray(shape, self.words.dtype, whole)
+        kernels.write_rows(self.words, words, start, self.rows, self.columns)
+
+    def empty(self, *lead: int) -> np.ndarray:
+        """An array of entries [*lead, ...] for ``take``."""
+        return np.empty((*lead, *self.entry.shape), self.entry.dtype)
+
+    def take(self, cells: np.ndarray, out: Any) -> Tensor:
+        """Copy the entries in ``cells`` [*] to ``out`` [*, ...]; returns it as a tensor."""
+        self.flat.take(cells, 0, out, "clip")
+        return torch.from_numpy(out)
+
+
+class DeviceRows:
+    """``HostRows`` in a tensor on a device; entries are copied as words, whatever their dtype.
+
+    CUDA stages pageable memory before an upload returns, so arrays may be written to again.
+    """
+
+    def __init__(self, entry: ArraySpec, columns: int, rows: int, device: torch.device) -> None:
+        self.entry, self.columns, self.rows, self.device = entry, columns, rows, device
+        dtype = torch.from_numpy(np.empty(0, entry.dtype)).dtype
+        self.array = torch.zeros((columns, rows, *entry.shape), dtype=dtype, device=device)
+        word = _WORDS[as_words(np.empty((1, 1, *entry.shape), entry.dtype)).dtype.itemsize]
+        flat = self.array.view(columns * rows, -1) if entry.nbytes else self.array.new_empty(0)
+        self.words = flat.view(torch.from_numpy(np.empty(0, word)).dtype)
+
+    def write(self, entries: np.ndarray, start: int) -> None:
+        if self.entry.nbytes:
+            slot = (start + np.arange(len(entries))[:, None]) % self.rows
+            cells = (slot + np.arange(self.columns) * self.rows).reshape(-1)
+            words = as_words(entries)
+            new = upload(words.view(_WORDS[words.dtype.itemsize]), self.device)
+            self.words.index_copy_(0, upload(cells, self.device), new)
+
+    def empty(self, *lead: int) -> None:
+        """Nothing: the device's allocator reuses memory."""
+
+    def take(self, cells: np.ndarray, out: Any) -> Tensor:
+        shape = (*cells.shape, *self.entry.shape)
+        if not self.entry.nbytes:
+            return self.array.new_empty(shape)
+        at = upload(cells.reshape(-1), self.device)
+        return self.words.index_select(0, at).view(self.array.dtype).view(shape)
+
+
+def upload(array: np.ndarray, device: torch.device) -> Tensor:
+    """Copy the array to ``device`` without waiting for it."""
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
+
+
+class Ring:
+    """The last ``rows`` rows of each of ``columns``; the next observation is the next entry.
+
+    Row r of column c is in cell c * rows + r % rows. Flags and rewards are in host memory;
+    observations, actions and extras are there, too (``HostRows``, ``CompressedRows``), or on a
+    device (``DeviceRows``).
+    """
+
+    def __init__(self, layout: Layout, allocate: Allocate, device: torch.device | None) -> None:
+        self.rows, self.columns, self.spaces = layout.rows, layout.columns, layout.row.spaces
+        self.device = device
+        lead = layout.columns, layout.rows
+
+        def store(name: str, entry: ArraySpec) -> Any:
+            if device is not None:
+                return DeviceRows(entry, *lead, device)
+            kind = CompressedRows if layout.packs(entry) and name.startswith("obs") else HostRows
+            return kind(name, entry, *lead, allocate)
+
+        row = layout.row
+        self.obs: Tree = allocate_tree("obs", row.obs, store)
+        self.action = store("action", row.action)
+        self.extras = {name: store(f"extras/{name}", x) for name, x in row.extras.items()}
+        self.stores = [*tree_leaves(self.obs), self.action, *self.extras.values()]
+        self.blocks = tuple(x for x in self.stores if isinstance(x, CompressedRows))
+        for one in self.blocks:
+            one.room = None if layout.room is None else layout.room // len(self.blocks)
+        blocks = {"reward": ArraySpec(lead, REWARD), "flags": ArraySpec(lead, FLAG)}
+        blocks |= {n: x for n, x in layout.ring().items() if n in ("origin", "final")}
+        self.host = {name: allocate(name, block) for name, block in blocks.items()}
+        self.flags = self.host["flags"].reshape(-1)
+        self.reward = self.host["reward"].reshape(-1)
+        self.arrays = self.flags, self.reward, self.rows, self.columns  # as kernels take them
+        self.head = 0  # rows written; the observation of row ``head`` is stored already
+        self.files = RowFiles()  # of the rows saved so far
+
+    @property
+    def oldest(self) -> int:
+        """The oldest complete row: slot head % rows already has the newest observation."""
+        return max(0, self.head + 1 - self.rows)
+
+    def cells(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
+        """The cells of rows, int64 of the broadcast shape of ``row`` and ``column``."""
+        flat: np.ndarray = column * self.rows + row % self.rows
+        return flat
+
+    def flags_of(self, row: np.ndarray, column: np.ndarray) -> list[np.ndarray]:
+        """The flags first, terminated, truncated, valid of rows, bool."""
+        flags = self.flags[self.cells(row, column)]
+        return [flags & bit > 0 for bit in (FIRST, TERMINATED, TRUNCATED, VALID)]
+
+    def memory(self) -> list[Any]:
+        """Every array and tensor owned."""
+        stored = [x.open if isinstance(x, CompressedRows) else x.array for x in self.stores]
+        return [*stored, *self.host.values()]
+
+    def write(self, chunk: Chunk, given: list[np.ndarray], *, close: bool) -> int:
+        """Append T < rows rows of every column and the observation after them.
+
+        ``given``: the validated arrays of the chunk. ``close``: the trajectories end with the last
+        row. Returns the number of valid rows.
+        """
+        steps = len(chunk.reward)
+        assert steps < self.rows, "a ring takes fewer rows at once than it holds"
+        flags = chunk.first, chunk.terminated, chunk.truncated, chunk.valid, chunk.reward
+        valid: int = kernels.write_flags(self.arrays, self.head, flags, close)
+        start = self.head % self.rows
+        for store, entries in zip(self.stores, given, strict=False):  # ``given`` has more
+            store.write(entries, start)
+        self.head += steps
+        if "final" in self.host:
+            self._track_episodes(chunk.first[:steps], chunk.valid)
+        return valid
+
+    def _track_episodes(self, first: np.ndarray, valid: np.ndarray) -> None:
+        """Store every row's first row of the episode (``origin``) and its end row (``final``).
+
+        ``final`` is -1 while the episode continues.
+        """
+        origin, final = self.host["origin"], self.host["final"]
+        row = np.arange(self.head - len(valid), self.head)[:, None]
+        before = origin[:, (row[0, 0] - 1) % self.rows]
+        opened = np.where(first, row, -1)
+        opened[0] = np.where(first[0], row[0], before)
+        opened = np.maximum.accumulate(opened, axis=0)
+        cells = self.cells(row, np.arange(self.columns))
+        origin.reshape(-1)[cells], final.reshape(-1)[cells] = opened, -1
+        for t, c in zip(*np.nonzero(~valid), strict=True):
+            end = int(row[t, 0])
+            rows = np.arange(max(opened[t, c], self.oldest), end + 1)
+            final[c, rows % self.rows] = end
+
+    # -- checkpoints -------------------------------------------------------------------------------
+
+    def _fields(self) -> dict[str, Any]:
+        """The fields but observations, by their names in a checkpoint, [columns, rows, ...]."""
+        extras = {f"extras/{name}": store.array for name, store in self.extras.items()}
+        return {**extras, "action": self.action.array, **self.host}
+
+    def _written(self, array: Any) -> RingRows:
+        """The stored rows of a field [columns, rows, ...]."""
+        return RingRows(array, self.oldest, self.head, self.files)
+
+    def state_dict(self) -> dict[str, Any]:
+        """``head``, ``obs`` and ``fields``: ``Rows`` where they never change once written.
+
+        An observation has its newest entry besides, which the next chunk writes again.
+        """
+
+        def observations(store: Any) -> dict[str, Any]:
+            if isinstance(store, CompressedRows):
+                return store.state_dict()
+            newest = saved.host(store.array[:, self.head % self.rows])
+            return {"rows": self._written(store.array), "open": newest}
+
+        used = min(self.head + 1, self.rows)
+        fields = {
+            name: array[:, :used] if name in _CHANGING else self._written(array)
+            for name, array in self._fields().items()
+        }
+        return {"head": self.head, "obs": tree_map(observations, self.obs), "fields": fields}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load a ``state_dict``. Raises: CheckpointError."""
+        self.head = saved.integer("ring.head", state["head"], 0, saved.MOST_ROWS)
+        self.files = state["fields"]["reward"].saved_files()
+
+        def restore(array: Any, rows: Any) -> None:
+            saved.fill_rows("ring", array, rows, self.oldest, self.head)
+
+        def observations(store: Any, x: dict[str, Any]) -> None:
+            if isinstance(store, CompressedRows):
+                store.load_state_dict(x)
+                return
+            restore(store.array, x["rows"])
+            newest = store.array[:, self.head % self.rows]
+            saved.like("ring.open", x["open"], newest)
+            newest[...] = like(x["open"], newest)
+
+        tree_map(observations, self.obs, state["obs"])
+        for name, array in self._fields().items():
+            if name in _CHANGING:
+                saved.fill(f"ring.{name}", array, state["fields"][name], lead=1)
+            else:
+                restore(array, state["fields"][name])
+        self._check_loaded()
+
+    def _check_loaded(self) -> None:
+        """Raise CheckpointError unless loaded flags, rewards and episodes can be those of rows."""
+        flags, newest = self.host["flags"], self.head - 1
+        row = newest - (newest - np.arange(self.rows)) % self.rows  # of each slot; < 0: none
+        saved.require(not (flags & ~np.uint8(FLAGS)).any(), "ring.flags", "has unknown bits")
+        none = (row < 0) | (np.arange(self.rows) == self.head % self.rows)
+        saved.require(not flags[:, none].any(), "ring.flags", "marks rows that are not complete")
+        valid = flags & VALID > 0
+        finite = np.isfinite(self.host["reward"][valid]).all()
+        saved.require(finite, "ring.reward", "is not finite")
+        if self.spaces is not None:
+            used = slice(None, min(self.head + 1, self.rows))  # the newest has an observation only
+            obs = tree_map(
+                lambda x: x if isinstance(x, CompressedRows) else saved.host(x.array)[:, used],
+                self.obs,
+            )
+            action = saved.host(self.action.array)[:, used]
+            wrong = self.spaces.violation(obs, action, valid[:, used], axes=("column", "row"))
+            saved.require(wrong is None, "ring", str(wrong))
+        if "final" in self.host:
+            origin, final = self.host["origin"], self.host["final"]
+            good = (origin >= -1) & (origin <= row)
+            good &= (final == -1) | ((final > row) & (final <= newest))
+            saved.require(good[valid].all(), "ring.origin", "an episode does not surround its rows")
+
+
+def is_saved_field(tree: Any) -> bool:
+    """Return whether ``tree`` is the saved state of one observation's rows."""
+    return is_saved(tree) or (isinstance(tree, dict) and set(tree) == {"rows", "open"})
+
+
+def read_columns(field: Any, first: int, stop: int) -> np.ndarray:
+    """Rows first..stop-1 [T, columns, …] of a saved ring: an observation's state, or ``Rows``."""
+    if is_saved(field):
+        blocks = from_state(field)
+        slots = np.arange(first, stop) % blocks.rows
+        cells = slots[:, None] + np.arange(blocks.columns) * blocks.rows
+        return blocks.take(cells, blocks.empty(*cells.shape)).numpy()
+    rows: Rows = field if isinstance(field, Rows) else field["rows"]
+    return np.stack([*rows.read(first, stop)], axis=1)
+
+
+def as_words(array: np.ndarray) -> np.ndarray:
+    """View an array [A, B, ...] as [A * B, words] of the widest unsigned words that fit."""
+    entries = array.shape[0] * array.shape[1]
+    size = array.nbytes // entries if entries else array.dtype.itemsize * math.prod(array.shape[2:])
+    word, width = (_U64, 8) if size % 8 == 0 else (_U32, 4) if size % 4 == 0 else (_U8, 1)
+    whole = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    return np.ndarray((entries, size // width), word, whole)
+
+
+_U64, _U32, _U8 = np.dtype(np.uint64), np.dtype(np.uint32), np.dtype(np.uint8)
+
+# -- validation of chunks --------------------------------------------------------------------------
+
+Kind = tuple[np.dtype[Any], tuple[int, ...]]
+_kind = attrgetter("dtype", "shape")
+
+
+class ChunkValidator:
+    """Refuses chunks that differ from a layout: compiled kernels do not check bounds."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout, row = layout, layout.row
+        self.nested = isinstance(row.obs, dict | tuple)
+        flag = ArraySpec((), np.dtype(bool))
+        self.blocks = {f"obs leaf {i}": x for i, x in enumerate(tree_leaves(row.obs))}
+        self.longer = {*self.blocks, "first"}  # have T + 1 entries
+        self.blocks["action"] = row.action
+        self.blocks |= {f"extras[{name!r}]": x for name, x in row.extras.items()}
+        self.blocks["reward"] = ArraySpec((), REWARD)
+        self.blocks |= dict.fromkeys(("first", "terminated", "truncated", "valid"), flag)
+        if layout.windows is not None:
+            states = enumerate(tree_leaves(row.state))
+            self.blocks |= {f"states leaf {i}": x for i, x in states}
+        self.expected: dict[int, list[Kind]] = {}  # cached, by number of steps
+
+    def __call__(self, chunk: Chunk) -> list[np.ndarray]:
+        """Return the arrays of a chunk: obs leaves, action, extras, reward, flags, states.
+
+        Raises: ValueError naming the field that differs.
+        """
+        row, steps = self.layout.row, len(chunk.reward)
+        given = leaves_like(row.obs, chunk.obs, "obs") if self.nested else [chunk.obs]
+        given.append(chunk.action)
+        for name in row.extras:
+            if name not in chunk.extras:
+                raise ValueError(
+                    f"extras = {sorted(chunk.extras)}: {name!r} is missing; the buffer stores "
+                    f"{sorted(row.extras)}; collect them, or make a new buffer"
+                )
+            given.append(chunk.extras[name])
+        given += (chunk.reward, chunk.first, chunk.terminated, chunk.truncated, chunk.valid)
+        if self.layout.windows is not None:
+            given += leaves_like(row.state, chunk.states, "states")
+        expected = self.expected.get(steps) or self._expect(steps)
+        if list(map(_kind, given)) != expected:
+            raise self._error(given, expected)
+        return given
+
+    def _expect(self, steps: int) -> list[Kind]:
+        if len(self.expected) > 64:
+            self.expected.clear()
+        columns = self.layout.columns
+        self.expected[steps] = [
+            (x.dtype, (steps + (name in self.longer), columns, *x.shape))
+            for name, x in self.blocks.items()
+        ]
+        return self.expected[steps]
+
+    def _error(self, given: list[Any], kinds: list[Kind]) -> ValueError:
+        for name, x, (dtype, shape) in zip(self.blocks, given, kinds, strict=True):
+            if x.dtype != dtype or x.shape != shape:
+                return ValueError(
+                    f"{name} = {x.dtype} {list(x.shape)}: the buffer stores other rows; allowed is "
+                    f"{dtype} {list(shape)} (rows as in reward); make a new buffer for other rows"
+                )
+        raise AssertionError("the chunk fits")
+
+
+def leaves_like(own: Tree, other: Tree, name: str) -> list[Any]:
+    """The leaves of ``other`` in the order of ``own``. Raises: ValueError: another structure."""
+    if isinstance(own, dict):
+        if not isinstance(other, dict) or own.keys() != other.keys():
+            have = sorted(other) if isinstance(other, dict) else type(other).__name__
+            raise ValueError(
+                f"{name} = {have}: another structure; the buffer stores {sorted(own)}; "
+                "make a new buffer"
+            )
+        return [x for key in own for x in leaves_like(own[key], other[key], f"{name}[{key!r}]")]
+    if isinstance(own, tuple):
+        if not isinstance(other, tuple) or len(own) != len(other):
+            size = len(other) if isinstance(other, tuple) else type(other).__name__
+            raise ValueError(
+                f"{name} = {size} parts: another structure; the buffer stores {len(own)} parts; "
+                "make a new buffer"
+            )
+        pairs = enumerate(zip(own, other, strict=True))
+        return [x for i, (a, b) in pairs for x in leaves_like(a, b, f"{name}[{i}]")]
+    return [other]

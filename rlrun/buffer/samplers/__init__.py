@@ -1,1 +1,0 @@
-"""Which windows a batch is made of."""

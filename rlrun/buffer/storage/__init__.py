@@ -1,1 +1,0 @@
-"""Rows in memory: layout, ring, compression, sizes."""

@@ -1,0 +1,393 @@
+"""Windows over stored rows: how trajectories are cut into them, and the table of those stored.
+
+A window has S = burnin + learned + nstep positions; position p holds row ``learn + p - burnin``
+of its column where such a row exists in the trajectory, and is filler (left) or null (right)
+where it does not. Row numbers are absolute: counted per column since the run began.
+"""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlrun.buffer import kernels, saved
+from rlrun.buffer.layout import TABLE, Allocate, Layout, allocate_tree
+from rlrun.buffer.ring import Ring
+from rlrun.run.tensors import RingRows, RowFiles
+from rlrun.types import Chunk, Tree, Window, tree_leaves, tree_map
+
+_NONE = np.empty(0, np.int64)
+_RESIDUALS = {"last": 1, "null_padding": 2, "drop": 3}
+
+
+class Cutter:
+    """Cuts windows out of columns of rows that arrive chunk by chunk.
+
+    Plain windows of a trajectory of T steps start at 0, S - m, 2 (S - m), ... while start + S <= T,
+    m = ``overlap``. If steps remain, ``residual: last`` adds T - S, ``null_padding`` adds the next
+    grid start, ``drop`` adds nothing; T < S is always one padded window. Lossless spans of L
+    learned steps start L - m apart until one reaches the last step. Any partition of a trajectory
+    into chunks gives the same windows, each as soon as its last row is known, so endless episodes
+    are learned from.
+
+    Source: DI-engine's documented ``get_train_sample``; rlrun/buffer/README.md, Windows.
+    """
+
+    def __init__(
+        self, window: Window, *, columns: int, overlap: int, residual: str | None, plain: bool
+    ) -> None:
+        """``overlap``: of learned spans (lossless) or of whole windows (plain)."""
+        self.window, self.plain = window, plain
+        self.stride = (window.rows if plain else window.learned) - overlap
+        self.shape = (*window, self.stride, _RESIDUALS[residual or "drop"] if plain else 0)
+        self.origin = np.zeros(columns, np.int64)  # first row of each column's trajectory
+        self.row = 0  # rows received
+
+    def cut(self, first: np.ndarray, valid: np.ndarray, *, close: bool = False) -> np.ndarray:
+        """Return the windows completed by the next T rows; ``first``/``valid`` bool [T, B].
+
+        int64 [N, 7]: the numbers ``TABLE`` of every window, in the order of their completion.
+        ``close`` ends every open trajectory after the last row (its last observation is row T's).
+        """
+        lines: np.ndarray = kernels.cut(first, valid, close, self.origin, self.row, self.shape)
+        self.row += len(valid)
+        return lines
+
+    def count(self, first: np.ndarray, valid: np.ndarray) -> int:
+        """Return the number of windows the next row completes; ``first``/``valid`` bool [B]."""
+        return len(self.cut(first[None], valid[None]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The open trajectories and the number of rows received."""
+        return {"origin": self.origin.copy(), "row": self.row}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        saved.check_cutter(self, state["origin"], state["row"])
+        self.origin, self.row = np.array(state["origin"]), int(state["row"])
+
+
+class StateFilter:
+    """Zeros the recurrent states of collected rows that no window starts from (they compress well).
+
+    Which rows those are follows from their index in the trajectory. All states are kept where it is
+    unknown: with ``residual: last``, and in a trajectory whose first row was not seen.
+    """
+
+    def __init__(
+        self,
+        window: Window,
+        *,
+        columns: int,
+        overlap: int,
+        residual: str | None,
+        plain: bool,
+        close: bool,
+    ) -> None:
+        """``close``: the end of a chunk ends its trajectories; the rest as in ``Cutter``."""
+        self.window, self.plain, self.close = window, plain, close
+        self.stride = (window.rows if plain else window.learned) - overlap
+        self.keep_all = plain and residual == "last"
+        self.index = np.full(
+            columns, -1, np.int64
+        )  # of the next row in its trajectory; -1: unknown
+
+    def forget(self) -> None:
+        """Begin anew: the next rows follow others, or go to a replay that lacks the ones before."""
+        self.index[:] = -1
+
+    def filter(self, chunk: Chunk) -> Chunk:
+        """Return the chunk with unused states zeroed; its arrays are not changed."""
+        if self.keep_all or not tree_leaves(chunk.states):
+            return chunk
+        keep = self.may_start(chunk.first[: len(chunk.reward)])
+
+        def blank(x: np.ndarray) -> np.ndarray:
+            wide = keep[..., *(None,) * (x.ndim - 2)]
+            filtered: np.ndarray = np.where(wide, x, 0).astype(x.dtype)
+            return filtered
+
+        return replace(chunk, states=tree_map(blank, chunk.states))
+
+    def may_start(self, first: np.ndarray) -> np.ndarray:
+        """Return whether a window may start at each of the next rows: bool [T, B], as ``first``."""
+        rows = np.arange(len(first), dtype=np.int64)[:, None]
+        opened = np.maximum.accumulate(np.where(first, rows, -1), axis=0)
+        known = (opened >= 0) | (self.index >= 0)
+        index = np.where(opened >= 0, rows - opened, rows + self.index)
+        self.index = np.where(known[-1], index[-1] + 1, -1)
+        if self.close:
+            self.index[:] = 0
+        if self.plain:
+            starts = index % self.stride == 0
+        else:  # a window that starts at the row learns after its full burn-in
+            starts = ((index + self.window.burnin) % self.stride == 0) | (index == 0)
+        keep: np.ndarray = starts | ~known
+        return keep
+
+
+class Spans:
+    """Rows of B windows, counted since the run began: ``lines`` int64 [7, B]."""
+
+    __slots__ = ("lines",)
+
+    def __init__(self, lines: np.ndarray) -> None:
+        self.lines = lines
+
+    @classmethod
+    def of(cls, cell: Any, column: Any, first: Any, learn: Any, stop: Any, last: Any) -> "Spans":
+        """From all lines but the keys."""
+        return cls(np.stack([cell, column, first, learn, stop, last, cell]))
+
+    def __len__(self) -> int:
+        """B."""
+        return int(self.lines.shape[1])
+
+    cell = property(lambda self: self.lines[0], doc="of the first own row")
+    column = property(lambda self: self.lines[1])
+    first = property(lambda self: self.lines[2], doc="first own row")
+    learn = property(lambda self: self.lines[3], doc="first learned row")
+    stop = property(lambda self: self.lines[4], doc="last valid row")
+    last = property(lambda self: self.lines[5], doc="last row shown: stop or the one after it")
+    key = property(lambda self: self.lines[6], doc="keys of the windows")
+
+
+class NewWindows(NamedTuple):
+    """Windows completed by appended rows, and windows evicted for them."""
+
+    dropped: np.ndarray  # slots of windows evicted from a full table
+    slots: np.ndarray  # slots of new windows
+    keys: np.ndarray  # their keys
+    learned: int  # rows learned by some window for the first time
+
+
+class WindowTable:
+    """The windows that can be sampled, each in a slot, under a key that is never used again.
+
+    Windows are numbered by the one that completed them; window ``number`` of the table is in slot
+    number % capacity, and its rows, and the recurrent state before its first, are stored there. If
+    every valid row has a window of its own (``layout.windows`` None: one learned row, no state),
+    its rows follow from the flags of the ring, so only ``alive`` is stored: the window that learns
+    row r of a column has number r there, and its slot is the cell of that row.
+
+    A window is dropped when the ring overwrites one of the ``rows_before`` rows before its first
+    (previous action and reward, stacked frames), or when the table is full of younger ones.
+    """
+
+    def __init__(
+        self,
+        ring: Ring,
+        window: Window,
+        layout: Layout,
+        allocate: Allocate,
+        *,
+        cutter: Cutter,
+        rows_before: int,
+    ) -> None:
+        self.ring, self.window, self.cutter = ring, window, cutter
+        self.rows_before = rows_before
+        self.of_rows = layout.windows is None  # every row has a window
+        self.capacity, self.columns = layout.slots, 1
+        if self.of_rows:
+            self.capacity, self.columns = ring.rows, ring.columns
+        blocks = layout.table()
+        self.alive = allocate("alive", blocks["alive"])
+        self.lines = allocate("table", blocks["lines"])
+        self.numbers = {name: self.lines[:, i] for i, name in enumerate(TABLE)}
+        self.states = allocate_tree("states", layout.states(), allocate)
+        self.recent: Tree = None  # states before the last S rows, of windows not yet complete
+        self.head = self.tail = 0  # numbers: the next one, the oldest that may be alive
+        self.live = 0
+        self.files = RowFiles()  # of the windows saved so far
+        self.early = 0  # windows evicted from a full table before their rows were overwritten
+
+    def __len__(self) -> int:
+        """Windows that can be sampled."""
+        return self.live
+
+    # -- live windows ------------------------------------------------------------------------------
+
+    def expire(self, oldest: int) -> np.ndarray:
+        """Drop the windows that read rows below ``oldest``; returns their slots."""
+        if oldest == 0:
+            return _NONE
+        first = oldest + self.rows_before
+        if self.of_rows:
+            dead = kernels.expire_rows(
+                self.alive, self.capacity, self.columns, self.tail, max(first, self.tail)
+            )
+            self.tail = max(first, self.tail)
+        else:
+            table = self.lines, self.alive
+            dead = kernels.expire_lines(table, self.tail, self.head, first, self.window.rows)
+            while self.tail < self.head and not self.alive[self.tail % self.capacity]:
+                self.tail += 1
+        self.live -= len(dead)
+        return dead
+
+    def extend(self, chunk: Chunk, *, close: bool) -> NewWindows:
+        """Insert the windows completed by the rows just written."""
+        steps, ring = len(chunk.reward), self.ring
+        new = self.cutter.cut(chunk.first[:steps], chunk.valid, close=close)
+        if self.of_rows:
+            self.head = ring.head
+            slots, keys = kernels.insert_rows(self.alive, new, self.capacity, self.columns)
+            self.live += len(new)
+            return NewWindows(_NONE, slots, keys, len(new))
+        states = self._with_recent(chunk.states, steps)
+        if ring.oldest:  # all rows of some that the end of a trajectory completed are not stored
+            new = new[new[:, 1] - new[:, 2] - self.rows_before >= ring.oldest]
+        keys = np.arange(self.head, self.head + len(new))[-self.capacity :]
+        skip = len(new) - len(keys)
+        self.early += skip
+        dropped = self._evict(self.head + len(new) - self.capacity)
+        table = self.lines, self.alive
+        learned = kernels.insert_lines(
+            table, ring.arrays, new, self.head + skip, skip, self.window.learned
+        )
+        self.live += len(keys)
+        self.head += len(new)
+        slots = keys % self.capacity
+        self._keep_states(new[skip:], states, slots)
+        return NewWindows(dropped, slots, keys, learned)
+
+    def _with_recent(self, states: Tree, steps: int) -> Tree:
+        """States before the rows of this chunk and of up to S rows before it."""
+        joined = tree_map(lambda x: x[:steps], states)
+        if self.recent is not None:
+            joined = tree_map(lambda *x: np.concatenate(x), self.recent, joined)
+        self.recent = tree_map(lambda x: x[-self.window.rows :].copy(), joined)
+        return joined
+
+    def _keep_states(self, new: np.ndarray, states: Tree, slots: np.ndarray) -> None:
+        if not tree_leaves(states) or not len(slots):
+            return
+        begin = self.ring.head - len(tree_leaves(states)[0])  # the row of states[0]
+        row, column = new[:, 1] - new[:, 2] - begin, new[:, 0]
+
+        def put(store: np.ndarray, x: np.ndarray) -> None:
+            store[slots] = x[row, column]
+
+        tree_map(put, self.states, states)
+
+    def _evict(self, until: int) -> np.ndarray:
+        """Drop windows with numbers below ``until``: the table is full of younger ones."""
+        if until <= self.tail:
+            return _NONE
+        slots = np.arange(self.tail, min(until, self.head)) % self.capacity
+        slots = slots[self.alive[slots]]
+        self.alive[slots] = False
+        self.live -= len(slots)
+        self.early += len(slots)
+        self.tail = until  # one add that overfills the table skips numbers below it
+        return slots
+
+    # -- slots and keys ----------------------------------------------------------------------------
+
+    def keys(self, slots: np.ndarray) -> np.ndarray:
+        """The keys of the windows now in ``slots``."""
+        newest = self.head - 1
+        number = newest - (newest - slots % self.capacity) % self.capacity
+        keys: np.ndarray = number * self.columns + slots // self.capacity
+        return keys
+
+    def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(slots, whether the window is still stored) of keys."""
+        number, column = np.divmod(keys, self.columns)
+        slots = column * self.capacity + number % self.capacity
+        return slots, (number >= self.tail) & (number < self.head) & self.alive[slots]
+
+    def all(self) -> np.ndarray:
+        """Live slots, oldest first."""
+        slots = np.flatnonzero(self.alive)
+        return slots[np.argsort(self.keys(slots))]
+
+    @property
+    def num_candidates(self) -> int:
+        """Number of ``candidates``; most hold a live window."""
+        return (self.head - self.tail) * self.columns
+
+    def candidates(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(slots, whether each holds a live window) of candidates 0..num_candidates-1."""
+        back, column = np.divmod(number, self.columns)
+        slots = column * self.capacity + (self.tail + back) % self.capacity
+        return slots, self.alive[slots]
+
+    def spans(self, slots: np.ndarray) -> Spans:
+        """The rows of the windows in ``slots``."""
+        ring = self.ring
+        if self.of_rows:
+            return Spans(kernels.row_spans(ring.arrays, slots, ring.head, self.window.nstep))
+        return Spans(kernels.line_spans(self.lines, slots, ring.rows, self.head))
+
+    def states_of(self, slots: np.ndarray) -> Tree:
+        """The recurrent states before the first rows of the windows: fresh arrays [n, ...]."""
+        return tree_map(lambda store: store[slots], self.states)
+
+    def partial(self, slots: np.ndarray) -> tuple[int, ...]:
+        """Burn-in lengths of the windows in ``slots`` strictly between 0 and the full one."""
+        bs = self.window.burnin
+        if self.of_rows or bs <= self.cutter.stride:  # all have their full burn-in or none
+            return ()
+        burnin = self.numbers["burnin"][slots]
+        return tuple(np.unique(burnin[(burnin > 0) & (burnin < bs)]).tolist())
+
+    # -- checks, checkpoints -----------------------------------------------------------------------
+
+    def arrays(self) -> list[np.ndarray]:
+        """Every array owned but ``recent`` (S rows of states)."""
+        return [self.lines, self.alive, *tree_leaves(self.states)]
+
+    def check(self) -> str | None:
+        """None, or the broken invariant."""
+        ring, slots = self.ring, np.flatnonzero(self.alive)
+        spans = self.spans(slots)
+        number = self.keys(slots) // self.columns
+        wrong = {
+            "the count of live windows is wrong": len(slots) != self.live,
+            "a live window is older than the tail": (number < self.tail).any(),
+            "a live window has a key not yet assigned": (number >= self.head).any(),
+            "a window needs an overwritten row": ring.oldest > 0
+            and (spans.first - self.rows_before < ring.oldest).any(),
+            "a window reads ahead": (spans.last > ring.head).any(),
+            "an invalid row has a window": not (ring.flags[spans.cell] & kernels.VALID).all(),
+            "cutter and ring count different rows": self.cutter.row != ring.head,
+        }
+        return next((problem for problem, broken in wrong.items() if broken), None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but slots without a window."""
+        used = len(self.alive) if self.of_rows else min(self.head, self.capacity)
+        numbers = {name: getattr(self, name) for name in ("head", "tail", "live", "early")}
+        lines, states = None, None
+        if not self.of_rows:
+            lines = self._written(self.lines)
+            states = tree_map(self._written, self.states)
+        return numbers | {
+            "lines": lines,
+            "alive": self.alive[:used],
+            "states": states,
+            "recent": self.recent,
+            "cutter": self.cutter.state_dict(),
+        }
+
+    def _written(self, array: np.ndarray) -> RingRows:
+        """The entries [slots, ...] of windows from ``tail`` on, which do not change any more."""
+        return RingRows(array[None], self.tail, self.head, self.files)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in ("head", "tail", "live", "early"):
+            setattr(self, name, saved.integer(f"windows.{name}", state[name], 0, saved.MOST_ROWS))
+        saved.fill("windows.alive", self.alive, state["alive"])
+        if not self.of_rows:
+
+            def restore(array: np.ndarray, rows: Any) -> None:
+                saved.fill_rows("windows", array[None], rows, self.tail, self.head)
+
+            restore(self.lines, state["lines"])
+            self.files = state["lines"].saved_files()
+            tree_map(restore, self.states, state["states"])
+        self.recent = tree_map(np.array, state["recent"]) if state["recent"] is not None else None
+        if self.recent is not None:
+            saved.check_recent(self.recent, self.states, self.window, self.ring)
+        self.cutter.load_state_dict(state["cutter"])
+        saved.check_table(self)

@@ -1,1 +1,0 @@
-"""Windows over stored rows: cutting, tables, gathering."""
