@@ -1,7 +1,7 @@
 """A replay in plain lists, and a world of counter episodes to fill it with.
 
-The model keeps every row ever written and derives from the written rules (docstrings of
-``SingleRowWindows`` and ``WindowTable``) which windows must be stored and what each must contain.
+The model keeps every row ever written and derives from the written rules (docstring of
+``WindowTable``) which windows must be stored and what each must contain.
 """
 
 from collections.abc import Iterator
