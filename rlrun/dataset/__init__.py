@@ -14,7 +14,7 @@ from rlrun.dataset.format import require_new_directory
 from rlrun.dataset.minari import MinariDataset, import_minari
 from rlrun.dataset.packing import Trajectory, pack_trajectories
 from rlrun.dataset.reader import Dataset, read_dataset
-from rlrun.dataset.writer import export_replay, write_dataset
+from rlrun.dataset.writer import write_dataset
 from rlrun.errors import ConfigError, ResourceError, StorageError
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "MinariDataset",
     "Trajectory",
     "errors_name_key",
-    "export_replay",
     "import_minari",
     "open_source",
     "pack_trajectories",

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -31,8 +31,6 @@ from rlrun.functional.recorded import RowSpaces
 from rlrun.run.files import fsync_directory, seal, write_file
 from rlrun.run.tensors import write_tensors
 from rlrun.types import Segment, Spec, Tree, tree_leaves, tree_map
-
-EXPORT_ROWS = 1024  # rows per column and segment in the export of a replay
 
 KeptStates = tuple[np.ndarray, np.ndarray, Tree]  # row [N], column [N], leaves [N, ...]
 
@@ -266,63 +264,3 @@ class _TrajectoryIndex:
             assert all(map(math.isfinite, values.values())), "a reward is not finite"
             stats |= {"return": values, "length_mean": float(lengths.mean())}
         return {"row": row, "column": column, "steps": steps}, stats
-
-
-class _Ring(Protocol):
-    @property
-    def columns(self) -> int:
-        """Number of environments, or agents."""
-
-    @property
-    def oldest(self) -> int:
-        """First row of ``stored``."""
-
-    @property
-    def head(self) -> int:
-        """One past the last row."""
-
-
-class ExportableReplay(Protocol):
-    """Interface of a replay that can be exported."""
-
-    @property
-    def ring(self) -> _Ring:
-        """The ring of rows."""
-
-    def stored(self, rows: int, /, *, skip: int) -> Iterator[Segment]:
-        """Yield all rows but the ``skip`` oldest as [T, B] segments of at most ``rows`` rows."""
-
-    def stored_states(self) -> KeptStates:
-        """Return the states of the windows: (row, column, leaves)."""
-
-
-def export_replay(
-    replay: ExportableReplay,
-    out: Path,
-    *,
-    config_text: str,
-    spec: Spec,
-    meta: dict[str, Any],
-    shard_rows: int,
-    last: int | None = None,
-    coder: str | None = None,
-) -> None:
-    """Write the rows of a replay and the states of its windows as the dataset ``out``.
-
-    ``last``: number of newest rows to write, over all columns, rounded up to equal columns.
-
-    Raises: ConfigError, StorageError, as ``write_dataset``.
-    """
-    row, column, leaves = replay.stored_states()
-    ring = replay.ring
-    available = ring.head - ring.oldest
-    skip = 0 if last is None else max(0, available - -(-last // ring.columns))
-    write_dataset(
-        out,
-        replay.stored(EXPORT_ROWS, skip=skip),
-        spec=spec,
-        meta={**meta, "config": config_text},
-        shard_rows=shard_rows,
-        states=(row - ring.oldest - skip, column, leaves),
-        coder=coder,
-    )

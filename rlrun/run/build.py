@@ -15,9 +15,7 @@ from rlrun.buffer.layout import REWARD, ArraySpec, Row, in_memory, on_disk
 from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.rollout import Rollout
-from rlrun.buffer.samplers import Proportional, Uniform
-from rlrun.buffer.samplers import Rank
-from rlrun.buffer.layout import REWARD, ArraySpec, Row, in_memory, on_disk
+from rlrun.buffer.samplers import Proportional, Rank, Uniform
 from rlrun.buffer.sizing import check_rollout, check_size
 from rlrun.buffer.windows import Cutter, StateFilter
 from rlrun.config.checks.keys import check_video

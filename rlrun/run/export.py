@@ -1,14 +1,19 @@
 """Export of a run's replay as a dataset."""
 
 from pathlib import Path
+from typing import Any
 
-from rlrun.dataset import export_replay
+from rlrun.buffer.replay import Replay
+from rlrun.dataset import write_dataset
 from rlrun.errors import ConfigError
 from rlrun.run import checkpoint
 from rlrun.run.build import make_replay
 from rlrun.run.manifest import CHECKPOINTS
 from rlrun.run.plan import make_plan
 from rlrun.schema import Config
+from rlrun.types import Spec
+
+WRITTEN_ROWS = 1024  # rows of a column that a replay yields at a time
 
 
 def export_run(
@@ -52,3 +57,34 @@ def export_run(
         replay, data_dir, config_text=raw_yaml, spec=plan.row_spec, meta=source,
         shard_rows=shard_rows, last=last, coder=coder,
     )  # fmt: skip
+
+
+def export_replay(
+    replay: Replay,
+    out: Path,
+    *,
+    config_text: str,
+    spec: Spec,
+    meta: dict[str, Any],
+    shard_rows: int,
+    last: int | None = None,
+    coder: str | None = None,
+) -> None:
+    """Write the rows of a replay and the states of its windows as the dataset ``out``.
+
+    ``last``: number of newest rows to write, over all columns, rounded up to equal columns.
+
+    Raises: ConfigError, StorageError, as ``write_dataset``.
+    """
+    row, column, leaves = replay.stored_states()
+    ring = replay.ring
+    skip = 0 if last is None else max(0, ring.head - ring.oldest - -(-last // ring.columns))
+    write_dataset(
+        out,
+        replay.stored(WRITTEN_ROWS, skip=skip),
+        spec=spec,
+        meta={**meta, "config": config_text},
+        shard_rows=shard_rows,
+        states=(row - ring.oldest - skip, column, leaves),
+        coder=coder,
+    )

@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlrun.dataset import (
-    export_replay,
     read_dataset,
     reader,
     require_new_directory,
@@ -22,6 +21,7 @@ from rlrun.dataset import (
 )
 from rlrun.dataset.format import DESCRIPTION_FILE, INDEX_FILE, STATES_FILE
 from rlrun.errors import ConfigError, StorageError
+from rlrun.run.export import export_replay
 from rlrun.run.tensors import write_tensors
 from rlrun.types import Segment, Window, tree_leaves
 from tests.buffer.make import make_replay
