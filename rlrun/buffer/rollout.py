@@ -14,7 +14,8 @@ from rlrun.errors import CheckpointError
 from rlrun.functional.recorded import RowSpaces
 from rlrun.types import Chunk, Sample, Segment, Tree, tree_leaves, tree_map
 
-_STEPS = ("action", "reward", "terminated", "truncated", "valid")
+_ENDS = ("obs", "first")  # have an entry more, behind the last row
+_STEPS = ("action", "reward", "terminated", "truncated", "valid", "extras", "states")
 
 
 class Rollout:
@@ -41,26 +42,13 @@ class Rollout:
         self.rows, self.filled, self.stack, self.spaces = rows, 0, stack, spaces
         self.columns = example.reward.shape[1]
 
-        def like(x: torch.Tensor, count: int) -> torch.Tensor:
-            return torch.zeros(count, *x.shape[1:], dtype=x.dtype)
+        def like(tree: Tree, count: int) -> Tree:
+            return tree_map(lambda x: torch.zeros(count, *x.shape[1:], dtype=x.dtype), tree)
 
-        self.store = replace(
-            example,
-            obs=tree_map(lambda x: like(x, rows + 1), example.obs),
-            first=like(example.first, rows + 1),
-            extras={name: like(x, rows) for name, x in example.extras.items()},
-            states=tree_map(lambda x: like(x, rows), example.states),
-            action=like(example.action, rows),
-            reward=like(example.reward, rows),
-            terminated=like(example.terminated, rows),
-            truncated=like(example.truncated, rows),
-            valid=like(example.valid, rows),
-        )
-        past = stack - 1
-        self.past_obs = tree_map(lambda x: like(x, past), example.obs)  # before row 0
-        self.past_first = like(example.first, past)
-        action, reward = example.action, example.reward
-        self.prev_action, self.prev_reward = like(action, 1)[0], like(reward, 1)[0]
+        self.ends: dict[str, Any] = like(_fields(example, _ENDS), rows + 1)
+        self.steps: dict[str, Any] = like(_fields(example, _STEPS), rows)
+        self.past = like(_fields(example, _ENDS), stack - 1)  # before row 0
+        self.previous = like(_fields(example, ("action", "reward")), 1)
 
     def __len__(self) -> int:
         """Number of rows stored in every column."""
@@ -74,15 +62,8 @@ class Rollout:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays owned."""
-        return sum(x.nbytes for x in self._arrays())
-
-    def _arrays(self) -> list[torch.Tensor]:
-        s = self.store
-        trees: Tree = (s.obs, s.first, s.extras, s.states, tuple(getattr(s, n) for n in _STEPS))
-        return tree_leaves((trees, self._past()))
-
-    def _past(self) -> Tree:
-        return (self.past_obs, self.past_first, self.prev_action, self.prev_reward)
+        trees = (self.ends, self.steps, self.past, self.previous)
+        return sum(x.nbytes for x in tree_leaves(trees))
 
     def add(self, rows: Chunk | Segment) -> np.ndarray:
         """Append a copy of collected rows; returns the keys of the columns.
@@ -100,14 +81,8 @@ class Rollout:
         def put(store: torch.Tensor, new: torch.Tensor, count: int = steps) -> None:
             store[start : start + count] = new[:count]
 
-        s = self.store
-        tree_map(lambda store, new: put(store, new, steps + 1), s.obs, chunk.obs)
-        put(s.first, chunk.first, steps + 1)
-        tree_map(put, s.states, chunk.states)
-        for name, store in s.extras.items():
-            put(store, chunk.extras[name])
-        for name in _STEPS:
-            put(getattr(s, name), getattr(chunk, name))
+        tree_map(lambda store, x: put(store, x, steps + 1), self.ends, _fields(chunk, _ENDS))
+        tree_map(put, self.steps, _fields(chunk, _STEPS))
         self.filled += steps
         return np.arange(self.columns)
 
@@ -116,22 +91,13 @@ class Rollout:
 
         The segment's tensors are overwritten by the next ``add``.
         """
-        n, s = self.filled, self.store
+        n = self.filled
         assert n, "the rollout is empty"
-        before = {"prev_action": self.prev_action.clone(), "prev_reward": self.prev_reward.clone()}
-        segment = replace(
-            s,
-            obs=self._stacked(n),
-            first=s.first[: n + 1],
-            extras={name: x[:n] for name, x in s.extras.items()} | before,
-            states=tree_map(lambda x: x[:n], s.states),
-            state=tree_map(lambda x: x[0], s.states),
-            action=s.action[:n],
-            reward=s.reward[:n],
-            terminated=s.terminated[:n],
-            truncated=s.truncated[:n],
-            valid=s.valid[:n],
-        )
+        steps = tree_map(lambda x: x[:n], self.steps)
+        steps["extras"] |= {f"prev_{name}": x[0].clone() for name, x in self.previous.items()}
+        state = tree_map(lambda x: x[0], self.steps["states"])
+        first = self.ends["first"][: n + 1]
+        segment = Segment(obs=self._stacked(n), first=first, state=state, **steps)
         self._store_past(n)
         self.filled = 0
         return Sample(segment, torch.ones(self.columns), np.arange(self.columns), env_steps)
@@ -141,10 +107,10 @@ class Rollout:
 
         Frames before an episode's first are copies of it, as in ``rlrun.env.framestack``.
         """
-        k, s = self.stack, self.store
+        k, ends = self.stack, tree_map(lambda x: x[: n + 1], self.ends)
         if k == 1:
-            return tree_map(lambda x: x[: n + 1], s.obs)
-        first = torch.cat([self.past_first, s.first[: n + 1]])
+            return ends["obs"]
+        first = torch.cat([self.past["first"], ends["first"]])
         row = torch.arange(len(first)).unsqueeze(-1)
         opened = torch.where(first, row, 0).cummax(0).values[k - 1 :]  # the episode's first row
         frame = (row[: n + 1] + torch.arange(k)).unsqueeze(1)  # [n+1, 1, k]
@@ -152,19 +118,18 @@ class Rollout:
         index = frame * self.columns + torch.arange(self.columns).unsqueeze(-1)
 
         def stacks(past: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-            return torch.cat([past, x[: n + 1]]).flatten(0, 1)[index]
+            return torch.cat([past, x]).flatten(0, 1)[index]
 
-        return tree_map(stacks, self.past_obs, s.obs)
+        return tree_map(stacks, self.past["obs"], ends["obs"])
 
     def _store_past(self, n: int) -> None:
         """Store previous action, reward and frames for the row after the last."""
-        past, s = self.stack - 1, self.store
-        self.prev_action, self.prev_reward = s.action[n - 1].clone(), s.reward[n - 1].clone()
+        past = self.stack - 1
+        self.previous = {name: self.steps[name][n - 1 : n].clone() for name in self.previous}
         if past:
-            self.past_obs = tree_map(
-                lambda was, x: torch.cat([was, x[:n]])[-past:], self.past_obs, s.obs
+            self.past = tree_map(
+                lambda was, x: torch.cat([was, x[:n]])[-past:], self.past, self.ends
             )
-            self.past_first = torch.cat([self.past_first, s.first[:n]])[-past:]
 
     def metrics(self, env_steps: int) -> dict[str, float]:
         """buffer/ metrics: none."""
@@ -176,31 +141,33 @@ class Rollout:
 
     def state_dict(self) -> dict[str, Any]:
         """The stored rows."""
-        n, s = self.filled, self.store
+        n = self.filled
         return {
             "filled": n,
-            "obs": tree_map(lambda x: x[: n + 1], s.obs),
-            "first": s.first[: n + 1],
-            "extras": {name: x[:n] for name, x in s.extras.items()},
-            "states": tree_map(lambda x: x[:n], s.states),
-            "steps": {name: getattr(s, name)[:n] for name in _STEPS},
-            "past": self._past(),
+            "ends": tree_map(lambda x: x[: n + 1], self.ends),
+            "steps": tree_map(lambda x: x[:n], self.steps),
+            "past": {"ends": self.past, "steps": self.previous},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        s = self.store
         filled = saved.integer("rollout.filled", state["filled"], 0, self.rows)
-        own: Tree = (s.obs, s.first, s.extras, s.states, {n: getattr(s, n) for n in _STEPS})
-        names = ("obs", "first", "extras", "states", "steps")
-        given = tuple(state[name] for name in names)
-        tree_map(lambda store, x: saved.fill("rollout", store, x), own, given)
-        tree_map(lambda own, x: saved.fill("rollout.past", own, x), self._past(), state["past"])
+        past = {"ends": self.past, "steps": self.previous}
+        for part, stored, given in (
+            ("rollout", self.ends, state["ends"]),
+            ("rollout", self.steps, state["steps"]),
+            ("rollout.past", past, state["past"]),
+        ):
+            tree_map(lambda store, x, part=part: saved.fill(part, store, x), stored, given)
         steps = state["steps"]
-        rows = tree_map(torch.Tensor.numpy, (state["obs"], steps["action"], steps["valid"]))
+        rows = tree_map(torch.Tensor.numpy, (state["ends"]["obs"], steps["action"], steps["valid"]))
         saved.check_values("rollout", self.spaces, *rows)
-        previous = self.prev_action.numpy()[None], np.ones((1, self.columns), bool)
+        previous = self.previous["action"].numpy(), np.ones((1, self.columns), bool)
         saved.check_values("rollout.past", self.spaces, None, *previous)
         self.filled = filled
+
+
+def _fields(segment: Segment, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(segment, name) for name in names}
 
 
 class Rollouts:

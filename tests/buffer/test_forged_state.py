@@ -191,10 +191,11 @@ def test_rollouts() -> None:
     for value in (-1, 41, 2**62, "x", None, True, 0.5):
         with pytest.raises(CheckpointError, match="filled"):
             Rollout(STREAM, rows=40).load_state_dict(state | {"filled": value})
-    for changed in (state["first"].repeat(3, 1), state["first"].float(), state["first"][:, :1]):
+    ends = state["ends"]
+    for changed in (ends["first"].repeat(3, 1), ends["first"].float(), ends["first"][:, :1]):
         with pytest.raises(CheckpointError):
-            Rollout(STREAM, rows=40).load_state_dict(state | {"first": changed})
-    assert tree_leaves(state["obs"])
+            Rollout(STREAM, rows=40).load_state_dict(state | {"ends": ends | {"first": changed}})
+    assert tree_leaves(ends["obs"])
     state["steps"]["action"][7, 1] = 10
     with pytest.raises(CheckpointError, match="row 7 of column 1: its action is 10"):
         Rollout(STREAM, rows=40, spaces=SPACES).load_state_dict(state)
