@@ -171,14 +171,31 @@ def insert_lines(table: Arrays, ring: Arrays, new: np.ndarray, key: int, skip: i
 
 
 @jit
-def insert_rows(alive: np.ndarray, new: np.ndarray, rows: int, columns: int) -> np.ndarray:
-    """Mark windows of one row, whose slots are their cells; returns slots and keys int64 [2, N]."""
-    out = np.empty((2, len(new)), np.int64)
+def append_rows(ring: Arrays, alive: np.ndarray, head: int, chunk: Arrays, close: bool,
+                cutter: Arrays, tail: int, until: int) -> Arrays:  # fmt: skip
+    """Do in one call what ``WindowTable.append`` does with windows of one row.
+
+    ``cutter``: ``origin`` and ``shape`` of ``cut``; the windows of rows tail..until-1 are dropped.
+    Returns (slots of dropped windows, slots and keys int64 [2, N] of new ones by column, the number
+    of valid rows).
+    """
+    _, _, rows, columns = ring
+    steps = len(chunk[4])
+    dead = expire_rows(alive, rows, columns, tail, until)
+    count = write_flags(ring, head, chunk, close)
+    new = cut(chunk[0][:steps], chunk[3], close, cutter[0], head, cutter[1])
+    at, out = np.zeros(columns + 1, np.int64), np.empty((2, len(new)), np.int64)
+    for i in range(len(new)):
+        at[new[i, 0] + 1] += 1
+    for c in range(columns):
+        at[c + 1] += at[c]
     for i in range(len(new)):
         column, learn = new[i, 0], new[i, 1]
-        out[0, i], out[1, i] = column * rows + learn % rows, learn * columns + column
-        alive[np.uint64(out[0, i])] = True
-    return out
+        slot, j = column * rows + learn % rows, at[column]
+        at[column] += 1
+        out[0, j], out[1, j] = slot, learn * columns + column
+        alive[np.uint64(slot)] = True
+    return dead, out, count
 
 
 @jit

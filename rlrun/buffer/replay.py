@@ -106,14 +106,11 @@ class Replay:
         return alive
 
     def _add(self, chunk: Chunk, arrays: list[np.ndarray], *, close: bool) -> np.ndarray:
-        ring, windows = self.ring, self.windows
         self.drawn = _NOTHING
-        dead = windows.expire(max(0, ring.head + len(chunk.reward) + 1 - ring.rows))
-        self.counts["rows"] += ring.write(chunk, arrays, close=close)
-        new = windows.extend(chunk, close=close)
-        if len(new.dropped):
-            dead = np.concatenate([dead, new.dropped])
-        self.sampler.replace_slots(dead, new.slots)
+        new = self.windows.append(chunk, close=close)
+        self.ring.write(chunk, arrays)
+        self.sampler.replace_slots(new.dropped, new.slots)
+        self.counts["rows"] += new.valid
         self.counts["learned"] += new.learned
         return new.keys
 

@@ -139,23 +139,19 @@ class Ring:
         stored = [x.open if isinstance(x, CompressedRows) else x.array for x in self.stores]
         return [*stored, *self.host.values()]
 
-    def write(self, chunk: Chunk, given: list[np.ndarray], *, close: bool) -> int:
-        """Append T < rows rows of every column and the observation after them.
+    def write(self, chunk: Chunk, arrays: list[np.ndarray]) -> None:
+        """Append T < rows rows of every column and the observation after them, but their flags.
 
-        ``given``: the validated arrays of the chunk. ``close``: the trajectories end with the last
-        row. Returns the number of valid rows.
+        ``arrays``: the validated ones of the chunk.
         """
         steps = len(chunk.reward)
         assert steps < self.rows, "a ring takes fewer rows at once than it holds"
-        flags = chunk.first, chunk.terminated, chunk.truncated, chunk.valid, chunk.reward
-        valid: int = kernels.write_flags(self.arrays, self.head, flags, close)
         start = self.head % self.rows
-        for store, entries in zip(self.stores, given, strict=False):  # ``given`` has more
+        for store, entries in zip(self.stores, arrays, strict=False):  # there are more arrays
             store.write(entries, start)
         self.head += steps
         if "final" in self.host:
             self._track_episodes(chunk.first[:steps], chunk.valid)
-        return valid
 
     def _track_episodes(self, first: np.ndarray, valid: np.ndarray) -> None:
         """Store every row's first row of the episode (``origin``) and its end row (``final``).

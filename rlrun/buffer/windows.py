@@ -152,11 +152,12 @@ class Spans:
 
 
 class NewWindows(NamedTuple):
-    """Windows completed by appended rows, and windows evicted for them."""
+    """What appended rows changed."""
 
-    dropped: np.ndarray  # slots of windows evicted from a full table
+    dropped: np.ndarray  # slots of windows that are no longer stored
     slots: np.ndarray  # slots of new windows
     keys: np.ndarray  # their keys
+    valid: int  # rows that are steps
     learned: int  # rows learned by some window for the first time
 
 
@@ -206,49 +207,63 @@ class WindowTable:
 
     # -- live windows ------------------------------------------------------------------------------
 
-    def expire(self, oldest: int) -> np.ndarray:
-        """Drop the windows that read rows below ``oldest``; returns their slots."""
-        if oldest == 0:
+    def append(self, chunk: Chunk, *, close: bool) -> NewWindows:
+        """Write the flags of the rows behind the ring's head, and insert the windows they complete.
+
+        Windows that read rows which these overwrite are dropped.
+        """
+        ring, steps = self.ring, len(chunk.reward)
+        oldest = ring.head + steps + 1 - ring.rows  # row that is whole after these
+        first = oldest + self.rows_before if oldest > 0 else 0
+        flags = chunk.first, chunk.terminated, chunk.truncated, chunk.valid, chunk.reward
+        if not self.of_rows:
+            dead = self._expire(first)
+            valid = kernels.write_flags(ring.arrays, ring.head, flags, close)
+            return self._extend(chunk, first, dead, valid, close=close)
+        cutter, until = self.cutter, max(first, self.tail)
+        dead, (slots, keys), valid = kernels.append_rows(
+            ring.arrays, self.alive, ring.head, flags, close, (cutter.origin, cutter.shape),
+            self.tail, until,
+        )  # fmt: skip
+        self.tail, self.head = until, ring.head + steps
+        cutter.row += steps
+        self.live += len(slots) - len(dead)
+        return NewWindows(dead, slots, keys, valid, len(slots))
+
+    def _expire(self, first: int) -> np.ndarray:
+        """Drop the windows that begin before row ``first``; returns their slots."""
+        if not first:
             return _NONE
-        first = oldest + self.rows_before
-        if self.of_rows:
-            dead = kernels.expire_rows(
-                self.alive, self.capacity, self.columns, self.tail, max(first, self.tail)
-            )
-            self.tail = max(first, self.tail)
-        else:
-            table = self.lines, self.alive
-            dead = kernels.expire_lines(table, self.tail, self.head, first, self.window.rows)
-            while self.tail < self.head and not self.alive[self.tail % self.capacity]:
-                self.tail += 1
+        table = self.lines, self.alive
+        dead: np.ndarray = kernels.expire_lines(
+            table, self.tail, self.head, first, self.window.rows
+        )
+        while self.tail < self.head and not self.alive[self.tail % self.capacity]:
+            self.tail += 1
         self.live -= len(dead)
         return dead
 
-    def extend(self, chunk: Chunk, *, close: bool) -> NewWindows:
-        """Insert the windows completed by the rows just written."""
-        steps, ring = len(chunk.reward), self.ring
+    def _extend(
+        self, chunk: Chunk, first: int, dead: np.ndarray, valid: int, *, close: bool
+    ) -> NewWindows:
+        """Insert the windows that begin at row ``first`` or later."""
+        steps = len(chunk.reward)
         new = self.cutter.cut(chunk.first[:steps], chunk.valid, close=close)
-        if self.of_rows:
-            self.head = ring.head
-            slots, keys = kernels.insert_rows(self.alive, new, self.capacity, self.columns)
-            self.live += len(new)
-            return NewWindows(_NONE, slots, keys, len(new))
         states = self._with_recent(chunk.states, steps)
-        if ring.oldest:  # all rows of some that the end of a trajectory completed are not stored
-            new = new[new[:, 1] - new[:, 2] - self.rows_before >= ring.oldest]
+        new = new[new[:, 1] - new[:, 2] >= first]  # the end of a trajectory may complete older ones
         keys = np.arange(self.head, self.head + len(new))[-self.capacity :]
         skip = len(new) - len(keys)
         self.early += skip
         dropped = self._evict(self.head + len(new) - self.capacity)
-        table = self.lines, self.alive
         learned = kernels.insert_lines(
-            table, ring.arrays, new, self.head + skip, skip, self.window.learned
-        )
+            (self.lines, self.alive), self.ring.arrays, new, self.head + skip, skip,
+            self.window.learned,
+        )  # fmt: skip
         self.live += len(keys)
         self.head += len(new)
         slots = keys % self.capacity
         self._keep_states(new[skip:], states, slots)
-        return NewWindows(dropped, slots, keys, learned)
+        return NewWindows(np.concatenate([dead, dropped]), slots, keys, valid, learned)
 
     def _with_recent(self, states: Tree, steps: int) -> Tree:
         """States before the rows of this chunk and of up to S rows before it."""
@@ -261,7 +276,7 @@ class WindowTable:
     def _keep_states(self, new: np.ndarray, states: Tree, slots: np.ndarray) -> None:
         if not tree_leaves(states) or not len(slots):
             return
-        begin = self.ring.head - len(tree_leaves(states)[0])  # the row of states[0]
+        begin = self.cutter.row - len(tree_leaves(states)[0])  # the row of states[0]
         row, column = new[:, 1] - new[:, 2] - begin, new[:, 0]
 
         def put(store: np.ndarray, x: np.ndarray) -> None:
