@@ -97,8 +97,6 @@ class AgentColumns:
         joint = action.reshape(len(self._team_done), self.agents, *action.shape[1:])
         obs, reward, *flags, info = self.joint.step(joint, number)
         team_terminated, team_truncated = (np.asarray(flag, bool) for flag in flags)
-        if (lost := self.joint.restarted) is not None:
-            self._team_done = self._team_done | lost
         acted, resets = self._in_episode & ~self._team_done[:, None], self._team_done
         rewards = np.where(acted, self._per_agent(info, AGENT_REWARD, reward), 0)
         terminated = acted & self._per_agent(info, AGENT_TERMINATED, team_terminated)

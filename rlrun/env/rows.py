@@ -88,7 +88,7 @@ class RowSource(Protocol):
 
     @property
     def restarted(self) -> np.ndarray | None:
-        """[E] bool: those of the last step; None: none."""
+        """[E] bool: those of the last step, which have no reward and no flag; None: none."""
 
     def reset(self, seed: int) -> Any:
         """Return first observations [E, ...]; environment i gets seed + i."""
@@ -179,9 +179,7 @@ class Env:
         reward = np.asarray(reward, np.float32)
         terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
         first, lost = self._done, self._source.restarted
-        if lost is not None:
-            reward = np.where(lost, np.float32(0), reward)
-            terminated, truncated, first = terminated & ~lost, truncated & ~lost, first | lost
+        first = first if lost is None else first | lost
         self._done = terminated | truncated
         numbers = self._numbers(info) if self._keep_info else {}
         step = Step(obs, reward, terminated, truncated & ~terminated, first, numbers, lost)

@@ -215,7 +215,7 @@ class Copies:
         self.restarted, self._lost = _either(failed, self._lost), None
         shared = self.shared
         info = _stacked(infos) if any(infos) else {}
-        return shared.obs, shared.reward.copy(), *shared.flags.T.copy(), info
+        return shared.obs, shared.reward, *shared.flags.T.copy(), info
 
     def _reopen(self, i: int) -> Command:
         """Return the command of a restarted worker: open an episode that had no other start."""

@@ -112,6 +112,8 @@ def test_a_module_that_cannot_be_imported_is_named(line, tmp_path, monkeypatch):
         (preset("chain", kwargs={"actions": 1}), "actions = 1"),
         (preset("battleship", kwargs={"ships": [5]}), "ships = 5: must be an integer within [1, 4"),
         (preset("battleship", kwargs={"ships": [4, 4, 1]}), "at most half of the 16 cells"),
+        (preset("tracking", kwargs={"lag": 10}), "lag = 10: must be an integer within [0, 9]"),
+        (preset("bandit_continuous", kwargs={"low": 2}), "low = 2: must be below high"),
         (preset("battleship", kwargs={"mask": 1}), "mask = 1: must be one of"),
         (preset("minesweeper", kwargs={"mines": 16}), "mines = 16: must be an integer within [1"),
         (preset("minesweeper", kwargs={"show": "all"}), "show = all: must be one of board, last"),
@@ -135,3 +137,17 @@ def test_probe_needs_no_torch():
         "assert 'torch' not in sys.modules and 'hydra' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        preset("bandit", kwargs={"noise": 1}),
+        preset("tmaze", kwargs={"penalty": 0}),
+        preset("battleship", kwargs={"ships": [4, 4]}),  # half of the cells
+        preset("tracking", kwargs={"lag": 9}),
+        preset("chain", kwargs={"pattern": None}),
+    ],
+)
+def test_arguments_at_their_bounds(config):
+    assert probe(config)

@@ -128,6 +128,21 @@ def test_hidden_state_is_known_at_the_first_checkpoint(hidden):
     assert not step.reward[env.cut].any()
 
 
+def test_a_vector_environment_without_a_state_opens_other_episodes():
+    config = preset("cartpole", backend="vector")
+    one, two = (make_env(config, num_envs=2) for _ in range(2))
+    start = np.array(one.reset(seed=3))
+    rows(one, np.zeros((4, 2), int))
+    state = one.state_dict()
+    two.reset(seed=3)
+    assert two.load_state_dict(state) == ["it has no state that could be saved"]
+    assert two.cut.all()
+    step = two.step(np.zeros(2, int))
+    assert step.first.all()
+    assert not step.reward.any()
+    assert (step.obs != start).any(), "not those of the run's start"
+
+
 def test_an_episode_too_long_to_replay_is_cut():
     env = make_env(walking("world", max_replay_steps=5), num_envs=2, resumable=True)
     env.reset(seed=0)
