@@ -52,17 +52,21 @@ def line(capsys):
     return (out + err).strip()
 
 
-def test_going_back_repeats_the_run(finished, run_dir, capsys):
+def test_going_back_repeats_the_run(finished, run_dir, capsys, monkeypatch):
     steps = steps_of(run_dir)
     assert len(steps) == 4
-    assert main(["resume", f"{run_dir}@{steps[1]}", "--discard", "-q"]) == 0
+    with monkeypatch.context() as patch:
+        on_steps(patch, training=_killed)
+        assert main(["resume", f"{run_dir}@{steps[1]}", "--discard", "-q"]) == 130
+    assert steps_of(run_dir) == steps[:2], "what is later is deleted before the run goes on"
+    assert main(["resume", str(run_dir), "-q"]) == 0
     assert steps_of(run_dir) == steps
     assert (run_dir / "metrics.jsonl").read_bytes() == (finished / "metrics.jsonl").read_bytes()
     states = [load_newest(d / "checkpoints")[0] for d in (finished, run_dir)]
     assert not [*differences(*states)]
     records = [json.loads((d / "run.json").read_text()) for d in (finished, run_dir)]
     assert records[0]["digest"] == records[1]["digest"]
-    assert len(records[1]["resumes"]) == 1
+    assert len(records[1]["resumes"]) == 2
     capsys.readouterr()
     assert main(["diff", str(finished), str(run_dir)]) == 0
     every = ", ".join(map(str, steps))
