@@ -201,12 +201,6 @@ def test_a_solved_run_goes_on_without_its_stop_value(tmp_path, capsys, monkeypat
     assert resumed(tmp_path, *words, "run.stop_value=null")["ended_by"] == "run.total_steps"
 
 
-def test_a_run_ends_at_total_steps_and_evaluates_its_last_weights_once(tmp_path):
-    record = go(tmp_path, *STEPWISE, "run.total_steps=10")
-    assert record["env_steps"] == record["eval"]["env_steps"] == 10
-    assert [step for step, _ in shown(tmp_path, "eval/return_mean")] == [8, 10]
-
-
 def test_a_run_goes_on_where_only_earlier_weights_have_solved_its_task(tmp_path, monkeypatch):
     """Results that come late, as on Ray, are of weights before the last ones."""
     scores = iter([(500.0, 4), (445.0, 8), (500.0, 12), (480.0, 16)])

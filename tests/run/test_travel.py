@@ -413,6 +413,7 @@ def test_a_resume_with_other_keys_replaces_the_config_at_no_moment_unnoticed(run
     assert start.start(start.Launch(config, run_dir, raw_yaml, [])) == 0
     check_texts(run_dir)
     assert len(json.loads((run_dir / "run.json").read_text())["files"]["config.yaml"]) == 1
+    assert (run_dir / "config.yaml").read_text() == raw_yaml
 
 
 def _killed(*given):
