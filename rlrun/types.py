@@ -5,7 +5,7 @@ Glossary
     row       obs[t] --action[t]--> reward[t], terminated[t], truncated[t]; obs[t+1] is the next row
     end row   the row that only holds an episode's final observation (valid = False)
     null row  padding after an episode's end inside a window (valid = False, never stored);
-              made by buffer/windows/gather.py
+              made by buffer/replay.py
     waiting   rows of an agent whose episode has ended before its team's: each an episode of no
               steps (first, valid = False), stored, never learned
     joint row one row for all agents of an environment, with the team's reward (rlrun.spaces)
