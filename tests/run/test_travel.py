@@ -206,6 +206,12 @@ MISFITS = {  # override: what the line says is saved, "": that it needs a new ru
 }  # fmt: skip
 
 
+PARTS = {
+    "collector.num_envs=8": "the environments that", "torso.hidden=[16]": "the networks that",
+    "buffer.capacity=300": "the replay that",
+}  # fmt: skip
+
+
 def test_a_fork_or_a_resume_that_the_checkpoint_does_not_fit_leaves_nothing(
     run_dir, tmp_path, capsys
 ):
@@ -222,6 +228,7 @@ def test_a_fork_or_a_resume_that_the_checkpoint_does_not_fit_leaves_nothing(
             assert "\n" not in found
             assert key in found.partition(" = ")[0]
             assert f"{key}{saved}" in found if saved else f"new run with {override}" in found
+            assert PARTS.get(override, "") in found
             assert not (tmp_path / "new").exists()
         assert (run_dir / "config.yaml").read_text() == text
     assert main(["resume", str(run_dir), "run.total_steps=600", "-q"]) == 0
