@@ -89,8 +89,8 @@ class RND:
         self.config, self.stacked, self.device = config, stacked, device
         self.coefficient = make_schedule(config.coefficient, total_steps=total_steps)
         self.lr = make_schedule(config.lr, total_steps=total_steps)
-        if not isinstance(space, gym.spaces.Box):  # several agents' images come as a dict
-            torso = replace(torso, name="mlp")
+        if not isinstance(space, gym.spaces.Box):  # several parts, read as one flat row
+            torso = TorsoConfig("mlp", torso.hidden, torso.activation, torso.layer_norm)
         self.plane = torso.name == "nature_cnn" and len(space.shape or ()) == 2
         if self.plane:  # a single grey frame: convolutions need a channel axis
             space = gym.spaces.Box(0, 255, (1, *(space.shape or ())), np.uint8)

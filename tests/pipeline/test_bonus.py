@@ -11,7 +11,7 @@ import torch
 from rlrun.errors import NumericError
 from rlrun.functional.rows import network_inputs
 from rlrun.pipeline.bonus import RND
-from rlrun.schema import RNDConfig, ScheduleConfig, TorsoConfig
+from rlrun.schema import ImageAndVectorConfig, RNDConfig, ScheduleConfig, TorsoConfig
 from rlrun.types import Chunk, Sample, Segment, tree_leaves
 from tests.buffer.make import constant
 from tests.exact import differences
@@ -222,6 +222,7 @@ def test_a_value_that_is_not_finite_ends_the_run():
 GREY = gym.spaces.Box(0, 255, (40, 44), np.uint8)
 COLOUR = gym.spaces.Box(0, 255, (36, 38, 3), np.uint8)
 CNN = TorsoConfig("nature_cnn", (3,), "relu", False)
+BOTH = ImageAndVectorConfig("image_and_vector", (3,), "relu", False, (4,))
 KINDS = {
     "box": (DISCRETE.obs, MLP),
     "discrete": (gym.spaces.Discrete(7, start=2), MLP),
@@ -230,6 +231,7 @@ KINDS = {
     "colour frame": (COLOUR, CNN),
     "flat image": (GREY, MLP),
     "images in a dict": (gym.spaces.Dict({"agents": GREY}), CNN),
+    "image and vector": (gym.spaces.Dict({"image": COLOUR, "vector": DISCRETE.obs}), BOTH),
 }
 
 
