@@ -63,8 +63,12 @@ def process_restored() -> Iterator[None]:
 def backends(policy: Policy) -> list[str]:
     """Return the backend of every agent's updates: numpy, torch, or unchecked before the first."""
     return [
-        "unchecked" if compared is not None else "numpy" if p.kernel is not None else "torch"
-        for p, compared in _kernels(policy)
+        "unchecked"
+        if getattr(p, "check", None) is not None
+        else "numpy"
+        if getattr(p, "kernel", None) is not None
+        else "torch"
+        for p in _agents(policy)
     ]
 
 
@@ -73,17 +77,12 @@ def restore_backends(policy: Policy, names: Sequence[str]) -> None:
 
     The comparison of the first update is not repeated: another sample might decide otherwise.
     """
-    for (p, compared), name in zip(_kernels(policy), names, strict=True):
-        if compared is not None and name != "unchecked":
-            p.kernel = compared if name == "numpy" else None
+    for p, name in zip(_agents(policy), names, strict=True):
+        if getattr(p, "check", None) is not None and name != "unchecked":
+            p.check = None
+            p.kernel = p.kernel if name == "numpy" else None
 
 
-class _NoKernel:
-    kernel = None
-
-
-def _kernels(policy: Policy) -> Iterator[tuple[Any, Any]]:
-    """Yield (policy, kernel that its first update compares) of every agent."""
-    for p in getattr(policy, "policies", [policy]):
-        own = p if hasattr(p, "kernel") else _NoKernel()
-        yield own, getattr(own.kernel, "kernel", None)
+def _agents(policy: Policy) -> list[Any]:
+    """The policy of every agent."""
+    return list(getattr(policy, "policies", [policy]))
