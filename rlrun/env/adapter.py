@@ -113,12 +113,7 @@ def _make_env(
     if render:
         prepare_pygame()
     if config.backend == "envpool":
-        if render:
-            raise ConfigError(
-                f"env.backend = envpool: {config.id} cannot be drawn by it; the others are "
-                "allowed; watch the weights with an environment of another backend"
-            )
-        return _make_envpool(config.id, kwargs, num_envs, keep_info)
+        return _make_envpool(config.id, kwargs, num_envs, keep_info, render)
     if config.id.startswith(PREFIX):
         if config.wrappers:
             raise ConfigError(
@@ -150,6 +145,19 @@ def _make_env(
                 return env
         make_one = partial(_make_wrapped, spec, kwargs, config, render)
     limit = config.max_replay_steps if resumable else None
+    return _make_copies(make_one, config, num_envs, keep_info, agents, limit, render)
+
+
+def _make_copies(
+    make_one: Callable[[int], gym.Env[Any, Any]],
+    config: EnvConfig,
+    num_envs: int,
+    keep_info: tuple[str, ...],
+    agents: AgentsConfig | None,
+    limit: int | None,
+    render: bool,
+) -> Env:
+    """Return rows of single environments; ``limit``: as ``CheckedEnv``'s max_replay_steps."""
     env_fns = [
         partial(_make_checked, make_one, config, limit, keep_info, i) for i in range(num_envs)
     ]
@@ -333,10 +341,15 @@ def _suggestion(obs: gym.Space[Any]) -> str:
 
 
 def _make_envpool(
-    env_id: str, kwargs: dict[str, Any], num_envs: int, keep_info: tuple[str, ...]
+    env_id: str, kwargs: dict[str, Any], num_envs: int, keep_info: tuple[str, ...], render: bool
 ) -> Env:
     from rlrun.env.envpool import EnvPoolVectorEnv  # a package that only this backend needs
 
+    if render:
+        raise ConfigError(
+            f"env.backend = envpool: {env_id} cannot be drawn by it; the others are allowed; watch "
+            "the weights with an environment of another backend"
+        )
     pool = EnvPoolVectorEnv(env_id, num_envs, kwargs)
     _require_supported(env_id, pool.single_observation_space, pool.single_action_space)
     given: dict[str, Any] = {"env_id": env_id, "keep_info": keep_info}
@@ -347,7 +360,7 @@ def _single_is_faster(spec: EnvSpec) -> bool:
     """Return True for Gymnasium's own environments.
 
     For one environment, a step of the native CartPole takes 28 us (numpy calls on arrays of one
-    element), a step of SyncVectorEnv around the single one 15 us.
+    element), a step of the single one 15 us.
     """
     entry = spec.entry_point
     return isinstance(entry, str) and entry.startswith("gymnasium.envs.")
