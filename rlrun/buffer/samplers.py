@@ -254,9 +254,10 @@ class Proportional(Prioritized):
 class Rank(Prioritized):
     """P(i) = p_i^alpha / sum p^alpha with p_i = 1 / rank(i) and rank by |delta|; stratified draws.
 
-    Ranks are made by a full sort every ``resort_every`` environment steps (ties: lower slots
-    first). Until the next one a window keeps its rank, and new windows, whose |delta| is the
-    largest seen, come before all others. The k equal-probability segments are equal ranges of the
+    Ranks are made by a full sort (ties: lower slots first) every ``resort_every`` environment steps
+    and when more than a sixteenth of the windows has got another |delta|. Until the next one a
+    window keeps its rank, and new windows, whose |delta| is the largest seen, come before all
+    others. The k equal-probability segments are equal ranges of the
     cumulative distribution over ranks, split within a rank where needed, so the frequencies are
     exactly P(i) for any number of live slots; ranks of dropped windows are drawn again. Weights are
     w_i = (N P(i))^-beta / max w.
@@ -280,6 +281,7 @@ class Rank(Prioritized):
         self.position = own["position"]  # index in ``order`` of every live slot
         self.cdf = own["cdf"]  # sum of rank^-alpha over ranks 1..i+1
         self.sorted_at = 0  # env steps of the last full sort
+        self.changed = 0  # |delta| set since
         self._tabulate()
 
     def replace_slots(self, dead: np.ndarray, new: np.ndarray) -> None:
@@ -323,9 +325,10 @@ class Rank(Prioritized):
         """
         assert self.count > 0, "a draw from an empty buffer"
         self._follow_alpha(env_steps)
-        if env_steps - self.sorted_at >= self.resort_every:
+        due = env_steps - self.sorted_at >= self.resort_every
+        if due or self.changed > self.count // 16:
             self.sort()
-            self.sorted_at = env_steps
+            self.sorted_at, self.changed = env_steps, 0
         rank = self._find((np.arange(batch) + self.generator.random(batch)) / batch)
         slots = self._slots(rank)
         while (slots < 0).any():
@@ -358,6 +361,7 @@ class Rank(Prioritized):
     def update(self, slots: np.ndarray, priority: np.ndarray) -> None:
         require_finite(priority)
         p = np.minimum(priority.astype(np.float64), LARGEST).astype(np.float32) + np.float32(0)
+        self.changed += len(slots)
         self.raw[slots] = p  # + 0.0 turned -0.0 into 0.0; its bits would sort it last
         self.largest = max(self.largest, float(p.max(initial=0)))
 
@@ -406,7 +410,8 @@ class Rank(Prioritized):
         """Includes the order: until the next sort ranks depend on its history."""
         order = self.order[self.begin :]
         raw = self.raw[order[order >= 0]]
-        return super().state_dict() | {"order": order, "raw": raw, "sorted_at": self.sorted_at}
+        clock = {"sorted_at": self.sorted_at, "changed": self.changed}
+        return super().state_dict() | clock | {"order": order, "raw": raw}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         order: np.ndarray = state["order"]
@@ -419,7 +424,8 @@ class Rank(Prioritized):
         self.raw.fill(np.nan)
         self.raw[live] = state["raw"]
         self._rank(order)
-        self.sorted_at = saved.integer("sampler.sorted_at", state["sorted_at"], 0, saved.MOST_ROWS)
+        for name in ("sorted_at", "changed"):
+            setattr(self, name, saved.integer(f"sampler.{name}", state[name], 0, saved.MOST_ROWS))
         super().load_state_dict(state)
 
 
