@@ -212,3 +212,12 @@ def test_gates_that_saturate_stay_within_their_bounds():
     zero = np.zeros((5, 1), np.float32)
     h = NumpyLSTM(lstm).unroll(x, (zero, zero)).hidden[1, :, 0]
     np.testing.assert_allclose(h, [0, 0, np.tanh(1), np.tanh(1), np.nan], atol=1e-6)
+
+
+@pytest.mark.parametrize("text", [False, True])
+@pytest.mark.parametrize("name", ["dqn", "sac"])
+def test_the_parts_of_an_update_take_time(name, text):
+    words = line(name)
+    policy = policy_of(words, text=text)
+    policy.update(samples_of(words, 1)[0])
+    assert all(seconds > 0 for seconds in policy.seconds.values())
