@@ -138,10 +138,10 @@ class RolloutKernel:
             policy_loss=policy_loss,
             value_loss=value_loss,
             entropy=entropy,
-            explained_variance=explained_variance(error, target, share),
         )
         if more:
             metrics |= mean_terms(more, rows.valid)
+        metrics |= as_metrics(explained_variance=explained_variance(error, target, share))
         return Gradients({"net": None}, None, metrics, seconds)
 
 

@@ -11,6 +11,8 @@ import torch
 
 from rlrun.config.checks.spaces import WITH_KERNEL
 from rlrun.errors import NumericError
+from rlrun.kernels.parity import probe_of
+from rlrun.policy.base import Losses
 from rlrun.run.build import KERNELS, backend_used, policy_class, with_kernel
 from rlrun.run.plan import make_plan
 from tests.compose import config
@@ -29,7 +31,7 @@ def test_the_comparison_leaves_no_trace(name):
     """A kernel that was compared has the bits of one that never was."""
     words = line(name)
     samples, checked, plain = samples_of(words, 2), policy_of(words), policy_of(words)
-    plain.kernel = plain.kernel.kernel
+    plain.check = None
     for sample in samples:
         one, two = checked.update(sample), plain.update(sample)
         assert all(torch.equal(one.metrics[k], two.metrics[k]) for k in two.metrics)
@@ -52,14 +54,17 @@ def test_a_checkpoint_of_one_backend_is_one_of_the_other(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_an_edited_loss_is_run_as_written(name, monkeypatch, caplog):
     words, cls = line(name), policy_class(name)
-    loss = cls.loss
+    place = "control_losses" if hasattr(cls, "control_losses") else "loss"
+    loss = getattr(cls, place)
 
     def edited(self, *given, **more):
         out = loss(self, *given, **more)
+        if isinstance(out, Losses):
+            return out._replace(losses={part: 1.01 * x for part, x in out.losses.items()})
         changed = (1.01 * out[0], *out[1:])
         return type(out)(*changed) if hasattr(out, "_fields") else changed
 
-    monkeypatch.setattr(cls, "loss", edited)
+    monkeypatch.setattr(cls, place, edited)
     ours, text, plan = policy_of(words), policy_of(words, text=True), make_plan(config(*words))
     assert backend_used(ours, plan).name == "numpy"
     for sample in samples_of(words, 2):
@@ -91,7 +96,8 @@ def online_targets(original):
 def larger_actor_loss(original):
     def loss(self, batch):
         out = original(self, batch)
-        return out if out.actor is None else out._replace(actor=1.01 * out.actor)
+        larger = {part: 1.01 * x for part, x in out.losses.items() if part == "actor"}
+        return out._replace(losses=out.losses | larger)
 
     return loss
 
@@ -116,11 +122,9 @@ def no_rho_clip(original):
 LATER = {  # edits that change nothing of an update from a run's first state
     "dqn-target": ("dqn", "loss", online_targets, ()),
     "r2d2-target": ("r2d2", "loss", online_targets, ()),
-    "sac-target": ("sac", "loss", online_targets, ()),
-    "sac-actor": ("sac", "loss", larger_actor_loss, ("policy.actor_every=2",)),
+    "sac-target": ("sac", "control_losses", online_targets, ()),
+    "sac-actor": ("sac", "control_losses", larger_actor_loss, ("policy.actor_every=2",)),
     "ppo-clip": ("ppo", "loss", wider_clip, ()),
-    "a2c-end": ("a2c", "gae", bootstrap_from_terminations, ()),
-    "impala-rho": ("impala", "vtrace", no_rho_clip, ()),
 }
 
 
@@ -128,16 +132,31 @@ LATER = {  # edits that change nothing of an update from a run's first state
 def test_an_edit_that_shows_later_is_found(edit, monkeypatch, caplog):
     name, place, change, more = LATER[edit]
     words, cls = line(name, *more), policy_class(name)
-    owner = cls if place == "loss" else sys.modules[cls.__module__]
     (sample,) = samples_of(words, 1)
     policy = policy_of(words)
     policy.update(sample)
     assert policy.kernel is not None, "the text as it stands"
-    monkeypatch.setattr(owner, place, change(getattr(owner, place)))
+    monkeypatch.setattr(cls, place, change(getattr(cls, place)))
     policy = policy_of(words)
     policy.update(sample)
     assert policy.kernel is None
     assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "change"),
+    [("a2c", "gae", bootstrap_from_terminations), ("impala", "vtrace", no_rho_clip)],
+)
+def test_kernels_take_advantages_from_the_text(name, function, change, monkeypatch):
+    words, module = line(name), sys.modules[policy_class(name).__module__]
+    sample = probe_of(samples_of(words, 1)[0])  # rows end, and an older policy acted
+    written = policy_of(words).update(sample).metrics["train/policy_loss"]
+    monkeypatch.setattr(module, function, change(getattr(module, function)))
+    ours, text = policy_of(words), policy_of(words, text=True)
+    loss, expected = (p.update(sample).metrics["train/policy_loss"] for p in (ours, text))
+    assert ours.kernel is not None
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
+    assert abs(loss - written) > 1e-3 * abs(written)
 
 
 @pytest.mark.parametrize("reward", [1e25, float("nan")])

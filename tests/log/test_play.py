@@ -183,7 +183,7 @@ LEFT = "pip install --force-reinstall --no-deps pygame-ce"  # pygame was uninsta
 def test_a_missing_package_is_told_with_its_extra(
     runs, monkeypatch, capsys, module, words, found, fix
 ):
-    for name in ("files", "display"):
+    for name in ("files", "window"):
         monkeypatch.setattr(f"rlrun.video.{name}.find_spec", lambda name: found)
     assert main(["play", str(runs / "bandit"), *words]) == 7
     err = capsys.readouterr().err

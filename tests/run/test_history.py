@@ -216,7 +216,7 @@ def test_a_run_keeps_its_past_and_plays_it(tmp_path, capsys):
         steps = int(path.name.removeprefix("step_"))
         found, meta = history.load(directory / "history", steps)
         state = checkpoint.load(path)
-        same(found, state["policy"]["net"])
+        same(found, state["policy"]["net"]["net"])
         assert meta == {"env_steps": steps, "updates": state["counters"]["updates"]}
     lines = [json.loads(x) for x in (run_dir / "timings.jsonl").read_text().splitlines()]
     assert 0 < lines[-1]["codec/history_ratio"] < 1.1

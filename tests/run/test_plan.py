@@ -79,7 +79,7 @@ def test_rows_are_those_the_collector_returns(words):
     else:
         rollout = make_rollout(plan, collector.actor)
         assert rollout.columns == columns
-        assert rollout.store.extras.keys() == example.extras.keys()
+        assert rollout.steps["extras"].keys() == example.extras.keys()
         return
     for x, y in zip(tree_leaves(asdict(empty)), tree_leaves(asdict(example)), strict=True):
         assert (x.shape, x.dtype) == (y.shape, y.dtype)

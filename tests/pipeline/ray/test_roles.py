@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rlrun.env.rows import Env
+from rlrun.env.rows import NativeVector
 from rlrun.pipeline.ray import collecting, predicting
 from rlrun.pipeline.ray.collecting import CollectorRole
 from rlrun.pipeline.ray.messages import Order
@@ -61,13 +61,13 @@ class Rejoining(RaySource):
 
 def test_a_restarted_collector_opens_episodes_that_were_not_collected_before(monkeypatch):
     """Whether or not chunks came in between, also after a resume."""
-    plan, seeds, reset = make_plan(config(*RUN)), [], Env._reset
+    plan, seeds, reset = make_plan(config(*RUN)), [], NativeVector.reset
 
     def recorded(self, seed):
         seeds.append(seed)
         return reset(self, seed)
 
-    monkeypatch.setattr(Env, "_reset", recorded)
+    monkeypatch.setattr(NativeVector, "reset", recorded)
     source, role = Rejoining(), collector_role(plan, 0)
     first = plan.env_seeds.collect
     assert seeds == [first], "those of the serial pipeline"
