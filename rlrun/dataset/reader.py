@@ -79,7 +79,8 @@ def _described(directory: Path, file: str = DESCRIPTION_FILE) -> Iterator[None]:
     try:
         yield
     except MISFITS as e:
-        reason = f"is none ({type(e).__name__}: {' '.join(str(e).split())[:200]})"
+        detail = " ".join(str(e).split())[:200]
+        reason = f"is not as rlrun writes it ({type(e).__name__}: {detail})"
         raise _damaged_error(directory, file, reason) from e
 
 
