@@ -152,7 +152,7 @@ class Spans:
 
 
 class NewWindows(NamedTuple):
-    """What appended rows changed."""
+    """Changes of the table by appended rows."""
 
     dropped: np.ndarray  # slots of windows that are no longer stored
     slots: np.ndarray  # slots of new windows

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rlrun.errors import NumericError
-from rlrun.policy.base import Learner
+from rlrun.policy.base import LearningPolicy
 from rlrun.schema import ControlConfig
 from rlrun.types import Sample, Update
 
@@ -27,7 +27,7 @@ class KernelCheck:
     learner.backend=torch.
     """
 
-    def __init__(self, policy: Learner[Any]) -> None:
+    def __init__(self, policy: LearningPolicy[Any]) -> None:
         self.policy, self.kernel = policy, policy.kernel
 
     def __call__(self, sample: Sample) -> None:

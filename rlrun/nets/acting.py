@@ -1,4 +1,4 @@
-"""What actors need of a network: one row's forward pass, previous inputs, units of actions."""
+"""Networks as actors use them: one row's forward pass, previous inputs, units of actions."""
 
 import math
 from abc import ABC, abstractmethod

@@ -10,14 +10,14 @@ from rlrun.functional.explore import draw_categorical, draw_gaussian
 from rlrun.functional.returns import reverse_scan, trace_continues
 from rlrun.nets.actor_critic import CLIP, ActorCritic, RunningMoments
 from rlrun.policy.actor import Chosen, DistributionActor
-from rlrun.policy.rollout import Minibatch, RolloutLearner, RolloutRows, rollout_rows
+from rlrun.policy.rollout import Minibatch, RolloutPolicy, RolloutRows, rollout_rows
 from rlrun.schema import MemoryConfig, OnPolicyConfig, TorsoConfig
 from rlrun.types import Segment, Tree
 
 A = TypeVar("A", bound=OnPolicyConfig)
 
 
-class ActorCriticLearner(RolloutLearner[A], Generic[A]):
+class ActorCriticLearner(RolloutPolicy[A], Generic[A]):
     """A policy that samples its actions and learns from whole rollouts."""
 
     net: ActorCritic

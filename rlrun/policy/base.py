@@ -1,8 +1,8 @@
 """Base classes of policies that learn: networks, gradient step, target networks, timing, state.
 
 A policy adds its networks in ``build`` and defines ``loss``; what it adds to its family is all that
-its file holds. ``Learner`` is the base of all, ``WindowLearner`` of those that learn from windows,
-``TargetLearner`` of those among them whose networks all have targets.
+its file holds. ``LearningPolicy`` is the base of all, ``WindowLearner`` of those that learn from
+windows, ``TargetLearner`` of those among them whose networks all have targets.
 """
 
 import copy
@@ -111,7 +111,7 @@ class Part:
             self.target.load_state_dict(state["target"])
 
 
-class Learner(ABC, Generic[C]):
+class LearningPolicy(ABC, Generic[C]):
     """A policy that learns. ``net`` acts: its weights are the policy's."""
 
     main: ClassVar[str] = "net"  # the part that grad_norm, lr and target_lag are of
@@ -235,7 +235,7 @@ class Learner(ABC, Generic[C]):
         self.generator.bit_generator.state = state["generator"]
 
 
-class WindowLearner(Learner[C]):
+class WindowLearner(LearningPolicy[C]):
     """A policy that makes one gradient step on every batch of windows."""
 
     window: Window  # every config with a replay has one

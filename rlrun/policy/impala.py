@@ -1,6 +1,6 @@
 """IMPALA's learner: an actor-critic with V-trace, on rollouts of an earlier policy.
 
-Espeholt et al., "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner
+Espeholt et al., "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-LearningPolicy
 Architectures", ICML 2018. The lag is 0 with pipeline=serial, one chunk with pipeline=overlapped.
 """
 

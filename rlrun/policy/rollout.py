@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rlrun.functional.returns import Advantage
 from rlrun.functional.rows import shape_reward
-from rlrun.policy.base import Gradients, Learner, Losses, Rates
+from rlrun.policy.base import Gradients, LearningPolicy, Losses, Rates
 from rlrun.schema import MemoryConfig, OnPolicyConfig, PPOConfig, PQNConfig, TorsoConfig
 from rlrun.types import Sample, Segment, Tree, Update, generator, moved, tree_map
 
@@ -20,7 +20,7 @@ R = TypeVar("R", bound=OnPolicyConfig | PQNConfig)
 M = TypeVar("M", bound=PPOConfig | PQNConfig)
 
 
-class RolloutLearner(Learner[R], Generic[R]):
+class RolloutPolicy(LearningPolicy[R], Generic[R]):
     """A policy that learns from every rollout once, then drops it."""
 
     def shaped_reward(self, segment: Segment) -> Tensor:
@@ -41,7 +41,7 @@ class RolloutLearner(Learner[R], Generic[R]):
         raise AssertionError("a rollout has no priorities")
 
 
-class MinibatchLearner(RolloutLearner[M], Generic[M]):
+class MinibatchLearner(RolloutPolicy[M], Generic[M]):
     """A policy that makes several passes over each rollout in random minibatches.
 
     Targets are those of the network before the update, metrics those of the last minibatch. A

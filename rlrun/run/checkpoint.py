@@ -30,8 +30,8 @@ from rlrun.run.tensors import (
     TEMPORARY,
     NewSegment,
     Packed,
-    Part,
     RowFiles,
+    SegmentFile,
     array_names,
     new_segments,
     read_tensors,
@@ -221,7 +221,7 @@ def _read(directory: Path) -> dict[str, Any]:
 def _row_files(directory: Path, ring: list[Any], listed: Mapping[str, Any]) -> RowFiles:
     """The segments of a ring: [file, first, stop] each, in the order of their rows."""
     parts = [
-        Part(file, int(first), int(stop), listed[file]["sha256"], listed[file]["bytes"])
+        SegmentFile(file, int(first), int(stop), listed[file]["sha256"], listed[file]["bytes"])
         for file, first, stop in ring
     ]
     return RowFiles(directory / ROWS, parts)

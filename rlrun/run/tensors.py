@@ -166,7 +166,7 @@ COPY = 1 << 28  # bytes of new rows that are copied at most
 SHARE = 256  # within these limits: this fraction of all segments of the ring
 
 
-class Part(NamedTuple):
+class SegmentFile(NamedTuple):
     """A segment file and the rows in it."""
 
     file: str
@@ -181,9 +181,9 @@ class RowFiles:
     """The segment files in ``directory`` that hold the rows of one ring, oldest first."""
 
     directory: Path | None = None
-    parts: list[Part] = field(default_factory=list)
+    parts: list[SegmentFile] = field(default_factory=list)
 
-    def usable(self, directory: Path, first: int, stop: int) -> list[Part]:
+    def usable(self, directory: Path, first: int, stop: int) -> list[SegmentFile]:
         """The parts that a checkpoint of rows first..stop-1 in ``directory`` can list."""
         if self.directory != directory or not self.parts or self.parts[-1].stop > stop:
             return []
@@ -347,7 +347,7 @@ class SavedRows(Rows):
             yield low, high, self._cut(arrays, part, low, high)
 
     def _cut(
-        self, arrays: Mapping[str, np.ndarray], part: Part, low: int, high: int
+        self, arrays: Mapping[str, np.ndarray], part: SegmentFile, low: int, high: int
     ) -> dict[str, np.ndarray]:
         """Rows low..high-1 of a part."""
         count, data, sizes = part.stop - part.first, arrays[""], arrays.get(SIZES)
@@ -370,7 +370,7 @@ class NewSegment:
     """The rows of one ring that a checkpoint has to write, and the parts that precede them."""
 
     files: RowFiles
-    parts: list[Part]
+    parts: list[SegmentFile]
     first: int
     stop: int
     arrays: dict[str, np.ndarray]
@@ -388,7 +388,7 @@ class NewSegment:
         digest, size = write_tensors(temporary, self.arrays, {})
         name = f"{self.first:09d}_{self.stop:09d}_{digest[:16]}.safetensors"
         os.rename(temporary, directory / name)
-        self.parts.append(Part(name, self.first, self.stop, digest, size))
+        self.parts.append(SegmentFile(name, self.first, self.stop, digest, size))
         self.arrays, self.first = {}, self.stop
         return directory / name
 

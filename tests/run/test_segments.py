@@ -12,7 +12,7 @@ import torch
 from rlrun.errors import CheckpointError, StorageError
 from rlrun.run import checkpoint, manifest, tensors
 from rlrun.run.checkpoint import Saver
-from rlrun.run.tensors import Part, RingRows, RowFiles
+from rlrun.run.tensors import RingRows, RowFiles, SegmentFile
 
 COLUMNS, ROWS = 2, 40
 
@@ -119,7 +119,7 @@ def test_only_new_rows_are_written(tmp_path, monkeypatch):
 
 
 def test_a_segment_whose_last_row_is_the_one_before_is_not_needed(tmp_path):
-    parts = [Part(f"{first}", first, first + 9, "", 0) for first in (0, 9)]
+    parts = [SegmentFile(f"{first}", first, first + 9, "", 0) for first in (0, 9)]
     for part in parts:
         (tmp_path / part.file).touch()
     files = RowFiles(tmp_path, parts)
