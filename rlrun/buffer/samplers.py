@@ -89,7 +89,7 @@ class Uniform:
 
 
 class Prioritized(Uniform):
-    """What both prioritized samplers share: the schedules of alpha and beta, and the largest p.
+    """Base of both prioritized samplers: the schedules of alpha and beta, and the largest p.
 
     New slots get the largest priority seen so far (1 at first). Alpha follows its schedule in steps
     of 0.01. Source: Schaul et al. 2016, section 3.

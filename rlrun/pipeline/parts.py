@@ -21,7 +21,7 @@ from rlrun.types import Counters, Policy
 
 @dataclass(slots=True)
 class LoopProgress:
-    """What the parts of the loop share."""
+    """Progress shared by the parts of the loop."""
 
     counters: Counters
     rollbacks: int = 0  # to an earlier checkpoint, after updates that were not finite
@@ -103,7 +103,7 @@ class LoopEvaluator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a run is made of; its loop, and what stands beside the loop, share them."""
+    """Parts of a run, shared by its loop and the objects beside the loop."""
 
     run_dir: Path
     log: Log

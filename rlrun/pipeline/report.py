@@ -1,4 +1,4 @@
-"""What the loop logs: metrics, the seconds of its parts, the line in the terminal, a profile."""
+"""Log of the loop: metrics, the seconds of its parts, the line in the terminal, a profile."""
 
 import os
 import time

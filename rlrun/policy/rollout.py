@@ -59,7 +59,7 @@ class MinibatchLearner(RolloutPolicy[M], Generic[M]):
 
     @abstractmethod
     def values(self, rows: "RolloutRows") -> Tensor:
-        """What targets are made of, [T+1, B, ...]."""
+        """The outputs that targets are computed from, [T+1, B, ...]."""
 
     @abstractmethod
     def with_targets(self, rows: "RolloutRows", values: Tensor) -> "Minibatch":
