@@ -77,11 +77,9 @@ def test_r2d2_balances_without_seeing_velocities(tmp_path):
     """DQN with the same inputs, previous action and reward, ends at 20, and what sees one position
     at 45 (tests/benchmarks/TABLES.md).
     """
-    result, _ = train(
-        tmp_path, "policy=r2d2", "env=cartpole_novel", "learner.replay_ratio=30",
-        "policy.lr=2e-3", "run.eval_every=2500", "run.total_steps=50000", "run.stop_value=150",
-    )  # fmt: skip
-    assert result["return_mean"] >= 100
+    result, _ = train(tmp_path, "policy=r2d2", "env=cartpole_novel", "run.total_steps=80000",
+                      "run.stop_value=300")  # fmt: skip
+    assert result["return_mean"] >= 250
 
 
 def test_pqn_remembers_a_bit_for_50_rows(tmp_path):

@@ -1,6 +1,5 @@
 """DDPG, TD3, SAC, CQL on SAC: updates by a loop over rows, what must not matter, acting."""
 
-import copy
 import math
 from dataclasses import replace
 from itertools import pairwise
@@ -197,14 +196,6 @@ def test_cql_with_entropy_in_its_targets_is_the_loop():
     check_against_naive("cql_sac", entropy_in_target=True, samples=1)
 
 
-@pytest.mark.parametrize("shape", ["inputs", "lstm", "partial"])
-@BY_NAME
-def test_padding_changes_no_bit(name, shape):
-    one, other = (of(name, **SHAPES[shape]) for _ in range(2))
-    sample = box_windows(one)
-    make.assert_same_update(one, other, sample, make.poisoned(sample))
-
-
 def test_cql_without_conservatism_is_sac():
     sample = box_windows(of("sac"))
     mild = of("cql_sac", conservatism=0.0, gap_threshold=None, entropy_in_target=True)
@@ -214,47 +205,9 @@ def test_cql_without_conservatism_is_sac():
     assert make.weights(mild)["conservatism.log"] == -math.inf
 
 
-@BY_NAME
-def test_rewards_are_scaled_then_clipped(name):
-    shape = RECURRENT | {"spec": BOX}
-    one = build(name, reward_scale=0.8, reward_clip=0.5, **shape)
-    other = build(name, reward_scale=1.0, **shape)
-    sample, clip = box_windows(one), lambda x: (0.8 * x).clamp(-0.5, 0.5)
-    s = sample.segment
-    extras = s.extras | {"prev_reward": clip(s.extras["prev_reward"])}
-    shaped = replace(s, reward=clip(s.reward), extras=extras)
-    make.assert_same_update(one, other, sample, replace(sample, segment=shaped))
-
-
-@pytest.mark.parametrize("name", ["td3", "sac"])
-def test_a_zero_start_ignores_the_stored_state(name):
-    one, other = of(name, **RECURRENT, state_init="zero"), of(name, **RECURRENT)
-    sample = box_windows(one)
-    blank = replace(sample.segment, state=tree_map(torch.zeros_like, sample.segment.state))
-    make.assert_same_update(one, other, sample, replace(sample, segment=blank))
-
-
 # -- over several updates --------------------------------------------------------------------------
 
 QUIET = {"lr": make.constant(1e-2), "actor_lr": make.linear(1e-2, 0.0), "adam_eps": 1e-8}
-
-
-@BY_NAME
-def test_a_checkpoint_goes_on_bit_for_bit(name):
-    """Between two steps of the actor; the noise of updates follows seed and number alone."""
-    given = RECURRENT | QUIET | {"actor_every": 2}
-    one, two, late = of(name, **given), of(name, **given), of(name, **given, seed=5)
-    sample = replace(box_windows(one), env_steps=100)
-    for _ in range(3):
-        make.assert_same_update(one, two, sample, sample)
-    late.load_state_dict(copy.deepcopy(one.state_dict()))
-    torch.testing.assert_close(late.priority(sample), one.priority(sample))
-    for _ in range(2):
-        make.assert_same_update(one, late, sample, sample)
-    acts = [make.act_once(p, BOX, explore=0.0).action for p in (one, late)]
-    np.testing.assert_array_equal(*acts)
-    other = of(name, **given, seed=1)
-    assert not torch.equal(other.update(sample).priority, one.update(sample).priority)
 
 
 @BY_NAME

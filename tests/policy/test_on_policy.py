@@ -1,6 +1,5 @@
 """PPO, A2C, IMPALA, PQN: updates by loops over rows, acting is learning's policy, statistics."""
 
-import copy
 import math
 from dataclasses import replace
 
@@ -178,15 +177,6 @@ def test_metrics_of_ppo_by_hand():
     assert clipped.item() == pytest.approx((ratio > 1.1).float().mean().item())
 
 
-@pytest.mark.parametrize("name", [*NAMES, "pqn"])
-@pytest.mark.parametrize("memory", ["none", "lstm"])
-def test_padding_changes_no_bit(name, memory):
-    given = {"memory": memory, "prev_inputs": True, "hidden": 8}
-    one, other, acting = (build(name, **given) for _ in range(3))
-    sample = rollout(acting)
-    make.assert_same_update(one, other, sample, make.poisoned(sample, flags=False))
-
-
 @pytest.mark.parametrize("memory", sorted(MEMORY_CONFIGS))
 def test_the_replay_has_room_for_the_state(memory):
     given = {"memory": memory, "prev_inputs": True, "hidden": 8}
@@ -340,25 +330,6 @@ def test_clip_and_step_size_follow_the_clock():
     make.assert_same_update(one, other, sample, sample)
     update = build("ppo", lr=make.linear(1e-3, 0.0)).update(sample)
     assert update.metrics["train/lr"].item() == pytest.approx(5e-4)
-
-
-@pytest.mark.parametrize("name", [*NAMES, "pqn"])
-def test_a_checkpoint_goes_on_bit_for_bit(name):
-    """The shuffling of minibatches and all statistics included."""
-    given = {"memory": "lstm", "lr": make.constant(1e-3)}
-    if name != "pqn":
-        given |= {"normalize_obs": True, "normalize_reward": True}
-    if name in ("ppo", "pqn"):
-        given |= {"epochs": 2, "batch_size": 20, "segment_len": 4}
-    one, other = build(name, **given), build(name, seed=5, **given)
-    samples = [rollout(one, seed=i) for i in range(4)]
-    for sample in samples[:2]:
-        one.update(sample)
-    other.load_state_dict(copy.deepcopy(one.state_dict()))
-    for sample in samples[2:]:
-        make.assert_same_update(one, other, sample, sample)
-    acts = [make.act_once(p, explore=0.5).action for p in (one, other)]
-    np.testing.assert_array_equal(*acts)
 
 
 def test_rewards_are_divided_by_the_deviation_of_running_returns():

@@ -9,7 +9,6 @@ import yaml
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from rlrun.buffer.rollout import Rollout
-from rlrun.functional.rows import readable
 from rlrun.log import Log
 from rlrun.run.build import make_pipeline, make_policy, policy_class
 from rlrun.run.hparams import policy_title
@@ -158,40 +157,6 @@ def test_weights_and_state_round_trip(case):
             assert a.priority.shape == (16,)
     for x, y in zip(tree_leaves(policy.state_dict()), tree_leaves(twin.state_dict()), strict=True):
         assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
-
-
-def test_padding_has_no_effect(case):
-    """Not a bit of the weights behind an update, whatever stands where no row is.
-
-    An end row's observation counts behind a truncation only.
-    """
-    if case.sample is None:
-        return
-    segment, valid = case.sample.segment, case.sample.segment.valid.clone()
-    if valid.all():  # windows of single rows, none of them filler
-        valid[0, :3] = False
-    segment = replace(segment, valid=valid)
-
-    def wild(x, mask):
-        mask = mask.reshape(*mask.shape, *[1] * (x.ndim - 2))
-        return torch.where(mask, x, torch.nan if x.is_floating_point() else 0)
-
-    lead = valid.shape
-    extras = {k: wild(x, valid) if x.shape[:2] == lead else x for k, x in segment.extras.items()}
-    read = readable(valid, segment.terminated)
-    poisoned = replace(
-        segment, obs=tree_map(lambda x: wild(x, read), segment.obs), extras=extras,
-        reward=wild(segment.reward, valid), action=wild(segment.action, valid),
-    )  # fmt: skip
-    one, two = case.policy(), case.policy()
-    first, second = (
-        policy.update(replace(case.sample, segment=rows))
-        for policy, rows in ((one, segment), (two, poisoned))
-    )
-    if first.priority is not None:
-        assert torch.equal(first.priority, second.priority)
-    for name, w in one.weights().items():
-        assert torch.equal(w, two.weights()[name]), name
 
 
 def test_every_policy_names_its_keys():

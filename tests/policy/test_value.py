@@ -1,6 +1,5 @@
 """DQN and R2D2: updates by a loop over rows, padding without effect, targets, checkpoints."""
 
-import copy
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 import torch
 
 from rlrun.schema import Invalid
-from rlrun.types import Segment, tree_map
+from rlrun.types import Segment
 from tests.policy import make
 from tests.policy.make import build, windows
 from tests.reference.value import one_window
@@ -42,8 +41,12 @@ CASES = {
 BOTH = pytest.mark.parametrize("name", ["dqn", "r2d2"])
 
 
+def name_of(case):
+    return "r2d2" if case.startswith("r2d2") else "dqn"
+
+
 def of(case, **more):
-    return build("r2d2" if case.startswith("r2d2") else "dqn", **CASES[case] | more)
+    return build(name_of(case), **CASES[case] | more)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -66,15 +69,6 @@ def test_an_update_is_the_loop_over_rows(case):
     make.assert_gradients(grads, want, rtol=2e-3)
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("value", [1e9, float("nan")])
-def test_padding_changes_no_bit(case, value):
-    """Invariant 3: 1e9 or NaN in padding changes no bit of loss, gradient, priority."""
-    one, other = of(case), of(case)
-    sample = windows(one, CASES[case].get("spec", make.DISCRETE))
-    make.assert_same_update(one, other, sample, make.poisoned(sample, value))
-
-
 def test_masks_matter_and_are_not_read_by_the_network():
     sample = windows(of("masks"), make.MASKED)
     obs = sample.segment.obs
@@ -84,18 +78,6 @@ def test_masks_matter_and_are_not_read_by_the_network():
     assert losses[0] != losses[1]
     shapes = {w.shape for w in make.weights(of("masks")).values()}
     assert (8, 3) in shapes, "the torso reads the three numbers alone"
-
-
-@BOTH
-def test_rewards_are_scaled_then_clipped_in_targets_and_inputs(name):
-    """The same as rewards that were shaped before."""
-    one = build(name, reward_scale=0.8, reward_clip=0.5, prev_inputs=True)
-    other = build(name, reward_scale=1.0, reward_clip=None, prev_inputs=True)
-    sample, shape = windows(one), lambda x: (0.8 * x).clamp(-0.5, 0.5)
-    segment = sample.segment
-    extras = segment.extras | {"prev_reward": shape(segment.extras["prev_reward"])}
-    shaped = replace(segment, reward=shape(segment.reward), extras=extras)
-    make.assert_same_update(one, other, sample, replace(sample, segment=shaped))
 
 
 def test_beyond_td_clip_the_loss_is_the_tangent():
@@ -109,13 +91,6 @@ def test_beyond_td_clip_the_loss_is_the_tangent():
     clipped = build("r2d2", td_clip=0.05).update(windows(build("r2d2"))).metrics["train/loss"]
     whole = build("r2d2").update(windows(build("r2d2"))).metrics["train/loss"]
     assert clipped < whole
-
-
-def test_a_zero_start_ignores_the_stored_state():
-    one, other = build("r2d2", state_init="zero"), build("r2d2")
-    sample = windows(one)
-    blank = replace(sample.segment, state=tree_map(torch.zeros_like, sample.segment.state))
-    make.assert_same_update(one, other, sample, replace(sample, segment=blank))
 
 
 @BOTH
@@ -133,26 +108,6 @@ def test_targets_follow_hard_and_soft(name):
     online = make.weights(soft)
     for k, x in make.targets(soft).items():
         torch.testing.assert_close(x, before[k] + 0.25 * (online[k] - before[k]))
-
-
-@pytest.mark.parametrize("case", ["c51", "r2d2", "r2d2 iqn"])
-def test_a_checkpoint_goes_on_bit_for_bit(case):
-    """Networks, optimiser, noise of the updates, exploration."""
-    quiet = {"target_update_every": 2, "target_tau": None, "adam_eps": 1e-3}
-    quiet["lr"] = make.linear(1e-2, 1e-3)
-    one, other = of(case, **quiet), of(case, seed=7, **quiet)
-    sample = replace(windows(one), env_steps=300)
-    updates = [one.update(sample) for _ in range(3)]
-    assert updates[0].metrics["train/lr"] == pytest.approx(7.3e-3)
-    other.load_state_dict(copy.deepcopy(one.state_dict()))
-    torch.testing.assert_close(one.priority(sample), other.priority(sample))
-    make.assert_same_update(one, other, sample, sample)
-    acts = [make.act_once(p, explore=0.5).action for p in (one, other)]
-    np.testing.assert_array_equal(*acts)
-    make.assert_equal_states(one, other)
-    third = of(case, seed=8, **quiet)
-    third.load(one.weights())
-    np.testing.assert_array_equal(make.act_once(one).action, make.act_once(third).action)
 
 
 def test_the_next_update_has_other_noise():
