@@ -11,16 +11,6 @@ from rlrun.types import Window, tree_map
 from tests.buffer.pair import Pair, Setup
 
 
-def test_stacks_worked_by_hand():
-    """An episode of 3 steps and its end row, k = 3; then the next episode's first row."""
-    pair = Pair(Setup(window=Window(0, 1, 1), stack=3, lengths=((3, 9),)))
-    pair.add(6)
-    obs = pair.replay.sample(0, 0).segment.obs  # [2, B, 3, 3]: (column, episode, t)
-    assert obs[0, :, :, 2].tolist() == [[0, 0, 0], [0, 0, 1], [0, 1, 2], [0, 0, 0]]
-    assert obs[1, :, :, 2].tolist() == [[0, 0, 1], [0, 1, 2], [1, 2, 3], [0, 0, 1]]
-    assert obs[0, :, :, 1].tolist() == [[0] * 3, [0] * 3, [0] * 3, [1] * 3]
-
-
 @pytest.mark.parametrize("k", [2, 4])
 def test_the_learner_sees_what_the_actor_saw(k):
     """The acting side's stacks, pushed row by row, are those gathered for the same rows."""
@@ -48,15 +38,6 @@ def test_frames_are_stored_once():
     one = replace(s, stack=1, slack=32)
     assert s.rows == one.rows
     assert Pair(s).replay.nbytes == Pair(one).replay.nbytes
-
-
-def test_a_window_dies_with_the_first_frame_of_its_stack():
-    """A ring of 11 slots holds 10 whole rows; k = 4: the three rows before a window's first."""
-    pair = Pair(Setup(window=Window(0, 1, 1), slack=5, stack=4, lengths=((100,),)))
-    assert pair.setup.rows == 11
-    for steps, alive in ((6, range(5)), (4, range(9)), (1, range(4, 10))):
-        pair.add(steps)
-        assert [w.learn for w in pair.alive()] == list(alive), "row 0 went, which row 3 would show"
 
 
 def test_histories_are_stacked_too():

@@ -58,30 +58,6 @@ def test_the_end_of_a_collect_releases_every_row():
         pair.agree_on_all()  # no window reads rows of the next collect
 
 
-@pytest.mark.parametrize("close", [False, True])
-@pytest.mark.parametrize("table", TABLES)
-def test_a_chunk_longer_than_the_ring_is_stored_in_pieces(table, close):
-    """Only the chunk's end closes a trajectory, not the piece's; given keys are alive."""
-    pair = pair_of(table, close=close, slack=20)
-    for steps in (70, 0, 9, 120):
-        keys = pair.add(steps)
-        pair.agree()
-        assert set(keys.tolist()) <= set(pair.keys.tolist())
-    pair.agree_on_all()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_full_table_drops_the_oldest_and_counts_them(kind):
-    """More windows than the table holds, also in one add: counts and draws stay right."""
-    pair = Pair(Setup(Window(0, 2, 1), slack=100, table=10, kind=kind, lengths=((1,),)))
-    for steps in (7, 7, 60, 60):
-        pair.add(steps)
-        pair.agree()
-        pair.agree_on(pair.replay.sample(4, pair.model.steps))
-    assert len(pair.replay) == 10
-    assert pair.replay.metrics(0)["buffer/early_evictions"] == 134 // 2 - 10
-
-
 def test_terminations_and_rows_are_learned_once():
     """Invariants 1 and 2: every step once, min(n, T) rows without a bootstrap."""
     lengths = (5, 1, 12, 3, 20)
@@ -346,17 +322,6 @@ def test_a_diverged_loss_is_refused_for_windows_that_are_gone_too(kind, bad):
         np.testing.assert_array_equal(priorities(pair.replay), before)
         assert pair.replay.metrics(0)["buffer/late_priorities"] == 0
     pair.agree()
-
-
-@pytest.mark.parametrize("kind", ["prioritized", "rank"])
-def test_older_samples_can_be_updated_too(kind):
-    """Not only the latest: a key is enough, in any order, until its window is overwritten."""
-    pair = pair_of(kind=kind, slack=60)
-    pair.add(40)
-    keys = [pair.replay.sample(6, i).key.copy() for i in range(4)]
-    for i in (2, 0, 3, 1):
-        pair.prioritize(keys[i], np.full(6, 1.0 + i, np.float32))
-        pair.agree()
 
 
 # -- states ----------------------------------------------------------------------------------------

@@ -154,23 +154,6 @@ def test_between_sorts_ranks_stay_and_new_windows_come_first(norm):
 # -- weights ---------------------------------------------------------------------------------------
 
 
-@PRIORITIZED
-@pytest.mark.parametrize("norm", ["batch", "buffer"])
-def test_weights_follow_the_paper(kind, norm):
-    """(N P(i))^-beta over their largest: of the batch, or of all that is stored."""
-    replay, keys = flat(kind, 70, weight_norm=norm, beta=constant(0.5))
-    raw = np.random.default_rng(0).permutation(np.linspace(0.01, 5, 70))
-    set_priorities(replay, keys, raw)
-    sample = replay.sample(40, 1)
-    p = mass_of(kind, raw, 0.7 if kind == "rank" else 0.6)
-    expected = (70 * p / p.sum()) ** -0.5
-    at = np.asarray(keys).searchsorted(np.asarray(sample.key))
-    most = expected[at].max() if norm == "batch" else expected.max()
-    np.testing.assert_allclose(sample.weight, expected[at] / most, rtol=1e-5)
-    assert sample.weight.dtype == torch.float32
-    assert norm == "buffer" or sample.weight.max() == 1
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.floats(0, 1e6, width=32) | st.just(3e38), min_size=1, max_size=30),

@@ -4,26 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rlrun.buffer.samplers import SumTree
 
 SIZES = [1, 2, 3, 5, 7, 127, 128, 129, 1000, 128**2 + 1]
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=300), st.floats(0, 1, exclude_max=True))
-def test_find_is_the_naive_search(values, place):
-    tree = SumTree(len(values))
-    tree.set(np.arange(len(values)), np.array(values))
-    if tree.root == 0:
-        return
-    mass = place * tree.root
-    got = int(tree.find(np.array([mass]))[0])
-    below, slack = sum(values[:got]), 1e-9 * tree.root
-    assert values[got] > 0
-    assert below - slack <= mass <= below + values[got] + slack
 
 
 @pytest.mark.parametrize("size", SIZES)

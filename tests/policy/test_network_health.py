@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.types import Spec, tree_map
+from rlrun.types import Spec
 from tests.policy import make
 from tests.policy.make import BOX, DISCRETE, RECURRENT, build, windows
 from tests.policy.test_qmix import TEAM
@@ -167,50 +167,6 @@ def test_units_of_a_memory():
     with torch.no_grad():
         make.nets(policy).net.memory.core.bias_hh_l0[18:] = -1e3  # output gates shut: h = 0 always
     assert dead(policy, sample) - clean == pytest.approx(6 / 14), "8 of the torso, 6 of the memory"
-
-
-def dormant(found):
-    """Share of dead units; ``found``: [rows, units] of each layer of tanh or memory."""
-    spread = [x.double().std(0, correction=0) for x in found]
-    return torch.cat([s <= 0.025 * s.mean() for s in spread]).double().mean().item()
-
-
-@pytest.mark.parametrize("burnin", [0, 3, 7])
-def test_the_units_of_a_recurrent_network_are_those_of_a_loop_over_read_rows(burnin):
-    policy = build("r2d2", burnin_step=burnin, learn_unroll_len=5, head_hidden=(8,), nstep=2)
-    sample, net = windows(policy), make.nets(policy).net
-    s = sample.segment
-    s.obs.mul_(0.02)
-    with torch.no_grad():
-        net.torso.layers[0].bias[0] = 99.0
-        net.memory.core.bias_ih_l0[-2:] = -99.0  # output gates
-        net.value[0].bias[3] = 99.0
-    torso, memory, heads = [], [], []
-    with torch.no_grad():
-        for b in range(s.valid.shape[1]):
-            valid = [*s.valid[:, b].tolist(), False]
-            state = tree_map(lambda x, b=b: x[b : b + 1], s.state)
-            action, reward = s.extras["prev_action"][b], s.extras["prev_reward"][b]
-            began = False
-            for p in range(policy.window.rows):
-                if not (valid[p] or (p and valid[p - 1] and not s.terminated[p - 1, b])):
-                    continue
-                if began:
-                    action, reward = s.action[p - 1, b], s.reward[p - 1, b]
-                began = True
-                if s.first[p, b]:
-                    action, reward = torch.tensor(-1), torch.tensor(0.0)
-                previous = net.encode_previous(action[None], 2.0 * reward[None])
-                features = net.torso(s.obs[p, b][None])
-                h, state = net.memory.step(torch.cat([features, previous], -1), state)
-                if p >= burnin:
-                    torso.append(features[0])
-                    memory.append(h[0])
-                    heads.append(torch.stack([net.value[:2](h)[0], net.advantage[:2](h)[0]]))
-    heads = torch.stack(heads)
-    expected = [torch.stack(torso), torch.stack(memory), heads[:, 0], heads[:, 1]]
-    assert dead(policy, sample) == pytest.approx(dormant(expected))
-    assert dormant(expected) >= 4 / 30
 
 
 def test_where_no_row_is_read_nothing_is_measured():

@@ -22,7 +22,6 @@ CASES = {
     "iql masked": {"spec": MASKED},
     "iql number": {"spec": NUMBER},
 }  # fmt: skip
-BY_CASE = pytest.mark.parametrize("case", CASES)
 
 
 def spec_of(case):
@@ -77,49 +76,6 @@ def bc_loss(own, segment, b, space):
     return total / w.learned, np.mean(errors) if errors else 0.0
 
 
-def cql_loss(own, segment, b, space):
-    c = own.config
-
-    def q(net, p):
-        action, reward = segment.extras["prev_action"][b], segment.extras["prev_reward"][b]
-        if p:
-            action, reward = segment.action[p - 1, b], segment.reward[p - 1, b]
-        if segment.first[p, b]:
-            action, reward = torch.tensor(-1), torch.tensor(0.0)
-        previous = net.encode_previous(action[None], (reward * c.reward_scale)[None])
-        return net.head_outputs(
-            net.inputs(tree_map(lambda x: x[None], at(segment.obs, p, b)), previous)
-        )[0]
-
-    def allowed(p, values):
-        obs = at(segment.obs, p, b)
-        mask = obs["action_mask"] > 0 if isinstance(obs, dict) else values > -torch.inf
-        return torch.where(mask, values, -torch.inf)
-
-    eps, rewards = c.value_rescale_eps, (segment.reward[:, b] * c.reward_scale).tolist()
-    total, discount, k = nstep_of(own, segment, b, rewards)
-    y = total
-    if discount:
-        later = q(own.target, k).detach()
-        best = allowed(k, q(own.net, k) if c.double else later).argmax()
-        value = later[best].double()
-        if eps:  # the root of h(x) = value by bisection
-            low, high = -1e7, 1e7
-            for _ in range(100):
-                middle = (low + high) / 2
-                low, high = (middle, high) if rescaled(middle, eps) < value else (low, middle)
-            value = low
-        y = total + discount * float(value)
-    y = rescaled(y, eps) if eps else y
-    values, a = q(own.net, 0), segment.action[0, b]
-    gap = allowed(0, values).exp().sum().log() - values[a]
-    return 0.5 * (y - values[a]) ** 2 + c.conservatism * gap, abs(y - values[a].item())
-
-
-def rescaled(x, eps):
-    return np.sign(x) * (np.sqrt(abs(x) + 1) - 1) + eps * x
-
-
 def iql_loss(own, segment, b, space):
     c, nets, real = own.config, own.nets, isinstance(space, gym.spaces.Box)
     obs, action = tree_map(lambda x: x[None], at(segment.obs, 0, b)), segment.action[0, b]
@@ -139,10 +95,10 @@ def iql_loss(own, segment, b, space):
     return fit + sum((total - x) ** 2 for x in q) + imitate, error
 
 
-LOSSES = {"bc": bc_loss, "cql": cql_loss, "iql": iql_loss}
+LOSSES = {"bc": bc_loss, "iql": iql_loss}
 
 
-@BY_CASE
+@pytest.mark.parametrize("case", [case for case in CASES if case.split()[0] in LOSSES])
 def test_an_update_is_the_loop_over_rows(case):
     policy, name = make.spread(of(case)), case.split()[0]
     sample, own = windows(policy, spec_of(case)), make.nets(policy)
@@ -156,6 +112,26 @@ def test_an_update_is_the_loop_over_rows(case):
     make.assert_gradients(grads, want)
     np.testing.assert_allclose(update.priority, [x[1] for x in naive], rtol=1e-3, atol=1e-5)
     assert (update.priority >= 0).all()
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith("cql")])
+def test_cql_is_dqn_with_the_gap(case):
+    """log sum_a exp Q(s, a) - Q(s, action) of row 0, over allowed actions."""
+    policy, dqn = (make.spread(build(name, **given)) for name, given in (
+        ("cql", CASES[case]), ("dqn", {"value_rescale_eps": 1e-3} | CASES[case])))  # fmt: skip
+    sample, own = windows(policy, spec_of(case)), make.nets(policy)
+    q, obs = make.stepped_q(own, sample.segment)[0], sample.segment.obs
+    mask = obs["action_mask"][0] > 0 if isinstance(obs, dict) else torch.ones_like(q) > 0
+    action = sample.segment.action[0][:, None]
+    gap = torch.where(mask, q, -torch.inf).logsumexp(-1) - q.gather(-1, action)[:, 0]
+    more = 0.7 * (sample.weight * gap).mean()
+    want = make.named_gradients(more, "", own.net)
+    (ours, got), (theirs, plain) = (make.gradients(p, sample) for p in (policy, dqn))
+    loss = theirs.metrics["train/loss"].item() + more.item()
+    assert ours.metrics["train/loss"].item() == pytest.approx(loss, rel=1e-5)
+    assert ours.metrics["train/conservative_gap"].item() == pytest.approx(gap.mean().item())
+    make.assert_gradients(got, {k: g + plain[k] for k, g in want.items()})
+    torch.testing.assert_close(ours.priority, theirs.priority)
 
 
 def test_critics_of_iql_have_targets_that_follow_softly():
