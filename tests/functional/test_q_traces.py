@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rlrun.functional.q_traces import TraceTarget, retrace_coefficient, trace_return
 from rlrun.functional.value import rescale, unrescale
 from tests.functional.test_returns import NO, REWARD, VALUE, YES, column, flags
-from tests.reference.q_traces import target_of
+from tests.reference.traces import target_of
 
 KINDS = ["retrace", "peng_q_lambda", "watkins_q_lambda", "harutyunyan_q_lambda"]
 

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlrun.functional.returns import gae, lambda_return, nstep_return, reverse_scan, vtrace
-from tests.reference.nstep import nstep_rows
-from tests.reference.traces import gae_rows, lambda_rows, vtrace_rows
+from tests.reference.traces import gae_rows, lambda_rows, nstep_rows, vtrace_rows
 
 
 def column(*values):

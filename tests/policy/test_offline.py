@@ -8,7 +8,7 @@ import torch
 from rlrun.types import Spec, tree_map
 from tests.policy import make
 from tests.policy.make import BOX, DISCRETE, MASKED, OBS, build, windows
-from tests.reference.nstep import nstep_rows
+from tests.reference.traces import nstep_rows
 
 NUMBER = Spec(OBS, gym.spaces.Box(10, 20, (), np.float32))  # an action without a dimension
 SEQUENCE = {"memory": "lstm", "learn_unroll_len": 5, "burnin_step": 3}

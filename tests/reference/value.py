@@ -11,7 +11,7 @@ from rlrun.functional.value import rescale, unrescale
 from rlrun.nets.noise import ForwardNoise
 from rlrun.types import tree_map
 from tests.reference import distributional as naive
-from tests.reference.q_traces import target_of
+from tests.reference.traces import target_of
 
 
 def one_window(policy, segment, b, draws):
