@@ -30,8 +30,6 @@ SHORTER = {  # what is added to end soon where debug=smoke does not win or is no
     ),
     "rlrun policy=ppo env=cartpole policy.gamma=0.1 run.total_steps=7000 -q "
     "run.dir=outputs/short_sighted": "run.total_steps=700",
-    "rlrun doctor --calibrate policy=r2d2 env=cartpole memory.hidden=128": "--seconds 0.01",
-    "rlrun doctor --calibrate policy=sac env=pendulum": "--seconds 0.01",
     **{
         f"rlrun policy={p} env=cartpole buffer.load=data/first run.total_steps=10000": (
             "run.total_steps=400"

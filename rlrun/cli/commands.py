@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from rlrun.cli.arguments import positive, positive_number
+from rlrun.cli.arguments import positive
 from rlrun.cli.error_report import printable
 from rlrun.cli.list import group_lines, list_lines
 from rlrun.errors import ConfigError
@@ -216,41 +216,36 @@ def codec_command(argv: list[str]) -> int:
 def doctor_command(argv: list[str]) -> int:
     about = (
         "Says what a bug report needs; of RUN_DIR: what looks wrong with the run, and which key to "
-        "try; of env=NAME: what can be checked of an environment from outside; with --calibrate: "
-        "what an update costs under each setting."
+        "try; of env=NAME: what can be checked of an environment from outside."
     )
     parser = Parser(prog="rlrun doctor", description=about)
-    parser.add_argument("--calibrate", action="store_true", help="measures; writes nothing")
-    parser.add_argument(
-        "--seconds",
-        type=positive_number,
-        metavar="N",
-        help="seconds of one setting; default: about 20 s in all",
-    )
     parser.add_argument("--config-dir", "-cd", help="a directory with your own yaml files")
     parser.add_argument(
         "words",
         nargs="*",
         metavar="RUN_DIR|KEY=VALUE",
-        help="runs, sweeps, directories above them; env=NAME env.KEY=VALUE; with --calibrate the "
-        "overrides of a run",
+        help="runs, sweeps, directories above them; env=NAME env.KEY=VALUE",
     )
+    if "--calibrate" in argv:
+        raise ConfigError(
+            "rlrun doctor --calibrate: is gone; a sweep measures settings: rlrun -m KEY=VALUE ... "
+            "learner.threads=1,2 sweep.workers=1 run.total_steps=5000; compare time/update_seconds "
+            "in timings.jsonl of its jobs"
+        )
     args = parser.parse_intermixed_args(argv)
-    from rlrun.cli.doctor import calibrate, doctor
+    from rlrun.cli.doctor import doctor
     from rlrun.cli.run_health import run_health
 
-    if args.calibrate:
-        return calibrate(args.words, seconds=args.seconds, config_dir=args.config_dir)
     if args.words == argv and all(os.path.lexists(w) or "=" not in w for w in argv) and argv:
         return run_health(argv)
-    if any(word.startswith("env=") for word in args.words) and args.seconds is None:
+    if any(word.startswith("env=") for word in args.words):
         from rlrun.cli.env_health import env_health
 
         return env_health(args.words, config_dir=args.config_dir)
     if argv:
         raise ConfigError(
-            f"rlrun doctor: {argv[0]}: only --calibrate takes more; env=NAME is allowed as well; "
-            "add --calibrate or env=NAME"
+            f"rlrun doctor: {argv[0]}: of a command's words env=NAME env.KEY=VALUE are allowed; "
+            "add env=NAME"
         )
     return doctor()
 

@@ -1,4 +1,4 @@
-"""``rlrun doctor``: facts for a bug report, and the cost of an update on this machine."""
+"""``rlrun doctor``: facts for a bug report."""
 
 import importlib.metadata
 import os
@@ -9,9 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rlrun import __version__
-from rlrun.cli.error_report import report_job_error
 from rlrun.config.checks.spaces import WITH_KERNEL
-from rlrun.errors import ConfigError
 from rlrun.sweeps.cores import affinity, cgroup_quota, usable_cores
 
 _PACKAGES = ("numpy", "gymnasium", "hydra-core")
@@ -27,39 +25,6 @@ def doctor() -> int:
     """Print a fact a line and return the exit code."""
     for name, value in facts():
         print(f"{name:<16}{value}", flush=True)
-    return 0
-
-
-def calibrate(
-    overrides: Sequence[str], *, seconds: float | None, config_dir: str | None = None
-) -> int:
-    """Print the costs of an update of the run of ``overrides`` and return the exit code.
-
-    Nothing is written. ``seconds``: of one setting; None: all settings take about 20 s.
-    """
-    from rlrun.config import Composer, check, check_precision
-    from rlrun.config.compose import name_by_preset, read_presets
-    from rlrun.config.hydra_keys import check_addresses
-
-    composer = Composer(config_dir=config_dir)
-    overrides = composer.rewrite(overrides)
-    cfg = composer.compose(overrides)
-    config = read_presets(composer, cfg, overrides)
-    if config.policy.window is None:
-        raise ConfigError(
-            f"policy.name = {config.policy.name}: it samples from no replay, which is what is "
-            "calibrated; a policy that does is allowed; choose policy=r2d2, drqn or dqn"
-        )
-    check_addresses(config, overrides)
-    check(name_by_preset(config, cfg))
-    check_precision(config)
-    try:
-        from rlrun.run.calibrate import lines
-
-        for line in lines(config, cores=usable_cores(), seconds=seconds):
-            print(line, flush=True)
-    except Exception as e:
-        return report_job_error(e, None)
     return 0
 
 

@@ -83,7 +83,7 @@ usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run; without a word: r2d2 
        rlrun codec bench RUN_DIR|FILE ...         what coders make of its weights and rows
        rlrun doctor RUN_DIR                       what looks wrong with a run; which key to try
        rlrun doctor env=NAME [env.KEY=VALUE]      what can be checked of an environment
-       rlrun doctor [--calibrate KEY=VALUE ...]   what a bug report needs; what an update costs
+       rlrun doctor                               what a bug report needs
        rlrun list [GROUP [WORD ...]]              what there is, a line each
        rlrun help KEY|GROUP|TOPIC                 default, range, unit and source of a key; topics:
 {topics}

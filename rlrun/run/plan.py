@@ -11,7 +11,7 @@ from rlrun.buffer.sizing import demo_config, make_layout, row_of
 from rlrun.config.checks.spaces import Backend, choose_backend, custom_state
 from rlrun.env import known_spaces
 from rlrun.env.framestack import stack_space
-from rlrun.schema import Config, ControlConfig, R2D2Config
+from rlrun.schema import Config, ControlConfig
 from rlrun.types import Spec, Window, generator
 
 EnvSpaces = tuple[Any, Any, int]  # observation, action; columns of one environment
@@ -50,7 +50,6 @@ class Plan:
     env_seeds: EnvSeeds
     threads: int  # of torch
     target_thread: bool  # whether an update gets a second thread
-    target_thread_used: bool  # whether updates of this policy can use one
     backend: Backend  # what computes updates: a numpy kernel or autograd
     horizon: int  # env steps that schedules without an end of their own span
 
@@ -104,7 +103,6 @@ def make_plan(config: Config, spaces: EnvSpaces | None = None) -> Plan:
         env_seeds=EnvSeeds(**{p: _env_seed(config.seed, p) for p in _SEED_RANGES}),
         threads=threads,
         target_thread=_target_thread(config, threads, backend),
-        target_thread_used=_has_halves(config) or isinstance(config.policy, R2D2Config),
         backend=backend,
         horizon=config.run.total_steps,
     )

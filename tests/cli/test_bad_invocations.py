@@ -106,7 +106,7 @@ LINES: list[tuple[list[str], str]] = [  # command line, what the line on stderr 
     (["export", ".", "d", "--shard-rows", "0"], "--shard-rows"),
     (["export", ".", "d", "--codec", "nope"], "--codec = nope"),
     (["doctor", "x"], "DIR = x: no such directory"),
-    (["doctor", "--calibrate", "--seconds", "nan"], "--seconds"),
+    (["doctor", "--calibrate", "policy=sac"], "sweep"),
     (["codec"], ""),
     (["codec", "foo"], "foo"),
     (["help", LONG], ""),

@@ -111,7 +111,7 @@ def test_a_word_beside_the_flag_and_none(rlrun):
 @pytest.mark.parametrize(
     ("command", "facts"),
     [("codec", "usage: rlrun codec"), ("export", "RUN_DIR DATA_DIR --shard-rows 65536"),
-     ("doctor", "--calibrate")],
+     ("doctor", "env=NAME")],
 )  # fmt: skip
 def test_a_subcommand(rlrun, capsys, command, facts):
     for words in (["help", command], [command, "--help"]):

@@ -8,8 +8,6 @@ import pytest
 from rlrun.cli.main import main
 from rlrun.errors import ResourceError
 from rlrun.policy import compute
-from rlrun.run import calibrate
-from rlrun.run.calibrate import lines, settings
 from rlrun.run.start import Launch, start
 from tests.compose import config
 from tests.in_process import assert_one_error, files_under
@@ -75,29 +73,3 @@ def test_torch_is_imported_only_where_it_must_be():
     )
     free = ["policy=r2d2", *(f"{policy} {BF16}" for policy in OTHERS)]
     subprocess.run([sys.executable, "-c", code, *free], check=True)
-
-
-# -- calibrating -----------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("without")
-def test_calibration_leaves_bf16_out():
-    tiny = config(*TINY)
-    assert {s.precision for s in settings(tiny, 2)} == {"float32"}
-    gru = config(*TINY, "memory=gru")
-    assert {s.precision for s in settings(gru, 2)} == {"float32", "bf16"}
-
-    def measure(config, tried, seconds):
-        return [[1.0, 2.0] for _ in tried]
-
-    out = list(lines(tiny, cores=2, seconds=None, measure=measure))
-    assert any("bf16" in line for line in out), "it is left out, which is said"
-    assert out[-1].endswith("learner.precision=float32")
-
-
-@pytest.mark.usefixtures("without")
-def test_calibrating_what_cannot_run(rlrun, monkeypatch):
-    monkeypatch.setattr(calibrate, "measure", None)  # nothing gets that far
-    done = rlrun("doctor", "--calibrate", *TINY, BF16)
-    assert_one_error(done, 7)
-    assert "learner.precision = bf16" in done.err
