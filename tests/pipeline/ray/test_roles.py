@@ -9,10 +9,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from rlrun.env.rows import NativeVector
-from rlrun.pipeline.ray import collecting, predicting
+from rlrun.pipeline.ray import collecting, learning, predicting
 from rlrun.pipeline.ray.collecting import CollectorRole
+from rlrun.pipeline.ray.learning import LearnerRole
 from rlrun.pipeline.ray.messages import Order
 from rlrun.pipeline.ray.process import packed
 from rlrun.pipeline.ray.pump import Lost
@@ -30,7 +32,7 @@ RUN = ("policy=r2d2", "env=cartpole", "pipeline=ray", "pipeline.num_actors=2", "
 @pytest.fixture(autouse=True)
 def _own_logging(monkeypatch):
     """Roles leave the logging and the threads of this process as they are."""
-    for module in (collecting, predicting):
+    for module in (collecting, learning, predicting):
         monkeypatch.setattr(module, "prepare", lambda name, threads: SimpleNamespace(take=tuple))
 
 
@@ -178,3 +180,14 @@ def test_a_run_that_lost_what_it_had_not_saved_stays_inexact_when_it_is_resumed(
     source.roles.note_lost(lost, Lost(None))
     resumed.load_state_dict(source.state_dict())
     assert resumed.inexact == "learner was lost, with what it had not saved"
+
+
+def test_a_restored_learner_draws_on_as_the_one_that_was_saved():
+    """A policy or a cell of the user's may draw from torch's or numpy's own generators."""
+    plan = make_plan(config("policy=ppo", "env=cartpole", "pipeline=ray", "torso.hidden=[8]"))
+    make = packed(partial(build.learner_parts, plan, float("inf")))
+    roles = [LearnerRole(make, (), threads=1, seed=s, prefetch=0, throttle=0.0) for s in (1, 2)]
+    state = roles[0].state()
+    drawn = torch.rand(3).tolist(), np.random.rand(3).tolist()
+    assert roles[1].load(state, {}) is None
+    assert (torch.rand(3).tolist(), np.random.rand(3).tolist()) == drawn
