@@ -179,7 +179,8 @@ class Streams:
     Windows of stream j are drawn with probability m_j / sum m, then within it as its sampler does.
 
     m_j is the sum of p^alpha (proportional), else the number of windows. Proportional and uniform
-    sampling are then exactly those of one replay with all rows; ranks are those within a stream.
+    sampling are then exactly those of one replay with all rows: new windows get the largest
+    priority seen in any stream, and alpha moves in all at once. Ranks are those within a stream.
     Importance weights are (N P(i))^-beta / max over the batch. One stream is that replay itself,
     bit for bit.
     """
@@ -215,6 +216,8 @@ class Streams:
         """Sample ``batch`` windows, with importance weights float32 [batch]."""
         if len(self.replays) == 1:
             return self.replays[0].sample(batch, env_steps)
+        for sampler in self._prioritized():
+            sampler.follow_alpha(env_steps)
         mass = self._masses()
         bounds = np.cumsum(mass)
         point = (np.arange(batch) + self.generator.random(batch)) * (bounds[-1] / batch)
@@ -251,6 +254,10 @@ class Streams:
         for number in np.unique(key % count):
             mine = key % count == number
             self.replays[number].prioritize(key[mine] // count, values[mine])
+        samplers = self._prioritized()
+        largest = max((sampler.largest for sampler in samplers), default=1.0)
+        for sampler in samplers:
+            sampler.largest = largest
 
     def histories(self, count: int, generator: np.random.Generator) -> tuple[Segment, Segment]:
         """As ``Replay.histories``, of one stream."""
@@ -294,6 +301,10 @@ class Streams:
         for replay, own in zip(self.replays, streams, strict=True):
             replay.load_state_dict(own)
         self.generator.bit_generator.state = state["generator"]
+
+    def _prioritized(self) -> list[Prioritized]:
+        samplers = (_own(replay).sampler for replay in self.replays)
+        return [sampler for sampler in samplers if isinstance(sampler, Prioritized)]
 
     def _masses(self) -> np.ndarray:
         """m_j of every stream, float64 [J]."""

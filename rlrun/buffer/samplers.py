@@ -108,7 +108,8 @@ class Prioritized(Uniform):
         self.largest = 1.0  # the largest p ever seen
         self.count = 0
 
-    def _follow_alpha(self, env_steps: int) -> None:
+    def follow_alpha(self, env_steps: int) -> None:
+        """Compute p^alpha anew where alpha has moved by ``ALPHA_STEP``."""
         alpha = self.alpha_at(env_steps)
         if abs(alpha - self.alpha) >= ALPHA_STEP:
             self.alpha = alpha
@@ -179,7 +180,7 @@ class Proportional(Prioritized):
     def draw(self, table: object, batch: int, env_steps: int) -> tuple[np.ndarray, np.ndarray]:
         """Slots int64 [batch], one from each of ``batch`` equal ranges, and weights float32."""
         if env_steps != self.beta[0]:
-            self._follow_alpha(env_steps)
+            self.follow_alpha(env_steps)
             self.beta = env_steps, self.beta_at(env_steps)
         if not self.sum_tree.root > 0:
             raise NumericError(
@@ -324,7 +325,7 @@ class Rank(Prioritized):
         all.
         """
         assert self.count > 0, "a draw from an empty buffer"
-        self._follow_alpha(env_steps)
+        self.follow_alpha(env_steps)
         due = env_steps - self.sorted_at >= self.resort_every
         if due or self.changed > self.count // 16:
             self.sort()

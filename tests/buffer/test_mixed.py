@@ -8,6 +8,7 @@ import torch
 
 from rlrun.buffer.mixed import Mixed, Streams, combined
 from rlrun.errors import CheckpointError
+from rlrun.schema.ranges import ScheduleConfig
 from rlrun.types import Window, tree_leaves
 from tests.buffer.make import KINDS, far_from, make_replay, priorities
 from tests.buffer.pair import copied
@@ -158,6 +159,24 @@ def test_windows_are_drawn_and_weighed_as_from_one_replay_with_all_rows():
     p = np.array([mass[key] for key in sample.key.tolist()])
     np.testing.assert_allclose(sample.weight.numpy(), (p / p.min()) ** -0.4, rtol=1e-5)
     assert sample.segment.reward.shape[1] == 16
+
+
+def test_new_windows_of_any_stream_get_the_largest_priority_of_all():
+    buffer = streams()
+    keys = all_keys(buffer)
+    buffer.prioritize(keys[keys % 3 == 0][:1], np.array([100.0], np.float32))
+    new = buffer.add(2, make_stream([[21]], [[True]], 30).segment)
+    assert len(new) > 2
+    assert buffer.mass == pytest.approx(len(keys) - 1 + (1 + len(new)) * 100**0.6, rel=1e-4)
+
+
+def test_alpha_moves_in_all_streams_at_once():
+    buffer = streams(alpha=ScheduleConfig("linear", 0.6, 0.0, 10, None))
+    keys = all_keys(buffer)
+    buffer.prioritize(keys, np.linspace(1, 50, len(keys), dtype=np.float32))
+    drawn = [buffer.sample(1, env_steps).weight.item() for env_steps in (0, 10)]
+    assert drawn == [1, 1]
+    assert buffer.mass == len(keys), "p^0 each, in the streams that were not drawn too"
 
 
 @pytest.mark.parametrize("kind", ["uniform", "rank"])
