@@ -4,14 +4,17 @@ Glossary
     step      one action taken in one environment; the clock ``env_steps`` counts these
     row       obs[t] --action[t]--> reward[t], terminated[t], truncated[t]; obs[t+1] is the next row
     end row   the row that only holds an episode's final observation (valid = False)
-    null row  padding after an episode's end inside a window (valid = False, never stored);
-              made by buffer/replay.py
+    null row  padding after a trajectory's end inside a window (valid = False, never stored);
+              made by ``read_windows`` (buffer/kernels.py)
+    filler    the unused burn-in positions before a window's own rows (valid = False, never stored)
     waiting   rows of an agent whose episode has ended before its team's: each an episode of no
               steps (first, valid = False), stored, never learned
     joint row one row for all agents of an environment, with the team's reward (rlrun.spaces)
-    filler    the unused burn-in positions before a window's own rows (valid = False, never stored)
     chunk     the rows of one collect call, time-major [T, B], in host memory
-    window    the S consecutive rows of one episode that a policy learns from at once
+    trajectory rows of one episode in a column; a collect call ends it too where
+              collector.trajectory = collect; buffer/windows.py cuts windows from it
+    window    S positions that a policy learns from at once: consecutive rows of one trajectory,
+              filler before them, null rows behind them
     segment   a time-major batch of rows: a chunk, or a batch of B windows
     column    index along B of one environment, or of one agent of an environment
     key       the name of a stored window; opaque, never reused
@@ -49,7 +52,7 @@ class Spec:
 class Segment:
     """Time-major, always. Row t is obs[t] --action[t]--> obs[t+1]. Tensors on one device.
 
-    A window of S rows is a Segment with T = S - 1: S observations, S - 1 transitions.
+    A window of S positions is a Segment with T = S - 1: S observations, S - 1 transitions.
     ``extras`` of a sampled window hold ``prev_action`` [B, *A] and ``prev_reward`` [B], those of
     the row before the window (zero where the window opens an episode). A collected segment has
     ``states``, the recurrent state before every row, which lives until windows are cut from it.
@@ -60,10 +63,10 @@ class Segment:
     action: Tensor  # [T, B, *A]
     reward: Tensor  # [T, B] float32, raw
     terminated: Tensor  # [T, B] bool: no value after this step
-    truncated: Tensor  # [T, B] bool: cut; the value of obs[t+1] still counts
+    truncated: Tensor  # [T, B] bool: cut; the value of obs[t+1] still counts (padding: no meaning)
     valid: Tensor  # [T, B] bool: False on end rows, null rows and filler
     extras: dict[str, Tensor] = field(default_factory=dict)  # recorded by acting: log_prob, ...
-    state: Tree = ()  # [B, ...] recurrent state before obs[0] (before the first own row)
+    state: Tree = ()  # [B, ...] recurrent state before the first own row, which follows the filler
     partial: tuple[int, ...] = ()  # burn-in lengths in the batch besides 0 and all (host numbers)
     states: Tree = ()  # [T, B, ...] only in collected segments
 
@@ -152,7 +155,7 @@ class Sample:
     """B windows sampled from a buffer, the argument of ``Policy.update``."""
 
     segment: Segment
-    weight: Tensor  # [B] float32 importance weights in (0, 1]
+    weight: Tensor  # [B] float32 importance weights (N P)^-beta / max, in (0, 1]
     key: np.ndarray  # [B] int64, in host memory, returned unchanged with the priorities
     env_steps: int  # the clock of the policy's schedules
 
@@ -183,7 +186,7 @@ class Act:
 class Counters:
     """Counters of a run, saved in every checkpoint."""
 
-    env_steps: int = 0  # valid rows collected
+    env_steps: int = 0  # valid rows collected; pipeline=offline, which collects none: updates
     updates: int = 0
     chunks: int = 0
     episodes: int = 0

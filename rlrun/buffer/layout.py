@@ -91,11 +91,11 @@ class Layout:
 
     def require_rows(self, window: int, rows_before: int) -> None:
         """Raise ConfigError unless a column holds a window, the rows before it, and one more."""
-        least = window + rows_before + 1
-        if self.rows < least:
+        least, rows = window + rows_before, self.rows - 1
+        if rows < least:
             raise ConfigError(
-                f"buffer.capacity = {self.columns * self.rows}: {self.columns} columns of "
-                f"{self.rows} rows hold no window of {window} rows; at least {least} rows per "
+                f"buffer.capacity = {self.columns * rows}: {self.columns} columns of "
+                f"{rows} rows hold no window of {window} rows; at least {least} rows per "
                 f"column are allowed; give {self.columns * least} or more"
             )
 

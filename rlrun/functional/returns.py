@@ -31,7 +31,8 @@ def nstep_return(
     k is the largest number <= nstep of consecutive valid rows from t on, up to and including the
     first one that is terminated or truncated, and never past the data's end (then the last
     observation, obs[T], is the bootstrap). A terminated step gives discount 0, a truncated one
-    keeps gamma^k. Values in rows that are not valid are never read, NaN included.
+    keeps gamma^k. Rewards and flags in rows that are not valid are never read, NaN included;
+    obs[t + k] may be an end row or the first null row, which ``network_inputs`` keeps.
 
     Shapes: all inputs [T, B]; ``reward`` float, the flags bool.
     Source: Sutton & Barto 2018, eq. 7.1; tails have gamma^k with the k used.

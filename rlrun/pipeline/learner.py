@@ -24,7 +24,10 @@ from rlrun.types import Counters, Loss, NetworkPolicy, Policy, RecurrentPolicy, 
 
 
 class Pacer:
-    """``update_per_collect`` updates a chunk, or as many as learn ``replay_ratio`` rows per row."""
+    """``update_per_collect`` updates a chunk, or as many as learn ``replay_ratio`` rows per row.
+
+    Of a window every learned position counts, padding too.
+    """
 
     def __init__(self, config: LearnerConfig, window: Window) -> None:
         self.config, self.rows_per_update = config, config.batch_size * window.learned

@@ -1,7 +1,10 @@
 """The training loop: collect, store, learn, log, evaluate, save.
 
-All pipelines run it. They differ in where chunks come from (``rlrun.pipeline.source``). What stands
-beside the loop: ``report``, ``evaluations``, ``saving``, ``faults``, and the watchdog of ``run``.
+All pipelines run it. They differ in where chunks come from (``rlrun.pipeline.source``): serial acts
+with the present weights; overlapped with those of before the last chunk was learned from; on Ray
+chunks are handles of rows that shards hold, ``buffer`` and ``learner`` stand for remote ones, and
+collectors compute first priorities; offline has none. Beside the loop stand ``report``,
+``evaluations`` and ``saving`` with its ``Faults``.
 """
 
 from dataclasses import dataclass

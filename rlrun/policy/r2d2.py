@@ -56,7 +56,8 @@ class SequenceLearner(QLearner[S], Generic[S]):
         """Q [L + n, B, A] after the burn-in, which has no gradient; a distribution [..., A, N].
 
         ``state`` [B, H]: before each window's first row that is not filler. Noisy heads choose a*
-        with the noise of the online pass; DQN draws another.
+        with the noise of the online pass; DQN draws another. A window holds one episode: no state
+        is reset in it.
         """
         with self.autocast():
             state = self.warm_state(net, inputs, segment, state)
@@ -68,7 +69,7 @@ class SequenceLearner(QLearner[S], Generic[S]):
     def warm_state(
         self, net: QNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree
     ) -> Tree:
-        """The state [B, H] after the burn-in, from ``state``."""
+        """The state [B, H] after the burn-in, from ``state``, which filler leaves as it is."""
         bs = self.window.burnin
         if not bs:
             return state
@@ -124,7 +125,8 @@ class R2D2(SequenceLearner[R2D2Config]):
             returned, k, discount = (x[:learned] for x in returns)
             y = criterion.target(returned, discount, gather_bootstrap(value, k))
 
-        # delta_t = y_t - Q(s_t, a_t; theta),  loss = mean_b w_b (1/L) sum_t delta_t^2 / 2 (Huber)
+        # delta_t = y_t - Q(s_t, a_t; theta),  loss = mean_b w_b (1/L) sum_t delta_t^2 / 2 (Huber),
+        # where padding adds 0 to the sum and counts in L
         valid, taus = valid[:learned], noise.online.taus
         prediction = criterion.select(q[:learned], action[:learned])
         row = criterion.loss(prediction, y, valid, None if taus is None else taus[:learned])
@@ -136,7 +138,10 @@ class R2D2(SequenceLearner[R2D2Config]):
         return Loss(loss, priority, metrics, row.td, row.prediction)
 
     def inputs(self, segment: Segment) -> tuple[Tree, Tensor]:
-        """(obs, previous action and reward) of every position, padding masked out."""
+        """(obs, previous action and reward) of every position.
+
+        Zeros where nothing is read: a gradient of zero times a NaN in padding would be NaN.
+        """
         c = self.config
         obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
         return obs, self.net.encode_previous(*previous)

@@ -104,9 +104,10 @@ def burn_in(
 
     The last ``valid[:, b].sum()`` rows of window b are its own; filler before them does not change
     the state. A window with no own rows keeps the stored state; windows with one of the
-    ``partial`` numbers of rows (0 < rows < bs, possible where bs > L) are unrolled over those rows
-    only. ``select_partial``: unroll only those windows (None: on the CPU), else unroll all windows
-    and discard the results of the others, which avoids a synchronisation with a GPU.
+    ``partial`` numbers of rows (0 < rows < bs, possible where bs is more than the stride
+    L - learned_overlap) are unrolled over those rows only. ``select_partial``: unroll only those
+    windows (None: on the CPU), else unroll all windows and discard the results of the others, which
+    avoids a synchronisation with a GPU.
     """
     _, warm = net.memory.unroll(x, state)
     none = ~valid[-1].unsqueeze(-1)  # own rows stand right before the learned ones
