@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlrun.reports.tables import Interval, Table
+from rlrun.reports.document import Interval, Table
 
 Series = tuple[NDArray[np.int64], NDArray[np.float64]]  # env_steps [K], values [K]
 

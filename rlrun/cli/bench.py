@@ -16,9 +16,9 @@ from rlrun.config.hydra_errors import override_key
 from rlrun.config.reader import read_dataclass, read_yaml
 from rlrun.config.space import read_settings
 from rlrun.errors import ConfigError
+from rlrun.reports.document import csv_text, terminal_lines
 from rlrun.reports.memory_bench import ABOUT, BenchSetting, bench_markdown, bench_table, raw_lines
 from rlrun.reports.runs import RunData, read_run
-from rlrun.reports.tables import csv_text, terminal_lines
 from rlrun.run.files import replace_file
 from rlrun.schema import BenchConfig, BenchTaskConfig
 from rlrun.schema.spelling import nearest

@@ -13,9 +13,9 @@ from rlrun.config.hydra_errors import override_key
 from rlrun.config.space import read_settings
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.reports.bounds import return_bounds
-from rlrun.reports.memory_gap import FULL, MEMORYLESS, RECURRENT, STACKED, MemoryGap, gap_table
-from rlrun.reports.score import score
-from rlrun.reports.tables import markdown, terminal_lines
+from rlrun.reports.document import markdown, terminal_lines
+from rlrun.reports.memory_bench import FULL, MEMORYLESS, RECURRENT, STACKED, MemoryGap, gap_table
+from rlrun.reports.runs import score
 from rlrun.run.files import replace_file
 from rlrun.schema import Config, ProbeConfig
 from rlrun.sweeps.record import SweepRecord, is_sweep

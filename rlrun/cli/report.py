@@ -10,8 +10,8 @@ from rlrun.cli.commands import Parser
 from rlrun.errors import extra
 
 if TYPE_CHECKING:
-    from rlrun.reports.curves import Axis
     from rlrun.reports.document import Document
+    from rlrun.reports.groups import Axis
 
 
 def _threshold(text: str) -> float:
@@ -58,8 +58,7 @@ def report_command(argv: list[str]) -> int:
         "--baseline", metavar="SETTING", help="what others are compared with; default: the first"
     )
     args = parser.parse_args(argv)
-    from rlrun.reports.tables import terminal_lines
-    from rlrun.reports.write import PAGE, default_out
+    from rlrun.reports.document import PAGE, default_out, terminal_lines
 
     out = default_out(args.dirs) if args.out is None else args.out
     axes: tuple[Axis, ...] = (args.x,) if args.x else ("env_steps", "wall")
@@ -100,11 +99,10 @@ def make_report(
     """
     from rlrun.reports import figures
     from rlrun.reports.across import check_references, parse_references
-    from rlrun.reports.contents import build_document
+    from rlrun.reports.document import check_out, mark_of, write_report
     from rlrun.reports.findings import Findings
-    from rlrun.reports.runs import read_runs
-    from rlrun.reports.score import parse_score
-    from rlrun.reports.write import check_out, mark_of, write_report
+    from rlrun.reports.runs import parse_score, read_runs
+    from rlrun.reports.sections import build_document
 
     parse_score(score)
     known = parse_references(references)
@@ -130,8 +128,8 @@ def compare_command(argv: list[str]) -> int:
     parser.add_argument("b", metavar="B", help="the same")
     _add_score(parser)
     args = parser.parse_args(argv)
-    from rlrun.reports.compare_two import compare_lines
-    from rlrun.reports.score import parse_score
+    from rlrun.reports.runs import parse_score
+    from rlrun.reports.versus import compare_lines
 
     parse_score(args.score)
     for line in list(compare_lines(args.a, args.b, args.score)):  # an error comes alone

@@ -16,9 +16,7 @@ from rlrun.config.hydra_errors import override_key
 from rlrun.config.space import read_settings
 from rlrun.errors import ConfigError, Interrupted, RlrunError, StorageError
 from rlrun.reports.bounds import known_bounds
-from rlrun.reports.inputs import SEEDS
-from rlrun.reports.runs import flatten, read_run
-from rlrun.reports.score import score
+from rlrun.reports.runs import SEEDS, flatten, read_run, score
 from rlrun.run.files import read_file, replace_file
 from rlrun.schema import Config, EnvConfig, SeedsConfig
 from rlrun.sweeps.record import SweepRecord, is_sweep, printable

@@ -7,14 +7,11 @@ import numpy as np
 
 from rlrun.errors import ConfigError
 from rlrun.reports import figures
-from rlrun.reports.aggregates import balanced, iqm, optimality_gap, performance_profile
-from rlrun.reports.document import Section
-from rlrun.reports.figures import Picture
+from rlrun.reports.document import Cell, Picture, Section, Table
 from rlrun.reports.findings import Findings, interval_of, reasons
 from rlrun.reports.groups import Group, scored
-from rlrun.reports.intervals import Floats
+from rlrun.reports.intervals import Floats, balanced, iqm, optimality_gap, performance_profile
 from rlrun.reports.runs import printable
-from rlrun.reports.tables import Cell, Table
 
 _POINTS = 101  # of a profile
 

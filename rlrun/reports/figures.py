@@ -6,26 +6,22 @@ never read as formulas. Equal data give equal bytes.
 
 import io
 import math
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlrun.reports.curves import Axis, Curve, is_whole
-from rlrun.reports.groups import Group
+from rlrun.reports.document import INK, Interval, Picture
+from rlrun.reports.groups import Axis, Curve, Effect, Group, is_whole, value_text
 from rlrun.reports.intervals import Floats
-from rlrun.reports.sensitivity import Effect, value_text
-from rlrun.reports.tables import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#7F7F7F")
-INK = "#1a1b1c"  # of texts and axes; the page replaces it by the colour of its text
 MAX_GROUPS = 8  # lines of one figure
 MAX_ROWS = 24  # groups of the figure of scores
 MAX_AXES = 8  # of parallel coordinates
@@ -52,15 +48,6 @@ _STYLE: Any = {
         )
     },
 }  # fmt: skip
-
-
-class Picture(NamedTuple):
-    """A drawn figure. ``name``: of its files; ``title``: says in words what it shows."""
-
-    name: str
-    title: str
-    svg: str
-    png: bytes
 
 
 def available() -> bool:
@@ -285,14 +272,3 @@ def profile_figure(
         axes.set_ylim(-0.02, 1.02)
         _legend(figure, handles, [label for label, *_ in profiles])
     return out
-
-
-def inline_svg(picture: Picture) -> str:
-    """Return the svg element for a page: no ids that clash, the page's own text colour and font."""
-    svg = picture.svg[picture.svg.index("<svg") :].strip()
-    svg = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg, flags=re.S)  # a style is for the page
-    svg = re.sub(r"\bid=\"([\w.-]+)\"", rf'id="{picture.name}-\1"', svg)
-    svg = re.sub(r"(url\(#|xlink:href=\"#)", rf"\g<1>{picture.name}-", svg)
-    svg = re.sub(r'(<svg .*?)width="[^"]*"|(<svg .*?) height="[^"]*"', r"\1\2", svg)
-    svg = svg.replace("fill: #ffffff", "fill: none")  # the paper is the page's
-    return svg.replace(INK, "currentColor").replace("<svg ", '<svg role="img" ', 1)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from rlrun.errors import ConfigError
-from rlrun.reports.curves import Axis
-from rlrun.reports.groups import Group, group_runs
+from rlrun.reports.document import Interval
+from rlrun.reports.groups import Axis, Group, group_runs
 from rlrun.reports.intervals import Estimate
 from rlrun.reports.runs import RunData, printable
-from rlrun.reports.tables import Interval
 
 _NAN = math.nan
 _MEANING = {

@@ -1,18 +1,26 @@
-"""Runs that differ in nothing but the seed, their names, and the keys in which groups differ."""
+"""Runs that differ in the seed alone: their names, keys, learning curves, main effects of keys.
+
+Curves are aligned by the last observation carried forward: at every point of the axis a seed has
+the value of its newest evaluation. Interpolation would use evaluations that were not made yet, so
+that a curve would rise before anything was measured and sample efficiency would be flattered. A run
+that is done keeps its last value to the end of the axis, since its final weights are what it gives.
+Mean and band are those of the runs that are done, where all of them have a value, so that no point
+is a mean over other seeds than the next. Runs that failed or still run are drawn beside them, and
+runs that are done but whose evaluations are damaged or missing, which the report names. Seeds, mean
+and band have the same axis and the same rule: a step at each of its points.
+"""
 
 import json
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from rlrun.reports.bounds import return_bounds
-from rlrun.reports.intervals import UNBOUNDED, Bounds
-from rlrun.reports.records import Floats
-from rlrun.reports.runs import RunData, flatten, printable, resolve
-from rlrun.reports.score import score
+from rlrun.reports.intervals import UNBOUNDED, Bounds, mean_band
+from rlrun.reports.runs import Floats, RunData, finite, flatten, printable, resolve, score
 
 # Keys that say where to run and how to record, not what is computed.
 IGNORED = (
@@ -362,3 +370,205 @@ def differences(configs: Sequence[dict[str, Any]]) -> list[tuple[str, list[str]]
         (name, [show(keys[name]) if name in keys else MISSING for keys in configs])
         for name in varying_keys(configs)
     ]
+
+
+MAX_LEVELS = 8  # values of a number, above which they are put into ranges
+BINS = 5  # ranges with equally many values
+MAX_KEYS = 12  # keys with the largest shares that are shown
+
+
+@dataclass(frozen=True)
+class Level:
+    """A value of a key, or a range of values. ``x`` [n], ``scores`` [n]: of its runs."""
+
+    name: str
+    x: Floats
+    scores: Floats
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A key, or keys that always vary together, and the scores at each of its values.
+
+    ``values``: every value as text, in order; ``numbers`` [V]: the same, NaN where one is no
+    number. ``levels``: the values, or ranges of a number that has more than ``MAX_LEVELS``.
+    ``share``: of the variance of all scores that lies between the means of the levels (eta
+    squared), in [0, 1].
+    """
+
+    keys: tuple[str, ...]
+    values: list[str]
+    numbers: Floats
+    levels: list[Level]
+    share: float
+
+    @property
+    def name(self) -> str:
+        """The first key, and how many always vary with it."""
+        more = len(self.keys) - 1
+        return self.keys[0] + (f" (and {more} with it)" if more else "")
+
+
+def effects(groups: Sequence[Group]) -> list[Effect]:
+    """Return the main effects of the keys that vary between groups of one environment.
+
+    Largest share first. The share is SS_between / SS_total over runs, one key at a time: shares of
+    a balanced grid add up to at most 1, the rest is interactions and seeds. With few runs for each
+    value it is biased upwards, and keys that are correlated share what they explain.
+
+    Source: Fisher 1925, the correlation ratio; main effects as in Hutter et al. 2014, section 2.
+    """
+    scored = [group for group in groups if len(group.runs)]
+    by_partition: dict[tuple[object, ...], list[str]] = {}
+    for name in varying_keys([group.keys for group in scored]):
+        shown = [value_text(group, name) for group in scored]
+        order = {text: i for i, text in enumerate(dict.fromkeys(shown))}
+        own = name if len(order) > MAX_LEVELS else None  # a sampled number has a value for each
+        by_partition.setdefault((own, *(order[text] for text in shown)), []).append(name)
+    found = [_effect(scored, tuple(names)) for names in by_partition.values()]
+    return sorted(found, key=lambda effect: -effect.share)
+
+
+def value_text(group: Group, name: str) -> str:
+    """The value of a key in a group, as the command line writes it."""
+    return show(group.keys[name]) if name in group.keys else MISSING
+
+
+def _effect(groups: Sequence[Group], names: tuple[str, ...]) -> Effect:
+    names = tuple(
+        sorted(names, key=lambda n: (n != "policy.name", not n.endswith(".name"), n.count(".")))
+    )
+    numbers = {value_text(g, names[0]): finite(g.keys.get(names[0])) for g in groups}
+    ordered = sorted(numbers, key=lambda t: math.inf if math.isnan(numbers[t]) else numbers[t])
+    axis = np.array([numbers[text] for text in ordered])
+    sets = [[text] for text in ordered]
+    if len(ordered) > MAX_LEVELS and np.isfinite(axis).all():
+        sets = [list(part) for part in np.array_split(np.array(ordered), BINS)]
+    levels = []
+    for texts in sets:
+        members = [group for group in groups if value_text(group, names[0]) in texts]
+        x = [np.full(len(g.scores), numbers[value_text(g, names[0])]) for g in members]
+        name = texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
+        scores = np.concatenate([group.scores for group in members])
+        levels.append(Level(str(name), np.concatenate(x), scores))
+    return Effect(names, ordered, axis, levels, explained([level.scores for level in levels]))
+
+
+def explained(scores: Sequence[Floats]) -> float:
+    """Return SS_between / SS_total of the scores at each level; 0 where all scores are equal."""
+    every = np.concatenate(list(scores))
+    spread = float(np.ptp(every))
+    if spread <= 1e-12 * float(np.abs(every).max()):  # the sums of squares are rounding
+        return 0.0
+    center = every.mean()
+    total = float(np.square((every - center) / spread).sum())
+    between = sum(len(x) * float((x - center).mean() / spread) ** 2 for x in scores)
+    return min(1.0, between / total)
+
+
+MAX_POINTS = 200
+Axis = Literal["env_steps", "wall"]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Scores of one group on an axis ``x`` [P], which all its runs share.
+
+    ``seeds``: (run, x [K], return [K]) of every run that was evaluated, at the points of ``x`` from
+    its first evaluation to its last one, of a run that is done to the end. ``mean``, ``low``,
+    ``high`` [P]: NaN where not every run that is done has a value, low and high also with fewer
+    than 5, or where all are equal. ``left_out``: runs that are done but not in the mean, for
+    evaluations or times are missing.
+    """
+
+    group: Group
+    seeds: list[tuple[RunData, Floats, Floats]]
+    x: Floats
+    mean: Floats
+    low: Floats
+    high: Floats
+    left_out: list[RunData]
+
+
+def is_whole(run: RunData) -> bool:
+    """Return True for a run that is done and whose evaluations are all known."""
+    return run.status == "done" and len(run.evaluations.env_steps) > 0 and not run.damage
+
+
+def curve(group: Group, axis: Axis = "env_steps") -> Curve:
+    """Return the curve of a group.
+
+    The band is that of the score (`mean_interval`) at every point: it holds at each point, not for
+    the whole curve at once.
+    """
+    runs = [run for run in [*group.runs, *group.unscored] if len(_x(run, axis))]
+    x = common_axis([_x(run, axis) for run in runs])
+    every = align([(_x(run, axis), run.evaluations.return_mean) for run in runs], x)
+    whole = np.array([is_whole(run) for run in runs], bool)
+    seeds = []
+    for run, values, ended in zip(runs, every, whole, strict=True):
+        shown = ~np.isnan(values) & (ended | (x <= _x(run, axis)[-1]))
+        seeds.append((run, x[shown], values[shown]))
+    done = [run for run in [*group.runs, *group.unscored] if run.status == "done"]
+    left_out = [run for run in done if not (is_whole(run) and len(_x(run, axis)))]
+    mean, low, high = (np.full(len(x), math.nan) for _ in range(3))
+    complete = ~np.isnan(every[whole]).any(axis=0) & whole.any()
+    if complete.any():
+        mean[complete], low[complete], high[complete] = mean_band(
+            every[whole][:, complete], bounds=group.bounds
+        )
+    return Curve(group, seeds, x, mean, low, high, left_out)
+
+
+def _x(run: RunData, axis: Axis) -> Floats:
+    """Return the places of a run's evaluations; empty when an axis is not known for all."""
+    x = run.evaluations.env_steps if axis == "env_steps" else run.evaluations.wall_seconds
+    return x if not np.isnan(x).any() else x[:0]
+
+
+def common_axis(axes: Sequence[Floats]) -> Floats:
+    """Return every point at which a seed was evaluated; evenly spaced points if there are many."""
+    if not axes:
+        return np.zeros(0)
+    points: Floats = np.unique(np.concatenate(list(axes)))
+    if len(points) <= MAX_POINTS:
+        return points
+    return np.linspace(points[0], points[-1], MAX_POINTS)
+
+
+def align(seeds: Sequence[tuple[Floats, Floats]], x: Floats) -> Floats:
+    """Return the last value at or before every point of ``x``, NaN before the first, [seeds, P]."""
+    out = np.full((len(seeds), len(x)), math.nan)
+    for row, (own, values) in zip(out, seeds, strict=True):
+        index = np.searchsorted(own, x, side="right") - 1
+        row[index >= 0] = values[index[index >= 0]]
+    return out
+
+
+def steps_to(run: RunData, threshold: float) -> float:
+    """Return the env steps of the first evaluation of at least ``threshold``; inf without one."""
+    steps = run.evaluations.env_steps[run.evaluations.return_mean >= threshold]
+    return float(steps[0]) if len(steps) else math.inf
+
+
+def arrivals(group: Group, threshold: float) -> tuple[list[float], int]:
+    """Return `steps_to` of every seed whose end is known, and how many seeds are left out.
+
+    A seed that failed (a crash, divergence) counts as any other: inf where it had not arrived, for
+    leaving it out would favour settings that fail. Left out are seeds that have not ended or whose
+    evaluations are not all known, also those that have arrived: of the others nobody knows.
+    """
+    counted = {run.seed for run in group.runs}
+    newest = {run.seed: run for run in sorted(group.unscored, key=lambda run: run.text("started"))}
+    runs = [*group.runs, *(run for seed, run in newest.items() if seed not in counted)]
+    known = [run for run in runs if is_whole(run) or (run.status == "failed" and not run.damage)]
+    return [steps_to(run, threshold) for run in known], len(runs) - len(known)
+
+
+def median_steps(steps: Sequence[float]) -> float:
+    """Return the median env steps over seeds, inf where it is a seed that did not arrive."""
+    ordered = sorted(steps)
+    middle = len(ordered) // 2
+    if not ordered:
+        return math.nan
+    return ordered[middle] if len(ordered) % 2 else sum(ordered[middle - 1 : middle + 1]) / 2

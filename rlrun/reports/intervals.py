@@ -1,19 +1,28 @@
-"""Intervals of one quantity: mean over seeds, the next seed, a success rate.
+"""Intervals of one quantity and of aggregates over environments; which of them a design allows.
 
+One quantity: mean over seeds, the next seed, a success rate. Nothing about it draws random numbers.
 A *score* is one number of one run: seeds are the independent trials, episodes of a run are not.
 With fewer than five seeds no interval is claimed: ``low`` and ``high`` are None, ``why`` says it.
-Nothing here draws random numbers.
+
+Aggregates: IQM, optimality gap, performance profile. Score matrices are [R, T]: R seeds on each of
+T environments, normalised so that scores of different environments can be averaged (e.g. 0 random,
+1 solved). A *statistic* is a function of matrices [..., R, T] to [...]; those named ``aggregate_*``
+are the quantities of rliable.
+
+Source: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice".
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from statistics import NormalDist
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rlrun.errors import ConfigError
-from rlrun.reports.quantiles import beta_quantile, chi2_quantile, normal_quantile, t_quantile
 
 Floats = NDArray[np.floating[Any]]
 
@@ -259,3 +268,319 @@ def success_interval(successes: int, trials: int, *, level: float = LEVEL) -> Es
     high = beta_quantile(1.0 - tail, k + 1, n - k) if k < n else 1.0
     why = f"{k} of {n} independent trials; covers at least {level:.0%} for every true rate."
     return Estimate(k / n, low, high, level, "binomial, Clopper-Pearson", why)
+
+
+# Quantiles of the beta, Student t and chi-squared distributions, accurate to 1e-9 for parameters
+# from 0.5 to 1e5; scipy would be a dependency for these alone.
+# Source: Abramowitz & Stegun 1964, 6.5.29, 26.5.2, 26.5.8 and 26.7.1.
+normal_quantile = NormalDist().inv_cdf
+
+
+def beta_cdf(x: float, a: float, b: float) -> float:
+    """Return I_x(a, b), the distribution function of Beta(a, b) at ``x`` in [0, 1]."""
+    if x <= 0.0 or x >= 1.0:
+        return float(x >= 1.0)
+    if x > (a + 1) / (a + b + 2):  # the continued fraction converges fast below the mean
+        return 1.0 - beta_cdf(1.0 - x, b, a)
+    log_front = a * math.log(x) + b * math.log1p(-x) - math.log(a)
+    log_front += math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    c, d, fraction, tiny = 1.0, 0.0, 1.0, 1e-300
+    for i in range(2000):  # Lentz's method
+        m = i // 2
+        if i == 0:
+            term = 1.0
+        elif i % 2:
+            term = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        else:
+            term = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        d = 1.0 / (1.0 + term * d or tiny)
+        c = 1.0 + term / c or tiny
+        fraction *= c * d
+        if abs(1.0 - c * d) < 1e-15:
+            break
+    return math.exp(log_front) * (fraction - 1.0)
+
+
+def gamma_cdf(x: float, a: float) -> float:
+    """Return P(a, x), the distribution function of Gamma(a, 1) at ``x`` >= 0."""
+    if x <= 0.0:
+        return 0.0
+    term = total = 1.0 / a
+    n = a
+    while term > total * 1e-16:
+        n += 1.0
+        term *= x / n
+        total += term
+    return min(1.0, math.exp(a * math.log(x) - x - math.lgamma(a)) * total)
+
+
+def _bisect(cdf: Callable[[float], float], p: float, low: float, high: float) -> float:
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if cdf(middle) < p else (low, middle)
+    return 0.5 * (low + high)
+
+
+@lru_cache(maxsize=4096)
+def beta_quantile(p: float, a: float, b: float) -> float:
+    """Return x with I_x(a, b) = ``p``."""
+    return _bisect(lambda x: beta_cdf(x, a, b), p, 0.0, 1.0)
+
+
+@lru_cache(maxsize=4096)
+def t_quantile(p: float, df: float) -> float:
+    """Return the ``p`` quantile of Student's t with ``df`` > 0 degrees of freedom."""
+    tails = 2.0 * min(p, 1.0 - p)
+    if tails < 0.5:  # 1 - y would round below
+        y = beta_quantile(tails, 0.5 * df, 0.5)  # df / (df + t²)
+        square = df * (1.0 - y) / y
+    else:
+        y = beta_quantile(1.0 - tails, 0.5, 0.5 * df)
+        square = df * y / (1.0 - y)
+    return math.copysign(math.sqrt(square), p - 0.5)
+
+
+@lru_cache(maxsize=4096)
+def chi2_quantile(p: float, df: float) -> float:
+    """Return the ``p`` quantile of chi-squared with ``df`` degrees of freedom."""
+    high = df + 40.0 * math.sqrt(df) + 100.0
+    return 2.0 * _bisect(lambda x: gamma_cdf(x, 0.5 * df), p, 0.0, high)
+
+
+RESAMPLES = 2000  # of a bootstrap; as rliable's examples for point estimates
+FEW_SCORES = 50  # R T below which the interval was measured to cover less than its level
+_BLOCK = 4_000_000  # scores in memory at once
+
+Statistic = Callable[..., Floats]
+
+
+def aggregate_iqm(scores: Floats) -> Floats:
+    """Return the interquartile mean: that of the middle half of all R T scores.
+
+    As ``scipy.stats.trim_mean(scores, 0.25, axis=None)``: R T // 4 scores are cut at each end.
+    Source: Agarwal et al. 2021, section 4.3.
+    """
+    pooled = np.sort(scores.reshape(*scores.shape[:-2], -1), axis=-1)
+    cut = pooled.shape[-1] // 4
+    return np.asarray(pooled[..., cut : pooled.shape[-1] - cut].mean(-1))
+
+
+def aggregate_optimality_gap(scores: Floats, gamma: float = 1.0) -> Floats:
+    """Return by how much scores fall short of ``gamma`` on average; scores above count as gamma.
+
+    Source: Agarwal et al. 2021, section 4.3.
+    """
+    return np.asarray(gamma - np.minimum(scores, gamma).mean((-2, -1)))
+
+
+def improvement(a: Floats, b: Floats) -> Floats:
+    """Return P(a seed of ``a`` beats one of ``b``), averaged over environments; a tie counts half.
+
+    a: [..., Ra, T]. b: [..., Rb, T]. The Mann-Whitney U statistic divided by Ra Rb.
+    Source: Agarwal et al. 2021, section 4.3.
+    """
+    x, y = a[..., :, None, :], b[..., None, :, :]
+    return np.asarray(((x > y) + 0.5 * (x == y)).mean((-3, -2, -1)))
+
+
+def resampled(statistic: Statistic, *scores: Floats, resamples: int, seed: int = 0) -> Floats:
+    """Return ``statistic`` of ``resamples`` stratified bootstrap samples: [resamples, ...].
+
+    Every environment's R seeds are resampled by themselves (environments are fixed strata), by
+    drawing R - 1 of them with replacement: R draws make the variance too small by (R - 1) / R,
+    20 % at 5 seeds. Deterministic in ``seed``.
+
+    Source: Agarwal et al. 2021, section 4.1; Rao & Wu 1988 (R - 1 draws in small strata).
+    """
+    rng = np.random.default_rng(seed)
+    size = int(np.prod([x.shape[0] for x in scores])) * scores[0].shape[1]
+    block = max(1, _BLOCK // size)
+    parts = []
+    for start in range(0, resamples, block):
+        count = min(block, resamples - start)
+        parts.append(statistic(*(_draw(x, count, rng) for x in scores)))
+    return np.concatenate(parts)
+
+
+def _draw(scores: Floats, count: int, rng: np.random.Generator) -> Floats:
+    runs, tasks = scores.shape
+    rows = rng.integers(0, runs, (count, runs - 1, tasks))
+    return scores[rows, np.arange(tasks)]
+
+
+def percentile_interval(samples: Floats, level: float) -> tuple[Floats, Floats]:
+    """Return the ends of the central ``level`` of ``samples`` over axis 0."""
+    tail = 0.5 * (1.0 - level)
+    low, high = np.quantile(samples, [tail, 1.0 - tail], axis=0)
+    return low, high
+
+
+def stratified_bootstrap(
+    statistic: Statistic,
+    *scores: ArrayLike,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Estimate:
+    """Return ``statistic`` of score matrices [R, T] with its stratified bootstrap interval.
+
+    Percentile interval of ``resampled``; no interval below 5 seeds per environment. Measured
+    coverage of 95 % intervals of the IQM, the mean and the optimality gap: 92-96 % from R T = 50,
+    with R draws instead of R - 1: 88-93 %; see tests/reports/test_coverage.py.
+
+    Raises: ConfigError for scores that are not finite or not [R, T].
+    """
+    arrays = [score_array(x, 2) for x in scores]
+    if len({x.shape[1] for x in arrays}) != 1:
+        raise ConfigError(
+            f"scores = matrices of {[x.shape[1] for x in arrays]} environments: cannot be "
+            "compared; the same environments are allowed; leave out those that are not in both"
+        )
+    value = float(statistic(*arrays))
+    runs, tasks = min(len(x) for x in arrays), arrays[0].shape[1]
+    if runs < MIN_SEEDS:
+        return Estimate(value, None, None, level, "points", few_seeds(runs))
+    samples = resampled(statistic, *arrays, resamples=resamples, seed=seed)
+    low, high = percentile_interval(samples, level)
+    why = f"{runs} seeds on each of {tasks} environments, resampled within each; says nothing "
+    why += "about other environments"
+    if runs * tasks < FEW_SCORES:
+        why += f"; too narrow below {FEW_SCORES} scores (here {runs * tasks})"
+    return Estimate(value, float(low), float(high), level, "stratified bootstrap", f"{why}.")
+
+
+def iqm(scores: ArrayLike, *, level: float = LEVEL, seed: int = 0) -> Estimate:
+    """Return the interquartile mean of ``scores`` [R, T] with its interval."""
+    return stratified_bootstrap(aggregate_iqm, scores, level=level, seed=seed)
+
+
+def optimality_gap(
+    scores: ArrayLike, *, gamma: float = 1.0, level: float = LEVEL, seed: int = 0
+) -> Estimate:
+    """Return the optimality gap of ``scores`` [R, T] below ``gamma`` with its interval."""
+    return stratified_bootstrap(
+        lambda x: aggregate_optimality_gap(x, gamma), scores, level=level, seed=seed
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Share of runs above each threshold. low, high: None where there are fewer than 5 seeds."""
+
+    thresholds: Floats  # [K], in units of the score
+    value: Floats  # [K], 0 to 1, never rising
+    low: Floats | None  # [K] pointwise
+    high: Floats | None  # [K]
+
+
+def performance_profile(
+    scores: ArrayLike,
+    thresholds: ArrayLike,
+    *,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Profile:
+    """Return the share of runs of ``scores`` [R, T] above each of ``thresholds`` [K].
+
+    The run-score distribution; the band is pointwise, by stratified bootstrap.
+    Source: Agarwal et al. 2021, section 4.2.
+    """
+    matrix, taus = score_array(scores, 2), score_array(thresholds)
+
+    def above(x: Floats) -> Floats:
+        return np.stack([(x > tau).mean((-2, -1)) for tau in taus], axis=-1)
+
+    if len(matrix) < MIN_SEEDS:
+        return Profile(taus, above(matrix), None, None)
+    samples = resampled(above, matrix, resamples=resamples, seed=seed)
+    return Profile(taus, above(matrix), *percentile_interval(samples, level))
+
+
+def balanced(scores: Sequence[ArrayLike]) -> tuple[Floats, str]:
+    """Return scores of each environment as a matrix [R, T], R the fewest seeds of any.
+
+    The first R scores of each environment are taken: give them in order of the seed, so that no
+    choice depends on a score. Also returns a sentence on what was left out, or "".
+    """
+    arrays = [score_array(x) for x in scores]
+    counts = [len(x) for x in arrays]
+    fewest = min(counts)
+    matrix = np.stack([x[:fewest] for x in arrays], axis=1)
+    if max(counts) == fewest:
+        return matrix, ""
+    left_out = sum(counts) - fewest * len(counts)
+    return matrix, f"The first {fewest} seeds of each environment; {left_out} runs are left out."
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """An experiment as far as the choice of a statistic depends on it.
+
+    environments: how many. seeds: of a setting in an environment.
+    score: "return", any number for each seed (also its share of successful episodes), or
+    "success", 0 or 1 for each seed.
+    normalized: scores of different environments share a scale.
+    """
+
+    environments: int
+    seeds: int
+    score: Literal["return", "success"] = "return"
+    normalized: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A statistic and the reason for it.
+
+    statistic: "points" (each seed, no interval), "mean" (``mean_interval`` and
+    ``tolerance_interval``), "success" (``success_interval``), "iqm" (``iqm``, ``optimality_gap``,
+    ``performance_profile``; without intervals for few seeds), or "mean each" (every environment has
+    its own mean). The report shows aggregates over environments for "iqm" alone.
+    """
+
+    statistic: str
+    why: str
+
+
+def choose(design: Design) -> Choice:
+    """Return the statistic for ``design``.
+
+    Raises: ConfigError for a design without environments or seeds.
+
+    Source: Agarwal et al. 2021, section 4; Patterson et al. 2024.
+    """
+    environments, n = design.environments, design.seeds
+    if min(environments, n) < 1:
+        raise ConfigError(
+            f"design = {environments} environments, {n} seeds: has nothing to summarise; one or "
+            "more of each is allowed; finish a run first"
+        )
+    if environments > 1 and design.normalized:
+        why = (
+            f"{environments} environments: the interquartile mean, which no single environment or "
+            "outlier decides; failed seeds show in the optimality gap and in the profile."
+        )
+        few = f" {few_seeds(n)}" if n < MIN_SEEDS else ""
+        return Choice("iqm", why + few)
+    if n < MIN_SEEDS:
+        return Choice("points", few_seeds(n))
+    if environments > 1:
+        return Choice(
+            "mean each",
+            f"{environments} environments without a common scale or setting: each has its own "
+            "mean, because an average would follow the environment with the largest scores.",
+        )
+    if design.score == "success":
+        return Choice(
+            "success",
+            f"Each of {n} seeds succeeds or fails: the success rate with its binomial interval, "
+            "because a t interval would leave 0 to 1 and be empty when all succeed.",
+        )
+    return Choice(
+        "mean",
+        f"One environment: the mean of all {n} seeds, never the IQM, which trims away the seeds "
+        "that fail.",
+    )

@@ -2,11 +2,16 @@
 
 Files may be a stranger's: only regular files of bounded size are read, only finite numbers and text
 that can be printed leave this module, and whatever cannot be read makes the run ``damaged``, which
-the report lists.
+the report lists. Env steps never go back within metrics.jsonl and timings.jsonl, and only finite
+numbers are logged: any other line is damage, after which nothing is read, for what follows may be
+of another run.
 """
 
+import glob
+import json
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,12 +21,259 @@ from typing import Any
 
 import numpy as np
 import yaml
+from numpy.typing import NDArray
 
-from rlrun.errors import RlrunError
-from rlrun.reports.inputs import AutoSweeps, RunSource, find_jobs
-from rlrun.reports.records import Floats, Records, finite_number, read_records
-from rlrun.run.files import CONFIG, RECORD, read_file, read_record
+from rlrun.errors import ConfigError, RlrunError
+from rlrun.run.files import CONFIG, MAX_ENTRIES, RECORD, member, read_file, read_record
 from rlrun.run.manifest import METRICS
+
+# -- records of metrics.jsonl and timings.jsonl ----------------------------------------------------
+
+MAX_METRICS = 2**30  # bytes of a file
+_LARGEST = 1e150  # of a number: sums of squares overflow beyond
+_LINE = re.compile(rb'\{"env_steps": ?(\d{1,18}(?:\.0)?)[,}]')  # how each record begins
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Records:
+    """Records of a file. ``columns``: metric -> env_steps [K], values [K].
+
+    ``damage``: "line 7 is no record", or "" where the file is whole. ``env_steps``: of the last
+    record, 0 without one.
+    """
+
+    columns: dict[str, tuple[Floats, Floats]]
+    damage: str
+    env_steps: float
+
+
+def read_records(path: Path, keys: Sequence[str], *, ended: bool) -> Records:
+    """Return the records of the metrics ``keys``; no file is a file without records.
+
+    ``ended``: nobody writes the file, so that its last line must be complete.
+    """
+    found: dict[str, list[tuple[float, float]]] = {key: [] for key in keys}
+    env_steps = 0.0
+    try:
+        content = read_file(path, MAX_METRICS) if path.exists() else b""
+        damage, env_steps = _read_lines(content, found, ended=ended)
+    except (OSError, ValueError) as e:
+        damage = f"cannot be read ({e.strerror if isinstance(e, OSError) else e})"
+    tables = {key: np.array(rows, np.float64).reshape(-1, 2) for key, rows in found.items()}
+    columns = {key: (table[:, 0], table[:, 1]) for key, table in tables.items()}
+    return Records(columns, damage, env_steps)
+
+
+def _read_lines(
+    content: bytes, found: dict[str, list[tuple[float, float]]], *, ended: bool
+) -> tuple[str, float]:
+    """Append (env_steps, value) of each metric to ``found``; return damage and the last step."""
+    *lines, rest = content.split(b"\n")
+    words = {key: json.dumps(key).encode() for key in found}
+    before = 0.0
+    for number, line in enumerate(lines, 1):
+        start = _LINE.match(line)
+        if start is None or not line.endswith(b"}"):
+            return f"line {number} is no record", before
+        step = float(start[1])
+        if step < before:
+            return f"line {number} goes back to {step:.0f} env steps", before
+        before = step
+        if not any(word in line for word in words.values()):
+            continue
+        values = _decode(line)
+        for key, rows in found.items():
+            value = finite_number(values.get(key, 0.0))
+            if value is None:
+                return f"line {number} has no finite {key}", before
+            if key in values:
+                rows.append((step, value))
+        if not values:
+            return f"line {number} is no record", before
+    return f"line {len(lines) + 1} is cut" if rest and ended else "", before
+
+
+def _decode(line: bytes) -> dict[str, Any]:
+    """The values of a record; none of a line that is no JSON object."""
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def finite_number(value: Any) -> float | None:
+    """Return a number as float; None for anything else, and where its square is not finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) <= _LARGEST else None
+
+
+# -- where runs are --------------------------------------------------------------------------------
+
+SWEEP = "sweep.json"
+SEEDS = "seeds.json"  # of a sweep with seeds=auto
+_DEEPEST = 32  # levels of directories that are searched for runs
+
+
+@dataclass(frozen=True)
+class RunSource:
+    """A directory where a run is or should be. ``sweep``: its entry in sweep.json, or {}."""
+
+    path: Path
+    sweep: dict[str, Any]
+
+
+def find_jobs(arguments: Sequence[str]) -> list[RunSource]:
+    """Return the runs that run directories, sweep directories, parents and globs name, each once.
+
+    Links below an argument are not followed: a directory may be a stranger's.
+
+    Raises: ConfigError for an argument that holds no run.
+    """
+    found: dict[str, RunSource] = {}
+    for argument in arguments:
+        jobs = [job for path in _expand(argument) for job in _below(path)]
+        if not jobs:
+            wrong = "holds no run" if os.path.lexists(argument) else "no such directory"
+            raise ConfigError(
+                f"DIR = {argument}: {wrong}; a run directory, a sweep, a directory above them or a "
+                "glob in quotes is allowed; run directories are under outputs/",
+                key="DIR",
+            )
+        for job in jobs:
+            found.setdefault(os.path.realpath(job.path), job)
+    return list(found.values())
+
+
+def _expand(argument: str) -> list[Path]:
+    if os.path.lexists(argument) or not glob.has_magic(argument):
+        return [Path(argument)]
+    return [Path(name) for name in sorted(glob.glob(argument, recursive=True), key=natural)]
+
+
+def natural(text: str) -> list[tuple[int, int, str]]:
+    """Sort key that orders the digits in a name by value: run2 before run10."""
+    parts, digits = [], ""
+    for char in text:
+        if char in "0123456789":
+            digits += char
+            continue
+        parts += [(0, int(digits[:18]), ""), (1, 0, char)] if digits else [(1, 0, char)]
+        digits = ""
+    return [*parts, (0, int(digits[:18]), "")] if digits else parts
+
+
+def _below(top: Path) -> list[RunSource]:
+    if (top / RECORD).is_file() or (top / CONFIG).is_file():
+        return [RunSource(top, {})]
+    return [*_search(top)] if top.is_dir() else []
+
+
+def _search(top: Path) -> Iterator[RunSource]:
+    seen = 0
+    directories = [(top, 0)]
+    while directories:
+        directory, depth = directories.pop(0)
+        listed = {entry.path.name: entry for entry in sweep_jobs(directory)}
+        yield from listed.values()
+        below = []
+        for entry in _entries(directory):
+            seen += 1
+            if seen > MAX_ENTRIES:
+                raise ConfigError(
+                    f"DIR = {top}: holds more than {MAX_ENTRIES} files; name a directory of fewer, "
+                    "or the runs with a glob",
+                    key="DIR",
+                )
+            if entry.name in listed or not entry.is_dir(follow_symlinks=False):
+                continue
+            path = Path(entry.path)
+            if (path / RECORD).is_file() or (path / CONFIG).is_file():
+                yield RunSource(path, {})
+            elif depth < _DEEPEST and entry.name[0] != ".":
+                below.append((path, depth + 1))
+        directories += below
+
+
+def _entries(directory: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entries, key=lambda entry: natural(entry.name))
+    except FileNotFoundError:  # removed meanwhile
+        return []
+    except OSError as e:
+        raise ConfigError(
+            f"DIR = {directory}: cannot be read ({e.strerror}); a readable directory is needed; "
+            "change its rights, or name the runs with a glob",
+            key="DIR",
+        ) from e
+
+
+def sweep_jobs(sweep_dir: Path) -> list[RunSource]:
+    """Return the jobs that sweep.json lists, in its order; none when there is no such file."""
+    path = sweep_dir / SWEEP
+    if not os.path.lexists(path):
+        return []
+    try:
+        fields = json.loads(read_file(path))
+        jobs = fields["jobs"] if isinstance(fields, dict) else fields
+        named = [(member(sweep_dir, job["name"]), job) for job in jobs]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return []  # the directories that are there are still found
+    return [RunSource(path, dict(job)) for path, job in named]
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """A directory with sweep.json or seeds.json. ``jobs``: listed run directories, or none."""
+
+    auto: bool
+    jobs: frozenset[Path]
+
+
+class AutoSweeps:
+    """Finds the sweep with ``seeds=auto`` that a run is of; reads each sweep once.
+
+    Such a sweep is known by seeds.json, or by ``seeds=auto`` in a command in sweep.json: so also
+    while it runs, when it failed or was interrupted, and when ``rlrun resume`` finished it.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Path, _Sweep | None] = {}
+
+    def of(self, run_dir: Path) -> Path | None:
+        """Return the directory of the sweep, which may be several levels above, else None."""
+        run_dir = Path(os.path.realpath(run_dir))
+        for above in run_dir.parents[:_DEEPEST]:
+            if above not in self._known:
+                self._known[above] = _sweep(above)
+            sweep = self._known[above]
+            if sweep is not None and (run_dir in sweep.jobs or not sweep.jobs):
+                return above if sweep.auto else None
+        return None
+
+
+def _sweep(directory: Path) -> _Sweep | None:
+    listed, decided = (os.path.lexists(directory / name) for name in (SWEEP, SEEDS))
+    if not listed and not decided:
+        return None
+    jobs = frozenset(job.path for job in sweep_jobs(directory))
+    return _Sweep(decided or _types_auto(directory / SWEEP), jobs)
+
+
+def _types_auto(path: Path) -> bool:
+    """Whether a command that made a sweep had seeds=auto."""
+    try:
+        commands = json.loads(read_file(path))["commands"]
+        return any(str(word).lstrip("+") == "seeds=auto" for words in commands for word in words)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return False
+
+
+# -- a run -----------------------------------------------------------------------------------------
 
 TIMINGS = "timings.jsonl"
 SEARCH, FRESH = "search.json", "final_"  # of a search; prefix of its runs on fresh seeds
@@ -311,3 +563,64 @@ def printable(value: object) -> str:
     text = str(value)[:_MAX_TEXT]
     escaped = (c if c.isprintable() else repr(c)[1:-1] for c in text)
     return "".join(escaped).encode("utf-8", "backslashreplace").decode()
+
+
+# -- the score: one number of a run, which every comparison and every interval rests on ------------
+
+SCORES = "final, best_of_last:K or auc"
+
+
+def score(run: RunData, kind: str) -> float | None:
+    """Return the score of a run that is done, else None.
+
+    ``final``: mean return of the final weights (run.json). ``best_of_last:K``: the best of the last
+    K evaluations, which flatters. ``auc``: `mean_over_steps` to run.total_steps. The latter two are
+    None too where evaluations are missing in metrics.jsonl.
+
+    Raises: ConfigError for another ``kind``.
+    """
+    last = parse_score(kind)
+    if run.status != "done":
+        return None
+    if kind == "final":
+        result = run.record.get("eval")
+        return finite_number(result.get("return_mean")) if isinstance(result, dict) else None
+    steps, returns = run.evaluations.env_steps, run.evaluations.return_mean
+    if not len(steps) or run.damage:
+        return None
+    if last is not None:
+        return float(returns[-last:].max())
+    return mean_over_steps(steps, returns, max(steps[-1], np.nan_to_num(run.total_steps)))
+
+
+def mean_over_steps(steps: Floats, returns: Floats, end: float) -> float:
+    """Return the area under a learning curve from 0 to ``end`` env steps, divided by ``end``.
+
+    ``steps`` [K] increase up to ``end``, ``returns`` [K]. Between evaluations the curve is a line
+    (trapezoidal rule); before the first one it has the value of the first, after the last one that
+    of the last, as a run that was solved keeps its weights.
+
+    Of the definitions measured it depends least on ``run.eval_every``: on learners that rise
+    linearly, exponentially or as a sigmoid it is within 1.3 % of the range of returns of the true
+    area with 20 evaluations, 3 % with 10 and 10 % with 5; the rest is what a learner gained before
+    its first evaluation. With each value in force until the next one it would be 3, 7 and 15 %.
+    Measured in tests/reports/test_intervals.py.
+    """
+    if end <= 0:
+        return float(returns[-1])
+    x, y = [0.0, *steps, end], [returns[0], *returns, returns[-1]]
+    return float(np.trapezoid(y, x) / end)
+
+
+def parse_score(kind: str) -> int | None:
+    """Return K of ``best_of_last:K``, None for the others. Raises: ConfigError."""
+    name, colon, count = kind.partition(":")
+    if kind in ("final", "auc"):
+        return None
+    if name == "best_of_last" and colon and re.fullmatch("[1-9][0-9]{0,7}", count):
+        return int(count)
+    raise ConfigError(
+        f"--score = {printable(kind)}: is no score; {SCORES} is allowed, with K >= 1; "
+        "correct the command",
+        key="--score",
+    )

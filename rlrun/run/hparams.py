@@ -11,8 +11,7 @@ import yaml
 from rlrun.errors import RlrunError
 from rlrun.log.trial import NAMED, TrialRow, Value, trial_name
 from rlrun.reports.groups import IGNORED, IGNORED_GROUPS
-from rlrun.reports.inputs import sweep_jobs
-from rlrun.reports.runs import flatten, parse_config, resolve
+from rlrun.reports.runs import flatten, parse_config, resolve, sweep_jobs
 from rlrun.schema import Config
 
 if TYPE_CHECKING:

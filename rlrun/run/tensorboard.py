@@ -19,8 +19,7 @@ from rlrun.log import METRICS, TIMINGS
 from rlrun.log.jsonl import read_records
 from rlrun.log.tensorboard import TensorBoardWriter, declare
 from rlrun.log.trial import NAMED, TrialRow, Value, column_kinds, file_name, trial_name
-from rlrun.reports.inputs import find_jobs
-from rlrun.reports.runs import RunData, read_runs
+from rlrun.reports.runs import RunData, find_jobs, read_runs
 from rlrun.run.checkpoint import MISFITS
 from rlrun.run.files import lock_run_dir, require_regular_files
 from rlrun.run.hparams import (

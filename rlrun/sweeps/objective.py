@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlrun.reports.runs import RunData
-from rlrun.reports.score import mean_over_steps, parse_score
+from rlrun.reports.runs import RunData, mean_over_steps, parse_score
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from rlrun.errors import LockedError
-from rlrun.reports.runs import RunData, read_run
-from rlrun.reports.score import score
+from rlrun.reports.runs import RunData, read_run, score
 from rlrun.run.files import RECORD
 from rlrun.sweeps.pool import Job
 from rlrun.sweeps.table import exit_text

@@ -4,7 +4,7 @@ Settings are compared within their environment. All comparisons together are one
 that any of them names a difference that is not there is at most ``seeds.level``.
 
 Source: Mathieu et al. 2024, "AdaStop: adaptive statistical testing for sound comparisons of Deep RL
-agents"; the test is that of ``rlrun.reports.sequential``.
+agents"; the test is that of ``rlrun.reports.comparison``.
 """
 
 import itertools
@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rlrun.errors import ConfigError
+from rlrun.reports.comparison import Comparison, Decision, can_compare
 from rlrun.reports.intervals import UNBOUNDED, Bounds, mean_interval
-from rlrun.reports.sequential import Comparison, Decision, can_compare
 from rlrun.schema import SeedsConfig
 
 Place = tuple[int, int]  # (index of the setting, seed)

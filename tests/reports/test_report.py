@@ -10,9 +10,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from rlrun.reports import figures, write
-from rlrun.reports.contents import build_document
+from rlrun.reports import document, figures
 from rlrun.reports.findings import Findings
+from rlrun.reports.sections import build_document
 from rlrun.sweeps.search import SearchResult
 from rlrun.sweeps.study import Trial
 from tests.in_process import assert_one_error
@@ -230,7 +230,7 @@ def test_an_interrupted_report_can_be_written_again(rlrun, tmp_path, monkeypatch
     if earlier:
         rlrun("report", "runs")
     before = page.read_bytes() if earlier else b""
-    real, left = write.replace_file, iter([1, 1, 1])
+    real, left = document.replace_file, iter([1, 1, 1])
 
     def killed(path, content):
         if next(left, None) is None:
@@ -238,10 +238,10 @@ def test_an_interrupted_report_can_be_written_again(rlrun, tmp_path, monkeypatch
             raise KeyboardInterrupt
         real(path, content)
 
-    monkeypatch.setattr(write, "replace_file", killed)
+    monkeypatch.setattr(document, "replace_file", killed)
     assert rlrun("report", "runs").code != 0
     assert page.read_bytes() == before if earlier else b"r2d2 is better" not in page.read_bytes()
-    monkeypatch.setattr(write, "replace_file", real)
+    monkeypatch.setattr(document, "replace_file", real)
     assert rlrun("report", "runs").code == 0
     assert "r2d2 is better" in page.read_text()
     assert not [name for name in os.listdir(page.parent) if name.startswith(".")]

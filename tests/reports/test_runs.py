@@ -66,7 +66,7 @@ def test_unreadable_directory(tmp_path, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("rlrun.reports.inputs.os.scandir", refuse)
+    monkeypatch.setattr("rlrun.reports.runs.os.scandir", refuse)
     with pytest.raises(ConfigError, match=r"DIR = .*Permission denied"):
         read_runs([str(tmp_path)])
 

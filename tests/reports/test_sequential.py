@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlrun.errors import ConfigError
-from rlrun.reports.sequential import _PairTest
+from rlrun.reports.comparison import _PairTest
 from tests.reports.stats import Comparison
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rlrun.reports.tables import Interval, Table, csv_text, markdown, terminal_lines
+from rlrun.reports.document import Interval, Table, csv_text, markdown, terminal_lines
 
 NAN = math.nan
 TABLE = Table(

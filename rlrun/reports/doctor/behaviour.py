@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 
-from rlrun.reports.doctor.evidence import Evidence
-from rlrun.reports.doctor.finding import BROKEN, HARMFUL, NOTE, Finding, Rule, steps
+from rlrun.reports.doctor.evidence import BROKEN, HARMFUL, NOTE, Evidence, Finding, rule, steps
 from rlrun.reports.runs import finite
 
 _SCHEDULES = {
@@ -20,6 +19,10 @@ _RECURRENT = {
 _FEW_ROWS = 50  # of a record; the entropy of one action is 0
 
 
+@rule(
+    "short horizon", "forgetting", "no progress", "greedy is stuck", "one action",
+    "gradients vanish", "entropy collapsed", "explained variance", "much replay",
+)  # fmt: skip
 def short_horizon(e: Evidence) -> Finding | None:
     """Episodes are five times as long as the horizon 1 / (1 - gamma), and the score does not hold.
 
@@ -45,6 +48,7 @@ def short_horizon(e: Evidence) -> Finding | None:
     )  # fmt: skip
 
 
+@rule("long horizon", "no progress", "forgetting", "one action")
 def long_horizon(e: Evidence) -> Finding | None:
     """The horizon 1 / (1 - gamma) is above 2000 steps and five episodes, and the score is bad.
 
@@ -69,6 +73,7 @@ def long_horizon(e: Evidence) -> Finding | None:
     )  # fmt: skip
 
 
+@rule("long returns", "no progress", "forgetting", "one action")
 def long_returns(e: Evidence) -> Finding | None:
     """Ten rows of reward or more before a value, from a replay, and the score does not hold.
 
@@ -90,6 +95,7 @@ def long_returns(e: Evidence) -> Finding | None:
     )  # fmt: skip
 
 
+@rule("still exploring", "schedule outlasts run", "no progress")
 def still_exploring(e: Evidence) -> Finding | None:
     """At 80 % of the run more than 30 % of the actions are still random.
 
@@ -108,6 +114,7 @@ def still_exploring(e: Evidence) -> Finding | None:
     )  # fmt: skip
 
 
+@rule("no exploration", "one action", "no progress")
 def no_exploration(e: Evidence) -> Finding | None:
     """Within the first tenth of the run fewer than 2 % of the actions are random.
 
@@ -142,6 +149,7 @@ def _constant_epsilon(e: Evidence) -> float:
     return e.number("explore.epsilon") if e.value("explore.epsilon.kind") == "constant" else own
 
 
+@rule("schedule outlasts run")
 def schedule_outlasts_run(e: Evidence) -> Finding | None:
     """A schedule that ends after half as many steps again as the run has."""
     if e.solved:
@@ -158,6 +166,7 @@ def schedule_outlasts_run(e: Evidence) -> Finding | None:
     return None
 
 
+@rule("entropy collapsed", "one action", "no progress")
 def entropy_collapsed(e: Evidence) -> Finding | None:
     """An on-policy learner acts all but deterministically and has not solved its task.
 
@@ -176,6 +185,7 @@ def entropy_collapsed(e: Evidence) -> Finding | None:
     )  # fmt: skip
 
 
+@rule("one action", "no progress")
 def one_action(e: Evidence) -> Finding | None:
     """The actions taken are all but equal: entropy below 2 % of the largest.
 
@@ -195,6 +205,7 @@ def one_action(e: Evidence) -> Finding | None:
     )  # fmt: skip
 
 
+@rule("large steps", "no progress", "forgetting")
 def large_steps(e: Evidence) -> Finding | None:
     """PPO: KL above 0.1, or half of the rows outside of the clip.
 
@@ -213,6 +224,7 @@ def large_steps(e: Evidence) -> Finding | None:
     )  # fmt: skip
 
 
+@rule("explained variance", "no progress")
 def useless_value(e: Evidence) -> Finding | None:
     """The value explains nothing of the returns late in the run (0 is a constant, 1 all)."""
     explained = e.metric("train/explained_variance")
@@ -228,6 +240,7 @@ def useless_value(e: Evidence) -> Finding | None:
     )  # fmt: skip
 
 
+@rule("greedy is stuck", "no progress", "forgetting")
 def greedy_is_stuck(e: Evidence) -> Finding | None:
     """The greedy policy scores less than the exploring one by 30 % of all that was ever between.
 
@@ -247,6 +260,7 @@ def greedy_is_stuck(e: Evidence) -> Finding | None:
     )  # fmt: skip
 
 
+@rule("endless episodes")
 def endless_episodes(e: Evidence) -> Finding | None:
     """Evaluation episodes were cut because they did not end."""
     cut, limit = e.metric("eval/cut_episodes"), e.number("eval.max_episode_steps")
@@ -260,6 +274,7 @@ def endless_episodes(e: Evidence) -> Finding | None:
     )  # fmt: skip
 
 
+@rule("forgetting", "no progress")
 def forgetting(e: Evidence) -> Finding | None:
     """More than half of the largest gain was lost again, beyond the noise of evaluations."""
     if e.solved or not e.lost > 0.5:
@@ -276,6 +291,7 @@ def forgetting(e: Evidence) -> Finding | None:
     )  # fmt: skip
 
 
+@rule("constant score", "no progress", "explained variance", "gradients vanish", "greedy is stuck")
 def constant_score(e: Evidence) -> Finding | None:
     """Fifty episodes or more, of two evaluations and exploring, and all had the same return."""
     names = ("eval/return_min", "eval/return_max", "collect/return_min", "collect/return_max")
@@ -294,6 +310,7 @@ def constant_score(e: Evidence) -> Finding | None:
     )  # fmt: skip
 
 
+@rule("no progress")
 def no_progress(e: Evidence) -> Finding | None:
     """Late evaluations are not above the early ones, at half of the run and more."""
     if not e.learns or e.solved or e.improved or len(e.score) < 6 or not e.progress >= 0.5:
@@ -323,22 +340,7 @@ def _memory(e: Evidence) -> list[str]:
 
 
 RULES = (
-    Rule("short horizon", short_horizon,
-         ("forgetting", "no progress", "greedy is stuck", "one action", "gradients vanish",
-          "entropy collapsed", "explained variance", "much replay")),
-    Rule("long horizon", long_horizon, ("no progress", "forgetting", "one action")),
-    Rule("long returns", long_returns, ("no progress", "forgetting", "one action")),
-    Rule("still exploring", still_exploring, ("schedule outlasts run", "no progress")),
-    Rule("no exploration", no_exploration, ("one action", "no progress")),
-    Rule("schedule outlasts run", schedule_outlasts_run),
-    Rule("entropy collapsed", entropy_collapsed, ("one action", "no progress")),
-    Rule("one action", one_action, ("no progress",)),
-    Rule("large steps", large_steps, ("no progress", "forgetting")),
-    Rule("explained variance", useless_value, ("no progress",)),
-    Rule("greedy is stuck", greedy_is_stuck, ("no progress", "forgetting")),
-    Rule("endless episodes", endless_episodes),
-    Rule("forgetting", forgetting, ("no progress",)),
-    Rule("constant score", constant_score,
-         ("no progress", "explained variance", "gradients vanish", "greedy is stuck")),
-    Rule("no progress", no_progress),
+    short_horizon, long_horizon, long_returns, still_exploring, no_exploration,
+    schedule_outlasts_run, entropy_collapsed, one_action, large_steps, useless_value,
+    greedy_is_stuck, endless_episodes, forgetting, constant_score, no_progress,
 )  # fmt: skip

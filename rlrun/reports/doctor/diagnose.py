@@ -6,12 +6,11 @@ from textwrap import fill
 
 import numpy as np
 
-from rlrun.reports.doctor import behaviour, learning, replay, running
-from rlrun.reports.doctor.evidence import METRICS_READ, Evidence
-from rlrun.reports.doctor.finding import Finding, Rule
+from rlrun.reports.doctor import behaviour, learning
+from rlrun.reports.doctor.evidence import METRICS_READ, Evidence, Finding, Rule
 from rlrun.reports.runs import RunData, printable
 
-RULES: tuple[Rule, ...] = (*running.RULES, *learning.RULES, *replay.RULES, *behaviour.RULES)
+RULES: tuple[Rule, ...] = (*learning.RULES, *behaviour.RULES)
 _WIDTH = 100
 _FEW = 3  # records; below nothing can be said of learning
 _EVENTS = {"collect/restarts", "eval/cut_episodes"}  # recorded only where they happen

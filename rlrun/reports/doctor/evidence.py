@@ -1,15 +1,14 @@
-"""Evidence of the rules: metrics as series over env steps, keys of the config. Torch-free."""
+"""Evidence of the rules (metrics as series, keys of the config), and what they find. Torch-free."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from rlrun.reports.records import Floats, Records, read_records
-from rlrun.reports.runs import TIMINGS, RunData, finite, resolve
+from rlrun.reports.runs import TIMINGS, Floats, Records, RunData, finite, read_records, resolve
 from rlrun.run.manifest import METRICS
 
 ON_POLICY = ("a2c", "ppo", "impala", "pqn")
@@ -274,3 +273,40 @@ class Evidence:
     def largest_return(self) -> float:
         """The largest |return| of any episode; NaN where none ended."""
         return max(map(abs, self.returns))
+
+
+BROKEN, HARMFUL, NOTE = 3, 2, 1  # severities
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A symptom with its numbers, what it usually means, and what to try.
+
+    ``tries``: overrides ``key=value``, or a word on what to do, the likeliest first. ``metrics``:
+    where to look.
+    """
+
+    severity: int
+    symptom: str
+    meaning: str
+    tries: Sequence[str]
+    metrics: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A symptom that doctor looks for. ``explains``: names of findings that follow from it."""
+
+    name: str
+    find: Callable[[Evidence], Finding | None]
+    explains: tuple[str, ...] = ()
+
+
+def rule(name: str, *explains: str) -> Callable[[Callable[[Evidence], Finding | None]], Rule]:
+    """Make a rule of a function that looks at the evidence."""
+    return lambda find: Rule(name, find, explains)
+
+
+def steps(count: float) -> str:
+    """A number of env steps as text."""
+    return f"{count:.0f} env steps"

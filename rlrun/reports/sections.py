@@ -1,0 +1,492 @@
+"""The sections of a report: scores, curves, efficiency, sensitivity, config, health; the whole."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rlrun.reports import figures
+from rlrun.reports.across import across_section, complete_settings, matrices_of
+from rlrun.reports.document import Cell, Document, Interval, Picture, Section, Table, show_number
+from rlrun.reports.figures import MAX_GROUPS, MAX_ROWS
+from rlrun.reports.findings import Findings, interval_of, reasons, threshold_of, uncounted
+from rlrun.reports.groups import (
+    BINS,
+    MAX_KEYS,
+    MAX_LEVELS,
+    Axis,
+    Curve,
+    Effect,
+    Group,
+    arrivals,
+    best_groups,
+    curve,
+    differences,
+    effects,
+    is_whole,
+    median_steps,
+)
+from rlrun.reports.intervals import (
+    UNBOUNDED,
+    Choice,
+    Design,
+    choose,
+    mean_interval,
+    success_interval,
+    tolerance_interval,
+)
+from rlrun.reports.runs import RunData, score
+from rlrun.reports.selection import seeds_auto_section, selection_section
+from rlrun.reports.versus import comparison_section
+
+_NAN = math.nan
+_NAMED = 5  # damaged runs that are named, and settings of which some runs are not counted
+_SCORE_COLUMNS = (
+    "environment", "setting", "seeds", "score", "next seed", "min", "max", "not counted",
+)  # fmt: skip
+
+
+def score_section(found: Findings) -> Section:
+    """The score of every group with its interval, where the next seed falls, and success rates."""
+    shown = [group for place in found.environments for group in _in_table(found.of(place))]
+    means = {id(g): mean_interval(g.scores, bounds=g.bounds) for g in shown if g.runs}
+    nexts = {id(g): tolerance_interval(g.scores, bounds=g.bounds) for g in shown if g.runs}
+    none = Interval(_NAN, _NAN, _NAN)
+    cells = {key: interval_of(mean) for key, mean in means.items()}
+    rows: list[tuple[Cell, ...]] = []
+    for g in shown:
+        following = interval_of(nexts[id(g)])._replace(value=_NAN) if g.runs else none
+        low, high = (float(g.scores.min()), float(g.scores.max())) if g.runs else (_NAN, _NAN)
+        rows.append(
+            (g.environment, g.setting, len(g.runs), cells.get(id(g), none), following, low, high,
+             uncounted(g))
+        )  # fmt: skip
+    whys = reasons([(g.setting, means[id(g)].why) for g in shown if g.runs])
+    claims = [(g.setting, nexts[id(g)].why) for g in shown if g.runs and nexts[id(g)].claimed]
+    choice = design_choice(found)
+    text = [
+        f"Score: {found.meaning}. A seed is one trial; episodes of a seed are not.",
+        *([choice.why] if choice is not None else []),
+        *(why for why in whys if choice is None or why not in choice.why),
+        *(f"Next seed: {why}" for why in reasons(claims)),
+        *_cuts([g for g in shown if g.runs and means[id(g)].claimed]),
+        *_cautions(found),
+    ]
+    tables = [Table("scores", _SCORE_COLUMNS, rows)]
+    if (rates := _success_table(shown)) is not None:
+        tables.append(rates)
+        text.append(
+            "Success: share of successful episodes of each seed's final weights, over seeds. The "
+            "interval is binomial over seeds where every seed succeeds always or never, else that "
+            "of a mean; episodes of a seed are not independent."
+        )
+    pictures: list[Picture] = []
+    for environment in found.environments if found.draw else []:
+        pictures += _score_figure(found, environment, cells)
+    return Section("Scores", text, tables, pictures)
+
+
+def design_choice(found: Findings) -> Choice | None:
+    """Return the statistic that the design of the experiment allows; None without a score.
+
+    Seeds: the most that a setting has, as each one with fewer says so itself. Environments share a
+    scale where a setting has scores in all of them.
+    """
+    seeds = max((len(group.runs) for group in found.groups), default=0)
+    if not seeds:
+        return None
+    places = {group.environment for group in found.groups if group.runs}
+    return choose(Design(len(places), seeds, normalized=bool(complete_settings(found))))
+
+
+def _in_table(groups: Sequence[Group]) -> list[Group]:
+    """The groups in their order; of many the best first."""
+    if len(groups) <= MAX_GROUPS:
+        return list(groups)
+    return sorted(groups, key=lambda g: -g.scores.mean() if g.runs else math.inf)
+
+
+def _score_figure(found: Findings, environment: str, cells: dict[int, Interval]) -> list[Picture]:
+    every = found.of(environment)
+    own = _in_table(best_groups(every, MAX_ROWS))
+    title = f"{found.place(environment)}every seed's score"
+    if any(math.isfinite(cells[id(group)].low) for group in own if group.runs):
+        title += "; a bar is a 95 % interval"
+    if len(own) < len(every):
+        title += f"; the best {len(own)} of {len(every)} settings"
+    none = Interval(_NAN, _NAN, _NAN)
+    return figures.score_figure(
+        own, [cells.get(id(group), none) for group in own],
+        name=found.stem("scores", environment), title=title, label=f"score ({found.kind})",
+    )  # fmt: skip
+
+
+def _cuts(groups: Sequence[Group]) -> list[str]:
+    """Return which returns an environment allows, where that is known."""
+    known = {g.environment: g.bounds for g in groups if g.bounds != UNBOUNDED}
+    ranges = ", ".join(f"{env} {_range(*bounds)}" for env, bounds in known.items())
+    if not known:
+        return []
+    return [f"Intervals end at the returns that are possible, by what is known or seen: {ranges}."]
+
+
+def _range(low: float, high: float) -> str:
+    if math.isinf(low):
+        return f"{show_number(high)} at most"
+    return f"{show_number(low)} {f'to {show_number(high)}' if math.isfinite(high) else 'at least'}"
+
+
+def _cautions(found: Findings) -> list[str]:
+    """What flatters a setting."""
+    out = []
+    diverged = [g.setting for g in found.groups if any(r.exit_code == 4 for r in g.unscored)]
+    if diverged:
+        out.append(
+            f"Runs of {', '.join(dict.fromkeys(diverged))} diverged (exit code 4) and have no "
+            "score: the mean of the others flatters a setting that diverges."
+        )
+    again = [f"{g.setting} (seed {r.seed})" for g in found.groups for r in g.failed_again]
+    if again:
+        out.append(
+            f"Failed when run again: {', '.join(dict.fromkeys(again))}. The last run of a seed "
+            "that is done counts, which flatters a setting that fails now and then."
+        )
+    if any(run.trial for run in found.runs):
+        out.append(
+            "The best trial of a search was chosen by these scores, which therefore flatter it; "
+            "its score is the one on fresh seeds."
+        )
+    return out
+
+
+def _success_table(groups: Sequence[Group]) -> Table | None:
+    """The success rate of every group whose environment reports success; None where none does."""
+    rows: list[tuple[Cell, ...]] = []
+    for group in groups:
+        found = [run.successes for run in group.runs if run.successes is not None]
+        if found:
+            shares = np.array([good / episodes for good, episodes in found])
+            rate, method = success_rate(shares)
+            rows.append((group.environment, group.setting, len(shares), rate, method))
+    columns = ("environment", "setting", "seeds", "success", "interval")
+    return Table("success", columns, rows) if rows else None
+
+
+def success_rate(shares: np.ndarray) -> tuple[Interval, str]:
+    """Return the mean success of seeds and the name of its interval.
+
+    ``shares`` [n]: successful episodes of each seed, in [0, 1]; so is the interval.
+    """
+    n, certain = len(shares), bool(np.isin(shares, (0.0, 1.0)).all())
+    choice = choose(Design(1, n, "success" if certain else "return"))
+    if choice.statistic == "success":
+        got = success_interval(int(shares.sum()), n)
+    else:
+        got = mean_interval(shares, bounds=(0.0, 1.0))
+    return interval_of(got), got.method
+
+
+def curve_section(found: Findings) -> tuple[Section, Table]:
+    """Learning curves, and the table of means and bands behind them."""
+    pictures: list[Picture] = []
+    rows: list[tuple[Cell, ...]] = []
+    left_out: list[str] = []
+    hidden = 0
+    for environment in found.environments:
+        groups = best_groups(found.of(environment), MAX_GROUPS)
+        hidden += len(found.of(environment)) - len(groups)
+        for axis in found.axes:
+            curves = {id(group): curve(group, axis) for group in found.of(environment)}
+            rows += [row for one in curves.values() for row in _curve_rows(one, axis)]
+            left_out += [line for one in curves.values() for line in _left_out(one, axis, found)]
+            if not found.draw:
+                continue
+            what = "environment steps" if axis == "env_steps" else "wall time"
+            name = "curves_steps" if axis == "env_steps" else "curves_wall"
+            pictures += figures.curve_figure(
+                [curves[id(group)] for group in groups], axis,
+                name=found.stem(name, environment), threshold=threshold_of(found, groups),
+                title=f"{found.place(environment)}return against {what}; every seed is a thin line",
+            )  # fmt: skip
+    text = [
+        "Thin lines: every seed, dashed where the run is not done or its metrics are damaged. "
+        "Band: 95 % interval of the mean over the seeds that are done, pointwise (at each point, "
+        "not for the whole curve at once), from 5 seeds on. Dotted: the threshold.",
+        "Seeds, mean and band are drawn as steps: the value of an evaluation holds until the next "
+        "one, which was not known before. A run that ended early because it was solved keeps its "
+        "last value.",
+        *left_out,
+    ]
+    if "wall" in found.axes:
+        text.append("Wall times compare only runs that had the same machine to themselves.")
+    if hidden:
+        text.append(f"The {MAX_GROUPS} best groups are drawn; the other {hidden} are in the CSV.")
+    columns = ("environment", "setting", "axis", "x", "mean")
+    return Section("Learning curves", text, [], pictures), Table("curves", columns, rows)
+
+
+def _left_out(one: Curve, axis: Axis, found: Findings) -> list[str]:
+    """A sentence on the seeds that are done but not in the mean of a curve; none without any."""
+    steps = axis == "env_steps"
+    runs = [run for run in one.left_out if steps or is_whole(run)]  # else said of env steps
+    if not runs:
+        return []
+    seeds = ", ".join(str(run.seed) for run in runs)
+    are = "seeds {} are" if len(runs) > 1 else "seed {} is"
+    return [
+        f"{found.place(one.group.environment)}{one.group.setting}: {are.format(seeds)} done but "
+        f"not in the mean against {'env steps' if steps else 'wall time'}, because "
+        f"{'evaluations' if steps else 'wall times'} are missing or damaged (see run health)."
+    ]
+
+
+def _curve_rows(one: Curve, axis: Axis) -> list[tuple[Cell, ...]]:
+    cells = zip(one.x, one.mean, one.low, one.high, strict=True)
+    group = one.group
+    return [
+        (group.environment, group.setting, axis, float(x), Interval(mean, low, high))
+        for x, mean, low, high in cells
+    ]
+
+
+def efficiency_section(found: Findings) -> Section:
+    """Env steps until the threshold, and how many seeds got there."""
+    rows: list[tuple[Cell, ...]] = []
+    for environment in found.environments:
+        threshold = threshold_of(found, found.of(environment))
+        for group in found.of(environment) if math.isfinite(threshold) else []:
+            steps, left_out = arrivals(group, threshold)
+            arrived = sum(map(math.isfinite, steps))
+            if steps:
+                share = interval_of(success_interval(arrived, len(steps)))
+                known = [step for step in steps if math.isfinite(step)]
+                bounds = (min(known), max(known)) if known else (_NAN, _NAN)
+                rows.append(
+                    (environment, group.setting, threshold, arrived, len(steps), share,
+                     median_steps(steps), *bounds, left_out or None)
+                )  # fmt: skip
+    columns = ("environment", "setting", "threshold", "arrived", "seeds", "share", "median steps",
+               "fastest", "slowest that arrived", "left out")  # fmt: skip
+    source = "given" if math.isfinite(found.threshold) else "run.stop_value"
+    text = [
+        f"Env steps of the first evaluation at or above the threshold ({source}). Seeds that never "
+        "reached it, including failed ones, count as slower than all others in the median. Share: "
+        "seeds that arrived, with the exact binomial interval. Left out: seeds that have not ended "
+        "or whose evaluations are damaged.",
+    ]
+    if not rows:
+        text = ["No threshold: the environment has no run.stop_value; give --threshold."]
+    return Section("Sample efficiency", text, [Table("efficiency", columns, rows)] if rows else [])
+
+
+def sensitivity_section(found: Findings) -> Section | None:
+    """Score against every key that varies; None where fewer than two settings have scores."""
+    rows: list[tuple[Cell, ...]] = []
+    pictures: list[Picture] = []
+    for environment in found.environments:
+        groups = found.of(environment)
+        every: list[Effect] = effects(groups)
+        rows += [
+            (environment, _joined(effect.keys), level.name, len(level.scores),
+             float(level.scores.mean()), effect.share)
+            for effect in every for level in effect.levels
+        ]  # fmt: skip
+        if found.draw and every:
+            place, label = found.place(environment), f"score ({found.kind})"
+            pictures += figures.effect_figure(
+                every[:MAX_KEYS], name=found.stem("effects", environment), label=label,
+                title=f"{place}score against each key: a point is a run, the line the mean",
+            )  # fmt: skip
+            pictures += figures.parallel_figure(
+                groups, every, name=found.stem("parallel", environment), label=f"mean {label}",
+                title=f"{place}every setting as a line, coloured by its mean score",
+            )  # fmt: skip
+    if not rows:
+        return None
+    columns = ("environment", "key", "value", "runs", "mean score", "share of variance")
+    text = [
+        "Share of variance: how much of the variance of all runs' scores lies between the means at "
+        "the values of a key (eta squared, its main effect); the rest is interactions and seeds. "
+        "With few runs for a value it is biased upwards. Keys that always vary together are one; a "
+        f"number with more than {MAX_LEVELS} values is cut into {BINS} ranges.",
+    ]
+    return Section("Sensitivity", text, [Table("sensitivity", columns, rows)], pictures)
+
+
+def _joined(keys: Sequence[str]) -> str:
+    return ", ".join(keys[:4]) + (f" and {len(keys) - 4} more" if len(keys) > 4 else "")
+
+
+def config_section(found: Findings) -> Section | None:
+    """The keys in which the settings differ; None for a single one."""
+    settings = {group.setting: group.keys for group in found.groups}
+    found_keys = differences(list(settings.values()))
+    if not found_keys:
+        return None
+    text = ["Keys that differ between settings, the seed and keys of recording left out."]
+    if len(settings) <= len(found_keys):
+        table = Table("config", ("key", *settings), [(key, *values) for key, values in found_keys])
+    else:
+        rows = zip(settings, *(values for _, values in found_keys), strict=True)
+        table = Table("config", ("setting", *(key for key, _ in found_keys)), [*rows])
+    return Section("Config differences", text, [table])
+
+
+_RUN_COLUMNS: tuple[str, ...] = (
+    "run", "setting", "seed", "status", "exit code", "env steps", "wall s", "steps/s",
+    "NaN rollbacks", "worker restarts", "resumes", "exact", "backend", "success", "note",
+)  # fmt: skip
+
+
+def health_section(found: Findings) -> Section:
+    """How every run ended, whether it can be trusted, and what it took."""
+    settings = {id(run): group for group in found.groups for run in group.everything}
+    rows = [_health(run, settings.get(id(run))) for run in found.runs]
+    states = Counter(run.status for run in found.runs)
+    counts = ", ".join(f"{n} {status}" for status, n in states.items())
+    text = [f"{len(found.runs)} runs: {counts}. Only runs that are done have a score."]
+    at, columns = _RUN_COLUMNS.index("success"), _RUN_COLUMNS
+    if any(row[at] is not None for row in rows):
+        text.append(
+            "Success: share of the last evaluation's episodes, with the exact binomial interval. "
+            "It is that of one trained policy; episodes of several seeds are not independent."
+        )
+    else:
+        rows = [(*row[:at], *row[at + 1 :]) for row in rows]
+        columns = (*columns[:at], *columns[at + 1 :])
+    damaged = [run for run in found.runs if run.damage]
+    if damaged:
+        text.append(
+            f"{_names(damaged)}: metrics.jsonl is damaged. Evaluations up to the damage are drawn; "
+            "means of curves, sample efficiency and the scores auc and best_of_last leave them "
+            "out."
+        )
+    return Section("Run health", text + _mixtures(found), [Table("runs", columns, rows)])
+
+
+def _names(runs: list[RunData]) -> str:
+    names = ", ".join(run.name for run in runs[:_NAMED])
+    return names + (f" and {len(runs) - _NAMED} more runs" if runs[_NAMED:] else "")
+
+
+def _health(run: RunData, group: Group | None) -> tuple[Cell, ...]:
+    steps, wall = run.progress
+    exact, resumes = run.record.get("exact"), run.record.get("resumes")
+    note = run.problem or ("" if run.status == "done" else run.failure) or run.text("exact_reason")
+    if group is not None and any(run is other for other in group.repeats):
+        note = "not counted: this seed was run again later"
+    if group is not None and any(run is other for other in group.failed_again):
+        note = f"an earlier run of this seed counts; {note}".rstrip("; ")
+    note = "; ".join(filter(None, [note, run.damage, run.damaged_times]))
+    success = None
+    if run.successes is not None:
+        success = interval_of(success_interval(*run.successes))
+    return (
+        run.name, group.setting if group else "", run.seed, run.status, run.exit_code, steps,
+        wall, steps / wall if wall > 0 else _NAN, run.number("rollbacks"), run.restarts,
+        len(resumes) if isinstance(resumes, list) else None,
+        exact if isinstance(exact, bool) else None, run.text("backend"), success, note,
+    )  # fmt: skip
+
+
+def _mixtures(found: Findings) -> list[str]:
+    """Warnings on what differs between runs besides the config."""
+    out = []
+    for name, of in (
+        ("devices", "device"),
+        ("versions", "versions"),
+        ("machines", "host"),
+        ("commits", "git"),
+    ):
+        values = {str(run.record.get(of)) for run in found.runs if run.record}
+        if len(values) > 1:
+            out.append(
+                f"Runs of {len(values)} different {name} are in this report (run.json, {of})."
+            )
+    return out
+
+
+def evaluation_table(found: Findings) -> Table:
+    """Every evaluation of every run, for CSV."""
+    rows: list[tuple[Cell, ...]] = []
+    for group in found.groups:
+        for run in group.everything:
+            e = run.evaluations
+            cells = zip(e.env_steps, e.wall_seconds, e.return_mean, e.success, strict=True)
+            rows += [(group.environment, group.setting, run.seed, run.name, *map(float, own))
+                     for own in cells]  # fmt: skip
+    columns = ("environment", "setting", "seed", "run", "env steps", "wall s", "return", "success")
+    return Table("evaluations", columns, rows)
+
+
+def seed_table(found: Findings) -> Table:
+    """The score of every seed, for CSV."""
+    rows: list[tuple[Cell, ...]] = [
+        (group.environment, group.setting, run.seed, run.name, score(run, found.kind))
+        for group in found.groups
+        for run in group.runs
+    ]
+    return Table("seeds", ("environment", "setting", "seed", "run", "score"), rows)
+
+
+def build_document(
+    found: Findings, title: str, references: Mapping[str, tuple[float, float]]
+) -> Document:
+    """Return the report on runs."""
+    curves, points = curve_section(found)
+    choice = design_choice(found)
+    over_all = choice is not None and choice.statistic == "iqm"
+    comparisons, said = comparison_section(
+        found, matrices_of(found, references) if over_all else {}
+    )
+    stopped, decided = seeds_auto_section(found.runs)
+    searches, chosen = selection_section(found.runs)
+    sections = [
+        score_section(found),
+        searches,
+        stopped,
+        comparisons,
+        across_section(found, references) if over_all else None,
+        curves,
+        efficiency_section(found),
+        sensitivity_section(found),
+        config_section(found),
+        health_section(found),
+    ]
+    kept = [section for section in sections if section is not None]
+    return Document(
+        title,
+        _lead(found) + chosen + decided + said,
+        kept,
+        [points, evaluation_table(found), seed_table(found)],
+    )
+
+
+def _lead(found: Findings) -> list[str]:
+    """Return sentences that count the runs, and those that are left out."""
+    settings = {group.setting for group in found.groups}
+    counted = sum(len(group.runs) for group in found.groups)
+    text = (
+        f"{_count(len(found.runs), 'run')}, {counted} with a score, of "
+        f"{_count(len(settings), 'setting')} in {_count(len(found.environments), 'environment')}."
+    )
+    several = len(found.environments) > 1
+    missing = [
+        f"{group.setting}{f' on {group.environment}' if several else ''} ({uncounted(group)})"
+        for group in found.groups
+        if uncounted(group)
+    ]
+    lines = [text]
+    if missing:
+        named = list(dict.fromkeys(missing))
+        more = f"; and {_count(len(named) - _NAMED, 'other setting')}" if named[_NAMED:] else ""
+        lines.append(f"Not counted: {'; '.join(named[:_NAMED])}{more}. See run health.")
+    outside = len(found.runs) - sum(len(group.everything) for group in found.groups)
+    if outside:
+        lines.append(f"{_count(outside, 'run')} without a config that can be read: see run health.")
+    return lines
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
