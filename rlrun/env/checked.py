@@ -205,18 +205,14 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         if self._alone:
             return
         try:
-            capture(self.env)
+            state = capture(self.env)
         except Unsupported:
             self._actions, self._record = [], self._record_action
             return
         self._record = None
         if self._index == 0:
-            self._probe = Probe(lambda: self.env, self._make)
-            self._record = self._record_probe
-
-    def _record_probe(self, action: Any, *row: Any) -> None:
-        if self._probe is None or not self._probe.record(action, *row):
-            self._record = None
+            self._probe = Probe(state, self._make)
+            self._record = self._probe.record
 
     def _record_action(self, action: Any, *row: Any) -> None:
         assert self._actions is not None

@@ -9,7 +9,7 @@ others take a step. ``make_env`` falls back to ``sync`` for them or raises.
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -349,8 +349,8 @@ class NativeVector:
         self._id, self._keep_info, self._steps = env_id, keep_info, 0
         self.inexact: str | None = None
         self._savable = twin is not None
-        self._probe = None if twin is None else Probe(lambda: self.env, twin)
-        self._recording = self._savable
+        self._twin = twin  # until another one was compared
+        self._probe: Probe | None = None
         foreign = not isinstance(env, LockstepVectorEnv)
         space = self.single_observation_space
         self._validate = BatchValidator(space, self.num_envs, env_id, bounds=foreign)
@@ -359,6 +359,9 @@ class NativeVector:
         self._steps = 0
         obs, _ = self._called("reset", lambda: self.env.reset(seed=seed))
         self._validate.obs(obs, 0)
+        if self._twin is not None:
+            with suppress(Unsupported):  # ``state_dict`` says why
+                self._probe = Probe(capture(self.env), self._twin)
         return obs
 
     def step(self, action: np.ndarray, number: int) -> Rows:
@@ -368,8 +371,8 @@ class NativeVector:
         self._validate.obs(obs, number)
         self._validate.reward(reward, number)
         self._validate.flags(terminated, truncated, number)
-        if self._recording:
-            self._recording = self._probe is not None and self._probe.record(action, *row[:4])
+        if self._probe is not None:
+            self._probe.record(action, *row[:4])
         if not self._keep_info:
             return obs, reward, terminated, truncated, {}
         if (message := info_violation(info)) is not None:
@@ -416,8 +419,8 @@ class NativeVector:
             try:
                 state = capture(self.env)
                 if self._probe is not None:
-                    probe, self._probe, self._recording = self._probe, None, False
-                    self.inexact = probe.violation()
+                    self.inexact = self._probe.violation()
+                    self._probe = self._twin = None
                 if self.inexact is None:
                     return {"state": state}
             except Unsupported as e:
@@ -427,7 +430,7 @@ class NativeVector:
     def load_state_dict(
         self, state: dict[str, Any], *, seed: int, steps: int
     ) -> tuple[list[str], np.ndarray]:
-        self._probe, self._recording, self._steps = None, False, steps
+        self._probe, self._twin, self._steps = None, None, steps
         try:
             if (reason := state.get("reason")) is None:
                 self.env.reset(seed=seed)

@@ -340,7 +340,7 @@ ENGINES: dict[str, Engine] = {
 }
 
 
-BEGIN, STEPS = 8, 24  # steps of a run before the record begins, and in it
+BEGIN, STEPS = 8, 32  # steps before the second check begins, and all that are recorded
 
 HIDDEN = (
     "a second environment with the same state and actions gives other rows; its state is not all "
@@ -349,49 +349,51 @@ HIDDEN = (
 
 
 class Probe:
-    """Records ``STEPS`` steps of ``target`` and compares them with those of a twin."""
+    """Records the first ``STEPS`` steps of an environment and compares those of two others.
 
-    def __init__(self, target: Callable[[], Any], make: Callable[[], Any]) -> None:
-        """``target``: returns the environment; ``make``: another one of the same arguments."""
-        self._target, self._make = target, make
-        self._seen = 0
-        self._begin: Any = None
+    The first one starts with the state of the reset, the second one with that of the first after
+    ``BEGIN`` steps: by then hidden state differs.
+    """
+
+    def __init__(self, state: Tree, make: Callable[[], Any]) -> None:
+        """``state``: of the environment after its reset; ``make``: another one like it."""
+        self._state, self._make = state, make
         self._rows: list[tuple[Any, str]] = []
 
-    def record(self, action: Any, *row: Any) -> bool:
-        """Record one step (``action`` None: a reset); return whether more are wanted."""
-        self._seen += 1
-        if self._seen == BEGIN:
-            try:
-                self._begin = capture(self._target())
-            except Unsupported:
-                return False
-        elif self._seen > BEGIN:
-            self._rows.append((np.array(action) if action is not None else None, row_hash(*row)))
-        return len(self._rows) < STEPS
+    def record(self, action: Any, *row: Any) -> None:
+        """Record one step (``action`` None: a reset), where fewer than ``STEPS`` were."""
+        if len(self._rows) < STEPS:
+            self._rows.append((None if action is None else np.array(action), row_hash(*row)))
 
     def violation(self) -> str | None:
-        """Return how a twin differs; None: it does not, or nothing was recorded yet."""
-        if self._begin is None:
-            return None
+        """Return how one of two others differs; None: none does."""
+        twins: list[Any] = []
         with global_generators_kept():
-            twin = self._make()
             try:
-                twin.reset(seed=0)
-                restore(twin, self._begin)
-                for action, expected in self._rows:
-                    row = twin.reset()[:1] if action is None else twin.step(action[()])[:4]
-                    if row_hash(*row) != expected:
-                        return HIDDEN
+                for number, (action, expected) in enumerate(self._rows):
+                    if number in (0, BEGIN):
+                        twins.append(self._twin(capture(twins[0]) if twins else self._state))
+                    for twin in twins:
+                        row = twin.reset()[:1] if action is None else twin.step(action[()])[:4]
+                        if row_hash(*row) != expected:
+                            return HIDDEN
             except Unsupported as e:
                 return str(e)
             except BaseException as e:
                 pass_ctrl_c(e)
                 return f"a second environment raised {type(e).__name__}: {e}"
             finally:
-                with faults_ignored():
-                    twin.close()
+                for twin in twins:
+                    with faults_ignored():
+                        twin.close()
         return None
+
+    def _twin(self, state: Tree) -> Any:
+        """Return another environment in this state."""
+        twin = self._make()
+        twin.reset(seed=0)
+        restore(twin, state)
+        return twin
 
 
 def row_hash(*row: Any) -> str:
@@ -410,16 +412,6 @@ def global_generators_kept() -> Iterator[None]:
         random.setstate(before[0])
         np.random.set_state(before[1])
 
-
-__all__ = [
-    "Unsupported",
-    "capture",
-    "capture_attributes",
-    "restore",
-    "restore_attributes",
-    "same_tree",
-    "tree_hash",
-]
 
 _BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 _MISFITS = (LookupError, TypeError, ValueError, AttributeError, RecursionError, OverflowError)
