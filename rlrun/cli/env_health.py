@@ -16,8 +16,7 @@ def env_health(overrides: Sequence[str], *, config_dir: str | None = None) -> in
     from rlrun.config import Composer
     from rlrun.config.compose import read_presets
     from rlrun.config.hydra_keys import check_values
-    from rlrun.env.examine import examine
-    from rlrun.env.examine_single import FINDING
+    from rlrun.env.examine import FINDING, examine
 
     composer = Composer(config_dir=config_dir)
     if not any(text.startswith("policy=") for text in overrides):

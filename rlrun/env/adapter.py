@@ -12,9 +12,15 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
 from rlrun.env.agents import PREFIX, AgentColumns, PettingZooEnv
-from rlrun.env.catalog import MissingPackageError, find_spec, make_native, make_single
+from rlrun.env.catalog import (
+    MissingPackageError,
+    env_arguments,
+    find_spec,
+    make_native,
+    make_single,
+)
 from rlrun.env.checked import CheckedEnv
-from rlrun.env.contract import space_difference, unsupported_space
+from rlrun.env.contract import different_copies, unsupported_space
 from rlrun.env.process_settings import SettingsKept
 from rlrun.env.render import (
     CARTPOLES,
@@ -77,15 +83,11 @@ def make_env(
     """
     with SettingsKept():
         env = _make_env(config, num_envs, keep_info, evaluate, agents, resumable, render)
-    if (known := _known.get(repr((config, agents)))) is not None:
-        obs = space_difference(env.obs_space, known[0], "observation_space")
-        for message in (obs, space_difference(env.action_space, known[1], "action_space")):
-            if message is not None:
-                env.close()
-                raise EnvError(
-                    f"env.id = {config.id}: {message}, made to look at its spaces; all copies must "
-                    "have the same spaces; give them the same bounds, whatever is random"
-                )
+    if (known := _known.get(repr((config, agents)))) is not None:  # a copy was made to look at them
+        copies = [(env.obs_space, env.action_space)]
+        if (error := different_copies(config.id, copies, known[:2])) is not None:
+            env.close()
+            raise error
     return env
 
 
@@ -100,9 +102,7 @@ def _make_env(
 ) -> Env:
     if not evaluate:  # of a run that begins
         mask_warned.discard(config.id)
-    kwargs = {**config.kwargs, **(config.eval_kwargs if evaluate else {})}
-    if config.max_episode_steps is not None:
-        kwargs["max_episode_steps"] = config.max_episode_steps
+    kwargs = env_arguments(config, evaluate=evaluate)
     if config.wrappers and config.backend in ("vector", "envpool"):
         names = ", ".join(w.name for w in config.wrappers)
         raise ConfigError(
@@ -185,11 +185,9 @@ def make_one_env(
             f"{name}: has no single environments; vector environments are allowed; ask for one of "
             "one environment"
         )
-    kwargs = {**config.kwargs, **(config.eval_kwargs if evaluate else {})}
-    if config.max_episode_steps is not None:
-        kwargs["max_episode_steps"] = config.max_episode_steps
     if render:
         prepare_pygame()
+    kwargs = env_arguments(config, evaluate=evaluate)
     make_one = partial(_make_wrapped, find_spec(config.id), kwargs, config, render)
     with SettingsKept():
         return _make_checked(make_one, config, None, None, 0) if validate else make_one(0)

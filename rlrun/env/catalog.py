@@ -19,6 +19,7 @@ from gymnasium.vector import VectorEnv
 from rlrun.env.contract import exception_text, is_ctrl_c
 from rlrun.env.diagnostic.vector import SingleFromVector
 from rlrun.errors import ConfigError, EnvError, ResourceError, RlrunError, extra
+from rlrun.schema import EnvConfig
 from rlrun.trust import ENVIRONMENTS, import_named
 
 # Packages that register environments on import: id prefix, module, extra or requirement in quotes.
@@ -210,15 +211,17 @@ def construction_errors(
             yield
     except (ImportError, gym.error.DependencyNotInstalled) as e:
         raise missing(e) from e
-    except (TypeError, ValueError) as e:
+    except (AssertionError, TypeError, ValueError) as e:
         raise ConfigError(
-            f"env.kwargs = {kwargs}: {name} does not accept them ({e.__cause__ or e}); allowed are "
+            f"env.kwargs = {kwargs}: {name} does not accept them ({first_line(e)}); allowed are "
             "its arguments; change env.kwargs"
         ) from e
     except (ConfigError, ResourceError):
         raise
     except Exception as e:
-        text = f"it cannot be made ({type(e).__name__}: {e}); choose another or repair it"
+        text = (
+            f"it cannot be made ({type(e).__name__}: {first_line(e)}); choose another or repair it"
+        )
         raise ConfigError(f"env.id = {env_id}: {text}") from e
     except BaseException as e:
         if is_ctrl_c(e):
@@ -228,6 +231,12 @@ def construction_errors(
         ) from e
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text, or of its cause's."""
+    first = (str(error.__cause__ or error).strip() or type(error).__name__).splitlines()[0]
+    return first.rstrip(".:")
+
+
 def _missing_package(spec: EnvSpec, error: Exception) -> RlrunError:
     if (install := _pip_requirement(spec)) is not None:
         return MissingPackageError(spec.id, str(error), install)
@@ -235,6 +244,14 @@ def _missing_package(spec: EnvSpec, error: Exception) -> RlrunError:
     use = "" if newer is None else f"use env.id={newer}, or "
     text = f"it cannot be imported ({error}); {use}install what it requires"
     return ConfigError(f"env.id = {spec.id}: {text}")
+
+
+def env_arguments(config: EnvConfig, *, evaluate: bool = False) -> dict[str, Any]:
+    """Return the arguments of an environment; in evaluations ``eval_kwargs`` lie over them."""
+    kwargs = {**config.kwargs, **(config.eval_kwargs if evaluate else {})}
+    if config.max_episode_steps is not None:
+        kwargs["max_episode_steps"] = config.max_episode_steps
+    return kwargs
 
 
 def make_single(spec: EnvSpec, kwargs: dict[str, Any], index: int) -> gym.Env[Any, Any]:

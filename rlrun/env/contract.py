@@ -138,10 +138,9 @@ def different_copies(
 
     ``copies``: the spaces of all; None: unknown.
     """
+    names = "observation_space", "action_space"
     for number, own in enumerate(copies, 1):
-        for name, x, y in zip(
-            ("observation_space", "action_space"), own or (), first, strict=False
-        ):
+        for name, x, y in zip(names, own or (), first, strict=False):
             if (wrong := space_difference(x, y, name)) is not None:
                 return EnvError(
                     f"env.id = {env_id}: copy {number} of {len(copies)}: {wrong}; all copies must "

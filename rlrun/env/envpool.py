@@ -17,7 +17,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rlrun.env.atari import ATARI_ID, envpool_arguments
-from rlrun.env.catalog import closest_ids
+from rlrun.env.catalog import closest_ids, construction_errors, first_line
 from rlrun.env.contract import contract_error
 from rlrun.env.diagnostic.vector import NEXT_STEP_METADATA, require_int
 from rlrun.errors import ConfigError, ResourceError, extra
@@ -40,34 +40,11 @@ def _import_envpool() -> Any:
 
 
 @contextmanager
-def _construction_errors(env_id: str, kwargs: dict[str, Any]) -> Iterator[None]:
-    """Convert envpool's errors about its arguments to ConfigError."""
-    try:
-        with _space_warnings_ignored():
-            yield
-    except (AssertionError, TypeError, ValueError) as e:
-        raise ConfigError(
-            f"env.kwargs = {kwargs}: envpool's {env_id} does not accept them ({_first_line(e)}); "
-            "allowed are the keys and types of envpool.make_spec(id).config; change env.kwargs"
-        ) from e
-    except Exception as e:
-        message = (
-            f"envpool cannot make it ({_first_line(e)}); choose another or set env.backend=auto"
-        )
-        raise ConfigError(f"env.id = {env_id}: {message}") from e
-
-
-@contextmanager
 def _space_warnings_ignored() -> Iterator[None]:
     """Ignore Gymnasium's warnings about the bounds of envpool's spaces."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"gymnasium\.")
         yield
-
-
-def _first_line(error: Exception) -> str:
-    first = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return first.rstrip(".:")
 
 
 class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
@@ -87,7 +64,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
         self._id, self._limit = env_id, kwargs.get("max_episode_steps")
         self._frames = env_id == ATARI_ID  # envpool returns stacks of one frame
         if self._frames:
-            with _construction_errors(env_id, kwargs):
+            with self._errors(env_id, kwargs):
                 env_id, kwargs = envpool_arguments(kwargs, envpool.list_all_envs())
         if env_id not in (ids := envpool.list_all_envs()):
             raise ConfigError(
@@ -95,7 +72,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
                 f"{', '.join(closest_ids(env_id, ids))}; choose one of envpool.list_all_envs() or "
                 "set env.backend=auto"
             )
-        with _construction_errors(env_id, kwargs):
+        with self._errors(env_id, kwargs):
             spec = envpool.make_spec(env_id, num_envs=num_envs, **_checked_kwargs(kwargs))
             single, action = spec.observation_space, spec.action_space
         if (players := spec.config.max_num_players) > 1:
@@ -112,6 +89,15 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
         self._make = partial(envpool.make_gymnasium, env_id, num_envs=num_envs, **kwargs)
         self._pool: Any = None
         self._done, self._steps = np.zeros(num_envs, np.bool_), 0
+
+    def _errors(self, env_id: str, kwargs: dict[str, Any]) -> Any:
+        """Block in which envpool's errors become ConfigError."""
+
+        def missing(error: Exception) -> ConfigError:
+            text = f"envpool cannot make it ({first_line(error)}); choose another"
+            return ConfigError(f"env.id = {env_id}: {text} or set env.backend=auto")
+
+        return construction_errors(env_id, kwargs, f"envpool's {env_id}", missing)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

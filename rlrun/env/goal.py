@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rlrun.env.catalog import find_spec, make_single
+from rlrun.env.catalog import env_arguments, find_spec, make_single
 from rlrun.env.contract import exception_text, pass_ctrl_c
 from rlrun.errors import ConfigError, EnvError
 from rlrun.schema import EnvConfig
@@ -135,10 +135,7 @@ def goal_functions(config: EnvConfig) -> GoalFunctions | None:
     spec = find_spec(config.id)
     if spec.entry_point is None:
         return None  # a native vector environment has no compute_reward
-    kwargs = dict(config.kwargs)
-    if config.max_episode_steps is not None:
-        kwargs["max_episode_steps"] = config.max_episode_steps
-    env = make_single(spec, kwargs, 0)
+    env = make_single(spec, env_arguments(config), 0)
     space = env.observation_space
     if not isinstance(space, spaces.Dict) or set(space.spaces) != set(GOAL_KEYS):
         env.close()

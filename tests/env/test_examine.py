@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rlrun.env.examine import examine
-from rlrun.env.examine_single import FINDING, OK, UNKNOWN, Actions, Check, walk_single
+from rlrun.env.examine import FINDING, OK, UNKNOWN, Actions, Check, examine, walk_single
 from rlrun.schema import AgentsConfig, EnvConfig
 from tests.env import telling  # noqa: F401  registers test/Telling-v0
 from tests.env.presets import config_of, preset

@@ -8,8 +8,7 @@ import pytest
 from gymnasium import spaces
 
 from rlrun.env import make_env
-from rlrun.env.examine import examine
-from rlrun.env.examine_single import FINDING
+from rlrun.env.examine import FINDING, examine
 from rlrun.errors import ConfigError
 from tests.env.presets import config_of
 
