@@ -54,62 +54,56 @@ def breach(config, steps=6, num_envs=3):
     return str(caught.value)
 
 
-def bad(fault, at=3, **changes):
-    kwargs = {"fault": fault, "bad_seed": 21, "at": at}
-    return config_of("test/Faulty-v0", **{"kwargs": kwargs, **changes})
+def bad(fault, at=3, bad_seed=21, length=1000, **changes):
+    """The config of an environment that breaks its contract, where its seed is ``bad_seed``."""
+    kwargs = {"fault": fault, "bad_seed": bad_seed, "at": at, "length": length}
+    return config_of("test/Faulty-v0", kwargs=kwargs, **changes)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_faults_name_environment_and_step(fault):
-    error = breach(bad(fault, backend="sync"))
-    assert error.startswith(f"env.id = test/Faulty-v0: environment 1 at step 3: {FAULTS[fault]}")
+IN_RESET = {fault: FAULTS[fault].replace("step()", "reset()") for fault in ("nan", "raise")}
+SINGLE = [  # arguments, backend, the error: of environment 1
+    *(({"fault": fault}, "sync", f"at step 3: {text}") for fault, text in FAULTS.items()),
+    *(({"fault": x}, "async", f"at step 3: {FAULTS[x]}") for x in ("raise", "interrupt")),
+    *(({"fault": x, "at": 0}, "sync", f"in reset: {text}") for x, text in IN_RESET.items()),
+    ({"fault": "raise", "at": 0}, "async", f"in reset: {IN_RESET['raise']}"),
+    ({"fault": "nan", "at": 6, "length": 5}, "sync", "at step 6: observation has nan"),
+]
+NATIVE = {  # fault of a native vector environment -> the error, of column 1 or of all
+    **{x: f"environment 1 at step 3: {FAULTS[x]}" for x in ("nan", "inf", "nan_reward")},
+    "huge_reward": f"environment 1 at step 3: {FAULTS['huge_reward']}",
+    "raise": "environments 0 to 2 at step 3: step() raised ZeroDivisionError",
+    "exit": "environments 0 to 2 at step 3: step() called sys.exit(7)",
+    "base": "environments 0 to 2 at step 3: step() raised Unforeseen",
+    "interrupt": "environments 0 to 2 at step 3: step() raised KeyboardInterrupt",
+    "shape": "(3, 2)",
+    "dtype": "float64",
+    "list": "[[3.0",
+    "reward_list": "at step 3: rewards of all environments is ",
+    "flag_shape": "at step 1: terminated of all environments is ",
+}
 
 
-@pytest.mark.parametrize("fault", ["raise", "shape", "nan_reward", "exit", "base", "interrupt"])
-def test_faults_of_worker_processes_arrive_as_they_are(fault):
-    error = breach(bad(fault, backend="async"))
-    assert error.startswith(f"env.id = test/Faulty-v0: environment 1 at step 3: {FAULTS[fault]}")
-    assert "env.backend=sync" in error
+@pytest.mark.parametrize(("kwargs", "backend", "text"), SINGLE)
+def test_faults_name_environment_and_step(kwargs, backend, text):
+    """An autoreset is a step of the vector; a worker process changes nothing of the text."""
+    error = breach(bad(backend=backend, **kwargs))
+    assert error.startswith(f"env.id = test/Faulty-v0: environment 1 {text}")
+    assert ("env.backend=sync" in error) == (backend == "async")
 
 
-@pytest.mark.parametrize("backend", ["sync", "async"])
-@pytest.mark.parametrize("fault", ["nan", "raise"])
-def test_faults_in_reset(fault, backend):
-    error = breach(bad(fault, at=0, backend=backend))
-    text = FAULTS[fault].replace("step()", "reset()")
-    assert error.startswith(f"env.id = test/Faulty-v0: environment 1 in reset: {text}")
-
-
-def test_a_fault_in_an_autoreset_counts_the_vector_steps():
-    kwargs = {"fault": "nan", "bad_seed": 21, "at": 6, "length": 5}
-    error = breach(config_of("test/Faulty-v0", kwargs=kwargs, backend="sync"))
-    assert "environment 1 at step 6: observation has nan" in error
-
-
-@pytest.mark.parametrize("fault", ["nan", "inf", "nan_reward", "huge_reward"])
-def test_faults_of_a_native_vector_name_the_column(fault):
+@pytest.mark.parametrize("fault", NATIVE)
+def test_faults_of_a_native_vector_name_the_column_or_all(fault):
     kwargs = {"fault": fault, "bad_seed": 1, "at": 3}
-    error = breach(config_of("test/FaultyVector-v0", kwargs=kwargs, backend="vector"))
-    assert f"environment 1 at step 3: {FAULTS[fault]}" in error
+    config = config_of("test/FaultyVector-v0", kwargs=kwargs, backend="vector")
+    assert NATIVE[fault] in breach(config)
 
 
-@pytest.mark.parametrize(
-    ("fault", "text"),
-    [
-        ("raise", "environments 0 to 2 at step 3: step() raised ZeroDivisionError"),
-        ("exit", "environments 0 to 2 at step 3: step() called sys.exit(7)"),
-        ("base", "environments 0 to 2 at step 3: step() raised Unforeseen"),
-        ("interrupt", "environments 0 to 2 at step 3: step() raised KeyboardInterrupt"),
-        ("shape", "(3, 2)"),
-        ("dtype", "float64"),
-        ("list", "[[3.0"),
-        ("reward_list", "at step 3: rewards of all environments is "),
-        ("flag_shape", "at step 1: terminated of all environments is "),
-    ],
-)
-def test_faults_of_the_whole_batch(fault, text):
-    kwargs = {"fault": fault, "at": 3}
-    assert text in breach(config_of("test/FaultyVector-v0", kwargs=kwargs, backend="vector"))
+def nested(fault, steps):
+    """Rows of an environment of nested observations that is wrong in its second step."""
+    env = make_env(config_of("test/Nested-v0", kwargs={"fault": fault}), num_envs=1)
+    env.reset(seed=0)
+    for _ in range(steps):
+        env.step(np.zeros((1, 2), np.float32))
 
 
 @pytest.mark.parametrize(
@@ -121,20 +115,15 @@ def test_faults_of_the_whole_batch(fault, text):
     ],
 )
 def test_faults_in_nested_observations(fault, text):
-    env = make_env(config_of("test/Nested-v0", kwargs={"fault": fault}), num_envs=2)
-    env.reset(seed=0)
-    env.step(np.zeros((2, 2), np.float32))
+    nested(fault, 1)
     with pytest.raises(EnvError) as caught:
-        env.step(np.zeros((2, 2), np.float32))
+        nested(fault, 2)
     assert f"environment 0 at step 2: {text}" in str(caught.value)
 
 
 def test_floats_out_of_bounds_are_reported_once(caplog):
     """Many environments exceed the bounds of their space: not an error."""
-    env = make_env(config_of("test/Nested-v0", kwargs={"fault": "number"}), num_envs=1)
-    env.reset(seed=0)
-    for _ in range(400):
-        env.step(np.zeros((1, 2), np.float32))
+    nested("number", 400)
     [record] = caplog.records
     expected = "observation['pair'][1] is 1.5 at position [0]; allowed is [-1, 1]"
     assert expected in record.getMessage()
@@ -166,26 +155,25 @@ gym.register("test/Numbers-v0", vector_entry_point=f"{__name__}:Numbers")
 
 @pytest.mark.parametrize("low", [0, -2])
 def test_integers_out_of_bounds_of_a_native_environment(low):
-    for wrong, place in ((low + 3, 2), (low - 1, 3), (low + 2, 3)):
+    def step(wrong, place):
         kwargs = {"low": low, "wrong": wrong, "place": place}
         env = make_env(config_of("test/Numbers-v0", kwargs=kwargs), num_envs=4)
         env.reset(seed=0)
-        if wrong == low + 2:
-            env.step(np.zeros(4, int))
-            continue
+        env.step(np.zeros(4, int))
+
+    step(low + 2, 3)
+    for wrong, place in ((low + 3, 2), (low - 1, 3)):
         text = rf"is {wrong} at position \[{place}\]; allowed is \[{low}, {low + 2}\]"
         with pytest.raises(EnvError, match=text):
-            env.step(np.zeros(4, int))
+            step(wrong, place)
 
 
-@pytest.mark.parametrize(
-    ("indices", "text"),
-    [([3], "environment 3"), ([4, 5], "environments 4 and 5"), ([0, 1, 2], "environments 0 to 2"),
-     ([1, 2, 5, 7, 8, 9], "environments 1, 2, 5, 7 and 2 more")],
-)  # fmt: skip
-def test_environments_that_fail_together_are_numbered(indices, text):
+def test_environments_that_fail_together_are_numbered():
     """Private: as many processes are dear."""
-    assert numbered(indices) == text
+    assert numbered([3]) == "environment 3"
+    assert numbered([4, 5]) == "environments 4 and 5"
+    assert numbered([0, 1, 2]) == "environments 0 to 2"
+    assert numbered([1, 2, 5, 7, 8, 9]) == "environments 1, 2, 5, 7 and 2 more"
 
 
 @pytest.mark.parametrize("backend", ["sync", "vector"])

@@ -54,8 +54,7 @@ def test_a_worker_killed_between_steps_is_named():
 
 
 def test_many_workers_that_end_are_one_line():
-    env = make_env(bad("kill", backend="async", kwargs={"fault": "kill", "bad_seed": None}),
-                   num_envs=5)  # fmt: skip
+    env = make_env(bad("kill", backend="async", bad_seed=None), num_envs=5)
     with pytest.raises(EnvError, match="environments 0 to 4 at step 3: a worker process ended"):
         walk(env, 6)
     env.close()
@@ -139,9 +138,8 @@ def test_restarts_far_apart_are_no_crash_loop(env):
 
 def test_a_crash_loop_ends():
     """Every process is killed by the third step of an episode."""
-    kwargs = {"fault": "kill", "bad_seed": None, "at": 3}
-    changes = {"backend": "async", "on_worker_failure": "restart", "kwargs": kwargs}
-    env = make_env(bad("kill", **changes), num_envs=2)
+    changes = {"backend": "async", "on_worker_failure": "restart"}
+    env = make_env(bad("kill", bad_seed=None, **changes), num_envs=2)
     with pytest.raises(EnvError, match=r"environments 0 and 1 at .*restarted 3 times in a row"):
         walk(env, 40)
     env.close()
