@@ -42,14 +42,20 @@ CELLS = 21  # of a picture
 
 
 class CardsVectorEnv(LockstepVectorEnv):
-    """Shuffled decks, one per column and episode: ``cards`` [E, 52 decks] in the order dealt."""
+    """Shuffled decks, one per column and episode: ``cards`` [E, 52 decks] in the order dealt.
+
+    A policy names suits: it observes that of the newest card, and ``_asked`` returns the right one.
+    """
 
     decks: int = integer(1, 1)
     full_state: bool = flag(False)
+    answers = SUITS  # number of actions
 
-    def _make_cards(self) -> None:
+    def _setup(self) -> Spaces:
         self.size = DECK * self.decks
         self.cards = np.zeros((self.num_envs, self.size), np.int64)
+        self.scored, self.length = self.size - 1, self.size - 1  # steps: with a reward, all
+        return spaces.Discrete(SUITS), spaces.Discrete(SUITS)
 
     def _deal(self, column: int) -> np.ndarray:
         """Return a shuffled deck of the column's generator; POPGym deals from its end."""
@@ -61,9 +67,27 @@ class CardsVectorEnv(LockstepVectorEnv):
         for i in columns:
             self.cards[i] = self._deal(i)
 
-    def _score(self, correct: np.ndarray, scored: int) -> np.ndarray:
+    def _asked(self) -> tuple[np.ndarray, np.ndarray | bool]:
+        """Return (the right action at ``t`` [E], whether it is asked for [E])."""
+        raise NotImplementedError
+
+    def _score(self, correct: np.ndarray) -> np.ndarray:
         """Return +1 / ``scored`` where correct, minus the same elsewhere, float32 [E]."""
-        return np.where(correct, 1 / scored, -1 / scored).astype(np.float32)
+        return np.where(correct, 1 / self.scored, -1 / self.scored).astype(np.float32)
+
+    def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        answer, asked = self._asked()
+        return self._score(action == answer) * asked, self.t + 1 >= self.length
+
+    def _observe(self) -> np.ndarray:
+        suit: np.ndarray = self.cards[self.columns, self.t] % SUITS
+        return suit
+
+    def _full_state(self) -> np.ndarray:
+        """Return the right action, one-hot, zeros where none is asked for."""
+        answer, asked = self._asked()
+        state: np.ndarray = np.eye(self.answers, dtype=np.float32)[answer]
+        return state * np.reshape(asked, (-1, 1))
 
 
 class RepeatPreviousVectorEnv(CardsVectorEnv):
@@ -83,27 +107,14 @@ class RepeatPreviousVectorEnv(CardsVectorEnv):
     k: int = integer(4, 1)
 
     def _setup(self) -> Spaces:
-        self._make_cards()
+        both = super()._setup()
         require_int("k", self.k, 1, self.size - 1)
-        return spaces.Discrete(SUITS), spaces.Discrete(SUITS)
+        self.scored = self.size - self.k
+        return both
 
     def _asked(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return (the suit to name at ``t`` [E], whether it is asked for [E])."""
         past = self.t + 1 - self.k  # negative while fewer than k cards are revealed
         return self.cards[self.columns, np.maximum(past, 0)] % SUITS, past >= 0
-
-    def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        suit, asked = self._asked()
-        reward = self._score(action == suit, self.size - self.k) * asked
-        return reward, self.t + 2 >= self.size
-
-    def _observe(self) -> np.ndarray:
-        suit: np.ndarray = self.cards[self.columns, self.t] % SUITS
-        return suit
-
-    def _full_state(self) -> np.ndarray:
-        suit, asked = self._asked()
-        return np.asarray(np.eye(SUITS, dtype=np.float32)[suit] * asked[:, None], np.float32)
 
 
 class RepeatFirstVectorEnv(CardsVectorEnv):
@@ -115,20 +126,8 @@ class RepeatFirstVectorEnv(CardsVectorEnv):
     POPGym's easy, medium and hard.
     """
 
-    def _setup(self) -> Spaces:
-        self._make_cards()
-        return spaces.Discrete(SUITS), spaces.Discrete(SUITS)
-
-    def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        correct = action == self.cards[:, 0] % SUITS
-        return self._score(correct, self.size - 1), self.t + 2 >= self.size
-
-    def _observe(self) -> np.ndarray:
-        suit: np.ndarray = self.cards[self.columns, self.t] % SUITS
-        return suit
-
-    def _full_state(self) -> np.ndarray:
-        return np.eye(SUITS, dtype=np.float32)[self.cards[:, 0] % SUITS]
+    def _asked(self) -> tuple[np.ndarray, bool]:
+        return self.cards[:, 0] % SUITS, True
 
 
 class CountRecallVectorEnv(CardsVectorEnv):
@@ -144,10 +143,10 @@ class CountRecallVectorEnv(CardsVectorEnv):
     kind: str = choice("colors", "suits", "ranks")
 
     def _setup(self) -> Spaces:
-        self._make_cards()
+        super()._setup()
         self.queries = np.zeros_like(self.cards)
-        numbers = self.size // KINDS[self.kind] + 1
-        return spaces.MultiDiscrete([KINDS[self.kind]] * 2), spaces.Discrete(numbers)
+        self.answers = self.size // KINDS[self.kind] + 1
+        return spaces.MultiDiscrete([KINDS[self.kind]] * 2), spaces.Discrete(self.answers)
 
     def _reset_columns(self, columns: np.ndarray) -> None:
         for i in columns:
@@ -157,24 +156,14 @@ class CountRecallVectorEnv(CardsVectorEnv):
     def _kinds(self, deck: np.ndarray) -> np.ndarray:
         return deck % DECK // SUITS if self.kind == "ranks" else deck % KINDS[self.kind]
 
-    def _count(self) -> np.ndarray:
-        """Return the right answer [E] at ``t``."""
+    def _asked(self) -> tuple[np.ndarray, bool]:
         dealt = np.arange(self.size) <= self.t[:, None]
         query = self.queries[self.columns, self.t]
-        count: np.ndarray = (dealt & (self.cards == query[:, None])).sum(1)
-        return count
-
-    def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self._score(action == self._count(), self.size - 1), self.t + 2 >= self.size
+        return (dealt & (self.cards == query[:, None])).sum(1), True
 
     def _observe(self) -> np.ndarray:
         newest, query = (x[self.columns, self.t] for x in (self.cards, self.queries))
         return np.stack([newest, query], 1)
-
-    def _full_state(self) -> np.ndarray:
-        assert isinstance(self.single_action_space, spaces.Discrete)
-        answers = np.eye(int(self.single_action_space.n), dtype=np.float32)
-        return np.asarray(answers[self._count()])
 
 
 class AutoencodeVectorEnv(CardsVectorEnv):
@@ -188,28 +177,19 @@ class AutoencodeVectorEnv(CardsVectorEnv):
     """
 
     def _setup(self) -> Spaces:
-        self._make_cards()
-        return spaces.MultiDiscrete([2, SUITS]), spaces.Discrete(SUITS)
+        _, action = super()._setup()
+        self.scored, self.length = self.size, 2 * self.size - 1
+        return spaces.MultiDiscrete([2, SUITS]), action
 
-    def _answer(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return (the suit to name at ``t`` [E], whether it is asked for [E])."""
+    def _asked(self) -> tuple[np.ndarray, np.ndarray]:
         named = self.t - (self.size - 1)
         card = np.clip(self.size - 1 - named, 0, self.size - 1)
         return self.cards[self.columns, card] % SUITS, named >= 0
-
-    def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        suit, asked = self._answer()
-        reward = self._score(action == suit, self.size) * asked
-        return reward, self.t + 2 >= 2 * self.size
 
     def _observe(self) -> np.ndarray:
         shown = self.t < self.size
         suit = self.cards[self.columns, np.minimum(self.t, self.size - 1)] % SUITS
         return np.stack([(self.t < self.size - 1).astype(np.int64), suit * shown], 1)
-
-    def _full_state(self) -> np.ndarray:
-        suit, asked = self._answer()
-        return np.asarray(np.eye(SUITS, dtype=np.float32)[suit] * asked[:, None], np.float32)
 
 
 class HigherLowerVectorEnv(CardsVectorEnv):
@@ -222,7 +202,8 @@ class HigherLowerVectorEnv(CardsVectorEnv):
     """
 
     def _setup(self) -> Spaces:
-        self._make_cards()
+        super()._setup()
+        self.scored = self.size
         return spaces.Discrete(RANKS), spaces.Discrete(2)
 
     def _rank(self, t: np.ndarray) -> np.ndarray:
@@ -231,8 +212,8 @@ class HigherLowerVectorEnv(CardsVectorEnv):
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         change = self._rank(self.t + 1) - self._rank(self.t)
-        reward = self._score((change > 0) == (action == 0), self.size) * (change != 0)
-        return reward, self.t + 2 >= self.size
+        reward = self._score((change > 0) == (action == 0)) * (change != 0)
+        return reward, self.t + 1 >= self.length
 
     def _observe(self) -> np.ndarray:
         return self._rank(self.t)
@@ -417,9 +398,6 @@ class TMazeVectorEnv(LockstepVectorEnv):
             row = 2 * (cue if won else 1 - cue)
         fill(image, row, cell, BLUE, inset=5)
         return image
-
-    def _info(self, done: np.ndarray) -> dict[str, Any]:
-        return {"is_success": self.success & done, "_is_success": done} if done.any() else {}
 
 
 class CartPoleNoVelVectorEnv(VectorEnv[Any, Any, Any]):

@@ -182,9 +182,6 @@ class BitFlipVectorEnv(LockstepVectorEnv):
         keys = self.single_observation_space.spaces  # type: ignore[attr-defined]
         return {key: part.copy() for key, part in zip(keys, parts, strict=True)}
 
-    def _info(self, done: np.ndarray) -> dict[str, Any]:
-        return {"is_success": self.success & done, "_is_success": done} if done.any() else {}
-
 
 class ChainVectorEnv(LockstepVectorEnv):
     """States 1 to N in a row; one action moves up, the others down, within the range.

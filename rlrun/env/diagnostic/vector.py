@@ -111,6 +111,7 @@ class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
 
     metadata = NEXT_STEP_METADATA
     full_state: bool = False
+    success: np.ndarray | None = None  # [E] bool: the last step was one, of tasks that know
     render_fps = 5  # of single environments
 
     def __init__(
@@ -167,8 +168,10 @@ class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
         return self._full_state() if self.full_state else self._observe()
 
     def _info(self, done: np.ndarray) -> dict[str, Any]:
-        """Return Gymnasium's vector info of the last step."""
-        return {}
+        """Return Gymnasium's vector info of the last step: the ``success`` of ended episodes."""
+        if self.success is None or not done.any():
+            return {}
+        return {"is_success": self.success & done, "_is_success": done}
 
     def picture(self, column: int) -> np.ndarray:
         """Return a picture of a column after its last step, uint8 [H, W, 3]: its observation."""
