@@ -25,11 +25,11 @@ from rlrun.env.catalog import construction_errors, import_error
 from rlrun.env.contract import (
     KEPT,
     ContractViolation,
+    ObservationValidator,
     flag_violation,
     info_violation,
     is_ctrl_c,
     kept_numbers,
-    obs_violation,
     pass_ctrl_c,
     reward_violation,
     unsupported_space,
@@ -193,6 +193,7 @@ class PettingZooEnv(gym.Env[Any, Any]):
             each = {n: str(self.parallel_env.action_space(n)) for n in self.names}
             raise self._spaces_error(f"its agents' action spaces are incompatible: {each}")
         self.action_space, self.agent_spaces = action, agent_spaces
+        self.validators = [ObservationValidator(s, floats=False) for s in agent_spaces]
         agent = self._agent_space(agent_spaces)
         self.zero_obs = tree_map(lambda x: np.zeros_like(x), _sample(agent))
         self.global_state = agents.state == "env" and self._has_state()
@@ -321,26 +322,27 @@ class PettingZooEnv(gym.Env[Any, Any]):
     def _row(self, obs: dict[str, Any], alive: np.ndarray) -> Tree:
         """Return the joint observation, zeros for agents without one."""
         each = [
-            self._padded(n, s, obs[n]) if n in obs else self.zero_obs
-            for n, s in zip(self.names, self.agent_spaces, strict=True)
+            self._padded(i, obs[name]) if name in obs else self.zero_obs
+            for i, name in enumerate(self.names)
         ]
         agents = tree_map(lambda *x: np.stack(x), *each)
         return {"agents": agents, "alive": alive.astype(np.int8), "state": self._state(obs)}
 
-    def _padded(self, agent: str, own: gym.Space[Any], obs: Any) -> Tree:
-        """Return an observation of the space ``own`` padded and cast to the agents' space.
+    def _padded(self, agent: int, obs: Any) -> Tree:
+        """Return an observation of an agent padded and cast from its space to that of all.
 
         Floats may be of another size than declared, and integers whose values stay what they are.
 
         Raises: ContractViolation: it is not of its space.
         """
+        own = self.agent_spaces[agent]
         if isinstance(own, spaces.Box | spaces.Discrete):
             x = np.asarray(obs)
             kinds = "biuf" if own.dtype is not None and own.dtype.kind == "f" else "biu"
             cast = x.astype(own.dtype) if x.dtype.kind in kinds else x
             obs = cast if cast.dtype.kind == "f" or (cast == x).all() else x
-        if (message := obs_violation(own, obs)) is not None:
-            raise self._fault(message, agent)
+        if (message := self.validators[agent].violation(obs)) is not None:
+            raise self._fault(message, self.names[agent])
         if self.agent is own or self.agent == own:
             return tree_map(np.asarray, obs)
         x = np.asarray(obs)

@@ -14,8 +14,8 @@ import numpy as np
 from rlrun.env.agents import PettingZooEnv
 from rlrun.env.contract import (
     KEPT,
-    Bounds,
     ContractViolation,
+    ObservationValidator,
     close_error,
     contract_error,
     exception_text,
@@ -74,8 +74,9 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         """
         super().__init__(make())
         self._id, self._subject, self._steps = env_id, f"environment {index}", 0
-        self._space = self.env.observation_space
-        self._bounds = Bounds(self._space, env_id, batched=False, floats=index == 0)
+        self._validator = ObservationValidator(
+            self.env.observation_space, env_id, floats=index == 0
+        )
         self._make, self._limit, self._index = make, max_replay_steps, index
         self._keep_info = keep_info
         self._seed = self._episode = 0
@@ -140,7 +141,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             result = self.env.reset(seed=seed, options=options)
         except BaseException as e:
             raise self._raised(e, "reset") from e
-        self._require(reset_violation(result, self._space, self._bounds))
+        self._require(reset_violation(result, self._validator))
         obs, info = result
         info = self._kept(info)
         self._obs = obs
@@ -158,7 +159,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             result = self.env.step(action)
         except BaseException as e:
             raise self._raised(e, "step") from e
-        self._require(step_violation(result, self._space, self._bounds))
+        self._require(step_violation(result, self._validator))
         obs, reward, terminated, truncated, info = result
         info = self._kept(info)
         self._obs = obs

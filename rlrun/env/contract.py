@@ -18,20 +18,20 @@ import numpy as np
 from gymnasium import spaces
 
 from rlrun.errors import EnvError, Interrupted
+from rlrun.spaces import Path, leaf_of, leaf_spaces
 
 _logger = logging.getLogger(__name__)
 
 _TOLERANCE = 1e-6  # relative: float32 rounding at the bounds of a space
 _EVERY = 64  # calls of which one compares floats: a warning may come late, a step must not
 
-_UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
-Path = tuple[Any, ...]
 KEPT = "rlrun/kept"  # the only key of a checked environment's info: the numbers asked for
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 _NUMBERS = f"a finite number that float32 holds, within [-{FLOAT32_MAX:.7g}, {FLOAT32_MAX:.7g}]"
 _RAISE = dis.opmap["RAISE_VARARGS"]
 _STORABLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 Spaces = tuple[gym.Space[Any], gym.Space[Any]]  # of observations and of actions
+Fault = tuple[str, int | None]  # its description, and the number of the environment where known
 
 
 class ContractViolation(ValueError):
@@ -151,61 +151,16 @@ def different_copies(
 
 def unsupported_space(space: gym.Space[Any], path: str = "observation") -> str | None:
     """Describe the first part of ``space`` that cannot be stored as arrays; None if all can."""
-    if isinstance(space, spaces.Dict):
-        parts = [unsupported_space(s, f"{path}[{k!r}]") for k, s in space.spaces.items()]
-    elif isinstance(space, spaces.Tuple):
-        parts = [unsupported_space(s, f"{path}[{i}]") for i, s in enumerate(space.spaces)]
-    else:
-        parts = [None if isinstance(space, _STORABLE) else f"{path} space is {space}"]
-    if not parts:
+    if isinstance(space, spaces.Dict | spaces.Tuple) and not len(space.spaces):
         return f"{path} space is {space}, which has no parts"
-    return next((part for part in parts if part), None)
-
-
-def obs_violation(space: gym.Space[Any], obs: Any, path: str = "observation") -> str | None:
-    """Describe how the observation of one environment violates ``space``; None if it does not."""
-    if isinstance(space, spaces.Box):
-        return _array_violation(space, obs, path)
-    if isinstance(space, spaces.Dict):
-        if not isinstance(obs, Mapping) or set(obs) != set(space.spaces):
-            got = sorted(obs) if isinstance(obs, Mapping) else type(obs).__name__
-            return f"{path} is {got}; allowed is a dict with keys {sorted(space.spaces)}"
-        parts = [obs_violation(s, obs[k], f"{path}[{k!r}]") for k, s in space.spaces.items()]
-        return next((part for part in parts if part), None)
-    if isinstance(space, spaces.Tuple):
-        if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
-            got = f"{type(obs).__name__} of {len(obs) if hasattr(obs, '__len__') else 'no'} parts"
-            return f"{path} is a {got}; allowed is a tuple of {len(space.spaces)} parts"
-        parts = [obs_violation(s, obs[i], f"{path}[{i}]") for i, s in enumerate(space.spaces)]
-        return next((part for part in parts if part), None)
-    if isinstance(space, spaces.Discrete):
-        return _discrete_violation(space, obs, path)
-    return _array_violation(space, obs, path)
-
-
-def _discrete_violation(space: spaces.Discrete, obs: Any, path: str) -> str | None:
-    whole = isinstance(obs, int | np.integer) and not isinstance(obs, bool)
-    if isinstance(obs, np.ndarray) and obs.shape == () and np.issubdtype(obs.dtype, np.integer):
-        whole = True
-    low, high = int(space.start), int(space.start + space.n - 1)
-    if whole and low <= obs <= high:
-        return None
-    return f"{path} is {_truncated_repr(obs)}; allowed is an integer within [{low}, {high}]"
-
-
-def _array_violation(space: gym.Space[Any], obs: Any, path: str) -> str | None:
-    allowed = f"allowed is {space.dtype} {space.shape}, finite"
-    if not isinstance(obs, np.ndarray | np.generic):
-        return f"{path} is a {type(obs).__name__}; {allowed} (a numpy array)"
-    if obs.shape != space.shape:
-        return f"{path} has shape {obs.shape}; {allowed}"
-    if obs.dtype != space.dtype:
-        return f"{path} has dtype {obs.dtype}; {allowed}"
-    if obs.dtype.kind == "f" and not np.isfinite(obs).all():
-        values = np.asarray(obs)
-        place = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
-        return f"{path} has {values[place]} at position {list(place)}; {allowed}"
+    for keys, leaf in leaf_spaces(space):
+        if isinstance(leaf, spaces.Dict | spaces.Tuple) or not isinstance(leaf, _STORABLE):
+            return f"{path}{_brackets(keys)} space is {leaf}"
     return None
+
+
+def _brackets(path: Path) -> str:
+    return "".join(f"[{key!r}]" for key in path)
 
 
 def reward_violation(reward: Any, name: str = "reward") -> str | None:
@@ -274,17 +229,17 @@ def flag_violation(name: str, flag: Any) -> str | None:
     return f"{name} is {_truncated_repr(flag)}; allowed is True or False"
 
 
-def reset_violation(result: Any, space: gym.Space[Any], bounds: "Bounds") -> tuple[str, str] | None:
+def reset_violation(result: Any, validator: "ObservationValidator") -> tuple[str, str] | None:
     """Return how what reset() returned violates the contract, as ``step_violation``."""
     if not isinstance(result, tuple) or len(result) != 2:
         return "exception", "reset() must return (observation, info)"
     obs, info = result
-    if (message := obs_violation(space, obs) or bounds.violation(obs)) is not None:
+    if (message := validator.violation(obs)) is not None:
         return "observation", message
     return None if (message := info_violation(info)) is None else ("exception", message)
 
 
-def step_violation(result: Any, space: gym.Space[Any], bounds: "Bounds") -> tuple[str, str] | None:
+def step_violation(result: Any, validator: "ObservationValidator") -> tuple[str, str] | None:
     """Return (what, description) where what step() returned violates the contract.
 
     ``what``: observation, reward, flags or exception (it could not be used at all).
@@ -294,7 +249,7 @@ def step_violation(result: Any, space: gym.Space[Any], bounds: "Bounds") -> tupl
     except (TypeError, ValueError):
         text = "step() must return (observation, reward, terminated, truncated, info)"
         return "exception", text
-    if (message := obs_violation(space, obs) or bounds.violation(obs)) is not None:
+    if (message := validator.violation(obs)) is not None:
         return "observation", message
     if (message := reward_violation(reward)) is not None:
         return "reward", message
@@ -313,41 +268,179 @@ def _truncated_repr(value: object, show: Callable[[object], str] = repr) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-class BatchValidator:
-    """Validator of a native vector environment, with a few comparisons per step.
+class ObservationValidator:
+    """Holds observations to their space: of one environment, [*O], or of E of them, [E, *O].
 
-    The index of the environment is determined only after a violation.
+    Integers beyond their bounds are a violation. Floats beyond them are reported once in the log.
     """
+
+    def __init__(
+        self,
+        space: gym.Space[Any],
+        env_id: str = "",
+        *,
+        num_envs: int | None = None,
+        integers: bool = True,
+        floats: bool = True,
+    ) -> None:
+        """``num_envs``: None: one. ``integers``, ``floats``: whether bounds are compared."""
+        batch = () if num_envs is None else (num_envs,)
+        self._space, self._env_id, self._batched = space, env_id, num_envs is not None
+        self._leaves = [_Leaf(path, leaf, batch) for path, leaf in leaf_spaces(space)]
+        limited = [leaf for leaf in self._leaves if leaf.limits is not None]
+        for leaf in limited:
+            leaf.compared = integers
+        self._floats = [leaf for leaf in limited if leaf.floating]
+        self._warns, self._calls = floats and bool(self._floats), 0
+
+    def violation(self, obs: Any) -> str | None:
+        """Describe how the observation of one environment violates its space."""
+        fault = self.fault(obs)
+        return None if fault is None else fault[0]
+
+    def fault(self, obs: Any) -> Fault | None:
+        """Return the first violation."""
+        lacks = None if self._batched else _structure_violation(self._space, obs, "observation")
+        if lacks is not None:
+            return lacks, None
+        for leaf in self._leaves:
+            if (fault := leaf.fault(obs)) is not None:
+                return fault
+        if self._warns:
+            self._calls += 1
+            if self._calls % _EVERY == 1 and (message := self.floats_violation(obs)) is not None:
+                _logger.warning("env.id = %s: %s; it is passed on", self._env_id, message)
+                self._warns = False
+        return None
+
+    def floats_violation(self, obs: Any) -> str | None:
+        """Describe a float outside of its bounds."""
+        faults = (leaf.beyond(np.asarray(leaf_of(obs, leaf.path))) for leaf in self._floats)
+        return next((fault[0] for fault in faults if fault is not None), None)
+
+
+def _structure_violation(space: gym.Space[Any], obs: Any, path: str) -> str | None:
+    """Describe where the observation of one environment lacks the parts of its space."""
+    if isinstance(space, spaces.Dict):
+        if not isinstance(obs, Mapping) or set(obs) != set(space.spaces):
+            got = sorted(obs) if isinstance(obs, Mapping) else type(obs).__name__
+            return f"{path} is {got}; allowed is a dict with keys {sorted(space.spaces)}"
+        parts: Any = space.spaces.items()
+    elif isinstance(space, spaces.Tuple):
+        if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
+            got = f"{type(obs).__name__} of {len(obs) if hasattr(obs, '__len__') else 'no'} parts"
+            return f"{path} is a {got}; allowed is a tuple of {len(space.spaces)} parts"
+        parts = enumerate(space.spaces)
+    else:
+        return None
+    inside = (_structure_violation(part, obs[key], f"{path}[{key!r}]") for key, part in parts)
+    return next(filter(None, inside), None)
+
+
+class _Leaf:
+    """A part of an observation that is one array, of one environment or of E."""
+
+    def __init__(self, path: Path, space: gym.Space[Any], batch: tuple[int, ...]) -> None:
+        self.path, self.space, self.batched = path, space, bool(batch)
+        self.shape, self.dtype = (*batch, *(space.shape or ())), space.dtype
+        self.number = isinstance(space, spaces.Discrete) and not batch  # a Python int, too
+        self.floating = self.dtype is not None and self.dtype.kind == "f"
+        self.limits = _limits(space)
+        self.compared = False  # integers with their limits
+        self.name = f"observation{_brackets(path)}"
+
+    def fault(self, obs: Any) -> Fault | None:
+        """Return what is wrong with this part of an observation."""
+        try:
+            x = leaf_of(obs, self.path)
+        except (LookupError, TypeError):
+            x = obs
+        if self.number:
+            return self._number_fault(x)
+        if not isinstance(x, np.ndarray | np.generic):
+            got = f"is a {type(x).__name__}"
+        elif x.shape != self.shape:
+            got = f"has shape {x.shape}"
+        elif x.dtype != self.dtype:
+            got = f"has dtype {x.dtype}"
+        elif self.floating:
+            return None if np.isfinite(x).all() else self._first(x, ~np.isfinite(x))
+        else:
+            return self.beyond(x) if self.compared else None
+        return f"{self.name} {got}; allowed is {self.dtype} {self.shape}, finite, as an array", None
+
+    def _number_fault(self, x: Any) -> Fault | None:
+        whole = isinstance(x, int | np.integer) and not isinstance(x, bool)
+        whole |= isinstance(x, np.ndarray) and x.shape == () and x.dtype.kind in "iu"
+        low, high = self.limits or (0, 0)
+        if whole and low <= x <= high:
+            return None
+        allowed = f"allowed is an integer within [{low}, {high}]"
+        return f"{self.name} is {_truncated_repr(x)}; {allowed}", None
+
+    def beyond(self, x: Any) -> Fault | None:
+        """Return the first number that is out of bounds."""
+        assert self.limits is not None
+        wrong = (x < self.limits[0]) | (x > self.limits[1])
+        return self._first(x, wrong) if wrong.any() else None
+
+    def _first(self, x: Any, wrong: Any) -> Fault:
+        """Return the first wrong number, which is not finite or out of bounds."""
+        place = tuple(int(i) for i in np.argwhere(wrong)[0])
+        value = np.asarray(x)[place]
+        index, inner = (place[0], place[1:]) if self.batched else (None, place)
+        where = f" at position {list(inner)}" if inner else ""
+        if not np.isfinite(value):
+            allowed = f"{self.dtype} {self.space.shape}, finite"
+            return f"{self.name} has {value}{where}; allowed is {allowed}", index
+        bounds = (np.broadcast_to(b, self.space.shape or ())[inner] for b in self.limits or ())
+        allowed = ", ".join(f"{bound:g}" for bound in bounds)
+        return f"{self.name} is {value:g}{where}; allowed is [{allowed}]", index
+
+
+def _limits(space: gym.Space[Any]) -> tuple[Any, Any] | None:
+    """Return the bounds of an array, None where they are those of its dtype."""
+    match space:
+        case spaces.Discrete():
+            return space.start, space.start + space.n - 1
+        case spaces.MultiDiscrete():
+            return space.start, space.start + space.nvec - 1
+        case spaces.MultiBinary():
+            return np.int8(0), np.int8(1)
+        case spaces.Box() if space.dtype.kind == "f":
+            slack = _TOLERANCE * np.maximum(1, np.abs(np.nan_to_num(space.low, neginf=0)))
+            top = _TOLERANCE * np.maximum(1, np.abs(np.nan_to_num(space.high, posinf=0)))
+            if np.isfinite(space.low).any() or np.isfinite(space.high).any():
+                dtype = space.dtype
+                return (space.low - slack).astype(dtype), (space.high + top).astype(dtype)
+        case spaces.Box() if space.dtype.kind in "iu":
+            limits = np.iinfo(space.dtype)
+            if (space.low > limits.min).any() or (space.high < limits.max).any():
+                return space.low, space.high
+    return None
+
+
+class BatchValidator:
+    """Validator of a native vector environment, with a few comparisons per step."""
 
     def __init__(
         self, space: gym.Space[Any], num_envs: int, env_id: str, *, bounds: bool = True
     ) -> None:
-        """``bounds``: compare integers with those of their space; False for tested environments."""
-        self._space, self._num_envs, self._id = space, num_envs, env_id
-        self._bounds = Bounds(space, env_id, batched=True) if bounds else None
-        self._leaves = [
-            (path, (num_envs, *(leaf.shape or ())), leaf.dtype, leaf.dtype.kind == "f")
-            for path, leaf in _leaves(space, ())
-            if leaf.dtype is not None
-        ]
+        """``bounds``: compare those of the space; False for environments that are tested."""
+        self._num_envs, self._id = num_envs, env_id
+        given = {"integers": bounds, "floats": bounds}
+        self._observations = ObservationValidator(space, env_id, num_envs=num_envs, **given)
 
     def obs(self, obs: Any, step: int) -> None:
-        """Raise EnvError unless every leaf has the shape and dtype of its space and is finite."""
-        for path, shape, dtype, floating in self._leaves:
-            leaf = obs
-            try:
-                for key in path:
-                    leaf = leaf[key]
-                right = leaf.shape == shape and leaf.dtype == dtype
-            except (AttributeError, LookupError, TypeError):
-                right = False
-            if not right or (floating and not np.isfinite(leaf).all()):
-                raise self._obs_fault(obs, path, leaf, step)
-        if self._bounds is None:
+        """Raise EnvError unless the observations [E, *O] are of their space."""
+        if (fault := self._observations.fault(obs)) is None:
             return
-        if (message := self._bounds.violation(obs)) is not None:
+        message, index = fault
+        message += "; fix the environment"
+        if index is None:
             subject = f"environments 0 to {self._num_envs - 1}"
-            raise contract_error(self._id, subject, step, f"{message}; fix the environment")
+            raise contract_error(self._id, subject, step, f"{message} or set env.backend=sync")
+        raise contract_error(self._id, f"environment {index}", step, message)
 
     def reward(self, reward: Any, step: int) -> None:
         """Raise EnvError unless the reward is [E], numbers that float32 holds."""
@@ -369,38 +462,6 @@ class BatchValidator:
         got = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else _truncated_repr(x)
         message = f"{name} of all environments is {got}; allowed is an array ({self._num_envs},)"
         raise contract_error(self._id, "the vector environment", step, message)
-
-    def _obs_fault(self, obs: Any, path: tuple[Any, ...], leaf: Any, step: int) -> EnvError:
-        name = "observation" + "".join(f"[{key!r}]" for key in path)
-        space = self._space
-        for key in path:
-            space = space[key]  # type: ignore[index]
-        batch = (self._num_envs, *(space.shape or ()))
-        if isinstance(leaf, np.ndarray) and (leaf.shape, leaf.dtype) == (batch, space.dtype):
-            finite = np.isfinite(leaf).reshape(self._num_envs, -1).all(axis=1)
-            index = int(np.flatnonzero(~finite)[0])
-            message = obs_violation(space, leaf[index], name)
-            return contract_error(
-                self._id, f"environment {index}", step, f"{message}; fix the environment"
-            )
-        got = (
-            f"{leaf.dtype} {leaf.shape}" if isinstance(leaf, np.ndarray) else _truncated_repr(leaf)
-        )
-        message = f"{name} of all environments is {got}; allowed is {space.dtype} {batch}"
-        subject = f"environments 0 to {self._num_envs - 1}"
-        return contract_error(
-            self._id, subject, step, f"{message}; fix the environment or set env.backend=sync"
-        )
-
-
-def _leaves(
-    space: gym.Space[Any], path: tuple[Any, ...]
-) -> list[tuple[tuple[Any, ...], gym.Space[Any]]]:
-    if isinstance(space, spaces.Dict):
-        return [x for k, s in space.spaces.items() for x in _leaves(s, (*path, k))]
-    if isinstance(space, spaces.Tuple):
-        return [x for i, s in enumerate(space.spaces) for x in _leaves(s, (*path, i))]
-    return [(path, space)]
 
 
 class ActionValidator:
@@ -441,90 +502,3 @@ class ActionValidator:
             )
             return actions, message, place[0]
         return actions.astype(self._dtype, copy=False), None, None
-
-
-class Bounds:
-    """Compares the leaves of observations, [*O] or of E environments [E, *O], with their bounds."""
-
-    def __init__(
-        self, space: gym.Space[Any], env_id: str, *, batched: bool, floats: bool = True
-    ) -> None:
-        """``batched``: of E environments; else Discrete is left to ``obs_violation``.
-
-        ``floats``: compare floats too.
-        """
-        self._env_id = env_id
-        leaves = list(_bounded(space, ()))
-        integers = [leaf for leaf in leaves if leaf[1].dtype.kind != "f"]
-        self._integers = [leaf for leaf in integers if batched or leaf[1].ndim]
-        self._floats = [leaf for leaf in leaves if floats and leaf[1].dtype.kind == "f"]
-        self._calls = 0
-
-    def violation(self, obs: Any) -> str | None:
-        """Describe an integer outside of its bounds; warn once of a float."""
-        if self._integers:
-            for path, low, high in self._integers:
-                if (message := _outside(_leaf(obs, path), path, low, high)) is not None:
-                    return message
-        if self._floats:
-            self._calls += 1
-            if self._calls % _EVERY == 1:
-                self._warn(obs)
-        return None
-
-    def floats_violation(self, obs: Any) -> str | None:
-        """Describe a float outside of its bounds."""
-        each = (_outside(_leaf(obs, path), path, low, high) for path, low, high in self._floats)
-        return next((message for message in each if message is not None), None)
-
-    def _warn(self, obs: Any) -> None:
-        if (message := self.floats_violation(obs)) is not None:
-            _logger.warning("env.id = %s: %s; it is passed on", self._env_id, message)
-            self._floats = []
-
-
-def _leaf(obs: Any, path: Path) -> np.ndarray:
-    for key in path:
-        obs = obs[key]
-    return np.asarray(obs)
-
-
-def _outside(x: np.ndarray, path: Path, low: np.ndarray, high: np.ndarray) -> str | None:
-    if low.ndim == 0 and not low and x.dtype.kind == "i":  # negative numbers are the largest
-        if x.view(_UNSIGNED[x.dtype.itemsize]).max() <= high:
-            return None
-    elif not ((x < low) | (x > high)).any():
-        return None
-    bounds = np.broadcast_arrays(x, low, high)
-    place = tuple(int(i) for i in np.argwhere((x < low) | (x > high))[0])
-    value, least, most = (b[place].item() for b in bounds)
-    name = "observation" + "".join(f"[{key!r}]" for key in path)
-    where = f" at position {list(place)}" if place else ""
-    return f"{name} is {value:g}{where}; allowed is [{least:g}, {most:g}]"
-
-
-def _bounded(space: gym.Space[Any], path: Path) -> Any:
-    """Yield (path, low, high) of the leaves with bounds narrower than their dtype."""
-    match space:
-        case spaces.Dict():
-            for key, part in space.spaces.items():
-                yield from _bounded(part, (*path, key))
-        case spaces.Tuple():
-            for i, part in enumerate(space.spaces):
-                yield from _bounded(part, (*path, i))
-        case spaces.Discrete():
-            yield path, np.asarray(space.start), np.asarray(space.start + space.n - 1)
-        case spaces.MultiDiscrete():
-            yield path, np.asarray(space.start), space.start + space.nvec - 1
-        case spaces.MultiBinary():
-            yield path, np.zeros((1,), np.int8), np.ones((1,), np.int8)
-        case spaces.Box() if space.dtype.kind == "f":
-            slack = _TOLERANCE * np.maximum(1, np.abs(np.nan_to_num(space.low, neginf=0)))
-            top = _TOLERANCE * np.maximum(1, np.abs(np.nan_to_num(space.high, posinf=0)))
-            if np.isfinite(space.low).any() or np.isfinite(space.high).any():
-                dtype = space.dtype
-                yield path, (space.low - slack).astype(dtype), (space.high + top).astype(dtype)
-        case spaces.Box() if space.dtype.kind in "iu":
-            limits = np.iinfo(space.dtype)
-            if (space.low > limits.min).any() or (space.high < limits.max).any():
-                yield path, space.low, space.high

@@ -19,7 +19,7 @@ from gymnasium.wrappers import RepeatAction, TimeLimit
 from rlrun.env.adapter import make_env, make_one_env, probe_agents
 from rlrun.env.agents import PREFIX
 from rlrun.env.contract import (
-    Bounds,
+    ObservationValidator,
     exception_text,
     faults_ignored,
     is_ctrl_c,
@@ -129,9 +129,9 @@ def walk_single(
     """
     walk, busy, deadline = SingleWalk(), time.thread_time(), time.monotonic() + WAITS * seconds
     actions = Actions(env.action_space, env.observation_space, seed)
-    bounds = [Bounds(env.observation_space, "", batched=False, floats=f) for f in (False, True)]
+    validator = ObservationValidator(env.observation_space, floats=False)
     try:
-        obs, ordered = _opened(walk, env, bounds, env.reset(seed=seed))
+        obs, ordered = _opened(walk, validator, env.reset(seed=seed))
         while ordered and walk.steps < steps:
             late = time.thread_time() - busy > seconds or time.monotonic() > deadline
             if walk.steps >= FEW and late:
@@ -141,11 +141,11 @@ def walk_single(
             if episode.ended:
                 if len(walk.episodes) == episodes:
                     break
-                obs, ordered = _opened(walk, env, bounds, env.reset())
+                obs, ordered = _opened(walk, validator, env.reset())
                 continue
             episode.actions.append(actions(obs))
             result = env.step(episode.actions[-1])
-            ordered = _stepped(walk, env, bounds, result)
+            ordered = _stepped(walk, validator, result)
             obs = result[0] if ordered else obs
     except BaseException as e:
         if is_ctrl_c(e):
@@ -154,26 +154,26 @@ def walk_single(
     return walk
 
 
-def _opened(walk: SingleWalk, env: AnyEnv, bounds: list[Bounds], result: Any) -> tuple[Any, bool]:
+def _opened(walk: SingleWalk, validator: ObservationValidator, result: Any) -> tuple[Any, bool]:
     """Begin an episode; return its first observation and whether that is in order."""
-    violation = reset_violation(result, env.observation_space, bounds[0])
+    violation = reset_violation(result, validator)
     if violation is not None:
         walk.violations[violation[0]] = violation[1]
         return None, False
     obs = result[0]
-    walk.outside = walk.outside or bounds[1].floats_violation(obs)
+    walk.outside = walk.outside or validator.floats_violation(obs)
     walk.episodes.append(Episode([tree_map(np.array, obs)], [row_hash(obs)]))
     return obs, True
 
 
-def _stepped(walk: SingleWalk, env: AnyEnv, bounds: list[Bounds], result: Any) -> bool:
+def _stepped(walk: SingleWalk, validator: ObservationValidator, result: Any) -> bool:
     """Add a step to the open episode; return whether it is in order."""
-    violation = step_violation(result, env.observation_space, bounds[0])
+    violation = step_violation(result, validator)
     if violation is not None:
         walk.violations[violation[0]] = violation[1]
         return False
     obs, reward, terminated, truncated, _ = result
-    walk.outside = walk.outside or bounds[1].floats_violation(obs)
+    walk.outside = walk.outside or validator.floats_violation(obs)
     episode = walk.episodes[-1]
     episode.obs.append(tree_map(np.array, obs))
     episode.hashes.append(row_hash(obs))

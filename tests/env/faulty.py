@@ -128,10 +128,6 @@ class FaultyVector(VectorEnv[Any, Any, Any]):
         return obs, reward, flags, flags.copy(), {}
 
 
-class SameStep(FaultyVector):
-    metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
-
-
 class Undeclared(FaultyVector):
     metadata = {"render_modes": []}  # noqa: RUF012
 
@@ -228,7 +224,6 @@ def register() -> None:
     entries = {
         "test/Faulty-v0": ("Faulty", None),
         "test/FaultyVector-v0": ("Faulty", "FaultyVector"),
-        "test/SameStep-v0": ("Faulty", "SameStep"),
         "test/Undeclared-v0": ("Faulty", "Undeclared"),
         "test/Nested-v0": ("Nested", None),
         "test/Words-v0": ("Words", None),

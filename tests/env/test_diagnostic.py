@@ -23,32 +23,21 @@ def test_repeat_previous_uses_whole_decks():
     np.testing.assert_allclose(scores("repeat_previous", Recall(7), decks=2, k=7)[0], 1, atol=1e-5)
 
 
-@pytest.mark.parametrize("length", [1, 10])
-def test_tmaze_oracle_gets_everything(length):
-    returns, wins = scores("tmaze", Maze(), episodes=4, length=length)
-    np.testing.assert_array_equal(returns, 1.0)
-    np.testing.assert_array_equal(wins, 1.0)
-
-
 def turn_left(obs, first):
     return np.where(obs[:, 3] == 1, 1, 0)
 
 
-def test_tmaze_without_memory_is_right_half_the_time_exactly():
-    returns, wins = scores("tmaze", turn_left, episodes=10, num_envs=100, evaluate=True)
-    assert wins.mean() == 0.5
-    np.testing.assert_allclose(returns, np.where(wins == 1, 1, -0.1), atol=1e-6)
-
-
-@pytest.mark.parametrize(("num_envs", "episodes"), [(1, 10), (5, 2)])
-def test_tmaze_balanced_cues_are_split_in_half(num_envs, episodes):
-    left = scores("tmaze", turn_left, episodes, num_envs, evaluate=True, length=1)[1]
-    assert left.mean() == 0.5
-
-
-def test_tmaze_cues_are_random_in_training():
+def test_tmaze_needs_memory():
+    for length in (1, 10):
+        returns, wins = scores("tmaze", Maze(), episodes=4, length=length)
+        np.testing.assert_array_equal(returns, 1.0)
+        np.testing.assert_array_equal(wins, 1.0)
+    for num_envs, episodes in ((100, 10), (1, 10), (5, 2)):  # balanced: half of them, exactly
+        returns, wins = scores("tmaze", turn_left, episodes, num_envs, evaluate=True, length=1)
+        assert wins.mean() == 0.5
+        np.testing.assert_allclose(returns, np.where(wins == 1, 1, -0.1), atol=1e-6)
     wins = scores("tmaze", turn_left, 50, 20, length=1)[1]
-    assert 0.4 < wins.mean() < 0.6
+    assert 0.4 < wins.mean() < 0.6, "random in training"
     assert len(set(wins.mean(axis=0))) > 3
 
 
@@ -134,23 +123,19 @@ def walking(env, move):
 
 @pytest.mark.parametrize("length", [3, 20])
 def test_chain_rewards_its_last_state(length):
-    config = preset("chain", kwargs={"length": length})
-    env = make_env(config, num_envs=3)
-    returns, _ = play(env, walking(env, 1), 2, seed=0)
-    np.testing.assert_allclose(returns, 12)
-    returns, _ = play(env, walking(env, 0), 2, seed=0)
-    np.testing.assert_allclose(returns, (length + 9) * 0.001, rtol=1e-5)
+    env = make_env(preset("chain", kwargs={"length": length}), num_envs=3)
+    for move, best in ((1, 12), (0, (length + 9) * 0.001)):
+        returns, _ = play(env, walking(env, move), 2, seed=0)
+        np.testing.assert_allclose(returns, best, rtol=1e-5)
 
 
 def test_chain_s_pattern_belongs_to_the_environment():
     env = make_env(preset("chain"), num_envs=2)
     for seed in (0, 1):
-        obs = env.reset(seed=seed)
-        np.testing.assert_array_equal(obs, [[1, 1] + [0] * 18] * 2)
-    plain = make_env(preset("chain", kwargs={"pattern": None}), num_envs=1)
-    assert play(plain, lambda obs, first: np.ones(1, int), 1, seed=0)[0] == 12
-    mine = make_env(preset("chain", kwargs={"pattern": 3}), num_envs=1)
-    assert play(mine, lambda obs, first: np.ones(1, int), 1, seed=0)[0] < 12
+        np.testing.assert_array_equal(env.reset(seed=seed), [[1, 1] + [0] * 18] * 2)
+    for pattern, best in ((None, True), (3, False)):
+        env = make_env(preset("chain", kwargs={"pattern": pattern}), num_envs=1)
+        assert (play(env, lambda obs, first: np.ones(1, int), 1, seed=0)[0] == 12) == best
 
 
 @pytest.mark.parametrize("actions", [2, 5])

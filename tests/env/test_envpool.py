@@ -92,6 +92,8 @@ def test_answers_are_brought_to_what_a_row_promises():
     assert np.flatnonzero(truncated[:, 1]).tolist() == [9]
     assert not (terminated[:, 1] | truncated[:, 0]).any()
     assert [row.info["elapsed_step"].tolist() for row in rows[1:]] == obs["count"][1:].tolist()
+    assert run(env, 4, seed=0)[-1].terminated[0]
+    assert run(env, 1, seed=0)[-1].reward.tolist() == [1, 1], "a reset forgets the end before"
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -105,22 +107,13 @@ def test_the_seed_is_given_when_a_pool_is_made():
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_a_reset_forgets_that_an_episode_ended():
-    env = make_env(pooled(), num_envs=2)
-    assert run(env, 4, seed=0)[-1].terminated[0]
-    assert run(env, 1, seed=0)[-1].reward.tolist() == [1, 1]
-
-
-@pytest.mark.usefixtures("stand_in")
 def test_the_step_limit_is_passed_on_and_watched():
     rows = run(make_env(pooled(max_episode_steps=3), num_envs=2), 8, seed=0)
     (truncated,) = table(rows, "truncated")
     assert np.flatnonzero(truncated.all(axis=1)).tolist() == [3, 7]
     env = make_env(pooled("Endless-v0", max_episode_steps=5), num_envs=2)
-    with pytest.raises(
-        EnvError,
-        match=r"Endless-v0: environment 1 at step 6: its episode exceeds env.max_episode_steps",
-    ):
+    text = "Endless-v0: environment 1 at step 6: its episode exceeds env.max_episode_steps"
+    with pytest.raises(EnvError, match=text):
         run(env, 8, seed=0)
     run(make_env(pooled("Endless-v0"), num_envs=2), 20, seed=0)
 
@@ -145,14 +138,11 @@ def test_what_envpool_cannot_serve(config, text):
     assert found.startswith(("env.id = ", f"env.kwargs = {kwargs}: envpool's "))
 
 
-def test_a_missing_package_names_the_command(monkeypatch):
+def test_a_missing_package_and_goals(monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", None)
     text = refusal(pooled("CartPole-v1"))
     assert text.startswith("env.backend = envpool: the package envpool cannot be imported (")
     assert text.endswith("[envpool]'")
-
-
-def test_goals_are_not_asked_for():
     with pytest.raises(ConfigError, match=r"env\.backend = envpool: .*hindsight relabelling"):
         goal_functions(pooled("FetchReach-v4"))
 

@@ -321,7 +321,7 @@ def test_the_collector_counts_steps_and_episodes_of_agents_only():
 
 @pytest.mark.parametrize(
     ("window", "table"),
-    [(Window(0, 1, 1), None), (Window(0, 1, 3), 512), (Window(2, 3, 2), 512)],
+    [(Window(0, 1, 1), None), (Window(2, 3, 2), 512)],
 )
 def test_windows_of_columns_learn_every_step_once(window, table):
     """A window contains its agent's rows, whichever other agents have left."""

@@ -43,17 +43,20 @@ def test_scores_and_lengths_are_those_of_the_registry(name):
     assert f" {spec.max_episode_steps} steps" in config.note
 
 
-@pytest.mark.parametrize(
-    ("env_id", "near"),
-    [("CartPole-v2", "CartPole-v1"), ("cartpole", "CartPole-v1"), ("tmaze", "rlrun/TMaze-v0"),
-     ("rlrun/Tmaze-v0", "rlrun/TMaze-v0"), ("rubbish", ""), ("", "")],
-)  # fmt: skip
-def test_an_unknown_id_names_the_closest(env_id, near):
-    text = refusal(config_of(env_id), 2)
-    assert text.startswith(f"env.id = {env_id}: no such environment; closest: ")
-    names = text.split("closest: ")[1].split(";")[0].split(", ")
-    assert len(names) == 3
-    assert not near or near in names
+def test_an_unknown_id_names_the_closest():
+    for env_id, near in {
+        "CartPole-v2": "CartPole-v1",
+        "cartpole": "CartPole-v1",
+        "tmaze": "rlrun/TMaze-v0",
+        "rlrun/Tmaze-v0": "rlrun/TMaze-v0",
+        "rubbish": None,
+        "": None,
+    }.items():
+        text = refusal(config_of(env_id), 2)
+        assert text.startswith(f"env.id = {env_id}: no such environment; closest: ")
+        names = text.split("closest: ")[1].split(";")[0].split(", ")
+        assert len(names) == 3
+        assert near is None or near in names
 
 
 @pytest.mark.parametrize(
@@ -139,15 +142,12 @@ def test_probe_needs_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        preset("bandit", kwargs={"noise": 1}),
-        preset("tmaze", kwargs={"penalty": 0}),
-        preset("battleship", kwargs={"ships": [4, 4]}),  # half of the cells
-        preset("tracking", kwargs={"lag": 9}),
-        preset("chain", kwargs={"pattern": None}),
-    ],
-)
-def test_arguments_at_their_bounds(config):
-    assert probe(config)
+def test_arguments_at_their_bounds():
+    for name, kwargs in {
+        "bandit": {"noise": 1},
+        "tmaze": {"penalty": 0},
+        "battleship": {"ships": [4, 4]},  # half of the cells
+        "tracking": {"lag": 9},
+        "chain": {"pattern": None},
+    }.items():
+        assert probe(preset(name, kwargs=kwargs))

@@ -124,13 +124,10 @@ def test_what_is_no_picture_is_told(picture: Any, text: str, monkeypatch: Any) -
     assert str(error.value).startswith("env.id = test/Drawn-v0: ")
 
 
-def test_what_has_no_pictures_is_refused() -> None:
+def test_what_has_no_pictures_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = config_of("CartPole-v1", backend="envpool")
     with pytest.raises(ConfigError, match=r"env.backend = envpool: CartPole-v1 cannot be drawn"):
         make_env(pool, num_envs=1, render=True)
-
-
-def test_a_team_that_takes_no_render_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLRUN_TRUST", "tests")
     with pytest.raises(ConfigError, match="its parallel_env takes no render_mode"):
         made("pettingzoo", 1, render=True, words=("env.id=pettingzoo:tests.env.zoo_example",))

@@ -87,7 +87,7 @@ class CardsVectorEnv(LockstepVectorEnv):
         """Return the right action, one-hot, zeros where none is asked for."""
         answer, asked = self._asked()
         state: np.ndarray = np.eye(self.answers, dtype=np.float32)[answer]
-        return state * np.reshape(asked, (-1, 1))
+        return np.where(np.reshape(asked, (-1, 1)), state, np.float32(0))
 
 
 class RepeatPreviousVectorEnv(CardsVectorEnv):

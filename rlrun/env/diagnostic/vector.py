@@ -111,7 +111,7 @@ class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
 
     metadata = NEXT_STEP_METADATA
     full_state: bool = False
-    success: np.ndarray | None = None  # [E] bool: the last step was one, of tasks that know
+    success: Any = None  # [E] bool: the last step was one; of tasks that know
     render_fps = 5  # of single environments
 
     def __init__(
