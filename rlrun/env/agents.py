@@ -193,7 +193,8 @@ class PettingZooEnv(gym.Env[Any, Any]):
             each = {n: str(self.parallel_env.action_space(n)) for n in self.names}
             raise self._spaces_error(f"its agents' action spaces are incompatible: {each}")
         self.action_space, self.agent_spaces = action, agent_spaces
-        self.validators = [ObservationValidator(s, floats=False) for s in agent_spaces]
+        validators = [ObservationValidator(space, floats=False) for space in agent_spaces]
+        self.violations = [validator.violation for validator in validators]  # in no saved state
         agent = self._agent_space(agent_spaces)
         self.zero_obs = tree_map(lambda x: np.zeros_like(x), _sample(agent))
         self.global_state = agents.state == "env" and self._has_state()
@@ -341,7 +342,7 @@ class PettingZooEnv(gym.Env[Any, Any]):
             kinds = "biuf" if own.dtype is not None and own.dtype.kind == "f" else "biu"
             cast = x.astype(own.dtype) if x.dtype.kind in kinds else x
             obs = cast if cast.dtype.kind == "f" or (cast == x).all() else x
-        if (message := self.validators[agent].violation(obs)) is not None:
+        if (message := self.violations[agent](obs)) is not None:
             raise self._fault(message, self.names[agent])
         if self.agent is own or self.agent == own:
             return tree_map(np.asarray, obs)
