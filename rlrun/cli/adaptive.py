@@ -11,7 +11,7 @@ from rlrun.cli.sweep_jobs import Sweep, print_resume_line, require_different, va
 from rlrun.errors import RlrunError
 from rlrun.sweeps.launcher import run_tasks
 from rlrun.sweeps.record import is_sweep
-from rlrun.sweeps.seed_runs import quote
+from rlrun.sweeps.search import quote
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlrun import __version__
 from rlrun.config.checks.spaces import WITH_KERNEL
-from rlrun.sweeps.cores import affinity, cgroup_quota, usable_cores
+from rlrun.sweeps.pool import affinity, cgroup_quota, usable_cores
 
 _PACKAGES = ("numpy", "gymnasium", "hydra-core")
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")

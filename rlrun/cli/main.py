@@ -121,7 +121,7 @@ def _leave(code: int) -> None:
     """All is done and written: a signal would only change the exit code."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-    connection = sys.modules.get("rlrun.sweeps.ray_connection")
+    connection = sys.modules.get("rlrun.sweeps.ray_pool")
     if connection is not None and connection.is_lost:  # Ray's threads crash at a regular end
         sys.stdout.flush()
         sys.stderr.flush()

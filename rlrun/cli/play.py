@@ -52,7 +52,7 @@ def play_command(argv: list[str]) -> int:
     names = ("episodes", "weights", "seed", "device", "video", "traces", "fps", "max_steps")
     given = {name: getattr(args, name) for name in names}
     if args.video is None:
-        from rlrun.video.window import require_window
+        from rlrun.video.files import require_window
 
         require_window()
     _check_video(args.video, overwrite=args.overwrite)

@@ -25,11 +25,9 @@ from rlrun.run.files import (
     unseal,
 )
 from rlrun.schema import Config, SearchConfig
-from rlrun.sweeps.cores import usable_cores
-from rlrun.sweeps.objective import Rung, make_rungs
-from rlrun.sweeps.pool import Pool
+from rlrun.sweeps.pool import Pool, usable_cores
 from rlrun.sweeps.search import Search
-from rlrun.sweeps.study import NAME, Study, import_optuna
+from rlrun.sweeps.study import NAME, Rung, Study, import_optuna, make_rungs
 
 MARKER = "search.json"  # what a search directory holds from the start
 RESULT = "result.json"

@@ -29,14 +29,14 @@ from rlrun.sweeps.launcher import (
 )
 from rlrun.sweeps.record import (
     SweepRecord,
+    exit_text,
     has_lost_record,
     is_sweep,
     resume_line,
     set_aside,
     update,
 )
-from rlrun.sweeps.seed_runs import quote
-from rlrun.sweeps.table import exit_text
+from rlrun.sweeps.search import quote
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -35,7 +35,7 @@ from rlrun.env.wrappers import require_one_skip, wrap
 from rlrun.errors import ConfigError, EnvError, ResourceError
 from rlrun.schema import AgentsConfig, EnvConfig
 from rlrun.spaces import JointSpace
-from rlrun.video.window import prepare_pygame
+from rlrun.video.files import prepare_pygame
 
 __all__ = ["Env", "Step", "known_spaces", "make_env", "make_one_env", "probe", "probe_agents"]
 

@@ -11,7 +11,7 @@ from gymnasium.vector import VectorEnv
 from rlrun.env.contract import is_ctrl_c
 from rlrun.env.diagnostic.memory import CartPoleNoVelVectorEnv, CartPolePictures
 from rlrun.errors import ConfigError, ResourceError, extra
-from rlrun.video.window import install_pygame
+from rlrun.video.files import install_pygame
 
 RGB = "rgb_array"
 FPS = 30.0  # of environments that name none

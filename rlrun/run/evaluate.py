@@ -10,9 +10,7 @@ import numpy as np
 from rlrun.pipeline.evaluate import Evaluator, Watch, WatchedRow
 from rlrun.run.agent import load_trained
 from rlrun.run.hparams import policy_title
-from rlrun.video.files import VideoFile, enlarged
-from rlrun.video.panels import Panels
-from rlrun.video.window import EpisodeWindow
+from rlrun.video.files import EpisodeWindow, Panels, VideoFile, enlarged
 
 SIDE = 320  # pixels, about, of the longer side of a small picture
 

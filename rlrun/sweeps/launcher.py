@@ -14,18 +14,21 @@ from rlrun.pipeline.stop import StopRequest, stop_on_signals
 from rlrun.run.files import no_follow
 from rlrun.schema import Config
 from rlrun.schema.studies import RayLauncherConfig
-from rlrun.sweeps.cores import usable_cores
-from rlrun.sweeps.pool import Job, Pool
+from rlrun.sweeps.pool import Job, Pool, usable_cores
 from rlrun.sweeps.ray_pool import RayPool
 from rlrun.sweeps.record import (
+    SECONDS,
+    JobProgress,
     JobRecord,
+    SweepDisplay,
     SweepRecord,
     differing,
+    exit_text,
+    make_display,
     printable,
     resume_line,
     update,
 )
-from rlrun.sweeps.table import SECONDS, JobProgress, SweepDisplay, exit_text, make_display
 
 CONSOLE = "console.txt"  # stdout and stderr of a job, in its run directory
 LOG = "sweep.log"

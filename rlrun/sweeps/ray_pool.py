@@ -1,34 +1,284 @@
-"""A pool of job processes on the nodes of Ray; the same interface as ``Pool``. Torch-free."""
+"""A pool of job processes on the nodes of Ray; the same interface as ``Pool``. Torch-free.
+
+``connect``: a cluster, or a Ray of our own. ``JobHost``: the actor that runs the jobs on a node;
+it imports no Ray. Its jobs are processes of their own, forked by a ``Pool``: what ends one of them
+does not end the actor. When the actor is killed, the pool's fork server asks its job to save and
+end, as it does when a sweep on one machine was killed. ``RaySlot``: such an actor, as ``RayPool``
+sees it.
+"""
 
 import os
+import platform
 import signal
 import sys
 import time
 from collections import Counter, deque
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from rlrun.errors import ResourceError
+from rlrun.config.checks.ray import no_cluster, require_head
+from rlrun.errors import Interrupted, LockedError, ResourceError, RlrunError, StorageError
 from rlrun.pipeline.forkserver import SIGNALS
-from rlrun.run.files import CONFIG
+from rlrun.run.files import CONFIG, lock_run_dir
 from rlrun.schema.studies import RayLauncherConfig
 from rlrun.sweeps.fork_server import ASK
-from rlrun.sweeps.pool import MAIN, SETTLE_SECONDS, Job, make_request
-from rlrun.sweeps.ray_connection import (
-    connect,
-    is_running,
-    note_lost,
-    quiet_driver,
-    require_room,
-    same_handlers,
-)
-from rlrun.sweeps.ray_host import End
-from rlrun.sweeps.ray_slot import RaySlot
+from rlrun.sweeps.pool import CORES, MAIN, SETTLE_SECONDS, Job, Pool, make_request
 
 if TYPE_CHECKING:
     from rlrun.pipeline.ray.cluster import Cluster
+
+
+is_lost = False  # whether the head of a cluster of this process was lost
+
+
+@contextmanager
+def same_handlers() -> Iterator[None]:
+    """Keep the handler of SIGTERM, which ``ray.init`` replaces by one that exits.
+
+    Raises: Interrupted for a SIGTERM within the block.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    except SystemExit as e:
+        error = Interrupted("interrupted while Ray was starting")
+        error.exit_code = 75
+        raise error from e
+    finally:
+        with suppress(ValueError):  # outside the main thread Python refuses handlers
+            signal.signal(signal.SIGTERM, before)
+
+
+def connect(settings: RayLauncherConfig, workers: int | None) -> "Cluster":
+    """Connect to the cluster of ``settings``, or start a Ray on this machine.
+
+    Raises: ResourceError.
+    """
+    from rlrun.pipeline.ray.cluster import Cluster
+
+    address = settings.address
+    cpus = settings.num_cpus * (workers or 1) if address is None else 0.0
+    require_head(address, "hydra.launcher.address")
+    try:
+        return Cluster(address, cpus=cpus, gpus=0, custom={})
+    except ResourceError as e:
+        text = " ".join(f"{type(e.__cause__).__name__}: {e.__cause__}".split())[:300]
+        if address is None:
+            raise ResourceError(
+                f"hydra/launcher = ray: Ray did not start ({text}); it needs free memory, /dev/shm "
+                "or /tmp; hydra/launcher=local runs without it"
+            ) from e
+        raise no_cluster("hydra.launcher.address", address, text) from e
+
+
+@contextmanager
+def quiet_driver() -> Iterator[None]:
+    """Keep Ray from printing lost workers into the table of a sweep; its jobs' output has them."""
+    import ray._private.worker as driver
+
+    before = driver.print_to_stdstream
+    driver.print_to_stdstream = lambda *given, **named: None
+    try:
+        yield
+    finally:
+        driver.print_to_stdstream = before
+
+
+def note_lost() -> None:
+    """Note that Ray cannot be shut down in this process any more."""
+    global is_lost
+    is_lost = True
+
+
+def require_room(settings: RayLauncherConfig) -> None:
+    """Raise ResourceError when no node has what a job reserves."""
+    import ray
+
+    found = ray.nodes()  # type: ignore[no-untyped-call]
+    nodes = [node["Resources"] for node in found if node["Alive"]]
+    need = settings.reserved
+    if any(all(node.get(n, 0.0) + 1e-9 >= x for n, x in need.items()) for node in nodes):
+        return
+    largest = {name: max((node.get(name, 0.0) for node in nodes), default=0.0) for name in need}
+    name = next((n for n, x in need.items() if x > largest[n] + 1e-9), "CPU")
+    keys = {"CPU": "num_cpus", "GPU": "num_gpus"}
+    raise ResourceError(
+        f"hydra.launcher.{keys.get(name, f'resources.{name}')} = {need[name]:g}: no node has what "
+        f"a job reserves; the largest has {largest[name]:g} {name}; reserve less, or add a node"
+    )
+
+
+def is_running(pid: int | None) -> bool:
+    """Return whether a process of this machine runs."""
+    import psutil
+
+    try:
+        return pid is not None and bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+HOST_POLL_SECONDS = 0.1
+LOCK_SECONDS = 120.0  # that a lost process of a job has to save and end before the next begins
+_OF_THE_COMMAND = ("RLRUN_", "OMP_NUM_THREADS")  # variables a job has as on the sweep's machine
+_OF_RAY = ("RAY_AUTH_", "RAY_ADDRESS")  # the only ones of Ray that a job keeps
+
+End = tuple[int, str]  # exit code, and a line about it that the job could not write
+
+
+def command_environment() -> dict[str, str]:
+    """The environment variables of the sweep's process that jobs get on every node."""
+    return {name: v for name, v in os.environ.items() if name.startswith(_OF_THE_COMMAND)}
+
+
+def job_environment(own: Mapping[str, str], command: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a worker of Ray without what Ray adds, and those of the command."""
+    added = ("RAY_", *_OF_THE_COMMAND)
+    kept = {n: v for n, v in own.items() if n.startswith(_OF_RAY) or not n.startswith(added)}
+    return {**kept, **command}
+
+
+class JobHost:
+    """Runs one job at a time. Ray calls its methods in several threads."""
+
+    def __init__(self, path: list[str] | None, command: dict[str, str]) -> None:
+        """``path``: sys.path of the sweep's process where that is on this machine.
+
+        ``command``: of ``command_environment``.
+        """
+        if path is not None:
+            sys.path[:] = path
+        self._pool = Pool(1, None, env=job_environment(os.environ, command))
+        self._pool.__enter__()  # imports what jobs need meanwhile
+        self._signals: SimpleQueue[tuple[int, int]] = SimpleQueue()
+        self._job: Job | None = None
+        self._num = -1  # of the job in the pool of the sweep
+
+    def node(self) -> str:
+        """The name of this machine."""
+        return platform.node()
+
+    def start(self, num: int, request: dict[str, Any], again: bool) -> tuple[int | None, End]:
+        """Start a job; return its process id, or None and how it ended.
+
+        ``again``: an earlier process of it may still be saving.
+        """
+        self._num, self._job = num, None
+        for name in (str(Path(request["log"]).parent), request["cwd"]):
+            if not os.path.isdir(name):
+                wrong = f"{name}: no such directory on the node {platform.node()}"
+                allowed = "directories on a file system that all nodes share are allowed"
+                return None, (StorageError.exit_code, f"{wrong}; {allowed}; use sweep.dir=PATH")
+        if again and not self._wait_for_lock(Path(request["log"]).parent):
+            return None, (-signal.SIGTERM, "")
+        cores = request["env"].get(CORES)
+        try:
+            self._job = self._pool.submit_call(
+                request["call"],
+                request["arguments"],
+                request["argv"],
+                Path(request["cwd"]),
+                Path(request["log"]),
+                None if cores is None else int(cores),
+            )
+            while self._job.pid is None and self._job.code is None:
+                self._pool.wait_any(HOST_POLL_SECONDS)
+        except RlrunError as e:
+            return None, (e.exit_code, str(e))
+        return self._job.pid, (0, "")
+
+    def wait(self) -> End:
+        """Wait for the job that was started."""
+        assert self._job is not None
+        try:
+            while self._job.code is None:
+                for number in self._received():
+                    self._pool.stop(self._job, number)
+                self._pool.wait_any(HOST_POLL_SECONDS)
+        except RlrunError as e:
+            return e.exit_code, str(e)
+        return self._job.code, ""
+
+    def signal(self, num: int, number: int) -> None:
+        """Send a signal to job ``num``, unless another is running by now."""
+        self._signals.put((num, number))
+
+    def _received(self) -> list[int]:
+        """The signals for the present job that came since the last call."""
+        found = []
+        with suppress(Empty):
+            while True:
+                num, number = self._signals.get_nowait()
+                if num == self._num:
+                    found.append(number)
+        return found
+
+    def _wait_for_lock(self, run_dir: Path) -> bool:
+        """Wait until no process uses the directory; False when the job is to stop."""
+        deadline = time.monotonic() + LOCK_SECONDS
+        while time.monotonic() < deadline:
+            if self._received():
+                return False
+            try:
+                with lock_run_dir(run_dir):
+                    return True
+            except LockedError:
+                time.sleep(HOST_POLL_SECONDS)
+            except StorageError:
+                break  # the job will say so
+        return True
+
+
+class RaySlot:
+    """An actor, its job, and ``ref``: the call whose answer is awaited, None while idle."""
+
+    def __init__(self, settings: RayLauncherConfig, path: list[str] | None) -> None:
+        """``path``: as of ``JobHost``. The actor waits until a node has what it reserves."""
+        import ray
+
+        options: dict[str, Any] = {
+            "num_cpus": settings.num_cpus,
+            "num_gpus": settings.num_gpus,
+            "resources": dict(settings.resources),
+            "max_restarts": 0,
+            "max_concurrency": 4,  # a signal passes a call that waits
+        }
+        make: Any = ray.remote(JobHost)
+        self._actor = make.options(**options).remote(path, command_environment())
+        self.state: Literal["placing", "idle", "starting", "running"] = "placing"
+        self.job: Job | None = None
+        self.ref: Any = self._actor.node.remote()
+
+    def start(self, job: Job, *, again: bool) -> None:
+        """Begin to start a job. ``again``: an earlier process of it may still be saving."""
+        self.job, self.state = job, "starting"
+        self.ref = self._actor.start.remote(job.num, job.request, again)
+
+    def wait(self) -> None:
+        """Begin to wait for the end of the job."""
+        assert self.job is not None
+        self.state, self.ref = "running", self._actor.wait.remote()
+
+    def rest(self) -> None:
+        """Note that the actor has no job."""
+        self.state, self.ref, self.job = "idle", None, None
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the job."""
+        assert self.job is not None
+        self._actor.signal.remote(self.job.num, int(number))
+
+    def end(self) -> None:
+        """End the actor, whose resources are free then."""
+        import ray
+
+        with suppress(Exception):  # it, or its node, may be gone
+            ray.kill(self._actor)
+
 
 POLL_SECONDS = 0.25
 MOST_PLACING = 64  # actors that wait for resources at a time; each takes memory of the head

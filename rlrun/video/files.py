@@ -1,7 +1,15 @@
-"""Video files, written beside their place and renamed once they are whole: MP4 and animated GIF."""
+"""Where the pictures of episodes go: video files, a window; panels beside the picture.
+
+Videos (MP4, animated GIF) are written beside their place and renamed once they are whole. The
+window shows frames at their speed, by pygame. Panels show what the agent computes, over the last
+steps of the episode.
+"""
 
 import io
 import os
+import sys
+import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -222,3 +230,267 @@ def reduced(frame: np.ndarray, *, side: int) -> np.ndarray:
     from PIL import Image
 
     return np.asarray(Image.fromarray(frame).reduce(factor))
+
+
+def install_pygame() -> str | None:
+    """Return the command that brings the module pygame; None where it is whole.
+
+    The packages pygame and pygame-ce write the same files: uninstalling one leaves an empty
+    directory of the other, which pip takes for installed.
+    """
+    spec = find_spec("pygame")
+    if spec is None:
+        return f"pip install {extra('video')}"
+    return None if spec.origin else "pip install --force-reinstall --no-deps pygame-ce"
+
+
+def has_display() -> bool:
+    """Return whether this process can open a window."""
+    if sys.platform != "linux":
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def prepare_pygame() -> None:
+    """Keep pygame quiet, and let it draw into memory where there is no screen."""
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    if not has_display():
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+
+
+_HIDDEN = ("dummy", "offscreen", "kmsdrm", "evdev")  # drivers of SDL without a window of ours
+
+
+def require_window() -> None:
+    """Raise ConfigError when no window can be opened."""
+    fix = "add --video out.mp4"
+    if install := install_pygame():
+        text = "a window needs the package pygame-ce, which is not installed, or not whole"
+        raise ResourceError(f"rlrun play: {text}; install it: {install}; or {fix}")
+    if not (os.environ.get("SDL_VIDEODRIVER") or has_display()):
+        wrong = "no window can be opened (neither DISPLAY nor WAYLAND_DISPLAY is set)"
+        raise ConfigError(f"rlrun play: {wrong}; a display or a video file is needed; {fix}")
+
+
+class EpisodeWindow:
+    """A window of the size of the first frame; closing it, q or Escape end the show."""
+
+    def __init__(self, title: str, *, fps: float) -> None:
+        self.title, self.fps, self.closed = title, fps, False
+        self._screen: Any = None
+        self._due = 0.0
+
+    def add(self, frame: np.ndarray) -> None:
+        """Show a frame, uint8 [H, W, 3], once it is due. Raises: ConfigError: no window opens."""
+        prepare_pygame()
+        import pygame
+
+        height, width = frame.shape[:2]
+        if self._screen is None:
+            self._screen = self._open(width, height)
+        pygame.time.wait(max(round((self._due - time.monotonic()) * 1000), 0))
+        self._due = max(self._due, time.monotonic()) + 1 / self.fps
+        self._screen.blit(pygame.image.frombuffer(frame.tobytes(), (width, height), "RGB"), (0, 0))
+        pygame.display.flip()
+        for event in pygame.event.get():
+            keys = (pygame.K_q, pygame.K_ESCAPE)
+            pressed = event.type == pygame.KEYDOWN and event.key in keys
+            self.closed = self.closed or event.type == pygame.QUIT or pressed
+
+    def _open(self, width: int, height: int) -> Any:
+        import pygame
+
+        wanted = os.environ.get("SDL_VIDEODRIVER")
+        try:
+            pygame.display.init()
+            screen = pygame.display.set_mode((width, height))
+        except pygame.error as e:
+            raise self._failure(str(e)) from e
+        driver = pygame.display.get_driver()
+        if driver in _HIDDEN and driver != wanted:
+            raise self._failure(f"SDL found only the driver {driver}")
+        pygame.display.set_caption(self.title)
+        return screen
+
+    def _failure(self, text: str) -> ConfigError:
+        wrong = f"no window can be opened ({text})"
+        fix = "add --video out.mp4"
+        return ConfigError(f"rlrun play: {wrong}; a display or a video file is needed; {fix}")
+
+    def close(self) -> None:
+        """Close the window."""
+        if self._screen is not None:
+            import pygame
+
+            pygame.display.quit()
+            self._screen = None
+
+
+WIDTH, HEIGHT = 360, 400  # pixels of all panels; the height is at least this
+STEPS = 80  # of the time axis
+UNITS = 64  # of a recurrent state that are drawn, the first ones
+LINES = 18  # actions with a line
+MARGIN, TITLE, FONT = 8, 18, 13  # pixels
+PALETTE = [
+    (31, 119, 180), (255, 127, 14), (44, 160, 44), (214, 39, 40), (148, 103, 189), (140, 86, 75),
+    (227, 119, 194), (127, 127, 127),
+]  # fmt: skip
+INK, AXIS, PAPER = (40, 40, 40), (200, 200, 200), (255, 255, 255)
+
+
+class Drawable(Protocol):
+    """State, values and action of one row: ``rlrun.policy.actor.Reading``."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def values(self) -> np.ndarray: ...
+
+    @property
+    def state(self) -> np.ndarray: ...
+
+    @property
+    def action(self) -> np.ndarray: ...
+
+
+class Panels:
+    """Draws readings beside pictures; one episode after the other."""
+
+    def __init__(self) -> None:
+        from PIL import ImageFont
+
+        self._font = ImageFont.load_default(FONT)
+        self._readings: deque[Drawable | None] = deque(maxlen=STEPS)
+        self._rewards: deque[float] = deque(maxlen=STEPS)
+        self._kind, self._units, self._episode = "", 0, -1
+
+    def beside(
+        self,
+        picture: np.ndarray,
+        *,
+        episode: int,
+        t: int,
+        reward: float,
+        total: float,
+        reading: Drawable | None,
+    ) -> np.ndarray:
+        """Return the picture, uint8 [H, W, 3], with the panels to its right.
+
+        ``reward``: of the step that led to it; ``total``: the return so far. ``reading`` None: the
+        last picture of an episode, for which nothing was computed.
+        """
+        from PIL import Image, ImageDraw
+
+        if episode != self._episode:
+            self._episode = episode
+            self._readings.clear()
+            self._rewards.clear()
+        self._readings.append(reading)
+        self._rewards.append(reward)
+        if reading is not None:
+            self._kind, self._units = reading.kind, min(len(reading.state), UNITS)
+        picture = enlarged(picture, side=HEIGHT)
+        height = max(picture.shape[0], HEIGHT)
+        image = Image.new("RGB", (picture.shape[1] + WIDTH, height), PAPER)
+        image.paste(Image.fromarray(picture), (0, (height - picture.shape[0]) // 2))
+        pen = ImageDraw.Draw(image)
+        left = picture.shape[1] + MARGIN
+        text = f"episode {episode + 1}   step {t}   return {total:.6g}"
+        pen.text((left, MARGIN // 2), text, INK, self._font)
+        top, names = TITLE + MARGIN, ["reward"]
+        names = [*(["state"] if self._units else []), *(["values"] if self._kind else []), *names]
+        room = (height - top) // len(names)
+        for name in names:
+            box = left, top + TITLE, WIDTH - 2 * MARGIN, room - TITLE - MARGIN
+            getattr(self, f"_draw_{name}")(image, pen, box)
+            top += room
+        return np.asarray(image).copy()
+
+    def _draw_state(self, image: Any, pen: Any, box: tuple[int, int, int, int]) -> None:
+        """Heat map: a line for each unit, a column for each step; blue < 0 < red."""
+        from PIL import Image
+
+        left, top, width, height = box
+        columns = [r.state[: self._units] for r in self._readings if r is not None]
+        if not columns:
+            return
+        grid = np.stack(columns, 1)
+        scale = max(float(np.abs(grid).max()), 1e-9)
+        title = f"recurrent state, units 0 to {self._units - 1}, within +-{scale:.3g}"
+        pen.text((left, top - TITLE), title, INK, self._font)
+        colours = diverging(grid / scale)
+        size = max(round(width * len(columns) / STEPS), 1), height
+        image.paste(Image.fromarray(colours).resize(size, Image.Resampling.NEAREST), (left, top))
+        pen.rectangle((left, top, left + width, top + height), outline=AXIS)
+
+    def _draw_values(self, image: Any, pen: Any, box: tuple[int, int, int, int]) -> None:
+        """A line for each action; the dot and the star are on the chosen one where it is a number.
+
+        Where the labels of all do not fit, that of the chosen one, or of the first, is shown.
+        """
+        left, top, width, _ = box
+        readings = [r for r in self._readings if r is not None]
+        if not readings:
+            return
+        points, span = self._lines(pen, box, np.stack([r.values[:LINES] for r in readings], 1))
+        newest = readings[-1]
+        numbered = newest.kind != "mean" and newest.action.size == 1
+        chosen = int(newest.action.flat[0]) if numbered else -1
+        if 0 <= chosen < len(points):
+            px, py = points[chosen][-1]
+            pen.ellipse((px - 3, py - 3, px + 3, py + 3), fill=_colour(chosen))
+        labels = {
+            i: f"{'*' if i == chosen else ''}[{i}] {value:.3g}   "
+            for i, value in enumerate(newest.values[:LINES])
+        }
+        kind = f"{newest.kind}   "
+        room = width - pen.textlength(kind + span, self._font)
+        if sum(pen.textlength(text, self._font) for text in labels.values()) > room:
+            labels = {i: labels[i] for i in (chosen if chosen in labels else 0,)}
+        pen.text((left, top - TITLE), kind, INK, self._font)
+        x = left + pen.textlength(kind, self._font)
+        for i, text in labels.items():
+            pen.text((x, top - TITLE), text, _colour(i), self._font)
+            x += pen.textlength(text, self._font)
+
+    def _draw_reward(self, image: Any, pen: Any, box: tuple[int, int, int, int]) -> None:
+        self._lines(pen, box, np.array([self._rewards]))
+        text = f"reward {self._rewards[-1]:.4g}"
+        pen.text((box[0], box[1] - TITLE), text, _colour(0), self._font)
+
+    def _lines(
+        self, pen: Any, box: tuple[int, int, int, int], values: np.ndarray
+    ) -> tuple[list[list[tuple[float, float]]], str]:
+        """Draw the rows of ``values`` [K, T] as lines; return their points and the range as text.
+
+        It stands above the box at its right end.
+        """
+        left, top, width, height = box
+        low, high = float(values.min()), float(values.max())
+        span = max(high - low, 1e-9)
+        pen.rectangle((left, top, left + width, top + height), outline=AXIS)
+        if low < 0 < high:
+            zero = top + height * (high / span)
+            pen.line((left, zero, left + width, zero), fill=AXIS)
+        x = left + np.arange(values.shape[1]) * width / (STEPS - 1)
+        y = top + height * (high - values) / span
+        points = [list(zip(x.tolist(), row.tolist(), strict=True)) for row in y]
+        for i, line in enumerate(points):
+            pen.line(line, fill=_colour(i), width=2)
+        text = f"{low:.3g} to {high:.3g}"
+        end = left + width - pen.textlength(text, self._font)
+        pen.text((end, top - TITLE), text, INK, self._font)
+        return points, text
+
+
+def _colour(i: int) -> tuple[int, int, int]:
+    return PALETTE[i % len(PALETTE)]
+
+
+def diverging(values: np.ndarray) -> np.ndarray:
+    """Return colours of numbers in [-1, 1]: blue, white at 0, red; uint8 [..., 3]."""
+    amount = np.clip(np.abs(values), 0, 1)[..., None]
+    ends = np.where(values[..., None] < 0, np.array(PALETTE[0]), np.array(PALETTE[3]))
+    colours: np.ndarray = (255 + (ends - 255) * amount).round().astype(np.uint8)
+    return colours

@@ -7,7 +7,7 @@ import pytest
 
 from rlrun import __version__
 from rlrun.cli import doctor as cli_doctor
-from rlrun.sweeps import cores as cores_module
+from rlrun.sweeps import pool as pool_module
 from tests.in_process import assert_one_error, files_under
 
 # -- facts -----------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ def test_quota(tmp_path, files, cores):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert cores_module.cgroup_quota(tmp_path) == cores
+    assert pool_module.cgroup_quota(tmp_path) == cores
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,13 @@ def test_quota(tmp_path, files, cores):
 )
 def test_cores(rlrun, monkeypatch, affinity, share, usable):
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    for module in (cli_doctor, cores_module):
+    for module in (cli_doctor, pool_module):
         monkeypatch.setattr(module, "affinity", lambda: affinity)
         monkeypatch.setattr(module, "cgroup_quota", lambda root=None: share)
     text = facts_of(rlrun)["cores"]
     assert text.startswith("8")
     assert (f"learner.threads={usable}" in text) == (usable < 8)
-    assert cores_module.usable_cores() == usable
+    assert pool_module.usable_cores() == usable
 
 
 def test_extras(rlrun, monkeypatch):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlrun.video.panels import PALETTE, STEPS, WIDTH, Panels, diverging
+from rlrun.video.files import PALETTE, STEPS, WIDTH, Panels, diverging
 
 
 @dataclass

@@ -127,7 +127,7 @@ def test_traces_stand_beside_the_picture(runs, tmp_path, capsys, name):
 def test_a_window_shows_the_frames_until_it_is_closed(runs, monkeypatch, capsys):
     import pygame
 
-    from rlrun.video.window import EpisodeWindow
+    from rlrun.video.files import EpisodeWindow
 
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     seen: list[np.ndarray] = []
@@ -183,8 +183,7 @@ LEFT = "pip install --force-reinstall --no-deps pygame-ce"  # pygame was uninsta
 def test_a_missing_package_is_told_with_its_extra(
     runs, monkeypatch, capsys, module, words, found, fix
 ):
-    for name in ("files", "window"):
-        monkeypatch.setattr(f"rlrun.video.{name}.find_spec", lambda name: found)
+    monkeypatch.setattr("rlrun.video.files.find_spec", lambda name: found)
     assert main(["play", str(runs / "bandit"), *words]) == 7
     err = capsys.readouterr().err
     assert err.count("\n") == 1

@@ -14,8 +14,7 @@ import pytest
 
 from rlrun.config.checks import ray as ray_checks
 from rlrun.schema.studies import RayLauncherConfig
-from rlrun.sweeps.ray_host import job_environment
-from rlrun.sweeps.ray_pool import RayPool
+from rlrun.sweeps.ray_pool import RayPool, job_environment
 from rlrun.sweeps.record import SweepRecord
 from tests.in_process import assert_one_error, files_under
 

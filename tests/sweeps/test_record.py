@@ -8,9 +8,16 @@ import pytest
 
 from rlrun.errors import CheckpointError, ConfigError
 from rlrun.run.files import seal
-from rlrun.sweeps import table
-from rlrun.sweeps.record import FILE, JobRecord, SweepRecord
-from rlrun.sweeps.table import JobProgress, LiveTable, cells, format_table
+from rlrun.sweeps import record
+from rlrun.sweeps.record import (
+    FILE,
+    JobProgress,
+    JobRecord,
+    LiveTable,
+    SweepRecord,
+    cells,
+    format_table,
+)
 from tests.in_process import assert_one_error
 
 JOB = {"num": 0, "name": "0", "overrides": ["seed=0"], "status": "waiting"}
@@ -93,7 +100,7 @@ def metrics(path, *records):
 
 def test_progress_reads_what_is_new(tmp_path, monkeypatch):
     clock = iter([10.0, 20.0])
-    monkeypatch.setattr(table.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(record.time, "monotonic", lambda: next(clock))
     progress, path = JobProgress(tmp_path, 1000), tmp_path / "metrics.jsonl"
     progress.start()
     assert (progress.env_steps, progress.score) == (0, None)
@@ -158,7 +165,7 @@ def test_the_time_left_of_a_resumed_run(tmp_path, monkeypatch):
     lines = [json.dumps({"env_steps": i, "note": "x" * 1000}) + "\n" for i in range(3001)]
     path.write_text("".join(lines))
     clock = iter([10.0, 11.0, 21.0])
-    monkeypatch.setattr(table.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(record.time, "monotonic", lambda: next(clock))
     progress = JobProgress(tmp_path, 4000)
     progress.start()
     assert progress.began == (10.0, 3000)

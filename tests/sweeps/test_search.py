@@ -12,10 +12,16 @@ from rlrun.config.space import Dimension, split_space
 from rlrun.errors import Interrupted, StorageError
 from rlrun.reports.runs import read_run
 from rlrun.schema import SearchConfig
-from rlrun.sweeps.objective import falls_behind, first_lost, make_rungs, partial_score
-from rlrun.sweeps.search import Search
-from rlrun.sweeps.seed_runs import SeedRun, SeedRuns
-from rlrun.sweeps.study import Study, Trial, best
+from rlrun.sweeps.search import Search, SeedRun, SeedRuns
+from rlrun.sweeps.study import (
+    Study,
+    Trial,
+    best,
+    falls_behind,
+    first_lost,
+    make_rungs,
+    partial_score,
+)
 from tests.sweeps.fakes import FakePool, forge_run, log10_of
 
 pytest.importorskip("optuna")
