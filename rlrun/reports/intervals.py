@@ -331,15 +331,9 @@ def beta_quantile(p: float, a: float, b: float) -> float:
 
 @lru_cache(maxsize=4096)
 def t_quantile(p: float, df: float) -> float:
-    """Return the ``p`` quantile of Student's t with ``df`` > 0 degrees of freedom."""
-    tails = 2.0 * min(p, 1.0 - p)
-    if tails < 0.5:  # 1 - y would round below
-        y = beta_quantile(tails, 0.5 * df, 0.5)  # df / (df + t²)
-        square = df * (1.0 - y) / y
-    else:
-        y = beta_quantile(1.0 - tails, 0.5, 0.5 * df)
-        square = df * y / (1.0 - y)
-    return math.copysign(math.sqrt(square), p - 0.5)
+    """Return the ``p`` > 0.75 quantile of Student's t with ``df`` > 0 degrees of freedom."""
+    y = beta_quantile(2.0 * (1.0 - p), 0.5 * df, 0.5)  # df / (df + t²)
+    return math.sqrt(df * (1.0 - y) / y)
 
 
 @lru_cache(maxsize=4096)

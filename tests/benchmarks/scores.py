@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from tests.benchmarks import runs
-from tests.benchmarks.product import RENAMED
+from tests.benchmarks.product import RENAMED, aggregate_iqm
 from tests.benchmarks.rows import PeerFailed
 
 BEGIN, END = "<!-- scores:begin -->\n", "<!-- scores:end -->\n"
@@ -360,13 +360,8 @@ def _peer(row: Row, seed: int, peers: Path | None) -> Result:
 
 
 def iqm(scores: np.ndarray) -> np.ndarray:
-    """Mean of the middle half of ``scores`` [..., N]: floor(N / 4) left out at either end; [...].
-
-    5 scores: the mean of the middle 3; 3 or fewer: their mean.
-    """
-    cut = scores.shape[-1] // 4
-    middle: np.ndarray = np.sort(scores, -1)[..., cut : scores.shape[-1] - cut].mean(-1)
-    return middle
+    """The interquartile mean of ``scores`` [..., N], one per seed; [...]."""
+    return np.asarray(aggregate_iqm(scores[..., None]))
 
 
 def interval(scores: Sequence[float], *, level: float = 0.95) -> tuple[float, float]:

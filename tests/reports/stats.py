@@ -24,8 +24,6 @@ from rlrun.reports.intervals import Design as Design
 from rlrun.reports.intervals import aggregate_iqm as aggregate_iqm
 from rlrun.reports.intervals import aggregate_optimality_gap as aggregate_optimality_gap
 from rlrun.reports.intervals import balanced as balanced
-from rlrun.reports.intervals import beta_quantile as beta_quantile
-from rlrun.reports.intervals import chi2_quantile as chi2_quantile
 from rlrun.reports.intervals import choose as choose
 from rlrun.reports.intervals import improvement as improvement
 from rlrun.reports.intervals import iqm as iqm
@@ -36,7 +34,6 @@ from rlrun.reports.intervals import performance_profile as performance_profile
 from rlrun.reports.intervals import resampled as resampled
 from rlrun.reports.intervals import stratified_bootstrap as stratified_bootstrap
 from rlrun.reports.intervals import success_interval as success_interval
-from rlrun.reports.intervals import t_quantile as t_quantile
 from rlrun.reports.intervals import tolerance_interval as tolerance_interval
 from rlrun.reports.runs import mean_over_steps as mean_over_steps
 from rlrun.reports.runs import read_run as read_run

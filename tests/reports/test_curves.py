@@ -91,7 +91,8 @@ def test_steps_to_a_threshold(tmp_path):
 
 
 def test_seeds_that_failed_have_not_arrived(tmp_path):
-    """Running ones are left out, whether they have arrived or not; a seed counts once."""
+    """A seed counts once. Left out: running ones, also those that have arrived, and damaged ones,
+    which may have arrived in what is lost."""
     forge(tmp_path / "0", seed=0, returns=(1.0, 5.0), steps=(10, 20))
     forge(tmp_path / "1", seed=1, returns=(1.0, 1.0), steps=(10, 20), status="failed")
     forge(tmp_path / "2", seed=2, returns=(5.0, 5.0), steps=(10, 20), status="failed")
@@ -101,8 +102,11 @@ def test_seeds_that_failed_have_not_arrived(tmp_path):
     (tmp_path / "6").mkdir()
     path = forge(tmp_path / "7", seed=7, returns=(1.0, 5.0), steps=(10, 20))
     (path / "metrics.jsonl").write_text("{")
+    path = forge(tmp_path / "8", seed=8, returns=(1.0, 1.0), steps=(10, 20), status="failed")
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write("{}\n")
     group = group_of(tmp_path)
-    assert arrivals(group, 4.0) == ([20, math.inf, 10, math.inf], 2)
+    assert arrivals(group, 4.0) == ([20, math.inf, 10, math.inf], 3)
 
 
 @pytest.mark.parametrize(
@@ -112,13 +116,3 @@ def test_seeds_that_failed_have_not_arrived(tmp_path):
 def test_median_steps(steps, expected):
     """Seeds that did not arrive are late, not missing."""
     np.testing.assert_equal(median_steps(steps), expected)
-
-
-def test_a_damaged_seed_that_failed_is_left_out_of_arrivals(tmp_path):
-    """It may have arrived in what is lost."""
-    forge(tmp_path / "0", seed=0, returns=(1.0, 5.0), steps=(10, 20))
-    path = forge(tmp_path / "1", seed=1, returns=(1.0, 1.0), steps=(10, 20), status="failed")
-    with (path / "metrics.jsonl").open("a") as file:
-        file.write("{}\n")
-    group = group_of(tmp_path)
-    assert arrivals(group, 4.0) == ([20], 1)

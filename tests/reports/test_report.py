@@ -91,13 +91,6 @@ def test_two_settings(rlrun, tmp_path, words):
     assert names >= {"scores", "comparisons", "efficiency", "sensitivity", "config", "runs"}
 
 
-def test_few_seeds_have_no_interval(rlrun, tmp_path):
-    two_settings(tmp_path / "runs", seeds=4)
-    assert "undecided" in rlrun("report", "runs").out
-    for row in read_csv(tmp_path / "runs/report/scores.csv"):
-        assert (row["score low"], row["next seed low"]) == ("", "")
-
-
 # -- runs that do not count ------------------------------------------------------------------------
 
 
@@ -163,10 +156,13 @@ def test_a_seed_that_failed_when_run_again(rlrun, tmp_path):
 
 @pytest.mark.parametrize("status", ["running", "failed", "done"])
 def test_a_single_run(rlrun, tmp_path, status):
+    """No interval, no sensitivity."""
     forge(tmp_path / "runs", status=status)
     done = rlrun("report", "runs")
     assert done.code == 0
     assert f"1 run, {int(status == 'done')} with a score" in done.out
+    (row,) = read_csv(tmp_path / "runs/report/scores.csv")
+    assert (row["score low"], row["next seed low"]) == ("", "")
     assert not (tmp_path / "runs/report/sensitivity.csv").exists()
 
 

@@ -216,13 +216,3 @@ def test_the_live_table_shows_those_that_run(tmp_path, monkeypatch):
     live.close()
     assert "seed=99" in out.getvalue()
     assert "job 3 failed [red]" in out.getvalue()
-
-
-def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path):
-    progress, path = JobProgress(tmp_path, 100), tmp_path / "metrics.jsonl"
-    path.write_text('{"env_steps": 10}\n{"env_st', "utf-8")
-    progress.read()
-    assert progress.env_steps == 10
-    path.write_text('{"env_steps": 10}\n{"env_steps": 20}\n', "utf-8")
-    progress.read()
-    assert progress.env_steps == 20
