@@ -185,3 +185,9 @@ def redact(text: str) -> str:
             word = rf"(?<!\w){word}(?!\w)"
         text = re.sub(word, _secrets[value].replace("\\", r"\\"), text)
     return text
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with escapes for control characters, which a terminal would obey, and for
+    what is no UTF-8: names may have both."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from rlrun.cli.arguments import positive
-from rlrun.cli.error_report import printable
 from rlrun.cli.list import group_lines, list_lines
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, printable
 
 
 class Parser(argparse.ArgumentParser):

@@ -12,11 +12,11 @@ def env_health(overrides: Sequence[str], *, config_dir: str | None = None) -> in
     """
     import logging
 
-    from rlrun.cli.error_report import printable
     from rlrun.config import Composer
     from rlrun.config.compose import read_presets
     from rlrun.config.hydra_keys import check_values
     from rlrun.env.examine import FINDING, examine
+    from rlrun.errors import printable
 
     composer = Composer(config_dir=config_dir)
     if not any(text.startswith("policy=") for text in overrides):

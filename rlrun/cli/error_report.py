@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from rlrun.errors import Interrupted, ResourceError, RlrunError, StorageError, redact
+from rlrun.errors import Interrupted, ResourceError, RlrunError, StorageError, printable, redact
 from rlrun.trust import fault_of_users
 
 _LONGEST = 2000  # characters of a message
@@ -92,11 +92,6 @@ def report(e: RlrunError) -> int:
     if os.environ.get("RLRUN_DEBUG") == "1":
         print(redact("".join(traceback.format_exception(e))), end="", file=sys.stderr)
     return e.exit_code
-
-
-def printable(text: str) -> str:
-    """``text`` with escapes for control characters and what is no UTF-8: names may have both."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def report_bug(e: Exception) -> int:

@@ -14,12 +14,12 @@ from rlrun.config.config_errors import config_error
 from rlrun.config.directories import absolute, claim
 from rlrun.config.hydra_errors import override_key
 from rlrun.config.space import read_settings
-from rlrun.errors import ConfigError, Interrupted, RlrunError, StorageError
+from rlrun.errors import ConfigError, Interrupted, RlrunError, StorageError, printable
 from rlrun.reports.bounds import known_bounds
 from rlrun.reports.runs import SEEDS, flatten, read_run, score
 from rlrun.run.files import read_file, replace_file
 from rlrun.schema import Config, EnvConfig, SeedsConfig
-from rlrun.sweeps.record import SweepRecord, is_sweep, printable
+from rlrun.sweeps.record import SweepRecord, is_sweep
 from rlrun.sweeps.seeds import (
     Place,
     SeedsResult,

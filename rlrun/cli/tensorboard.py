@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 from rlrun.cli.commands import Parser
-from rlrun.cli.error_report import printable, report_job_error
-from rlrun.errors import ConfigError, ResourceError, RlrunError
+from rlrun.cli.error_report import report_job_error
+from rlrun.errors import ConfigError, ResourceError, RlrunError, printable
 
 if TYPE_CHECKING:
     from rlrun.run.tensorboard import BoardView

@@ -23,6 +23,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from rlrun import errors
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.run.files import CONFIG, MAX_ENTRIES, RECORD, member, read_file, read_record
 from rlrun.run.manifest import METRICS
@@ -559,10 +560,8 @@ def finite(value: Any) -> float:
 
 
 def printable(value: object) -> str:
-    """Return a text on one line without control characters, which a terminal would obey."""
-    text = str(value)[:_MAX_TEXT]
-    escaped = (c if c.isprintable() else repr(c)[1:-1] for c in text)
-    return "".join(escaped).encode("utf-8", "backslashreplace").decode()
+    """Return a text on one line, cut where it is long, with escapes for control characters."""
+    return errors.printable(str(value)[:_MAX_TEXT])
 
 
 # -- the score: one number of a run, which every comparison and every interval rests on ------------

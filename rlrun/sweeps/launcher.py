@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlrun.errors import Interrupted, ResourceError
+from rlrun.errors import Interrupted, ResourceError, printable
 from rlrun.log.progress import format_duration
 from rlrun.pipeline.stop import StopRequest, stop_on_signals
 from rlrun.run.files import no_follow
@@ -25,7 +25,6 @@ from rlrun.sweeps.record import (
     differing,
     exit_text,
     make_display,
-    printable,
     resume_line,
     update,
 )

@@ -22,7 +22,14 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TextIO, get_args
 
 from rlrun import __version__
-from rlrun.errors import CheckpointError, ConfigError, Interrupted, RlrunError, StorageError
+from rlrun.errors import (
+    CheckpointError,
+    ConfigError,
+    Interrupted,
+    RlrunError,
+    StorageError,
+    printable,
+)
 from rlrun.log.progress import format_duration
 from rlrun.run.files import (
     LOCK,
@@ -230,11 +237,6 @@ def differing(jobs: Sequence[JobRecord]) -> list[str]:
     if len(jobs) > 1:
         common = set.intersection(*(set(job.overrides) for job in jobs))
     return [printable(" ".join(o for o in job.overrides if o not in common)) for job in jobs]
-
-
-def printable(text: str) -> str:
-    """The text on one line, without characters that move the cursor of a terminal."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def resume_line(sweep_dir: Path, ray: RayLauncherConfig | None = None) -> str:
