@@ -29,6 +29,9 @@ from rlrun.video.files import encode_gif, enlarged, reduced
 
 _logger = logging.getLogger(__name__)
 
+Stop = Callable[[], bool]
+"""Whether to stop now"""
+
 
 @dataclass(frozen=True, slots=True)
 class WatchedRow:
@@ -141,6 +144,66 @@ def eval_metrics(summary: dict[str, float]) -> dict[str, float]:
     return {f"eval/{k}": v for k, v in summary.items() if k not in skip}
 
 
+class EpisodeCounts:
+    """Episodes of an evaluation: those that are open, and the results of those that count.
+
+    An episode that is cut counts, and its column plays no further ones; one that is lost by a
+    restart of its environment does not, and another one replaces it.
+    """
+
+    def __init__(self, episodes: np.ndarray) -> None:
+        """``episodes`` [E]: the number that counts, of each column."""
+        columns = len(episodes)
+        self.left, self.played = episodes.copy(), np.zeros(columns, np.int64)
+        self.total, self.length = np.zeros(columns), np.zeros(columns, np.int64)
+        self.ended = np.zeros(columns, bool)  # the next row is an end row
+        self.results: list[tuple[int, int, float, int, float]] = []  # number, column, return ...
+        self.cut = self.lost = 0
+        self.lost_in_a_row = np.zeros(columns, np.int64)
+
+    def add(self, step: Step, success: str | None, longest: int | None) -> np.ndarray:
+        """Count a step; return the columns [E] whose episode has ended, or is cut here.
+
+        ``success``: key of the infos. ``longest``: steps of episodes that are cut; None: none is.
+        """
+        if step.restarted is not None:
+            self._lose(step.restarted)
+        valid = ~self.ended
+        self.total += np.where(valid, step.reward, 0.0)
+        self.length += valid
+        ended: np.ndarray = step.terminated | step.truncated
+        over = ended
+        if longest is not None:
+            over = ended | (self.length >= longest)
+        for i in np.flatnonzero(valid & over & (self.left > 0)):
+            solved = float(step.info[success][i]) if success else 0.0
+            score = float(self.total[i]), int(self.length[i]), solved
+            self.results.append((int(self.played[i]), int(i), *score))
+            self.cut += not ended[i]
+            self.played[i] += 1
+            self.left[i] = self.left[i] - 1 if ended[i] else 0
+        self.total[ended], self.length[ended], self.lost_in_a_row[ended] = 0, 0, 0
+        self.ended = ended
+        return over
+
+    def _lose(self, restarted: np.ndarray) -> None:
+        """Drop the open episodes of the columns ``restarted`` [E], in which no action was taken.
+
+        Raises: EnvError where ``MAX_LOST`` episodes of a column were lost, none between ended.
+        """
+        lost = restarted & ~self.ended & (self.left > 0)
+        self.lost, self.lost_in_a_row = self.lost + int(lost.sum()), self.lost_in_a_row + lost
+        if self.lost_in_a_row.max() >= MAX_LOST:
+            raise EnvError(
+                "env.on_worker_failure = restart: evaluation environment "
+                f"{self.lost_in_a_row.argmax()} was restarted in each of {MAX_LOST} episodes in a "
+                "row; an episode must end; fix the environment (env.backend=sync shows the "
+                "error), or raise env.worker_seconds"
+            )
+        self.total[restarted], self.length[restarted] = 0, 0
+        self.ended = self.ended | restarted
+
+
 class Evaluator:
     """Plays evaluation episodes; every call uses the same seeds."""
 
@@ -190,27 +253,17 @@ class Evaluator:
         return evaluation
 
     def run_until(
-        self,
-        stop: Callable[[], bool],
-        policy: Policy,
-        *,
-        env_steps: int,
-        watch: Watch | None = None,
+        self, stop: Stop, policy: Policy, *, env_steps: int, watch: Watch | None = None
     ) -> Evaluation | None:
         """``run``, or None as soon as ``stop()`` is true; it is called before every step.
 
         ``watch``: sees the episodes of column 0 that count; for a ``render`` evaluator.
         """
-        episodes = self.episodes
-        played = np.zeros(self.num_envs, np.int64)
-        total, length = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
-        results: list[tuple[int, int, float, int, float]] = []
-        lost, lost_in_a_row = 0, np.zeros(self.num_envs, np.int64)  # by restarts
-        began, cut = self.steps, 0
+        counted = EpisodeCounts(self.episodes)
+        began = self.steps
         obs: Any = self.env.reset(seed=self.seed)
         opening = tree_hash(obs) if self.repeats is None else ""
         first = np.ones(self.num_envs, bool)
-        ended = np.zeros(self.num_envs, bool)
         reward = np.zeros(self.num_envs, np.float32)
         action = no_actions(self.env.action_space, self.num_envs)
         actor = self._actor(policy)
@@ -218,48 +271,36 @@ class Evaluator:
         if watch is not None:
             actor = watch.wrap(actor)
             watch.began(self.env)
-        while (played < episodes).any():
+        while counted.left.any():
             if stop():
                 return None
             stacked = obs if self.stack is None else self.stack.push(obs, first)
             out = actor.act(stacked, first, action, reward, state, explore=None)
             action, state = out.action, out.state
             step, self.steps = self.env.step(action), self.steps + 1
-            if step.restarted is not None:
-                cut_here = step.restarted & ~ended & (played < episodes)
-                lost, lost_in_a_row = lost + int(cut_here.sum()), lost_in_a_row + cut_here
-                self._require_ends(lost_in_a_row)
-                total[step.restarted], length[step.restarted] = 0, 0
-                ended = ended | step.restarted  # no action was taken
-            total += np.where(ended, 0.0, step.reward)
-            length += ~ended
-            obs, first, reward, valid = step.obs, step.first, step.reward, ~ended
-            ended = step.terminated | step.truncated
-            over = ended
-            if self.steps - began >= self.max_steps:
-                over = ended | (length >= self.max_steps)
-            if watch is not None and played[0] < episodes[0]:
+            obs, first, reward = step.obs, step.first, step.reward
+            longest = self.max_steps if self.steps - began >= self.max_steps else None
+            wanted = counted.left[0] > 0
+            over = counted.add(step, self.success, longest)
+            if watch is not None and wanted:
                 watch.stepped(self.env, step, over=bool(over[0]))
-            for i in np.flatnonzero(valid & over & (played < episodes)):
-                solved = float(step.info[self.success][i]) if self.success else 0.0
-                results.append((int(played[i]), int(i), float(total[i]), int(length[i]), solved))
-                cut += not ended[i]
-                played[i] = played[i] + 1 if ended[i] else episodes[i]
-            total[ended], length[ended], lost_in_a_row[ended] = 0, 0, 0
-        if lost:
+        return self._evaluation(counted, opening, env_steps)
+
+    def _evaluation(self, counted: EpisodeCounts, opening: str, env_steps: int) -> Evaluation:
+        """The results; warns of episodes that were cut."""
+        if counted.lost:
             text = "evaluation at %d env steps: episodes cut by restarts of their environment: %d"
-            _logger.warning(f"{text}; they do not count, others replace them", env_steps, lost)
-        if cut and not self.warned:
+            text += "; they do not count, others replace them"
+            _logger.warning(text, env_steps, counted.lost)
+        if counted.cut and not self.warned:
             self.warned = True
             text = "%d of %d evaluation episodes did not end within eval.max_episode_steps = %d"
-            _logger.warning(
-                f"{text}; their returns so far count", cut, len(results), self.max_steps
-            )
-        _, _, *columns = (np.array(x) for x in zip(*sorted(results), strict=True))
-        returns, lengths, success = columns
+            text += "; their returns so far count"
+            _logger.warning(text, counted.cut, len(counted.results), self.max_steps)
+        _, _, returns, lengths, success = map(np.array, zip(*sorted(counted.results), strict=True))
         return Evaluation(
-            returns, lengths, success if self.success else None, env_steps, cut, lost,
-            inexact=self.env.inexact if lost else self._carried_over(opening),
+            returns, lengths, success if self.success else None, env_steps, counted.cut,
+            counted.lost, inexact=self.env.inexact if counted.lost else self._carried_over(opening),
         )  # fmt: skip
 
     def _carried_over(self, opening: str) -> str | None:
@@ -268,25 +309,12 @@ class Evaluator:
         ``opening``: the hash of the first evaluation's first observations.
         """
         if self.repeats is None:
-            again = tree_hash(self.env.reset(seed=self.seed))
-            self.repeats = (
-                ""
-                if again == opening
-                else (
-                    "a reset with the same seed opens another evaluation: the environment carries "
-                    "something from one episode to the next"
-                )
-            )
+            same = tree_hash(self.env.reset(seed=self.seed)) == opening
+            self.repeats = "" if same else (
+                "a reset with the same seed opens another evaluation: the environment carries "
+                "something from one episode to the next"
+            )  # fmt: skip
         return self.repeats or None
-
-    def _require_ends(self, lost_in_a_row: np.ndarray) -> None:
-        """Raise EnvError where ``MAX_LOST`` episodes of a column were lost, none between ended."""
-        if lost_in_a_row.max() >= MAX_LOST:
-            raise EnvError(
-                f"env.on_worker_failure = restart: evaluation environment {lost_in_a_row.argmax()} "
-                f"was restarted in each of {MAX_LOST} episodes in a row; an episode must end; fix "
-                "the environment (env.backend=sync shows the error), or raise env.worker_seconds"
-            )
 
     def _actor(self, policy: Policy) -> Actor:
         """Return an actor with the policy's present weights; it is reused for the same policy."""
@@ -348,12 +376,7 @@ class SharedEvaluator(Evaluator):
         return not self.waits or bool(self.collector.ended.all())
 
     def run_until(
-        self,
-        stop: Callable[[], bool],
-        policy: Policy,
-        *,
-        env_steps: int,
-        watch: Watch | None = None,
+        self, stop: Stop, policy: Policy, *, env_steps: int, watch: Watch | None = None
     ) -> Evaluation | None:
         with self.collector.lent_env():
             return super().run_until(stop, policy, env_steps=env_steps, watch=watch)
@@ -391,12 +414,7 @@ class FilmingEvaluator(Evaluator):
         self.film.warned = True  # of an episode that is cut
 
     def run_until(
-        self,
-        stop: Callable[[], bool],
-        policy: Policy,
-        *,
-        env_steps: int,
-        watch: Watch | None = None,
+        self, stop: Stop, policy: Policy, *, env_steps: int, watch: Watch | None = None
     ) -> Evaluation | None:
         evaluation = super().run_until(stop, policy, env_steps=env_steps, watch=watch)
         if evaluation is not None and self._due(env_steps):
@@ -419,7 +437,7 @@ class FilmingEvaluator(Evaluator):
         before = (number - 1) * self.eval_every
         return number == 0 or number * self.eval_every // self.every > before // self.every
 
-    def _play(self, stop: Callable[[], bool], policy: Policy, env_steps: int) -> None:
+    def _play(self, stop: Stop, policy: Policy, env_steps: int) -> None:
         frames = Frames(self._moved)
         watch = Watch(frames.add)
         frames.watch = watch

@@ -157,19 +157,19 @@ class Saving:
         p, counters = self.parts, self.parts.progress.counters
         for name, value in check_counts(state["counters"], counters.__slots__).items():
             setattr(counters, name, value)
-        with checkpoint.fitting_part(checkpoint.NETWORKS):
+        with checkpoint.fitting("checkpoints", checkpoint.NETWORKS):
             require_kind("policy", state["policy"], p.policy.state_dict())
             found = first_non_finite({n: state[n] for n in ("policy", "bonus") if n in state})
             require(found is None, str(found), "is not finite")
             p.policy.load_state_dict(state["policy"])
             restore_backends(p.policy, state["backends"])
-        with checkpoint.fitting_part(checkpoint.ENVIRONMENTS):
+        with checkpoint.fitting("checkpoints", checkpoint.ENVIRONMENTS):
             p.source.load_state_dict(state)
         p.progress.rollbacks = integer("rollbacks", state["rollbacks"], 0, MOST_ROWS)
         p.progress.unsaved = False
         self.evaluations.load_state_dict(state)
         if p.buffer is not None and p.learner is not None:
-            with checkpoint.fitting_part(checkpoint.REPLAY):
+            with checkpoint.fitting("checkpoints", checkpoint.REPLAY):
                 p.buffer.load_state_dict(state["buffer"])
                 p.learner.load_state_dict(state["learner"])
         if p.bonus is not None:

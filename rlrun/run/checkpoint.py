@@ -117,22 +117,6 @@ def committed(path: Path) -> dict[str, Any]:
     return found
 
 
-@contextmanager
-def fitting(path: Path) -> Iterator[None]:
-    """Within the context a state of ``path`` is loaded by what it belongs to.
-
-    Raises: CheckpointError where its parts, shapes or numbers are not those that it loads.
-    """
-    try:
-        yield
-    except MISFITS as e:
-        text = " ".join(str(e).split())[:300]
-        raise CheckpointError(
-            f"{path}: does not fit this run ({type(e).__name__}: {text}); a checkpoint must be as "
-            "it was saved, and of this config; use another one, or start the run again"
-        ) from e
-
-
 class MisfitError(CheckpointError):
     """A checkpoint whose ``part`` does not fit what the config builds."""
 
@@ -142,20 +126,27 @@ class MisfitError(CheckpointError):
 
 
 @contextmanager
-def fitting_part(part: str) -> Iterator[None]:
-    """Within the context a part of a run is loaded. Raises: MisfitError where it does not fit."""
+def fitting(what: Path | str, part: str | None = None) -> Iterator[None]:
+    """Within the context a state of ``what``, or a ``part`` of it, is loaded by what it belongs to.
+
+    Raises: CheckpointError where its parts, shapes or numbers are not those that it loads; of a
+        ``part`` MisfitError.
+    """
     try:
         yield
-    except CheckpointError as e:
-        raise MisfitError(str(e), part) from e
-    except MISFITS as e:
-        text = " ".join(str(e).split())
-        raise MisfitError(
-            f"checkpoints: the {part} do not fit the config ({type(e).__name__}: {text}); allowed "
-            "are the networks, replay and environments that the run began with; undo the changes "
-            "of its config",
-            part,
-        ) from e
+    except (CheckpointError, *MISFITS) as e:
+        if isinstance(e, CheckpointError) and (part is None or isinstance(e, MisfitError)):
+            raise
+        text = str(e)
+        if not isinstance(e, CheckpointError):
+            named = "" if part is None else f"its {part}: "
+            cause = " ".join(text.split())[:300]
+            text = (
+                f"{what}: {named}does not fit the config ({type(e).__name__}: {cause}); allowed "
+                "are the networks, replay and environments that the run began with; undo the "
+                "changes of its config, or use another checkpoint"
+            )
+        raise (CheckpointError(text) if part is None else MisfitError(text, part)) from e
 
 
 def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:

@@ -50,30 +50,30 @@ def replace_file(path: Path, content: bytes) -> None:
     fsync_directory(path.parent)
 
 
-def sha256_file(path: Path) -> str:
-    """Return the SHA-256 (hex) of a file. Raises: OSError."""
+def sha256_file(path: Path, size: int | None = None) -> str:
+    """Return the SHA-256 (hex) of a file, or of its first ``size`` bytes. Raises: OSError."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def sha256_prefix(path: Path, size: int) -> str:
-    """Return the SHA-256 (hex) of the first ``size`` bytes of a file. Raises: OSError."""
-    digest, done = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while chunk := file.read(min(1 << 20, size - done)):
+        if size is None:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.sha256()
+        while chunk := file.read(min(1 << 20, size)):
             digest.update(chunk)
-            done += len(chunk)
-    return digest.hexdigest()
+            size -= len(chunk)
+        return digest.hexdigest()
 
 
-def verify_file(path: Path, expected: Mapping[str, Any]) -> None:
-    """Raise ValueError unless the file has the size ``bytes`` and the hash ``sha256`` expected."""
+def verify_file(path: Path, expected: Mapping[str, Any], *, grown: bool = False) -> None:
+    """Raise ValueError unless the file has the size ``bytes`` and the hash ``sha256`` expected.
+
+    ``grown``: unless it begins with such bytes. Raises: OSError.
+    """
     if path.is_symlink() or not path.is_file():
         raise ValueError("is missing" if not os.path.lexists(path) else "is no regular file")
-    if (size := path.stat().st_size) != expected["bytes"]:
-        raise ValueError(f"has {size} bytes, not {expected['bytes']}")
-    if sha256_file(path) != expected["sha256"]:
-        raise ValueError("is damaged (its sha256 is wrong)")
+    size, wanted = path.stat().st_size, expected["bytes"]
+    if size < wanted or (size > wanted and not grown):
+        raise ValueError(f"has {size} bytes, not {wanted}{' or more' if grown else ''}")
+    if sha256_file(path, wanted if grown else None) != expected["sha256"]:
+        raise ValueError(f"is damaged (the sha256 of its {wanted} bytes is wrong)")
 
 
 def seal(fields: dict[str, Any]) -> bytes:

@@ -9,7 +9,8 @@ import os
 import re
 import shutil
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from rlrun.run.files import (
     require_run,
     seal,
     sha256_file,
-    sha256_prefix,
     text_problems,
     unseal,
     verify_file,
@@ -152,10 +152,10 @@ def verify(path: Path, known: dict[Path, str | None] | None = None) -> dict[str,
     return fields
 
 
-def _wrong(path: Path, expected: Mapping[str, Any]) -> str | None:
+def _wrong(path: Path, expected: Mapping[str, Any], *, grown: bool = False) -> str | None:
     """What is wrong with a file, or None."""
     try:
-        verify_file(path, expected)
+        verify_file(path, expected, grown=grown)
     except ValueError as e:
         return str(e)
     return None
@@ -167,19 +167,64 @@ def verify_committed(run_dir: Path, fields: Mapping[str, Any], name: str) -> Non
     Raises: OSError.
     """
     expected = fields["committed"].get(name)
-    if expected is None:
-        return
-    path = run_dir / name
-    if path.is_symlink() or not path.is_file():
-        raise DamagedError(
-            f"{name} {'is no regular file' if os.path.lexists(path) else 'is missing'}"
-        )
-    size = path.stat().st_size
-    if size < expected["bytes"]:
-        raise DamagedError(f"{name} has {size} bytes, not {expected['bytes']} or more")
-    if sha256_prefix(path, expected["bytes"]) != expected["sha256"]:
-        wrong = f"is damaged (its first {expected['bytes']} bytes have another sha256)"
+    if expected is not None and (wrong := _wrong(run_dir / name, expected, grown=True)):
         raise DamagedError(f"{name} {wrong}")
+
+
+DTYPES = {  # of safetensors: names of torch, and of numpy where it has the dtype
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "U16": "uint16", "F16": "float16",
+    "BF16": "bfloat16", "I32": "int32", "U32": "uint32", "F32": "float32", "I64": "int64",
+    "U64": "uint64", "F64": "float64", "C64": "complex64",
+}  # fmt: skip
+_HEADER_BYTES = 1 << 27  # at most
+
+
+ReadEntry = Callable[[Mapping[str, Any]], bytearray]
+"""entry of a header -> bytes of the tensor"""
+
+
+def read_header(file: BufferedReader) -> tuple[dict[str, Any], ReadEntry]:
+    """Return the entries of a safetensors file by name, and a function that reads one's bytes.
+
+    The bytes are only read where they are asked for.
+
+    Raises: ValueError where the file is damaged, also by the function; OSError.
+    """
+    size = os.fstat(file.fileno()).st_size
+    (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
+    if length > min(size, _HEADER_BYTES):
+        raise ValueError(f"{file.name}: its header is damaged")
+    header: dict[str, Any] = json.loads(file.read(length))
+    header.pop("__metadata__", None)
+
+    def read(entry: Mapping[str, Any]) -> bytearray:
+        start, stop = entry["data_offsets"]
+        if not 0 <= start <= stop <= size - 8 - length:
+            raise ValueError(f"{file.name}: the place of a tensor is damaged")
+        content = bytearray(stop - start)
+        file.seek(8 + length + start)
+        file.readinto(content)
+        return content
+
+    return header, read
+
+
+def run_digest(metrics: Path, tensors: Iterable[tuple[str, str, Sequence[int], Any]]) -> str:
+    """Return the SHA-256 (hex) of the metrics file and the weights, equal for equal runs.
+
+    sha256(bytes of metrics.jsonl || for each name in sorted order: name as UTF-8, NUL, the
+    dtype (torch.float32), NUL, the shape as JSON ([64, 4]), NUL, the elements' bytes,
+    row-major). ``tensors``: (name, dtype without "torch.", shape, bytes) of each, in that order.
+
+    Raises: OSError when the file cannot be read.
+    """
+    with metrics.open("rb") as file:
+        total = hashlib.file_digest(file, "sha256")
+    for name, dtype, shape, content in tensors:
+        head = (name, f"torch.{dtype}", json.dumps(list(shape)))
+        total.update(b"".join(part.encode() + b"\0" for part in head))
+        total.update(content)
+    return total.hexdigest()
 
 
 def weights_entry(path: Path) -> dict[str, Any]:
@@ -209,8 +254,6 @@ _DAMAGED = (  # what reading damaged or forged files raises
     AttributeError, KeyError, MemoryError, OSError, OverflowError, RecursionError, TypeError,
     ValueError, struct.error, RlrunError,
 )  # fmt: skip
-_TORCH = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64",
-          "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool"}  # fmt: skip
 
 
 class Report:
@@ -310,18 +353,8 @@ def _check_lines(path: Path) -> None:
 
 
 def _digest(metrics: Path, weights: Path) -> str:
-    """The digest of ``rlrun.run.record.run_digest``."""
-    with metrics.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
+    """The ``run_digest`` of files."""
     with weights.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(length))
-        header.pop("__metadata__", None)
-        for name in sorted(header):
-            entry = header[name]
-            head = (name, f"torch.{_TORCH[entry['dtype']]}", json.dumps(entry["shape"]))
-            digest.update(b"".join(part.encode() + b"\0" for part in head))
-            start, stop = entry["data_offsets"]
-            file.seek(8 + length + start)
-            digest.update(file.read(stop - start))
-    return digest.hexdigest()
+        entries, read = read_header(file)
+        tensors = ((n, DTYPES[e["dtype"]], e["shape"], read(e)) for n, e in sorted(entries.items()))
+        return run_digest(metrics, tensors)

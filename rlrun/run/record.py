@@ -3,8 +3,6 @@
 import dataclasses
 import datetime
 import errno
-import hashlib
-import json
 import os
 import platform
 import shutil
@@ -27,7 +25,7 @@ from rlrun.log import Log
 from rlrun.pipeline.loop import Pipeline
 from rlrun.pipeline.parts import LoopProgress
 from rlrun.pipeline.stop import StopRequest
-from rlrun.run import checkpoint
+from rlrun.run import checkpoint, manifest
 from rlrun.run.files import RECORD, read_record, replace_file, require_in_place, seal
 from rlrun.run.manifest import CHECKPOINTS
 from rlrun.run.tensors import raw_bytes
@@ -166,28 +164,21 @@ class RunRecord:
 
 
 def run_digest(metrics: Path, weights: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 (hex) of the metrics file and the weights, equal for equal runs.
-
-    sha256(bytes of metrics.jsonl || for each name in sorted order: name as UTF-8, NUL, the
-    dtype (torch.float32), NUL, the shape as JSON ([64, 4]), NUL, the elements' bytes,
-    row-major).
+    """Return ``rlrun.run.manifest.run_digest`` of weights in memory.
 
     Raises: StorageError when the file cannot be read.
     """
+    tensors = (
+        (name, str(x.dtype).removeprefix("torch."), x.shape, raw_bytes(x))
+        for name, x in sorted(weights.items())
+    )
     try:
-        content = metrics.read_bytes()
+        return manifest.run_digest(metrics, tensors)
     except OSError as e:
         raise StorageError(
             f"{metrics}: cannot be read ({e.strerror or e}); a run needs its metrics file; check "
             "whether the run directory was moved or removed"
         ) from e
-    total = hashlib.sha256(content)
-    for name in sorted(weights):
-        tensor = weights[name]
-        head = (name, str(tensor.dtype), json.dumps(list(tensor.shape)))
-        total.update(b"".join(part.encode() + b"\0" for part in head))
-        total.update(raw_bytes(tensor))
-    return total.hexdigest()
 
 
 EVERY_SECONDS = 2.0  # between two writes

@@ -232,7 +232,8 @@ class _Run:
         self.pipeline, parts = pipeline, pipeline.parts
         record, run_dir, config = self.record, self.run_dir, self.config
         if self.state is not None:
-            _load(pipeline, self.state)
+            with checkpoint.fitting(run_dir / CHECKPOINTS):
+                pipeline.saving.load_state_dict(self.state)
         self._begin_writing()
         self.log.open()
         if self.state is not None:
@@ -339,19 +340,6 @@ def _changes_of_numbers(overrides: Sequence[str]) -> list[str]:
     """The keys of a resume after which the numbers are not those of the uncut run."""
     keys = (text.partition("=")[0].strip() for text in overrides)
     return [k for k in keys if not any(k == n or k.startswith(f"{n}.") for n in _SAME_NUMBERS)]
-
-
-def _load(pipeline: Pipeline, state: dict[str, Any]) -> None:
-    """Load a checkpoint. Raises: CheckpointError when it is not one of this config's parts."""
-    try:
-        pipeline.saving.load_state_dict(state)
-    except checkpoint.MISFITS as e:
-        text = " ".join(str(e).split())
-        raise CheckpointError(
-            f"checkpoints: do not fit the config ({type(e).__name__}: {text}); allowed are the "
-            "networks, buffer and environments that the run began with; undo the changes of its "
-            "config"
-        ) from e
 
 
 def _report_profile(profiler: Profiler, elapsed: dict[str, float], log: Log) -> None:

@@ -18,6 +18,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from rlrun.run.manifest import DTYPES, read_header
+
 Array: TypeAlias = Tensor | np.ndarray
 
 
@@ -101,17 +103,7 @@ def _torch_dtype(array: Array) -> torch.dtype:
     return dtype
 
 
-_NAMES = {
-    torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8",
-    torch.int16: "I16", torch.uint16: "U16", torch.float16: "F16", torch.bfloat16: "BF16",
-    torch.int32: "I32", torch.uint32: "U32", torch.float32: "F32",
-    torch.int64: "I64", torch.uint64: "U64", torch.float64: "F64", torch.complex64: "C64",
-}  # fmt: skip
-_NUMPY = {
-    "BOOL": "?", "U8": "u1", "I8": "i1", "I16": "<i2", "U16": "<u2", "F16": "<f2", "I32": "<i4",
-    "U32": "<u4", "F32": "<f4", "I64": "<i8", "U64": "<u8", "F64": "<f8", "C64": "<c8",
-}  # fmt: skip
-_HEADER_BYTES = 1 << 27  # at most
+_NAMES = {getattr(torch, name): key for key, name in DTYPES.items()}
 
 
 def read_arrays(path: Path, name: str) -> dict[str, np.ndarray]:
@@ -119,27 +111,13 @@ def read_arrays(path: Path, name: str) -> dict[str, np.ndarray]:
 
     Only their bytes are read. Raises: ValueError when the file does not hold them, OSError.
     """
+    found = {}
     with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
-        if length > min(size, _HEADER_BYTES):
-            raise ValueError(f"{path}: its header is damaged")
-        header = json.loads(file.read(length))
-        found = {}
-        for key, entry in header.items():
-            suffix = key.removeprefix(name)
-            if key != name + suffix or suffix not in ("", "/sizes"):
-                continue
-            dtype, shape = np.dtype(_NUMPY[entry["dtype"]]), tuple(entry["shape"])
-            start, stop = entry["data_offsets"]
-            count = math.prod(shape)
-            if (
-                not 0 <= start <= stop <= size - 8 - length
-                or stop - start != count * dtype.itemsize
-            ):
-                raise ValueError(f"{path}: the entry of {key} is damaged")
-            file.seek(8 + length + start)
-            found[suffix] = np.fromfile(file, dtype, count).reshape(shape)
+        entries, read = read_header(file)
+        for suffix in ("", SIZES):
+            if (entry := entries.get(name + suffix)) is not None:
+                flat = np.frombuffer(read(entry), DTYPES[entry["dtype"]])
+                found[suffix] = flat.reshape(entry["shape"])
     if "" not in found:
         raise ValueError(f"{path}: has no {name}")
     return found
