@@ -48,7 +48,8 @@ class Pipeline:
 
         Raises: EnvError, NumericError: the state before the fault is saved where it is finite.
         """
-        self.parts.source.stop, done = stop, False
+        self.parts.source.stop_when(stop)
+        done = False
         while not done:
             try:
                 if self.evaluations.pending:

@@ -23,8 +23,13 @@ from rlrun.buffer.ring import leaves_like
 from rlrun.codec import NeedKeyFrame
 from rlrun.env.workers import start_process
 from rlrun.errors import CheckpointError, EnvError, ResourceError, RlrunError
-from rlrun.pipeline.collect_metrics import ChunkStats, CollectMetrics, loaded_stats
-from rlrun.pipeline.collector import ChunkInterrupted, Collector
+from rlrun.pipeline.collector import (
+    ChunkInterrupted,
+    ChunkStats,
+    CollectMetrics,
+    Collector,
+    loaded_stats,
+)
 from rlrun.pipeline.forkserver import SIGNALS, signals_blocked, start_method
 from rlrun.pipeline.transport import CollectorSide, LearnerSide, wait_for_answer
 from rlrun.trust import fault_of_users, trust_only, trusted
@@ -391,12 +396,7 @@ class OverlappedSource:
             self.process.start(self.counters.env_steps)  # before this chunk is stored or learned
         return collected.chunk
 
-    @property
-    def stop(self) -> Callable[[], bool]:
-        return self.process.stop
-
-    @stop.setter
-    def stop(self, stop: Callable[[], bool]) -> None:
+    def stop_when(self, stop: Callable[[], bool]) -> None:
         self.process.stop = stop
 
     def after_updates(self, updates: int) -> None:

@@ -15,23 +15,18 @@ from rlrun.types import Chunk, Counters, Policy
 class Source(Protocol):
     """Yields the rows that a pipeline stores and learns from, and advances its clock."""
 
-    clock: ClassVar[str]  # unit of ``env_steps``: "env steps" or "updates"
+    clock: ClassVar[str] = "env steps"  # unit of ``env_steps``: "env steps" or "updates"
     phase: ClassVar[str]  # what ``next_chunk`` waits for, see ``rlrun.pipeline.stop``
 
     @property
     def seconds(self) -> dict[str, float]:
         """Seconds of the parts of collecting since this process began."""
-
-    @property
-    def stop(self) -> Callable[[], bool]:
-        """Asked during a chunk: whether to interrupt it."""
-
-    @stop.setter
-    def stop(self, stop: Callable[[], bool]) -> None: ...
+        return {}
 
     @property
     def pulse(self) -> float:
         """A number that changes with every step of the environments."""
+        return 0.0
 
     @property
     def inexact(self) -> str | None:
@@ -39,6 +34,11 @@ class Source(Protocol):
 
         Known after the first ``state_dict`` or ``load_state_dict``.
         """
+        return None
+
+    def stop_when(self, stop: Callable[[], bool]) -> None:
+        """Ask ``stop`` during a chunk whether to interrupt it."""
+        return
 
     def next_chunk(self) -> Any:
         """Return the next rows, as the buffer takes them, added to the run's counters; None: the
@@ -49,12 +49,15 @@ class Source(Protocol):
 
     def after_updates(self, updates: int) -> None:
         """Called with the number of updates that followed a chunk."""
+        return
 
     def metrics(self) -> dict[str, float]:
         """collect/ metrics since the last call."""
+        return {}
 
     def transport_metrics(self) -> dict[str, float]:
         """codec/ metrics since the last call."""
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """Entries of the checkpoint; may set the policy's exploration generator."""
@@ -64,24 +67,19 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Close environments and processes."""
+        return
 
 
-class SerialSource:
+class SerialSource(Source):
     """A collector in this process, which acts with the learner's present weights."""
 
-    clock: ClassVar[str] = "env steps"
     phase: ClassVar[str] = "collect"
 
     def __init__(self, collector: Collector, policy: Policy, transport: InProcess | None) -> None:
         """``policy``: the learner's. ``transport``: to the collector's own; None: they share it."""
         self.collector, self.policy, self.transport = collector, policy, transport
 
-    @property
-    def stop(self) -> Callable[[], bool]:
-        return self.collector.stop
-
-    @stop.setter
-    def stop(self, stop: Callable[[], bool]) -> None:
+    def stop_when(self, stop: Callable[[], bool]) -> None:
         self.collector.stop = stop
 
     @property
@@ -101,9 +99,6 @@ class SerialSource:
             return self.collector.collect()
         self.collector.policy.load(self.transport.weights(self.policy.weights()))
         return self.transport.rows(self.collector.collect())
-
-    def after_updates(self, updates: int) -> None:
-        pass
 
     def metrics(self) -> dict[str, float]:
         return self.collector.metrics()
@@ -128,7 +123,7 @@ class SerialSource:
         self.collector.env.close()
 
 
-class OfflineSource:
+class OfflineSource(Source):
     """Yields no chunks; ``learner.update_per_collect`` updates are one turn of the loop.
 
     No env step is taken to learn from, so the clock counts updates: ``env_steps`` of an offline run
@@ -140,16 +135,6 @@ class OfflineSource:
 
     def __init__(self, config: LearnerConfig, buffer: Replay | Mixed, counters: Counters) -> None:
         self.config, self.buffer, self.counters = config, buffer, counters
-        self.stop: Callable[[], bool] = lambda: False
-        self.pulse = 0.0
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        return {}
-
-    @property
-    def inexact(self) -> None:
-        return None
 
     def next_chunk(self) -> None:
         return None
@@ -168,17 +153,8 @@ class OfflineSource:
             )
         self.counters.env_steps += updates
 
-    def metrics(self) -> dict[str, float]:
-        return {}
-
-    def transport_metrics(self) -> dict[str, float]:
-        return {}
-
     def state_dict(self) -> dict[str, Any]:
         return {"collector": {}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
-
-    def close(self) -> None:
         pass

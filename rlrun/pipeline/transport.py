@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,41 +28,51 @@ from rlrun.types import CHUNK_FIELDS, Chunk
 Weights = dict[str, Tensor]
 
 
-class LearnerSide(Protocol):
-    """Sends weights, receives rows."""
+class LearnerSide:
+    """Sends weights, receives rows. Here: the values as they are."""
 
     def pack(self, weights: Weights) -> Any:
-        """Return the message that carries these weights; the tensors may change afterwards."""
+        """Return the message that carries these weights.
 
-    def answer(self, need: Any) -> Any:
-        """Return the message for a collector whose ``unpack`` raised ``need`` (NeedKeyFrame).
+        Here: arrays that share memory with tensors on the host, for a carrier that copies.
+        """
+        return {name: w.numpy(force=True) for name, w in weights.items()}
+
+    def answer(self, need: NeedKeyFrame) -> Any:
+        """Return the message for a collector whose ``unpack`` raised ``need``.
 
         None: too soon after the last key frame, to be called again later.
         """
+        raise AssertionError("raw weights have no base")
 
     def unpack(self, message: Any) -> Chunk:
         """Return the rows of a message of the collector's side."""
+        chunk: Chunk = message
+        return chunk
 
     def metrics(self) -> dict[str, float]:
         """codec/ metrics of what was packed and unpacked since the last call."""
+        return {}
 
 
-class CollectorSide(Protocol):
-    """Receives weights, sends rows."""
+class CollectorSide:
+    """Receives weights, sends rows. Here: the values as they are."""
 
     def unpack(self, message: Any) -> Weights:
-        """Return the weights of a message.
+        """Return the weights of a message, which share its memory here.
 
         Raises: NeedKeyFrame, which the learner's side can answer.
         """
+        return {name: torch.from_numpy(w) for name, w in message.items()}
 
     def pack(self, chunk: Chunk) -> Any:
-        """Return the message that carries these rows; the arrays may be overwritten afterwards."""
+        """Return the message that carries these rows."""
+        return chunk
 
 
 def make_learner_side(config: TransportConfig, number: int = 0) -> LearnerSide:
     """The learner's side of ``config``; ``number``: of the collector whose rows it receives."""
-    return RawLearnerSide() if config.name != "coded" else CodedLearnerSide(config, number)
+    return LearnerSide() if config.name != "coded" else CodedLearnerSide(config, number)
 
 
 def make_collector_side(
@@ -73,7 +83,7 @@ def make_collector_side(
     ``thin`` blanks arrays that the learner never reads (coded only: raw rows do not get smaller).
     """
     if config.name != "coded":  # auto: both are on one machine
-        return RawCollectorSide()
+        return CollectorSide()
     return CodedCollectorSide(config, number, thin=thin)
 
 
@@ -111,34 +121,6 @@ def wait_for_answer(learner: LearnerSide, need: NeedKeyFrame) -> Any:
     return message
 
 
-class RawLearnerSide:
-    """Sends arrays that share memory with the weights, receives chunks."""
-
-    def pack(self, weights: dict[str, Tensor]) -> dict[str, np.ndarray]:
-        """Return arrays that share memory with tensors on the host, for a carrier that copies."""
-        return {name: w.numpy(force=True) for name, w in weights.items()}
-
-    def answer(self, need: Any) -> Any:
-        raise AssertionError("raw weights have no base")
-
-    def unpack(self, message: Chunk) -> Chunk:
-        return message
-
-    def metrics(self) -> dict[str, float]:
-        return {}
-
-
-class RawCollectorSide:
-    """Receives weights as arrays, sends chunks."""
-
-    def unpack(self, message: dict[str, np.ndarray]) -> dict[str, Tensor]:
-        """Return tensors that share memory with the arrays."""
-        return {name: torch.from_numpy(w) for name, w in message.items()}
-
-    def pack(self, chunk: Chunk) -> Chunk:
-        return chunk
-
-
 @dataclass(slots=True)
 class Traffic:
     """Bytes of one stream since the last call of ``metrics``."""
@@ -160,7 +142,7 @@ class Traffic:
         return {f"codec/{name}_ratio": coded / raw, f"codec/{name}_bytes": float(coded)}
 
 
-class CodedLearnerSide:
+class CodedLearnerSide(LearnerSide):
     """Encodes weights, decodes rows."""
 
     def __init__(self, config: TransportConfig, number: int) -> None:
@@ -197,7 +179,7 @@ class CodedLearnerSide:
         return self.sent.metrics("weights") | self.received.metrics("chunks")
 
 
-class CodedCollectorSide:
+class CodedCollectorSide(CollectorSide):
     """Decodes weights, encodes rows."""
 
     def __init__(
@@ -240,13 +222,13 @@ def break_even(ratio: float, encode: float, decode: float) -> float:
     return max(0.0, 1.0 - ratio) / (1.0 / encode + 1.0 / decode)
 
 
-class AutoLearnerSide:
-    """Sends weights, receives rows."""
+class AutoLearnerSide(LearnerSide):
+    """Coded where that pays, else raw."""
 
     def __init__(self, config: TransportConfig, number: int, *, link: float) -> None:
         """``link``: bytes/s, infinite where messages stay in the memory of one machine."""
         self.link, self.coded_side = link, CodedLearnerSide(config, number)
-        self.raw_side, self.versions = RawLearnerSide(), 0
+        self.versions = 0
         self.coded = math.isfinite(link) or config.name == "coded"
         self.decided = config.name == "coded" or not self.coded
         self.seconds = 0.0  # in coding
@@ -256,7 +238,7 @@ class AutoLearnerSide:
         raw = sum(w.nbytes for w in weights.values())
         if not self.coded:
             self.sent = [self.sent[0] + raw, self.sent[1] + raw]
-            return self.raw_side.pack(weights)
+            return super().pack(weights)
         began = time.perf_counter()
         frame = self.coded_side.pack(weights)
         took = time.perf_counter() - began
@@ -275,7 +257,7 @@ class AutoLearnerSide:
 
     def unpack(self, message: Any) -> Chunk:
         if not isinstance(message, bytes):
-            return self.raw_side.unpack(message)
+            return super().unpack(message)
         began = time.perf_counter()
         chunk = self.coded_side.unpack(message)
         self.seconds += time.perf_counter() - began
@@ -285,8 +267,8 @@ class AutoLearnerSide:
         return self.coded_side.metrics()
 
 
-class AutoCollectorSide:
-    """Receives weights, sends rows."""
+class AutoCollectorSide(CollectorSide):
+    """Coded where that pays, else raw."""
 
     def __init__(
         self,
@@ -298,14 +280,14 @@ class AutoCollectorSide:
     ) -> None:
         """``link``: as for ``AutoLearnerSide``; ``thin``: as for ``CodedCollectorSide``."""
         self.link, self.coded_side = link, CodedCollectorSide(config, number, thin=thin)
-        self.raw_side, self.number, self.config = RawCollectorSide(), number, config
+        self.number, self.config = number, config
         self.coded = math.isfinite(link) or config.name == "coded"
         self.decided = config.name == "coded" or not self.coded
         self.seconds, self.last_bytes = 0.0, (0, 0)  # of the last chunk: raw, sent
 
     def unpack(self, message: Any) -> dict[str, Tensor]:
         if not isinstance(message, bytes):
-            return self.raw_side.unpack(message)
+            return super().unpack(message)
         began = time.perf_counter()
         weights = self.coded_side.unpack(message)
         self.seconds += time.perf_counter() - began
@@ -319,7 +301,7 @@ class AutoCollectorSide:
         raw = chunk_bytes(chunk)
         if not self.coded:
             self.last_bytes = raw, raw
-            return self.raw_side.pack(chunk)
+            return super().pack(chunk)
         began = time.perf_counter()
         frame = self.coded_side.pack(chunk)
         took = time.perf_counter() - began
@@ -328,7 +310,7 @@ class AutoCollectorSide:
             self.coded, self.decided = self._pays(raw, frame, took), True
             if not self.coded:
                 self.last_bytes = raw, raw
-                return self.raw_side.pack(chunk)
+                return super().pack(chunk)
         self.last_bytes = raw, len(frame)
         return frame
 

@@ -26,8 +26,7 @@ from rlrun.env.framestack import make_frame_stack
 from rlrun.errors import ConfigError
 from rlrun.log import Log
 from rlrun.pipeline.bonus import RND
-from rlrun.pipeline.collect_metrics import ActionCounts, CollectMetrics, Explore, make_explore
-from rlrun.pipeline.collector import Collector
+from rlrun.pipeline.collector import ActionCounts, CollectMetrics, Collector, Explore, make_explore
 from rlrun.pipeline.evaluate import Evaluator, FilmingEvaluator, SharedEvaluator
 from rlrun.pipeline.evaluations import LoopEvaluations
 from rlrun.pipeline.learner import InspectedPolicy, Inspector, Learner, RolloutLearner
@@ -46,7 +45,7 @@ from rlrun.pipeline.transport import (
 from rlrun.policy.compute import Compute, keep_freed_memory
 from rlrun.run.manifest import CHECKPOINTS
 from rlrun.run.plan import Plan, plan_of_demos
-from rlrun.schema import Config, PrioritizedConfig, PriorityConfig, RankConfig, RNDConfig
+from rlrun.schema import PrioritizedConfig, PriorityConfig, RankConfig, RNDConfig
 from rlrun.trust import trusted_class
 from rlrun.types import Actor, Chunk, Counters, Policy, Spec, generator, tree_map
 
@@ -215,7 +214,9 @@ def make_replay(plan: Plan, *, note: Note = _silent) -> Replay:
     config, c, window = plan.config, plan.config.buffer, plan.window
     assert window is not None
     assert plan.layout is not None
-    layout = check_size(config, plan.layout, window, free=_free_on(c.device))
+    device = torch_device(c.device)
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+    layout = check_size(config, plan.layout, window, free=free)
     note(layout.describe())
     replay = Replay(
         layout,
@@ -225,7 +226,7 @@ def make_replay(plan: Plan, *, note: Note = _silent) -> Replay:
         sampler=_sampler(plan, layout.slots),
         stack=config.env.frame_stack,
         allocate=in_memory if c.mmap is None else on_disk(Path(c.mmap)),
-        device=None if c.device == "cpu" else torch_device(c.device),
+        device=None if c.device == "cpu" else device,
     )
     if c.relabel is not None:
         goals = goal_functions(config.env)
@@ -273,12 +274,6 @@ def empty_chunk(row: Row, columns: int) -> Chunk:
     )
 
 
-def _free_on(name: str) -> int | None:
-    """Free bytes of a CUDA device, None for another."""
-    device = torch_device(name)
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
-
-
 def torch_device(name: str) -> torch.device:
     """The device of ``buffer.device``."""
     return torch.device(name)
@@ -322,21 +317,14 @@ def _add_all(replay: Replay, source: Any, plan: Plan) -> None:
 
 
 def make_store(plan: Plan, *, note: Note) -> Replay | Mixed:
-    """The learner's replay, beside one of demonstrations where there are such.
+    """The learner's replay, beside one of the demonstrations of ``buffer.demos``, which are read.
 
-    Raises: ConfigError, ResourceError, StorageError.
+    Raises: ConfigError when they are not of this environment, ResourceError, StorageError when
+        damaged.
     """
-    own = make_replay(plan, note=note)
-    return own if plan.config.buffer.demos is None else with_demos(plan, own, note=note)
-
-
-def with_demos(plan: Plan, own: Replay, *, note: Note) -> Mixed:
-    """``own`` and the demonstrations of ``buffer.demos``, which are read here.
-
-    Raises: ConfigError when they are not of this environment, StorageError when damaged.
-    """
-    c = plan.config.buffer
-    assert c.demos is not None
+    own, c = make_replay(plan, note=note), plan.config.buffer
+    if c.demos is None:
+        return own
     assert plan.window is not None
     with errors_name_key("demos"):
         source = open_source(c.demos)
@@ -365,10 +353,11 @@ def collector_side_of(plan: Plan) -> CollectorSide:
 def make_collector(plan: Plan, counters: Counters) -> Collector:
     """Environments, policy, and the collector that joins them."""
     config, c = plan.config, plan.config.collector
+    lent = (config.env.success,) if config.env.instances and config.env.success else ()
     env = make_env(
         config.env,
         num_envs=c.num_envs,
-        keep_info=_kept_keys(config),
+        keep_info=tuple(dict.fromkeys((*c.keep_info, *lent))),  # ``lent``: to the evaluator
         agents=config.agents,
         resumable=True,
     )
@@ -385,12 +374,6 @@ def make_collector(plan: Plan, counters: Counters) -> Collector:
     )
 
 
-def _kept_keys(config: Config) -> tuple[str, ...]:
-    """Return the keys of infos that the collector's environments read."""
-    shared = (config.env.success,) if config.env.instances and config.env.success else ()
-    return tuple(dict.fromkeys((*config.collector.keep_info, *shared)))
-
-
 def make_evaluator(
     plan: Plan, run_dir: Path, log: Log, collector: Collector | None = None
 ) -> Evaluator:
@@ -399,25 +382,20 @@ def make_evaluator(
     if c.env.instances is not None and collector is not None:
         return SharedEvaluator(c, collector, seed=plan.env_seeds.eval)
     try:
-        return _make_evaluator(plan, run_dir, log)
+        if c.run.video_every is not None:
+            check_video(c)  # of a run that goes on, too: before its first evaluation
+            return FilmingEvaluator(c, seed=plan.env_seeds.eval, log=log, run_dir=run_dir)
+        return Evaluator(
+            c.env,
+            episodes=c.run.eval_episodes,
+            seed=plan.env_seeds.eval,
+            max_steps=c.eval.max_episode_steps,
+            agents=c.agents,
+        )
     except ConfigError as e:
         if collector is None:
             raise
         raise beside_others(e, f"made for evaluation, beside {c.collector.num_envs}") from e
-
-
-def _make_evaluator(plan: Plan, run_dir: Path, log: Log) -> Evaluator:
-    c = plan.config
-    if c.run.video_every is not None:
-        check_video(c)  # of a run that goes on, too: before its first evaluation
-        return FilmingEvaluator(c, seed=plan.env_seeds.eval, log=log, run_dir=run_dir)
-    return Evaluator(
-        c.env,
-        episodes=c.run.eval_episodes,
-        seed=plan.env_seeds.eval,
-        max_steps=c.eval.max_episode_steps,
-        agents=c.agents,
-    )
 
 
 def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
@@ -428,7 +406,12 @@ def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
 
         return make_ray_pipeline(plan, run_dir, log)
     collector = make_collector(plan, counters) if config.pipeline.name == "serial" else None
-    policy = _learner_policy(plan, collector)
+    if collector is not None and config.transport.name != "coded":
+        policy = collector.policy
+    else:
+        policy = make_policy(plan)
+    if collector is not None:  # also of a second policy in this process
+        policy.generator = collector.policy.generator
     if config.learner.cuda_graph and config.device == "cpu":
         log.note("learner.cuda_graph: device=cpu has none; updates go on one operation at a time")
     if config.learner.compile and plan.backend.name == "numpy" and config.policy.name == "dqn":
@@ -468,20 +451,6 @@ def explore_of(plan: Plan, collectors: int = 1) -> Explore:
     """The exploration of all columns of so many collectors."""
     explore, columns = plan.config.explore, plan.columns * collectors
     return make_explore(explore, num_envs=columns, total_steps=plan.horizon)
-
-
-def _learner_policy(plan: Plan, collector: Collector | None) -> Policy:
-    """The policy that learns: the collector's own, unless weights are sent to that.
-
-    A second policy in this process has the collector's exploration generator.
-    """
-    if collector is None:
-        return make_policy(plan)
-    if plan.config.transport.name != "coded":
-        return collector.policy
-    policy = make_policy(plan)
-    policy.generator = collector.policy.generator
-    return policy
 
 
 def _buffer_and_learner(

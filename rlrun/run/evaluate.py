@@ -1,9 +1,9 @@
 """Evaluation of a finished run's weights."""
 
 import sys
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 
@@ -46,14 +46,14 @@ def play_run(
         render=True,
     )
     evaluator.warned = True  # of cut episodes, whose lines say so
-    show: VideoShow | WindowShow
+    fps = fps or evaluator.env.fps
+    title = f"{policy_title(config, run_dir)} on {config.env.id}"
     try:
-        if video is not None:
-            show = VideoShow(video, evaluator, traces=traces, fps=fps)
-        else:
-            title = f"{policy_title(config, run_dir)} on {config.env.id}"
-            show = WindowShow(title, evaluator, traces=traces, fps=fps)
-        with show:
+        with (
+            show_in_window(title, traces=traces, fps=fps)
+            if video is None
+            else show_in_file(video, traces=traces, fps=fps)
+        ) as show:
             while show.played < episodes and not show.stop():
                 evaluator.episodes[:], show.earlier = episodes - show.played, show.played
                 evaluator.run_until(
@@ -65,28 +65,31 @@ def play_run(
     return 0
 
 
-class Show(AbstractContextManager["Show"]):
-    """Frames of a watched evaluation, with the panels where they are wanted."""
+class Show:
+    """Frames of a watched evaluation, with panels beside them where they are wanted."""
 
-    def __init__(self, evaluator: Evaluator, *, traces: bool, fps: float | None) -> None:
-        self.fps = fps or evaluator.env.fps
-        self.panels = Panels() if traces else None
+    def __init__(
+        self,
+        add: Callable[[np.ndarray], None],
+        stop: Callable[[], bool] = lambda: False,
+        *,
+        traces: bool,
+    ) -> None:
+        """``add``: shows a frame, uint8 [H, W, 3]. ``stop``: whether the show is over."""
+        self.add, self.stop, self.panels = add, stop, Panels() if traces else None
         self.watch = Watch(self.row, self.episode)
         self.played, self.earlier = 0, 0  # episodes, all and those before the watched evaluation
 
     def row(self, shown: WatchedRow) -> None:
         """Show a row."""
-        frame = enlarged(shown.picture, side=SIDE)
-        if self.panels is not None:
-            frame = self.panels.beside(
-                shown.picture, episode=self.earlier + shown.episode, t=shown.t, reward=shown.reward,
-                total=shown.total, reading=shown.reading,
-            )  # fmt: skip
-        self.frame(frame)
-
-    def frame(self, frame: np.ndarray) -> None:
-        """Show a frame, uint8 [H, W, 3]."""
-        raise NotImplementedError
+        if self.panels is None:
+            self.add(enlarged(shown.picture, side=SIDE))
+            return
+        frame = self.panels.beside(
+            shown.picture, episode=self.earlier + shown.episode, t=shown.t, reward=shown.reward,
+            total=shown.total, reading=shown.reading,
+        )  # fmt: skip
+        self.add(frame)
 
     def episode(self, number: int, total: float, length: int, *, cut: bool) -> None:
         """Print the result of an episode that has ended, or was cut."""
@@ -94,51 +97,23 @@ class Show(AbstractContextManager["Show"]):
         text = f"episode {self.earlier + number + 1}: return {total:g}, {length} steps"
         print(f"{text}, cut" if cut else text, flush=True)
 
-    def stop(self) -> bool:
-        """Return whether nothing more is to be shown."""
-        return False
 
-
-class VideoShow(Show):
+@contextmanager
+def show_in_file(path: Path, *, traces: bool, fps: float) -> Iterator[Show]:
     """Frames in a file, which is there once the block has ended well."""
-
-    def __init__(
-        self, path: Path, evaluator: Evaluator, *, traces: bool, fps: float | None
-    ) -> None:
-        super().__init__(evaluator, traces=traces, fps=fps)
-        self.file, self.stack = VideoFile(path, fps=self.fps), ExitStack()
-
-    def frame(self, frame: np.ndarray) -> None:
-        self.file.add(frame)
-
-    def __enter__(self) -> Self:
-        self.stack.enter_context(self.file)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stack.__exit__(*error)  # type: ignore[arg-type]
-        if error[0] is None:
-            seconds = self.file.frames / self.fps
-            print(f"{self.file.path}: {self.file.frames} frames, {seconds:.1f} s", flush=True)
+    with VideoFile(path, fps=fps) as file:
+        yield Show(file.add, traces=traces)
+    print(f"{path}: {file.frames} frames, {file.frames / fps:.1f} s", flush=True)
 
 
-class WindowShow(Show):
+@contextmanager
+def show_in_window(title: str, *, traces: bool, fps: float) -> Iterator[Show]:
     """Frames in a window; closing it ends the show."""
-
-    def __init__(
-        self, title: str, evaluator: Evaluator, *, traces: bool, fps: float | None
-    ) -> None:
-        super().__init__(evaluator, traces=traces, fps=fps)
-        self.window = EpisodeWindow(title, fps=self.fps)
-
-    def frame(self, frame: np.ndarray) -> None:
-        self.window.add(frame)
-
-    def stop(self) -> bool:
-        return self.window.closed
-
-    def __exit__(self, *error: object) -> None:
-        self.window.close()
+    window = EpisodeWindow(title, fps=fps)
+    try:
+        yield Show(window.add, lambda: window.closed, traces=traces)
+    finally:
+        window.close()
 
 
 def evaluate_run(
@@ -171,7 +146,8 @@ def evaluate_run(
         if video is None:
             result = evaluator.run(trained.policy, env_steps=trained.env_steps)
         else:
-            with VideoShow(video, evaluator, traces=traces, fps=fps) as show:
+            fps = fps or evaluator.env.fps
+            with show_in_file(video, traces=traces, fps=fps) as show:
                 watch = show.watch
                 result = evaluator.run(trained.policy, env_steps=trained.env_steps, watch=watch)
     finally:

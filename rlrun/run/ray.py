@@ -14,7 +14,7 @@ from rlrun.buffer.rollout import Rollouts
 from rlrun.buffer.sizing import make_layout
 from rlrun.config.checks.ray import require_head
 from rlrun.log import Log
-from rlrun.pipeline.collect_metrics import ActionCounts, CollectMetrics
+from rlrun.pipeline.collector import ActionCounts, CollectMetrics
 from rlrun.pipeline.learner import Learner, RolloutLearner
 from rlrun.pipeline.loop import Pipeline
 from rlrun.pipeline.overlapped import RowCheck
@@ -285,7 +285,6 @@ def _wire(
     if delivery is not None:
         buffer = RemoteBuffer(roles, delivery, rounds=rounds, directory=rows)
     per_round = c.num_actors * config.collector.n_sample
-    holder: list[RaySource] = []
     if rounds:
         source = RoundSource(roles, metrics, publish=lambda: learner.publish(), **given)
     else:
@@ -293,12 +292,11 @@ def _wire(
             roles, metrics, delivery=delivery, total_steps=config.run.total_steps,
             **given,
         )  # fmt: skip
-    holder.append(source)
     source.traffic.delivery = delivery
     learner = RemoteLearner(
         config.learner, roles, source.traffic, policy=policy, buffer=buffer, counters=counters,
         rounds=rounds, max_lead=c.max_lead or 2 * per_round,
-        publish_every=c.weights_every * c.num_actors, stop=lambda: holder[0].stop(),
+        publish_every=c.weights_every * c.num_actors, stop=lambda: roles.stop(),
     )  # fmt: skip
     evaluator = RemoteEvaluator(roles)
     parts = Parts(run_dir, log, LoopProgress(counters), source, policy, buffer, learner, evaluator)

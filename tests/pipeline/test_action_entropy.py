@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlrun.pipeline.collect_metrics import BINS, MOST_VALUES, ActionCounts
+from rlrun.pipeline.collector import BINS, MOST_VALUES, ActionCounts
 
 spaces = gym.spaces
 RNG = np.random.default_rng(0)

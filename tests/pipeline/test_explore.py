@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlrun.pipeline.collect_metrics import ladder, make_explore
+from rlrun.pipeline.collector import ladder, make_explore
 from rlrun.schema import ExploreConfig, ScheduleConfig
 
 

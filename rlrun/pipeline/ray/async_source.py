@@ -52,7 +52,7 @@ class AsyncSource(RaySource):
 
     def launch(self) -> None:
         """Order a chunk of every collector that may collect."""
-        if self.paused or self.stop() or self.counters.env_steps >= self.total_steps:
+        if self.paused or self.roles.stop() or self.counters.env_steps >= self.total_steps:
             return
         for collector in self.roles.collectors:
             if not collector.busy and collector.waiting < OUTSTANDING:

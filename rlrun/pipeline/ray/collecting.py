@@ -10,8 +10,7 @@ import numpy as np
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.windows import StateFilter
 from rlrun.codec import DamagedFrame, ForeignFrame, LimitExceeded, NeedKeyFrame, StaleFrame
-from rlrun.pipeline.collect_metrics import ActionCounts
-from rlrun.pipeline.collector import Collector
+from rlrun.pipeline.collector import ActionCounts, Collector
 from rlrun.pipeline.ray.messages import (
     Collected,
     NeedFrame,

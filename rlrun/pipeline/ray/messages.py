@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.errors import RlrunError, error_named, known_error
-from rlrun.pipeline.collect_metrics import ChunkStats
+from rlrun.pipeline.collector import ChunkStats
 from rlrun.trust import fault_of_users
 
 MOST_LINES = 1000  # of a role's log between two replies

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 
 from rlrun.buffer.saved import reason
 from rlrun.errors import CheckpointError, EnvError, NumericError
-from rlrun.pipeline.collect_metrics import CollectMetrics
-from rlrun.pipeline.collector import ChunkInterrupted
+from rlrun.pipeline.collector import ChunkInterrupted, CollectMetrics
 from rlrun.pipeline.ray.messages import Collected, NeedFrame, Order, RoleFailure
 from rlrun.pipeline.ray.pump import Lost
 from rlrun.pipeline.ray.roles import RETRY_SECONDS, STOP_SECONDS, CollectorHandle, Roles
@@ -51,12 +50,7 @@ class RaySource:
         self.max_seconds, self.traffic = max_seconds, RoleTraffic(roles)
         self.inexact: str | None = None
 
-    @property
-    def stop(self) -> Callable[[], bool]:
-        return self.roles.stop
-
-    @stop.setter
-    def stop(self, stop: Callable[[], bool]) -> None:
+    def stop_when(self, stop: Callable[[], bool]) -> None:
         self.roles.stop = stop
 
     @property
@@ -189,7 +183,7 @@ class RaySource:
             now = time.monotonic()
             if self.pump.replies != seen:
                 since, seen = now, self.pump.replies
-            if self.stop():
+            if self.roles.stop():
                 stopping = stopping if stopping is not None else now
                 if now - stopping >= grace:
                     raise ChunkInterrupted
