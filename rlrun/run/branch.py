@@ -95,13 +95,8 @@ def require_steps_left(path: Path, run: RunConfig) -> None:
         )
 
 
-def go_back(run_dir: Path, path: Path) -> None:
-    """Make ``path`` the newest checkpoint; what is later is deleted, the newest first.
-
-    The directory must be locked. Killed at any time, the newest that is left can be resumed.
-
-    Raises: CheckpointError when ``path`` is damaged; nothing is deleted then. StorageError.
-    """
+def _verified(run_dir: Path, path: Path) -> dict[str, Any]:
+    """The manifest of an intact checkpoint with its records. Raises: CheckpointError."""
     try:
         fields = manifest.verify(path)
         manifest.verify_committed(run_dir, fields, manifest.METRICS)
@@ -109,6 +104,17 @@ def go_back(run_dir: Path, path: Path) -> None:
         raise CheckpointError(
             f"{path}: cannot be used: {e}; a checkpoint must be unchanged; use another"
         ) from e
+    return fields
+
+
+def go_back(run_dir: Path, path: Path) -> None:
+    """Make ``path`` the newest checkpoint; what is later is deleted, the newest first.
+
+    The directory must be locked. Killed at any time, the newest that is left can be resumed.
+
+    Raises: CheckpointError when ``path`` is damaged; nothing is deleted then. StorageError.
+    """
+    fields = _verified(run_dir, path)
     existing = manifest.list_checkpoints(run_dir / CHECKPOINTS)
     try:
         for later in reversed(existing[existing.index(path) + 1 :]):
@@ -160,9 +166,8 @@ def fork(
 
     Raises: CheckpointError when ``path`` is damaged, StorageError.
     """
+    fields = _verified(run_dir, path)
     try:
-        fields = manifest.verify(path)
-        manifest.verify_committed(run_dir, fields, manifest.METRICS)
         target = new / CHECKPOINTS / path.name
         (new / CHECKPOINTS / ROWS).mkdir(parents=True)
         target.mkdir()
@@ -180,7 +185,7 @@ def fork(
         typed = _typed_again(read_file(run_dir / TEXTS[1]), overrides)
         replace_file(new / TEXTS[1], typed.encode("utf-8", "surrogateescape"))
         replace_file(new / CONFIG, raw_yaml.encode())
-        manifest.verify(target)  # the run may have gone on, and deleted what was to be linked
+        _verified(new, target)  # the run may have gone on, and deleted what was to be linked
         parent = {
             "directory": os.fspath(run_dir.absolute()),
             "env_steps": fields["env_steps"],
@@ -193,10 +198,6 @@ def fork(
             "resumes": [], "ended_by": None,
         }  # fmt: skip
         replace_file(new / RECORD, seal(record))
-    except manifest.DamagedError as e:
-        raise CheckpointError(
-            f"{path}: cannot be used: {e}; a checkpoint must be unchanged; use another"
-        ) from e
     except OSError as e:
         raise StorageError(
             f"run.dir = {new}: the fork cannot be written ({e.strerror or e}); a writable "

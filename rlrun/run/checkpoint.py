@@ -139,12 +139,11 @@ def fitting(what: Path | str, part: str | None = None) -> Iterator[None]:
             raise
         text = str(e)
         if not isinstance(e, CheckpointError):
-            named = "" if part is None else f"its {part}: "
             cause = " ".join(text.split())[:300]
             text = (
-                f"{what}: {named}does not fit the config ({type(e).__name__}: {cause}); allowed "
-                "are the networks, replay and environments that the run began with; undo the "
-                "changes of its config, or use another checkpoint"
+                f"{what}: the {part or 'state'} cannot be loaded ({type(e).__name__}: {cause}); "
+                "allowed are the networks, replay and environments that the run began with; undo "
+                "the changes of its config, or use another checkpoint"
             )
         raise (CheckpointError(text) if part is None else MisfitError(text, part)) from e
 
