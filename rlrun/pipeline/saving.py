@@ -117,8 +117,9 @@ class Saving:
         progress.phase = "save"
         require_in_place(p.run_dir)
         with progress.part("checkpoint"):
-            require_finite(p)
-            self.files.save(self.state_dict(), p.policy.weights(), progress.counters)
+            state = self.state_dict()
+            require_finite(p)  # what is saved is finite
+            self.files.save(state, p.policy.weights(), progress.counters)
             progress.unsaved = False
 
     def finish(self) -> None:

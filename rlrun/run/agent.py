@@ -200,7 +200,7 @@ class Agent:
         self.run_dir, self.env_steps, self._policy = run_dir, trained.env_steps, trained.policy
         self._config = plan.config
         self.observation_space, self.action_space = plan.row_spec.obs, plan.row_spec.action
-        self.columns = plan.columns // plan.config.collector.num_envs
+        self.columns = plan.columns_per_env
         self.eval_seed = plan.env_seeds.final
         # Policies number actions from 0, the space from its ``start``.
         self._start = np.asarray(getattr(self.action_space, "start", 0))

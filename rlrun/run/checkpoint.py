@@ -19,7 +19,6 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from rlrun.errors import CheckpointError, StorageError
@@ -226,9 +225,6 @@ def _current_weights(path: Path) -> dict[str, Any] | None:
     return {key: entry[key] for key in ("weights_sha256", "weights_bytes", "meta") if key in entry}
 
 
-WEIGHTS = "policy/"  # names of the tensors that decide whether a checkpoint is finite
-
-
 class Saver:
     """Saves the checkpoints of a run one after the other.
 
@@ -243,7 +239,7 @@ class Saver:
         self._thread: Thread | None = None
         self._error: BaseException | None = None
         self._began = False
-        self._manifests: dict[Path, dict[str, Any] | None] = {}  # of those that exist; None: bad
+        self._segments: dict[Path, set[str] | None] = {}  # that each checkpoint needs
 
     def save(
         self,
@@ -259,10 +255,10 @@ class Saver:
 
         ``state`` is a tree of dicts (keys: str, int, float, bool or None), lists and tuples over
         tensors, arrays, ``Rows``, int, float, str, bool and None; numpy scalars become Python's.
-        The ``keep`` newest checkpoints with finite weights are kept; those of later env steps are
-        deleted, since the run has resumed before them. ``committed``: size and SHA-256 of the files
-        of the run that only grow. ``before``: called by the thread first, for instance to sync
-        these; ``after``: called once the checkpoint is there.
+        The ``keep`` newest ones are kept; those of later env steps are deleted, since the run
+        has resumed before them. ``committed``: size and SHA-256 of the files of the run that only
+        grow. ``before``: called by the thread first, for instance to sync these; ``after``: called
+        once the checkpoint is there.
 
         Raises: TypeError for an unsupported value, StorageError of the save before.
         """
@@ -375,35 +371,34 @@ class Saver:
         }
         listed = {p.file: {"sha256": p.sha256, "bytes": p.bytes} for ring in parts for p in ring}
         manifest.write_manifest(
-            directory, env_steps=env_steps, finite=_is_finite(packed), files=files,
-            segments=listed, committed=committed,
+            directory, env_steps=env_steps, files=files, segments=listed, committed=committed,
         )  # fmt: skip
         fsync_directory(directory)
 
     def _prune(self, target: Path, env_steps: int, keep: int) -> None:
-        """Delete what is older than the ``keep`` newest finite checkpoints, or not needed."""
+        """Delete all but the ``keep`` newest checkpoints up to ``env_steps``, and segments."""
         existing = manifest.list_checkpoints(self.directory)
-        found = {path: self._manifest(path) for path in existing}
+        needed = {path: self._needed(path) for path in existing}
         older = [p for p in existing if (manifest.parse_name(p) or (0,))[0] < env_steps]
-        finite = [p for p in older if (found[p] or {}).get("finite")]
-        more = keep - 1 if (found[target] or {}).get("finite") else keep
-        kept = {target, *finite[max(len(finite) - more, 0) :]}
+        intact = [p for p in older if needed[p] is not None]
+        kept = {target, *intact[max(len(intact) - keep + 1, 0) :]}
         for path in existing:
             if path not in kept:
                 manifest.delete(path)
-        self._manifests = {path: found[path] for path in kept}
-        needed = {name for path in kept for name in (found[path] or {"segments": ()})["segments"]}
+        self._segments = {path: needed[path] for path in kept}
+        segments = {name for path in kept for name in needed[path] or ()}
         for path in (self.directory / ROWS).iterdir():
-            if path.name not in needed:
+            if path.name not in segments:
                 path.unlink()
 
-    def _manifest(self, path: Path) -> dict[str, Any] | None:
-        if path not in self._manifests:
+    def _needed(self, path: Path) -> set[str] | None:
+        """The segments that a checkpoint needs, None for a damaged one."""
+        if path not in self._segments:
             try:
-                self._manifests[path] = manifest.read_manifest(path)
+                return {*manifest.read_manifest(path)["segments"]}
             except (OSError, ValueError, KeyError):
                 return None
-        return self._manifests[path]
+        return self._segments[path]
 
 
 def _remove_temporaries(directory: Path) -> None:
@@ -411,12 +406,3 @@ def _remove_temporaries(directory: Path) -> None:
     for path in directory.glob(".tmp_*"):
         remove = shutil.rmtree if path.is_dir() else Path.unlink
         remove(path)
-
-
-def _is_finite(packed: Packed) -> bool:
-    """Whether all weights and the state of the optimiser are numbers."""
-    return all(
-        bool(torch.isfinite(x).all())
-        for name, x in packed.tensors.items()
-        if name.startswith(WEIGHTS) and isinstance(x, Tensor) and x.is_floating_point()
-    )

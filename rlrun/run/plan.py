@@ -43,6 +43,7 @@ class Plan:
     row_spec: Spec  # spaces of a collected row: single frames
     policy_spec: Spec  # spaces the policy sees: frames stacked
     columns: int  # of rows: one per environment, or per agent with rows of its own
+    columns_per_env: int
     row: Row  # arrays of one collected row, without those that an actor adds
     window: Window | None  # None: the policy keeps no replay
     overlap: int  # rows that successive windows share
@@ -85,8 +86,8 @@ def _checked(settings: dict[str, Any]) -> dict[str, Any]:
 
 def make_plan(config: Config, spaces: EnvSpaces | None = None) -> Plan:
     """Derive all numbers; ``spaces``: of one environment, which is created when None."""
-    obs, action, columns = spaces or known_spaces(config.env, config.agents)
-    columns *= config.collector.num_envs
+    obs, action, per_env = spaces or known_spaces(config.env, config.agents)
+    columns = per_env * config.collector.num_envs
     row = row_of(config, obs, action, custom_state(config.memory))
     window = config.policy.window
     threads = _thread_count(config)
@@ -96,6 +97,7 @@ def make_plan(config: Config, spaces: EnvSpaces | None = None) -> Plan:
         row_spec=Spec(obs, action),
         policy_spec=Spec(stack_space(obs, config.env.frame_stack), action),
         columns=columns,
+        columns_per_env=per_env,
         row=row,
         window=window,
         overlap=config.collector.shared_rows,
@@ -145,7 +147,9 @@ def _target_thread(config: Config, threads: int, backend: Backend) -> bool:
     c = config.learner
     if c.target_thread is not None:
         return c.target_thread
-    if _has_halves(config):
+    alone = config.agents.name != "separate"  # each agent has its part of the batch
+    halves = alone and config.policy.name in ("ddpg", "td3", "sac")  # of critics and of the actor
+    if halves and _feed_forward(config):
         large = c.batch_size * _products_between_layers(config) >= 2**24
         several = c.threads != 1 and _free_cores(config) >= 2
     else:
@@ -167,12 +171,6 @@ def _free_cores(config: Config) -> int:
 
 def _feed_forward(config: Config) -> bool:
     return config.memory.name == "none" and config.torso.name == "mlp"
-
-
-def _has_halves(config: Config) -> bool:
-    """Updates whose critics' half and actor's half can run in two threads."""
-    alone = config.agents.name != "separate"  # each agent has its part of the batch
-    return _feed_forward(config) and alone and config.policy.name in ("ddpg", "td3", "sac")
 
 
 def _products_between_layers(config: Config) -> int:

@@ -261,19 +261,6 @@ def test_every_flipped_byte_and_truncation_of_a_segment_is_found(tmp_path, monke
     assert checkpoint.load_newest(tmp_path)[0]["mark"] == 30
 
 
-@pytest.mark.usefixtures("no_fsync")
-def test_a_finite_checkpoint_is_not_deleted_for_one_that_is_not(tmp_path):
-    saver = Saver(tmp_path)
-    weights = {1: 1.0, 2: 2.0, 3: float("nan"), 4: float("inf"), 5: 5.0, 6: 6.0}
-    kept = []
-    for step, value in weights.items():
-        state = {"policy": {"w": torch.tensor([value])}, "collector": {"x": torch.tensor(np.nan)}}
-        saver.save(state, env_steps=step, keep=2)
-        saver.wait()
-        kept.append([int(p.name[5:]) for p in checkpoint.list_checkpoints(tmp_path)])
-    assert kept == [[1], [1, 2], [1, 2, 3], [1, 2, 4], [2, 5], [5, 6]]
-
-
 def test_an_error_of_the_thread_is_raised_by_the_next_save_or_wait(tmp_path, monkeypatch):
     small_segments(monkeypatch, 0)
     ring, saver = two_generations(tmp_path)
