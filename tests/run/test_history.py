@@ -5,8 +5,6 @@ import json
 import logging
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -231,37 +229,3 @@ def test_a_run_keeps_its_past_and_plays_it(tmp_path, capsys):
     assert len(after) == 3
     assert min(after) > min(kept)
     assert [s for s, _ in history.iterate_newest_first(directory / "history")] == after[::-1]
-
-
-KILL = """
-import sys
-from pathlib import Path
-import torch
-from rlrun.run import checkpoint, history
-k = 0
-while True:
-    k += 1
-    w = {"w": torch.full((20_000,), float(k)) + torch.arange(20_000)}
-    history.save(Path(sys.argv[1]), w, env_steps=k, updates=2 * k, keep=4)
-    checkpoint.save(Path(sys.argv[2]), w, env_steps=k, keep=2)
-    print(k, flush=True)
-"""
-
-
-def test_kill_9(tmp_path):
-    """Killed for real in a loop of saves: nothing said to be there is lost."""
-    directory, checkpoints = tmp_path / "history", tmp_path / "checkpoints"
-    line = [sys.executable, "-c", KILL, directory, checkpoints]
-    process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
-    said = next(int(line) for line in process.stdout if int(line) >= 9)
-    process.kill()
-    said = int([said, *process.stdout.read().split()][-1])
-    process.wait()
-    process.stdout.close()
-    there = history.versions(directory)
-    assert set(range(max(1, said - 3), said + 1)) <= set(there)
-    newest, path = checkpoint.load_newest(checkpoints)
-    assert int(path.name[5:14]) in (said, said + 1)
-    loaded = {steps: history.load(directory, steps)[0] for steps in there}
-    for steps, found in (loaded | {int(path.name[5:14]): newest}).items():
-        assert found["w"].equal(torch.full((20_000,), float(steps)) + torch.arange(20_000))
