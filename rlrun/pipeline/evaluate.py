@@ -1,6 +1,6 @@
 """Evaluation: greedy episodes in separate environments with fixed seeds.
 
-When one is due is decided by ``rlrun.pipeline.evaluations``.
+When one is due is decided by ``rlrun.pipeline.parts``.
 """
 
 import logging

@@ -4,7 +4,7 @@ All pipelines run it. They differ in where chunks come from (``rlrun.pipeline.so
 with the present weights; overlapped with those of before the last chunk was learned from; on Ray
 chunks are handles of rows that shards hold, ``buffer`` and ``learner`` stand for remote ones, and
 collectors compute first priorities; offline has none. Beside the loop stand ``report``,
-``evaluations`` and ``saving`` with its ``Faults``.
+``evaluations``, ``saving`` and ``faults`` (``rlrun.pipeline.parts``).
 """
 
 from dataclasses import dataclass
@@ -13,10 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.pipeline.collector import ChunkInterrupted
-from rlrun.pipeline.evaluations import LoopEvaluations
-from rlrun.pipeline.parts import Parts
-from rlrun.pipeline.report import LoopReport
-from rlrun.pipeline.saving import Faults, Saving
+from rlrun.pipeline.parts import Faults, LoopEvaluations, LoopReport, Parts, Saving
 from rlrun.pipeline.stop import StopRequest
 from rlrun.schema import RunConfig
 

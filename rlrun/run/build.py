@@ -28,13 +28,19 @@ from rlrun.log import Log
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.collector import ActionCounts, CollectMetrics, Collector, Explore, make_explore
 from rlrun.pipeline.evaluate import Evaluator, FilmingEvaluator, SharedEvaluator
-from rlrun.pipeline.evaluations import LoopEvaluations
 from rlrun.pipeline.learner import InspectedPolicy, Inspector, Learner, RolloutLearner
 from rlrun.pipeline.loop import Pipeline
 from rlrun.pipeline.overlapped import CollectorProcess, OverlappedSource, RowCheck
-from rlrun.pipeline.parts import LoopProgress, Parts
-from rlrun.pipeline.report import LoopReport, Profiler
-from rlrun.pipeline.saving import Faults, RunFiles, Saving
+from rlrun.pipeline.parts import (
+    Faults,
+    LoopEvaluations,
+    LoopProgress,
+    LoopReport,
+    Parts,
+    Profiler,
+    RunFiles,
+    Saving,
+)
 from rlrun.pipeline.source import OfflineSource, SerialSource, Source
 from rlrun.pipeline.transport import (
     CollectorSide,

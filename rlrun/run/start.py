@@ -25,7 +25,7 @@ from rlrun.errors import (
 )
 from rlrun.log import Log, final_line
 from rlrun.pipeline.loop import Pipeline, Result
-from rlrun.pipeline.report import Profiler, time_table
+from rlrun.pipeline.parts import Profiler, time_table
 from rlrun.pipeline.state import process_restored, seed_generators
 from rlrun.pipeline.stop import End, StopRequest, Watchdog, stop_on_signals
 from rlrun.run import checkpoint

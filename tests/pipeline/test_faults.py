@@ -10,8 +10,7 @@ import rlrun
 from rlrun.buffer.replay import Replay
 from rlrun.cli.main import main
 from rlrun.errors import ConfigError, EnvError, NumericError, error_named, known_error
-from rlrun.pipeline.parts import first_non_finite
-from rlrun.pipeline.saving import MAX_ROLLBACKS, other_streams
+from rlrun.pipeline.parts import MAX_ROLLBACKS, first_non_finite, other_streams
 from rlrun.policy.control import ControlLearner
 from rlrun.policy.dqn import DQN
 from rlrun.policy.optim import Adam

@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.pipeline.evaluations import LoopEvaluations
-from rlrun.pipeline.parts import Parts, require_finite
+from rlrun.pipeline.parts import LoopEvaluations, Parts, Saving, require_finite
 from rlrun.pipeline.ray.async_source import AsyncSource
 from rlrun.pipeline.ray.remote_evaluator import RemoteEvaluator, weights_of
 from rlrun.pipeline.ray.remote_learner import RemoteLearner
-from rlrun.pipeline.saving import Saving
 from rlrun.pipeline.stop import StopRequest
 
 

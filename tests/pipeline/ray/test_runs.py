@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from rlrun.errors import Interrupted, NumericError
-from rlrun.pipeline.saving import MAX_ROLLBACKS
+from rlrun.pipeline.parts import MAX_ROLLBACKS
 from rlrun.run import ray as build
 from rlrun.run.build import make_collector
 from rlrun.run.plan import make_plan
