@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -91,14 +91,19 @@ def policy_class(name: str) -> type[Any]:
     """The class of a name in ``POLICIES``, or ``mypkg.mod:Class`` of a trusted package."""
     if name not in POLICIES:
         return trusted_class("policy.name", name)
-    return _named(POLICIES[name])
+    cls: type[Any] = resolve_name(POLICIES[name])
+    return cls
 
 
 def make_policy(plan: Plan) -> Policy:
     """The policy named by ``config.policy.name``; its module is imported only now."""
     config, cls = plan.config, policy_class(plan.config.policy.name)
+    c = config.learner
 
     def make(spec: Spec, seed: int) -> Policy:
+        compute = Compute(
+            c.precision, target_thread=plan.target_thread, graph=c.cuda_graph, compile=c.compile
+        )
         policy: Policy = cls(
             config.policy,
             config.torso,
@@ -107,7 +112,7 @@ def make_policy(plan: Plan) -> Policy:
             seed=seed,
             total_steps=plan.horizon,
             device=torch.device(config.device),
-            compute=make_compute(plan),
+            compute=compute,
         )
         return with_kernel(policy, plan)
 
@@ -127,7 +132,7 @@ def with_kernel(policy: Any, plan: Plan) -> Policy:
     if plan.backend.name == "numpy" and name in KERNELS and type(policy) is policy_class(name):
         from rlrun.kernels.parity import KernelCheck
 
-        policy.kernel = _named(KERNELS[name])(policy)
+        policy.kernel = resolve_name(KERNELS[name])(policy)
         policy.check = KernelCheck(policy)
     learner: Policy = policy
     return learner
@@ -139,13 +144,6 @@ def backend_used(policy: Policy, plan: Plan) -> Backend:
     if plan.backend.name == "torch" or all(getattr(p, "kernel", None) for p in policies):
         return plan.backend
     return Backend("torch", "the numpy kernel does not compute this loss")
-
-
-def _named(name: str) -> type[Any]:
-    """The class of "module:Class"."""
-    module, attribute = name.split(":")
-    cls: type[Any] = getattr(import_module(module), attribute)
-    return cls
 
 
 def make_bonus(plan: Plan) -> RND | None:
@@ -162,14 +160,6 @@ def make_bonus(plan: Plan) -> RND | None:
         seed=config.seed,
         total_steps=plan.horizon,
         device=torch.device(config.device),
-    )
-
-
-def make_compute(plan: Plan) -> Compute:
-    """Precision, threads and compilation of updates."""
-    c = plan.config.learner
-    return Compute(
-        c.precision, target_thread=plan.target_thread, graph=c.cuda_graph, compile=c.compile
     )
 
 
