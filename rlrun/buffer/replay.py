@@ -61,7 +61,9 @@ class Replay:
         )
         self.gather = Gather(self.ring, layout.row, stack=stack)
         self.max_steps = layout.rows - window.rows - before  # rows of one write
-        self.validate = ChunkValidator(layout)
+        self.validate = ChunkValidator(
+            layout.row, layout.columns, states=layout.windows is not None
+        )
         self.counts = {"rows": 0, "learned": 0, "late": 0}
         self.loaded = LoadedRows()
         self.hindsight: Hindsight | None = None  # relabels sampled windows

@@ -11,7 +11,7 @@ from torch import Tensor
 from rlrun.buffer import kernels, saved
 from rlrun.buffer.compressed import CompressedRows, from_state, is_saved
 from rlrun.buffer.kernels import FIRST, FLAGS, TERMINATED, TRUNCATED, VALID
-from rlrun.buffer.layout import FLAG, REWARD, Allocate, ArraySpec, Layout, allocate_tree
+from rlrun.buffer.layout import FLAG, REWARD, Allocate, ArraySpec, Layout, Row, allocate_tree
 from rlrun.run.tensors import RingRows, RowFiles, Rows, like
 from rlrun.types import Chunk, Tree, tree_leaves, tree_map
 
@@ -286,10 +286,11 @@ _kind = attrgetter("dtype", "shape")
 
 
 class ChunkValidator:
-    """Refuses chunks that differ from a layout: compiled kernels do not check bounds."""
+    """Refuses chunks of other arrays than ``row``: compiled kernels do not check bounds."""
 
-    def __init__(self, layout: Layout) -> None:
-        self.layout, row = layout, layout.row
+    def __init__(self, row: Row, columns: int, *, states: bool) -> None:
+        """``states``: compare the recurrent states, too."""
+        self.row, self.columns, self.states = row, columns, states
         self.nested = isinstance(row.obs, dict | tuple)
         flag = ArraySpec((), np.dtype(bool))
         self.blocks = {f"obs leaf {i}": x for i, x in enumerate(tree_leaves(row.obs))}
@@ -298,9 +299,8 @@ class ChunkValidator:
         self.blocks |= {f"extras[{name!r}]": x for name, x in row.extras.items()}
         self.blocks["reward"] = ArraySpec((), REWARD)
         self.blocks |= dict.fromkeys(("first", "terminated", "truncated", "valid"), flag)
-        if layout.windows is not None:
-            states = enumerate(tree_leaves(row.state))
-            self.blocks |= {f"states leaf {i}": x for i, x in states}
+        if states:
+            self.blocks |= {f"states leaf {i}": x for i, x in enumerate(tree_leaves(row.state))}
         self.expected: dict[int, list[Kind]] = {}  # cached, by number of steps
 
     def __call__(self, chunk: Chunk) -> list[np.ndarray]:
@@ -308,7 +308,7 @@ class ChunkValidator:
 
         Raises: ValueError naming the field that differs.
         """
-        row, steps = self.layout.row, len(chunk.reward)
+        row, steps = self.row, len(chunk.reward)
         given = leaves_like(row.obs, chunk.obs, "obs") if self.nested else [chunk.obs]
         given.append(chunk.action)
         for name in row.extras:
@@ -319,7 +319,7 @@ class ChunkValidator:
                 )
             given.append(chunk.extras[name])
         given += (chunk.reward, chunk.first, chunk.terminated, chunk.truncated, chunk.valid)
-        if self.layout.windows is not None:
+        if self.states:
             given += leaves_like(row.state, chunk.states, "states")
         expected = self.expected.get(steps) or self._expect(steps)
         if list(map(_kind, given)) != expected:
@@ -329,9 +329,8 @@ class ChunkValidator:
     def _expect(self, steps: int) -> list[Kind]:
         if len(self.expected) > 64:
             self.expected.clear()
-        columns = self.layout.columns
         self.expected[steps] = [
-            (x.dtype, (steps + (name in self.longer), columns, *x.shape))
+            (x.dtype, (steps + (name in self.longer), self.columns, *x.shape))
             for name, x in self.blocks.items()
         ]
         return self.expected[steps]

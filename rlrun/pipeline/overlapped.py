@@ -9,7 +9,7 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from typing import Any, ClassVar
@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from rlrun import errors
-from rlrun.buffer.layout import REWARD, ArraySpec, Row
-from rlrun.buffer.ring import leaves_like
+from rlrun.buffer.layout import Row
+from rlrun.buffer.ring import ChunkValidator
 from rlrun.codec import NeedKeyFrame
 from rlrun.env.workers import start_process
 from rlrun.errors import CheckpointError, EnvError, ResourceError, RlrunError
@@ -38,8 +38,6 @@ from rlrun.types import Chunk, Counters, Policy, tree_leaves
 Check = Callable[[Chunk, str], Chunk]
 """(rows, who sent them) -> the rows"""
 
-_FLAG = ArraySpec((), np.dtype(bool))
-
 
 class RowCheck:
     """Compares the arrays and values of a received chunk with their spaces, once, as a whole.
@@ -48,17 +46,17 @@ class RowCheck:
     """
 
     def __init__(self, row: Row, columns: int) -> None:
-        self.row, self.columns = row, columns
+        self.spaces = row.spaces
+        self.validate = ChunkValidator(replace(row, extras={}), columns, states=False)
 
     def __call__(self, chunk: Chunk, sender: str) -> Chunk:
         """Return ``chunk``. Raises: CheckpointError naming ``sender``, row and value."""
         try:
             wrong = self._misfit(chunk)
-            spaces = self.row.spaces
-            if wrong is None and spaces is not None:
-                wrong = spaces.violation(chunk.obs, chunk.action, chunk.valid)
+            if wrong is None and self.spaces is not None:
+                wrong = self.spaces.violation(chunk.obs, chunk.action, chunk.valid)
         except (ValueError, TypeError, AttributeError, LookupError) as e:
-            wrong = " ".join(str(e).split())[:200]
+            wrong = " ".join(str(e).partition(";")[0].split())[:200]
         if wrong is None:
             return chunk
         raise CheckpointError(
@@ -67,18 +65,11 @@ class RowCheck:
         )
 
     def _misfit(self, chunk: Chunk) -> str | None:
-        """Describe the first array of another shape or dtype."""
-        row, steps = self.row, len(chunk.reward)
-        specs = list(zip(tree_leaves(row.obs), leaves_like(row.obs, chunk.obs, "obs"), strict=True))
-        specs += [(row.action, chunk.action), (ArraySpec((), REWARD), chunk.reward)]
-        specs += [(_FLAG, x) for x in (chunk.terminated, chunk.truncated, chunk.valid)]
-        named = [(spec, x, steps + (i < len(specs) - 5)) for i, (spec, x) in enumerate(specs)]
-        for spec, x, rows in [*named, (_FLAG, chunk.first, steps + 1)]:
-            wanted = (rows, self.columns, *spec.shape)
-            if x.dtype != spec.dtype or x.shape != wanted:
-                return f"an array is {x.dtype} {list(x.shape)}, not {spec.dtype} {list(wanted)}"
+        """Describe what is wrong. Raises: ValueError for an array of another shape or dtype."""
+        self.validate(chunk)
+        steps = len(chunk.reward)
         for x in tree_leaves((chunk.extras, chunk.states)):
-            if x.shape[:2] != (steps, self.columns):
+            if x.shape[:2] != (steps, self.validate.columns):
                 return "an extra has not as many rows"
         valid = chunk.valid
         if (chunk.terminated & chunk.truncated).any():
