@@ -292,8 +292,8 @@ def test_figures(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.undo()
     hostile_runs(tmp_path)
-    document = build_document(Findings(read_runs([str(tmp_path)]), "final", threshold=3.0), "t", {})
-    pictures = {picture.name: picture for picture in document.pictures}
+    found = Findings(read_runs([str(tmp_path)]), "final", threshold=3.0)
+    pictures = {picture.name: picture for picture in build_document(found, "t", {}).pictures}
     assert {"figure_scores", "figure_curves_steps", "figure_curves_wall"} <= {*pictures}
     ids = []
     for name, picture in pictures.items():
@@ -302,7 +302,7 @@ def test_figures(tmp_path, monkeypatch):
         svg = "{http://www.w3.org/2000/svg}text"
         texts = "|".join(e.text or "" for e in ET.fromstring(picture.svg).iter(svg))
         assert "curves" not in name or (HOSTILE[:30] in texts and "_legend" in texts)
-        inline = figures.inline_svg(picture)
+        inline = document.inline_svg(picture)
         own = re.findall(r'\bid="([^"]+)"', inline)
         assert {*re.findall(r'(?:url\(#|href="#)([^")]+)', inline)} <= {*own}
         assert "<style" not in inline
