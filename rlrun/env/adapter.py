@@ -83,8 +83,8 @@ def make_env(
     """
     with SettingsKept():
         env = _make_env(config, num_envs, keep_info, evaluate, agents, resumable, render)
-    if (known := _known.get(repr((config, agents)))) is not None:  # a copy was made to look at them
-        copies = [(env.obs_space, env.action_space)]
+    if (known := _known.get(repr((config, agents)))) is not None:
+        copies = [None, (env.obs_space, env.action_space)]  # the first was made to look at them
         if (error := different_copies(config.id, copies, known[:2])) is not None:
             env.close()
             raise error

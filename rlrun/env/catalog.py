@@ -196,11 +196,16 @@ def _newest(spec: EnvSpec) -> str | None:
 
 @contextmanager
 def construction_errors(
-    env_id: str, kwargs: dict[str, Any], name: str, missing: Callable[[Exception], RlrunError]
+    env_id: str,
+    kwargs: dict[str, Any],
+    name: str,
+    missing: Callable[[Exception], RlrunError],
+    refusals: tuple[type[Exception], ...] = (TypeError, ValueError),
 ) -> Iterator[None]:
     """Convert errors in the construction of an environment to ConfigError.
 
-    ``name``: what takes ``kwargs``. ``missing``: makes the error for a package that is missing.
+    ``name``: what takes ``kwargs``, and raises ``refusals`` where they are wrong. ``missing``:
+    makes the error for a package that is missing.
     Gymnasium's warnings about registration and DeprecationWarnings of imported packages are
     ignored: they do not concern a run, and one package crashes when they are raised.
     """
@@ -211,10 +216,11 @@ def construction_errors(
             yield
     except (ImportError, gym.error.DependencyNotInstalled) as e:
         raise missing(e) from e
-    except (AssertionError, TypeError, ValueError) as e:
+    except refusals as e:
+        text = first_line(e.__cause__ or e)
         raise ConfigError(
-            f"env.kwargs = {kwargs}: {name} does not accept them ({first_line(e)}); allowed are "
-            "its arguments; change env.kwargs"
+            f"env.kwargs = {kwargs}: {name} does not accept them ({text}); allowed are its "
+            "arguments; change env.kwargs"
         ) from e
     except (ConfigError, ResourceError):
         raise
@@ -231,10 +237,9 @@ def construction_errors(
         ) from e
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's text, or of its cause's."""
-    first = (str(error.__cause__ or error).strip() or type(error).__name__).splitlines()[0]
-    return first.rstrip(".:")
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".:")
 
 
 def _missing_package(spec: EnvSpec, error: Exception) -> RlrunError:

@@ -151,16 +151,15 @@ def different_copies(
 
 def unsupported_space(space: gym.Space[Any], path: str = "observation") -> str | None:
     """Describe the first part of ``space`` that cannot be stored as arrays; None if all can."""
-    if isinstance(space, spaces.Dict | spaces.Tuple) and not len(space.spaces):
+    if isinstance(space, spaces.Dict):
+        parts = [unsupported_space(s, f"{path}[{k!r}]") for k, s in space.spaces.items()]
+    elif isinstance(space, spaces.Tuple):
+        parts = [unsupported_space(s, f"{path}[{i}]") for i, s in enumerate(space.spaces)]
+    else:
+        parts = [None if isinstance(space, _STORABLE) else f"{path} space is {space}"]
+    if not parts:
         return f"{path} space is {space}, which has no parts"
-    for keys, leaf in leaf_spaces(space):
-        if isinstance(leaf, spaces.Dict | spaces.Tuple) or not isinstance(leaf, _STORABLE):
-            return f"{path}{_brackets(keys)} space is {leaf}"
-    return None
-
-
-def _brackets(path: Path) -> str:
-    return "".join(f"[{key!r}]" for key in path)
+    return next((part for part in parts if part), None)
 
 
 def reward_violation(reward: Any, name: str = "reward") -> str | None:
@@ -347,7 +346,7 @@ class _Leaf:
         self.floating = self.dtype is not None and self.dtype.kind == "f"
         self.limits = _limits(space)
         self.compared = False  # integers with their limits
-        self.name = f"observation{_brackets(path)}"
+        self.name = "observation" + "".join(f"[{key!r}]" for key in path)
 
     def fault(self, obs: Any) -> Fault | None:
         """Return what is wrong with this part of an observation."""

@@ -97,7 +97,8 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
             text = f"envpool cannot make it ({first_line(error)}); choose another"
             return ConfigError(f"env.id = {env_id}: {text} or set env.backend=auto")
 
-        return construction_errors(env_id, kwargs, f"envpool's {env_id}", missing)
+        refusals = AssertionError, TypeError, ValueError
+        return construction_errors(env_id, kwargs, f"envpool's {env_id}", missing, refusals)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -4,10 +4,12 @@ import subprocess
 import sys
 
 import gymnasium as gym
+import numpy as np
 import pytest
 from gymnasium import spaces
 
 from rlrun.env import probe, probe_agents
+from rlrun.env.contract import unsupported_space
 from rlrun.errors import ConfigError
 from rlrun.schema import AgentsConfig
 from tests.env import faulty  # noqa: F401  registers the test/ ids
@@ -15,6 +17,7 @@ from tests.env.presets import NAMES, config_of, preset, refusal
 from tests.installed import CONTINUOUS, case
 
 SHARED = AgentsConfig("shared", False, "mean", "env")
+BOX = spaces.Box(0, 1, (2,), np.float32)
 TEAMS = ("relay", "twostep")  # probed as joint rows
 
 
@@ -130,6 +133,13 @@ def test_a_module_that_cannot_be_imported_is_named(line, tmp_path, monkeypatch):
 )
 def test_what_cannot_be_made(config, text):
     assert text in refusal(config, 2)
+
+
+def test_parts_that_cannot_be_stored_are_named():
+    for part in (spaces.Dict(), spaces.Tuple(()), spaces.Text(3), spaces.Sequence(BOX)):
+        nested = spaces.Dict({"a": spaces.Tuple((BOX, part)), "b": BOX})
+        assert f"observation['a'][1] space is {part}" in unsupported_space(nested)
+    assert unsupported_space(spaces.Dict({"a": spaces.Tuple((BOX, BOX))})) is None
 
 
 def test_probe_needs_no_torch():
