@@ -127,7 +127,7 @@ def test_faults_in_nested_observations(fault, text):
 
 def test_floats_out_of_bounds_are_reported_once(caplog):
     """Many environments exceed the bounds of their space: not an error."""
-    nested("number", 400)
+    nested("number", 700)
     [record] = caplog.records
     expected = "observation['pair'][1] is 1.5 at position [0]; allowed is [-1, 1]"
     assert expected in record.getMessage()
