@@ -108,6 +108,7 @@ def test_a_module_that_cannot_be_imported_is_named(line, tmp_path, monkeypatch):
         (preset("tmaze", kwargs={"lenght": 3}), "'lenght'"),
         (preset("tmaze", kwargs={"length": 0}), "length = 0: must be an integer >= 1"),
         (preset("tmaze", kwargs={"length": 2.5}), "length = 2.5: must be"),
+        (config_of("rlrun/TMaze-v0", kwargs={"length": 0}), "env.kwargs = {'length': 0}: "),
         (preset("repeat_previous", kwargs={"k": 52}), "k = 52: must be"),
         (preset("repeat_first", kwargs={"decks": 1.5}), "decks = 1.5"),
         (preset("count_recall", kwargs={"kind": "hearts"}), "kind = hearts"),
