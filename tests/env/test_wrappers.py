@@ -14,7 +14,7 @@ from rlrun.env import make_env, probe
 from rlrun.env.wrappers import WRAPPERS, require_one_skip
 from rlrun.errors import ConfigError
 from rlrun.schema import WRAPPER_CONFIGS, EnvConfig
-from tests.env import faulty  # noqa: F401  registers the test/ ids
+from tests.env import faulty, masked  # noqa: F401  register their ids
 from tests.env.presets import (
     assert_same,
     config_of,
@@ -115,6 +115,16 @@ def test_observations_that_are_dicts():
     text = refusal(config_of("test/Mixed-v0"))
     assert "'env.wrappers=[{name: filter_obs, keys: [image]}]'" in text
     assert probe(wrapped(wrapper("filter_obs", keys=("image",)), env_id="test/Mixed-v0"))
+
+
+def test_a_mask_of_the_info_becomes_part_of_the_observation():
+    """Whoever takes allowed actions is never refused."""
+    given = {"env_id": "tests/Masked-v0", "kwargs": {"where": "info"}}
+    env = make_env(wrapped(wrapper("mask_from_info"), **given), num_envs=2)
+    obs = env.reset(seed=0)
+    assert set(obs) == {"action_mask", "observation"}
+    for _ in range(14):
+        obs = env.step(obs["action_mask"].argmax(-1)).obs
 
 
 def test_flicker_and_noise_draw_from_a_stream_of_their_own():
