@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rlrun import __version__
-from rlrun.config.checks.spaces import WITH_KERNEL
+from rlrun.config.backend import WITH_KERNEL
 from rlrun.sweeps.pool import affinity, cgroup_quota, usable_cores
 
 _PACKAGES = ("numpy", "gymnasium", "hydra-core")
@@ -84,7 +84,7 @@ def _torch() -> Iterator[Fact]:
 
 
 def _why_no_cuda() -> str:
-    from rlrun.config.checks.keys import cuda_devices
+    from rlrun.config.checks import cuda_devices
 
     count, why = cuda_devices()
     return f"the driver has {count} devices that torch cannot use" if count else why

@@ -55,8 +55,8 @@ def read_ray(cfg: "DictConfig") -> RayLauncherConfig | None:
 
 
 def _read(values: Mapping[Any, Any]) -> RayLauncherConfig:
-    from rlrun.config.checks.ray import has_token, is_loopback, require_ray
     from rlrun.config.config_errors import config_error
+    from rlrun.config.ray import has_token, is_loopback, require_ray
     from rlrun.config.reader import read_dataclass
 
     require_ray("hydra/launcher", "ray")

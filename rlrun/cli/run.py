@@ -47,7 +47,7 @@ class NewRun:
 def claim_run(composer: "Composer", overrides: Sequence[str]) -> NewRun:
     """Compose and check a run, then make its directory. Raises: RlrunError."""
     from rlrun.config import check, check_precision, read_composed
-    from rlrun.config.checks.unread_keys import check_typed_keys
+    from rlrun.config.checks import check_typed_keys
     from rlrun.config.compose import name_by_preset, read_presets
     from rlrun.config.directories import absolute, claim, require_new, require_writable
     from rlrun.config.hydra_keys import check_addresses, check_logging, check_values
@@ -219,7 +219,7 @@ def _misfit(error: RlrunError, origin: Path, overrides: Sequence[str]) -> RlrunE
     if part is None:
         return error
     from rlrun.config import load
-    from rlrun.config.config_errors import format_value
+    from rlrun.schema.ranges import format_value
 
     config, typed = load(origin)[0], {}
     for override in overrides:

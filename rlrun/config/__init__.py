@@ -9,7 +9,7 @@ stored       the config of a run directory, for eval, resume and export
 directories  run and sweep directories that no two runs share
 """
 
-from rlrun.config.checks.keys import check, check_precision
+from rlrun.config.checks import check, check_precision
 from rlrun.config.compose import Composer, read_composed, to_yaml
 from rlrun.config.reader import read_config
 from rlrun.config.stored import load

@@ -1,28 +1,16 @@
 """Config errors in one form: ``key = value: what is wrong; what is allowed; what to do``."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import fields
 
-from rlrun.errors import ConfigError, redact
+from rlrun.errors import ConfigError
 from rlrun.schema import OPTION_CONFIGS
+from rlrun.schema.ranges import format_value
 from rlrun.schema.spelling import OTHER_OPTIONS, RENAMED, nearest
 
 _SHARED = ("learner.", "collector.", "run.")  # groups whose keys every run has
-_LONGEST = 120  # characters of a value in an error
 _MANY = 14  # names in an error
 _LISTED = 30  # options in an error that has a guess
-
-
-def format_value(value: object) -> str:
-    """The value as it would be written on the command line, on one line."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(format_value(v) for v in value)}]"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{k}: {format_value(v)}" for k, v in value.items()) + "}"
-    text = redact(" ".join(str(value).split()))  # before it is cut
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
 def config_error(path: str, value: object, wrong: str, allowed: str, fix: str) -> ConfigError:

@@ -15,7 +15,8 @@ from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlrun.config.config_errors import config_error, format_value
+from rlrun.config.config_errors import config_error
+from rlrun.schema.ranges import format_value
 
 FREE = ("kwargs", "eval_kwargs")  # mappings of an env whose keys and types are the environment's
 _NONE = ("None", "none", "nil", "undefined")

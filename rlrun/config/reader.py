@@ -18,7 +18,6 @@ import yaml
 from rlrun.config.config_errors import (
     code_error,
     config_error,
-    format_value,
     unknown_key,
     unknown_option,
 )
@@ -34,6 +33,7 @@ from rlrun.schema import (
     Seconds,
     WrapperConfig,
 )
+from rlrun.schema.ranges import format_value
 from rlrun.trust import trusted_class
 
 MAX_BYTES = 2**18

@@ -19,8 +19,7 @@ from hydra.core.override_parser.types import (
 )
 from omegaconf import DictConfig, OmegaConf
 
-from rlrun.config.checks.keys import check, check_precision
-from rlrun.config.checks.unread_keys import check_typed_keys
+from rlrun.config.checks import check, check_precision, check_typed_keys
 from rlrun.config.compose import Composer, name_by_preset, read_composed, read_presets, shipped_conf
 from rlrun.config.config_errors import config_error, unknown_key
 from rlrun.config.hydra_errors import override_key

@@ -9,9 +9,9 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from rlrun.config.checks.keys import check
+from rlrun.config.checks import check
 from rlrun.config.compose import Composer, read_composed, shipped_conf, to_yaml
-from rlrun.config.config_errors import config_error, format_value
+from rlrun.config.config_errors import config_error
 from rlrun.config.directories import check_length, check_written
 from rlrun.config.hydra_errors import as_config_error, override_key
 from rlrun.config.hydra_keys import check_addresses
@@ -19,6 +19,7 @@ from rlrun.config.reader import read_yaml
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.run.files import check_texts, read_record, require_regular_files, require_run
 from rlrun.schema import Config
+from rlrun.schema.ranges import format_value
 from rlrun.schema.spelling import RENAMED
 from rlrun.trust import NotTrusted, flags_of, is_package, require_trusted_env
 

@@ -18,8 +18,8 @@ from rlrun.buffer.rollout import Rollout
 from rlrun.buffer.samplers import Proportional, Rank, Uniform
 from rlrun.buffer.sizing import check_rollout, check_size
 from rlrun.buffer.windows import Cutter, StateFilter
-from rlrun.config.checks.keys import check_video
-from rlrun.config.checks.spaces import Backend
+from rlrun.config.backend import Backend
+from rlrun.config.checks import check_video
 from rlrun.dataset import errors_name_key, open_source
 from rlrun.env import beside_others, goal_functions, make_env
 from rlrun.env.framestack import make_frame_stack

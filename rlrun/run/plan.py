@@ -8,7 +8,7 @@ from typing import Any
 from rlrun.buffer import saved
 from rlrun.buffer.layout import Layout, Row
 from rlrun.buffer.sizing import demo_config, make_layout, row_of
-from rlrun.config.checks.spaces import Backend, choose_backend, custom_state
+from rlrun.config.backend import Backend, choose_backend, custom_state
 from rlrun.env import known_spaces
 from rlrun.env.framestack import stack_space
 from rlrun.schema import Config, ControlConfig

@@ -12,7 +12,7 @@ from rlrun.buffer.mixed import Streams
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.rollout import Rollouts
 from rlrun.buffer.sizing import make_layout
-from rlrun.config.checks.ray import require_head
+from rlrun.config.ray import require_head
 from rlrun.log import Log
 from rlrun.pipeline.collector import ActionCounts, CollectMetrics
 from rlrun.pipeline.learner import Learner, RolloutLearner

@@ -55,6 +55,7 @@ from rlrun.schema.policy import (
 )
 from rlrun.schema.ranges import Invalid, Range, Ranged, ScheduleConfig, Seconds
 from rlrun.schema.run import (
+    WRAPPER_CONFIGS,
     AgentsConfig,
     CheckpointConfig,
     CollectorConfig,
@@ -70,6 +71,7 @@ from rlrun.schema.run import (
     RunConfig,
     TransportConfig,
     WatchdogConfig,
+    WrapperConfig,
 )
 from rlrun.schema.studies import (
     BenchConfig,
@@ -78,7 +80,6 @@ from rlrun.schema.studies import (
     SearchConfig,
     SeedsConfig,
 )
-from rlrun.schema.wrappers import WRAPPER_CONFIGS, WrapperConfig
 
 __all__ = [
     "BONUS_CONFIGS",

@@ -2,16 +2,17 @@
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
+from typing import ClassVar, Literal
 
 from rlrun.schema.ranges import (
     Range,
     Ranged,
+    Rule,
     ScheduleConfig,
     at_least,
+    each,
     positive,
     read_when,
-    require,
     unit,
 )
 
@@ -40,26 +41,17 @@ class BufferConfig(Ranged):
         metadata={"range": _MIXED} | read_when("buffer.demos", fix="set buffer.demos=DIR")
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for key in ("mmap", "load", "demos"):
-            value = getattr(self, key)
-            require(value != "", key, value, f"is empty; a path, or null; set buffer.{key}=null")
-        require(
-            self.mmap is None or self.device == "cpu",
-            "mmap",
-            self.mmap,
-            f"files are mapped into host memory, not buffer.device = {self.device}; set one of "
-            "them back (null, cpu)",
-        )
-        other = "mmap" if self.mmap is not None else "device"
-        require(
-            not self.compress or (self.mmap is None and self.device == "cpu"),
-            "compress",
-            self.compress,
-            f"compressed rows live in host memory, buffer.{other} = {getattr(self, other)}; set "
-            "one of them back (compress=false, or mmap=null and device=cpu)",
-        )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("mmap", lambda c: c.mmap is not None and c.device != "cpu",
+             "files are mapped into host memory, not buffer.device = {device}", "",
+             "set one of them back (null, cpu)"),
+        Rule("compress", lambda c: c.compress and c.mmap is not None,
+             "compressed rows live in host memory, buffer.mmap = {mmap}", "",
+             "set one of them back (compress=false, or mmap=null)"),
+        Rule("compress", lambda c: c.compress and c.device != "cpu",
+             "compressed rows live in host memory, buffer.device = {device}", "",
+             "set one of them back (compress=false, or device=cpu)"),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,15 +63,11 @@ class PriorityConfig(BufferConfig):
     weight_norm: Literal["batch", "buffer"]
     initial_priority: Literal["max", "td"]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        values = self.beta.values()
-        require(
-            all(a <= b for a, b in pairwise(values)),
-            "beta",
-            list(values),
-            "must not decrease (it anneals towards the full correction, 1); swap start and end",
-        )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("beta", lambda c: any(a > b for a, b in pairwise(c.beta.values())),
+             "must not decrease (it anneals towards the full correction, 1)", "",
+             "swap start and end"),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -92,13 +80,16 @@ class RankConfig(PriorityConfig):
     resort_every: int = field(metadata=positive())
 
 
+_OF_ROLLOUTS = {"device": "cpu", "mmap": None, "window_capacity": None}
+
+
 @dataclass(frozen=True)
 class RolloutConfig(BufferConfig):
     """On-policy storage: the rows of one collect call, in host memory."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for key, only in (("device", "cpu"), ("mmap", None), ("window_capacity", None)):
-            value = getattr(self, key)
-            text = f"a rollout is drawn from once and then dropped; set it to {only or 'null'}"
-            require(value == only, key, value, text)
+    rules: ClassVar[tuple[Rule, ...]] = each(
+        ("device", "mmap", "window_capacity"),
+        lambda key: Rule(key, lambda c: getattr(c, key) != _OF_ROLLOUTS[key],
+                         "a rollout is drawn from once and then dropped", "",
+                         f"set it to {_OF_ROLLOUTS[key] or 'null'}"),
+    )  # fmt: skip

@@ -2,17 +2,18 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from rlrun.schema.ranges import (
+    MOST_UNITS,
     WITH_MEMORY,
     Range,
     Ranged,
-    at_least,
+    Rule,
     positive,
     read_when,
-    require,
     unit,
+    within,
 )
 
 MEMORIES = ("lstm", "gru", "mingru", "lru", "ffm", "rtu", "lmu", "gtrxl", "none")
@@ -21,12 +22,12 @@ MEMORIES = ("lstm", "gru", "mingru", "lru", "ffm", "rtu", "lmu", "gtrxl", "none"
 @dataclass(frozen=True)
 class MemoryConfig(Ranged):
     name: str = field(metadata={"or_class": MEMORIES})  # or mypkg.mod:Cell
-    hidden: int = field(metadata=at_least(0) | WITH_MEMORY)
+    hidden: int = field(metadata=within(0, MOST_UNITS) | WITH_MEMORY)
     forget_bias: float = field(metadata=read_when("memory=lstm|mingru & policy.recurrent"))
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.name == "none" or self.hidden >= 1, "hidden", self.hidden, "must be >= 1")
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("hidden", lambda c: c.name != "none" and c.hidden < 1, "must be >= 1", "", ""),
+    )
 
     def state_widths(self) -> tuple[int, ...]:
         """Return the widths S of the arrays [B, S] of a built-in memory's state."""
@@ -42,10 +43,9 @@ class RingConfig(MemoryConfig):
     r_max: float = field(metadata=unit())
     max_phase: float = field(metadata={"range": Range(0, 2 * math.pi + 1e-6, open_low=True)})
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        text = f"must be below memory.r_max = {self.r_max:g}"
-        require(self.r_min < self.r_max, "r_min", self.r_min, text)
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("r_min", lambda c: c.r_min >= c.r_max, "must be below memory.r_max = {r_max}", "", ""),
+    )
 
     def state_widths(self) -> tuple[int, ...]:
         return (self.hidden, self.hidden)
@@ -69,8 +69,8 @@ class RTUConfig(RingConfig):
 
 @dataclass(frozen=True)
 class FFMConfig(MemoryConfig):
-    traces: int = field(metadata=at_least(1))
-    context: int = field(metadata=at_least(1))
+    traces: int = field(metadata=within(1, 2**12))
+    context: int = field(metadata=within(1, 2**12))
     horizon: float = field(metadata={"range": Range(2, 30_000)})  # beyond, float32 has |lambda| = 1
 
     def state_widths(self) -> tuple[int, ...]:
@@ -79,8 +79,8 @@ class FFMConfig(MemoryConfig):
 
 @dataclass(frozen=True)
 class LMUConfig(MemoryConfig):
-    order: int = field(metadata=at_least(1))
-    channels: int = field(metadata=at_least(1))
+    order: int = field(metadata=within(1, 2**12))
+    channels: int = field(metadata=within(1, 2**12))
     theta: float = field(metadata=positive())
 
     def state_widths(self) -> tuple[int, ...]:
@@ -89,16 +89,15 @@ class LMUConfig(MemoryConfig):
 
 @dataclass(frozen=True)
 class GTrXLConfig(MemoryConfig):
-    window: int = field(metadata=at_least(1))
-    layers: int = field(metadata=at_least(1))
-    heads: int = field(metadata=at_least(1))
-    mlp: int = field(metadata=at_least(1))
+    window: int = field(metadata=within(1, MOST_UNITS))
+    layers: int = field(metadata=within(1, 2**12))
+    heads: int = field(metadata=within(1, 2**12))
+    mlp: int = field(metadata=within(1, MOST_UNITS))
     gate_bias: float
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        text = f"must divide memory.hidden = {self.hidden}"
-        require(self.hidden % self.heads == 0, "heads", self.heads, text)
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("heads", lambda c: c.hidden % c.heads, "must divide memory.hidden = {hidden}", "", ""),
+    )
 
     def state_widths(self) -> tuple[int, ...]:
         return (*(self.window * self.hidden,) * self.layers, 1)
@@ -107,7 +106,7 @@ class GTrXLConfig(MemoryConfig):
 @dataclass(frozen=True)
 class TorsoConfig(Ranged):
     name: Literal["mlp", "nature_cnn", "image_and_vector"]
-    hidden: tuple[int, ...] = field(metadata=positive())
+    hidden: tuple[int, ...] = field(metadata=within(1, MOST_UNITS))
     activation: Literal["relu", "tanh", "elu"]
     layer_norm: bool
 

@@ -1,19 +1,23 @@
 """Policies: what they share, value-based, continuous, offline, on-policy; exploration bonuses."""
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
 from rlrun.schema.ranges import (
+    MOST_ROWS,
+    MOST_UNITS,
     WITH_MEMORY,
     Ranged,
+    Rule,
     ScheduleConfig,
     at_least,
     at_most,
     exactly_one,
     positive,
     read_when,
-    require,
     unit,
+    within,
 )
 
 
@@ -90,23 +94,16 @@ class ScriptedConfig(PolicyConfig):
     phase: float
     function: str | None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        count = len(self.choices)
-        if self.script in ("constant", "cycle", "uniform"):
-            allowed = "exactly one" if self.script == "constant" else "at least one"
-            fine = count == 1 if self.script == "constant" else count >= 1
-            text = f"policy.script={self.script} takes {allowed} action; set 'policy.choices=[0]'"
-            require(fine, "choices", list(self.choices), text)
-        named = self.script == "function"
-        require(
-            (self.function is not None) == named,
-            "function",
-            self.function,
-            "policy.script=function needs mypkg.mod:function; give policy.function"
-            if named
-            else f"policy.script is {self.script}; set policy.script=function",
-        )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("choices", lambda c: c.script == "constant" and len(c.choices) != 1,
+             "policy.script=constant takes exactly one action", "", "set 'policy.choices=[0]'"),
+        Rule("choices", lambda c: c.script in ("cycle", "uniform") and not c.choices,
+             "policy.script={script} takes at least one action", "", "set 'policy.choices=[0]'"),
+        Rule("function", lambda c: c.script == "function" and c.function is None,
+             "policy.script=function needs mypkg.mod:function", "", "give policy.function"),
+        Rule("function", lambda c: c.script != "function" and c.function is not None,
+             "policy.script is {script}", "", "set policy.script=function"),
+    )  # fmt: skip
 
 
 _CATEGORICAL = read_when("policy.distribution=categorical")
@@ -125,7 +122,7 @@ class ActionValueConfig(PolicyConfig):
     adam_eps: float = field(metadata=positive())
     grad_clip: float | None = field(metadata=positive())
     dueling: bool
-    head_hidden: tuple[int, ...] = field(metadata=positive())
+    head_hidden: tuple[int, ...] = field(metadata=within(1, MOST_UNITS))
     prev_inputs: bool
     reward_scale: float = field(metadata=positive())
     reward_clip: float | None = field(metadata=positive())
@@ -135,16 +132,14 @@ class ActionValueConfig(PolicyConfig):
 class ValueConfig(ActionValueConfig):
     """Keys of every value-based policy with a replay."""
 
-    nstep: int = field(metadata=at_least(1))
+    nstep: int = field(metadata=within(1, MOST_ROWS))
     target_update_every: int | None = field(metadata=at_least(1))
     target_tau: float | None = field(metadata=unit())
     double: bool
     value_rescale_eps: float | None = field(metadata=positive())
     td_clip: float | None = field(metadata=positive())
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        exactly_one(self, "target_update_every", "target_tau")
+    rules: ClassVar[tuple[Rule, ...]] = exactly_one("target_update_every", "target_tau")
 
 
 @dataclass(frozen=True)
@@ -158,14 +153,16 @@ class SwitchedConfig(ValueConfig):
     trace_lambda: float = field(metadata=unit() | read_when(f"policy.trace=retrace|{_Q_LAMBDA}"))
     trace_epsilon: float = field(metadata=unit() | read_when("policy.trace=retrace"))
     distribution: Literal["none", "categorical", "quantile", "implicit"]
-    atoms: int = field(metadata=at_least(2) | read_when("policy.distribution=categorical|quantile"))
+    atoms: int = field(
+        metadata=within(2, MOST_ROWS) | read_when("policy.distribution=categorical|quantile")
+    )
     v_min: float = field(metadata=_CATEGORICAL)
     v_max: float = field(metadata=_CATEGORICAL)
     kappa: float = field(metadata=at_least(0) | read_when("policy.distribution=quantile|implicit"))
-    taus: int = field(metadata=at_least(1) | _IMPLICIT)
-    taus_target: int = field(metadata=at_least(1) | _IMPLICIT)
-    taus_act: int = field(metadata=at_least(1) | _IMPLICIT)
-    cosines: int = field(metadata=at_least(1) | _IMPLICIT)
+    taus: int = field(metadata=within(1, MOST_ROWS) | _IMPLICIT)
+    taus_target: int = field(metadata=within(1, MOST_ROWS) | _IMPLICIT)
+    taus_act: int = field(metadata=within(1, MOST_ROWS) | _IMPLICIT)
+    cosines: int = field(metadata=within(1, MOST_UNITS) | _IMPLICIT)
     noisy: float | None = field(metadata=positive())
     noisy_resample: Literal["step", "chunk"] = field(
         metadata=read_when("policy.noisy", fix="set policy.noisy=0.5")
@@ -174,58 +171,30 @@ class SwitchedConfig(ValueConfig):
     munchausen_tau: float = field(metadata=positive() | _MUNCHAUSEN)
     munchausen_clip: float = field(metadata=at_most(0) | _MUNCHAUSEN)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_distribution()
-        self._check_munchausen()
-        self._check_trace()
-
-    def _check_distribution(self) -> None:
-        require(
-            self.v_max > self.v_min,
-            "v_max",
-            self.v_max,
-            f"must be > policy.v_min = {self.v_min}; set them to bounds of the return",
-        )
-        text = (
-            f"clips the TD error of distribution=none, not of {self.distribution}; set it to null"
-        )
-        require(self.distribution == "none" or self.td_clip is None, "td_clip", self.td_clip, text)
-
-    def _check_munchausen(self) -> None:
-        """Refuse the combinations that Vieillard et al. 2020 leave undefined."""
-        value = self.munchausen
-        if value is None:
-            return
-        wrong = "it is defined for distribution=none, quantile or implicit; set one of them"
-        require(self.distribution != "categorical", "munchausen", value, wrong)
-        wrong = (
-            "its soft value takes no single best action, its log-policy is in units of reward; "
-            "set policy.double=false and policy.value_rescale_eps=null"
-        )
-        require(not self.double and self.value_rescale_eps is None, "munchausen", value, wrong)
-
-    def _check_trace(self) -> None:
-        """Refuse traces of what they are not derived for, and traces of a single row."""
-        if self.trace == "nstep":
-            return
-        wrong = (
-            "it corrects expected values, not distributions of returns; "
-            "set policy.distribution=none or policy.trace=nstep"
-        )
-        require(self.distribution == "none", "trace", self.trace, wrong)
-        wrong = (
-            "it has values of a greedy policy, Munchausen's are soft; "
-            "set policy.munchausen=null or policy.trace=nstep"
-        )
-        require(self.munchausen is None, "trace", self.trace, wrong)
-        window = self.window
-        assert window is not None
-        wrong = (
-            "a trace needs two rows, a window has one learned row and policy.nstep is 1; "
-            "set policy.nstep=3 or policy.trace=nstep"
-        )
-        require(window.learned + window.nstep > 2, "trace", self.trace, wrong)
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("v_max", lambda c: c.v_max <= c.v_min, "must be > policy.v_min = {v_min}", "",
+             "set them to bounds of the return"),
+        Rule("td_clip", lambda c: c.distribution != "none" and c.td_clip is not None,
+             "clips the TD error of distribution=none, not of {distribution}", "",
+             "set it to null"),
+        # combinations that Vieillard et al. 2020 leave undefined
+        Rule("munchausen", lambda c: c.munchausen is not None and c.distribution == "categorical",
+             "it is defined for distribution=none, quantile or implicit", "", "set one of them"),
+        Rule("munchausen", lambda c: c.munchausen is not None
+             and (c.double or c.value_rescale_eps is not None),
+             "its soft value takes no single best action, its log-policy is in units of reward", "",
+             "set policy.double=false and policy.value_rescale_eps=null"),
+        # traces of what they are not derived for, and of a single row
+        Rule("trace", lambda c: c.trace != "nstep" and c.distribution != "none",
+             "it corrects expected values, not distributions of returns", "",
+             "set policy.distribution=none or policy.trace=nstep"),
+        Rule("trace", lambda c: c.trace != "nstep" and c.munchausen is not None,
+             "it has values of a greedy policy, Munchausen's are soft", "",
+             "set policy.munchausen=null or policy.trace=nstep"),
+        Rule("trace", lambda c: c.trace != "nstep" and c.window.learned + c.window.nstep <= 2,
+             "a trace needs two rows, a window has one learned row and policy.nstep is 1", "",
+             "set policy.nstep=3 or policy.trace=nstep"),
+    )  # fmt: skip
 
     @property
     def records_log_prob(self) -> bool:
@@ -236,21 +205,17 @@ class SwitchedConfig(ValueConfig):
 class SequenceConfig(ValueConfig):
     """Keys of policies that learn sequences."""
 
-    learn_unroll_len: int
-    burnin_step: int = field(metadata=at_least(0))
+    learn_unroll_len: int = field(metadata=within(1, MOST_ROWS))
+    burnin_step: int = field(metadata=within(0, MOST_ROWS))
     eta: float = field(metadata=unit())
     memory_lr: ScheduleConfig | None = field(metadata=at_least(0) | WITH_MEMORY)
     state_init: Literal["stored", "zero"] = field(metadata=WITH_MEMORY)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            self.learn_unroll_len > self.nstep,
-            "learn_unroll_len",
-            self.learn_unroll_len,
-            f"must be > policy.nstep = {self.nstep}, else no row is learned; "
-            f"set policy.learn_unroll_len >= {self.nstep + 1}",
-        )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("learn_unroll_len", lambda c: c.learn_unroll_len <= c.nstep,
+             "must be > policy.nstep = {nstep}, else no row is learned", "",
+             "raise it"),
+    )  # fmt: skip
 
     @property
     def window(self) -> Window:
@@ -281,8 +246,8 @@ class QMIXConfig(SequenceConfig):
     agents: ClassVar[tuple[str, ...]] = ("joint",)
 
     mixer: Literal["monotonic", "sum"]
-    mixer_hidden: int = field(metadata=at_least(1))
-    hyper_hidden: tuple[int, ...] = field(metadata=positive())
+    mixer_hidden: int = field(metadata=within(1, MOST_UNITS))
+    hyper_hidden: tuple[int, ...] = field(metadata=within(1, MOST_UNITS))
     agent_id: bool
 
 
@@ -292,9 +257,9 @@ class ControlConfig(PolicyConfig):
 
     actions: ClassVar[tuple[str, ...]] = ("Box",)
 
-    nstep: int = field(metadata=at_least(1))
-    learn_unroll_len: int | None
-    burnin_step: int = field(metadata=at_least(0))
+    nstep: int = field(metadata=within(1, MOST_ROWS))
+    learn_unroll_len: int | None = field(metadata=within(1, MOST_ROWS))
+    burnin_step: int = field(metadata=within(0, MOST_ROWS))
     state_init: Literal["stored", "zero"] = field(metadata=WITH_MEMORY)
     gamma: float = field(metadata=unit())
     lr: ScheduleConfig = field(metadata=at_least(0))
@@ -305,23 +270,19 @@ class ControlConfig(PolicyConfig):
     target_update_every: int | None = field(metadata=at_least(1))
     target_tau: float | None = field(metadata=unit())
     actor_every: int = field(metadata=at_least(1))
-    head_hidden: tuple[int, ...] = field(metadata=positive())
+    head_hidden: tuple[int, ...] = field(metadata=within(1, MOST_UNITS))
     prev_inputs: bool
     reward_scale: float = field(metadata=positive())
     reward_clip: float | None = field(metadata=positive())
     td_clip: float | None = field(metadata=positive())
     eta: float = field(metadata=unit())
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        exactly_one(self, "target_update_every", "target_tau")
-        require(
-            self.learn_unroll_len is None or self.learn_unroll_len > self.nstep,
-            "learn_unroll_len",
-            self.learn_unroll_len,
-            f"must be > policy.nstep = {self.nstep}, else no row is learned; set it to null (one "
-            f"learned row) or policy.learn_unroll_len >= {self.nstep + 1}",
-        )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        *exactly_one("target_update_every", "target_tau"),
+        Rule("learn_unroll_len", lambda c: (c.learn_unroll_len or math.inf) <= c.nstep,
+             "must be > policy.nstep = {nstep}, else no row is learned", "",
+             "raise it, or set it to null (one learned row)"),
+    )  # fmt: skip
 
     @property
     def window(self) -> Window:
@@ -349,15 +310,11 @@ class SACConfig(ControlConfig):
     temperature_auto: bool
     target_entropy: float | None = field(metadata=read_when("policy.temperature_auto=true"))
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            self.temperature > 0 or not self.temperature_auto,
-            "temperature",
-            self.temperature,
-            "is where log temperature starts and must be > 0; policy.temperature_auto=false allows "
-            "0 (no entropy bonus)",
-        )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("temperature", lambda c: c.temperature_auto and c.temperature <= 0,
+             "is where log temperature starts and must be > 0", "",
+             "policy.temperature_auto=false allows 0 (no entropy bonus)"),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -366,13 +323,13 @@ class BCConfig(PolicyConfig):
     masks: ClassVar[bool] = True
     learns: ClassVar[bool] = False  # from actions, whatever they were paid
 
-    learn_unroll_len: int = field(metadata=at_least(2))
-    burnin_step: int = field(metadata=at_least(0))
+    learn_unroll_len: int = field(metadata=within(2, MOST_ROWS))
+    burnin_step: int = field(metadata=within(0, MOST_ROWS))
     lr: ScheduleConfig = field(metadata=at_least(0))
     memory_lr: ScheduleConfig | None = field(metadata=at_least(0) | WITH_MEMORY)
     adam_eps: float = field(metadata=positive())
     grad_clip: float | None = field(metadata=positive())
-    head_hidden: tuple[int, ...] = field(metadata=positive())
+    head_hidden: tuple[int, ...] = field(metadata=within(1, MOST_UNITS))
 
     @property
     def window(self) -> Window:
@@ -400,17 +357,14 @@ class CQLSACConfig(SACConfig):
 
     conservatism: float = field(metadata=at_least(0))
     gap_threshold: float | None
-    samples: int = field(metadata=at_least(1))
+    samples: int = field(metadata=within(1, MOST_ROWS))
     entropy_in_target: bool
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            self.conservatism > 0 or self.gap_threshold is None,
-            "conservatism",
-            self.conservatism,
-            "is where the weight starts and must be > 0; policy.gap_threshold=null allows 0 (SAC)",
-        )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("conservatism", lambda c: c.conservatism <= 0 and c.gap_threshold is not None,
+             "is where the weight starts and must be > 0", "",
+             "policy.gap_threshold=null allows 0 (SAC)"),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -419,7 +373,7 @@ class IQLConfig(PolicyConfig):
     masks: ClassVar[bool] = True
     recurrent: ClassVar[bool] = False
 
-    nstep: int = field(metadata=at_least(1))
+    nstep: int = field(metadata=within(1, MOST_ROWS))
     gamma: float = field(metadata=unit())
     expectile: float = field(metadata=unit())
     inverse_temperature: float = field(metadata=at_least(0))
@@ -428,7 +382,7 @@ class IQLConfig(PolicyConfig):
     adam_eps: float = field(metadata=positive())
     grad_clip: float | None = field(metadata=positive())
     target_tau: float = field(metadata=unit())
-    head_hidden: tuple[int, ...] = field(metadata=positive())
+    head_hidden: tuple[int, ...] = field(metadata=within(1, MOST_UNITS))
     reward_scale: float = field(metadata=positive())
     reward_clip: float | None = field(metadata=positive())
 
@@ -453,7 +407,7 @@ class OnPolicyConfig(PolicyConfig):
     value_coef: float = field(metadata=at_least(0))
     entropy_coef: float = field(metadata=at_least(0))
     separate_value: bool
-    head_hidden: tuple[int, ...] = field(metadata=positive())
+    head_hidden: tuple[int, ...] = field(metadata=within(1, MOST_UNITS))
     prev_inputs: bool
     orthogonal_init: bool
     log_std_init: float
@@ -477,11 +431,11 @@ class PPOConfig(OnPolicyConfig):
     gae_lambda: float = field(metadata=unit())
     normalize_advantage: bool
     epochs: int = field(metadata=at_least(1))
-    batch_size: int = field(metadata=at_least(1))
+    batch_size: int = field(metadata=within(1, 10**7))
     clip: ScheduleConfig = field(metadata=at_least(0))
     value_clip: float | None = field(metadata=positive())
     target_kl: float | None = field(metadata=positive())
-    segment_len: int = field(metadata=at_least(1) | WITH_MEMORY)
+    segment_len: int = field(metadata=within(1, 10**6) | WITH_MEMORY)
 
 
 @dataclass(frozen=True)
@@ -500,8 +454,8 @@ class PQNConfig(ActionValueConfig):
 
     q_lambda: float = field(metadata=unit())
     epochs: int = field(metadata=at_least(1))
-    batch_size: int = field(metadata=at_least(1))
-    segment_len: int = field(metadata=at_least(1) | WITH_MEMORY)
+    batch_size: int = field(metadata=within(1, 10**7))
+    segment_len: int = field(metadata=within(1, 10**6) | WITH_MEMORY)
     memory_lr: ScheduleConfig | None = field(metadata=at_least(0) | WITH_MEMORY)
 
 
@@ -515,11 +469,11 @@ class BonusConfig(Ranged):
 @dataclass(frozen=True)
 class RNDConfig(BonusConfig):
     coefficient: ScheduleConfig = field(metadata=at_least(0))
-    features: int = field(metadata=at_least(1))
-    hidden: tuple[int, ...] = field(metadata=positive())
-    predictor_hidden: tuple[int, ...] = field(metadata=positive())
+    features: int = field(metadata=within(1, MOST_UNITS))
+    hidden: tuple[int, ...] = field(metadata=within(1, MOST_UNITS))
+    predictor_hidden: tuple[int, ...] = field(metadata=within(1, MOST_UNITS))
     lr: ScheduleConfig = field(metadata=at_least(0))
     adam_eps: float = field(metadata=positive())
-    batch_size: int = field(metadata=at_least(1))
+    batch_size: int = field(metadata=within(1, 10**7))
     obs_clip: float = field(metadata=positive())
     gamma: float = field(metadata=unit())

@@ -5,22 +5,18 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
+
+from rlrun.errors import ConfigError, RlrunError, redact
 
 _MOST_ENTRIES = 64  # of a list, as of layers
-_SIZES = {  # the largest integers of what is allocated, or done before anything is saved
-    **dict.fromkeys(("hidden", "head_hidden", "predictor_hidden", "hyper_hidden"), 2**16),
-    **dict.fromkeys(("mixer_hidden", "features", "cosines", "num_envs"), 2**16),
-    **dict.fromkeys(("traces", "context", "order", "channels", "layers", "heads"), 2**12),
-    **dict.fromkeys(("mlp", "window"), 2**16),
-    **dict.fromkeys(("nstep", "burnin_step", "learn_unroll_len", "atoms", "samples"), 10**5),
-    **dict.fromkeys(("taus", "taus_target", "taus_act"), 10**5),
-    **dict.fromkeys(("eval_episodes", "history", "keep_checkpoints", "keep"), 10**6),
-    **dict.fromkeys(("segment_len", "bins"), 10**6),
-    "frame_stack": 1024, "height": 10**4, "width": 10**4, "batch_size": 10**7, "n_sample": 10**8,
-}  # fmt: skip
+_MOST_INTEGER = 2**53  # beyond it, not every integer is a float
+_LONGEST = 120  # characters of a value in an error
+MOST_UNITS = 2**16  # of a layer
+MOST_ROWS = 10**5  # of a window, or numbers of a distribution
 
 
 class Invalid(ValueError):
@@ -55,7 +51,9 @@ class Range:
 
 
 def _number(value: float) -> str:
-    return "2^32" if value == 2**32 else f"{value:g}"
+    if value == 2**32:
+        return "2^32"
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def positive() -> dict[str, Any]:
@@ -73,43 +71,95 @@ def at_most(bound: float) -> dict[str, Any]:
     return {"range": Range(-math.inf, bound)}
 
 
+def within(low: float, high: float) -> dict[str, Any]:
+    """Metadata of a number, or a list or schedule of them, within [``low``, ``high``].
+
+    ``high`` bounds what is allocated or done before anything is saved: a stranger's config asks
+    for nothing absurd.
+    """
+    return {"range": Range(low, high)}
+
+
 def unit() -> dict[str, Any]:
     """Metadata of a number or a schedule within [0, 1]."""
     return {"range": Range(0, 1)}
 
 
+def format_value(value: object) -> str:
+    """The value as it would be written on the command line, on one line."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(format_value(v) for v in value)}]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k}: {format_value(v)}" for k, v in value.items()) + "}"
+    text = redact(" ".join(str(value).split()))  # before it is cut
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+class _Template(string.Formatter):
+    """``{policy.name}``: an attribute of the object that a rule is about, as it is typed."""
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return getattr(args[0], str(key))
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return value if isinstance(value, str) else format_value(value)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Several keys that do not fit together: ``key`` is refused where ``when`` is true.
+
+    ``wrong``, ``allowed`` and ``fix`` make the error; ``{policy.nstep}`` in them is an attribute
+    of the object that ``when`` is given. ``kind``: the error that is raised.
+    """
+
+    key: str
+    when: Callable[[Any], object]
+    wrong: str
+    allowed: str
+    fix: str
+    kind: type[RlrunError] = ConfigError
+
+    def text(self, facts: object) -> str:
+        """What is wrong; what is allowed; what to do."""
+        parts = (self.wrong, self.allowed, self.fix)
+        return "; ".join(_Template().vformat(part, (facts,), {}) for part in parts if part)
+
+
 @dataclass(frozen=True)
 class Ranged:
-    """Base of the config dataclasses: refuses values outside the ranges of its fields."""
+    """Base of the config dataclasses: refuses values outside the ranges of its fields, and what
+    the ``rules`` of its class and of those above refuse.
+    """
+
+    rules: ClassVar[tuple[Rule, ...]] = ()
 
     def __post_init__(self) -> None:
         for key in fields(self):
-            within: Range | None = key.metadata.get("range")
-            value = getattr(self, key.name)
-            _check_integers(key.name, value)
-            if within is None or value is None:
-                continue
-            several = isinstance(value, tuple)
-            text = f"{'each ' if several else ''}must be {within}"
-            text += f": {within.reason}" if within.reason else ""
-            if several:
-                length = (
-                    f"has {len(value)} numbers; at most {_MOST_ENTRIES} are allowed; give fewer"
-                )
-                require(len(value) <= _MOST_ENTRIES, key.name, list(value)[:4], length)
-            for number in _numbers(value):
-                shown = list(value) if several else number
-                require(number in within, key.name, shown, text)
+            self._check_field(key.name, getattr(self, key.name), key.metadata.get("range"))
+        for kind in reversed(type(self).__mro__):
+            for rule in vars(kind).get("rules", ()):
+                if rule.when(self):
+                    raise Invalid(rule.key, getattr(self, rule.key), rule.text(self))
 
-
-def _check_integers(name: str, value: Any) -> None:
-    """Refuse integers that no machine could mean: a stranger's config asks for nothing absurd."""
-    shown = list(value)[:4] if isinstance(value, tuple) else value
-    most = _SIZES.get(name, 2**53)
-    for number in value if isinstance(value, tuple) else (value,):
-        if isinstance(number, int):
-            require(number <= most, name, shown, f"must be <= {most}")
-            require(number >= -(2**53), name, shown, f"must be >= {-(2**53)}")
+    def _check_field(self, name: str, value: Any, bounds: Range | None) -> None:
+        several = isinstance(value, tuple)
+        shown = list(value)[:4] if several else value
+        for number in value if several else (value,):
+            if isinstance(number, int) and abs(number) > _MOST_INTEGER:
+                raise Invalid(name, shown, f"must be within [-{_MOST_INTEGER}, {_MOST_INTEGER}]")
+        if bounds is None or value is None:
+            return
+        if several and len(value) > _MOST_ENTRIES:
+            wrong = f"has {len(value)} numbers; at most {_MOST_ENTRIES} are allowed; give fewer"
+            raise Invalid(name, shown, wrong)
+        for number in _numbers(value):
+            if number not in bounds:
+                text = f"{'each ' if several else ''}must be {bounds}"
+                text += f": {bounds.reason}" if bounds.reason else ""
+                raise Invalid(name, list(value) if several else number, text)
 
 
 def _numbers(value: Any) -> Iterable[float]:
@@ -119,19 +169,20 @@ def _numbers(value: Any) -> Iterable[float]:
     return value.values() if hasattr(value, "values") else (value,)
 
 
-def require(ok: bool, key: str, value: object, text: str) -> None:
-    """Raise ``Invalid`` unless ``ok``."""
-    if not ok:
-        raise Invalid(key, value, text)
+def each(keys: Iterable[str], rule: Callable[[str], Rule]) -> tuple[Rule, ...]:
+    """The same rule for several keys."""
+    return tuple(map(rule, keys))
 
 
-def exactly_one(config: object, first: str, second: str) -> None:
-    """Refuse two numbers and two nulls."""
-    one, other = getattr(config, first), getattr(config, second)
-    shown = "null" if other is None else other
-    wrong = f"exactly one of {first} and {second} (= {shown}) is a number, the other null"
-    fix = "give one of them a number" if one is None else "set the one you do not want to null"
-    require((one is None) != (other is None), first, one, f"{wrong}; {fix}")
+def exactly_one(first: str, second: str) -> tuple[Rule, Rule]:
+    """The rules of two keys of which one is a number and the other null."""
+    wrong = f"exactly one of {first} and {second} (= {{{second}}}) is a number, the other null"
+    return (
+        Rule(first, lambda c: getattr(c, first) is None and getattr(c, second) is None,
+             wrong, "", "give one of them a number"),
+        Rule(first, lambda c: None not in (getattr(c, first), getattr(c, second)),
+             wrong, "", "set the one you do not want to null"),
+    )  # fmt: skip
 
 
 NOUNS = {  # properties of a policy that are no keys
@@ -218,17 +269,15 @@ class ScheduleConfig(Ranged):
     over: float | None = field(metadata=positive())
     points: tuple[tuple[float, float], ...] | None  # piecewise only: [[env_steps, value], ...]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.kind == "piecewise":
-            points = self.points or ()
-            steps = [step for step, _ in points]
-            require(
-                len(points) >= 2 and steps == sorted(set(steps)),
-                "points",
-                self.points,
-                "piecewise needs at least two [env_steps, value] pairs with rising env_steps",
-            )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("points", lambda c: c.kind == "piecewise" and not c.rises(), "",
+             "piecewise needs at least two [env_steps, value] pairs with rising env_steps", ""),
+    )  # fmt: skip
+
+    def rises(self) -> bool:
+        """True for at least two points with rising env_steps."""
+        steps = [step for step, _ in self.points or ()]
+        return len(steps) >= 2 and steps == sorted(set(steps))
 
     def values(self) -> tuple[float, ...]:
         """The numbers between which the schedule stays."""

@@ -1,23 +1,138 @@
 """Run, environment, exploration, collector, learner, logger, pipeline, transport and agents."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from rlrun.schema.policy import Window
 from rlrun.schema.ranges import (
+    MOST_UNITS,
     Range,
     Ranged,
+    Rule,
     ScheduleConfig,
     Seconds,
     at_least,
     default_of,
+    each,
     exactly_one,
     positive,
     read_when,
-    require,
     unit,
+    within,
 )
-from rlrun.schema.wrappers import WrapperConfig
+
+
+@dataclass(frozen=True)
+class WrapperConfig(Ranged):
+    """One entry of ``env.wrappers``; ``name`` selects the class, its other fields are arguments."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class PlainConfig(WrapperConfig):
+    """A wrapper without arguments."""
+
+
+@dataclass(frozen=True)
+class PickObsConfig(WrapperConfig):
+    key: str  # of the Dict observation
+
+
+@dataclass(frozen=True)
+class FilterObsConfig(WrapperConfig):
+    keys: tuple[str, ...]  # of the Dict observation
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("keys", lambda c: not c.keys, "must name at least one", "", ""),
+    )
+
+
+@dataclass(frozen=True)
+class MaskObsConfig(WrapperConfig):
+    keep: tuple[int, ...]  # positions of the observation vector
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("keep", lambda c: not c.keep or min(c.keep) < 0 or len({*c.keep}) < len(c.keep), "",
+             "must be positions from 0 on, each once, at least one", ""),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StepsConfig(WrapperConfig):
+    steps: int = field(metadata={"range": Range(1, 10**6)})  # env steps
+
+
+@dataclass(frozen=True)
+class MaxAndSkipConfig(StepsConfig):
+    steps: int = field(metadata={"range": Range(2, 10**6)})  # env steps
+
+
+@dataclass(frozen=True)
+class ProbabilityConfig(WrapperConfig):
+    probability: float = field(metadata=unit())
+
+
+@dataclass(frozen=True)
+class StickyConfig(ProbabilityConfig):
+    probability: float = field(metadata={"range": Range(0, 1, open_high=True)})
+
+
+@dataclass(frozen=True)
+class NoiseConfig(WrapperConfig):
+    std: float = field(metadata=at_least(0))  # in the observation's own unit
+
+
+@dataclass(frozen=True)
+class BoundsConfig(WrapperConfig):
+    low: float
+    high: float
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("low", lambda c: c.low >= c.high, "must be below high (= {high})", "", ""),
+    )
+
+
+@dataclass(frozen=True)
+class CastObsConfig(WrapperConfig):
+    dtype: Literal["float32", "float64", "uint8", "int64"]
+
+
+@dataclass(frozen=True)
+class ResizeObsConfig(WrapperConfig):
+    height: int = field(metadata=within(1, 10**4))  # pixels
+    width: int = field(metadata=within(1, 10**4))  # pixels
+
+
+@dataclass(frozen=True)
+class DiscretizeActionConfig(WrapperConfig):
+    bins: int = field(metadata=within(2, 10**6))  # per dimension of the action
+
+
+WRAPPER_CONFIGS: dict[str, type[WrapperConfig]] = {
+    "pick_obs": PickObsConfig,
+    "filter_obs": FilterObsConfig,
+    "encode_mission": PlainConfig,
+    "mask_obs": MaskObsConfig,
+    "mask_from_info": PlainConfig,
+    "flatten_obs": PlainConfig,
+    "rescale_obs": BoundsConfig,
+    "cast_obs": CastObsConfig,
+    "grayscale_obs": PlainConfig,
+    "resize_obs": ResizeObsConfig,
+    "max_and_skip": MaxAndSkipConfig,
+    "time_obs": PlainConfig,
+    "delay_obs": StepsConfig,
+    "flicker_obs": ProbabilityConfig,
+    "noise_obs": NoiseConfig,
+    "rescale_action": BoundsConfig,
+    "discretize_action": DiscretizeActionConfig,
+    "sticky_action": StickyConfig,
+    "repeat_action": StepsConfig,
+    "clip_reward": BoundsConfig,
+}
+"""name in ``env.wrappers`` -> its arguments; ``rlrun.env.wrappers.WRAPPERS`` describes each."""
+
 
 _LADDER = read_when("explore=ladder")
 _EPSILON = read_when("explore=schedule", "explore=ladder & collector.num_envs=1")
@@ -30,10 +145,10 @@ class RunConfig(Ranged):
     dir: str | None
     total_steps: int = field(metadata=at_least(0))
     eval_every: int = field(metadata=positive())
-    eval_episodes: int = field(metadata=positive())
+    eval_episodes: int = field(metadata=within(1, 10**6))
     video_every: int | None = field(metadata=positive())
     checkpoint_every: int = field(metadata=positive())
-    keep_checkpoints: int = field(metadata=at_least(1))
+    keep_checkpoints: int = field(metadata=within(1, 10**6))
     stop_value: float | None
     stop_after: int = field(metadata=at_least(1))
     max_time: Seconds | None = field(metadata=positive())
@@ -59,7 +174,7 @@ class ResumeConfig(Ranged):
 
 @dataclass(frozen=True)
 class CheckpointConfig(Ranged):
-    history: int = field(metadata=at_least(0))
+    history: int = field(metadata=within(0, 10**6))
 
 
 @dataclass(frozen=True)
@@ -74,7 +189,7 @@ class EnvConfig(Ranged):
     on_worker_failure: Literal["stop", "restart"]
     max_replay_steps: int = field(metadata=at_least(0))
     instances: int | None = field(metadata={"range": Range(1, 1)})
-    frame_stack: int = field(metadata=at_least(1))
+    frame_stack: int = field(metadata=within(1, 1024))
     reward_scale: float = field(metadata=positive())
     stop_value: float | None = field(metadata=default_of("run.stop_value"))
     total_steps: int = field(metadata=positive() | default_of("run.total_steps"))
@@ -95,14 +210,14 @@ class ExploreConfig(Ranged):
     epsilon: ScheduleConfig = field(metadata=unit() | _EPSILON)
     temperature: ScheduleConfig | None = field(metadata=at_least(0) | _BOLTZMANN)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.name == "boltzmann":
-            text = "boltzmann needs a number >= 0 or a schedule"
-            require(self.temperature is not None, "temperature", self.temperature, text)
-        if self.name == "ladder":
-            require(self.eps is not None, "eps", self.eps, "the ladder needs a number in [0, 1]")
-            require(self.alpha is not None, "alpha", self.alpha, "the ladder needs a number >= 0")
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("temperature", lambda c: c.name == "boltzmann" and c.temperature is None, "",
+             "boltzmann needs a number >= 0 or a schedule", ""),
+        Rule("eps", lambda c: c.name == "ladder" and c.eps is None, "",
+             "the ladder needs a number in [0, 1]", ""),
+        Rule("alpha", lambda c: c.name == "ladder" and c.alpha is None, "",
+             "the ladder needs a number >= 0", ""),
+    )  # fmt: skip
 
 
 _OWN_COLUMNS = ("log_prob", "raw_action", "prev_action", "prev_reward", "bonus.raw_reward")
@@ -110,8 +225,8 @@ _OWN_COLUMNS = ("log_prob", "raw_action", "prev_action", "prev_reward", "bonus.r
 
 @dataclass(frozen=True)
 class CollectorConfig(Ranged):
-    num_envs: int = field(metadata=at_least(1))
-    n_sample: int = field(metadata=at_least(1))
+    num_envs: int = field(metadata=within(1, MOST_UNITS))
+    n_sample: int = field(metadata=within(1, 10**8))
     unit: Literal["step", "window", "episode"]
     tiling: Literal["lossless", "plain"]
     learned_overlap: int = field(metadata=at_least(0))
@@ -120,23 +235,19 @@ class CollectorConfig(Ranged):
     overlap: int | None = field(metadata=at_least(0))
     keep_info: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for key in self.keep_info:  # their columns are stored beside these
-            text = "is the name of a column of rlrun's own; choose another key of info"
-            require(key not in _OWN_COLUMNS, "keep_info", key, text)
-        if self.tiling == "lossless":
-            for key in ("overlap", "residual"):
-                value = getattr(self, key)
-                text = "belongs to collector.tiling=plain; set it to null"
-                require(value is None, key, value, text)
-        else:
-            for key in ("overlap", "residual"):
-                value = getattr(self, key)
-                text = "collector.tiling=plain needs a value (overlap=0, residual=last)"
-                require(value is not None, key, value, text)
-            text = "belongs to collector.tiling=lossless; set it to 0"
-            require(self.learned_overlap == 0, "learned_overlap", self.learned_overlap, text)
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("keep_info", lambda c: {*c.keep_info} & {*_OWN_COLUMNS},
+             "holds the name of a column of rlrun's own", f"not one of {', '.join(_OWN_COLUMNS)}",
+             "choose another key of info"),
+        *each(("overlap", "residual"), lambda key: Rule(
+            key, lambda c: c.tiling == "lossless" and getattr(c, key) is not None,
+            "belongs to collector.tiling=plain", "", "set it to null")),
+        *each(("overlap", "residual"), lambda key: Rule(
+            key, lambda c: c.tiling == "plain" and getattr(c, key) is None, "",
+            "collector.tiling=plain needs a value (overlap=0, residual=last)", "")),
+        Rule("learned_overlap", lambda c: c.tiling == "plain" and c.learned_overlap,
+             "belongs to collector.tiling=lossless", "", "set it to 0"),
+    )  # fmt: skip
 
     @property
     def shared_rows(self) -> int:
@@ -151,7 +262,7 @@ class CollectorConfig(Ranged):
 
 @dataclass(frozen=True)
 class LearnerConfig(Ranged):
-    batch_size: int = field(metadata=at_least(1) | _UPDATES)
+    batch_size: int = field(metadata=within(1, 10**7) | _UPDATES)
     update_per_collect: int | None = field(metadata=at_least(1) | _UPDATES)
     replay_ratio: float | None = field(metadata=positive() | _UPDATES)
     learning_starts: int = field(metadata=at_least(0) | _UPDATES)
@@ -162,9 +273,7 @@ class LearnerConfig(Ranged):
     cuda_graph: bool = field(metadata=_UPDATES)
     compile: bool = field(metadata=_UPDATES)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        exactly_one(self, "update_per_collect", "replay_ratio")
+    rules: ClassVar[tuple[Rule, ...]] = exactly_one("update_per_collect", "replay_ratio")
 
 
 @dataclass(frozen=True)
@@ -227,7 +336,7 @@ class TransportConfig(Ranged):
     name: Literal["raw", "coded", "auto"]
     weights: Coder = field(metadata=_FRAMES)
     chunks: Coder = field(metadata=_FRAMES)
-    keep: int = field(metadata=at_least(2) | _FRAMES)
+    keep: int = field(metadata=within(2, 10**6) | _FRAMES)
     key_seconds: float = field(metadata=at_least(0) | _FRAMES)
     link_mbps: float | None = field(metadata=positive() | read_when("transport=auto"))
     copies: Literal["float32", "bf16"]

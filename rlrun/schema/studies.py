@@ -6,9 +6,9 @@ No part of the config of a run.
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from rlrun.schema.ranges import Range, Ranged, at_least, positive, require
+from rlrun.schema.ranges import Invalid, Range, Ranged, Rule, at_least, each, positive
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,14 @@ class BenchConfig(Ranged):
     evaluations: int = field(metadata=at_least(1))
     quick: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for key in ("algorithms", "cells", "tasks"):
-            values = getattr(self, key)
-            require(bool(values), key, "[]", "nothing is measured; one or more is allowed; add one")
-            text = "holds one more than once; each once is allowed; leave it out"
-            require(len({*values}) == len(values), key, list(values), text)
+    rules: ClassVar[tuple[Rule, ...]] = (
+        *each(("algorithms", "cells", "tasks"), lambda key: Rule(
+            key, lambda c: not getattr(c, key), "nothing is measured",
+            "one or more is allowed", "add one")),
+        *each(("algorithms", "cells", "tasks"), lambda key: Rule(
+            key, lambda c: len({*getattr(c, key)}) < len(getattr(c, key)),
+            "holds one more than once", "each once is allowed", "leave it out")),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,10 @@ class ProbeConfig(Ranged):
 MOST_WORKERS = 1024  # runs at a time: processes
 
 
-def _check_objective(text: str) -> None:
-    allowed = "final, auc or best_of_last:K (K >= 1 evaluations) is allowed"
-    require(re.fullmatch(r"final|auc|best_of_last:[1-9]\d{0,8}", text) is not None, "objective",
-            text, f"is no score; {allowed}; choose one")  # fmt: skip
+_OBJECTIVE = Rule(
+    "objective", lambda c: not re.fullmatch(r"final|auc|best_of_last:[1-9]\d{0,8}", c.objective),
+    "is no score", "final, auc or best_of_last:K (K >= 1 evaluations) is allowed", "choose one",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,7 @@ class SearchConfig(Ranged):
     rungs: int = field(metadata={"range": Range(1, 20)})
     seed: int = field(metadata={"range": Range(0, 2**32, open_high=True)})
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_objective(self.objective)
+    rules: ClassVar[tuple[Rule, ...]] = (_OBJECTIVE,)
 
 
 @dataclass(frozen=True)
@@ -89,11 +88,11 @@ class SeedsConfig(Ranged):
     level: float = field(metadata={"range": Range(0, 1, open_low=True, open_high=True)})
     objective: str
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_objective(self.objective)
-        text = f"is more than seeds.max = {self.max}; lower it or raise seeds.max"
-        require(self.group <= self.max, "group", self.group, text)
+    rules: ClassVar[tuple[Rule, ...]] = (
+        _OBJECTIVE,
+        Rule("group", lambda c: c.group > c.max, "is more than seeds.max = {max}", "",
+             "lower it or raise seeds.max"),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -109,15 +108,13 @@ class RayLauncherConfig(Ranged):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, amount in self.resources.items():
-            ok = type(amount) in (int, float) and 0 < amount < math.inf
-            text = "is no amount of a resource; a number > 0 is allowed"
-            require(ok, f"resources.{name}", amount, text)
-            require(
-                name not in ("CPU", "GPU", "memory"),
-                f"resources.{name}",
-                amount,
-                "is no custom resource; names of your own are allowed; use num_cpus or num_gpus",
-            )
+            key = f"resources.{name}"
+            if type(amount) not in (int, float) or not 0 < amount < math.inf:
+                text = "is no amount of a resource; a number > 0 is allowed"
+                raise Invalid(key, amount, text)
+            if name in ("CPU", "GPU", "memory"):
+                allowed = "names of your own are allowed; use num_cpus or num_gpus"
+                raise Invalid(key, amount, f"is no custom resource; {allowed}")
 
     @property
     def threads(self) -> int:

@@ -20,7 +20,7 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from rlrun.config.checks.ray import no_cluster, require_head
+from rlrun.config.ray import no_cluster, require_head
 from rlrun.errors import Interrupted, LockedError, ResourceError, RlrunError, StorageError
 from rlrun.pipeline.forkserver import SIGNALS
 from rlrun.run.files import CONFIG, lock_run_dir

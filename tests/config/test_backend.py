@@ -7,7 +7,8 @@ import yaml
 
 from rlrun.cli.main import main
 from rlrun.config import Composer
-from rlrun.config.checks.spaces import check_spaces, choose_backend
+from rlrun.config.backend import choose_backend
+from rlrun.config.checks import check_spaces
 from rlrun.config.compose import to_yaml
 from rlrun.config.stored import load
 from rlrun.env import known_spaces

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.config.checks import keys
+from rlrun.config import checks
 from tests.in_process import Done, assert_one_error, files_under
 
 HERE = Path(__file__).parent
 
 
-def read_lines():
+def read_lines(path):
     """(class of error, words of a command line, texts of its error)."""
     title = ""
-    for row in (HERE / "bad_lines.txt").read_text("utf-8").splitlines():
+    for row in path.read_text("utf-8").splitlines():
         if row.startswith("["):
             title = row.strip("[]")
         elif not row.startswith("#"):
@@ -25,7 +25,7 @@ def read_lines():
             yield title, line.split(), texts
 
 
-BAD = list(read_lines())
+BAD = list(read_lines(HERE / "bad_lines.txt"))
 
 
 @pytest.mark.parametrize(("title", "words", "texts"), BAD, ids=[" ".join(b[1])[:60] for b in BAD])
@@ -109,18 +109,18 @@ def test_a_rollout_larger_than_allowed(rlrun, tmp_path):
 
 
 def test_cuda_without_cuda(rlrun, tmp_path, monkeypatch):
-    monkeypatch.setattr(keys, "cuda_devices", lambda: (0, "no driver"))
+    monkeypatch.setattr(checks, "cuda_devices", lambda: (0, "no driver"))
     done = rlrun("device=cuda")
     assert_one_error(done, 7)
     assert "device = cuda: no driver" in done.err
-    monkeypatch.setattr(keys, "cuda_devices", lambda: (2, ""))
+    monkeypatch.setattr(checks, "cuda_devices", lambda: (2, ""))
     assert_one_error(rlrun("device=cuda:2"), 7)
     assert files_under(tmp_path) == []
     assert rlrun("device=cuda:1").code == 0
 
 
 def test_cuda_devices_are_counted_as_torch_does_without_importing_it():
-    code = "import sys; from rlrun.config.checks.keys import cuda_devices; c = cuda_devices()[0]; \
+    code = "import sys; from rlrun.config.checks import cuda_devices; c = cuda_devices()[0]; \
 assert 'torch' not in sys.modules; import torch; assert c == torch.cuda.device_count(), c"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -134,16 +134,16 @@ def test_cuda_probe_without_driver(monkeypatch, tmp_path):
     def missing(name):
         raise OSError(name)
 
-    monkeypatch.setattr(keys, "find_spec", lambda name: Spec)
+    monkeypatch.setattr(checks, "find_spec", lambda name: Spec)
     monkeypatch.setattr(ctypes, "CDLL", missing)
     reasons = set()
     for version in ("'12.8'", "None"):
         (tmp_path / "version.py").write_text(f"cuda: Optional[str] = {version}\n")
-        keys.cuda_devices.cache_clear()
-        count, reason = keys.cuda_devices()
+        checks.cuda_devices.cache_clear()
+        count, reason = checks.cuda_devices()
         assert count == 0
         reasons.add(reason)
-    keys.cuda_devices.cache_clear()
+    checks.cuda_devices.cache_clear()
     assert len(reasons) == 2
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlrun.config.checks.spaces import WITH_KERNEL
+from rlrun.config.backend import WITH_KERNEL
 from rlrun.errors import NumericError
 from rlrun.kernels.parity import probe_of
 from rlrun.policy.base import Losses

@@ -117,7 +117,7 @@ def test_a_long_episode_has_a_bounded_number_of_frames(monkeypatch):
 
 
 def test_videos_that_fail_are_a_warning(tmp_path, monkeypatch):
-    for module in ("config.checks.keys", "run.build"):
+    for module in ("config.checks", "run.build"):
         monkeypatch.setattr(f"rlrun.{module}.check_video", lambda config: None)
 
     def failing(env):

@@ -93,7 +93,7 @@ def test_a_logger_that_fails_is_one_warning_and_its_run_goes_on(tmp_path, caplog
 @pytest.mark.parametrize(("name", "value"), [("wandb", "offline"), ("mlflow", "sqlite:///a.db")])
 def test_a_missing_package_is_said_before_the_run(name, value, monkeypatch):
     find = importlib.util.find_spec
-    absent = "rlrun.config.checks.keys.find_spec"
+    absent = "rlrun.config.rules.find_spec"
     monkeypatch.setattr(absent, lambda module: None if module == name else find(module))
     config = read_composed(Composer().compose([f"logger.{name}={value}"]))
     with pytest.raises(ResourceError, match=rf"logger\.{name} = .*pip install .*{name}"):

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlrun.config.checks import ray as ray_checks
+from rlrun.config import ray as ray_checks
 from rlrun.schema.studies import RayLauncherConfig
 from rlrun.sweeps.ray_pool import RayPool, job_environment
 from rlrun.sweeps.record import SweepRecord

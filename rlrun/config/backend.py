@@ -1,0 +1,129 @@
+"""The rule of ``learner.backend``, and what of a memory or a CPU decides over it. Torch-free."""
+
+from typing import Any, Literal, NamedTuple
+
+import gymnasium as gym
+
+from rlrun.schema import (
+    POLICY_CONFIGS,
+    ActionValueConfig,
+    Config,
+    ControlConfig,
+    DQNConfig,
+    MemoryConfig,
+    R2D2Config,
+)
+from rlrun.tree import Tree
+
+BackendName = Literal["numpy", "torch"]
+WITH_KERNEL = (  # policies that have a kernel
+    "r2d2", "dqn", "sac", "td3", "ddpg", "ppo", "a2c", "impala", "pqn",
+)  # fmt: skip
+_MOST_UNITS = 128  # of an LSTM; measured: 0.5 of torch's time at 32 units, 0.8 to 0.9 at 128
+_MOST_THREADS = 2  # of torch, faster with more than the kernel's one, measured from 64 units on
+
+
+class Backend(NamedTuple):
+    """A way to compute a policy's updates, with the reason for it."""
+
+    name: BackendName
+    reason: str
+
+
+def choose_backend(config: Config, obs: gym.Space[Any], threads: int) -> Backend:
+    """The backend of a run; ``obs``: the observation space of the environment.
+
+    A fixed rule over the config and ``threads`` of torch: numpy computes linear layers and small
+    LSTMs, in float32 on the CPU, where the calls of autograd cost as much as the products.
+    """
+    if config.learner.backend == "torch":
+        return Backend("torch", "learner.backend=torch")
+    obstacle = numpy_obstacle(config, obs)
+    if obstacle is None and config.learner.backend == "auto":
+        obstacle = _slower(config, threads)
+    if obstacle is not None:
+        return Backend("torch", obstacle)
+    memory = "and an LSTM " if isinstance(config.policy, R2D2Config) else ""
+    return Backend("numpy", f"linear layers {memory}in float32 on the CPU")
+
+
+def _slower(config: Config, threads: int) -> str | None:
+    """Why torch updates a recurrent policy faster; None: it does not."""
+    if not isinstance(config.policy, R2D2Config):
+        return None
+    if config.memory.hidden > _MOST_UNITS:
+        return f"memory.hidden={config.memory.hidden}: torch is faster above {_MOST_UNITS}"
+    if threads > _MOST_THREADS:
+        return f"{threads} threads of torch are faster than the one of a kernel"
+    return None
+
+
+def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
+    """The setting that no numpy kernel computes; None: one computes the configured update."""
+    policy = config.policy
+    kinds = {POLICY_CONFIGS[name] for name in WITH_KERNEL}
+    if type(policy) not in kinds or ":" in policy.name:  # a user's class, mypkg.mod:Class
+        return f"policy {policy.name} has no kernel"
+    recurrent = isinstance(policy, R2D2Config)
+    if isinstance(policy, DQNConfig | R2D2Config):
+        plain = {"trace": "nstep", "distribution": "none", "noisy": None, "munchausen": None}
+        for key, value in plain.items():
+            if getattr(policy, key) != value:
+                return f"policy.{key}={getattr(policy, key)}"
+    if config.torso.name != "mlp":
+        return f"torso={config.torso.name}"
+    if config.memory.name != ("lstm" if recurrent else "none"):
+        return f"memory={config.memory.name}"
+    if not recurrent:
+        if policy.window is not None and policy.window[:2] != (0, 1):
+            return "windows of several rows"
+        if isinstance(policy, ActionValueConfig | ControlConfig) and policy.prev_inputs:
+            return "policy.prev_inputs=true"
+    if config.learner.precision != "float32":
+        return f"learner.precision={config.learner.precision}"
+    if recurrent and config.learner.compile:
+        return "learner.compile=true"
+    if config.device != "cpu":
+        return f"device={config.device}"
+    if gym.spaces.flatdim(obs) == 0:  # parameters without an element have no address of their own
+        return "observations hold no number"
+    if policy.masks and _has_mask(config, obs):
+        return "observations have an action mask"
+    return "numba is not installed or off" if recurrent and not _has_numba() else None
+
+
+def _has_numba() -> bool:
+    """False where loops of an LSTM kernel would be Python's."""
+    from rlrun.jit import COMPILED
+
+    return COMPILED
+
+
+def _has_mask(config: Config, obs: gym.Space[Any]) -> bool:
+    from rlrun.functional.masks import has_mask
+
+    if config.agents.name == "separate" and isinstance(obs, gym.spaces.Dict):
+        obs = obs["observation"]
+    return has_mask(obs)
+
+
+def bf16_fault(config: Config) -> str | None:
+    """The reason why ``config`` cannot learn in bf16 on this machine; None: it can."""
+    if config.device != "cpu" or config.memory.name != "lstm":
+        return None
+    from rlrun.policy import compute
+
+    has = compute.cpu_has_bf16_lstm()
+    return None if has else "torch cannot compute an LSTM in bfloat16 on this CPU"
+
+
+def custom_state(memory: MemoryConfig) -> Tree | None:
+    """Initial state [1, ...] of a memory ``mypkg.mod:Cell``; None: a built-in one."""
+    if ":" not in memory.name:
+        return None
+    import torch  # the user's module has imported it
+
+    from rlrun.nets.memory import make_memory
+
+    with torch.random.fork_rng(devices=[]):
+        return make_memory(memory, 1).initial_state(1, torch.device("cpu"))

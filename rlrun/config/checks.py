@@ -1,0 +1,257 @@
+"""Checks across several config keys, of spaces, files and the machine. Torch-free.
+
+``rlrun.config.rules`` holds what does not fit together, a row per error.
+"""
+
+import ctypes
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, fields, is_dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rlrun.config.backend import custom_state
+from rlrun.config.config_errors import config_error
+from rlrun.config.directories import check_length
+from rlrun.config.hydra_errors import override_key
+from rlrun.config.ray import require_head, require_ray
+from rlrun.config.rules import (
+    AT_LAST,
+    ON_CONFIG,
+    ON_DATASET,
+    ON_SPACES,
+    PRECISION,
+    SIZES,
+    Facts,
+    require_all,
+)
+from rlrun.errors import ConfigError, ResourceError
+from rlrun.schema import Config, RayConfig, ScriptedConfig
+from rlrun.schema.ranges import NOUNS, Condition, Reader, format_value, join_words
+from rlrun.trust import trusted_function
+from rlrun.video.files import require_packages
+
+
+def check(config: Config, *, fresh: bool = True) -> None:
+    """Raise ConfigError or ResourceError for the first thing that does not fit together.
+
+    ``fresh``: for a run about to begin; False skips the checks that only matter then.
+    """
+    ray = config.pipeline if isinstance(config.pipeline, RayConfig) else None
+    if ray is not None:
+        require_ray()
+    if ray is None or ray.address is None:  # else the GPU is another node's
+        _check_device("device", config.device)
+    _check_device("buffer.device", config.buffer.device)
+    for key in ("load", "demos", "mmap"):
+        if (path := getattr(config.buffer, key)) is not None:
+            check_length(f"buffer.{key}", Path(path))
+    require_all(ON_CONFIG, Facts(config, fresh=fresh))
+    check_spaces(config, fresh=fresh)
+    if fresh:
+        check_video(config)
+        require_head(ray.address if ray is not None else None)
+    require_all(AT_LAST, Facts(config))
+
+
+def check_precision(config: Config) -> None:
+    """Raise ResourceError where this machine cannot learn in ``learner.precision``.
+
+    Apart from ``check``, and last: asking for an LSTM in bf16 on a CPU imports torch.
+    """
+    require_all(PRECISION, Facts(config))
+
+
+def check_spaces(config: Config, *, fresh: bool) -> None:
+    """Raise ConfigError where the environment's spaces, or a dataset, do not fit the config."""
+    from rlrun.buffer.sizing import check_demos, check_rollout, check_size, make_layout, row_of
+    from rlrun.env import known_spaces  # slow to import
+
+    spaces = known_spaces(config.env, config.agents)
+    obs, action, agents = spaces
+    if isinstance(config.policy, ScriptedConfig) and config.policy.function is not None:
+        trusted_function("policy.function", config.policy.function)
+    require_all(ON_SPACES, Facts(config, spaces=spaces))
+    row = row_of(config, obs, action, custom_state(config.memory))
+    if fresh:
+        require_all(SIZES, Facts(config, spaces=spaces))
+    if config.policy.on_policy and fresh:
+        check_rollout(config, row)
+    window = config.policy.window
+    if window is None:
+        return
+    layout = make_layout(config, row, window, agents * config.collector.num_envs)
+    if config.buffer.compress and not layout.packed:
+        wrong = f"{config.env.id} observes no images (uint8, at least 256 bytes a row)"
+        allowed = "an environment that does, or false, is allowed"
+        raise config_error("buffer.compress", True, wrong, allowed, "set buffer.compress=false")
+    if not fresh:
+        return
+    if config.buffer.load is not None:
+        lengths = check_dataset(config, "load", config.buffer.load, obs, action)
+        require_all(ON_DATASET, Facts(config, lengths=lengths))
+    check_size(config, layout, window)
+    if config.buffer.demos is not None:
+        lengths = check_dataset(config, "demos", config.buffer.demos, obs, action)
+        check_demos(config, layout, window, lengths)
+
+
+def check_dataset(config: Config, key: str, source_name: str, obs: Any, action: Any) -> list[int]:
+    """The lengths of a dataset's trajectories, when they fit the environment."""
+    if not source_name.startswith("minari:") and not Path(source_name, "dataset.json").is_file():
+        what = "has no dataset.json" if Path(source_name).is_dir() else "is no directory"
+        fix = "make one with rlrun export RUN_DIR DATA_DIR"
+        raise config_error(
+            f"buffer.{key}", source_name, what, "a dataset directory is allowed", fix
+        )
+    from rlrun.dataset import errors_name_key, open_source
+    from rlrun.types import Spec  # torch, only now
+
+    with errors_name_key(key):
+        source = open_source(source_name)
+        source.require(Spec(obs, action), config.collector.keep_info)
+        lengths = [trajectory.steps for trajectory in source.trajectories()]
+    if not lengths:
+        fix = "choose another"
+        raise config_error(
+            f"buffer.{key}", source_name, "has no steps", "a dataset with rows is allowed", fix
+        )
+    return lengths
+
+
+def _check_device(key: str, device: str) -> None:
+    if device == "cpu":
+        return
+    found = re.fullmatch(r"cuda(?::(\d+))?", device)
+    if not found:
+        allowed = "cpu, cuda or cuda:N are allowed"
+        fix = "cuda" if re.match(r"gpu|cuda", device, re.IGNORECASE) else "cpu"
+        raise config_error(key, device, "unknown device", allowed, f"set {key}={fix}")
+    count, why = cuda_devices()
+    index = int(found.group(1) or 0)
+    if index < count:
+        return
+    wrong = why if count == 0 else f"there are {count} CUDA devices, numbered from 0"
+    allowed = "cpu" if count == 0 else f"cpu, cuda or cuda:0 to cuda:{count - 1}"
+    raise ResourceError(f"{key} = {device}: {wrong}; allowed here: {allowed}; set {key}=cpu")
+
+
+@cache
+def cuda_devices() -> tuple[int, str]:
+    """(number of CUDA devices torch could use, why there is none), without importing torch."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return 0, "torch is not installed"
+    version = Path(spec.origin).with_name("version.py")
+    text = version.read_text(encoding="utf-8") if version.is_file() else ""
+    if re.search(r"^cuda\s*(?::[^=]*)?=\s*None", text, re.MULTILINE):
+        return 0, "the installed torch is built without CUDA"
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return 0, "this machine has no NVIDIA driver"
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0, "the NVIDIA driver finds no device"
+    return count.value, "the NVIDIA driver finds no device"
+
+
+def check_video(config: Config) -> None:
+    """Raise ConfigError where an evaluation could not be drawn; one picture is."""
+    every = config.run.video_every
+    if every is None:
+        return
+    from rlrun.env import make_env
+
+    require_packages(f"run.video_every = {every}", ".gif")
+    try:
+        env = make_env(config.env, num_envs=1, evaluate=True, agents=config.agents, render=True)
+        try:
+            env.reset(seed=0)
+            env.render()
+        finally:
+            env.close()
+    except (ConfigError, ResourceError) as e:
+        e.args = (f"run.video_every = {every}: {e}, or set it to null",)
+        raise
+
+
+# -- keys of the command line that nothing reads under the rest of the config ----------------------
+# Only typed keys are asked about: files give keys of every option, jobs of a sweep share a line.
+
+
+def check_typed_keys(config: Config, overrides: Sequence[str]) -> None:
+    """Raise ConfigError for the first of ``overrides`` that would change nothing."""
+    for text in overrides:
+        key, value = override_key(text), text.partition("=")[2]
+        reason = _unread(config, key) if value != "null" else None
+        if reason is not None:
+            allowed, fix = reason
+            raise config_error(
+                key, value, "it would change nothing", allowed, f"{fix}, or leave it out"
+            )
+
+
+def _unread(config: Config, key: str) -> tuple[str, str] | None:
+    """(what reads ``key``, what to do) where nothing reads it, else None."""
+    group, name = [*key.split("."), ""][:2]  # explore.epsilon.start belongs to explore.epsilon
+    known = _fields(config, group)
+    metadata: Mapping[str, Any] = known[name].metadata if name in known else {}
+    if "default_of" in metadata:
+        other = metadata["default_of"]
+        value = _value(config, other)
+        if value != _value(config, f"{group}.{name}"):
+            return f"{other} is {format_value(value)} whatever the environment", f"set {other}"
+    reader: Reader | None = metadata.get("read_when")
+    if reader is None:
+        return None
+    unmet = [[c for c in every if not _is_met(config, c)] for every in reader.any_of]
+    if not all(unmet):
+        return None
+    reads = " or ".join(" with ".join(map(str, every)) for every in unmet)
+    condition = unmet[0][-1]
+    return f"{reads} reads it{_keys_read_instead(config, group, condition)}", _fix(
+        config, reader, condition
+    )
+
+
+def _fields(config: Config, group: str) -> dict[str, Field[Any]]:
+    part = getattr(config, group, None)
+    return {f.name: f for f in fields(part)} if is_dataclass(part) else {}
+
+
+def _value(config: Config, key: str) -> Any:
+    """The value of ``key`` in the config; of a group, the chosen option."""
+    value: Any = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value.name if "." not in key else value
+
+
+def _is_met(config: Config, condition: Condition) -> bool:
+    value = _value(config, condition.key)
+    if not condition.values:
+        return value not in (None, False)
+    own_class = condition.key == "memory" and ":" in value  # it may read any key
+    return own_class or format_value(value) in condition.values
+
+
+def _fix(config: Config, reader: Reader, condition: Condition) -> str:
+    if condition.key in NOUNS:
+        return f"use {config.policy.recurrent_variant or 'one that does'}"
+    return reader.fix or f"set {condition.key}={condition.values[0]}"
+
+
+def _keys_read_instead(config: Config, group: str, unmet: Condition) -> str:
+    """Text with the keys of the group that are read now, and would not be if ``unmet`` were met."""
+    keys = []
+    for name, field in _fields(config, group).items():
+        reader: Reader | None = field.metadata.get("read_when")
+        other = reader.any_of[0][0] if reader else unmet
+        apart = other.key == unmet.key and not set(unmet.values[:1]) & set(other.values)
+        if apart and _is_met(config, other):
+            keys.append(f"{group}.{name}")
+    return f" (read now: {join_words(keys, 'and')})" if keys else ""

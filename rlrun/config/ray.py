@@ -1,0 +1,103 @@
+"""What ``pipeline=ray`` needs of this machine and of a cluster. Torch-free."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from importlib.util import find_spec
+from ipaddress import ip_address
+from pathlib import Path
+
+from rlrun.errors import ResourceError, extra
+
+CONNECT_SECONDS = 1.0  # that a cluster's head has to accept a connection
+ANSWER_SECONDS = 6.0  # and to answer Ray
+IMPORT_SECONDS = 60.0  # that Ray's client may take to be imported, on a busy machine
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether ``host:port`` is on this machine; ``auto`` is, without RAY_ADDRESS."""
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS", "localhost:0")
+    host = address.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def has_token() -> bool:
+    """Return whether Ray would send a token: RAY_AUTH_MODE=token with a token in its places."""
+    if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
+        return False
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return True
+    path = os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token"
+    return Path(path).expanduser().is_file()
+
+
+def require_ray(key: str = "pipeline", value: str = "ray") -> None:
+    """Raise ResourceError unless the packages of the extra ``ray`` are installed."""
+    missing = [name for name in ("ray", "psutil") if find_spec(name) is None]
+    if missing:
+        raise ResourceError(
+            f"{key} = {value}: the package {missing[0]} is missing; it comes with the extra ray; "
+            f"pip install {extra('ray')}"
+        )
+
+
+def require_head(address: str | None, key: str = "pipeline.address") -> None:
+    """Raise ResourceError unless the head of a Ray cluster answers at ``address``, host:port.
+
+    Ray itself tries for minutes, and prints lines of its own; so it tries in another process.
+    """
+    if address is None or address in _answered:
+        return
+    try:
+        if address != "auto":
+            host, _, port = address.rpartition(":")
+            given = host.strip("[]"), int(port)
+            socket.create_connection(given, timeout=CONNECT_SECONDS).close()
+        asked = [sys.executable, "-P", "-c", _ASK, address, str(ANSWER_SECONDS), *sys.path]
+        done = subprocess.run(
+            asked, capture_output=True, stdin=subprocess.DEVNULL, timeout=IMPORT_SECONDS,
+            check=False, start_new_session=True,
+        )  # fmt: skip
+        if done.returncode == -signal.SIGALRM:
+            raise OSError(f"none within {ANSWER_SECONDS:g} s")
+        if done.returncode:
+            lines = done.stderr.decode(errors="replace").strip().splitlines() or ["it ended"]
+            raise OSError(lines[-1][:300])
+    except subprocess.TimeoutExpired as e:
+        raise no_cluster(key, address, f"none within {IMPORT_SECONDS:g} s") from e
+    except (OSError, ValueError, OverflowError) as e:
+        raise no_cluster(key, address, str(e)) from e
+    _answered.add(address)
+
+
+_answered: set[str] = set()  # addresses of heads that answered this process
+_ASK = """import signal, sys
+address, seconds, sys.path[:] = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
+try:
+    from ray._private.services import canonicalize_bootstrap_address
+    from ray._raylet import GcsClient
+except ImportError:  # private parts, which may change
+    sys.exit()
+signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends the process, whatever it waits for
+signal.setitimer(signal.ITIMER_REAL, seconds)
+found = canonicalize_bootstrap_address(address)
+if found is None:
+    sys.exit("no Ray runs on this machine")
+GcsClient(address=found)
+"""
+
+
+def no_cluster(key: str, address: str, text: str) -> ResourceError:
+    """Return the error of a cluster that does not answer."""
+    return ResourceError(
+        f"{key} = {address}: no Ray cluster answers ({text}); host:port of a running head of the "
+        "same Ray and Python version is allowed; start one with `ray start --head`, or leave it out"
+    )

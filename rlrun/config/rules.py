@@ -1,0 +1,638 @@
+"""Settings that do not fit together: one table, a row per error. Torch-free.
+
+Combinations of keys of one group are rows of that group's dataclass, in ``rlrun.schema``.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from importlib.util import find_spec
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rlrun.config.backend import bf16_fault, numpy_obstacle
+from rlrun.config.ray import has_token, is_loopback
+from rlrun.errors import ConfigError, ResourceError, RlrunError, extra
+from rlrun.schema import (
+    POLICY_CONFIGS,
+    Config,
+    ControlConfig,
+    OnPolicyConfig,
+    PPOConfig,
+    PQNConfig,
+    PriorityConfig,
+    ScriptedConfig,
+    ValueConfig,
+)
+from rlrun.schema.policy import Window
+from rlrun.schema.ranges import Rule, each, format_value
+from rlrun.spaces import CNN_SIDE, JointSpace, bounded, is_image, leaf_spaces
+
+POLICIES: dict[str, Callable[[Any], object]] = {  # which policies a fix may name
+    "learn": lambda kind: True,
+    "on_policy": lambda kind: kind.on_policy,
+    "replay": lambda kind: not kind.on_policy,
+    "tolerate_lag": lambda kind: kind.on_policy and kind.tolerates_lag,
+    "have_values": lambda kind: kind.has_values,
+    "have_graphs": lambda kind: issubclass(kind, ValueConfig),
+}
+
+
+def policies_that(fits: Any) -> str:
+    """``policy=a or policy=b`` of the learning policies that ``fits`` accepts."""
+    names = [name for name, kind in POLICY_CONFIGS.items() if kind.learns and fits(kind)]
+    return " or ".join(f"policy={name}" for name in names or ["random"])
+
+
+def space_text(space: Any) -> str:
+    """The kind, dtype and shape of a space."""
+    name, shape = type(space).__name__, getattr(space, "shape", None)
+    return f"{name} {getattr(space, 'dtype', '')} {list(shape)}" if shape else str(space)
+
+
+class Facts:
+    """What rules read: the groups of a config, the spaces of its environment, sizes of both.
+
+    ``fresh``: the run is about to begin. ``lengths``: steps of the loaded trajectories.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        fresh: bool = True,
+        spaces: tuple[Any, Any, int] = (None, None, 1),
+        lengths: Sequence[int] = (),
+    ) -> None:
+        self.config, self.fresh = config, fresh
+        self.obs, self.action, self.agents_of_env = spaces
+        self.steps, self.trajectories = sum(lengths), len(lengths)
+        self.loaded_rows = self.steps + self.trajectories
+        self.single = self.agents_of_env == 1 and not isinstance(self.obs, JointSpace)
+
+    def __getattr__(self, name: str) -> Any:
+        """A group of the config."""
+        return getattr(self.config, name)
+
+    def value(self, key: str) -> Any:
+        """The value of ``key``; of a group, the option that was chosen."""
+        value: Any = self.config
+        for name in key.split("."):
+            value = getattr(value, name)
+        return value.name if hasattr(value, "name") else value
+
+    @cached_property
+    def policies(self) -> dict[str, str]:
+        """``policy=a or policy=b`` of the policies that a fix may name."""
+        kind = type(self.action).__name__
+        shown, own = self.config.agents.name, {*self.config.policy.actions}
+        fits = POLICIES | {
+            "see_agents_so": lambda p: shown in p.agents,
+            "have_memory": lambda p: p.recurrent and own & {*p.actions},
+            "act_there": lambda p: kind in p.actions and "shared" in p.agents,
+        }
+        return {name: policies_that(test) for name, test in fits.items()}
+
+    @property
+    def agents_allowed(self) -> str:
+        return " or ".join(f"agents={name}" for name in self.config.policy.agents)
+
+    # -- sizes -------------------------------------------------------------------------------------
+
+    @property
+    def window(self) -> Window | None:
+        return self.config.policy.window
+
+    @property
+    def columns(self) -> int:
+        """Columns of one collector's replay: one per agent of every environment."""
+        return self.agents_of_env * self.config.collector.num_envs
+
+    @property
+    def column_rows(self) -> int:
+        return self.config.buffer.capacity // self.columns
+
+    @property
+    def least_rollout(self) -> int:
+        """Rows that a collect call may bring, every second of them an end row."""
+        collector = self.config.collector
+        return self.columns * (2 * -(-collector.n_sample // collector.num_envs) + 1)
+
+    @property
+    def least_capacity(self) -> int:
+        """Rows of a window, and those read before it, in every column."""
+        assert self.window is not None
+        return self.columns * (self.window.rows + max(1, self.config.env.frame_stack - 1))
+
+    @property
+    def stride(self) -> int:
+        assert self.window is not None
+        return max(self.config.collector.stride(self.window), 1)
+
+    @property
+    def windows(self) -> int:
+        """Windows that the replay holds."""
+        buffer = self.config.buffer
+        return min(buffer.capacity // self.stride, buffer.window_capacity or buffer.capacity)
+
+    @property
+    def batch_rows(self) -> int:
+        return self.config.learner.batch_size * self.stride
+
+    @property
+    def collectors(self) -> int:
+        return int(getattr(self.config.pipeline, "num_actors", 1))
+
+    @property
+    def environments(self) -> int:
+        return self.collectors * self.config.collector.num_envs
+
+    @property
+    def least_shards(self) -> int:
+        """Rows of a window in every environment of every collector."""
+        assert self.window is not None
+        return self.environments * (self.window.rows + 1 + self.config.env.frame_stack)
+
+    @property
+    def cores(self) -> int:
+        return os.cpu_count() or 1
+
+    # -- what the environment shows ----------------------------------------------------------------
+
+    @property
+    def own_obs(self) -> Any:
+        """The observation of one agent."""
+        return self.obs["observation"] if self.config.agents.name == "separate" else self.obs
+
+    @cached_property
+    def seen(self) -> Any:
+        """What a network is given: the observation, stacked. Raises: ConfigError."""
+        from rlrun.env.framestack import stack_space  # slow to import
+
+        obs = self.obs.agent if isinstance(self.obs, JointSpace) else self.obs
+        return stack_space(obs, self.config.env.frame_stack)
+
+    @property
+    def images(self) -> list[Any]:
+        """Images beside other parts of an observation."""
+        return [leaf for path, leaf in leaf_spaces(self.seen) if path and is_image(leaf)]
+
+    @property
+    def mask(self) -> Any:
+        """The space of the action mask that the policy keeps to; None: there is none."""
+        from rlrun.functional.masks import MASK, has_mask  # slow to import
+
+        return self.own_obs[MASK] if self.config.policy.masks and has_mask(self.own_obs) else None
+
+    @property
+    def kind(self) -> str:
+        """The kind of the action space."""
+        return type(self.action).__name__
+
+    @cached_property
+    def script_fault(self) -> str | None:
+        """Why the action space does not hold the choices of a script."""
+        from rlrun.functional.explore import action_table
+
+        policy = self.config.policy
+        if not isinstance(policy, ScriptedConfig) or policy.script in ("function", "sine"):
+            return None
+        try:
+            action_table(policy.choices, self.action)
+        except ValueError as e:
+            return str(e)
+        return None
+
+    @cached_property
+    def obstacle(self) -> str | None:
+        """The setting that no numpy kernel computes."""
+        return numpy_obstacle(self.config, self.obs)
+
+    @property
+    def has_goals(self) -> bool:
+        from rlrun.env import goal_functions
+
+        return goal_functions(self.config.env) is not None
+
+    @property
+    def bf16_fault(self) -> str | None:
+        return bf16_fault(self.config)
+
+    @property
+    def obs_text(self) -> str:
+        return space_text(self.own_obs)
+
+    @property
+    def action_text(self) -> str:
+        return space_text(self.action)
+
+    @property
+    def seen_text(self) -> str:
+        stack = self.config.env.frame_stack
+        whose = "the environment has" if stack == 1 else f"with env.frame_stack = {stack} it sees"
+        return f"{whose} {space_text(self.seen)}"
+
+    @property
+    def image_text(self) -> str:
+        return space_text(self.images[0] if self.images else self.seen)
+
+
+def _addresses(c: Facts) -> str | None:
+    """The address of a cluster other than one that Ray starts itself."""
+    return getattr(c.pipeline, "address", None)
+
+
+def _is_no_address(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    return address != "auto" and (not host or "://" in address)
+
+
+def _control(c: Facts) -> bool:
+    return isinstance(c.policy, ControlConfig)
+
+
+def _trains(c: Facts) -> bool:
+    return bool(c.policy.updates)
+
+
+def _offline(c: Facts) -> bool:
+    return bool(c.pipeline.name == "offline")
+
+
+def _ray(c: Facts) -> bool:
+    return bool(c.pipeline.name == "ray")
+
+
+_NO_DATA = "set buffer.load=DIR (rlrun export RUN_DIR DIR makes one), or pipeline=serial"
+_ONE = "env.instances = 1: only one environment may exist, this needs another"
+_SERIAL = "or set pipeline=serial"
+_TEAM = "take env=twostep, env=relay or env=pettingzoo"
+_NO_RELABEL, _NO_DEMOS = "set buffer.relabel=null", "set buffer.demos=null"
+_RENAME = "rename the key or correct the mask"
+
+SIZES = (  # evaluated with the columns of the config, then with those of the environment
+    Rule("buffer.capacity", lambda c: c.policy.on_policy and c.buffer.capacity < c.least_rollout,
+         "a collect call of {collector.n_sample} steps may bring {least_rollout} rows",
+         "at least {least_rollout} are allowed",
+         "set buffer.capacity={least_rollout} or lower collector.n_sample"),
+    Rule("buffer.capacity",
+         lambda c: c.window and c.column_rows < c.least_capacity // c.columns,
+         "{columns} columns of {column_rows} rows hold no window of {window.rows} rows",
+         "at least {least_capacity} rows for {columns} columns",
+         "set buffer.capacity={least_capacity} or more"),
+)  # fmt: skip
+
+ON_CONFIG = (
+    # -- what an on-policy policy learns from ------------------------------------------------------
+    Rule("buffer", lambda c: c.policy.on_policy and c.buffer.name != "rollout",
+         "policy {policy.name} learns only from what its present weights have collected",
+         "buffer=rollout is allowed", "or use a policy that replays: {policies[replay]}"),
+    Rule("explore",
+         lambda c: c.policy.on_policy and c.explore.name != "none" and not c.policy.explores,
+         "policy {policy.name} explores by drawing from its own distribution",
+         "explore=none is allowed", "leave explore out"),
+    Rule("collector.unit", lambda c: c.policy.on_policy and c.collector.unit != "step",
+         "the size of a rollout must be known beforehand", "step is allowed",
+         "set collector.unit=step"),
+    Rule("learner.update_per_collect",
+         lambda c: isinstance(c.policy, PPOConfig | PQNConfig)
+         and c.learner.update_per_collect != 1,
+         "policy {policy.name} learns from a rollout once and drops it", "1 is allowed",
+         "set learner.update_per_collect=1 and learner.replay_ratio=null (passes over a rollout: "
+         "policy.epochs)"),
+    Rule("learner.update_per_collect",
+         lambda c: c.policy.on_policy and c.learner.update_per_collect != 1,
+         "policy {policy.name} learns from a rollout once and drops it", "1 is allowed",
+         "set learner.update_per_collect=1 and learner.replay_ratio=null"),
+    SIZES[0],
+    Rule("pipeline", lambda c: c.policy.on_policy and c.pipeline.name == "overlapped"
+         and not c.policy.tolerates_lag,
+         "policy {policy.name} cannot learn from actions of weights one chunk old",
+         "pipeline=serial is allowed", "or use {policies[tolerate_lag]}"),
+    Rule("buffer", lambda c: not c.policy.on_policy and c.window and c.buffer.name == "rollout",
+         "policy {policy.name} replays what it once collected",
+         "uniform, prioritized or rank are allowed", "or use {policies[on_policy]}"),
+    # -- windows -----------------------------------------------------------------------------------
+    Rule("collector.overlap", lambda c: c.window and (c.collector.overlap or 0) >= c.window.rows,
+         "windows of {window.rows} rows cannot share that many",
+         "less than {window.rows} is allowed",
+         "lower it or lengthen the window (burnin_step + learn_unroll_len)"),
+    Rule("collector.learned_overlap",
+         lambda c: c.window and c.collector.learned_overlap >= c.window.learned,
+         "a window learns {window.learned} rows (learn_unroll_len - nstep)",
+         "less than {window.learned} is allowed", "lower it or raise policy.learn_unroll_len"),
+    SIZES[1],
+    Rule("learner.batch_size", lambda c: c.window and c.learner.batch_size > c.windows
+         and c.learner.batch_size > (c.buffer.window_capacity or np.inf),
+         "the buffer holds at most {windows} windows", "1 to {windows} are allowed",
+         "lower it, or raise buffer.window_capacity to {learner.batch_size}"),
+    Rule("learner.batch_size", lambda c: c.window and c.learner.batch_size > c.windows,
+         "the buffer holds at most {windows} windows ({buffer.capacity} rows)",
+         "1 to {windows} are allowed", "lower it, or raise buffer.capacity to {batch_rows} rows"),
+    Rule("learner.learning_starts",
+         lambda c: c.window and c.learner.learning_starts > c.buffer.capacity,
+         "the buffer never holds more than buffer.capacity = {buffer.capacity} rows",
+         "0 to {buffer.capacity} are allowed", "lower it or raise buffer.capacity"),
+    Rule("collector.unit", lambda c: c.window is None and c.collector.unit == "window",
+         "policy {policy.name} has no windows", "step or episode", "set collector.unit=step"),
+    # -- hindsight goals ---------------------------------------------------------------------------
+    Rule("buffer.relabel", lambda c: c.window and c.buffer.relabel
+         and (c.window[:2] != (0, 1) or c.collector.tiling != "lossless"),
+         "hindsight goals are for single rows (a stored state saw the old goal)",
+         "one learned row (policy=dqn, ddpg, td3 or sac) and collector.tiling=lossless",
+         _NO_RELABEL),
+    Rule("buffer.relabel", lambda c: c.window and c.buffer.relabel and c.env.frame_stack > 1,
+         "goals are not stacked, env.frame_stack is {env.frame_stack}",
+         "env.frame_stack=1 is allowed", _NO_RELABEL),
+    Rule("buffer.relabel", lambda c: c.window and c.buffer.relabel and c.buffer.compress,
+         "goals are looked up row by row, which compressed rows are not for",
+         "buffer.compress=false is allowed", _NO_RELABEL),
+    Rule("buffer.relabel", lambda c: c.window and c.buffer.relabel and c.buffer.device != "cpu",
+         "the environment computes rewards on the host, buffer.device is {buffer.device}",
+         "buffer.device=cpu is allowed", _NO_RELABEL),
+    # -- one environment ---------------------------------------------------------------------------
+    Rule("collector.num_envs",
+         lambda c: c.env.instances and c.collector.num_envs != 1 and not _offline(c),
+         _ONE, "1 is allowed", "set collector.num_envs=1"),
+    Rule("pipeline", lambda c: c.env.instances and c.pipeline.name not in ("serial", "offline"),
+         _ONE, "serial is allowed", "set pipeline=serial"),
+    Rule("env.eval_kwargs", lambda c: c.env.instances and c.env.eval_kwargs,
+         _ONE, "an empty mapping is allowed", "set 'env.eval_kwargs={{}}'"),
+    Rule("run.video_every", lambda c: c.env.instances and c.run.video_every is not None,
+         _ONE, "null is allowed", "set run.video_every=null"),
+    # -- pipeline=ray: roles in processes of their own ---------------------------------------------
+    Rule("transport.copies", lambda c: not _ray(c) and c.transport.copies != "float32",
+         "only collectors of pipeline=ray act with copies of another precision",
+         "float32 is allowed", "set it"),
+    Rule("pipeline", lambda c: _ray(c) and not _trains(c),
+         "policy {policy.name} learns nothing, so that there is nothing to place",
+         "a policy that learns", "set pipeline=serial, or use {policies[learn]}"),
+    Rule("pipeline.num_shards", lambda c: _ray(c) and c.pipeline.num_shards > c.collectors,
+         "a shard stores the trajectories of whole collectors, here {collectors}",
+         "at most {collectors}", "lower it"),
+    Rule("pipeline.learner.num_gpus",
+         lambda c: _ray(c) and c.device != "cpu" and not c.pipeline.learner.num_gpus,
+         "the networks are on device = {device}, the role would see no GPU", "1 is allowed",
+         "set it"),
+    Rule("bonus", lambda c: _ray(c) and c.bonus.name != "none",
+         "its statistics belong beside one replay, pipeline=ray has it elsewhere",
+         "bonus=none is allowed", _SERIAL),
+    Rule("buffer.mmap", lambda c: _ray(c) and c.buffer.mmap is not None,
+         "every collector has a replay of its own", "null is allowed", _SERIAL),
+    *each(("demos", "load"), lambda key: Rule(
+        f"buffer.{key}", lambda c: c.collectors > 1 and getattr(c.buffer, key),
+        "every collector has a replay of its own", "null is allowed", _SERIAL)),
+    Rule("buffer.device", lambda c: _ray(c) and c.buffer.device != "cpu",
+         "replay shards keep their rows in host memory", "cpu is allowed", "set it"),
+    Rule("buffer.weight_norm", lambda c: isinstance(c.buffer, PriorityConfig)
+         and c.buffer.weight_norm == "buffer" and c.collectors > 1,
+         "the largest weight would be that of one collector's windows", "batch is allowed",
+         "set it"),
+    Rule("logger.profile", lambda c: _ray(c) and c.logger.profile is not None,
+         "the updates are in another process", "null is allowed", _SERIAL),
+    Rule("pipeline.inference", lambda c: _ray(c) and c.pipeline.inference == "central"
+         and getattr(c.policy, "noisy", None) is not None and c.policy.noisy_resample == "chunk",
+         "policy.noisy_resample=chunk keeps the noise of a chunk in its collector",
+         "local is allowed", "set policy.noisy_resample=step"),
+    Rule("buffer.capacity", lambda c: _ray(c) and c.window and c.buffer.capacity < c.least_shards,
+         "each of {environments} environments needs the rows of a window, {least_shards} in all",
+         "at least {least_shards} is allowed",
+         "set buffer.capacity={least_shards}, or use fewer collectors"),
+    Rule("pipeline.address", lambda c: _addresses(c) and _is_no_address(c.pipeline.address),
+         "is no host:port of a cluster's head", "host:port or auto",
+         "run rlrun on a node of the cluster, or leave it out for a Ray of its own"),
+    Rule("pipeline.address",
+         lambda c: _addresses(c) and not is_loopback(c.pipeline.address) and not has_token(),
+         "anyone who reaches an open cluster can run code on it",
+         "a cluster that asks for a token, or one on this machine, is allowed",
+         "start it with RAY_AUTH_MODE=token and set RAY_AUTH_MODE and RAY_AUTH_TOKEN here too"),
+    # -- replay, demonstrations, datasets ----------------------------------------------------------
+    Rule("buffer.device", lambda c: c.buffer.device not in ("cpu", c.device),
+         "the networks are on device = {device}", "cpu or device = {device} is allowed",
+         "set buffer.device=cpu or device={buffer.device}"),
+    Rule("buffer.demos", lambda c: c.buffer.demos and c.buffer.device != "cpu",
+         "demonstrations are kept in host memory, buffer.device is {buffer.device}",
+         "buffer.device=cpu is allowed", _NO_DEMOS),
+    Rule("buffer.demos", lambda c: c.buffer.demos and c.buffer.relabel,
+         "demonstrations keep their goals, buffer.relabel is {buffer.relabel}",
+         "buffer.relabel=null is allowed", _NO_DEMOS),
+    Rule("buffer.demos", lambda c: c.buffer.demos and _offline(c),
+         "an offline run (pipeline=offline) collects no rows to mix them with",
+         "buffer.load is allowed", _NO_DEMOS),
+    *each(("load", "relabel", "demos", "compress"), lambda key: Rule(
+        f"buffer.{key}", lambda c: c.window is None and getattr(c.buffer, key),
+        "policy {policy.name} keeps no replay", "a policy that replays",
+        f"set buffer.{key}={'false' if key == 'compress' else 'null'}")),
+    *each(("load", "demos"), lambda key: Rule(
+        "policy.trace",
+        lambda c: c.policy.records_log_prob and getattr(c.buffer, key),
+        f"it reads the probability of each action, which rows of a dataset lack (buffer.{key}="
+        f"{{buffer.{key}}})", "nstep and the three q_lambda are allowed",
+        "set policy.trace=watkins_q_lambda, or collect all rows")),
+    Rule("policy.trace", lambda c: c.policy.records_log_prob and _offline(c),
+         "it reads the probability of each action, which rows of a dataset lack (pipeline=offline)",
+         "nstep and the three q_lambda are allowed",
+         "set policy.trace=watkins_q_lambda, or collect all rows"),
+    Rule("pipeline", lambda c: _offline(c) and c.window is None,
+         "policy {policy.name} learns nothing from a dataset", "serial is allowed",
+         "set pipeline=serial"),
+    Rule("learner.replay_ratio", lambda c: _offline(c) and c.learner.update_per_collect is None,
+         "an offline run (pipeline=offline) collects no env steps to keep a ratio to", "null",
+         "set learner=offline, or learner.replay_ratio=null learner.update_per_collect=1"),
+    Rule("bonus", lambda c: _offline(c) and c.bonus.name != "none",
+         "novelty counts visits, an offline run (pipeline=offline) makes none", "none is allowed",
+         "set bonus=none"),
+    Rule("learner.learning_starts",
+         lambda c: c.window and 0 < c.run.total_steps <= c.learner.learning_starts,
+         "nothing would be learned in a run of {run.total_steps} env steps",
+         "less than run.total_steps = {run.total_steps} is allowed",
+         "lower it, raise run.total_steps, or evaluate only (run.total_steps=0)"),
+    # -- this machine ------------------------------------------------------------------------------
+    *each(("weights", "chunks"), lambda key: Rule(
+        f"transport.{key}", lambda c: getattr(c.transport, key) == "pco"
+        and find_spec("pcodec") is None,
+        "the package pcodec is missing", "another coder is allowed",
+        f"pip install {extra('pco')}, or choose auto", ResourceError)),
+    Rule("learner.threads", lambda c: (c.learner.threads or 0) > 4 * c.cores,
+         "this machine has {cores} cores", "4 a core, or null, are allowed",
+         "null is a fixed rule over shape and cores"),
+    # -- several agents ----------------------------------------------------------------------------
+    Rule("agents", lambda c: c.agents.name not in c.policy.agents,
+         "policy {policy.name} is not shown agents that way",
+         "{agents_allowed} is allowed", "set it, or use {policies[see_agents_so]}"),
+    Rule("agents.agent_id", lambda c: c.agents.agent_id and c.agents.name == "joint",
+         "agents=joint has no use for it", "false is allowed",
+         "set it, or policy.agent_id=true"),
+    Rule("agents.agent_id", lambda c: c.agents.agent_id and c.agents.name == "separate",
+         "agents=separate has no use for it", "false is allowed", "set it, or agents=shared"),
+    Rule("env.frame_stack", lambda c: c.agents.name == "joint" and c.env.frame_stack > 1,
+         "joint rows are not stacked", "1 is allowed", "set env.frame_stack=1 or memory=gru"),
+    # -- what a policy can do ----------------------------------------------------------------------
+    Rule("bonus", lambda c: c.bonus.name != "none" and not c.policy.learns,
+         "policy {policy.name} learns from no reward", "a policy that learns", "set bonus=none"),
+    Rule("explore", lambda c: c.explore.name == "boltzmann" and not c.policy.has_values,
+         "policy {policy.name} has no action values to take a softmax of",
+         "explore=none is allowed", "or use {policies[have_values]}"),
+    Rule("memory", lambda c: c.memory.name != "none" and not c.policy.recurrent
+         and c.policy.recurrent_variant,
+         "policy {policy.name} sees single rows and has no memory", "memory=none is allowed",
+         "use {policy.recurrent_variant}"),
+    Rule("memory", lambda c: c.memory.name != "none" and not c.policy.recurrent,
+         "policy {policy.name} sees single rows and has no memory", "memory=none is allowed",
+         "use {policies[have_memory]}"),
+    *each(("cuda_graph", "compile"), lambda key: Rule(
+        f"learner.{key}", lambda c: getattr(c.learner, key)
+        and not isinstance(c.policy, ValueConfig),
+        "policy {policy.name} has no updates of that kind", "false is allowed",
+        "set it, or use {policies[have_graphs]}")),
+    Rule("learner.cuda_graph", lambda c: c.learner.cuda_graph and c.agents.name == "separate",
+         "every agent's part of a batch has a size of its own, a graph has one",
+         "false is allowed", "or set agents=shared"),
+    Rule("learner.cuda_graph", lambda c: c.learner.cuda_graph
+         and (getattr(c.policy, "noisy", None) is not None
+              or getattr(c.policy, "distribution", None) == "implicit"),
+         "noise and quantile levels are drawn on the host for every update", "false is allowed",
+         "or set policy.noisy=null and no policy.distribution=implicit"),
+    Rule("torso.layer_norm", lambda c: _control(c) and c.torso.layer_norm
+         and c.torso.name == "mlp" and c.memory.name == "none",
+         "the layers of policy {policy.name} are its heads', which have none", "false is allowed",
+         "set torso.layer_norm=false"),
+    Rule("policy.learn_unroll_len", lambda c: _control(c) and c.memory.name != "none"
+         and c.policy.learn_unroll_len is None,
+         "memory={memory.name} is learned over sequences of rows", "rows: learned rows + nstep",
+         "use policy=rsac or policy=rtd3, or set policy.learn_unroll_len above {policy.nstep}"),
+    Rule("policy.head_hidden", lambda c: _control(c) and not c.policy.head_hidden
+         and (c.memory.name != "none" or c.torso.name != "mlp" or not c.torso.hidden),
+         "the critic would be linear in the action", "at least one hidden layer is allowed",
+         "set 'policy.head_hidden=[256]'"),
+    *each(("wandb", "mlflow"), lambda key: Rule(
+        f"logger.{key}", lambda c: c.fresh and getattr(c.logger, key) is not None
+        and find_spec(key) is None,
+        f"the package {key} is missing", "null is allowed", f"pip install {extra(key)}",
+        ResourceError)),
+)  # fmt: skip
+
+ON_SPACES = (
+    # -- agents and actions ------------------------------------------------------------------------
+    Rule("env.id", lambda c: c.single and c.agents.name != "shared"
+         and "shared" in c.policy.agents,
+         "one agent acts there, agents={agents.name} needs several",
+         "an environment of several agents is allowed", f"{_TEAM}, or set agents=shared"),
+    Rule("policy", lambda c: c.single and c.agents.name != "shared",
+         "it learns the value of a team, one agent acts in {env.id}",
+         "{policies[act_there]} fits", _TEAM),
+    Rule("policy", lambda c: c.kind not in c.policy.actions and c.policy.counterpart,
+         "it acts in {policy.actions} spaces, {env.id} has {kind}",
+         "policy={policy.counterpart} is its like there; {policies[act_there]} fits",
+         "or choose another env"),
+    Rule("policy", lambda c: c.kind not in c.policy.actions,
+         "it acts in {policy.actions} spaces, {env.id} has {kind}", "{policies[act_there]} fits",
+         "or choose another env"),
+    Rule("policy", lambda c: c.agents.name == "joint" and c.policy.learns
+         and np.ndim(getattr(c.action, "nvec", 0)) > 1,
+         "its agents choose one number each, those of {env.id} several",
+         "{policies[act_there]} fits", "or choose another env"),
+    Rule("env.id", lambda c: _trains(c) and 0 in (c.action.shape or ()),
+         "an action holds no number: {action_text}",
+         "an action of at least one number is allowed", "use policy=random or policy=scripted"),
+    Rule("env.id", lambda c: c.kind == "Box" and not isinstance(c.policy, OnPolicyConfig)
+         and not bounded(c.action).all(),
+         "its actions have no bounds: {action_text}", "a Box with finite low and high is allowed",
+         "wrap the environment, or use policy=ppo, a2c or impala"),
+    Rule("env.id", lambda c: c.kind == "Box" and c.action.dtype.kind != "f" and c.policy.learns,
+         "its actions are whole numbers: {action_text}", "a Box of floats is allowed",
+         "use policy=random"),
+    Rule("policy.script", lambda c: getattr(c.policy, "script", None) == "sine"
+         and (c.kind != "Box" or c.action.dtype.kind != "f"),
+         "it moves real numbers, the actions are {action_text}",
+         "constant, cycle, uniform or function is allowed", "set policy.script=cycle"),
+    Rule("policy.choices", lambda c: c.script_fault, "{script_fault}",
+         "numbers within the bounds are allowed (Discrete actions count from 0)",
+         "change policy.choices"),
+    # -- observations ------------------------------------------------------------------------------
+    Rule("env.id", lambda c: c.mask and c.kind != "Discrete",
+         "it observes an action_mask, its actions are {kind}",
+         "a mask of Discrete actions is allowed", _RENAME),
+    Rule("env.id", lambda c: c.mask and c.mask.shape != (int(c.action.n),),
+         "its observation's action_mask is of shape {mask.shape}",
+         "one number per action, [{action.n}], is allowed", _RENAME),
+    Rule("env.frame_stack", lambda c: c.mask and c.env.frame_stack > 1,
+         "masks are not stacked, {env.id} observes an action_mask", "1 is allowed",
+         "set it to 1"),
+    Rule("policy.normalize_obs", lambda c: getattr(c.policy, "normalize_obs", False)
+         and (not isinstance(c.own_obs, gym.spaces.Box) or c.own_obs.dtype.kind != "f"),
+         "{env.id} observes {obs_text}, which has no running mean",
+         "a Box of real numbers is needed", "set policy.normalize_obs=false"),
+    Rule("learner.backend", lambda c: c.learner.backend == "numpy" and c.obstacle,
+         "no numpy kernel computes this update ({obstacle})", "auto and torch are allowed",
+         "set learner.backend=auto, which takes one where there is one"),
+    Rule("buffer.relabel", lambda c: c.buffer.relabel and not c.has_goals,
+         "{env.id} observes no goals",
+         "a dict of observation, achieved_goal and desired_goal is needed",
+         "use env=bitflip, a goal environment of yours, or buffer.relabel=null"),
+    # -- torso -------------------------------------------------------------------------------------
+    Rule("torso", lambda c: c.torso.name == "nature_cnn" and not is_image(c.seen) and c.images,
+         "it needs images, {seen_text}",
+         f"uint8 or float Box of three dimensions, sides >= {CNN_SIDE}",
+         "use torso=image_and_vector"),
+    Rule("torso", lambda c: c.torso.name == "nature_cnn" and not is_image(c.seen)
+         and c.agents_of_env > 1 and c.agents.agent_id,
+         "it needs images, {seen_text}",
+         f"uint8 or float Box of three dimensions, sides >= {CNN_SIDE}",
+         "use torso=mlp or agents.agent_id=false"),
+    Rule("torso", lambda c: c.torso.name == "nature_cnn" and not is_image(c.seen),
+         "it needs images, {seen_text}",
+         f"uint8 or float Box of three dimensions, sides >= {CNN_SIDE}", "use torso=mlp"),
+    Rule("torso", lambda c: c.torso.name == "image_and_vector" and not c.images
+         and not is_image(c.seen),
+         "it needs an image, {seen_text}",
+         f"a Dict or Tuple with a Box of three dimensions, sides >= {CNN_SIDE}, is allowed",
+         "use torso=mlp"),
+    Rule("torso", lambda c: c.torso.name == "mlp" and _trains(c) and c.images,
+         "layers of {torso.hidden} units would see {image_text} as one flat row",
+         "torso=image_and_vector is allowed", "set torso=image_and_vector, or pick other parts "
+         "with 'env.wrappers=[{{name: filter_obs, keys: [...]}}]'"),
+    Rule("torso", lambda c: c.torso.name == "mlp" and _trains(c) and is_image(c.seen),
+         "layers of {torso.hidden} units would see {image_text} as one flat row",
+         "torso=nature_cnn is allowed",
+         "set torso=nature_cnn, or 'env.wrappers=[flatten_obs]' if that is meant"),
+)  # fmt: skip
+
+ON_DATASET = (
+    Rule("buffer.capacity", lambda c: _offline(c) and c.loaded_rows > c.buffer.capacity,
+         "the dataset has {steps} steps in {trajectories} trajectories, the oldest lost",
+         "{loaded_rows} rows hold them in one column",
+         "set buffer.capacity={loaded_rows} or more"),
+    Rule("learner.learning_starts", lambda c: _offline(c) and c.steps < c.learner.learning_starts,
+         "the dataset has {steps} steps, nothing would be learned", "0 to {steps} are allowed",
+         "set learner.learning_starts=0, or load a larger dataset"),
+)  # fmt: skip
+
+AT_LAST = (  # no dataset repairs what does not fit together
+    Rule("buffer.load", lambda c: _offline(c) and c.buffer.load is None,
+         "an offline run (pipeline=offline) has no other rows to learn from",
+         "a dataset directory or minari:ID is allowed", _NO_DATA),
+)  # fmt: skip
+
+PRECISION = (  # apart, since asking for an LSTM in bf16 on a CPU imports torch
+    Rule("learner.precision", lambda c: c.learner.precision == "bf16" and c.bf16_fault,
+         "{bf16_fault}", "float32 is allowed",
+         "set learner.precision=float32, or use memory=gru, another CPU or a GPU", ResourceError),
+)  # fmt: skip
+
+RULES = (*ON_CONFIG, *ON_SPACES, *ON_DATASET, *AT_LAST, *PRECISION)
+
+
+def require_all(rules: Iterable[Rule], facts: Facts) -> None:
+    """Raise the error of the first rule that refuses the config."""
+    for rule in rules:
+        if rule.when(facts):
+            raise error_of(rule, facts)
+
+
+def error_of(rule: Rule, facts: Facts) -> RlrunError:
+    """The error of a rule that refuses the config: key = value: wrong; allowed; fix."""
+    text = f"{rule.key} = {format_value(facts.value(rule.key))}: {rule.text(facts)}"
+    return ConfigError(text, key=rule.key) if rule.kind is ConfigError else rule.kind(text)

@@ -1,0 +1,101 @@
+"""What does not fit together: every rule refuses a config, in one line with key, value and fix."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rlrun.config import check, check_precision, checks, read_composed, rules
+from rlrun.errors import ConfigError, ResourceError, RlrunError
+from rlrun.schema.ranges import Ranged, Rule
+from rlrun.spaces import JointSpace
+from tests.compose import config
+from tests.config.test_bad_input import read_lines
+
+LINES = [*read_lines(Path(__file__).with_name("rule_lines.txt"))]
+BOX, TWO = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2)
+TEAM = JointSpace(BOX, BOX, 2)
+
+
+def masked(mask):
+    return spaces.Dict({"x": BOX, "action_mask": mask})
+
+
+SPACES: list[tuple[str, Any, Any, str]] = [  # words, observations, actions, what the error holds
+    ("policy=ppo", BOX, spaces.Box(-1, 1, (0,), np.float32), "env.id = .* no number"),
+    ("policy=sac", BOX, spaces.Box(-3e38, 3e38, (1,), np.float32), "env.id = .* no bounds"),
+    ("policy=ppo", BOX, spaces.Box(0, 3, (2,), np.int64), "env.id = .* whole numbers"),
+    ("policy=ppo", masked(spaces.MultiBinary(2)), spaces.MultiDiscrete([2, 2]), "action_mask"),
+    ("policy=dqn", masked(spaces.MultiBinary(3)), TWO, r"shape \[3\].*\[2\], is allowed"),
+    ("policy=dqn env.frame_stack=2", masked(spaces.MultiBinary(2)), TWO, "frame_stack = 2"),
+    ("policy=qmix env=twostep", TEAM, spaces.MultiDiscrete([[2, 2], [3, 2]]), "one number each"),
+]
+
+
+@pytest.fixture
+def fired(monkeypatch):
+    """The rules that refused a config so far, by identity."""
+    found, text = set(), Rule.text
+
+    def record(rule, facts):
+        found.add(id(rule))
+        return text(rule, facts)
+
+    monkeypatch.setattr(Rule, "text", record)
+    return found
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Two CUDA devices, no optional packages, no LSTM in bf16, a dataset of 10 steps."""
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.setattr(checks, "cuda_devices", lambda: (2, ""))
+    monkeypatch.setattr(rules, "find_spec", lambda name: None)
+    monkeypatch.setattr(rules, "bf16_fault", lambda config: "this CPU cannot")
+    found = checks.check_dataset
+    lengths = lambda *given: [5, 5] if given[2] == "data" else found(*given)  # noqa: E731
+    monkeypatch.setattr(checks, "check_dataset", lengths)
+
+
+def all_rules():
+    """(owner, rule) of the table and of every dataclass of a run's config."""
+    kinds, waiting = set(), [Ranged]
+    while waiting:
+        below = waiting.pop().__subclasses__()
+        waiting += below
+        kinds |= {kind for kind in below if kind.__module__.startswith("rlrun.schema")}
+    kinds -= {kind for kind in kinds if kind.__module__ == "rlrun.schema.studies"}
+    classes = sorted(kinds, key=lambda kind: kind.__name__)
+    own = ((kind.__name__, rule) for kind in classes for rule in vars(kind).get("rules", ()))
+    return [*own, *(("rlrun.config.rules", rule) for rule in rules.RULES)]
+
+
+def refusal(composer, words):
+    """The error of a command line's config."""
+    try:
+        c = read_composed(composer.compose(composer.rewrite(words)))
+        check(c)
+        check_precision(c)
+    except RlrunError as e:
+        return e
+    return RlrunError("is not refused")
+
+
+@pytest.mark.usefixtures("machine")
+def test_every_rule_refuses_a_config(composer, fired):
+    wrong = []
+    for title, words, texts in LINES:
+        error = refusal(composer, words)
+        kind = ResourceError if "pip install" in texts or "bf16" in words[0] else ConfigError
+        if type(error) is not kind or any(text not in str(error) for text in (*texts, ";")):
+            wrong.append((title, words, texts, error))
+        assert "\n" not in str(error)
+    assert not wrong, wrong
+    for words, obs, action, text in SPACES:
+        facts = rules.Facts(config(*words.split()), spaces=(obs, action, 1))
+        with pytest.raises(ConfigError, match=text):
+            rules.require_all(rules.ON_SPACES, facts)
+    idle = [(owner, rule.key, rule.wrong) for owner, rule in all_rules() if id(rule) not in fired]
+    assert not idle, idle
