@@ -10,7 +10,8 @@ FILES = sorted((ROOT / "rlrun").rglob("*.py"))
 
 LAYERS = [  # lowest first; a room imports only from layers below its own, or from itself.
     # Files of ``run`` named here are below the rest of the room.
-    "tree jit blas joint spaces errors secrets schema",
+    "tree jit blas joint spaces errors secrets",
+    "schema",
     "types schedule",
     "functional codec log video",
     "trust run.files run.manifest run.branch run.tensors run.checkpoint run.history run.diff",
