@@ -11,8 +11,7 @@ from rlrun.cli.commands import Parser, split_quiet
 from rlrun.cli.job_runs import directory_of, run_jobs
 from rlrun.config import Composer
 from rlrun.config.compose import shipped_conf
-from rlrun.config.config_errors import config_error
-from rlrun.config.hydra_errors import override_key
+from rlrun.config.config_errors import config_error, override_key
 from rlrun.config.reader import read_dataclass, read_yaml
 from rlrun.config.space import read_settings
 from rlrun.errors import ConfigError

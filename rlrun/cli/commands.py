@@ -1,6 +1,7 @@
 """The subcommands of ``rlrun``: parsing and checking of their arguments."""
 
 import argparse
+import math
 import os
 import re
 import shutil
@@ -8,9 +9,40 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from rlrun.cli.arguments import positive
 from rlrun.cli.list import group_lines, list_lines
 from rlrun.errors import ConfigError, printable
+
+
+def is_integer(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 15
+
+
+def positive(text: str) -> int:
+    if not is_integer(text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text[:40]} is not an integer >= 1 of at most 15 digits")
+    return int(text)
+
+
+def weights(text: str) -> str:
+    if text not in ("final", "best") and not is_integer(text):
+        raise argparse.ArgumentTypeError(f"{text} is not final, best or a number of env steps")
+    return text
+
+
+def seed(text: str) -> int:
+    if not is_integer(text) or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"{text} is not an integer within [0, 2^32)")
+    return int(text)
+
+
+def positive_number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text[:40]} is not a number > 0")
+    return number
 
 
 class Parser(argparse.ArgumentParser):
@@ -168,7 +200,7 @@ def diff_command(argv: list[str]) -> int:
 
 def export_command(argv: list[str]) -> int:
     if argv[:1] == ["policy"]:
-        from rlrun.cli.export_policy import export_policy_command
+        from rlrun.cli.export import export_policy_command
 
         return export_policy_command(argv[1:])
     about = "Writes the replay of a run as a dataset."
@@ -232,14 +264,11 @@ def doctor_command(argv: list[str]) -> int:
             "in timings.jsonl of its jobs"
         )
     args = parser.parse_intermixed_args(argv)
-    from rlrun.cli.doctor import doctor
-    from rlrun.cli.run_health import run_health
+    from rlrun.cli.doctor import doctor, env_health, run_health
 
     if args.words == argv and all(os.path.lexists(w) or "=" not in w for w in argv) and argv:
         return run_health(argv)
     if any(word.startswith("env=") for word in args.words):
-        from rlrun.cli.env_health import env_health
-
         return env_health(args.words, config_dir=args.config_dir)
     if argv:
         raise ConfigError(

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rlrun import __version__
-from rlrun.config.backend import WITH_KERNEL
 from rlrun.sweeps.pool import affinity, cgroup_quota, usable_cores
 
 _PACKAGES = ("numpy", "gymnasium", "hydra-core")
@@ -39,6 +38,8 @@ def facts() -> Iterator[Fact]:
     yield "numba", _numba()
     yield from _torch()
     yield from cpu_facts(_read(Path("/proc/cpuinfo")))
+    from rlrun.config.backend import WITH_KERNEL
+
     yield "kernels", f"numpy updates of policy={', '.join(WITH_KERNEL)} where learner.backend can"
     yield "cores", cores()
     if hasattr(os, "getloadavg"):
@@ -169,3 +170,51 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return ""
+
+
+def env_health(overrides: Sequence[str], *, config_dir: str | None = None) -> int:
+    """Print one line per check of the environment of ``overrides``; return the exit code.
+
+    That is 0 whether or not there are findings: they are advice, not a verdict.
+
+    Raises: ConfigError: no such environment, or it cannot be made.
+    """
+    import logging
+
+    from rlrun.config import Composer
+    from rlrun.config.compose import read_presets
+    from rlrun.config.hydra_keys import check_values
+    from rlrun.env.examine import FINDING, examine
+    from rlrun.errors import printable
+
+    composer = Composer(config_dir=config_dir)
+    if not any(text.startswith("policy=") for text in overrides):
+        overrides = ["policy=random", *overrides]  # any spaces
+    overrides = composer.rewrite(overrides)
+    config = read_presets(composer, composer.compose(overrides), overrides)
+    check_values(config, overrides)
+    count = 0
+    logging.disable(logging.WARNING)  # what is logged of an environment is among the checks
+    try:
+        for check in examine(config.env, config.agents):
+            print(printable(f"{check.verdict:<15}{check.name:<20}{check.text}"), flush=True)
+            count += check.verdict == FINDING
+    finally:
+        logging.disable(logging.NOTSET)
+    number = {0: "no finding", 1: "1 finding"}.get(count, f"{count} findings")
+    print(printable(f"{config.env.id}: {number} (rlrun help environment checks)"), flush=True)
+    return 0
+
+
+def run_health(dirs: Sequence[str]) -> int:
+    """Print the findings on each run that the arguments name; return the exit code.
+
+    That is 0 whether or not there are findings: they are advice, not a verdict.
+    """
+    from rlrun.reports.doctor.diagnose import report_lines
+    from rlrun.reports.runs import read_runs
+
+    for run in read_runs(dirs):
+        for line in report_lines(run):
+            print(line, flush=True)
+    return 0

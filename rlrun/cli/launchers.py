@@ -110,7 +110,7 @@ def split_launcher(
 
     Raises: ConfigError, ResourceError when Ray is not installed.
     """
-    from rlrun.config.hydra_errors import override_key
+    from rlrun.config.config_errors import override_key
 
     typed = [o for o in overrides if override_key(o).startswith(("hydra.launcher.", _CHOICE))]
     own = [o for o in overrides if o not in typed]
@@ -137,7 +137,7 @@ def split_launcher(
 def _compose(typed: Sequence[str], before: RayLauncherConfig | None) -> "DictConfig":
     """The config of a sweep by our launchers. Raises: ConfigError for another one."""
     from rlrun.config import Composer
-    from rlrun.config.hydra_errors import override_key
+    from rlrun.config.config_errors import override_key
 
     chosen = [] if before is None else [f"{_CHOICE}=ray"]
     if any(override_key(o) == _CHOICE for o in typed):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rlrun.cli import arguments
+from rlrun.cli import commands
 from rlrun.cli.commands import Parser
 from rlrun.cli.error_report import report_job_error
 from rlrun.errors import ConfigError
@@ -14,7 +14,7 @@ def eval_command(argv: list[str]) -> int:
     parser = Parser(prog="rlrun eval", description="Scores the weights of a run, greedily.")
     _add_weights(parser)
     episodes = "default: run.eval_episodes of the run"
-    parser.add_argument("--episodes", type=arguments.positive, help=episodes)
+    parser.add_argument("--episodes", type=commands.positive, help=episodes)
     video = "the episodes of the first environment as a video, .mp4 or .gif"
     _add_video(parser, video)
     args = parser.parse_args(argv)
@@ -38,11 +38,11 @@ def play_command(argv: list[str]) -> int:
     parser = Parser(prog="rlrun play", description=about)
     _add_weights(parser)
     episodes = "how many; default: %(default)s"
-    parser.add_argument("--episodes", type=arguments.positive, default=1, help=episodes)
+    parser.add_argument("--episodes", type=commands.positive, default=1, help=episodes)
     _add_video(parser, "a video instead of a window, .mp4 or .gif")
     parser.add_argument(
         "--max-steps",
-        type=arguments.positive,
+        type=commands.positive,
         default=MAX_STEPS,
         metavar="N",
         help="env steps after which an episode is cut; default: %(default)s",
@@ -68,13 +68,13 @@ def _add_weights(parser: Parser) -> None:
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument(
         "--weights",
-        type=arguments.weights,
+        type=commands.weights,
         metavar="final|best|ENV_STEPS",
         default="final",
         help="ENV_STEPS: a version that checkpoint.history kept; default: %(default)s",
     )
     seed = "default: one no training evaluation used"
-    parser.add_argument("--seed", type=arguments.seed, help=seed)
+    parser.add_argument("--seed", type=commands.seed, help=seed)
     parser.add_argument("--device", help="default: device of the run")
     parser.epilog = "--trust PACKAGE: its code may be run, where the run's config names it"
 
@@ -84,7 +84,7 @@ def _add_video(parser: Parser, about: str) -> None:
     traces = "beside the picture: recurrent state, Q or probabilities, reward"
     parser.add_argument("--traces", action="store_true", help=traces)
     fps = "frames per second; default: that of the environment"
-    parser.add_argument("--fps", type=arguments.positive_number, metavar="N", help=fps)
+    parser.add_argument("--fps", type=commands.positive_number, metavar="N", help=fps)
     parser.add_argument("--overwrite", action="store_true", help="replace FILE")
 
 

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rlrun.cli.arguments import positive
-from rlrun.cli.commands import Parser, split_quiet
+from rlrun.cli.commands import Parser, positive, split_quiet
 from rlrun.cli.job_runs import directory_of, run_jobs
 from rlrun.config import Composer
 from rlrun.config.compose import read_presets
-from rlrun.config.hydra_errors import override_key
+from rlrun.config.config_errors import override_key
 from rlrun.config.space import read_settings
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.reports.bounds import return_bounds

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.config import Composer
-from rlrun.config.config_errors import config_error
+from rlrun.config.config_errors import config_error, override_key
 from rlrun.config.directories import absolute, claim, require_new
-from rlrun.config.hydra_errors import override_key
 from rlrun.config.hydra_keys import ADDRESSES
 from rlrun.config.reader import read_dataclass
 from rlrun.config.space import Dimension, check_space, read_settings, split_space

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from rlrun.cli.launchers import is_local
 from rlrun.cli.sweep import resume_sweep, run_sweep
 from rlrun.cli.sweep_jobs import validate_job
-from rlrun.config.config_errors import config_error
+from rlrun.config.config_errors import config_error, override_key
 from rlrun.config.directories import absolute, claim
-from rlrun.config.hydra_errors import override_key
 from rlrun.config.space import read_settings
 from rlrun.errors import ConfigError, Interrupted, RlrunError, StorageError, printable
 from rlrun.reports.bounds import known_bounds

@@ -234,8 +234,8 @@ def resume_sweep(path: Path, overrides: Sequence[str], *, quiet: bool) -> int:
     jobs at a time; other keys of our launchers, and ``hydra/launcher``, run them elsewhere.
     """
     from rlrun.config import load
+    from rlrun.config.config_errors import override_key
     from rlrun.config.directories import check_length, check_written
-    from rlrun.config.hydra_errors import override_key
     from rlrun.config.hydra_keys import check_stored
 
     check_length("SWEEP_DIR", path)

@@ -3,7 +3,7 @@
 compose      Hydra: yaml files and overrides -> a composed config
 reader       composed config -> dataclasses, strictly
 checks       across several keys, of this machine, of typed keys that would change nothing
-config_errors, hydra_errors  one line for every error
+config_errors  one line for every error, those of Hydra too
 hydra_keys   which keys of Hydra a file may set; Hydra as a program left it
 stored       the config of a run directory, for eval, resume and export
 directories  run and sweep directories that no two runs share

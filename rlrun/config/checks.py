@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.config.backend import custom_state
-from rlrun.config.config_errors import config_error
+from rlrun.config.config_errors import config_error, override_key
 from rlrun.config.directories import check_length
-from rlrun.config.hydra_errors import override_key
 from rlrun.config.ray import require_head, require_ray
 from rlrun.config.rules import (
     AT_LAST,

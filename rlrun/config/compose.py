@@ -37,9 +37,16 @@ from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 from omegaconf.resolvers import oc
 
-from rlrun.config.config_errors import UnknownKey, config_error, unknown_key
+from rlrun.config.config_errors import (
+    HYDRA_ERRORS,
+    UnknownKey,
+    as_config_error,
+    config_error,
+    override_key,
+    possible_keys,
+    unknown_key,
+)
 from rlrun.config.directories import undo_logging
-from rlrun.config.hydra_errors import HYDRA_ERRORS, as_config_error, override_key, possible_keys
 from rlrun.config.hydra_keys import (
     check_files,
     check_jobs,
@@ -49,8 +56,15 @@ from rlrun.config.hydra_keys import (
     resolve_hydra_from,
     typed_overrides,
 )
-from rlrun.config.plain_words import FREE, check_override, check_yaml_words
-from rlrun.config.reader import field_types, read_config, read_yaml, yaml_files
+from rlrun.config.reader import (
+    FREE,
+    check_override,
+    check_yaml_words,
+    field_types,
+    read_config,
+    read_yaml,
+    yaml_files,
+)
 from rlrun.errors import ConfigError, remember
 from rlrun.schema import Config, EnvConfig
 

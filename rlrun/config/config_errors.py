@@ -1,12 +1,20 @@
 """Config errors in one form: ``key = value: what is wrong; what is allowed; what to do``."""
 
-from collections.abc import Collection
+import re
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import fields
+from itertools import takewhile
+
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from yaml import YAMLError, safe_load
 
 from rlrun.errors import ConfigError
-from rlrun.schema import OPTION_CONFIGS
+from rlrun.schema import OPTION_CONFIGS, ScheduleConfig
 from rlrun.schema.ranges import format_value
-from rlrun.schema.spelling import OTHER_OPTIONS, RENAMED, nearest
+from rlrun.schema.spelling import OTHER_OPTIONS, RENAMED, SYNONYMS, nearest
 
 _SHARED = ("learner.", "collector.", "run.")  # groups whose keys every run has
 _MANY = 14  # names in an error
@@ -78,3 +86,310 @@ def unknown_option(path: str, value: object, options: Collection[str]) -> Config
 def code_error(path: str, value: object, allowed: str = "parts are chosen by name") -> ConfigError:
     """The error for a key that Hydra would execute."""
     return config_error(path, value, "a config cannot run code", allowed, f"remove {path}")
+
+
+HYDRA_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
+_FROM_YAML = "(from yaml)"
+_MOST = 3  # guesses in an error
+Options = Callable[[str], Sequence[str]]
+
+
+def override_key(text: str) -> str:
+    """The key of ``key=value``, without +, ++ and ~."""
+    return text.split("=", 1)[0].lstrip("+~")
+
+
+def _typed_value(key: str, overrides: Sequence[str]) -> str:
+    """The value that the command line gives ``key``, alone or in a mapping."""
+    for text in reversed(overrides):
+        name, _, value = text.partition("=")
+        name = name.lstrip("+~")
+        if name == key:
+            return value
+        if key.startswith(f"{name}.") and value.startswith("{"):  # policy.lr={start: 1, stop: 2}
+            with suppress(YAMLError, AttributeError, ValueError):
+                for part in key.removeprefix(f"{name}.").split("."):
+                    spaced = re.sub(r":(?=\S)", ": ", value)  # Hydra's {a:1}, yaml's {a: 1}
+                    value = str(safe_load(spaced).get(part, _FROM_YAML))
+                return value
+    return _FROM_YAML
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip() for line in str(text).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else "cannot be read"
+
+
+def _unknown_key_error(
+    cause: ConfigAttributeError | ConfigKeyError, overrides: Sequence[str], groups: Sequence[str]
+) -> ConfigError:
+    key = str(cause.full_key or cause.key)
+    given = _typed_value(_typed_key(key, overrides), overrides)
+    parent = cause.parent_node
+    if key.endswith("_target_"):
+        return code_error(key, given)
+    known = [str(k) for k in parent] if isinstance(parent, DictConfig) else []
+    if not known and "." in key:
+        return _schedule_part_error(key, given)
+    if "." not in key:
+        known = [k for k in dict.fromkeys([*known, *groups]) if k != "hydra"]
+    root = parent._get_root() if isinstance(parent, DictConfig) else None
+    return unknown_key(
+        key, given, known, candidates=possible_keys(_typed_key(key, overrides), root, known)
+    )
+
+
+def possible_keys(key: str, root: object, known: Collection[str]) -> list[str]:
+    """Full keys of the config ``root`` that ``key`` may have meant: gamma is policy.gamma.
+
+    Those with its last part as theirs, by our name or that of other libraries; else, for a key of
+    no group that is like none of ``known``, those whose last part is like it.
+    """
+    if not isinstance(root, DictConfig):
+        return []
+    full_names: dict[str, list[str]] = {}
+    for group in map(str, root):
+        part = root._get_node(group)
+        if group == "hydra" or not isinstance(part, DictConfig) or part._is_missing():
+            continue
+        for name in () if part._is_none() else set(map(str, part)) - {"name"}:
+            full_names.setdefault(name, []).append(f"{group}.{name}")
+    whole, _, rest = key.replace("-", "_").replace("_", ".", 1).partition(".")
+    if f"{whole}.{rest}" in full_names.get(rest, ()):  # policy_lr, env-id
+        return [f"{whole}.{rest}"]
+    group, _, last = key.rpartition(".")
+    aliases = (SYNONYMS.get(key.lower()) or SYNONYMS.get(last.lower(), "")).split()
+    by_name = [[name] if name in root else full_names.get(name, []) for name in (last, *aliases)]
+    same_group = [n for found in by_name for n in found if n == f"{group}.{n.split('.')[-1]}"]
+    found = same_group or next(filter(None, by_name), [])
+    if not found and "." not in key and not nearest(key, known):
+        found = [full for name in nearest(key, full_names, 1) for full in full_names[name]]
+    return [full_name for full_name in found if full_name != key][:_MOST]
+
+
+def _schedule_part_error(key: str, given: str) -> ConfigError:
+    """The error for policy.lr.start=1 where policy.lr is a number."""
+    name, _, part = key.rpartition(".")
+    if part not in {f.name for f in fields(ScheduleConfig)}:
+        return unknown_key(key, given, [])
+    fix = f"set the whole, e.g. '{name}={{kind: linear, {part}: {given}, ...}}'"
+    return config_error(key, given, f"{name} has no parts", f"{name}=VALUE is allowed", fix)
+
+
+def _typed_key(key: str, overrides: Sequence[str]) -> str:
+    """The override that led to ``key`` (Hydra names the first part that does not exist)."""
+    names = [override_key(o) for o in overrides]
+    return next((n for n in names if n == key or n.startswith(key + ".")), key)
+
+
+def _missing_option_error(e: MissingConfigException, options: Options) -> ConfigError:
+    name = e.missing_cfg_file or ""
+    group, _, option = name.replace(".yaml", "").rpartition("/")
+    if not options(group):  # policy=x/y, env=ALE/Pong-v5
+        group, _, option = name.replace(".yaml", "").partition("/")
+    if not group:
+        return ConfigError(
+            f"--config-name = {name}: no such file; a yaml in --config-dir; leave it out for config"
+        )
+    known = [o for o in options(group) if o != "__init__"]
+    if group != "env":
+        return unknown_option(group, option, known)
+    from rlrun.env.catalog import atari_game  # imports gymnasium
+
+    if (game := atari_game(option)) is not None:
+        fix = f"set env=atari env.game={game} torso=nature_cnn"
+        wrong, allowed = "Atari games are chosen by a key", "names are those of rlrun list"
+        return config_error(group, option, wrong, allowed, fix)
+    any_id = "any Gymnasium id: env=gym env.id="
+    if not re.search(r"-v\d+$", option):
+        return ConfigError(f"{unknown_option(group, option, known)}; {any_id}ID")
+    name = re.sub(r"\W", "_", option).lower()
+    names = (name, re.sub(r"_v\d+$", "", name))
+    close = next(([n] for n in names if n in known), nearest(names[1], known, 2))
+    fix = f"did you mean {' or '.join(f'env={n}' for n in close)}?; " if close else ""
+    wrong, allowed = "that is an id, not a name", "names are those of rlrun list"
+    return config_error(group, option, wrong, allowed, f"{fix}{any_id}{option}")
+
+
+def as_config_error(
+    e: BaseException, overrides: Sequence[str], groups: Sequence[str], options: Options
+) -> ConfigError:
+    """The one-line ConfigError for anything that composing a config can raise."""
+    if isinstance(e, ConfigError):
+        return e
+    cause = e.__cause__ if isinstance(e.__cause__, OmegaConfBaseException) else e
+    if isinstance(e, MissingConfigException):
+        return _missing_option_error(e, options)
+    if isinstance(e, OverrideParseException):
+        return _unreadable(str(e.override), overrides)
+    if isinstance(cause, (ConfigAttributeError, ConfigKeyError)) and cause.parent_node is not None:
+        return _unknown_key_error(cause, overrides, groups)
+    if isinstance(cause, OmegaConfBaseException) and (cause.full_key or cause.key):
+        key = str(cause.full_key or cause.key)
+        given = _typed_value(key, overrides)
+        value = _unresolved_value(cause) if given == _FROM_YAML else given
+        wrong = _first_line(cause.msg or str(cause))
+        return config_error(key, value, wrong, "see --cfg job for what there is", f"change {key}")
+    return _other_error(e, overrides, groups, options)
+
+
+_SAMPLERS = {  # distributions of other libraries
+    "loguniform": "interval({low},{high},log)", "log_uniform": "interval({low},{high},log)",
+    "uniform": "interval({low},{high})", "quniform": "interval({low},{high})",
+    "randint": "int(interval({low},{high}))", "int_uniform": "int(interval({low},{high}))",
+    "grid_search": "choice({all})", "categorical": "choice({all})", "sample": "choice({all})",
+}  # fmt: skip
+_FORMS = {  # functions of Hydra: their arguments
+    "interval": "LOW,HIGH", "range": "START,STOP,STEP", "choice": "A,B,...", "glob": "PATTERN",
+    "int": "NUMBER", "float": "NUMBER", "str": "VALUE", "bool": "VALUE", "json_str": "VALUE",
+    "sort": "A,B,...", "shuffle": "A,B,...", "tag": "NAME,SWEEP", "extend_list": "A,B,...",
+}  # fmt: skip
+_ALLOWED = "numbers, text, [lists], {key: value}"
+
+
+def _unreadable(override: str, overrides: Sequence[str]) -> ConfigError:
+    """The error for an override that Hydra's grammar does not read."""
+    text = override.lstrip("+~")
+    key, equals, given = text.partition("=")
+    after = [*overrides[overrides.index(override) + 1 :]] if override in overrides else []
+    before = (
+        overrides[len(overrides) - len(after) - 2 :][:1] if len(after) + 1 < len(overrides) else []
+    )
+    if not equals:
+        return _no_override(text, before)
+    wrong, allowed, fix = "the value cannot be read", _ALLOWED, ""
+    words = re.split(r"[\s,;&]+(?=[\w.@+~/]+=)", text)
+    function = re.match(r"\s*([a-z_]\w*)\(", given)
+    if len(words) > 1 and given[:1] not in ("{", "[", "'", '"'):
+        wrong, allowed = "is one word", "one KEY=VALUE is allowed in a word"
+        fix = f"leave the quotes out: {' '.join(word.rstrip(',;&') for word in words)}"
+    elif given.startswith("="):
+        wrong, allowed = "has two equals signs", "one is allowed"
+        fix = f"write {key}={given.lstrip('=')}"
+    elif given.endswith(",") or given.startswith(","):
+        values = [given.strip(","), *(word.strip(",") for word in _plain_values(after))]
+        wrong, allowed = (
+            "has a comma too many",
+            "values with commas and no spaces are allowed with -m",
+        )
+        fix = f"write {key}={','.join(filter(None, values))}"
+    elif function is not None:
+        return _function_error(key, given, function[1])
+    elif given[:1] in ("[", "{"):  # the shell cut it at a space
+        whole = {"[": f"{key}=[...]", "{": f"{key}={{...}}"}[given[:1]]
+        fix = f"a value with spaces needs quotes around all of it: '{whole}'"
+    elif given.startswith("(") and given.endswith(")"):
+        fix = f"a list has square brackets: '{key}=[{given[1:-1]}]'"
+    elif given.strip() == "~":
+        fix = f"write {key}=null"
+    return ConfigError(
+        f"{text}: {wrong}; {allowed}; "
+        + (fix or f"quote it for the shell and for Hydra: \"{override_key(text)}='...'\""),
+        key=key,
+    )
+
+
+def _plain_values(words: Sequence[str]) -> list[str]:
+    """The words up to the next override: ``seed=1, 2, 3``."""
+    return [*takewhile(lambda word: "=" not in word, words)]
+
+
+def _no_override(text: str, before: Sequence[str]) -> ConfigError:
+    wrong, fix = (
+        "is no KEY=VALUE",
+        "a value with spaces needs quotes around all of it: 'KEY=[A, B]'",
+    )
+    if before and before[0].endswith("="):
+        fix = f"an option has no spaces around its equals sign: {before[0]}{text}"
+    elif ":" in text:
+        fix = f"write {text.replace(':', '=', 1)}"
+    return ConfigError(f"{text}: {wrong}; {_ALLOWED}; {fix}")
+
+
+def _function_error(key: str, given: str, name: str) -> ConfigError:
+    """The error for a function that Hydra does not have, or that takes other arguments."""
+    if given.count("(") != given.count(")"):
+        wrong, allowed = "a bracket is not closed", f"{name}({_FORMS.get(name, '...')}) is allowed"
+        return config_error(
+            key, given, wrong, allowed, f"quote it for the shell: '{key}={name}(...)'"
+        )
+    arguments = [part.strip() for part in given[len(name) + 1 : -1].split(",")]
+    if name == "interval" and arguments[-1] == "log" and len(arguments) == 3:
+        return interval_error(key, given)
+    if name in _FORMS:
+        form = f"{name}({_FORMS[name]})"
+        if name == "interval":
+            form += " or interval(LOW,HIGH,log)"
+        allowed, fix = f"{form} is allowed", f"write '{key}={name}({_FORMS[name]})'"
+        return config_error(key, given, f"{name} does not take these arguments", allowed, fix)
+    forms = "interval(LOW,HIGH), interval(LOW,HIGH,log), int(interval(LOW,HIGH)), choice(A,B)"
+    allowed = f"{forms} and range(START,STOP) are allowed"
+    fix = "to search, type rlrun search with one of them"
+    if name in _SAMPLERS and len(arguments) >= 2:
+        low, high, *_ = arguments
+        meant = _SAMPLERS[name].format(low=low, high=high, all=",".join(arguments))
+        fix = f"type rlrun search '{key}={meant}'"
+    return config_error(key, given, f"there is no function {name}", allowed, fix)
+
+
+def interval_error(key: str, given: str) -> ConfigError:
+    """The error for an interval in a run or a sweep."""
+    wrong, allowed = "only a search tries values of an interval", "choices A,B are allowed with -m"
+    return config_error(key, given, wrong, allowed, f"type rlrun search '{key}={given}'")
+
+
+def _group_of(message: str) -> str:
+    """The group that Hydra says has several options."""
+    found = re.search(r"Multiple values for (\S+?)\.|not supported: '\+\+([^=']+)", message)
+    return (found[1] or found[2]) if found else ""
+
+
+def _unresolved_value(cause: OmegaConfBaseException) -> object:
+    """The unresolved value that ``cause`` is about."""
+    node = cause.parent_node
+    values = OmegaConf.to_container(node, resolve=False) if isinstance(node, DictConfig) else None
+    return values.get(cause.key) if isinstance(values, dict) else None
+
+
+def _other_error(
+    e: BaseException, overrides: Sequence[str], groups: Sequence[str], options: Options
+) -> ConfigError:
+    message = str(e)
+    if "Ambiguous value" in message:
+        found = re.search(r"argument '([^']*)'", message)
+        text = found.group(1) if found else "override"
+        key, _, value = text.partition("=")
+        allowed = f"a list is '{key}=[{value}]'"
+        return config_error(key, value, "several values", allowed, "a sweep needs -m")
+    if "requires --multirun" in message or "INTERVAL_SWEEP" in message:
+        for key, _, given in (text.lstrip("+~").partition("=") for text in overrides):
+            if "interval(" in given:
+                return interval_error(key, given)
+            if re.match(r"(choice|range|glob|sort|shuffle|tag)\(", given):
+                fix = f"add -m: rlrun -m '{key}={given}'"
+                return config_error(key, given, "several values", "one value is allowed", fix)
+    if (
+        "Could not append to config" in message
+        or "Multiple values for" in message
+        or ("force-add of config groups" in message)
+    ):
+        for text in overrides:
+            key, _, given = text.lstrip("+").partition("=")
+            if text.startswith("+") and f"'{key}'" in message + f"'{_group_of(message)}'":
+                wrong, allowed = "the key is there already", f"{key}=VALUE is allowed"
+                return config_error(key, given, wrong, allowed, f"write {key}={given}")
+    found = re.search(r"Could not override '([^']+)'", message)
+    if found and "defaults list" in message:
+        key = found.group(1)
+        return unknown_key(
+            key, _typed_value(key, overrides), [g for g in groups if g != "hydra"], "group"
+        )
+    for text in overrides if "Config group override" in message else ():
+        key, _, value = text.partition("=")
+        is_word = value.isidentifier() and value.lower() not in ("null", "true", "false")
+        if key in groups and not is_word:
+            return unknown_option(key, value, [o for o in options(key) if o != "__init__"])
+    if isinstance(e, YAMLError):
+        return ConfigError(f"yaml: {' '.join(message.split())}; valid yaml is allowed; correct it")
+    what = f"{' '.join(overrides) or 'config'}: {_first_line(message)}"
+    return ConfigError(f"{what}; see --cfg job for what there is; rlrun --help has examples")

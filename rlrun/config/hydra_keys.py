@@ -21,9 +21,8 @@ from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from rlrun.config.config_errors import code_error, config_error
+from rlrun.config.config_errors import code_error, config_error, override_key
 from rlrun.config.directories import check_below, check_inside, check_written
-from rlrun.config.hydra_errors import override_key
 from rlrun.errors import ConfigError
 from rlrun.schema import Config, RayConfig
 from rlrun.trust import require_trusted_env

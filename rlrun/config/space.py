@@ -21,8 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlrun.config.checks import check, check_precision, check_typed_keys
 from rlrun.config.compose import Composer, name_by_preset, read_composed, read_presets, shipped_conf
-from rlrun.config.config_errors import config_error, unknown_key
-from rlrun.config.hydra_errors import override_key
+from rlrun.config.config_errors import config_error, override_key, unknown_key
 from rlrun.config.hydra_keys import ADDRESSES, check_addresses, check_values, is_hydra_override
 from rlrun.config.reader import read_dataclass, read_yaml
 from rlrun.errors import ConfigError, RlrunError

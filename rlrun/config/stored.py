@@ -11,9 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlrun.config.checks import check
 from rlrun.config.compose import Composer, read_composed, shipped_conf, to_yaml
-from rlrun.config.config_errors import config_error
+from rlrun.config.config_errors import as_config_error, config_error, override_key
 from rlrun.config.directories import check_length, check_written
-from rlrun.config.hydra_errors import as_config_error, override_key
 from rlrun.config.hydra_keys import check_addresses
 from rlrun.config.reader import read_yaml
 from rlrun.errors import ConfigError, RlrunError

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from rlrun import codec
 from rlrun.cli import codec as cli_codec
 from rlrun.cli import codec_bench
-from rlrun.cli.codec_sources import CHUNKS, ROWS, Series, series_of
+from rlrun.cli.codec_bench import CHUNKS, ROWS, Series, series_of
 from rlrun.cli.main import main
 from rlrun.codec import pco
 from rlrun.config import Composer, to_yaml
