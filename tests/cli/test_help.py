@@ -64,7 +64,8 @@ def test_defaults_are_those_of_the_option(rlrun, composer, group):
 
 @pytest.mark.parametrize(
     ("word", "facts"),
-    [("policy.nstep", "integer within [1, 100000] | Kapturowski et al. 2019 | experiment=r2d2_paper (5)"),
+    [("policy.nstep", "integer within [1, 100000] | Kapturowski et al. 2019"),
+     ("policy.nstep", "experiment=r2d2_paper (5)"),
      ("nstep", "policy.nstep: "), ("policy.gamma", "number within [0, 1]"),
      ("policy.grad_clip", "number > 0 or null"), ("seed", "integer within [0, 2^32)"),
      ("policy.state_init", "stored | zero"), ("torso.hidden", "list of integers within [1, 65536]"),
