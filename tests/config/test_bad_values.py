@@ -46,7 +46,7 @@ def bad_values(kind, metadata):
         if one in (int, float):
             yield from (*TEXTS, *NUMBERS, 10**400, -(10**400))
         if one is int:
-            yield 0.5
+            yield from (0.5, 2**53 + 1, -(2**53) - 1)
         if one is bool:
             yield from (1, 0, "yes", [True], {})
         if origin is Literal:
