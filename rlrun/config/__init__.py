@@ -2,6 +2,7 @@
 
 compose      Hydra: yaml files and overrides -> a composed config
 reader       composed config -> dataclasses, strictly
+rules        what does not fit together, a row per error
 checks       across several keys, of this machine, of typed keys that would change nothing
 config_errors  one line for every error, those of Hydra too
 hydra_keys   which keys of Hydra a file may set; Hydra as a program left it

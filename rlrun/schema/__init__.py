@@ -1,161 +1,78 @@
 """Types and ranges of every config key, without values: yaml is the only home of a default.
 
-Torch-free. Each ``__post_init__`` checks its own ranges (``Invalid``); ``rlrun.config`` reads the
-yaml and checks what spans several fields. Lengths and periods are in environment steps.
+Torch-free. A dataclass refuses values outside its fields' ranges and what its ``rules`` refuse
+(``Invalid``); ``rlrun.config`` reads the yaml and checks what spans several groups. Lengths and periods are in environment steps.
 Which other keys decide whether a key is read is metadata of its field (``rlrun.schema.ranges``).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rlrun.schema.buffer import (
-    BufferConfig,
-    PrioritizedConfig,
-    PriorityConfig,
-    RankConfig,
-    RolloutConfig,
-)
-from rlrun.schema.nets import (
-    FFMConfig,
-    GTrXLConfig,
-    ImageAndVectorConfig,
-    LMUConfig,
-    LRUConfig,
-    MemoryConfig,
-    MinGRUConfig,
-    RTUConfig,
-    TorsoConfig,
-)
-from rlrun.schema.policy import (
-    A2CConfig,
-    ActionValueConfig,
-    BCConfig,
-    BonusConfig,
-    ControlConfig,
-    CQLConfig,
-    CQLSACConfig,
-    DDPGConfig,
-    DQNConfig,
-    IMPALAConfig,
-    IQLConfig,
-    OnPolicyConfig,
-    PolicyConfig,
-    PPOConfig,
-    PQNConfig,
-    QMIXConfig,
-    R2D2Config,
-    RandomConfig,
-    RNDConfig,
-    SACConfig,
-    ScriptedConfig,
-    SequenceConfig,
-    SwitchedConfig,
-    TD3Config,
-    ValueConfig,
-)
-from rlrun.schema.ranges import Invalid, Range, Ranged, ScheduleConfig, Seconds
-from rlrun.schema.run import (
-    WRAPPER_CONFIGS,
-    AgentsConfig,
-    CheckpointConfig,
-    CollectorConfig,
-    EnvConfig,
-    EvalConfig,
-    ExploreConfig,
-    LearnerConfig,
-    LoggerConfig,
-    PipelineConfig,
-    RayConfig,
-    ResumeConfig,
-    RoleConfig,
-    RunConfig,
-    TransportConfig,
-    WatchdogConfig,
-    WrapperConfig,
-)
-from rlrun.schema.studies import (
-    BenchConfig,
-    BenchTaskConfig,
-    ProbeConfig,
-    SearchConfig,
-    SeedsConfig,
-)
-
-__all__ = [
-    "BONUS_CONFIGS",
-    "BUFFER_CONFIGS",
-    "COMMAND_CONFIGS",
-    "MEMORY_CONFIGS",
-    "OPTION_CONFIGS",
-    "PIPELINE_CONFIGS",
-    "POLICY_CONFIGS",
-    "TORSO_CONFIGS",
-    "WRAPPER_CONFIGS",
-    "A2CConfig",
-    "ActionValueConfig",
-    "AgentsConfig",
-    "BCConfig",
-    "BenchConfig",
-    "BenchTaskConfig",
-    "BonusConfig",
-    "BufferConfig",
-    "CQLConfig",
-    "CQLSACConfig",
-    "CheckpointConfig",
-    "CollectorConfig",
-    "Config",
-    "ControlConfig",
-    "DDPGConfig",
-    "DQNConfig",
-    "EnvConfig",
-    "EvalConfig",
-    "ExploreConfig",
-    "FFMConfig",
-    "GTrXLConfig",
-    "IMPALAConfig",
-    "IQLConfig",
-    "ImageAndVectorConfig",
-    "Invalid",
-    "LMUConfig",
-    "LRUConfig",
-    "LearnerConfig",
-    "LoggerConfig",
-    "MemoryConfig",
-    "MinGRUConfig",
-    "OnPolicyConfig",
-    "PPOConfig",
-    "PQNConfig",
-    "PipelineConfig",
-    "PolicyConfig",
-    "PrioritizedConfig",
-    "PriorityConfig",
-    "ProbeConfig",
-    "QMIXConfig",
-    "R2D2Config",
-    "RNDConfig",
-    "RTUConfig",
-    "RandomConfig",
-    "RankConfig",
-    "RayConfig",
-    "ResumeConfig",
-    "RoleConfig",
-    "RolloutConfig",
-    "RunConfig",
-    "SACConfig",
-    "ScheduleConfig",
-    "ScriptedConfig",
-    "SearchConfig",
-    "Seconds",
-    "SeedsConfig",
-    "SequenceConfig",
-    "SwitchedConfig",
-    "TD3Config",
-    "TorsoConfig",
-    "TransportConfig",
-    "ValueConfig",
-    "WatchdogConfig",
-    "WrapperConfig",
-]
+from rlrun.schema.buffer import BufferConfig as BufferConfig
+from rlrun.schema.buffer import PrioritizedConfig as PrioritizedConfig
+from rlrun.schema.buffer import PriorityConfig as PriorityConfig
+from rlrun.schema.buffer import RankConfig as RankConfig
+from rlrun.schema.buffer import RolloutConfig as RolloutConfig
+from rlrun.schema.nets import FFMConfig as FFMConfig
+from rlrun.schema.nets import GTrXLConfig as GTrXLConfig
+from rlrun.schema.nets import ImageAndVectorConfig as ImageAndVectorConfig
+from rlrun.schema.nets import LMUConfig as LMUConfig
+from rlrun.schema.nets import LRUConfig as LRUConfig
+from rlrun.schema.nets import MemoryConfig as MemoryConfig
+from rlrun.schema.nets import MinGRUConfig as MinGRUConfig
+from rlrun.schema.nets import RTUConfig as RTUConfig
+from rlrun.schema.nets import TorsoConfig as TorsoConfig
+from rlrun.schema.policy import A2CConfig as A2CConfig
+from rlrun.schema.policy import ActionValueConfig as ActionValueConfig
+from rlrun.schema.policy import BCConfig as BCConfig
+from rlrun.schema.policy import BonusConfig as BonusConfig
+from rlrun.schema.policy import ControlConfig as ControlConfig
+from rlrun.schema.policy import CQLConfig as CQLConfig
+from rlrun.schema.policy import CQLSACConfig as CQLSACConfig
+from rlrun.schema.policy import DDPGConfig as DDPGConfig
+from rlrun.schema.policy import DQNConfig as DQNConfig
+from rlrun.schema.policy import IMPALAConfig as IMPALAConfig
+from rlrun.schema.policy import IQLConfig as IQLConfig
+from rlrun.schema.policy import OnPolicyConfig as OnPolicyConfig
+from rlrun.schema.policy import PolicyConfig as PolicyConfig
+from rlrun.schema.policy import PPOConfig as PPOConfig
+from rlrun.schema.policy import PQNConfig as PQNConfig
+from rlrun.schema.policy import QMIXConfig as QMIXConfig
+from rlrun.schema.policy import R2D2Config as R2D2Config
+from rlrun.schema.policy import RandomConfig as RandomConfig
+from rlrun.schema.policy import RNDConfig as RNDConfig
+from rlrun.schema.policy import SACConfig as SACConfig
+from rlrun.schema.policy import ScriptedConfig as ScriptedConfig
+from rlrun.schema.policy import SequenceConfig as SequenceConfig
+from rlrun.schema.policy import SwitchedConfig as SwitchedConfig
+from rlrun.schema.policy import TD3Config as TD3Config
+from rlrun.schema.policy import ValueConfig as ValueConfig
+from rlrun.schema.ranges import Invalid as Invalid
+from rlrun.schema.ranges import Range, Ranged
+from rlrun.schema.ranges import ScheduleConfig as ScheduleConfig
+from rlrun.schema.ranges import Seconds as Seconds
+from rlrun.schema.run import WRAPPER_CONFIGS as WRAPPER_CONFIGS
+from rlrun.schema.run import AgentsConfig as AgentsConfig
+from rlrun.schema.run import CheckpointConfig as CheckpointConfig
+from rlrun.schema.run import CollectorConfig as CollectorConfig
+from rlrun.schema.run import EnvConfig as EnvConfig
+from rlrun.schema.run import EvalConfig as EvalConfig
+from rlrun.schema.run import ExploreConfig as ExploreConfig
+from rlrun.schema.run import LearnerConfig as LearnerConfig
+from rlrun.schema.run import LoggerConfig as LoggerConfig
+from rlrun.schema.run import PipelineConfig as PipelineConfig
+from rlrun.schema.run import RayConfig as RayConfig
+from rlrun.schema.run import ResumeConfig as ResumeConfig
+from rlrun.schema.run import RoleConfig as RoleConfig
+from rlrun.schema.run import RunConfig as RunConfig
+from rlrun.schema.run import TransportConfig as TransportConfig
+from rlrun.schema.run import WatchdogConfig as WatchdogConfig
+from rlrun.schema.run import WrapperConfig as WrapperConfig
+from rlrun.schema.studies import BenchConfig as BenchConfig
+from rlrun.schema.studies import BenchTaskConfig as BenchTaskConfig
+from rlrun.schema.studies import ProbeConfig as ProbeConfig
+from rlrun.schema.studies import SearchConfig as SearchConfig
+from rlrun.schema.studies import SeedsConfig as SeedsConfig
 
 
 @dataclass(frozen=True)
