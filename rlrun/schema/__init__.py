@@ -1,7 +1,8 @@
 """Types and ranges of every config key, without values: yaml is the only home of a default.
 
 Torch-free. A dataclass refuses values outside its fields' ranges and what its ``rules`` refuse
-(``Invalid``); ``rlrun.config`` reads the yaml and checks what spans several groups. Lengths and periods are in environment steps.
+(``Invalid``); ``rlrun.config`` reads the yaml and checks what spans several groups. Lengths and
+periods are in environment steps.
 Which other keys decide whether a key is read is metadata of its field (``rlrun.schema.ranges``).
 """
 

@@ -21,11 +21,20 @@ def test_a_cluster_on_this_machine_needs_no_token(address, monkeypatch):
     check(config(*RAY, f"pipeline.address='{address}'"))
 
 
-def test_a_token_opens_other_clusters(monkeypatch):
+def test_a_token_opens_other_clusters(monkeypatch, tmp_path):
+    """One of the environment or of a file; RAY_AUTH_MODE=token without one opens nothing."""
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
     monkeypatch.setattr(checks, "require_head", lambda address: None)
-    check(config(*RAY, "pipeline.address=10.0.0.9:6379"))
+    c = config(*RAY, "pipeline.address=10.0.0.9:6379")
+    with pytest.raises(ConfigError, match="asks for a token"):
+        check(c)
+    (tmp_path / "token").write_text("0" * 64)
+    check(c)
+    (tmp_path / "token").unlink()
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    check(c)
 
 
 @pytest.mark.parametrize("package", ["ray", "psutil"])
