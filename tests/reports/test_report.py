@@ -285,6 +285,9 @@ def test_hostile_names_are_escaped(rlrun, tmp_path):
         assert "<script" not in text
     assert "<img" not in page
     assert html.escape(HOSTILE, quote=False)[:20] in page
+    assert rlrun("report", "runs/0<b>", "--out", "one").code == 0
+    assert "0&lt;b&gt;" in (tmp_path / "one/index.html").read_text().split("<nav>")[0]
+    assert "0<b>" not in (tmp_path / "one/index.html").read_text()
 
 
 def test_figures(tmp_path, monkeypatch):
@@ -346,6 +349,7 @@ def test_the_decision_of_seeds_auto_is_reported_and_not_tested_again(rlrun, tmp_
     for content in (
         json.dumps({**plan, "scores": [[], []]}), "[]", "{", json.dumps({**DECISION, "level": "x"}),
         json.dumps({**DECISION, "comparisons": [{"settings": [0, 7], "better": 1}]}),
+        json.dumps({**DECISION, "comparisons": [{"settings": [0, 1], "better": 7}]}),
     ):  # fmt: skip
         path.write_text(content)
         done = rlrun("report", "runs")
