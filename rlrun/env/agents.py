@@ -112,7 +112,7 @@ class AgentColumns:
         ended = terminated | truncated
         # Agents that did not act wait, unless their next row starts an episode.
         joins = ~acted & alive & ~self._team_done[:, None]
-        truncated |= ~acted & ~joins & ~(resets[:, None] & alive)
+        truncated |= ~acted & ~joins
         self._in_episode = (acted & ~ended) | joins
         flat = (x.reshape(-1) for x in (rewards.astype(np.float32), terminated, truncated))
         return self._columns(obs["agents"]), *flat, self._kept(info)

@@ -344,10 +344,11 @@ def test_windows_of_columns_learn_every_step_once(window, table):
 
 
 def test_native_teams_as_columns_share_reward_and_end():
-    env = make_env(preset("twostep"), num_envs=3, agents=SHARED)
+    env = make_env(preset("twostep"), num_envs=3, agents=SHARED, keep_info=("won",))
     assert (env.num_envs, env.obs_space) == (6, spaces.Discrete(3))
     env.reset(seed=0)
     env.step(np.ones(6, np.int64))
     step = env.step(np.array([1, 1, 0, 1, 0, 0]))
     assert step.reward.tolist() == [8, 8, 1, 1, 0, 0]
+    assert step.info["won"].tolist() == [0] * 6, "each agent has the team's"
     assert step.terminated.all()
