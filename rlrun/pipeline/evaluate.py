@@ -169,7 +169,7 @@ class EpisodeCounts:
         if step.restarted is not None:
             self._lose(step.restarted)
         valid = ~self.ended
-        self.total += np.where(valid, step.reward, 0.0)
+        self.total += step.reward  # 0 where no action was taken, see ``Step``
         self.length += valid
         ended: np.ndarray = step.terminated | step.truncated
         over = ended

@@ -1,7 +1,9 @@
 """Rows of a ring as segments: each written once, none lost at any crash, every damage found."""
 
+import json
 import os
 import shutil
+import struct
 import threading
 from pathlib import Path
 
@@ -300,3 +302,19 @@ def test_the_state_may_change_while_it_is_written(tmp_path):
     assert (back["a"].tolist(), back["t"].tolist(), back["l"]) == (
         [0, 1, 2, 3, 4], [0, 1, 2, 3, 4], [1, {"n": 2}],
     )  # fmt: skip
+
+
+def test_nothing_beyond_the_file_of_a_forged_header_is_read(tmp_path):
+    """Private: a stranger's hashes are right, and his offsets would take a terabyte of memory."""
+    path = tmp_path / "rows.safetensors"
+
+    def read(start, stop, length=None):
+        entry = {"dtype": "U8", "shape": [stop - start], "data_offsets": [start, stop]}
+        header = json.dumps({"a": entry}).encode()
+        path.write_bytes(struct.pack("<Q", length or len(header)) + header + b"\1\2\3")
+        return tensors.read_arrays(path, "a")[""].tolist()
+
+    assert read(1, 3) == [2, 3]
+    for wrong in ((0, 4), (0, 2**40), (-1, 2), (2, 1), (0, 3, 2**40)):
+        with pytest.raises(ValueError, match="damaged"):
+            read(*wrong)
