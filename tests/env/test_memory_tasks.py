@@ -48,6 +48,8 @@ def test_rows_are_those_recorded_from_popgym():
 def test_the_full_state_holds_what_a_policy_without_memory_needs(name, kwargs, best):
     env = make_env(preset(name, kwargs={**kwargs, "full_state": True}), num_envs=10)
     assert env.obs_space.dtype == np.float32
+    asked_later = name in ("repeat_previous", "autoencode")
+    assert asked_later != env.reset(seed=3).any(), "zeros where nothing is asked for"
     returns, _ = play(env, lambda obs, first: obs.argmax(1), 6, seed=3)
     if name == "multiarmed_bandit":
         assert abs(returns.mean() - best) < 0.1  # 2 * 4/5 - 1

@@ -171,7 +171,7 @@ class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
         """Return Gymnasium's vector info of the last step: the ``success`` of ended episodes."""
         if self.success is None or not done.any():
             return {}
-        return {"is_success": self.success & done, "_is_success": done}
+        return {"is_success": self.success, "_is_success": done}
 
     def picture(self, column: int) -> np.ndarray:
         """Return a picture of a column after its last step, uint8 [H, W, 3]: its observation."""
