@@ -146,7 +146,12 @@ def test_an_extreme_that_two_runs_reach_is_a_limit(tmp_path):
 
 @pytest.mark.parametrize(
     ("worst", "best", "expected"),
-    [(9.0, 500.0, (0, 500)), (-7.0, -1.0, (-math.inf, -1)), (-7.0, 3.0, (-math.inf, 3))],
+    [
+        (9.0, 500.0, (0, 500)),
+        (0.0, 500.0, (0, 500)),
+        (-7.0, -1.0, (-math.inf, -1)),
+        (-7.0, 3.0, (-math.inf, 3)),
+    ],
 )
 def test_no_interval_passes_zero_where_no_return_does(worst, best, expected, tmp_path):
     middle = [(worst + best) / 2] * 2

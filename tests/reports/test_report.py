@@ -91,6 +91,14 @@ def test_two_settings(rlrun, tmp_path, words):
     assert names >= {"scores", "comparisons", "efficiency", "sensitivity", "config", "runs"}
 
 
+def test_runs_that_stop_at_other_values_have_no_threshold(rlrun, tmp_path):
+    for stop in (15.0, 25.0):
+        forge(tmp_path / f"runs/{stop}", seed=int(stop), env__stop_value=stop)
+    assert rlrun("report", "runs").code == 0
+    assert "No threshold" in page_text(tmp_path / "runs")
+    assert not (tmp_path / "runs/report/efficiency.csv").exists()
+
+
 # -- runs that do not count ------------------------------------------------------------------------
 
 
