@@ -15,6 +15,7 @@ from rlrun.run.checkpoint import load_newest, save
 from rlrun.schema import AgentsConfig
 from rlrun.tree import tree_leaves
 from tests.env.presets import config_of, preset, wrapper
+from tests.env.telling import EchoVector
 from tests.env.walks import Walk
 from tests.installed import PRESETS, case
 
@@ -126,6 +127,27 @@ def test_hidden_state_is_known_at_the_first_checkpoint(hidden):
     step = env.step(np.zeros(2, int))
     assert step.first[env.cut].all()
     assert not step.reward[env.cut].any()
+
+
+class Drifting(EchoVector):
+    """A native vector environment that draws from numpy's global generator."""
+
+    def step(self, actions: np.ndarray) -> Any:
+        obs, *rest = super().step(actions)
+        return obs + np.random.random(), *rest
+
+
+gym.register("test/Drifting-v0", vector_entry_point=Drifting)
+
+
+@pytest.mark.parametrize(("env_id", "exact"), [("test/Echo-v0", True), ("test/Drifting-v0", False)])
+def test_hidden_state_of_a_native_vector_environment(env_id, exact):
+    env = make_env(config_of(env_id, backend="vector"), num_envs=2, resumable=True)
+    env.reset(seed=0)
+    rows(env, np.zeros((20, 2, 2), np.float32))
+    env.state_dict()
+    assert (env.inexact is None) == exact
+    assert exact or "gives other rows" in env.inexact
 
 
 def test_a_vector_environment_without_a_state_opens_other_episodes():
