@@ -93,6 +93,16 @@ def test_done_without_a_usable_record_is_failed(tmp_path):
     assert (read[3].status, read[3].pending) == ("done", [])
 
 
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(0, "done"), (4, "failed"), (-9, "failed"), (75, "interrupted"), (-15, "interrupted")],
+)
+def test_how_a_job_ended_follows_from_its_exit_code(code, status):
+    job = JobRecord(0, "0", [], "running")
+    job.end(code, 1.0)
+    assert (job.status, job.exit_code, job.seconds) == (status, code, 1.0)
+
+
 def metrics(path, *records):
     with path.open("a") as file:
         file.writelines(json.dumps(record) + "\n" for record in records)
