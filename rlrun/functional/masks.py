@@ -44,6 +44,11 @@ def allowed_actions(obs: Tree) -> Any:
     return mask | ~mask.any(-1, keepdims=True)
 
 
+def allowed_or_none(obs: Tree) -> Any:
+    """``allowed_actions``; None where observations have no mask."""
+    return allowed_actions(obs) if isinstance(obs, dict) and MASK in obs else None
+
+
 def mask_logits_numpy(logits: np.ndarray, obs: Tree) -> np.ndarray:
     """Logits [*, A] with probability 0 of the actions that ``obs`` does not allow."""
     return np.where(allowed_actions(obs), logits, np.float32(FORBIDDEN))

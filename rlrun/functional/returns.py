@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rlrun.functional.rows import network_inputs
+from rlrun.functional.rows import keep_rows, network_inputs
 from rlrun.types import Segment, Tree, tree_map
 
 
@@ -236,9 +236,9 @@ def transition(
     nothing = reward.new_empty(0)
     previous = next_previous = (nothing, nothing)
     if prev_inputs is None:
-        obs = tree_map(lambda x: _keep(valid, x[0]), segment.obs)
+        obs = tree_map(lambda x: keep_rows(valid, x[0]), segment.obs)
         alive = valid & (discount > 0)
-        next_obs = tree_map(lambda x: _keep(alive, bootstrap_row(x)), segment.obs)
+        next_obs = tree_map(lambda x: keep_rows(alive, bootstrap_row(x)), segment.obs)
     else:
         scale, clip = prev_inputs
         inputs, action, last = network_inputs(segment, scale=scale, clip=clip)
@@ -247,15 +247,10 @@ def transition(
     return Transition(
         obs=obs,
         previous=previous,
-        action=_keep(valid, segment.action[0]),
+        action=keep_rows(valid, segment.action[0]),
         reward=n.reward[0],
         discount=discount,
         next_obs=next_obs,
         next_previous=next_previous,
         valid=valid,
     )
-
-
-def _keep(mask: Tensor, x: Tensor) -> Tensor:
-    """``x`` [B, ...] where ``mask`` [B], else zeros."""
-    return torch.where(mask.reshape(-1, *[1] * (x.ndim - 1)), x, torch.zeros_like(x))

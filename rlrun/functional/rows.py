@@ -41,9 +41,6 @@ def network_inputs(
     own_first = torch.cat([valid & ~torch.cat([none, valid[:-1]]), none])
     has = read & ~segment.first
 
-    def over(mask: Tensor, x: Tensor) -> Tensor:
-        return mask.reshape(*mask.shape, *[1] * (x.ndim - 2))
-
     def previous(name: str, value: Tensor, missing: float) -> Tensor:
         before = segment.extras[name].unsqueeze(0)
         shifted = torch.where(over(own_first, value), before, torch.cat([before, value]))
@@ -53,21 +50,24 @@ def network_inputs(
     action = previous("prev_action", segment.action, none_taken)
     acted_on = segment.extras.get(RAW_REWARD, segment.reward)
     reward = previous("prev_reward", acted_on, 0)
+    obs = tree_map(lambda x: keep_rows(read, x), segment.obs)
+    return obs, action, shape_reward(reward, scale, clip)
 
-    def keep(x: Tensor) -> Tensor:
-        return torch.where(over(read, x), x, torch.zeros_like(x))
 
-    return tree_map(keep, segment.obs), action, shape_reward(reward, scale, clip)
+def over(mask: Tensor, x: Tensor) -> Tensor:
+    """``mask`` [*] with the dimensions of ``x`` [*, ...]."""
+    return mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
+
+
+def keep_rows(mask: Tensor, x: Tensor) -> Tensor:
+    """``x`` [*, ...] where ``mask`` [*], else zeros."""
+    return torch.where(over(mask, x), x, torch.zeros_like(x))
 
 
 def readable_obs(segment: Segment) -> Tree:
     """Observations [T+1, B, *O], zero where they are not ``readable``."""
     read = readable(segment.valid, segment.terminated)
-
-    def keep(x: Tensor) -> Tensor:
-        return torch.where(read.reshape(*read.shape, *[1] * (x.ndim - 2)), x, torch.zeros_like(x))
-
-    return tree_map(keep, segment.obs)
+    return tree_map(lambda x: keep_rows(read, x), segment.obs)
 
 
 def rows(tree: Tree, start: int, stop: int | None) -> Tree:

@@ -12,9 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlrun.functional.rows import network_inputs, readable_obs
 from rlrun.nets.memory import Memory
 from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise
 from rlrun.nets.torso import one_hot
+from rlrun.schema import ActionValueConfig, OnPolicyConfig
 from rlrun.spaces import bounded
 from rlrun.types import Segment, Tree, torch_seed
 
@@ -69,6 +71,22 @@ class ActingNet(nn.Module, ABC):
     def normalise(self, obs: Tree) -> Tree:
         """Return observations as the torsos read them."""
         return obs
+
+    def window_inputs(
+        self, segment: Segment, config: ActionValueConfig | OnPolicyConfig
+    ) -> tuple[Tree, Tensor]:
+        """Return (obs [T+1, B, *O], encoded previous action and reward [T+1, B, F]).
+
+        Of every position, zero where nothing is read: a gradient of zero times a NaN in padding
+        would be NaN. ``config``: how rewards are shaped.
+        """
+        if not self.prev_inputs:
+            return readable_obs(segment), segment.reward.new_empty(*segment.first.shape, 0)
+        if self.bounds is not None:
+            segment = unit_actions(segment, self.bounds)
+        scale, clip = config.reward_scale, config.reward_clip
+        obs, *previous = network_inputs(segment, scale=scale, clip=clip)
+        return obs, self.encode_previous(*previous)
 
     def encode_previous(self, prev_action: Tensor, prev_reward: Tensor) -> Tensor:
         """Return previous actions (one-hot where discrete; -1: none) and rewards, [*, K + 1].

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.functional.returns import nstep_return
-from rlrun.functional.rows import network_inputs, shape_reward
+from rlrun.functional.rows import keep_rows, network_inputs, shape_reward
 from rlrun.nets.acting import ActingNet, ActionBounds, TorsoMemory, unit_actions
 from rlrun.nets.memory import burn_in, make_memory
 from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise
@@ -185,7 +185,7 @@ class Batch:
         self.single = (bs, w.learned) == (0, 1) and not (recurrent or c.prev_inputs)
         self.column = torch.arange(len(weight), device=weight.device)
         if self.single:
-            self.obs = tree_map(lambda x: _rows_where(self.valid[0], x[0]), segment.obs)
+            self.obs = tree_map(lambda x: keep_rows(self.valid[:1], x[:1]), segment.obs)
             self.next_obs = tree_map(self._bootstrap_row, segment.obs)
             return
         self.segment = unit_actions(segment, bounds)
@@ -239,7 +239,7 @@ class Batch:
     def _bootstrap_row(self, x: Tensor) -> Tensor:
         """Return the row that each target bootstraps from, zeros after a termination."""
         x = x[1] if self.window.nstep == 1 else x[self.steps[0], self.column]
-        return _rows_where(self.valid[0] & (self.discount[0] > 0), x)
+        return keep_rows(self.valid[0] & (self.discount[0] > 0), x).unsqueeze(0)
 
     def _unroll(self, encoder: ObsEncoder, state: Tree, count: int) -> Tensor:
         """Return features [count, B, F] from the state after the burn-in."""
@@ -249,9 +249,3 @@ class Batch:
 
     def _inputs(self, encoder: ObsEncoder, start: int, stop: int) -> Tensor:
         return encoder.inputs(*(tree_map(lambda x: x[start:stop], part) for part in self.inputs))
-
-
-def _rows_where(mask: Tensor, x: Tensor) -> Tensor:
-    """Return ``x`` [B, ...] where ``mask`` [B], else zeros, as [1, B, ...]."""
-    mask = mask.reshape(-1, *[1] * (x.ndim - 1))
-    return torch.where(mask, x, torch.zeros_like(x)).unsqueeze(0)

@@ -10,15 +10,14 @@ from torch import Tensor, nn
 
 from rlrun.functional.masks import has_mask, unmasked
 from rlrun.functional.policy import LogProbEntropy, categorical, gaussian, mask_logits
-from rlrun.functional.rows import network_inputs, readable_obs
-from rlrun.nets.acting import ActingNet, ActionBounds, TorsoMemory, unit_actions
+from rlrun.nets.acting import ActingNet, ActionBounds, TorsoMemory
 from rlrun.nets.memory import Memory, make_memory, reset_state
 from rlrun.nets.memory.gated import NoMemory
 from rlrun.nets.memory.linear import EpisodeMemory
 from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise
 from rlrun.nets.torso import make_torso, mlp
 from rlrun.schema import MemoryConfig, OnPolicyConfig, TorsoConfig
-from rlrun.types import Segment, Spec, Tree, tree_map
+from rlrun.types import Spec, Tree, tree_map
 
 CLIP = 10.0  # standard deviations; OpenAI Baselines' VecNormalize
 EPS = 1e-8  # added to the variance; OpenAI Baselines' VecNormalize
@@ -96,7 +95,6 @@ class ActorCritic(ActingNet):
             self.bounds = ActionBounds(spec.action, rescale=policy.rescale_actions)
         self.action_dims = 0 if self.bounds is None else self.bounds.size
         self.prev_inputs, self.masked = policy.prev_inputs, has_mask(spec.obs)
-        self.scale, self.clip = policy.reward_scale, policy.reward_clip
         self.moments = RunningMoments(spec.obs.shape or ()) if policy.normalize_obs else None
         outputs = sum(self.sizes) + self.action_dims
         extra = self.previous_size
@@ -147,20 +145,6 @@ class ActorCritic(ActingNet):
         if not self.recurrent:
             return ()
         return tuple(trunk.memory.initial_state(batch, device) for trunk in self.trunks)
-
-    # -- inputs ----------------------------------------------------------------------------------
-
-    def inputs(self, segment: Segment) -> tuple[Tree, Tensor]:
-        """Return (obs [T+1, B, *O], encoded previous action and reward [T+1, B, F]).
-
-        Padding is zero.
-        """
-        if not self.prev_inputs:
-            return readable_obs(segment), segment.reward.new_empty(*segment.first.shape, 0)
-        if self.bounds is not None:
-            segment = unit_actions(segment, self.bounds)
-        obs, *previous = network_inputs(segment, scale=self.scale, clip=self.clip)
-        return obs, self.encode_previous(*previous)
 
     def normalise(self, obs: Tree) -> Tree:
         return obs if self.moments is None else self.moments(obs)

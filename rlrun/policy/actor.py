@@ -88,6 +88,7 @@ class NetActor(ABC):
     """Acts with a copy of a network's weights; subclasses choose actions of its outputs."""
 
     exported: ClassVar[bool] = False  # it has ``greedy``
+    outputs: np.ndarray  # [E, K] that the last action was chosen of
 
     def __init__(
         self,
@@ -127,24 +128,11 @@ class NetActor(ABC):
         *,
         explore: np.ndarray | None,
     ) -> Act:
-        outputs, state = self.evaluate(obs, first, prev_action, prev_reward, state, explore=explore)
-        action, extras = self.choose(outputs, obs, explore)
-        return Act(action, extras, state)
-
-    def evaluate(
-        self,
-        obs: Tree,
-        first: np.ndarray,
-        prev_action: np.ndarray,
-        prev_reward: np.ndarray,
-        state: Tree,
-        *,
-        explore: np.ndarray | None,
-    ) -> Outputs:
-        """Return the outputs [E, K] that ``act`` chooses actions of, and the next state."""
         self.perturb(explore)
         reward = shape_reward(prev_reward, self.scale, self.clip)
-        return self.step(obs, first, prev_action, reward, state)
+        self.outputs, state = self.step(obs, first, prev_action, reward, state)
+        action, extras = self.choose(self.outputs, obs, explore)
+        return Act(action, extras, state)
 
     def perturb(self, explore: np.ndarray | None) -> None:
         """Draw the weight noise of the next step; most networks have none."""
@@ -257,12 +245,9 @@ class RecordingActor:
 
     def act(self, *row: Any, explore: np.ndarray | None) -> Act:
         kind, values = "", np.zeros(0)
+        act = self.actor.act(*row, explore=explore)
         if isinstance(self.actor, NetActor):
-            outputs, state = self.actor.evaluate(*row, explore=explore)
-            act = Act(*self.actor.choose(outputs, row[0], explore), state)
-            kind, values = self.actor.read(outputs, row[0])
-        else:
-            act = self.actor.act(*row, explore=explore)
+            kind, values = self.actor.read(self.actor.outputs, row[0])
         self.receive(Reading(kind, values, _state_of(act), np.asarray(act.action[0])))
         return act
 

@@ -37,7 +37,7 @@ class ActorCriticLearner(RolloutPolicy[A], Generic[A]):
         reward = self.shaped_reward(segment)
         if self.config.normalize_reward:
             reward = self._normalise(reward, segment)
-        return rollout_rows(segment, reward, self.net.inputs, self.device)
+        return rollout_rows(segment, reward, self.net, self.config, self.device)
 
     def _normalise(self, reward: Tensor, segment: Segment) -> Tensor:
         """Rewards divided by the standard deviation of running discounted returns, then clipped.

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.functional.rows import masked_mean, readable_obs, rows
+from rlrun.functional.rows import keep_rows, masked_mean, readable_obs, rows
 from rlrun.nets.memory import burn_in
 from rlrun.nets.policy_net import PolicyNet
 from rlrun.policy.actor import Chosen, DistributionActor
@@ -55,8 +55,7 @@ class BC(ImitationLearner[BCConfig]):
         """
         bs, learned = self.window.burnin, self.window.learned
         valid, action = (rows(x, bs, bs + learned) for x in (segment.valid, segment.action))
-        own = valid.reshape(*valid.shape, *[1] * (action.ndim - 2))
-        action = torch.where(own, action, torch.zeros_like(action))
+        action = keep_rows(valid, action)
         with self.autocast():
             outputs = self.unroll(readable_obs(segment), segment).float()
         log_prob = torch.where(valid, self.net.log_prob(outputs, action), 0.0)
@@ -112,5 +111,5 @@ class PolicyNetActor(DistributionActor):
             return logits.argmax(-1), {}
         if explore is not None:
             noise = self.generator.standard_normal(outputs.shape, dtype=np.float32)
-            outputs = np.clip(outputs + self.std * noise, -1, 1)
+            outputs = outputs + self.std * noise  # ``from_unit`` clips
         return self.net.bounds.from_unit(outputs), {}

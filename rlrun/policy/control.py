@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from rlrun.functional.explore import uniform_actions
 from rlrun.functional.policy import LOG_STD_BOUNDS
+from rlrun.functional.rows import weighted_row_mean
+from rlrun.functional.value import huber, mixed_priority, td_metrics
 from rlrun.nets.actor_and_critics import ActorNet, Batch, Critics
 from rlrun.policy.actor import Chosen, NetActor
 from rlrun.policy.base import Losses, Part, TargetLearner
@@ -66,6 +68,21 @@ class ControlLearner(TargetLearner[K], Generic[K]):
     @abstractmethod
     def control_losses(self, batch: Batch) -> Losses:
         """The losses of critics, actor (where it is due) and coefficients, in this order."""
+
+    def critic_losses(
+        self, batch: Batch, q: Tensor, y: Tensor, penalty: Tensor | None = None
+    ) -> Losses:
+        """sum_c (y - Q_c(s, a))^2 / 2, beyond td_clip its tangent (eq. 5), plus ``penalty`` [L, B].
+
+        Priorities are of the mean over the twins.
+        """
+        c, valid = self.config, batch.valid
+        delta = torch.where(valid, y - q, 0.0)
+        rows = huber(delta, c.td_clip).sum(0)
+        rows = rows if penalty is None else rows + penalty
+        loss, td = weighted_row_mean(rows, valid, batch.weight), delta.detach().abs().mean(0)
+        metrics = td_metrics(loss, td, q.mean(0), y, valid)
+        return Losses({"critics": loss}, mixed_priority(td, valid, c.eta), metrics)
 
     @abstractmethod
     def update_all_targets(self, env_steps: int, *, actor_stepped: bool) -> dict[str, Tensor]:

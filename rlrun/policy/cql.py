@@ -5,7 +5,7 @@ Kumar et al., "Conservative Q-Learning for Offline Reinforcement Learning", Neur
 
 from torch import Tensor
 
-from rlrun.functional.masks import allowed_actions
+from rlrun.functional.masks import allowed_or_none
 from rlrun.functional.offline import conservative_gap
 from rlrun.functional.rows import masked_mean, weighted_row_mean
 from rlrun.functional.value import td_metrics
@@ -25,7 +25,7 @@ class CQL(DQN[CQLConfig]):
         Source: Kumar et al. 2020, eq. 4, on the targets of van Hasselt et al. 2016.
         """
         t, q, row = self.td_rows(segment, weight)
-        gap = conservative_gap(q, t.action, allowed_actions(t.obs) if self.masked else None)
+        gap = conservative_gap(q, t.action, allowed_or_none(t.obs))
         loss = weighted_row_mean(row.loss + self.config.conservatism * gap, t.valid, weight)
         metrics = td_metrics(loss, row.td, row.prediction, row.target, t.valid)
         metrics["train/conservative_gap"] = masked_mean(gap.detach(), t.valid)

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from rlrun.functional.criterion import make_criterion, make_munchausen
 from rlrun.functional.explore import log_probability, select_action
-from rlrun.functional.masks import MASK, allowed_actions, has_mask
+from rlrun.functional.masks import allowed_or_none
 from rlrun.functional.q_traces import TraceTarget, make_trace_target
 from rlrun.functional.returns import Transition, transition
-from rlrun.functional.rows import network_inputs, readable, shape_reward, weighted_row_mean
+from rlrun.functional.rows import readable, rows, shape_reward, weighted_row_mean
 from rlrun.functional.value import RowLoss, greedy, td_metrics, unrescale
 from rlrun.nets.noise import NO_NOISE, ForwardNoise, UpdateForwardNoise, make_noise_generator
 from rlrun.nets.qnet import QNet, make_qnet
@@ -33,7 +33,7 @@ from rlrun.schema import (
     TorsoConfig,
     ValueConfig,
 )
-from rlrun.types import Loss, Sample, Segment, Tree, tree_map
+from rlrun.types import Loss, Sample, Segment, Tree
 
 V = TypeVar("V", bound=ValueConfig)
 
@@ -56,7 +56,6 @@ class QLearner(TargetLearner[V], Generic[V]):
         self.munchausen = make_munchausen(c, self.criterion)
         self.trace = make_trace_target(c)
         self.noise_generator = make_noise_generator(net, c, seed=self.seed)
-        self.masked = has_mask(self.spec.obs)
 
     def actor(self, num_envs: int) -> "ValueActor":
         """Epsilon-greedy on Q."""
@@ -115,7 +114,8 @@ class DQN(QLearner[V], Generic[V]):
             y = self.trace_target(self.trace, segment, reward, noise)
 
         # (y - Q(s, a; theta))^2 / 2, beyond td_clip its tangent (Huber)
-        q = self.q_values(self.net, (t.obs, t.previous), noise.online)
+        inputs = t.obs, self.net.encode_previous(*t.previous)
+        q = self.q_values(self.net, inputs, noise.online)
         prediction = criterion.select(q, t.action)
         return t, q, criterion.loss(prediction, y, t.valid, noise.online.taus)
 
@@ -125,9 +125,10 @@ class DQN(QLearner[V], Generic[V]):
 
         h: ``value_rescale_eps``. a* = argmax_a Q(s', a; theta), without ``double`` of theta-.
         """
-        c, criterion, next_inputs = self.config, self.criterion, (t.next_obs, t.next_previous)
+        c, criterion = self.config, self.criterion
+        next_inputs = t.next_obs, self.net.encode_previous(*t.next_previous)
         q_target = self.q_values(self.target, next_inputs, noise.target)
-        mask = allowed_actions(t.next_obs) if self.masked else None
+        mask = allowed_or_none(t.next_obs)
         if self.munchausen is None:
             q_choice = q_target
             if c.double:
@@ -143,40 +144,32 @@ class DQN(QLearner[V], Generic[V]):
     ) -> Tensor:
         """y [B] of row 0, whose trace runs over the n rows of its window."""
         c = self.config
-        obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
-        inputs = obs, (previous[0], previous[1])
+        inputs = self.net.window_inputs(segment, c)
         q_target = self.q_values(self.target, inputs, noise.target)
         q_choice = self.q_values(self.net, inputs, noise.choice) if c.double else q_target
-        mask = allowed_actions(obs) if self.masked else None
-        return trace(q_choice, q_target, segment, reward, mask)[0]
+        return trace(q_choice, q_target, segment, reward, allowed_or_none(inputs[0]))[0]
 
-    def q_values(
-        self, net: QNet, inputs: tuple[Tree, tuple[Tensor, Tensor]], noise: ForwardNoise
-    ) -> Tensor:
-        """Q [*, A] of (obs, previous action and reward), [*, A, N] of a distribution."""
-        obs, previous = inputs  # ``previous`` is empty without prev_inputs
+    def q_values(self, net: QNet, inputs: tuple[Tree, Tensor], noise: ForwardNoise) -> Tensor:
+        """Q [*, A] of (obs, encoded previous action and reward), [*, A, N] of a distribution."""
         with self.autocast():
-            return net.outputs(net.inputs(obs, net.encode_previous(*previous)), noise).float()
+            return net.outputs(net.inputs(*inputs), noise).float()
 
     def dead_units(self, windows: Segment) -> Tensor | None:
-        c, read = self.config, readable(windows.valid, windows.terminated)
-        obs, *previous = network_inputs(windows, scale=c.reward_scale, clip=c.reward_clip)
+        inputs = self.net.window_inputs(windows, self.config)
+        read = readable(windows.valid, windows.terminated)
         noise = self.noise(*read.shape).online
         with UnitActivity(self.net, positions=read) as units:
-            self.q_values(self.net, (obs, (previous[0], previous[1])), noise)
+            self.q_values(self.net, inputs, noise)
         return units.dead()
 
     @torch.no_grad()
     def munchausen_reward(self, segment: Segment, noise: ForwardNoise) -> Tensor:
         """scale clip(temperature log pi(a)) [T, B] of the target network; not used in padding."""
         assert self.munchausen is not None
-        c = self.config
-        obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
-        obs, action_reward = tree_map(lambda x: x[:-1], (obs, tuple(previous)))
-        q = self.q_values(self.target, (obs, action_reward), ForwardNoise(noise.layers))
-        mask = allowed_actions(obs) if self.masked else None
+        inputs = rows(self.net.window_inputs(segment, self.config), 0, -1)
+        q = self.q_values(self.target, inputs, ForwardNoise(noise.layers))
         action = torch.where(segment.valid, segment.action, 0)
-        return self.munchausen.reward(q, action, mask)
+        return self.munchausen.reward(q, action, allowed_or_none(inputs[0]))
 
 
 # -- acting ----------------------------------------------------------------------------------------
@@ -231,19 +224,14 @@ class ValueActor(NetActor):
             self.needs_noise = explore is None
 
     def choose(self, outputs: np.ndarray, obs: Tree, explore: np.ndarray | None) -> Chosen:
-        mask = mask_in(obs)
+        mask = allowed_or_none(obs)
         action = select_action(outputs, explore, self.generator, mask)
         if not self.extras:
             return action, {}
         return action, {"log_prob": log_probability(outputs, action, explore, mask)}
 
     def greedy(self, outputs: Tensor, obs: Tree) -> dict[str, Tensor]:
-        return {"action": greedy(outputs, mask_in(obs)), "q_values": self.q_values(outputs)}
+        return {"action": greedy(outputs, allowed_or_none(obs)), "q_values": self.q_values(outputs)}
 
     def read(self, outputs: np.ndarray, obs: Tree) -> tuple[str, np.ndarray]:
         return "Q", self.q_values(torch.from_numpy(np.array(outputs[0]))).numpy()
-
-
-def mask_in(obs: Tree) -> Any:
-    """Return the allowed actions of observations with a mask; None: all are."""
-    return allowed_actions(obs) if isinstance(obs, dict) and MASK in obs else None

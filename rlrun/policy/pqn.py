@@ -8,9 +8,9 @@ a memory, minibatches are rollout segments that begin with their stored state: n
 import torch
 from torch import Tensor
 
-from rlrun.functional.masks import allowed_actions, has_mask
+from rlrun.functional.masks import allowed_or_none
 from rlrun.functional.returns import Advantage, lambda_return
-from rlrun.functional.rows import masked_mean, network_inputs
+from rlrun.functional.rows import masked_mean
 from rlrun.functional.value import greedy, huber, take_action, td_metrics
 from rlrun.nets.actor_critic import unroll_episodes
 from rlrun.nets.memory.gated import NoMemory
@@ -25,7 +25,7 @@ from rlrun.policy.rollout import (
     split_rollout,
 )
 from rlrun.schema import MemoryConfig, PQNConfig, TorsoConfig
-from rlrun.types import Segment, Tree
+from rlrun.types import Segment
 
 
 class PQN(MinibatchLearner[PQNConfig]):
@@ -38,7 +38,6 @@ class PQN(MinibatchLearner[PQNConfig]):
         super().build(torso, memory)
         self.net = make_qnet(self.config, torso, memory, self.spec).to(self.device)
         self.add("net", self.net, optimiser=RAdam).adam.flatten()  # RAdam: as the paper's code
-        self.masked = has_mask(self.spec.obs)
         self.recurrent = not isinstance(self.net.memory, NoMemory)
 
     def actor(self, num_envs: int) -> ValueActor:
@@ -63,8 +62,7 @@ class PQN(MinibatchLearner[PQNConfig]):
 
         G_t = r_t + gamma ((1 - lambda) max_a Q(s_{t+1}, a) + lambda G_{t+1}).
         """
-        c, mask = self.config, allowed_actions(rows.obs) if self.masked else None
-        value = take_action(values, greedy(values, mask))
+        c, value = self.config, take_action(values, greedy(values, allowed_or_none(rows.obs)))
         target = lambda_return(rows.reward, value, *rows.ends, gamma=c.gamma, trace=c.q_lambda)
         returns = Advantage(target - value[:-1], target)
         return split_rollout(rows, returns, value[:-1], c.segment_len if self.recurrent else None)
@@ -74,13 +72,8 @@ class PQN(MinibatchLearner[PQNConfig]):
 
     def prepare(self, segment: Segment) -> RolloutRows:
         """The rows of a rollout on the host; rewards scaled and clipped."""
-        return rollout_rows(segment, self.shaped_reward(segment), self.inputs, self.device)
-
-    def inputs(self, segment: Segment) -> tuple[Tree, Tensor]:
-        """(obs, encoded previous action and reward) of every position; padding is zero."""
-        c = self.config
-        obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
-        return obs, self.net.encode_previous(*previous)
+        reward = self.shaped_reward(segment)
+        return rollout_rows(segment, reward, self.net, self.config, self.device)
 
     def values(self, rows: RolloutRows | Minibatch) -> Tensor:
         """Q [T, M, A] of every row, in float32."""

@@ -15,11 +15,10 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from rlrun.functional.masks import allowed_actions
+from rlrun.functional.masks import allowed_or_none
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import (
     masked_mean,
-    network_inputs,
     readable,
     rows,
     shape_reward,
@@ -95,7 +94,7 @@ class R2D2(SequenceLearner[R2D2Config]):
         """Squared TD error of the learned rows, and eta-mixed priorities."""
         c, bs, learned = self.config, self.window.burnin, self.window.learned
         criterion = self.criterion
-        inputs, state = self.inputs(segment), self.start_state(segment)
+        inputs, state = self.net.window_inputs(segment, c), self.start_state(segment)
         noise = self.noise(self.window.rows - bs, len(weight))
 
         # Q(.; theta) and Q(.; theta-) of [bs, bs + L + n), in two threads (learner.target_thread)
@@ -111,7 +110,7 @@ class R2D2(SequenceLearner[R2D2Config]):
         valid = ends[2]
         action = torch.where(valid, segment.action[bs:], 0)
         reward = shape_reward(segment.reward[bs:], c.reward_scale, c.reward_clip)
-        mask = allowed_actions(rows(inputs[0], bs, None)) if self.masked else None
+        mask = allowed_or_none(rows(inputs[0], bs, None))
         q_choice = q.detach() if c.double else q_target
         if self.trace is not None:  # in place of the n-step return: to the window's end
             y = self.trace(q_choice, q_target, segment, reward, mask, start=bs)[:learned]
@@ -137,17 +136,8 @@ class R2D2(SequenceLearner[R2D2Config]):
         metrics = td_metrics(loss, row.td, row.prediction, row.target, valid)
         return Loss(loss, priority, metrics, row.td, row.prediction)
 
-    def inputs(self, segment: Segment) -> tuple[Tree, Tensor]:
-        """(obs, previous action and reward) of every position.
-
-        Zeros where nothing is read: a gradient of zero times a NaN in padding would be NaN.
-        """
-        c = self.config
-        obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
-        return obs, self.net.encode_previous(*previous)
-
     def dead_units(self, windows: Segment) -> Tensor | None:
-        bs, inputs = self.window.burnin, self.inputs(windows)
+        bs, inputs = self.window.burnin, self.net.window_inputs(windows, self.config)
         read = readable(windows.valid, windows.terminated)[bs:]
         noise = self.noise(*read.shape).online
         with self.autocast():
@@ -166,7 +156,7 @@ class R2D2(SequenceLearner[R2D2Config]):
         Source: R2D2 section 3, figure 1 (there h is the stored state of every row).
         """
         bs, last, net = self.window.burnin, self.window.learned - 1, self.net
-        past, inputs = self.inputs(history), self.inputs(windows)
+        past, inputs = (net.window_inputs(x, self.config) for x in (history, windows))
         lengths = history.valid.sum(0)
         zero = self.initial_state(len(lengths))
         true = net.memory.state_after(net.inputs(*rows(past, 0, -1)), lengths, zero)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rlrun.functional.explore import uniform_actions
-from rlrun.functional.masks import allowed_actions, has_mask
+from rlrun.functional.masks import allowed_or_none
 from rlrun.policy.compute import DEFAULT_COMPUTE, Compute
 from rlrun.schema import MemoryConfig, PolicyConfig, RandomConfig, TorsoConfig
 from rlrun.types import Act, Actor, Sample, Spec, Tree, Update, Window, generator
@@ -91,7 +91,7 @@ class RandomActor(UnlearnedActor):
 
     def __init__(self, spec: Spec, explore: np.random.Generator, seed: int) -> None:
         super().__init__(explore, seed)
-        self.space, self.masked = spec.action, has_mask(spec.obs)
+        self.space = spec.action
 
     def act(
         self,
@@ -104,7 +104,7 @@ class RandomActor(UnlearnedActor):
         explore: np.ndarray | None,
     ) -> Act:
         rng = self.evaluate if explore is None else self.explore
-        if self.masked:
-            mask = allowed_actions(obs)
+        mask = allowed_or_none(obs)
+        if mask is not None:
             return Act(np.where(mask, rng.random(mask.shape), -1.0).argmax(-1), {}, ())
         return Act(uniform_actions(self.space, len(first), rng), {}, ())

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from rlrun.functional.returns import Advantage
-from rlrun.functional.rows import shape_reward
+from rlrun.functional.rows import keep_rows, shape_reward
+from rlrun.nets.acting import ActingNet
 from rlrun.policy.base import Gradients, LearningPolicy, Losses, Rates
 from rlrun.schema import MemoryConfig, OnPolicyConfig, PPOConfig, PQNConfig, TorsoConfig
 from rlrun.types import Sample, Segment, Tree, Update, generator, moved, tree_map
@@ -27,7 +28,7 @@ class RolloutPolicy(LearningPolicy[R], Generic[R]):
         """Rewards [T, B] scaled and clipped, 0 in padding."""
         c = self.config
         reward = shape_reward(segment.reward, c.reward_scale, c.reward_clip)
-        return torch.where(segment.valid, reward, torch.zeros_like(reward))
+        return keep_rows(segment.valid, reward)
 
     def gradient_step(self, gradients: Gradients, rates: Rates) -> dict[str, Tensor]:
         """One gradient step; the metrics of ``gradients``, and of the step where there are any."""
@@ -120,8 +121,6 @@ class MinibatchLearner(RolloutPolicy[M], Generic[M]):
 
 # -- rows ------------------------------------------------------------------------------------------
 
-NetInputs = Callable[[Segment], tuple[Tree, Tensor]]
-
 
 @dataclass(frozen=True, slots=True)
 class RolloutRows:
@@ -151,28 +150,29 @@ class RolloutRows:
 
 
 def rollout_rows(
-    segment: Segment, reward: Tensor, inputs: NetInputs, device: torch.device
+    segment: Segment,
+    reward: Tensor,
+    net: ActingNet,
+    config: OnPolicyConfig | PQNConfig,
+    device: torch.device,
 ) -> RolloutRows:
     """The rows of ``segment`` (on the host) on ``device``.
 
-    ``reward`` [T, B]: that to learn from, 0 in padding. ``inputs``: segment -> the network's
-    (obs [T+1, B, *O], encoded previous action and reward [T+1, B, F]), padding zero. The log mu of
-    actors that record none is 0.
+    ``reward`` [T, B]: that to learn from, 0 in padding. The log mu of actors that record none is 0.
     """
     first, index = segment.first, segment.valid.flatten().nonzero().squeeze(-1)
     segment, reward = segment.to(device), moved(reward, device)
-    obs, previous = inputs(segment)
+    obs, previous = net.window_inputs(segment, config)
     valid = segment.valid
     log_prob = segment.extras.get("log_prob", torch.zeros_like(reward))
     action = segment.extras.get("raw_action", segment.action)
-    own = valid.reshape(*valid.shape, *[1] * (action.ndim - 2))
     return RolloutRows(
         obs=obs,
         previous=previous,
         first=first,
         states=segment.states,
-        action=torch.where(own, action, torch.zeros_like(action)),
-        behaviour_log_prob=torch.where(valid, log_prob, torch.zeros_like(log_prob)),
+        action=keep_rows(valid, action),
+        behaviour_log_prob=keep_rows(valid, log_prob),
         reward=reward,
         terminated=segment.terminated,
         truncated=segment.truncated,

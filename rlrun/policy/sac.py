@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlrun.functional.policy import SquashedSample, squashed_gaussian
 from rlrun.functional.rows import masked_mean, weighted_row_mean
-from rlrun.functional.value import huber, mixed_priority, td_metrics, td_target
+from rlrun.functional.value import td_target
 from rlrun.nets.actor_and_critics import Batch
 from rlrun.policy.base import Losses
 from rlrun.policy.control import ControlLearner, SquashedGaussianActor
@@ -57,21 +57,6 @@ class SAC(ControlLearner[Z], Generic[Z]):
         q_features = batch.encode(self.q.encoder)
         out = self.critic_losses(batch, self.q(q_features, batch.action), y)
         return self.add_actor_losses(out, batch, outputs, q_features, alpha)
-
-    def critic_losses(
-        self, batch: Batch, q: Tensor, y: Tensor, penalty: Tensor | None = None
-    ) -> Losses:
-        """sum_c (y - Q_c(s, a))^2 / 2, beyond td_clip its tangent (eq. 5), plus ``penalty`` [L, B].
-
-        Priorities are of the mean over the twins.
-        """
-        c, valid = self.config, batch.valid
-        delta = torch.where(valid, y - q, 0.0)
-        rows = huber(delta, c.td_clip).sum(0)
-        rows = rows if penalty is None else rows + penalty
-        loss, td = weighted_row_mean(rows, valid, batch.weight), delta.detach().abs().mean(0)
-        metrics = td_metrics(loss, td, q.mean(0), y, valid)
-        return Losses({"critics": loss}, mixed_priority(td, valid, c.eta), metrics)
 
     def add_actor_losses(
         self,

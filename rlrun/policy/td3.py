@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlrun.functional.policy import smoothed_action
 from rlrun.functional.rows import weighted_row_mean
-from rlrun.functional.value import huber, mixed_priority, td_metrics, td_target
+from rlrun.functional.value import td_target
 from rlrun.nets.actor_and_critics import Batch
 from rlrun.policy.base import Losses
 from rlrun.policy.control import ControlLearner, GaussianNoiseActor
@@ -43,8 +43,6 @@ class DeterministicLearner(ControlLearner[D], Generic[D]):
 
     def control_losses(self, batch: Batch) -> Losses:
         """Losses of critics and actor; rows [L, B], Q of the critics [C, L, B]."""
-        c, valid, weight = self.config, batch.valid, batch.weight
-
         # y = R_n + gamma^n min_c Q'_c(s', target_action(s'))
         with torch.no_grad():
             next_action = self.target_action(batch)
@@ -53,19 +51,15 @@ class DeterministicLearner(ControlLearner[D], Generic[D]):
 
         # critics: sum_c (y - Q_c(s, a))^2 / 2                                     (algorithm 1)
         z = batch.encode(self.q.encoder)
-        q = self.q(z, batch.action)
-        delta = torch.where(valid, y - q, 0.0)
-        losses = {"critics": weighted_row_mean(huber(delta, c.td_clip).sum(0), valid, weight)}
-        td = delta.detach().abs().mean(0)
-        metrics = td_metrics(losses["critics"], td, q.mean(0), y, valid)
+        out = self.critic_losses(batch, self.q(z, batch.action), y)
 
         if self.actor_due():
             # actor: -Q_1(s, pi(s)), the deterministic policy gradient               (algorithm 1)
             action = self.pi(batch.encode(self.pi.encoder, batch.state)).tanh()
             q_pi = self.q(z.detach(), action, 1, frozen=True)[0]
-            losses["actor"] = weighted_row_mean(-q_pi, valid, weight)
-            metrics["train/actor_loss"] = losses["actor"].detach()
-        return Losses(losses, mixed_priority(td, valid, c.eta), metrics)
+            loss = weighted_row_mean(-q_pi, batch.valid, batch.weight)
+            out.losses["actor"], out.metrics["train/actor_loss"] = loss, loss.detach()
+        return out
 
     def update_all_targets(self, env_steps: int, *, actor_stepped: bool) -> dict[str, Tensor]:
         """Update all targets after steps of the actor (delayed, section 5.2), and the noise."""

@@ -120,12 +120,10 @@ class SideBySide:
         out = self.run(self.inputs)
         self.inputs |= {k[len("next_") :]: x for k, x in out.items() if k.startswith("next_")}
         seen = obs if self.stack is None else self.stack.push(obs, first)
-        outputs, self.state = self.actor.evaluate(
-            seen, first, action, reward, self.state, explore=None
-        )
-        chosen, _ = self.actor.choose(outputs, seen, None)
-        self._compare(out, outputs, chosen)
-        return chosen
+        act = self.actor.act(seen, first, action, reward, self.state, explore=None)
+        self.state = act.state
+        self._compare(out, self.actor.outputs, act.action)
+        return act.action
 
     def _compare(self, out: Numbers, outputs: np.ndarray, chosen: np.ndarray) -> None:
         d = self.deviation

@@ -73,7 +73,7 @@ def naive(policy, sample, old=None):
     """(loss, value) of a whole rollout; ``old``: values and advantages before a first step."""
     own, s = make.nets(policy), sample.segment
     c, valid, count = own.config, s.valid, s.valid.sum()
-    obs, previous = own.net.inputs(s)
+    obs, previous = own.net.window_inputs(s, own.config)
     params, value = own.net(obs, previous, s.first, s.state)
     action = s.extras.get("raw_action", s.action)
     log_prob, entropy = log_prob_and_entropy(own.net, params[:-1], action, own.net.space)

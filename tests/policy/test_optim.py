@@ -310,7 +310,7 @@ def test_other_shapes_and_partial_burn_ins_go_one_by_one():
         policy.update(sample)
     (odd,) = samples_of(policy, 1, size=3)
     assert len(policy.update(odd).priority) == 3
-    partial = windows(policy)
+    partial = make.window(windows(policy), range(8))
     assert partial.segment.partial
     policy.update(partial)
     assert (recorder.captures, recorder.replays) == (1, 2)
