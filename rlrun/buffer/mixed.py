@@ -37,9 +37,9 @@ class Mixed:
         return len(self.own)
 
     @property
-    def rows(self) -> int:
+    def steps(self) -> int:
         """Own steps stored since the run began."""
-        return self.own.rows
+        return self.own.steps
 
     @property
     def nbytes(self) -> int:
@@ -123,7 +123,7 @@ class Mixed:
             "own": self.own.state_dict(),
             "demos": {
                 "layout": self.demos.fingerprint(),
-                "rows": self.demos.rows,
+                "steps": self.demos.steps,
                 "sampler": self.demos.sampler.state_dict(),
             },
             "counts": dict(self.counts),
@@ -133,12 +133,12 @@ class Mixed:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a ``state_dict``. Raises: CheckpointError when the demonstrations differ."""
         given, own = state["demos"], self.state_dict()["demos"]
-        names = ("layout", "rows")
+        names = ("layout", "steps")
         if any(given[name] != own[name] for name in names):
             raise CheckpointError(
-                f"buffer.demos = {own['rows']} steps, {own['layout']}: the checkpoint has "
-                f"{given['rows']} steps, {given['layout']}; allowed are the demonstrations the run "
-                "began with; restore that dataset"
+                f"buffer.demos = {own['steps']} steps, {own['layout']}: the checkpoint has "
+                f"{given['steps']} steps, {given['layout']}; allowed are the demonstrations the "
+                "run began with; restore that dataset"
             )
         self.own.load_state_dict(state["own"])
         self.demos.sampler.load_state_dict(given["sampler"])
@@ -194,9 +194,9 @@ class Streams:
         return sum(len(replay) for replay in self.replays)
 
     @property
-    def rows(self) -> int:
+    def steps(self) -> int:
         """Steps stored since the run began."""
-        return sum(replay.rows for replay in self.replays)
+        return sum(replay.steps for replay in self.replays)
 
     @property
     def nbytes(self) -> int:

@@ -60,11 +60,11 @@ class Replay:
             self.ring, window, layout, allocate, cutter=cutter, rows_before=before
         )
         self.gather = Gather(self.ring, layout.row, stack=stack)
-        self.max_steps = layout.rows - window.rows - before  # rows of one write
+        self.max_rows = layout.rows - window.rows - before  # rows of one write
         self.validate = ChunkValidator(
             layout.row, layout.columns, states=layout.windows is not None
         )
-        self.counts = {"rows": 0, "learned": 0, "late": 0}
+        self.counts = {"steps": 0, "learned": 0, "late": 0}
         self.loaded = LoadedRows()
         self.hindsight: Hindsight | None = None  # relabels sampled windows
         self.drawn = _NOTHING  # keys and slots of the last sample, until rows come
@@ -74,9 +74,9 @@ class Replay:
         return len(self.windows)
 
     @property
-    def rows(self) -> int:
-        """Steps stored since the run began."""
-        return self.counts["rows"]
+    def steps(self) -> int:
+        """Steps stored since the run began: rows of which none is an episode's end row."""
+        return self.counts["steps"]
 
     @property
     def nbytes(self) -> int:
@@ -93,15 +93,15 @@ class Replay:
         """
         chunk = rows if type(rows) is Chunk else Chunk.of(rows)
         arrays = self.validate(chunk)
-        steps = len(chunk.reward)
-        if steps == 0:
+        count = len(chunk.reward)
+        if count == 0:
             return _NONE
-        if steps <= self.max_steps:
+        if count <= self.max_rows:
             return self._add(chunk, arrays, close=self.close)
         keys = []
-        for start in range(0, steps, self.max_steps):
-            piece = chunk.rows(start, min(start + self.max_steps, steps))
-            close = self.close and start + self.max_steps >= steps
+        for start in range(0, count, self.max_rows):
+            piece = chunk.rows(start, min(start + self.max_rows, count))
+            close = self.close and start + self.max_rows >= count
             keys.append(self._add(piece, self.validate(piece), close=close))
         new = np.concatenate(keys)  # the ring keeps only the end of a longer chunk
         alive: np.ndarray = new[self.windows.find(new)[1]]
@@ -112,7 +112,7 @@ class Replay:
         new = self.windows.append(chunk, close=close)
         self.ring.write(chunk, arrays)
         self.sampler.replace_slots(new.dropped, new.slots)
-        self.counts["rows"] += new.valid
+        self.counts["steps"] += new.valid
         self.counts["learned"] += new.learned
         return new.keys
 
@@ -130,7 +130,7 @@ class Replay:
             return self.get(self.windows.keys(self.windows.all()), env_steps)
         if not len(self):
             raise ValueError(
-                f"batch = {batch}: no window is complete yet, {self.rows} steps are stored; "
+                f"batch = {batch}: no window is complete yet, {self.steps} steps are stored; "
                 f"{self.window.rows} rows or the rest of an episode complete one; add rows first"
             )
         slots, weight = self.sampler.draw(self.windows, batch, env_steps)
@@ -269,7 +269,7 @@ class Replay:
         metrics = {
             "buffer/windows": float(len(self)),
             "buffer/fill": min(1.0, self.ring.head / self.ring.rows),
-            "buffer/learned_fraction": counts["learned"] / max(counts["rows"], 1),
+            "buffer/learned_fraction": counts["learned"] / max(counts["steps"], 1),
             "buffer/late_priorities": float(counts["late"]),
             "buffer/early_evictions": float(self.windows.early),
             **self.sampler.metrics(env_steps),
@@ -277,7 +277,7 @@ class Replay:
         slots, probability = self.sampler.probe(self.windows) if len(self) else (_NONE, None)
         if not len(slots):  # no window is stored, or all priorities are 0
             return metrics
-        metrics |= self.loaded.age(self.windows.spans(slots).learn, self.ring, self.rows)
+        metrics |= self.loaded.age(self.windows.spans(slots).learn, self.ring, self.steps)
         return metrics | probe_metrics(probability, metrics.get("buffer/beta"))
 
     def codec_metrics(self) -> dict[str, float]:
@@ -316,7 +316,7 @@ class Replay:
         self.drawn = _NOTHING
         self.counts = saved.check_counts(state["counts"], self.counts)
         self.ring.load_state_dict(state["ring"])
-        self.loaded.load_state_dict(state.get("loaded"), self.ring, self.rows)
+        self.loaded.load_state_dict(state.get("loaded"), self.ring, self.steps)
         self.windows.load_state_dict(state["windows"])
         saved.check_invariants(self.windows.check())
 
@@ -435,40 +435,40 @@ class Outputs:
 
 @dataclass
 class LoadedRows:
-    """The rows before row ``head`` of every column; ``rows`` of them are steps."""
+    """The rows before row ``head`` of every column; ``steps`` of them are steps."""
 
-    rows: int = 0
+    steps: int = 0
     head: int = 0
 
-    def mark(self, ring: Ring, rows: int) -> None:
-        """Count all rows of ``ring`` so far, ``rows`` of them steps, as loaded."""
-        self.rows, self.head = rows, ring.head
+    def mark(self, ring: Ring, steps: int) -> None:
+        """Count all rows of ``ring`` so far, ``steps`` of them steps, as loaded."""
+        self.steps, self.head = steps, ring.head
 
-    def age(self, row: np.ndarray, ring: Ring, rows: int) -> dict[str, float]:
+    def age(self, row: np.ndarray, ring: Ring, steps: int) -> dict[str, float]:
         """Return buffer/sample_age: mean env steps collected since ``row`` [n], of any column.
 
-        A loaded row counts as collected right before the run's first. ``rows``: steps stored so
+        A loaded row counts as collected right before the run's first. ``steps``: stored so
         far, loaded ones included. Empty while none was collected.
         """
         lines = ring.head - self.head
         if not lines:
             return {}
-        steps_per_line = (rows - self.rows) / lines  # of all columns, end rows left out
+        steps_per_line = (steps - self.steps) / lines  # of all columns, end rows left out
         ago = (ring.head - np.maximum(row, self.head)).mean()
         return {"buffer/sample_age": float(ago) * steps_per_line}
 
     def state_dict(self) -> dict[str, int]:
         return asdict(self)
 
-    def load_state_dict(self, state: Any, ring: Ring, rows: int) -> None:
+    def load_state_dict(self, state: Any, ring: Ring, steps: int) -> None:
         """Load a ``state_dict``; None: that of a version which did not save it. No row is loaded.
 
         Raises: CheckpointError.
         """
         state = LoadedRows().state_dict() if state is None else state
-        good = isinstance(state, dict) and set(state) == {"rows", "head"}
+        good = isinstance(state, dict) and set(state) == {"steps", "head"}
         saved.require(good, "loaded", "other names")
-        self.rows = saved.integer("loaded.rows", state["rows"], 0, rows)
+        self.steps = saved.integer("loaded.steps", state["steps"], 0, steps)
         self.head = saved.integer("loaded.head", state["head"], 0, ring.head)
 
 

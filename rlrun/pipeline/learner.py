@@ -79,7 +79,7 @@ class Inspector:
 
     def evaluated(self, env_steps: int) -> None:
         """Show a batch if it is time; called after every evaluation."""
-        if self.evaluations % self.every == 0 and self.buffer.rows:
+        if self.evaluations % self.every == 0 and self.buffer.steps:
             self.show(env_steps)
         self.evaluations += 1
 
@@ -218,7 +218,7 @@ class Learner:
         if self.td_priority and len(keys):
             new = self._with_bonus(self.buffer.get(keys, self.counters.env_steps))
             self.buffer.prioritize(keys, self.policy.priority(new))
-        if self.buffer.rows < self.config.learning_starts or not len(self.buffer):
+        if self.buffer.steps < self.config.learning_starts or not len(self.buffer):
             return 0
         updates = self.pacer.updates_for(rows)
         for _ in range(updates):

@@ -147,7 +147,7 @@ class OfflineSource(Source):
         if not updates:
             raise ConfigError(
                 f"learner.learning_starts = {self.config.learning_starts}: the dataset has "
-                f"{self.buffer.rows} steps in {len(self.buffer)} windows, nothing can be learned; "
+                f"{self.buffer.steps} steps in {len(self.buffer)} windows, nothing can be learned; "
                 "at least one window and learning_starts steps are needed; lower it, or load "
                 "a larger dataset"
             )

@@ -297,10 +297,10 @@ def load_rows(plan: Plan, buffer: Replay | Mixed) -> str:
     source = open_source(c.load)
     source.require(plan.row_spec, plan.config.collector.keep_info)
     _add_all(replay, source, plan)
-    replay.loaded.mark(replay.ring, replay.rows)
+    replay.loaded.mark(replay.ring, replay.steps)
     held = replay.stored_steps()
-    lost = f", of which the newest {held} fit (buffer.capacity)" if held < replay.rows else ""
-    return f"loaded: {replay.rows} steps from {c.load}{lost}; {len(replay)} windows"
+    lost = f", of which the newest {held} fit (buffer.capacity)" if held < replay.steps else ""
+    return f"loaded: {replay.steps} steps from {c.load}{lost}; {len(replay)} windows"
 
 
 def _add_all(replay: Replay, source: Any, plan: Plan) -> None:
@@ -330,10 +330,10 @@ def make_store(plan: Plan, *, note: Note) -> Replay | Mixed:
         _add_all(demos, source, one)
     if not len(demos):
         raise ConfigError(
-            f"buffer.demos = {c.demos}: its {demos.rows} steps make no window; a window is "
+            f"buffer.demos = {c.demos}: its {demos.steps} steps make no window; a window is "
             f"{plan.window.rows} rows or an episode's rest; choose another dataset"
         )
-    note(f"demonstrations: {demos.rows} steps from {c.demos}; {len(demos)} windows")
+    note(f"demonstrations: {demos.steps} steps from {c.demos}; {len(demos)} windows")
     rng = generator(plan.config.seed, "demos")
     return Mixed(own, demos, ratio=c.demo_ratio, generator=rng)
 

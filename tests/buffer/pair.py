@@ -197,7 +197,7 @@ class Pair:
         assert (np.diff(self.keys) > 0).all()
         assert len(replay) == len(places)
         assert set(places) == set(model.made), "other windows are alive"
-        assert replay.rows == model.steps
+        assert replay.steps == model.steps
         assert metrics["buffer/windows"] == len(places)
         learned = metrics["buffer/learned_fraction"] * max(model.steps, 1)
         assert round(learned, 6) == len(model.learned)

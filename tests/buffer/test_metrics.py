@@ -90,7 +90,7 @@ def test_loaded_rows_are_as_old_as_the_run(window):
     """buffer.load: each collected row has its age, a loaded one that of the first."""
     loaded, replay = 100, empty(window, rows=400)
     replay.add(part(STREAM.segment, 0, loaded))
-    replay.loaded.mark(replay.ring, replay.rows)
+    replay.loaded.mark(replay.ring, replay.steps)
     assert "buffer/sample_age" not in replay.metrics(0), "no step was taken"
     assert replay.metrics(0)["buffer/fill"] == 0.25
     for row in range(loaded, ROWS, 50):
@@ -103,12 +103,14 @@ def test_loaded_rows_are_as_old_as_the_run(window):
     twin, state = empty(window, rows=400), copied(replay.state_dict())
     twin.load_state_dict(state)
     assert twin.metrics(0) == replay.metrics(0)
-    assert state["loaded"] == {"rows": 180, "head": loaded}
+    assert state["loaded"] == {"steps": 180, "head": loaded}
     twin.load_state_dict({name: x for name, x in state.items() if name != "loaded"})
     assert twin.metrics(0)["buffer/sample_age"] > found, "saved before loaded rows were told apart"
 
 
-@pytest.mark.parametrize("wrong", [{"rows": 541, "head": 9}, {"rows": 1, "head": 301}, {"rows": 1}])
+@pytest.mark.parametrize(
+    "wrong", [{"steps": 541, "head": 9}, {"steps": 1, "head": 301}, {"steps": 1}]
+)
 def test_a_saved_number_of_loaded_rows_is_checked(wrong):
     replay = filled("uniform")
     with pytest.raises(CheckpointError, match="loaded"):

@@ -85,12 +85,12 @@ def test_priorities_go_back_to_where_windows_came_from(as_drawn):
 
 def test_collecting_leaves_demonstrations_alone():
     buffer = mixed()
-    before, own = len(buffer.demos), buffer.own.rows
+    before, own = len(buffer.demos), buffer.own.steps
     segment = make_stream([[30], [30]], [[True], [True]], 31).segment
     for _ in range(6):  # more rows than the ring has
         buffer.add(segment)
     assert (len(buffer.demos), buffer.demos.metrics(0)["buffer/late_priorities"]) == (before, 0)
-    assert buffer.rows == buffer.own.rows > own
+    assert buffer.steps == buffer.own.steps > own
     assert buffer.nbytes == buffer.own.nbytes + buffer.demos.nbytes
     some = np.random.default_rng(0)
     assert buffer.histories(4, some)[0].reward.max() < 1e5

@@ -206,7 +206,7 @@ def test_sampling_before_any_window_is_complete(kind, table):
     pair = pair_of(table, kind)
     for rows in (0, 1, 1):
         pair.replay.add(pair.world.chunk(rows))
-        with pytest.raises(ValueError, match=f"batch = 4: .* {pair.replay.rows} steps are stored"):
+        with pytest.raises(ValueError, match=f"batch = 4: .* {pair.replay.steps} steps are stored"):
             pair.replay.sample(4, 0)
         assert len(pair.replay.sample(0, 0).key) == 0
 
@@ -283,7 +283,7 @@ def test_columns_too_short_for_a_window_are_refused(stack):
     for _ in range(40):
         replay.add(world.chunk(1))
         replay.check()
-        most = max(most, len(replay)) if replay.rows > 20 else 0
+        most = max(most, len(replay)) if replay.steps > 20 else 0
     assert most > 0, "after the first wrap no window is ever whole"
     with pytest.raises(ConfigError, match=rf"buffer\.capacity = .*at least {least} rows"):
         make_replay(world.chunk(0), rows=least - 1, **given)

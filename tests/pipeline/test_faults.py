@@ -228,7 +228,7 @@ def test_the_state_before_a_fault_of_the_environment_is_saved(tmp_path, monkeypa
     assert kept == 4 * (at // 2), "four environments, of whose rows every second is an end"
     again = resumed(tmp_path, *words)
     assert (again["status"], again["exact"]) == ("done", False)
-    rows = state_of(tmp_path)["buffer"]["counts"]["rows"]
+    rows = state_of(tmp_path)["buffer"]["counts"]["steps"]
     assert rows == again["env_steps"] >= 300, "no row is lost or doubled"
 
 

@@ -28,7 +28,7 @@ def learner_config(**changes):
 class Replayed:
     """A buffer of constant size that records the calls in order."""
 
-    rows = 100
+    steps = 100
 
     def __init__(self, windows=100):
         self.windows, self.asked, self.drawn = windows, [], 0
@@ -111,7 +111,7 @@ def test_learning_starts_at_the_configured_row_without_a_burst():
     assert replayed(windows=0).step(20, np.arange(0)) == 0, "no window"
     late = replayed(learning_starts=101, update_per_collect=None, replay_ratio=1.0)
     assert late.step(50, np.arange(4)) == 0
-    late.buffer.rows = 101
+    late.buffer.steps = 101
     assert late.step(2, np.arange(4)) == 1, "rows before the start pay for nothing"
 
 

@@ -108,7 +108,7 @@ def test_a_run_starts_from_anothers_rows(tmp_path, cartpole):
     """All steps are in the buffer before the first is collected."""
     words = ("policy=dqn", "env=cartpole", *TINY, f"buffer.load={cartpole}")
     record = go(tmp_path, *words, "collector.num_envs=3", "run.total_steps=100")
-    rows = state_of(tmp_path)["buffer"]["counts"]["rows"]
+    rows = state_of(tmp_path)["buffer"]["counts"]["steps"]
     assert rows == read_dataset(cartpole).steps + record["env_steps"]
 
 

@@ -182,3 +182,4 @@ def test_delta_q_is_zero_for_the_true_state_and_not_for_a_zero_one(memory):
     assert error["train/delta_q_stored_last"] < 1e-4
     assert error["train/delta_q_zero_first"] > 1e-3
     assert error["train/delta_q_zero_last"] > 1e-4
+    assert error["train/delta_q_zero_last"] != error["train/delta_q_zero_first"]

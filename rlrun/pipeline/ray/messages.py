@@ -164,7 +164,7 @@ class Stored:
     accepted: bool
     again: bool = False  # it was stored already
     damaged: bool = False
-    rows: int = 0  # steps stored in the shard since it began
+    steps: int = 0  # to the shard since it began
     windows: int = 0
     mass: float = 0.0
     incarnation: int = 0

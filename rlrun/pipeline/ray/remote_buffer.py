@@ -28,9 +28,9 @@ class RemoteBuffer:
         self.saved: dict[int, int] = {}  # shard -> its incarnation, whose rows they are
 
     @property
-    def rows(self) -> int:
+    def steps(self) -> int:
         """Steps stored in all shards, since each began."""
-        return sum(shard.rows for shard in self.roles.shards)
+        return sum(shard.steps for shard in self.roles.shards)
 
     def __len__(self) -> int:
         """Windows that can be sampled."""

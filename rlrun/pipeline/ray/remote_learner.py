@@ -82,7 +82,7 @@ class RemoteLearner:
         self.max_lead, self.publish_every, self.stop = max_lead, publish_every, stop
         self.pacer = None if policy.window is None else Pacer(config, policy.window)
         self.unsaved = self.again = 0  # updates done since ``last_state``; of ``due``: done before
-        self.due = self.flying = self.calls = self.rows = self.published = 0
+        self.due = self.flying = self.calls = self.rows_collected = self.published = 0
         self.waiting: deque[ChunkHandle] = deque()  # on-policy: not sent yet
         self.open: set[tuple[int, int]] = set()  # on-policy, collector and seq: sent, not learned
         self.rate = 20.0  # updates/s, as measured last
@@ -98,7 +98,8 @@ class RemoteLearner:
 
     def step(self, rows: int, keys: np.ndarray) -> int:
         """Let the learner do what ``rows`` new rows pay for; return the updates done meanwhile."""
-        before, self.rows = self.counters.updates, self.rows + rows
+        before = self.counters.updates
+        self.rows_collected += rows
         if isinstance(self.buffer, RemoteRollouts):
             self._step_rollouts(self.buffer)
         else:
@@ -109,7 +110,7 @@ class RemoteLearner:
         assert self.pacer is not None
         buffer = self.buffer
         assert isinstance(buffer, RemoteBuffer)
-        stored = max(buffer.rows, self.counters.env_steps)  # a shard that was lost has few
+        stored = max(buffer.steps, self.counters.env_steps)  # a shard that was lost has few
         if stored >= self.config.learning_starts and len(buffer):
             chunks = len(self.roles.collectors) if self.rounds else 1
             self.due += self.pacer.updates_for(rows, chunks)
@@ -315,7 +316,7 @@ class RemoteLearner:
         """train/ metrics averaged over the updates since the last call, and the replay ratio."""
         found, updates, lines = self.roles.ask(self.roles.learner, "metrics")
         self.roles.write_log(self.roles.learner, lines)
-        rows, self.rows = self.rows, 0
+        rows, self.rows_collected = self.rows_collected, 0
         if self.pacer is not None and rows and self.counters.updates:
             found["train/replay_ratio"] = updates * self.pacer.rows_per_update / rows
         return dict(found)
@@ -330,12 +331,13 @@ class RemoteLearner:
 
     def state_dict(self) -> dict[str, Any]:
         """The state at the last ``sync``, and what is due."""
-        due = {"due": self.due, "rows": self.rows, "published": self.published}
+        due = {"due": self.due, "rows_collected": self.rows_collected, "published": self.published}
         credit = {} if self.pacer is None else {"credit": self.pacer.credit}
         return {"role": self.saved, **due, **credit}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.due, self.rows, self.unsaved = int(state["due"]), int(state["rows"]), 0
+        self.due, self.unsaved = int(state["due"]), 0
+        self.rows_collected = int(state["rows_collected"])
         self.again = self.due if self.rounds else 0  # a round leaves none else
         self.open.clear()
         self.published = int(state["published"])

@@ -89,7 +89,7 @@ class ReplayRole:
     ) -> Stored:
         streams = self.streams
         return Stored(
-            expected, accepted, again, damaged, streams.rows, len(streams), streams.mass,
+            expected, accepted, again, damaged, streams.steps, len(streams), streams.mass,
             self.incarnation,
         )  # fmt: skip
 

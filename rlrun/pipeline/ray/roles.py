@@ -45,14 +45,14 @@ class ShardHandle(Role):
     """A replay shard and what its last reply said."""
 
     incarnation: int = 0
-    rows: int = 0
+    steps: int = 0
     windows: int = 0
     mass: float = 0.0
 
     def update(self, found: Stored) -> None:
         """Take over what the shard says of itself."""
-        self.incarnation, self.rows, self.windows = found.incarnation, found.rows, found.windows
-        self.mass = found.mass
+        self.incarnation, self.mass = found.incarnation, found.mass
+        self.steps, self.windows = found.steps, found.windows
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ class ShardReader:
         self.shards, self.prefetch = [ray.get_actor(name) for name in shards], prefetch
         self.mass, self.turn = [0.0] * len(shards), [0.0] * len(shards)
         self.queue: deque[tuple[Any, int, int, int]] = deque()  # reply, shard, batch, update
-        self.asked = self.rows = self.windows = 0
+        self.asked = self.windows = 0
         self.drawn: dict[int, tuple[int, int, int]] = {}  # id(key) -> shard, incarnation, update
         self.lags: list[int] = []  # updates from draws to their priorities
         self.written: list[Any] = []  # replies to the priorities written last

@@ -133,7 +133,7 @@ def test_one_try_of_a_chunk_is_under_way_however_long_its_shard_is_away(roles):
         for timer in timers:
             timer()
     assert len(shard.handle.add.calls) == 7
-    stored = Stored(1, True, rows=1, windows=0, mass=0.0)
+    stored = Stored(1, True, steps=1, windows=0, mass=0.0)
     pump.waiting[-1](stored)
     pump.waiting[-1](stored)
     assert done == [True]
