@@ -64,7 +64,7 @@ class PQN(MinibatchLearner[PQNConfig]):
         """
         c, value = self.config, take_action(values, greedy(values, allowed_or_none(rows.obs)))
         target = lambda_return(rows.reward, value, *rows.ends, gamma=c.gamma, trace=c.q_lambda)
-        returns = Advantage(target - value[:-1], target)
+        returns = Advantage(target, target)  # targets alone are read
         return split_rollout(rows, returns, value[:-1], c.segment_len if self.recurrent else None)
 
     def finish(self, rows: RolloutRows, rollout: Minibatch) -> dict[str, Tensor]:
