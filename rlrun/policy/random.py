@@ -60,7 +60,7 @@ class Unlearned(ABC, Generic[C]):
         self.generator.bit_generator.state = state["generator"]
 
 
-class UnlearnedActor:
+class UnlearnedActor(ABC):
     """An actor without weights; evaluations (``explore`` None) have a generator of their own."""
 
     def __init__(self, explore: np.random.Generator, seed: int) -> None:
@@ -74,6 +74,26 @@ class UnlearnedActor:
 
     def initial_state(self) -> Tree:
         return ()
+
+    def act(
+        self,
+        obs: Tree,
+        first: np.ndarray,
+        prev_action: np.ndarray,
+        prev_reward: np.ndarray,
+        state: Tree,
+        *,
+        explore: np.ndarray | None,
+    ) -> Act:
+        rng = self.evaluate if explore is None else self.explore
+        action, state = self.choose(obs, first, state, rng)
+        return Act(action, {}, state)
+
+    @abstractmethod
+    def choose(
+        self, obs: Tree, first: np.ndarray, state: Tree, rng: np.random.Generator
+    ) -> tuple[np.ndarray, Tree]:
+        """Return actions [E, *A] and the next state."""
 
 
 class Random(Unlearned[RandomConfig]):
@@ -93,18 +113,10 @@ class RandomActor(UnlearnedActor):
         super().__init__(explore, seed)
         self.space = spec.action
 
-    def act(
-        self,
-        obs: Tree,
-        first: np.ndarray,
-        prev_action: np.ndarray,
-        prev_reward: np.ndarray,
-        state: Tree,
-        *,
-        explore: np.ndarray | None,
-    ) -> Act:
-        rng = self.evaluate if explore is None else self.explore
+    def choose(
+        self, obs: Tree, first: np.ndarray, state: Tree, rng: np.random.Generator
+    ) -> tuple[np.ndarray, Tree]:
         mask = allowed_or_none(obs)
         if mask is not None:
-            return Act(np.where(mask, rng.random(mask.shape), -1.0).argmax(-1), {}, ())
-        return Act(uniform_actions(self.space, len(first), rng), {}, ())
+            return np.where(mask, rng.random(mask.shape), -1.0).argmax(-1), ()
+        return uniform_actions(self.space, len(first), rng), ()

@@ -14,7 +14,7 @@ from rlrun.functional.explore import action_table, outside, sine
 from rlrun.policy.random import Unlearned, UnlearnedActor
 from rlrun.schema import ScriptedConfig
 from rlrun.trust import trusted_function
-from rlrun.types import Act, Tree, tree_map
+from rlrun.types import Tree, tree_map
 
 Script = Callable[[Tree, np.ndarray, np.random.Generator], np.ndarray]
 """(observations [E, ...], steps since the episodes began [E], generator) -> actions [E, *A]"""
@@ -43,19 +43,11 @@ class ScriptedActor(UnlearnedActor):
     def initial_state(self) -> Tree:
         return np.zeros((self.num_envs, 1), np.int64)
 
-    def act(
-        self,
-        obs: Tree,
-        first: np.ndarray,
-        prev_action: np.ndarray,
-        prev_reward: np.ndarray,
-        state: Tree,
-        *,
-        explore: np.ndarray | None,
-    ) -> Act:
+    def choose(
+        self, obs: Tree, first: np.ndarray, state: Tree, rng: np.random.Generator
+    ) -> tuple[np.ndarray, Tree]:
         steps = np.where(first, 0, state[:, 0])
-        rng = self.evaluate if explore is None else self.explore
-        return Act(self.script(obs, steps, rng), {}, (steps + 1)[:, None])
+        return self.script(obs, steps, rng), (steps + 1)[:, None]
 
 
 def make_script(config: ScriptedConfig, space: gym.Space[Any]) -> Script:

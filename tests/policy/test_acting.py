@@ -14,7 +14,7 @@ from rlrun.functional.explore import Temperature, draw_categorical, log_probabil
 from rlrun.functional.masks import FORBIDDEN
 from rlrun.functional.policy import categorical, mask_logits
 from rlrun.policy.actor import RecordingActor
-from rlrun.types import Spec, no_actions, tree_leaves
+from rlrun.types import Spec, tree_leaves
 from tests.compose import config
 from tests.env.masked import Masked
 from tests.policy import make
@@ -165,33 +165,26 @@ def test_weight_noise_of_acting_is_that_of_learning(memory):
     assert gap.mean() == pytest.approx((mean[0] - mean[1]).item(), abs=0.06)
 
 
-def test_noise_is_a_switch_of_exploring():
-    """Greedy: mean weights; exploring: every environment and step noise of its own."""
-    policy = build("dqn", noisy=3.0)
-    actor, obs = policy.actor(64), np.ones((64, 3), np.float32)
-    row = (obs, np.ones(64, bool), np.zeros(64, int), np.zeros(64, np.float32), ())
+@pytest.mark.parametrize("held", [False, True])
+def test_noise_is_a_switch_of_exploring_and_may_be_held_until_the_weights_are_fetched(held):
+    """Greedy: mean weights; exploring: every environment has noise of its own."""
+    policy = build("dqn", noisy=3.0, noisy_resample="chunk" if held else "step")
+    actor, row = policy.actor(64), [np.ones((64, 3), np.float32), np.ones(64, bool)]
+    row += [np.zeros(64, int), np.zeros(64, np.float32), ()]
+
+    def act(explore):
+        return actor.act(*row, explore=explore).action
+
     none = np.zeros(64, np.float32)
-    greedy = [actor.act(*row, explore=None).action for _ in range(2)]
-    assert len({*greedy[0], *greedy[1]}) == 1
-    first, second = (actor.act(*row, explore=none).action for _ in range(2))
+    greedy, first, second = act(None), act(none), act(none)
+    assert len({*greedy}) == 1
     assert len({*first}) > 1
-    assert (first != second).any()
-    np.testing.assert_array_equal(actor.act(*row, explore=None).action, greedy[0])
-
-
-def test_noise_is_held_until_the_weights_are_fetched():
-    policy = build("dqn", noisy=3.0, noisy_resample="chunk")
-    actor, obs = policy.actor(64), np.ones((64, 3), np.float32)
-    row = (obs, np.ones(64, bool), np.zeros(64, int), np.zeros(64, np.float32), ())
-    none = np.zeros(64, np.float32)
-    first, second = (actor.act(*row, explore=none).action for _ in range(2))
-    assert len({*first}) > 1, "every environment has its own"
-    np.testing.assert_array_equal(first, second)
+    assert (first == second).all() == held
     actor.refresh()
-    third = actor.act(*row, explore=none).action
+    third = act(none)
     assert (first != third).any()
-    assert len({*actor.act(*row, explore=None).action}) == 1
-    after = actor.act(*row, explore=none).action
+    np.testing.assert_array_equal(act(None), greedy)
+    after = act(none)
     assert (after != third).any(), "greedy steps end it"
     assert len({*after}) > 1, "fresh noise behind them, not mean weights"
 
@@ -202,6 +195,7 @@ def test_noise_is_held_until_the_weights_are_fetched():
         *(("r2d2", {"memory": m}) for m in ("lstm", "gru", "mingru", "ffm")),
         ("dqn", {"distribution": "implicit", "noisy": 0.5}),
         ("ppo", {"normalize_obs": True, "memory": "gru", "spec": BOX}),
+        ("ppo", {"normalize_obs": True, "memory": "ffm", "spec": BOX}),  # only torch has it
         ("bc", {"spec": BOX}),
         ("sac", {"spec": BOX}),
         ("dqn", {**CNN, "spec": Spec(gym.spaces.Box(0, 255, (1, 40, 40), np.uint8),
@@ -378,10 +372,3 @@ def test_values_shown_of_a_q_network_are_its_own_scaled_back(eps):
     expected = net.head_outputs(net.torso(torch.from_numpy(obs)))[0].detach().numpy()
     h = np.sign(x) * (np.sqrt(np.abs(x) + 1) - 1) + eps * x if eps else x
     np.testing.assert_allclose(h, expected, rtol=1e-4, atol=1e-6)
-
-
-def test_extras_and_first_actions_are_of_the_space():
-    for name, spec in (("ppo", BOX), ("random", DISCRETE), ("sac", BOX)):
-        act = make.act_once(build(name, spec=spec), spec, envs=3, explore=0.0)
-        assert act.action.dtype == no_actions(spec.action, 3).dtype
-        assert act.action.shape == no_actions(spec.action, 3).shape
