@@ -22,8 +22,7 @@ from rlrun.errors import ConfigError, NumericError
 from rlrun.policy.actor import NetActor, shape_reward
 from rlrun.policy.dqn import ValueActor
 from rlrun.policy.qmix import TeamActor
-from rlrun.policy.random import RandomActor
-from rlrun.policy.scripted import ScriptedActor
+from rlrun.policy.scripted import RandomActor, ScriptedActor
 from rlrun.policy.separate import SeparateActor
 from rlrun.run import checkpoint, history
 from rlrun.run.build import make_policy, prepare_process

@@ -58,7 +58,7 @@ from rlrun.types import Actor, Chunk, Counters, Policy, Spec, generator, tree_ma
 POLICIES = {
     "r2d2": "rlrun.policy.r2d2:R2D2",
     "dqn": "rlrun.policy.dqn:DQN",
-    "random": "rlrun.policy.random:Random",
+    "random": "rlrun.policy.scripted:Random",
     "qmix": "rlrun.policy.qmix:QMIX",
     "ddpg": "rlrun.policy.ddpg:DDPG",
     "td3": "rlrun.policy.td3:TD3",
