@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.functional.rows import network_inputs, readable_obs
-from rlrun.nets.memory import Memory
+from rlrun.nets.memory import Memory, make_memory
 from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise
-from rlrun.nets.torso import one_hot
-from rlrun.schema import ActionValueConfig, OnPolicyConfig
+from rlrun.nets.torso import Torso, one_hot
+from rlrun.schema import ActionValueConfig, ControlConfig, MemoryConfig, OnPolicyConfig
 from rlrun.spaces import bounded
 from rlrun.types import Segment, Tree, torch_seed
 
@@ -73,7 +73,7 @@ class ActingNet(nn.Module, ABC):
         return obs
 
     def window_inputs(
-        self, segment: Segment, config: ActionValueConfig | OnPolicyConfig
+        self, segment: Segment, config: ActionValueConfig | OnPolicyConfig | ControlConfig
     ) -> tuple[Tree, Tensor]:
         """Return (obs [T+1, B, *O], encoded previous action and reward [T+1, B, F]).
 
@@ -119,6 +119,21 @@ class ActingNet(nn.Module, ABC):
             for (torso, memory), state in zip(self.acting_trunks(), states, strict=False)
         ]
         return self.head_outputs(out[0][0], noise), tuple(state for _, state in out)
+
+
+class Trunk(nn.Module):
+    """A torso and a memory, which reads ``extra`` inputs beside the torso's features."""
+
+    def __init__(self, torso: Torso, memory: MemoryConfig, extra: int) -> None:
+        super().__init__()
+        self.torso = torso
+        self.memory = make_memory(memory, torso.size + extra)
+        self.size = self.memory.size
+
+    def inputs(self, obs: Tree, previous: Tensor) -> Tensor:
+        """Return the memory's inputs [*, F]; ``previous`` [*, extra] may be empty."""
+        features: Tensor = self.torso(obs)
+        return torch.cat([features, previous], -1) if previous.shape[-1] else features
 
 
 class ActionBounds(nn.Module):

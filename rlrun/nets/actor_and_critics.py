@@ -2,36 +2,23 @@
 
 import math
 from itertools import pairwise
-from typing import Any
 
-import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
 from rlrun.functional.returns import nstep_return
-from rlrun.functional.rows import keep_rows, network_inputs, shape_reward
-from rlrun.nets.acting import ActingNet, ActionBounds, TorsoMemory, unit_actions
-from rlrun.nets.memory import burn_in, make_memory
+from rlrun.functional.rows import keep_rows, rows, shape_reward
+from rlrun.nets.acting import ActingNet, ActionBounds, TorsoMemory, Trunk
+from rlrun.nets.memory import burn_in
 from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise
-from rlrun.nets.torso import flat_size, flatten, make_activation, make_torso, mlp
+from rlrun.nets.torso import FlatObs, make_activation, make_torso, mlp
 from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Segment, Spec, Tree, tree_map
 
 # -- networks --------------------------------------------------------------------------------------
 
 
-class FlatObs(nn.Module):
-    """The flattened observation; the layers of an MLP torso are part of the heads instead."""
-
-    def __init__(self, space: gym.Space[Any]) -> None:
-        super().__init__()
-        self.space, self.size = space, flat_size(space)
-
-    def forward(self, obs: Tree) -> Tensor:
-        return flatten(self.space, obs)
-
-
-class ObsEncoder(nn.Module):
+class ObsEncoder(Trunk):
     """Features [*, F] of rows: the flat observation, or the output of torso and memory.
 
     Without a memory the layers of an MLP torso belong to the heads, one set per critic. Images and
@@ -46,20 +33,11 @@ class ObsEncoder(nn.Module):
         memory: MemoryConfig,
         spec: Spec,
     ) -> None:
-        super().__init__()
-        self.prev_inputs, actions = policy.prev_inputs, math.prod(spec.action.shape or ())
         mlp = memory.name == "none" and torso.name == "mlp"
-        self.torso = FlatObs(spec.obs) if mlp else make_torso(torso, spec.obs)
-        self.memory = make_memory(memory, self.torso.size + (actions + 1) * policy.prev_inputs)
-        self.size = self.memory.size
+        layers = FlatObs(spec.obs) if mlp else make_torso(torso, spec.obs)
+        actions = math.prod(spec.action.shape or ())
+        super().__init__(layers, memory, (actions + 1) * policy.prev_inputs)
         self.head_hidden = (*torso.hidden, *policy.head_hidden) if mlp else policy.head_hidden
-
-    def inputs(self, obs: Tree, prev_action: Tensor, prev_reward: Tensor) -> Tensor:
-        """Return the memory's inputs [*, F]; ``prev_action`` [*, A] in [-1, 1]."""
-        features: Tensor = self.torso(obs)
-        if not self.prev_inputs:
-            return features
-        return torch.cat([features, prev_action, prev_reward.unsqueeze(-1)], -1)
 
 
 class ActorNet(ActingNet):
@@ -164,7 +142,7 @@ class Batch:
         self,
         segment: Segment,
         weight: Tensor,
-        bounds: ActionBounds,
+        net: ActorNet,
         config: ControlConfig,
         *,
         recurrent: bool,
@@ -179,7 +157,8 @@ class Batch:
         self.reward = n.reward[: w.learned]  # R_t, n-step
         self.discount = n.discount[: w.learned]  # gamma^k, 0 after a termination
         self.steps = n.steps[: w.learned]  # k
-        unit = bounds.to_unit(segment.action)
+        assert net.bounds is not None
+        unit = net.bounds.to_unit(segment.action)
         self.action = torch.where(self.valid.unsqueeze(-1), unit[bs:stop], 0.0)  # [L, B, A]
         self.state = segment.state if c.state_init == "stored" else None  # of the actor
         self.single = (bs, w.learned) == (0, 1) and not (recurrent or c.prev_inputs)
@@ -188,9 +167,7 @@ class Batch:
             self.obs = tree_map(lambda x: keep_rows(self.valid[:1], x[:1]), segment.obs)
             self.next_obs = tree_map(self._bootstrap_row, segment.obs)
             return
-        self.segment = unit_actions(segment, bounds)
-        scale, clip = c.reward_scale, c.reward_clip
-        self.inputs = network_inputs(self.segment, scale=scale, clip=clip)
+        self.segment, self.inputs = segment, net.window_inputs(segment, c)
         learned = torch.arange(w.learned, device=weight.device).unsqueeze(-1)
         self.bootstrap_row = learned + self.steps
 
@@ -248,4 +225,4 @@ class Batch:
         return out
 
     def _inputs(self, encoder: ObsEncoder, start: int, stop: int) -> Tensor:
-        return encoder.inputs(*(tree_map(lambda x: x[start:stop], part) for part in self.inputs))
+        return encoder.inputs(*rows(self.inputs, start, stop))

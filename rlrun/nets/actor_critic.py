@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from rlrun.functional.masks import has_mask, unmasked
 from rlrun.functional.policy import LogProbEntropy, categorical, gaussian, mask_logits
-from rlrun.nets.acting import ActingNet, ActionBounds, TorsoMemory
-from rlrun.nets.memory import Memory, make_memory, reset_state
+from rlrun.nets.acting import ActingNet, ActionBounds, TorsoMemory, Trunk
+from rlrun.nets.memory import Memory, reset_state
 from rlrun.nets.memory.gated import NoMemory
 from rlrun.nets.memory.linear import EpisodeMemory
 from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise
@@ -63,21 +63,6 @@ class RunningMoments(nn.Module):
         return ((x.double() - self.mean) * self.inverse_std()).clamp(-CLIP, CLIP).float()
 
 
-class Trunk(nn.Module):
-    """Torso and memory; ``extra`` inputs of the memory bypass the torso."""
-
-    def __init__(self, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, extra: int) -> None:
-        super().__init__()
-        self.torso = make_torso(torso, unmasked(spec.obs))
-        self.memory = make_memory(memory, self.torso.size + extra)
-        self.size = self.memory.size
-
-    def inputs(self, obs: Tree, previous: Tensor) -> Tensor:
-        """Return the memory's inputs [*, F]; ``previous`` [*, extra] may be empty."""
-        features: Tensor = self.torso(obs)
-        return torch.cat([features, previous], -1) if previous.shape[-1] else features
-
-
 class ActorCritic(ActingNet):
     """pi(action) and V of (observation, previous action, previous reward, state).
 
@@ -97,12 +82,14 @@ class ActorCritic(ActingNet):
         self.prev_inputs, self.masked = policy.prev_inputs, has_mask(spec.obs)
         self.moments = RunningMoments(spec.obs.shape or ()) if policy.normalize_obs else None
         outputs = sum(self.sizes) + self.action_dims
-        extra = self.previous_size
         if self.moments is not None:  # what the torso reads then has no bounds
             spec = Spec(gym.spaces.Box(-np.inf, np.inf, spec.obs.shape, np.float32), spec.action)
-        self.trunk = Trunk(torso, memory, spec, extra)
-        separate = policy.separate_value
-        self.value_trunk = Trunk(torso, memory, spec, extra) if separate else None
+
+        def trunk() -> Trunk:
+            return Trunk(make_torso(torso, unmasked(spec.obs)), memory, self.previous_size)
+
+        self.trunk = trunk()
+        self.value_trunk = trunk() if policy.separate_value else None
         self.recurrent = not isinstance(self.trunk.memory, NoMemory)
         sizes = [self.trunk.size, *policy.head_hidden]
         self.policy = mlp([*sizes, outputs], torso.activation, last=False)

@@ -193,6 +193,20 @@ class ImageAndVector(nn.Module):
         return torch.cat(parts, -1)
 
 
+class FlatObs(nn.Module):
+    """The flattened observation; the layers of an MLP torso are part of the heads instead."""
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        super().__init__()
+        self.space, self.size = space, flat_size(space)
+
+    def forward(self, obs: Tree) -> Tensor:
+        return flatten(self.space, obs)
+
+
+Torso = MLP | NatureCNN | ImageAndVector | FlatObs  # ``size``: the width of its features
+
+
 def make_torso(config: TorsoConfig, space: gym.Space[Any]) -> MLP | NatureCNN | ImageAndVector:
     """Return the configured torso; ``size`` is the width of its features."""
     if isinstance(config, ImageAndVectorConfig) and not isinstance(space, gym.spaces.Box):

@@ -19,12 +19,11 @@ from torch import Tensor
 from rlrun.functional.masks import mask_logits_numpy
 from rlrun.functional.policy import mask_logits
 from rlrun.nets.acting import ActingNet
-from rlrun.nets.actor_and_critics import FlatObs
 from rlrun.nets.actor_critic import ActorCritic
 from rlrun.nets.memory import Cell
 from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise, noise_size, noisy_layers, split_noise
 from rlrun.nets.policy_net import PolicyNet
-from rlrun.nets.torso import MLP
+from rlrun.nets.torso import MLP, FlatObs
 from rlrun.policy.numpy_net import NumpyNet, Outputs, PreviousInputs
 from rlrun.schema import ActionValueConfig, ControlConfig, OnPolicyConfig
 from rlrun.types import Act, Actor, Tree, tree_leaves, tree_map

@@ -96,7 +96,7 @@ class ControlLearner(TargetLearner[K], Generic[K]):
 
     def batch(self, segment: Segment, weight: Tensor) -> Batch:
         """Windows with importance weights [B] as losses read them."""
-        return Batch(segment, weight, self.bounds, self.config, recurrent=self.recurrent)
+        return Batch(segment, weight, self.pi, self.config, recurrent=self.recurrent)
 
     def actor_due(self) -> bool:
         """True where the next update steps the actor."""

@@ -11,14 +11,14 @@ import numpy as np
 from torch import Tensor, nn
 
 from rlrun.nets.acting import ActingNet
-from rlrun.nets.actor_and_critics import ActorNet, FlatObs
+from rlrun.nets.actor_and_critics import ActorNet
 from rlrun.nets.actor_critic import CLIP, ActorCritic
 from rlrun.nets.memory import Memory
 from rlrun.nets.memory.gated import GRU, LSTM, MinGRU
 from rlrun.nets.noise import NoisyLinear, NoisyMLP, noisy_layers
 from rlrun.nets.policy_net import PolicyNet
 from rlrun.nets.qnet import DistNet, QNet
-from rlrun.nets.torso import MLP
+from rlrun.nets.torso import MLP, FlatObs
 from rlrun.spaces import image_scale
 from rlrun.types import Tree
 
