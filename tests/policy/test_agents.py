@@ -52,13 +52,19 @@ def part_of(sample, agent):
     return replace(part, segment=replace(part.segment, obs=part.segment.obs["observation"]))
 
 
+def policy_of(team, name, agent):
+    """A copy of the policy of ``agent``."""
+    own = build(name, **ROLLOUTS.get(name, {}))
+    own.load_state_dict(copy.deepcopy(team.state_dict()[str(agent)]))
+    return own
+
+
 @pytest.mark.parametrize("name", ["dqn", "r2d2", *ROLLOUTS])
 def test_an_update_is_the_updates_of_each_agent_alone(name):
     team = of(name)
     sample, alone = sample_of(name, team), []
     for i in range(N):
-        own = build(name, **ROLLOUTS.get(name, {}))
-        own.load_state_dict(copy.deepcopy(team.state_dict()[str(i)]))
+        own = policy_of(team, name, i)
         alone.append((own, own.update(part_of(sample, i))))
     update = team.update(make.poisoned(sample, flags=name not in ROLLOUTS))
     for i, (own, result) in enumerate(alone):
@@ -82,8 +88,12 @@ def test_an_agent_without_rows_learns_nothing(name):
         valid[:, 1::N] = False
         sample = replace(sample, segment=replace(sample.segment, valid=valid))
     before = {k: w.clone() for k, w in team.weights().items()}
+    alone = [policy_of(team, name, i).update(part_of(sample, i)) for i in (0, 2)]
     update = team.update(sample)
     assert all(torch.isfinite(x) for x in update.metrics.values())
+    if name == "ppo":  # metrics are those of agents that learned
+        want = sum(x.metrics["train/loss"] for x in alone) / 2
+        torch.testing.assert_close(update.metrics["train/loss"], want)
     moved = {k[0] for k, w in team.weights().items() if not torch.equal(w, before[k])}
     assert moved == {"0", "2"}
     if name == "dqn":
