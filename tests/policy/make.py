@@ -96,15 +96,6 @@ def build(name: str, **given: Any) -> Any:
     return make_policy(plan_of(name, **given))
 
 
-def make_as(cls: type, plan: Any) -> Any:
-    """A policy of a user's class, made as ``policy.name=pkg.mod:Class`` would be."""
-    from rlrun.run.build import with_kernel
-
-    c = plan.config
-    given = {"spec": plan.policy_spec, "seed": c.seed, "total_steps": 1000}
-    return with_kernel(cls(c.policy, c.torso, c.memory, **given, device=torch.device("cpu")), plan)
-
-
 def build_on(device: str, name: str, *, graph: bool) -> Any:
     """``build`` on a GPU, with updates as CUDA graphs or not."""
     plan = plan_of(name, learner={"cuda_graph": graph})

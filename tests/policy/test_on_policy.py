@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlrun.schema import MEMORY_CONFIGS
-from rlrun.types import Spec, no_actions, tree_leaves
+from rlrun.types import Spec, tree_leaves
 from tests.policy import make
 from tests.policy.make import BOX, DISCRETE, MASKED, OBS, build, rollout
 from tests.reference.traces import gae_rows, lambda_rows, ppo_row, vtrace_rows
@@ -357,24 +357,6 @@ def test_rewards_are_divided_by_the_deviation_of_running_returns():
         torch.testing.assert_close(both[0][k], w, rtol=1e-4, atol=1e-5)
 
 
-@BY_NAME
-def test_a_subclass_trains_with_its_own_loss(name):
-    """A loss of the values alone changes the value's parameters alone; no kernel stands in."""
-    plan = make.plan_of(name, words=("learner.backend=numpy",))
-    policy = build(name)
-
-    class ValueOnly(type(policy)):
-        def loss(self, batch, params, value, *args, **kwargs):
-            _, metrics = super().loss(batch, params, value, *args, **kwargs)
-            return (value - 3).square().mean(), metrics
-
-    own = make.make_as(ValueOnly, plan)
-    before = make.weights(own)
-    own.update(rollout(own))
-    changed = {k.split(".")[1] for k, v in make.weights(own).items() if not v.equal(before[k])}
-    assert changed == {"value", "value_trunk"}
-
-
 # -- PQN -------------------------------------------------------------------------------------------
 
 PQN = [
@@ -420,7 +402,3 @@ def test_pqn_cut_into_segments_starts_from_their_stored_states():
     assert a == pytest.approx(b, rel=1e-4)
     steps = build("pqn", epochs=3, batch_size=20).update(sample).steps
     assert steps == 3 * round(sample.segment.valid.sum().item() / 20)
-    actor = whole.actor(2)
-    row = np.zeros((2, 3), np.float32), np.ones(2, bool), no_actions(DISCRETE.action, 2)
-    act = actor.act(*row, np.zeros(2, np.float32), actor.initial_state(), explore=None)
-    assert act.action.shape == (2,)
