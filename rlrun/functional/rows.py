@@ -43,8 +43,8 @@ def network_inputs(
 
     def previous(name: str, value: Tensor, missing: float) -> Tensor:
         before = segment.extras[name].unsqueeze(0)
-        shifted = torch.where(over(own_first, value), before, torch.cat([before, value]))
-        return torch.where(over(has, value), shifted, torch.full_like(shifted, missing))
+        shifted = torch.where(_over(own_first, value), before, torch.cat([before, value]))
+        return torch.where(_over(has, value), shifted, torch.full_like(shifted, missing))
 
     none_taken = 0 if segment.action.is_floating_point() else -1
     action = previous("prev_action", segment.action, none_taken)
@@ -54,14 +54,14 @@ def network_inputs(
     return obs, action, shape_reward(reward, scale, clip)
 
 
-def over(mask: Tensor, x: Tensor) -> Tensor:
+def _over(mask: Tensor, x: Tensor) -> Tensor:
     """``mask`` [*] with the dimensions of ``x`` [*, ...]."""
     return mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
 
 
 def keep_rows(mask: Tensor, x: Tensor) -> Tensor:
     """``x`` [*, ...] where ``mask`` [*], else zeros."""
-    return torch.where(over(mask, x), x, torch.zeros_like(x))
+    return torch.where(_over(mask, x), x, torch.zeros_like(x))
 
 
 def readable_obs(segment: Segment) -> Tree:

@@ -131,7 +131,7 @@ class ContinuousKernel(Generic[P]):
     def rows(self, sample: Sample) -> RowBatch:
         """Return the arrays of a sample on the CPU."""
         policy, weight = self.policy, sample.weight
-        batch = Batch(sample.segment, weight, policy.bounds, policy.config, recurrent=False)
+        batch = Batch(sample.segment, weight, policy.pi, policy.config, recurrent=False)
         obs, next_obs = (x[0].numpy() for x in batch.encode_both(policy.pi.encoder))
         given = batch.action, batch.reward, batch.discount, batch.valid
         action, reward, discount, valid = (x[0].numpy() for x in given)

@@ -149,6 +149,7 @@ CASES = {
     "shape_reward": [TB, 0.1, 0.05],
     "network_inputs": ([segment()], {"scale": 0.1, "clip": 0.05}),
     "readable_obs": [segment()],
+    "keep_rows": [VALID, TB],
     "rows": [TB, 1, 3],
     # scan, transition
     "linear_scan": [randn(T, B, N).sigmoid(), randn(T, B, N, seed=5), randn(B, N)],

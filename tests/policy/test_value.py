@@ -151,7 +151,7 @@ def test_a_trace_is_refused_where_it_is_not_derived(options, text):
 @pytest.mark.parametrize("memory", ["lstm", "gru", "mingru"])
 def test_delta_q_is_zero_for_the_true_state_and_not_for_a_zero_one(memory):
     """Histories of 5 and 3 rows; windows with the state that acting had after them."""
-    policy, count = build("r2d2", memory=memory, burnin_step=1, learn_unroll_len=4), 6
+    policy, count = build("r2d2", memory=memory, burnin_step=1, learn_unroll_len=8), 6
     lengths = torch.tensor([5, 3] * 3)
     past = make.rollout(policy, steps=5, envs=count, before=0).segment
     valid = torch.arange(5)[:, None] < lengths
