@@ -19,10 +19,7 @@ import os
 import re
 import sys
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 NO_GUARD = 86  # exit code of a worker whose script has no main guard
 
@@ -67,6 +64,10 @@ def extra(name: str) -> str:
 @cache
 def _clone() -> str | None:
     """The directory that rlrun was installed from, or is imported from; None: from a wheel."""
+    from importlib.metadata import PackageNotFoundError, distribution  # slow to import
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
     beside = Path(__file__).resolve().parents[1]
     path = beside if (beside / "pyproject.toml").is_file() else None
     try:

@@ -10,11 +10,9 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.client import HTTPException
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
-from urllib.request import urlopen
 
 from rlrun.cli.commands import Parser
 from rlrun.cli.error_report import report_job_error
@@ -106,6 +104,8 @@ class _Server:
 
     def wait(self) -> None:
         """Return when it answers; another program's answer at its port is none."""
+        from http.client import HTTPException  # slow to import
+
         end = time.monotonic() + _START
         while self.process.poll() is None and time.monotonic() < end:
             with suppress(OSError, ValueError, HTTPException):
@@ -116,6 +116,8 @@ class _Server:
 
     def _answered(self) -> object:
         """The directory that the server shows; None where it is no TensorBoard."""
+        from urllib.request import urlopen  # slow to import
+
         with urlopen(f"{self.address}data/environment", timeout=5) as answer:
             found = json.load(answer)
         return found.get("data_location") if isinstance(found, dict) else None

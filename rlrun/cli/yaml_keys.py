@@ -2,19 +2,17 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from rlrun.errors import ConfigError
 
 PRESETS = ("experiment", "debug", "sweep")  # groups whose options hold keys of other groups
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(NamedTuple):
     """One line of a yaml."""
 
     name: str  # full, e.g. policy.lr.start
@@ -35,9 +33,10 @@ class Key:
 
 def shipped() -> Path:
     """The directory of the yaml files: inside the package, or beside it in a bare checkout."""
-    if find_spec("rlrun.conf") is None:
-        return Path(__file__).resolve().parents[2] / "conf"
-    return Path(str(files("rlrun.conf")))
+    spec = find_spec("rlrun.conf")
+    if spec is not None and spec.submodule_search_locations:
+        return Path(spec.submodule_search_locations[0])
+    return Path(__file__).resolve().parents[2] / "conf"
 
 
 def yamls(group: str, config_dir: str | None = None) -> dict[str, Path]:
