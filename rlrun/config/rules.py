@@ -156,6 +156,11 @@ class Facts:
         return self.environments * (self.window.rows + 1 + self.config.env.frame_stack)
 
     @property
+    def extras(self) -> dict[str, str]:
+        """What pip installs for optional packages, as seen from the working directory."""
+        return {name: extra(name) for name in ("pco", "wandb", "mlflow")}
+
+    @property
     def cores(self) -> int:
         return os.cpu_count() or 1
 
@@ -454,7 +459,7 @@ ON_CONFIG = (
         f"transport.{key}", lambda c: getattr(c.transport, key) == "pco"
         and find_spec("pcodec") is None,
         "the package pcodec is missing", "another coder is allowed",
-        f"pip install {extra('pco')}, or choose auto", ResourceError)),
+        "pip install {extras[pco]}, or choose auto", ResourceError)),
     Rule("learner.threads", lambda c: (c.learner.threads or 0) > 4 * c.cores,
          "this machine has {cores} cores", "4 a core, or null, are allowed",
          "null is a fixed rule over shape and cores"),
@@ -510,7 +515,7 @@ ON_CONFIG = (
     *each(("wandb", "mlflow"), lambda key: Rule(
         f"logger.{key}", lambda c: c.fresh and getattr(c.logger, key) is not None
         and find_spec(key) is None,
-        f"the package {key} is missing", "null is allowed", f"pip install {extra(key)}",
+        f"the package {key} is missing", "null is allowed", f"pip install {{extras[{key}]}}",
         ResourceError)),
 )  # fmt: skip
 
