@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,7 @@ def first_windows(plan: Plan) -> Replay:
     c = plan.config
     per_chunk = 2 * -(-c.collector.n_sample // plan.columns) + 2
     rows = (2 * plan.window.rows + CHUNKS * per_chunk + c.env.frame_stack) * plan.columns
-    known = {name: getattr(c.buffer, name) for name in BufferConfig.__dataclass_fields__}
+    known = {field.name: getattr(c.buffer, field.name) for field in fields(BufferConfig)}
     buffer = BufferConfig(**known | {
         "name": "uniform", "capacity": rows, "window_capacity": None, "compress": False,
         "relabel": None, "max_bytes": None,
