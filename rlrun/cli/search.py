@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def search(overrides: Sequence[str], *, config_dir: str | None, quiet: bool) -> 
     content = {
         "overrides": fixed,
         "space": [o for o in overrides if o not in own and o not in fixed],
-        "settings": {f: getattr(settings, f) for f in settings.__dataclass_fields__},
+        "settings": {f.name: getattr(settings, f.name) for f in fields(settings)},
         "config_dir": config_dir,
     }
     replace_file(directory / MARKER, seal(content))
@@ -175,6 +176,6 @@ def _more_trials(
         fix = "start a new search with another search.dir"
         raise config_error(override_key(other), other.partition("=")[2], wrong, allowed, fix)
     trials = read_settings(composer, "search", overrides).trials
-    values = {f: getattr(settings, f) for f in settings.__dataclass_fields__}
+    values = {f.name: getattr(settings, f.name) for f in fields(settings)}
     result: SearchConfig = read_dataclass(SearchConfig, {**values, "trials": trials}, "search")
     return result
