@@ -18,6 +18,7 @@ from tests.policy.make import BOX, RECURRENT, build, windows
 NAMES = ["sac", "td3", "ddpg", "cql_sac"]
 SHAPES = {
     "single": {},
+    "one step": {"nstep": 1},
     "inputs": {"prev_inputs": True, "nstep": 1, "activation": "relu", "td_clip": 0.4},
     "sequence": {"learn_unroll_len": 7, "burnin_step": 2, "eta": 0.3},
     "lstm": RECURRENT,
