@@ -106,6 +106,11 @@ class Facts:
         return self.config.policy.window
 
     @property
+    def unroll_len(self) -> int:
+        """Rows of a sequence for a policy that learns from single rows by default."""
+        return int(self.config.policy.nstep) + 15
+
+    @property
     def columns(self) -> int:
         """Columns of one collector's replay: one per agent of every environment."""
         return self.agents_of_env * self.config.collector.num_envs
@@ -507,7 +512,7 @@ ON_CONFIG = (
     Rule("policy.learn_unroll_len", lambda c: _control(c) and c.memory.name != "none"
          and c.policy.learn_unroll_len is None,
          "memory={memory.name} is learned over sequences of rows", "rows: learned rows + nstep",
-         "use policy=rsac or policy=rtd3, or set policy.learn_unroll_len above {policy.nstep}"),
+         "use policy=rsac or policy=rtd3, or set policy.learn_unroll_len={unroll_len}"),
     Rule("policy.head_hidden", lambda c: _control(c) and not c.policy.head_hidden
          and (c.memory.name != "none" or c.torso.name != "mlp" or not c.torso.hidden),
          "the critic would be linear in the action", "at least one hidden layer is allowed",

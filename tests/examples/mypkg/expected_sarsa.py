@@ -26,7 +26,7 @@ class ExpectedSARSA(R2D2):
 
     def loss(self, segment, weight):
         c, bs, learned = self.config, self.window.burnin, self.window.learned
-        inputs, state = self.inputs(segment), self.start_state(segment)
+        inputs, state = self.net.window_inputs(segment, c), self.start_state(segment)
         q = self.unroll(self.net, inputs, segment, state)
         q_target = self.unroll_target(inputs, segment, state)
 
