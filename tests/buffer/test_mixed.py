@@ -232,6 +232,9 @@ def test_a_restored_buffer_goes_on_with_the_same_draws():
     for _ in range(3):
         np.testing.assert_array_equal(one.sample(8, 0).key, two.sample(8, 0).key)
     one.check()
+    two.replays[2].sampler.largest = 0.5
+    with pytest.raises(AssertionError, match="larger than the largest"):
+        two.check()
     with pytest.raises(CheckpointError, match="3 streams: the checkpoint has 2"):
         one.load_state_dict(streams(count=2).state_dict())
 
