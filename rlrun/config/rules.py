@@ -108,7 +108,7 @@ class Facts:
     @property
     def unroll_len(self) -> int:
         """Rows of a sequence for a policy that learns from single rows by default."""
-        return int(self.config.policy.nstep) + 15
+        return int(self.value("policy.nstep")) + 15
 
     @property
     def columns(self) -> int:
