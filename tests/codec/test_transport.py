@@ -43,7 +43,7 @@ CODED, RAW = (
     for name in ("coded", "raw")
 )
 AUTO = config("policy=r2d2", "env=cartpole", "pipeline=ray").transport
-FAST, SLOW = math.inf, 1e3  # bytes/s
+FAST, SLOW = math.inf, 1.0  # bytes/s
 
 
 def weights(k: int, shape=(40, 9)) -> dict[str, torch.Tensor]:
