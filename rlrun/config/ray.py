@@ -1,4 +1,4 @@
-"""What ``pipeline=ray`` needs of this machine and of a cluster. Torch-free."""
+"""Needs of ``pipeline=ray``: of this machine and of a cluster. Torch-free."""
 
 import os
 import signal

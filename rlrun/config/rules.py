@@ -53,7 +53,7 @@ def space_text(space: Any) -> str:
 
 
 class Facts:
-    """What rules read: the groups of a config, the spaces of its environment, sizes of both.
+    """Values that rules read: the groups of a config, the spaces of its environment, sizes of both.
 
     ``fresh``: the run is about to begin. ``lengths``: steps of the loaded trajectories.
     """
@@ -162,7 +162,7 @@ class Facts:
 
     @property
     def extras(self) -> dict[str, str]:
-        """What pip installs for optional packages, as seen from the working directory."""
+        """Arguments of pip for optional packages, as seen from the working directory."""
         return {name: extra(name) for name in ("pco", "wandb", "mlflow")}
 
     @property
@@ -178,7 +178,7 @@ class Facts:
 
     @cached_property
     def seen(self) -> Any:
-        """What a network is given: the observation, stacked. Raises: ConfigError."""
+        """The observation that a network is given, stacked. Raises: ConfigError."""
         from rlrun.env.framestack import stack_space  # slow to import
 
         obs = self.obs.agent if isinstance(self.obs, JointSpace) else self.obs
