@@ -1,5 +1,6 @@
 """``rlrun bench memory``: algorithms and memory cells on memory tasks, one table. Torch-free."""
 
+from argparse import Namespace
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -7,7 +8,6 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rlrun.cli.commands import Parser, split_quiet
 from rlrun.cli.job_runs import directory_of, run_jobs
 from rlrun.config import Composer
 from rlrun.config.compose import shipped_conf
@@ -27,35 +27,11 @@ PAGE, CSV, RAW = "bench.md", "bench.csv", "bench.jsonl"  # what is written into 
 _OWN = ("seed", "run.total_steps", "run.eval_every", "run.stop_value", "run.dir", "sweep.dir")
 
 
-def bench_command(argv: list[str]) -> int:
-    """Parse and run ``rlrun bench memory``; 1 when a run failed."""
-    quiet, argv = split_quiet(argv)
-    about = "Runs algorithms and memory cells on memory tasks and prints a table."
-    parser = Parser(prog="rlrun bench", description=about)
-    parser.add_argument("what", choices=("memory",), help="what is measured")
-    parser.add_argument("--quick", action="store_true", help="a minute instead of days")
-    parser.add_argument("--config-dir", "-cd", help="a directory with your own yaml files")
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="KEY=VALUE",
-        help="bench.KEY=VALUE: see rlrun help bench; others are those of every run",
-    )
-    args = parser.parse_intermixed_args(argv)
-    flags = [*["--quick"] * args.quick, *["-q"] * bool(quiet)]
-    flags += ["--config-dir", args.config_dir] if args.config_dir else []
-    return bench(args.overrides, args.config_dir, flags, quick=args.quick, quiet=bool(quiet))
-
-
-def bench(
-    overrides: Sequence[str],
-    config_dir: str | None,
-    flags: Sequence[str],
-    *,
-    quick: bool,
-    quiet: bool,
-) -> int:
+def bench(args: Namespace) -> int:
     """Run what is missing in bench.dir and write the table; 0, or 1 when a run failed."""
+    overrides, config_dir, quick, quiet = args.overrides, args.config_dir, args.quick, args.quiet
+    flags = [*["--quick"] * quick, *["-q"] * quiet]
+    flags += ["--config-dir", config_dir] if config_dir else []
     composer = Composer(config_dir=config_dir)
     own = [o for o in overrides if override_key(o).partition(".")[0] == "bench"]
     common = [o for o in overrides if o not in own]

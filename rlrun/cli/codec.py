@@ -1,25 +1,22 @@
 """``rlrun codec bench``: its arguments are checked without torch, then codec_bench measures."""
 
+from argparse import Namespace
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from rlrun.cli.error_report import report_job_error
 from rlrun.errors import ConfigError, ResourceError, extra
 
 
-def bench(paths: Sequence[Path], *, plot: Path | None) -> int:
-    """The exit code; prints a table for every series of weights or rows found."""
-    check_paths(paths)
-    if plot is not None:
-        check_plot(plot)
-    try:
-        from rlrun.cli.codec_bench import bench as measured
+def bench(args: Namespace) -> int:
+    """Print a table for every series of weights or rows found."""
+    check_paths(args.paths)
+    if args.plot is not None:
+        check_plot(args.plot)
+    from rlrun.cli.codec_bench import bench as measured  # torch
 
-        for line in measured(paths, plot):
-            print(line, flush=True)
-    except Exception as e:
-        return report_job_error(e, None)
+    for line in measured(args.paths, args.plot):
+        print(line, flush=True)
     return 0
 
 

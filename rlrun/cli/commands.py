@@ -1,284 +1,362 @@
-"""The subcommands of ``rlrun``: parsing and checking of their arguments."""
+"""The subcommands of ``rlrun``: one table of their arguments, from which a command line is parsed,
+``rlrun --help`` is printed and Tab completes.
+"""
 
-import argparse
 import math
-import os
 import re
-import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from rlrun.cli.list import group_lines, list_lines
-from rlrun.errors import ConfigError, printable
+from rlrun.errors import ConfigError, RlrunError
+
+if TYPE_CHECKING:
+    import argparse
+
+MAX_STEPS = 5000  # env steps of an episode that rlrun play shows
+MOST_SEED = 2**32
 
 
-def is_integer(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= 15
+class Argument(NamedTuple):
+    """What ``add_argument`` of argparse is given."""
+
+    names: tuple[str, ...]
+    options: dict[str, Any]
 
 
-def positive(text: str) -> int:
-    if not is_integer(text) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text[:40]} is not an integer >= 1 of at most 15 digits")
+class Command(NamedTuple):
+    """``run`` is module:function of rlrun.cli; it is given the parsed arguments.
+
+    usage   lines of ``rlrun --help``: (arguments, what they do)
+    """
+
+    run: str
+    about: str
+    usage: tuple[tuple[str, str], ...]
+    arguments: tuple[Argument, ...] = ()
+    more: str | None = None
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+def _checked(what: str, kind: Callable[[str], Any], fits: Callable[[Any], bool]) -> Any:
+    """A type of argparse: ``kind`` of a text, which ``fits``; its error says ``is not what``."""
+
+    def convert(text: str) -> Any:
+        import argparse
+
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not fits(value):
+            raise argparse.ArgumentTypeError(f"{text[:40]} is not {what}")
+        return value
+
+    return convert
+
+
+def _digits(text: str) -> int:
+    """The integer of at most 15 ASCII digits. Raises: ValueError."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= 15):
+        raise ValueError(text)
     return int(text)
 
 
-def weights(text: str) -> str:
-    if text not in ("final", "best") and not is_integer(text):
-        raise argparse.ArgumentTypeError(f"{text} is not final, best or a number of env steps")
+def _weights(text: str) -> str:
+    if text not in ("final", "best"):
+        _digits(text)
     return text
 
 
-def seed(text: str) -> int:
-    if not is_integer(text) or int(text) >= 2**32:
-        raise argparse.ArgumentTypeError(f"{text} is not an integer within [0, 2^32)")
-    return int(text)
+POSITIVE = _checked("an integer >= 1 of at most 15 digits", _digits, lambda x: x >= 1)
+SEED = _checked("an integer within [0, 2^32)", _digits, lambda x: x < MOST_SEED)
+PORT = _checked("an integer within [1, 65535]", _digits, lambda x: 1 <= x <= 65535)
+POSITIVE_NUMBER = _checked("a number > 0", float, lambda x: 0 < x < math.inf)
+FINITE = _checked("a finite number", float, math.isfinite)
+WEIGHTS = _checked("final, best or a number of env steps", _weights, bool)
+
+# -- arguments that several commands have ----------------------------------------------------------
 
 
-def positive_number(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text[:40]} is not a number > 0")
-    return number
+def arg(*names: str, **options: Any) -> Argument:
+    return Argument(names, options)
 
 
-class Parser(argparse.ArgumentParser):
-    """argparse with errors of one line."""
-
-    def error(self, message: str) -> NoReturn:
-        found = re.search(r"unrecognized arguments: --(\w[\w.-]*)", message)
-        fix = "correct the command"
-        if found and self.prog == "rlrun":
-            fix = f"options are written {found[1].replace('-', '_')}=VALUE, without dashes"
-        raise ConfigError(f"{self.prog}: {message}; see rlrun --help; {fix}")
+def flag(name: str, about: str) -> Argument:
+    return arg(name, action="store_true", help=about)
 
 
-def list_command(argv: list[str]) -> int:
-    about = "Lists policies, environments, wrappers and experiments, or the options of one group."
-    parser = Parser(prog="rlrun list", description=about)
-    parser.add_argument("group", nargs="?", metavar="GROUP", help="policy, env, wrappers, torso, …")
-    parser.add_argument(
-        "words", nargs="*", metavar="WORD", help="only options with it in their name or text"
-    )
-    parser.add_argument("--config-dir", "-cd", help="a directory with your own yaml files")
-    args = parser.parse_intermixed_args(argv)
-    given = () if args.group is None else (args.group, args.words)
-    for line in list(
-        group_lines(*given, args.config_dir) if given else list_lines(args.config_dir)
-    ):
-        print(line)  # an error comes alone
-    return 0
+RUN_DIR = arg("run_dir", type=Path, metavar="RUN_DIR")
+RUN_DIR_AT = arg("run_dir", metavar="RUN_DIR[@ENV_STEP]")
+CONFIG_DIR = arg("--config-dir", "-cd", metavar="DIR", help="a directory with your own yaml files")
+QUIET = arg("--quiet", "-q", action="store_true", help="no progress display")
+OVERWRITE = flag("--overwrite", "replace FILE")
+SCORE = arg(
+    "--score",
+    default="final",
+    metavar="final|best_of_last:K|auc",
+    help="what a run scores; default: %(default)s, the mean return of its final weights",
+)
 
 
-def resume_command(argv: list[str]) -> int:
-    quiet, argv = split_quiet(argv)
-    about = (
+def overrides(nargs: str, about: str | None = None) -> Argument:
+    return arg("overrides", nargs=nargs, default=[], metavar="KEY=VALUE", help=about)
+
+
+def weights(about: str) -> Argument:
+    return arg(
+        "--weights", type=WEIGHTS, metavar="final|best|ENV_STEPS", default="final",
+        help=f"{about}; default: %(default)s",
+    )  # fmt: skip
+
+
+EPISODES = (
+    RUN_DIR,
+    weights("ENV_STEPS: a version that checkpoint.history kept"),
+    arg("--seed", type=SEED, help="default: one no training evaluation used"),
+    arg("--device", help="default: device of the run"),
+    flag("--traces", "beside the picture: recurrent state, Q or probabilities, reward"),
+    arg("--fps", type=POSITIVE_NUMBER, metavar="N",
+        help="frames per second; default: that of the environment"),
+    OVERWRITE,
+)  # fmt: skip
+TRUST = "--trust PACKAGE: its code may be run, where the run's config names it"
+OTHER_EXPORT = "./policy is a run directory of this name: rlrun export ./policy DATA_DIR"
+
+COMMANDS: dict[str, Command] = {
+    "search": Command(
+        "search:search", "Searches for the setting of the best score.",
+        (("'KEY=interval(LOW,HIGH)' ...", "the best setting, its score on fresh seeds"),),
+        (CONFIG_DIR, QUIET, overrides(
+            "+", "those of a run; KEY=interval(LOW,HIGH,log), choice(A,B) and range(START,STOP) "
+            "are searched; search.KEY=VALUE: see rlrun help search")),
+    ),
+    "eval": Command(
+        "runs:evaluate", "Scores the weights of a run, greedily.",
+        (("RUN_DIR [--episodes N]", "scores the weights of a run"),),
+        (*EPISODES,
+         arg("--episodes", type=POSITIVE, help="default: run.eval_episodes of the run"),
+         arg("--video", type=Path, metavar="FILE",
+             help="the episodes of the first environment as a video, .mp4 or .gif")),
+        TRUST,
+    ),
+    "play": Command(
+        "runs:play",
+        "Shows greedy episodes of a run's weights, in a window or, with --video, in a file.",
+        (("RUN_DIR [--video out.mp4]", "shows its episodes, in a window or a file"),),
+        (*EPISODES,
+         arg("--episodes", type=POSITIVE, default=1, help="how many; default: %(default)s"),
+         arg("--video", type=Path, metavar="FILE",
+             help="a video instead of a window, .mp4 or .gif"),
+         arg("--max-steps", type=POSITIVE, default=MAX_STEPS, metavar="N",
+             help="env steps after which an episode is cut; default: %(default)s")),
+        TRUST,
+    ),
+    "resume": Command(
+        "runs:resume",
         "Goes on with an interrupted run, or with all unfinished runs of a sweep; "
-        "RUN_DIR@ENV_STEP: from an earlier checkpoint."
-    )
-    parser = Parser(prog="rlrun resume", description=about)
-    parser.add_argument("run_dir", metavar="RUN_DIR[@ENV_STEP]", help="or SWEEP_DIR")
-    parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE")
-    discard = "with @ENV_STEP: delete the checkpoints and records after it"
-    parser.add_argument("--discard", action="store_true", help=discard)
-    args = parser.parse_intermixed_args(argv)
-    from rlrun.cli.run import resume_run
-    from rlrun.run.branch import split_step
-    from rlrun.sweeps.record import is_sweep
-
-    if os.path.isfile(Path(args.run_dir) / "search.json"):
-        from rlrun.cli.search import resume_search
-
-        return resume_search(Path(args.run_dir).absolute(), args.overrides, quiet=bool(quiet))
-    overrides = [*args.overrides, *quiet]
-    run_dir, step = split_step(args.run_dir)
-    if args.discard and step is None:
-        wrong = "nothing is deleted where no env step is given; RUN_DIR@ENV_STEP is allowed"
-        raise ConfigError(f"--discard: {wrong}; leave it out")
-    if step is None and is_sweep(run_dir):
-        from rlrun.cli.job_runs import table_command
-        from rlrun.cli.sweep import print_report_line, resume_sweep
-        from rlrun.sweeps.record import SweepRecord
-
-        code = resume_sweep(run_dir, overrides, quiet=bool(quiet))
-        if not quiet and (command := table_command(run_dir)) is not None:
-            print(f"the table: {command}", flush=True)
-        elif not quiet:
-            print_report_line(run_dir, SweepRecord.read(run_dir))
-        return code
-    return resume_run(run_dir, step, overrides, discard=args.discard)
-
-
-def search_command(argv: list[str]) -> int:
-    quiet, argv = split_quiet(argv)
-    parser = Parser(prog="rlrun search", description="Searches for the setting of the best score.")
-    parser.add_argument("--config-dir", "-cd", help="a directory with your own yaml files")
-    parser.add_argument(
-        "overrides",
-        nargs="+",
-        metavar="KEY=VALUE",
-        help="those of a run; KEY=interval(LOW,HIGH,log), choice(A,B) and range(START,STOP) are "
-        "searched; search.KEY=VALUE: see rlrun help search",
-    )
-    args = parser.parse_intermixed_args(argv)
-    from rlrun.cli.search import search
-
-    return search(args.overrides, config_dir=args.config_dir, quiet=bool(quiet))
-
-
-def fork_command(argv: list[str]) -> int:
-    quiet, argv = split_quiet(argv)
-    about = "Starts a new run from a checkpoint of another one, which stays as it is."
-    parser = Parser(prog="rlrun fork", description=about)
-    parser.add_argument("run_dir", metavar="RUN_DIR[@ENV_STEP]")
-    parser.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="run.dir=NEW among them")
-    args = parser.parse_args(argv)
-    from rlrun.cli.run import resume_loaded
-    from rlrun.config import directories, load
-    from rlrun.run.branch import checkpoint_at, fork, require_steps_left, split_step
-
-    overrides = [*args.overrides, *quiet]
-    run_dir, step = split_step(args.run_dir)
-    if not any(override.startswith("run.dir=") for override in overrides):
-        wrong = "a fork needs a directory; a new or empty one is allowed"
-        raise ConfigError(f"run.dir = null: {wrong}; add run.dir=NEW", key="run.dir")
-    config, raw_yaml = load(run_dir, overrides, fork=True)
-    path = checkpoint_at(run_dir, step)
-    new = Path(str(config.run.dir)).expanduser().absolute()
-    directories.require_new(new)
-    require_steps_left(path, config.run)
-    new = directories.claim(new, exact=True)
-    try:
-        fork(run_dir, path, new, raw_yaml, args.overrides)
-    except BaseException:
-        shutil.rmtree(new, ignore_errors=True)
-        raise
-    try:
-        return resume_loaded(new, config, raw_yaml, overrides, origin=run_dir)
-    except ConfigError:  # what was typed does not fit the checkpoint
-        shutil.rmtree(new, ignore_errors=True)
-        raise
-
-
-def verify_command(argv: list[str]) -> int:
-    about = "Checks the hashes of all files of a run; says what could be resumed."
-    parser = Parser(prog="rlrun verify", description=about)
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    args = parser.parse_args(argv)
-    from rlrun.errors import CheckpointError
-    from rlrun.run.manifest import Report
-
-    report = Report(args.run_dir)
-    for line in report.lines():
-        print(printable(line))
-    print(f"{report.files} files and parts of files: {len(report.problems) or 'no'} problems")
-    return CheckpointError.exit_code if report.problems else 0
-
-
-def diff_command(argv: list[str]) -> int:
-    about = "Names the first record and tensor in which two runs differ; exit code 1 if they do."
-    parser = Parser(prog="rlrun diff", description=about)
-    parser.add_argument("a", metavar="RUN_DIR[@ENV_STEP]")
-    parser.add_argument("b", metavar="RUN_DIR[@ENV_STEP]")
-    args = parser.parse_args(argv)
-    from rlrun.run.branch import split_step
-    from rlrun.run.files import require_run
-
-    runs = [split_step(text) for text in (args.a, args.b)]
-    for run_dir, _ in runs:
-        require_run(run_dir)
-    from rlrun.run.diff import compare
-
-    equal, lines = compare(*runs)
-    for line in lines:
-        print(printable(line))
-    return 0 if equal else 1
-
-
-def export_command(argv: list[str]) -> int:
-    if argv[:1] == ["policy"]:
-        from rlrun.cli.export import export_policy_command
-
-        return export_policy_command(argv[1:])
-    about = "Writes the replay of a run as a dataset."
-    more = (
+        "RUN_DIR@ENV_STEP: from an earlier checkpoint.",
+        (("RUN_DIR[@STEP] [KEY=VALUE]", "goes on with an interrupted run"),),
+        (arg("run_dir", metavar="RUN_DIR[@ENV_STEP]", help="or SWEEP_DIR"), overrides("*"), QUIET,
+         flag("--discard", "with @ENV_STEP: delete the checkpoints and records after it")),
+    ),
+    "fork": Command(
+        "runs:fork",
+        "Starts a new run from a checkpoint of another one, which stays as it is.",
+        (("RUN_DIR[@STEP] run.dir=NEW ...", "starts a run from a checkpoint of another"),),
+        (RUN_DIR_AT, overrides("+", "run.dir=NEW among them"), QUIET),
+    ),
+    "report": Command(
+        "report:report",
+        "Compares runs, sweeps and globs: a table here, and a page with figures and CSV files.",
+        (("DIR ... [--out report/]", "scores, intervals, curves of runs and sweeps"),),
+        (arg("dirs", nargs="+", metavar="DIR", help="run, sweep, parent or glob"),
+         arg("--out", type=Path, metavar="DIR", help="default: report in DIR; of several or a glob "
+             "here, or report-2 beside another report"),
+         arg("--x", choices=("env_steps", "wall"),
+             help="one axis of learning curves; default: both"),
+         SCORE,
+         arg("--threshold", type=FINITE, metavar="S", help="mean return; default: run.stop_value"),
+         arg("--reference", action="append", default=[], metavar="ENV=LOW:HIGH",
+             help="scores that count as 0 and 1 over several environments"),
+         arg("--baseline", metavar="SETTING",
+             help="what others are compared with; default: the first")),
+    ),
+    "compare": Command(
+        "report:compare",
+        "Compares B with A: config diff, scores, and a verdict on the difference.",
+        (("A B", "which of two settings is better, if any is"),),
+        (arg("a", metavar="A", help="run, sweep, parent or glob of one setting"),
+         arg("b", metavar="B", help="the same"), SCORE),
+    ),
+    "probe": Command(
+        "probe:probe",
+        "Trains agents with and without memory, and says whether the task needs it.",
+        (("env=NAME [--budget STEPS]", "does this task need memory?"),),
+        (overrides("+", "env=NAME, other keys of every run, probe.KEY=VALUE (rlrun help probe)"),
+         arg("--budget", type=POSITIVE, metavar="STEPS", help="env steps of each run"),
+         CONFIG_DIR, QUIET),
+    ),
+    "bench": Command(
+        "bench:bench",
+        "Runs algorithms and memory cells on memory tasks and prints a table.",
+        (("memory [--quick] [KEY=VALUE]", "algorithms and cells on memory tasks, a table"),),
+        (arg("what", choices=("memory",), help="what is measured"),
+         overrides("*", "bench.KEY=VALUE: see rlrun help bench; others are those of every run"),
+         flag("--quick", "a minute instead of days"), CONFIG_DIR, QUIET),
+    ),
+    "verify": Command(
+        "runs:verify", "Checks the hashes of all files of a run; says what could be resumed.",
+        (("RUN_DIR", "checks its files; what could be resumed"),), (RUN_DIR,),
+    ),
+    "diff": Command(
+        "runs:diff",
+        "Names the first record and tensor in which two runs differ; exit code 1 if they do.",
+        (("RUN_DIR[@STEP] RUN_DIR[@STEP]", "where two runs first differ"),),
+        (arg("a", metavar="RUN_DIR[@ENV_STEP]"), arg("b", metavar="RUN_DIR[@ENV_STEP]")),
+    ),
+    "export": Command(
+        "runs:export", "Writes the replay of a run as a dataset.",
+        (("RUN_DIR DATA_DIR", "writes its replay as a dataset (buffer.load)"),),
+        (RUN_DIR,
+         arg("data_dir", type=Path, metavar="DATA_DIR", help="a new or empty directory"),
+         arg("--shard-rows", type=POSITIVE, metavar="N", default=65_536,
+             help="rows of all environments in one file; default: %(default)s"),
+         arg("--last", type=POSITIVE, metavar="N",
+             help="only the newest N rows of all environments"),
+         arg("--codec", metavar="CODER",
+             help="shards as frames of rlrun.codec, e.g. auto; default: not")),
         "rlrun export policy RUN_DIR --onnx FILE.onnx writes its greedy policy instead; a run "
-        "directory named policy is ./policy."
-    )
-    parser = Parser(prog="rlrun export", description=about, epilog=more)
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    parser.add_argument("data_dir", type=Path, metavar="DATA_DIR", help="a new or empty directory")
-    parser.add_argument(
-        "--shard-rows",
-        type=positive,
-        metavar="N",
-        default=65_536,
-        help="rows of all environments in one file; default: %(default)s",
-    )
-    parser.add_argument(
-        "--last", type=positive, metavar="N", help="only the newest N rows of all environments"
-    )
-    parser.add_argument(
-        "--codec", metavar="CODER", help="shards as frames of rlrun.codec, e.g. auto; default: not"
-    )
-    args = parser.parse_args(argv)
-    from rlrun.cli.export import export
-
-    given = {"shard_rows": args.shard_rows, "last": args.last, "coder": args.codec}
-    return export(args.run_dir, args.data_dir, **given)
-
-
-def codec_command(argv: list[str]) -> int:
-    parser = Parser(prog="rlrun codec", description="Measures the codec on your own data.")
-    actions = parser.add_subparsers(required=True, metavar="bench", prog="rlrun codec")
-    about = "Size and speed of every coder on runs, datasets, .npy, .npz and .safetensors files."
-    bench = actions.add_parser("bench", description=about, help=about)
-    bench.add_argument("paths", type=Path, nargs="+", metavar="RUN_DIR|FILE")
-    bench.add_argument("--plot", type=Path, metavar="FILE.png", help="plot the ratio over training")
-    args = parser.parse_args(argv)
-    from rlrun.cli.codec import bench as measure
-
-    return measure(args.paths, plot=args.plot)
-
-
-def doctor_command(argv: list[str]) -> int:
-    about = (
+        "directory named policy is ./policy.",
+    ),
+    "export policy": Command(
+        "runs:export_policy",
+        "Writes the greedy policy of a run as an ONNX file, with the recurrent state as input and "
+        "output, and normalisation, encoding, masks and bounds inside.",
+        (("RUN_DIR --onnx FILE", "writes its greedy policy for use without torch"),),
+        (RUN_DIR,
+         arg("--onnx", type=Path, metavar="FILE.onnx", help="a new file (required)"),
+         weights("as for rlrun eval"),
+         arg("--tolerance", type=POSITIVE_NUMBER, default=1e-5,
+             help="largest difference from the actor, of numbers x in units of max(1, |x|); "
+             "default: %(default)s"),
+         flag("--overwrite", "replace FILE.onnx")),
+        OTHER_EXPORT,
+    ),
+    "tensorboard": Command(
+        "tensorboard:serve",
+        "Starts TensorBoard for runs on this machine, under short names and with the columns in "
+        "which they differ, and prints its address. Ctrl-C ends it.",
+        (("[DIR ...] [--port N]", "charts of runs in a browser, on this machine"),),
+        (arg("dirs", nargs="*", default=["outputs"], metavar="DIR",
+             help="runs, sweeps, or directories above them; default: outputs"),
+         arg("--port", type=PORT, metavar="N",
+             help="default: 6006, or a free one where it is taken")),
+    ),
+    "tensorboard-rebuild": Command(
+        "tensorboard:rebuild",
+        "Writes the TensorBoard event files of a run anew, from metrics.jsonl and timings.jsonl.",
+        (("RUN_DIR", "writes its event files anew from its records"),), (RUN_DIR,),
+    ),
+    "codec": Command(
+        "codec:bench",
+        "Measures size and speed of every coder on runs, datasets, .npy, .npz and .safetensors "
+        "files.",
+        (("bench RUN_DIR|FILE ...", "what coders make of its weights and rows"),),
+        (arg("what", choices=("bench",), help="what is done"),
+         arg("paths", type=Path, nargs="+", metavar="RUN_DIR|FILE"),
+         arg("--plot", type=Path, metavar="FILE.png", help="plot the ratio over training")),
+    ),
+    "doctor": Command(
+        "doctor:doctor",
         "Says what a bug report needs; of RUN_DIR: what looks wrong with the run, and which key to "
-        "try; of env=NAME: what can be checked of an environment from outside."
-    )
-    parser = Parser(prog="rlrun doctor", description=about)
-    parser.add_argument("--config-dir", "-cd", help="a directory with your own yaml files")
-    parser.add_argument(
-        "words",
-        nargs="*",
-        metavar="RUN_DIR|KEY=VALUE",
-        help="runs, sweeps, directories above them; env=NAME env.KEY=VALUE",
-    )
-    if "--calibrate" in argv:
-        raise ConfigError(
-            "rlrun doctor --calibrate: is gone; a sweep measures settings: rlrun -m KEY=VALUE ... "
-            "learner.threads=1,2 sweep.workers=1 run.total_steps=5000; compare time/update_seconds "
-            "in timings.jsonl of its jobs"
-        )
-    args = parser.parse_intermixed_args(argv)
-    from rlrun.cli.doctor import doctor, env_health, run_health
+        "try; of env=NAME: what can be checked of an environment from outside.",
+        (("RUN_DIR", "what looks wrong with a run; which key to try"),
+         ("env=NAME [env.KEY=VALUE]", "what can be checked of an environment"),
+         ("", "what a bug report needs")),
+        (CONFIG_DIR,
+         arg("words", nargs="*", default=[], metavar="RUN_DIR|KEY=VALUE",
+             help="runs, sweeps, directories above them; env=NAME env.KEY=VALUE")),
+    ),
+    "list": Command(
+        "help:list_options",
+        "Lists policies, environments, wrappers and experiments, or the options of one group.",
+        (("[GROUP [WORD ...]]", "what there is, a line each"),),
+        (arg("group", nargs="?", metavar="GROUP", help="policy, env, wrappers, torso, …"),
+         arg("words", nargs="*", metavar="WORD",
+             help="only options with it in their name or text"),
+         CONFIG_DIR),
+    ),
+    "help": Command(
+        "help:explain", "Explains a key, a group, an option, a topic or a subcommand.",
+        (("KEY|GROUP|TOPIC", "default, range, unit and source of a key; topics:"),),
+        (arg("words", nargs="*", metavar="KEY|GROUP|TOPIC"), CONFIG_DIR),
+    ),
+}  # fmt: skip
+_GONE = {  # flags of earlier versions
+    "--calibrate": "is gone; a sweep measures settings: rlrun -m KEY=VALUE ... "
+    "learner.threads=1,2 sweep.workers=1 run.total_steps=5000; compare time/update_seconds in "
+    "timings.jsonl of its jobs",
+}
 
-    if args.words == argv and all(os.path.lexists(w) or "=" not in w for w in argv) and argv:
-        return run_health(argv)
-    if any(word.startswith("env=") for word in args.words):
-        return env_health(args.words, config_dir=args.config_dir)
-    if argv:
-        raise ConfigError(
-            f"rlrun doctor: {argv[0]}: of a command's words env=NAME env.KEY=VALUE are allowed; "
-            "add env=NAME"
-        )
-    return doctor()
+# -- parsing ---------------------------------------------------------------------------------------
 
 
-def split_quiet(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(overrides that -q stands for, the rest of the line)."""
-    rest = [a for a in argv if a not in ("-q", "--quiet")]
-    return (["logger.progress=off"] if len(rest) < len(argv) else []), rest
+def split_command(argv: Sequence[str]) -> tuple[str | None, list[str]]:
+    """(name of the subcommand, its words): one word or two; None where they name none."""
+    for count in (2, 1):
+        if (name := " ".join(argv[:count])) in COMMANDS and len(argv) >= count:
+            return name, list(argv[count:])
+    return None, list(argv)
+
+
+def run_command(name: str, argv: Sequence[str]) -> int:
+    """Parse the words of a subcommand and run it; return the exit code. Raises: RlrunError."""
+    module, _, function = COMMANDS[name].run.partition(":")
+    args = parser_of(name).parse_intermixed_args(list(argv))
+    try:
+        code: int = getattr(import_module(f"rlrun.cli.{module}"), function)(args)
+    except (RlrunError, BrokenPipeError):
+        raise
+    except Exception as e:
+        from rlrun.cli.error_report import job_error
+
+        run_dir = getattr(args, "run_dir", None)
+        raise job_error(e, run_dir if isinstance(run_dir, Path) else None) from e
+    return code
+
+
+def parser_of(name: str) -> "argparse.ArgumentParser":
+    """The parser of a subcommand."""
+    command = COMMANDS[name]
+    parser = make_parser(f"rlrun {name}", command.about, command.more)
+    for names, options in command.arguments:
+        parser.add_argument(*names, **options)
+    return parser
+
+
+def make_parser(
+    prog: str, about: str | None = None, more: str | None = None
+) -> "argparse.ArgumentParser":
+    """argparse with errors of one line."""
+    import argparse
+
+    class Parser(argparse.ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            raise usage_error(prog, message)
+
+    return Parser(prog=prog, description=about, epilog=more)
+
+
+def usage_error(prog: str, message: str) -> ConfigError:
+    """The error for words that a parser does not take."""
+    found = re.search(r"unrecognized arguments: --(\w[\w.-]*)", message)
+    if found and (why := _GONE.get(f"--{found[1]}")):
+        return ConfigError(f"{prog} --{found[1]}: {why}")
+    fix = "correct the command"
+    if found and prog == "rlrun":
+        fix = f"options are written {found[1].replace('-', '_')}=VALUE, without dashes"
+    return ConfigError(f"{prog}: {message}; see rlrun --help; {fix}")

@@ -1,22 +1,19 @@
-"""Tab completion: subcommands, their options, paths, groups, options and keys. Needs no Hydra.
+"""Tab completion: subcommands, their arguments, groups, options and keys, from the tables alone.
 
 The shell asks ``rlrun -sc query=bash`` with the line so far in COMP_LINE and COMP_POINT, and gets a
-candidate a line. Yaml files are scanned as text (``yaml_keys``): an answer takes 0.1 s of CPU time.
+candidate a line.
 """
 
-import io
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-from rlrun.cli import yaml_keys
-from rlrun.cli.list import GROUPS, TOPICS
+from rlrun.cli.commands import COMMANDS, CONFIG_DIR, Argument, split_command
+from rlrun.cli.key_table import COMMAND_NODES, GROUPS, TOPICS, Table
 from rlrun.errors import RlrunError
-
-Commands = Mapping[str, Callable[[list[str]], int]]
 
 SCRIPT = """\
 _rlrun_complete() {
@@ -28,40 +25,17 @@ complete -o nospace -F _rlrun_complete rlrun
 """
 _SHELLS = {"bash": SCRIPT, "zsh": f"autoload -Uz bashcompinit && bashcompinit\n{SCRIPT}"}
 _UNINSTALL = "complete -r rlrun; unset -f _rlrun_complete\n"
-_WITH_KEYS = (
-    "search",
-    "resume",
-    "fork",
-    "doctor",
-    "bench",
-    "probe",
-)  # subcommands that take KEY=VALUE
-_WITH_FILES = ("codec",)  # files too are among their arguments
-_FILE_FLAGS = ("--video", "--plot", "--onnx", "--out")
-_ONLY_FIRST = (
-    "search",
-    "doctor",
-    "help",
-    "list",
-    "bench",
-    "probe",
-)  # no path among their arguments
 _FLAGS = ("--cfg", "--config-dir", "--help", "--multirun", "--quiet", "--trust", "--version")
 _SPECIAL = re.compile(r"([\s'\"\\$&|;<>()*?\[\]!`])")  # characters a shell reads
 
 
-def shell_script(shell: str) -> str | None:
-    """Return what ``eval "$(rlrun -sc install=SHELL)"`` runs; None for a shell of Hydra's."""
-    return _SHELLS.get(shell)
-
-
-def answer(argv: Sequence[str], commands: Commands) -> str | None:
+def answer(argv: Sequence[str]) -> str | None:
     """Return what ``rlrun -sc WORD`` prints; None: it is none of ours, but Hydra's."""
     if len(argv) != 2 or argv[0] not in ("-sc", "--shell-completion", "--shell_completion"):
         return None
     action, _, shell = argv[1].partition("=")
     if action == "install":
-        return shell_script(shell)
+        return _SHELLS.get(shell)
     if action == "uninstall" and shell in _SHELLS:
         return _UNINSTALL
     if action != "query" or "COMP_LINE" not in os.environ:
@@ -69,7 +43,7 @@ def answer(argv: Sequence[str], commands: Commands) -> str | None:
     line = os.environ["COMP_LINE"]
     line = line[: int(os.environ.get("COMP_POINT") or len(line))]
     with suppress(RlrunError, OSError):
-        found = candidates(line, commands)
+        found = candidates(line)
         if shell == "fish":
             return "".join(f"{text.rstrip()}\n" for text in found)
         return "".join(f"{text}\n" for text in relative(found, line, os.environ.get("COMP_WORD")))
@@ -93,61 +67,53 @@ def split(line: str) -> tuple[list[str], str]:
     return words[:-1], words[-1] if words else ""
 
 
-def candidates(line: str, commands: Commands) -> list[str]:
+def candidates(line: str) -> list[str]:
     """Return what the last word of ``line`` may become; one that is whole ends with a space."""
     before, current = split(line)
-    words = before[1:]
-    if not words:
-        first = [f"{name} " for name in (*commands, "help")]
-        return _matching([*first, *_overrides(current, words)], current)
-    command = words[0] if words[0] in (*commands, "help") else None
-    if words[-1] in ("--config-dir", "-cd") or words[-1] in _FILE_FLAGS:
-        return list(paths(current, files=words[-1] in _FILE_FLAGS))
-    if words[-1] == "--weights":
-        return _matching(["best ", "final "], current)
-    if current.startswith("-"):
-        flags = _FLAGS if command is None else _flags_of(commands.get(command))
-        return _matching([f"{flag} " for flag in flags], current)
-    if command is None:
-        return _matching(_overrides(current, words), current)
-    return list(_arguments(command, words, current))
-
-
-def _arguments(command: str, words: Sequence[str], current: str) -> Iterator[str]:
-    """Yield the arguments of a subcommand."""
-    if command == "list" and len(words) == 1:
-        yield from _matching([f"{name} " for name in (*GROUPS, "wrappers")], current)
-    if command == "help" and len(words) == 1:
-        names = [*TOPICS, *commands_of_help(current)]
-        yield from _matching([f"{name} " for name in names if " " not in name], current)
-    if command == "codec" and len(words) == 1:
-        yield from _matching(["bench "], current)
-        return
-    if command == "export" and len(words) == 1:
-        yield from _matching(["policy "], current)
-    if command in _WITH_KEYS and (len(words) > 1 or command in _ONLY_FIRST):
-        yield from _matching(_overrides(current, words), current)
-    if command not in _ONLY_FIRST:
-        yield from paths(current, files=command in _WITH_FILES)
-
-
-def commands_of_help(current: str) -> list[str]:
-    """Return groups and keys, as of the options that a plain run has."""
-    return [*GROUPS, *(text.partition("=")[0].rstrip(".") for text in _overrides(current, ()))]
-
-
-def _flags_of(command: Callable[[list[str]], int] | None) -> list[str]:
-    """Return the options that the help of a subcommand names."""
-    out = io.StringIO()
-    with redirect_stdout(out), suppress(SystemExit, RlrunError):
-        if command is not None:
-            command(["--help"])
-    found = {*re.findall(r"(?<![\w-])--\w[\w-]*", out.getvalue())}
-    return [*sorted(found - {"--help"}), "--help"]
-
-
-def _matching(found: Iterable[str], current: str) -> list[str]:
+    name, words = split_command(before[1:])
+    arguments = COMMANDS[name].arguments if name else (CONFIG_DIR,)
+    of_flag = next((a for a in arguments if words and words[-1] in a.names), None)
+    if of_flag is not None and "action" not in of_flag.options:
+        found = [*_values(of_flag, current, words)]
+    elif current.startswith("-"):
+        own = (n for a in arguments for n in a.names if n.startswith("--"))
+        found = [f"{flag} " for flag in ((*own, "--help") if name else _FLAGS)]
+    elif name is None:
+        commands = [f"{n} " for n in COMMANDS if " " not in n] if not words else []
+        found = [*commands, *_overrides(current, words)]
+    else:
+        positional = [a for a in arguments if a.names[0][0] != "-"]
+        place = min(_positionals(arguments, words), len(positional) - 1)
+        found = [*_values(positional[place], current, words)]
+        if not words:
+            found += [f"{n.partition(' ')[2]} " for n in COMMANDS if n.startswith(f"{name} ")]
     return [text for text in found if text.startswith(current)]
+
+
+def _positionals(arguments: Sequence[Argument], words: Sequence[str]) -> int:
+    """The number of words that are neither a flag nor the value of one."""
+    with_value = {n for a in arguments if "action" not in a.options for n in a.names}
+    flags = [word.startswith("-") for word in words]
+    values = [False, *(word in with_value for word in words[:-1])]
+    return sum(not (flag or value) for flag, value in zip(flags, values, strict=False))
+
+
+def _values(argument: Argument, current: str, words: Sequence[str]) -> Iterator[str]:
+    """Yield what an argument may be: its choices, else what its metavar says that it takes."""
+    kinds = str(argument.options.get("metavar", "")).split("|")
+    yield from (f"{choice} " for choice in argument.options.get("choices", ()))
+    yield from (f"{kind} " for kind in kinds if kind.islower())  # final|best|ENV_STEPS
+    if "TOPIC" in kinds:
+        yield from (f"{topic} " for topic in TOPICS if " " not in topic)
+    if "GROUP" in kinds:
+        yield from (f"{group} " for group in (*GROUPS, *(["wrappers"] if len(kinds) == 1 else [])))
+    if "KEY" in kinds:
+        found = (text.partition("=")[0].rstrip(".") for text in _overrides(current, ()))
+        yield from (f"{key} " for key in found if key not in GROUPS)
+    if "KEY=VALUE" in kinds:
+        yield from _overrides(current, words)
+    if any(kind.startswith(("FILE", "DIR", "RUN_DIR", "DATA_DIR")) for kind in kinds):
+        yield from paths(current, files=any(kind.startswith("FILE") for kind in kinds))
 
 
 # -- keys ------------------------------------------------------------------------------------------
@@ -158,12 +124,13 @@ def _overrides(current: str, words: Sequence[str]) -> list[str]:
 
     Keys are those of the options that ``words`` choose; a key has the value it has without one.
     """
-    before = (word for flag, word in pairwise(words) if flag in ("--config-dir", "-cd"))
-    config_dir = next(before, None)
+    before = (word for flag, word in pairwise(words) if flag in CONFIG_DIR.names)
+    table = Table(next(before, None))
     group, equals, value = current.partition("=")
     if equals and group in GROUPS:
-        return [_listed(group, value, name) for name in yaml_keys.yamls(group, config_dir)]
-    keys = _keys(words, config_dir)
+        earlier, comma, _ = value.rpartition(",")  # options of a sweep: policy=dqn,...
+        return [f"{group}={earlier}{comma}{name} " for name in table.options[group]]
+    keys = _keys(table, words, current)
     if equals:
         default = keys.get(group, "")
         values = ["true", "false"] if default in ("true", "false") else [default]
@@ -174,28 +141,24 @@ def _overrides(current: str, words: Sequence[str]) -> list[str]:
         if rest is not None and "." in rest:
             found[f"{current}{rest.partition('.')[0]}."] = None
         elif rest is not None:
-            found[f"{name}." if default is None else f"{name}="] = None
+            found[f"{name}=" if default else f"{name}."] = None
     return [*found]
 
 
-def _listed(group: str, value: str, name: str) -> str:
-    """Return ``group=name``, or the same after the options of a sweep before (policy=dqn,…)."""
-    earlier, comma, _ = value.rpartition(",")
-    return f"{group}={earlier}{comma}{name} "
-
-
-def _keys(words: Sequence[str], config_dir: str | None) -> dict[str, str | None]:
-    """Return full key -> value as written, None: a mapping; of what ``words`` choose."""
-    chosen = dict(w.partition("=")[::2] for w in words if w.partition("=")[0] in GROUPS)
-    options = yaml_keys.chosen()
-    policy = yaml_keys.yamls("policy", config_dir).get(chosen.get("policy", ""))
-    if policy is not None:
-        options |= yaml_keys.companions(policy)
-    found = dict(yaml_keys.file_keys(yaml_keys.shipped() / "config.yaml", ""))
-    for group, option in (options | chosen).items():
-        if group in GROUPS and option in yaml_keys.yamls(group, config_dir):
-            found |= yaml_keys.option_keys(group, option, config_dir)
-    return {name: key.value or None for name, key in found.items()}
+def _keys(table: Table, words: Sequence[str], current: str) -> dict[str, str]:
+    """Return full key -> value as written, empty: a mapping; of what ``words`` choose."""
+    typed = dict(w.partition("=")[::2] for w in words if w.partition("=")[0] in GROUPS)
+    policy = table.options["policy"].get(typed.get("policy", ""))
+    chosen = table.chosen | (policy.chooses if policy else {}) | typed
+    node = current.partition(".")[0]  # keys of a command are offered where its name is typed
+    found = {
+        name: key.value for name, key in table.root.items()
+        if name.partition(".")[0] not in {*COMMAND_NODES} - {node}
+    }  # fmt: skip
+    for group, option in chosen.items():
+        if option in table.options[group]:
+            found |= {name: key.value for name, key in table.keys_of(group, option).items()}
+    return found
 
 
 # -- paths -----------------------------------------------------------------------------------------

@@ -1,14 +1,17 @@
 """``rlrun doctor``: facts for a bug report."""
 
 import importlib.metadata
+import logging
 import os
 import platform
 import re
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rlrun import __version__
+from rlrun.errors import ConfigError, printable
 from rlrun.sweeps.pool import affinity, cgroup_quota, usable_cores
 
 _PACKAGES = ("numpy", "gymnasium", "hydra-core")
@@ -20,10 +23,22 @@ _REQUIRED = re.compile(r"([\w.-]+)(?:\[([\w.,\s-]*)\])?")
 Fact = tuple[str, str]  # name, value
 
 
-def doctor() -> int:
-    """Print a fact a line and return the exit code."""
-    for name, value in facts():
-        print(f"{name:<16}{value}", flush=True)
+def doctor(args: Namespace) -> int:
+    """Print what looks wrong with runs or an environment, or a fact of this machine a line.
+
+    The exit code is 0 whether or not there are findings: they are advice, not a verdict.
+    """
+    words = args.words
+    if words and args.config_dir is None and all(os.path.lexists(w) or "=" not in w for w in words):
+        _examine_runs(words)
+    elif any(word.startswith("env=") for word in words):
+        _examine_environment(words, args.config_dir)
+    elif words or args.config_dir:
+        wrong = "of a command's words env=NAME env.KEY=VALUE are allowed; add env=NAME"
+        raise ConfigError(f"rlrun doctor: {[*words, '--config-dir'][0]}: {wrong}")
+    else:
+        for name, value in facts():
+            print(f"{name:<16}{value}", flush=True)
     return 0
 
 
@@ -172,20 +187,15 @@ def _read(path: Path) -> str:
         return ""
 
 
-def env_health(overrides: Sequence[str], *, config_dir: str | None = None) -> int:
-    """Print one line per check of the environment of ``overrides``; return the exit code.
-
-    That is 0 whether or not there are findings: they are advice, not a verdict.
+def _examine_environment(overrides: Sequence[str], config_dir: str | None) -> None:
+    """Print one line per check of the environment of ``overrides``.
 
     Raises: ConfigError: no such environment, or it cannot be made.
     """
-    import logging
-
     from rlrun.config import Composer
     from rlrun.config.compose import read_presets
     from rlrun.config.hydra_keys import check_values
     from rlrun.env.examine import FINDING, examine
-    from rlrun.errors import printable
 
     composer = Composer(config_dir=config_dir)
     if not any(text.startswith("policy=") for text in overrides):
@@ -203,18 +213,13 @@ def env_health(overrides: Sequence[str], *, config_dir: str | None = None) -> in
         logging.disable(logging.NOTSET)
     number = {0: "no finding", 1: "1 finding"}.get(count, f"{count} findings")
     print(printable(f"{config.env.id}: {number} (rlrun help environment checks)"), flush=True)
-    return 0
 
 
-def run_health(dirs: Sequence[str]) -> int:
-    """Print the findings on each run that the arguments name; return the exit code.
-
-    That is 0 whether or not there are findings: they are advice, not a verdict.
-    """
+def _examine_runs(dirs: Sequence[str]) -> None:
+    """Print the findings on each run that the arguments name."""
     from rlrun.reports.doctor.diagnose import report_lines
     from rlrun.reports.runs import read_runs
 
     for run in read_runs(dirs):
         for line in report_lines(run):
             print(line, flush=True)
-    return 0

@@ -3,13 +3,15 @@
 import errno
 import logging
 import os
+import shlex
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rlrun.errors import Interrupted, ResourceError, RlrunError, StorageError, printable, redact
-from rlrun.trust import fault_of_users
+from rlrun.trust import NotTrusted, fault_of_users
 
 _LONGEST = 2000  # characters of a message
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)  # of any file
@@ -56,11 +58,27 @@ def _typed_error(e: Exception, run_dir: Path | None) -> RlrunError:
     return _bug(e, run_dir) if fault is None else fault
 
 
-def report_job_error(e: Exception, run_dir: Path | None) -> int:
-    """Print the error of a run that ended in ``e`` and return its exit code."""
-    if isinstance(e, BrokenPipeError):  # the reader of our output has left: `| head`
+def exit_code(e: BaseException, run_dir: Path | None = None, words: Sequence[str] = ()) -> int:
+    """Report what a run or a command ended in, and return its exit code.
+
+    ``run_dir``: of the run that it is about, which gets the traceback of a bug. ``words``: the
+    command line, to which a missing --trust is added.
+    """
+    if isinstance(e, NotTrusted) and words:
+        flags = (word for name in e.packages for word in ("--trust", name))
+        return report(e.typed(shlex.join(["rlrun", *words, *flags])))
+    if isinstance(e, BrokenPipeError):  # the reader of our output has left: rlrun list | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    if isinstance(e, KeyboardInterrupt):
+        print("rlrun: interrupted", file=sys.stderr)
+        return Interrupted.exit_code
+    if isinstance(e, SweepStopped):
+        return e.code
+    if isinstance(e, SystemExit) and not e.code:  # the help of a parser was printed
+        return 0
+    if not isinstance(e, Exception):
+        raise e
     return report(job_error(e, run_dir))
 
 
@@ -92,13 +110,6 @@ def report(e: RlrunError) -> int:
     if os.environ.get("RLRUN_DEBUG") == "1":
         print(redact("".join(traceback.format_exception(e))), end="", file=sys.stderr)
     return e.exit_code
-
-
-def report_bug(e: Exception) -> int:
-    """Print the line of a bug and return 9."""
-    error = _bug(e, None)
-    error.__cause__ = e
-    return report(error)
 
 
 def _bug(e: Exception, run_dir: Path | None) -> RlrunError:

@@ -6,8 +6,8 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from rlrun.cli.list import GROUPS
-from rlrun.cli.yaml_keys import yamls
+from rlrun.cli.commands import COMMANDS
+from rlrun.cli.key_table import GROUPS, Table
 from rlrun.errors import ConfigError
 
 _TYPOGRAPHIC = dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-")
@@ -40,9 +40,10 @@ _FLAGS = {  # of other tools, which name no key
 _SHORT = {"-s": "seed", "-e": "env", "-n": "run.total_steps", "-d": "device"}
 
 
-def refuse_typographic(word: str) -> None:
+def refuse_typographic(argv: Sequence[str]) -> None:
     """Raise ConfigError for the dashes and quotes of a word processor."""
-    if not any(word.startswith(c) or f"={c}" in word for c in _TYPOGRAPHIC):
+    typed = (w for w in argv if any(w.startswith(c) or f"={c}" in w for c in _TYPOGRAPHIC))
+    if (word := next(typed, None)) is None:
         return
     plain = "".join(_TYPOGRAPHIC.get(c, c) for c in word)
     if plain.startswith("-") and not plain.startswith("--") and len(plain) > 2:
@@ -74,7 +75,14 @@ def refuse_flags(argv: Sequence[str], parser: argparse.ArgumentParser) -> None:
         raise ConfigError(f"{flag}: {wrong}; KEY=VALUE is allowed, flags are in --help; {fix}")
 
 
-def what_was_meant(name: str, argv: Sequence[str], commands: Sequence[str]) -> str:
+def unknown_command(argv: Sequence[str]) -> ConfigError:
+    """The error for a first word that is no subcommand."""
+    allowed = f"subcommands are {', '.join(name for name in COMMANDS if ' ' not in name)}"
+    fix = what_was_meant(argv[0], argv[1:])
+    return ConfigError(f"{argv[0]}: unknown subcommand; {allowed}; {fix}")
+
+
+def what_was_meant(name: str, argv: Sequence[str]) -> str:
     """Return what to type in place of the unknown first word ``name``."""
     key, _, value = name.partition(":")
     rest = [word.lstrip("=") for word in argv if word not in (":", "=")]
@@ -89,15 +97,16 @@ def what_was_meant(name: str, argv: Sequence[str], commands: Sequence[str]) -> s
         return "a yaml file of your own is chosen by --config-dir DIR and GROUP=NAME"
     if os.path.isdir(name):
         return f"of a directory: rlrun report, eval, play, resume or doctor {shlex.quote(name)}"
-    if named := [f"{g}={name.lower()}" for g in GROUPS if name.lower() in yamls(g)]:
+    options = Table().options
+    if named := [f"{g}={name.lower()}" for g in GROUPS if name.lower() in options[g]]:
         return f"did you mean {' or '.join(named[:3])}?"
     group, dot, option = name.replace("/", ".").partition(".")
     if dot and group in GROUPS:
-        known = option in yamls(group)
+        known = option in options[group]
         return f"did you mean {group}={option}?" if known else f"did you mean {name}=VALUE?"
     from rlrun.schema.spelling import nearest
 
-    close = nearest(name, commands, 1)
+    close = nearest(name, COMMANDS, 1)
     return (
         f"did you mean rlrun {close[0]}?" if close else "options are KEY=VALUE, e.g. env=cartpole"
     )

@@ -1,27 +1,21 @@
-"""The text of ``rlrun help KEY|GROUP|TOPIC``, from the schema, the yaml files and the READMEs.
+"""The texts of ``rlrun --help``, ``rlrun help WORD`` and ``rlrun list``, from the key table.
 
-Needs neither Hydra nor torch. Topics are sections of READMEs, so that each text stands once.
+Torch-free; all but the list of environments, which makes them, do without numpy and Hydra too.
 """
 
-import re
-import types
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from functools import cache, cached_property
-from pathlib import Path
+from functools import cached_property
 from textwrap import fill
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING
 
-from rlrun.cli import yaml_keys
-from rlrun.cli.list import GROUPS, TOPICS
-from rlrun.cli.yaml_keys import PRESETS, Key, option_keys, yamls
+from rlrun.cli.commands import COMMANDS, parser_of
+from rlrun.cli.key_table import COMMAND_NODES, GROUPS, PRESETS, TOPICS, Key, Table
 from rlrun.errors import ConfigError
-from rlrun.schema import COMMAND_CONFIGS, OPTION_CONFIGS, Config, ScheduleConfig, Seconds
-from rlrun.schema.ranges import Range
-from rlrun.schema.spelling import RENAMED, SYNONYMS, nearest
 
-_OF_SWEEPS = ("sweep.", "hydra.launcher", "hydra/launcher")  # on the line, in no run's config
-_ROOT_GROUPS = {  # of conf/config.yaml
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+_NODES = {  # of conf/config.yaml and of commands
     "run": "length of a run, evaluations, checkpoints",
     "checkpoint": "what checkpoints keep besides",
     "eval": "how an evaluation ends",
@@ -32,16 +26,68 @@ _ROOT_GROUPS = {  # of conf/config.yaml
     "probe": "what `rlrun probe` trains",
     "seeds": "how `seeds=auto` adds seeds until a comparison is decided",
 }
-_COMMANDS = {
-    "search": "rlrun search",
-    "seeds": "sweeps (-m) with seeds=auto",
-    "bench": "rlrun bench memory",
-    "probe": "rlrun probe",
-}  # that read a group
+_ABOUT = GROUPS | _NODES
+_OF_SWEEPS = ("sweep.", "hydra.launcher", "hydra/launcher")  # on the line, in no run's config
 _WIDTH = 100  # columns
 _NAMED = 6  # options in a line of defaults
 _VALUES = 12  # lines of defaults
 _BESIDE = 3  # keys before and after that are named
+_SPACES = 38  # characters of the widest column of environments
+_HELP = """\
+rlrun {version}: recurrent reinforcement learning, configured by Hydra
+
+usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run; without a word: r2d2 on cartpole
+       rlrun -m KEY=A,B,C ...                     a sweep, one run for every combination
+       rlrun -m KEY=A,B,C ... seeds=auto          adds seeds until the comparison is decided
+{commands}
+{topics}
+
+groups:
+{groups}
+flags: -m --multirun   -q --quiet   --config-dir DIR (your own yaml files)   --trust PACKAGE
+       (a config may name its functions)   --cfg job (the whole config)   --version   --hydra-help
+       tab completion: eval "$(rlrun -sc install=bash)"
+
+examples:
+  rlrun policy=r2d2 env=cartpole
+  rlrun policy=r2d2 env=tmaze env.length=50 policy.learn_unroll_len=60 seed=1
+  rlrun -m policy=r2d2,dqn env=cartpole_novel seed=0,1,2
+  rlrun experiment=r2d2_paper env=cartpole --cfg job
+  rlrun eval outputs/DATE/TIME_r2d2_cartpole_s0 --episodes 100
+"""
+
+
+def help_text(version: str, config_dir: str | None = None) -> str:
+    """The short help."""
+    table = Table(config_dir)
+    groups = (
+        fill(f"  {group:<11}{what}: {', '.join(table.options[group])}", _WIDTH,
+             subsequent_indent=" " * 13) for group, what in GROUPS.items()
+    )  # fmt: skip
+    commands = (
+        f"       {f'rlrun {name} {words}'.rstrip():<43}{what}"
+        for name, command in COMMANDS.items() for words, what in command.usage
+    )  # fmt: skip
+    indent = " " * 50
+    topics = fill(", ".join(TOPICS), _WIDTH, initial_indent=indent, subsequent_indent=indent)
+    return _HELP.format(
+        version=version, commands="\n".join(commands), topics=topics, groups="\n".join(groups)
+    )
+
+
+def explain(args: "Namespace") -> int:
+    """Print the help; with words, that of the key, group, option, topic or subcommand."""
+    from rlrun import __version__
+
+    word = " ".join(args.words)
+    if not word:
+        print(help_text(__version__, args.config_dir), end="")
+    elif word in COMMANDS and word not in TOPICS:
+        print(parser_of(word).format_help(), end="")
+    else:
+        for line in list(help_lines(word, args.config_dir)):  # an error comes alone
+            print(line)
+    return 0
 
 
 def help_lines(word: str, config_dir: str | None = None) -> Iterator[str]:
@@ -49,64 +95,51 @@ def help_lines(word: str, config_dir: str | None = None) -> Iterator[str]:
 
     Raises: ConfigError when ``word`` is none of them, with the nearest.
     """
-    reference = Reference(config_dir)
-    word = word.strip().lower() if word.strip().lower() in TOPICS else word.strip()
+    reference = Reference(Table(config_dir))
+    options = reference.table.options
     group, _, option = word.partition("=")
-    if group in reference.groups and not option and word not in TOPICS:
-        return reference.group(group)
-    if option in reference.options.get(group, ()):
-        return reference.option(group, option)
-    if group.startswith(_OF_SWEEPS):
-        return _topic("sweep")
-    if word.replace("_", " ") in TOPICS:
-        return _topic(word.replace("_", " "))
-    found = reference.named(group)
-    if not found:
-        chosen = [g for g in reference.options if word.lower() in reference.options[g]]
-        if not chosen:
-            raise reference.unknown(word)
-        texts = ["\n".join(reference.option(g, word.lower())) for g in chosen]
-        return iter("\n\n".join(texts).splitlines())
-    entries = ["\n".join(reference.key(name)) for name in found]
-    return iter("\n\n".join(entries).splitlines())
+    topic = word.lower().replace("_", " ")
+    if group in _ABOUT and not option and topic not in TOPICS:
+        yield from reference.group(group)
+    elif group in GROUPS and option in options[group]:
+        yield from reference.option(group, option)
+    elif topic in TOPICS or group.startswith(_OF_SWEEPS):
+        yield reference.table.topics[topic if topic in TOPICS else "sweep"]
+    elif found := reference.named(group):
+        yield from _joined(reference.key(name) for name in found)
+    elif chosen := [g for g in GROUPS if word.lower() in options[g]]:
+        yield from _joined(reference.option(g, word.lower()) for g in chosen)
+    else:
+        raise reference.unknown(word)
 
 
-@dataclass(frozen=True)
+def _joined(entries: "Iterator[Iterator[str]]") -> Iterator[str]:
+    """The lines of all entries, an empty one between two."""
+    yield "\n\n".join("\n".join(entry) for entry in entries)
+
+
 class Reference:
-    """Every key of every yaml, those of ``config_dir`` included."""
+    """Every key of a table, by name and option."""
 
-    config_dir: str | None
-
-    @cached_property
-    def options(self) -> dict[str, dict[str, dict[str, Key]]]:
-        """group -> option -> keys; the option of a run without arguments comes first."""
-        chosen = yaml_keys.chosen()
-        found = {}
-        for group in GROUPS:
-            names = sorted(yamls(group, self.config_dir), key=lambda o: o != chosen.get(group))
-            found[group] = {o: option_keys(group, o, self.config_dir) for o in names}
-        return found
+    def __init__(self, table: Table) -> None:
+        self.table = table
 
     @cached_property
     def keys(self) -> dict[str, dict[str, Key]]:
-        """full name -> option -> key; "" is the option of a key of config.yaml."""
-        root = yaml_keys.root_keys()
-        found = {name: {"": key} for name, key in root.items() if name not in _ROOT_GROUPS}
-        for group, options in self.options.items():
-            for option, keys in options.items() if group not in PRESETS else ():
-                for name, key in keys.items():
+        """Full name -> option -> key, first the option of a run without arguments; "" is the
+        option of a key of config.yaml."""
+        found = {n: {"": key} for n, key in self.table.root.items() if n not in _NODES}
+        for group in (g for g in GROUPS if g not in PRESETS):
+            chosen = self.table.chosen.get(group)
+            for option in sorted(self.table.options[group], key=lambda o: o != chosen):
+                for name, key in self.table.keys_of(group, option).items():
                     found.setdefault(name, {})[option] = key
         return found
 
-    @cached_property
-    def groups(self) -> dict[str, str]:
-        """group -> what it is about."""
-        return GROUPS | _ROOT_GROUPS
-
     def named(self, word: str) -> list[str]:
         """The full names of the keys that ``word`` may mean: all of it, or the last part."""
-        word = RENAMED.get(word, word)
-        if word in self.keys and word not in self.groups:
+        word = self.table.renamed.get(word, word)
+        if word in self.keys and word not in _ABOUT:
             return [word]
         if word.startswith("env."):  # env.length is env.kwargs.length
             return [n for n in (f"env.kwargs.{word.removeprefix('env.')}",) if n in self.keys]
@@ -114,11 +147,13 @@ class Reference:
 
     def unknown(self, word: str) -> ConfigError:
         """The error for a word that means nothing."""
+        from rlrun.schema.spelling import SYNONYMS, nearest
+
         last = word.rpartition(".")[2]
         lasts = {n.rpartition(".")[2]: n for n in reversed(self.keys)}
-        options = [f"{g}={o}" for g, named in self.options.items() for o in named]
+        options = [f"{g}={o}" for g in GROUPS for o in self.table.options[g]]
         close = [n for other in SYNONYMS.get(last.lower(), "").split() for n in self.named(other)]
-        close = close or nearest(word, options if "=" in word else [*TOPICS, *self.groups])
+        close = close or nearest(word, options if "=" in word else [*TOPICS, *_ABOUT])
         if "." in word:
             close = nearest(word, self.keys)
         close = close or [lasts[n] for n in nearest(last, lasts)]
@@ -127,14 +162,15 @@ class Reference:
         allowed = f"a key, a group, GROUP=OPTION, or a topic: {', '.join(TOPICS)}"
         return ConfigError(f"rlrun help {word}: nothing has that name; {allowed}; {fix}")
 
+    # -- a key -------------------------------------------------------------------------------------
+
     def key(self, name: str) -> Iterator[str]:
         """The lines about one key."""
-        by_option = self.keys[name]
-        first = next(iter(by_option.values()))
-        yield _wrapped(f"{name}: ", first.meaning)
-        group = name.partition(".")[0] if "" not in by_option else ""
-        if allowed := self._allowed(name):
-            yield _wrapped("  allowed  ", allowed)
+        facts = self.table.facts.get(name, {})
+        group = name.partition(".")[0] if "" not in self.keys[name] else ""
+        yield _wrapped(f"{name}: ", next(iter(self.keys[name].values())).meaning)
+        if "allowed" in facts:
+            yield _wrapped("  allowed  ", facts["allowed"])
         label = "  default  "
         lines = [*self._defaults(name, group)]
         for line in lines[:_VALUES]:
@@ -142,13 +178,12 @@ class Reference:
             label = " " * len(label)
         if len(lines) > _VALUES:
             yield f"{label}{len(lines) - _VALUES} more: rlrun help {group}=OPTION"
-        yield _wrapped("  read by  ", self._readers(name, group, by_option))
+        yield _wrapped("  read by  ", self._readers(name, group))
         presets = [
-            f"{g}={o} ({keys[name].value})"
-            for g in PRESETS
-            for o, keys in self.options[g].items()
-            if name in keys and keys[name].value
-        ]
+            f"{g}={o} ({option.keys[name].value})"
+            for g in PRESETS for o, option in self.table.options[g].items()
+            if name in option.keys and option.keys[name].value
+        ]  # fmt: skip
         if presets:
             yield _wrapped("  set by   ", ", ".join(presets))
         yield _wrapped("  see also ", ", ".join(self._related(name)))
@@ -167,73 +202,46 @@ class Reference:
 
     def _parts(self, name: str, option: str) -> str:
         """The values of a mapping that are not null."""
-        parts = {
-            n.removeprefix(f"{name}."): keys.get(option)
-            for n, keys in self.keys.items()
-            if n.startswith(f"{name}.")
-        }
-        given = [f"{n}: {k.value}" for n, k in parts.items() if k and k.value not in ("", "null")]
+        parts = {n: keys.get(option) for n, keys in self.keys.items() if n.startswith(f"{name}.")}
+        given = [f"{n.removeprefix(f'{name}.')}: {key.value}" for n, key in parts.items()
+                 if key and key.value not in ("", "null")]  # fmt: skip
         return f"{{{', '.join(given)}}}"
+
+    def _readers(self, name: str, group: str) -> str:
+        """The runs that read a key."""
+        facts, options = self.table.facts.get(name, {}), self.keys[name]
+        if other := facts.get("default_of"):
+            return f"{other}, whose default it is"
+        scope = COMMAND_NODES.get(name.partition(".")[0], "every run")
+        if group and len(options) < len(self.table.options[group]):
+            scope = f"{group}={', '.join(sorted(options))}"
+        if not (reader := facts.get("read_when")):
+            return scope
+        return f"runs with {reader}" if scope == "every run" else f"{scope}, with {reader}"
 
     def _related(self, name: str) -> list[str]:
         """Keys that decide whether ``name`` is read or that it decides about, then neighbours."""
-        conditions = {n: _conditions(self._metadata(n)) for n in self.keys}
-        found = [c for c in conditions[name] if c in self.keys or c in self.groups]
+        conditions = {n: facts.get("conditions", ()) for n, facts in self.table.facts.items()}
+        found = [c for c in conditions.get(name, ()) if c in self.keys or c in _ABOUT]
         found += [n for n, keys in conditions.items() if name in keys]
-        parent = name.rpartition(".")[0]
-        beside = [n for n in self._neighbours(name) if n.rpartition(".")[0] == parent]
+        parent, option = name.rpartition(".")[0], next(iter(self.keys[name]))
+        group = name.partition(".")[0]
+        near = self.table.keys_of(group, option) if option else self.table.root
+        beside = [n for n in near if n.rpartition(".")[0] == parent]
         place = beside.index(name)
         found += beside[max(0, place - _BESIDE) : place + _BESIDE + 1]
         return [n for n in dict.fromkeys(found) if n not in (name, f"{parent}.name")]
 
-    def _neighbours(self, name: str) -> list[str]:
-        option = next(iter(self.keys[name]))
-        group = name.partition(".")[0]
-        return list(self.options[group][option] if option else yaml_keys.root_keys())
-
-    def _metadata(self, name: str) -> Mapping[str, Any]:
-        return next((m for _, m in self._declared(name)), {})
-
-    def _declared(self, name: str) -> list[tuple[Any, Mapping[str, Any]]]:
-        """(type, metadata) of a key in every class that has it."""
-        group, _, rest = name.partition(".")
-        classes: list[Any] = [Config] if not rest else _classes(group)
-        parts = [rest] if rest else [group]
-        if "." in rest:
-            parts = rest.split(".")
-        found = [d for cls in classes if (d := _declaration(cls, parts)) is not None]
-        return found
-
-    def _allowed(self, name: str) -> str:
-        """Type and range, as they are checked."""
-        found = [_allowed(kind, m) for kind, m in self._declared(name)]
-        texts = [text for text in dict.fromkeys(found) if f"{text} or null" not in found]
-        return ", or ".join(texts)
-
-    def _readers(self, name: str, group: str, by_option: Mapping[str, Key]) -> str:
-        """The runs that read a key."""
-        if other := self._metadata(name).get("default_of"):
-            return f"{other}, whose default it is"
-        scope = _COMMANDS.get(name.partition(".")[0], "every run")
-        if group in OPTION_CONFIGS and len(by_option) < len(self.options[group]):
-            scope = f"{group}={', '.join(sorted(by_option))}"
-        elif name.startswith(("env.kwargs.", "env.eval_kwargs.")):
-            scope = f"env={', '.join(sorted(by_option))}"
-        reader = self._metadata(name).get("read_when")
-        if reader is None:
-            return scope
-        return f"runs with {reader}" if scope == "every run" else f"{scope}, with {reader}"
+    # -- a group, an option ------------------------------------------------------------------------
 
     def group(self, group: str) -> Iterator[str]:
         """The lines about a group: its options and its keys."""
-        yield f"{group}: {self.groups[group]}"
-        options = self.options.get(group, {})
-        width = max((len(o) for o in options), default=0) + 2
-        files_of = yamls(group, self.config_dir)
-        for option in options:
-            yield _wrapped(f"  {option:<{width}}", yaml_keys.first_comment(files_of[option]))
-        names = [n for n in self.keys if n.startswith(f"{group}.")]
-        tops = [n for n in names if n.count(".") == 1]
+        yield f"{group}: {_ABOUT[group]}"
+        options = self.table.options.get(group, {})
+        width = max(map(len, options), default=0) + 2
+        for name, option in options.items():
+            yield _wrapped(f"  {name:<{width}}", option.about)
+        tops = [n for n in self.keys if n.startswith(f"{group}.") and n.count(".") == 1]
         if tops:
             yield ""
             lasts = (n.rpartition(".")[2] for n in tops)
@@ -242,94 +250,139 @@ class Reference:
         example = f"rlrun help {group}={next(iter(options))}, " if options else ""
         yield f"more: {example}rlrun help {(tops or ['policy.nstep'])[-1]}"
 
-    def option(self, group: str, option: str) -> Iterator[str]:
+    def option(self, group: str, name: str) -> Iterator[str]:
         """The lines about an option: what it chooses besides, and its keys."""
-        path = yamls(group, self.config_dir)[option]
-        yield _wrapped(f"{group}={option}: ", yaml_keys.first_comment(path))
-        chosen = yaml_keys.companions(path)
-        if chosen:
-            yield _wrapped("  chooses ", ", ".join(f"{g}={o}" for g, o in chosen.items()))
-        keys = self.options[group][option]
-        width = min(max((len(f"{n} = {k.value}") for n, k in keys.items()), default=0), 44) + 2
-        for name, key in keys.items():
-            yield _wrapped(f"  {f'{name} = {key.value}':<{width}}", key.comment)
-
-
-def _conditions(metadata: Mapping[str, Any]) -> list[str]:
-    reader = metadata.get("read_when")
-    every = [c.key for conditions in reader.any_of for c in conditions] if reader else []
-    return [*every, *([metadata["default_of"]] if "default_of" in metadata else [])]
-
-
-def _classes(group: str) -> list[Any]:
-    """The dataclasses of a group's options."""
-    if group in OPTION_CONFIGS:
-        return list(OPTION_CONFIGS[group].values())
-    kind = COMMAND_CONFIGS.get(group) or _fields(Config).get(group, (None, {}))[0]
-    return [kind] if kind is not None else []
-
-
-@cache
-def _fields(cls: Any) -> dict[str, tuple[Any, Mapping[str, Any]]]:
-    """Name -> (type, metadata) of the fields of a dataclass."""
-    kinds = get_type_hints(cls)  # evaluates the annotations anew at every call
-    return {field.name: (kinds[field.name], field.metadata) for field in fields(cls)}
-
-
-def _declaration(cls: Any, parts: Sequence[str]) -> tuple[Any, Mapping[str, Any]] | None:
-    """(type, metadata) of the field that ``parts`` lead to, parts of a schedule included."""
-    if parts[0] not in _fields(cls):
-        return None
-    kind, metadata = _fields(cls)[parts[0]]
-    if len(parts) == 1:
-        return kind, metadata
-    inner = [k for k in (kind, *get_args(kind)) if is_dataclass(k)]
-    return _declaration(inner[0], parts[1:]) if inner else None
-
-
-def _allowed(kind: Any, metadata: Mapping[str, Any]) -> str:
-    """Type and range of a key in words: ``number within [0, 1] or null``."""
-    if get_origin(kind) in (Union, types.UnionType):
-        inner = [k for k in get_args(kind) if k is not types.NoneType]
-        null = " or null" if len(inner) < len(get_args(kind)) else ""
-        return " or ".join(_allowed(k, metadata) for k in inner) + null
-    if "or_class" in metadata:
-        return " | ".join((*metadata["or_class"], "mypkg.mod:Class"))
-    within: Range | None = metadata.get("range")
-    return f"{_type_text(kind)} {within}" if within is not None else _type_text(kind)
-
-
-def _type_text(kind: Any) -> str:
-    """The type of a key in words."""
-    origin = get_origin(kind)
-    if origin is Literal:
-        return " | ".join(map(str, get_args(kind)))
-    if origin is tuple:
-        return f"list of {_type_text(get_args(kind)[0])}s"
-    if origin is dict:
-        return "mapping"
-    if kind is ScheduleConfig:
-        return "number or schedule {kind, start, end, over, points}"
-    names = {
-        int: "integer",
-        float: "number",
-        bool: "true or false",
-        str: "text",
-        Seconds: "duration",
-    }
-    return names.get(kind, "wrapper")
-
-
-def _topic(topic: str) -> Iterator[str]:
-    """The section of a README, its links as their texts."""
-    room, title = TOPICS[topic]
-    text = (Path(__file__).resolve().parents[1] / room / "README.md").read_text("utf-8")
-    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
-    assert found is not None, f"rlrun/{room}/README.md has no section {title}"
-    body = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", found[1].strip())
-    yield f"{title}\n\n{body}"
+        option = self.table.options[group][name]
+        yield _wrapped(f"{group}={name}: ", option.about)
+        if option.chooses:
+            chosen = ", ".join(f"{g}={o}" for g, o in option.chooses.items())
+            yield _wrapped("  chooses ", chosen)
+        texts = {f"{n} = {k.value}": k for n, k in self.table.keys_of(group, name).items()}
+        width = min(max(map(len, texts), default=0), 44) + 2
+        for text, key in texts.items():
+            yield _wrapped(f"  {text:<{width}}", key.comment)
 
 
 def _wrapped(label: str, text: str) -> str:
     indent = " " * min(len(label), 48)
     return fill(label + text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+
+
+# -- rlrun list ------------------------------------------------------------------------------------
+
+_LISTED = {  # other words for a group
+    "policies": "policy",
+    "envs": "env",
+    "environment": "env",
+    "environments": "env",
+    "experiments": "experiment",
+    "wrapper": "wrappers",
+}
+
+
+_LISTS = {  # title -> group, of rlrun list
+    "policies (policy=NAME)": "policy",
+    "environments (env=NAME): what a row observes -> what is done": "env",
+    "wrappers (env.wrappers=[...], the first one next to the environment)": "wrappers",
+    "experiments (experiment=NAME)": "experiment",
+}
+
+
+def list_options(args: "Namespace") -> int:
+    """Print a line for each option, of one group or of those that a reader asks for first."""
+    table = Table(args.config_dir)
+    if args.group is not None:
+        lines = _group_lines(table, args.group, args.words)
+    else:
+        lines = [line for title, group in _LISTS.items()
+                 for line in (title, *_lines(table, group, _texts(table, group)), "")]  # fmt: skip
+    print("\n".join(lines))  # an error comes alone
+    return 0
+
+
+def _texts(table: Table, group: str) -> dict[str, str]:
+    """Name -> text of the options of a group; wrappers are named with their arguments."""
+    if group == "wrappers":
+        return dict(table.wrappers.values())
+    return {name: option.about for name, option in table.options[group].items()}
+
+
+def _group_lines(table: Table, group: str, words: Sequence[str]) -> list[str]:
+    """The lines of options whose name or text has every word, in any case.
+
+    Raises: ConfigError for an unknown group, and when no option has the words.
+    """
+    name = _LISTED.get(group, group)
+    if name != "wrappers" and name not in GROUPS:
+        raise _unknown_group(group)
+    found = {
+        option: text for option, text in _texts(table, name).items()
+        if all(word.casefold() in _searched(table, name, option, text) for word in words)
+    }  # fmt: skip
+    if not found:
+        wrong = f"no option has {' and '.join(words)} in its name or text"
+        raise ConfigError(f"rlrun list {group}: {wrong}; see all of them: rlrun list {group}")
+    return [*_lines(table, name, found)]
+
+
+def _searched(table: Table, group: str, option: str, text: str) -> str:
+    """What the words are looked for in; of an environment its note, id and wrappers too."""
+    keys = table.keys_of(group, option) if group == "env" else {}
+    shown = (keys[k].value for k in ("env.note", "env.id", "env.wrappers") if k in keys)
+    return " ".join([option, text, *shown]).casefold()
+
+
+def _lines(table: Table, group: str, texts: Mapping[str, str]) -> Iterator[str]:
+    """A line for each option; environments are made, to show their spaces."""
+    if group == "env":
+        rows = {name: _environment(name, table) for name in texts}
+        width = min(max(len(spaces) for spaces, _ in rows.values()), _SPACES)
+        first = max(map(len, rows)) + 2
+        for name, (spaces, note) in rows.items():
+            yield f"  {name:<{first}}{spaces:<{width}}  {note}"
+        return
+    first = 26 if group == "wrappers" else max([23, *map(len, texts)]) + 1
+    for name, text in texts.items():
+        yield f"  {name:<{first}}{text}"
+
+
+def _environment(name: str, table: Table) -> tuple[str, str]:
+    """(spaces or what to install, note and wrappers) of an environment."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    from rlrun.config.reader import read_dataclass
+    from rlrun.env.adapter import env_summary
+    from rlrun.errors import RlrunError
+    from rlrun.schema import EnvConfig
+    from rlrun.trust import require_trusted_env
+
+    note, keys = table.options["env"][name].about, table.keys_of("env", name)
+    try:
+        words = (f"{n.removeprefix('env.')}={key.value}" for n, key in keys.items() if key.value)
+        cfg = OmegaConf.from_dotlist([*words][::-1])  # its own keys after those it starts from
+        note = " ".join(str(cfg.get("note") or note).split())
+        if not keys:
+            return "", note
+        if OmegaConf.is_missing(cfg, "id"):
+            return "any -> any", note
+        config = read_dataclass(EnvConfig, OmegaConf.to_container(cfg, resolve=True), "env")
+        require_trusted_env(config.id)
+        spaces = env_summary(config)
+    except (RlrunError, OmegaConfBaseException, YAMLError) as e:
+        return "", f"{note} (cannot be made: {' '.join(str(e).split())})"
+    names = ", ".join(wrapper.name for wrapper in config.wrappers)
+    return spaces, f"{note}; wrappers: {names}" if names else note
+
+
+def _unknown_group(group: str) -> ConfigError:
+    from rlrun.schema.spelling import nearest
+
+    names = [*GROUPS, "wrappers"]
+    close = nearest(group, names, 1)
+    fix = f"a word is looked for in one: rlrun list env {group}"
+    if close:
+        fix = f"rlrun list {close[0]}"
+    wrong = f"unknown group; groups are {', '.join(names)}"
+    return ConfigError(f"rlrun list {group}: {wrong}; {fix}")

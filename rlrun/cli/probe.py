@@ -1,10 +1,10 @@
 """``rlrun probe``: does a task need memory? Torch-free; its runs are processes of their own."""
 
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rlrun.cli.commands import Parser, positive, split_quiet
 from rlrun.cli.job_runs import directory_of, run_jobs
 from rlrun.config import Composer
 from rlrun.config.compose import read_presets
@@ -31,23 +31,11 @@ _UNSTACKED = "No frame-stacked agent: stacked, the observation would lose its ac
 _FULL_STATE = "full_state"  # argument of an environment that can show its state
 
 
-def probe_command(argv: list[str]) -> int:
-    """Parse and run ``rlrun probe``."""
-    quiet, argv = split_quiet(argv)
-    about = "Trains agents with and without memory, and says whether the task needs it."
-    parser = Parser(prog="rlrun probe", description=about)
-    parser.add_argument("--budget", type=positive, metavar="STEPS", help="env steps of each run")
-    parser.add_argument("--config-dir", "-cd", help="a directory with your own yaml files")
-    parser.add_argument(
-        "overrides",
-        nargs="+",
-        metavar="KEY=VALUE",
-        help="env=NAME, other keys of every run, probe.KEY=VALUE (rlrun help probe)",
-    )
-    args = parser.parse_intermixed_args(argv)
+def probe(args: Namespace) -> int:
+    """Train agents with and without memory, and say whether the task needs it."""
     budget = [] if args.budget is None else [f"probe.budget={args.budget}"]
-    flags = ["-q"] * bool(quiet) + (["-cd", args.config_dir] if args.config_dir else [])
-    probe_task([*args.overrides, *budget], args.config_dir, flags, quiet=bool(quiet))
+    flags = ["-q"] * args.quiet + (["-cd", args.config_dir] if args.config_dir else [])
+    probe_task([*args.overrides, *budget], args.config_dir, flags, quiet=args.quiet)
     return 0
 
 

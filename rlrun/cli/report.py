@@ -1,12 +1,11 @@
 """``rlrun report`` and ``rlrun compare``: what finished runs show. Torch-free."""
 
-import argparse
 import math
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlrun.cli.commands import Parser
 from rlrun.errors import extra
 
 if TYPE_CHECKING:
@@ -14,50 +13,8 @@ if TYPE_CHECKING:
     from rlrun.reports.groups import Axis
 
 
-def _threshold(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"{text[:40]} is not a finite number")
-    return value
-
-
-def _add_score(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--score",
-        default="final",
-        metavar="final|best_of_last:K|auc",
-        help="what a run scores; default: %(default)s, the mean return of its final weights",
-    )
-
-
-def report_command(argv: list[str]) -> int:
+def report(args: Namespace) -> int:
     """Print a table of runs and write the report on them."""
-    about = "Compares runs, sweeps and globs: a table here, and a page with figures and CSV files."
-    parser = Parser(prog="rlrun report", description=about)
-    parser.add_argument("dirs", nargs="+", metavar="DIR", help="run, sweep, parent or glob")
-    where = "default: report in DIR; of several or a glob here, or report-2 beside another report"
-    parser.add_argument("--out", type=Path, metavar="DIR", help=where)
-    parser.add_argument(
-        "--x", choices=("env_steps", "wall"), help="one axis of learning curves; default: both"
-    )
-    _add_score(parser)
-    parser.add_argument(
-        "--threshold", type=_threshold, metavar="S", help="mean return; default: run.stop_value"
-    )
-    parser.add_argument(
-        "--reference",
-        action="append",
-        default=[],
-        metavar="ENV=LOW:HIGH",
-        help="scores that count as 0 and 1 over several environments",
-    )
-    parser.add_argument(
-        "--baseline", metavar="SETTING", help="what others are compared with; default: the first"
-    )
-    args = parser.parse_args(argv)
     from rlrun.reports.document import PAGE, default_out, terminal_lines
 
     out = default_out(args.dirs) if args.out is None else args.out
@@ -120,14 +77,8 @@ def make_report(
     return document, draw
 
 
-def compare_command(argv: list[str]) -> int:
+def compare(args: Namespace) -> int:
     """Print the config diff, the scores and the verdict on two sides."""
-    about = "Compares B with A: config diff, scores, and a verdict on the difference."
-    parser = Parser(prog="rlrun compare", description=about)
-    parser.add_argument("a", metavar="A", help="run, sweep, parent or glob of one setting")
-    parser.add_argument("b", metavar="B", help="the same")
-    _add_score(parser)
-    args = parser.parse_args(argv)
     from rlrun.reports.runs import parse_score
     from rlrun.reports.versus import compare_lines
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlrun.cli.error_report import SweepStopped, job_error, log_error, report_job_error
+from rlrun.cli.error_report import SweepStopped, exit_code, job_error, log_error
 from rlrun.errors import ConfigError, Interrupted, RlrunError
 
 LOG = "rlrun.log"
@@ -178,7 +178,7 @@ def start_job(
     with closed_log(run_dir, own_process=own_process):
         try:
             config, raw_yaml = config or read_composed(cfg), to_yaml(cfg)
-            _warm_up(config)
+            _prepare(config, own_process=own_process)
             write_texts(run_dir, raw_yaml, _unresolved(HydraConfig.get().overrides.task))
             from rlrun.run.start import Launch, start
 
@@ -193,8 +193,10 @@ def start_job(
             return error
 
 
-def _warm_up(config: "Config") -> None:
+def _prepare(config: "Config", *, own_process: bool) -> None:
     """Begin what the collector's process imports, before this one imports torch itself."""
+    if own_process:
+        logging.raiseExceptions = False  # a log on a full disk prints no traceback of every record
     if config.pipeline.name == "overlapped":
         from rlrun.pipeline.forkserver import start_forkserver
 
@@ -204,7 +206,7 @@ def _warm_up(config: "Config") -> None:
 def run_job(cfg: "DictConfig", config: "Config | None" = None) -> int:
     """``start_job`` of a job of a sweep: prints the error of the run; return its exit code."""
     ended = start_job(cfg, config, checked=True)
-    return report_job_error(ended, None) if isinstance(ended, Exception) else ended
+    return exit_code(ended) if isinstance(ended, Exception) else ended
 
 
 def resume_run(
@@ -254,7 +256,7 @@ def resume_loaded(
     ``origin``: the run whose checkpoint it is, where ``run_dir`` is a fork.
     """
     try:
-        _warm_up(config)
+        _prepare(config, own_process=own_process)
         from rlrun.run.start import Launch, start
 
         return start(Launch(config, run_dir, raw_yaml, overrides, step, own_process))

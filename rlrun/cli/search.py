@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -34,9 +35,10 @@ RESULT = "result.json"
 _MOST_SEEDS = 2**32
 
 
-def search(overrides: Sequence[str], *, config_dir: str | None, quiet: bool) -> int:
+def search(args: Namespace) -> int:
     """Search for the best setting; return the exit code."""
-    config_dir = None if config_dir is None else str(Path(config_dir).absolute())
+    overrides: list[str] = args.overrides
+    config_dir = None if args.config_dir is None else str(Path(args.config_dir).absolute())
     composer = Composer(config_dir=config_dir)
     own = [o for o in overrides if override_key(o).partition(".")[0] == "search"]
     settings: SearchConfig = read_settings(composer, "search", own)
@@ -53,7 +55,7 @@ def search(overrides: Sequence[str], *, config_dir: str | None, quiet: bool) -> 
         "config_dir": config_dir,
     }
     replace_file(directory / MARKER, seal(content))
-    return _search(directory, fixed, space, settings, config, rungs, config_dir, quiet)
+    return _search(directory, fixed, space, settings, config, rungs, config_dir, args.quiet)
 
 
 def resume_search(directory: Path, overrides: Sequence[str], *, quiet: bool) -> int:

@@ -1,6 +1,5 @@
 """``rlrun tensorboard``: the viewer on this machine. ``rlrun tensorboard-rebuild``: its files."""
 
-import argparse
 import json
 import signal
 import socket
@@ -8,14 +7,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from rlrun.cli.commands import Parser
-from rlrun.cli.error_report import report_job_error
 from rlrun.errors import ConfigError, ResourceError, RlrunError, printable
 
 if TYPE_CHECKING:
@@ -27,18 +25,8 @@ _ENDING = [getattr(signal, n) for n in ("SIGTERM", "SIGHUP") if hasattr(signal, 
 _START = 60.0  # seconds that TensorBoard may take to answer
 
 
-def tensorboard_command(argv: list[str]) -> int:
-    about = (
-        "Starts TensorBoard for runs on this machine, under short names and with the columns in "
-        "which they differ, and prints its address. Ctrl-C ends it."
-    )
-    parser = Parser(prog="rlrun tensorboard", description=about)
-    given = parser.add_argument("dirs", nargs="*", default=["outputs"], metavar="DIR")
-    given.help = "runs, sweeps, or directories above them; default: outputs"
-    parser.add_argument(
-        "--port", type=_port, metavar="N", help=f"default: {PORT}, or a free one where it is taken"
-    )
-    args = parser.parse_args(argv)
+def serve(args: Namespace) -> int:
+    """Run the viewer until Ctrl-C."""
     if args.dirs == ["outputs"] and not Path("outputs").exists():
         raise ConfigError("DIR = outputs: no such directory; a directory with runs; give its name")
     from rlrun.run.tensorboard import BoardView
@@ -171,23 +159,9 @@ def _bound(port: int) -> int | None:
         return int(s.getsockname()[1])
 
 
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 5 and 1 <= int(text) < 65536):
-        raise argparse.ArgumentTypeError(f"{text[:40]} is not an integer within [1, 65535]")
-    return int(text)
+def rebuild(args: Namespace) -> int:
+    """Write the event files of a run anew."""
+    from rlrun.run.tensorboard import rebuild as write
 
-
-def rebuild_command(argv: list[str]) -> int:
-    about = (
-        "Writes the TensorBoard event files of a run anew, from metrics.jsonl and timings.jsonl."
-    )
-    parser = Parser(prog="rlrun tensorboard-rebuild", description=about)
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    args = parser.parse_args(argv)
-    try:
-        from rlrun.run.tensorboard import rebuild
-
-        print(rebuild(args.run_dir))
-        return 0
-    except Exception as e:
-        return report_job_error(e, None)
+    print(write(args.run_dir))
+    return 0

@@ -130,7 +130,7 @@ def test_usage_of_export_policy(rlrun, runs, tmp_path):
 
 def test_a_missing_package(rlrun, monkeypatch):
     monkeypatch.setattr(
-        "rlrun.cli.export.find_spec",
+        "rlrun.cli.runs.find_spec",
         lambda name: None if name == "onnxscript" else find_spec(name),
     )
     done = rlrun("export", "policy", "old", "--onnx", "x.onnx")

@@ -1,0 +1,216 @@
+"""The subcommands that are given a run directory: eval, play, resume, fork, verify, diff, export.
+
+What needs no torch is checked first.
+"""
+
+import os
+import shutil
+from argparse import Namespace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlrun.cli.commands import OTHER_EXPORT
+from rlrun.errors import CheckpointError, CodecError, ConfigError, ResourceError, extra, printable
+
+if TYPE_CHECKING:
+    from rlrun.schema import Config
+
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # of rlrun export policy
+_NO_NETWORK = ("random", "scripted")
+_EPISODES = ("episodes", "weights", "seed", "device", "video", "traces", "fps")
+
+
+def evaluate(args: Namespace) -> int:
+    """Score the weights of a run."""
+    _check(args)
+    if args.video is None and (args.traces or args.fps or args.overwrite):
+        flag = next(n for n in ("traces", "fps", "overwrite") if getattr(args, n))
+        raise ConfigError(f"--{flag}: is of a video; one is made by --video FILE; add it")
+    from rlrun.run.evaluate import evaluate_run
+
+    return evaluate_run(args.run_dir, **{name: getattr(args, name) for name in _EPISODES})
+
+
+def play(args: Namespace) -> int:
+    """Show episodes of a run, in a window or a file."""
+    if args.video is None:
+        from rlrun.video.files import require_window
+
+        require_window()
+    _check(args)
+    from rlrun.run.evaluate import play_run
+
+    names = (*_EPISODES, "max_steps")
+    return play_run(args.run_dir, **{name: getattr(args, name) for name in names})
+
+
+def _check(args: Namespace) -> None:
+    """Raise ConfigError unless the run can be loaded and its video written."""
+    from rlrun.config import load
+
+    load(args.run_dir, [f"device={args.device}"] if args.device else [], replay=False)
+    if args.video is not None:
+        from rlrun.video.files import require_writable_video
+
+        require_writable_video("--video", args.video, overwrite=args.overwrite)
+
+
+def resume(args: Namespace) -> int:
+    """Go on with a run, a sweep or a search."""
+    from rlrun.run.branch import split_step
+    from rlrun.sweeps.record import is_sweep
+
+    if os.path.isfile(Path(args.run_dir) / "search.json"):
+        from rlrun.cli.search import resume_search
+
+        return resume_search(Path(args.run_dir).absolute(), args.overrides, quiet=args.quiet)
+    overrides = [*args.overrides, *silent(args)]
+    run_dir, step = split_step(args.run_dir)
+    if args.discard and step is None:
+        wrong = "nothing is deleted where no env step is given; RUN_DIR@ENV_STEP is allowed"
+        raise ConfigError(f"--discard: {wrong}; leave it out")
+    if step is None and is_sweep(run_dir):
+        from rlrun.cli.job_runs import table_command
+        from rlrun.cli.sweep import print_report_line, resume_sweep
+        from rlrun.sweeps.record import SweepRecord
+
+        code = resume_sweep(run_dir, overrides, quiet=args.quiet)
+        if not args.quiet and (command := table_command(run_dir)) is not None:
+            print(f"the table: {command}", flush=True)
+        elif not args.quiet:
+            print_report_line(run_dir, SweepRecord.read(run_dir))
+        return code
+    from rlrun.cli.run import resume_run
+
+    return resume_run(run_dir, step, overrides, discard=args.discard)
+
+
+def silent(args: Namespace) -> list[str]:
+    """The overrides that --quiet stands for."""
+    return ["logger.progress=off"] if args.quiet else []
+
+
+def fork(args: Namespace) -> int:
+    """Start a new run from a checkpoint of another one."""
+    from rlrun.cli.run import resume_loaded
+    from rlrun.config import directories, load
+    from rlrun.run import branch
+
+    overrides = [*args.overrides, *silent(args)]
+    run_dir, step = branch.split_step(args.run_dir)
+    if not any(override.startswith("run.dir=") for override in overrides):
+        wrong = "a fork needs a directory; a new or empty one is allowed"
+        raise ConfigError(f"run.dir = null: {wrong}; add run.dir=NEW", key="run.dir")
+    config, raw_yaml = load(run_dir, overrides, fork=True)
+    path = branch.checkpoint_at(run_dir, step)
+    new = Path(str(config.run.dir)).expanduser().absolute()
+    directories.require_new(new)
+    branch.require_steps_left(path, config.run)
+    new = directories.claim(new, exact=True)
+    try:
+        branch.fork(run_dir, path, new, raw_yaml, args.overrides)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+    try:
+        return resume_loaded(new, config, raw_yaml, overrides, origin=run_dir)
+    except ConfigError:  # what was typed does not fit the checkpoint
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+
+
+def verify(args: Namespace) -> int:
+    """Check the hashes of all files of a run; 5 when one is damaged."""
+    from rlrun.run.manifest import Report
+
+    report = Report(args.run_dir)
+    for line in report.lines():
+        print(printable(line))
+    print(f"{report.files} files and parts of files: {len(report.problems) or 'no'} problems")
+    return CheckpointError.exit_code if report.problems else 0
+
+
+def diff(args: Namespace) -> int:
+    """Name where two runs first differ; 1 when they do."""
+    from rlrun.run.branch import split_step
+    from rlrun.run.files import require_run
+
+    runs = [split_step(text) for text in (args.a, args.b)]
+    for run_dir, _ in runs:
+        require_run(run_dir)
+    from rlrun.run.diff import compare
+
+    equal, lines = compare(*runs)
+    for line in lines:
+        print(printable(line))
+    return 0 if equal else 1
+
+
+def export(args: Namespace) -> int:
+    """Export the replay of a run as a dataset; a run of a GPU is exported without one."""
+    from rlrun.codec import check_coder
+    from rlrun.config import directories, load
+
+    if args.codec is not None:
+        try:
+            check_coder(args.codec)
+        except CodecError as e:
+            raise ConfigError(f"--codec = {args.codec}: {str(e).partition(': ')[2]}") from e
+    directories.check_length("DATA_DIR", args.data_dir)
+    config, _ = load(args.run_dir, ["device=cpu"], replay=False)
+    directories.require_new(args.data_dir, "DATA_DIR")  # before torch, which takes seconds
+    from rlrun.dataset import read_dataset, require_new_directory
+    from rlrun.run.export import export_run
+
+    require_new_directory(args.data_dir)
+    raw_yaml = (args.run_dir / "config.yaml").read_text(encoding="utf-8")
+    export_run(args.run_dir, args.data_dir, config, raw_yaml=raw_yaml,
+               shard_rows=args.shard_rows, last=args.last, coder=args.codec)  # fmt: skip
+    print(read_dataset(args.data_dir).summary())
+    return 0
+
+
+def export_policy(args: Namespace) -> int:
+    """Export the greedy policy of a run as an ONNX file."""
+    from rlrun.config import load
+
+    if args.onnx is None:
+        allowed = "a new one is allowed"
+        raise ConfigError(f"--onnx = null: a file is needed; {allowed}; add it ({OTHER_EXPORT})")
+    if missing := [name for name in PACKAGES if find_spec(name) is None]:
+        wrong = f"exporting needs the package {missing[0]}, which is missing"
+        raise ResourceError(f"--onnx = {args.onnx}: {wrong}; pip install {extra('onnx')}")
+    config, _ = load(args.run_dir, ["device=cpu"], replay=False)
+    _check_policy(config)
+    _check_onnx(args.onnx, overwrite=args.overwrite)
+    from rlrun.run.onnx import export_policy as write
+
+    print(write(args.run_dir, args.onnx, weights=args.weights, tolerance=args.tolerance))
+    return 0
+
+
+def _check_policy(config: "Config") -> None:
+    """Raise ConfigError when the actions are known not to be those of one network."""
+    name, agents = config.policy.name, config.agents.name
+    allowed = "allowed are policies of one network with actions of one agent; export another run"
+    if name in _NO_NETWORK:
+        raise ConfigError(f"policy.name = {name}: it has no network to export; {allowed}")
+    if name == "qmix":
+        raise ConfigError(f"policy.name = {name}: its actions are those of a team; {allowed}")
+    if agents == "separate":
+        raise ConfigError(f"agents.name = {agents}: every agent has a network; {allowed}")
+
+
+def _check_onnx(path: Path, *, overwrite: bool) -> None:
+    """Raise ConfigError unless ``path`` is FILE.onnx, new, in a directory that is there."""
+    if path.suffix != ".onnx":
+        raise ConfigError(f"--onnx = {path}: is no ONNX file; FILE.onnx is allowed; rename it")
+    if path.is_dir():
+        raise ConfigError(f"--onnx = {path}: this is a directory; a file is allowed; name one")
+    if os.path.lexists(path) and not overwrite:
+        wrong = "the file exists; a new one is allowed"
+        raise ConfigError(f"--onnx = {path}: {wrong}; choose another path or add --overwrite")
+    if not path.absolute().parent.is_dir():
+        wrong = f"there is no directory {path.absolute().parent}"
+        raise ConfigError(f"--onnx = {path}: {wrong}; an existing one is needed; make it")
