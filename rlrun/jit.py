@@ -1,7 +1,7 @@
 """Optional numba: ``jit`` compiles a kernel at its first call and caches the result.
 
-Without numba (or with RLRUN_NUMBA=0) ``jit`` returns the function unchanged, and callers that would
-be slow as Python loops use a vectorised numpy version; the numbers are the same.
+Without numba (or with RLRUN_NUMBA=0) ``jit`` returns the function unchanged: a slow loop with the
+same numbers.
 """
 
 import logging

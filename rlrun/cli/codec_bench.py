@@ -18,7 +18,7 @@ import numpy as np
 
 from rlrun import codec
 from rlrun.buffer.ring import is_saved_field, read_columns
-from rlrun.codec import pco, tree_table
+from rlrun.codec import planes, tree_table
 from rlrun.dataset import read_dataset
 from rlrun.dataset.format import DESCRIPTION_FILE
 from rlrun.errors import CheckpointError, ConfigError, StorageError
@@ -236,7 +236,7 @@ class Measurement:
 
 def usable_coders() -> list[str]:
     """The coders that can be measured here."""
-    return [name for name in codec.CODER_OPTIONS if name != "pco" or pco.installed()]
+    return [name for name in codec.CODER_OPTIONS if name != "pco" or planes.installed()]
 
 
 def measure(series: Series, coder: str) -> Measurement:
@@ -311,8 +311,8 @@ def bench(paths: Sequence[Path], plot: Path | None) -> Iterator[str]:
         measured.append((series, found))
         yield from table_lines(series, found)
         yield ""
-    if not pco.installed():
-        yield f"pco: not measured, pcodec is not installed ({pco.install()})"
+    if not planes.installed():
+        yield f"pco: not measured, pcodec is not installed ({planes.install()})"
     if plot is not None:
         plot_ratios(measured, plot)
         yield f"drawn: {plot}"

@@ -46,6 +46,7 @@ __all__ = [
     "encode",
     "encode_chunk",
     "explain",
+    "is_key_frame",
     "tree_table",
 ]
 
@@ -101,6 +102,11 @@ def decode(
         raise NeedKeyFrame(header.stream, -1, 0)
     frame.check_payload(payload, payload_hash)
     return tree_of(decode_content(header, payload, bases, max_bytes))
+
+
+def is_key_frame(data: bytes) -> bool:
+    """Return whether a frame can be decoded without a base. Raises: DamagedFrame."""
+    return frame.unpack(data, MAX_BYTES)[0].key
 
 
 def _encode(

@@ -79,8 +79,8 @@ class Content:
 
     table: bytes
     chunk: bool
-    specs: tuple[FieldSpec, ...]
-    words: tuple[Array, ...]
+    specs: list[FieldSpec]
+    words: list[Array]
     hash: int  # xxh3 of the table and all words
 
     @property
@@ -93,15 +93,15 @@ def content_of(tree: Any, *, chunk: bool) -> Content:
     """Return the content of a tree of arrays. Raises: CodecError, naming the leaf at fault."""
     table, leaves, arrays = bytearray(), list[LeafSpec](), list[Array]()
     _append_node(tree, "", table, leaves, arrays, MAX_DEPTH)
-    specs, fields = field_specs(leaves, chunk=chunk), []
-    for group in _group_leaves(leaves, chunk):
+    groups, words = group_leaves(leaves, chunk), []
+    for group in groups:
         parts = [to_words(arrays[i], leaves[i].kind) for i in group]
-        fields.append(np.concatenate(parts) if len(parts) > 1 else parts[0].copy())
-    table_bytes = bytes(table)
-    return Content(table_bytes, chunk, specs, tuple(fields), content_hash(table_bytes, fields))
+        words.append(np.concatenate(parts) if len(parts) > 1 else parts[0].copy())
+    specs = [field_spec([leaves[i] for i in group], chunk) for group in groups]
+    return Content(bytes(table), chunk, specs, words, content_hash(table, words))
 
 
-def content_hash(table: bytes, words: list[Array]) -> int:
+def content_hash(table: bytes | bytearray, words: list[Array]) -> int:
     """Return xxh3 (64 bits) of the table and the words."""
     state = xxhash.xxh3_64(table)
     for field in words:
@@ -109,41 +109,34 @@ def content_hash(table: bytes, words: list[Array]) -> int:
     return state.intdigest()
 
 
-def field_specs(leaves: list[LeafSpec], *, chunk: bool) -> tuple[FieldSpec, ...]:
-    """Return the fields that the leaves are grouped into."""
-    specs = []
-    for group in _group_leaves(leaves, chunk):
-        first = leaves[group[0]]
-        rows = first.shape[0] if chunk and first.shape and first.size else 0
-        specs.append(FieldSpec(first.path, first.kind, tuple(leaves[i].size for i in group), rows))
-    return tuple(specs)
-
-
-def _group_leaves(leaves: list[LeafSpec], chunk: bool) -> list[list[int]]:
-    """Return the indices of the leaves of every field."""
-    if chunk:
-        return [[i] for i in range(len(leaves))]
+def group_leaves(leaves: list[LeafSpec], chunk: bool) -> list[list[int]]:
+    """Return the indices of the leaves of every field: one, or without time all of a kind."""
     groups: dict[int, list[int]] = {}
     for i, leaf in enumerate(leaves):
-        groups.setdefault(leaf.kind.code, []).append(i)
+        groups.setdefault(i if chunk else leaf.kind.code, []).append(i)
     return list(groups.values())
+
+
+def field_spec(leaves: list[LeafSpec], chunk: bool) -> FieldSpec:
+    """Return the field of these leaves."""
+    first, sizes = leaves[0], tuple(leaf.size for leaf in leaves)
+    rows = first.shape[0] if chunk and first.shape and first.size else 0
+    return FieldSpec(first.path, first.kind, sizes, rows)
 
 
 def tree_of(content: Content) -> Any:
     """Return the tree, of read-only views into the words."""
-    _, leaves = parse(content.table, NO_LIMIT)
-    arrays: dict[int, Array] = {}
-    for group, words in zip(_group_leaves(leaves, content.chunk), content.words, strict=True):
+    order: dict[int, int] = {}  # numbers of the fields; of their leaves the first is met first
+    starts = [0] * len(content.words)
+
+    def take(leaf: LeafSpec) -> Array:
+        number = order.setdefault(len(order) if content.chunk else leaf.kind.code, len(order))
+        words, start = content.words[number], starts[number]
         words.flags.writeable = False
-        start = 0
-        for i in group:
-            leaf = leaves[i]
-            arrays[i] = from_words(words[start : start + leaf.size], leaf.kind, leaf.shape)
-            start += leaf.size
-    order = iter(range(len(leaves)))
-    return _read_node(
-        Cursor(memoryview(content.table)), "", lambda leaf: arrays[next(order)], MAX_DEPTH
-    )
+        starts[number] += leaf.size
+        return from_words(words[start : starts[number]], leaf.kind, leaf.shape)
+
+    return _read_node(Cursor(memoryview(content.table)), "", take, MAX_DEPTH)
 
 
 def leaf_table(kind: Kind, shape: tuple[int, ...]) -> bytes:
@@ -151,25 +144,24 @@ def leaf_table(kind: Kind, shape: tuple[int, ...]) -> bytes:
     return bytes((_LEAF, kind.code, len(shape))) + struct.pack(f"<{len(shape)}Q", *shape)
 
 
-def parse(table: bytes, limit: int) -> tuple[Any, list[LeafSpec]]:
-    """Return (tree of leaf specs, all leaves in order); arrays of at most ``limit`` bytes in total.
+def leaves_of(table: bytes, limit: int) -> list[LeafSpec]:
+    """Return the leaves of a table in order, arrays of at most ``limit`` bytes in total.
 
     Raises: DamagedFrame, LimitExceeded.
     """
-    leaves = list[LeafSpec]()
-    total = 0
+    leaves, total = list[LeafSpec](), 0
 
-    def append_leaf(leaf: LeafSpec) -> LeafSpec:
+    def append_leaf(leaf: LeafSpec) -> None:
         nonlocal total
-        total += array_bytes(leaf.shape, leaf.kind.width)[1]
-        check_limit(max(total, array_bytes(leaf.shape, leaf.kind.width)[0]), limit)
+        spanned, size = array_bytes(leaf.shape, leaf.kind.width)
+        total += size
+        check_limit(max(total, spanned), limit)
         leaves.append(leaf)
-        return leaf
 
     cursor = Cursor(memoryview(table))
-    tree = _read_node(cursor, "", append_leaf, MAX_DEPTH)
+    _read_node(cursor, "", append_leaf, MAX_DEPTH)
     cursor.require_end()
-    return tree, leaves
+    return leaves
 
 
 def array_bytes(shape: tuple[int, ...], width: int) -> tuple[int, int]:
@@ -379,14 +371,16 @@ def check_header(header: Header, zero: int, limit: int, payload: int) -> None:
     ``payload``: its bytes.
     """
     flags, tree = header.flags, header.codec == TREE
-    has_base = header.base_seq or header.base_hash
-    if zero or flags & ~(KEY | SECOND | CHUNK) or tree != (header.kind == 0):
-        raise damaged_frame("its header contradicts itself")
-    if (header.key and (flags & SECOND or has_base)) or (flags & CHUNK and not header.key):
+    with_base = flags & SECOND or header.base_seq or header.base_hash
+    if (
+        zero
+        or flags & ~(KEY | SECOND | CHUNK)
+        or tree != (header.kind == 0)
+        or (tree and header.shape)
+        or (with_base if header.key else header.chunk)
+    ):
         raise damaged_frame("its header contradicts itself")
     if tree:
-        if header.shape:
-            raise damaged_frame("its header contradicts itself")
         return
     kind = KIND_BY_CODE.get(header.kind)
     if kind is None:

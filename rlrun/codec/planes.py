@@ -1,9 +1,9 @@
-"""``planes``: residuals in byte planes, each compressed by zstd.
+"""``planes``: residuals in byte planes, each compressed by zstd; ``pco``: the same by pcodec.
 
-Payload: form u8 (0 planes, 1 palette), then
+Payload: form u8 (0 planes, 1 palette; ``pco`` has none), then
 
 * planes: narrowed kind u8 (0: none) · number of predictors varint (1, or one a run of tensors),
-  each u8 · one part for each byte plane, lowest first
+  each u8 · one part for each byte plane, lowest first, or one standalone pcodec file
 * palette, at most 32 distinct words: their number u8 · the words, ascending · one part for each
   bit of the index
 
@@ -13,21 +13,29 @@ bytes and a part for these: short matches, which cost the most time, are not sea
 Time chunks are stored series by series (the T values of each scalar are adjacent).
 """
 
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
 import numpy as np
 
 from rlrun.codec import kernels, zstd
+from rlrun.codec.frame import FieldSpec
 from rlrun.codec.kernels import NONE, SUB, SUB2
 from rlrun.codec.words import (
     KIND_BY_CODE,
     Array,
     Cursor,
     Kind,
-    can_narrow,
+    MissingCoder,
     damaged_frame,
     encode_varint,
     narrow,
+    narrower_kinds,
     widen,
 )
+from rlrun.errors import extra
 
 MAX_PALETTE = 32  # distinct words at most
 # Words tested before the whole array.
@@ -40,108 +48,193 @@ NOISE_BITS = 7.8  # bits per byte: planes of higher entropy are stored uncompres
 NOISE_BYTES = 1 << 16  # smallest plane whose entropy is estimated
 SPARSE_BYTES = 1 << 12  # smallest plane stored as a bitmap
 SPARSE_ZEROS = (1 / 2, 15 / 16)  # fraction of zeros of such a plane; above it zstd has long matches
+PCO_LEVEL = 8  # of 12; the level of the published tables
 
 # 2^16 · c · log2(c) of counts c, as integers: the choice does not depend on rounding
 _LOGS = np.array([0, *np.arange(1, MAX_SAMPLE + 1)])
 _LOGS = np.rint(65536 * _LOGS * np.log2(np.maximum(_LOGS, 1))).astype(np.int64)
 
+Bases = tuple[Array | None, Array | None]  # words [n] of the base and of the one before it
+Residuals = tuple[Array, tuple[Array, ...]]  # [n], and the byte planes that they are still in
 
-def encode(
-    words: Array,
-    kind: Kind,
-    sizes: tuple[int, ...],
-    rows: int,
-    base: Array | None,
-    second: Array | None,
-) -> bytes:
-    """Return the payload of n > 0 words: tensors of ``sizes``, or a chunk of ``rows`` rows."""
-    if base is None:
+
+def encode(spec: FieldSpec, words: Array, bases: Bases) -> bytes:
+    """Return the payload of n > 0 words."""
+    if bases[0] is None:
         values = find_palette(words)
         if values is not None:
-            return b"".join(encode_palette(words, values, rows))
-    code, (words, base, second) = narrow_with_bases(words, kind, base, second)
-    predictors, residuals = encode_residuals(words, sizes, rows, base, second)
-    header = bytes((0, code)) + encode_varint(len(predictors)) + bytes(predictors)
-    return b"".join([header, *(encode_part(plane) for plane in kernels.split_planes(residuals))])
+            return b"".join(encode_palette(words, values, spec.rows))
+    header, residuals = encode_residuals(spec, words, bases)
+    return b"".join([b"\0", header, *map(encode_part, kernels.split_planes(residuals))])
 
 
-def decode(
-    data: memoryview,
-    kind: Kind,
-    sizes: tuple[int, ...],
-    rows: int,
-    base: Array | None,
-    second: Array | None,
-) -> Array:
+def decode(spec: FieldSpec, data: memoryview, bases: Bases) -> Array:
     """Return the words [n] of the payload, n > 0. Raises: DamagedFrame."""
-    cursor, n = Cursor(data), sum(sizes)
+    cursor = Cursor(data)
     form = cursor.read_byte()
-    if form == 1 and base is None:
-        return decode_palette(cursor, kind, n, rows)
+    if form == 1 and bases[0] is None:
+        return decode_palette(cursor, spec)
     if form != 0:
         raise damaged_frame(f"planes have an unknown form {form}")
-    narrow_kind, code = read_kind(cursor, kind)
-    base, second = narrow_base(base, kind, narrow_kind), narrow_base(second, kind, narrow_kind)
-    predictors = read_predictors(cursor, 1 if rows or base is None else len(predictor_runs(sizes)))
-    planes = tuple(decode_part(cursor, n) for _ in range(narrow_kind.width))
-    cursor.require_end()
-    residuals = np.empty(n, narrow_kind.word)
-    words = restore_words(residuals, sizes, rows, predictors, base, second, planes)
-    return widen(words, narrow_kind, kind) if code else words
+
+    def read_planes(kind: Kind) -> Residuals:
+        planes = tuple(decode_part(cursor, spec.size) for _ in range(kind.width))
+        cursor.require_end()
+        return np.empty(spec.size, kind.word), planes
+
+    return decode_residuals(cursor, spec, bases, read_planes)
+
+
+# -- pcodec ----------------------------------------------------------------------------------------
+
+
+def install() -> str:
+    """Return the command that installs pcodec."""
+    return f"pip install {extra('pco')}"
+
+
+def installed() -> bool:
+    """Return whether pcodec is installed, without importing it."""
+    return find_spec("pcodec") is not None
+
+
+@cache
+def import_pcodec() -> Any:
+    """Import the package. Raises: MissingCoder if it is not installed."""
+    try:
+        import pcodec
+    except ImportError as e:
+        raise MissingCoder(
+            f"codec.coder = pco: the package pcodec is missing; the other coders need none; "
+            f"install it: {install()}"
+        ) from e
+    return pcodec
+
+
+def encode_pco(spec: FieldSpec, words: Array, bases: Bases) -> bytes:
+    """Return the payload of n > 0 words of at least two bytes. Raises: MissingCoder."""
+    pcodec = import_pcodec()
+    header, residuals = encode_residuals(spec, words, bases, narrowing=spec.kind.floating)
+    config = pcodec.ChunkConfig(
+        compression_level=PCO_LEVEL,
+        mode_spec=pcodec.ModeSpec.classic(),
+        delta_spec=pcodec.DeltaSpec.no_op(),
+    )
+    coded: bytes = pcodec.standalone.simple_compress(residuals, config)
+    return header + coded
+
+
+def decode_pco(spec: FieldSpec, data: memoryview, bases: Bases) -> Array:
+    """Return the words [n] of the payload. Raises: DamagedFrame, MissingCoder."""
+    pcodec, cursor = import_pcodec(), Cursor(data)
+
+    def read_file(kind: Kind) -> Residuals:
+        if kind.width < 2:
+            raise damaged_frame(f"pcodec has no words of {kind.name}")
+        residuals = np.empty(spec.size, kind.word)
+        rest = bytes(cursor.read_bytes(len(data) - cursor.position))
+        try:
+            done = pcodec.standalone.simple_decompress_into(rest, residuals)
+        except BaseException as e:
+            # A Rust panic is a BaseException; others, as KeyboardInterrupt, are not pcodec's.
+            if not isinstance(e, Exception) and type(e).__name__ != "PanicException":
+                raise
+            raise damaged_frame(f"a pcodec part cannot be read ({' '.join(str(e).split())})") from e
+        if done.n_processed != spec.size or not done.finished:
+            raise damaged_frame(f"a pcodec part does not hold {spec.size} words")
+        return residuals, ()
+
+    return decode_residuals(cursor, spec, bases, read_file)
+
+
+# -- residuals -------------------------------------------------------------------------------------
 
 
 def encode_residuals(
-    words: Array, sizes: tuple[int, ...], rows: int, base: Array | None, second: Array | None
-) -> tuple[list[int], Array]:
-    """Return (predictors, residuals [n]) of tensors, or of a chunk of ``rows`` rows."""
-    if not rows:
-        return tensor_residuals(words, sizes, base, second)
-    steps = words.reshape(rows, -1)
-    predictor = chunk_predictor(steps)
-    return [predictor], kernels.series_residuals(steps, predictor)
+    spec: FieldSpec, words: Array, bases: Bases, *, narrowing: bool = True
+) -> tuple[bytes, Array]:
+    """Return (narrowed kind and predictors as bytes, residuals [n])."""
+    code = 0
+    if narrowing:
+        code, words, bases = narrow_with_bases(spec.kind, words, bases)
+    if spec.rows:
+        steps = words.reshape(spec.rows, -1)
+        predictors = [chunk_predictor(steps)]
+        residuals = kernels.series_residuals(steps, predictors[0])
+    elif bases[0] is None:
+        predictors, residuals = [NONE], words
+    else:
+        predictors, residuals = tensor_residuals(spec.sizes, words, bases[0], bases[1])
+    return bytes((code,)) + encode_varint(len(predictors)) + bytes(predictors), residuals
 
 
-def narrow_with_bases(
-    words: Array, kind: Kind, base: Array | None, second: Array | None
-) -> tuple[int, tuple[Array, Array | None, Array | None]]:
-    """Return (code of the narrower kind that represents all three exactly, or 0; the three)."""
-    narrow_kind, narrowed = narrow(words, kind, None)
-    if narrow_kind is None or narrowed is None:
-        return 0, (words, base, second)
-    others = []
-    for other in (base, second):
-        narrowed_base = None if other is None else narrow(other, kind, narrow_kind)[1]
-        if other is not None and narrowed_base is None:
-            return 0, (words, base, second)
-        others.append(narrowed_base)
-    return narrow_kind.code, (narrowed, others[0], others[1])
-
-
-def narrow_base(base: Array | None, kind: Kind, narrow_kind: Kind) -> Array | None:
-    """Return the base in the narrowed kind. Raises: DamagedFrame if that is not exact."""
-    if base is None or narrow_kind is kind:
-        return base
-    narrowed = narrow(base, kind, narrow_kind)[1]
-    if narrowed is None:
-        raise damaged_frame(f"its base does not fit into {narrow_kind.name}")
-    return narrowed
-
-
-def read_kind(cursor: Cursor, kind: Kind) -> tuple[Kind, int]:
-    """Return (narrowed kind, or ``kind``; its code, or 0). Raises: DamagedFrame."""
-    code = cursor.read_byte()
-    narrow_kind = KIND_BY_CODE.get(code) if code else kind
-    if narrow_kind is None or (code and not can_narrow(kind, narrow_kind)):
-        raise damaged_frame(f"{kind.name} cannot be narrowed to kind {code}")
-    return narrow_kind, code
-
-
-def read_predictors(cursor: Cursor, expected: int) -> list[int]:
-    """Read one predictor, or one for each run of tensors."""
+def decode_residuals(
+    cursor: Cursor, spec: FieldSpec, bases: Bases, read: Callable[[Kind], Residuals]
+) -> Array:
+    """Return the words [n], given what ``read`` returns of the rest. Raises: DamagedFrame."""
+    kind, (base, second) = read_kind(cursor, spec.kind, bases)
+    runs = [spec.size] if base is None else predictor_runs(spec.sizes)
     count = cursor.read_varint()
-    if count not in (1, expected):
-        raise damaged_frame(f"{count} predictors instead of {expected}")
-    return list(cursor.read_bytes(count))
+    if count not in (1, len(runs)):
+        raise damaged_frame(f"{count} predictors instead of {len(runs)}")
+    predictors = cursor.read_bytes(count)
+    highest = SUB2 if spec.rows or second is not None else SUB if base is not None else NONE
+    if max(predictors) > highest:
+        raise damaged_frame(f"predictor {max(predictors)} without its bases")
+    words, planes = read(kind)
+    if base is None:
+        if planes:
+            kernels.join_planes(planes, words, words, NONE, words)
+        if spec.rows:
+            words = kernels.restore_series(words, spec.rows, predictors[0])
+        return as_kind(words, kind, spec.kind)
+    other, start = base if second is None else second, 0
+    for size, predictor in zip(runs if count > 1 else [spec.size], predictors, strict=True):
+        span = slice(start, start + size)
+        if planes:
+            some = tuple(plane[span] for plane in planes)
+            kernels.join_planes(some, base[span], other[span], predictor, words[span])
+        else:
+            kernels.restore(words[span], base[span], other[span], predictor)
+        start += size
+    return as_kind(words, kind, spec.kind)
+
+
+def narrow_with_bases(kind: Kind, words: Array, bases: Bases) -> tuple[int, Array, Bases]:
+    """Return (code of the narrower kind that represents all exactly, or 0; words; bases)."""
+    found = narrow(words, kind, narrower_kinds(kind))
+    if found is None:
+        return 0, words, bases
+    others: list[Array | None] = []
+    for base in bases:
+        narrowed = None if base is None else narrow(base, kind, [found[0]])
+        if base is not None and narrowed is None:
+            return 0, words, bases
+        others.append(None if narrowed is None else narrowed[1])
+    return found[0].code, found[1], (others[0], others[1])
+
+
+def read_kind(cursor: Cursor, kind: Kind, bases: Bases) -> tuple[Kind, Bases]:
+    """Return (kind of the residuals, the bases in that kind). Raises: DamagedFrame."""
+    code = cursor.read_byte()
+    if code == 0:
+        return kind, bases
+    target = KIND_BY_CODE.get(code)
+    if target not in narrower_kinds(kind):
+        raise damaged_frame(f"{kind.name} cannot be narrowed to kind {code}")
+    assert target is not None
+    narrowed: list[Array | None] = []
+    for base in bases:
+        found = None if base is None else narrow(base, kind, [target])
+        if base is not None and found is None:
+            raise damaged_frame(f"its base does not fit into {target.name}")
+        narrowed.append(None if found is None else found[1])
+    return target, (narrowed[0], narrowed[1])
+
+
+def as_kind(words: Array, narrow_kind: Kind, kind: Kind) -> Array:
+    """Return the words in ``kind``."""
+    return words if narrow_kind is kind else widen(words, narrow_kind, kind)
 
 
 def predictor_runs(sizes: tuple[int, ...]) -> list[int]:
@@ -156,77 +249,37 @@ def predictor_runs(sizes: tuple[int, ...]) -> list[int]:
 
 
 def tensor_residuals(
-    words: Array, sizes: tuple[int, ...], base: Array | None, second: Array | None
+    sizes: tuple[int, ...], words: Array, base: Array, second: Array | None
 ) -> tuple[list[int], Array]:
     """Return (predictor of each run of tensors, all residuals [n])."""
-    if base is None:
-        return [NONE], words
     other = base if second is None else second  # a placeholder where it is not read
-    residuals, predictors, start = np.empty_like(words), [], 0
+    residuals, predictors, start = np.empty_like(words), list[int](), 0
     for size in predictor_runs(sizes):
         span = slice(start, start + size)
-        predictor = tensor_predictor(
-            words[span], base[span], None if second is None else other[span]
-        )
-        kernels.residuals(words[span], base[span], other[span], predictor, residuals[span])
+        run = words[span], base[span], other[span]
+        predictor = tensor_predictor(*run, SUB if second is None else SUB2)
+        kernels.residuals(*run, predictor, residuals[span])
         predictors.append(predictor)
         start += size
     return (predictors[:1] if len(set(predictors)) == 1 else predictors), residuals
 
 
-def restore_words(
-    residuals: Array,
-    sizes: tuple[int, ...],
-    rows: int,
-    predictors: list[int],
-    base: Array | None,
-    second: Array | None,
-    planes: tuple[Array, ...] = (),
-) -> Array:
-    """Replace all residuals [n] by their words; with ``planes``, the residuals are read from these.
-
-    Raises: DamagedFrame for missing bases.
-    """
-    highest = SUB2 if rows or second is not None else SUB if base is not None else NONE
-    if max(predictors) > highest:
-        raise damaged_frame(f"predictor {max(predictors)} without its bases")
-    if rows or base is None:
-        if planes:
-            kernels.join_planes(planes, residuals, residuals, NONE, residuals)
-        return (
-            kernels.restore_series(residuals, rows, predictors[0]).reshape(-1)
-            if rows
-            else residuals
-        )
-    other = base if second is None else second
-    start = 0
-    lengths = [len(residuals)] if len(predictors) == 1 else predictor_runs(sizes)
-    for size, predictor in zip(lengths, predictors, strict=True):
-        span = slice(start, start + size)
-        if planes:
-            some = tuple(plane[span] for plane in planes)
-            kernels.join_planes(some, base[span], other[span], predictor, residuals[span])
-        else:
-            kernels.restore(residuals[span], base[span], other[span], predictor)
-        start += size
-    return residuals
+# -- what is chosen by entropy ---------------------------------------------------------------------
 
 
 def entropy(words: Array) -> int:
     """Return 2^16 × the empirical entropy in bits of the byte planes of a sample."""
-    found = kernels.byte_counts(words)
-    n = len(words)
-    return int(words.itemsize * _LOGS[n] - _LOGS[found].sum())
+    found = kernels.byte_counts(words, np.zeros((words.itemsize, 256), np.int64))
+    return int(words.itemsize * _LOGS[len(words)] - _LOGS[found].sum())
 
 
-def tensor_predictor(words: Array, base: Array, second: Array | None) -> int:
-    """Return the predictor whose residuals have the least entropy on a sample."""
+def tensor_predictor(words: Array, base: Array, second: Array, highest: int) -> int:
+    """Return the predictor up to ``highest`` with the least entropy on a sample."""
     at = sample_indices(len(words))
-    sample, base_sample = words[at], base[at]
-    other = base_sample if second is None else second[at]
-    allowed = (NONE, SUB) if second is None else (NONE, SUB, SUB2)
-    costs = [entropy(kernels.residuals(sample, base_sample, other, p)) for p in allowed]
-    return allowed[costs.index(min(costs))]
+    sample = words[at], base[at], second[at]
+    out = np.empty_like(sample[0])
+    costs = [entropy(kernels.residuals(*sample, p, out)) for p in range(highest + 1)]
+    return costs.index(min(costs))
 
 
 def chunk_predictor(steps: Array) -> int:
@@ -254,6 +307,9 @@ def sample_indices(n: int) -> Array | slice:
     return at
 
 
+# -- parts -----------------------------------------------------------------------------------------
+
+
 def encode_part(plane: Array, *, no_bitmap: bool = False) -> bytes:
     """Encode one plane, uint8 [m], m > 0; ``no_bitmap``: not as a bitmap and nonzero bytes."""
     if plane[0] == plane[-1] and (plane == plane[0]).all():
@@ -265,11 +321,11 @@ def encode_part(plane: Array, *, no_bitmap: bool = False) -> bytes:
     if not no_bitmap and len(plane) >= SPARSE_BYTES:
         zeros = 1 - np.count_nonzero(plane) / len(plane)
         if SPARSE_ZEROS[0] <= zeros <= SPARSE_ZEROS[1]:
-            bitmap, nonzero = kernels.split_nonzero(plane)
-            head = b"\x03" + encode_varint(len(nonzero))
-            return b"".join(
-                (head, encode_part(bitmap, no_bitmap=True), encode_part(nonzero, no_bitmap=True))
-            )
+            bitmap = np.zeros((len(plane) + 7) // 8, np.uint8)
+            values = np.empty(len(plane) + 1, np.uint8)
+            count = kernels.split_nonzero(plane, bitmap, values)
+            parts = (encode_part(part, no_bitmap=True) for part in (bitmap, values[:count]))
+            return b"".join((b"\x03", encode_varint(count), *parts))
     coded = zstd.compress_plane(plane.data)
     if len(coded) >= len(plane):
         return b"\x01" + plane.tobytes()
@@ -299,6 +355,9 @@ def decode_part(cursor: Cursor, size: int, *, no_bitmap: bool = False) -> Array:
         raise damaged_frame(f"a part has an unknown form {form}")
     plane.flags.writeable = False  # kernels are compiled for one array type
     return plane
+
+
+# -- palettes --------------------------------------------------------------------------------------
 
 
 def find_palette(words: Array) -> Array | None:
@@ -336,12 +395,12 @@ def encode_palette(words: Array, values: Array, rows: int) -> list[bytes]:
     return parts
 
 
-def decode_palette(cursor: Cursor, kind: Kind, n: int, rows: int) -> Array:
+def decode_palette(cursor: Cursor, spec: FieldSpec) -> Array:
     """Return the words of a palette payload after its form. Raises: DamagedFrame."""
-    count = cursor.read_byte()
+    count, n = cursor.read_byte(), spec.size
     if not 1 <= count <= MAX_PALETTE:
         raise damaged_frame(f"a palette of {count} values")
-    values = np.frombuffer(cursor.read_bytes(count * kind.width), kind.word)
+    values = np.frombuffer(cursor.read_bytes(count * spec.kind.width), spec.kind.word)
     at = np.zeros(n, np.uint8)
     for k in range((count - 1).bit_length()):
         packed = decode_part(cursor, (n + 7) // 8)
@@ -350,6 +409,6 @@ def decode_palette(cursor: Cursor, kind: Kind, n: int, rows: int) -> Array:
     if at.max() >= count:
         raise damaged_frame("an index is outside its palette")
     words: Array = values[at]
-    if rows:
-        words = np.ascontiguousarray(words.reshape(-1, rows).T).reshape(-1)
+    if spec.rows:
+        words = np.ascontiguousarray(words.reshape(-1, spec.rows).T).reshape(-1)
     return words

@@ -15,7 +15,7 @@ from typing import Any
 import xxhash
 
 from rlrun.codec import frame, zstd
-from rlrun.codec.coders import ZSTD, CoderChoice, check_coder, decode_field, encode_field
+from rlrun.codec.coders import CODES, CoderChoice, check_coder, decode_field, encode_field
 from rlrun.codec.frame import (
     CHUNK,
     KEY,
@@ -28,10 +28,11 @@ from rlrun.codec.frame import (
     check_expansion,
     content_hash,
     content_of,
-    field_specs,
+    field_spec,
+    group_leaves,
     leaf_table,
+    leaves_of,
     max_expansion,
-    parse,
     tree_of,
 )
 from rlrun.codec.words import (
@@ -81,39 +82,40 @@ def encode_content(
         bases = None
     if bases is not None and bases.second and bases.second.table != content.table:
         bases = Bases(bases.first)
-    fields, choices = [], []
-    for i, spec in enumerate(content.specs):
-        first = bases.first.words[i] if bases else None
-        second = bases.second.words[i] if bases and bases.second else None
-        code, payload, choice = encode_field(coder, spec, content.words[i], first, second)
-        fields.append((code, payload))
-        choices.append(choice)
-    if bases is None and content.nbytes > max_expansion(sum(len(data) for _, data in fields)):
-        fields = [
-            _bounded(words, *field) for words, field in zip(content.words, fields, strict=True)
-        ]
-    flags = (CHUNK if content.chunk else 0) | (
-        KEY if bases is None else SECOND if bases.second else 0
-    )
+    fields = [
+        encode_field(coder, spec, content.words[i], words_of(bases, i))
+        for i, spec in enumerate(content.specs)
+    ]
+    choices, coded = [choice for *_, choice in fields], [field[:2] for field in fields]
+    if bases is None and content.nbytes > max_expansion(sum(len(data) for _, data in coded)):
+        coded = [_bounded(words, *field) for words, field in zip(content.words, coded, strict=True)]
+    flags = KEY if bases is None else SECOND if bases.second else 0
+    flags |= CHUNK if content.chunk else 0
     base_fields = (0, 0) if bases is None else (base_seq, bases.hash)
     if content.table[0] == 0:  # one array
-        code, payload = fields[0]
-        kind = content.specs[0].kind
-        _, (leaf,) = parse(content.table, NO_LIMIT)
-        header = Header(code, flags, kind.code, leaf.shape, stream, seq, *base_fields, content.hash)
-        return frame.pack(header, [payload]), choices
-    parts = [encode_varint(0)] if bases else [encode_varint(len(content.table)), content.table]
-    for code, payload in fields:
-        parts += [bytes((code,)) + encode_varint(len(payload)), payload]
-    header = Header(TREE, flags, 0, (), stream, seq, *base_fields, content.hash)
+        (leaf,) = leaves_of(content.table, NO_LIMIT)
+        code, kind, shape, parts = coded[0][0], leaf.kind.code, leaf.shape, [coded[0][1]]
+    else:
+        code, kind, shape = TREE, 0, ()
+        parts = [encode_varint(0)] if bases else [encode_varint(len(content.table)), content.table]
+        for field_code, data in coded:
+            parts += [bytes((field_code,)) + encode_varint(len(data)), data]
+    header = Header(code, flags, kind, shape, stream, seq, *base_fields, content.hash)
     return frame.pack(header, parts), choices
+
+
+def words_of(bases: Bases | None, field: int) -> tuple[Array | None, Array | None]:
+    """Return the words of a field in both bases."""
+    if bases is None:
+        return None, None
+    return bases.first.words[field], bases.second.words[field] if bases.second else None
 
 
 def _bounded(words: Array, code: int, payload: bytes) -> tuple[int, bytes]:
     """Return (coder, payload) of a field, at most ``MAX_RATIO`` smaller than its words."""
     if words.nbytes <= MAX_RATIO * len(payload):
         return code, payload
-    return ZSTD, zstd.compress_blocks(words.data.cast("B"))
+    return CODES["zstd"], zstd.compress_blocks(words.data.cast("B"))
 
 
 def decode_content(header: Header, payload: memoryview, bases: Bases | None, limit: int) -> Content:
@@ -121,8 +123,8 @@ def decode_content(header: Header, payload: memoryview, bases: Bases | None, lim
 
     Raises: DamagedFrame, LimitExceeded.
     """
-    cursor = Cursor(payload)
-    if header.codec != TREE:
+    cursor, is_tree = Cursor(payload), header.codec == TREE
+    if not is_tree:
         table = leaf_table(KIND_BY_CODE[header.kind], header.shape)
     else:
         size = cursor.read_varint()
@@ -134,21 +136,20 @@ def decode_content(header: Header, payload: memoryview, bases: Bases | None, lim
     shapes = [] if bases is None else [x.table for x in (bases.first, bases.second) if x]
     if any(shape != table for shape in shapes):  # kernels read both bases without a test
         raise damaged_frame("its base has other shapes")
-    _, leaves = parse(table, limit)
+    leaves = leaves_of(table, limit)
     if bases is None:
         check_expansion(sum(leaf.size * leaf.kind.width for leaf in leaves), len(payload))
-    specs, words = field_specs(leaves, chunk=header.chunk), []
+    groups = group_leaves(leaves, header.chunk)
+    specs, words = [field_spec([leaves[i] for i in g], header.chunk) for g in groups], []
     for i, spec in enumerate(specs):
-        code = cursor.read_byte() if header.codec == TREE else header.codec
-        size = cursor.read_varint() if header.codec == TREE else len(payload)
-        first = bases.first.words[i] if bases else None
-        second = bases.second.words[i] if bases and bases.second else None
-        words.append(decode_field(code, spec, cursor.read_bytes(size), first, second))
+        code = cursor.read_byte() if is_tree else header.codec
+        size = cursor.read_varint() if is_tree else len(payload)
+        words.append(decode_field(code, spec, cursor.read_bytes(size), words_of(bases, i)))
     cursor.require_end()
     decoded_hash = content_hash(table, words)
     if decoded_hash != header.content_hash:
         raise damaged_frame("its decoded content differs from the encoded one")
-    return Content(table, header.chunk, specs, tuple(words), decoded_hash)
+    return Content(table, header.chunk, specs, words, decoded_hash)
 
 
 MAX_BYTES = 1 << 32  # of the arrays of one frame; a decoder allocates a small multiple of it
@@ -188,9 +189,7 @@ class Encoder:
         self._contents: OrderedDict[int, Content] = OrderedDict()
         self._one_base = False  # the next delta has one base: a recovered decoder has no second
         self._key_time = -float("inf")
-        self._answer_frames: dict[
-            int, bytes
-        ] = {}  # to the last content, by base seq; −1: key frame
+        self._answers: dict[int, bytes] = {}  # to the last content, by base seq; −1: key frame
 
     def encode(self, tree: Any) -> bytes:
         """Encode a snapshot: a delta to the previous one, a key frame if that has other shapes.
@@ -198,11 +197,11 @@ class Encoder:
         The arrays are copied. A CodecError leaves the encoder unchanged.
         """
         content = content_of(tree, chunk=False)
-        frame_, choices = self._encode(content, self._bases(), self.seq + 1)
-        is_key = self._needs_key_frame(content)
-        self._advance(choices)
-        if is_key:
-            self._answer_frames[-1], self._key_time = frame_, self.clock()
+        last = self._contents.get(self.seq)
+        second = None if self._one_base else self._contents.get(self.seq - 1)
+        frame_ = self._next_frame(content, None if last is None else Bases(last, second))
+        if last is None or last.table != content.table:
+            self._answers[-1], self._key_time = frame_, self.clock()
         self._contents[self.seq] = content
         while len(self._contents) > self.keep:
             self._contents.popitem(last=False)
@@ -215,10 +214,7 @@ class Encoder:
         A stream contains either chunks or snapshots.
         """
         assert not self._contents, "a stream of snapshots"
-        content = content_of(tree, chunk=True)
-        frame_, choices = self._encode(content, None, self.seq + 1)
-        self._advance(choices)
-        return frame_
+        return self._next_frame(content_of(tree, chunk=True), None)
 
     def answer(self, request: NeedKeyFrame) -> bytes | None:
         """Return the last content as a delta to the decoder's last frame, else as a key frame.
@@ -228,49 +224,39 @@ class Encoder:
         """
         if not self._contents:
             return None
+        last = self._contents[self.seq]
         base = self._contents.get(request.have_seq) if request.stream == self.id else None
         if base is not None and base.hash != request.have_hash:
             base = None
-        if base is not None and request.have_seq == self.seq:
+        if base is last:
             self._one_base = True
             return None
-        last = self._contents[self.seq]
-        base_seq = request.have_seq if base is not None and base.table == last.table else -1
-        if base_seq not in self._answer_frames:
-            if base_seq < 0 and self.clock() - self._key_time < self.key_seconds:
-                return None
-            bases = None if base_seq < 0 or base is None else Bases(base)
-            self._answer_frames[base_seq], _ = self._encode(last, bases, self.seq, base_seq)
-            if base_seq < 0:
+        if base is not None and base.table != last.table:
+            base = None
+        base_seq = -1 if base is None else request.have_seq
+        if base_seq not in self._answers:
+            if base is None:
+                if self.clock() - self._key_time < self.key_seconds:
+                    return None
                 self._key_time = self.clock()
+            bases = None if base is None else Bases(base)
+            self._answers[base_seq] = self._encode(last, bases, self.seq, base_seq)[0]
         self._one_base = True
-        return self._answer_frames[base_seq]
+        return self._answers[base_seq]
 
-    def _bases(self) -> Bases | None:
-        """Return the last content and, unless a decoder may lack it, the one before."""
-        if self.seq not in self._contents:
-            return None
-        second = None if self._one_base else self._contents.get(self.seq - 1)
-        return Bases(self._contents[self.seq], second)
-
-    def _needs_key_frame(self, content: Content) -> bool:
-        """Return whether the next frame of that content is a key frame."""
-        last = self._contents.get(self.seq)
-        return last is None or last.table != content.table
+    def _next_frame(self, content: Content, bases: Bases | None) -> bytes:
+        """Encode the next frame and count it."""
+        frame_, choices = self._encode(content, bases, self.seq + 1, self.seq)
+        self.seq, self.choices = self.seq + 1, choices
+        self._answers.clear()
+        return frame_
 
     def _encode(
-        self, content: Content, bases: Bases | None, seq: int, base_seq: int | None = None
+        self, content: Content, bases: Bases | None, seq: int, base_seq: int
     ) -> tuple[bytes, list[CoderChoice]]:
-        base_seq = self.seq if base_seq is None else base_seq
         return encode_content(
             content, bases, coder=self.coder, stream=self.id, seq=seq, base_seq=base_seq
         )
-
-    def _advance(self, choices: list[CoderChoice]) -> None:
-        """Count a frame."""
-        self.seq += 1
-        self.choices = choices
-        self._answer_frames.clear()
 
 
 class Decoder:
@@ -328,15 +314,15 @@ class Decoder:
         """Return the bases of a delta frame. Raises: NeedKeyFrame."""
         if header.key:
             return None
-        base = self._first
-        if base is None or header.stream != self.id or header.base_seq != self.seq:
-            raise self.key_frame_request(header.stream)
-        bases = Bases(base)
-        if header.flags & SECOND:
-            if self._second is None or self._second[0] != self.seq - 1:
-                raise self.key_frame_request(header.stream)
-            bases = Bases(base, self._second[1])
-        if bases.hash != header.base_hash:
+        second = self._second if header.flags & SECOND else (self.seq - 1, None)
+        if (
+            self._first is None
+            or header.stream != self.id
+            or header.base_seq != self.seq
+            or second is None
+            or second[0] != self.seq - 1
+            or (bases := Bases(self._first, second[1])).hash != header.base_hash
+        ):
             raise self.key_frame_request(header.stream)
         return bases
 

@@ -17,8 +17,6 @@ import numpy as np
 from torch import Tensor
 
 from rlrun import codec
-from rlrun.codec import frame
-from rlrun.codec.stream import MAX_BYTES
 from rlrun.errors import CheckpointError, CodecError, StorageError
 from rlrun.run.files import MAX_READ, read_file, replace_file
 
@@ -158,7 +156,7 @@ def _content(path: Path) -> bytes:
 
 def _is_key_frame(path: Path) -> bool:
     """Return True if the file needs no other one. Raises: CodecError, OSError."""
-    return frame.unpack(_content(path), MAX_BYTES)[0].key
+    return codec.is_key_frame(_content(path))
 
 
 def _discard_from(directory: Path, env_steps: int) -> int | None:

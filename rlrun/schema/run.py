@@ -326,7 +326,7 @@ class RayConfig(PipelineConfig):
     predictor: RoleConfig
 
 
-Coder = Literal["auto", "raw", "xor", "planes", "planes_ctx", "xorz", "zstd", "pco"]
+Coder = Literal["auto", "raw", "planes", "planes_ctx", "xorz", "zstd", "pco"]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from rlrun.buffer.layout import Layout, Row
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.samplers import Uniform
 from rlrun.buffer.windows import Cutter
-from rlrun.codec.coders import CODER_NAMES as CODERS
+from rlrun.codec import CODER_OPTIONS
 from rlrun.codec.coders import decode_field, encode_field
 from rlrun.codec.frame import FieldSpec
 from rlrun.codec.words import kind_of, to_words

@@ -67,5 +67,5 @@ def digest(s: Setup) -> str:
 @pytest.mark.parametrize("number", range(len(SETUPS)))
 def test_a_replay_without_numba_is_the_same(number):
     compiled = digest(SETUPS[number])
-    with without_numba(rlrun.buffer, loops=True):
+    with without_numba(rlrun.buffer):
         assert digest(SETUPS[number]) == compiled

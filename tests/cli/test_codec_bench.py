@@ -14,7 +14,7 @@ from rlrun.cli import codec as cli_codec
 from rlrun.cli import codec_bench
 from rlrun.cli.codec_bench import CHUNKS, ROWS, Series, series_of
 from rlrun.cli.main import main
-from rlrun.codec import pco
+from rlrun.codec import planes
 from rlrun.config import Composer, to_yaml
 from rlrun.run import history
 from rlrun.run.export import export_run
@@ -61,7 +61,7 @@ def test_a_run_and_its_dataset(run_dir, capsys):
     assert titles[0][1] == "3", "snapshots of the weights"
     for coder in codec.CODER_OPTIONS:
         count = len(re.findall(rf"^  {coder} +\d+\.\d % +\d+ MB/s +\d+ MB/s ", out, re.M))
-        assert count == (7 if coder != "pco" or pco.installed() else 0)
+        assert count == (7 if coder != "pco" or planes.installed() else 0)
 
 
 def test_the_figures_are_those_of_the_streams(run_dir):
@@ -74,7 +74,7 @@ def test_the_figures_are_those_of_the_streams(run_dir):
     assert found.coded.tolist() == sizes
     assert found.raw.tolist() == weights.nbytes
     assert found.figures[0] == sum(sizes[1:]) / sum(weights.nbytes[1:])
-    for coder in ("xor", "auto"):
+    for coder in ("xorz", "auto"):
         rows = codec_bench.measure(obs, coder)
         sizes = [len(codec.encode_chunk(item, coder=coder)) for item in obs.items]
         assert rows.coded.tolist() == sizes

@@ -6,12 +6,12 @@ import zlib
 import numpy as np
 import xxhash
 
-from rlrun.codec import BFLOAT16, CODER_OPTIONS, pco
+from rlrun.codec import BFLOAT16, CODER_OPTIONS, planes
 from rlrun.codec.words import KINDS, Kind
 
 NAMES = [kind.name for kind in KINDS]
 CODERS = [
-    name for name in CODER_OPTIONS if name != "pco" or pco.installed()
+    name for name in CODER_OPTIONS if name != "pco" or planes.installed()
 ]  # that can be used here
 KIND = {kind.name: kind for kind in KINDS}
 

@@ -105,7 +105,7 @@ def test_tables(name: str) -> None:
 
 
 def test_paths_are_short() -> None:
-    _, leaves = frame.parse(long_keys(8, 3), 1 << 30)
+    leaves = frame.leaves_of(long_keys(8, 3), 1 << 30)
     assert max(len(leaf.path) for leaf in leaves) <= frame.MAX_PATH
     tree = codec.decode(codec.encode({"k" * 60_000: {"x": np.arange(3)}}))
     assert list(tree) == ["k" * 60_000]

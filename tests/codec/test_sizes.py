@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from rlrun import codec
-from rlrun.codec import pco
+from rlrun.codec import planes
 from tests.codec import samples
 
-PCO = pytest.mark.skipif(not pco.installed(), reason="pcodec is not installed")
+PCO = pytest.mark.skipif(not planes.installed(), reason="pcodec is not installed")
 
 
 def size(tree, **kw) -> int:

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlrun import codec
-from rlrun.codec import pco
+from rlrun.codec import planes
 from rlrun.dataset import read_dataset, reader, write_dataset
 from rlrun.dataset.format import DESCRIPTION_FILE
 from rlrun.errors import ConfigError, StorageError
@@ -120,13 +120,13 @@ def test_no_such_coder(tmp_path):
     assert not (tmp_path / "coded").exists()
 
 
-@pytest.mark.skipif(not pco.installed(), reason="pcodec is not installed")
+@pytest.mark.skipif(not planes.installed(), reason="pcodec is not installed")
 def test_a_missing_package_is_no_damage(tmp_path, monkeypatch):
     _, coded = both(tmp_path, coder="pco")
 
     def gone():
         raise codec.MissingCoder("codec.coder = pco: the package pcodec is missing")
 
-    monkeypatch.setattr(pco, "import_pcodec", gone)
+    monkeypatch.setattr(planes, "import_pcodec", gone)
     with pytest.raises(codec.MissingCoder):
         list(coded.episodes())
