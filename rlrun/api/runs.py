@@ -33,16 +33,17 @@ def train(
     words = check_words(overrides, "rlrun.train")
     flags = [] if config_dir is None else ["--config-dir", os.fspath(config_dir)]
     with running_call([*words, *flags, *quiet * ["-q"], *trust_words(trust)], trust):
-        from rlrun.cli.line import asks_for_sweep, new_run, read_line
+        from rlrun.cli.run import new_run, read_line
         from rlrun.config import Composer
 
         composer = Composer(config_dir=None if config_dir is None else os.fspath(config_dir))
-        line = read_line(composer, [*words, *_without_logging(words)], quiet=quiet)
-        if asks_for_sweep(line):
+        words = [*words, *_without_logging(words)]
+        line = read_line(composer, words, quiet=quiet, own_process=False)
+        if line.asks_for_sweep:
             wrong = "asks for a sweep; rlrun.train runs once"
             raise ConfigError(f"hydra.mode: {wrong}; leave it out, or use rlrun.sweep")
         new = new_run(line)
-        new.run(own_process=False)
+        new.run()
     return Run(new.run_dir)
 
 

@@ -47,26 +47,22 @@ def sweep(
     flags = [] if config_dir is None else ["--config-dir", os.fspath(config_dir)]
     argv = ["-m", *words, *flags, *quiet * ["-q"], *trust_words(trust)]
     with running_call(argv, trust):
-        from rlrun.cli.launchers import is_ours
-        from rlrun.cli.line import read_line, silence_launcher
-        from rlrun.cli.sweep import start_sweep
+        from rlrun.cli.run import read_line
+        from rlrun.cli.sweep import is_ours, start_sweep
         from rlrun.config import Composer
 
         composer = Composer(config_dir=None if config_dir is None else os.fspath(config_dir))
-        line = read_line(composer, words, quiet=quiet)
+        line = read_line(composer, words, quiet=quiet, own_process=False)
         if line.seeds:
             wrong = "rlrun.sweep runs the jobs that it is given"
             raise ConfigError(f"{line.seeds[0]}: {wrong}; seed=0,1,2 is allowed; or use rlrun -m")
         if not is_ours(composer.compose(line.overrides, sweep=True)):
             wrong = "rlrun.sweep runs its jobs on this machine or on Ray"
             raise ConfigError(f"hydra/launcher: {wrong}; local and ray are allowed; leave it out")
-        given = [*line.overrides, *silence_launcher(line)]
         try:
-            path, record = start_sweep(
-                composer, given, line.directory, quiet=quiet, own_process=False
-            )
+            path, record = start_sweep(line)
         except SweepStopped as e:
-            raise _stopped(e, line.directory) from e
+            raise _stopped(e, line.sweep_dir) from e
     return as_table([_row(path, job) for job in record.jobs])
 
 

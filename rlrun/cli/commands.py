@@ -193,7 +193,7 @@ COMMANDS: dict[str, Command] = {
          arg("b", metavar="B", help="the same"), SCORE),
     ),
     "probe": Command(
-        "probe:probe",
+        "memory:probe",
         "Trains agents with and without memory, and says whether the task needs it.",
         (("env=NAME [--budget STEPS]", "does this task need memory?"),),
         (overrides("+", "env=NAME, other keys of every run, probe.KEY=VALUE (rlrun help probe)"),
@@ -201,7 +201,7 @@ COMMANDS: dict[str, Command] = {
          CONFIG_DIR, QUIET),
     ),
     "bench": Command(
-        "bench:bench",
+        "memory:bench",
         "Runs algorithms and memory cells on memory tasks and prints a table.",
         (("memory [--quick] [KEY=VALUE]", "algorithms and cells on memory tasks, a table"),),
         (arg("what", choices=("memory",), help="what is measured"),

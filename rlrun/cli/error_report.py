@@ -82,6 +82,13 @@ def exit_code(e: BaseException, run_dir: Path | None = None, words: Sequence[str
     return report(job_error(e, run_dir))
 
 
+def going_on(e: Interrupted, words: Sequence[str]) -> Interrupted:
+    """The same interruption, with the command line ``words`` that goes on."""
+    error = Interrupted(f"{str(e).partition('; go on')[0]}; go on: rlrun {shlex.join(words)}")
+    error.exit_code = e.exit_code
+    return error
+
+
 def log_error(e: RlrunError) -> None:
     """Write the exit code and the line into the log of the run."""
     logging.getLogger("rlrun").info("exit %d: %s", e.exit_code, line_of(e))

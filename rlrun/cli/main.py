@@ -99,7 +99,7 @@ def _train(argv: list[str]) -> int:
 
     from rlrun.cli.commands import usage_error
     from rlrun.cli.guesses import refuse_flags
-    from rlrun.cli.line import asks_for_sweep, new_run, read_line, sweep_line
+    from rlrun.cli.run import new_run, read_line
     from rlrun.config import Composer
 
     words = [word for word in argv if word not in _QUIET]
@@ -125,13 +125,19 @@ def _train(argv: list[str]) -> int:
     if args.shell_completion or args.hydra_help:
         return _print_by_hydra(parser, args)
     line = read_line(composer, args.overrides, quiet=len(words) < len(argv))
-    args.overrides = line.overrides
     if args.cfg or args.info is not None:
-        composer.compose(args.overrides, sweep=args.multirun)
+        args.overrides = line.overrides
+        composer.compose(line.overrides, sweep=args.multirun)
         return _print_by_hydra(parser, args)
-    if args.multirun or asks_for_sweep(line):
-        return sweep_line(line)
-    return new_run(line).run()
+    if not (args.multirun or line.asks_for_sweep):
+        return new_run(line).run()
+    if line.seeds:
+        from rlrun.cli.seeds import run_auto
+
+        return run_auto(line)
+    from rlrun.cli.sweep import run_sweep
+
+    return run_sweep(line)
 
 
 def _print_by_hydra(parser: "argparse.ArgumentParser", args: "argparse.Namespace") -> int:

@@ -1,4 +1,4 @@
-"""Single runs: validated, given a directory of their own, started, resumed.
+"""A line of overrides, and the single run that it starts: validated, given a directory, run.
 
 ``NewRun.run`` and ``resume_run`` raise errors; ``rlrun.api`` calls them too.
 """
@@ -14,6 +14,74 @@ from typing import TYPE_CHECKING, Any
 
 from rlrun.cli.error_report import SweepStopped, exit_code, job_error, log_error
 from rlrun.errors import ConfigError, Interrupted, RlrunError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from rlrun.config import Composer
+    from rlrun.schema import Config
+
+
+@dataclass(frozen=True)
+class Line:
+    """What was typed, read once: the overrides of a run, or of every run of a sweep.
+
+    ``own_process``: False when the process is not rlrun's own, but that of a user's script.
+    """
+
+    composer: "Composer"
+    overrides: list[str]  # as Hydra composes them
+    sweep_dir: str | None = None  # of sweep.dir=PATH
+    seeds: tuple[str, ...] = ()  # seeds=auto and seeds.KEY=VALUE
+    quiet: bool = False
+    own_process: bool = True
+
+    @property
+    def asks_for_sweep(self) -> bool:
+        """True where the overrides of Hydra itself ask for a sweep."""
+        if not any("hydra.mode" in o for o in self.overrides):
+            return False
+        cfg = self.composer.compose(self.overrides, sweep=True)
+        return str(cfg.hydra.mode) == "RunMode.MULTIRUN"
+
+
+def read_line(
+    composer: "Composer", overrides: Sequence[str], *, quiet: bool, own_process: bool = True
+) -> Line:
+    """The line of these overrides. Raises: ConfigError."""
+    from rlrun.config.config_errors import split_node
+
+    sweep, rest = split_node(overrides, "sweep.dir")
+    seeds, rest = split_node(rest, "seeds")
+    rest = [*open_resources(composer.rewrite(rest)), *silent(quiet)]
+    return Line(composer, rest, _sweep_dir(sweep), tuple(seeds), quiet, own_process)
+
+
+def _sweep_dir(typed: Sequence[str]) -> str | None:
+    """The value of ``sweep.dir=PATH``. Raises: ConfigError."""
+    text = typed[-1].partition("=")[2] if typed else "null"
+    value = text.strip("'\"")
+    if value == "" or ("," in value and value == text):
+        wrong = f"is {'several paths' if value else 'no path'}"
+        allowed = "one is allowed, quoted if it holds a comma, that of a sweep adds jobs to it"
+        raise ConfigError(
+            f"sweep.dir = {value}: {wrong}; {allowed}; give sweep.dir=PATH", key="sweep.dir"
+        )
+    return None if text == "null" else value
+
+
+def silent(quiet: bool) -> list[str]:
+    """The overrides that -q stands for."""
+    return ["logger.progress=off"] if quiet else []
+
+
+def open_resources(overrides: Sequence[str]) -> list[str]:
+    """``++`` before the custom resources of ``hydra/launcher=ray``, whose names are free."""
+    name = "hydra.launcher.resources"
+    return [f"++{o}" if o.startswith((f"{name}=", f"{name}.")) else o for o in overrides]
+
+
+# -- the log of a run ------------------------------------------------------------------------------
 
 LOG = "rlrun.log"
 _FORMAT = "[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"  # Hydra's
@@ -73,11 +141,7 @@ def _close(handler: logging.Handler) -> None:
         handler.close()
 
 
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-    from rlrun.config import Composer
-    from rlrun.schema import Config
+# -- a new run -------------------------------------------------------------------------------------
 
 _STOPS = (75, Interrupted.exit_code, 143)  # signals: a sweep in one process ends after them
 
@@ -86,53 +150,53 @@ _STOPS = (75, Interrupted.exit_code, 143)  # signals: a sweep in one process end
 class NewRun:
     """A run that was checked and has a directory."""
 
+    line: Line
     run_dir: Path
     config: "Config"
     composed: "DictConfig"
-    composer: "Composer"
 
-    def run(self, *, own_process: bool = True) -> int:
-        """Run to the end; return the exit code. Raises: RlrunError.
-
-        ``own_process``: False when the process is not the run's own, but that of a user's script.
-        """
-        job = partial(start_job, config=self.config, own_process=own_process)
-        ended: int | Exception = self.composer.run(job, self.composed)
+    def run(self) -> int:
+        """Run to the end; return the exit code. Raises: RlrunError."""
+        job = partial(start_job, config=self.config, own_process=self.line.own_process)
+        ended: int | Exception = self.line.composer.run(job, self.composed)
         if isinstance(ended, Exception):
             raise ended
         return ended
 
 
-def claim_run(composer: "Composer", overrides: Sequence[str]) -> NewRun:
-    """Compose and check a run, then make its directory. Raises: RlrunError."""
-    from rlrun.config import check, check_precision, read_composed
+def new_run(line: Line) -> NewRun:
+    """The run that a line asks for, checked, with a directory of its own. Raises: RlrunError."""
+    from rlrun.config import read_checked, read_composed
     from rlrun.config.checks import check_typed_keys
-    from rlrun.config.compose import name_by_preset, read_presets
     from rlrun.config.directories import absolute, claim, require_new, require_writable
-    from rlrun.config.hydra_keys import check_addresses, check_logging, check_values
+    from rlrun.config.hydra_keys import check_logging
 
+    if line.seeds:
+        key, _, value = line.seeds[0].partition("=")
+        wrong = "only a sweep adds seeds (rlrun -m)"
+        raise ConfigError(f"{key} = {value}: {wrong}; settings to compare are needed; add -m")
+    if line.sweep_dir is not None:
+        fix = f"add -m, or use run.dir={line.sweep_dir}"
+        wrong = "only a sweep has it (rlrun -m)"
+        raise ConfigError(f"sweep.dir = {line.sweep_dir}: {wrong}; {fix}")
+    composer, overrides = line.composer, line.overrides
     cfg = composer.compose(overrides)
     if (preset := cfg.hydra.runtime.choices.get("sweep")) is not None:
         wrong = "is for a sweep, this is a single run; sweep=null is allowed"
         raise ConfigError(f"sweep = {preset}: {wrong}; type rlrun -m", key="sweep")
-    config = read_presets(composer, cfg, overrides)
-    check_addresses(config, overrides)
-    if composer.foreign:
-        check_values(config, overrides)
+    config = read_checked(composer, cfg, overrides)
+    check_typed_keys(config, overrides)
     given = config.run.dir is not None
     path = absolute("run.dir", Path(config.run.dir or composer.directory(cfg, "hydra.run.dir")))
     if given:
         require_new(path)
     require_writable(path)
-    check(name_by_preset(config, cfg))
-    check_typed_keys(config, overrides)
-    check_precision(config)
     check_logging(cfg, path, overrides)
     run_dir = claim(path, exact=given)
     composer.set_directory(cfg, run_dir)
     if run_dir != path:  # another run has that name, which the config may speak of
         config = read_composed(cfg)
-    return NewRun(run_dir, config, cfg, composer)
+    return NewRun(line, run_dir, config, cfg)
 
 
 def _unresolved(overrides: Any) -> list[str]:

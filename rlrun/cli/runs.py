@@ -58,6 +58,7 @@ def _check(args: Namespace) -> None:
 
 def resume(args: Namespace) -> int:
     """Go on with a run, a sweep or a search."""
+    from rlrun.cli.run import resume_run, silent
     from rlrun.run.branch import split_step
     from rlrun.sweeps.record import is_sweep
 
@@ -65,13 +66,13 @@ def resume(args: Namespace) -> int:
         from rlrun.cli.search import resume_search
 
         return resume_search(Path(args.run_dir).absolute(), args.overrides, quiet=args.quiet)
-    overrides = [*args.overrides, *silent(args)]
+    overrides = [*args.overrides, *silent(args.quiet)]
     run_dir, step = split_step(args.run_dir)
     if args.discard and step is None:
         wrong = "nothing is deleted where no env step is given; RUN_DIR@ENV_STEP is allowed"
         raise ConfigError(f"--discard: {wrong}; leave it out")
     if step is None and is_sweep(run_dir):
-        from rlrun.cli.job_runs import table_command
+        from rlrun.cli.memory import table_command
         from rlrun.cli.sweep import print_report_line, resume_sweep
         from rlrun.sweeps.record import SweepRecord
 
@@ -81,23 +82,16 @@ def resume(args: Namespace) -> int:
         elif not args.quiet:
             print_report_line(run_dir, SweepRecord.read(run_dir))
         return code
-    from rlrun.cli.run import resume_run
-
     return resume_run(run_dir, step, overrides, discard=args.discard)
-
-
-def silent(args: Namespace) -> list[str]:
-    """The overrides that --quiet stands for."""
-    return ["logger.progress=off"] if args.quiet else []
 
 
 def fork(args: Namespace) -> int:
     """Start a new run from a checkpoint of another one."""
-    from rlrun.cli.run import resume_loaded
+    from rlrun.cli.run import resume_loaded, silent
     from rlrun.config import directories, load
     from rlrun.run import branch
 
-    overrides = [*args.overrides, *silent(args)]
+    overrides = [*args.overrides, *silent(args.quiet)]
     run_dir, step = branch.split_step(args.run_dir)
     if not any(override.startswith("run.dir=") for override in overrides):
         wrong = "a fork needs a directory; a new or empty one is allowed"

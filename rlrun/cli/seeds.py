@@ -1,15 +1,14 @@
 """``rlrun -m … seeds=auto``: seeds are added to the settings of a sweep until they are decided."""
 
 import json
-import shlex
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from rlrun.cli.launchers import is_local
-from rlrun.cli.sweep import resume_sweep, run_sweep
-from rlrun.cli.sweep_jobs import validate_job
+from rlrun.cli.error_report import going_on
+from rlrun.cli.run import Line
+from rlrun.cli.sweep import is_local, resume_sweep, run_dirs, run_sweep, validate_job
+from rlrun.config import Composer
 from rlrun.config.config_errors import config_error, override_key
 from rlrun.config.directories import absolute, claim
 from rlrun.config.space import read_settings
@@ -18,7 +17,7 @@ from rlrun.reports.bounds import known_bounds
 from rlrun.reports.runs import SEEDS, flatten, read_run, score
 from rlrun.run.files import read_file, replace_file
 from rlrun.schema import Config, EnvConfig, SeedsConfig
-from rlrun.sweeps.record import SweepRecord, is_sweep
+from rlrun.sweeps.record import is_sweep
 from rlrun.sweeps.seeds import (
     Place,
     SeedsResult,
@@ -28,15 +27,12 @@ from rlrun.sweeps.seeds import (
     run_until_decided,
 )
 
-if TYPE_CHECKING:
-    from rlrun.config import Composer
-
 
 class _Failed(Exception):
     """Jobs failed, which the sweep has reported."""
 
 
-def read_seeds(composer: "Composer", own: Sequence[str]) -> SeedsConfig:
+def _read_seeds(composer: Composer, own: Sequence[str]) -> SeedsConfig:
     """The settings of seeds=auto. Raises: ConfigError, also when it was not typed."""
     chosen = [o.partition("=")[2] for o in own if override_key(o) == "seeds"]
     if not chosen:
@@ -51,37 +47,33 @@ def read_seeds(composer: "Composer", own: Sequence[str]) -> SeedsConfig:
     return settings
 
 
-def run_auto(
-    composer: "Composer",
-    overrides: Sequence[str],
-    directory: str | None,
-    settings: SeedsConfig,
-    *,
-    quiet: bool,
-) -> int:
+def run_auto(line: Line) -> int:
     """Run the sweep until it is decided; 0, or 1 when a job failed."""
-    cfg = composer.compose(overrides, sweep=True)
+    composer, quiet = line.composer, line.quiet
+    settings = _read_seeds(composer, line.seeds)
+    cfg = composer.compose(line.overrides, sweep=True)
     if not is_local(cfg):
         wrong = "seeds=auto adds jobs to its sweep, which hydra/launcher=local alone does"
         raise ConfigError(
             f"hydra/launcher: {wrong}; leave hydra/launcher out", key="hydra/launcher"
         )
-    _refuse_seeds(composer, overrides)
+    _refuse_seeds(composer, line.overrides)
     arms = [[o for o in job if override_key(o) != "seed"] for job in composer.jobs(cfg)]
     first_seed = int(cfg.seed)
     jobs = [[*arm, f"seed={first_seed}"] for arm in arms]
     configs = [validate_job(composer, cfg, job, i).config for i, job in enumerate(jobs)]
     planned = plan_seeds(_name(arms, configs), settings, first_seed)
-    if directory is None:
+    if line.sweep_dir is None:
         path = absolute("hydra.sweep.dir", composer.directory(cfg, "hydra.sweep.dir"))
         path = claim(path, exact=False, key="sweep.dir")
     else:
-        path = absolute("sweep.dir", Path(directory))
+        path = absolute("sweep.dir", Path(line.sweep_dir))
         _check_before(path, planned)
+    line = replace(line, sweep_dir=str(path))
 
     def run(places: Sequence[Place]) -> list[float]:
         wanted = [[*arms[index], f"seed={seed}"] for index, seed in places]
-        if run_sweep(composer, overrides, str(path), quiet=quiet, jobs=wanted, begin=begin):
+        if run_sweep(line, jobs=wanted, begin=begin):
             raise _Failed
         return _scores(path, wanted, settings.objective)
 
@@ -101,12 +93,8 @@ def run_auto(
                 raise _Failed
         result = run_until_decided(planned, run, look)
     except Interrupted as e:
-        words = [*overrides, "seeds=auto", *_typed(settings), f"sweep.dir={path}"]
-        error = Interrupted(
-            f"{str(e).partition('; go on')[0]}; go on: rlrun -m {shlex.join(words)}"
-        )
-        error.exit_code = e.exit_code
-        raise error from e
+        words = ["-m", *line.overrides, "seeds=auto", *_typed(settings), f"sweep.dir={path}"]
+        raise going_on(e, words) from e
     except _Failed:
         return 1
     if not quiet:
@@ -145,7 +133,7 @@ def _typed(settings: SeedsConfig) -> list[str]:
     return [f"seeds.{key}={value}" for key, value in asdict(settings).items()]
 
 
-def _refuse_seeds(composer: "Composer", overrides: Sequence[str]) -> None:
+def _refuse_seeds(composer: Composer, overrides: Sequence[str]) -> None:
     """Raise ConfigError for a sweep over seeds."""
     for override in composer.parse(overrides):
         if override.key_or_group == "seed" and override.is_sweep_override():
@@ -176,18 +164,10 @@ def _task(env: EnvConfig) -> str:
 
 def _scores(path: Path, jobs: Sequence[Sequence[str]], objective: str) -> list[float]:
     """The scores of jobs of the sweep. Raises: ConfigError, RlrunError when one has none."""
-    names = {frozenset(job.overrides): job.name for job in SweepRecord.read(path).jobs}
-    found = []
-    for job in jobs:
-        name = names.get(frozenset(job))
-        if name is None:
-            wrong = f"has a run that equals {' '.join(job)} but was typed in other words"
-            fix = "choose a new directory"
-            raise ConfigError(
-                f"sweep.dir = {path}: {wrong}; a sweep of seeds=auto is allowed; {fix}"
-            )
-        value = score(read_run(path / name), objective)
+    scores = []
+    for run_dir in run_dirs(path, jobs):
+        value = score(read_run(run_dir), objective)
         if value is None:
-            raise RlrunError(f"{path / name}: has no score {objective}; evaluations are needed")
-        found.append(value)
-    return found
+            raise RlrunError(f"{run_dir}: has no score {objective}; evaluations are needed")
+        scores.append(value)
+    return scores

@@ -2,32 +2,20 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rlrun.cli.adaptive import run_adaptive
 from rlrun.cli.error_report import SweepStopped, report
-from rlrun.cli.launchers import check_devices, is_ours, read_ray, split_launcher
-from rlrun.cli.run import run_job, run_sweep_job
-from rlrun.cli.sweep_jobs import (
-    LONGEST_NAME,
-    Sweep,
-    print_resume_line,
-    require_different,
-    validate_jobs,
-)
+from rlrun.cli.run import Line, open_resources, run_job, run_sweep_job, write_texts
 from rlrun.errors import ConfigError, Interrupted, RlrunError
 from rlrun.run.files import lock_run_dir
-from rlrun.sweeps.launcher import (
-    Task,
-    default_workers,
-    divide_cores,
-    run_tasks,
-    workers_on_ray,
-)
+from rlrun.schema.studies import MOST_WORKERS, RayLauncherConfig
+from rlrun.sweeps.launcher import Task, default_workers, divide_cores, run_tasks, workers_on_ray
 from rlrun.sweeps.record import (
+    JobRecord,
     SweepRecord,
     exit_text,
     has_lost_record,
@@ -42,23 +30,297 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from rlrun.config import Composer
+    from rlrun.schema import Config
 
-_MAIN = "rlrun.cli.main:main"
+# -- launchers: what a command line or sweep.json says of where jobs run ---------------------------
+
+_MAIN, _PACKED = "rlrun.cli.main:main", "rlrun.cli.sweep:run_packed_job"
+_LONGEST_NAME = 255  # bytes in one part of a path
 _SHOWN = ("logger.progress",)  # keys of -q, which change nothing of a run
+_WORKERS = "hydra.launcher.workers"
+_LOCAL = "hydra_plugins.rlrun_launcher.LocalLauncher"
+_RAY = "hydra_plugins.rlrun_launcher.RayLauncher"
+_CHOICE = "hydra/launcher"
+
+
+def is_local(cfg: "DictConfig") -> bool:
+    """True when the sweep runs in our own pool on this machine."""
+    return str(cfg.hydra.launcher.get("_target_", "")) == _LOCAL
+
+
+def is_ours(cfg: "DictConfig") -> bool:
+    """True when the sweep runs in a pool of ours, on this machine or on Ray."""
+    return is_local(cfg) or str(cfg.hydra.launcher.get("_target_", "")) == _RAY
+
+
+def _read_workers(cfg: "DictConfig") -> int | None:
+    """Return the value of hydra.launcher.workers. Raises: ConfigError."""
+    value = cfg.hydra.launcher.get("workers")
+    if value is None or (type(value) is int and 1 <= value <= MOST_WORKERS):
+        return value
+    most = f"an integer within [1, {MOST_WORKERS}]"
+    wrong = f"is no number of jobs; {most}, or null (as many as the cores hold)"
+    raise ConfigError(f"{_WORKERS} = {value}: {wrong}, is allowed; set {_WORKERS}=2", key=_WORKERS)
+
+
+def _read_ray(cfg: "DictConfig") -> RayLauncherConfig | None:
+    """Return the keys of ``hydra/launcher=ray``, None for another launcher.
+
+    Raises: ConfigError, ResourceError when Ray is not installed.
+    """
+    if str(cfg.hydra.launcher.get("_target_", "")) != _RAY:
+        return None
+    from omegaconf import OmegaConf
+
+    values = OmegaConf.to_container(cfg.hydra.launcher, resolve=True)
+    assert isinstance(values, dict)
+    return _read(values)
+
+
+def _read(values: Mapping[Any, Any]) -> RayLauncherConfig:
+    from rlrun.config.config_errors import config_error
+    from rlrun.config.ray import has_token, is_loopback, require_ray
+    from rlrun.config.reader import read_dataclass
+
+    require_ray("hydra/launcher", "ray")
+    keys = {str(k): v for k, v in values.items() if k not in ("_target_", "workers")}
+    ray: RayLauncherConfig = read_dataclass(RayLauncherConfig, keys, "hydra.launcher")
+    if ray.address is None:
+        return ray
+    key, host = "hydra.launcher.address", ray.address.rpartition(":")[0].strip("[]")
+    if ray.address != "auto" and (not host or "://" in ray.address):
+        wrong = "is no host:port of a cluster's head"
+        fix = "leave it out for a Ray of our own"
+        raise config_error(key, ray.address, wrong, "host:port or auto is allowed", fix)
+    if not is_loopback(ray.address) and not has_token():
+        wrong = "anyone who reaches an open cluster can run code on it"
+        allowed = "a cluster that asks for a token, or one on this machine, is allowed"
+        fix = "start it with RAY_AUTH_MODE=token and set RAY_AUTH_MODE and RAY_AUTH_TOKEN here too"
+        raise config_error(key, ray.address, wrong, allowed, fix)
+    return ray
+
+
+def _check_devices(ray: RayLauncherConfig, configs: Sequence["Config"]) -> None:
+    """Raise ConfigError for jobs on a GPU that reserve none: Ray would hide it from them."""
+    device = next((c.device for c in configs if c.device != "cpu"), None)
+    if device is not None and not ray.num_gpus:
+        wrong = f"the networks are on device = {device}, a job would see no GPU"
+        raise ConfigError(
+            f"hydra.launcher.num_gpus = 0: {wrong}; 1 is allowed; set hydra.launcher.num_gpus=1",
+            key="hydra.launcher.num_gpus",
+        )
+
+
+def _split_launcher(
+    overrides: Sequence[str], record: SweepRecord, sweep_dir: Path
+) -> tuple[int | None, RayLauncherConfig | None, list[str]]:
+    """Return what a resume says of the launcher, and the other overrides.
+
+    That is the jobs at a time, None where they are not typed, and the keys of Ray, None for jobs
+    of this machine. The launcher and its keys are those of the sweep unless others are typed. The
+    address of a cluster must be typed: sweep.json may be a stranger's, and the head of a cluster
+    can run code in the processes that connect to it.
+
+    Raises: ConfigError, ResourceError when Ray is not installed.
+    """
+    from rlrun.config.config_errors import override_key
+
+    typed = [o for o in overrides if override_key(o).startswith(("hydra.launcher.", _CHOICE))]
+    own = [o for o in overrides if o not in typed]
+    before, keys = record.ray, {override_key(o).removeprefix("hydra.launcher.") for o in typed}
+    if not typed and before is None:
+        return None, None, own
+    cfg = _compose(typed, before)
+    workers = _read_workers(cfg)
+    ray = _read_ray(cfg)
+    if ray is None or before is None:
+        return workers, ray, own
+    kept = {name: value for name, value in asdict(before).items() if name not in keys}
+    if kept.get("address") is not None:
+        wrong = "the sweep ran on this cluster, which a file may not choose"
+        fix = f"type {resume_line(sweep_dir, before)}"
+        raise ConfigError(
+            f"hydra.launcher.address = {before.address}: {wrong}; an address that you type is "
+            f"allowed; {fix}",
+            key="hydra.launcher.address",
+        )
+    return workers, _read({**asdict(replace(ray, **kept))}), own
+
+
+def _compose(typed: Sequence[str], before: RayLauncherConfig | None) -> "DictConfig":
+    """The config of a sweep by our launchers. Raises: ConfigError for another one."""
+    from rlrun.config import Composer
+    from rlrun.config.config_errors import override_key
+
+    chosen = [] if before is None else [f"{_CHOICE}=ray"]
+    if any(override_key(o) == _CHOICE for o in typed):
+        chosen = []
+    cfg = Composer().compose(open_resources([*chosen, *typed]), sweep=True)
+    if not is_ours(cfg):
+        wrong = "it cannot go on with a sweep; local and ray are allowed"
+        raise ConfigError(f"{_CHOICE}: {wrong}; leave it out", key=_CHOICE)
+    return cfg
+
+
+# -- jobs ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ValidJob:
+    """A job that was composed and found valid."""
+
+    overrides: list[str]
+    name: str  # of its directory
+    config: "Config"
+    packed: dict[str, Any]  # see rlrun.config.compose
+
+
+def validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], num: int) -> ValidJob:
+    """The job, composed. Raises: ConfigError for one that is not valid."""
+    from rlrun.config import read_checked
+    from rlrun.config.compose import pack
+    from rlrun.config.config_errors import override_key
+    from rlrun.config.directories import check_inside
+    from rlrun.config.hydra_keys import check_logging, typed_overrides
+
+    of_files = {*(cfg.hydra.sweeper.get("params") or {})}
+    typed = [*typed_overrides(cfg), *(o for o in job if override_key(o) not in of_files)]
+    try:
+        composed = composer.compose_job(cfg, job, num)
+        config = read_checked(composer, composed, job, typed=typed)
+        if config.run.dir is not None:
+            wrong = "names the directory of a single run; null is allowed in a sweep"
+            raise ConfigError(f"run.dir = {config.run.dir}: {wrong}; use sweep.dir=PATH")
+        name = str(composer.directory(composed, "hydra.sweep.subdir"))
+        check_inside("hydra.sweep.subdir", name)
+        check_logging(composed, Path(name), [*typed_overrides(cfg, "hydra"), *job])
+    except RlrunError as e:
+        e.args = (f"{e} (sweep job {num}: {' '.join(job)}; no job was started)",)
+        raise
+    return ValidJob(list(job), name, config, pack(composed))
+
+
+def _validate_jobs(
+    composer: "Composer",
+    cfg: "DictConfig",
+    jobs: Sequence[Sequence[str]],
+    record: SweepRecord,
+    path: Path,
+) -> list[ValidJob]:
+    """The jobs that the sweep does not have yet, each once, numbered after those it has.
+
+    Equal jobs differ at most in where they run and how they are recorded.
+    """
+    from rlrun.reports.groups import identity
+    from rlrun.reports.runs import parse_config
+
+    typed = {frozenset(job.overrides) for job in record.jobs}
+    known = {own for job in record.jobs if (own := _stored_identity(path / job.name))}
+    valid: list[ValidJob] = []
+    for job in jobs:
+        if frozenset(job) in typed:
+            continue
+        found = validate_job(composer, cfg, job, len(record.jobs) + len(valid))
+        own = identity(parse_config(found.packed["config"].encode()))
+        if own not in known:
+            valid.append(found)
+            known.add(own)
+    return valid
+
+
+def _stored_identity(run_dir: Path) -> str | None:
+    from rlrun.reports.groups import identity
+    from rlrun.reports.runs import read_config
+    from rlrun.run.files import CONFIG
+
+    try:
+        return identity(read_config(run_dir / CONFIG))
+    except (OSError, ValueError):
+        return None
+
+
+def _require_different(names: Sequence[str]) -> None:
+    """Raise ConfigError when two jobs of a sweep would share a directory."""
+    seen: set[str] = set()
+    twice = next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
+    if twice is not None:
+        wrong = "is the directory of more than one job; a name of its own for each is allowed"
+        fix = "put ${hydra.job.num} into it"
+        raise ConfigError(f"hydra.sweep.subdir = {twice}: {wrong}; {fix}")
+
+
+# -- a sweep ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Sweep:
+    """A sweep that is about to start: its directory, its record and the jobs that it runs."""
+
+    line: Line
+    cfg: "DictConfig"
+    path: Path
+    record: SweepRecord
+    jobs: list[ValidJob]
+    short_names: bool = False  # the names of overrides are too long for a directory
+    threads: int | None = None  # of each job
+
+    @property
+    def overrides(self) -> list[str]:
+        """Those that Hydra is given."""
+        return [*_silent(self.line), f"hydra.sweep.dir={quote(self.path)}"]
+
+    def divide_cores(self, count: int, *, same_threads: bool) -> None:
+        """Set jobs at a time and the threads of each, for a command of ``count`` jobs.
+
+        ``same_threads``: those of the jobs that the sweep has, which the new ones are compared
+        with. Raises: ConfigError.
+        """
+        typed, ray = _read_workers(self.cfg), self.record.ray
+        configs = [job.config for job in self.jobs]
+        earlier = self.record.jobs[0].threads if self.record.jobs else None
+        if ray is not None:
+            _check_devices(ray, configs)
+            self.record.workers, self.threads = workers_on_ray(ray, typed, count), ray.threads
+        elif same_threads and earlier is not None:
+            self.record.workers, self.threads = typed or self.record.workers, earlier
+        else:
+            workers = typed or default_workers(configs)
+            self.record.workers, self.threads = divide_cores(workers, count)
+
+    def add(self) -> list[Task]:
+        """Write the directories of the jobs and their record; return what to run."""
+        from rlrun.config.compose import place
+
+        tasks = []
+        for job in self.jobs:
+            num = len(self.record.jobs)
+            name = str(num) if self.short_names else job.name
+            total = job.config.run.total_steps
+            record = JobRecord(num, name, job.overrides, total_steps=total, threads=self.threads)
+            self.record.jobs.append(record)
+            (self.path / name).mkdir(parents=True, exist_ok=True)
+            write_texts(self.path / name, job.packed["config"], job.overrides)
+            text = place(job.packed, self.path, "${hydra.job.num}" if self.short_names else None)
+            tasks.append(Task(record, _PACKED, [text]))
+        self.record.write(self.path)
+        return tasks
+
+
+def _silent(line: Line) -> list[str]:
+    """The overrides; those of a quiet sweep silence Hydra's launcher too, unless asked not to."""
+    asked = any("hydra_logging" in o for o in line.overrides)
+    return [*line.overrides, *["hydra/hydra_logging=none"] * (line.quiet and not asked)]
 
 
 def run_sweep(
-    composer: "Composer",
-    overrides: Sequence[str],
-    directory: str | None,
+    line: Line,
     *,
-    quiet: bool,
     jobs: Sequence[Sequence[str]] | None = None,
     begin: Callable[[Path], None] = lambda directory: None,
 ) -> int:
     """``start_sweep`` that names the jobs which failed; 0 when every job ended well, else 1."""
-    path, record = start_sweep(composer, overrides, directory, quiet=quiet, jobs=jobs, begin=begin)
-    if jobs is None and not quiet:
+    path, record = start_sweep(line, jobs=jobs, begin=begin)
+    if jobs is None and not line.quiet:
         print_report_line(path, record)
     return _report_failures(record, path)
 
@@ -69,67 +331,76 @@ def print_report_line(path: Path, record: SweepRecord) -> None:
         print(f"rlrun: see it with: rlrun report {shlex.quote(str(path))}", flush=True)
 
 
+def run_dirs(sweep_dir: Path, jobs: Sequence[Sequence[str]]) -> list[Path]:
+    """The directory of each job of a sweep. Raises: ConfigError for one that it has not."""
+    names = {frozenset(job.overrides): job.name for job in SweepRecord.read(sweep_dir).jobs}
+    for job in jobs:
+        if frozenset(job) not in names:
+            wrong = f"has a run that equals {' '.join(job)} but was typed in other words"
+            raise ConfigError(f"{sweep_dir}: {wrong}; a new directory is allowed; choose one")
+    return [sweep_dir / names[frozenset(job)] for job in jobs]
+
+
 def start_sweep(
-    composer: "Composer",
-    overrides: Sequence[str],
-    directory: str | None,
+    line: Line,
     *,
-    quiet: bool,
     jobs: Sequence[Sequence[str]] | None = None,
     begin: Callable[[Path], None] = lambda directory: None,
-    own_process: bool = True,
 ) -> tuple[Path, SweepRecord]:
     """Run a sweep to its end; return its directory and record, with jobs that failed too.
 
-    ``directory``: of ``sweep.dir``, new or that of a sweep, to which the jobs are added.
-    ``jobs``: the overrides of each job; None: every combination of those of the command line.
-    ``begin``: is called with the directory of the sweep, which is locked, before the first job.
-    ``own_process``: False in the process of a user's script.
+    ``jobs``: the overrides of each job; None: every combination of those of the line. They are
+    added to those that ``sweep.dir`` has. ``begin``: is called with the directory of the sweep,
+    which is locked, before the first job.
 
     Raises: ConfigError before any job runs, Interrupted, SweepStopped.
     """
     from rlrun.config.directories import absolute, claim, require_new
 
-    cfg = composer.compose(overrides, sweep=True)
-    ray = read_ray(cfg)
-    key = "hydra.sweep.dir" if directory is None else "sweep.dir"
-    path = absolute(key, Path(directory) if directory else composer.directory(cfg, key))
-    record, same_threads = SweepRecord([]), jobs is not None
-    is_new = directory is None or not is_sweep(path)
+    composer, exact = line.composer, line.sweep_dir is not None
+    cfg = composer.compose(_silent(line), sweep=True)
+    key = "sweep.dir" if exact else "hydra.sweep.dir"
+    path = absolute(key, Path(line.sweep_dir or composer.directory(cfg, key)))
+    sweep = Sweep(line, cfg, path, SweepRecord([], ray=_read_ray(cfg)), [])
+    is_new, same_threads = not (exact and is_sweep(path)), jobs is not None
     with ExitStack() as held:
         if not is_new:
             _require_ours(cfg, path)
             held.enter_context(lock_run_dir(path))  # another process may be adding jobs
-            record = SweepRecord.read(path)
-        elif directory is not None:
+            sweep.record = replace(SweepRecord.read(path), ray=sweep.record.ray)
+        elif exact:
             require_new(path, "sweep.dir")
         jobs = composer.jobs(cfg) if jobs is None else jobs
-        valid = validate_jobs(composer, cfg, jobs, record, path)
-        if not own_process:
+        sweep.jobs = _validate_jobs(composer, cfg, jobs, sweep.record, path)
+        if not line.own_process:
             from rlrun.env.catalog import require_in_every_process
 
-            for env_id in {job.config.env.id for job in valid}:
+            for env_id in {job.config.env.id for job in sweep.jobs}:
                 require_in_every_process(env_id)
-        names = [*(job.name for job in record.jobs), *(job.name for job in valid)]
-        require_different(names)
-        parts = (part for name in names for part in name.split("/"))
-        short = any(len(part.encode()) > LONGEST_NAME for part in parts)
-        short = short or (not is_ours(cfg) and any("/" in o for job in jobs for o in job))
-        sweep = Sweep(path, record, valid, short, ray=ray)
+        sweep.short_names = _needs_short_names(sweep, jobs)
         if is_ours(cfg) and jobs:
-            sweep.divide_cores(cfg, len(jobs), same_threads=same_threads)
+            sweep.divide_cores(len(jobs), same_threads=same_threads)
         if is_new:
-            exact = directory is not None
-            sweep.path = path = claim(path, exact=exact, key="sweep.dir")
-            held.enter_context(lock_run_dir(path))
-        begin(path)
+            sweep.path = claim(path, exact=exact, key="sweep.dir")
+            held.enter_context(lock_run_dir(sweep.path))
+        begin(sweep.path)
         if not jobs:
-            run_adaptive(composer, overrides, sweep, ours=is_ours(cfg))
+            run_adaptive(sweep)
         elif is_ours(cfg):
-            _run_ours(composer, cfg, sweep, quiet=quiet, own_process=own_process)
+            _run_ours(sweep)
         else:
-            _run_by_hydra(composer, overrides, sweep)
-        return path, sweep.record
+            _run_by_hydra(sweep)
+        return sweep.path, sweep.record
+
+
+def _needs_short_names(sweep: Sweep, jobs: Sequence[Sequence[str]]) -> bool:
+    """True where numbers name the directories of jobs. Raises: ConfigError when two would share."""
+    names = [*(job.name for job in sweep.record.jobs), *(job.name for job in sweep.jobs)]
+    _require_different(names)
+    parts = (part for name in names for part in name.split("/"))
+    if any(len(part.encode()) > _LONGEST_NAME for part in parts):
+        return True
+    return not is_ours(sweep.cfg) and any("/" in o for job in jobs for o in job)
 
 
 def _require_ours(cfg: "DictConfig", path: Path) -> None:
@@ -141,17 +412,16 @@ def _require_ours(cfg: "DictConfig", path: Path) -> None:
         raise ConfigError(f"sweep.dir = {path}: {wrong}; {fix}", key="sweep.dir")
 
 
-def _run_ours(
-    composer: "Composer", cfg: "DictConfig", sweep: Sweep, *, quiet: bool, own_process: bool
-) -> None:
+def _run_ours(sweep: Sweep) -> None:
     """Run the jobs in a pool of ours."""
     from rlrun.config.compose import Multirun
 
     sweep.record.commands.append(list(sys.argv))
     tasks = sweep.add()
-    multirun = Multirun(composer, cfg, sweep.path)
+    multirun = Multirun(sweep.line.composer, sweep.cfg, sweep.path)
     try:
-        _run(tasks, sweep.record, sweep.path, quiet=quiet, own_process=own_process)
+        line = sweep.line
+        _run(tasks, sweep.record, sweep.path, quiet=line.quiet, own_process=line.own_process)
     finally:
         multirun.end()
 
@@ -206,24 +476,101 @@ def run_packed_job(text: str) -> int:
         return report(e)
 
 
-def _run_by_hydra(composer: "Composer", overrides: Sequence[str], sweep: Sweep) -> None:
+def _run_by_hydra(sweep: Sweep) -> None:
     """Run the jobs by another launcher (basic, joblib, submitit), which composes them anew."""
     sweep.record.commands.append(list(sys.argv))
     sweep.add()
     extra = ["hydra.sweep.subdir=${hydra.job.num}"] if sweep.short_names else []
     jobs = sweep.record.jobs
     try:
-        args = [*overrides, f"hydra.sweep.dir={quote(sweep.path)}", *extra]
-        codes = composer.sweep(run_sweep_job, args)
+        codes = sweep.line.composer.sweep(run_sweep_job, [*sweep.overrides, *extra])
         for job, code in zip(jobs, codes, strict=True):
             job.end(int(code))
     except (SweepStopped, KeyboardInterrupt):
         for job in jobs:
             update(job, sweep.path)
-        print_resume_line(sweep.path)
+        _print_resume_line(sweep)
         raise
     finally:
         sweep.record.write(sweep.path)
+
+
+def _print_resume_line(sweep: Sweep) -> None:
+    """Say how an interrupted sweep goes on whose runs have reported the signal."""
+    words = resume_line(sweep.path, sweep.record.ray)
+    print(f"rlrun: the sweep goes on with: {words}", file=sys.stderr)
+
+
+# -- sweepers of Hydra that choose settings by the scores of earlier ones --------------------------
+
+
+def run_scored_job(cfg: "DictConfig") -> float:
+    """Run a job and return its score, so that the sweeper can compare."""
+    from hydra.core.hydra_config import HydraConfig
+
+    code = run_sweep_job(cfg)
+    return score_of(Path(HydraConfig.get().runtime.output_dir), code)
+
+
+class AdaptiveJob:
+    """``run_scored_job`` for our own launchers, which ask what sweep it is of."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self.sweep = sweep
+
+    def __call__(self, cfg: "DictConfig") -> float:
+        return run_scored_job(cfg)
+
+
+def score_of(run_dir: Path, code: int | None) -> float:
+    """The final score of a run. Raises: RlrunError when it has none."""
+    from rlrun.run.files import read_record
+
+    score = (read_record(run_dir).get("eval") or {}).get("return_mean") if code == 0 else None
+    if score is None:
+        raise RlrunError(f"{run_dir}: the run has no score (exit code {code}); see its output")
+    return float(score)
+
+
+def launch_batch(
+    sweep: Sweep, cfg: "DictConfig", jobs: Sequence[Sequence[str]]
+) -> list[tuple[list[str], float | RlrunError]]:
+    """Run some jobs of an adaptive sweep in our pool; return overrides and score, or the error."""
+    first = len(sweep.record.jobs)
+    composer = sweep.line.composer
+    sweep.jobs = [validate_job(composer, cfg, job, first + i) for i, job in enumerate(jobs)]
+    sweep.cfg, sweep.short_names = cfg, _needs_short_names(sweep, jobs)
+    sweep.divide_cores(len(jobs), same_threads=True)
+    quiet = all(job.config.logger.progress == "off" for job in sweep.jobs)
+    tasks = sweep.add()
+    stopped = run_tasks(tasks, sweep.record, sweep.path, quiet=quiet)
+    if stopped is not None:
+        raise SweepStopped(stopped)
+    found: list[tuple[list[str], float | RlrunError]] = []
+    for job in (task.job for task in tasks):
+        try:
+            found.append((job.overrides, score_of(sweep.path / job.name, job.exit_code)))
+        except RlrunError as e:
+            found.append((job.overrides, e))
+    return found
+
+
+def run_adaptive(sweep: Sweep) -> None:
+    """Let a sweeper of Hydra choose the jobs; it reports the best by itself.
+
+    A launcher of ours runs them in the pool; others may send what they call to another process.
+    """
+    sweep.record.commands.append(list(sys.argv))
+    task = AdaptiveJob(sweep) if is_ours(sweep.cfg) else run_scored_job
+    try:
+        sweep.line.composer.sweep(task, sweep.overrides)
+    except (SweepStopped, KeyboardInterrupt):
+        if is_sweep(sweep.path):
+            _print_resume_line(sweep)
+        raise
+
+
+# -- going on --------------------------------------------------------------------------------------
 
 
 def resume_sweep(path: Path, overrides: Sequence[str], *, quiet: bool) -> int:
@@ -242,7 +589,7 @@ def resume_sweep(path: Path, overrides: Sequence[str], *, quiet: bool) -> int:
     path = path.absolute()
     with lock_run_dir(path):
         record = SweepRecord.read(path)
-        workers, ray, own = split_launcher(overrides, record, path)
+        workers, ray, own = _split_launcher(overrides, record, path)
         shown = [o for o in own if override_key(o) in _SHOWN]
         changes = [o for o in own if o not in shown]
         found = []
@@ -272,7 +619,7 @@ def resume_sweep(path: Path, overrides: Sequence[str], *, quiet: bool) -> int:
             workers = workers or record.workers or default_workers(configs)
             record.workers, threads = divide_cores(workers, len(record.jobs))
         else:
-            check_devices(ray, configs)
+            _check_devices(ray, configs)
             typed = workers or (record.workers if ray == record.ray else None)
             record.workers, threads = workers_on_ray(ray, typed, len(record.jobs)), ray.threads
         record.ray = ray

@@ -10,7 +10,7 @@ stored       the config of a run directory, for eval, resume and export
 directories  run and sweep directories that no two runs share
 """
 
-from rlrun.config.checks import check, check_precision
+from rlrun.config.checks import check, check_precision, read_checked
 from rlrun.config.compose import Composer, read_composed, to_yaml
 from rlrun.config.reader import read_config
 from rlrun.config.stored import load
@@ -20,6 +20,7 @@ __all__ = [
     "check",
     "check_precision",
     "load",
+    "read_checked",
     "read_composed",
     "read_config",
     "to_yaml",

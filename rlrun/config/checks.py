@@ -13,9 +13,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
+
 from rlrun.config.backend import custom_state
+from rlrun.config.compose import Composer, name_by_preset, read_presets
 from rlrun.config.config_errors import config_error, override_key
 from rlrun.config.directories import check_length
+from rlrun.config.hydra_keys import check_addresses, check_values
 from rlrun.config.ray import require_head, require_ray
 from rlrun.config.rules import (
     AT_LAST,
@@ -32,6 +36,30 @@ from rlrun.schema import Config, RayConfig, ScriptedConfig
 from rlrun.schema.ranges import NOUNS, Condition, Reader, format_value, join_words
 from rlrun.trust import trusted_function
 from rlrun.video.files import require_packages
+
+
+def read_checked(
+    composer: Composer,
+    cfg: DictConfig,
+    overrides: Sequence[str],
+    *,
+    typed: Sequence[str] | None = None,
+) -> Config:
+    """The composed config of a run about to begin, after all checks that need no directory.
+
+    ``overrides``: those it was composed of. ``typed``: those of the command line, which alone may
+    name an address, a path outside of this directory or an environment of a package that is not
+    trusted; None: all of them.
+
+    Raises: ConfigError, ResourceError.
+    """
+    config = read_presets(composer, cfg, overrides)
+    by_user = overrides if typed is None else typed
+    check_values(config, by_user)
+    check_addresses(config, by_user)
+    check(name_by_preset(config, cfg))
+    check_precision(config)
+    return config
 
 
 def check(config: Config, *, fresh: bool = True) -> None:

@@ -99,6 +99,14 @@ def override_key(text: str) -> str:
     return text.split("=", 1)[0].lstrip("+~")
 
 
+def split_node(overrides: Sequence[str], node: str) -> tuple[list[str], list[str]]:
+    """(overrides of ``node`` and of keys below it, the others)."""
+    own = [
+        o for o in overrides if override_key(o) == node or override_key(o).startswith(f"{node}.")
+    ]
+    return own, [o for o in overrides if o not in own]
+
+
 def _typed_value(key: str, overrides: Sequence[str]) -> str:
     """The value that the command line gives ``key``, alone or in a mapping."""
     for text in reversed(overrides):

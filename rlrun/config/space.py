@@ -19,10 +19,10 @@ from hydra.core.override_parser.types import (
 )
 from omegaconf import DictConfig, OmegaConf
 
-from rlrun.config.checks import check, check_precision, check_typed_keys
-from rlrun.config.compose import Composer, name_by_preset, read_composed, read_presets, shipped_conf
+from rlrun.config.checks import check_typed_keys, read_checked
+from rlrun.config.compose import Composer, shipped_conf
 from rlrun.config.config_errors import config_error, override_key, unknown_key
-from rlrun.config.hydra_keys import ADDRESSES, check_addresses, check_values, is_hydra_override
+from rlrun.config.hydra_keys import ADDRESSES, is_hydra_override
 from rlrun.config.reader import read_dataclass, read_yaml
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.schema import COMMAND_CONFIGS, Config
@@ -201,20 +201,22 @@ def check_space(
     Raises: ConfigError and ResourceError, naming the dimension's value.
     """
     first = [d.examples()[0] for d in space]
-    groups = set(composer.groups())
-    config, cfg = _check_one(composer, [*fixed, *first], typed=typed)
+    config, cfg = _check_run(composer, [*fixed, *first], typed)
     for i, dimension in enumerate(space):
         for example in dimension.examples()[1:]:
-            key = override_key(dimension.name)
-            setting = [*first[:i], example, *first[i + 1 :]]
-            simple = dimension.name[:1] not in "+~" and not key.startswith("env.")
+            words = [*fixed, *first[:i], example, *first[i + 1 :]]
             try:
-                if simple and key not in groups and OmegaConf.select(cfg, key) is not None:
-                    _check_value(composer, cfg, example, typed=typed)
+                if _is_value(composer, cfg, dimension.name):
+                    (parsed,) = composer.parse([example])
+                    changed = cfg.copy()  # ten times as fast as composing it
+                    OmegaConf.update(changed, parsed.key_or_group, parsed.value(), merge=False)
+                    by_user = words if typed is None else typed
+                    changed_config = read_checked(composer, changed, [example], typed=by_user)
+                    check_typed_keys(changed_config, [example])
                 else:
-                    _check_one(composer, [*fixed, *setting], typed=typed)
+                    _check_run(composer, words, typed)
             except RlrunError as e:
-                hint = ""
+                key, hint = override_key(dimension.name), ""
                 if "is not an integer" in str(e):
                     hint = f"; write {key}=int(interval(…))"
                 e.args = (f"{e}{hint} (of the search; no run was started)",)
@@ -222,42 +224,19 @@ def check_space(
     return config
 
 
-def _check_one(
-    composer: Composer, overrides: Sequence[str], *, typed: Sequence[str] | None
+def _check_run(
+    composer: Composer, overrides: Sequence[str], typed: Sequence[str] | None
 ) -> tuple[Config, DictConfig]:
-    """(config, composed config) of one run, checked as ``rlrun OVERRIDES`` checks it.
-
-    ``typed``: those on the command line; None: all of them.
-    """
+    """(config, composed config) of one run, checked as ``rlrun OVERRIDES`` checks it."""
     rewritten = composer.rewrite(overrides)
     cfg = composer.compose(rewritten)
-    config = read_presets(composer, cfg, rewritten)
-    _check_config(composer, config, cfg, rewritten, typed=typed)
+    config = read_checked(composer, cfg, rewritten, typed=typed)
+    check_typed_keys(config, rewritten)
     return config, cfg
 
 
-def _check_config(
-    composer: Composer,
-    config: Config,
-    cfg: DictConfig,
-    overrides: Sequence[str],
-    *,
-    typed: Sequence[str] | None,
-) -> None:
-    if composer.foreign or typed is not None:
-        check_values(config, overrides if typed is None else [])
-    check_addresses(config, overrides if typed is None else typed)
-    check(name_by_preset(config, cfg))
-    check_typed_keys(config, overrides)
-    check_precision(config)
-
-
-def _check_value(
-    composer: Composer, cfg: DictConfig, override: str, *, typed: Sequence[str] | None
-) -> None:
-    """Check a config with one value replaced: ten times as fast as composing it."""
-    (parsed,) = composer.parse([override])
-    key = parsed.key_or_group
-    changed = cfg.copy()
-    OmegaConf.update(changed, key, parsed.value(), merge=False)
-    _check_config(composer, read_composed(changed), changed, [override], typed=typed)
+def _is_value(composer: Composer, cfg: DictConfig, name: str) -> bool:
+    """True for a key that is there and chooses no option."""
+    if name[:1] in "+~" or name.startswith("env.") or name in composer.groups():
+        return False
+    return OmegaConf.select(cfg, name) is not None

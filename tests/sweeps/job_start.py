@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from rlrun.cli.run import write_texts
-from rlrun.cli.sweep_jobs import validate_job
+from rlrun.cli.sweep import validate_job
 from rlrun.config import Composer
 from rlrun.config.compose import place
 from rlrun.sweeps.pool import Pool

@@ -2,10 +2,10 @@
 
 import pytest
 
-from rlrun.cli import adaptive
-from rlrun.cli.adaptive import run_adaptive
+from rlrun.cli import sweep as command
 from rlrun.cli.error_report import SweepStopped
-from rlrun.cli.sweep_jobs import Sweep
+from rlrun.cli.run import Line
+from rlrun.cli.sweep import Sweep, run_adaptive
 from rlrun.config import Composer
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.run.files import seal
@@ -28,6 +28,16 @@ def scored(build, monkeypatch):
     monkeypatch.setattr(build, "run", run)
 
 
+def run(path, *words, record=None):
+    """Run the adaptive sweep of a command line; return its record."""
+    composer, words = Composer(), list(words)
+    record = SweepRecord([]) if record is None else record
+    run_adaptive(
+        Sweep(Line(composer, words), composer.compose(words, sweep=True), path, record, [])
+    )
+    return record
+
+
 @pytest.mark.parametrize("launcher", ["local", "ray", "basic"])
 def test_scores_are_returned(rlrun, build, scored, tmp_path, monkeypatch, launcher):
     returned, original = [], Composer.sweep
@@ -37,33 +47,28 @@ def test_scores_are_returned(rlrun, build, scored, tmp_path, monkeypatch, launch
         return returned
 
     monkeypatch.setattr(Composer, "sweep", sweep)
-    ours = launcher != "basic"
-    line = ["seed=1,2,3", f"hydra/launcher={launcher}", "hydra.sweeper.max_batch_size=2"]
-    made = Sweep(tmp_path, SweepRecord([]), [], False)
+    line = [f"hydra/launcher={launcher}", "hydra.sweeper.max_batch_size=2"]
+    record = SweepRecord([])
     if launcher == "ray":
-        made.ray = RayLauncherConfig(None, 1, 0, {}, 2)
+        record.ray = RayLauncherConfig(None, 1, 0, {}, 2)
         monkeypatch.setattr(
             "rlrun.sweeps.launcher.RayPool",
             lambda ray, workers, threads, **given: InProcessPool(workers or 1, threads),
         )
-    run_adaptive(Composer(), line, made, ours=ours)
+    run(tmp_path, "seed=1,2,3", *line, record=record)
     assert returned == [10.0, 20.0, 30.0]
     assert [p.name for p in build.run_dirs] == ["0_seed=1", "1_seed=2", "2_seed=3"]
-    if ours:
+    if launcher != "basic":
         assert [job.status for job in SweepRecord.read(tmp_path).jobs] == ["done"] * 3
         with pytest.raises(ConfigError, match="subdir = x"):
-            run_adaptive(
-                Composer(), ["seed=8,9", "hydra.sweep.subdir=x", *line[1:]], made, ours=True
-            )
+            run(tmp_path, "seed=8,9", "hydra.sweep.subdir=x", *line, record=record)
     build.codes = {7: 4}
     with pytest.raises(RlrunError, match="no score"):
-        run_adaptive(Composer(), ["seed=7", *line[1:]], made, ours=ours)
+        run(tmp_path, "seed=7", *line, record=record)
 
 
 def test_an_interrupted_adaptive_sweep_says_how_it_goes_on(rlrun, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(adaptive, "run_tasks", lambda *given, **more: 130)
+    monkeypatch.setattr(command, "run_tasks", lambda *given, **more: 130)
     with pytest.raises(SweepStopped):
-        run_adaptive(
-            Composer(), ["seed=1,2"], Sweep(tmp_path, SweepRecord([]), [], False), ours=True
-        )
+        run(tmp_path, "seed=1,2")
     assert f"rlrun resume {tmp_path}" in capsys.readouterr().err

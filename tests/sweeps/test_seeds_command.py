@@ -46,11 +46,8 @@ class Sweeps:
         self.ends: dict[int, int | BaseException] = {}
         self.plans: list[dict[str, Any]] = []  # seeds.json before the jobs of each call
 
-    def __call__(
-        self, composer, overrides, directory, *, quiet,
-        jobs, begin,
-    ):  # fmt: skip
-        path = Path(directory)
+    def __call__(self, line, *, jobs, begin):
+        path = Path(line.sweep_dir)
         path.mkdir(exist_ok=True)
         begin(path)
         self.plans.append(json.loads((path / "seeds.json").read_text()))

@@ -29,10 +29,10 @@ class LocalLauncher(Launcher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        from rlrun.cli.adaptive import launch_batch
+        from rlrun.cli.sweep import launch_batch
 
         returns = []
-        for overrides, result in launch_batch(self.task, self.config, job_overrides):
+        for overrides, result in launch_batch(self.task.sweep, self.config, job_overrides):
             done = JobReturn(overrides=overrides)
             failed = isinstance(result, Exception)
             done.status = JobStatus.FAILED if failed else JobStatus.COMPLETED
@@ -44,7 +44,7 @@ class LocalLauncher(Launcher):
 class RayLauncher(LocalLauncher):
     """Runs jobs in processes that actors of Ray start, on this machine or on a cluster.
 
-    Its keys are read by rlrun/cli/launchers.py, from the config that ``setup`` is given.
+    Its keys are read by rlrun/cli/sweep.py, from the config that ``setup`` is given.
     """
 
     def __init__(

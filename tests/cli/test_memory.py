@@ -164,8 +164,8 @@ def probe_of(rlrun, tmp_path, monkeypatch):
     jobs = []
 
     def probe_of(scores, *words, status="done"):
-        def run_jobs(composer, common, given, path, command, *, quiet):
-            path.mkdir()
+        def run_jobs(line, given, command):
+            Path(line.sweep_dir).mkdir()
             jobs.extend(given)
             flat = [score for agent in scores for score in agent]
             states = [status, *["done"] * len(given)]
@@ -174,7 +174,7 @@ def probe_of(rlrun, tmp_path, monkeypatch):
                 for i in range(len(given))
             ]
 
-        monkeypatch.setattr("rlrun.cli.probe.run_jobs", run_jobs)
+        monkeypatch.setattr("rlrun.cli.memory.run_jobs", run_jobs)
         return rlrun("probe", *words, "probe.dir=p"), jobs
 
     return probe_of

@@ -1,0 +1,344 @@
+"""``rlrun bench memory`` and ``rlrun probe``: agents with and without memory, a sweep each.
+
+Torch-free; their runs are processes of their own, in a directory that another command of the same
+kind goes on with.
+"""
+
+import shlex
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from rlrun.cli.error_report import going_on
+from rlrun.cli.run import Line, silent
+from rlrun.cli.sweep import resume_sweep, run_dirs, run_sweep
+from rlrun.config import Composer
+from rlrun.config.compose import read_presets, shipped_conf
+from rlrun.config.config_errors import config_error, override_key, split_node
+from rlrun.config.directories import absolute, claim, require_new, require_writable
+from rlrun.config.reader import read_dataclass, read_yaml
+from rlrun.config.space import read_settings
+from rlrun.errors import ConfigError, Interrupted, RlrunError
+from rlrun.reports.bounds import return_bounds
+from rlrun.reports.document import csv_text, markdown, terminal_lines
+from rlrun.reports.memory_bench import (
+    ABOUT,
+    FULL,
+    MEMORYLESS,
+    RECURRENT,
+    STACKED,
+    BenchSetting,
+    MemoryGap,
+    bench_markdown,
+    bench_table,
+    gap_table,
+    raw_lines,
+)
+from rlrun.reports.runs import RunData, read_run, score
+from rlrun.run.files import replace_file
+from rlrun.schema import BenchConfig, BenchTaskConfig, Config, ProbeConfig
+from rlrun.schema.spelling import nearest
+from rlrun.sweeps.record import SweepRecord, is_sweep
+
+_OWNERS = ("bench", "probe", "search")  # commands that begin such directories
+_CHOSEN = ("policy", "memory", "run.total_steps", "run.stop_value", "run.dir", "sweep", "sweep.dir")
+
+# -- what both do ----------------------------------------------------------------------------------
+
+
+def _refuse_chosen(common: Sequence[str], keys: Sequence[str], who: str, allowed: str) -> None:
+    """Raise ConfigError for keys that the command itself sets."""
+    for text in common:
+        if (key := override_key(text)) in keys:
+            wrong = f"{who} chooses it; {allowed}; use them"
+            raise ConfigError(f"{key} = {text.partition('=')[2]}: {wrong}", key=key)
+
+
+def _directory_of(given: str | None, key: str) -> Path:
+    """The directory of ``key`` (bench.dir, probe.dir), absolute.
+
+    ``given``: new, empty or that of a sweep; None: a new one, which is made, below ``outputs``.
+    Raises: ConfigError, also for the directory of another command.
+    """
+    if given is None:
+        name = time.strftime(f"outputs/{key.partition('.')[0]}/%Y-%m-%d_%H-%M-%S")
+        return claim(absolute(key, Path(name)), exact=False, key=key)
+    path = absolute(key, Path(given))
+    if not is_sweep(path):
+        require_new(path, key)
+        require_writable(path, key)
+        return path
+    begun = [command[1] for command in SweepRecord.read(path).commands[:1] if len(command) > 1]
+    if begun and begun[0] in _OWNERS and begun[0] != key.partition(".")[0]:
+        raise ConfigError(
+            f"{key} = {given}: holds what rlrun {begun[0]} made; a new directory, or one of the "
+            "same command, is allowed; choose another",
+            key=key,
+        )
+    return path
+
+
+def table_command(path: Path) -> str | None:
+    """The command line that writes the table of a bench or probe in ``path``, if it is one.
+
+    ``rlrun resume`` runs the jobs alone.
+    """
+    commands = SweepRecord.read(path).commands
+    words = commands[0][1:] if commands else []
+    if not words or words[0] not in ("bench", "probe"):
+        return None
+    key = f"{words[0]}.dir="
+    given = [word for word in words if not word.startswith((key, "-q", "--quiet"))]
+    return f"rlrun {shlex.join([*given, f'{key}{path.absolute()}'])}"
+
+
+def _flags(args: Namespace) -> list[str]:
+    """The flags that go on as this command did."""
+    config_dir = ["--config-dir", args.config_dir] if args.config_dir else []
+    return ["-q"] * args.quiet + config_dir
+
+
+def _line(composer: Composer, overrides: Sequence[str], path: Path, args: Namespace) -> Line:
+    """The line of the sweep in ``path``, with overrides of all jobs."""
+    return Line(composer, [*overrides, *silent(args.quiet)], str(path), quiet=args.quiet)
+
+
+def run_jobs(line: Line, jobs: Sequence[Sequence[str]], command: Sequence[str]) -> list[RunData]:
+    """Run the jobs that the sweep of ``line`` lacks or has not ended; return the run of each.
+
+    ``command``: words that go on after an interruption.
+
+    Raises: ConfigError before any job runs; Interrupted, which names ``command``.
+    """
+    path = Path(str(line.sweep_dir))
+    try:
+        if is_sweep(path):
+            resume_sweep(path, [], quiet=line.quiet)
+        run_sweep(line, jobs=jobs)
+    except Interrupted as e:
+        raise going_on(e, command) from e
+    return [read_run(found) for found in run_dirs(path, jobs)]
+
+
+# -- rlrun bench memory ----------------------------------------------------------------------------
+
+_FILES = ("bench.md", "bench.csv", "bench.jsonl")  # what is written into bench.dir
+
+
+def bench(args: Namespace) -> int:
+    """Run what is missing in bench.dir and write the table; 0, or 1 when a run failed."""
+    composer = Composer(config_dir=args.config_dir)
+    own, common = split_node(args.overrides, "bench")
+    settings: BenchConfig = read_settings(composer, "bench", [])
+    settings = read_settings(composer, "bench", [*settings.quick * args.quick, *own])
+    allowed = "bench.algorithms, bench.cells, bench.tasks, bench.steps and bench.dir do"
+    _refuse_chosen(common, (*_CHOSEN, "run.eval_every", "env"), "the benchmark", allowed)
+    tasks = {name: _task(name) for name in settings.tasks}
+    shared = [o for o in common if override_key(o).startswith("hydra")]  # of the launcher
+    typed_seed, rest = split_node([o for o in common if o not in shared], "seed")
+    first = int(composer.compose(typed_seed).seed)
+    jobs = [  # keys of a policy are known beside its name only
+        composer.rewrite([*_words(tasks[name], settings), f"policy={algorithm}", f"memory={cell}",
+                          *rest, f"seed={seed}"])
+        for name in tasks for algorithm in settings.algorithms for cell in settings.cells
+        for seed in range(first, first + settings.seeds)
+    ]  # fmt: skip
+    path = _directory_of(settings.dir, "bench.dir")
+    flags = ["--quick"] * args.quick + _flags(args)
+    kept = [o for o in own if override_key(o) != "bench.dir"]
+    command = ["bench", "memory", *flags, *kept, f"bench.dir={path}", *common]
+    run_jobs(_line(composer, shared, path, args), jobs, command)
+    return _write_bench(path, _settings(composer, path), quiet=args.quiet)
+
+
+def _settings(composer: Composer, path: Path) -> list[BenchSetting]:
+    """All settings that have runs in bench.dir, those of earlier commands too.
+
+    Where they differ in more than task, policy and memory, the cell's name says in what.
+    """
+    tasks = {tuple(composer.rewrite(_task(name).overrides)): name for name in _known()}
+    groups: dict[tuple[str, str, str, frozenset[str]], list[RunData]] = {}
+    for job in SweepRecord.read(path).jobs:
+        keys = [override_key(o) for o in job.overrides]
+        at = keys.index("run.total_steps") if "run.total_steps" in keys else 0
+        task = tasks.get(tuple(job.overrides[:at]))
+        rest = dict(zip(keys[at:], job.overrides[at:], strict=True))
+        if task is None or not rest.keys() >= {"policy", "memory", "seed"}:
+            continue  # of another command
+        policy, cell, _ = (rest.pop(k).partition("=")[2] for k in ("policy", "memory", "seed"))
+        rest.pop("run.eval_every", None)  # it follows from the budget
+        key = task, policy, cell, frozenset(rest.values())
+        groups.setdefault(key, []).append(read_run(path / job.name))
+    shared = frozenset.intersection(*(key[3] for key in groups)) if groups else frozenset[str]()
+    budgets: dict[str, set[str]] = {}
+    for task, *_, words in groups:
+        budgets.setdefault(task, set()).update(filter(_is_budget, words))
+    found = []
+    for (task, algorithm, cell, words), runs in groups.items():
+        own = (o for o in words - shared if not _is_budget(o) or len(budgets[task]) > 1)
+        name = " ".join([cell, *sorted(own)])
+        found.append(BenchSetting(task, algorithm, name, _task(task).random, runs))
+    return found
+
+
+def _is_budget(override: str) -> bool:
+    return override_key(override) == "run.total_steps"
+
+
+def _write_bench(path: Path, found: Sequence[BenchSetting], *, quiet: bool) -> int:
+    table = bench_table(found, {setting.task: _task(setting.task).published for setting in found})
+    texts = (bench_markdown(table), csv_text(table), raw_lines(found))
+    for name, text in zip(_FILES, texts, strict=True):
+        replace_file(path / name, text.encode())
+    if not quiet:
+        print(
+            "\n".join([*terminal_lines(table), "", ABOUT, f"table: {path / _FILES[0]}"]), flush=True
+        )
+    return int(any(len(setting.scored) < len(setting.runs) for setting in found))
+
+
+@cache
+def _known() -> dict[str, Any]:
+    """The tasks of conf/bench_tasks.yaml."""
+    known = OmegaConf.to_container(OmegaConf.create(read_yaml(shipped_conf() / "bench_tasks.yaml")))
+    assert isinstance(known, dict)
+    return {str(name): task for name, task in known.items()}
+
+
+def _task(name: str) -> BenchTaskConfig:
+    """The task of that name in conf/bench_tasks.yaml. Raises: ConfigError."""
+    known = _known()
+    if name not in known:
+        close = nearest(name, [*known], 1)
+        fix = f"did you mean {close[0]}?" if close else "choose one"
+        raise config_error("bench.tasks", name, "no such task", ", ".join(known), fix)
+    task: BenchTaskConfig = read_dataclass(BenchTaskConfig, known[name], f"bench.tasks.{name}")
+    return task
+
+
+def _words(task: BenchTaskConfig, settings: BenchConfig) -> list[str]:
+    """The overrides of every run of a task: a fixed budget, evaluated at equal distances."""
+    steps = settings.steps or task.steps
+    every = max(1, steps // settings.evaluations)
+    budget = [f"run.total_steps={steps}", f"run.eval_every={every}", "run.stop_value=null"]
+    return [*task.overrides, *budget]
+
+
+# -- rlrun probe -----------------------------------------------------------------------------------
+
+_MASK = "action_mask"  # entry of an observation that says which actions are allowed
+_UNSTACKED = "No frame-stacked agent: stacked, the observation would lose its action mask."
+_FULL_STATE = "full_state"  # argument of an environment that can show its state
+
+
+def probe(args: Namespace) -> int:
+    """Train the agents that are missing in probe.dir, and print what memory is worth.
+
+    Raises: ConfigError before any run starts; RlrunError when one of them failed.
+    """
+    composer = Composer(config_dir=args.config_dir)
+    own, common = split_node(args.overrides, "probe")
+    own += [] if args.budget is None else [f"probe.budget={args.budget}"]
+    settings: ProbeConfig = read_settings(composer, "probe", own)
+    allowed = "probe.budget, probe.seeds, probe.stack and probe.dir are allowed"
+    _refuse_chosen(common, (*_CHOSEN, "seed", "env.frame_stack"), "the probe", allowed)
+    words = composer.rewrite(common)
+    typed = [*words, "policy=random"]  # composes with any environment
+    config = read_presets(composer, composer.compose(typed), typed)
+    budget = settings.budget or config.env.total_steps  # policy=random has no steps of its own
+    agents = _agents(config, settings)
+    run = [f"run.total_steps={budget}", f"run.eval_every={budget}", "run.stop_value=null",
+           f"run.eval_episodes={settings.episodes}"]  # fmt: skip
+    seeds = range(config.seed, config.seed + settings.seeds)
+    jobs = [[*words, *run, *agent, f"seed={seed}"] for agent in agents.values() for seed in seeds]
+    path = _directory_of(settings.dir, "probe.dir")
+    _check_task(path, jobs[0])
+    kept = [o for o in own if override_key(o) != "probe.dir"]
+    command = ["probe", *_flags(args), *common, *kept, f"probe.dir={path}"]
+    runs = run_jobs(_line(composer, [], path, args), jobs, command)
+    count = len(seeds)
+    scores = {name: _scores(runs[i * count : (i + 1) * count]) for i, name in enumerate(agents)}
+    name = next((o.partition("=")[2] for o in common if override_key(o) == "env"), config.env.id)
+    steps = max(int(run.evaluations.env_steps[-1]) for run in runs)  # whole collect calls
+    environment = name if name != "gym" else config.env.id
+    gap = MemoryGap(environment, steps, scores, return_bounds(runs))
+    _write_probe(path, gap, quiet=args.quiet)
+    return 0
+
+
+def _agents(config: Config, settings: ProbeConfig) -> dict[str, list[str]]:
+    """Name -> overrides of every agent that the environment allows."""
+    from gymnasium import spaces
+
+    from rlrun.env import known_spaces
+
+    obs, action, _ = known_spaces(replace(config.env, frame_stack=1), config.agents)
+    real = isinstance(action, spaces.Box)
+    base = [*(settings.real if real else settings.discrete)]
+    memory = [*(settings.real_memory if real else settings.discrete_memory)]
+    changed = {override_key(word) for word in memory}
+    rest = [word for word in base if override_key(word) not in changed]
+    flat = []  # only boxes are stacked
+    masked = isinstance(obs, spaces.Dict) and _MASK in obs.spaces
+    if not isinstance(obs, spaces.Box) and not config.env.wrappers:
+        flat = ["env.wrappers=[{name:flatten_obs}]"]
+    agents = {
+        MEMORYLESS: base,
+        STACKED: [*base, *flat, f"env.frame_stack={settings.stack}"],
+        RECURRENT: [*rest, *memory],
+    }
+    if masked:  # a flat observation hides which actions are allowed
+        del agents[STACKED]
+    if config.env.kwargs.get(_FULL_STATE) is False:
+        agents[FULL] = [*base, f"env.kwargs.{_FULL_STATE}=true"]
+    return agents
+
+
+def _check_task(path: Path, memoryless: Sequence[str]) -> None:
+    """Raise ConfigError where probe.dir holds runs of another task."""
+    if not is_sweep(path):
+        return
+    task = _env_words(memoryless)
+    for job in SweepRecord.read(path).jobs[:1]:  # that of the memoryless agent
+        before = _env_words(job.overrides)
+        if before == task:
+            continue
+        raise ConfigError(
+            f"probe.dir = {path}: holds a probe of {' '.join(sorted(before))}; a new directory, "
+            "or one of the same task, is allowed; choose another",
+            key="probe.dir",
+        )
+
+
+def _env_words(job: Sequence[str]) -> set[str]:
+    return {*split_node(job, "env")[0]}
+
+
+def _scores(runs: Sequence[RunData]) -> list[float]:
+    """The final scores. Raises: RlrunError when a run has none."""
+    found = [score(run, "final") for run in runs]
+    scores = [value for value in found if value is not None]
+    if len(scores) < len(runs):
+        run = next(run for run, value in zip(runs, found, strict=True) if value is None)
+        error = RlrunError(
+            f"{run.path}: has no score ({run.failure or run.status}); all runs of a probe are "
+            "needed, for the others alone would favour an agent that fails; the same command with "
+            "probe.dir of this directory tries it again"
+        )
+        error.exit_code = 1  # as a sweep with a failed job
+        raise error
+    return scores
+
+
+def _write_probe(path: Path, gap: MemoryGap, *, quiet: bool) -> None:
+    table = gap_table(gap)
+    text = gap.sentence if STACKED in gap.scores else f"{gap.sentence} {_UNSTACKED}"
+    replace_file(path / "probe.md", f"# {gap.environment}\n\n{markdown(table)}\n{text}\n".encode())
+    lines = [] if quiet else [*terminal_lines(table), ""]
+    print("\n".join([*lines, text]), flush=True)
