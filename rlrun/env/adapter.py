@@ -1,7 +1,7 @@
 """Construction of environments from their config, and of their spaces before a run."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -39,10 +39,9 @@ from rlrun.video.files import prepare_pygame
 
 __all__ = ["Env", "Step", "known_spaces", "make_env", "make_one_env", "probe", "probe_agents"]
 
+AnyEnv = gym.Env[Any, Any]
 _known: dict[str, tuple[gym.Space[Any], gym.Space[Any], int]] = {}
-_NATIVE_DIFFERS = (
-    "ALE/"  # ids whose native vector environment is not their single one: ale-py's own
-)
+_NATIVE_DIFFERS = "ALE/"  # ids whose native vector environment is not their single one: ale-py's
 
 
 def make_env(
@@ -81,8 +80,12 @@ def make_env(
         EnvError: ``backend = vector`` and the native environment does not reset NEXT_STEP; the
             spaces are not those that ``known_spaces`` has found.
     """
+    kwargs = env_arguments(config, evaluate=evaluate)
+    maker = _Maker(config, kwargs, keep_info, agents, render)
     with SettingsKept():
-        env = _make_env(config, num_envs, keep_info, evaluate, agents, resumable, render)
+        if not evaluate:  # of a run that begins
+            mask_warned.discard(config.id)
+        env = maker.make(num_envs, resumable=resumable)
     if (known := _known.get(repr((config, agents)))) is not None:
         copies = [None, (env.obs_space, env.action_space)]  # the first was made to look at them
         if (error := different_copies(config.id, copies, known[:2])) is not None:
@@ -91,142 +94,247 @@ def make_env(
     return env
 
 
-def _make_env(
-    config: EnvConfig,
-    num_envs: int,
-    keep_info: tuple[str, ...],
-    evaluate: bool,
-    agents: AgentsConfig | None,
-    resumable: bool,
-    render: bool,
-) -> Env:
-    if not evaluate:  # of a run that begins
-        mask_warned.discard(config.id)
-    kwargs = env_arguments(config, evaluate=evaluate)
-    if config.wrappers and config.backend in ("vector", "envpool"):
-        names = ", ".join(w.name for w in config.wrappers)
-        raise ConfigError(
-            f"env.backend = {config.backend}: wrappers ({names}) apply to single environments, "
-            "this backend steps all at once; allowed with wrappers: auto, sync, async; "
-            "set env.backend=auto or env.wrappers=[]"
-        )
-    if render:
-        prepare_pygame()
-    if config.backend == "envpool":
-        return _make_envpool(config.id, kwargs, num_envs, keep_info, render)
-    if config.id.startswith(PREFIX):
-        if config.wrappers:
-            raise ConfigError(
-                f"env.wrappers = {', '.join(w.name for w in config.wrappers)}: they apply to "
-                "environments of one agent; allowed here: []; wrap the PettingZoo environment"
-            )
-        assert agents is not None, "PettingZoo environments need an AgentsConfig"
-        make_one: Any = partial(_make_pettingzoo, config, kwargs, agents, render, keep_info)
-    else:
-        spec = find_spec(config.id)
-        prefer_sync = config.backend == "auto" and (
-            spec.id.startswith(_NATIVE_DIFFERS) or (num_envs == 1 and _single_is_faster(spec))
-        )
-        native = config.backend in ("auto", "vector") and not config.wrappers and not prefer_sync
-        if native:
-            raw = _make_native_rows(spec, kwargs, num_envs, required=config.backend == "vector")
-            if render and raw is not None and not isinstance(raw, CARTPOLES):
-                raw.close()
-                raw = None
-            if raw is not None:
-                _require_supported(spec.id, raw.single_observation_space, raw.single_action_space)
-                twin = partial(make_native, spec, kwargs, num_envs)
-                given: dict[str, Any] = {"env_id": config.id, "keep_info": keep_info}
-                twins = resumable and config.instances is None
-                source = NativeVector(raw, twin=twin if twins else None, **given)
-                env = Env(_agents_as_columns(source, agents, config.id), **given)
-                if render:
-                    env.picture, env.fps = native_picture(raw), frames_per_second(CartPoleEnv)
-                return env
-        make_one = partial(_make_wrapped, spec, kwargs, config, render)
-    limit = config.max_replay_steps if resumable else None
-    return _make_copies(make_one, config, num_envs, keep_info, agents, limit, render)
-
-
-def _make_copies(
-    make_one: Callable[[int], gym.Env[Any, Any]],
-    config: EnvConfig,
-    num_envs: int,
-    keep_info: tuple[str, ...],
-    agents: AgentsConfig | None,
-    limit: int | None,
-    render: bool,
-) -> Env:
-    """Return rows of single environments; ``limit``: as ``CheckedEnv``'s max_replay_steps."""
-    env_fns = [
-        partial(_make_checked, make_one, config, limit, keep_info, i) for i in range(num_envs)
-    ]
-    processes = config.backend == "async" and not render
-    copies = (Workers if processes else Copies)(env_fns, config)
-    env = Env(_agents_as_columns(copies, agents, config.id), env_id=config.id, keep_info=keep_info)
-    if render:
-        env.picture, env.fps = copies.envs[0].render, frames_per_second(copies.envs[0])
-    return env
-
-
 def make_one_env(
     config: EnvConfig, *, evaluate: bool = False, render: bool = False, validate: bool = True
-) -> gym.Env[Any, Any]:
+) -> AnyEnv:
     """Return a single environment of Gymnasium's interface, with its wrappers and validation.
 
     ``render``: its ``render()`` returns a picture. ``validate``: raise EnvError on a violation.
 
     Raises: ConfigError, also for environments that are only made several at once.
     """
-    several = config.id.startswith(PREFIX) or config.backend == "envpool"
-    if several:
+    if config.id.startswith(PREFIX) or config.backend == "envpool":
         name = f"env.backend = {config.backend}" if config.backend == "envpool" else config.id
         raise ConfigError(
             f"{name}: has no single environments; vector environments are allowed; ask for one of "
             "one environment"
         )
-    if render:
-        prepare_pygame()
-    kwargs = env_arguments(config, evaluate=evaluate)
-    make_one = partial(_make_wrapped, find_spec(config.id), kwargs, config, render)
+    maker = _Maker(config, env_arguments(config, evaluate=evaluate), None, None, render)
     with SettingsKept():
-        return _make_checked(make_one, config, None, None, 0) if validate else make_one(0)
+        maker.prepare()
+        make_one = partial(maker.single, find_spec(config.id))
+        return maker.checked(make_one, None, 0) if validate else make_one(0)
 
 
-def _agents_as_columns(source: RowSource, agents: AgentsConfig | None, env_id: str) -> RowSource:
-    """Give every agent a column of its own where ``agents`` says so, else return ``source``."""
-    joint = isinstance(source.single_observation_space, JointSpace)
-    if agents is None or agents.name == "joint" or not joint:
-        return source
-    return AgentColumns(source, agents, env_id)
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    """What ``make_env`` was asked for; ``kwargs``: the environment's arguments."""
 
+    config: EnvConfig
+    kwargs: dict[str, Any]
+    keep_info: tuple[str, ...] | None
+    agents: AgentsConfig | None
+    render: bool
 
-def _make_pettingzoo(
-    config: EnvConfig,
-    kwargs: dict[str, Any],
-    agents: AgentsConfig,
-    render: bool,
-    keep_info: tuple[str, ...],
-    index: int,
-) -> PettingZooEnv:
-    if config.backend == "vector":
-        raise ConfigError(
-            f"env.backend = vector: {config.id} has no native vector environment; "
-            "allowed: auto, sync, async; set env.backend=auto"
+    def prepare(self) -> None:
+        """Prepare the process for pictures, where they are wanted."""
+        if self.render:
+            prepare_pygame()
+
+    def make(self, num_envs: int, *, resumable: bool) -> Env:
+        """Return the rows of the configured backend."""
+        config = self.config
+        wrapped = ", ".join(wrapper.name for wrapper in config.wrappers)
+        if wrapped and config.backend in ("vector", "envpool"):
+            raise ConfigError(
+                f"env.backend = {config.backend}: wrappers ({wrapped}) apply to single "
+                "environments, this backend steps all at once; allowed with wrappers: auto, sync, "
+                "async; set env.backend=auto or env.wrappers=[]"
+            )
+        if wrapped and config.id.startswith(PREFIX):
+            raise ConfigError(
+                f"env.wrappers = {wrapped}: they apply to environments of one agent; allowed here: "
+                "[]; wrap the PettingZoo environment"
+            )
+        self.prepare()
+        limit = config.max_replay_steps if resumable else None
+        if config.backend == "envpool":
+            return self._envpool(num_envs)
+        if config.id.startswith(PREFIX):
+            return self._copies(self._pettingzoo, num_envs, limit)
+        spec = find_spec(config.id)
+        prefer_sync = config.backend == "auto" and (
+            spec.id.startswith(_NATIVE_DIFFERS) or (num_envs == 1 and _single_is_faster(spec))
         )
-    if not render or index > 0:
-        return PettingZooEnv(config.id, kwargs, agents, keep_info)
-    PettingZooEnv(config.id, kwargs, agents).close()  # what is wrong without pictures is told first
+        if config.backend in ("auto", "vector") and not wrapped and not prefer_sync:
+            required = config.backend == "vector"
+            raw = _make_native(spec, self.kwargs, num_envs, required=required)
+            if self.render and raw is not None and not isinstance(raw, CARTPOLES):
+                raw.close()
+            elif raw is not None:
+                return self._native(spec, raw, resumable=resumable)
+        return self._copies(partial(self.single, spec), num_envs, limit)
+
+    def _rows(self, source: RowSource) -> Env:
+        """Return the rows of ``source``, every agent with a column where ``agents`` says so."""
+        joint = isinstance(source.single_observation_space, JointSpace)
+        if joint and self.agents is not None and self.agents.name != "joint":
+            source = AgentColumns(source, self.agents, self.config.id)
+        return Env(source, env_id=self.config.id, keep_info=self.keep_info or ())
+
+    def _vector(self, raw: AnyVectorEnv, twin: Callable[[], AnyVectorEnv] | None) -> Env:
+        _require_supported(self.config.id, raw.single_observation_space, raw.single_action_space)
+        keep_info = self.keep_info or ()
+        return self._rows(NativeVector(raw, env_id=self.config.id, keep_info=keep_info, twin=twin))
+
+    def _native(self, spec: EnvSpec, raw: AnyVectorEnv, *, resumable: bool) -> Env:
+        """Return the rows of a native vector environment."""
+        twins = resumable and self.config.instances is None
+        twin = partial(make_native, spec, self.kwargs, raw.num_envs) if twins else None
+        env = self._vector(raw, twin)
+        if self.render:
+            env.picture, env.fps = native_picture(raw), frames_per_second(CartPoleEnv)
+        return env
+
+    def _envpool(self, num_envs: int) -> Env:
+        from rlrun.env.envpool import EnvPoolVectorEnv  # a package that only this backend needs
+
+        if self.render:
+            raise ConfigError(
+                f"env.backend = envpool: {self.config.id} cannot be drawn by it; the others are "
+                "allowed; watch the weights with an environment of another backend"
+            )
+        return self._vector(EnvPoolVectorEnv(self.config.id, num_envs, self.kwargs), None)
+
+    def _copies(self, make_one: Callable[[int], AnyEnv], num_envs: int, limit: int | None) -> Env:
+        """Return rows of single environments; ``limit``: as ``CheckedEnv``'s max_replay_steps."""
+        env_fns = [partial(self.checked, make_one, limit, i) for i in range(num_envs)]
+        processes = self.config.backend == "async" and not self.render
+        copies = (Workers if processes else Copies)(env_fns, self.config)
+        env = self._rows(copies)
+        if self.render:
+            env.picture, env.fps = copies.envs[0].render, frames_per_second(copies.envs[0])
+        return env
+
+    def checked(
+        self, make_one: Callable[[int], AnyEnv], limit: int | None, index: int
+    ) -> CheckedEnv:
+        """Return environment ``index``, validated."""
+        try:
+            return CheckedEnv(
+                partial(make_one, index),
+                env_id=self.config.id,
+                index=index,
+                max_replay_steps=limit,
+                keep_info=self.keep_info,
+                alone=self.config.instances is not None,
+            )
+        except ConfigError as e:
+            if index == 0:
+                raise
+            raise beside_others(e, f"environment {index}, beside {index}") from e
+
+    def single(self, spec: EnvSpec, index: int) -> AnyEnv:
+        """Return environment ``index`` with its wrappers."""
+        config, kwargs = self.config, self.kwargs
+        env = make_single(spec, kwargs, index)
+        require_one_skip(config.id, env, {**spec.kwargs, **kwargs}, config.wrappers)
+        if self.render and index == 0:
+            require_renderable(config.id, env)
+            env.close()
+            env = make_single(spec, {**kwargs, "render_mode": RGB}, index)
+        env = wrap(env, config.wrappers)
+        _require_supported(config.id, env.observation_space, env.action_space)
+        return env
+
+    def _pettingzoo(self, index: int) -> PettingZooEnv:
+        config = self.config
+        assert self.agents is not None, "PettingZoo environments need an AgentsConfig"
+        if config.backend == "vector":
+            raise _no_native(config.id)
+        make = partial(PettingZooEnv, config.id, agents=self.agents, keep_info=self.keep_info)
+        env = make(self.kwargs)  # what is wrong without pictures is told first
+        if not self.render or index > 0:
+            return env
+        env.close()
+        try:
+            env = make({**self.kwargs, "render_mode": RGB})
+        except ConfigError as e:
+            raise ConfigError(
+                f"env.id = {config.id}: it cannot be drawn (its parallel_env takes no "
+                f"render_mode); allowed are environments that render {RGB}; add it, or watch "
+                "another"
+            ) from e
+        env.metadata = dict(getattr(env.parallel_env, "metadata", None) or {})
+        require_renderable(config.id, env)
+        return env
+
+
+def _no_native(env_id: str) -> ConfigError:
+    return ConfigError(
+        f"env.backend = vector: {env_id} has no native vector environment; "
+        "allowed: auto, sync, async; set env.backend=auto"
+    )
+
+
+def _make_native(
+    spec: EnvSpec, kwargs: dict[str, Any], num_envs: int, *, required: bool
+) -> AnyVectorEnv | None:
+    """Return the native vector environment, or None if ``sync`` has to replace it.
+
+    Raises:
+        ConfigError, EnvError: as ``make_env``; always instead of None when ``required``.
+    """
+    if spec.vector_entry_point is None:
+        if required:
+            raise _no_native(spec.id)
+        return None
+    optional = not required and spec.entry_point is not None
     try:
-        env = PettingZooEnv(config.id, {**kwargs, "render_mode": RGB}, agents, keep_info)
-    except ConfigError as e:
+        raw = make_native(spec, kwargs, num_envs)
+    except (ConfigError, ResourceError):  # it may take fewer arguments than the single environment
+        if optional:
+            return None
+        raise
+    mode = raw.metadata.get("autoreset_mode")
+    if mode is AutoresetMode.NEXT_STEP:
+        return raw
+    raw.close()
+    if optional:
+        return None
+    raise EnvError(
+        f"env.backend = {'vector' if required else 'auto'}: the native vector environment of "
+        f"{spec.id} resets {getattr(mode, 'name', mode)}; allowed is NEXT_STEP; set "
+        "env.backend=sync or async, or make the environment NEXT_STEP"
+    )
+
+
+def _single_is_faster(spec: EnvSpec) -> bool:
+    """Return True for Gymnasium's own environments.
+
+    For one environment, a step of the native CartPole takes 28 us (numpy calls on arrays of one
+    element), a step of the single one 15 us.
+    """
+    entry = spec.entry_point
+    return isinstance(entry, str) and entry.startswith("gymnasium.envs.")
+
+
+def beside_others(error: ConfigError, which: str) -> ConfigError:
+    """Return ``error`` of an environment that could be made alone."""
+    return ConfigError(
+        f"{error}; this was {which} that exist already: if only one may, set env.instances=1 "
+        "collector.num_envs=1"
+    )
+
+
+def _require_supported(env_id: str, obs: gym.Space[Any], action: gym.Space[Any]) -> None:
+    """Raise ConfigError unless rows can hold observations and actions of these spaces."""
+    if (message := unsupported_space(obs)) is not None:
+        parts = obs.spaces if isinstance(obs, spaces.Dict) else {}
+        supported = ", ".join(k for k, part in parts.items() if unsupported_space(part) is None)
+        fix = f"leave it out: 'env.wrappers=[{{name: filter_obs, keys: [{supported}]}}]'"
         raise ConfigError(
-            f"env.id = {config.id}: it cannot be drawn (its parallel_env takes no render_mode); "
-            f"allowed are environments that render {RGB}; add it, or watch another"
-        ) from e
-    env.metadata = dict(getattr(env.parallel_env, "metadata", None) or {})
-    require_renderable(config.id, env)
-    return env
+            f"env.id = {env_id}: {message}; allowed are Box, Discrete, MultiDiscrete, MultiBinary "
+            f"and Dict or Tuple of them; {fix if supported else 'wrap the environment'}"
+        )
+    if isinstance(action, spaces.Dict | spaces.Tuple) or unsupported_space(action) is not None:
+        raise ConfigError(
+            f"env.id = {env_id}: its action space is {' '.join(str(action).split())}; allowed are "
+            "Box, Discrete, MultiDiscrete and MultiBinary; wrap the environment"
+        )
+
+
+# -- spaces before a run ---------------------------------------------------------------------------
 
 
 def probe(config: EnvConfig) -> tuple[gym.Space[Any], gym.Space[Any]]:
@@ -247,13 +355,17 @@ def probe_agents(
     An environment has one column, or one per agent.
     """
     in_process = replace(config, backend="sync") if config.backend == "async" else config
-    probed = _spaces(in_process, agents, evaluate=False)
-    if config.eval_kwargs and _spaces(in_process, agents, evaluate=True) != probed:
+    probed = []
+    for evaluate in (False, True) if config.eval_kwargs else (False,):
+        env = make_env(in_process, num_envs=1, evaluate=evaluate, agents=agents)
+        env.close()
+        probed.append((env.obs_space, env.action_space, env.num_envs))
+    if probed[0] != probed[-1]:
         raise ConfigError(
             f"env.eval_kwargs = {config.eval_kwargs}: evaluation has other observation or action "
             "spaces than training; both must be the same; change env.eval_kwargs"
         )
-    return probed
+    return probed[0]
 
 
 def known_spaces(config: EnvConfig, agents: AgentsConfig) -> tuple[Any, Any, int]:
@@ -262,140 +374,6 @@ def known_spaces(config: EnvConfig, agents: AgentsConfig) -> tuple[Any, Any, int
     if key not in _known:
         _known[key] = probe_agents(config, agents)
     return _known[key]
-
-
-def _spaces(
-    config: EnvConfig, agents: AgentsConfig | None, *, evaluate: bool
-) -> tuple[gym.Space[Any], gym.Space[Any], int]:
-    env = make_env(config, num_envs=1, evaluate=evaluate, agents=agents)
-    env.close()
-    return env.obs_space, env.action_space, env.num_envs
-
-
-def _make_checked(
-    make_one: Callable[[int], gym.Env[Any, Any]],
-    config: EnvConfig,
-    limit: int | None,
-    keep_info: tuple[str, ...] | None,
-    index: int,
-) -> CheckedEnv:
-    try:
-        return CheckedEnv(
-            partial(make_one, index),
-            env_id=config.id,
-            index=index,
-            max_replay_steps=limit,
-            keep_info=keep_info,
-            alone=config.instances is not None,
-        )
-    except ConfigError as e:
-        if index == 0:
-            raise
-        raise beside_others(e, f"environment {index}, beside {index}") from e
-
-
-def beside_others(error: ConfigError, which: str) -> ConfigError:
-    """Return ``error`` of an environment that could be made alone."""
-    return ConfigError(
-        f"{error}; this was {which} that exist already: if only one may, set env.instances=1 "
-        "collector.num_envs=1"
-    )
-
-
-def _make_wrapped(
-    spec: EnvSpec, kwargs: dict[str, Any], config: EnvConfig, render: bool, index: int
-) -> gym.Env[Any, Any]:
-    single = make_single(spec, kwargs, index)
-    require_one_skip(config.id, single, {**spec.kwargs, **kwargs}, config.wrappers)
-    if render and index == 0:
-        require_renderable(config.id, single)
-        single.close()
-        single = make_single(spec, {**kwargs, "render_mode": RGB}, index)
-    env = wrap(single, config.wrappers)
-    _require_supported(config.id, env.observation_space, env.action_space)
-    return env
-
-
-def _require_supported(env_id: str, obs: gym.Space[Any], action: gym.Space[Any]) -> None:
-    if (message := unsupported_space(obs)) is not None:
-        raise ConfigError(
-            f"env.id = {env_id}: {message}; allowed are Box, Discrete, MultiDiscrete, MultiBinary "
-            f"and Dict or Tuple of them; {_suggestion(obs)}"
-        )
-    if isinstance(action, spaces.Dict | spaces.Tuple) or unsupported_space(action) is not None:
-        raise ConfigError(
-            f"env.id = {env_id}: its action space is {' '.join(str(action).split())}; allowed are "
-            "Box, Discrete, MultiDiscrete and MultiBinary; wrap the environment"
-        )
-
-
-def _suggestion(obs: gym.Space[Any]) -> str:
-    """Return the advice for an observation with parts that cannot be stored."""
-    parts = obs.spaces if isinstance(obs, spaces.Dict) else {}
-    supported = [key for key, part in parts.items() if unsupported_space(part) is None]
-    if not supported:
-        return "wrap the environment"
-    return f"leave it out: 'env.wrappers=[{{name: filter_obs, keys: [{', '.join(supported)}]}}]'"
-
-
-def _make_envpool(
-    env_id: str, kwargs: dict[str, Any], num_envs: int, keep_info: tuple[str, ...], render: bool
-) -> Env:
-    from rlrun.env.envpool import EnvPoolVectorEnv  # a package that only this backend needs
-
-    if render:
-        raise ConfigError(
-            f"env.backend = envpool: {env_id} cannot be drawn by it; the others are allowed; watch "
-            "the weights with an environment of another backend"
-        )
-    pool = EnvPoolVectorEnv(env_id, num_envs, kwargs)
-    _require_supported(env_id, pool.single_observation_space, pool.single_action_space)
-    given: dict[str, Any] = {"env_id": env_id, "keep_info": keep_info}
-    return Env(NativeVector(pool, **given), **given)
-
-
-def _single_is_faster(spec: EnvSpec) -> bool:
-    """Return True for Gymnasium's own environments.
-
-    For one environment, a step of the native CartPole takes 28 us (numpy calls on arrays of one
-    element), a step of the single one 15 us.
-    """
-    entry = spec.entry_point
-    return isinstance(entry, str) and entry.startswith("gymnasium.envs.")
-
-
-def _make_native_rows(
-    spec: EnvSpec, kwargs: dict[str, Any], num_envs: int, *, required: bool
-) -> AnyVectorEnv | None:
-    """Return the native vector environment, or None if ``sync`` has to replace it.
-
-    Raises:
-        ConfigError, EnvError: as ``make_env``; always instead of None when ``required``.
-    """
-    if spec.vector_entry_point is None:
-        if required:
-            raise ConfigError(
-                f"env.backend = vector: {spec.id} has no native vector environment; "
-                "allowed: auto, sync, async; set env.backend=auto"
-            )
-        return None
-    try:
-        raw = make_native(spec, kwargs, num_envs)
-    except (ConfigError, ResourceError):  # it may take fewer arguments than the single environment
-        if required or spec.entry_point is None:
-            raise
-        return None
-    mode = raw.metadata.get("autoreset_mode")
-    if mode is AutoresetMode.NEXT_STEP:
-        return raw
-    raw.close()
-    if not required and spec.entry_point is not None:
-        return None
-    raise EnvError(
-        f"env.backend = {'vector' if required else 'auto'}: the native vector environment of "
-        f"{spec.id} resets {getattr(mode, 'name', mode)}; allowed is NEXT_STEP; set "
-        "env.backend=sync or async, or make the environment NEXT_STEP"
-    )
 
 
 def space_summary(space: gym.Space[Any]) -> str:

@@ -12,8 +12,7 @@ steps, not valid) until the team's next episode begins or the agent joins the cu
 rows are neither counted nor learned from.
 """
 
-import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,16 +20,14 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rlrun.env.catalog import construction_errors, import_error
+from rlrun.env.catalog import construction_errors, import_module
 from rlrun.env.contract import (
     KEPT,
     ContractViolation,
     ObservationValidator,
     flag_violation,
     info_violation,
-    is_ctrl_c,
     kept_numbers,
-    pass_ctrl_c,
     reward_violation,
     unsupported_space,
 )
@@ -39,7 +36,6 @@ from rlrun.errors import ConfigError, EnvError, ResourceError, RlrunError
 from rlrun.schema import AgentsConfig
 from rlrun.spaces import AgentSpace, JointSpace, agent_action, joint_actions
 from rlrun.tree import Tree, tree_map
-from rlrun.trust import import_named
 
 AGENT_REWARD = "rlrun/agent_reward"
 AGENT_TERMINATED = "rlrun/agent_terminated"
@@ -161,6 +157,10 @@ class AgentColumns:
 
 
 PREFIX = "pettingzoo:"
+_RETURNED = {
+    "reset": ("observations", "infos"),
+    "step": ("observations", "rewards", "terminations", "truncations", "infos"),
+}
 _INSTALL = {"pettingzoo": "'pettingzoo[{family}]'", "mpe2": "mpe2"}  # package -> pip requirement
 
 
@@ -177,13 +177,13 @@ class PettingZooEnv(gym.Env[Any, Any]):
         env_id: str,
         kwargs: dict[str, Any],
         agents: AgentsConfig,
-        keep_info: tuple[str, ...] = (),
+        keep_info: tuple[str, ...] | None = (),
     ) -> None:
         """Make it. Raises: ConfigError: unknown module or package, incompatible agents.
 
         ``keep_info``: keys of the agents' infos whose values are kept.
         """
-        kwargs, self.keep_info = dict(kwargs), keep_info
+        kwargs, self.keep_info = dict(kwargs), keep_info or ()
         self.limit: int | None = kwargs.pop("max_episode_steps", None)
         self.id, self.config, self.parallel_env = env_id, agents, _make(env_id, kwargs)
         self.names: list[str] = list(self.parallel_env.possible_agents)
@@ -196,7 +196,7 @@ class PettingZooEnv(gym.Env[Any, Any]):
         validators = [ObservationValidator(space, floats=False) for space in agent_spaces]
         self.violations = [validator.violation for validator in validators]  # in no saved state
         agent = self._agent_space(agent_spaces)
-        self.zero_obs = tree_map(lambda x: np.zeros_like(x), _sample(agent))
+        self.zero_obs = tree_map(np.zeros_like, agent.sample())
         self.global_state = agents.state == "env" and self._has_state()
         self.agent, self.state_space = agent, self._state_space()
         self.observation_space = JointSpace(agent, self.state_space, len(self.names))
@@ -256,11 +256,7 @@ class PettingZooEnv(gym.Env[Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Tree, dict[str, Any]]:
         self.steps = 0
-        result = self.parallel_env.reset(seed=seed, options=options)
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise self._fault("reset() must return (observations, infos)")
-        obs, infos = result
-        self._require_dicts(observations=obs, infos=infos)
+        obs, infos = self._results("reset", self.parallel_env.reset(seed=seed, options=options))
         alive = self._alive()
         self._require_each("observation", obs, alive)
         return self._row(obs, alive), self._kept(infos)
@@ -268,59 +264,33 @@ class PettingZooEnv(gym.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Tree, float, bool, bool, dict[str, Any]]:
         self.steps += 1
         acted = self._alive()
-        actions = {
-            name: int(a)
-            if isinstance(self.action_space, spaces.MultiDiscrete) and not a.ndim
-            else a
-            for name, a, active in zip(self.names, action, acted, strict=True)
-            if active
-        }
-        result = self.parallel_env.step(actions)
-        if not isinstance(result, tuple | list) or len(result) != 5:
-            raise self._fault(
-                "step() must return (observations, rewards, terminations, truncations, infos)"
-            )
-        obs, rewards, terminations, truncations, infos = result
-        self._require_dicts(
-            observations=obs,
-            rewards=rewards,
-            terminations=terminations,
-            truncations=truncations,
-            infos=infos,
-        )
-        alive_after = self._alive()
-        reward = self._rewards(rewards, acted)
-        terminated = self._flags("terminated", terminations, acted)
-        truncated = self._flags("truncated", truncations, acted)
-        truncated = (truncated | (acted & ~alive_after)) & ~terminated
+        numbers = isinstance(self.action_space, spaces.MultiDiscrete) and action.ndim == 1
+        actions = {self.names[i]: int(action[i]) if numbers else action[i] for i in _where(acted)}
+        obs, *paid, infos = self._results("step", self.parallel_env.step(actions))
+        alive = self._alive()
+        reward, terminated, truncated = self._paid(paid, acted)
+        truncated = (truncated | (acted & ~alive)) & ~terminated
         if self.limit is not None and self.steps >= self.limit:
             truncated |= acted & ~terminated
-        self._require_each("observation", obs, alive_after | truncated)
-        continues = bool((alive_after & ~truncated & ~terminated).any())
-        team_truncated = not continues and bool(truncated.any())
+        self._require_each("observation", obs, alive | truncated)
+        goes_on = alive & ~truncated & ~terminated
+        team_truncated = bool(truncated.any() and not goes_on.any())
+        team_terminated = not (goes_on.any() or team_truncated)
         team = reward.mean() if self.config.team_reward == "mean" else reward.sum()
         info = {
             AGENT_REWARD: reward,
             AGENT_TERMINATED: terminated,
             AGENT_TRUNCATED: truncated,
+            **self._kept(infos),
         }
-        info |= self._kept(infos)
-        alive = (
-            (acted & ~terminated) if team_truncated else (alive_after & ~truncated & ~terminated)
-        )
-        return (
-            self._row(obs, alive),
-            float(team),
-            not (continues or team_truncated),
-            team_truncated,
-            info,
-        )
+        row = self._row(obs, acted & ~terminated if team_truncated else goes_on)
+        return row, float(team), team_terminated, team_truncated, info
 
     def _alive(self) -> np.ndarray:
         alive = set(self.parallel_env.agents)
         return np.array([name in alive for name in self.names])
 
-    def _row(self, obs: dict[str, Any], alive: np.ndarray) -> Tree:
+    def _row(self, obs: Mapping[str, Any], alive: np.ndarray) -> Tree:
         """Return the joint observation, zeros for agents without one."""
         each = [
             self._padded(i, obs[name]) if name in obs else self.zero_obs
@@ -342,14 +312,13 @@ class PettingZooEnv(gym.Env[Any, Any]):
             kinds = "biuf" if own.dtype is not None and own.dtype.kind == "f" else "biu"
             cast = x.astype(own.dtype) if x.dtype.kind in kinds else x
             obs = cast if cast.dtype.kind == "f" or (cast == x).all() else x
-        if (message := self.violations[agent](obs)) is not None:
-            raise self._fault(message, self.names[agent])
+        self._require(self.violations[agent](obs), self.names[agent])
         if self.agent is own or self.agent == own:
             return tree_map(np.asarray, obs)
         x = np.asarray(obs)
         return np.pad(x, (0, self.zero_obs.shape[0] - len(x)))
 
-    def _state(self, obs: dict[str, Any]) -> np.ndarray:
+    def _state(self, obs: Mapping[str, Any]) -> np.ndarray:
         if self.global_state:
             return np.asarray(self.parallel_env.state()).astype(self.state_space.dtype)
         parts: list[Any] = [
@@ -360,40 +329,47 @@ class PettingZooEnv(gym.Env[Any, Any]):
 
     # -- contract --------------------------------------------------------------------------------
 
-    def _fault(self, message: str, agent: str | None = None) -> ContractViolation:
-        """Return the error of what the environment returned, for ``agent`` or as a whole."""
-        return ContractViolation(message if agent is None else f"agent {agent}: {message}")
+    def _require(self, message: str | None, agent: str) -> None:
+        """Raise ContractViolation where a ``message`` says what is wrong with ``agent``'s part."""
+        if message is not None:
+            raise ContractViolation(f"agent {agent}: {message}")
 
-    def _require_dicts(self, **results: Any) -> None:
-        for name, value in results.items():
+    def _results(self, call: str, result: Any) -> Sequence[Mapping[str, Any]]:
+        """Return what ``call`` returned: dicts with agents as keys. Raises: ContractViolation."""
+        names = _RETURNED[call]
+        if not isinstance(result, tuple | list) or len(result) != len(names):
+            raise ContractViolation(f"{call}() must return ({', '.join(names)})")
+        for name, value in zip(names, result, strict=True):
             if not isinstance(value, Mapping):
                 text = f"{name} are a {type(value).__name__}; allowed is a dict with agents as keys"
-                raise self._fault(text)
+                raise ContractViolation(text)
+        return result
 
     def _require_each(self, name: str, given: Mapping[str, Any], agents: np.ndarray) -> None:
         """Raise where one of ``agents`` [N] has no entry: it would be learned from as zeros."""
-        for agent, needed in zip(self.names, agents, strict=True):
-            if needed and agent not in given:
+        for agent in (self.names[i] for i in _where(agents)):
+            if agent not in given:
                 text = f"it is in the episode and has no {name}; allowed is one of every agent"
-                raise self._fault(text, agent)
+                self._require(text, agent)
 
-    def _rewards(self, rewards: Mapping[str, Any], acted: np.ndarray) -> np.ndarray:
-        """Return the rewards float32 [N] of the agents that acted, 0 for others."""
+    def _paid(
+        self, results: Sequence[Mapping[str, Any]], acted: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return reward float32, terminated and truncated bool [N], 0 of agents that did not act.
+
+        ``results``: dicts of the three; a flag that an agent lacks is False.
+        """
+        rewards, *flags = results
         self._require_each("reward", rewards, acted)
-        reward = np.zeros(len(self.names), np.float32)
-        for i in np.flatnonzero(acted):
+        paid = np.zeros((3, len(self.names)), np.float32)
+        for i in _where(acted):
             agent = self.names[i]
-            if (message := reward_violation(rewards[agent])) is not None:
-                raise self._fault(message, agent)
-            reward[i] = rewards[agent]
-        return reward
-
-    def _flags(self, name: str, flags: Mapping[str, Any], acted: np.ndarray) -> np.ndarray:
-        """Return the flags bool [N] of the agents that acted, False for others."""
-        for agent in (n for n, a in zip(self.names, acted, strict=True) if a and n in flags):
-            if (message := flag_violation(name, flags[agent])) is not None:
-                raise self._fault(message, agent)
-        return acted & [bool(flags.get(n, False)) for n in self.names]
+            self._require(reward_violation(rewards[agent]), agent)
+            terminated, truncated = (flag.get(agent, False) for flag in flags)
+            self._require(flag_violation("terminated", terminated), agent)
+            self._require(flag_violation("truncated", truncated), agent)
+            paid[:, i] = rewards[agent], terminated, truncated
+        return paid[0], paid[1] != 0, paid[2] != 0
 
     def _kept(self, infos: Mapping[str, Any]) -> dict[str, Any]:
         """Return what is kept of the agents' infos: [N, K], the mean [K] in joint rows."""
@@ -403,10 +379,9 @@ class PettingZooEnv(gym.Env[Any, Any]):
         present = np.zeros(numbers.shape, np.bool_)
         for i, agent in enumerate(self.names):
             info = infos.get(agent, {})
-            if (message := info_violation(info)) is None:
-                numbers[i], message = kept_numbers(info, self.keep_info)
-            if message is not None:
-                raise self._fault(message, agent)
+            self._require(info_violation(info), agent)
+            numbers[i], message = kept_numbers(info, self.keep_info)
+            self._require(message, agent)
             present[i] = [key in info for key in self.keep_info]
         if self.config.name == "joint":
             numbers = (numbers.sum(0) / np.maximum(present.sum(0), 1)).astype(np.float32)
@@ -419,87 +394,57 @@ class PettingZooEnv(gym.Env[Any, Any]):
         self.parallel_env.close()
 
 
-def _sample(space: gym.Space[Any]) -> Tree:
-    return tree_map(np.asarray, space.sample())
+def _where(agents: np.ndarray) -> list[int]:
+    """Return the numbers of ``agents``, flags [N]."""
+    return list(map(int, np.flatnonzero(agents)))
 
 
 def _make(env_id: str, kwargs: dict[str, Any]) -> Any:
     """Return the parallel environment of an env.id. Raises: ConfigError."""
     name = env_id.removeprefix(PREFIX)
-    if "-v" in name or "/" in name:
-        return _registered(env_id, name, kwargs)
-    package = name.partition(".")[0]
-    if not package:
+    missing = partial(_missing_package, env_id, name)
+    if "-v" in name or "/" in name:  # an id of PettingZoo's registry
+        with construction_errors(env_id, kwargs, name, missing):
+            import pettingzoo
+
+            if not hasattr(pettingzoo, "make"):
+                raise ImportError("there is no pettingzoo with a registry of ids (1.27)")
+            return pettingzoo.make("parallel", name, **kwargs)
+    if not name.partition(".")[0]:
         raise ConfigError(
             f"env.id = {env_id}: names no module; pettingzoo:MODULE is allowed; e.g. "
             "env.id=pettingzoo:mpe2.simple_spread_v3"
         )
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=DeprecationWarning)  # of the module itself
-            module = import_named(name)
-    except ModuleNotFoundError as e:
-        if e.name == package:
-            raise _missing_package(env_id, name, f"there is no package {package!r}") from e
-        if e.name and f"{name}.".startswith(f"{e.name}."):
-            raise ConfigError(
-                f"env.id = {env_id}: {package} has no module {e.name!r}; allowed is "
-                "pettingzoo:MODULE with a parallel_env(); fix the name"
-            ) from e
-        raise _missing_package(env_id, name, e) from e
+        module = import_module(env_id, name)
     except ImportError as e:
-        raise _missing_package(env_id, name, e) from e
-    except BaseException as e:  # a user's module may raise anything
-        if is_ctrl_c(e):
-            raise
-        raise import_error(env_id, name, e) from e
+        raise missing(e) from e
     if not callable(getattr(module, "parallel_env", None)):
         raise ConfigError(
             f"env.id = {env_id}: {name} has no parallel_env(); allowed are parallel environments "
             "(agents that act at once); choose another"
         )
-    made: Any = None
-    missing = partial(_missing_package, env_id, name)
     with construction_errors(env_id, kwargs, f"{name}.parallel_env", missing):
-        made = module.parallel_env(**kwargs)
-    return made
+        return module.parallel_env(**kwargs)
 
 
-def _registered(env_id: str, name: str, kwargs: dict[str, Any]) -> Any:
-    """Return the parallel environment of an id in PettingZoo's registry. Raises: ConfigError."""
-    try:
-        import pettingzoo
-
-        make = pettingzoo.make
-    except (ImportError, AttributeError) as e:
-        reason = "there is no pettingzoo with a registry of ids (1.27)"
-        raise _missing_package(env_id, "pettingzoo", reason) from e
-    try:
-        return make("parallel", name, **kwargs)
-    except (TypeError, ValueError) as e:
-        raise ConfigError(
-            f"env.kwargs = {kwargs}: {name} does not accept them ({e}); allowed are its arguments; "
-            "change env.kwargs"
-        ) from e
-    except BaseException as e:  # PettingZoo's own errors: unknown id, family not installed
-        pass_ctrl_c(e)
-        text = " ".join(str(e).split())
-        raise ConfigError(
-            f"env.id = {env_id}: PettingZoo cannot make it ({text}); allowed are the ids of "
-            "pettingzoo.parallel_registry; install its family or fix the name"
-        ) from e
-
-
-def _missing_package(env_id: str, name: str, reason: object) -> RlrunError:
-    package, _, rest = name.partition(".")
+def _missing_package(env_id: str, name: str, error: Exception) -> RlrunError:
+    """Return the error for a module ``name``, or what it imports, that cannot be imported."""
+    lacks = getattr(error, "name", None) or ""
+    if "." in lacks and f"{name}.".startswith(f"{lacks}."):
+        return ConfigError(
+            f"env.id = {env_id}: there is no module {lacks!r}; allowed is pettingzoo:MODULE with a "
+            "parallel_env(); fix the name"
+        )
+    package = "pettingzoo" if "/" in name else name.partition(".")[0]
     if package in _INSTALL:
-        family = rest.partition(".")[0] or "all"
+        family = name.removeprefix("pettingzoo.").replace("/", ".").partition(".")[0]
         return ResourceError(
-            f"env.id = {env_id}: it needs a package that is not installed ({reason}); "
+            f"env.id = {env_id}: it needs a package that is not installed ({error}); "
             f"install it: pip install {_INSTALL[package].format(family=family)}"
         )
     return ConfigError(
-        f"env.id = {env_id}: module {name} cannot be imported ({reason}); a module with a "
+        f"env.id = {env_id}: module {name} cannot be imported ({error}); a module with a "
         "parallel_env() is allowed, installed or in the working directory; fix the name, or "
         "install what it needs"
     )

@@ -16,7 +16,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from rlrun.env.contract import exception_text, is_ctrl_c
+from rlrun.env.contract import exception_text, pass_ctrl_c
 from rlrun.env.diagnostic.vector import SingleFromVector
 from rlrun.errors import ConfigError, EnvError, ResourceError, RlrunError, extra
 from rlrun.schema import EnvConfig
@@ -130,31 +130,33 @@ def _package_of(name: str) -> tuple[str, str, str] | None:
     return next((package for package in _PACKAGES if name.startswith(package[0])), None)
 
 
-def import_error(env_id: str, module: str, e: BaseException) -> ConfigError:
-    """Return the error for a module whose import raised ``e`` (other than a missing module)."""
-    text = f"{type(e).__name__}: {' '.join(str(e).split())}".removesuffix(": ")
-    return ConfigError(
-        f"env.id = {env_id}: importing {module} raised {text}; a module that can be imported is "
-        "allowed; correct it, or choose another"
-    )
-
-
-def _import(env_id: str, module: str) -> None:
+def import_module(env_id: str, module: str) -> Any:
+    """Return a module of a user. Raises: ImportError, ConfigError where its import raises more."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # pygame prints to stdout otherwise
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            import_named(module)
+            return import_named(module)
+    except ImportError:
+        raise
+    except BaseException as e:  # a user's module may raise anything
+        pass_ctrl_c(e)
+        text = f"{type(e).__name__}: {' '.join(str(e).split())}".removesuffix(": ")
+        raise ConfigError(
+            f"env.id = {env_id}: importing {module} raised {text}; a module that can be imported "
+            "is allowed; correct it, or choose another"
+        ) from e
+
+
+def _import(env_id: str, module: str) -> None:
+    try:
+        import_module(env_id, module)
     except ImportError as e:
         raise ConfigError(
             f"env.id = {env_id}: module {module} cannot be imported ({e}); the part before the "
             "colon must be a module that registers the id, installed or in the working directory; "
             "fix the name, or install what it needs"
         ) from e
-    except BaseException as e:  # a user's module may raise anything
-        if is_ctrl_c(e):
-            raise
-        raise import_error(env_id, module, e) from e
 
 
 def closest_ids(name: str, ids: Iterable[str]) -> list[str]:
@@ -230,8 +232,7 @@ def construction_errors(
         )
         raise ConfigError(f"env.id = {env_id}: {text}") from e
     except BaseException as e:
-        if is_ctrl_c(e):
-            raise
+        pass_ctrl_c(e)
         raise EnvError(
             f"env.id = {env_id}: it cannot be made: {exception_text(e, '__init__')}"
         ) from e

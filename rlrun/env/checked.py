@@ -19,8 +19,8 @@ from rlrun.env.contract import (
     close_error,
     contract_error,
     exception_text,
-    is_ctrl_c,
     kept_numbers,
+    pass_ctrl_c,
     reset_violation,
     step_violation,
 )
@@ -30,9 +30,8 @@ from rlrun.env.state import (
     capture,
     capture_attributes,
     global_generators_kept,
-    restore,
     restore_attributes,
-    same_tree,
+    restore_exactly,
     tree_hash,
 )
 from rlrun.errors import EnvError
@@ -73,23 +72,21 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         episode of it is repeated.
         """
         super().__init__(make())
-        self._id, self._subject, self._steps = env_id, f"environment {index}", 0
+        self._make, self._limit, self._index = make, max_replay_steps, index
+        self._id, self._subject, self._keep_info = env_id, f"environment {index}", keep_info
         self._validator = ObservationValidator(
             self.env.observation_space, env_id, floats=index == 0
         )
-        self._make, self._limit, self._index = make, max_replay_steps, index
-        self._keep_info = keep_info
-        self._seed = self._episode = 0
+        self._seed = self._episode = self._steps = 0
         self._reseed = False  # the next reset opens other episodes than those of the run's start
-        self._obs: Any = None
-        self._obs_hash = ""  # of the last observation, where that is not held
+        self._last: Any = None  # observation, or its hash where the state was loaded
+        self._alone = alone
         self._actions: list[Any] | None = None  # of the open episode; None: it is not replayed
         self._before: list[dict[str, Any]] = []  # of the wrappers, before the episode's reset
         self._probe: Probe | None = None
-        self._record: Callable[..., None] | None = None
-        self._alone, self._checked = alone, alone
-        self._start_checked = alone  # that an episode does not depend on those before
-        self._start_hash = ""  # of the open episode's first observation, until that is checked
+        # The first environment is compared with another one, and replays also in a later episode,
+        # which must not depend on the first. Flags: of a later episode.
+        self._unchecked = {False, True} if index == 0 and not alone else set()
         self.inexact: str | None = None  # why its state cannot be restored bit for bit
 
     # -- rows ------------------------------------------------------------------------------------
@@ -97,30 +94,28 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     def _fault(self, message: str) -> EnvError:
         return contract_error(self._id, self._subject, self._steps, message)
 
-    def _require(self, violation: tuple[str, str] | None) -> None:
-        if violation is not None:
-            raise self._fault(f"{violation[1]}; fix the environment or wrap it")
-
     def _raised(self, error: BaseException, call: str) -> EnvError:
         """Return the error for what ``call`` raised; raise ``error`` where it is not its fault."""
-        if is_ctrl_c(error):
-            raise error
+        pass_ctrl_c(error)
         if isinstance(error, EnvError):
             return error
         if isinstance(error, ContractViolation):
             return self._fault(f"{error}; fix the environment or wrap it")
         return self._fault(exception_text(error, call))
 
-    def _kept(self, info: Any) -> dict[str, Any]:
-        """Return what is kept of an info. Raises: EnvError."""
-        if isinstance(self.env, PettingZooEnv):  # it has read the infos of its agents
+    def _kept(self, result: Any, violation: tuple[str, str] | None) -> dict[str, Any]:
+        """Return what is kept of an info. Raises: EnvError, also for a ``violation`` of its row."""
+        if violation is not None:
+            raise self._fault(f"{violation[1]}; fix the environment or wrap it")
+        info = result[-1]
+        if self._keep_info is None or isinstance(self.env, PettingZooEnv):  # has read its agents'
             return info  # type: ignore[no-any-return]
-        if self._keep_info:
-            numbers, message = kept_numbers(info, self._keep_info)
-            if message is not None:
-                raise self._fault(message)
-            info = {KEPT: numbers}
-        return {} if self._keep_info == () else info
+        if not self._keep_info:
+            return {}
+        numbers, message = kept_numbers(info, self._keep_info)
+        if message is not None:
+            raise self._fault(message)
+        return {KEPT: numbers}
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -128,29 +123,19 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         begins = seed is not None
         if seed is not None:
             self._seed, self._episode, self._steps = seed, 0, 0
-            self._actions, self._reseed = None, False
-            if self._obs is not None:
-                self._replace_world()
         else:
             self._episode, self._steps = self._episode + 1, self._steps + 1
         try:
-            if self._limit is not None or self._reseed:
-                seed = self._prepare(seed)
-            if seed is not None:
-                seed_spaces(self.env, seed)
+            seed = self._prepare(seed)
             result = self.env.reset(seed=seed, options=options)
         except BaseException as e:
             raise self._raised(e, "reset") from e
-        self._require(reset_violation(result, self._validator))
-        obs, info = result
-        info = self._kept(info)
-        self._obs = obs
-        if not self._start_checked and self._actions is not None:
-            self._start_hash = tree_hash(obs)
+        info = self._kept(result, reset_violation(result, self._validator))
+        self._last = obs = result[0]
         if begins and self._limit is not None:
             self._choose_method()
-        elif self._record is not None:
-            self._record(None, obs)
+        elif self._probe is not None:
+            self._probe.record(None, obs)
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -159,12 +144,13 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             result = self.env.step(action)
         except BaseException as e:
             raise self._raised(e, "step") from e
-        self._require(step_violation(result, self._validator))
-        obs, reward, terminated, truncated, info = result
-        info = self._kept(info)
-        self._obs = obs
-        if self._record is not None:
-            self._record(action, obs, reward, terminated, truncated)
+        info = self._kept(result, step_violation(result, self._validator))
+        obs, reward, terminated, truncated = result[:4]
+        self._last = obs
+        if self._probe is not None:
+            self._probe.record(action, obs, reward, terminated, truncated)
+        elif self._actions is not None and len(self._actions) <= (self._limit or 0):
+            self._actions.append(np.array(action))
         return obs, reward, bool(terminated), bool(truncated), info
 
     def reopen(self, seed: int, episode: int) -> Any:
@@ -180,15 +166,23 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     # -- state -----------------------------------------------------------------------------------
 
     def _prepare(self, seed: int | None) -> int | None:
-        """Return the seed of the next reset; begin the record of its episode."""
-        if self._actions is not None:
+        """Return the seed of the next reset; begin the record of its episode.
+
+        ``seed``: of a vector's reset; None: an autoreset.
+        """
+        if seed is not None:
+            self._actions, self._reseed = None, False
+            if self._last is not None:
+                self._replace_world()
+        elif self._actions is not None:
             self._replace_world()
             self._actions = []
         if seed is None and (self._reseed or self._actions is not None):
-            seed = self._episode_seed()
-            self._reseed = False
-        if self._actions is not None or self._episode == 0:
+            seed, self._reseed = self._episode_seed(), False
+        if self._limit is not None and (self._actions is not None or self._episode == 0):
             self._before = self._wrapper_states()
+        if seed is not None:
+            seed_spaces(self.env, seed)
         return seed
 
     def _episode_seed(self) -> int:
@@ -203,23 +197,16 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
 
     def _choose_method(self) -> None:
         """Decide after the first reset, so that resets do not depend on checkpoints."""
+        self._probe = None
         if self._alone:
             return
         try:
             state = capture(self.env)
         except Unsupported:
-            self._actions, self._record = [], self._record_action
+            self._actions = []
             return
-        self._record = None
         if self._index == 0:
             self._probe = Probe(state, self._make)
-            self._record = self._probe.record
-
-    def _record_action(self, action: Any, *row: Any) -> None:
-        assert self._actions is not None
-        assert self._limit is not None
-        if action is not None and len(self._actions) <= self._limit:
-            self._actions.append(np.array(action))
 
     def _wrapper_states(self) -> list[dict[str, Any]]:
         """Return what wrappers carry from one episode to the next, the outermost first."""
@@ -230,46 +217,39 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         return states
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state after the last step; ``inexact`` says why it lacks the environment's."""
+        """Return the state after the last step; ``reason`` says why it lacks the environment's."""
+        last = self._last if isinstance(self._last, str) else tree_hash(self._last)
         state: dict[str, Any] = {
             "seed": self._seed,
             "episode": self._episode,
             "steps": self._steps,
             "reseed": self._reseed,
-            "obs": self._obs_hash if self._obs is None else tree_hash(self._obs),
+            "obs": last,
         }
-        if self._actions is not None:
-            if len(self._actions) > (self._limit or 0):
-                reason = f"its episode is longer than env.max_replay_steps = {self._limit}"
-                return state | {"reason": reason}
-            state |= {"actions": np.array(self._actions), "before": self._before}
-        else:
-            try:
-                state["state"] = capture(self.env)
-            except Unsupported as e:
-                return state | {"reason": str(e)}
-        if self.inexact is None:
-            self.inexact = self._check(state)
+        try:
+            state |= self._saved()
+        except Unsupported as e:
+            return state | {"reason": str(e)}
+        later = self._actions is not None and self._episode > 0
+        if self.inexact is None and later in self._unchecked:
+            self._unchecked.remove(later)
+            self.inexact = self._violation(state)
         return state if self.inexact is None else state | {"reason": self.inexact}
 
-    def _check(self, state: dict[str, Any]) -> str | None:
-        """Compare another environment once; of a replay also the start of a later episode."""
-        if not self._checked and self._index == 0:
-            self._checked = True
-            if (reason := self._violation(state)) is not None:
-                return reason
-        if self._start_checked or self._actions is None or self._episode == 0:
-            return None
-        self._start_checked = True
-        return self._violation(state | {"actions": np.array([]), "obs": self._start_hash})
+    def _saved(self) -> dict[str, Any]:
+        """Return the environment's state, or the episode that leads there. Raises: Unsupported."""
+        if self._actions is None:
+            return {"state": capture(self.env)}
+        if len(self._actions) > (self._limit or 0):
+            text = f"its episode is longer than env.max_replay_steps = {self._limit}"
+            raise Unsupported(text)
+        return {"actions": np.array(self._actions), "before": self._before}
 
     def _violation(self, state: dict[str, Any]) -> str | None:
         """Return how another environment with this state differs, None if it does not."""
-        if self._probe is not None:
-            probe, self._probe, self._record = self._probe, None, None
-            return probe.violation()
         if self._actions is None:
-            return None  # the state is all there is of it
+            probe, self._probe = self._probe, None
+            return None if probe is None else probe.violation()
         with global_generators_kept():
             twin = CheckedEnv(self._make, env_id=self._id, index=-1, max_replay_steps=self._limit)
             reason = twin.load_state_dict(state)
@@ -282,57 +262,44 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         An environment that cannot continue opens other episodes than those of the run's start.
         """
         self._seed, self._episode = int(state["seed"]), int(state["episode"])
-        self._steps, self._obs, self._obs_hash = int(state["steps"]), None, state["obs"]
-        self._checked = self._index == 0 and "reason" not in state
+        self._steps, self._last = int(state["steps"]), str(state["obs"])
+        self._probe, self._actions = None, None
         try:
-            reason = state.get("reason") or self._continue(state)
-        except EnvError as e:
+            if (reason := state.get("reason")) is None:
+                self._continue(state)
+                self._unchecked -= {False, self._episode > 0}
+        except Unsupported as e:
             reason = str(e)
+        except BaseException as e:
+            pass_ctrl_c(e)
+            reason = exception_text(e, "step")
         self._reseed = state["reseed"] if reason is None else True
-        self._start_checked = self._alone or (reason is None and self._episode > 0)
         return reason
 
-    def _continue(self, state: dict[str, Any]) -> str | None:
-        """Bring the environment to ``state``; return why it is not there."""
-        self._record = self._probe = None
-        try:
-            if "actions" not in state:
-                self._actions = None
-                self.env.reset(seed=self._seed)
-                restore(self.env, state["state"])
-                same = same_tree(capture(self.env), state["state"])
-                return None if same else "its restored state is not the one that was saved"
-            return self._replay(state["actions"], state["before"])
-        except Unsupported as e:
-            return str(e)
-        except BaseException as e:
-            if is_ctrl_c(e):
-                raise
-            return exception_text(e, "step")
-
-    def _replay(self, actions: np.ndarray, before: list[dict[str, Any]]) -> str | None:
-        """Repeat the open episode from its reset."""
-        self._actions, self._before, self._record = [], before, self._record_action
+    def _continue(self, state: dict[str, Any]) -> None:
+        """Bring the environment to ``state``. Raises: Unsupported: it is not there."""
+        if "actions" not in state:
+            restore_exactly(self.env, state["state"], self._seed)
+            return
+        self._actions, self._before = [], state["before"]
         self._replace_world()
         env: Any = self.env
-        for states in before:
-            restore_attributes(env, states)
+        for attributes in self._before:
+            restore_attributes(env, attributes)
             env = env.env
         seed = self._seed if self._episode == 0 else self._episode_seed()
         seed_spaces(self.env, seed)
-        obs, _ = self.env.reset(seed=seed)
-        for action in actions:
+        obs = self.env.reset(seed=seed)[0]
+        for action in state["actions"]:
             obs = self.env.step(action)[0]
             self._actions.append(action)
-        if tree_hash(obs) != self._obs_hash:
-            return "its open episode, replayed, ends with another observation"
-        self._obs = obs
-        return None
+        if tree_hash(obs) != self._last:
+            raise Unsupported("its open episode, replayed, ends with another observation")
+        self._last = obs
 
     def close(self) -> None:
         try:
             self.env.close()
         except BaseException as e:
-            if is_ctrl_c(e):
-                raise
+            pass_ctrl_c(e)
             raise close_error(self._id, self._subject, e) from e

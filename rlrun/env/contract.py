@@ -71,7 +71,7 @@ def exception_text(error: BaseException, call: str) -> str:
     )
 
 
-def is_ctrl_c(error: BaseException | None) -> bool:
+def _is_ctrl_c(error: BaseException | None) -> bool:
     """Return True where a signal interrupts, False where code of an environment raises ``error``.
 
     Python raises the KeyboardInterrupt of a signal between two instructions, code raises it with
@@ -88,12 +88,12 @@ def is_ctrl_c(error: BaseException | None) -> bool:
         return True
     if trace.tb_frame.f_code.co_code[trace.tb_lasti] != _RAISE:
         return True
-    return is_ctrl_c(error.__context__)
+    return _is_ctrl_c(error.__context__)
 
 
 def pass_ctrl_c(error: BaseException) -> None:
     """Raise ``error`` where a signal interrupts; return where code of an environment raised it."""
-    if is_ctrl_c(error):
+    if _is_ctrl_c(error):
         raise error
 
 

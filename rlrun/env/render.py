@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import VectorEnv
 
-from rlrun.env.contract import is_ctrl_c
+from rlrun.env.contract import pass_ctrl_c
 from rlrun.env.diagnostic.memory import CartPoleNoVelVectorEnv, CartPolePictures
 from rlrun.errors import ConfigError, ResourceError, extra
 from rlrun.video.files import install_pygame
@@ -62,8 +62,7 @@ def draw(env_id: str, picture: Draw) -> np.ndarray:
             f"install it: {install}"
         ) from e
     except BaseException as e:  # a driver may raise anything
-        if is_ctrl_c(e):
-            raise
+        pass_ctrl_c(e)
         text = f"{type(e).__name__}: {' '.join(str(e).split())}"
         raise ConfigError(
             f"env.id = {env_id}: it cannot be drawn ({text}); a working display driver is needed; "

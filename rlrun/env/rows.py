@@ -29,7 +29,7 @@ from rlrun.env.contract import (
     exception_text,
     info_number_violation,
     info_violation,
-    is_ctrl_c,
+    pass_ctrl_c,
 )
 from rlrun.env.diagnostic.vector import LockstepVectorEnv
 from rlrun.env.process_settings import (
@@ -38,7 +38,7 @@ from rlrun.env.process_settings import (
     changes_nothing,
 )
 from rlrun.env.render import FPS, Draw, draw
-from rlrun.env.state import Probe, Unsupported, capture, restore, same_tree
+from rlrun.env.state import Probe, Unsupported, capture, restore_exactly
 from rlrun.errors import ConfigError, EnvError, NumericError
 from rlrun.functional.masks import mask_path
 from rlrun.tree import tree_map
@@ -251,8 +251,7 @@ class Env:
             with SettingsKept():
                 self._source.close()
         except BaseException as e:
-            if is_ctrl_c(e):
-                raise
+            pass_ctrl_c(e)
             if failing:
                 return
             if isinstance(e, EnvError):
@@ -384,7 +383,8 @@ class NativeVector:
         try:
             return call()
         except BaseException as e:
-            if is_ctrl_c(e) or isinstance(e, EnvError):
+            pass_ctrl_c(e)
+            if isinstance(e, EnvError):
                 raise
             raise self._error(exception_text(e, name)) from e
 
@@ -433,11 +433,8 @@ class NativeVector:
         self._probe, self._twin, self._steps = None, None, steps
         try:
             if (reason := state.get("reason")) is None:
-                self.env.reset(seed=seed)
-                restore(self.env, state["state"])
-                if same_tree(capture(self.env), state["state"]):
-                    return [], np.zeros(self.num_envs, np.bool_)
-                reason = "its restored state is not the one that was saved"
+                restore_exactly(self.env, state["state"], seed)
+                return [], np.zeros(self.num_envs, np.bool_)
         except Unsupported as e:
             reason = str(e)
         self.inexact = reason

@@ -425,6 +425,14 @@ def restore(root: object, tree: Tree) -> None:
         raise Unsupported(f"its saved state does not fit it ({type(e).__name__}: {e})") from e
 
 
+def restore_exactly(env: Any, tree: Tree, seed: int) -> None:
+    """Reset ``env`` and give it the state ``tree``. Raises: Unsupported: it has another one."""
+    env.reset(seed=seed)
+    restore(env, tree)
+    if not same_tree(capture(env), tree):
+        raise Unsupported("its restored state is not the one that was saved")
+
+
 def restore_attributes(x: object, states: dict[str, Tree]) -> None:
     """Restore what ``capture_attributes`` returned. Raises: Unsupported."""
     try:
