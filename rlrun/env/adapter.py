@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 from gymnasium import spaces
-from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
@@ -21,14 +21,9 @@ from rlrun.env.catalog import (
 )
 from rlrun.env.checked import CheckedEnv
 from rlrun.env.contract import different_copies, unsupported_space
+from rlrun.env.diagnostic.memory import cartpole_picture
 from rlrun.env.process_settings import SettingsKept
-from rlrun.env.render import (
-    CARTPOLES,
-    RGB,
-    frames_per_second,
-    native_picture,
-    require_renderable,
-)
+from rlrun.env.render import RGB, frames_per_second, require_renderable
 from rlrun.env.rows import AnyVectorEnv, Env, NativeVector, RowSource, Step, mask_warned
 from rlrun.env.workers import Copies, Workers
 from rlrun.env.wrappers import require_one_skip, wrap
@@ -159,7 +154,8 @@ class _Maker:
         if config.backend in ("auto", "vector") and not wrapped and not prefer_sync:
             required = config.backend == "vector"
             raw = _make_native(spec, self.kwargs, num_envs, required=required)
-            if self.render and raw is not None and not isinstance(raw, CARTPOLES):
+            # Other native environments have the rows of their single ones, which can be drawn.
+            if self.render and raw is not None and not isinstance(raw, CartPoleVectorEnv):
                 raw.close()
             elif raw is not None:
                 return self._native(spec, raw, resumable=resumable)
@@ -183,7 +179,7 @@ class _Maker:
         twin = partial(make_native, spec, self.kwargs, raw.num_envs) if twins else None
         env = self._vector(raw, twin)
         if self.render:
-            env.picture, env.fps = native_picture(raw), frames_per_second(CartPoleEnv)
+            env.picture, env.fps = partial(cartpole_picture, raw, 0), frames_per_second(CartPoleEnv)
         return env
 
     def _envpool(self, num_envs: int) -> Env:

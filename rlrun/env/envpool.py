@@ -5,8 +5,6 @@ it, since envpool sets only one of the flags.
 """
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -37,14 +35,6 @@ def _import_envpool() -> Any:
             f"it: auto, vector, sync, async; install it: pip install {extra('envpool')}"
         ) from e
     return envpool
-
-
-@contextmanager
-def _space_warnings_ignored() -> Iterator[None]:
-    """Ignore Gymnasium's warnings about the bounds of envpool's spaces."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"gymnasium\.")
-        yield
 
 
 class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
@@ -104,7 +94,8 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Tree, dict[str, Any]]:
         self._done, self._steps = np.zeros(self.num_envs, np.bool_), 0
-        with _space_warnings_ignored():
+        with warnings.catch_warnings():  # Gymnasium's, about the bounds of envpool's spaces
+            warnings.filterwarnings("ignore", module=r"gymnasium\.")
             if seed is not None or self._pool is None:
                 self._pool = None  # ends its threads before the next pool starts
                 self._pool = self._make(seed=(seed or 0) % (_NUM_SEEDS - self.num_envs))

@@ -528,8 +528,8 @@ def walk_rows(
         obs, done = s.obs, s.terminated | s.truncated
         flags = s.truncated.copy(), s.first.copy()
         rows.append((_row_hashes(obs, count), s.reward.copy(), done, *flags))
-    columns: Any = map(np.stack, zip(*rows, strict=True))
-    return RowsWalk(*columns, last=tree_map(np.array, obs))
+    hashes, reward, ended, truncated, first = map(np.stack, zip(*rows, strict=True))
+    return RowsWalk(hashes, reward, ended, truncated, first, tree_map(np.array, obs))
 
 
 def _row_hashes(obs: Any, count: int) -> np.ndarray:

@@ -5,30 +5,15 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-from gymnasium.vector import VectorEnv
 
 from rlrun.env.contract import pass_ctrl_c
-from rlrun.env.diagnostic.memory import CartPoleNoVelVectorEnv, CartPolePictures
 from rlrun.errors import ConfigError, ResourceError, extra
 from rlrun.video.files import install_pygame
 
 RGB = "rgb_array"
 FPS = 30.0  # of environments that name none
-CARTPOLES = (CartPoleVectorEnv, CartPoleNoVelVectorEnv)
-"""Native vector environments with other random numbers than their single ones: they are drawn as
-they are. All others have the rows of their single environments, which can be drawn."""
 
 Draw = Callable[[], Any]
-
-
-def native_picture(raw: VectorEnv[Any, Any, Any]) -> Draw:
-    """Return what draws column 0 of one of ``CARTPOLES``."""
-    if isinstance(raw, CartPoleNoVelVectorEnv):
-        return lambda: raw.picture(0)
-    pictures = CartPolePictures()
-    assert isinstance(raw, CartPoleVectorEnv)
-    return lambda: pictures.of(raw, 0)
 
 
 def require_renderable(env_id: str, env: Any) -> None:

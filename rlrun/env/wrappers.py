@@ -71,71 +71,64 @@ def wrap(env: AnyEnv, configs: Sequence[WrapperConfig]) -> AnyEnv:
         ConfigError: a wrapper does not support the spaces; the message names its index.
     """
     for i, config in enumerate(configs):
-        arguments = {k: v for k, v in asdict(config).items() if k != "name"}
+        arguments = [value for key, value in asdict(config).items() if key != "name"]
+        where = f"env.wrappers[{i}] = {config.name}"
         try:
             with warnings.catch_warnings():  # Gymnasium's warnings about the bounds of spaces
                 warnings.filterwarnings("ignore", module=r"gymnasium\.")
-                env = WRAPPERS[config.name][0](env, **arguments)
+                env = WRAPPERS[config.name][0](env, *arguments)
         except ImportError as e:
             text = f"it needs the package {e.name}; install it: pip install {e.name}"
-            raise ResourceError(_wrapper_text(i, config, text)) from e
+            raise ResourceError(f"{where}: {text}") from e
         except gym.error.DependencyNotInstalled as e:
             text = f"it needs the package OpenCV; install it: pip install {extra('images')}"
-            raise ResourceError(_wrapper_text(i, config, text)) from e
+            raise ResourceError(f"{where}: {text}") from e
         except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as e:
-            text = f"{' '.join(str(e).split())}; observations before it are {_spaces_text(env)}"
-            raise _wrapper_error(i, config, f"{text}; move or remove it") from e
+            spaces_ = (env.observation_space, env.action_space)
+            obs, action = (" ".join(str(space).split()) for space in spaces_)
+            raise ConfigError(
+                f"{where}: {' '.join(str(e).split())}; observations before it are {obs[:80]}, "
+                f"actions {action[:60]}; move or remove it"
+            ) from e
     return env
+
+
+_HOLDING = ("max_and_skip", "repeat_action")
+_REPEATING = {  # package of Atari games -> its arguments and their defaults: frames of an action, p
+    "ale_py": (("frameskip", 4), ("repeat_action_probability", 0.25)),
+    "rlrun": (("frame_skip", 4), ("sticky", 0.25)),
+}
 
 
 def require_one_skip(
     env_id: str, env: AnyEnv, kwargs: Mapping[str, Any], configs: Sequence[WrapperConfig]
 ) -> None:
-    """Refuse wrappers that hold or repeat actions around an Atari game that does so itself."""
-    game = env.unwrapped
-    if type(game).__module__.startswith("ale_py."):
-        skips = ("frameskip", getattr(game, "_frameskip", 1))
-        ale = getattr(game, "ale", None)
-        repeats = (
-            "repeat_action_probability",
-            ale.getFloat("repeat_action_probability") if ale else 0,
-        )
-    elif type(game).__module__ == "rlrun.env.atari":
-        skips, repeats = (
-            ("frame_skip", kwargs.get("frame_skip", 4)),
-            ("sticky", kwargs.get("sticky", 0.25)),
-        )
-    else:
+    """Refuse wrappers that hold or repeat actions around an Atari game that does so itself.
+
+    ``kwargs``: the game's arguments, those of its registration too.
+    """
+    module = type(env.unwrapped).__module__
+    if not module.startswith(("ale_py.", "rlrun.env.atari")):
         return
-    doubled: dict[str, tuple[str, str]] = {}
-    for config in configs:
-        holds = config.name in ("max_and_skip", "repeat_action") and getattr(config, "steps", 1) > 1
-        if holds and skips[1] != 1:
-            text = f"holds every action for {skips[1]} frames"
-            doubled[config.name] = text, f"env.kwargs.{skips[0]}=1"
-        if config.name == "sticky_action" and repeats[1]:
-            text = f"repeats an action with probability {repeats[1]:g}"
-            doubled[config.name] = text, f"env.kwargs.{repeats[0]}=0"
-    if doubled:
-        texts, fixes = zip(*doubled.values(), strict=True)
+    skip, sticky = _REPEATING[module.partition(".")[0]]
+    frames, probability = (kwargs.get(name, default) for name, default in (skip, sticky))
+    holding = [c.name for c in configs if c.name in _HOLDING and getattr(c, "steps", 1) > 1]
+    repeating = [c.name for c in configs if c.name == "sticky_action"]
+    texts, fixes, names = [], [], []
+    if holding and frames != 1:
+        texts.append(f"holds every action for {frames} frames")
+        fixes.append(f"env.kwargs.{skip[0]}=1")
+        names += holding
+    if repeating and probability:
+        texts.append(f"repeats an action with probability {probability:g}")
+        fixes.append(f"env.kwargs.{sticky[0]}=0")
+        names += repeating
+    if names:
         raise ConfigError(
-            f"env.wrappers = {', '.join(doubled)}: {env_id} itself {' and '.join(texts)}, the "
+            f"env.wrappers = {', '.join(names)}: {env_id} itself {' and '.join(texts)}, the "
             f"wrapper does it again; one of the two is allowed; set {' '.join(fixes)}, or remove "
             "the wrapper"
         )
-
-
-def _wrapper_error(index: int, config: WrapperConfig, text: str) -> ConfigError:
-    return ConfigError(_wrapper_text(index, config, text))
-
-
-def _wrapper_text(index: int, config: WrapperConfig, text: str) -> str:
-    return f"env.wrappers[{index}] = {config.name}: {text}"
-
-
-def _spaces_text(env: AnyEnv) -> str:
-    obs, action = (" ".join(str(s).split()) for s in (env.observation_space, env.action_space))
-    return f"{obs[:80]}, actions {action[:60]}"
 
 
 def _pick_obs(env: AnyEnv, key: str) -> AnyEnv:
@@ -144,10 +137,6 @@ def _pick_obs(env: AnyEnv, key: str) -> AnyEnv:
         keys = sorted(space.spaces) if isinstance(space, spaces.Dict) else "no Dict"
         raise ValueError(f"key = {key}: it must be a key of the observation ({keys})")
     return wrappers.TransformObservation(env, lambda obs: obs[key], space[key])
-
-
-def _filter_obs(env: AnyEnv, keys: tuple[str, ...]) -> AnyEnv:
-    return wrappers.FilterObservation(env, keys)
 
 
 def _encode_mission(env: AnyEnv) -> AnyEnv:
@@ -170,18 +159,6 @@ def _mask_obs(env: AnyEnv, keep: tuple[int, ...]) -> AnyEnv:
     bounds = space.low[positions], space.high[positions]
     kept = spaces.Box(*bounds, dtype=space.dtype.type)
     return wrappers.TransformObservation(env, lambda obs: obs[positions], kept)
-
-
-def _rescale_obs(env: AnyEnv, low: float, high: float) -> AnyEnv:
-    return wrappers.RescaleObservation(env, np.float32(low), np.float32(high))
-
-
-def _resize_obs(env: AnyEnv, height: int, width: int) -> AnyEnv:
-    return wrappers.ResizeObservation(env, (height, width))
-
-
-def _time_obs(env: AnyEnv) -> AnyEnv:
-    return wrappers.TimeAwareObservation(env, flatten=True, normalize_time=True)
 
 
 class MaxAndSkip(gym.Wrapper[Any, Any, Any, Any]):
@@ -212,7 +189,7 @@ class MaxAndSkip(gym.Wrapper[Any, Any, Any, Any]):
         return image, total, terminated, truncated, info
 
 
-class _RandomObservation(gym.Wrapper[Any, Any, Any, Any]):
+class _RandomObservation(gym.ObservationWrapper[Any, Any, Any]):
     """Base class of random changes of observations, with a generator separate from the env's."""
 
     def __init__(self, env: AnyEnv, salt: int) -> None:
@@ -220,20 +197,12 @@ class _RandomObservation(gym.Wrapper[Any, Any, Any, Any]):
         self._salt = salt
         self._rng = np.random.default_rng()
 
-    def _transform(self, obs: Any) -> Any:
-        raise NotImplementedError
-
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         if seed is not None:
             self._rng = np.random.default_rng((self._salt, seed))
-        obs, info = self.env.reset(seed=seed, options=options)
-        return self._transform(obs), info
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        return self._transform(obs), reward, terminated, truncated, info
+        return super().reset(seed=seed, options=options)
 
 
 class FlickerObservation(_RandomObservation):
@@ -245,7 +214,7 @@ class FlickerObservation(_RandomObservation):
             raise ValueError("it needs a Box observation")
         self._probability = probability
 
-    def _transform(self, obs: Any) -> Any:
+    def observation(self, obs: Any) -> Any:
         return np.zeros_like(obs) if self._rng.random() < self._probability else obs
 
 
@@ -260,7 +229,7 @@ class NoiseObservation(_RandomObservation):
         self.observation_space = spaces.Box(-np.inf, np.inf, space.shape, space.dtype.type)
         self._std = std
 
-    def _transform(self, obs: Any) -> Any:
+    def observation(self, obs: Any) -> Any:
         return (obs + self._std * self._rng.standard_normal(obs.shape)).astype(obs.dtype)
 
 
@@ -275,22 +244,31 @@ def _rescale_action(env: AnyEnv, low: float, high: float) -> AnyEnv:
 Factory = Callable[..., AnyEnv]
 WRAPPERS: dict[str, tuple[Factory, str]] = {
     "pick_obs": (_pick_obs, "the entry `key` of a Dict observation, alone"),
-    "filter_obs": (_filter_obs, "the entries `keys` of a Dict observation"),
+    "filter_obs": (wrappers.FilterObservation, "the entries `keys` of a Dict observation"),
     "encode_mission": (_encode_mission, "MiniGrid's mission as indices of words (minigrid)"),
     "mask_obs": (_mask_obs, "the positions `keep` of an observation vector, the rest is hidden"),
     "mask_from_info": (ActionMaskObservation, 'info["action_mask"] as an entry of the observation'),
     "flatten_obs": (wrappers.FlattenObservation, "any observation as one vector, a mask with it"),
-    "rescale_obs": (_rescale_obs, "a bounded Box observation mapped to [`low`, `high`]"),
+    "rescale_obs": (
+        lambda env, low, high: wrappers.RescaleObservation(env, np.float32(low), np.float32(high)),
+        "a bounded Box observation mapped to [`low`, `high`]",
+    ),
     "cast_obs": (wrappers.DtypeObservation, "the observation in `dtype`"),
     "grayscale_obs": (wrappers.GrayscaleObservation, "an RGB image as luminance"),
-    "resize_obs": (_resize_obs, "an image of `height` x `width` pixels (OpenCV)"),
+    "resize_obs": (
+        lambda env, height, width: wrappers.ResizeObservation(env, (height, width)),
+        "an image of `height` x `width` pixels (OpenCV)",
+    ),
     "max_and_skip": (
-        lambda env, steps: MaxAndSkip(env, steps),
+        MaxAndSkip,
         "each action `steps` times, maximum over the last two images; Mnih et al. 2015",
     ),
-    "time_obs": (_time_obs, "the share of the episode's steps that is over, appended"),
+    "time_obs": (
+        lambda env: wrappers.TimeAwareObservation(env, flatten=True, normalize_time=True),
+        "the share of the episode's steps that is over, appended",
+    ),
     "delay_obs": (
-        lambda env, steps: wrappers.DelayObservation(env, steps),
+        wrappers.DelayObservation,
         "the observation of `steps` steps ago, zeros in the first `steps` steps",
     ),
     "flicker_obs": (FlickerObservation, "all zeros with `probability`; Hausknecht & Stone 2015"),
@@ -300,19 +278,19 @@ WRAPPERS: dict[str, tuple[Factory, str]] = {
         "actions within [`low`, `high`] instead of their own bounds",
     ),
     "discretize_action": (
-        lambda env, bins: wrappers.DiscretizeAction(env, bins),
+        wrappers.DiscretizeAction,
         "a Box of actions as one Discrete, `bins` per dimension",
     ),
     "sticky_action": (
-        lambda env, probability: wrappers.StickyAction(env, probability),
+        wrappers.StickyAction,
         "the last action instead of the new one with `probability`; Machado et al. 2018",
     ),
     "repeat_action": (
-        lambda env, steps: wrappers.RepeatAction(env, steps),
+        wrappers.RepeatAction,
         "each action `steps` times, rewards added up",
     ),
     "clip_reward": (
-        lambda env, low, high: wrappers.ClipReward(env, low, high),
+        wrappers.ClipReward,
         "rewards within [`low`, `high`], scores too (policy.reward_clip leaves scores as they are)",
     ),
 }

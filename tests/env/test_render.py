@@ -58,7 +58,7 @@ def test_a_native_cartpole_is_drawn_as_gymnasium_draws_it(name: str) -> None:
     raw: Any = env._source.env
     single: Any = gym.make("CartPole-v1", render_mode="rgb_array")
     single.reset(seed=0)
-    single.unwrapped.state = (raw if name == "cartpole" else raw._cartpole).state[:, 0]
+    single.unwrapped.state = raw.state[:, 0]
     np.testing.assert_array_equal(env.render(), single.render())
     assert env.fps == 50
 
