@@ -419,48 +419,26 @@ def _limits(space: gym.Space[Any]) -> tuple[Any, Any] | None:
     return None
 
 
-class BatchValidator:
-    """Validator of a native vector environment, with a few comparisons per step."""
+def batch_fault(
+    row: tuple[Any, Any, Any, Any], validator: ObservationValidator, num_envs: int
+) -> Fault | None:
+    """Return how a row of E environments violates the contract, with a few comparisons.
 
-    def __init__(
-        self, space: gym.Space[Any], num_envs: int, env_id: str, *, bounds: bool = True
-    ) -> None:
-        """``bounds``: compare those of the space; False for environments that are tested."""
-        self._num_envs, self._id = num_envs, env_id
-        given = {"integers": bounds, "floats": bounds}
-        self._observations = ObservationValidator(space, env_id, num_envs=num_envs, **given)
-
-    def obs(self, obs: Any, step: int) -> None:
-        """Raise EnvError unless the observations [E, *O] are of their space."""
-        if (fault := self._observations.fault(obs)) is None:
-            return
-        message, index = fault
-        message += "; fix the environment"
-        if index is None:
-            subject = f"environments 0 to {self._num_envs - 1}"
-            raise contract_error(self._id, subject, step, f"{message} or set env.backend=sync")
-        raise contract_error(self._id, f"environment {index}", step, message)
-
-    def reward(self, reward: Any, step: int) -> None:
-        """Raise EnvError unless the reward is [E], numbers that float32 holds."""
-        self._row("rewards", reward, "biuf", step)
-        if not (inside := np.abs(reward) <= FLOAT32_MAX).all():
-            index = int(np.flatnonzero(~inside)[0])
-            text = f"{reward_violation(reward[index])}; fix the environment"
-            raise contract_error(self._id, f"environment {index}", step, text)
-
-    def flags(self, terminated: Any, truncated: Any, step: int) -> None:
-        """Raise EnvError unless both are [E] and True or False."""
-        for name, flags in (("terminated", terminated), ("truncated", truncated)):
-            self._row(name, flags, "biu", step)
-
-    def _row(self, name: str, x: Any, kinds: str, step: int) -> None:
-        """Raise EnvError unless ``x`` is an array [E] of a dtype of these kinds."""
-        if isinstance(x, np.ndarray) and x.shape == (self._num_envs,) and x.dtype.kind in kinds:
-            return
-        got = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else _truncated_repr(x)
-        message = f"{name} of all environments is {got}; allowed is an array ({self._num_envs},)"
-        raise contract_error(self._id, "the vector environment", step, message)
+    ``row``: observations, rewards, terminated, truncated.
+    """
+    obs, reward, *flags = row
+    if (fault := validator.fault(obs)) is not None:
+        return fault
+    names = "rewards", "terminated", "truncated"
+    for name, x, kinds in zip(names, (reward, *flags), ("biuf", "biu", "biu"), strict=True):
+        array = isinstance(x, np.ndarray)
+        if not array or x.shape != (num_envs,) or x.dtype.kind not in kinds:
+            got = f"{x.dtype} {x.shape}" if array else _truncated_repr(x)
+            return f"{name} of all environments is {got}; allowed is an array ({num_envs},)", None
+    if not (inside := np.abs(reward) <= FLOAT32_MAX).all():
+        index = int(inside.argmin())
+        return str(reward_violation(reward[index])), index
+    return None
 
 
 class ActionValidator:

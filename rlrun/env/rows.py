@@ -22,8 +22,10 @@ from rlrun.env.contract import (
     FLOAT32_MAX,
     KEPT,
     ActionValidator,
-    BatchValidator,
+    Fault,
+    ObservationValidator,
     as_number,
+    batch_fault,
     close_error,
     contract_error,
     exception_text,
@@ -350,14 +352,16 @@ class NativeVector:
         self._savable = twin is not None
         self._twin = twin  # until another one was compared
         self._probe: Probe | None = None
-        foreign = not isinstance(env, LockstepVectorEnv)
-        space = self.single_observation_space
-        self._validate = BatchValidator(space, self.num_envs, env_id, bounds=foreign)
+        foreign = not isinstance(env, LockstepVectorEnv)  # bounds of those that are tested hold
+        self._validator = ObservationValidator(
+            self.single_observation_space, env_id,
+            num_envs=self.num_envs, integers=foreign, floats=foreign,
+        )  # fmt: skip
 
     def reset(self, seed: int) -> Any:
         self._steps = 0
         obs, _ = self._called("reset", lambda: self.env.reset(seed=seed))
-        self._validate.obs(obs, 0)
+        self._require(self._validator.fault(obs))
         if self._twin is not None:
             with suppress(Unsupported):  # ``state_dict`` says why
                 self._probe = Probe(capture(self.env), self._twin)
@@ -367,9 +371,7 @@ class NativeVector:
         self._steps = number
         row = self._called("step", lambda: self.env.step(action))
         obs, reward, terminated, truncated, info = row
-        self._validate.obs(obs, number)
-        self._validate.reward(reward, number)
-        self._validate.flags(terminated, truncated, number)
+        self._require(batch_fault(row[:4], self._validator, self.num_envs))
         if self._probe is not None:
             self._probe.record(action, *row[:4])
         if not self._keep_info:
@@ -387,6 +389,13 @@ class NativeVector:
             if isinstance(e, EnvError):
                 raise
             raise self._error(exception_text(e, name)) from e
+
+    def _require(self, fault: Fault | None) -> None:
+        """Raise EnvError for a violation of the contract, of one environment or of all."""
+        if fault is not None:
+            message, index = fault
+            fix = "fix the environment" + (" or set env.backend=sync" if index is None else "")
+            raise self._error(f"{message}; {fix}", index)
 
     def _error(self, message: str, index: int | None = None) -> EnvError:
         subject = _all(self.num_envs) if index is None else f"environment {index}"

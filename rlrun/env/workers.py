@@ -50,7 +50,7 @@ Command = tuple[str, tuple[Any, ...]]  # a method of ``EnvServer``, and its argu
 
 
 class SharedRows:
-    """Arrays of E environments in one memory, which both sides ``open``.
+    """Arrays of E environments in one memory.
 
     ``obs`` [E, *O] is a tree, ``action`` [E, *A]; ``reward`` float64 [E], ``flags`` bool [E, 2]
     are terminated and truncated. The file of a memory that processes share is unlinked as soon as
@@ -69,15 +69,20 @@ class SharedRows:
         )
         self.slots = tree_map(lambda x: Slot(x.shape, x.dtype.str), arrays)
         size = max(sum(_padded(x.nbytes) for x in tree_leaves(arrays)), 1)
-        self.memory: Any = (
-            bytearray(size) if context is None else context.RawArray(ctypes.c_byte, size)
-        )
+        shared = context is not None
+        self.memory: Any = context.RawArray(ctypes.c_byte, size) if shared else bytearray(size)
+
+        self._open()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"slots": self.slots, "memory": self.memory}
 
-    def open(self) -> None:
-        """Make the arrays."""
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._open()
+
+    def _open(self) -> None:
+        """Make the arrays of this process."""
         buffer, start = memoryview(self.memory), 0
 
         def view(slot: Slot) -> np.ndarray:
@@ -183,7 +188,6 @@ class Copies:
             self.close()
             raise error
         self.shared = SharedRows(*spaces[0], self.num_envs, None)
-        self.shared.open()
         self._servers = [EnvServer(i, env, self.shared) for i, env in enumerate(self.envs)]
 
     def _call(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -228,16 +232,12 @@ class Copies:
         """Return the states of all environments after the last step."""
         states = self._call("state_dict", [()] * self.num_envs)
         self._lost = _either(self._restart_failed(self._reopen), self._lost)
-        for i in () if self._lost is None else np.flatnonzero(self._lost):
-            states[i] = self._lost_state(int(i))
+        for i in () if self._lost is None else map(int, np.flatnonzero(self._lost)):
+            seed, episode = self._fresh_episode(i)  # the open one is lost: the next one is opened
+            state = {"seed": seed, "episode": episode, "steps": 0, "obs": "", "reseed": True}
+            states[i] = state | {"done": True, "reason": _LOST}
         self.inexact = self.inexact or next((s["reason"] for s in states if "reason" in s), None)
         return {"environments": states}
-
-    def _lost_state(self, i: int) -> dict[str, Any]:
-        """Return the state of an environment whose open episode is lost: the next one is opened."""
-        seed, episode = self._fresh_episode(i)
-        state = {"seed": seed, "episode": episode, "steps": 0, "obs": "", "reseed": True}
-        return state | {"done": True, "reason": _LOST}
 
     def load_state_dict(
         self, state: dict[str, Any], *, seed: int, steps: int
@@ -297,7 +297,6 @@ def serve(index: int, make: EnvFn, shared: SharedRows, pipe: Connection) -> None
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    shared.open()
     server: EnvServer | None = None
     greeting: Any = None
     try:
@@ -457,7 +456,6 @@ class Workers(Copies):
         except BaseException:
             self.end()
             raise
-        self.shared.open()
 
     def _deadline(self) -> float:
         return time.monotonic() + self.config.worker_seconds

@@ -109,21 +109,22 @@ def _limits(space: gym.Space[Any]) -> tuple[Any, Any] | None:
     return None
 
 
-def read_rewards(reward: Any, n: int) -> np.ndarray:
-    """Return rewards as float32 [n]; a number is allowed where n is 1. Raises: ConfigError."""
-    x = np.asarray(reward)
-    fits = x.dtype.kind in "biuf" and (x.shape == (n,) or (n == 1 and x.shape == ()))
-    if not fits or not np.isfinite(x).all():
-        _refuse("reward", f"{x.dtype} {list(x.shape)}", f"finite numbers [{n}]")
-    return x.astype(np.float32).reshape(n)
+def read_column(name: str, x: Any, n: int, dtype: type) -> np.ndarray:
+    """Return flags or numbers, one of each environment, as ``dtype`` [n].
 
-
-def read_flags(first: Any, n: int) -> np.ndarray:
-    """Return flags as bool [n]; one flag is allowed where n is 1. Raises: ConfigError."""
-    x = np.asarray(first)
-    if x.dtype.kind != "b" or not (x.shape == (n,) or (n == 1 and x.shape == ())):
-        _refuse("first", f"{x.dtype} {list(x.shape)}", f"bool [{n}]")
-    return x.reshape(n)
+    A single one is allowed where n is 1. Raises: ConfigError.
+    """
+    given = np.asarray(x)
+    flags = dtype is np.bool_
+    fits = given.shape == (n,) or (n == 1 and given.shape == ())
+    if (
+        not fits
+        or given.dtype.kind not in ("b" if flags else "biuf")
+        or not np.isfinite(given).all()
+    ):
+        found = f"{given.dtype} {list(given.shape)}"
+        _refuse(name, found, f"{'bool' if flags else 'finite numbers'} [{n}]")
+    return given.astype(dtype).reshape(n)
 
 
 def _refuse(path: str, found: str, allowed: str) -> NoReturn:
@@ -336,7 +337,7 @@ class Agent:
                 f"obs: is of {n} environments; {self._n}, the number of agent.reset, is allowed; "
                 f"call agent.reset({n})"
             )
-        flags = np.zeros(n, bool) if first is None else read_flags(first, n)
+        flags = np.zeros(n, bool) if first is None else read_column("first", first, n, np.bool_)
         if not self._opened:
             flags = np.ones(n, bool)
         if reward is None and not flags.all() and not self._warned and reads_reward(self._actor):
@@ -346,7 +347,11 @@ class Agent:
             warnings.warn(
                 f"agent.act: policy={self._config.policy.name} {text}; {fix}", stacklevel=3
             )
-        rewards = np.zeros(n, np.float32) if reward is None else read_rewards(reward, n)
+        rewards = (
+            np.zeros(n, np.float32)
+            if reward is None
+            else read_column("reward", reward, n, np.float32)
+        )
         return _Row(tree, flags, rewards, count == 0)
 
     def _epsilon(self, explore: bool | float) -> np.ndarray | None:
