@@ -280,14 +280,17 @@ def test_entries_that_are_refused(value, text):
 
 def test_frames_are_skipped_once():
     """Private: the games of ale-py are not installed where the suite runs."""
-    game = type("AtariEnv", (gym.Env,), {"__module__": "ale_py.env", "_frameskip": 4})()
-    game.ale = SimpleNamespace(getFloat=lambda name: 0.25)
     both = [wrapper("max_and_skip", steps=4), wrapper("sticky_action", probability=0.25)]
-    fix = r"set env.kwargs.frameskip=1 env.kwargs.repeat_action_probability=0"
-    with pytest.raises(ConfigError, match=rf"max_and_skip, sticky_action: ALE/Pong-v5 .*{fix}"):
-        require_one_skip("ALE/Pong-v5", game, {}, both)
-    game._frameskip, game.ale = 1, SimpleNamespace(getFloat=lambda name: 0.0)
-    require_one_skip("ALE/Pong-v5", game, {}, both)
+    names = {"ale_py.env": ("frameskip", "repeat_action_probability")}
+    names["rlrun.env.atari"] = "frame_skip", "sticky"
+    for module, (skip, sticky) in names.items():
+        game = type("AtariEnv", (gym.Env,), {"__module__": module})()
+        fix = f"set env.kwargs.{skip}=1 env.kwargs.{sticky}=0"
+        with pytest.raises(ConfigError, match=rf"max_and_skip, sticky_action: Pong .*{fix}"):
+            require_one_skip("Pong", game, {}, both)
+        with pytest.raises(ConfigError, match=r"sticky_action: Pong itself .* 0\.5"):
+            require_one_skip("Pong", game, {skip: 1, sticky: 0.5}, both)
+        require_one_skip("Pong", game, {skip: 1, sticky: 0}, both)
     require_one_skip("other", gym.Env(), {}, both)
 
 
