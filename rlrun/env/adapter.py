@@ -80,7 +80,7 @@ def make_env(
     with SettingsKept():
         if not evaluate:  # of a run that begins
             mask_warned.discard(config.id)
-        env = maker.make(num_envs, resumable=resumable)
+        env = maker.make(num_envs, resumable=resumable, several=num_envs > 1)
     if (known := _known.get(repr((config, agents)))) is not None:
         copies = [None, (env.obs_space, env.action_space)]  # the first was made to look at them
         if (error := different_copies(config.id, copies, known[:2])) is not None:
@@ -126,21 +126,14 @@ class _Maker:
         if self.render:
             prepare_pygame()
 
-    def make(self, num_envs: int, *, resumable: bool) -> Env:
-        """Return the rows of the configured backend."""
+    def make(self, num_envs: int, *, resumable: bool = False, several: bool = True) -> Env:
+        """Return the rows of the configured backend.
+
+        ``several``: a single environment is made as one of several would be.
+        """
         config = self.config
-        wrapped = ", ".join(wrapper.name for wrapper in config.wrappers)
-        if wrapped and config.backend in ("vector", "envpool"):
-            raise ConfigError(
-                f"env.backend = {config.backend}: wrappers ({wrapped}) apply to single "
-                "environments, this backend steps all at once; allowed with wrappers: auto, sync, "
-                "async; set env.backend=auto or env.wrappers=[]"
-            )
-        if wrapped and config.id.startswith(PREFIX):
-            raise ConfigError(
-                f"env.wrappers = {wrapped}: they apply to environments of one agent; allowed here: "
-                "[]; wrap the PettingZoo environment"
-            )
+        if config.wrappers:
+            self._require_wrappable()
         self.prepare()
         limit = config.max_replay_steps if resumable else None
         if config.backend == "envpool":
@@ -149,9 +142,9 @@ class _Maker:
             return self._copies(self._pettingzoo, num_envs, limit)
         spec = find_spec(config.id)
         prefer_sync = config.backend == "auto" and (
-            spec.id.startswith(_NATIVE_DIFFERS) or (num_envs == 1 and _single_is_faster(spec))
+            spec.id.startswith(_NATIVE_DIFFERS) or (not several and _single_is_faster(spec))
         )
-        if config.backend in ("auto", "vector") and not wrapped and not prefer_sync:
+        if config.backend in ("auto", "vector") and not config.wrappers and not prefer_sync:
             required = config.backend == "vector"
             raw = _make_native(spec, self.kwargs, num_envs, required=required)
             # Other native environments have the rows of their single ones, which can be drawn.
@@ -160,6 +153,21 @@ class _Maker:
             elif raw is not None:
                 return self._native(spec, raw, resumable=resumable)
         return self._copies(partial(self.single, spec), num_envs, limit)
+
+    def _require_wrappable(self) -> None:
+        """Raise ConfigError where wrappers have no single environment of one agent."""
+        config, names = self.config, ", ".join(wrapper.name for wrapper in self.config.wrappers)
+        if config.backend in ("vector", "envpool"):
+            raise ConfigError(
+                f"env.backend = {config.backend}: wrappers ({names}) apply to single "
+                "environments, this backend steps all at once; allowed with wrappers: auto, sync, "
+                "async; set env.backend=auto or env.wrappers=[]"
+            )
+        if config.id.startswith(PREFIX):
+            raise ConfigError(
+                f"env.wrappers = {names}: they apply to environments of one agent; allowed here: "
+                "[]; wrap the PettingZoo environment"
+            )
 
     def _rows(self, source: RowSource) -> Env:
         """Return the rows of ``source``, every agent with a column where ``agents`` says so."""
@@ -353,7 +361,9 @@ def probe_agents(
     in_process = replace(config, backend="sync") if config.backend == "async" else config
     probed = []
     for evaluate in (False, True) if config.eval_kwargs else (False,):
-        env = make_env(in_process, num_envs=1, evaluate=evaluate, agents=agents)
+        kwargs = env_arguments(config, evaluate=evaluate)
+        with SettingsKept():
+            env = _Maker(in_process, kwargs, (), agents, render=False).make(1)
         env.close()
         probed.append((env.obs_space, env.action_space, env.num_envs))
     if probed[0] != probed[-1]:

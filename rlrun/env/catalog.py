@@ -22,20 +22,15 @@ from rlrun.errors import ConfigError, EnvError, ResourceError, RlrunError, extra
 from rlrun.schema import EnvConfig
 from rlrun.trust import ENVIRONMENTS, import_named
 
-# Packages that register environments on import: id prefix, module, extra or requirement in quotes.
+_ROBOTICS = ("Fetch", "HandReach", "HandManipulate", "AdroitHand", "PointMaze_", "AntMaze_",
+             "FrankaKitchen", "MaMuJoCo")  # fmt: skip
+# Packages that register environments on import: prefixes of ids, module, extra or requirement in
+# quotes.
 _PACKAGES = (
-    ("ALE/", "ale_py", "atari"),
-    ("rlrun/Atari-", "ale_py", "atari"),
-    ("MiniGrid-", "minigrid", "minigrid"),
-    ("BabyAI-", "minigrid", "minigrid"),
-    ("popgym-", "popgym", "popgym"),
-    *(
-        (prefix, "gymnasium_robotics", "'gymnasium-robotics'")
-        for prefix in (
-            *("Fetch", "HandReach", "HandManipulate", "AdroitHand", "PointMaze_", "AntMaze_"),
-            *("FrankaKitchen", "MaMuJoCo"),
-        )
-    ),
+    (("ALE/", "rlrun/Atari-"), "ale_py", "atari"),
+    (("MiniGrid-", "BabyAI-"), "minigrid", "minigrid"),
+    (("popgym-",), "popgym", "popgym"),
+    (_ROBOTICS, "gymnasium_robotics", "'gymnasium-robotics'"),
 )
 _ATARI = (  # games that had ids of their own before ALE/...-v5
     "Adventure|AirRaid|Alien|Amidar|Assault|Asterix|Asteroids|Atlantis|BankHeist|BattleZone|"
@@ -47,7 +42,6 @@ _ATARI = (  # games that had ids of their own before ALE/...-v5
     "TimePilot|Tutankham|UpNDown|Venture|VideoPinball|WizardOfWor|YarsRevenge|Zaxxon"
 )
 _OLD_ATARI = re.compile(rf"({_ATARI})(-ram)?(Deterministic|NoFrameskip)?-v[0-4]")
-_GAMES = {game.lower(): game for game in _ATARI.split("|")}
 _FAMILIES = {  # of Gymnasium's own environments: extra, or a pip requirement in quotes
     "box2d": "box2d",
     "mujoco": "mujoco",
@@ -87,7 +81,8 @@ def require_in_every_process(env_id: str) -> None:
 def atari_game(name: str) -> str | None:
     """Return the game that ``name`` means (pong, Pong-v0, ALE/Pong-v5), None for another word."""
     word = re.sub(r"(-ram)?(Deterministic|NoFrameskip)?-v\d$", "", name.removeprefix("ALE/"))
-    return _GAMES.get(re.sub(r"[-_ ]", "", word).lower())
+    word = re.sub(r"[-_ ]", "", word).lower()
+    return next((game for game in _ATARI.split("|") if game.lower() == word), None)
 
 
 def find_spec(env_id: str) -> EnvSpec:
@@ -123,7 +118,7 @@ def find_spec(env_id: str) -> EnvSpec:
     )
 
 
-def _package_of(name: str) -> tuple[str, str, str] | None:
+def _package_of(name: str) -> tuple[tuple[str, ...], str, str] | None:
     """Return the entry of _PACKAGES that registers ``name``; None: Gymnasium knows it already."""
     if name in gym.registry and not name.startswith("rlrun/"):
         return None

@@ -360,7 +360,7 @@ class NativeVector:
 
     def reset(self, seed: int) -> Any:
         self._steps = 0
-        obs, _ = self._called("reset", lambda: self.env.reset(seed=seed))
+        obs, _ = self._called(self.env.reset, seed=seed)
         self._require(self._validator.fault(obs))
         if self._twin is not None:
             with suppress(Unsupported):  # ``state_dict`` says why
@@ -369,7 +369,7 @@ class NativeVector:
 
     def step(self, action: np.ndarray, number: int) -> Rows:
         self._steps = number
-        row = self._called("step", lambda: self.env.step(action))
+        row = self._called(self.env.step, action)
         obs, reward, terminated, truncated, info = row
         self._require(batch_fault(row[:4], self._validator, self.num_envs))
         if self._probe is not None:
@@ -381,14 +381,14 @@ class NativeVector:
         numbers = np.stack([self._info_column(info, key) for key in self._keep_info], 1)
         return obs, reward, terminated, truncated, {KEPT: numbers}
 
-    def _called(self, name: str, call: Callable[[], Any]) -> Any:
+    def _called(self, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
         try:
-            return call()
+            return method(*given, **named)
         except BaseException as e:
             pass_ctrl_c(e)
             if isinstance(e, EnvError):
                 raise
-            raise self._error(exception_text(e, name)) from e
+            raise self._error(exception_text(e, method.__name__)) from e
 
     def _require(self, fault: Fault | None) -> None:
         """Raise EnvError for a violation of the contract, of one environment or of all."""
