@@ -425,25 +425,23 @@ class CartPoleNoVelVectorEnv(CartPoleVectorEnv):
     def step(
         self, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        obs, *rest = super().step(actions)
-        return np.ascontiguousarray(obs[:, ::2]), *rest
+        obs, reward, terminated, truncated, info = super().step(actions)
+        return np.ascontiguousarray(obs[:, ::2]), reward, terminated, truncated, info
 
     def picture(self, column: int) -> np.ndarray:
         """Return Gymnasium's picture of a column, uint8 [H, W, 3]."""
         return cartpole_picture(self, column)
 
 
-def cartpole_picture(raw: CartPoleVectorEnv, column: int) -> np.ndarray:
+def cartpole_picture(raw: Any, column: int) -> np.ndarray:
     """Return Gymnasium's picture of a column after its last step, uint8 [H, W, 3].
 
     Its vector environment draws all of them.
     """
-    assert raw.state is not None
     if not hasattr(raw, "drawing"):  # else it is part of no saved state
-        raw.drawing = CartPoleEnv(render_mode="rgb_array")  # type: ignore[attr-defined]
-    single: Any = raw.drawing
-    single.state = raw.state[:, column]
-    image: np.ndarray = single.render()
+        raw.drawing = CartPoleEnv(render_mode="rgb_array")
+    raw.drawing.state = raw.state[:, column]
+    image: np.ndarray = raw.drawing.render()
     return image
 
 
