@@ -52,6 +52,19 @@ def line(capsys):
     return (out + err).strip()
 
 
+def refused(capsys, words, *texts, codes=(2,)):
+    """Assert that a command ends with one line, which has all ``texts``; return it."""
+    assert main([*words]) in codes
+    found = line(capsys)
+    assert "\n" not in found
+    assert all(text in found for text in texts), (found, texts)
+    return found
+
+
+def content_of(run_dir):
+    return {p: files.sha256_file(p) for p in run_dir.rglob("*") if p.is_file()}
+
+
 def test_going_back_repeats_the_run(finished, run_dir, capsys, monkeypatch):
     steps = steps_of(run_dir)
     assert len(steps) == 4
@@ -71,6 +84,8 @@ def test_going_back_repeats_the_run(finished, run_dir, capsys, monkeypatch):
     assert main(["diff", str(finished), str(run_dir)]) == 0
     every = ", ".join(map(str, steps))
     assert line(capsys) == f"metrics.jsonl: equal\ncheckpoints of env steps {every}: equal"
+    assert main(["verify", str(run_dir)]) == 0
+    assert f"can be resumed from env step {steps[-1]}, {steps[-2]}" in line(capsys)
 
 
 def test_killed_while_going_back_the_newest_that_is_left_can_be_resumed(run_dir, monkeypatch):
@@ -112,10 +127,10 @@ def test_the_best_weights_go_along_unless_they_are_of_a_later_step(run_dir, tmp_
 
 def test_a_fork_names_its_parent_and_leaves_it_as_it_was(finished, run_dir, tmp_path, capsys):
     steps = steps_of(run_dir)
-    before = {p: files.sha256_file(p) for p in run_dir.rglob("*") if p.is_file()}
+    before = content_of(run_dir)
     new = tmp_path / "branch"
     assert main(["fork", f"{run_dir}@{steps[1]}", "policy.lr=1e-2", f"run.dir={new}", "-q"]) == 0
-    assert {p: files.sha256_file(p) for p in run_dir.rglob("*") if p.is_file()} == before
+    assert content_of(run_dir) == before
     record = json.loads((new / "run.json").read_text())
     assert record["status"] == "done"
     parent = record["parent"]
@@ -155,10 +170,7 @@ def test_wrong_commands_are_one_line(run_dir, tmp_path, capsys):
         (["verify", str(tmp_path)], "is no run directory"),
         (["resume", f"{tmp_path / 'nowhere'}@3"], "no such directory"),
     ):
-        assert main(words) == 2
-        found = line(capsys)
-        assert text in found
-        assert "\n" not in found
+        refused(capsys, words, text)
     assert not (tmp_path / "new").exists()
 
 
@@ -168,9 +180,8 @@ def test_a_fork_that_would_train_nothing_is_refused(run_dir, tmp_path, capsys):
         ([], "run.total_steps = 400"),
         (["run.total_steps=100"], "run.total_steps = 100"),
     ):
-        assert main(["fork", str(run_dir), "policy.lr=1e-3", f"run.dir={new}", *words]) == 2
-        found = line(capsys)
-        assert f"error: {key}: the checkpoint is of env step" in found
+        given = ["fork", str(run_dir), "policy.lr=1e-3", f"run.dir={new}", *words]
+        found = refused(capsys, given, f"error: {key}: the checkpoint is of env step")
         assert not new.exists()
         more = found.rpartition(" add ")[2]
     assert main(["fork", str(run_dir), f"run.dir={new}", "-q", more]) == 0
@@ -181,8 +192,7 @@ def test_a_fork_of_a_solved_run_is_refused_unless_the_goal_is_another(tmp_path, 
     run, new = tmp_path / "run", tmp_path / "new"
     assert main([*WORDS, "run.stop_value=-1", f"run.dir={run}"]) == 0
     words = ["fork", str(run), "run.total_steps=500", f"run.dir={new}", "-q"]
-    assert main(words) == 2
-    assert "add run.stop_value=null" in line(capsys)
+    refused(capsys, words, "add run.stop_value=null")
     assert main([*words, "run.stop_value=null"]) == 0
     assert main(["verify", str(new)]) == 0
 
@@ -223,12 +233,9 @@ def test_a_fork_or_a_resume_that_the_checkpoint_does_not_fit_leaves_nothing(
             ["fork", str(run_dir), f"run.dir={tmp_path / 'new'}"],
             ["resume", str(run_dir), f"resume.allow=[{key},policy.lr]"],
         ):
-            assert main([*command, *words]) == 2
-            found = line(capsys)
-            assert "\n" not in found
+            told = f"{key}{saved}" if saved else f"new run with {override}"
+            found = refused(capsys, [*command, *words], told, PARTS.get(override, ""))
             assert key in found.partition(" = ")[0]
-            assert f"{key}{saved}" in found if saved else f"new run with {override}" in found
-            assert PARTS.get(override, "") in found
             assert not (tmp_path / "new").exists()
         assert (run_dir / "config.yaml").read_text() == text
     assert main(["resume", str(run_dir), "run.total_steps=600", "-q"]) == 0
@@ -236,16 +243,14 @@ def test_a_fork_or_a_resume_that_the_checkpoint_does_not_fit_leaves_nothing(
 
 def test_going_back_deletes_nothing_that_is_not_to_be_discarded(run_dir, capsys):
     steps, last = steps_of(run_dir), steps_of(run_dir)[-1]
-    before = {p: files.sha256_file(p) for p in run_dir.rglob("*") if p.is_file()}
-    assert main(["resume", f"{run_dir}@{steps[1]}", "-q"]) == 2
-    assert f"{steps[2]}, {steps[3]} and their records; --discard allows it" in line(capsys)
-    assert {p: files.sha256_file(p) for p in run_dir.rglob("*") if p.is_file()} == before
+    before = content_of(run_dir)
+    text = f"{steps[2]}, {steps[3]} and their records; --discard allows it"
+    refused(capsys, ["resume", f"{run_dir}@{steps[1]}", "-q"], text)
+    assert content_of(run_dir) == before
     for where in (f"{run_dir}@{steps[1]}", f"{run_dir}"):
         words = ["torso.hidden=[16]", "resume.allow=[torso.hidden]", "run.total_steps=900", "-q"]
-        assert main(["resume", where, *["--discard"] * ("@" in where), *words]) == 2
-        assert "torso.hidden" in line(capsys)
-        after = {p: files.sha256_file(p) for p in run_dir.rglob("*") if p.is_file()}
-        assert after == before, "refused before anything is deleted or written"
+        refused(capsys, ["resume", where, *["--discard"] * ("@" in where), *words], "torso.hidden")
+        assert content_of(run_dir) == before, "refused before anything is deleted or written"
     assert main(["resume", f"{run_dir}@{last}", "run.total_steps=500", "-q"]) == 0, "none is later"
     assert main(["resume", str(run_dir), "--discard"]) == 2
 
@@ -276,38 +281,27 @@ def test_records_that_change_while_the_run_goes_on_are_noticed(
     on_steps(monkeypatch, training=change)
     words = {"record": ("run.checkpoint_every=100000", "run.eval_every=100000"),
              "checkpoint": ("run.eval_every=100", "logger.every=100000")}[when]  # fmt: skip
-    assert main([*WORDS, "collector.num_envs=8", *words, f"run.dir={run}"]) == 6
-    found = line(capsys)
-    assert "\n" not in found
-    assert "metrics.jsonl: the file was" in found
+    words = [*WORDS, "collector.num_envs=8", *words, f"run.dir={run}"]
+    refused(capsys, words, "metrics.jsonl: the file was", codes=(6,))
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["eval RUN", "eval RUN --weights best", "play RUN --video x.gif", "export RUN DATA",
-     "fork RUN run.dir=DATA", "resume RUN@7"],
-)  # fmt: skip
-def test_before_the_first_checkpoint_the_line_says_what_to_type(run_dir, tmp_path, capsys, words):
+def test_before_the_first_checkpoint_the_line_says_what_to_type(run_dir, tmp_path, capsys):
     shutil.rmtree(run_dir / "checkpoints")
-    words = words.replace("RUN", str(run_dir)).replace("DATA", str(tmp_path / "data"))
-    assert main(words.split()) in (2, 5)
-    found = line(capsys)
-    assert "\n" not in found
-    assert found.endswith(f"rlrun resume {run_dir}")
+    for words in ("eval RUN", "eval RUN --weights best", "play RUN --video x.gif",
+                  "export RUN DATA", "fork RUN run.dir=DATA", "resume RUN@7"):  # fmt: skip
+        words = words.replace("RUN", str(run_dir)).replace("DATA", str(tmp_path / "data"))
+        assert refused(capsys, words.split(), codes=(2, 5)).endswith(f"rlrun resume {run_dir}")
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize(
-    "words", ["eval TOP", "verify TOP", "play TOP --video x.gif", "export TOP DATA", "diff TOP TOP"]
-)
-def test_a_sweep_is_no_run(run_dir, tmp_path, capsys, words):
-    name = "search.json" if words.startswith("eval") else "sweep.json"
-    (tmp_path / name).write_text("{}")
-    words = words.replace("TOP", str(tmp_path)).replace("DATA", str(tmp_path / "data"))
-    assert main(words.split()) == 2
-    found = line(capsys)
-    assert "directory of a sweep" in found
-    assert str(run_dir) in found
+def test_a_sweep_is_no_run(run_dir, tmp_path, capsys):
+    for name in ("search.json", "sweep.json"):
+        (tmp_path / name).write_text("{}")
+        for words in ("eval TOP", "verify TOP", "play TOP --video x.gif", "export TOP DATA",
+                      "diff TOP TOP"):  # fmt: skip
+            words = words.replace("TOP", str(tmp_path)).replace("DATA", str(tmp_path / "data"))
+            refused(capsys, words.split(), "directory of a sweep", str(run_dir))
+        (tmp_path / name).unlink()
 
 
 def test_a_run_of_trusted_code_names_the_line_to_type(run_dir, tmp_path, capsys):
@@ -324,11 +318,10 @@ def test_a_run_of_trusted_code_names_the_line_to_type(run_dir, tmp_path, capsys)
         ["play", str(run_dir), "--video", str(tmp_path / "a b.gif")],
         ["export", str(run_dir), str(tmp_path / "data")],
     ):
-        assert main(words) == 2
         typed = shlex.join(["rlrun", *words, "--trust", "other", "--trust", "mypkg"])
-        assert line(capsys).endswith(f"type: {typed}")
-    assert main(["eval", str(run_dir), "--trust", "other,mypkg"]) == 2
-    assert "not trusted" not in line(capsys), "there is no such module"
+        assert refused(capsys, words).endswith(f"type: {typed}")
+    found = refused(capsys, ["eval", str(run_dir), "--trust", "other,mypkg"])
+    assert "not trusted" not in found, "there is no such module"
 
 
 def test_a_path_with_an_at_sign_is_a_path(tmp_path):
@@ -338,12 +331,6 @@ def test_a_path_with_an_at_sign_is_a_path(tmp_path):
     assert branch.split_step("a@b") == (Path("a@b"), None)
     with pytest.raises(ConfigError, match="has no checkpoint yet"):
         branch.checkpoint_at(tmp_path, 3)
-
-
-def test_verify_names_the_env_steps_that_can_be_resumed(run_dir, capsys):
-    assert main(["verify", str(run_dir)]) == 0
-    steps = steps_of(run_dir)
-    assert f"can be resumed from env step {steps[-1]}, {steps[-2]}" in line(capsys)
 
 
 def damages(content, every):
