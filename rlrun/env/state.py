@@ -147,37 +147,31 @@ class _Capture:
 
     def _object(self, x: Any, path: str) -> Any:
         kind = type(x)
-        methods = getattr(x, "state_dict", None), getattr(x, "load_state_dict", None)
-        if (
-            all(map(callable, methods))
-            and isinstance(x, gym.Env)
-            and not isinstance(x, gym.Wrapper)
-        ):
+        own = isinstance(x, gym.Env) and not isinstance(x, gym.Wrapper)
+        if own and hasattr(x, "state_dict") and hasattr(x, "load_state_dict"):
             try:
-                state = methods[0]()  # type: ignore[misc]
+                state = x.state_dict()
             except BaseException as e:  # the user's own code
                 pass_ctrl_c(e)
                 raise Unsupported(f"{path}.state_dict() raised {type(e).__name__}: {e}") from e
             return {"own": self.value(state, f"{path}.state_dict()")}
-        native = next((c for c in kind.__mro__ if c is not object and not _is_python(c)), None)
-        if native is not None or not hasattr(x, "__dict__") or _slots(kind):
+        python = all(map(_is_python, kind.__mro__[:-1]))
+        if not python or not hasattr(x, "__dict__") or _slots(kind):
             raise Unsupported(f"{path} is a {module_of(kind)}.{kind.__qualname__}")
-        return {
-            "class": kind.__qualname__,
-            "object": {
-                name: self.value(value, f"{path}.{name}", attribute=True)
-                for name, value in vars(x).items()
-                if not skipped(kind, name)
-            },
-        }
+        attributes = {}
+        for name, value in vars(x).items():
+            if not skipped(kind, name):
+                attributes[name] = self.value(value, f"{path}.{name}", attribute=True)
+        return {"class": kind.__qualname__, "object": attributes}
 
     def require_no_shared_memory(self) -> None:
         """Raise Unsupported where one array is a view into another: copies would not follow."""
-        views = [(x, path) for x, path in self.arrays if x.base is not None]
-        for x, path in views:
+        for x, path in self.arrays:
             owner: Any = x
             while isinstance(owner, np.ndarray) and owner.base is not None:
                 owner = owner.base
+            if owner is x:
+                continue
             if not isinstance(owner, np.ndarray | bytes):
                 raise Unsupported(f"{path} is a view of memory that is not numpy's")
             for y, other in self.arrays:

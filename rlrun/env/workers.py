@@ -39,7 +39,8 @@ _logger = logging.getLogger(__name__)
 
 STEP = "step"  # the one command without arguments, answered by what is kept of the info
 _ALIGNMENT = 64  # bytes, of every array
-_IGNORED = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")  # sent to all processes; the main one saves
+# Sent to all processes; the main one saves.
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 EXIT_SECONDS = 5.0  # between a closed pipe and the end of its process
 _LOAD_SECONDS = 3600.0
 _LOST = "its worker process was restarted"  # why a state does not continue an episode
@@ -293,9 +294,8 @@ def serve(index: int, make: EnvFn, shared: SharedRows, pipe: Connection) -> None
 
     It ends when the pipe is closed.
     """
-    for name in _IGNORED:
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     server: EnvServer | None = None
     greeting: Any = None
@@ -344,13 +344,10 @@ def _failure(e: BaseException) -> Failure:
     return Failure(type(e).__name__, traceback.format_exc())
 
 
-def _start_method() -> str:
-    """Return multiprocessing's start method; not fork, since torch's threads may hold locks."""
-    methods = multiprocessing.get_all_start_methods()
-    if "forkserver" not in methods:
-        return "spawn"
+def _context() -> Any:
+    """Return what starts processes: not fork, since torch's threads may hold locks."""
     multiprocessing.set_forkserver_preload(["rlrun.env"])  # workers then start within ms
-    return "forkserver"
+    return multiprocessing.get_context("forkserver")
 
 
 def start_process(process: Any) -> None:
@@ -377,7 +374,7 @@ class Worker:
 
     def start(self) -> None:
         """Start the process, which makes its environment and then sends its spaces."""
-        context: Any = multiprocessing.get_context(_start_method())
+        context = _context()
         self.pipe, child = context.Pipe()
         given = (self._index, self._make, self._shared, child)
         self.process = context.Process(target=serve, args=given, daemon=True)
@@ -442,10 +439,8 @@ class Workers(Copies):
         self.single_action_space = example.action_space
         example.close()
         self._all_steps = 0  # since it was made
-        context = multiprocessing.get_context(_start_method())
-        self.shared = SharedRows(
-            self.single_observation_space, self.single_action_space, self.num_envs, context
-        )
+        spaces = self.single_observation_space, self.single_action_space
+        self.shared = SharedRows(*spaces, self.num_envs, _context())
         self.workers: list[Worker] = []
         try:
             for i, make in enumerate(env_fns):

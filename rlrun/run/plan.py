@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -102,7 +103,7 @@ def make_plan(config: Config, spaces: EnvSpaces | None = None) -> Plan:
         window=window,
         overlap=config.collector.shared_rows,
         layout=None if window is None else make_layout(config, row, window, columns),
-        env_seeds=EnvSeeds(**{p: _env_seed(config.seed, p) for p in _SEED_RANGES}),
+        env_seeds=EnvSeeds(*map(partial(_env_seed, config.seed), _SEED_RANGES)),
         threads=threads,
         target_thread=_target_thread(config, threads, backend),
         backend=backend,
