@@ -46,16 +46,6 @@ class Deviation:
     unlike: int = 0  # discrete actions that differ where the actor's outputs decide
     ties: int = 0  # discrete actions that differ where two outputs are equal to the tolerance
 
-    def __add__(self, other: "Deviation") -> "Deviation":
-        """Return the differences over the rows of both."""
-        return Deviation(
-            self.rows + other.rows,
-            _larger(self.outputs, other.outputs),
-            _larger(self.actions, other.actions),
-            self.unlike + other.unlike,
-            self.ties + other.ties,
-        )
-
     def within(self, tolerance: float) -> bool:
         """False also where a number is NaN."""
         return self.outputs <= tolerance and self.actions <= tolerance and not self.unlike
@@ -157,13 +147,13 @@ def compare_random(
     for count in _COUNTS:
         rng = np.random.default_rng(count)
         comparison = SideBySide(run, policy, step, count, tolerance=tolerance)
+        comparison.deviation = total
         action, reward = no_actions(space, count), np.zeros(count, np.float32)
         draw = _sampler(step, rng, count)
         for row in range(_ROWS):
             first = rng.random(count) < 0.2 if row else np.ones(count, np.bool_)
             action = comparison.act(draw(), first, action, reward)
             reward = rng.normal(size=count).astype(np.float32)
-        total += comparison.deviation
     return total
 
 

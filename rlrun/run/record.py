@@ -35,11 +35,6 @@ BLOCK = 4096  # bytes a file system allocates at once, at least
 _PACKAGES = {"numpy": "numpy", "gymnasium": "gymnasium", "hydra": "hydra-core"}
 
 
-def _whole_blocks(path: Path) -> int:
-    """Bytes of the blocks that a file has. Raises: OSError."""
-    return -(-path.stat().st_size // BLOCK) * BLOCK
-
-
 def package_versions() -> dict[str, str | None]:
     """Return the versions of Python, rlrun and its numerical packages; None: not installed."""
     found: dict[str, str | None] = {"python": platform.python_version(), "rlrun": __version__}
@@ -134,7 +129,8 @@ class RunRecord:
             try:
                 replace_file(path, text)
             except OSError as e:
-                if e.errno != errno.ENOSPC or len(text) > _whole_blocks(path):
+                blocks = -(-path.stat().st_size // BLOCK)  # that the file has
+                if e.errno != errno.ENOSPC or len(text) > blocks * BLOCK:
                     raise
                 with path.open("r+b", buffering=0) as file:
                     file.write(text)

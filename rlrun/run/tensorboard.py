@@ -5,8 +5,8 @@ import heapq
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
@@ -219,7 +219,7 @@ def _write(writer: TensorBoardWriter, run_dir: Path, record: RunRecord, raw_yaml
     trial = trial_of(run_dir, raw_yaml, record.started)
     writer.hparams(0, trial, {})
     parts = [list(read_records(run_dir / name)) for name in (METRICS, TIMINGS)]
-    for step, values in heapq.merge(*parts, key=_step):
+    for step, values in heapq.merge(*parts, key=itemgetter(0)):
         now = began + values.get("time/wall_seconds", now - began)
         writer.now = now
         writer.scalars(step, values)
@@ -249,7 +249,3 @@ def _kept(paths: list[Path]) -> list[Event]:
 def _is_kept(value: Summary.Value) -> bool:
     text: bool = value.metadata.plugin_data.plugin_name == "text" and value.tag != "config"
     return text or bool(value.HasField("image") or value.HasField("histo"))
-
-
-def _step(record: tuple[int, dict[str, Any]]) -> int:
-    return record[0]
