@@ -1,6 +1,6 @@
 """rlrun: a config-driven experiment runner for recurrent reinforcement learning.
 
-From Python: ``train``, ``resume``, ``load``, ``sweep``, ``report``, see rlrun/api/README.md.
+From Python: ``train``, ``resume``, ``load``, ``sweep``, ``report`` and more: rlrun/api/README.md.
 """
 
 import importlib
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlrun.api.agents import load
-    from rlrun.api.reporting import report
+    from rlrun.api.agents import evaluate, export_policy, load, play
+    from rlrun.api.reporting import compare, report
     from rlrun.api.run import Run
-    from rlrun.api.runs import resume, train
-    from rlrun.api.sweeps import sweep
+    from rlrun.api.runs import diff, fork, resume, train, verify
+    from rlrun.api.sweeps import search, sweep
     from rlrun.errors import (
         CheckpointError,
         CodecError,
@@ -43,11 +43,19 @@ __all__ = [
     "RlrunError",
     "Run",
     "StorageError",
+    "compare",
+    "diff",
+    "evaluate",
+    "export_policy",
+    "fork",
     "load",
+    "play",
     "report",
     "resume",
+    "search",
     "sweep",
     "train",
+    "verify",
 ]
 
 _HERE = Path(__file__).parent
@@ -62,11 +70,19 @@ if _PLUGINS not in sys.path:
 _MODULES = {  # of the names in __all__ that are no errors
     "Agent": "rlrun.run.agent",
     "Run": "rlrun.api.run",
+    "compare": "rlrun.api.reporting",
+    "diff": "rlrun.api.runs",
+    "evaluate": "rlrun.api.agents",
+    "export_policy": "rlrun.api.agents",
+    "fork": "rlrun.api.runs",
     "load": "rlrun.api.agents",
+    "play": "rlrun.api.agents",
     "report": "rlrun.api.reporting",
     "resume": "rlrun.api.runs",
+    "search": "rlrun.api.sweeps",
     "sweep": "rlrun.api.sweeps",
     "train": "rlrun.api.runs",
+    "verify": "rlrun.api.runs",
 }
 
 

@@ -60,9 +60,9 @@ class Build:
         given |= {"overrides": launch.resumed, "step": launch.step}
         return self.resume(launch.run_dir, launch.config, **given)
 
-    def evaluate_run(self, run_dir: Path, **given: Any) -> int:
+    def evaluate_run(self, run_dir: Path, **given: Any) -> dict[str, float]:
         self.calls.append(("eval", (run_dir,), given))
-        return 0
+        return {}
 
     @property
     def config(self) -> Any:

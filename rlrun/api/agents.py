@@ -1,19 +1,23 @@
-"""Trained policies from Python."""
+"""Trained policies from Python: loaded, evaluated, shown, exported."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rlrun.api.calls import call, directory_of, errors_of_cli
+from rlrun.api.calls import arguments, call, directory_of, errors_of_cli, running_call
 from rlrun.errors import ConfigError
 
 if TYPE_CHECKING:
     from rlrun.run.agent import Agent
+    from rlrun.run.evaluate import Episode
+
+StrPath = str | os.PathLike[str]
 
 
 @errors_of_cli
 def load(
-    run_dir: str | os.PathLike[str],
+    run_dir: StrPath,
     weights: str | int = "final",
     *,
     device: str | None = None,
@@ -43,3 +47,104 @@ def load(
         from rlrun.run.agent import load_agent
 
         return load_agent(path, weights=name, device=device)
+
+
+@errors_of_cli
+def evaluate(
+    run_dir: StrPath,
+    weights: str | int = "final",
+    *,
+    episodes: int | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    video: StrPath | None = None,
+    trust: Sequence[str] = (),
+) -> dict[str, float]:
+    """Return the greedy score of a run, as ``rlrun eval RUN_DIR``: return_mean, return_std, ...
+
+    ``episodes``: None: ``run.eval_episodes`` of the run. ``seed``: None: one that no evaluation of
+    the training used. ``video``: a new file, .mp4 or .gif. The rest is that of ``load``.
+
+    Raises: as ``load``; ConfigError for a wrong argument.
+    """
+    args = arguments(
+        "eval", directory_of(run_dir), weights=weights, episodes=episodes, seed=seed,
+        device=device, video=video,
+    )  # fmt: skip
+    with _acting(trust):
+        from rlrun.cli.runs import score_of
+
+        return score_of(args)
+
+
+@errors_of_cli
+def play(
+    run_dir: StrPath,
+    weights: str | int = "final",
+    *,
+    episodes: int = 1,
+    seed: int | None = None,
+    device: str | None = None,
+    video: StrPath | None = None,
+    traces: bool = False,
+    fps: float | None = None,
+    max_steps: int | None = None,
+    overwrite: bool = False,
+    trust: Sequence[str] = (),
+) -> "list[Episode]":
+    """Show greedy episodes in a window or in the file ``video``, as ``rlrun play RUN_DIR``.
+
+    ``traces``: recurrent state, Q or probabilities and reward beside the picture. ``overwrite``:
+    replace the file. The rest is that of ``evaluate``.
+
+    Returns:
+        total (return), length and cut (it did not end by itself) of every episode that was shown.
+
+    Raises: as ``evaluate``; ResourceError where there is no window.
+    """
+    args = arguments(
+        "play", directory_of(run_dir), weights=weights, episodes=episodes, seed=seed,
+        device=device, video=video, traces=traces, fps=fps, max_steps=max_steps,
+        overwrite=overwrite,
+    )  # fmt: skip
+    with _acting(trust):
+        from rlrun.cli.runs import show
+
+        return show(args)
+
+
+@errors_of_cli
+def export_policy(
+    run_dir: StrPath,
+    onnx: StrPath,
+    weights: str | int = "final",
+    *,
+    tolerance: float | None = None,
+    overwrite: bool = False,
+    trust: Sequence[str] = (),
+) -> str:
+    """Write the greedy policy of a run as the ONNX file ``onnx``, as ``rlrun export policy``.
+
+    ``tolerance``: largest difference from the actor. Returns a line that describes the file.
+
+    Raises: as ``load``; NumericError where the graph computes something else than the actor,
+        StorageError where the file cannot be written, ResourceError where a package is missing.
+    """
+    args = arguments(
+        "export policy", directory_of(run_dir), onnx=onnx, weights=weights, tolerance=tolerance,
+        overwrite=overwrite,
+    )  # fmt: skip
+    with _acting(trust):
+        from rlrun.cli.runs import write_policy
+
+        return write_policy(args)
+
+
+@contextmanager
+def _acting(trust: Sequence[str]) -> Iterator[None]:
+    """``running_call`` that leaves the process's generators and threads as they were."""
+    with running_call([], trust):
+        from rlrun.pipeline.state import process_restored
+
+        with process_restored():
+            yield

@@ -6,12 +6,14 @@ import os
 import shlex
 import sys
 import threading
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from rlrun.cli.commands import parser_of
 from rlrun.cli.error_report import job_error, line_of
 from rlrun.errors import ConfigError, end_if_importing_main, require_working_directory
 from rlrun.trust import NotTrusted, trusting
@@ -142,6 +144,21 @@ def directory_of(run_dir: object) -> Path:
         wrong = f"run_dir = {str(run_dir)[:60]}: is no path"
         raise ConfigError(f"{wrong}; a path and a Run are allowed; give the directory of a run")
     return Path(run_dir).expanduser().absolute()
+
+
+def arguments(command: str, *words: object, **options: object) -> Namespace:
+    """What ``rlrun COMMAND`` is given: words, and options by their names; None: the default.
+
+    Raises: ConfigError, as the command line.
+    """
+    flags = []
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            flags.append(flag)
+        elif value is not None and value is not False:
+            flags.append(f"{flag}={os.fspath(value) if isinstance(value, os.PathLike) else value}")
+    return parser_of(command).parse_args([*flags, "--", *map(str, words)])
 
 
 def trust_words(trust: str | Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Reports from Python: the tables of ``rlrun report``."""
+"""Reports from Python: the tables of ``rlrun report``, the verdict of ``rlrun compare``."""
 
 import math
 import os
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlrun.api.calls import errors_of_cli
+from rlrun.api.calls import arguments, errors_of_cli
 from rlrun.api.tables import as_table, table_rows
 from rlrun.errors import ConfigError
 
@@ -56,3 +56,18 @@ def report(
         out=None if out is None else Path(out),
     )
     return {table.name: as_table(table_rows(table)) for table in document.tables}
+
+
+@errors_of_cli
+def compare(
+    a: str | os.PathLike[str], b: str | os.PathLike[str], *, score: str = "final"
+) -> list[str]:
+    """Return the lines of ``rlrun compare A B``: config diff, scores, the verdict on B against A.
+
+    ``a``, ``b``: run, sweep, parent or glob of one setting. ``score``: that of ``report``.
+
+    Raises: ConfigError for a side without a score, of several settings, or in other environments.
+    """
+    from rlrun.cli.report import lines_of_comparison
+
+    return lines_of_comparison(arguments("compare", os.fspath(a), os.fspath(b), score=score))

@@ -1,9 +1,18 @@
-"""Training from Python: start a run, go on with one."""
+"""Runs from Python: start one, go on with one, branch off, check, compare to the bit."""
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
-from rlrun.api.calls import check_words, errors_of_cli, running_call, trust_words
+from rlrun.api.calls import (
+    call,
+    check_words,
+    directory_of,
+    errors_of_cli,
+    running_call,
+    trust_words,
+)
+from rlrun.api.environments import as_overrides, register_again
 from rlrun.api.run import Run
 from rlrun.errors import ConfigError
 
@@ -13,6 +22,7 @@ _OWN_LOGGING = ("hydra/hydra_logging", "hydra/job_logging")  # of the command li
 @errors_of_cli
 def train(
     *overrides: str,
+    env: Any = None,
     quiet: bool = False,
     config_dir: str | os.PathLike[str] | None = None,
     trust: Sequence[str] = (),
@@ -20,6 +30,8 @@ def train(
     """Train to the end of a run, as ``rlrun KEY=VALUE ...`` does, and return the run.
 
     ``overrides``: those of the command line: ``rlrun.train("policy=r2d2", "env=cartpole")``.
+    ``env``: instead of ``env=NAME`` a ``gymnasium.Env``, or a function that returns one; the run
+    stays in this process, and its record says that it cannot be resumed exactly.
     ``quiet``: nothing is printed. ``config_dir``: a directory with yaml files of your own.
     ``trust``: packages whose code the config may name.
 
@@ -31,6 +43,8 @@ def train(
             prints; nothing is printed.
     """
     words = check_words(overrides, "rlrun.train")
+    if env is not None:
+        words += as_overrides(env, words)
     flags = [] if config_dir is None else ["--config-dir", os.fspath(config_dir)]
     with running_call([*words, *flags, *quiet * ["-q"], *trust_words(trust)], trust):
         from rlrun.cli.run import new_run, read_line
@@ -51,6 +65,7 @@ def train(
 def resume(
     run_dir: str | os.PathLike[str],
     *overrides: str,
+    env: Any = None,
     quiet: bool = False,
     discard: bool = False,
     trust: Sequence[str] = (),
@@ -58,14 +73,15 @@ def resume(
     """Go on with a run, as ``rlrun resume RUN_DIR KEY=VALUE ...`` does, and return it.
 
     ``run_dir``: a run directory or a ``Run``; ``DIR@ENV_STEP``: from the checkpoint of that env
-    step. ``discard``: delete the checkpoints and records after it. The other arguments, signals and
-    errors are those of ``train``.
+    step. ``env``: as for ``train``, of a run that was given one. ``discard``: delete the
+    checkpoints and records after it. The other arguments, signals and errors are those of
+    ``train``.
     """
     words = check_words(overrides, "rlrun.resume")
     text = os.fspath(run_dir)
     flags = [*quiet * ["-q"], *discard * ["--discard"], *trust_words(trust)]
     with running_call(["resume", text, *words, *flags], trust):
-        from rlrun.cli.run import resume_run
+        from rlrun.cli.run import resume_run, silent
         from rlrun.run.branch import split_step
         from rlrun.sweeps.record import is_sweep
 
@@ -73,9 +89,56 @@ def resume(
         if step is None and is_sweep(path):
             wrong = "is the directory of a sweep; that of a run is allowed"
             raise ConfigError(f"RUN_DIR = {path}: {wrong}; on a command line: rlrun resume {path}")
-        silent = ["logger.progress=off"] if quiet else []
-        resume_run(path, step, [*words, *silent], discard=discard, own_process=False)
+        if env is not None:
+            register_again(env, Run(path).config["env"]["id"])
+        given = [*words, *silent(quiet)]
+        resume_run(path, step, given, discard=discard, own_process=False)
     return Run(path)
+
+
+@errors_of_cli
+def fork(
+    run_dir: str | os.PathLike[str],
+    *overrides: str,
+    quiet: bool = False,
+    trust: Sequence[str] = (),
+) -> Run:
+    """Start a new run from a checkpoint of another, as ``rlrun fork RUN_DIR run.dir=NEW ...``.
+
+    ``run_dir``: ``DIR@ENV_STEP``: from the checkpoint of that env step. ``overrides``: run.dir=NEW
+    among them. The rest is that of ``train``.
+    """
+    words, text = check_words(overrides, "rlrun.fork"), os.fspath(run_dir)
+    flags = [*quiet * ["-q"], *trust_words(trust)]
+    with running_call(["fork", text, *words, *flags], trust):
+        from rlrun.cli.runs import fork_run
+
+        return Run(fork_run(text, words, quiet=quiet, own_process=False))
+
+
+@errors_of_cli
+def verify(run_dir: str | os.PathLike[str]) -> list[str]:
+    """Return what is damaged in a run directory, a line each, as ``rlrun verify RUN_DIR``.
+
+    Raises: ConfigError when it is no run directory.
+    """
+    from rlrun.run.manifest import Report
+
+    return Report(directory_of(run_dir)).problems
+
+
+@errors_of_cli
+def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> tuple[bool, list[str]]:
+    """Return whether two runs are equal to the bit, and lines that say where they first differ.
+
+    ``a``, ``b``: ``DIR@ENV_STEP``: the checkpoint of that env step and what was before it.
+
+    Raises: ConfigError when one is no run directory, CheckpointError when one is damaged.
+    """
+    with call():
+        from rlrun.cli.runs import difference
+
+        return difference(os.fspath(a), os.fspath(b))
 
 
 def _without_logging(words: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Sweeps from Python: a table with a row for every job."""
+"""Sweeps and searches from Python: a row for every job, the best setting."""
 
 import os
 from collections.abc import Sequence
@@ -64,6 +64,45 @@ def sweep(
         except SweepStopped as e:
             raise _stopped(e, line.sweep_dir) from e
     return as_table([_row(path, job) for job in record.jobs])
+
+
+@errors_of_cli
+def search(
+    overrides: Sequence[str],
+    *,
+    quiet: bool = False,
+    config_dir: str | os.PathLike[str] | None = None,
+    trust: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Search for the setting of the best score, as ``rlrun search 'KEY=interval(LOW,HIGH)' ...``.
+
+    ``overrides``: those of the command line, ``search.KEY=VALUE`` among them. The other arguments
+    are those of ``train``.
+
+    Returns:
+        ``overrides`` of the chosen setting, ``score`` on fresh seeds with ``low`` and ``high``,
+        ``seeds``, ``scores``, ``failed_seeds``, ``selection_score``, ``directory``, ... .
+
+    Raises:
+        RlrunError: as ``train``; exit_code 1: no trial ended well. Interrupted at Ctrl-C.
+    """
+    words = check_words([overrides] if isinstance(overrides, str) else overrides, "rlrun.search")
+    flags = [] if config_dir is None else ["--config-dir", os.fspath(config_dir)]
+    argv = ["search", *words, *flags, *quiet * ["-q"], *trust_words(trust)]
+    with running_call(argv, trust):
+        from rlrun.cli.search import no_result, run_search
+
+        directory, result = run_search(
+            words,
+            config_dir=None if config_dir is None else os.fspath(config_dir),
+            quiet=quiet,
+            own_process=False,
+        )
+    if result is None:
+        error = RlrunError(no_result(directory))
+        error.exit_code = 1
+        raise error
+    return {**result.to_dict(), "directory": str(directory)}
 
 
 def _stopped(e: SweepStopped, directory: str | None) -> Interrupted:

@@ -79,13 +79,18 @@ def make_report(
 
 def compare(args: Namespace) -> int:
     """Print the config diff, the scores and the verdict on two sides."""
+    for line in lines_of_comparison(args):
+        print(line)
+    return 0
+
+
+def lines_of_comparison(args: Namespace) -> list[str]:
+    """The lines of ``rlrun compare``."""
     from rlrun.reports.runs import parse_score
     from rlrun.reports.versus import compare_lines
 
     parse_score(args.score)
-    for line in list(compare_lines(args.a, args.b, args.score)):  # an error comes alone
-        print(line)
-    return 0
+    return list(compare_lines(args.a, args.b, args.score))
 
 
 def _title(dirs: Sequence[str]) -> str:

@@ -5,7 +5,9 @@ What needs no torch is checked first.
 
 import os
 import shutil
+import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +16,7 @@ from rlrun.cli.commands import OTHER_EXPORT
 from rlrun.errors import CheckpointError, CodecError, ConfigError, ResourceError, extra, printable
 
 if TYPE_CHECKING:
+    from rlrun.run.evaluate import Episode
     from rlrun.schema import Config
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # of rlrun export policy
@@ -23,6 +26,14 @@ _EPISODES = ("episodes", "weights", "seed", "device", "video", "traces", "fps")
 
 def evaluate(args: Namespace) -> int:
     """Score the weights of a run."""
+    for key, value in score_of(args).items():
+        print(f"{key:14s} {value:g}")
+    sys.stdout.flush()
+    return 0
+
+
+def score_of(args: Namespace) -> dict[str, float]:
+    """The evaluation of the weights of a run: return_mean, return_std, ..."""
     _check(args)
     if args.video is None and (args.traces or args.fps or args.overwrite):
         flag = next(n for n in ("traces", "fps", "overwrite") if getattr(args, n))
@@ -34,6 +45,12 @@ def evaluate(args: Namespace) -> int:
 
 def play(args: Namespace) -> int:
     """Show episodes of a run, in a window or a file."""
+    show(args)
+    return 0
+
+
+def show(args: Namespace) -> list["Episode"]:
+    """``play``; returns the episodes that were shown."""
     if args.video is None:
         from rlrun.video.files import require_window
 
@@ -87,12 +104,21 @@ def resume(args: Namespace) -> int:
 
 def fork(args: Namespace) -> int:
     """Start a new run from a checkpoint of another one."""
+    fork_run(args.run_dir, args.overrides, quiet=args.quiet)
+    return 0
+
+
+def fork_run(origin: str, typed: Sequence[str], *, quiet: bool, own_process: bool = True) -> Path:
+    """``fork`` of RUN_DIR[@ENV_STEP]; returns the directory of the new run.
+
+    ``own_process``: as for ``resume_run``.
+    """
     from rlrun.cli.run import resume_loaded, silent
     from rlrun.config import directories, load
     from rlrun.run import branch
 
-    overrides = [*args.overrides, *silent(args.quiet)]
-    run_dir, step = branch.split_step(args.run_dir)
+    overrides = [*typed, *silent(quiet)]
+    run_dir, step = branch.split_step(origin)
     if not any(override.startswith("run.dir=") for override in overrides):
         wrong = "a fork needs a directory; a new or empty one is allowed"
         raise ConfigError(f"run.dir = null: {wrong}; add run.dir=NEW", key="run.dir")
@@ -103,15 +129,16 @@ def fork(args: Namespace) -> int:
     branch.require_steps_left(path, config.run)
     new = directories.claim(new, exact=True)
     try:
-        branch.fork(run_dir, path, new, raw_yaml, args.overrides)
+        branch.fork(run_dir, path, new, raw_yaml, typed)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
     try:
-        return resume_loaded(new, config, raw_yaml, overrides, origin=run_dir)
+        resume_loaded(new, config, raw_yaml, overrides, origin=run_dir, own_process=own_process)
     except ConfigError:  # what was typed does not fit the checkpoint
         shutil.rmtree(new, ignore_errors=True)
         raise
+    return new
 
 
 def verify(args: Namespace) -> int:
@@ -127,18 +154,24 @@ def verify(args: Namespace) -> int:
 
 def diff(args: Namespace) -> int:
     """Name where two runs first differ; 1 when they do."""
+    equal, lines = difference(args.a, args.b)
+    for line in lines:
+        print(line)
+    return 0 if equal else 1
+
+
+def difference(a: str, b: str) -> tuple[bool, list[str]]:
+    """Whether two runs, each RUN_DIR[@ENV_STEP], are equal; lines that say where they are not."""
     from rlrun.run.branch import split_step
     from rlrun.run.files import require_run
 
-    runs = [split_step(text) for text in (args.a, args.b)]
+    runs = [split_step(text) for text in (a, b)]
     for run_dir, _ in runs:
         require_run(run_dir)
     from rlrun.run.diff import compare
 
     equal, lines = compare(*runs)
-    for line in lines:
-        print(printable(line))
-    return 0 if equal else 1
+    return equal, [printable(line) for line in lines]
 
 
 def export(args: Namespace) -> int:
@@ -167,6 +200,12 @@ def export(args: Namespace) -> int:
 
 def export_policy(args: Namespace) -> int:
     """Export the greedy policy of a run as an ONNX file."""
+    print(write_policy(args))
+    return 0
+
+
+def write_policy(args: Namespace) -> str:
+    """``export_policy``; returns the line that describes the file."""
     from rlrun.config import load
 
     if args.onnx is None:
@@ -180,8 +219,7 @@ def export_policy(args: Namespace) -> int:
     _check_onnx(args.onnx, overwrite=args.overwrite)
     from rlrun.run.onnx import export_policy as write
 
-    print(write(args.run_dir, args.onnx, weights=args.weights, tolerance=args.tolerance))
-    return 0
+    return write(args.run_dir, args.onnx, weights=args.weights, tolerance=args.tolerance)
 
 
 def _check_policy(config: "Config") -> None:

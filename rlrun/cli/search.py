@@ -27,7 +27,7 @@ from rlrun.run.files import (
 )
 from rlrun.schema import Config, SearchConfig
 from rlrun.sweeps.pool import Pool, usable_cores
-from rlrun.sweeps.search import Search
+from rlrun.sweeps.search import Search, SearchResult
 from rlrun.sweeps.study import NAME, Rung, Study, import_optuna, make_rungs
 
 MARKER = "search.json"  # what a search directory holds from the start
@@ -37,8 +37,17 @@ _MOST_SEEDS = 2**32
 
 def search(args: Namespace) -> int:
     """Search for the best setting; return the exit code."""
-    overrides: list[str] = args.overrides
-    config_dir = None if args.config_dir is None else str(Path(args.config_dir).absolute())
+    return _exit_code(*run_search(args.overrides, config_dir=args.config_dir, quiet=args.quiet))
+
+
+def run_search(
+    overrides: Sequence[str], *, config_dir: str | None, quiet: bool, own_process: bool = True
+) -> tuple[Path, SearchResult | None]:
+    """Search; return its directory and the result, None where no trial ended well.
+
+    ``own_process``: False in the process of a user's script.
+    """
+    config_dir = None if config_dir is None else str(Path(config_dir).absolute())
     composer = Composer(config_dir=config_dir)
     own = [o for o in overrides if override_key(o).partition(".")[0] == "search"]
     settings: SearchConfig = read_settings(composer, "search", own)
@@ -55,7 +64,7 @@ def search(args: Namespace) -> int:
         "config_dir": config_dir,
     }
     replace_file(directory / MARKER, seal(content))
-    return _search(directory, fixed, space, settings, config, rungs, config_dir, args.quiet)
+    return _search(directory, fixed, space, settings, config, rungs, config_dir, quiet, own_process)
 
 
 def resume_search(directory: Path, overrides: Sequence[str], *, quiet: bool) -> int:
@@ -78,7 +87,20 @@ def resume_search(directory: Path, overrides: Sequence[str], *, quiet: bool) -> 
     rungs = _rungs(config, settings)
     if overrides:
         replace_file(directory / MARKER, seal(content))
-    return _search(directory, fixed, space, settings, config, rungs, content["config_dir"], quiet)
+    found = _search(directory, fixed, space, settings, config, rungs, content["config_dir"], quiet)
+    return _exit_code(*found)
+
+
+def _exit_code(directory: Path, result: SearchResult | None) -> int:
+    """0, or 1 when no trial, or not every fresh seed, ended well."""
+    if result is None:
+        print(f"rlrun: {no_result(directory)}", file=sys.stderr)
+    return 1 if result is None or result.failed else 0
+
+
+def no_result(directory: Path) -> str:
+    """What is said of a search without a result."""
+    return f"no trial ended well: see {directory}/console"
 
 
 def _search(
@@ -90,15 +112,16 @@ def _search(
     rungs: list[Rung],
     config_dir: str | None,
     quiet: bool,
-) -> int:
-    """Search and report: 0, or 1 when no trial, or not every fresh seed, ended well."""
+    own_process: bool = True,
+) -> tuple[Path, SearchResult | None]:
+    """Search and report."""
 
     def say(line: str) -> None:
         if not quiet:
             print(line, flush=True)
 
     flags = [] if config_dir is None else ["--config-dir", config_dir]
-    with lock_run_dir(directory), stop_on_signals() as stop:
+    with lock_run_dir(directory), stop_on_signals(own_process=own_process) as stop:
         study = Study(directory / NAME, space, sampler=settings.sampler, seed=settings.seed)
         how = (
             f"{settings.trials} trials of {settings.seeds} seeds, {settings.workers} runs at a time"
@@ -108,17 +131,16 @@ def _search(
             directory, study, settings, fixed=fixed, first_seed=config.seed, rungs=rungs,
             flags=flags, say=say, stop_code=lambda: stop.code if stop() else None,
         )  # fmt: skip
-        with Pool(settings.workers, max(1, usable_cores() // settings.workers)) as pool:
+        threads = max(1, usable_cores() // settings.workers)
+        with Pool(settings.workers, threads, own_process=own_process) as pool:
             result = search.run(pool)
     if result is None:
-        count = len(study.trials())
-        print(f"rlrun: none of {count} trials ended well: see {directory}/console", file=sys.stderr)
-        return 1
+        return directory, None
     replace_file(directory / RESULT, json.dumps(result.to_dict(), indent=1).encode() + b"\n")
     for line in result.lines(study.trials()):
         say(line)
     say(f"rlrun {' '.join([*fixed, *result.selection.overrides])}")
-    return 1 if result.failed else 0
+    return directory, result
 
 
 def _rungs(config: Config, settings: SearchConfig) -> list[Rung]:

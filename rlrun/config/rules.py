@@ -28,6 +28,7 @@ from rlrun.schema import (
 )
 from rlrun.schema.policy import Window
 from rlrun.schema.ranges import Rule, each, format_value
+from rlrun.schema.run import OBJECT
 from rlrun.spaces import CNN_SIDE, JointSpace, bounded, is_image, leaf_spaces
 
 POLICIES: dict[str, Callable[[Any], object]] = {  # which policies a fix may name
@@ -368,6 +369,10 @@ ON_CONFIG = (
          _ONE, "1 is allowed", "set collector.num_envs=1"),
     Rule("pipeline", lambda c: c.env.instances and c.pipeline.name not in ("serial", "offline"),
          _ONE, "serial is allowed", "set pipeline=serial"),
+    Rule("pipeline",
+         lambda c: c.env.id.startswith(OBJECT) and c.pipeline.name not in ("serial", "offline"),
+         "the environment was made by a script, in its process", "serial is allowed",
+         "set pipeline=serial"),
     Rule("env.eval_kwargs", lambda c: c.env.instances and c.env.eval_kwargs,
          _ONE, "an empty mapping is allowed", "set 'env.eval_kwargs={{}}'"),
     Rule("run.video_every", lambda c: c.env.instances and c.run.video_every is not None,

@@ -20,6 +20,7 @@ from rlrun.env.contract import exception_text, pass_ctrl_c
 from rlrun.env.diagnostic.vector import SingleFromVector
 from rlrun.errors import ConfigError, EnvError, ResourceError, RlrunError, extra
 from rlrun.schema import EnvConfig
+from rlrun.schema.run import OBJECT
 from rlrun.trust import ENVIRONMENTS, import_named
 
 _ROBOTICS = ("Fetch", "HandReach", "HandManipulate", "AdroitHand", "PointMaze_", "AntMaze_",
@@ -111,6 +112,12 @@ def find_spec(env_id: str) -> EnvSpec:
         raise ConfigError(
             f"env.id = {env_id}: no such environment; Atari games have their settings as keys, not "
             f"in their ids; use {use} (pip install {extra('atari')})"
+        )
+    if name.startswith(OBJECT):
+        wrong = "a script gave it to rlrun.train, and this process has none of that id"
+        raise ConfigError(
+            f"env.id = {env_id}: {wrong}; the same environment is needed; rlrun.resume(RUN_DIR, "
+            "env=...) takes it"
         )
     similar = ", ".join(closest_ids(name, gym.registry))
     raise ConfigError(

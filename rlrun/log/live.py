@@ -1,9 +1,9 @@
-"""Live progress display: two lines at the bottom of a terminal, redrawn in place."""
+"""Live progress display: two lines, redrawn at the bottom of a terminal or in a notebook's cell."""
 
 import logging
 import sys
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -14,6 +14,7 @@ from rlrun.log.progress import ProgressSnapshot, format_duration
 GAP = "  "  # between two parts of a line
 TITLE = 16  # columns of a title that are kept on the narrowest terminal
 MIN_BAR, MAX_BAR = 6, 24  # columns
+NOTEBOOK_WIDTH = 100  # columns of a cell's output
 
 Part = tuple[int, Text]  # importance, text
 
@@ -61,6 +62,25 @@ class LiveDisplay:
                     found.append((handler, handler.stream))
                     handler.setStream(sys.stderr if sys.stderr.isatty() else sys.stdout)
         return found
+
+
+class NotebookDisplay:
+    """The two lines as an output of the cell, which every ``show`` replaces."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def show(self, snapshot: ProgressSnapshot) -> None:
+        lines = [f(snapshot, NOTEBOOK_WIDTH).plain for f in (progress_line, values_line)]
+        output = {"text/plain": "\n".join(lines)}
+        if self._handle is None:
+            display = sys.modules["IPython"].display
+            self._handle = display.display(output, raw=True, display_id=True)
+        else:
+            self._handle.update(output, raw=True)
+
+    def close(self) -> None:
+        """Leave the last lines in the cell."""
 
 
 class Frame:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -52,11 +53,20 @@ class Display(Protocol):
 
 
 def resolve_mode(setting: Literal["auto", "live", "plain", "off"], stream: TextIO) -> Mode:
-    """Return the mode for a setting: live on a terminal with cursor control, otherwise plain."""
+    """Return the mode for a setting: live in notebooks and on terminals with cursor control,
+    otherwise plain.
+    """
     if setting in ("plain", "off"):
         return setting
     terminal = stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
-    return "live" if terminal else "plain"
+    return "live" if terminal or in_notebook() else "plain"
+
+
+def in_notebook() -> bool:
+    """Return whether a notebook shows what this process prints."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None
 
 
 class Progress:
@@ -151,9 +161,9 @@ def _make_display(mode: Mode, stream: TextIO) -> Display | None:
         return None
     if mode == "plain":
         return PlainLines(stream)
-    from rlrun.log.live import LiveDisplay  # imports rich
+    from rlrun.log.live import LiveDisplay, NotebookDisplay  # imports rich
 
-    return LiveDisplay(stream)
+    return NotebookDisplay() if in_notebook() else LiveDisplay(stream)
 
 
 class PlainLines:

@@ -1,9 +1,9 @@
 """Evaluation of a finished run's weights."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,14 @@ from rlrun.run.hparams import policy_title
 from rlrun.video.files import EpisodeWindow, Panels, VideoFile, enlarged
 
 SIDE = 320  # pixels, about, of the longer side of a small picture
+
+
+class Episode(NamedTuple):
+    """Return and length of an episode; ``cut``: it did not end by itself."""
+
+    total: float
+    length: int
+    cut: bool
 
 
 def play_run(
@@ -26,11 +34,11 @@ def play_run(
     traces: bool,
     fps: float | None,
     max_steps: int,
-) -> int:
+) -> list[Episode]:
     """Show ``episodes`` one after the other, in a window or in the file ``video``.
 
     They are those of ``rlrun eval --episodes 1`` and what follows in the same environment; after
-    an episode that was cut, it is reset with the next seed.
+    an episode that was cut, it is reset with the next seed. Returns those that were shown.
     ``weights``, ``device``: as for ``load_trained``. ``traces``: panels beside the picture.
     ``fps``: frames per second, None: those of the environment. ``max_steps``: of an episode.
     """
@@ -54,15 +62,15 @@ def play_run(
             if video is None
             else show_in_file(video, traces=traces, fps=fps)
         ) as show:
-            while show.played < episodes and not show.stop():
-                evaluator.episodes[:], show.earlier = episodes - show.played, show.played
+            while (shown := len(show.episodes)) < episodes and not show.stop():
+                evaluator.episodes[:], show.earlier = episodes - shown, shown
                 evaluator.run_until(
                     show.stop, trained.policy, env_steps=trained.env_steps, watch=show.watch
                 )
                 evaluator.seed += 1
     finally:
         evaluator.close()
-    return 0
+    return show.episodes
 
 
 class Show:
@@ -78,7 +86,8 @@ class Show:
         """``add``: shows a frame, uint8 [H, W, 3]. ``stop``: whether the show is over."""
         self.add, self.stop, self.panels = add, stop, Panels() if traces else None
         self.watch = Watch(self.row, self.episode)
-        self.played, self.earlier = 0, 0  # episodes, all and those before the watched evaluation
+        self.episodes: list[Episode] = []  # that have ended or were cut
+        self.earlier = 0  # how many of them before the watched evaluation
 
     def row(self, shown: WatchedRow) -> None:
         """Show a row."""
@@ -93,7 +102,7 @@ class Show:
 
     def episode(self, number: int, total: float, length: int, *, cut: bool) -> None:
         """Print the result of an episode that has ended, or was cut."""
-        self.played += 1
+        self.episodes.append(Episode(total, length, cut))
         text = f"episode {self.earlier + number + 1}: return {total:g}, {length} steps"
         print(f"{text}, cut" if cut else text, flush=True)
 
@@ -126,8 +135,8 @@ def evaluate_run(
     video: Path | None = None,
     traces: bool = False,
     fps: float | None = None,
-) -> int:
-    """Print the greedy score of a run's weights on seeds that training never used.
+) -> dict[str, float]:
+    """Return the greedy score of a run's weights on seeds that training never used.
 
     ``weights``, ``device``: as for ``load_trained``. ``video``: a file with the episodes of the
     first environment, drawn while they are scored; ``traces``, ``fps``: as for ``play_run``.
@@ -152,7 +161,4 @@ def evaluate_run(
                 result = evaluator.run(trained.policy, env_steps=trained.env_steps, watch=watch)
     finally:
         evaluator.close()
-    for key, value in result.summary().items():
-        print(f"{key:14s} {value:g}")
-    sys.stdout.flush()
-    return 0
+    return result.summary()

@@ -46,6 +46,7 @@ from rlrun.run.record import (
     run_digest,
 )
 from rlrun.schema import Config
+from rlrun.schema.run import OBJECT
 from rlrun.trust import fault_of_users
 
 _SAME_NUMBERS = (
@@ -276,9 +277,10 @@ class _Run:
         self._note_exactness()
 
     def _note_exactness(self) -> None:
-        record = self.record
+        record, config = self.record, self.config
         changed = f"resumed with {', '.join(record.changed)}" if record.changed else None
-        record.exact_reason = self.pipeline.saving.inexact or changed
+        given = "a script gave its environment" if config.env.id.startswith(OBJECT) else None
+        record.exact_reason = self.pipeline.saving.inexact or changed or given
         record.exact = record.exact_reason is None
 
     def finish(self, result: Result) -> None:

@@ -177,6 +177,9 @@ class CheckpointConfig(Ranged):
     history: int = field(metadata=within(0, 10**6))
 
 
+OBJECT = "python/"  # namespace of the ids of environments that a script made
+
+
 @dataclass(frozen=True)
 class EnvConfig(Ranged):
     id: str

@@ -4,6 +4,7 @@ import io
 import itertools
 import logging
 import sys
+from types import SimpleNamespace
 
 import pytest
 from rich.cells import cell_len
@@ -179,3 +180,35 @@ def test_a_reading_without_rate_has_no_eta():
     assert [format_duration(s) for s in (0, 7.4, 750, 3723)] == ["0:00", "0:07", "12:30", "1:02:03"]
     reading = ProgressSnapshot("t", 0, 10, 0, 0.0, None, {})
     assert format_line(reading) == "t:   0%  steps 0/10  updates 0  fps 0"
+
+
+def test_a_notebook_shows_one_output_that_replaces_itself(monkeypatch):
+    """A cell's output with an id, updated, instead of more lines."""
+    shown, updated = [], []
+
+    class Handle:
+        def update(self, output, *, raw):
+            updated.append(output["text/plain"])
+
+    def display(output, *, raw, display_id):
+        assert display_id is True
+        shown.append(output["text/plain"])
+        return Handle()
+
+    shell = SimpleNamespace(kernel=object())  # as ipykernel's
+    ipython = SimpleNamespace(get_ipython=lambda: shell, display=SimpleNamespace(display=display))
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    stream, clock = Stream(), Clock()
+    assert resolve_mode("auto", stream) == "live"
+    bar = progress("live", stream, clock)
+    for step in (0, 500, 1000):
+        clock.now += 1.0
+        bar.update(step, step // 10, {"eval/return_mean": 1.5})
+    bar.close()
+    assert (len(shown), len(updated)) == (1, 3)
+    first, second = updated[-1].split("\n")
+    assert "1,000/1,000" in first
+    assert second == "updates 100  eval/return_mean 1.5"
+    assert stream.getvalue() == ""
+    monkeypatch.setattr(ipython, "get_ipython", lambda: SimpleNamespace())  # IPython in a terminal
+    assert resolve_mode("auto", stream) == "plain"
