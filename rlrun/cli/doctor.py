@@ -217,7 +217,7 @@ def _examine_environment(overrides: Sequence[str], config_dir: str | None) -> No
 
 def _examine_runs(dirs: Sequence[str]) -> None:
     """Print the findings on each run that the arguments name."""
-    from rlrun.reports.doctor.diagnose import report_lines
+    from rlrun.reports.doctor.symptoms import report_lines
     from rlrun.reports.runs import read_runs
 
     for run in read_runs(dirs):

@@ -55,9 +55,8 @@ def make_report(
     Raises: ConfigError, StorageError.
     """
     from rlrun.reports import figures
-    from rlrun.reports.across import check_references, parse_references
     from rlrun.reports.document import check_out, mark_of, write_report
-    from rlrun.reports.findings import Findings
+    from rlrun.reports.findings import Findings, check_references, parse_references
     from rlrun.reports.runs import parse_score, read_runs
     from rlrun.reports.sections import build_document
 

@@ -43,7 +43,10 @@ from rlrun.reports.intervals import (
 
 PERMUTATIONS = 5000  # all of them where there are no more: up to 7 against 7 seeds, 12 pairs
 MIN_PAIRS = 6  # five pairs have 32 sign patterns: no two-sided p below 0.0625
-SHAPE = "the test rejects equal means too often when seeds fail on one side only"
+CAVEAT = (
+    "The interval of a difference holds every difference that its test does not reject; the test "
+    "rejects equal means too often when seeds fail on one side only."
+)
 _TIE = 1.0 - 1e-9  # equal statistics differ by rounding
 
 
@@ -117,18 +120,17 @@ def difference(
         ties, spread = np.subtract.outer(x, y), float(np.ptp(x) + np.ptp(y))
     if spread <= 1e-12 * scale:
         why += ", equal within each group: their spread is unknown and no interval is claimed"
-        why += f"; {SHAPE}."
-        return Difference(-value if mirrored else value, None, None, level, method, why, p)
+        value = -value if mirrored else value
+        return Difference(value, None, None, level, method, f"{why}.", p)
     alpha = 1.0 - level
     ends = [scale * _end(p_of, value / scale, side, alpha, p) for side in (-1.0, 1.0)]
     isolated = np.unique(ties)  # on scores of few values, where ties make p jump up
     if len(isolated) <= ties.size // 4:
         ends += [float(d) for d in isolated if d and p_of(d / scale) > alpha]
-    why += "; the interval holds every difference that the permutation test does not reject"
     low, high = _possible(x, y, min(ends), max(ends), bounds)
     if mirrored:
         value, low, high = -value, -high, -low
-    return Difference(value, low, high, level, method, f"{why}; {SHAPE}.", p)
+    return Difference(value, low, high, level, method, f"{why}.", p)
 
 
 def _possible(x: Floats, y: Floats, low: float, high: float, bounds: Bounds) -> tuple[float, float]:
@@ -328,12 +330,11 @@ def aggregate_difference(
         resamples=resamples,
         seed=seed,
     )
-    p, why = None, got.why
+    p = None
     if got.claimed:
         x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
         p = _shuffled_p(x, y, statistic, resamples, np.random.default_rng(seed))
-        why = f"{why.rstrip('.')}; {SHAPE}."
-    return Difference(got.value, got.low, got.high, level, got.method, why, p)
+    return Difference(got.value, got.low, got.high, level, got.method, got.why, p)
 
 
 def _shuffled_p(
@@ -360,22 +361,6 @@ def holm(p: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p) - rank) * p[i]))
         adjusted[i] = largest
     return adjusted
-
-
-def selection_bias(selection: ArrayLike, fresh: ArrayLike) -> Estimate:
-    """Return by how much the score that won a selection exceeds its score on fresh seeds.
-
-    selection: [S] scores of the winner on the seeds it was selected by. fresh: [F] scores of the
-    same setting on seeds that no selection saw. Only the mean of ``fresh`` is an honest score of
-    the winner: the maximum of noisy scores is biased upwards by construction. There is no
-    interval: after a selection the scores it saw are no sample.
-
-    Source: Patterson et al. 2024; Cawley & Talbot 2010.
-    """
-    chosen, new = score_array(selection), score_array(fresh)
-    why = f"Selected by {len(chosen)} seeds, re-run on {len(new)} fresh ones; report the latter."
-    value = float(chosen.mean() - new.mean())
-    return Estimate(value, None, None, LEVEL, "selection minus re-run", why)
 
 
 # -- sequential comparison -------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -38,6 +38,15 @@ Cell = str | int | float | Interval | None
 
 
 @dataclass(frozen=True)
+class Grid:
+    """A table as a reader sees it. ``right``: which columns have numbers, aligned to the right."""
+
+    columns: list[str]
+    right: list[bool]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
 class Table:
     """Rows under column names. ``name``: of its CSV file."""
 
@@ -45,22 +54,21 @@ class Table:
     columns: tuple[str, ...]
     rows: list[tuple[Cell, ...]]
 
-    def shown(self) -> "Table":
-        """The table as a reader sees it: without columns that say nothing.
+    def shown(self) -> Grid:
+        """Texts of the cells, without columns that say nothing.
 
         These are empty ones, and the environment where it is the same in all rows.
         """
+        rows = [[show_cell(cell) for cell in row] for row in self.rows]
+        columns = [[row[i] for row in rows] for i in range(len(self.columns))]
         kept = [
             i
-            for i, name in enumerate(self.columns)
-            if not self.rows
-            or (
-                any(show_cell(row[i]) for row in self.rows)
-                and (name != "environment" or len({row[i] for row in self.rows}) > 1)
-            )
+            for i, (name, texts) in enumerate(zip(self.columns, columns, strict=True))
+            if not rows or (any(texts) and (name != "environment" or len({*texts}) > 1))
         ]
-        rows = [tuple(row[i] for i in kept) for row in self.rows]
-        return Table(self.name, tuple(self.columns[i] for i in kept), rows)
+        right = [any(_is_numeric(row[i]) for row in self.rows) for i in kept]
+        names = [self.columns[i] for i in kept]
+        return Grid(names, right, [[row[i] for i in kept] for row in rows])
 
 
 def show_number(value: float) -> str:
@@ -89,46 +97,27 @@ def show_cell(cell: Cell) -> str:
     return "" if cell is None else printable(cell)
 
 
-def is_numeric(cell: Cell) -> bool:
-    """True for a cell that is aligned to the right."""
+def _is_numeric(cell: Cell) -> bool:
     return isinstance(cell, int | float | Interval) and not isinstance(cell, bool)
-
-
-def numeric_columns(table: Table) -> list[bool]:
-    """Return which columns are aligned to the right."""
-    return [any(is_numeric(row[i]) for row in table.rows) for i in range(len(table.columns))]
 
 
 def terminal_lines(table: Table) -> list[str]:
     """Return the lines of a table with aligned columns."""
-    table = table.shown()
-    shown = [[show_cell(cell) for cell in row] for row in table.rows]
-    widths = [max(map(len, column)) for column in zip(table.columns, *shown, strict=True)]
-    right = numeric_columns(table)
-    lines = []
-    for cells in [table.columns, *shown]:
-        padded = (
-            text.rjust(width) if align else text.ljust(width)
-            for text, width, align in zip(
-                cells, widths, right or [False] * len(widths), strict=True
-            )
-        )
-        lines.append("  ".join(padded).rstrip())
-    return lines
+    grid = table.shown()
+    lines = [grid.columns, *grid.rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    shape = [
+        f"{{:{'>' if right else '<'}{w}}}" for right, w in zip(grid.right, widths, strict=True)
+    ]
+    return ["  ".join(shape).format(*cells).rstrip() for cells in lines]
 
 
 def markdown(table: Table) -> str:
     """Return the table in the Markdown of GitHub."""
-    table = table.shown()
-    right = numeric_columns(table)
-    head = [_markdown_row(table.columns)]
-    head.append("| " + " | ".join("---:" if align else "---" for align in right) + " |")
-    rows = [_markdown_row([show_cell(cell) for cell in row]) for row in table.rows]
-    return "\n".join([*head, *rows]) + "\n"
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(map(markdown_text, cells)) + " |"
+    grid = table.shown()
+    head, *rows = (" | ".join(map(markdown_text, cells)) for cells in [grid.columns, *grid.rows])
+    rule = " | ".join("---:" if right else "---" for right in grid.right)
+    return "".join(f"| {line} |\n" for line in [head, rule, *rows])
 
 
 def markdown_text(text: str) -> str:
@@ -142,35 +131,28 @@ def csv_text(table: Table) -> str:
 
     NaN is an empty cell. A text that a spreadsheet would take for a formula gets an apostrophe.
     """
-    wide = [
-        any(isinstance(row[i], Interval) for row in table.rows) for i in range(len(table.columns))
-    ]
+    columns = range(len(table.columns))
+    wide = [any(isinstance(row[i], Interval) for row in table.rows) for i in columns]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    names = [
-        [n, f"{n} low", f"{n} high"] if w else [n] for n, w in zip(table.columns, wide, strict=True)
-    ]
-    writer.writerow([_csv_word(name) for group in names for name in group])
+    names = zip(table.columns, wide, strict=True)
+    writer.writerow(
+        _csv_text(n + end) for n, w in names for end in ("", " low", " high")[: 1 + 2 * w]
+    )
     for row in table.rows:
-        writer.writerow(
-            [text for cell, w in zip(row, wide, strict=True) for text in _csv_cells(cell, w)]
-        )
+        cells: list[Cell] = []
+        for cell, w in zip(row, wide, strict=True):
+            cells += cell if isinstance(cell, Interval) else (cell, None, None)[: 1 + 2 * w]
+        writer.writerow(map(_csv_text, cells))
     return out.getvalue()
 
 
-def _csv_cells(cell: Cell, wide: bool) -> list[str]:
-    if wide:
-        numbers = cell if isinstance(cell, Interval) else (cell, None, None)
-        return [text for number in numbers for text in _csv_cells(number, False)]
+def _csv_text(cell: Cell) -> str:
     if isinstance(cell, float):
-        return ["" if math.isnan(cell) else repr(float(cell))]
-    return [_csv_word(cell) if isinstance(cell, str) else show_cell(cell)]
-
-
-def _csv_word(text: str) -> str:
-    """A name or text of a stranger, so that no spreadsheet takes it for a formula."""
-    text = printable(text)
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
+        return "" if math.isnan(cell) else repr(float(cell))
+    text = show_cell(cell)
+    risky = isinstance(cell, str) and text[:1] in ("=", "+", "-", "@")
+    return f"'{text}" if risky else text
 
 
 # -- sections and figures --------------------------------------------------------------------------
@@ -189,7 +171,7 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """Paragraphs, then tables, then figures under a title."""
+    """Figures, then tables, then what is to be known of them, under a title."""
 
     title: str
     text: list[str] = field(default_factory=list)
@@ -222,28 +204,19 @@ class Document:
         return [picture for part in self.sections for picture in part.pictures]
 
 
-# -- Markdown --------------------------------------------------------------------------------------
-
-
 def document_markdown(document: Document) -> str:
     """Return the report in Markdown; figures and tables are files beside it."""
-    return "\n".join(_markdown(document))
-
-
-def _markdown(document: Document) -> Iterator[str]:
-    yield f"# {markdown_text(document.title)}\n"
-    for text in document.text:
-        yield f"{markdown_text(text)}\n"
+    parts = [f"# {markdown_text(document.title)}\n"]
+    parts += [f"{markdown_text(text)}\n" for text in document.text]
     for part in document.sections:
-        yield f"## {markdown_text(part.title)}\n"
-        for text in part.text:
-            yield f"{markdown_text(text)}\n"
-        for table in part.tables:
-            yield markdown(table)
-        for picture in part.pictures:
-            yield f"![{markdown_text(picture.title)}]({picture.name}.svg)\n"
-    yield "All digits, and every evaluation: the CSV files in this directory."
+        parts += [f"## {markdown_text(part.title)}\n"]
+        parts += [f"![{markdown_text(p.title)}]({p.name}.svg)\n" for p in part.pictures]
+        parts += [markdown(table) for table in part.tables]
+        parts += [f"{markdown_text(text)}\n" for text in part.text]
+    return "\n".join([*parts, f"{_DIGITS} in this directory."])
 
+
+_DIGITS = "All digits, and every evaluation: the CSV files"
 
 # -- HTML ------------------------------------------------------------------------------------------
 
@@ -293,86 +266,67 @@ footer { margin-top: 3rem; font-size: .84rem; color: var(--dim); }
 """
 
 
-def unfinished(mark: str) -> str:
-    """Return the page that stands until the report is written."""
-    return f"""<!doctype html>
+_HEAD = f"""<!doctype html>
+<html lang="en">
 <meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 {GENERATOR}
-{MARK.format(mark)}
-<title>Report</title>
-<p>This report is being written, or was interrupted: then run the command again.</p>
+{MARK}
+<link rel="icon" href="data:,">
 """
 
 
+def unfinished(mark: str) -> str:
+    """Return the page that stands until the report is written."""
+    text = "This report is being written, or was interrupted: then run the command again."
+    return f"{_HEAD.format(mark)}<title>Report</title>\n<p>{text}</p>\n"
+
+
 def document_html(document: Document, mark: str) -> str:
-    """Return the page. ``mark``: of the runs it is on, see `write.mark_of`."""
-    return "\n".join(_lines(document, mark)) + "\n"
+    """Return the page. ``mark``: of the runs it is on, see `mark_of`."""
+    links = (_tag("a", part.title, href=f"#{part.anchor}") for part in document.sections)
+    return "\n".join([
+        f"{_HEAD.format(mark)}{_tag('title', document.title)}\n<style>{_STYLE}</style>",
+        _tag("h1", document.title),
+        *(_tag("p", text, kind="lead") for text in document.text),
+        f"<nav>{' '.join(links)}</nav>",
+        *(_section(part) for part in document.sections),
+        _tag("footer", f"Written by rlrun report. {_DIGITS} beside this page."),
+        "",
+    ])  # fmt: skip
 
 
-def _lines(document: Document, mark: str) -> Iterator[str]:
-    title = html.escape(document.title)
-    yield "<!doctype html>"
-    yield '<html lang="en">\n<head>\n<meta charset="utf-8">'
-    yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-    yield f"{GENERATOR}\n{MARK.format(mark)}"
-    yield '<link rel="icon" href="data:,">'
-    yield f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>"
-    yield f"<h1>{title}</h1>"
-    for text in document.text:
-        yield f'<p class="lead">{html.escape(text)}</p>'
-    links = (
-        f'<a href="#{html.escape(part.anchor)}">{html.escape(part.title)}</a>'
-        for part in document.sections
-    )
-    yield f"<nav>{' '.join(links)}</nav>"
-    for part in document.sections:
-        yield from _section(part)
-    yield "<footer>Written by rlrun report. All digits, and every evaluation, are in the CSV files "
-    yield "beside this page.</footer>\n</body>\n</html>"
+def _tag(name: str, text: str, kind: str = "", **attributes: str) -> str:
+    """An element around an escaped text. ``kind``: its class."""
+    given = {"class": kind, **attributes} if kind else attributes
+    words = "".join(f' {key}="{html.escape(value)}"' for key, value in given.items())
+    return f"<{name}{words}>{html.escape(text)}</{name}>"
 
 
-def _section(part: Section) -> Iterator[str]:
-    yield f'<section>\n<h2 id="{html.escape(part.anchor)}">{html.escape(part.title)}</h2>'
-    for text in part.text:
-        yield f"<p>{html.escape(text)}</p>"
-    for table in part.tables:
-        yield from _table(table)
-    if part.pictures:
-        yield '<div class="figures">'
-        for picture in part.pictures:
-            yield _figure(picture)
-        yield "</div>"
-    yield "</section>"
+def _section(part: Section) -> str:
+    figures = [f"<figure>\n{inline_svg(p)}\n{_tag('figcaption', p.title)}\n</figure>"
+               for p in part.pictures]  # fmt: skip
+    return "\n".join([
+        f"<section>\n{_tag('h2', part.title, id=part.anchor)}",
+        *(['<div class="figures">', *figures, "</div>"] if figures else []),
+        *map(_table, part.tables),
+        *(_tag("p", text) for text in part.text),
+        "</section>",
+    ])  # fmt: skip
 
 
-def _figure(picture: Picture) -> str:
-    caption = html.escape(picture.title)
-    return f"<figure>\n{inline_svg(picture)}\n<figcaption>{caption}</figcaption>\n</figure>"
-
-
-def _table(table: Table) -> Iterator[str]:
-    table = table.shown()
-    numeric = numeric_columns(table)
-    kind = "table tall" if len(table.rows) > _LONG else "table"
-    yield f'<div class="{kind}" id="table-{html.escape(table.name)}">\n<table>\n<thead><tr>'
-    for name, right in zip(table.columns, numeric, strict=True):
-        yield _cell("th", name, "number" if right else "")
-    yield "</tr></thead>\n<tbody>"
-    for row in table.rows:
-        yield "<tr>" + "".join(_cells(row, numeric)) + "</tr>"
-    yield "</tbody>\n</table>\n</div>"
-
-
-def _cells(row: tuple[Cell, ...], numeric: list[bool]) -> Iterator[str]:
-    for cell, right in zip(row, numeric, strict=True):
-        text = show_cell(cell)
-        yield _cell("td", text, "number" if right else "long" if len(text) > 48 else "")
-
-
-def _cell(tag: str, text: str, kind: str) -> str:
-    attribute = f' class="{kind}"' if kind else ""
-    return f"<{tag}{attribute}>{html.escape(text)}</{tag}>"
+def _table(table: Table) -> str:
+    grid = table.shown()
+    kind = "table tall" if len(grid.rows) > _LONG else "table"
+    lines = [f'<div class="{kind}" id="table-{html.escape(table.name)}">\n<table>\n<thead>']
+    for tag, cells in [("th", grid.columns), *(("td", row) for row in grid.rows)]:
+        row = "".join(
+            _tag(tag, text, "number" if right else "long" * (len(text) > 48))
+            for text, right in zip(cells, grid.right, strict=True)
+        )
+        lines += [f"<tr>{row}</tr>"] + ["</thead>\n<tbody>"] * (tag == "th")
+    return "\n".join([*lines, "</tbody>\n</table>\n</div>"])
 
 
 def inline_svg(picture: Picture) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlrun.reports.document import INK, Interval, Picture
+from rlrun.reports.document import INK, Picture
 from rlrun.reports.groups import Axis, Curve, Effect, Group, is_whole, value_text
 from rlrun.reports.intervals import Floats
 
@@ -128,24 +128,22 @@ def curve_figure(
     return out
 
 
-def score_figure(
-    groups: Sequence[Group], intervals: Sequence[Interval], *, name: str, title: str, label: str
-) -> list[Picture]:
+def score_figure(groups: Sequence[Group], *, name: str, title: str, label: str) -> list[Picture]:
     """Return every seed's score as a point, with the interval where one is claimed.
 
-    ``intervals``: one for each group. ``label``: of the axis.
+    ``label``: of the axis.
     """
     out: list[Picture] = []
-    rows = [(g, i) for g, i in zip(groups, intervals, strict=True) if g.runs][:MAX_ROWS]
+    rows = [(group, mean) for group in groups if (mean := group.mean)][:MAX_ROWS]
     if not rows:
         return out
     with _figure(1.1 + 0.42 * len(rows), name, title, out) as figure:
         axes = figure.subplots()
-        for y, (group, interval) in enumerate(rows):
+        for y, (group, mean) in enumerate(rows):
             colour = COLOURS[y % len(COLOURS)]
-            if math.isfinite(interval.low):
-                axes.plot([interval.low, interval.high], [y, y], color=colour, lw=7, alpha=0.3)
-                axes.plot([interval.value], [y], "|", color=colour, ms=13, mew=2)
+            if mean.low is not None and mean.high is not None:
+                axes.plot([mean.low, mean.high], [y, y], color=colour, lw=7, alpha=0.3)
+                axes.plot([mean.value], [y], "|", color=colour, ms=13, mew=2)
             scores = group.scores
             axes.plot(scores, y + _spread(len(scores)), "o", color=colour, ms=3.5, alpha=0.8)
         axes.set_yticks(range(len(rows)), [_shortened(group.setting) for group, _ in rows])

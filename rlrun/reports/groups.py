@@ -14,12 +14,20 @@ import json
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
 from rlrun.reports.bounds import return_bounds
-from rlrun.reports.intervals import UNBOUNDED, Bounds, mean_band
+from rlrun.reports.intervals import (
+    UNBOUNDED,
+    Bounds,
+    Estimate,
+    mean_band,
+    mean_interval,
+    tolerance_interval,
+)
 from rlrun.reports.runs import Floats, RunData, finite, flatten, printable, resolve, score
 
 # Keys that say where to run and how to record, not what is computed.
@@ -50,10 +58,20 @@ class Group:
     unscored: list[RunData] = field(default_factory=list)
     repeats: list[RunData] = field(default_factory=list)
 
-    @property
+    @cached_property
     def scores(self) -> Floats:
         """Scores of ``runs``, [n]."""
         return np.array([score(run, self.kind) for run in self.runs], np.float64)
+
+    @cached_property
+    def mean(self) -> Estimate | None:
+        """Their mean with its interval; None without a score."""
+        return mean_interval(self.scores, bounds=self.bounds) if self.runs else None
+
+    @cached_property
+    def next_seed(self) -> Estimate | None:
+        """Where the next seed falls; None without a score."""
+        return tolerance_interval(self.scores, bounds=self.bounds) if self.runs else None
 
     @property
     def seeds(self) -> list[int | None]:
@@ -94,26 +112,20 @@ def group_runs(runs: Sequence[RunData], kind: str = "final") -> list[Group]:
     usable = [run for run in runs if run.config and run.status != "damaged"]
     environments = _environments(usable)
     settings = _settings(usable, environments)
-    by_key: dict[tuple[str, str, bool], list[RunData]] = {}
-    for run, environment, keys in zip(usable, environments, settings, strict=True):
-        by_key.setdefault((environment, _canonical(keys), run.trial), []).append(run)
-    distinct: dict[str, dict[str, Any]] = {_canonical(keys): keys for keys in settings}
+    distinct = {_canonical(keys): keys for keys in settings}
     given = [name for run in usable for name in _overridden(run)]
     labels = dict(zip(distinct, labels_of(list(distinct.values()), given), strict=True))
-    bounds = {
-        place: return_bounds(
-            [r for r, own in zip(usable, environments, strict=True) if own == place]
-        )
-        for place in dict.fromkeys(environments)
-    }
+    by_place: dict[str, list[RunData]] = {}
+    by_key: dict[tuple[str, str, bool], list[RunData]] = {}
+    for run, place, keys in zip(usable, environments, settings, strict=True):
+        by_place.setdefault(place, []).append(run)
+        by_key.setdefault((place, _canonical(keys), run.trial), []).append(run)
+    bounds = {place: return_bounds(members) for place, members in by_place.items()}
     return [
         _group(
-            Group(
-                environment, labels[key] + TRIAL * trial, distinct[key], kind, bounds[environment]
-            ),
-            members,
+            Group(place, labels[key] + TRIAL * trial, distinct[key], kind, bounds[place]), members
         )
-        for (environment, key, trial), members in by_key.items()
+        for (place, key, trial), members in by_key.items()
     ]
 
 
@@ -213,8 +225,7 @@ def folded(configs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
     So a schedule stands beside a constant under one name: ``policy.lr``, not ``policy.lr.start``.
     """
-    whole: set[str] = set()
-    fields: dict[str, set[frozenset[str]]] = {}
+    fields: dict[str, set[frozenset[str]]] = {}  # mapping with a kind -> its keys in each config
     for keys in configs:
         below: dict[str, set[str]] = {}
         for name in keys:
@@ -223,10 +234,12 @@ def folded(configs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         for name, lasts in below.items():
             if "kind" in lasts:
                 fields.setdefault(name, set()).add(frozenset(lasts))
-    for name, sets in fields.items():
-        if len(sets) > 1 or any(name in keys for keys in configs):
-            whole.add(name)
-    return [_fold(keys, whole) for keys in configs] if whole else [*configs]
+    whole = {
+        name
+        for name, sets in fields.items()
+        if len(sets) > 1 or any(name in keys for keys in configs)
+    }
+    return [_fold(keys, whole) for keys in configs]
 
 
 def _fold(keys: dict[str, Any], whole: Collection[str]) -> dict[str, Any]:
@@ -567,8 +580,4 @@ def arrivals(group: Group, threshold: float) -> tuple[list[float], int]:
 
 def median_steps(steps: Sequence[float]) -> float:
     """Return the median env steps over seeds, inf where it is a seed that did not arrive."""
-    ordered = sorted(steps)
-    middle = len(ordered) // 2
-    if not ordered:
-        return math.nan
-    return ordered[middle] if len(ordered) % 2 else sum(ordered[middle - 1 : middle + 1]) / 2
+    return float(np.median(steps)) if len(steps) else math.nan

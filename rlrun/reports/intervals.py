@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -56,6 +56,11 @@ class Estimate:
     def claimed(self) -> bool:
         """Whether there is an interval."""
         return self.low is not None
+
+    def __str__(self) -> str:
+        """``0.3 [0.0136909, 0.776019]``, or the value alone."""
+        interval = f" [{self.low:.6g}, {self.high:.6g}]" if self.low is not None else ""
+        return f"{self.value:.6g}{interval}"
 
 
 def score_array(scores: ArrayLike, ndim: int = 1) -> Floats:
@@ -445,52 +450,34 @@ def stratified_bootstrap(
     return Estimate(value, float(low), float(high), level, "stratified bootstrap", f"{why}.")
 
 
-def iqm(scores: ArrayLike, *, level: float = LEVEL, seed: int = 0) -> Estimate:
+def iqm(scores: ArrayLike) -> Estimate:
     """Return the interquartile mean of ``scores`` [R, T] with its interval."""
-    return stratified_bootstrap(aggregate_iqm, scores, level=level, seed=seed)
+    return stratified_bootstrap(aggregate_iqm, scores)
 
 
-def optimality_gap(
-    scores: ArrayLike, *, gamma: float = 1.0, level: float = LEVEL, seed: int = 0
-) -> Estimate:
-    """Return the optimality gap of ``scores`` [R, T] below ``gamma`` with its interval."""
-    return stratified_bootstrap(
-        lambda x: aggregate_optimality_gap(x, gamma), scores, level=level, seed=seed
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """Share of runs above each threshold. low, high: None where there are fewer than 5 seeds."""
-
-    thresholds: Floats  # [K], in units of the score
-    value: Floats  # [K], 0 to 1, never rising
-    low: Floats | None  # [K] pointwise
-    high: Floats | None  # [K]
+def optimality_gap(scores: ArrayLike) -> Estimate:
+    """Return the optimality gap of ``scores`` [R, T] below 1 with its interval."""
+    return stratified_bootstrap(aggregate_optimality_gap, scores)
 
 
 def performance_profile(
-    scores: ArrayLike,
-    thresholds: ArrayLike,
-    *,
-    level: float = LEVEL,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Profile:
-    """Return the share of runs of ``scores`` [R, T] above each of ``thresholds`` [K].
+    scores: ArrayLike, thresholds: ArrayLike, *, resamples: int = RESAMPLES
+) -> tuple[Floats, Floats, Floats]:
+    """Return the share of runs of ``scores`` [R, T] above each of ``thresholds`` [K], low and high.
 
-    The run-score distribution; the band is pointwise, by stratified bootstrap.
-    Source: Agarwal et al. 2021, section 4.2.
+    The run-score distribution, which never rises; the band is pointwise, by stratified bootstrap,
+    NaN with fewer than 5 seeds. Source: Agarwal et al. 2021, section 4.2.
     """
     matrix, taus = score_array(scores, 2), score_array(thresholds)
 
     def above(x: Floats) -> Floats:
         return np.stack([(x > tau).mean((-2, -1)) for tau in taus], axis=-1)
 
+    value = above(matrix)
     if len(matrix) < MIN_SEEDS:
-        return Profile(taus, above(matrix), None, None)
-    samples = resampled(above, matrix, resamples=resamples, seed=seed)
-    return Profile(taus, above(matrix), *percentile_interval(samples, level))
+        return value, np.full_like(value, np.nan), np.full_like(value, np.nan)
+    samples = resampled(above, matrix, resamples=resamples)
+    return value, *percentile_interval(samples, LEVEL)
 
 
 def balanced(scores: Sequence[ArrayLike]) -> tuple[Floats, str]:
@@ -509,72 +496,41 @@ def balanced(scores: Sequence[ArrayLike]) -> tuple[Floats, str]:
     return matrix, f"The first {fewest} seeds of each environment; {left_out} runs are left out."
 
 
-@dataclass(frozen=True, slots=True)
-class Design:
-    """An experiment as far as the choice of a statistic depends on it.
+def choose(
+    environments: int, seeds: int, *, success: bool = False, normalized: bool = False
+) -> tuple[str, str]:
+    """Return the statistic that the design of an experiment allows, and the reason for it.
 
-    environments: how many. seeds: of a setting in an environment.
-    score: "return", any number for each seed (also its share of successful episodes), or
-    "success", 0 or 1 for each seed.
-    normalized: scores of different environments share a scale.
-    """
+    ``seeds``: of a setting in an environment. ``success``: a seed scores 0 or 1, not any number
+    (also its share of successful episodes). ``normalized``: the environments share a scale.
 
-    environments: int
-    seeds: int
-    score: Literal["return", "success"] = "return"
-    normalized: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A statistic and the reason for it.
-
-    statistic: "points" (each seed, no interval), "mean" (``mean_interval`` and
+    The statistic is "points" (each seed, no interval), "mean" (``mean_interval`` and
     ``tolerance_interval``), "success" (``success_interval``), "iqm" (``iqm``, ``optimality_gap``,
     ``performance_profile``; without intervals for few seeds), or "mean each" (every environment has
     its own mean). The report shows aggregates over environments for "iqm" alone.
-    """
-
-    statistic: str
-    why: str
-
-
-def choose(design: Design) -> Choice:
-    """Return the statistic for ``design``.
-
-    Raises: ConfigError for a design without environments or seeds.
 
     Source: Agarwal et al. 2021, section 4; Patterson et al. 2024.
     """
-    environments, n = design.environments, design.seeds
-    if min(environments, n) < 1:
-        raise ConfigError(
-            f"design = {environments} environments, {n} seeds: has nothing to summarise; one or "
-            "more of each is allowed; finish a run first"
-        )
-    if environments > 1 and design.normalized:
+    few = few_seeds(seeds) if seeds < MIN_SEEDS else ""
+    if environments > 1 and normalized:
         why = (
             f"{environments} environments: the interquartile mean, which no single environment or "
-            "outlier decides; failed seeds show in the optimality gap and in the profile."
+            f"outlier decides; failed seeds show in the optimality gap and in the profile. {few}"
         )
-        few = f" {few_seeds(n)}" if n < MIN_SEEDS else ""
-        return Choice("iqm", why + few)
-    if n < MIN_SEEDS:
-        return Choice("points", few_seeds(n))
+        return "iqm", why.rstrip()
+    if few:
+        return "points", few
     if environments > 1:
-        return Choice(
-            "mean each",
+        return "mean each", (
             f"{environments} environments without a common scale or setting: each has its own "
-            "mean, because an average would follow the environment with the largest scores.",
+            "mean, because an average would follow the environment with the largest scores."
         )
-    if design.score == "success":
-        return Choice(
-            "success",
-            f"Each of {n} seeds succeeds or fails: the success rate with its binomial interval, "
-            "because a t interval would leave 0 to 1 and be empty when all succeed.",
+    if success:
+        return "success", (
+            f"Each of {seeds} seeds succeeds or fails: the success rate with its binomial "
+            "interval, because a t interval would leave 0 to 1 and be empty when all succeed."
         )
-    return Choice(
-        "mean",
-        f"One environment: the mean of all {n} seeds, never the IQM, which trims away the seeds "
-        "that fail.",
+    return "mean", (
+        f"One environment: the mean of all {seeds} seeds, never the IQM, which trims away the "
+        "seeds that fail."
     )

@@ -61,24 +61,21 @@ class BenchSetting:
     def final(self) -> Interval:
         """Mean return of the final weights with its interval."""
         scores = [x for run in self.scored if (x := score(run, "final")) is not None]
-        if not scores:
-            return Interval(_NAN, _NAN, _NAN)
-        return interval_of(mean_interval(scores, bounds=return_bounds(self.runs)))
+        bounds = return_bounds(self.runs)
+        return interval_of(mean_interval(scores, bounds=bounds) if scores else None)
 
     def reached(self, threshold: float) -> tuple[float, float]:
         """Return median env steps and wall-clock seconds until ``threshold``; inf: never."""
-        found = []
+        found, scored = [], self.scored
         for run in self.runs:
-            at = run.evaluations.return_mean >= threshold if run in self.scored else np.zeros(0)
-            first = int(np.argmax(at)) if at.any() else None
             e = run.evaluations
+            at = np.flatnonzero(e.return_mean >= threshold)
+            arrived = run in scored and len(at) > 0
             found.append(
-                (math.inf, math.inf)
-                if first is None
-                else (float(e.env_steps[first]), float(e.wall_seconds[first]))
+                (e.env_steps[at[0]], e.wall_seconds[at[0]]) if arrived else (math.inf,) * 2
             )
         steps, seconds = (sorted(column)[len(found) // 2] for column in zip(*found, strict=True))
-        return steps, seconds
+        return float(steps), float(seconds)
 
     @property
     def outcome(self) -> str:
@@ -103,8 +100,8 @@ def bench_table(
             steps, seconds = (_NAN, _NAN) if math.isnan(best) else s.reached(threshold)
             rows.append((task, s.algorithm, s.cell, s.mmer, s.final, steps, seconds, s.outcome))
         for name, value in published.get(task, {}).items():
-            nothing = Interval(_NAN, _NAN, _NAN)
-            rows.append((task, f"({name})", "", float(value), nothing, _NAN, _NAN, "elsewhere"))
+            mmer = float(value)
+            rows.append((task, f"({name})", "", mmer, interval_of(None), _NAN, _NAN, "elsewhere"))
     columns = ("task", "algorithm", "cell", "MMER", "score", "steps to 90 %", "seconds to 90 %",
                "runs")  # fmt: skip
     return Table("bench", columns, rows)

@@ -12,12 +12,13 @@ import json
 import math
 import os
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import yaml
@@ -25,12 +26,21 @@ from numpy.typing import NDArray
 
 from rlrun import errors
 from rlrun.errors import ConfigError, RlrunError
-from rlrun.run.files import CONFIG, MAX_ENTRIES, RECORD, member, read_file, read_record
+from rlrun.run.files import (
+    CONFIG,
+    MAX_ENTRIES,
+    RECORD,
+    member,
+    read_file,
+    read_lines,
+    read_record,
+)
 from rlrun.run.manifest import METRICS
+
+T = TypeVar("T")
 
 # -- records of metrics.jsonl and timings.jsonl ----------------------------------------------------
 
-MAX_METRICS = 2**30  # bytes of a file
 _LARGEST = 1e150  # of a number: sums of squares overflow beyond
 _LINE = re.compile(rb'\{"env_steps": ?(\d{1,18}(?:\.0)?)[,}]')  # how each record begins
 
@@ -50,59 +60,56 @@ class Records:
     env_steps: float
 
 
-def read_records(path: Path, keys: Sequence[str], *, ended: bool) -> Records:
-    """Return the records of the metrics ``keys``; no file is a file without records.
+def read_records(path: Path, keys: Sequence[str] | None, *, ended: bool) -> Records:
+    """Return the records of the metrics ``keys``, of all with None; no file has no records.
 
-    ``ended``: nobody writes the file, so that its last line must be complete.
+    ``ended``: nobody writes the file, so that its last line must be complete. The file is read line
+    by line: memory holds 16 bytes for each number.
     """
-    found: dict[str, list[tuple[float, float]]] = {key: [] for key in keys}
-    env_steps = 0.0
+    columns: _Columns = {key: (array("d"), array("d")) for key in keys or ()}
+    wanted = re.compile(b"|".join(re.escape(json.dumps(key).encode()) for key in keys or ()))
+    env_steps, damage = 0.0, ""
     try:
-        content = read_file(path, MAX_METRICS) if path.exists() else b""
-        damage, env_steps = _read_lines(content, found, ended=ended)
+        if path.exists() and not path.is_file():
+            raise ValueError("it is no regular file")
+        for number, line in enumerate(read_lines(path) if os.path.lexists(path) else (), 1):
+            start, fault = _LINE.match(line), ""
+            if not line.endswith(b"\n"):
+                damage = f"line {number} is cut" if ended else ""
+                break
+            if start is None or not line.endswith(b"}\n"):
+                fault = "is no record"
+            elif float(start[1]) < env_steps:
+                fault = f"goes back to {float(start[1]):.0f} env steps"
+            else:
+                env_steps = float(start[1])
+                fault = _append(line, columns, keys) if wanted.search(line) else ""
+            if fault:
+                damage = f"line {number} {fault}"
+                break
     except (OSError, ValueError) as e:
         damage = f"cannot be read ({e.strerror if isinstance(e, OSError) else e})"
-    tables = {key: np.array(rows, np.float64).reshape(-1, 2) for key, rows in found.items()}
-    columns = {key: (table[:, 0], table[:, 1]) for key, table in tables.items()}
-    return Records(columns, damage, env_steps)
+    arrays = {key: (np.array(steps), np.array(x)) for key, (steps, x) in columns.items()}
+    return Records(arrays, damage, env_steps)
 
 
-def _read_lines(
-    content: bytes, found: dict[str, list[tuple[float, float]]], *, ended: bool
-) -> tuple[str, float]:
-    """Append (env_steps, value) of each metric to ``found``; return damage and the last step."""
-    *lines, rest = content.split(b"\n")
-    words = {key: json.dumps(key).encode() for key in found}
-    before = 0.0
-    for number, line in enumerate(lines, 1):
-        start = _LINE.match(line)
-        if start is None or not line.endswith(b"}"):
-            return f"line {number} is no record", before
-        step = float(start[1])
-        if step < before:
-            return f"line {number} goes back to {step:.0f} env steps", before
-        before = step
-        if not any(word in line for word in words.values()):
-            continue
-        values = _decode(line)
-        for key, rows in found.items():
-            value = finite_number(values.get(key, 0.0))
-            if value is None:
-                return f"line {number} has no finite {key}", before
-            if key in values:
-                rows.append((step, value))
-        if not values:
-            return f"line {number} is no record", before
-    return f"line {len(lines) + 1} is cut" if rest and ended else "", before
+_Columns = dict[str, tuple["array[float]", "array[float]"]]
 
 
-def _decode(line: bytes) -> dict[str, Any]:
-    """The values of a record; none of a line that is no JSON object."""
+def _append(line: bytes, columns: _Columns, keys: Sequence[str] | None) -> str:
+    """Append the metrics of a record to their columns; return how it is damaged, or ""."""
     try:
         values = json.loads(line)
     except (ValueError, RecursionError):
-        return {}
-    return values if isinstance(values, dict) else {}
+        return "is no record"
+    env_steps = values.pop("env_steps")
+    for key in values if keys is None else values.keys() & columns.keys():
+        if (value := finite_number(values[key])) is None:
+            return f"has no finite {key}"
+        steps, column = columns.setdefault(key, (array("d"), array("d")))
+        steps.append(env_steps)
+        column.append(value)
+    return ""
 
 
 def finite_number(value: Any) -> float | None:
@@ -136,17 +143,19 @@ def find_jobs(arguments: Sequence[str]) -> list[RunSource]:
     """
     found: dict[str, RunSource] = {}
     for argument in arguments:
-        jobs = [job for path in _expand(argument) for job in _below(path)]
+        jobs = [job for path in _expand(argument) for job in _search(path)]
         if not jobs:
             wrong = "holds no run" if os.path.lexists(argument) else "no such directory"
-            raise ConfigError(
-                f"DIR = {argument}: {wrong}; a run directory, a sweep, a directory above them or a "
-                "glob in quotes is allowed; run directories are under outputs/",
-                key="DIR",
-            )
+            allowed = "a run directory, a sweep, a directory above them or a glob in quotes"
+            raise _dir_error(argument, f"{wrong}; {allowed} is allowed; run directories are under "
+                             "outputs/")  # fmt: skip
         for job in jobs:
             found.setdefault(os.path.realpath(job.path), job)
     return list(found.values())
+
+
+def _dir_error(directory: object, text: str) -> ConfigError:
+    return ConfigError(f"DIR = {directory}: {text}", key="DIR")
 
 
 def _expand(argument: str) -> list[Path]:
@@ -157,46 +166,36 @@ def _expand(argument: str) -> list[Path]:
 
 def natural(text: str) -> list[tuple[int, int, str]]:
     """Sort key that orders the digits in a name by value: run2 before run10."""
-    parts, digits = [], ""
-    for char in text:
-        if char in "0123456789":
-            digits += char
-            continue
-        parts += [(0, int(digits[:18]), ""), (1, 0, char)] if digits else [(1, 0, char)]
-        digits = ""
-    return [*parts, (0, int(digits[:18]), "")] if digits else parts
+    parts = [part for part in re.split("([0-9]+)", text) if part]
+    return [(0, int(p[:18]), "") if p[0] in "0123456789" else (1, 0, p) for p in parts]
 
 
-def _below(top: Path) -> list[RunSource]:
-    if (top / RECORD).is_file() or (top / CONFIG).is_file():
-        return [RunSource(top, {})]
-    return [*_search(top)] if top.is_dir() else []
+def _is_run(path: Path) -> bool:
+    return (path / RECORD).is_file() or (path / CONFIG).is_file()
 
 
 def _search(top: Path) -> Iterator[RunSource]:
-    seen = 0
-    directories = [(top, 0)]
+    """Yield the runs at and below ``top``, breadth first, those that a sweep lists in its order."""
+    if _is_run(top):
+        yield RunSource(top, {})
+        return
+    seen, directories = 0, deque([(top, 0)] if top.is_dir() else [])
     while directories:
-        directory, depth = directories.pop(0)
-        listed = {entry.path.name: entry for entry in sweep_jobs(directory)}
+        directory, depth = directories.popleft()
+        listed = {job.path.name: job for job in sweep_jobs(directory)}
         yield from listed.values()
-        below = []
-        for entry in _entries(directory):
-            seen += 1
-            if seen > MAX_ENTRIES:
-                raise ConfigError(
-                    f"DIR = {top}: holds more than {MAX_ENTRIES} files; name a directory of fewer, "
-                    "or the runs with a glob",
-                    key="DIR",
-                )
+        entries = _entries(directory)
+        seen += len(entries)
+        if seen > MAX_ENTRIES:
+            raise _dir_error(top, f"holds more than {MAX_ENTRIES} files; name a directory of "
+                             "fewer, or the runs with a glob")  # fmt: skip
+        for entry in entries:
             if entry.name in listed or not entry.is_dir(follow_symlinks=False):
                 continue
-            path = Path(entry.path)
-            if (path / RECORD).is_file() or (path / CONFIG).is_file():
-                yield RunSource(path, {})
+            if _is_run(Path(entry.path)):
+                yield RunSource(Path(entry.path), {})
             elif depth < _DEEPEST and entry.name[0] != ".":
-                below.append((path, depth + 1))
-        directories += below
+                directories.append((Path(entry.path), depth + 1))
 
 
 def _entries(directory: Path) -> list[os.DirEntry[str]]:
@@ -206,72 +205,59 @@ def _entries(directory: Path) -> list[os.DirEntry[str]]:
     except FileNotFoundError:  # removed meanwhile
         return []
     except OSError as e:
-        raise ConfigError(
-            f"DIR = {directory}: cannot be read ({e.strerror}); a readable directory is needed; "
-            "change its rights, or name the runs with a glob",
-            key="DIR",
-        ) from e
+        text = f"cannot be read ({e.strerror}); a readable directory is needed; change its rights, "
+        raise _dir_error(directory, f"{text}or name the runs with a glob") from e
+
+
+def read_json(path: Path, read: Callable[[Any], T], default: T) -> T:
+    """Return ``read`` of a stranger's JSON file; ``default`` where there is none or it misfits."""
+    try:
+        return read(json.loads(read_file(path)))
+    except (OSError, ValueError, TypeError, LookupError, RecursionError):
+        return default
 
 
 def sweep_jobs(sweep_dir: Path) -> list[RunSource]:
     """Return the jobs that sweep.json lists, in its order; none when there is no such file."""
-    path = sweep_dir / SWEEP
-    if not os.path.lexists(path):
-        return []
-    try:
-        fields = json.loads(read_file(path))
+
+    def read(fields: Any) -> list[RunSource]:
         jobs = fields["jobs"] if isinstance(fields, dict) else fields
-        named = [(member(sweep_dir, job["name"]), job) for job in jobs]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return []  # the directories that are there are still found
-    return [RunSource(path, dict(job)) for path, job in named]
+        return [RunSource(member(sweep_dir, job["name"]), dict(job)) for job in jobs]
+
+    return read_json(sweep_dir / SWEEP, read, [])
 
 
-@dataclass(frozen=True)
-class _Sweep:
-    """A directory with sweep.json or seeds.json. ``jobs``: listed run directories, or none."""
-
-    auto: bool
-    jobs: frozenset[Path]
+_Sweeps = dict[Path, tuple[bool, frozenset[Path]] | None]  # directory -> (seeds=auto, its runs)
 
 
-class AutoSweeps:
-    """Finds the sweep with ``seeds=auto`` that a run is of; reads each sweep once.
+def _auto_sweep(run_dir: Path, known: _Sweeps) -> Path | None:
+    """Return the sweep with ``seeds=auto`` that a run is of, maybe several levels above, or None.
 
     Such a sweep is known by seeds.json, or by ``seeds=auto`` in a command in sweep.json: so also
     while it runs, when it failed or was interrupted, and when ``rlrun resume`` finished it.
+    ``known``: the sweeps that were read before.
     """
-
-    def __init__(self) -> None:
-        self._known: dict[Path, _Sweep | None] = {}
-
-    def of(self, run_dir: Path) -> Path | None:
-        """Return the directory of the sweep, which may be several levels above, else None."""
-        run_dir = Path(os.path.realpath(run_dir))
-        for above in run_dir.parents[:_DEEPEST]:
-            if above not in self._known:
-                self._known[above] = _sweep(above)
-            sweep = self._known[above]
-            if sweep is not None and (run_dir in sweep.jobs or not sweep.jobs):
-                return above if sweep.auto else None
-        return None
+    run_dir = Path(os.path.realpath(run_dir))
+    for above in run_dir.parents[:_DEEPEST]:
+        if above not in known:
+            known[above] = _read_sweep(above)
+        auto, jobs = known[above] or (False, {None})
+        if run_dir in jobs or not jobs:
+            return above if auto else None
+    return None
 
 
-def _sweep(directory: Path) -> _Sweep | None:
+def _read_sweep(directory: Path) -> tuple[bool, frozenset[Path]] | None:
     listed, decided = (os.path.lexists(directory / name) for name in (SWEEP, SEEDS))
     if not listed and not decided:
         return None
-    jobs = frozenset(job.path for job in sweep_jobs(directory))
-    return _Sweep(decided or _types_auto(directory / SWEEP), jobs)
 
+    def types_auto(fields: Any) -> bool:
+        words = [word for command in fields["commands"] for word in command]
+        return any(str(word).lstrip("+") == "seeds=auto" for word in words)
 
-def _types_auto(path: Path) -> bool:
-    """Whether a command that made a sweep had seeds=auto."""
-    try:
-        commands = json.loads(read_file(path))["commands"]
-        return any(str(word).lstrip("+") == "seeds=auto" for words in commands for word in words)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return False
+    auto = decided or read_json(directory / SWEEP, types_auto, False)
+    return auto, frozenset(job.path for job in sweep_jobs(directory))
 
 
 # -- a run -----------------------------------------------------------------------------------------
@@ -341,9 +327,9 @@ class RunData:
     @cached_property
     def damage(self) -> str:
         """How metrics.jsonl is damaged; "" where its evaluations are all that the run made."""
-        damage, result = self.records.damage, self.record.get("eval")
-        if not damage and self.status == "done" and isinstance(result, dict):
-            steps, last = self.evaluations.env_steps, finite(result.get("env_steps"))
+        damage = self.records.damage
+        if not damage and self.status == "done" and self.final:
+            steps, last = self.evaluations.env_steps, finite(self.final.get("env_steps"))
             last = self.number("env_steps") if math.isnan(last) else last
             if math.isfinite(last) and not (len(steps) and steps[-1] >= last):
                 damage = f"the evaluation at {last:.0f} env steps is missing"
@@ -364,8 +350,10 @@ class RunData:
         steps, returns = columns["eval/return_mean"]
         _, last = np.unique(steps[::-1], return_index=True)
         kept = len(steps) - 1 - last
-        success = dict(zip(*columns["eval/success"], strict=True))
-        shares = np.array([success.get(step, math.nan) for step in steps[kept]], np.float64)
+        at, success = columns["eval/success"]
+        shares = np.full(len(kept), math.nan)
+        same = np.isin(steps[kept], at)
+        shares[same] = success[np.searchsorted(at, steps[kept][same], side="right") - 1]
         return Evaluations(steps[kept], returns[kept], self._wall_at(steps[kept]), shares)
 
     def _wall_at(self, env_steps: Floats) -> Floats:
@@ -376,8 +364,14 @@ class RunData:
         last, total = self.number("env_steps"), self.number("wall_seconds")
         if self.status == "done" and last >= steps[-1] and total >= seconds[-1]:
             steps, seconds = np.append(steps, last), np.append(seconds, total)
-        wall: Floats = np.interp(env_steps, [0.0, *steps], [0.0, *seconds])
+        wall: Floats = np.interp(env_steps, np.append(0.0, steps), np.append(0.0, seconds))
         return wall
+
+    @property
+    def final(self) -> dict[str, Any]:
+        """The evaluation of the final weights in run.json; empty without one."""
+        result = self.record.get("eval")
+        return result if isinstance(result, dict) else {}
 
     @property
     def exit_code(self) -> int | None:
@@ -399,10 +393,7 @@ class RunData:
     @property
     def successes(self) -> tuple[int, int] | None:
         """(successes, episodes) of the final weights, where the environment reports success."""
-        result = self.record.get("eval")
-        if not isinstance(result, dict):
-            return None
-        share, episodes = finite(result.get("success")), finite(result.get("episodes"))
+        share, episodes = (finite(self.final.get(key)) for key in ("success", "episodes"))
         if not (0 <= share <= 1 and 1 <= episodes <= 1e9):
             return None
         return round(share * episodes), int(episodes)
@@ -444,7 +435,7 @@ class RunData:
 
 def read_run(path: Path | str) -> RunData:
     """Return the run in a directory; damage gives the status ``damaged``, not an error."""
-    return _read(RunSource(Path(path), {}), AutoSweeps())
+    return _read(RunSource(Path(path), {}), {})
 
 
 def read_runs(arguments: Sequence[str]) -> list[RunData]:
@@ -452,7 +443,7 @@ def read_runs(arguments: Sequence[str]) -> list[RunData]:
 
     Raises: ConfigError for an argument that holds no run.
     """
-    sweeps = AutoSweeps()
+    sweeps: _Sweeps = {}
     runs = [_read(job, sweeps) for job in find_jobs(arguments)]
     often = Counter(run.name for run in runs)
     return [run if often[run.name] == 1 else _renamed(run) for run in runs]
@@ -463,7 +454,7 @@ def _renamed(run: RunData) -> RunData:
     return replace(run, name=f"{printable(run.path.absolute().parent.name)}/{run.name}")
 
 
-def _read(job: RunSource, sweeps: AutoSweeps) -> RunData:
+def _read(job: RunSource, sweeps: _Sweeps) -> RunData:
     name = printable(job.path.name if job.path.name not in ("", "..") else job.path.resolve().name)
     overrides = job.sweep.get("overrides")
     given = tuple(printable(x) for x in overrides) if isinstance(overrides, list) else ()
@@ -484,7 +475,7 @@ def _read(job: RunSource, sweeps: AutoSweeps) -> RunData:
     trial = search is not None and not name.startswith(FRESH)
     code = job.sweep.get("exit_code")
     listed = code if isinstance(code, int) else None
-    auto = sweeps.of(job.path)
+    auto = _auto_sweep(job.path, sweeps)
     return RunData(
         job.path, name, status, config, record, problem, given, trial, listed, auto, search
     )
@@ -582,8 +573,7 @@ def score(run: RunData, kind: str) -> float | None:
     if run.status != "done":
         return None
     if kind == "final":
-        result = run.record.get("eval")
-        return finite_number(result.get("return_mean")) if isinstance(result, dict) else None
+        return finite_number(run.final.get("return_mean"))
     steps, returns = run.evaluations.env_steps, run.evaluations.return_mean
     if not len(steps) or run.damage:
         return None

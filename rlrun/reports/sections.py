@@ -7,10 +7,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rlrun.reports import figures
-from rlrun.reports.across import across_section, complete_settings, matrices_of
 from rlrun.reports.document import Cell, Document, Interval, Picture, Section, Table, show_number
 from rlrun.reports.figures import MAX_GROUPS, MAX_ROWS
-from rlrun.reports.findings import Findings, interval_of, reasons, threshold_of, uncounted
+from rlrun.reports.findings import (
+    Findings,
+    across_section,
+    complete_settings,
+    interval_of,
+    matrices_of,
+    reasons,
+    threshold_of,
+    uncounted,
+)
 from rlrun.reports.groups import (
     BINS,
     MAX_KEYS,
@@ -29,12 +37,9 @@ from rlrun.reports.groups import (
 )
 from rlrun.reports.intervals import (
     UNBOUNDED,
-    Choice,
-    Design,
     choose,
     mean_interval,
     success_interval,
-    tolerance_interval,
 )
 from rlrun.reports.runs import RunData, score
 from rlrun.reports.selection import seeds_auto_section, selection_section
@@ -50,27 +55,21 @@ _SCORE_COLUMNS = (
 def score_section(found: Findings) -> Section:
     """The score of every group with its interval, where the next seed falls, and success rates."""
     shown = [group for place in found.environments for group in _in_table(found.of(place))]
-    means = {id(g): mean_interval(g.scores, bounds=g.bounds) for g in shown if g.runs}
-    nexts = {id(g): tolerance_interval(g.scores, bounds=g.bounds) for g in shown if g.runs}
-    none = Interval(_NAN, _NAN, _NAN)
-    cells = {key: interval_of(mean) for key, mean in means.items()}
     rows: list[tuple[Cell, ...]] = []
     for g in shown:
-        following = interval_of(nexts[id(g)])._replace(value=_NAN) if g.runs else none
-        low, high = (float(g.scores.min()), float(g.scores.max())) if g.runs else (_NAN, _NAN)
-        rows.append(
-            (g.environment, g.setting, len(g.runs), cells.get(id(g), none), following, low, high,
-             uncounted(g))
-        )  # fmt: skip
-    whys = reasons([(g.setting, means[id(g)].why) for g in shown if g.runs])
-    claims = [(g.setting, nexts[id(g)].why) for g in shown if g.runs and nexts[id(g)].claimed]
+        following = interval_of(g.next_seed)._replace(value=_NAN)
+        ends = (float(g.scores.min()), float(g.scores.max())) if g.runs else (_NAN, _NAN)
+        rows.append((g.environment, g.setting, len(g.runs), interval_of(g.mean), following, *ends,
+                     uncounted(g)))  # fmt: skip
+    whys = reasons([(g.setting, g.mean.why) for g in shown if g.mean])
+    claims = [(g.setting, e.why) for g in shown if (e := g.next_seed) and e.claimed]
     choice = design_choice(found)
     text = [
         f"Score: {found.meaning}. A seed is one trial; episodes of a seed are not.",
-        *([choice.why] if choice is not None else []),
-        *(why for why in whys if choice is None or why not in choice.why),
+        *([choice[1]] if choice else []),
+        *(why for why in whys if not choice or why not in choice[1]),
         *(f"Next seed: {why}" for why in reasons(claims)),
-        *_cuts([g for g in shown if g.runs and means[id(g)].claimed]),
+        *_cuts([g for g in shown if g.mean and g.mean.claimed]),
         *_cautions(found),
     ]
     tables = [Table("scores", _SCORE_COLUMNS, rows)]
@@ -83,12 +82,12 @@ def score_section(found: Findings) -> Section:
         )
     pictures: list[Picture] = []
     for environment in found.environments if found.draw else []:
-        pictures += _score_figure(found, environment, cells)
+        pictures += _score_figure(found, environment)
     return Section("Scores", text, tables, pictures)
 
 
-def design_choice(found: Findings) -> Choice | None:
-    """Return the statistic that the design of the experiment allows; None without a score.
+def design_choice(found: Findings) -> tuple[str, str] | None:
+    """Return the statistic that the experiment allows and why; None without a score.
 
     Seeds: the most that a setting has, as each one with fewer says so itself. Environments share a
     scale where a setting has scores in all of them.
@@ -97,7 +96,7 @@ def design_choice(found: Findings) -> Choice | None:
     if not seeds:
         return None
     places = {group.environment for group in found.groups if group.runs}
-    return choose(Design(len(places), seeds, normalized=bool(complete_settings(found))))
+    return choose(len(places), seeds, normalized=bool(complete_settings(found)))
 
 
 def _in_table(groups: Sequence[Group]) -> list[Group]:
@@ -107,19 +106,16 @@ def _in_table(groups: Sequence[Group]) -> list[Group]:
     return sorted(groups, key=lambda g: -g.scores.mean() if g.runs else math.inf)
 
 
-def _score_figure(found: Findings, environment: str, cells: dict[int, Interval]) -> list[Picture]:
+def _score_figure(found: Findings, environment: str) -> list[Picture]:
     every = found.of(environment)
     own = _in_table(best_groups(every, MAX_ROWS))
     title = f"{found.place(environment)}every seed's score"
-    if any(math.isfinite(cells[id(group)].low) for group in own if group.runs):
+    if any(group.mean and group.mean.claimed for group in own):
         title += "; a bar is a 95 % interval"
     if len(own) < len(every):
         title += f"; the best {len(own)} of {len(every)} settings"
-    none = Interval(_NAN, _NAN, _NAN)
-    return figures.score_figure(
-        own, [cells.get(id(group), none) for group in own],
-        name=found.stem("scores", environment), title=title, label=f"score ({found.kind})",
-    )  # fmt: skip
+    name = found.stem("scores", environment)
+    return figures.score_figure(own, name=name, title=title, label=f"score ({found.kind})")
 
 
 def _cuts(groups: Sequence[Group]) -> list[str]:
@@ -179,8 +175,7 @@ def success_rate(shares: np.ndarray) -> tuple[Interval, str]:
     ``shares`` [n]: successful episodes of each seed, in [0, 1]; so is the interval.
     """
     n, certain = len(shares), bool(np.isin(shares, (0.0, 1.0)).all())
-    choice = choose(Design(1, n, "success" if certain else "return"))
-    if choice.statistic == "success":
+    if choose(1, n, success=certain)[0] == "success":
         got = success_interval(int(shares.sum()), n)
     else:
         got = mean_interval(shares, bounds=(0.0, 1.0))
@@ -436,7 +431,7 @@ def build_document(
     """Return the report on runs."""
     curves, points = curve_section(found)
     choice = design_choice(found)
-    over_all = choice is not None and choice.statistic == "iqm"
+    over_all = choice is not None and choice[0] == "iqm"
     comparisons, said = comparison_section(
         found, matrices_of(found, references) if over_all else {}
     )
@@ -444,11 +439,11 @@ def build_document(
     searches, chosen = selection_section(found.runs)
     sections = [
         score_section(found),
-        searches,
-        stopped,
-        comparisons,
-        across_section(found, references) if over_all else None,
         curves,
+        across_section(found, references) if over_all else None,
+        comparisons,
+        stopped,
+        searches,
         efficiency_section(found),
         sensitivity_section(found),
         config_section(found),

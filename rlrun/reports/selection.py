@@ -8,16 +8,14 @@ sweep that runs, failed or was interrupted may have decided some comparisons, wh
 others nothing is said.
 """
 
-import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rlrun.reports.document import Cell, Interval, Section, Table, show_cell, show_number
 from rlrun.reports.findings import reasons
-from rlrun.reports.runs import SEARCH, SEEDS, RunData, finite, finite_number, printable
-from rlrun.run.files import read_file
+from rlrun.reports.runs import SEARCH, SEEDS, RunData, finite, finite_number, printable, read_json
 
 RESULT = "result.json"  # of a search
 _SAID = 3  # searches that the head of a report puts in words
@@ -35,19 +33,20 @@ def selection_section(runs: Sequence[RunData]) -> tuple[Section | None, list[str
     searches = list(dict.fromkeys(run.search for run in runs if run.search is not None))
     if not searches:
         return None, []
-    found = {search: list(_read(search)) for search in searches}
-    rows = [row for own in found.values() for row, _ in own]
+    found = {search: _read(search) for search in searches}
+    results = [result for result in found.values() if result is not None]
+    rows = [row for row, _ in results]
     open_ = [
         f"{printable(search.name)}: the search has no {RESULT} that can be read: it runs, failed "
         "or was interrupted; the scores of its trials flatter the best of them."
-        for search, own in found.items()
-        if not own
+        for search, result in found.items()
+        if result is None
     ]
     text = [
         "A search chooses the trial with the highest score, which is partly luck. The score of the "
         "setting is the one on fresh seeds, which no trial has used. Selection bias is the score "
         "it was chosen by minus that one. Both are of the search's objective, not of --score.",
-        *reasons([(str(row[0]), why) for own in found.values() for row, why in own if why]),
+        *reasons([(str(row[0]), why) for row, why in results if why]),
         *open_,
     ]
     said = [*map(_sentence, rows), *open_]
@@ -65,40 +64,30 @@ def _sentence(row: tuple[Cell, ...]) -> str:
     )
 
 
-def _read(search: Path) -> Iterator[tuple[tuple[Cell, ...], str]]:
-    """The row of a search and the reason for its interval; none of a result that is damaged."""
-    try:
-        fields = json.loads(read_file(search / RESULT))
-        seeds, failed, chosen = (
-            len(_list(fields[key])) for key in ("seeds", "failed_seeds", "selection_scores")
-        )
-        setting = printable(" ".join(printable(word) for word in _list(fields["overrides"])))
+def _read(search: Path) -> tuple[tuple[Cell, ...], str] | None:
+    """The row of a search and the reason for its interval; None of a result that is damaged."""
+
+    def row(fields: Any) -> tuple[tuple[Cell, ...], str] | None:
+        keys = ("seeds", "failed_seeds", "selection_scores", "overrides")
+        seeds, failed, chosen, words = (fields[key] for key in keys)
         trial, selection = fields["trial"], finite_number(fields["selection_score"])
-        if type(trial) is not int or selection is None:
-            return
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return
-    score = Interval(*(finite(fields.get(key)) for key in ("score", "low", "high")))
-    why = fields.get("why")
-    yield (
-        printable(search.name), trial, setting, _objective(search), selection, chosen, score, seeds,
-        failed or None, selection - score.value,
-    ), printable(why) if isinstance(why, str) else ""  # fmt: skip
+        lists = all(isinstance(value, list) for value in (seeds, failed, chosen, words))
+        if not lists or type(trial) is not int or selection is None:
+            return None
+        setting = printable(" ".join(map(printable, words)))
+        score = Interval(*(finite(fields.get(key)) for key in ("score", "low", "high")))
+        why = fields.get("why")
+        return (
+            printable(search.name), trial, setting, _objective(search), selection, len(chosen),
+            score, len(seeds), len(failed) or None, selection - score.value,
+        ), printable(why) if isinstance(why, str) else ""  # fmt: skip
 
-
-def _list(value: Any) -> list[Any]:
-    """Raises: TypeError for anything else."""
-    if not isinstance(value, list):
-        raise TypeError("no list")
-    return value
+    return read_json(search / RESULT, row, None)
 
 
 def _objective(search: Path) -> str:
     """The score that the search maximised; "" where search.json does not say."""
-    try:
-        return printable(json.loads(read_file(search / SEARCH))["settings"]["objective"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return ""
+    return read_json(search / SEARCH, lambda x: printable(x["settings"]["objective"]), "")
 
 
 _MOST = 1000  # comparisons that are read
@@ -111,7 +100,7 @@ def seeds_auto_section(runs: Sequence[RunData]) -> tuple[Section | None, list[st
     None where no sweep had ``seeds=auto``.
     """
     sweeps = dict.fromkeys(run.auto for run in runs if run.auto is not None)
-    by_sweep = {sweep: list(_rows(sweep)) for sweep in sweeps}
+    by_sweep = {sweep: _rows(sweep) for sweep in sweeps}
     rows = [row for own in by_sweep.values() for row in own]
     if not sweeps:
         return None, []
@@ -139,36 +128,26 @@ def seeds_auto_section(runs: Sequence[RunData]) -> tuple[Section | None, list[st
     return Section("Sequential seeds", text + open_, tables), said if len(said) <= 3 else []
 
 
-def _rows(sweep: Path) -> Iterator[tuple[Cell, ...]]:
+def _rows(sweep: Path) -> list[tuple[Cell, ...]]:
     """The comparisons of a seeds.json; none of one that is damaged or has no look behind it."""
-    try:
-        fields = json.loads(read_file(sweep / SEEDS))
+
+    def read(fields: Any) -> list[tuple[Cell, ...]]:
         names = [printable(name) for name in fields["settings"]]
         tasks = [printable(name) for name in fields["tasks"]]
         counts = [len(scores) for scores in fields["scores"]]
         level = finite(fields["level"])
-        found = [_comparison(one, len(names)) for one in fields["comparisons"][:_MOST]]
-        shown = [(tasks[a], a, b, better, after, counts[a], counts[b])
-                 for a, b, better, after in found]  # fmt: skip
-        going_on = fields["status"] == _OPEN
-    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
-        return
-    if math.isnan(level) or not any(counts):
-        return
-    for task, a, b, better, after, seeds_a, seeds_b in shown:
-        undecided = _OPEN if going_on else "undecided"
-        verdict = undecided if better is None else f"{names[better]} is better"
-        yield (task, names[a], names[b], verdict, after, level, seeds_a, seeds_b)
+        if math.isnan(level) or not any(counts):
+            return []
+        undecided = _OPEN if fields["status"] == _OPEN else "undecided"
+        rows: list[tuple[Cell, ...]] = []
+        for one in fields["comparisons"][:_MOST]:
+            (a, b), better, after = one["settings"], one["better"], one.get("seeds")
+            for index in (a, b, *([] if better is None else [better])):
+                if type(index) is not int or not 0 <= index < len(names):
+                    raise ValueError("no index of a setting")
+            verdict = undecided if better is None else f"{names[better]} is better"
+            after = after if type(after) is int else None
+            rows += [(tasks[a], names[a], names[b], verdict, after, level, counts[a], counts[b])]
+        return rows
 
-
-def _comparison(fields: Any, settings: int) -> tuple[int, int, int | None, int | None]:
-    """Both settings, the better one, and the seeds after which that was decided.
-
-    Raises: ValueError, KeyError, TypeError for what no sweep writes.
-    """
-    a, b = fields["settings"]
-    better, after = fields["better"], fields.get("seeds")
-    for index in (a, b, *([] if better is None else [better])):
-        if type(index) is not int or not 0 <= index < settings:
-            raise ValueError("no index of a setting")
-    return a, b, better, after if type(after) is int else None
+    return read_json(sweep / SEEDS, read, [])

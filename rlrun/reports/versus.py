@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from rlrun.errors import ConfigError
-from rlrun.reports.across import complete_settings
 from rlrun.reports.comparison import (
+    CAVEAT,
     PERMUTATIONS,
     Difference,
     aggregate_difference,
@@ -28,9 +28,9 @@ from rlrun.reports.document import (
     show_number,
     terminal_lines,
 )
-from rlrun.reports.findings import Findings, interval_of, uncounted
+from rlrun.reports.findings import Findings, complete_settings, interval_of, uncounted
 from rlrun.reports.groups import Group, differences, group_runs, scored, side_of
-from rlrun.reports.intervals import LEVEL, MIN_SEEDS, Estimate, Floats, balanced, mean_interval
+from rlrun.reports.intervals import LEVEL, MIN_SEEDS, Estimate, Floats, balanced
 from rlrun.reports.runs import SEEDS, RunData, printable, read_runs
 
 ALL_PAIRS = 4  # groups of which every pair is compared
@@ -204,6 +204,7 @@ def comparison_section(
         else "A verdict needs p of at most 0.05 and an interval without 0."
         if tested
         else f"No comparison is decided with fewer than {MIN_SEEDS} seeds per side.",
+        *[CAVEAT] * bool(tested),
     ]
     largest = max((scored(found.of(env)) for env in found.environments), key=len)
     if len(largest) > ALL_PAIRS:
@@ -263,12 +264,12 @@ def compare_lines(a: str, b: str, kind: str) -> Iterator[str]:
             yield f"only in {name}: {', '.join(alone)}"
     yield ""
     compared = corrected([_versus(by_env["A"][env], by_env["B"][env]) for env in both])
+    tested = sum(not math.isnan(one.adjusted) for one in compared)
+    if tested:
+        yield CAVEAT + (f" p is corrected for {tested} comparisons (Holm)." if tested > 1 else "")
     for one in compared:
         place = f"{one.environment}: " if len(both) > 1 else ""
         yield f"{place}{sentence(one)}"
-    tested = sum(not math.isnan(one.adjusted) for one in compared)
-    if tested > 1:
-        yield f"p is corrected for {tested} comparisons (Holm)."
 
 
 def _check_side(name: str, argument: str, groups: Sequence[Group]) -> None:
@@ -322,7 +323,6 @@ def _score_table(by_env: dict[str, dict[str, Group]], both: Sequence[str]) -> Ta
     for env in both:
         for name in ("A", "B"):
             group = by_env[name][env]
-            mean = mean_interval(group.scores, bounds=group.bounds) if group.runs else None
-            score = None if mean is None else interval_of(mean)
+            score = interval_of(group.mean)
             rows.append((env, name, len(group.runs), score, uncounted(group)))
     return Table("scores", ("environment", "side", "seeds", "score", "not counted"), rows)

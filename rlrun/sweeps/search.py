@@ -11,34 +11,21 @@ import re
 import shutil
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from rlrun.errors import Interrupted, LockedError
 from rlrun.reports.bounds import return_bounds
-from rlrun.reports.comparison import selection_bias
 from rlrun.reports.intervals import Estimate, mean_interval
 from rlrun.reports.runs import RunData, read_run, score
 from rlrun.run.files import RECORD
 from rlrun.schema import SearchConfig
-from rlrun.sweeps.pool import Job
+from rlrun.sweeps.pool import Job, Pool
 from rlrun.sweeps.record import exit_text
 from rlrun.sweeps.study import Rung, Study, Trial, best, first_lost, partial_score
 
 POLL_SECONDS = 0.5  # between looks at the metrics of running jobs
-
-
-class JobPool(Protocol):
-    """What is used of ``rlrun.sweeps.pool.Pool``."""
-
-    workers: int
-
-    def submit(self, argv: list[str], cwd: Path, log: Path) -> Job: ...
-
-    def wait_any(self, timeout: float | None = None) -> list[Job]: ...
-
-    def stop(self, job: Job, number: int = ...) -> None: ...
 
 
 @dataclass(eq=False)
@@ -65,7 +52,7 @@ class SeedRun:
 class SeedRuns:
     """Starts runs in ``pool`` and scores those that end. ``flags``: words before the overrides."""
 
-    def __init__(self, pool: JobPool, objective: str, flags: Sequence[str] = ()) -> None:
+    def __init__(self, pool: Pool, objective: str, flags: Sequence[str] = ()) -> None:
         self._pool, self._objective, self._flags = pool, objective, list(flags)
         self._running: dict[Job, SeedRun] = {}
 
@@ -143,18 +130,18 @@ class SearchResult:
 
     @property
     def bias(self) -> float | None:
-        """Selection bias: the score it was chosen by minus the score on fresh seeds."""
-        if self.estimate is None:
-            return None
-        return selection_bias(self.selection.scores, self.scores).value
+        """Selection bias: the score it was chosen by minus the score on fresh seeds.
+
+        Only the latter is an honest score: the maximum of noisy scores is biased upwards.
+        Source: Patterson et al. 2024; Cawley & Talbot 2010.
+        """
+        return None if self.estimate is None else self.selection.score - self.estimate.value
 
     def to_dict(self) -> dict[str, Any]:
         """Contents of result.json."""
-        e = self.estimate
-        interval = {} if e is None else {
-            "score": e.value, "low": e.low, "high": e.high, "level": e.level, "method": e.method,
-            "why": e.why,
-        }  # fmt: skip
+        interval = {} if self.estimate is None else asdict(self.estimate)
+        if interval:
+            interval = {"score": interval.pop("value"), **interval}
         return {
             "trial": self.selection.number,
             "overrides": list(self.selection.overrides),
@@ -173,10 +160,9 @@ class SearchResult:
         tried = ", ".join(f"{n} {state}" for state, n in counts.items() if n)
         found = [f"{len(trials)} trials ({tried}); trial {self.selection.number} was chosen"]
         if (e := self.estimate) is not None:
-            interval = "" if e.low is None else f" [{e.low:.6g}, {e.high:.6g}]"
             how = f"{len(self.seeds)} fresh seeds"
-            how += f", {e.level:.0%} {e.method}" if e.low is not None else f"; {e.why.rstrip('.')}"
-            found.append(f"score {e.value:.6g}{interval} ({how})")
+            how += f", {e.level:.0%} {e.method}" if e.claimed else f"; {e.why.rstrip('.')}"
+            found.append(f"score {e} ({how})")
             found.append(
                 f"selection score {self.selection.score:.6g} (mean of "
                 f"{len(self.selection.scores)} seeds, best of {counts['complete']}): selection "
@@ -262,7 +248,7 @@ class Search:
         self._open: list[_Attempt] = []
         self._told: list[Trial] = []
 
-    def run(self, pool: JobPool) -> SearchResult | None:
+    def run(self, pool: Pool) -> SearchResult | None:
         """Try all settings, then score the best one; None when no trial ended well.
 
         Raises: Interrupted when a signal came.
@@ -281,13 +267,11 @@ class Search:
 
     def _ask(self) -> bool:
         """Suggest trials as far as the earlier ones allow; True if there was one."""
-        asked = False
-        while (
-            len(self._told) + len(self._open) < self._config.trials and len(self._open) < self._lag
-        ):
+        before = len(self._open)
+        left = self._config.trials - len(self._told) - before
+        for _ in range(min(left, self._lag - before)):
             self._open.append(self._attempt(self._study.ask()))
-            asked = True
-        return asked
+        return len(self._open) > before
 
     @property
     def _lag(self) -> int:

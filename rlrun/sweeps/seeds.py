@@ -58,9 +58,8 @@ class SeedsResult:
         """The result in words."""
         found = []
         for setting, scores in zip(self.settings, self.scores, strict=True):
-            e = mean_interval(scores, bounds=setting.bounds)
-            interval = "" if e.low is None else f" [{e.low:.6g}, {e.high:.6g}]"
-            found.append(f"{setting.name}: {e.value:.6g}{interval} ({len(scores)} seeds)")
+            mean = mean_interval(scores, bounds=setting.bounds)
+            found.append(f"{setting.name}: {mean} ({len(scores)} seeds)")
         for (a, b), winner in self.decision.winners.items():
             names = [self.settings[i].name for i in (a, b)]
             if winner is None:

@@ -9,19 +9,14 @@ import pytest
 import yaml
 
 import rlrun.env  # noqa: F401  (registers the diagnostic tasks)
+from rlrun.reports.bounds import known_bounds, return_bounds
+from rlrun.reports.comparison import difference
+from rlrun.reports.groups import curve, group_runs
+from rlrun.reports.intervals import mean_interval, tolerance_interval
 from rlrun.reports.memory_bench import BenchSetting
+from rlrun.reports.runs import read_runs
 from tests.installed import FOLDER, PRESETS
 from tests.reports.forge import forge, forge_seeds
-from tests.reports.stats import (
-    curve,
-    difference,
-    group_runs,
-    known_bounds,
-    mean_interval,
-    read_runs,
-    return_bounds,
-    tolerance_interval,
-)
 
 UNBOUNDED = (-math.inf, math.inf)
 SCORES = [20.0, 25.0, 500.0, 30.0, 22.0]

@@ -8,19 +8,18 @@ import numpy as np
 import pytest
 
 from rlrun.errors import ConfigError
-from tests.reports.forge import forge_seeds
-from tests.reports.stats import (
+from rlrun.reports.comparison import (
     aggregate_difference,
-    aggregate_optimality_gap,
-    corrected,
     difference,
-    group_runs,
     holm,
     permutation_p,
     probability_of_improvement,
-    read_runs,
-    versus,
 )
+from rlrun.reports.groups import group_runs
+from rlrun.reports.intervals import aggregate_optimality_gap
+from rlrun.reports.runs import read_runs
+from rlrun.reports.versus import corrected, versus
+from tests.reports.forge import forge_seeds
 
 TEN = [3.0, 1.0, 4.0, 1.5, 9.0, 2.0, 6.0, 5.0, 8.0, 7.0]
 

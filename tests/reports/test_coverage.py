@@ -10,13 +10,10 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from tests.reports.stats import (
-    Comparison,
-    aggregate_difference,
+from rlrun.reports.comparison import Comparison, aggregate_difference, difference, permutation_p
+from rlrun.reports.intervals import (
     aggregate_iqm,
-    difference,
     mean_band,
-    permutation_p,
     stratified_bootstrap,
     success_interval,
     tolerance_interval,

@@ -5,17 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from rlrun.reports.groups import arrivals, curve, group_runs, median_steps, steps_to
+from rlrun.reports.intervals import mean_interval
+from rlrun.reports.runs import read_run, read_runs
 from tests.reports.forge import forge, forge_seeds
-from tests.reports.stats import (
-    arrivals,
-    curve,
-    group_runs,
-    mean_interval,
-    median_steps,
-    read_run,
-    read_runs,
-    steps_to,
-)
 
 NAN = math.nan
 

@@ -11,13 +11,13 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from rlrun.reports.doctor.diagnose import diagnose, report_lines
+from rlrun.reports.doctor.symptoms import diagnose, report_lines
+from rlrun.reports.runs import read_run
 from rlrun.run.files import read_record, seal
 from tests.compose import config
 from tests.pages import first_cells, section
 from tests.reports.forge import forge, forge_sweep
 from tests.reports.sick_runs import CASES, HEALTHY, Case, flat, noise, returns, sick
-from tests.reports.stats import read_run
 
 RUNS = ("dqn", "ppo", "r2d2", "tmaze", "sac")
 

@@ -5,16 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
+from rlrun.reports.groups import MISSING, differences, effects, explained, group_runs, labels_of
+from rlrun.reports.runs import read_runs
 from tests.reports.forge import forge, forge_seeds
-from tests.reports.stats import (
-    MISSING,
-    differences,
-    effects,
-    explained,
-    group_runs,
-    labels_of,
-    read_runs,
-)
 
 
 def groups_of(path):

@@ -12,12 +12,13 @@ import pytest
 
 from rlrun.reports import document, figures
 from rlrun.reports.findings import Findings
+from rlrun.reports.intervals import mean_interval, success_interval
+from rlrun.reports.runs import read_run, read_runs
 from rlrun.reports.sections import build_document
 from rlrun.sweeps.search import SearchResult
 from rlrun.sweeps.study import Trial
 from tests.in_process import assert_one_error
 from tests.reports.forge import HOSTILE, forge, forge_seeds, forge_sweep, hostile_runs
-from tests.reports.stats import mean_interval, read_run, read_runs, success_interval
 
 SCORES = [1.0, 2.0, 3.0, 4.0, 6.0]
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from rlrun.errors import ConfigError
+from rlrun.reports.runs import read_run, read_runs, score
 from tests.reports.forge import forge, forge_sweep
-from tests.reports.stats import read_run, read_runs, score
 
 
 def test_a_run(tmp_path):

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from rlrun.errors import ConfigError
-from rlrun.reports.comparison import _PairTest
-from tests.reports.stats import Comparison
+from rlrun.reports.comparison import Comparison, _PairTest
 
 
 def test_clear_difference_is_decided_at_the_first_look():

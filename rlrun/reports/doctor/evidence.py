@@ -1,7 +1,6 @@
-"""Evidence of the rules (metrics as series, keys of the config), and what they find. Torch-free."""
+"""Evidence of the rules: metrics as series, keys of the config, how the score went. Torch-free."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,28 +13,16 @@ from rlrun.run.manifest import METRICS
 ON_POLICY = ("a2c", "ppo", "impala", "pqn")
 VALUE_BASED = ("dqn", "r2d2", "cql", "qmix", "pqn")
 WITHOUT_LEARNING = ("random", "scripted")
-PARTS = (
-    "collect", "add", "bonus", "sample", "update", "prioritize", "eval", "log", "checkpoint",
-)  # fmt: skip
-METRICS_READ = (
-    "buffer/beta", "buffer/early_evictions", "buffer/fill", "buffer/late_priorities",
-    "buffer/learned_fraction", "buffer/priority_ess", "buffer/priority_max", "buffer/priority_mean",
-    "buffer/sample_age", "buffer/weight_spread", "buffer/windows", "collect/action_entropy",
-    "collect/episodes", "collect/epsilon_mean", "collect/length_mean", "collect/restarts",
-    "collect/return_max", "collect/return_mean", "collect/return_min", "eval/best_return_mean",
-    "eval/cut_episodes", "eval/length_mean", "eval/restarted_episodes",
-    "eval/return_max", "eval/return_mean",
-    "eval/return_min", "eval/return_std", "train/approx_kl", "train/clip_fraction",
-    "train/dead_units", "train/delta_q_stored_last", "train/delta_q_zero_last", "train/entropy",
-    "train/explained_variance", "train/grad_norm", "train/loss", "train/lr", "train/noise",
-    "train/q_taken", "train/replay_ratio", "train/target", "train/target_lag", "train/td_abs",
-    "train/temperature", "train/updates", "train/valid_fraction", "train/value_loss",
-)  # fmt: skip
 _WHOLE = (
     "capacity", "checkpoint_every", "epochs", "eval_episodes", "eval_every", "every",
     "learning_starts", "over", "total_steps", "update_per_collect",
 )  # fmt: skip
 _NAN = math.nan
+
+
+def steps(count: float) -> str:
+    """A number of env steps as text."""
+    return f"{count:.0f} env steps"
 
 
 @dataclass(frozen=True)
@@ -53,11 +40,6 @@ class Metric:
         return float(self.values[0]) if len(self) else _NAN
 
     @property
-    def first_step(self) -> float:
-        """Env steps of the first record."""
-        return float(self.env_steps[0]) if len(self) else _NAN
-
-    @property
     def last(self) -> float:
         return float(self.values[-1]) if len(self) else _NAN
 
@@ -68,20 +50,20 @@ class Metric:
     @property
     def early(self) -> float:
         """Median of the first third of the records; NaN of fewer than three records."""
-        return self._third(slice(None, max(1, len(self) // 3)))
+        return float(np.median(self.values[: len(self) // 3])) if len(self) >= 3 else _NAN
 
     @property
     def late(self) -> float:
         """Median of the last third of the records; NaN of fewer than three records."""
-        return self._third(slice(-max(1, len(self) // 3), None))
+        return float(np.median(self.values[-(len(self) // 3) :])) if len(self) >= 3 else _NAN
 
     @property
-    def late_since(self) -> float:
-        """Env steps at which the last third begins."""
-        return float(self.env_steps[-max(1, len(self) // 3)]) if len(self) else _NAN
+    def since(self) -> str:
+        """When the last third of the records begins, in words."""
+        return f"from {steps(self.env_steps[-max(1, len(self) // 3)])} on" if len(self) else ""
 
-    def _third(self, part: slice) -> float:
-        return float(np.median(self.values[part])) if len(self) >= 3 else _NAN
+
+_NONE = np.empty(0), np.empty(0)
 
 
 class Evidence:
@@ -95,24 +77,31 @@ class Evidence:
         self.on_policy = self.policy in ON_POLICY
         self.value_based = self.policy in VALUE_BASED
         self.offline = self.value("pipeline.name") == "offline"
+        self.collects = not self.offline
         self.replay = self.learns and not self.on_policy
-        self.looked_at: set[str] = set()  # metrics that a rule has read
 
     @cached_property
     def records(self) -> Records:
-        return self._read(METRICS, METRICS_READ)
+        return self._read(METRICS)
 
     @cached_property
     def times(self) -> Records:
-        return self._read(TIMINGS, [f"time/{part}_seconds" for part in PARTS])
+        return self._read(TIMINGS)
 
-    def _read(self, file: str, names: Iterable[str]) -> Records:
-        return read_records(self.run.path / file, [*names], ended=self.run.status == "done")
+    def _read(self, file: str) -> Records:
+        return read_records(self.run.path / file, None, ended=self.run.status == "done")
 
     def metric(self, name: str) -> Metric:
         """A metric of metrics.jsonl; empty where it was not recorded."""
-        self.looked_at.add(name)
-        return Metric(*self.records.columns[name])
+        return Metric(*self.records.columns.get(name, _NONE))
+
+    def records_metric(self, name: str) -> bool:
+        """Whether the run has a metric; True for a file."""
+        return "/" not in name or name.startswith("time/") or name in self.records.columns
+
+    def spent(self, part: str) -> float:
+        """Seconds that went into a part of the loop, e.g. ``eval``."""
+        return float(self.times.columns.get(f"time/{part}_seconds", _NONE)[1].max(initial=0.0))
 
     # -- the config --------------------------------------------------------------------------------
 
@@ -125,23 +114,21 @@ class Evidence:
         own = finite(self.value(key))
         return finite(self.value(f"{key}.start")) if math.isnan(own) else own
 
-    def has(self, key: str) -> bool:
-        """Return whether the config has the key, or a schedule of that name."""
-        return key in self.run.keys or f"{key}.start" in self.run.keys
-
     def matters(self, key: str) -> bool:
-        """Return whether the key is there and changes what this policy does.
+        """Return whether the key, or a schedule of that name, changes what this policy does.
 
         Rollouts are learned from once and dropped, datasets are not collected, and explore.epsilon
         belongs to the schedule, of a ladder to one environment.
         """
+        if key not in self.run.keys and f"{key}.start" not in self.run.keys:
+            return False
         if key.startswith(("buffer.", "learner.replay_ratio", "learner.learning_starts")):
-            return self.has(key) and self.replay and not self.offline
+            return self.replay and self.collects
         if key.startswith("explore.epsilon"):
             kind = self.value("explore.name")
             alone = kind == "ladder" and self.number("collector.num_envs") == 1
-            return self.has(key) and self.value_based and (kind == "schedule" or alone)
-        return self.has(key)
+            return self.value_based and (kind == "schedule" or alone)
+        return True
 
     def preset(self, key: str) -> bool:
         """Return whether an experiment may have set ``key`` on purpose, for its own environment."""
@@ -149,18 +136,36 @@ class Evidence:
         other = any(name == key or name.startswith((f"{key}.", "env")) for name in typed)
         return "experiment" in typed and not other
 
-    def scaled(self, key: str, factor: float) -> list[str]:
-        """``key=value`` with the present value times ``factor``; nothing where it is no number."""
-        value = self.number(key) * factor
-        if not self.matters(key) or not math.isfinite(value) or not value:
-            return []
-        whole = key.rpartition(".")[2] in _WHOLE
-        return [f"{key}={max(1, round(value))}" if whole else f"{key}={value:.3g}"]
+    def tries(self, words: str) -> list[str]:
+        """Return overrides of words ``key=value`` and ``key*factor`` (of the present value).
 
-    def set(self, key: str, value: object) -> list[str]:
-        """``key=value`` where the key matters and has another value."""
-        new = self.matters(key) and str(self.value(key)).lower() != str(value).lower()
-        return [f"{key}={value}"] if new else []
+        Those that change nothing are left out: of keys that do not matter, that have the value
+        already, or that hold no number to multiply.
+        """
+        found = []
+        for word in words.split():
+            key, equals, text = word.partition("=")
+            if not equals:
+                key, _, factor = word.partition("*")
+                value = self.number(key) * float(factor)
+                if not math.isfinite(value) or not value:
+                    continue
+                whole = key.rpartition(".")[2] in _WHOLE
+                text = str(max(1, round(value))) if whole else f"{value:.3g}"
+            elif str(self.value(key)).lower() == text.lower():
+                continue
+            found += [f"{key}={text}"] if self.matters(key) else []
+        return found
+
+    @property
+    def learning_starts(self) -> float:
+        return self.number("learner.learning_starts")
+
+    @property
+    def reward_scale(self) -> float:
+        """What rewards are multiplied with; 1 where the policy does not say."""
+        scale = self.number("policy.reward_scale")
+        return scale if scale > 0 else 1.0
 
     # -- the run -----------------------------------------------------------------------------------
 
@@ -178,42 +183,46 @@ class Evidence:
         """Share of run.total_steps that is done; NaN where it is not known."""
         return self.env_steps / self.total_steps if self.total_steps > 0 else _NAN
 
-    @property
+    @cached_property
     def score(self) -> Metric:
         """The mean returns of the evaluations."""
         return self.metric("eval/return_mean")
 
     @cached_property
-    def solved(self) -> bool:
-        """True where the last evaluation reached run.stop_value; if that is null, ``perfect``."""
-        stop = self.run.stop_value
-        if math.isnan(stop):
-            return self.perfect
-        return bool(len(self.score)) and self.score.last >= stop
-
-    @property
-    def perfect(self) -> bool:
-        """True where late evaluations have the largest return ever seen, and others have not.
+    def unsolved(self) -> bool:
+        """False where the last evaluation reached run.stop_value; if that is null, where late
+        evaluations have the largest return ever seen, and others have not.
 
         Within 1 % of the distance between the largest and the smallest return of an episode.
         """
+        if not math.isnan(stop := self.run.stop_value):
+            return not self.score.last >= stop
         least, most = self.returns
         late = min(self.score.last, self.score.late if len(self.score) >= 3 else math.inf)
-        return most > least and late >= most - 0.01 * (most - least)
+        return not (most > least and late >= most - 0.01 * (most - least))
+
+    def _noise(self, std: Floats) -> Floats:
+        """Twice the standard errors of evaluations with the standard deviations ``std``."""
+        return 2 * np.abs(std) / math.sqrt(max(1.0, self.number("run.eval_episodes") or 1.0))
 
     @cached_property
     def noise(self) -> float:
         """Twice the standard error of an evaluation's mean, median over the evaluations."""
-        std, episodes = self.metric("eval/return_std"), self.number("run.eval_episodes")
-        if not len(std):
-            return 0.0
-        return 2 * abs(float(np.median(std.values))) / math.sqrt(max(1.0, episodes or 1.0))
+        std = self.metric("eval/return_std")
+        return float(np.median(self._noise(std.values))) if len(std) else 0.0
+
+    @cached_property
+    def best_noise(self) -> float:
+        """Twice the standard error of the best evaluation, or ``noise`` where that is more."""
+        std = self.metric("eval/return_std")
+        best = std.values[std.env_steps == self.score.env_steps[np.argmax(self.score.values)]]
+        return max(self.noise, float(self._noise(best).max(initial=0.0)))
 
     @cached_property
     def span(self) -> float:
         """Difference between the largest and the smallest mean return ever seen."""
-        means = [self.metric(name).values for name in ("eval/return_mean", "collect/return_mean")]
-        seen = np.concatenate(means)
+        names = ("eval/return_mean", "collect/return_mean")
+        seen = np.concatenate([self.metric(name).values for name in names])
         return float(np.ptp(seen)) if len(seen) else 0.0
 
     @cached_property
@@ -228,14 +237,6 @@ class Evidence:
             return False
         best, least = float(self.score.values.max()), float(self.score.values.min())
         return best - self.score.late <= 0.2 * (best - least)
-
-    @cached_property
-    def best_noise(self) -> float:
-        """Twice the standard error of the best evaluation, or ``noise`` where that is more."""
-        std, episodes = self.metric("eval/return_std"), self.number("run.eval_episodes")
-        own = std.values[std.env_steps == self.score.env_steps[np.argmax(self.score.values)]]
-        errors = 2 * np.abs(own) / math.sqrt(max(1.0, episodes or 1.0))
-        return max(self.noise, float(errors.max(initial=0.0)))
 
     @cached_property
     def after_best(self) -> Metric:
@@ -262,6 +263,11 @@ class Evidence:
         """True where the score did not rise, or fell again."""
         return self.lost > 0.5 or not self.improved
 
+    @property
+    def fails_late(self) -> bool:
+        """True where it ``fails`` after a quarter of the run, with three evaluations or more."""
+        return len(self.score) >= 3 and self.progress >= 0.25 and self.fails
+
     @cached_property
     def returns(self) -> tuple[float, float]:
         """The smallest and the largest return of any episode; NaN where none ended."""
@@ -273,40 +279,3 @@ class Evidence:
     def largest_return(self) -> float:
         """The largest |return| of any episode; NaN where none ended."""
         return max(map(abs, self.returns))
-
-
-BROKEN, HARMFUL, NOTE = 3, 2, 1  # severities
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A symptom with its numbers, what it usually means, and what to try.
-
-    ``tries``: overrides ``key=value``, or a word on what to do, the likeliest first. ``metrics``:
-    where to look.
-    """
-
-    severity: int
-    symptom: str
-    meaning: str
-    tries: Sequence[str]
-    metrics: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A symptom that doctor looks for. ``explains``: names of findings that follow from it."""
-
-    name: str
-    find: Callable[[Evidence], Finding | None]
-    explains: tuple[str, ...] = ()
-
-
-def rule(name: str, *explains: str) -> Callable[[Callable[[Evidence], Finding | None]], Rule]:
-    """Make a rule of a function that looks at the evidence."""
-    return lambda find: Rule(name, find, explains)
-
-
-def steps(count: float) -> str:
-    """A number of env steps as text."""
-    return f"{count:.0f} env steps"
