@@ -20,7 +20,6 @@ from rlrun.sweeps.record import (
     SECONDS,
     JobProgress,
     JobRecord,
-    SweepDisplay,
     SweepRecord,
     differing,
     exit_text,
@@ -110,7 +109,7 @@ class _Sweep:
     ) -> None:
         self._tasks, self._record, self._sweep_dir = tasks, record, sweep_dir
         self._progress = progress_of(record, sweep_dir)
-        self._display: SweepDisplay = make_display(record.jobs, self._progress, quiet=quiet)
+        self._display = make_display(record.jobs, self._progress, quiet=quiet)
         self._texts = differing(record.jobs)
         self._of: dict[int, JobRecord] = {}  # number in the pool -> job
 

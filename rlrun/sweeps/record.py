@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, Protocol, TextIO, get_args
+from typing import Any, Literal, TextIO, get_args
 
 from rlrun import __version__
 from rlrun.errors import (
@@ -251,6 +251,7 @@ METRICS = "metrics.jsonl"
 SCORE = "eval/return_mean"
 SECONDS = 0.5  # between two frames
 _MOST_STEPS = 2**63
+_COLUMNS, _LEFT = ("job", "overrides", "status", "steps", "score", "time"), ("overrides", "status")
 _COLOURS = {"done": "green", "failed": "red", "interrupted": "yellow", "running": "cyan"}
 
 
@@ -361,33 +362,17 @@ def exit_text(code: int) -> str:
 def format_table(jobs: Sequence[JobRecord], progress: Mapping[int, JobProgress]) -> list[str]:
     """The table as lines of text."""
     texts = differing(jobs)
-    rows = [["job", "overrides", "status", "steps", "score", "time"]]
+    rows = [[*_COLUMNS]]
     rows += [cells(j, t, progress.get(j.num)) for j, t in zip(jobs, texts, strict=True)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    right = (0, 3, 4, 5)
-    return [
-        "  ".join(c.rjust(w) if i in right else c.ljust(w)
-                  for i, (c, w) in enumerate(zip(row, widths, strict=True))).rstrip()
-        for row in rows
-    ]  # fmt: skip
-
-
-class SweepDisplay(Protocol):
-    """What a sweep shows while it runs."""
-
-    def show(self) -> None:
-        """Show the present state; called every ``SECONDS``."""
-
-    def ended(self, job: JobRecord, text: str) -> None:
-        """Report a job that has ended."""
-
-    def close(self) -> None:
-        """Show the last state; restore the terminal."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = ["<" if name in _LEFT else ">" for name in _COLUMNS]
+    shape = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
+    return [shape.format(*row).rstrip() for row in rows]
 
 
 def make_display(
     jobs: Sequence[JobRecord], progress: Mapping[int, JobProgress], *, quiet: bool
-) -> SweepDisplay:
+) -> "Lines":
     """A live table on a terminal, lines elsewhere; errors alone with ``quiet``."""
     terminal = sys.stdout.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
     if terminal and not quiet:
@@ -396,7 +381,7 @@ def make_display(
 
 
 class Lines:
-    """One line for every job that ends, the table at the end; for files and pipes."""
+    """What a sweep shows while it runs: a line for every job that ends, the table at the end."""
 
     def __init__(
         self, jobs: Sequence[JobRecord], progress: Mapping[int, JobProgress], *, quiet: bool
@@ -404,14 +389,16 @@ class Lines:
         self._jobs, self._progress, self._quiet = jobs, progress, quiet
 
     def show(self) -> None:
-        """Show nothing: only ends are lines."""
+        """Show the present state; called every ``SECONDS``."""
 
     def ended(self, job: JobRecord, text: str) -> None:
+        """Report a job that has ended."""
         failed = job.status == "failed"
         if failed or not self._quiet:
             _print(f"rlrun: {text}", sys.stderr if failed else sys.stdout)
 
     def close(self) -> None:
+        """Show the last state; restore the terminal."""
         if not self._quiet:
             for line in format_table(self._jobs, self._progress):
                 _print(line, sys.stdout)
@@ -422,7 +409,7 @@ def _print(line: str, stream: TextIO) -> None:
         print(line, file=stream, flush=True)
 
 
-class LiveTable:
+class LiveTable(Lines):
     """The table, redrawn in place; lines of jobs that failed appear above it."""
 
     def __init__(
@@ -431,7 +418,7 @@ class LiveTable:
         from rich.console import Console
         from rich.live import Live
 
-        self._jobs, self._progress = jobs, progress
+        super().__init__(jobs, progress, quiet=False)
         self._texts = differing(jobs)
         self._console = Console(file=stream)
         self._live = Live(console=self._console, auto_refresh=False)
@@ -465,8 +452,8 @@ class LiveTable:
         from rich.text import Text
 
         table = Table(box=None, pad_edge=False, caption=self._caption(), caption_justify="left")
-        for name in ("job", "overrides", "status", "steps", "score", "time"):
-            justify: Any = "left" if name in ("overrides", "status") else "right"
+        for name in _COLUMNS:
+            justify: Any = "left" if name in _LEFT else "right"
             table.add_column(name, justify=justify, no_wrap=name != "overrides")
         for job in jobs:
             row = cells(job, self._texts[job.num], self._progress.get(job.num))
