@@ -10,12 +10,13 @@
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 from gymnasium import spaces
 
 from rlrun.errors import ConfigError, StorageError
@@ -27,6 +28,7 @@ DESCRIPTION_FILE, INDEX_FILE = "dataset.json", "index.safetensors"
 STATES_FILE = "states.safetensors"
 MOST_ROWS = 2**53
 STEP_FIELDS = ("action", "reward", "terminated", "truncated", "valid")
+_FLAGS = ("first", "terminated", "truncated", "valid")
 
 
 # -- structure -------------------------------------------------------------------------------------
@@ -61,21 +63,16 @@ def unflatten(structure: Any, leaf: Callable[[str], Any]) -> Tree:
 
 def leaf_names(structure: Any) -> list[str]:
     """Return the names of the leaves of a structure. Raises: TypeError: it is none."""
-    names: list[str] = []
-    todo = [structure]
-    while todo:
-        match todo.pop():
-            case str(name):
-                names.append(name)
-            case {"dict": list(pairs)}:
-                if not all(isinstance(p, list) and len(p) == 2 for p in pairs):
-                    raise TypeError("a structure has no pairs")
-                todo += [node for _, node in pairs]
-            case {"tuple": list(nodes)}:
-                todo += nodes
-            case other:
-                raise TypeError(f"a structure is {str(other)[:40]}")
-    return names
+    match structure:
+        case str(name):
+            return [name]
+        case {"dict": list(pairs)} if all(isinstance(p, list) and len(p) == 2 for p in pairs):
+            nodes = [node for _, node in pairs]
+        case {"tuple": list(nodes)}:
+            pass
+        case other:
+            raise TypeError(f"a structure is {str(other)[:40]}")
+    return [name for node in nodes for name in leaf_names(node)]
 
 
 def require_structure(structure: Any, space: gym.Space[Any]) -> None:
@@ -136,9 +133,6 @@ def require_description(description: dict[str, Any]) -> tuple[list[str], list[in
     return [shard["file"] for shard in shards], [count // columns for count in counts]
 
 
-_FLAGS = ("first", "terminated", "truncated", "valid")
-
-
 def _whole(fields: dict[str, Any], name: str, low: int) -> int:
     value = fields[name]
     if type(value) is not int or not low <= value <= MOST_ROWS:
@@ -154,6 +148,26 @@ def arrays_by_name(segment: Segment) -> dict[str, np.ndarray]:
     if tree_leaves(segment.states):
         found |= flatten(segment.states, "states")[1]
     return {name: x.numpy() for name, x in found.items()}
+
+
+def as_segment(
+    tensor: Callable[[str], torch.Tensor], obs: Any, extras: Iterable[str], states: Tree = ()
+) -> Segment:
+    """Return the segment of ``tensor(name)``: the inverse of ``arrays_by_name``.
+
+    ``obs``: its structure. ``extras``: their names, without ``extras/``.
+    """
+    return Segment(
+        obs=unflatten(obs, tensor),
+        first=tensor("first"),
+        action=tensor("action"),
+        reward=tensor("reward"),
+        terminated=tensor("terminated"),
+        truncated=tensor("truncated"),
+        valid=tensor("valid"),
+        extras={name: tensor(f"extras/{name}") for name in extras},
+        states=states,
+    )
 
 
 def has_final_entry(name: str) -> bool:
@@ -181,14 +195,14 @@ def _space(space: gym.Space[Any]) -> dict[str, Any]:
         case spaces.Discrete():
             return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
         case spaces.MultiDiscrete():
-            return {"type": "MultiDiscrete", "n": space.nvec.tolist(), "start": _start(space)}
+            return {
+                "type": "MultiDiscrete",
+                "n": space.nvec.tolist(),
+                "start": space.start.tolist(),
+            }
         case spaces.MultiBinary():
             return {"type": "MultiBinary", "shape": [*space.shape]}
     return {"type": type(space).__name__, "text": repr(space)}
-
-
-def _start(space: spaces.MultiDiscrete) -> Any:
-    return space.start.tolist()
 
 
 def _bounds(x: np.ndarray) -> Any:

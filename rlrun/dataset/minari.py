@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 from rlrun.dataset.format import require_spaces, spec_json
-from rlrun.dataset.packing import Trajectory, pack_trajectories
+from rlrun.dataset.packing import Trajectory, TrajectorySource
 from rlrun.env.contract import unsupported_space
 from rlrun.errors import ConfigError, ResourceError, StorageError
 from rlrun.functional.recorded import RowSpaces, from_zero
@@ -43,7 +43,7 @@ def import_minari(dataset_id: str) -> "MinariDataset":
         raise ConfigError(f"{prefix}: cannot be opened ({e}); {allowed}; {fix}") from e
 
 
-class MinariDataset:
+class MinariDataset(TrajectorySource):
     """A Minari dataset as a source of trajectories, one per episode."""
 
     def __init__(self, dataset: Any, dataset_id: str) -> None:
@@ -75,17 +75,6 @@ class MinariDataset:
         StorageError for an episode that violates Minari's format otherwise.
         """
         return to_trajectories(self.dataset.iterate_episodes(), self.spec, self.prefix)
-
-    def episodes(self) -> Iterator[Segment]:
-        """Yield the trajectories as segments in memory: T steps [T, 1], T + 1 observations."""
-        return (trajectory.read(0, trajectory.steps) for trajectory in self.trajectories())
-
-    def chunks(self, columns: int, rows: int, *, like: Segment | None = None) -> Iterator[Segment]:
-        """Yield all episodes as segments of ``pack_trajectories``, with zero states.
-
-        An episode is in memory until its last row is returned.
-        """
-        return pack_trajectories(self.trajectories(), columns, rows, like=like, prefix=self.prefix)
 
 
 def to_trajectories(episodes: Iterable[Any], spec: Spec, prefix: str) -> Iterator[Trajectory]:

@@ -4,13 +4,13 @@ import heapq
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from rlrun.dataset.format import arrays_by_name, flatten, has_final_entry, unflatten
+from rlrun.dataset.format import arrays_by_name, as_segment, flatten, has_final_entry, unflatten
 from rlrun.errors import ConfigError
 from rlrun.types import Segment, tree_map
 
@@ -30,6 +30,33 @@ class Trajectory:
 
     steps: int
     read: Callable[[int, int], Segment]
+
+
+class TrajectorySource:
+    """Trajectories on disk."""
+
+    prefix: str  # of error messages
+
+    def trajectories(self) -> Iterator[Trajectory]:
+        """Yield all trajectories with steps, in the order that the source has."""
+        raise NotImplementedError
+
+    def episodes(self) -> Iterator[Segment]:
+        """Yield the trajectories as segments in memory: T steps [T, 1], T + 1 observations."""
+        return (trajectory.read(0, trajectory.steps) for trajectory in self.trajectories())
+
+    def chunks(self, columns: int, rows: int, *, like: Segment | None = None) -> Iterator[Segment]:
+        """Yield all rows as segments of ``pack_trajectories``.
+
+        ``states`` are zeros except before rows with a stored state, the first rows of the exported
+        windows. Windows of the same tiling find theirs, except in a trajectory whose beginning was
+        overwritten, which is tiled from its new beginning.
+        Memory: the segment and its rows of one trajectory, of Minari the whole episode.
+
+        Raises: ConfigError (fields differ from ``like``), StorageError (damaged files).
+        """
+        trajectories = self.trajectories()
+        return pack_trajectories(trajectories, columns, rows, like=like, prefix=self.prefix)
 
 
 def pack_trajectories(
@@ -119,18 +146,9 @@ class _SegmentBuilder:
     def _as_segment(self, out: dict[str, np.ndarray]) -> Segment:
         tensors = {name: torch.from_numpy(x) for name, x in out.items()}
         states = unflatten(flatten(self.like.states, "states")[0], tensors.__getitem__)
-        return Segment(
-            obs=unflatten(flatten(self.like.obs, "obs")[0], tensors.__getitem__),
-            first=tensors["first"],
-            extras={name: tensors[f"extras/{name}"] for name in self.like.extras},
-            states=states,
-            state=tree_map(lambda x: x[0], states),
-            action=tensors["action"],
-            reward=tensors["reward"],
-            terminated=tensors["terminated"],
-            truncated=tensors["truncated"],
-            valid=tensors["valid"],
-        )
+        structure = flatten(self.like.obs, "obs")[0]
+        segment = as_segment(tensors.__getitem__, structure, self.like.extras, states)
+        return replace(segment, state=tree_map(lambda x: x[0], states))
 
 
 def _shapes(arrays: dict[str, np.ndarray]) -> dict[str, str]:

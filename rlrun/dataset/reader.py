@@ -19,6 +19,7 @@ from rlrun.dataset.format import (
     FORMAT,
     INDEX_FILE,
     STATES_FILE,
+    as_segment,
     has_final_entry,
     leaf_names,
     require_description,
@@ -26,7 +27,7 @@ from rlrun.dataset.format import (
     require_structure,
     unflatten,
 )
-from rlrun.dataset.packing import Trajectory, pack_trajectories
+from rlrun.dataset.packing import Trajectory, TrajectorySource
 from rlrun.errors import CodecError, ConfigError, StorageError
 from rlrun.functional.recorded import RowSpaces
 from rlrun.run.checkpoint import MISFITS
@@ -99,7 +100,7 @@ def _numbers(tensors: dict[str, np.ndarray], name: str) -> np.ndarray:
     return found.astype(np.int64)
 
 
-class Dataset:
+class Dataset(TrajectorySource):
     """Rows collected by a run, in ``columns`` environments.
 
     ``description`` is dataset.json. Memory: 24 bytes per trajectory. At most ``MAX_MAPPED_SHARDS``
@@ -109,6 +110,7 @@ class Dataset:
 
     def __init__(self, directory: Path, description: dict[str, Any]) -> None:
         self.directory, self.description = directory, description
+        self.prefix = f"buffer.load = {directory}"
         shards, rows = require_description(description)
         self.columns: int = description["columns"]
         self.rows: int = description["rows"]  # over all columns, end rows included
@@ -141,16 +143,15 @@ class Dataset:
         Rows that are read later raise it for a value outside of these spaces. Raise StorageError
         unless every file exists with its size.
         """
-        prefix = f"buffer.load = {self.directory}"
-        require_spaces(self.description["spaces"], spec, prefix)
+        require_spaces(self.description["spaces"], spec, self.prefix)
         with _described(self.directory):
             require_structure(self.description["obs"], spec.obs)
         self._row_spaces = RowSpaces(spec.obs, spec.action, masked=True)
         have = [n.removeprefix("extras/") for n in self.description["fields"] if "extras/" in n]
         if missing := sorted(set(extras) - set(have)):
             raise ConfigError(
-                f"{prefix}: its rows lack {', '.join(missing)} (collector.keep_info); there are "
-                f"{', '.join(have) or 'none'}; set collector.keep_info=[], or export with it"
+                f"{self.prefix}: its rows lack {', '.join(missing)} (collector.keep_info); there "
+                f"are {', '.join(have) or 'none'}; set collector.keep_info=[], or export with it"
             )
         files = [*self.description["shards"], self.description["index"], self.description["states"]]
         for entry in filter(None, files):
@@ -166,26 +167,8 @@ class Dataset:
         A trajectory whose beginning the buffer had overwritten starts with its oldest row. One that
         was unfinished when it was written, or was interrupted by a resume, ends truncated.
         """
-        index = self._index
-        for row, column, steps in zip(*(x.tolist() for x in index), strict=True):
+        for row, column, steps in zip(*(x.tolist() for x in self._index), strict=True):
             yield Trajectory(steps, partial(self._read, column, row, steps))
-
-    def episodes(self) -> Iterator[Segment]:
-        """Yield the trajectories as segments in memory: T steps [T, 1], T + 1 observations."""
-        return (trajectory.read(0, trajectory.steps) for trajectory in self.trajectories())
-
-    def chunks(self, columns: int, rows: int, *, like: Segment | None = None) -> Iterator[Segment]:
-        """Yield all rows as segments of ``pack_trajectories``.
-
-        ``states`` are zeros except before rows with a stored state, the first rows of the exported
-        windows. Windows of the same tiling find theirs, except in a trajectory whose beginning was
-        overwritten, which is tiled from its new beginning.
-        Memory: the segment and its rows of one trajectory.
-
-        Raises: ConfigError (fields differ from ``like``), StorageError (damaged files).
-        """
-        prefix = f"buffer.load = {self.directory}"
-        return pack_trajectories(self.trajectories(), columns, rows, like=like, prefix=prefix)
 
     def block(self, start: int, stop: int) -> dict[str, Tree]:
         """Return rows [start, stop) of all columns: obs [T, columns, …], action, reward.
@@ -207,27 +190,20 @@ class Dataset:
         first, last = row + start, row + stop
 
         def field(name: str) -> torch.Tensor:
-            return torch.from_numpy(self._rows(name, column, first, last)[:, None])
+            end = last + has_final_entry(name)
+            return torch.from_numpy(self._rows(name, column, first, end)[:, None])
 
         terminated, truncated = field("terminated"), field("truncated")
         if start < stop == steps:
             truncated[-1] |= ~terminated[-1]
         opens = torch.zeros(stop - start + 1, 1, dtype=torch.bool)
         opens[0] = start == 0
-        extras = [n for n in self.description["fields"] if n.startswith("extras/")]
-        return Segment(
-            obs=unflatten(
-                self.description["obs"],
-                lambda n: torch.from_numpy(self._rows(n, column, first, last + 1)[:, None]),
-            ),
-            first=opens,
-            action=field("action"),
-            reward=field("reward"),
-            terminated=terminated,
-            truncated=truncated,
-            valid=torch.ones_like(terminated),
-            extras={name.removeprefix("extras/"): field(name) for name in extras},
-            states=self._states_of(column, first, last),
+        fields = self.description["fields"]
+        own = {"first": opens, "truncated": truncated, "valid": torch.ones_like(terminated)}
+        extras = [n.removeprefix("extras/") for n in fields if n.startswith("extras/")]
+        states = self._states_of(column, first, last)
+        return as_segment(
+            lambda n: own[n] if n in own else field(n), self.description["obs"], extras, states
         )
 
     def _rows(self, name: str, column: int, start: int, stop: int) -> np.ndarray:
@@ -324,7 +300,7 @@ class Dataset:
                 wrong = wrong or self._row_spaces.violation(obs, arrays["action"], valid)
         if wrong is not None:
             raise ConfigError(
-                f"buffer.load = {self.directory}: {file}: {wrong}; a dataset holds values of its "
+                f"{self.prefix}: {file}: {wrong}; a dataset holds values of its "
                 "spaces; export it again, or use another"
             )
         if self._row_spaces is not None:
