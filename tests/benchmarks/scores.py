@@ -406,8 +406,8 @@ def markdown(rows: Mapping[str, Row], results: Sequence[Result]) -> str:
     if used:
         commits = ", ".join(sorted({r["commit"] for r in used}))
         machines = "; ".join(sorted({r["machine"] for r in used}))
-        own = ", ".join(sorted({f"{r['row']} seed {r['seed']}" for r in used if r.get("alone")}))
-        threads = f" (as many as their config says: {own})" if own else ""
+        own = ", ".join(sorted({r["row"] for r in used if r.get("alone")}))
+        threads = f" (as many as the config says: {own})" if own else ""
         lines += ["", f"Commits: {commits}. Machine: {machines}, one thread a run{threads}."]
     return "\n".join(lines) + "\n"
 

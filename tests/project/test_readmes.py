@@ -42,16 +42,6 @@ COMPOSED = {  # composed and checked instead, every job of a sweep
     "rlrun experiment=r2d2_paper env=cartpole": "wants a big machine",
     "rlrun -m policy=dqn env=bandit seed=0,1 hydra/launcher=ray": "starts a "
     "Ray; tests/sweeps/test_ray_pool.py runs a sweep on one",
-    "rlrun -m policy=r2d2 env=cartpole seed=0,1,2,3,4": LONG,
-    "rlrun -m policy=r2d2 env=cartpole_novel seed=0,1,2,3,4": LONG,
-    "rlrun -m policy=dqn policy.prev_inputs=true env=cartpole_novel seed=0,1,2,3,4": LONG,
-    "rlrun -m experiment=r2d2_repeat_previous seed=0,1,2,3,4": LONG,
-    "rlrun -m policy=r2d2,dqn env=tmaze env.length=10 seed=0,1,2,3,4": LONG,
-    "rlrun -m experiment=r2d2_tmaze50 seed=0,1,2,3,4": LONG,
-    "rlrun -m policy=qmix,vdn env=twostep seed=0,1,2,3,4": LONG,
-    "rlrun -m policy=dqn explore=anneal agents=shared,separate env=twostep seed=0,1,2,3,4": LONG,
-    "rlrun -m policy=r2d2 env=tmaze env.length=20 policy.learn_unroll_len=12 "
-    "policy.state_init=stored,zero seed=0,1,2,3,4": LONG,
     "rlrun -m experiment=r2d2_stored_state policy.state_init=stored,zero seed=0,1,2,3,4 "
     "run.stop_value=null": LONG,
 }
