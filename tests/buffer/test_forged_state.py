@@ -169,6 +169,16 @@ def test_a_stored_action_outside_of_its_space(name: str, value: int) -> None:
         loaded.load_state_dict(whole.state_dict())
 
 
+def test_a_burn_in_longer_than_that_of_the_window() -> None:
+    whole, loaded = table("uniform"), table("uniform")
+    whole.add(STREAM)
+    lines = whole.windows.lines
+    (slot,) = np.flatnonzero(whole.windows.alive & (lines[:, 1] > WINDOW.burnin))[:1]
+    lines[slot, 2] = WINDOW.burnin + 1
+    with pytest.raises(CheckpointError, match=r"windows\.burnin"):
+        loaded.load_state_dict(whole.state_dict())
+
+
 def test_a_state_of_another_kind() -> None:
     own = {"a": torch.zeros(2), "b": (1, 0.5), "c": None, "d": {"bit_generator": "x"}, "e": "x"}
     require_kind("x", own, own)

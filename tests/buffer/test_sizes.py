@@ -61,6 +61,13 @@ def arrays_of(thing, seen):
         arrays_of(getattr(thing, "__dict__", {}), seen)
 
 
+def test_a_tree_has_the_smallest_power_of_two_of_leaves():
+    """16 bytes a leaf: from 15 to 16 windows none is added, with the 17th one they double."""
+    sizes = [make_replay(rows_of(), rows=99, window=Window(2, 3, 2), capacity=count,
+                         kind="prioritized").nbytes for count in (15, 16, 17)]  # fmt: skip
+    assert sizes[1] - sizes[0] < 16 * 16 < sizes[2] - sizes[1]
+
+
 @pytest.mark.parametrize("table", [None, 2000])
 @pytest.mark.parametrize(("kind", "changes"), SAMPLERS)
 @pytest.mark.parametrize("shape", EXAMPLES.values(), ids=EXAMPLES)

@@ -116,6 +116,9 @@ def test_the_next_update_has_other_noise():
     priority = policy.priority(sample)
     torch.testing.assert_close(policy.update(sample).priority, priority)
     assert not torch.equal(policy.update(sample).priority, priority)
+    noise = make.noise_at(policy, 0, len(sample.weight))
+    passes = [x.layers[0][0] for x in (noise.online, noise.choice, noise.target)]
+    assert not any(map(torch.equal, passes, [*passes[1:], passes[0]])), "each pass has its own"
 
 
 def test_a_seed_fixes_the_networks_and_touches_no_global_generator():
