@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.denormals import flushed
 from rlrun.env import make_env
 from rlrun.env.framestack import make_frame_stack
 from rlrun.env.rows import Env, Step
@@ -252,6 +253,7 @@ class Evaluator:
         assert evaluation is not None
         return evaluation
 
+    @flushed()
     def run_until(
         self, stop: Stop, policy: Policy, *, env_steps: int, watch: Watch | None = None
     ) -> Evaluation | None:

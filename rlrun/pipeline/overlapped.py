@@ -265,6 +265,7 @@ def _serve(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
     error, worker = _attempt(lambda: _Worker(make_collector, make_collector_side))
     while True:
         try:

@@ -15,6 +15,7 @@ from gymnasium import spaces
 
 from rlrun.blas import one_thread
 from rlrun.config import load
+from rlrun.denormals import flushed
 from rlrun.env import make_env, make_one_env
 from rlrun.env.framestack import FrameStack, make_frame_stack
 from rlrun.env.rows import RowsVectorEnv
@@ -259,7 +260,7 @@ class Agent:
         epsilon = self._epsilon(explore)
         stacked = row.obs if self._stack is None else self._stack.push(row.obs, row.first)
         inputs = stacked, row.first, self._action, row.reward, self._state
-        with one_thread():
+        with one_thread(), flushed():
             out = self._actor.act(*inputs, explore=epsilon)
         self._action, self._state, self._opened = out.action, out.state, True
         action = np.array(out.action)
@@ -294,7 +295,7 @@ class Agent:
             before = self._stack.state_dict()
             obs = self._stack.push(row.obs, row.first)
         shaped = shape_reward(row.reward, actor.scale, actor.clip)
-        with one_thread():
+        with one_thread(), flushed():
             q, _ = actor.step(obs, row.first, self._action, shaped, self._state)
         if self._stack is not None:
             self._stack.load_state_dict(before)
@@ -405,7 +406,7 @@ def load_agent(run_dir: Path, *, weights: str = "final", device: str | None = No
     """
     threads = torch.get_num_threads()
     try:
-        with one_thread():
+        with one_thread(), flushed():
             return Agent(load_trained(run_dir, weights=weights, device=device), run_dir)
     finally:
         torch.set_num_threads(threads)

@@ -16,6 +16,7 @@ from typing import Any
 from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
 from rlrun.config import check_precision
+from rlrun.denormals import flushed
 from rlrun.errors import (
     CheckpointError,
     ConfigError,
@@ -90,7 +91,8 @@ def start(launch: Launch) -> int:
     with _log_of_resume(launch):
         check_precision(config)  # the run may have begun, or its job been sent from, elsewhere
         plan = make_plan(config)
-        with lock_run_dir(run_dir), nullcontext() if launch.own_process else process_restored():
+        restored = nullcontext() if launch.own_process else process_restored()
+        with lock_run_dir(run_dir), restored, flushed():
             saved = _read_saved(launch)
             with checkpoint.fitting(run_dir / CHECKPOINTS):
                 plan = plan if saved.state is None else plan.resumed(saved.state["settings"])
