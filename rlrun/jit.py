@@ -65,11 +65,32 @@ if COMPILED and not _has_cache():
 if COMPILED:
     try:
         import numba
+        from numba.core import event
 
         reload: Any = numba.config.reload_config
         reload()  # where the user's program has imported numba before
     except ImportError:
         COMPILED = False
+
+
+class Compilations:
+    """Compilations of kernels in this process, which take seconds after an installation."""
+
+    begun = ended = 0
+
+
+compilations = Compilations()
+if COMPILED:
+
+    class _Listener(event.Listener):  # type: ignore[misc]
+        def on_start(self, event: object) -> None:
+            compilations.begun += 1
+
+        def on_end(self, event: object) -> None:
+            compilations.ended += 1
+
+    register: Any = event.register
+    register("numba:compile", _Listener())
 
 
 def jit(function: F) -> F:

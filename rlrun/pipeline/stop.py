@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, Self
 
 from rlrun.errors import EnvError, RlrunError
-from rlrun.jit import COMPILED
+from rlrun.jit import compilations
 from rlrun.pipeline.forkserver import SIGNALS
 from rlrun.schema import WatchdogConfig
 
@@ -108,7 +108,7 @@ def stop_on_signals(
 
 
 POLL_SECONDS = 0.5
-COMPILING_SECONDS = 60.0  # in which a run's first steps and updates may wait for compiled kernels
+COMPILING_SECONDS = 60.0  # in which another process may compile kernels for its first chunk
 GRACE_SECONDS = 4.0  # from a signal until a run that still waits is ended
 
 Pulse = tuple[str, Any]  # what is being done, and something that changes as long as it moves
@@ -154,6 +154,7 @@ class Watchdog:
         self.env_id, self.in_place, self.report = env_id, in_place, report
         self.poll, self.grace = poll, grace
         self.waited, self.signalled, self.watched = 0.0, 0.0, 0.0
+        self.compiled = compilations.ended  # kernels, when the present wait began
         self.warned: int | None = None  # level of the line about the present wait
         self.reported: dict[str, float] = {}  # phase -> seconds of the longest wait reported
         self.last: Pulse | None = None
@@ -211,6 +212,7 @@ class Watchdog:
         if pulse != self.last:
             self._report_end(seconds)
             self.last, self.waited, self.warned = pulse, 0.0, None
+            self.compiled = compilations.ended
         else:
             self.waited += seconds
         if self.signalled:
@@ -224,7 +226,7 @@ class Watchdog:
         if self.waited >= quiet and self.warned is None:
             ends = "" if limit is None else f" (watchdog.max_seconds = {limit:g} ends the run)"
             self.warned = logging.WARNING
-            if COMPILED and self.watched < COMPILING_SECONDS:
+            if self._compiling(phase):
                 self.warned = logging.INFO
                 ends += "; the first run after an installation compiles kernels"
             _logger.log(self.warned, "no %s for %.0f s%s", what, self.waited, ends)
@@ -236,6 +238,11 @@ class Watchdog:
                 f"watchdog.max_seconds = {limit:g}: no {what} within that time; a step must "
                 "return; fix the environment, or raise the limit (null: none)",
             )
+
+    def _compiling(self, phase: str) -> bool:
+        """Return whether kernels were compiled during the present wait, or may be elsewhere."""
+        elsewhere = phase == "chunk" and self.watched < COMPILING_SECONDS
+        return compilations.begun > self.compiled or elsewhere
 
     def _what(self, phase: str) -> str:
         what = WAITS_FOR.get(phase, phase)

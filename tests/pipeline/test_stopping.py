@@ -59,15 +59,16 @@ def until_ended(dog: Watchdog) -> tuple[int, str, float]:
     raise AssertionError("it has not ended")
 
 
-def lines(caplog, seconds_of_updates, *, before=0) -> list[tuple[int, str]]:
-    """(level, text) of what a watchdog says while updates take so long; ``before``: seconds ago."""
+def lines(caplog, seconds_of_updates, during=lambda: None) -> list[tuple[int, str]]:
+    """(level, text) of what a watchdog says while updates, and ``during``, take so long."""
     caplog.set_level(logging.INFO)
     pulse = [0]
     dog = watching(lambda: ("learn", pulse[0]), limit=None)
-    dog.watched = before
     for seconds in seconds_of_updates:
-        for _ in range(round(2 * seconds)):
+        for half_seconds in range(round(2 * seconds)):
             dog.look(0.5)
+            if half_seconds == 0:
+                during()
         pulse[0] += 1
     dog.look(0.5)
     return [(r.levelno, r.getMessage()) for r in caplog.records]
@@ -75,7 +76,7 @@ def lines(caplog, seconds_of_updates, *, before=0) -> list[tuple[int, str]]:
 
 def test_of_long_waits_only_what_is_new_is_said(caplog):
     """A hundred updates of 6 s, then one of 9 and one of 13."""
-    assert lines(caplog, [6] * 100 + [9, 13], before=100) == [
+    assert lines(caplog, [6] * 100 + [9, 13]) == [
         (logging.WARNING, "no update for 5 s"),
         (logging.WARNING, "the next update came after 6 s"),
         (logging.WARNING, "no update for 12 s"),
@@ -84,8 +85,10 @@ def test_of_long_waits_only_what_is_new_is_said(caplog):
 
 
 @pytest.mark.skipif(not COMPILED, reason="nothing is compiled without numba")
-def test_waits_while_kernels_may_compile_are_no_warnings(caplog):
-    told = lines(caplog, [20])
+def test_waits_for_kernels_that_are_compiled_are_no_warnings(caplog):
+    import numba
+
+    told = lines(caplog, [20], lambda: numba.njit(lambda x: x + 1)(1))
     assert [level for level, _ in told] == [logging.INFO] * 2
     assert "compiles kernels" in told[0][1]
 
