@@ -82,7 +82,7 @@ class Compilations:
 compilations = Compilations()
 if COMPILED:
 
-    class _Listener(event.Listener):  # type: ignore[misc]
+    class _Listener(event.Listener):
         def on_start(self, event: object) -> None:
             compilations.begun += 1
 
