@@ -6,60 +6,68 @@ from importlib.util import find_spec
 import pytest
 from omegaconf import OmegaConf
 
+from rlrun.cli.key_table import GROUPS, PRESETS, Table
+from rlrun.schema import COMMAND_CONFIGS
 from tests.in_process import assert_one_error, files_under
-from tests.installed import CONF, PRESETS, module_of
-
-UNITED = ("experiment", "debug", "sweep", "hydra")  # their files hold keys of other groups
-GROUPS = sorted(p.name for p in CONF.iterdir() if p.is_dir() and p.name[0] != "_")
+from tests.installed import CONF, module_of
+from tests.installed import PRESETS as ENVIRONMENTS
 
 
 def leaves(value, prefix=""):
+    """Full key -> value of a mapping, without its defaults list and the hydra node."""
     found = {}
     for key, inner in value.items():
         name = f"{prefix}{key}"
-        found |= leaves(inner, f"{name}.") if isinstance(inner, dict) and inner else {name: inner}
+        if isinstance(inner, dict) and inner:
+            found |= leaves(inner, f"{name}.")
+        elif name not in ("defaults", "hydra"):
+            found[name] = inner
     return found
 
 
-def values(cfg):
-    plain = OmegaConf.to_container(cfg, resolve=False)
-    return {k: v for k, v in plain.items() if k not in ("defaults", "hydra")}
+def parsed(keys):
+    """Full key -> value of the keys of the table."""
+    texts = (f"{name}: {key.value}" for name, key in keys.items() if key.value)
+    plain = OmegaConf.to_container(OmegaConf.create("\n".join(texts)), resolve=False)
+    return leaves(plain)
 
 
-def all_keys():
-    """Key -> one of the files that hold it."""
-    found = leaves(values(OmegaConf.load(CONF / "config.yaml")))
-    for group in GROUPS:
-        if group not in UNITED:
-            for path in sorted((CONF / group).glob("*.yaml")):
-                found |= leaves(values(OmegaConf.load(path)), f"{group}.")
-    return sorted(found)
+def loaded(path, prefix=""):
+    cfg = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    return leaves({k: v for k, v in cfg.items() if k not in ("defaults", "hydra")}, prefix)
 
 
-@pytest.mark.parametrize("start", range(8))
-def test_a_key_of_any_yaml_has_its_facts(rlrun, start):
-    """Its meaning, what is allowed, its defaults and what reads it; every 48th key each."""
-    for name in all_keys()[start * 6 :: 48]:
-        done = rlrun("help", name)
-        assert (done.code, done.err) == (0, "")
-        head, *lines = done.out.splitlines()
-        assert head.startswith(f"{name}: ")
-        labels = {line[:10].strip() for line in lines if line[:3].strip()}
-        assert labels >= {"default", "read by"}
-        assert "allowed" in labels or ".kwargs." in name or "eval_kwargs." in name
+def test_the_table_has_the_keys_and_values_of_every_yaml():
+    """As OmegaConf reads them, each with what is allowed."""
+    table = Table()
+    roots = [loaded(CONF / f"{name}.yaml") for name in ("config", *COMMAND_CONFIGS)]
+    assert parsed(table.root) == {k: v for root in roots for k, v in root.items()}
+    for group, about in GROUPS.items():
+        paths = sorted((CONF / group).glob("*.yaml"))
+        assert about
+        assert [*table.options[group]] == [path.stem for path in paths]
+        prefix = "" if group in PRESETS else f"{group}."
+        for path in paths:
+            keys = table.options[group][path.stem].keys
+            assert parsed(keys) == loaded(path, prefix), path
+            for name, key in keys.items():
+                assert key.meaning or group in PRESETS, name
+                given = "allowed" in table.facts.get(name, {})
+                assert given or group in PRESETS or "kwargs." in name, name
 
 
-@pytest.mark.parametrize("group", ["policy", "memory", "buffer"])
-def test_defaults_are_those_of_the_option(rlrun, composer, group):
-    """Inherited keys included; ``c51`` starts from ``dqn``, which starts from a base."""
-    for path in sorted((CONF / group).glob("*.yaml"))[::2]:
-        option = f"{group}={path.stem}"
-        composed = leaves(values(composer.compose([option]))[group], f"{group}.")
-        shown = dict(re.findall(r"^  (\S+) = (.*?)(?:   .*)?$", rlrun("help", option).out, re.M))
-        for name, value in composed.items():
-            text = OmegaConf.to_container(OmegaConf.create(f"x: {shown[name].split('  ')[0]}"),
-                                          resolve=False)["x"]  # fmt: skip
-            assert text == value, f"{option}: {name}"
+@pytest.mark.parametrize(
+    "option", ["policy=c51", "policy=iqn", "policy=rsac", "policy=bc_recurrent", "memory=gtrxl"]
+)
+def test_an_option_has_the_keys_that_it_starts_from(rlrun, composer, option):
+    """``c51`` starts from ``dqn``, that from a base; ``iqn`` has a number for a schedule."""
+    group, _, name = option.partition("=")
+    cfg = OmegaConf.to_container(composer.compose([option])[group], resolve=False)
+    composed, found = leaves(cfg, f"{group}."), Table().keys_of(group, name)
+    assert parsed(found) == composed
+    shown = rlrun("help", option).out
+    for key, (value, _) in found.items():
+        assert f"  {key} = {value}" in shown
 
 
 @pytest.mark.parametrize(
@@ -150,7 +158,7 @@ def test_list(rlrun, tmp_path):
     for name in ("r2d2", "random", "cartpole_novel", "r2d2_paper", "delay_obs"):
         assert name in lines
     assert "float32 [6] -> Discrete 3" in lines["acrobot"]
-    for name in PRESETS:
+    for name in ENVIRONMENTS:
         module = module_of(name)
         absent = module is not None and find_spec(module) is None
         assert ("pip install " in lines[name]) == absent

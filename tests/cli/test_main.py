@@ -304,7 +304,8 @@ LIGHT = [
     ["report", "nowhere"], ["verify", "nowhere"],
 ]  # fmt: skip
 HEAVY = {"torch", "hydra", "omegaconf", "yaml", "numpy", "gymnasium"}
-QUICK = [["help", "policy.nstep"], ["help", "policy=r2d2"], ["help", "polcy.nstp"],
+QUICK = [["--help"], ["--version"], ["help", "policy.nstep"], ["help", "policy=r2d2"],
+         ["help", "polcy.nstp"], ["list", "policy"], ["resume", "--help"],
          ["-sc", "query=bash"]]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.config import checks
+from rlrun.config import checks, directories
 from tests.in_process import Done, assert_one_error, files_under
 
 HERE = Path(__file__).parent
@@ -25,31 +25,49 @@ def read_lines(path):
             yield title, line.split(), texts
 
 
-BAD = list(read_lines(HERE / "bad_lines.txt"))
+LONG, NOT_UTF8 = "n" * 300, os.fsdecode(b"a\xffb")
+UNWRITTEN = [  # words that no text file holds, what the line on stderr holds
+    ([f"run.dir={LONG}"], "a name in it has 300 bytes"),
+    (["-m", "seed=1,2", f"hydra.sweep.dir={LONG}"], "hydra.sweep.dir = "),
+    ([f"run.dir={'a/' * 3000}b"], "4096 in all"),
+    *[([f"{key}={NOT_UTF8}"], key) for key in ("run.dir", "policy.lr", "env.id")],
+    *[([verb, path, *more], "RUN_DIR") for path in (LONG, NOT_UTF8)
+      for verb, *more in (["eval"], ["resume"], ["export", "data"])],
+    (["export", ".", LONG], "DATA_DIR = nnn"),
+    ([f"buffer.load={LONG}", "policy=dqn"], "buffer.load = nnn"),
+    ([f"policy.lr={'9' * 400}"], "policy.lr = 999"),
+    ([f"policy.lr={'9' * 5000}"], "policy.lr=999"),
+    ([f"policy.gamma={'9' * 400}"], "policy.gamma = 999"),
+    ([f"run.max_time={'9' * 400}"], "run.max_time = 999"),
+    (["seed=" + "[" * 500], "seed=[["),
+    *[([f"policy.lr={{kind: piecewise, points: {x}}}"], "policy.lr.points")
+      for x in ("[[]]", "[[1]]", "[x]")],
+    (["buffer.beta={kind: linear, start: 1, end: 0.4}"], "buffer.beta"),
+    (["policy.lr={kind: liner, start: 1, end: 0}"], "policy.lr"),
+    (["policy.lr=1\n2"], ""),
+    (["policy=r2d2\tenv=cartpole"], "leave the quotes out: policy=r2d2 env=cartpole"),
+    (["report", "x", "a\0b", "y"], "no such directory"),
+    (["\u2013m", "seed=1,2"], "type -m"),
+    (["policy=\u201cr2d2\u201d"], "type policy=r2d2"),
+    (["torso.hidden=[" + "8," * 100 + "8]"], "has 101 numbers; at most 64"),
+    *[(["eval", ".", "--episodes", text], "--episodes") for text in ("9" * 5000, "\u00b2")],
+    (["eval", ".", "--weights", "\u00b2"], "--weights"),
+    (["help", LONG], ""),
+    (["--trust", "a b"], "is no package"),
+]  # fmt: skip
+BAD = [*read_lines(HERE / "bad_lines.txt"), *(("", words, [text]) for words, text in UNWRITTEN)]
 
 
-@pytest.mark.parametrize(("title", "words", "texts"), BAD, ids=[" ".join(b[1])[:60] for b in BAD])
+@pytest.mark.parametrize(
+    ("title", "words", "texts"), BAD, ids=[ascii(" ".join(b[1]))[:60] for b in BAD]
+)
 def test_one_line_exit_2_nothing_made(rlrun, tmp_path, title, words, texts):
     done = rlrun(*words)
     assert_one_error(done)
     for text in texts:
         assert text in done.err, title
+    assert len(done.err) < 2100
     assert files_under(tmp_path) == []
-
-
-@pytest.mark.parametrize("key", ["policy.gamma", "policy.lr", "run.max_time"])
-def test_a_number_beyond_all_floats_is_not_finite(rlrun, key):
-    done = rlrun(f"{key}={'9' * 400}")
-    assert_one_error(done)
-    assert f"{key} = 999" in done.err
-
-
-def test_values_with_spaces(rlrun):
-    for words in ("buffer.beta={kind: linear, start: 1, end: 0.4}",
-                  "policy.lr={kind: liner, start: 1, end: 0}"):  # fmt: skip
-        done = rlrun(words)
-        assert_one_error(done)
-        assert words.partition("=")[0] in done.err
 
 
 def test_yaml_that_is_none(rlrun, tmp_path):
@@ -193,3 +211,46 @@ def test_as_a_process(tmp_path, line, code):
     )  # fmt: skip
     assert_one_error(Done(done.returncode, done.stdout, done.stderr), code)
     assert files_under(tmp_path) == []
+
+
+# -- what is Hydra's -------------------------------------------------------------------------------
+
+
+def test_a_working_directory_that_hydra_would_resolve(rlrun, tmp_path, monkeypatch):
+    place = tmp_path / "x${y}"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    assert_one_error(rlrun("env=cartpole"))
+    assert files_under(place) == []
+    done = rlrun("env=cartpole", f"run.dir={tmp_path}/run")
+    assert done.code == 0
+
+
+@pytest.mark.parametrize(
+    ("override", "sweep"),
+    [("hydra.job_logging.version=7", ()),
+     ("hydra.job_logging.root.level=NOPE", ("-m", "seed=0,1")),
+     ("hydra.job_logging.handlers.file.filename=/nowhere/x", ()),
+     ("hydra.hydra_logging.version=7", ("-m", "seed=0,1")),
+     ("+hydra.job_logging.handlers.file.maxBytes=1", ()),
+     ("hydra.job_logging.handlers.file.filename=${nope:1}", ())],
+)  # fmt: skip
+def test_logging_that_python_does_not_take(rlrun, build, tmp_path, monkeypatch, override, sweep):
+    """Noticed before a directory is made."""
+    monkeypatch.setattr(directories, "claim", None)
+    assert_one_error(rlrun("env=cartpole", override, *sweep))
+    assert files_under(tmp_path) == []
+    assert build.calls == []
+
+
+def test_logging_that_python_takes(rlrun, build, tmp_path):
+    done = rlrun("env=cartpole", "run.dir=run", "hydra.job_logging.root.level=DEBUG")
+    assert done.code == 0, done.err
+    assert (tmp_path / "run" / "rlrun.log").exists()
+
+
+def test_a_callback_that_there_is_not(rlrun, build, tmp_path):
+    """Noticed when the directory is made already; it is removed again."""
+    assert_one_error(rlrun("env=cartpole", "run.dir=run", "+hydra.callbacks.x=y"))
+    assert files_under(tmp_path) == []
+    assert build.calls == []

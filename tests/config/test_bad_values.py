@@ -1,8 +1,7 @@
 """Values and names that no key takes, generated from the schema: one line each, naming the key.
 
 The rows are read by the schema layer itself, which takes a millisecond; how a command line reaches
-it, and what it leaves on the disk, is tested in ``tests/config/test_bad_input.py`` and
-``test_bad_invocations.py``.
+it, and what it leaves on the disk, is tested in ``tests/config/test_bad_input.py``.
 """
 
 import copy
