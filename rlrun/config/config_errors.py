@@ -14,7 +14,7 @@ from yaml import YAMLError, safe_load
 from rlrun.errors import ConfigError
 from rlrun.schema import OPTION_CONFIGS, ScheduleConfig
 from rlrun.schema.ranges import format_value
-from rlrun.schema.spelling import OTHER_OPTIONS, RENAMED, SYNONYMS, nearest
+from rlrun.schema.spelling import FIXED, OTHER_OPTIONS, RENAMED, SYNONYMS, nearest
 
 _SHARED = ("learner.", "collector.", "run.")  # groups whose keys every run has
 _MANY = 14  # names in an error
@@ -41,6 +41,11 @@ def unknown_key(
 
     ``candidates``: full keys of that name in other groups, better guesses than similar names.
     """
+    if path in FIXED:
+        wrong = f"no key any more, it is fixed at {FIXED[path]}"
+        return UnknownKey(
+            str(config_error(path, value, wrong, "no other", f"remove {path}")), key=path
+        )
     if path in RENAMED:
         candidates = [RENAMED[path]]
     parent, _, name = path.rpartition(".")

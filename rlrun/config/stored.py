@@ -19,7 +19,7 @@ from rlrun.errors import ConfigError, RlrunError
 from rlrun.run.files import check_texts, read_record, require_regular_files, require_run
 from rlrun.schema import Config
 from rlrun.schema.ranges import format_value
-from rlrun.schema.spelling import RENAMED
+from rlrun.schema.spelling import FIXED, RENAMED
 from rlrun.trust import NotTrusted, flags_of, is_package, require_trusted_env
 
 _RESUMABLE = (
@@ -57,6 +57,7 @@ def load(
             allowed = "the keys of rlrun are allowed"
             raise config_error("hydra", "(config.yaml)", "no run stores this", allowed, "remove it")
         _rename_keys(cfg)
+        _drop_fixed_keys(cfg)
         _add_new_keys(cfg)
         OmegaConf.set_struct(cfg, True)
         parsed = composer.parse(overrides)
@@ -103,6 +104,14 @@ def _rename_keys(cfg: DictConfig) -> None:
             assert isinstance(values, dict)
             last = new.partition(".")[2]
             cfg[group] = {last if key == name else key: value for key, value in values.items()}
+
+
+def _drop_fixed_keys(cfg: DictConfig) -> None:
+    """Drop the keys that an earlier version stored and that have the one value left to them."""
+    for key, value in FIXED.items():
+        group, _, name = key.partition(".")
+        if OmegaConf.select(cfg, key) is not None and float(cfg[group][name]) == float(value):
+            del cfg[group][name]
 
 
 def _add_new_keys(cfg: DictConfig) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["METRICS", "TIMINGS", "Log", "final_line"]
 
 METRICS, TIMINGS = "metrics.jsonl", "timings.jsonl"
+PROGRESS_SECONDS = 5.0  # between plain progress lines
 _SECONDS = r"time/\w+_seconds"
 
 
@@ -59,7 +60,7 @@ class Log:
             title=title,
             total_steps=total_steps,
             start_steps=resume_from or 0,
-            seconds=config.progress_seconds,
+            seconds=PROGRESS_SECONDS,
             stream=sys.stderr,
         )
         self._files: list[JsonLinesFile] = []

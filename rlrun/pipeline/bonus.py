@@ -45,6 +45,8 @@ from rlrun.schedule import make_schedule
 from rlrun.schema import RNDConfig, TorsoConfig
 from rlrun.types import Chunk, Sample, Tree, torch_seed, tree_map
 
+ADAM_EPS = 1e-8  # Kingma & Ba 2015
+OBS_CLIP = 5.0  # standard deviations of whitened observations; Burda et al. 2018, section 2.4
 MIN_STD = 1e-8  # of the bonus, which is divided by it
 
 
@@ -102,7 +104,7 @@ class RND:
             self.predictor = FeatureNet(torso, space, sizes).to(device)
         self.target.requires_grad_(False)
         parameters = list(self.predictor.parameters())
-        self.optimiser = Adam(parameters, eps=config.adam_eps, grad_clip=None, key="bonus.lr")
+        self.optimiser = Adam(parameters, eps=ADAM_EPS, grad_clip=None, key="bonus.lr")
         example = tree_map(torch.from_numpy, create_empty_array(space, 1))
         self.obs = empty_moments(self._inputs(example).shape[1:], device)
         self.sums = empty_moments((), device)  # of the discounted sums
@@ -123,7 +125,7 @@ class RND:
 
         inputs = self._inputs(self._frames(tree_map(next_obs, chunk.obs)))
         self.obs = merge_moments(self.obs, inputs)
-        self.pending = whiten(inputs, self.obs, self.config.obs_clip)
+        self.pending = whiten(inputs, self.obs, OBS_CLIP)
         novelty = torch.zeros(rewarded.shape, device=self.device)
         novelty[rewarded.to(self.device)] = self._novelty(self.pending)
         sums, self.carried = discounted_sums(novelty, valid, self.carried, self.config.gamma)
@@ -160,7 +162,7 @@ class RND:
         inputs = self._inputs(self._frames(newest))
         mask = rewarded.reshape(*rewarded.shape, *[1] * (inputs.ndim - 2))
         inputs = torch.where(mask, inputs, torch.zeros_like(inputs))  # end rows may hold anything
-        novelty = self._novelty(whiten(inputs, self.obs, self.config.obs_clip))
+        novelty = self._novelty(whiten(inputs, self.obs, OBS_CLIP))
         scale = self.sums.var.sqrt().clamp(min=MIN_STD)
         coefficient = self.coefficient(sample.env_steps)
         reward, mean = bonus_reward(segment.reward, novelty, rewarded, factor=coefficient / scale)

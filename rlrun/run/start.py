@@ -53,7 +53,7 @@ from rlrun.trust import fault_of_users
 _SAME_NUMBERS = (
     "run.total_steps", "run.stop_value", "run.stop_after", "run.max_time", "run.on_nan",
     "run.video_every", "run.checkpoint_every", "run.keep_checkpoints", "checkpoint", "watchdog",
-    "transport", "logger.progress", "logger.progress_seconds", "logger.tensorboard",
+    "transport", "logger.progress", "logger.tensorboard",
     "logger.profile", "logger.figures_every", "logger.csv", "logger.wandb", "logger.mlflow",
     "buffer.mmap", "buffer.max_bytes", "resume.allow", "pipeline.address",
 )  # fmt: skip  # keys whose change by a resume leaves the numbers those of the uncut run

@@ -473,7 +473,5 @@ class RNDConfig(BonusConfig):
     hidden: tuple[int, ...] = field(metadata=within(1, MOST_UNITS))
     predictor_hidden: tuple[int, ...] = field(metadata=within(1, MOST_UNITS))
     lr: ScheduleConfig = field(metadata=at_least(0))
-    adam_eps: float = field(metadata=positive())
     batch_size: int = field(metadata=within(1, 10**7))
-    obs_clip: float = field(metadata=positive())
     gamma: float = field(metadata=unit())

@@ -284,7 +284,6 @@ class LoggerConfig(Ranged):
     every: int = field(metadata=positive())
     tensorboard: bool
     progress: Literal["auto", "live", "plain", "off"]
-    progress_seconds: float = field(metadata=positive())
     profile: int | None = field(metadata=at_least(1))
     figures_every: int | None = field(metadata=at_least(1))
     csv: bool

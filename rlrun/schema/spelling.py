@@ -8,6 +8,11 @@ RENAMED = {  # keys of earlier versions
     "policy.target_theta": "policy.target_tau",
     "learner.start_after": "learner.learning_starts",
 }
+FIXED = {  # keys of earlier versions that one value served: it stands in code
+    "bonus.adam_eps": "1e-08",
+    "bonus.obs_clip": "5",
+    "logger.progress_seconds": "5",
+}
 SYNONYMS = {  # last part of a key elsewhere, or formerly -> its last part here, the likeliest first
     "learning_rate": "lr", "buffer_size": "capacity", "replay_size": "capacity",
     "replay_buffer_size": "capacity", "total_timesteps": "total_steps",

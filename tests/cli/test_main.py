@@ -277,6 +277,10 @@ def test_resume_a_run_of_an_earlier_version(rlrun, build, old):
     OmegaConf.save(cfg, old / "config.yaml")
     assert rlrun("resume", str(old)).code == 0
     assert build.calls[-1][1][1] == build.config
+    for seconds, code in ((5.0, 0), (9.0, 2)):  # a key that one value is left to
+        cfg.logger.progress_seconds = seconds
+        OmegaConf.save(cfg, old / "config.yaml")
+        assert rlrun("resume", str(old)).code == code
     for former, name in RENAMED.items():
         (former, name) = (f"\n  {key.rpartition('.')[2]}:" for key in (former, name))
         assert name in text

@@ -14,7 +14,7 @@ from rlrun.schema import LoggerConfig
 from tests.log.records import read_records
 
 QUIET = LoggerConfig(
-    every=1, tensorboard=True, progress="off", progress_seconds=5.0, profile=None,
+    every=1, tensorboard=True, progress="off", profile=None,
     figures_every=None, csv=False, wandb=None, mlflow=None,
 )  # fmt: skip
 BARE = replace(QUIET, tensorboard=False)
@@ -121,8 +121,9 @@ def test_a_removed_run_directory_stops_the_run_and_only_because_of_the_metrics(t
     assert caplog.text.count("training continues") == 1
 
 
-def test_progress_and_the_final_line(tmp_path, capsys):
-    config = replace(BARE, progress="auto", progress_seconds=1e-9)
+def test_progress_and_the_final_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("rlrun.log.PROGRESS_SECONDS", 1e-9)
+    config = replace(BARE, progress="auto")
     with make(config, tmp_path) as log:
         log.progress(10, 2, epsilon=0.5)
         log.finish("the end")

@@ -22,8 +22,8 @@ from tests.reference.streams import make_stream, part
 
 FIELDS = {
     "name": "rnd", "coefficient": constant(2.0), "features": 6, "hidden": (8,),
-    "predictor_hidden": (5,), "lr": constant(1e-2), "adam_eps": 1e-8, "batch_size": 4,
-    "obs_clip": 5.0, "gamma": 0.9,
+    "predictor_hidden": (5,), "lr": constant(1e-2), "batch_size": 4,
+    "gamma": 0.9,
 }  # fmt: skip
 MLP = TorsoConfig("mlp", (3,), "tanh", False)
 
