@@ -11,6 +11,7 @@ from rlrun.env import make_env
 from rlrun.env.examine import FINDING, examine
 from rlrun.errors import ConfigError
 from tests.env.presets import config_of
+from tests.env.telling import EchoVector
 
 
 class Only(gym.Env[Any, Any]):
@@ -74,6 +75,29 @@ def test_a_second_instance_is_told_as_such() -> None:
     with pytest.raises(ConfigError, match=r"environment 1, beside 1 .* set env.instances=1"):
         make_env(config_of("test/Only-v0"), num_envs=2)
     Only.exists = False
+
+
+class OnlyVector(EchoVector):
+    """Counts how many were made."""
+
+    made = 0
+
+    def __init__(self, num_envs: int) -> None:
+        OnlyVector.made += 1
+        super().__init__(num_envs)
+
+
+gym.register("test/OnlyVector-v0", vector_entry_point=OnlyVector)
+
+
+def test_no_second_native_environment_is_made_to_check_its_state() -> None:
+    config = config_of("test/OnlyVector-v0", backend="vector", instances=1)
+    env = make_env(config, num_envs=1, resumable=True)
+    env.reset(seed=0)
+    for _ in range(10):
+        env.step(np.zeros((1, 2), np.float32))
+    env.state_dict()
+    assert OnlyVector.made == 1
 
 
 def test_one_instance_is_examined_alone() -> None:

@@ -173,6 +173,7 @@ class Breaking(Leaving):
         out = super().step(actions)
         if Breaking.change is not None:
             Breaking.change(out)
+            self.agents = [a for a in self.agents if out[3].get(a) is not True]
         return out
 
 
@@ -211,6 +212,10 @@ def test_what_a_living_agent_lacks_or_gets_wrong(column, value, text, monkeypatc
 
 
 def test_what_a_step_or_a_reset_gets_wrong(monkeypatch):
+    monkeypatch.setattr(
+        Breaking, "change", lambda out: (out[0].pop("agent_1"), out[3].update(agent_1=True))
+    )
+    assert "agent_1: it is in the episode and has no observation" in broken(), "its value counts"
     monkeypatch.setattr(Breaking, "change", lambda out: out.__setitem__(4, None))
     assert "infos are a NoneType; allowed is a dict" in broken()
     monkeypatch.setattr(Breaking, "change", lambda out: out.pop())
@@ -295,6 +300,9 @@ def test_infos_of_agents(agents, monkeypatch):
     env = zoo(layout, 1, ("event",), env_id=here)
     env.reset(seed=0)
     with pytest.raises(EnvError, match=r"at step 1: agent agent_0: info\['event'\] is 'text'"):
+        env.step(nothing(env))
+    monkeypatch.setattr(Breaking, "change", lambda out: out[4].update(agent_0=3))
+    with pytest.raises(EnvError, match="at step 2: agent agent_0: info is 3; allowed is a dict"):
         env.step(nothing(env))
 
 
