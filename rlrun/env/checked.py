@@ -267,7 +267,6 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         try:
             if (reason := state.get("reason")) is None:
                 self._continue(state)
-                self._unchecked -= {False, self._episode > 0}
         except Unsupported as e:
             reason = str(e)
         except BaseException as e:

@@ -8,8 +8,9 @@ threads, which no step of the run reads, are compared once in 64 steps; the rest
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy._core import _ufunc_config
@@ -20,90 +21,82 @@ from rlrun import blas
 _error_state: Any = getattr(_ufunc_config, "_extobj_contextvar", None)
 
 
-class _NumpyErrors:
-    """np.seterr."""
+class Setting(NamedTuple):
+    """How a setting of the process is read and set."""
 
-    @staticmethod
-    def read() -> Any:
-        return np.geterr() if _error_state is None else _error_state.get(None)
-
-    @staticmethod
-    def write(value: Any) -> None:
-        if _error_state is None:
-            np.seterr(**value)
-        elif value is None:  # never set in this thread
-            np.seterr(divide="warn", over="warn", under="ignore", invalid="warn")
-        else:
-            _error_state.set(value)
+    read: Callable[[], Any]
+    write: Callable[[Any], None]
 
 
-class _Torch:
+def _read_errors() -> Any:
+    return np.geterr() if _error_state is None else _error_state.get(None)
+
+
+def _write_errors(value: Any) -> None:
+    if _error_state is None:
+        np.seterr(**value)
+    elif value is None:  # never set in this thread
+        np.seterr(divide="warn", over="warn", under="ignore", invalid="warn")
+    else:
+        _error_state.set(value)
+
+
+def _read_torch() -> Any:
     """Default dtype and device, gradients, threads and deterministic algorithms, once imported."""
-
-    @staticmethod
-    def read() -> Any:
-        torch: Any = sys.modules.get("torch")
-        context = getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None)
-        if context is None:  # not imported, or not yet to its end
-            return None
-        return (
-            torch.get_default_dtype(),
-            torch.is_grad_enabled(),
-            torch.get_num_threads(),
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-            context.__dict__.get("device_context"),
-        )
-
-    @staticmethod
-    def write(value: Any) -> None:
-        torch: Any = sys.modules.get("torch")
-        if value is None:  # the environment has imported torch: the settings it begins with
-            value = torch.float32, True, torch.get_num_threads(), False, False, None
-        dtype, gradients, threads, deterministic, warn_only, device = value
-        torch.set_default_dtype(dtype)
-        torch.set_grad_enabled(gradients)
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
-        torch.set_default_device(None if device is None else device.device)
+    torch: Any = sys.modules.get("torch")
+    context = getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None)
+    if context is None:  # not imported, or not yet to its end
+        return None
+    return (
+        torch.get_default_dtype(),
+        torch.is_grad_enabled(),
+        torch.get_num_threads(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        context.__dict__.get("device_context"),
+    )
 
 
-class _Directory:
-    """The working directory."""
-
-    @staticmethod
-    def read() -> Any:
-        with suppress(OSError):  # it was deleted
-            return os.getcwd()
-
-    @staticmethod
-    def write(value: Any) -> None:
-        with suppress(OSError, TypeError):
-            os.chdir(value)
-
-
-class _Blas:
-    """Threads of numpy's matrix products."""
-
-    @staticmethod
-    def read() -> Any:
-        return [library.get_num_threads() for library in blas.libraries()]
-
-    @staticmethod
-    def write(value: Any) -> None:
-        for library, threads in zip(blas.libraries(), value, strict=False):
-            library.set_num_threads(threads)
+def _write_torch(value: Any) -> None:
+    torch: Any = sys.modules.get("torch")
+    if value is None:  # the environment has imported torch: the settings it begins with
+        value = torch.float32, True, torch.get_num_threads(), False, False, None
+    dtype, gradients, threads, deterministic, warn_only, device = value
+    torch.set_default_dtype(dtype)
+    torch.set_grad_enabled(gradients)
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+    torch.set_default_device(None if device is None else device.device)
 
 
-_QUICK: Any = (_NumpyErrors, _Torch)  # read in 0.5 us
-_SLOW: Any = (_Directory, _Blas)
+def _read_directory() -> Any:
+    with suppress(OSError):  # it was deleted
+        return os.getcwd()
+
+
+def _write_directory(value: Any) -> None:
+    with suppress(OSError, TypeError):
+        os.chdir(value)
+
+
+def _read_blas() -> Any:
+    return [library.get_num_threads() for library in blas.libraries()]
+
+
+def _write_blas(value: Any) -> None:
+    for library, threads in zip(blas.libraries(), value, strict=False):
+        library.set_num_threads(threads)
+
+
+_QUICK = Setting(_read_errors, _write_errors), Setting(_read_torch, _write_torch)  # 0.5 us
+_SLOW = Setting(_read_directory, _write_directory), Setting(_read_blas, _write_blas)
 _REST = 63  # the slow ones are compared in one step of 64
-_of_environments: dict[Any, Any] = {}  # what environments of this process have set last
-_of_run: dict[Any, Any] = {}  # what was set before the last block that was compared in full
+_of_environments: dict[Setting, Any] = {}  # what environments of this process have set last
+_of_run: dict[Setting, Any] = {}  # what was set before the last block that was compared in full
 
 
-def _exchange(setting: Any, before: Any) -> None:
+def _exchange(setting: Setting, before: Any) -> None:
     """Put ``before`` back where an environment has changed the setting, and keep what it made."""
     after = setting.read()
     if after is before or after == before:
@@ -114,14 +107,14 @@ def _exchange(setting: Any, before: Any) -> None:
 
 
 def _quick() -> tuple[Any, Any]:
-    return _NumpyErrors.read(), _Torch.read()
+    return _read_errors(), _read_torch()
 
 
 class SettingsKept:
     """Block of environment code: it has the settings it made, the code after it those before."""
 
     def __init__(self) -> None:
-        self._before: list[list[tuple[Any, Any]]] = []
+        self._before: list[list[tuple[Setting, Any]]] = []
 
     def __enter__(self) -> None:
         self._before.append([(setting, setting.read()) for setting in (*_QUICK, *_SLOW)])
