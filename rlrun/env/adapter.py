@@ -176,16 +176,16 @@ class _Maker:
             source = AgentColumns(source, self.agents, self.config.id)
         return Env(source, env_id=self.config.id, keep_info=self.keep_info or ())
 
-    def _vector(self, raw: AnyVectorEnv, twin: Callable[[], AnyVectorEnv] | None) -> Env:
+    def _vector(self, raw: AnyVectorEnv, **given: Any) -> Env:
         _require_supported(self.config.id, raw.single_observation_space, raw.single_action_space)
-        keep_info = self.keep_info or ()
-        return self._rows(NativeVector(raw, env_id=self.config.id, keep_info=keep_info, twin=twin))
+        given |= {"env_id": self.config.id, "keep_info": self.keep_info or ()}
+        return self._rows(NativeVector(raw, **given))
 
     def _native(self, spec: EnvSpec, raw: AnyVectorEnv, *, resumable: bool) -> Env:
         """Return the rows of a native vector environment."""
         twins = resumable and self.config.instances is None
         twin = partial(make_native, spec, self.kwargs, raw.num_envs) if twins else None
-        env = self._vector(raw, twin)
+        env = self._vector(raw, resumable=resumable, twin=twin)
         if self.render:
             env.picture, env.fps = partial(cartpole_picture, raw, 0), frames_per_second(CartPoleEnv)
         return env
@@ -198,7 +198,7 @@ class _Maker:
                 f"env.backend = envpool: {self.config.id} cannot be drawn by it; the others are "
                 "allowed; watch the weights with an environment of another backend"
             )
-        return self._vector(EnvPoolVectorEnv(self.config.id, num_envs, self.kwargs), None)
+        return self._vector(EnvPoolVectorEnv(self.config.id, num_envs, self.kwargs))
 
     def _copies(self, make_one: Callable[[int], AnyEnv], num_envs: int, limit: int | None) -> Env:
         """Return rows of single environments; ``limit``: as ``CheckedEnv``'s max_replay_steps."""

@@ -341,15 +341,16 @@ class NativeVector:
         *,
         env_id: str,
         keep_info: tuple[str, ...],
+        resumable: bool = False,
         twin: Callable[[], AnyVectorEnv] | None = None,
     ) -> None:
-        """``twin``: makes another vector environment like ``env``, whose state is saved."""
+        """``resumable``: its state is saved. ``twin``: makes another one, to check that once."""
         self.env, self.num_envs = env, env.num_envs
         self.single_observation_space = env.single_observation_space
         self.single_action_space = env.single_action_space
         self._id, self._keep_info, self._steps = env_id, keep_info, 0
         self.inexact: str | None = None
-        self._savable = twin is not None
+        self._savable = resumable
         self._twin = twin  # until another one was compared
         self._probe: Probe | None = None
         foreign = not isinstance(env, LockstepVectorEnv)  # bounds of those that are tested hold

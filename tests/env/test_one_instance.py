@@ -90,14 +90,16 @@ class OnlyVector(EchoVector):
 gym.register("test/OnlyVector-v0", vector_entry_point=OnlyVector)
 
 
-def test_no_second_native_environment_is_made_to_check_its_state() -> None:
+def test_a_native_environment_is_saved_without_a_second_one() -> None:
     config = config_of("test/OnlyVector-v0", backend="vector", instances=1)
     env = make_env(config, num_envs=1, resumable=True)
     env.reset(seed=0)
     for _ in range(10):
         env.step(np.zeros((1, 2), np.float32))
-    env.state_dict()
+    state = env.state_dict()
     assert OnlyVector.made == 1
+    assert env.inexact is None
+    assert env.load_state_dict(state) == []
 
 
 def test_one_instance_is_examined_alone() -> None:
