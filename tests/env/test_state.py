@@ -127,6 +127,11 @@ def test_hidden_state_is_known_at_the_first_checkpoint(hidden):
     step = env.step(np.zeros(2, int))
     assert step.first[env.cut].all()
     assert not step.reward[env.cut].any()
+    opened = np.array(step.obs)[env.cut]
+    again = make_env(walking(hidden), num_envs=2, resumable=True)
+    again.reset(seed=3)
+    again.load_state_dict(state)
+    assert (again.step(np.zeros(2, int)).obs[env.cut] == opened).all(), "they open one episode"
 
 
 class Drifting(EchoVector):
