@@ -272,7 +272,7 @@ class Decoder:
         self.seq = -1  # of the last frame
         self.lost = 0  # missing sequence numbers
         self._first: Content | None = None
-        self._second: tuple[int, Content] | None = None  # with its seq
+        self._second: Content | None = None  # before it
         self._retired: deque[int] = deque(maxlen=RETIRED)
 
     def decode(self, data: bytes | bytearray | memoryview) -> Any:
@@ -314,15 +314,10 @@ class Decoder:
         """Return the bases of a delta frame. Raises: NeedKeyFrame."""
         if header.key:
             return None
-        second = self._second if header.flags & SECOND else (self.seq - 1, None)
-        if (
-            self._first is None
-            or header.stream != self.id
-            or header.base_seq != self.seq
-            or second is None
-            or second[0] != self.seq - 1
-            or (bases := Bases(self._first, second[1])).hash != header.base_hash
-        ):
+        bases = None
+        if self._first is not None and (self._second is not None or not header.flags & SECOND):
+            bases = Bases(self._first, self._second if header.flags & SECOND else None)
+        if bases is None or header.stream != self.id or bases.hash != header.base_hash:
             raise self.key_frame_request(header.stream)
         return bases
 
@@ -334,9 +329,8 @@ class Decoder:
             self.id, self._first, self._second = header.stream, None, None
         else:
             self.lost += header.seq - self.seq - 1
-        previous = None if self._first is None else (self.seq, self._first)
         self.seq = header.seq
         if header.chunk:
             self._first = self._second = None
         else:
-            self._first, self._second = content, previous
+            self._first, self._second = content, self._first

@@ -10,12 +10,12 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -53,19 +53,6 @@ def require_packages(subject: str, suffix: str) -> None:
         raise ResourceError(f"{subject}: {suffix} {wrong}{other}; {fix}")
 
 
-class Writer(Protocol):
-    """Takes the frames of a video one by one."""
-
-    def add(self, frame: np.ndarray) -> None:
-        """Append a frame, uint8 [H, W, 3], of the size of the first."""
-
-    def finish(self) -> None:
-        """Write what is left."""
-
-    def abandon(self) -> None:
-        """Release what is held; the file is removed."""
-
-
 class VideoFile:
     """A video at ``path`` once the block has ended well; without frames there is none.
 
@@ -75,18 +62,21 @@ class VideoFile:
     def __init__(self, path: Path, *, fps: float) -> None:
         self.path, self.fps, self.frames = path, fps, 0
         self._part = path.with_name(f".tmp_{path.name}")
-        self._writer: Writer | None = None
-        self._size: tuple[int, int] | None = None
+        self._images: list[Any] = []  # of a GIF, held until the end
+        self._encoder: Any = None  # of an MP4
+        self._size = (0, 0)
 
     def add(self, frame: np.ndarray) -> None:
         """Append a frame, uint8 [H, W, 3]; all are shown in the size of the first."""
-        if self._writer is None:
-            kind = Mp4 if self.path.suffix.lower() == ".mp4" else Gif
+        if not self.frames:
             self._size = frame.shape[0], frame.shape[1]
-            self._writer = kind(self._part, self.fps)
-        assert self._size is not None
+        frame = fitted(frame, *self._size)
         with _errors(self.path):
-            self._writer.add(fitted(frame, *self._size))
+            if self.path.suffix.lower() == ".gif":
+                self._images.append(_quantized(frame))
+            else:
+                self._encoder = self._encoder or _mp4_writer(self._part, self.fps)
+                self._encoder.append_data(even(frame))
         self.frames += 1
 
     def __enter__(self) -> Self:
@@ -99,80 +89,41 @@ class VideoFile:
         trace: TracebackType | None,
     ) -> None:
         """Finish the file, or remove what there is of it after an error."""
-        if self._writer is None:
-            return
-        if kind is not None:
-            with suppress(Exception):
-                self._writer.abandon()
-            self._part.unlink(missing_ok=True)
-            return
         try:
-            with _errors(self.path):
-                self._writer.finish()
-                os.replace(self._part, self.path)
+            with suppress(Exception) if kind else _errors(self.path):
+                if self._encoder is not None:
+                    self._encoder.close()
+                elif self._images and not kind:
+                    self._part.write_bytes(_gif_bytes(self._images, self.fps))
+                if self.frames and not kind:
+                    os.replace(self._part, self.path)
         finally:
             self._part.unlink(missing_ok=True)
 
 
-class _errors:
-    """Turns errors of a file or an encoder into those of rlrun."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, BrokenPipeError):
-            text = "the encoder ended"
-            raise ResourceError(
-                f"{self.path}: {text}; FFmpeg is needed for .mp4; write a .gif"
-            ) from error
-        if isinstance(error, OSError):
-            text = error.strerror or str(error)
-            raise StorageError(
-                f"{self.path}: cannot be written ({text}); a writable place is needed; choose "
-                "another"
-            ) from error
+@contextmanager
+def _errors(path: Path) -> Iterator[None]:
+    """Turn errors of a file or an encoder into those of rlrun."""
+    try:
+        yield
+    except BrokenPipeError as e:
+        text = "the encoder ended; FFmpeg is needed for .mp4; write a .gif"
+        raise ResourceError(f"{path}: {text}") from e
+    except OSError as e:
+        raise StorageError(
+            f"{path}: cannot be written ({e.strerror or e}); a writable place is needed; choose "
+            "another"
+        ) from e
 
 
-class Mp4:
-    """H.264 by imageio's FFmpeg, which every browser plays."""
+def _mp4_writer(path: Path, fps: float) -> Any:
+    """Return a writer of H.264, which every browser plays, by imageio's FFmpeg."""
+    import imageio
 
-    def __init__(self, path: Path, fps: float) -> None:
-        import imageio
-
-        self._writer: Any = imageio.get_writer(
-            path, format="FFMPEG", mode="I", fps=fps, codec="libx264", quality=_QUALITY,
-            pixelformat="yuv420p", macro_block_size=1, ffmpeg_log_level="error",
-        )  # fmt: skip
-
-    def add(self, frame: np.ndarray) -> None:
-        self._writer.append_data(even(frame))
-
-    def finish(self) -> None:
-        self._writer.close()
-
-    def abandon(self) -> None:
-        self._writer.close()
-
-
-class Gif:
-    """An animated GIF by pillow; its frames are held until the end."""
-
-    def __init__(self, path: Path, fps: float) -> None:
-        self._path, self._fps = path, fps
-        self._frames: list[Any] = []
-
-    def add(self, frame: np.ndarray) -> None:
-        self._frames.append(_quantized(frame))
-
-    def finish(self) -> None:
-        self._path.write_bytes(_gif_bytes(self._frames, self._fps))
-
-    def abandon(self) -> None:
-        self._frames = []
+    return imageio.get_writer(
+        path, format="FFMPEG", mode="I", fps=fps, codec="libx264", quality=_QUALITY,
+        pixelformat="yuv420p", macro_block_size=1, ffmpeg_log_level="error",
+    )  # fmt: skip
 
 
 def encode_gif(frames: Sequence[np.ndarray], *, fps: float) -> bytes:
@@ -258,18 +209,22 @@ def prepare_pygame() -> None:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
 
+_VIDEO = "add --video out.mp4"
 _HIDDEN = ("dummy", "offscreen", "kmsdrm", "evdev")  # drivers of SDL without a window of ours
 
 
 def require_window() -> None:
     """Raise ConfigError when no window can be opened."""
-    fix = "add --video out.mp4"
     if install := install_pygame():
         text = "a window needs the package pygame-ce, which is not installed, or not whole"
-        raise ResourceError(f"rlrun play: {text}; install it: {install}; or {fix}")
+        raise ResourceError(f"rlrun play: {text}; install it: {install}; or {_VIDEO}")
     if not (os.environ.get("SDL_VIDEODRIVER") or has_display()):
-        wrong = "no window can be opened (neither DISPLAY nor WAYLAND_DISPLAY is set)"
-        raise ConfigError(f"rlrun play: {wrong}; a display or a video file is needed; {fix}")
+        raise _no_window("neither DISPLAY nor WAYLAND_DISPLAY is set")
+
+
+def _no_window(why: str) -> ConfigError:
+    needed = "a display or a video file is needed"
+    return ConfigError(f"rlrun play: no window can be opened ({why}); {needed}; {_VIDEO}")
 
 
 class EpisodeWindow:
@@ -305,17 +260,12 @@ class EpisodeWindow:
             pygame.display.init()
             screen = pygame.display.set_mode((width, height))
         except pygame.error as e:
-            raise self._failure(str(e)) from e
+            raise _no_window(str(e)) from e
         driver = pygame.display.get_driver()
         if driver in _HIDDEN and driver != wanted:
-            raise self._failure(f"SDL found only the driver {driver}")
+            raise _no_window(f"SDL found only the driver {driver}")
         pygame.display.set_caption(self.title)
         return screen
-
-    def _failure(self, text: str) -> ConfigError:
-        wrong = f"no window can be opened ({text})"
-        fix = "add --video out.mp4"
-        return ConfigError(f"rlrun play: {wrong}; a display or a video file is needed; {fix}")
 
     def close(self) -> None:
         """Close the window."""
@@ -338,20 +288,7 @@ PALETTE = [
 INK, AXIS, PAPER = (40, 40, 40), (200, 200, 200), (255, 255, 255)
 
 
-class Drawable(Protocol):
-    """State, values and action of one row: ``rlrun.policy.actor.Reading``."""
-
-    @property
-    def kind(self) -> str: ...
-
-    @property
-    def values(self) -> np.ndarray: ...
-
-    @property
-    def state(self) -> np.ndarray: ...
-
-    @property
-    def action(self) -> np.ndarray: ...
+Reading = Any  # ``rlrun.policy.actor.Reading``: kind, values, state and action of one row
 
 
 class Panels:
@@ -361,7 +298,7 @@ class Panels:
         from PIL import ImageFont
 
         self._font = ImageFont.load_default(FONT)
-        self._readings: deque[Drawable | None] = deque(maxlen=STEPS)
+        self._readings: deque[Reading | None] = deque(maxlen=STEPS)
         self._rewards: deque[float] = deque(maxlen=STEPS)
         self._kind, self._units, self._episode = "", 0, -1
 
@@ -373,7 +310,7 @@ class Panels:
         t: int,
         reward: float,
         total: float,
-        reading: Drawable | None,
+        reading: Reading | None,
     ) -> np.ndarray:
         """Return the picture, uint8 [H, W, 3], with the panels to its right.
 

@@ -212,6 +212,22 @@ def test_wrong_header_fields_are_refused(at, form, value, error) -> None:
         codec.decode(with_field(frame, at, form, value))
 
 
+def test_a_delta_of_rows_is_refused() -> None:
+    """Its fields would not be those of its base."""
+    base = {"a": np.zeros(100, np.float32), "b": np.zeros(100, np.float32)}
+    delta = codec.encode(base, base=base)
+    assert np.array_equal(codec.decode(delta, base=base)["a"], base["a"])
+    with pytest.raises(codec.DamagedFrame):
+        codec.decode(with_field(delta, 6, "B", delta[6] | 4), base=base)
+
+
+def test_the_limit_is_of_all_arrays_together() -> None:
+    frame = codec.encode([np.arange(100.0), np.arange(100.0)])
+    assert len(codec.decode(frame, max_bytes=1600)) == 2
+    with pytest.raises(codec.LimitExceeded):
+        codec.decode(frame, max_bytes=1599)
+
+
 def test_large_arrays_in_small_frames() -> None:
     """Decoded within the limit, refused beyond it."""
     frame = codec.encode({"zeros": np.zeros(1 << 22, np.float32)})
