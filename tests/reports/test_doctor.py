@@ -93,6 +93,13 @@ def test_what_is_tried_is_accepted(findings_of):
             config(*bases[run], f"{key}={keys[key]}")
 
 
+def test_what_changes_nothing_is_not_tried(tmp_path):
+    """A key that has the value already, and one of 0, which no factor changes."""
+    keys = {"learner.replay_ratio": 0, "torso.activation": "elu"}
+    run = sick(replace(CASES["dead units"], keys=keys), tmp_path / "run")
+    assert diagnose(run)["dead units"].tries == ["policy.lr=0.0003"]
+
+
 def test_advice_fits_the_policy(tmp_path):
     """PPO has no replay and no epsilon, whatever is found; no metric is named that is not there."""
     whole = yaml.safe_load((HEALTHY / "ppo/config.yaml").read_text())
@@ -213,6 +220,8 @@ BORDERS = {
         Case("r2d2", {"train/delta_q_zero_last": 1.4} | flat(30.0), AGED),
         ["stale states", "short horizon"],
     ),
+    "a run that has reached run.stop_value is not accused": (
+        Case("dqn", VANISHED, {"run.stop_value": 1.0}), []),
     "without stop_value a policy with the largest return there is is at its end": (
         Case("dqn", BEST | VANISHED, NO_STOP), []),
     "one that has not is not": (
