@@ -53,6 +53,8 @@ def test_csv_has_all_digits_and_no_formula():
         ["dqn", "5", "31.25", "12.0", "50.125", ""],
         ["r2d2", "2", repr(1 / 3), "", "", "points only"],
     ]
+    some = Table("t", ("x", "y"), [(Interval(1.0, 0.5, 2.0), 3), (None, 4)])
+    assert csv_text(some).splitlines() == ["x,x low,x high,y", "1.0,0.5,2.0,3", ",,,4"]
     for text in ("=1+1", "+1", "-1", "@x"):
         assert csv_text(Table("t", (text,), [(text,)])) == f"'{text}\n'{text}\n"
 
