@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlrun.api.calls import directory_of, errors_of_cli
 from rlrun.api.tables import Series, as_frame, as_series
 from rlrun.errors import ConfigError
-from rlrun.log import METRICS, TIMINGS
+from rlrun.log import METRICS, TIMED, TIMINGS
 from rlrun.log.jsonl import read_records
 from rlrun.reports.runs import flatten, read_config, resolve
 from rlrun.run.files import CONFIG, read_record
@@ -92,7 +92,7 @@ class Run:
 
         Raises: ConfigError when the run has not logged it.
         """
-        file = TIMINGS if name.startswith(("time/", "codec/", "ray/")) else METRICS
+        file = TIMINGS if name.startswith(TIMED) else METRICS
         found = as_series(_records(self.directory / file))
         if name not in found:
             group = name.partition("/")[0]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, SupportsFloat
 
 import numpy as np
 
@@ -20,9 +20,10 @@ from rlrun.schema import LoggerConfig
 if TYPE_CHECKING:
     from rlrun.log.tensorboard import TensorBoardWriter
 
-__all__ = ["METRICS", "TIMINGS", "Log", "final_line"]
+__all__ = ["METRICS", "TIMED", "TIMINGS", "Log", "final_line"]
 
 METRICS, TIMINGS = "metrics.jsonl", "timings.jsonl"
+TIMED = ("time/", "codec/", "ray/")  # keys of timings.jsonl begin with one of these
 PROGRESS_SECONDS = 5.0  # between plain progress lines
 _SECONDS = r"time/\w+_seconds"
 
@@ -101,11 +102,17 @@ class Log:
         for key in metrics:
             assert "/" in key, key
             assert not key.startswith("time/"), key
-        self._metrics.write(env_steps, metrics)
         self._env_steps = env_steps
+        self._write(self._metrics, env_steps, metrics)
+
+    def _write(
+        self, file: JsonLinesFile, env_steps: int, values: Mapping[str, SupportsFloat]
+    ) -> None:
+        """Write a record to its file, TensorBoard and the others."""
+        file.write(env_steps, values)
         if self._board is not None:
-            self._board.scalars(env_steps, {k: finite_number(k, v) for k, v in metrics.items()})
-        self._others.write(env_steps, {k: float(v) for k, v in metrics.items()})
+            self._board.scalars(env_steps, {k: finite_number(k, v) for k, v in values.items()})
+        self._others.write(env_steps, {k: float(v) for k, v in values.items()})
 
     def write_timings(self, env_steps: int, timings: Mapping[str, float]) -> None:
         """Write keys of time/, codec/ and ray/, wall_seconds and the rates since the last call.
@@ -122,12 +129,9 @@ class Log:
             values["time/updates_per_s"] = (self._updates - updates) / span
         self._timed = (wall, env_steps, self._updates)
         for key, value in timings.items():
-            assert key.startswith(("time/", "codec/", "ray/")), key
+            assert key.startswith(TIMED), key
             values[key] = value + self._earlier.get(key, 0.0)
-        self._timings.write(env_steps, values)
-        if self._board is not None:
-            self._board.scalars(env_steps, {k: finite_number(k, v) for k, v in values.items()})
-        self._others.write(env_steps, {k: float(v) for k, v in values.items()})
+        self._write(self._timings, env_steps, values)
 
     def begin(self) -> None:
         """The loop begins: the progress display counts its speed from now on."""

@@ -19,6 +19,7 @@ import pytest
 
 from rlrun import codec
 from rlrun.codec import Decoder, Encoder, frame
+from rlrun.codec.coders import CODERS
 from rlrun.codec.frame import VERSION, content_of
 from rlrun.codec.stream import Bases
 from tests.codec import samples
@@ -193,7 +194,7 @@ def with_field(frame: bytes, at: int, form: str, value: int) -> bytes:
         (60, "<Q", (1 << 64) - 1, codec.LimitExceeded),
         (60, "<Q", 99, codec.DamagedFrame),
         (4, "B", 1, codec.DamagedFrame),  # version
-        (5, "B", 77, codec.DamagedFrame),  # codec
+        (5, "B", len(CODERS), codec.DamagedFrame),  # codec
         (5, "B", 255, codec.DamagedFrame),
         (6, "B", 255, codec.DamagedFrame),  # flags
         (7, "B", 99, codec.DamagedFrame),  # kind
@@ -210,6 +211,16 @@ def test_wrong_header_fields_are_refused(at, form, value, error) -> None:
     assert codec.decode(with_field(frame, 12, "<Q", 5)).shape == (100,)  # the crc is valid
     with pytest.raises(error):
         codec.decode(with_field(frame, at, form, value))
+
+
+def test_an_index_outside_of_its_palette_is_refused() -> None:
+    """Three words, and bit planes of ones: index 3."""
+    words = np.arange(3, dtype=np.float32).tobytes()
+    header = frame.Header(2, frame.KEY, samples.KIND["float32"].code, (64,), 0, 0, 0, 0, 0)
+    for count, error in ((3, "outside its palette"), (4, "decoded content differs")):
+        parts = bytes((1, count)) + words + bytes(4 * (count - 3)) + bytes((0, 255)) * 2
+        with pytest.raises(codec.DamagedFrame, match=error):
+            codec.decode(frame.pack(header, [parts]))
 
 
 def test_a_delta_of_rows_is_refused() -> None:

@@ -33,8 +33,12 @@ def test_float64_that_holds_float32_costs_no_more() -> None:
 
 
 def test_integers_are_narrowed_to_their_range() -> None:
-    value = np.arange(3000) % 100 - 50
+    value = np.arange(3000) % 256 - 128
     assert size(value, coder="planes") == size(value.astype(np.int8), coder="planes")
+    for beyond in (-129, 128):
+        value[7] = beyond
+        assert size(value, coder="planes") > size(value.astype(np.int8), coder="planes")
+        assert samples.same(value, codec.decode(codec.encode(value, coder="planes")))
 
 
 def test_palette_size_is_the_bits_of_the_indices() -> None:
