@@ -13,7 +13,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -47,12 +47,22 @@ class Grid:
 
 
 @dataclass(frozen=True)
+class MadeRows:
+    """Rows that are made whenever they are read: 10^6 of them would need 200 MB."""
+
+    make: Callable[[], Iterator[tuple[Cell, ...]]]
+
+    def __iter__(self) -> Iterator[tuple[Cell, ...]]:
+        return self.make()
+
+
+@dataclass(frozen=True)
 class Table:
     """Rows under column names. ``name``: of its CSV file."""
 
     name: str
     columns: tuple[str, ...]
-    rows: list[tuple[Cell, ...]]
+    rows: list[tuple[Cell, ...]] | MadeRows
 
     def shown(self) -> Grid:
         """Texts of the cells, without columns that say nothing.
@@ -131,8 +141,8 @@ def csv_text(table: Table) -> str:
 
     NaN is an empty cell. A text that a spreadsheet would take for a formula gets an apostrophe.
     """
-    columns = range(len(table.columns))
-    wide = [any(isinstance(row[i], Interval) for row in table.rows) for i in columns]
+    intervals = {i for row in table.rows for i, x in enumerate(row) if isinstance(x, Interval)}
+    wide = [i in intervals for i in range(len(table.columns))]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     names = zip(table.columns, wide, strict=True)
@@ -413,11 +423,11 @@ def write_report(document: Document, out: Path, mark: str) -> None:
     Raises: ConfigError as `check_out`, StorageError.
     """
     check_out(out, mark)
-    files = {
-        PAGE: document_html(document, mark).encode(),
+    files: dict[str, bytes | Table] = {f"{table.name}.csv": table for table in document.tables}
+    files |= {
         TEXT: document_markdown(document).encode(),
+        PAGE: document_html(document, mark).encode(),
     }
-    files |= {f"{table.name}.csv": csv_text(table).encode() for table in document.tables}
     for picture in document.pictures:
         files |= {f"{picture.name}.svg": picture.svg.encode(), f"{picture.name}.png": picture.png}
     try:
@@ -425,7 +435,9 @@ def write_report(document: Document, out: Path, mark: str) -> None:
         if not (out / PAGE).exists():
             replace_file(out / PAGE, unfinished(mark).encode())
         for name in sorted(files, key=lambda name: name == PAGE):
-            replace_file(out / name, files[name])
+            content = files[name]
+            content = csv_text(content).encode() if isinstance(content, Table) else content
+            replace_file(out / name, content)
         for path in [path for pattern in _OWN for path in out.glob(pattern)]:
             if path.name not in files:
                 path.unlink()

@@ -2,12 +2,21 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from rlrun.reports import figures
-from rlrun.reports.document import Cell, Document, Interval, Picture, Section, Table, show_number
+from rlrun.reports.document import (
+    Cell,
+    Document,
+    Interval,
+    MadeRows,
+    Picture,
+    Section,
+    Table,
+    show_number,
+)
 from rlrun.reports.figures import MAX_GROUPS, MAX_ROWS
 from rlrun.reports.findings import (
     Findings,
@@ -404,15 +413,16 @@ def _mixtures(found: Findings) -> list[str]:
 
 def evaluation_table(found: Findings) -> Table:
     """Every evaluation of every run, for CSV."""
-    rows: list[tuple[Cell, ...]] = []
-    for group in found.groups:
-        for run in group.everything:
-            e = run.evaluations
-            cells = zip(e.env_steps, e.wall_seconds, e.return_mean, e.success, strict=True)
-            rows += [(group.environment, group.setting, run.seed, run.name, *map(float, own))
-                     for own in cells]  # fmt: skip
+
+    def rows() -> Iterator[tuple[Cell, ...]]:
+        for group in found.groups:
+            for run in group.everything:
+                e = run.evaluations
+                for own in zip(e.env_steps, e.wall_seconds, e.return_mean, e.success, strict=True):
+                    yield group.environment, group.setting, run.seed, run.name, *map(float, own)
+
     columns = ("environment", "setting", "seed", "run", "env steps", "wall s", "return", "success")
-    return Table("evaluations", columns, rows)
+    return Table("evaluations", columns, MadeRows(rows))
 
 
 def seed_table(found: Findings) -> Table:

@@ -78,6 +78,7 @@ def test_two_settings(rlrun, tmp_path, words):
     assert dqn["median steps"] == "inf"
     page = page_text(tmp_path / "runs")
     assert "IQM" not in page.split("never the IQM")[0], "one environment has a mean"
+    assert page.count("when seeds fail on one side only") == 1, "a caveat is said once"
     for table, body in re.findall(r'id="table-(\w+)">\n<table>(.*?)</table>', page, re.S):
         rows = read_csv(out / f"{table}.csv")
         shown = re.findall(r"<tr>(.*?)</tr>", body.split("<tbody>")[1])
@@ -359,10 +360,12 @@ def test_the_decision_of_seeds_auto_is_reported_and_not_tested_again(rlrun, tmp_
         json.dumps({**plan, "scores": [[], []]}), "[]", "{", json.dumps({**DECISION, "level": "x"}),
         json.dumps({**DECISION, "comparisons": [{"settings": [0, 7], "better": 1}]}),
         json.dumps({**DECISION, "comparisons": [{"settings": [0, 1], "better": 7}]}),
+        json.dumps({**DECISION, "comparisons": [{"settings": [0, 1], "better": -1}]}),
     ):  # fmt: skip
         path.write_text(content)
         done = rlrun("report", "runs")
-        assert (done.code, "is better" in done.out) == (0, False)
+        found = "is better" in done.out, "no decision" in done.out
+        assert (done.code, *found) == (0, False, True)
 
 
 @pytest.mark.parametrize("status", ["running", "failed", "done"])
