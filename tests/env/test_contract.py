@@ -95,11 +95,22 @@ def test_faults_of_worker_processes_arrive_as_they_are(kwargs, text):
     assert "env.backend=sync" in error
 
 
+def native(fault, at):
+    """The config of a native vector environment whose column 1 breaks its contract."""
+    kwargs = {"fault": fault, "bad_seed": 1, "at": at}
+    return config_of("test/FaultyVector-v0", kwargs=kwargs, backend="vector")
+
+
 @pytest.mark.parametrize("fault", NATIVE)
 def test_faults_of_a_native_vector_name_the_column_or_all(fault):
-    kwargs = {"fault": fault, "bad_seed": 1, "at": 3}
-    config = config_of("test/FaultyVector-v0", kwargs=kwargs, backend="vector")
-    assert NATIVE[fault] in breach(config)
+    error = breach(native(fault, at=3))
+    assert NATIVE[fault] in error
+    assert ("env.backend=sync" in error) == (fault in ("shape", "dtype", "list", "reward_list",
+                                                       "flag_shape"))  # fmt: skip
+
+
+def test_faults_of_a_native_vector_in_its_reset():
+    assert f"environment 1 in reset: {FAULTS['nan']}" in breach(native("nan", at=0))
 
 
 def nested(fault, steps):
