@@ -159,7 +159,7 @@ class EnvServer:
     def load_state_dict(self, state: dict[str, Any]) -> str | None:
         """Continue from ``state``; return why that is not exact: then the next step is a reset."""
         reason = self.env.load_state_dict(state)
-        self.done = bool(state["done"]) or reason is not None
+        self.done = reason is not None or bool(state["done"])
         return reason
 
     def close(self) -> None:
@@ -235,8 +235,7 @@ class Copies:
         self._lost = _either(self._restart_failed(self._reopen), self._lost)
         for i in () if self._lost is None else map(int, np.flatnonzero(self._lost)):
             seed, episode = self._fresh_episode(i)  # the open one is lost: the next one is opened
-            state = {"seed": seed, "episode": episode, "steps": 0, "obs": "", "reseed": True}
-            states[i] = state | {"done": True, "reason": _LOST}
+            states[i] = {"seed": seed, "episode": episode, "steps": 0, "obs": "", "reason": _LOST}
         self.inexact = self.inexact or next((s["reason"] for s in states if "reason" in s), None)
         return {"environments": states}
 
