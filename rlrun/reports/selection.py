@@ -71,8 +71,7 @@ def _read(search: Path) -> tuple[tuple[Cell, ...], str] | None:
         keys = ("seeds", "failed_seeds", "selection_scores", "overrides")
         seeds, failed, chosen, words = (fields[key] for key in keys)
         trial, selection = fields["trial"], finite_number(fields["selection_score"])
-        lists = all(isinstance(value, list) for value in (seeds, failed, chosen, words))
-        if not lists or type(trial) is not int or selection is None:
+        if type(trial) is not int or selection is None:
             return None
         setting = printable(" ".join(map(printable, words)))
         score = Interval(*(finite(fields.get(key)) for key in ("score", "low", "high")))
