@@ -10,7 +10,7 @@ import pytest
 
 import rlrun.codec
 from rlrun import codec
-from rlrun.codec import frame
+from rlrun.codec import frame, kernels
 from rlrun.codec.words import KIND_BY_CODE
 from rlrun.jit import COMPILED
 from tests.codec import samples
@@ -96,3 +96,22 @@ def test_short_frames_interpreted() -> None:
                 except codec.CodecError:
                     continue
                 assert samples.same(tree, back), name
+
+
+@pytest.mark.skipif(not COMPILED, reason="numba is switched off")
+def test_bits_that_are_missing_are_not_read() -> None:
+    second, base, now = samples.walk(samples.KIND["float32"], (600,), 0)
+    data = codec.encode(now, coder="planes_ctx", base=base, second=second)
+    with without_numba(rlrun.codec):
+        for missing in (1, 40, 200):
+            cut = samples.seal(bytearray(data[:-missing]))
+            with pytest.raises(codec.DamagedFrame):
+                codec.decode(cut, base=base, second=second)
+
+
+@pytest.mark.skipif(not COMPILED, reason="numba is switched off")
+def test_bits_beyond_a_plane_are_not_written() -> None:
+    """Of the kernel itself: outside nothing shows such a write."""
+    with without_numba(rlrun.codec):
+        bitmap, values = np.array([255], np.uint8), np.ones(8, np.uint8)
+        assert kernels.join_nonzero(bitmap, values, np.empty(5, np.uint8)) == -1

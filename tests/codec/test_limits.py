@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 
 from rlrun import codec
 from rlrun.codec import frame, stream
 from rlrun.codec.frame import FREE_BYTES, KEY, MAX_RATIO, TREE, Header, pack
 from rlrun.errors import CodecError
+from tests.codec.samples import KIND
 
 LARGE = FREE_BYTES + (1 << 20)
 
@@ -65,6 +67,13 @@ def test_a_delta_of_nothing_stays_small() -> None:
     delta = codec.encode(array, base=array)
     assert len(delta) < 200_000
     assert np.array_equal(codec.decode(delta, base=array), array)
+
+
+def test_a_zstd_part_allocates_what_its_array_takes() -> None:
+    """Not the size that it states itself."""
+    words = zstandard.compress(bytes(LARGE))
+    header = Header(5, KEY, KIND["uint8"].code, (100,), 0, 0, 0, 0, 0)
+    assert peak(lambda: codec.decode(pack(header, [words]))) < 1 << 20
 
 
 def frame_of(table: bytes, rest: bytes = b"") -> bytes:
