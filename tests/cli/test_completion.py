@@ -58,6 +58,9 @@ def complete(rlrun, tmp_path, monkeypatch):
         ("rlrun policy=ppo policy.et", []),
         ("rlrun policy.et", ["policy.eta="]),  # of r2d2, the default
         ("rlrun policy=ppo policy.cl", ["policy.clip."]),  # a schedule
+        ("rlrun policy=ppo buffer.bet", []),  # it brings a rollout along
+        ("rlrun policy=dqn se", ["seed="]),  # search. is a command's
+        ("rlrun search search.tri", ["search.trials="]),
         ("rlrun buffer.alp", ["buffer.alpha."]),  # r2d2 brings its buffer along
         ("rlrun run.stop_after=", ["run.stop_after=2 "]),
         ("rlrun resume outputs/other run.max", ["run.max_time="]),
@@ -69,6 +72,7 @@ def complete(rlrun, tmp_path, monkeypatch):
         ("rlrun play outputs/a\\ r", ["outputs/a\\ run "]),
         ("rlrun play .h", [".hidden/"]),
         ("rlrun play nowhere/", []),
+        ("rlrun codec --plot x.png b", ["bench "]),
         ("rlrun codec bench outputs/n", ["outputs/notes.txt "]),
     ],
 )

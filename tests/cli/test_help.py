@@ -52,6 +52,7 @@ def test_the_table_has_the_keys_and_values_of_every_yaml():
             assert parsed(keys) == loaded(path, prefix), path
             for name, key in keys.items():
                 assert key.meaning or group in PRESETS, name
+                assert key.source == [*key.comment.rsplit("; ", 1), ""][1], name
                 given = "allowed" in table.facts.get(name, {})
                 assert given or group in PRESETS or "kwargs." in name, name
 
@@ -85,7 +86,8 @@ def test_an_option_has_the_keys_that_it_starts_from(rlrun, composer, option):
      ("policy", "r2d2 | ppo | learn_unroll_len"), ("run", "total_steps"),
      ("policy=c51", "policy.atoms = 101 "), ("policy=rainbow", "buffer="),
      ("experiment=r2d2_paper", "policy.burnin_step = 40 "), ("ppo", "policy=ppo: "),
-     ("none", "memory=none: | bonus="), ("sweep.dir", "Sweeps"), ("exit codes", "75 | 130")],
+     ("none", "memory=none: | bonus="), ("sweep.dir", "Sweeps"),
+     ("collector.n_sample", "  read by  every run"), ("exit codes", "75 | 130")],
 )  # fmt: skip
 def test_words(rlrun, word, facts):
     done = rlrun("help", *word.split())

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.errors import ConfigError, NumericError
+from rlrun.schema.studies import RayLauncherConfig
 from rlrun.sweeps import launcher
 from rlrun.sweeps.record import SweepRecord
 from tests.in_process import assert_one_error, files_under
@@ -126,6 +127,9 @@ def test_long_overrides_get_short_names(rlrun, build):
 
 def test_jobs_are_added_to_a_sweep(rlrun, build):
     assert rlrun("-m", "policy=dqn", "seed=0,1", "sweep.dir=s").code == 0
+    record = SweepRecord.read(Path("s"))
+    record.ray = RayLauncherConfig(None, 1, 0, {}, 2)
+    record.write(Path("s"))
     for line in (
         ["policy=dqn", "seed=2,1,0,3,3"],
         ["seed=3,0", "policy=dqn", "learner.threads=null"],
@@ -134,6 +138,7 @@ def test_jobs_are_added_to_a_sweep(rlrun, build):
     ):
         assert rlrun("-m", *line, "sweep.dir=s").code == 0
     assert [c[1][0].seed for c in build.calls] == [0, 1, 2, 3]
+    assert SweepRecord.read(Path("s")).ray is None, "what is added here runs here"
     assert [p.name for p in build.run_dirs] == [f"{i}_policy=dqn,seed={i}" for i in range(4)]
     assert_one_error(rlrun("-m", "seed=7", "sweep.dir=s", "hydra/launcher=basic"))
     Path("other").mkdir()

@@ -53,6 +53,13 @@ FORBIDDEN = [  # (name of a file, its content, command line, what the error name
         "hydra.sweeper.params.+hydra.job.env_set.A = b",
     ),
     (
+        EVIL,
+        GLOBAL + "hydra: {sweeper: {params: {buffer.mmap: '/tmp/x,/tmp/y'}}}",
+        f"-m {LINE}",
+        "buffer.mmap = /tmp/x: leads out",
+    ),
+    (EVIL, GLOBAL + "hydra: {sweeper: {params: {env.id: 'evil:A,b'}}}", f"-m {LINE}", "evil:A"),
+    (
         "main.yaml",
         "defaults: [config, _self_]\nhydra: {searchpath: [pkg://evil]}",
         "--config-dir mine --config-name main",
