@@ -159,3 +159,10 @@ def test_a_bench_cuts_its_intervals(tmp_path):
     forge_seeds(tmp_path, [1.0, 1.0, 1.0, 1.0, 0.0], env__id="rlrun/Relay-v0")
     final = BenchSetting("relay", "ppo", "gru", 0.5, read_runs([str(tmp_path)])).final
     assert 0 <= final.low < final.value < final.high <= 1
+
+
+def test_a_failed_run_of_a_bench_has_not_arrived(tmp_path):
+    forge(tmp_path / "0", returns=(1.0, 5.0), steps=(10, 20))
+    forge(tmp_path / "1", seed=1, returns=(5.0, 5.0), steps=(10, 20), status="failed")
+    bench = BenchSetting("relay", "ppo", "gru", 0.5, read_runs([str(tmp_path)]))
+    assert bench.reached(4.0) == (math.inf, math.inf)

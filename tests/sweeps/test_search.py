@@ -117,6 +117,19 @@ def test_settings_do_not_depend_on_which_run_ends_first(tmp_path, prune):
     assert len(tried[0]) == 30
 
 
+def test_one_worker_asks_for_a_trial_when_all_before_it_are_told(tmp_path):
+    study, asked = Study(None, (LR,), sampler="random", seed=0), set()
+
+    def score(given):
+        asked.add(len(study.trials()) + len(study.running()))
+        return toy(given)
+
+    config = settings(trials=4, seeds=1, final_seeds=1, workers=1)
+    given = {"fixed": [], "first_seed": 0, "say": lambda line: None}
+    assert Search(tmp_path, study, config, **given).run(FakePool(1, score)) is not None
+    assert asked == {1, 2, 3, 4}
+
+
 @pytest.mark.parametrize("prune", ["asha", "none"])
 def test_how_a_trial_ends_does_not_depend_on_when_it_is_looked_at(tmp_path, prune):
     """Trial 4 is the worst; its seed 0 fell behind before it failed, its seed 1 failed at once."""
