@@ -13,6 +13,7 @@ from rlrun.sweeps.record import (
     FILE,
     JobProgress,
     JobRecord,
+    Lines,
     LiveTable,
     SweepRecord,
     cells,
@@ -206,6 +207,15 @@ def test_the_table(tmp_path):
     ]  # fmt: skip
     assert ["SIGKILL" in lines[2], "exit 4" in lines[3], "exit 75" in lines[4]] == [True] * 3
     assert not any("\x1b" in line for line in lines)
+    assert lines[1].startswith("  0  seed=0"), "numbers end where their column ends"
+
+
+def test_quiet_shows_failures_alone(capsys):
+    display = Lines([], {}, quiet=True)
+    display.ended(JobRecord(0, "0", [], "failed", 4), "job 0 failed")
+    display.ended(JobRecord(1, "1", [], "done", 0), "job 1 is done")
+    display.close()
+    assert capsys.readouterr() == ("", "rlrun: job 0 failed\n")
 
 
 def test_the_live_table_shows_those_that_run(tmp_path, monkeypatch):
