@@ -79,6 +79,14 @@ def _clone() -> str | None:
     return str(path) if path is not None and (path / "pyproject.toml").is_file() else None
 
 
+def no_cluster(key: str, address: str, text: str) -> "ResourceError":
+    """Return the error of a cluster that does not answer."""
+    return ResourceError(
+        f"{key} = {address}: no Ray cluster answers ({text}); host:port of a running head of the "
+        "same Ray and Python version is allowed; start one with `ray start --head`, or leave it out"
+    )
+
+
 def unguarded(key: str, allowed: str) -> "ConfigError":
     """The error of workers that ended with ``NO_GUARD``; ``allowed``: KEY=VALUE without workers."""
     script = getattr(sys.modules["__main__"], "__file__", "the script")

@@ -203,14 +203,10 @@ class Streams:
         """Bytes of all arrays owned."""
         return sum(replay.nbytes for replay in self.replays)
 
-    @property
-    def mass(self) -> float:
-        """Sum of m_j: what this shard weighs beside others."""
-        return float(self._masses().sum())
-
-    def add(self, number: int, rows: Chunk | Segment) -> np.ndarray:
-        """Store rows of stream ``number``; return the keys of the windows they complete, int64."""
-        return self._global(self.replays[number].add(rows), number)
+    def add(self, chunks: Sequence[tuple[int, Chunk | Segment]]) -> np.ndarray:
+        """Store (stream, rows); return the keys of the windows they complete, int64."""
+        keys = [self._global(self.replays[number].add(rows), number) for number, rows in chunks]
+        return np.concatenate(keys)
 
     def sample(self, batch: int, env_steps: int) -> Sample:
         """Sample ``batch`` windows, with importance weights float32 [batch]."""
@@ -240,9 +236,15 @@ class Streams:
         )
 
     def get(self, key: np.ndarray, env_steps: int) -> Sample:
-        """The windows with these keys, all of one stream, weight 1."""
-        number = int(key[0] % len(self.replays)) if len(key) else 0
-        return self.replays[number].get(key // len(self.replays), env_steps)
+        """The windows with these keys, those of a stream one after the other, weight 1."""
+        count = len(self.replays)
+        starts = [0, *(np.flatnonzero(np.diff(key % count)) + 1)]
+        parts = [
+            self.replays[int(one[0] % count)].get(one // count, env_steps)
+            for one in np.split(key, starts[1:])
+        ]
+        weight = torch.cat([part.weight for part in parts])
+        return Sample(join([part.segment for part in parts]), weight, key, env_steps)
 
     def prioritize(self, key: np.ndarray, priority: np.ndarray | Tensor) -> None:
         """Set |delta| priorities, as ``Replay.prioritize``."""
@@ -266,6 +268,10 @@ class Streams:
     def random_windows(self, count: int, generator: np.random.Generator) -> Segment:
         """As ``Replay.random_windows``, of one stream."""
         return self._one(generator).random_windows(count, generator)
+
+    def peek(self, count: int, generator: np.random.Generator, env_steps: int) -> Peek | None:
+        """As ``Replay.peek``, of one stream."""
+        return self._one(generator).peek(count, generator, env_steps)
 
     def metrics(self, env_steps: int) -> dict[str, float]:
         """buffer/ metrics: sums of counts, means over the stored windows of the rest."""
@@ -295,8 +301,8 @@ class Streams:
         if len(streams) != len(self.replays):
             raise CheckpointError(
                 f"buffer = {len(self.replays)} streams: the checkpoint has {len(streams)}; allowed "
-                "are as many collectors and shards as the run began with; undo the change of "
-                "pipeline.num_actors or pipeline.num_shards"
+                "are as many collectors as the run began with; undo the change of "
+                "pipeline.num_actors"
             )
         for replay, own in zip(self.replays, streams, strict=True):
             replay.load_state_dict(own)

@@ -184,20 +184,24 @@ class Rollouts:
         """Rows stored in the longest."""
         return max(len(rollout) for rollout in self.rollouts)
 
-    def add(self, number: int, rows: Chunk | Segment) -> np.ndarray:
-        """Append a copy of the rows of collector ``number``; as ``Rollout.add``."""
-        return self.rollouts[number].add(rows)
+    def add(self, chunks: Sequence[tuple[int, Chunk | Segment]]) -> np.ndarray:
+        """Append copies of (collector, rows); as ``Rollout.add``."""
+        return np.concatenate([self.rollouts[number].add(rows) for number, rows in chunks])
 
     def take(self, env_steps: int) -> Sample:
-        """Return all rows as one segment, weight 1, and clear the rollouts."""
-        parts = [r.take(env_steps) for r in self.rollouts if len(r)]
-        if len(parts) == 1:
-            return parts[0]
+        """Return all rows as one segment, weight 1, and clear the rollouts.
+
+        Keys number the columns of all collectors.
+        """
+        numbers = [number for number, rollout in enumerate(self.rollouts) if len(rollout)]
+        parts = [self.rollouts[number].take(env_steps) for number in numbers]
         steps = max(len(part.segment.reward) for part in parts)
-        segments = [padded(part.segment, steps) for part in parts]
-        segment = join(segments)
-        columns = segment.reward.shape[1]
-        return Sample(segment, torch.ones(columns), np.arange(columns), env_steps)
+        segment = join([padded(part.segment, steps) for part in parts])
+        keys = [
+            number * len(part.key) + part.key for number, part in zip(numbers, parts, strict=True)
+        ]
+        key = np.concatenate(keys)
+        return Sample(segment, torch.ones(len(key)), key, env_steps)
 
     def metrics(self, env_steps: int) -> dict[str, float]:
         """buffer/ metrics: none."""

@@ -70,8 +70,7 @@ def check(config: Config, *, fresh: bool = True) -> None:
     ray = config.pipeline if isinstance(config.pipeline, RayConfig) else None
     if ray is not None:
         require_ray()
-    if ray is None or ray.address is None:  # else the GPU is another node's
-        _check_device("device", config.device)
+    _check_device("device", config.device)
     _check_device("buffer.device", config.buffer.device)
     for key in ("load", "demos", "mmap"):
         if (path := getattr(config.buffer, key)) is not None:

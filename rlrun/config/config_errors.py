@@ -14,7 +14,15 @@ from yaml import YAMLError, safe_load
 from rlrun.errors import ConfigError
 from rlrun.schema import OPTION_CONFIGS, ScheduleConfig
 from rlrun.schema.ranges import format_value
-from rlrun.schema.spelling import FIXED, OTHER_OPTIONS, RENAMED, SYNONYMS, nearest
+from rlrun.schema.spelling import (
+    FIXED,
+    GONE,
+    GONE_BECAUSE,
+    OTHER_OPTIONS,
+    RENAMED,
+    SYNONYMS,
+    nearest,
+)
 
 _SHARED = ("learner.", "collector.", "run.")  # groups whose keys every run has
 _MANY = 14  # names in an error
@@ -41,8 +49,10 @@ def unknown_key(
 
     ``candidates``: full keys of that name in other groups, better guesses than similar names.
     """
-    if path in FIXED:
-        wrong = f"no key any more, it is fixed at {FIXED[path]}"
+    gone = ".".join(path.split(".")[:2]) in GONE
+    if path in FIXED or gone:
+        why = f"it is fixed at {FIXED[path]}" if path in FIXED else GONE_BECAUSE
+        wrong = f"no key any more, {why}"
         return UnknownKey(
             str(config_error(path, value, wrong, "no other", f"remove {path}")), key=path
         )

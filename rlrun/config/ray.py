@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 
-from rlrun.errors import ResourceError, extra
+from rlrun.errors import ResourceError, extra, no_cluster
 
 CONNECT_SECONDS = 1.0  # that a cluster's head has to accept a connection
 ANSWER_SECONDS = 6.0  # and to answer Ray
@@ -93,11 +93,3 @@ if found is None:
     sys.exit("no Ray runs on this machine")
 GcsClient(address=found)
 """
-
-
-def no_cluster(key: str, address: str, text: str) -> ResourceError:
-    """Return the error of a cluster that does not answer."""
-    return ResourceError(
-        f"{key} = {address}: no Ray cluster answers ({text}); host:port of a running head of the "
-        "same Ray and Python version is allowed; start one with `ray start --head`, or leave it out"
-    )

@@ -156,7 +156,7 @@ class Facts:
         return self.collectors * self.config.collector.num_envs
 
     @property
-    def least_shards(self) -> int:
+    def least_streams(self) -> int:
         """Rows of a window in every environment of every collector."""
         assert self.window is not None
         return self.environments * (self.window.rows + 1 + self.config.env.frame_stack)
@@ -384,37 +384,24 @@ ON_CONFIG = (
     Rule("pipeline", lambda c: _ray(c) and not _trains(c),
          "policy {policy.name} learns nothing, so that there is nothing to place",
          "a policy that learns", "set pipeline=serial, or use {policies[learn]}"),
-    Rule("pipeline.num_shards", lambda c: _ray(c) and c.pipeline.num_shards > c.collectors,
-         "a shard stores the trajectories of whole collectors, here {collectors}",
-         "at most {collectors}", "lower it"),
-    Rule("pipeline.learner.num_gpus",
-         lambda c: _ray(c) and c.device != "cpu" and not c.pipeline.learner.num_gpus,
-         "the networks are on device = {device}, the role would see no GPU", "1 is allowed",
-         "set it"),
     Rule("bonus", lambda c: _ray(c) and c.bonus.name != "none",
-         "its statistics belong beside one replay, pipeline=ray has it elsewhere",
+         "its statistics are of columns that advance together, collectors do not",
          "bonus=none is allowed", _SERIAL),
-    Rule("buffer.mmap", lambda c: _ray(c) and c.buffer.mmap is not None,
-         "every collector has a replay of its own", "null is allowed", _SERIAL),
-    *each(("demos", "load"), lambda key: Rule(
+    *each(("mmap", "demos", "load"), lambda key: Rule(
         f"buffer.{key}", lambda c: c.collectors > 1 and getattr(c.buffer, key),
         "every collector has a replay of its own", "null is allowed", _SERIAL)),
-    Rule("buffer.device", lambda c: _ray(c) and c.buffer.device != "cpu",
-         "replay shards keep their rows in host memory", "cpu is allowed", "set it"),
     Rule("buffer.weight_norm", lambda c: isinstance(c.buffer, PriorityConfig)
          and c.buffer.weight_norm == "buffer" and c.collectors > 1,
          "the largest weight would be that of one collector's windows", "batch is allowed",
          "set it"),
-    Rule("logger.profile", lambda c: _ray(c) and c.logger.profile is not None,
-         "the updates are in another process", "null is allowed", _SERIAL),
     Rule("pipeline.inference", lambda c: _ray(c) and c.pipeline.inference == "central"
          and getattr(c.policy, "noisy", None) is not None and c.policy.noisy_resample == "chunk",
          "policy.noisy_resample=chunk keeps the noise of a chunk in its collector",
          "local is allowed", "set policy.noisy_resample=step"),
-    Rule("buffer.capacity", lambda c: _ray(c) and c.window and c.buffer.capacity < c.least_shards,
-         "each of {environments} environments needs the rows of a window, {least_shards} in all",
-         "at least {least_shards} is allowed",
-         "set buffer.capacity={least_shards}, or use fewer collectors"),
+    Rule("buffer.capacity", lambda c: _ray(c) and c.window and c.buffer.capacity < c.least_streams,
+         "each of {environments} environments needs the rows of a window, {least_streams} in all",
+         "at least {least_streams} is allowed",
+         "set buffer.capacity={least_streams}, or use fewer collectors"),
     Rule("pipeline.address", lambda c: _addresses(c) and _is_no_address(c.pipeline.address),
          "is no host:port of a cluster's head", "host:port or auto",
          "run rlrun on a node of the cluster, or leave it out for a Ray of its own"),

@@ -87,14 +87,13 @@ PAGES: dict[str, dict[str, list[str]]] = {
     },
     "roles": {  # pipeline=ray
         "env steps per second, all collectors": [r"ray/collect_steps_per_s"],
-        "busy": [r"ray/(collectors|learner)_busy"],
-        "queued chunks": [r"ray/queued_chunks"],
+        "busy": [r"ray/collectors_busy"],
         "age of the weights, env steps": [r"ray/weights_age"],
-        "lag of the priorities, updates": [r"ray/priority_lag"],
+        "age of the weights, updates": [r"ray/policy_lag"],
         "bytes of rows": [r"ray/chunks_(raw|sent)_bytes"],
         "bytes of weights": [r"ray/weights_(raw|sent)_bytes"],
         "coding, seconds": [r"ray/coding_seconds"],
-        "faults": [r"ray/(restarts|key_frames|chunks_(lost|repeated|damaged))"],
+        "faults": [r"ray/(restarts|key_frames)"],
     },
     "codec": {
         "ratio": [r"codec/\w+_ratio"],

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from rlrun.buffer import saved
-from rlrun.buffer.mixed import Mixed
+from rlrun.buffer.mixed import Mixed, Streams
 from rlrun.buffer.replay import Replay
-from rlrun.buffer.rollout import Rollout
+from rlrun.buffer.rollout import Rollout, Rollouts
 from rlrun.errors import NumericError
 from rlrun.log import Log
 from rlrun.log.window_figure import WindowFigure, kinds
@@ -33,10 +33,10 @@ class Pacer:
         self.config, self.rows_per_update = config, config.batch_size * window.learned
         self.credit = 0.0  # rows to be learned by the next updates
 
-    def updates_for(self, rows: int, chunks: int = 1) -> int:
-        """Return the number of updates that ``rows`` new rows in so many chunks pay for."""
+    def updates_for(self, rows: int) -> int:
+        """Return the number of updates that a chunk of ``rows`` new rows pays for."""
         if self.config.update_per_collect is not None:
-            return self.config.update_per_collect * chunks
+            return self.config.update_per_collect
         assert self.config.replay_ratio is not None  # LearnerConfig: exactly one is set
         self.credit += rows * self.config.replay_ratio
         updates = int(self.credit // self.rows_per_update)
@@ -69,7 +69,7 @@ class Inspector:
         *,
         policy: InspectedPolicy,
         window: Window,
-        buffer: Replay | Mixed,
+        buffer: Replay | Mixed | Streams,
         bonus: RND | None,
         log: Log,
     ) -> None:
@@ -196,7 +196,7 @@ class Learner:
         config: LearnerConfig,
         *,
         policy: Policy,
-        buffer: Replay | Mixed,
+        buffer: Replay | Mixed | Streams,
         counters: Counters,
         td_priority: bool,
         bonus: RND | None = None,
@@ -308,7 +308,7 @@ class RolloutLearner:
         config: LearnerConfig,
         *,
         policy: Policy,
-        buffer: Rollout,
+        buffer: Rollout | Rollouts,
         counters: Counters,
         bonus: RND | None = None,
     ) -> None:

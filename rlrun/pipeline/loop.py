@@ -2,9 +2,8 @@
 
 All pipelines run it. They differ in where chunks come from (``rlrun.pipeline.source``): serial acts
 with the present weights; overlapped with those of before the last chunk was learned from; on Ray
-chunks are handles of rows that shards hold, ``buffer`` and ``learner`` stand for remote ones, and
-collectors compute first priorities; offline has none. Beside the loop stand ``report``,
-``evaluations``, ``saving`` and ``faults`` (``rlrun.pipeline.parts``).
+several collectors do; offline has none. Beside the loop stand ``report``, ``evaluations``,
+``saving`` and ``faults`` (``rlrun.pipeline.parts``).
 """
 
 from dataclasses import dataclass

@@ -266,12 +266,12 @@ def _serve(
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    error, worker = _attempt(lambda: _Worker(make_collector, make_collector_side))
+    error, worker = attempt(lambda: CollectorWorker(make_collector, make_collector_side))
     while True:
         try:
             command, arguments = pipe.recv()
             failed = error is not None
-            pipe.send((error, worker) if failed else _attempt(getattr(worker, command), *arguments))
+            pipe.send((error, worker) if failed else attempt(getattr(worker, command), *arguments))
         except (EOFError, OSError):
             break
     if error is None:
@@ -287,7 +287,7 @@ def _exit_with_parent() -> None:
         os._exit(1)
 
 
-def _attempt(function: Callable[..., Any], *arguments: Any) -> tuple[str | None, Any]:
+def attempt(function: Callable[..., Any], *arguments: Any) -> tuple[str | None, Any]:
     """Return (None, result), or (class, text) of the error."""
     try:
         return None, function(*arguments)
@@ -300,8 +300,8 @@ def _attempt(function: Callable[..., Any], *arguments: Any) -> tuple[str | None,
         return type(e).__name__, traceback.format_exc()
 
 
-class _Worker:
-    """The commands of the process; those of ``CollectorProcess`` have the same names."""
+class CollectorWorker:
+    """A collector in another process; the commands of ``CollectorProcess`` have the same names."""
 
     def __init__(
         self, make_collector: MakeCollector, make_collector_side: MakeCollectorSide
@@ -309,17 +309,21 @@ class _Worker:
         self.counters, self.transport, self.closed = Counters(), make_collector_side(), False
         self.collector: Collector = make_collector(self.counters)
 
-    def collect(self, env_steps: int, weights: Any) -> tuple[Any, ...] | MissingBase:
+    def collect(
+        self, env_steps: int, *weights: Any, with_env: bool = False
+    ) -> tuple[Any, ...] | MissingBase:
+        """``weights``: successive messages; ``with_env``: the state has the environments'."""
         collector = self.collector
         try:
-            collector.policy.load(self.transport.unpack(weights))
+            for message in weights:
+                collector.policy.load(self.transport.unpack(message))
         except NeedKeyFrame as need:
             return MissingBase(need.stream, need.have_seq, need.have_hash)
         collector.actor.refresh()
         self.counters.env_steps = env_steps
         rows = self.transport.pack(collector.collect_rows())
-        stats, light = collector.take_stats(), collector.light_state_dict()
-        return rows, stats, dict(collector.seconds), light | self._generator()
+        state = collector.state_dict() if with_env else collector.light_state_dict()
+        return rows, collector.take_stats(), dict(collector.seconds), state | self._generator()
 
     def state(self) -> dict[str, Any]:
         return self.collector.state_dict() | self._generator()
@@ -328,9 +332,10 @@ class _Worker:
         """The state of exploration's random numbers."""
         return {"generator": dict(self.collector.policy.generator.bit_generator.state)}
 
-    def load(self, state: dict[str, Any], env_steps: int) -> str | None:
+    def load(self, state: dict[str, Any], env_steps: int, incarnation: int = 0) -> str | None:
+        """``incarnation``: how often a process of this collector was lost."""
         self.counters.env_steps = env_steps
-        self.collector.load_state_dict(state)
+        self.collector.load_state_dict(state, incarnation=incarnation)
         self.collector.policy.generator.bit_generator.state = state["generator"]
         return self.collector.inexact
 

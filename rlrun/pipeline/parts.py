@@ -237,8 +237,12 @@ class LoopEvaluations:
                 p.policy.generator.bit_generator.state = before[0]
                 load_generators(before[1])
 
-    def record(self, evaluation: Evaluation, steps: int) -> None:
-        """Log an evaluation of the policy's weights of env step ``steps``; keep the best ones."""
+    def record(
+        self, evaluation: Evaluation, steps: int, weights: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Log an evaluation of the weights of env step ``steps``, None: the policy's; keep the
+        best ones.
+        """
         p, goal = self.parts, self.config.stop_value
         require_in_place(p.run_dir)
         summary = evaluation.summary()
@@ -246,7 +250,7 @@ class LoopEvaluations:
         if self.best is None or summary["return_mean"] > self.best["return_mean"]:
             self.best = summary
             path = p.run_dir / CHECKPOINTS / "best.safetensors"
-            checkpoint.save_weights(path, p.policy.weights(), summary)
+            checkpoint.save_weights(path, weights or p.policy.weights(), summary)
         solved = goal is not None and summary["return_mean"] >= goal
         self.consecutive_solved = self.consecutive_solved + 1 if solved else 0
         best = {"eval/best_return_mean": self.best["return_mean"]}
@@ -431,7 +435,7 @@ class Saving:
 MAX_ROLLBACKS = 3  # of a run
 # Parts of a state whose generators decide what is learned. Environments, and what users draw from
 # the process's global generators, go on as they would have.
-_STREAMS = ("policy", "buffer", "predictor")
+_STREAMS = ("policy", "buffer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -504,11 +508,8 @@ def other_streams(state: dict[str, Any], number: int) -> dict[str, Any]:
     between successive rollbacks. ``number``: 1, 2, ... counts them.
     """
     moved = {name: _moved(x, number) if name in _STREAMS else x for name, x in state.items()}
-    if "collectors" in state:  # pipeline=ray: policies of the learner and of every collector
-        role, collectors = state["learner"]["role"], state["collectors"]
-        role = role | {"policy": _moved(role["policy"], number)}
-        moved["learner"] = state["learner"] | {"role": role}
-        moved["collectors"] = [x | {"state": _acts_anew(x["state"], number)} for x in collectors]
+    if "collectors" in state:  # of pipeline=ray have policies of their own
+        moved["collectors"] = [_acts_anew(x, number) for x in state["collectors"]]
     elif "collector" in state:  # of pipeline=overlapped has a policy of its own
         moved["collector"] = _acts_anew(state["collector"], number)
     return moved

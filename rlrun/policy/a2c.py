@@ -28,7 +28,7 @@ class OnePassLearner(ActorCriticLearner[A], Generic[A]):
 
     def learn(self, sample: Sample) -> Update:
         """One gradient step on a whole rollout."""
-        rows = self.prepare(sample.segment)
+        rows = self.prepare(sample)
         out: Gradients
         if self.kernel is None:
             loss, metrics = self.loss(rows, *self.outputs(rows))

@@ -12,7 +12,7 @@ from rlrun.nets.actor_critic import CLIP, ActorCritic, RunningMoments
 from rlrun.policy.actor import Chosen, DistributionActor
 from rlrun.policy.rollout import Minibatch, RolloutPolicy, RolloutRows, rollout_rows
 from rlrun.schema import MemoryConfig, OnPolicyConfig, TorsoConfig
-from rlrun.types import Segment, Tree
+from rlrun.types import Sample, Segment, Tree
 
 A = TypeVar("A", bound=OnPolicyConfig)
 
@@ -26,35 +26,37 @@ class ActorCriticLearner(RolloutPolicy[A], Generic[A]):
         self.net = ActorCritic(self.config, torso, memory, self.spec).to(self.device)
         self.add("net", self.net).adam.flatten()  # one array is stepped, not a dozen
         self.returns = RunningMoments(())  # of discounted returns; rewards are divided by their std
-        self.running = torch.zeros(0)  # [B] the discounted return of every open episode
+        self.running = torch.zeros(0)  # [B] the discounted return of every column's open episode
 
     def actor(self, num_envs: int) -> "OnPolicyActor":
         """An actor that samples from the policy's distribution."""
         return OnPolicyActor(self.net, self.config, self.generator, num_envs=num_envs)
 
-    def prepare(self, segment: Segment) -> RolloutRows:
+    def prepare(self, sample: Sample) -> RolloutRows:
         """The rows of a rollout on the host, after adding its rewards to the statistics."""
+        segment = sample.segment
         reward = self.shaped_reward(segment)
         if self.config.normalize_reward:
-            reward = self._normalise(reward, segment)
+            reward = self._normalise(reward, segment, sample.key)
         return rollout_rows(segment, reward, self.net, self.config, self.device)
 
-    def _normalise(self, reward: Tensor, segment: Segment) -> Tensor:
+    def _normalise(self, reward: Tensor, segment: Segment, column: np.ndarray) -> Tensor:
         """Rewards divided by the standard deviation of running discounted returns, then clipped.
 
         R_t = r_t + gamma R_{t-1} within an episode. Source: OpenAI Baselines' VecNormalize.
         """
         ends = (segment.terminated, segment.truncated, segment.valid)
         carry = torch.where(trace_continues(*ends), self.config.gamma, 0.0)
-        if len(self.running) != reward.shape[1]:
-            self.running = torch.zeros(reward.shape[1])
-        before = torch.where(segment.first[0] | ~segment.valid[0], 0.0, self.running)
+        if (missing := int(column.max()) + 1 - len(self.running)) > 0:
+            self.running = torch.cat([self.running, torch.zeros(missing)])
+        before = torch.where(segment.first[0] | ~segment.valid[0], 0.0, self.running[column])
         returns = reward.clone()
         returns[0] += self.config.gamma * before
         decay = torch.cat([torch.zeros_like(carry[:1]), carry[:-1]])
         returns = reverse_scan(returns.flip(0), decay.flip(0)).flip(0)  # forward in time
         goes_on = segment.valid[-1] & ~(segment.terminated | segment.truncated)[-1]
-        self.running = torch.where(goes_on, returns[-1], 0.0)
+        open_return = torch.where(goes_on, returns[-1], 0.0)
+        self.running = self.running.index_copy(0, torch.from_numpy(column), open_return)
         seen = returns[segment.valid]
         if len(seen):
             self.returns.add(seen)

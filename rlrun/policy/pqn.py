@@ -25,7 +25,7 @@ from rlrun.policy.rollout import (
     split_rollout,
 )
 from rlrun.schema import MemoryConfig, PQNConfig, TorsoConfig
-from rlrun.types import Segment
+from rlrun.types import Sample
 
 
 class PQN(MinibatchLearner[PQNConfig]):
@@ -70,8 +70,9 @@ class PQN(MinibatchLearner[PQNConfig]):
     def finish(self, rows: RolloutRows, rollout: Minibatch) -> dict[str, Tensor]:
         return {}
 
-    def prepare(self, segment: Segment) -> RolloutRows:
+    def prepare(self, sample: Sample) -> RolloutRows:
         """The rows of a rollout on the host; rewards scaled and clipped."""
+        segment = sample.segment
         reward = self.shaped_reward(segment)
         return rollout_rows(segment, reward, self.net, self.config, self.device)
 

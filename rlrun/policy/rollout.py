@@ -55,7 +55,7 @@ class MinibatchLearner(RolloutPolicy[M], Generic[M]):
         self.shuffle_generator = generator(self.seed, "minibatch")
 
     @abstractmethod
-    def prepare(self, segment: Segment) -> "RolloutRows":
+    def prepare(self, sample: Sample) -> "RolloutRows":
         """The rows of a rollout on the host."""
 
     @abstractmethod
@@ -79,7 +79,7 @@ class MinibatchLearner(RolloutPolicy[M], Generic[M]):
     def learn(self, sample: Sample) -> Update:
         c, steps, env_steps = self.config, 0, sample.env_steps
         by, rates = self if self.kernel is None else self.kernel, self.rates(env_steps)
-        rows = self.prepare(sample.segment)
+        rows = self.prepare(sample)
         with torch.no_grad():
             whole = self.with_targets(rows, by.values(rows))
         parts = max(1, round(len(rows.index) / c.batch_size))

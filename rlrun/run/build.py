@@ -12,9 +12,9 @@ import torch
 
 from rlrun.buffer.hindsight import Hindsight
 from rlrun.buffer.layout import REWARD, ArraySpec, Row, in_memory, on_disk
-from rlrun.buffer.mixed import Mixed
+from rlrun.buffer.mixed import Mixed, Streams
 from rlrun.buffer.replay import Replay
-from rlrun.buffer.rollout import Rollout
+from rlrun.buffer.rollout import Rollout, Rollouts
 from rlrun.buffer.samplers import Proportional, Rank, Uniform
 from rlrun.buffer.sizing import check_rollout, check_size
 from rlrun.buffer.windows import Cutter, StateFilter
@@ -286,13 +286,15 @@ def _sampler(plan: Plan, slots: int) -> Uniform:
     return Uniform(rng)
 
 
-def load_rows(plan: Plan, buffer: Replay | Mixed) -> str:
+def load_rows(plan: Plan, buffer: Replay | Mixed | Streams) -> str:
     """Fill a new replay with the rows of ``buffer.load``; return a line on what was loaded.
 
     Raises: ConfigError when they are not of this environment, StorageError when damaged.
     """
     c = plan.config.buffer
     assert c.load is not None
+    if isinstance(buffer, Streams):  # of one collector, others are refused
+        buffer = buffer.replays[0]
     replay = buffer.own if isinstance(buffer, Mixed) else buffer
     source = open_source(c.load)
     source.require(plan.row_spec, plan.config.collector.keep_info)
@@ -338,12 +340,12 @@ def make_store(plan: Plan, *, note: Note) -> Replay | Mixed:
     return Mixed(own, demos, ratio=c.demo_ratio, generator=rng)
 
 
-def collector_side_of(plan: Plan) -> CollectorSide:
-    """The collector's side; recurrent states that no window starts from are blanked."""
+def collector_side_of(plan: Plan, number: int = 0) -> CollectorSide:
+    """The side of collector ``number``; recurrent states that no window starts from are blanked."""
     transport = plan.config.transport
     if plan.window is None:
-        return make_collector_side(transport)
-    return make_collector_side(transport, thin=make_state_filter(plan).filter)
+        return make_collector_side(transport, number)
+    return make_collector_side(transport, number, thin=make_state_filter(plan).filter)
 
 
 def make_collector(plan: Plan, counters: Counters) -> Collector:
@@ -413,7 +415,8 @@ def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
     if config.learner.compile and plan.backend.name == "numpy" and config.policy.name == "dqn":
         log.note("learner.compile: plain layers learn in numpy here, which nothing compiles")
     bonus = make_bonus(plan)
-    buffer, learner = _buffer_and_learner(plan, policy, counters, bonus, log)
+    buffer = _make_buffer(plan, policy, log)
+    learner = make_learner(plan, policy, buffer, counters, log, bonus)
     evaluator = make_evaluator(plan, run_dir, log, collector)
     source = _source(plan, collector, policy, learner, counters)
     parts = Parts(
@@ -437,7 +440,7 @@ def run_files(plan: Plan, parts: Parts) -> RunFiles:
 def with_loop(plan: Plan, parts: Parts, evaluations: LoopEvaluations, saving: Saving) -> Pipeline:
     """The loop over ``parts``, with what stands beside it."""
     run, logger = plan.config.run, plan.config.logger
-    recorded = logger.profile if plan.config.pipeline.name != "ray" else None
+    recorded = logger.profile
     profiler = Profiler(parts.run_dir / "profile", recorded) if recorded is not None else None
     report = LoopReport(logger.every, parts, saving, profiler)
     return Pipeline(run, parts, report, evaluations, saving, Faults(run, parts, saving))
@@ -449,27 +452,37 @@ def explore_of(plan: Plan, collectors: int = 1) -> Explore:
     return make_explore(explore, num_envs=columns, total_steps=plan.horizon)
 
 
-def _buffer_and_learner(
-    plan: Plan, policy: Policy, counters: Counters, bonus: RND | None, log: Log
-) -> tuple[Replay | Mixed | Rollout | None, Learner | RolloutLearner | None]:
+def _make_buffer(plan: Plan, policy: Policy, log: Log) -> Replay | Mixed | Rollout | None:
+    if plan.config.policy.on_policy:
+        return make_rollout(plan, policy.actor(plan.columns), note=log.note)
+    return None if plan.window is None else make_store(plan, note=log.note)
+
+
+def make_learner(
+    plan: Plan,
+    policy: Policy,
+    buffer: Replay | Mixed | Streams | Rollout | Rollouts | None,
+    counters: Counters,
+    log: Log,
+    bonus: RND | None = None,
+) -> Learner | RolloutLearner | None:
+    """The learner of a buffer's kind; None where there is no buffer."""
     c = plan.config
-    if c.policy.on_policy:
-        rollout = make_rollout(plan, policy.actor(plan.columns), note=log.note)
-        return rollout, RolloutLearner(
-            c.learner, policy=policy, buffer=rollout, counters=counters, bonus=bonus
+    if buffer is None:
+        return None
+    if isinstance(buffer, Rollout | Rollouts):
+        return RolloutLearner(
+            c.learner, policy=policy, buffer=buffer, counters=counters, bonus=bonus
         )
-    if plan.window is None:
-        return None, None
-    replay = make_store(plan, note=log.note)
     td = isinstance(c.buffer, PriorityConfig) and c.buffer.initial_priority == "td"
-    return replay, Learner(
-        c.learner, policy=policy, buffer=replay, counters=counters, td_priority=td, bonus=bonus,
-        inspector=_inspector(plan, policy, replay, bonus, log),
+    return Learner(
+        c.learner, policy=policy, buffer=buffer, counters=counters, td_priority=td, bonus=bonus,
+        inspector=_inspector(plan, policy, buffer, bonus, log),
     )  # fmt: skip
 
 
 def _inspector(
-    plan: Plan, policy: Policy, buffer: Replay | Mixed, bonus: RND | None, log: Log
+    plan: Plan, policy: Policy, buffer: Replay | Mixed | Streams, bonus: RND | None, log: Log
 ) -> Inspector | None:
     """The inspector of sampled windows; None where there is nothing to show."""
     c = plan.config
@@ -498,6 +511,7 @@ def _source(
         return SerialSource(collector, policy, transport)
     if config.pipeline.name == "offline":
         assert isinstance(learner, Learner), "checked in rlrun.config"
+        assert not isinstance(learner.buffer, Streams)
         return OfflineSource(config.learner, learner.buffer, counters)
     check = RowCheck(plan.row, plan.columns)
     process = CollectorProcess(

@@ -40,8 +40,8 @@ def export_run(
             "policy with a replay; export another run"
         )
     saved = state["buffer"]
-    if "shards" in saved:  # of pipeline=ray: a replay for each collector
-        streams = [stream for shard in saved["shards"] for stream in shard["streams"]]
+    if "streams" in saved:  # of pipeline=ray: a replay for each collector
+        streams = saved["streams"]
         if len(streams) > 1:
             raise ConfigError(
                 f"pipeline.num_actors = {len(streams)}: every collector has a replay of its own; "

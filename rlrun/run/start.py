@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rlrun.buffer.mixed import Mixed
+from rlrun.buffer.mixed import Mixed, Streams
 from rlrun.buffer.replay import Replay
 from rlrun.config import check_precision
 from rlrun.denormals import flushed
@@ -242,7 +242,7 @@ class _Run:
         if self.state is not None:
             if not (run_dir / CHECKPOINTS / "last.json").exists():  # of a fork
                 pipeline.saving.files.save_weights(parts.policy.weights(), parts.progress.counters)
-        elif isinstance(parts.buffer, Replay | Mixed) and config.buffer.load is not None:
+        elif isinstance(parts.buffer, Replay | Mixed | Streams) and config.buffer.load is not None:
             self.log.note(load_rows(self.plan, parts.buffer))
         record.parameters = sum(w.numel() for w in parts.policy.weights().values())
         record.backend, record.backend_reason = self.plan.backend

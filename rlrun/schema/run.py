@@ -292,7 +292,6 @@ class LoggerConfig(Ranged):
 
 
 _FRAMES = read_when("transport=coded|auto")
-_ASYNC = read_when("pipeline.strict=false")
 
 
 @dataclass(frozen=True)
@@ -314,16 +313,11 @@ class RayConfig(PipelineConfig):
     """Roles as Ray actors; ``num_actors`` are the collectors."""
 
     num_actors: int = field(metadata=at_least(1))
-    num_shards: int = field(metadata=at_least(1))
     inference: Literal["local", "central"]
     strict: bool
     weights_every: int = field(metadata=at_least(1))
-    max_lead: int | None = field(metadata=at_least(1))
-    prefetch: int = field(metadata=at_least(1))
     address: str | None
     collector: RoleConfig
-    replay: RoleConfig
-    learner: RoleConfig
     evaluator: RoleConfig
     predictor: RoleConfig
 

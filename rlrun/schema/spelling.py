@@ -13,6 +13,11 @@ FIXED = {  # keys of earlier versions that one value served: it stands in code
     "bonus.obs_clip": "5",
     "logger.progress_seconds": "5",
 }
+GONE = (  # keys of earlier versions of pipeline=ray, and groups of them
+    *("pipeline.num_shards", "pipeline.max_lead", "pipeline.prefetch"),
+    *("pipeline.replay", "pipeline.learner"),
+)
+GONE_BECAUSE = "replay and learner are in the run's own process"
 SYNONYMS = {  # last part of a key elsewhere, or formerly -> its last part here, the likeliest first
     "learning_rate": "lr", "buffer_size": "capacity", "replay_size": "capacity",
     "replay_buffer_size": "capacity", "total_timesteps": "total_steps",

@@ -130,7 +130,11 @@ class Pool:
         those of the pool.
         """
         threads = self.threads if threads is None else threads
-        job = Job(self._count, make_request(function, arguments, argv, cwd, log, threads))
+        return self.submit_request(make_request(function, arguments, argv, cwd, log, threads))
+
+    def submit_request(self, request: dict[str, Any]) -> Job:
+        """Like ``submit``, for a request to the fork server."""
+        job = Job(self._count, request)
         self._count += 1
         self.queue.append(job)
         self._fill()
@@ -198,17 +202,16 @@ class Pool:
 
     def _kill_on_signals(self) -> None:
         """Let signals kill the jobs and end this process, until the pool is closed."""
-
-        def end(number: int, frame: FrameType | None) -> None:
-            self._kill(self.running.values())
-            if not self.own_process:
-                raise KeyboardInterrupt
-            os._exit(130 if number == signal.SIGINT else 128 + number)
-
         with suppress(ValueError):  # outside the main thread Python refuses handlers
             for number in SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:
-                    self._handlers.setdefault(number, signal.signal(number, end))
+                    self._handlers.setdefault(number, signal.signal(number, self._signalled))
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        self._kill(self.running.values())
+        if not self.own_process:
+            raise KeyboardInterrupt
+        os._exit(130 if number == signal.SIGINT else 128 + number)
 
     def _start_server(self) -> None:
         given = os.environ if self._env is None else self._env

@@ -1,10 +1,8 @@
 """A pool of job processes on the nodes of Ray; the same interface as ``Pool``. Torch-free.
 
-``connect``: a cluster, or a Ray of our own. ``JobHost``: the actor that runs the jobs on a node;
-it imports no Ray. Its jobs are processes of their own, forked by a ``Pool``: what ends one of them
-does not end the actor. When the actor is killed, the pool's fork server asks its job to save and
-end, as it does when a sweep on one machine was killed. ``RaySlot``: such an actor, as ``RayPool``
-sees it.
+``JobActor``: the actor that runs one job on a node; it imports no Ray. The job is a process of its
+own, forked by a ``Pool``: what ends it does not end the actor. When the actor is killed, the pool's
+fork server asks its job to save and end, as when a sweep on one machine was killed.
 """
 
 import os
@@ -12,86 +10,27 @@ import platform
 import signal
 import sys
 import time
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from rlrun.config.ray import no_cluster, require_head
-from rlrun.errors import Interrupted, LockedError, ResourceError, RlrunError, StorageError
-from rlrun.pipeline.forkserver import SIGNALS
+from rlrun.config.ray import require_head
+from rlrun.errors import LockedError, ResourceError, RlrunError, StorageError
 from rlrun.run.files import CONFIG, lock_run_dir
 from rlrun.schema.studies import RayLauncherConfig
 from rlrun.sweeps.fork_server import ASK
-from rlrun.sweeps.pool import CORES, MAIN, SETTLE_SECONDS, Job, Pool, make_request
+from rlrun.sweeps.pool import MAIN, Job, Pool
 
 if TYPE_CHECKING:
     from rlrun.pipeline.ray.cluster import Cluster
 
 
-is_lost = False  # whether the head of a cluster of this process was lost
-
-
-@contextmanager
-def same_handlers() -> Iterator[None]:
-    """Keep the handler of SIGTERM, which ``ray.init`` replaces by one that exits.
-
-    Raises: Interrupted for a SIGTERM within the block.
-    """
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    except SystemExit as e:
-        error = Interrupted("interrupted while Ray was starting")
-        error.exit_code = 75
-        raise error from e
-    finally:
-        with suppress(ValueError):  # outside the main thread Python refuses handlers
-            signal.signal(signal.SIGTERM, before)
-
-
-def connect(settings: RayLauncherConfig, workers: int | None) -> "Cluster":
-    """Connect to the cluster of ``settings``, or start a Ray on this machine.
-
-    Raises: ResourceError.
-    """
-    from rlrun.pipeline.ray.cluster import Cluster
-
-    address = settings.address
-    cpus = settings.num_cpus * (workers or 1) if address is None else 0.0
-    require_head(address, "hydra.launcher.address")
-    try:
-        return Cluster(address, cpus=cpus, gpus=0, custom={})
-    except ResourceError as e:
-        text = " ".join(f"{type(e.__cause__).__name__}: {e.__cause__}".split())[:300]
-        if address is None:
-            raise ResourceError(
-                f"hydra/launcher = ray: Ray did not start ({text}); it needs free memory, /dev/shm "
-                "or /tmp; hydra/launcher=local runs without it"
-            ) from e
-        raise no_cluster("hydra.launcher.address", address, text) from e
-
-
-@contextmanager
-def quiet_driver() -> Iterator[None]:
-    """Keep Ray from printing lost workers into the table of a sweep; its jobs' output has them."""
-    import ray._private.worker as driver
-
-    before = driver.print_to_stdstream
-    driver.print_to_stdstream = lambda *given, **named: None
-    try:
-        yield
-    finally:
-        driver.print_to_stdstream = before
-
-
-def note_lost() -> None:
-    """Note that Ray cannot be shut down in this process any more."""
-    global is_lost
-    is_lost = True
+is_lost = False  # the head of a cluster was lost: Ray cannot be shut down in this process any more
 
 
 def require_room(settings: RayLauncherConfig) -> None:
@@ -122,8 +61,11 @@ def is_running(pid: int | None) -> bool:
         return False
 
 
+POLL_SECONDS = 0.25
 HOST_POLL_SECONDS = 0.1
 LOCK_SECONDS = 120.0  # that a lost process of a job has to save and end before the next begins
+KILL_SECONDS = 3.0  # that killed jobs have to end before the sweep does
+MOST_PLACING = 64  # actors that wait for resources at a time; each takes memory of the head
 _OF_THE_COMMAND = ("RLRUN_", "OMP_NUM_THREADS")  # variables a job has as on the sweep's machine
 _OF_RAY = ("RAY_AUTH_", "RAY_ADDRESS")  # the only ones of Ray that a job keeps
 
@@ -142,8 +84,8 @@ def job_environment(own: Mapping[str, str], command: Mapping[str, str]) -> dict[
     return {**kept, **command}
 
 
-class JobHost:
-    """Runs one job at a time. Ray calls its methods in several threads."""
+class JobActor:
+    """Runs a job. Ray calls its methods in several threads."""
 
     def __init__(self, path: list[str] | None, command: dict[str, str]) -> None:
         """``path``: sys.path of the sweep's process where that is on this machine.
@@ -154,20 +96,17 @@ class JobHost:
             sys.path[:] = path
         self._pool = Pool(1, None, env=job_environment(os.environ, command))
         self._pool.__enter__()  # imports what jobs need meanwhile
-        self._signals: SimpleQueue[tuple[int, int]] = SimpleQueue()
+        self._signals: SimpleQueue[int] = SimpleQueue()
         self._job: Job | None = None
-        self._num = -1  # of the job in the pool of the sweep
 
-    def node(self) -> str:
-        """The name of this machine."""
-        return platform.node()
+    def ready(self) -> None:
+        """Return once there is such an actor."""
 
-    def start(self, num: int, request: dict[str, Any], again: bool) -> tuple[int | None, End]:
-        """Start a job; return its process id, or None and how it ended.
+    def start(self, request: dict[str, Any], again: bool) -> tuple[int | None, End]:
+        """Start the job; return its process id, or None and how it ended.
 
         ``again``: an earlier process of it may still be saving.
         """
-        self._num, self._job = num, None
         for name in (str(Path(request["log"]).parent), request["cwd"]):
             if not os.path.isdir(name):
                 wrong = f"{name}: no such directory on the node {platform.node()}"
@@ -175,16 +114,8 @@ class JobHost:
                 return None, (StorageError.exit_code, f"{wrong}; {allowed}; use sweep.dir=PATH")
         if again and not self._wait_for_lock(Path(request["log"]).parent):
             return None, (-signal.SIGTERM, "")
-        cores = request["env"].get(CORES)
         try:
-            self._job = self._pool.submit_call(
-                request["call"],
-                request["arguments"],
-                request["argv"],
-                Path(request["cwd"]),
-                Path(request["log"]),
-                None if cores is None else int(cores),
-            )
+            self._job = self._pool.submit_request(request)
             while self._job.pid is None and self._job.code is None:
                 self._pool.wait_any(HOST_POLL_SECONDS)
         except RlrunError as e:
@@ -192,7 +123,7 @@ class JobHost:
         return self._job.pid, (0, "")
 
     def wait(self) -> End:
-        """Wait for the job that was started."""
+        """Wait for the end of the job."""
         assert self._job is not None
         try:
             while self._job.code is None:
@@ -203,19 +134,13 @@ class JobHost:
             return e.exit_code, str(e)
         return self._job.code, ""
 
-    def signal(self, num: int, number: int) -> None:
-        """Send a signal to job ``num``, unless another is running by now."""
-        self._signals.put((num, number))
+    def signal(self, number: int) -> None:
+        """Send a signal to the job."""
+        self._signals.put(number)
 
     def _received(self) -> list[int]:
-        """The signals for the present job that came since the last call."""
-        found = []
-        with suppress(Empty):
-            while True:
-                num, number = self._signals.get_nowait()
-                if num == self._num:
-                    found.append(number)
-        return found
+        """The signals that came since the last call."""
+        return [self._signals.get() for _ in range(self._signals.qsize())]
 
     def _wait_for_lock(self, run_dir: Path) -> bool:
         """Wait until no process uses the directory; False when the job is to stop."""
@@ -233,67 +158,22 @@ class JobHost:
         return True
 
 
-class RaySlot:
-    """An actor, its job, and ``ref``: the call whose answer is awaited, None while idle."""
+@dataclass(slots=True, eq=False)
+class Slot:
+    """An actor, the call whose answer is awaited, and its job; None: it waits for a node."""
 
-    def __init__(self, settings: RayLauncherConfig, path: list[str] | None) -> None:
-        """``path``: as of ``JobHost``. The actor waits until a node has what it reserves."""
-        import ray
-
-        options: dict[str, Any] = {
-            "num_cpus": settings.num_cpus,
-            "num_gpus": settings.num_gpus,
-            "resources": dict(settings.resources),
-            "max_restarts": 0,
-            "max_concurrency": 4,  # a signal passes a call that waits
-        }
-        make: Any = ray.remote(JobHost)
-        self._actor = make.options(**options).remote(path, command_environment())
-        self.state: Literal["placing", "idle", "starting", "running"] = "placing"
-        self.job: Job | None = None
-        self.ref: Any = self._actor.node.remote()
-
-    def start(self, job: Job, *, again: bool) -> None:
-        """Begin to start a job. ``again``: an earlier process of it may still be saving."""
-        self.job, self.state = job, "starting"
-        self.ref = self._actor.start.remote(job.num, job.request, again)
-
-    def wait(self) -> None:
-        """Begin to wait for the end of the job."""
-        assert self.job is not None
-        self.state, self.ref = "running", self._actor.wait.remote()
-
-    def rest(self) -> None:
-        """Note that the actor has no job."""
-        self.state, self.ref, self.job = "idle", None, None
-
-    def signal(self, number: int) -> None:
-        """Send a signal to the job."""
-        assert self.job is not None
-        self._actor.signal.remote(self.job.num, int(number))
-
-    def end(self) -> None:
-        """End the actor, whose resources are free then."""
-        import ray
-
-        with suppress(Exception):  # it, or its node, may be gone
-            ray.kill(self._actor)
+    actor: Any
+    reply: Any
+    job: Job | None = None
+    is_started: bool = False
 
 
-POLL_SECONDS = 0.25
-MOST_PLACING = 64  # actors that wait for resources at a time; each takes memory of the head
-KILL_SECONDS = 3.0  # that killed jobs have to end before the sweep does
-_LOST = "its worker or node was lost"
-_KILLED = "its process was killed"
-
-
-class RayPool:
+class RayPool(Pool):
     """Runs jobs at most ``workers`` at a time, None: as many as the resources of Ray hold.
 
-    Each job is a process that an actor starts on its node (``JobHost``). An actor reserves what
-    ``settings`` say and takes one job after another. A job whose node, actor or process was lost
-    (SIGKILL) is begun again at most ``settings.retries`` times, from its checkpoint where it has
-    one; then its code is -9. Signals and the end of the block are as in ``Pool``.
+    Each job is a process that an actor of its own starts on its node; the actor reserves what
+    ``settings`` say. A job whose node, actor or process was lost (SIGKILL) is begun again at most
+    ``settings.retries`` times, from its checkpoint where it has one; then its code is -9.
     """
 
     def __init__(
@@ -304,57 +184,29 @@ class RayPool:
         *,
         own_process: bool = True,
     ) -> None:
-        """``threads``, ``own_process``: as in ``Pool``."""
-        self.settings, self.workers, self.threads = settings, workers, threads
-        self.own_process = own_process
-        self.queue: deque[Job] = deque()
-        self.running: dict[int, Job] = {}
+        super().__init__(workers or sys.maxsize, threads, own_process=own_process)
+        self.settings, self.most = settings, workers
         self._cluster: Cluster | None = None
-        self._quiet = ExitStack()
-        self._slots: list[RaySlot] = []
-        self._ended: list[Job] = []
-        self._count = 0
+        self._slots: list[Slot] = []
         self._lost: Counter[int] = Counter()  # number of a job -> times that it was lost
         self._stopped: dict[int, int] = {}  # number of a job -> the signal that it was sent
-        self._closing = False
         self._failed = 0  # actors in a row that could not be placed
-        self._kill: int | None = None  # the signal to kill all jobs and end
-        self._handlers: dict[int, Any] = {}
+        self._closing = False
+        self._signal: int | None = None  # the signal to kill all jobs and end
 
     def __enter__(self) -> Self:
-        with same_handlers():
-            self._cluster = connect(self.settings, self.workers)
-        self._quiet.enter_context(quiet_driver())
+        from rlrun.pipeline.ray.cluster import Cluster
+
+        s = self.settings
+        require_head(s.address, "hydra.launcher.address")
+        cpus = s.num_cpus * (self.most or 1) if s.address is None else 0.0
+        self._cluster = Cluster(s.address, cpus=cpus, gpus=0, custom={}, key="hydra/launcher")
         try:
             require_room(self.settings)
         except BaseException:
             self._disconnect()
             raise
         return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def submit(self, argv: list[str], cwd: Path, log: Path) -> Job:
-        """As in ``Pool``."""
-        return self.submit_call(MAIN, [argv], ["rlrun", *argv], cwd, log)
-
-    def submit_call(
-        self,
-        function: str,
-        arguments: list[Any],
-        argv: list[str],
-        cwd: Path,
-        log: Path,
-        threads: int | None = None,
-    ) -> Job:
-        """As in ``Pool``."""
-        threads = self.threads if threads is None else threads
-        job = Job(self._count, make_request(function, arguments, argv, cwd, log, threads))
-        self._count += 1
-        self.queue.append(job)
-        self._fill()
-        return job
 
     def wait_any(self, timeout: float | None = None) -> list[Job]:
         """As in ``Pool``. Raises: ResourceError when the head of the cluster is lost."""
@@ -369,23 +221,18 @@ class RayPool:
         return ended
 
     def stop(self, job: Job, number: int = signal.SIGTERM) -> None:
-        """As in ``Pool``."""
         if job in self.queue:
             self.queue.remove(job)
             return
         self._stopped[job.num] = int(number)
         for slot in self._slots:
             if slot.job is job:
-                slot.signal(number)
+                slot.actor.signal.remote(int(number))
 
     def stop_all(self) -> None:
-        """As in ``Pool``."""
         self._drop_waiting()
         self._closing = True
-        self._kill_on_signals()
-        time.sleep(SETTLE_SECONDS)
-        for job in [*self.running.values()]:
-            self.stop(job)
+        super().stop_all()
 
     def close(self) -> None:
         """Stop what runs; end the actors, and a Ray of our own."""
@@ -408,92 +255,101 @@ class RayPool:
     def _disconnect(self) -> None:
         cluster, self._cluster = self._cluster, None
         assert cluster is not None
-        if not cluster.lost:
-            for slot in [*self._slots]:
-                self._release(slot)
-        self._slots.clear()
+        for slot in [*self._slots]:
+            self._release(slot, alive=not cluster.lost)
         cluster.close()
-        self._quiet.close()
 
-    def _drop_waiting(self) -> None:
-        """Drop the jobs that wait, and the actors that wait for a node."""
-        self.queue.clear()
-        for slot in [s for s in self._slots if s.state == "placing"]:
-            self._release(slot)
-
-    def _release(self, slot: RaySlot) -> None:
-        self._slots.remove(slot)
-        if self._cluster is None or not self._cluster.lost:  # else the call would wait for the head
-            slot.end()
-
-    def _fill(self) -> None:
-        """Give waiting jobs to idle actors; make as many actors as jobs may run."""
-        for slot in [s for s in self._slots if s.state == "idle"]:
-            if self.queue:
-                job = self.queue.popleft()
-                self.running[job.num] = job
-                slot.start(job, again=self._lost[job.num] > 0)
-            elif not self._is_own:  # others may want the resources
-                self._release(slot)
-        placing = sum(slot.state == "placing" for slot in self._slots)
-        wanted = len(self.running) + len(self.queue)
-        most = wanted if self.workers is None else min(self.workers, wanted)
-        for _ in range(min(most - len(self._slots), MOST_PLACING - placing)):
-            self._slots.append(RaySlot(self.settings, [*sys.path] if self._is_own else None))
+    # -- actors ------------------------------------------------------------------------------------
 
     @property
     def _is_own(self) -> bool:
         return self._cluster is not None and self._cluster.local
+
+    def _fill(self) -> None:
+        """Make as many actors as jobs may run; they take their jobs when they have a node."""
+        import ray
+
+        wanted = min(self.workers, len(self.running) + len(self.queue))
+        placing = sum(slot.job is None for slot in self._slots)
+        options: dict[str, Any] = {
+            "num_cpus": self.settings.num_cpus,
+            "num_gpus": self.settings.num_gpus,
+            "resources": dict(self.settings.resources),
+            "max_restarts": 0,
+            "max_concurrency": 4,  # a signal passes a call that waits
+        }
+        for _ in range(min(wanted - len(self._slots), MOST_PLACING - placing)):
+            make: Any = ray.remote(JobActor)
+            path = [*sys.path] if self._is_own else None
+            actor = make.options(**options).remote(path, command_environment())
+            self._slots.append(Slot(actor, actor.ready.remote()))
+
+    def _release(self, slot: Slot, *, alive: bool = True) -> None:
+        """End an actor, whose resources are free then."""
+        import ray
+
+        self._slots.remove(slot)
+        if alive:  # else the call would wait for the head
+            with suppress(Exception):  # it, or its node, may be gone
+                ray.kill(slot.actor)
+
+    def _drop_waiting(self) -> None:
+        """Drop the jobs that wait, and the actors that wait for a node."""
+        self.queue.clear()
+        assert self._cluster is not None
+        for slot in [slot for slot in self._slots if slot.job is None]:
+            self._release(slot, alive=not self._cluster.lost)
 
     def _advance(self, seconds: float) -> None:
         """Take what actors returned, waiting at most ``seconds``."""
         import ray
 
         self._fill()
-        of = {slot.ref: slot for slot in self._slots if slot.ref is not None}
+        of = {slot.reply: slot for slot in self._slots}
         if not of:
             time.sleep(seconds)
             return
-        found, _ = ray.wait([*of], timeout=seconds)
-        for ref in found:
-            slot = of[ref]
+        for reply in ray.wait([*of], num_returns=1, timeout=seconds)[0]:
             try:
-                value = ray.get(ref)
+                value = ray.get(reply)
             except ray.exceptions.RayTaskError:
                 raise  # a bug of ours
             except ray.exceptions.RayError as e:
-                self._lose(slot, e)
+                self._lose(of[reply], e)
             else:
-                self._note(slot, value)
+                self._take(of[reply], value)
         self._fill()
 
-    def _note(self, slot: RaySlot, value: Any) -> None:
-        """Take the answer of an actor to its last call."""
-        if slot.state == "placing":
+    def _take(self, slot: Slot, value: Any) -> None:
+        """Take the answer of an actor to its last call, and make the next one."""
+        if slot.job is None:
             self._failed = 0
-            slot.rest()
+            if not self.queue:
+                self._release(slot)
+                return
+            job = slot.job = self.queue.popleft()
+            self.running[job.num] = job
+            slot.reply = slot.actor.start.remote(job.request, self._lost[job.num] > 0)
             return
-        assert slot.job is not None
         job, end = slot.job, value
-        if slot.state == "starting":
+        if not slot.is_started:
             job.pid, end = value
             if job.pid is not None:
                 job.started = time.monotonic() if job.started is None else job.started
-                slot.wait()
+                slot.is_started, slot.reply = True, slot.actor.wait.remote()
                 return
-        slot.rest()
-        self._end(job, end)
-
-    def _end(self, job: Job, end: End) -> None:
+        self._release(slot)
         code, line = end
         if line:
             job.note(f"rlrun: error: {line}")
         if code == -signal.SIGKILL and job.num not in self._stopped:
-            self._begin_again(job, _KILLED)
+            self._begin_again(job, "its process was killed")
         else:
             self._finish(job, code)
 
-    def _lose(self, slot: RaySlot, e: Exception) -> None:
+    # -- ends --------------------------------------------------------------------------------------
+
+    def _lose(self, slot: Slot, e: Exception) -> None:
         """Give up an actor that died; its job is begun again."""
         self._release(slot)
         if slot.job is None:
@@ -507,7 +363,7 @@ class RayPool:
         elif slot.job.num in self._stopped:
             self._finish(slot.job, -self._stopped[slot.job.num])
         else:
-            self._begin_again(slot.job, _LOST)
+            self._begin_again(slot.job, "its worker or node was lost")
 
     def _begin_again(self, job: Job, why: str) -> None:
         """Let a job that was lost go on from its checkpoint, or end it with -9."""
@@ -528,53 +384,47 @@ class RayPool:
 
     def _finish(self, job: Job, code: int) -> None:
         del self.running[job.num]
-        job.code = code
-        job.seconds = None if job.started is None else time.monotonic() - job.started
-        self._ended.append(job)
+        self._end(job, code)
 
-    def _kill_on_signals(self) -> None:
-        """Let signals kill the jobs and end this process, until the pool is closed."""
-
-        def end(number: int, frame: FrameType | None) -> None:
-            if self._kill is not None and self.own_process:
-                os._exit(130 if number == signal.SIGINT else 128 + number)
-            self._kill = number  # calls of Ray do not belong into a handler
-
-        with suppress(ValueError):  # outside the main thread Python refuses handlers
-            for number in SIGNALS:
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    self._handlers.setdefault(number, signal.signal(number, end))
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        if self._signal is not None and self.own_process:
+            os._exit(130 if number == signal.SIGINT else 128 + number)
+        self._signal = number  # calls of Ray do not belong into a handler
 
     def _check(self) -> None:
         """Kill all jobs and end, after a second signal; end jobs whose cluster is lost.
 
         Raises: ResourceError when it is lost, unless the jobs are to stop anyway.
         """
+        global is_lost
         assert self._cluster is not None
-        if self._kill is not None:
-            self._kill_jobs()
-            if not self.own_process:
-                raise KeyboardInterrupt
-            self._disconnect()
-            os._exit(130 if self._kill == signal.SIGINT else 128 + self._kill)
+        self._end_after_signal()
         if not self._cluster.lost:
             return
-        note_lost()
+        is_lost = True
         if self._is_own:  # their workers may live on for a while
             self._signal_processes(ASK)
-            while any(is_running(job.pid) for job in self.running.values()) and self._kill is None:
+            while any(is_running(job.pid) for job in self.running.values()):
                 time.sleep(POLL_SECONDS)
-            if self._kill is not None:
-                self._check()
-        was_closing, self._closing = self._closing, True
+                self._end_after_signal()
         for job in [*self.running.values()]:
             self._finish(job, -signal.SIGTERM)
         self._drop_waiting()
-        if not was_closing:
+        if not self._closing:
             raise ResourceError(
                 f"hydra/launcher = ray: {self._cluster.lost}; jobs whose worker is lost save and "
                 "end; a cluster that runs is needed"
             )
+
+    def _end_after_signal(self) -> None:
+        """Kill all jobs and end, where a signal came once the jobs were to stop."""
+        if self._signal is None:
+            return
+        self._kill_jobs()
+        if not self.own_process:
+            raise KeyboardInterrupt
+        self._disconnect()
+        os._exit(130 if self._signal == signal.SIGINT else 128 + self._signal)
 
     def _signal_processes(self, number: int) -> None:
         """Send a signal to the jobs of this machine, without Ray."""
@@ -590,8 +440,7 @@ class RayPool:
         if self._is_own:
             self._signal_processes(signal.SIGKILL)
         elif not self._cluster.lost:
-            slots = [slot for slot in self._slots if slot.job is not None]
-            for slot in slots:
-                slot.signal(signal.SIGKILL)
-            refs = [slot.ref for slot in slots]
-            ray.wait(refs, num_returns=len(refs), timeout=KILL_SECONDS) if refs else None
+            for job in self.running.values():
+                self.stop(job, signal.SIGKILL)
+            replies = [slot.reply for slot in self._slots if slot.job is not None]
+            ray.wait(replies, num_returns=len(replies), timeout=KILL_SECONDS) if replies else None

@@ -165,9 +165,11 @@ def test_new_windows_of_any_stream_get_the_largest_priority_of_all():
     buffer = streams()
     keys = all_keys(buffer)
     buffer.prioritize(keys[keys % 3 == 0][:1], np.array([100.0], np.float32))
-    new = buffer.add(2, make_stream([[21]], [[True]], 30).segment)
+    new = buffer.add([(2, make_stream([[21]], [[True]], 30).segment)])
     assert len(new) > 2
-    assert buffer.mass == pytest.approx(len(keys) - 1 + (1 + len(new)) * 100**0.6, rel=1e-4)
+    assert buffer._masses().sum() == pytest.approx(
+        len(keys) - 1 + (1 + len(new)) * 100**0.6, rel=1e-4
+    )
 
 
 def test_alpha_moves_in_all_streams_at_once():
@@ -176,7 +178,7 @@ def test_alpha_moves_in_all_streams_at_once():
     buffer.prioritize(keys, np.linspace(1, 50, len(keys), dtype=np.float32))
     drawn = [buffer.sample(1, env_steps).weight.item() for env_steps in (0, 10)]
     assert drawn == [1, 1]
-    assert buffer.mass == len(keys), "p^0 each, in the streams that were not drawn too"
+    assert buffer._masses().sum() == len(keys), "p^0 each, in the streams that were not drawn too"
 
 
 @pytest.mark.parametrize("kind", ["uniform", "rank"])
@@ -207,8 +209,14 @@ def test_one_stream_is_its_replay_bit_for_bit(kind):
 
 
 def test_a_joined_batch_has_the_windows_of_its_keys():
+    """One by one, and all streams' together, as new windows are read for their priorities."""
     buffer = streams()
     sample = buffer.sample(12, 0)
+    again = buffer.get(sample.key, 0)
+    assert len({*(sample.key % 3)}) == 3
+    for a, b in zip(sample.segment.tensors(), again.segment.tensors(), strict=True):
+        assert torch.equal(a, b)
+    assert torch.equal(again.weight, torch.ones(12))
     for column, key in enumerate(sample.key):
         own = buffer.get(sample.key[column : column + 1], 0).segment
         for a, b in zip(sample.segment.tensors(), own.tensors(), strict=True):
@@ -222,7 +230,7 @@ def test_a_stream_without_windows_is_never_drawn():
     empty = make_replay(stream.segment, rows=120, window=WINDOW, kind="prioritized")
     buffer = Streams([empty, full], generator=np.random.default_rng(0))
     assert (buffer.sample(32, 0).key % 2 == 1).all()
-    assert buffer.mass == pytest.approx(len(full)), "priority 1 each"
+    assert buffer._masses().sum() == pytest.approx(len(full)), "priority 1 each"
 
 
 def test_a_restored_buffer_goes_on_with_the_same_draws():

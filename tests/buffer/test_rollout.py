@@ -114,9 +114,10 @@ def test_rollouts_of_unlike_length_are_padded_with_rows_that_count_nothing():
     """The padding's first observation is the one after the last row; the trace stops there."""
     first, second = (make_stream([x], [[False]], 12).segment for x in ([9, 14], [5, 8]))
     several = Rollouts([Rollout(first, rows=12), Rollout(second, rows=12)])
-    several.add(0, part(first, 0, 12))
-    several.add(1, part(second, 0, 7))
-    segment = several.take(0).segment
+    several.add([(0, part(first, 0, 12)), (1, part(second, 0, 7))])
+    sample = several.take(0)
+    segment = sample.segment
+    assert sample.key.tolist() == [0, 1]
     assert segment.reward.shape == (12, 2)
     assert torch.equal(segment.obs[:8, 1], second.obs[:8, 0])
     assert torch.equal(segment.obs[8, 1], second.obs[7, 0])
@@ -126,7 +127,7 @@ def test_rollouts_of_unlike_length_are_padded_with_rows_that_count_nothing():
     carries = trace_continues(segment.terminated, segment.truncated, segment.valid)
     assert not carries[6:, 1].any(), "nothing is carried over the end of the rows"
     alone = Rollouts([Rollout(first, rows=12)])
-    alone.add(0, part(first, 0, 12))
+    alone.add([(0, part(first, 0, 12))])
     one, two = alone.take(0), Rollout(first, rows=12)
     two.add(part(first, 0, 12))
     for a, b in zip(one.segment.tensors(), two.take(0).segment.tensors(), strict=True):

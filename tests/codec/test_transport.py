@@ -20,13 +20,12 @@ from rlrun.codec import (
 )
 from rlrun.pipeline.overlapped import CollectorProcess, RowCheck
 from rlrun.pipeline.transport import (
-    AutoCollectorSide,
-    AutoLearnerSide,
     InProcess,
-    break_even,
+    chunk_bytes,
+    decided,
     make_collector_side,
     make_learner_side,
-    nbytes,
+    message_bytes,
 )
 from rlrun.run import build, start
 from rlrun.run.build import collector_side_of
@@ -43,7 +42,6 @@ CODED, RAW = (
     for name in ("coded", "raw")
 )
 AUTO = config("policy=r2d2", "env=cartpole", "pipeline=ray").transport
-FAST, SLOW = math.inf, 1.0  # bytes/s
 
 
 def weights(k: int, shape=(40, 9)) -> dict[str, torch.Tensor]:
@@ -199,59 +197,24 @@ def test_states_no_window_starts_from_are_blanked_where_rows_are_coded():
 # -- coded where the link is slower than the codec -------------------------------------------------
 
 
-def sides(link):
-    given_ = {"link": link}
-    return AutoLearnerSide(AUTO, 0, **given_), AutoCollectorSide(
-        AUTO, 0, thin=lambda rows: rows, **given_
-    )
-
-
-def test_the_rule():
-    """1 GB/s both ways at a ratio of 0.5: 0.5 / (1e-9 + 1e-9) = 250 MB/s."""
-    assert break_even(0.5, 1e9, 1e9) == pytest.approx(250e6)
-    assert break_even(1.2, 1e9, 1e9) == 0
-
-
-@pytest.mark.parametrize("link", [FAST, SLOW])
-def test_what_is_sent_arrives_over_any_link(link):
-    learner, collector = sides(link)
+@pytest.mark.parametrize(("name", "mbps", "coded"), [
+    ("auto", math.inf, False), ("auto", 501, False), ("auto", 499, True), ("raw", 1, False),
+    ("coded", math.inf, True),
+])  # fmt: skip
+def test_what_is_sent_arrives_over_any_link(name, mbps, coded):
+    transport = decided(changed(AUTO, name=name), mbps * 125_000)
+    learner, collector = make_learner_side(transport), make_collector_side(transport)
     chunk = chunk_of(np.random.default_rng(0), 200, 2, "screen")
     message = collector.pack(chunk)
-    assert isinstance(message, bytes) == (link == SLOW)
+    assert isinstance(message, bytes) == coded
     assert_rows(learner.unpack(message), chunk)
-    raw, sent = collector.last_bytes
-    assert sent == nbytes(message)
-    assert (sent < raw) == (link == SLOW)
+    assert (message_bytes(message) < chunk_bytes(chunk)) == coded
     for k in range(5):
-        given_ = {"w": torch.zeros(200, 30) + 0.001 * k, "b": torch.zeros(30)}
-        message = learner.pack(given_)
-        assert isinstance(message, bytes) == (link == SLOW)
-        assert_same(collector.unpack(message), given_)
-    raw, sent = learner.sent
-    assert sent == raw if link == FAST else sent < raw
-
-
-def test_a_link_between_the_two_speeds_is_decided_by_what_was_measured():
-    """Coded at first, since nothing was measured yet; raw once coding proves to be slower."""
-    learner, collector = sides(1e13)
-    assert collector.decided is False
-    assert not isinstance(collector.pack(chunk_of(np.random.default_rng(0), 50, 2)), bytes)
-    assert collector.decided
-    coded = []
-    for _ in range(3):
-        learner.pack({"w": torch.randn(50, 50)})
-        coded.append(learner.coded)
-    assert coded == [True, True, False]
-
-
-def test_a_late_joiner_asks_for_a_frame_it_can_decode():
-    learner, collector = sides(SLOW)
-    for k in range(3):
-        frame = learner.pack({"w": torch.zeros(40) + k})
-    with pytest.raises(NeedKeyFrame) as need:
-        collector.unpack(frame)
-    learner.coded_side.weights.key_seconds = 0.0
-    assert torch.equal(collector.unpack(learner.answer(need.value))["w"], torch.zeros(40) + 2)
+        weights = {"w": torch.zeros(200, 30) + 0.001 * k, "b": torch.zeros(30)}
+        message = learner.pack(weights)
+        assert isinstance(message, bytes) == coded
+        assert_same(collector.unpack(message), weights)
+    assert (message_bytes(message) < 4 * 6030) == coded
 
 
 # -- runs ------------------------------------------------------------------------------------------

@@ -120,7 +120,7 @@ SPECIAL = """
 device=cuda:1 | run.dir=some/where | run.total_steps=77 | run.eval_every=75
 learner.learning_starts=7 | run.stop_value=12.5 | env.max_episode_steps=33 | env.stop_value=7
 env.eval_every=17 | env.warmup_steps=17 | env.success=won | policy.learn_unroll_len=30
-pipeline.max_lead=77 | pipeline.address='here:6379' | policy.gamma=0.5 | policy.amplitude=0.5
+pipeline.weights_every=77 | pipeline.address='here:6379' | policy.gamma=0.5 | policy.amplitude=0.5
 policy.target_update_every=7 policy.target_tau=null | policy.grad_clip=7 | policy.reward_scale=3
 policy.target_tau=0.25 policy.target_update_every=null | policy.eta=0.5 | policy.reward_clip=1
 policy.choices=[[1,2],3] policy.script=cycle | policy.function=a.b:c policy.script=function

@@ -146,9 +146,8 @@ def test_other_streams_moves_every_generator_that_acts_or_samples():
         "policy": own(),
         "buffer": {"sampler": {"rng": torch.Generator().get_state()}, "rows": torch.ones(3),
                    "device": {"rng": torch.zeros(16, dtype=torch.uint8)}},
-        "learner": {"role": {"policy": own(), "means": None}, "due": 3},
-        "collectors": [{"seq": 4, "state": own() | env}, {"seq": 0, "state": None}],
-        "predictor": {"generators": [own()["generator"]]},
+        "learner": {"means": None, "credit": 3},
+        "collectors": [own() | env, None],
     }  # fmt: skip
     one, two = other_streams(state, 1), other_streams(state, 2)
     assert one["policy"] != two["policy"] != state["policy"] != one["policy"]
@@ -157,10 +156,8 @@ def test_other_streams_moves_every_generator_that_acts_or_samples():
         assert not any(torch.equal(rng[i], rng[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
     assert torch.equal(one["buffer"]["rows"], torch.ones(3))
     other = one["policy"]["generator"]
-    assert one["learner"] == {"role": {"policy": {"generator": other}, "means": None}, "due": 3}
-    assert one["collectors"] == [{"seq": 4, "state": {"generator": other} | env},
-                                 {"seq": 0, "state": None}]  # fmt: skip
-    assert one["predictor"]["generators"] == [other]
+    assert one["learner"] == state["learner"]
+    assert one["collectors"] == [{"generator": other} | env, None]
     assert other_streams({"collector": own() | env}, 1) == {"collector": {"generator": other} | env}
 
 

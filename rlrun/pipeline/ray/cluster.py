@@ -25,7 +25,7 @@ from typing import Any, TextIO
 
 import psutil
 
-from rlrun.errors import ResourceError
+from rlrun.errors import Interrupted, ResourceError, no_cluster
 
 LOST_SECONDS = 6.0  # without an answer of the head, until it counts as lost
 ENDED_SECONDS = 3.0  # after the head of a Ray that starts has ended, for Ray to say so itself
@@ -44,13 +44,24 @@ _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # Ray then uses 127.0.0.
 class Cluster:
     """An open connection to Ray; ``close`` ends it, and the Ray that it started."""
 
-    def __init__(self, address: str | None, *, cpus: float, gpus: float, custom: dict[str, Any]):
+    key = "pipeline"  # of the config, that errors name
+
+    def __init__(
+        self,
+        address: str | None,
+        *,
+        cpus: float,
+        gpus: float,
+        custom: dict[str, Any],
+        key: str = "pipeline",
+    ) -> None:
         """``address``: host:port, ``auto``, or None for a Ray of our own.
 
         ``cpus``, ``gpus``, ``custom``: what all roles together reserve.
 
         Raises: ResourceError when Ray cannot be reached or started, or lacks these resources.
         """
+        self.key = key
         os.environ.update(_ENVIRONMENT)
         self.local, self.lost = address is None, ""
         self.files: Path | None = None  # of this user only; a Ray of our own has its files in it
@@ -106,29 +117,31 @@ class Cluster:
             options |= {"resources": {n: _whole(x) for n, x in custom.items()}} if custom else {}
             given = connected, sys.stderr
             threading.Thread(target=self._watch_start, args=given, daemon=True).start()
-        before = signal.getsignal(signal.SIGTERM)
         try:
-            with open(os.devnull, "w") as null, contextlib.redirect_stderr(null), _own_groups():
+            with (
+                open(os.devnull, "w") as null, contextlib.redirect_stderr(null),
+                _own_groups(), _same_handler(),
+            ):  # fmt: skip
                 try:
                     ray.init(**options, log_to_driver=False, configure_logging=False)
                 finally:
                     connected.set()
             _silence()
-            with contextlib.suppress(ValueError):  # not the main thread: Ray took no signal
-                signal.signal(signal.SIGTERM, before)  # else it would exit, and save nothing
+        except Interrupted:
+            raise
         except Exception as e:
-            text = " ".join(str(e).split())[:300]
+            text = " ".join(f"{type(e).__name__}: {e}".split())[:300]
             self._end_processes()
             if address is None:
-                raise ResourceError(
-                    f"pipeline = ray: Ray did not start ({type(e).__name__}: {text}); it needs "
-                    "free memory, /dev/shm or /tmp; pipeline=serial runs without it"
-                ) from e
-            raise ResourceError(
-                f"pipeline.address = {address}: no Ray cluster answers ({type(e).__name__}: "
-                f"{text}); host:port of a running head of the same Ray and Python version is "
-                "allowed; start one with `ray start --head`, or leave it out"
-            ) from e
+                raise self._not_started(text) from e
+            raise no_cluster(f"{self.key.replace('/', '.')}.address", address, text) from e
+
+    def _not_started(self, text: str) -> ResourceError:
+        without = "pipeline=serial" if self.key == "pipeline" else f"{self.key}=local"
+        return ResourceError(
+            f"{self.key} = ray: Ray did not start ({text}); it needs free memory, /dev/shm or "
+            f"/tmp; {without} runs without it"
+        )
 
     def _watch_start(self, connected: threading.Event, stderr: TextIO) -> None:
         """End this process once the head of a Ray that is starting has ended.
@@ -141,11 +154,8 @@ class Cluster:
             if head is None or _runs(head) or connected.wait(ENDED_SECONDS):
                 continue
             with contextlib.suppress(OSError, ValueError):
-                print(
-                    "rlrun: error: pipeline = ray: Ray did not start (its head, gcs_server, has "
-                    "ended); it needs free memory, /dev/shm or /tmp; pipeline=serial runs without "
-                    "it", file=stderr, flush=True,
-                )  # fmt: skip
+                error = self._not_started("its head, gcs_server, has ended")
+                print(f"rlrun: error: {error}", file=stderr, flush=True)
             self._end_processes()
             os._exit(ResourceError.exit_code)
 
@@ -161,7 +171,7 @@ class Cluster:
                 raise ResourceError(
                     f"pipeline.num_actors: the roles reserve {need:g} {name}, the cluster has "
                     f"{have.get(name, 0.0):g}; fewer collectors, or smaller num_cpus and num_gpus "
-                    "of pipeline.collector, replay, learner, evaluator and predictor, are allowed"
+                    "of pipeline.collector, evaluator and predictor, are allowed"
                 )
 
     def check(self) -> None:
@@ -252,6 +262,24 @@ def _require_running() -> None:
 
 
 @contextlib.contextmanager
+def _same_handler() -> Iterator[None]:
+    """Keep the handler of SIGTERM, which ``ray.init`` replaces by one that exits, saving nothing.
+
+    Raises: Interrupted for a SIGTERM within the block.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    except SystemExit as e:
+        error = Interrupted("interrupted while Ray was starting")
+        error.exit_code = 75
+        raise error from e
+    finally:
+        with contextlib.suppress(ValueError):  # not the main thread: Ray took no signal
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
 def _own_groups() -> Iterator[None]:
     """Start processes in groups of their own.
 
@@ -308,6 +336,19 @@ def remove(files: Path) -> None:
     shutil.rmtree(files, ignore_errors=True)
 
 
+def reap(name: str) -> None:
+    """Main function of a process that ends a Ray whose owner has died.
+
+    It waits until the owner closes its end of stdin, by ``close`` or by dying. ``name``: of the
+    directory of its Ray, in /tmp.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    remove(Path("/tmp") / name)
+
+
 def _uses(process: psutil.Process, files: Path) -> bool:
     """Return whether a process was started with the directory, or has files of it open.
 
@@ -322,9 +363,34 @@ def _uses(process: psutil.Process, files: Path) -> bool:
 
 def _start_reaper(files: Path) -> "subprocess.Popen[bytes]":
     """Start a process that calls ``remove`` once this one has ended, however it ends."""
-    code = "import sys; sys.path[:] = sys.argv[2:]; from rlrun.pipeline.ray.reaper import main; " \
-        "main(sys.argv[1])"  # fmt: skip
+    code = "import sys; sys.path[:] = sys.argv[2:]; from rlrun.pipeline.ray.cluster import reap; " \
+        "reap(sys.argv[1])"  # fmt: skip
     return subprocess.Popen(
         [sys.executable, "-P", "-c", code, files.name, *sys.path],
         stdin=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
+
+
+LINK_BYTES = 2**23  # of a message that measures a link
+
+
+def link_speed() -> float:
+    """Bytes/s from this node to another, measured; infinite where there is no other."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = ray.get_runtime_context().get_node_id()
+    nodes: list[Any] = ray.nodes()  # type: ignore[no-untyped-call]
+    others = [n["NodeID"] for n in nodes if n["Alive"] and n["NodeID"] != here]
+    if not others:
+        return math.inf
+    there = NodeAffinitySchedulingStrategy(others[0], soft=True)
+    receive: Any = ray.remote(len).options(num_cpus=0, scheduling_strategy=there)
+    ray.get(receive.remote(b""))  # starts the worker
+    took = []
+    for _ in range(3):
+        reference = ray.put(os.urandom(LINK_BYTES))
+        began = time.perf_counter()
+        ray.get(receive.remote(reference))
+        took.append(time.perf_counter() - began)
+    return float(LINK_BYTES / sorted(took)[1])

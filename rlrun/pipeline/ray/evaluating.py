@@ -1,34 +1,113 @@
-"""The role of the evaluator: greedy episodes with the weights it is given."""
+"""Evaluations beside the training: the evaluator's role, and the driver's side of it."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from rlrun.pipeline.evaluate import Evaluator
-from rlrun.pipeline.ray.messages import answered, constructed
-from rlrun.pipeline.ray.process import prepare, unpacked
+from rlrun.pipeline.evaluate import Evaluation, Evaluator
+from rlrun.pipeline.parts import LoopEvaluations, require_finite
+from rlrun.pipeline.ray.actor import POLL_SECONDS, Lost, Role, Roles
+from rlrun.pipeline.stop import StopRequest
 from rlrun.types import Policy
+
+Weights = dict[str, np.ndarray]
 
 
 class EvaluatorRole:
     """Plays evaluation episodes in environments of its own."""
 
-    @constructed
-    def __init__(self, make: bytes) -> None:
-        """``make``: packed, () -> (evaluator, policy whose weights are replaced)."""
-        self.log = prepare("evaluator", threads=1)
-        self.evaluator: Evaluator
-        self.policy: Policy
-        self.evaluator, self.policy = unpacked(make)()
+    def __init__(self, evaluator: Evaluator, policy: Policy) -> None:
+        """``policy``: whose weights are replaced."""
+        self.evaluator, self.policy = evaluator, policy
 
-    @answered
-    def run(self, weights: dict[str, np.ndarray], env_steps: int) -> Any:
-        """(the ``Evaluation`` of ``weights``, the log)."""
+    def run(self, weights: Weights, env_steps: int) -> Evaluation:
+        """The evaluation of ``weights``."""
         self.policy.load({name: torch.from_numpy(np.array(w)) for name, w in weights.items()})
-        return self.evaluator.run(self.policy, env_steps=env_steps), self.log.take()
+        return self.evaluator.run(self.policy, env_steps=env_steps)
 
-    @answered
-    def close(self) -> Any:
+    def close(self) -> None:
         self.evaluator.close()
-        return None
+
+
+class RemoteEvaluator:
+    """The evaluator's role as the loop sees it; between ``start`` and ``result`` both work."""
+
+    def __init__(self, role: Role, roles: Roles) -> None:
+        self.role, self.roles, self.steps = role, roles, 0
+        self.under_way: tuple[Weights, int] | None = None  # weights, env steps
+        self.reply: Any = None
+
+    def run_until(
+        self, stop: Callable[[], bool], policy: Policy, *, env_steps: int
+    ) -> Evaluation | None:
+        """As ``Evaluator.run_until``."""
+        self.start(policy, env_steps)
+        evaluation = None
+        while evaluation is None and not stop():
+            evaluation = self.result(POLL_SECONDS)
+        self.under_way = None
+        return evaluation
+
+    def start(self, policy: Policy, env_steps: int) -> None:
+        """Evaluate the present weights of ``policy``."""
+        weights = {name: np.array(w.numpy(force=True)) for name, w in policy.weights().items()}
+        self.under_way = weights, env_steps
+        self.reply = self.role.call("run", *self.under_way)
+
+    def result(self, seconds: float = 0.0) -> Evaluation | None:
+        """The evaluation that was started; None: it is not done after so many seconds."""
+        assert self.under_way is not None
+        if not self.roles.wait([self.reply], seconds):
+            return None
+        self.steps += 1
+        try:
+            evaluation: Evaluation = self.role.value(self.reply)
+        except Lost as e:
+            self.role.replace(e)
+            self.reply = self.role.call("run", *self.under_way)
+            return None
+        return evaluation
+
+    def close(self) -> None:
+        """Nothing: the roles are closed together."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RayEvaluations(LoopEvaluations):
+    """Evaluations beside the training, but for the last one and those in rounds.
+
+    One that is under way is recorded at the env step of its weights when it is done. One that falls
+    due meanwhile is left out.
+    """
+
+    evaluator: RemoteEvaluator
+    rounds: bool
+
+    def after_chunk(self, before: int, stop: StopRequest) -> None:
+        self._record_if_done()
+        LoopEvaluations.after_chunk(self, before, stop)
+
+    def evaluate(self, stop: StopRequest) -> None:
+        steps = self.parts.progress.counters.env_steps
+        if self.rounds or self.solved or steps >= self.config.total_steps:
+            while self.evaluator.under_way is not None and not stop():
+                self._record_if_done(POLL_SECONDS)
+            LoopEvaluations.evaluate(self, stop)
+        elif self.evaluator.under_way is None:
+            require_finite(self.parts)
+            self.pending = True
+            self.evaluator.start(self.parts.policy, steps)
+
+    def _record_if_done(self, seconds: float = 0.0) -> None:
+        evaluator = self.evaluator
+        if evaluator.under_way is None or (found := evaluator.result(seconds)) is None:
+            return
+        (weights, steps), evaluator.under_way, self.pending = evaluator.under_way, None, False
+        self.record(found, steps, {name: torch.from_numpy(w) for name, w in weights.items()})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.evaluator.under_way = None  # of a run that is given up
+        LoopEvaluations.load_state_dict(self, state)

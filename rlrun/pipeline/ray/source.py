@@ -1,36 +1,81 @@
-"""Chunks of all collectors: what sources on Ray share, and rounds in lock-step."""
+"""Chunks of all collectors: orders, weights, and collectors that are lost."""
 
-import contextlib
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rlrun.buffer.saved import reason
-from rlrun.errors import CheckpointError, EnvError, NumericError
+from rlrun.errors import CheckpointError, CodecError, EnvError
 from rlrun.pipeline.collector import ChunkInterrupted, CollectMetrics
-from rlrun.pipeline.ray.messages import Collected, NeedFrame, Order, RoleFailure
-from rlrun.pipeline.ray.pump import Lost
-from rlrun.pipeline.ray.roles import RETRY_SECONDS, STOP_SECONDS, CollectorHandle, Roles
-from rlrun.pipeline.ray.sent_rows import send
-from rlrun.pipeline.ray.traffic import RoleTraffic
+from rlrun.pipeline.overlapped import CollectedChunk, MissingBase, RowCheck
+from rlrun.pipeline.ray.actor import STOP_SECONDS, Lost, Role, Roles
+from rlrun.pipeline.ray.weights import Version, Weights
+from rlrun.pipeline.transport import LearnerSide, chunk_bytes, message_bytes
+from rlrun.types import Chunk
 
-POLL_SECONDS = 0.25
+ASYNC_REASON = (
+    "pipeline=ray learns in the order in which rows arrive; pipeline.strict=true fixes it"
+)
+AHEAD = 2  # chunks ordered of a collector that does not wait for the others
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkHandle:
-    """A chunk that is elsewhere: its rows are the object ``payload``."""
+@dataclass(slots=True)
+class Order:
+    """A call of a collector whose reply is awaited."""
 
-    collector: CollectorHandle
-    info: Collected
-    payload: Any
-    before: dict[str, Any] | None = None  # the collector's state before it
+    reply: Any
+    version: Version | None  # of the weights it acts with; None: it loads a state
+    predictor: Any = None  # actor that acts
+
+
+@dataclass(slots=True)
+class RemoteCollector:
+    """A collector's role and its progress."""
+
+    role: Role
+    number: int
+    side: LearnerSide  # unpacks its rows
+    state: dict[str, Any] | None = None  # after its last chunk that was taken
+    sent: int = -1  # version of the weights that it has
+    orders: deque[Order] = field(default_factory=deque)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Sums of what collectors sent, between two records."""
+
+    began: float = field(default_factory=time.monotonic)
+    steps: int = 0
+    raw: int = 0  # bytes of rows
+    sent: int = 0
+    ages: list[int] = field(default_factory=list)  # env steps since the weights were published
+    lags: list[int] = field(default_factory=list)  # updates since then
+
+    def metrics(self) -> dict[str, float]:
+        """ray/ metrics."""
+        found = {
+            "ray/collect_steps_per_s": self.steps / max(time.monotonic() - self.began, 1e-9),
+            "ray/chunks_raw_bytes": float(self.raw), "ray/chunks_sent_bytes": float(self.sent),
+        }  # fmt: skip
+        if self.ages:
+            found["ray/weights_age"] = sum(self.ages) / len(self.ages)
+            found["ray/policy_lag"] = sum(self.lags) / len(self.lags)
+        return found
 
 
 class RaySource:
-    """Parts that both sources share: orders, weights, restarts of collectors."""
+    """Chunks of all collectors.
+
+    In rounds all collect with the same weights, and their chunks are taken together, in order; with
+    one collector this is the serial pipeline. Else chunks are taken as they come, and every
+    collector has ``AHEAD`` orders, so that it waits for nobody while the learner works.
+
+    A collector whose process is lost goes on in a new one, from the state after its last chunk that
+    was taken. In rounds that holds the environments': the lost chunk is collected again.
+    """
 
     clock: ClassVar[str] = "env steps"
     phase: ClassVar[str] = "chunk"
@@ -38,161 +83,55 @@ class RaySource:
     def __init__(
         self,
         roles: Roles,
+        collectors: Sequence[RemoteCollector],
+        predictor: Role | None,
+        weights: Weights,
         collect_metrics: CollectMetrics,
         *,
-        keep_env: bool,
+        check: RowCheck,
+        rounds: bool,
+        publish_every: int,
         max_seconds: float | None,
     ) -> None:
-        """``keep_env``: every chunk comes with the environments' state (strict); ``max_seconds``:
-        to wait for a chunk, None: for ever."""
-        self.roles, self.pump, self.collect_metrics = roles, roles.pump, collect_metrics
-        self.counters, self.keep_env = collect_metrics.counters, keep_env
-        self.max_seconds, self.traffic = max_seconds, RoleTraffic(roles)
-        self.inexact: str | None = None
+        """``publish_every``: env steps between two versions of the weights, unless in rounds.
+        ``max_seconds``: to wait for a chunk, None: for ever."""
+        self.roles, self.collectors, self.predictor = roles, list(collectors), predictor
+        self.weights, self.collect_metrics, self.check = weights, collect_metrics, check
+        self.counters, self.rounds = collect_metrics.counters, rounds
+        self.publish_every, self.max_seconds = publish_every, max_seconds
+        self.traffic = Traffic()
+        self.round: dict[int, tuple[Version, CollectedChunk]] = {}  # chunks that came, by collector
+        self.ready: deque[RemoteCollector] = deque()  # whose first order has its reply
+        self.inexact: str | None = None if rounds else ASYNC_REASON
+
+    # -- the loop's side ---------------------------------------------------------------------------
 
     def stop_when(self, stop: Callable[[], bool]) -> None:
         self.roles.stop = stop
 
     @property
     def pulse(self) -> float:
-        return float(self.pump.replies)
+        return float(self.roles.replies)
 
     @property
     def seconds(self) -> dict[str, float]:
         """Seconds of all collectors together."""
-        total = {"act": 0.0, "env": 0.0}
-        for collector in self.roles.collectors:
-            for name in total:
-                total[name] += collector.seconds.get(name, 0.0)
-        return total
+        parts = ("act", "env")
+        return {p: sum(c.seconds.get(p, 0.0) for c in self.collectors) for p in parts}
 
-    def order(self, collector: CollectorHandle, frames: list[tuple[int, Any]]) -> None:
-        """Order the next chunk, with the weights ``frames`` (version, object)."""
-        incarnation = self._incarnation(collector)
-        if incarnation != collector.incarnation:
-            collector.incarnation, collector.since = incarnation, collector.seq
-        order = Order(
-            collector.seq, self.counters.env_steps, tuple(v for v, _ in frames), incarnation,
-            collector.since, self.keep_env,
-        )  # fmt: skip
-        collector.busy = True
-        collect = collector.handle.collect.options(num_returns=2)
-        info, payload = collect.remote(order, *(frame for _, frame in frames))
-        if frames:
-            collector.sent = frames[-1][0]
-        self.pump.when(info, partial(self._replied, collector, payload))
-
-    def _incarnation(self, collector: CollectorHandle) -> int:
-        """Return which incarnation of its shard stores a collector's chunks, 0: there is none."""
-        return self.roles.shard_of(collector).incarnation if self.roles.shards else 0
-
-    def _replied(self, collector: CollectorHandle, payload: Any, reply: Any) -> None:
-        if isinstance(reply, Lost):
-            self.roles.note_lost(collector, reply)
-            self._rejoin(collector)
-            return
-        collector.down = False
-        if isinstance(reply, RoleFailure):
-            collector.busy = False
-            raise reply.error(collector.name)
-        if collector.goes_back:
-            self._rejoin(collector)
-        elif isinstance(reply, NeedFrame):
-            self.traffic.key_frames += 1
-            self._send_frame(collector, reply)
-        else:
-            collector.busy, before = False, collector.state
-            collector.state, collector.seq = reply.state, reply.seq + 1
-            collector.seconds = dict(reply.seconds)
-            self.traffic.collected(collector, reply)
-            self.roles.write_log(collector, reply.log)
-            self.collected(ChunkHandle(collector, reply, payload, before))
-
-    def collected(self, chunk: ChunkHandle) -> None:
-        """Take a chunk of a collector that is idle now."""
-        raise NotImplementedError
-
-    def _send_frame(self, collector: CollectorHandle, need: NeedFrame) -> None:
-        """Order the chunk again, with weights that this collector can decode."""
-        from rlrun.codec import NeedKeyFrame
-
-        request = NeedKeyFrame(need.stream, need.have_seq, need.have_hash)
-        reply = self.roles.learner.handle.answer.remote(request)
-
-        def answered(frame: Any) -> None:
-            if isinstance(frame, RoleFailure):
-                raise frame.error("learner")
-            if isinstance(frame, Lost):
-                self.roles.lost(self.roles.learner, frame)
-            if frame is None or isinstance(frame, Lost):  # too soon, or restarting
-                again = partial(self._send_frame, collector, need)
-                self.pump.after(RETRY_SECONDS / 4, again)
-                return
-            import ray
-
-            self.order(collector, [(self.roles.frames.newest, ray.put(frame))])
-
-        self.pump.when(reply, answered)
-
-    def _rejoin(self, collector: CollectorHandle) -> None:
-        """Let a restarted collector go on from its last chunk, whose open episodes are cut."""
-        collector.busy, collector.sent, collector.goes_back = True, -1, False
-        reply = collector.handle.load.remote(
-            collector.state, self.counters.env_steps, collector.restarts
-        )
-
-        def loaded(found: Any) -> None:
-            if isinstance(found, Lost):  # still restarting
-                self.roles.note_lost(collector, found)
-                self.pump.after(RETRY_SECONDS, partial(self._rejoin, collector))
-                return
-            self.roles.value(collector, found)
-            if collector.goes_back:
-                self._rejoin(collector)
-                return
-            collector.busy = False
-            self.inexact = self.inexact or found
-            self.rejoined(collector)
-
-        self.pump.when(reply, loaded)
-
-    def rejoined(self, collector: CollectorHandle) -> None:
-        """A collector is there again."""
-        raise NotImplementedError
-
-    def count(self, info: Collected) -> None:
-        """Add a chunk to the run's counters."""
-        metrics, stats = self.collect_metrics, info.stats
-        metrics.actions.counts += info.actions
-        self.counters.env_steps += stats.steps
-        self.counters.episodes += len(stats.finished_episodes)
-        self.counters.chunks += 1
-        metrics.finished_episodes += stats.finished_episodes
-        metrics.restarts += stats.restarts
-        metrics.without_action += stats.without_action
-
-    def wait(self, done: Callable[[], bool], *, grace: float) -> None:
-        """Handle replies until ``done()``.
-
-        Raises: ChunkInterrupted, ``grace`` seconds after a signal; EnvError after ``max_seconds``
-            without any reply.
-        """
-        since, stopping, seen = time.monotonic(), None, self.pump.replies
-        while not done():
-            self.pump.run(POLL_SECONDS)
-            now = time.monotonic()
-            if self.pump.replies != seen:
-                since, seen = now, self.pump.replies
-            if self.roles.stop():
-                stopping = stopping if stopping is not None else now
-                if now - stopping >= grace:
-                    raise ChunkInterrupted
-            if self.max_seconds is not None and now - since >= self.max_seconds:
-                raise EnvError(
-                    f"watchdog.max_seconds = {self.max_seconds:g}: no answer of any role "
-                    "(pipeline=ray); a chunk must be collected within that time; look for an "
-                    "environment that hangs, or raise the limit (null: none)"
-                )
+    def next_chunk(self) -> list[tuple[int, Chunk]]:
+        """(collector, its rows): of all in rounds, else of one."""
+        self._publish()
+        for collector in self.collectors:
+            for _ in range(len(collector.orders), 1 if self.rounds else AHEAD):
+                self._order(collector)
+        grace = STOP_SECONDS if self.rounds else 0.0
+        while len(self.round) < (len(self.collectors) if self.rounds else 1):
+            self._take(self._next_ready(grace))
+        found, self.round = sorted(self.round.items()), {}
+        for number, (version, collected) in found:
+            self._count(self.collectors[number], version, collected)
+        return [(number, collected.chunk) for number, (_, collected) in found]
 
     def after_updates(self, updates: int) -> None:
         pass
@@ -202,93 +141,169 @@ class RaySource:
 
     def transport_metrics(self) -> dict[str, float]:
         """ray/ and codec/ metrics since the last call."""
-        return self.traffic.metrics()
+        weights, found = self.weights, self.traffic.metrics()
+        self.traffic = Traffic()
+        found |= {
+            "ray/collectors_busy": 1.0 - len(self.ready) / len(self.collectors),
+            "ray/restarts": float(self.roles.restarts),
+            "ray/key_frames": float(weights.key_frames),
+            "ray/weights_raw_bytes": float(weights.raw_bytes),
+            "ray/weights_sent_bytes": float(weights.sent_bytes),
+            "ray/coding_seconds": weights.seconds,
+        }
+        weights.raw_bytes = weights.sent_bytes = 0
+        return found | weights.side.metrics()
 
     def state_dict(self) -> dict[str, Any]:
-        states = [collector.state for collector in self.roles.collectors]
-        found = {
-            "collectors": [{"seq": c.seq, "state": c.state} for c in self.roles.collectors],
-            "collector": self.collect_metrics.state_dict(),
-        }
-        if self.roles.predictor is not None:
-            found["predictor"] = self.roles.ask(self.roles.predictor, "state")
-        reasons = [state.get("inexact") for state in states if state is not None]
-        lost = [r.name for r in (*self.roles.shards, self.roles.learner) if r.restarts]
-        reasons += [f"{name} was lost, with what it had not saved" for name in lost]
+        """States of the collectors after the chunks that were taken; those under way are not."""
+        states = [collector.state for collector in self.collectors]
+        reasons = [state["inexact"] for state in states if state is not None]
         self.inexact = self.inexact or next(filter(None, reasons), None)
-        return found | {"inexact": self.inexact}
+        return {
+            "collectors": states,
+            "collector": self.collect_metrics.state_dict(),
+            "inexact": self.inexact,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        saved = state.get("collectors")
-        collectors = self.roles.collectors
-        if saved is None or len(saved) != len(collectors):
-            count = "of another pipeline" if saved is None else f"of {len(saved)} collectors"
+        states, collectors = state.get("collectors"), self.collectors
+        if states is None or len(states) != len(collectors):
+            count = "of another pipeline" if states is None else f"of {len(states)} collectors"
             raise CheckpointError(
                 f"pipeline.num_actors = {len(collectors)}: the checkpoint is {count}; allowed is "
                 "the pipeline that the run began with; undo the change"
             )
-        self.abandon()
-        earlier = reason("inexact", state.get("inexact"))  # a loss before this process
-        self.inexact = self.inexact or earlier
+        self.inexact = self.inexact or reason("inexact", state["inexact"])
         self.collect_metrics.load_state_dict(state["collector"])
-        if self.roles.predictor is not None:
-            self.roles.ask(self.roles.predictor, "restore", state["predictor"])
-        for collector, own in zip(collectors, saved, strict=True):
-            state = send(own["state"], lambda rows: rows.first)  # another node has no files of ours
-            if state is not None:  # the shards are others than those of the saved run
-                state["incarnation"] = self._incarnation(collector)
-            collector.seq, collector.state, collector.sent = int(own["seq"]), state, -1
-            collector.goes_back = False
-            if collector.state is not None:
-                given = collector.state, self.counters.env_steps, collector.restarts
-                found = self.roles.ask(collector, "load", *given)
-                self.inexact = self.inexact or found
-
-    def abandon(self) -> None:
-        """Wait for orders under way, whose chunks are of a run that is given up (on_nan)."""
-        while any(collector.busy for collector in self.roles.collectors):
-            with contextlib.suppress(EnvError, NumericError):
-                self.pump.run(POLL_SECONDS)
+        self.round.clear()
+        self.ready.clear()
+        for collector, own in zip(collectors, states, strict=True):
+            used, collector.state = bool(collector.orders) or collector.state is not None, own
+            collector.orders.clear()  # of a run that is given up (on_nan); their chunks are dropped
+            if used and own is None:
+                self._replace(collector, "it begins anew")
+            else:
+                self._load(collector)
+        while any(order.version is None for c in collectors for order in c.orders):
+            self._take(self._next_ready(None))
+        if self.weights.versions:
+            self._publish(always=True)
 
     def close(self) -> None:
         self.roles.close()
 
+    # -- orders ------------------------------------------------------------------------------------
 
-class RoundSource(RaySource):
-    """All collectors collect with the same weights; their chunks are taken in order.
+    def _publish(self, *, always: bool = False) -> None:
+        """Publish the present weights, where they have changed and it is time."""
+        counters, weights = self.counters, self.weights
+        if weights.versions and not always:
+            newest = weights.newest
+            early = counters.env_steps - newest.env_steps < self.publish_every
+            if newest.updates == counters.updates or (early and not self.rounds):
+                return
+        weights.publish(counters.updates, counters.env_steps)
+        if self.predictor is not None:
+            self._tell_predictor(self.predictor, weights.newest.number - 1)
 
-    With one collector this is the serial pipeline. A collector that is lost collects its chunk
-    again, from the state before it: the same one where its environments can be restored.
-    """
+    def _tell_predictor(self, predictor: Role, known: int) -> None:
+        """Send the newest weights to the predictor, which has version ``known``, and wait."""
+        while True:
+            messages = self.weights.since(known)
+            reply = predictor.call("load", self.counters.env_steps, *messages)
+            while not self.roles.wait([reply]):
+                pass
+            try:
+                predictor.value(reply)
+                return
+            except (Lost, CodecError) as e:
+                predictor.replace(e)
+                known = -1
 
-    def __init__(self, *arguments: Any, publish: Callable[[], None], **given: Any) -> None:
-        """``publish``: publishes the present weights, if they have changed."""
-        super().__init__(*arguments, **given)
-        self.publish, self.round = publish, dict[int, ChunkHandle]()
+    def _order(self, collector: RemoteCollector) -> None:
+        """Order the next chunk of a collector."""
+        messages, newest = self.weights.since(collector.sent), self.weights.newest
+        if messages:
+            collector.sent = newest.number
+        actor = None if self.predictor is None else self.predictor.handle
+        given = self.counters.env_steps, self.rounds, actor, *messages
+        reply = collector.role.call("collect_for", *given)
+        collector.orders.append(Order(reply, newest, actor))
 
-    def next_chunk(self) -> list[ChunkHandle]:
-        """The next chunk of every collector."""
-        collectors = self.roles.collectors
-        self.publish()
-        for collector in collectors:
-            if not collector.busy and collector.number not in self.round:
-                self.order(collector, self._frames(collector))
-        self.wait(lambda: len(self.round) == len(collectors), grace=STOP_SECONDS)
-        chunks = [self.round[collector.number] for collector in collectors]
-        self.round.clear()
-        for chunk in chunks:
-            self.count(chunk.info)
-        return chunks
+    def _load(self, collector: RemoteCollector) -> None:
+        """Let a collector go on from its state, None: from the beginning."""
+        if collector.state is not None:
+            given = collector.state, self.counters.env_steps, collector.role.restarts
+            collector.orders.append(Order(collector.role.call("load", *given), None))
 
-    def abandon(self) -> None:
-        super().abandon()
-        self.round.clear()
+    def _replace(self, collector: RemoteCollector, why: object) -> None:
+        """Let a new process go on from a collector's last chunk."""
+        collector.role.replace(why)
+        collector.orders.clear()
+        collector.sent = -1
+        self._load(collector)
 
-    def _frames(self, collector: CollectorHandle) -> list[tuple[int, Any]]:
-        return self.roles.frames.since(collector.sent)
+    # -- replies -----------------------------------------------------------------------------------
 
-    def collected(self, chunk: ChunkHandle) -> None:
-        self.round[chunk.collector.number] = chunk
+    def _next_ready(self, grace: float | None) -> RemoteCollector:
+        """A collector whose first order has its reply.
 
-    def rejoined(self, collector: CollectorHandle) -> None:
-        self.order(collector, self._frames(collector))
+        Raises: ChunkInterrupted, ``grace`` seconds after a signal; EnvError after ``max_seconds``
+            without any reply.
+        """
+        since = time.monotonic()
+        while not self.ready:
+            if grace is not None and self.roles.stop() and self.roles.stopping() >= grace:
+                raise ChunkInterrupted
+            first = {c.orders[0].reply: c for c in self.collectors if c.orders}
+            self.ready.extend(first[reply] for reply in self.roles.wait([*first]))
+            if self.max_seconds is not None and time.monotonic() - since >= self.max_seconds:
+                raise EnvError(
+                    f"watchdog.max_seconds = {self.max_seconds:g}: no answer of any collector "
+                    "(pipeline=ray); a chunk must be collected within that time; look for an "
+                    "environment that hangs, or raise the limit (null: none)"
+                )
+        return self.ready.popleft()
+
+    def _take(self, collector: RemoteCollector) -> None:
+        """Take the reply to a collector's first order; ask again where it brings no rows."""
+        order = collector.orders.popleft()
+        try:
+            value = collector.role.value(order.reply)
+            if order.version is None:
+                self.inexact = self.inexact or value
+            elif value is None:
+                self._predictor_was_lost(order)
+                self._order(collector)
+            else:
+                self.round[collector.number] = order.version, self._unpacked(collector, value)
+        except (Lost, CodecError) as e:
+            self._replace(collector, e)
+            if order.version is not None:
+                self._order(collector)
+
+    def _unpacked(self, collector: RemoteCollector, value: Any) -> CollectedChunk:
+        """Check and count a collector's reply."""
+        assert not isinstance(value, MissingBase), "every receiver is sent what it lacks"
+        message, *rest = value
+        chunk = collector.side.unpack(message)
+        self.traffic.raw += chunk_bytes(chunk)
+        self.traffic.sent += message_bytes(message)
+        return CollectedChunk(self.check(chunk, f"pipeline = ray: {collector.role.name}"), *rest)
+
+    def _predictor_was_lost(self, order: Order) -> None:
+        """Start a new predictor, unless one of its other collectors has said so before."""
+        assert self.predictor is not None
+        if order.predictor is self.predictor.handle:
+            self.predictor.replace("a collector had no answer")
+            self._tell_predictor(self.predictor, -1)
+
+    def _count(
+        self, collector: RemoteCollector, version: Version, collected: CollectedChunk
+    ) -> None:
+        """Add a chunk to the run's counters; its collector would go on from its end."""
+        collector.state, collector.seconds = collected.state, collected.seconds
+        self.traffic.steps += collected.stats.steps
+        self.traffic.ages.append(self.counters.env_steps - version.env_steps)
+        self.traffic.lags.append(self.counters.updates - version.updates)
+        self.collect_metrics.commit(collected.stats, collected.chunk)

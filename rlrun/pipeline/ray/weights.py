@@ -1,57 +1,80 @@
-"""The tensors that are published to collectors, and their way into another policy."""
+"""Versions of the learner's weights, as messages that the driver keeps for the other roles."""
 
-from collections.abc import Iterator
+import time
+from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from rlrun.codec import NeedKeyFrame
+from rlrun.pipeline.transport import LearnerSide, message_bytes
 from rlrun.types import Policy
 
 
-class Publisher:
-    """Names and tensors of a policy that others act with, or compute priorities with.
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of the weights; ``message`` is an object of Ray."""
 
-    ``whole``: all networks, for priorities of new windows; else those that acting needs.
-    ``half``: rounded to bfloat16, whatever they travel as.
+    number: int
+    message: Any
+    updates: int
+    env_steps: int
+
+
+class Weights:
+    """The versions published last; a receiver gets those after the one it has.
+
+    A coded version is a delta to the one before it. A receiver that missed more than are kept, or
+    is new, gets a key frame.
     """
 
-    def __init__(self, policy: Policy, *, whole: bool, half: bool) -> None:
-        self.policy, self.whole, self.half = policy, whole, half
+    def __init__(self, policy: Policy, side: LearnerSide, *, coded: bool, half: bool, keep: int):
+        """``half``: rounded to bfloat16 (transport.copies)."""
+        self.policy, self.side, self.coded, self.half = policy, side, coded, half
+        self.keep, self.versions = keep, list[Version]()
+        self.raw_bytes = self.sent_bytes = self.key_frames = 0
+        self.seconds = 0.0  # in coding
 
-    def tensors(self, *, narrow: bool) -> dict[str, Tensor]:
-        """The present tensors; ``narrow``: in bfloat16 where that loses nothing more."""
-        found = dict(_networks(self.policy)) if self.whole else self.policy.weights()
+    @property
+    def newest(self) -> Version:
+        return self.versions[-1]
+
+    def publish(self, updates: int, env_steps: int) -> None:
+        """Make the present weights the newest version."""
+        import ray
+
+        weights, began = self._rounded(), time.perf_counter()
+        message = self.side.pack(weights)
+        self.seconds += time.perf_counter() - began if self.coded else 0.0
+        self.raw_bytes += sum(w.nbytes for w in weights.values())
+        self.sent_bytes += message_bytes(message)
+        number = self.newest.number + 1 if self.versions else 0
+        self.versions.append(Version(number, ray.put(message), updates, env_steps))
+        self.versions = self.versions[-self.keep :]
+
+    def since(self, number: int) -> list[Any]:
+        """Messages for a receiver with version ``number``, -1: with none."""
+        import ray
+
+        new = [version for version in self.versions if version.number > number]
+        if not self.coded:
+            return [version.message for version in new[-1:]]
+        if not new or new[0].number == number + 1:
+            return [version.message for version in new]
+        frame = self.side.answer(NeedKeyFrame(0, -1, 0))
+        while frame is None and number < 0:  # one was made just now: their rate is limited
+            time.sleep(0.02)
+            frame = self.side.answer(NeedKeyFrame(0, -1, 0))
+        if frame is None:
+            return []  # the next order asks again
+        self.key_frames += 1
+        return [ray.put(frame)]
+
+    def _rounded(self) -> dict[str, Tensor]:
+        weights = self.policy.weights()
         if not self.half:
-            return found
-        rounded = {n: x.bfloat16() if x.is_floating_point() else x for n, x in found.items()}
-        return rounded if narrow else {n: _wide(x) for n, x in rounded.items()}
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Load what another publisher of the same kind returned."""
-        if not self.whole:
-            self.policy.load(tensors)
-            return
-        own = dict(_networks(self.policy))
-        with torch.no_grad():
-            for name, tensor in tensors.items():
-                own[name].copy_(tensor)
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x.float() if x.dtype == torch.bfloat16 else x
-
-
-def _networks(policy: Policy) -> Iterator[tuple[str, Tensor]]:
-    """Names and tensors of all networks of a policy: its state without optimisers."""
-    yield from _tensors(policy.state_dict(), "")
-
-
-def _tensors(node: Any, path: str) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(node, Tensor):
-        yield path, node
-    elif isinstance(node, dict | list | tuple):
-        entries = node.items() if isinstance(node, dict) else enumerate(node)
-        for name, child in entries:
-            if name not in ("adam", "last", "target_lag", "returns", "running"):
-                yield from _tensors(child, f"{path}/{name}")
+            return weights
+        half = {n: x.bfloat16() if x.is_floating_point() else x for n, x in weights.items()}
+        if self.coded:
+            return half
+        return {name: x.to(weights[name].dtype) for name, x in half.items()}  # numpy has none

@@ -14,7 +14,6 @@ import pytest
 from rlrun.errors import ResourceError
 from rlrun.pipeline.ray import cluster as cluster_module
 from rlrun.pipeline.ray.cluster import Cluster
-from rlrun.pipeline.ray.roles import Roles
 from rlrun.run import ray as build
 from rlrun.run.plan import make_plan
 from tests.compose import config
@@ -74,13 +73,8 @@ def test_the_files_of_a_local_ray_are_this_users_alone(monkeypatch):
         shutil.rmtree(cluster.files)
 
 
-@pytest.mark.parametrize(
-    ("actors", "cores", "seconds", "too_many"),
-    [(2, 8, 5, False), (2, 2, 9, False), (3, 2, 9, True)],
-)
-def test_the_start_says_how_long_it_takes_and_how_few_cores_there_are(
-    actors, cores, seconds, too_many, monkeypatch, tmp_path
-):
+@pytest.mark.parametrize(("actors", "cores", "seconds"), [(2, 8, 5), (2, 2, 7), (4, 2, 9)])
+def test_the_start_says_how_long_it_takes(actors, cores, seconds, monkeypatch, tmp_path):
     plan = make_plan(config("policy=r2d2", "env=tmaze", "pipeline=ray",
                             f"pipeline.num_actors={actors}"))  # fmt: skip
     notes = []
@@ -92,22 +86,7 @@ def test_the_start_says_how_long_it_takes_and_how_few_cores_there_are(
     monkeypatch.setattr("os.cpu_count", lambda: cores)
     with pytest.raises(ResourceError, match="no Ray here"):
         build.make_ray_pipeline(plan, tmp_path, SimpleNamespace(note=notes.append))
-    assert f"{actors + 3} roles, about {seconds} s" in notes[0]
-    assert len(notes) == 1 + too_many
-
-
-@pytest.mark.parametrize("ready", [False, True])
-def test_roles_that_have_not_started_are_not_waited_for(ready, monkeypatch):
-    roles, asked, killed = Roles.__new__(Roles), [], []
-    handle = SimpleNamespace(close=SimpleNamespace(remote=lambda: asked.append(1)))
-    role = SimpleNamespace(handle=handle, busy=False)
-    roles.collectors, roles.shards, roles.predictor = [role], [], None
-    roles.learner = roles.evaluator = role
-    roles.ready = ready
-    monkeypatch.setattr("ray.wait", lambda *given, **more: ([], []))
-    monkeypatch.setattr("ray.kill", killed.append)
-    roles._close_roles()
-    assert (len(asked), len(killed)) == (2 * ready, 3)
+    assert f"{actors + 1} roles, about {seconds} s" in notes[0]
 
 
 def test_a_head_that_ends_while_ray_starts_ends_the_process(monkeypatch, capsys):
