@@ -45,7 +45,7 @@ BENCHMARKS = {  # name -> (where it is, what it measures); the first give the ta
     "ablation": ("pictures:ablation", "R2D2 without its parts, drawn; --runs DIR makes the runs"),
     "curve": ("pictures:curve", "learning curves, drawn; --peers DIR makes the runs"),
     "autoreset": ("autoreset:main", "certificate: no rows are joined across episodes"),
-    "ray_link": ("ray:ray_link", "env steps/s over slow links"),
+    "ray_scaling": ("ray:ray_scaling", "collectors whose environments sleep, beside the ideal"),
 }
 SPEED = [*BENCHMARKS][:9]
 

@@ -6,7 +6,6 @@ and weights of a learner at work, whichever library it is written in.
 
 import copy
 from dataclasses import dataclass
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -195,26 +194,3 @@ def breakout(frames: int = 512, seed: int = 0) -> np.ndarray:
         big[4:12, 40 : 52 + 8 * (k // 200)] = 142
         out[k] = big.reshape(84, 2, 84, 2).mean((1, 3))
     return out
-
-
-class Screens(gymnasium.Env[np.ndarray, Any]):
-    """The frames in a circle, episodes of 1000 steps: stepping costs nothing."""
-
-    observation_space = gymnasium.spaces.Box(0, 255, (84, 84), np.uint8)
-    action_space = gymnasium.spaces.Discrete(4)
-
-    def __init__(self) -> None:
-        self.screens, self.t = breakout(512), 0
-
-    def reset(self, **given: Any) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(**given)
-        self.t = 0
-        return self.screens[0], {}
-
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        self.t += 1
-        return self.screens[self.t % len(self.screens)], 0.0, False, self.t >= 1000, {}
-
-
-SCREENS = "rlrun-benchmarks/Screens-v0"
-gymnasium.register(SCREENS, Screens)

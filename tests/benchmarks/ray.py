@@ -1,56 +1,93 @@
-"""``ray_link``: the codec on a slow link, env steps/s of ``pipeline=ray`` with and without it.
+"""``ray_scaling``: collectors of ``pipeline=ray`` whose environments wait, beside the ideal line.
 
-Every collector's link is a sleep for each byte that it sends. Rows are frames of 84 x 84 bytes.
+A step of the environment sleeps 5 ms, as a game or a simulator behind a socket does. N collectors
+of one environment each make at most N / 5 ms env steps/s.
 """
 
-import json
-import os
 import tempfile
+import time
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
-from tests.benchmarks import codec_data, runs
+import gymnasium
+import numpy as np
+
+from tests.benchmarks import runs
 from tests.benchmarks.rows import Row, make_row
 
-FAULTS = "RLRUN_RAY_FAULTS"  # environment variable that slows links down
-LINKS = (100.0, 1000.0)  # Mbit/s
-LINK_WORDS = (
-    "policy=dqn", "torso=nature_cnn", "env=gym", "env.backend=sync", "env.frame_stack=4",
-    f"env.id=tests.benchmarks.codec_data:{codec_data.SCREENS}", "pipeline=ray",
-    "pipeline.num_actors=1", "collector.num_envs=8", "collector.n_sample=256",
-    "buffer.capacity=20000", "learner.replay_ratio=0.05", "learner.learning_starts=256",
-    "learner.batch_size=4", "run.eval_episodes=1", "eval.max_episode_steps=10", "logger.every=512",
-    "logger.progress=off", "logger.tensorboard=false", "run.checkpoint_every=1000000",
-    "run.stop_value=null",
+SLEEP = 0.005  # seconds of a step
+COUNTS = (1, 2, 4, 8, 16, 32, 64)  # collectors
+SECONDS = 20  # of the ideal run that are measured
+TARGET = {count: 0.9 for count in COUNTS if count <= 32}  # of the ideal line
+
+
+class Sleeper(gymnasium.Env[np.ndarray, Any]):
+    """Observations of four numbers, episodes of 200 steps."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, **given: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(**given)
+        self.t = 0
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        time.sleep(SLEEP)
+        self.t += 1
+        return np.full(4, self.t / 200, np.float32), float(action), False, self.t >= 200, {}
+
+
+SLEEPER = "rlrun-benchmarks/Sleeper-v0"
+gymnasium.register(SLEEPER, Sleeper)
+WORDS = (
+    "policy=dqn", "env=gym", "env.backend=sync", f"env.id=tests.benchmarks.ray:{SLEEPER}",
+    "pipeline=ray", "pipeline.collector.num_cpus=0", "torso.hidden=[64]", "collector.num_envs=1",
+    "collector.n_sample=64", "learner.update_per_collect=null", "learner.replay_ratio=1",
+    "learner.batch_size=64", "learner.learning_starts=64", "run.eval_episodes=1",
+    "eval.max_episode_steps=5", "logger.progress=off", "logger.tensorboard=false",
+    "run.checkpoint_every=100000000", "run.stop_value=null",
 )  # fmt: skip
 
 
-def ray_link(o: Namespace) -> list[Row]:
-    """Env steps/s over every link and by every transport."""
-    rows, steps = list[Row](), o.env_steps or (1536 if o.quick else 20_000)
-    for mbps in LINKS[: 1 if o.quick else None]:
-        kinds = {kind: [f"transport={kind}"] for kind in ("raw", "coded", "auto")}
-        kinds["auto"] += [f"transport.link_mbps={mbps:g}"]
-        speeds: dict[str, float] = {}
-        for kind in ("auto",) if o.quick else kinds:
-            speeds[kind], share = speed(mbps, kinds[kind], steps)
-            setting = {"Mbit/s": mbps, "env_steps": steps, "sent_of_raw": round(share, 4)}
-            raw = [speeds["raw"]] if "raw" in speeds else []
-            rows.append(make_row(f"link, {kind}", setting, "raw", "env steps/s", [speeds[kind]],
-                                 raw, kind="speedup", higher=True))  # fmt: skip
+def ray_scaling(o: Namespace) -> list[Row]:
+    """Env steps/s of so many collectors, of the ideal line; updates/s, lag, bytes."""
+    rows = list[Row]()
+    for count in (2,) if o.quick else COUNTS:
+        seconds = 2 if o.quick else SECONDS
+        speed, facts = measured(count, seconds)
+        ideal, setting = count / SLEEP, {"collectors": count, **facts}
+        target = {} if o.quick or count not in TARGET else {"target": TARGET[count]}
+        rows.append(make_row("scaling", setting, "ideal", "env steps/s", [speed], [ideal],
+                             kind="speedup", higher=True, **target))  # fmt: skip
     return rows
 
 
-def speed(mbps: float, words: list[str], steps: int) -> tuple[float, float]:
-    """Env steps/s after the first record, and bytes sent per raw byte."""
-    faults = {FAULTS: json.dumps({"throttle": mbps * 125_000}), "RLRUN_TRUST": "tests"}
-    with tempfile.TemporaryDirectory() as directory, mock.patch.dict(os.environ, faults):
-        total = [f"run.total_steps={steps}", f"run.eval_every={steps}", f"run.dir={directory}/run"]
-        with mock.patch.object(runs, "in_process", False):  # a process starts Ray once
-            runs.rlrun(*LINK_WORDS, *words, *total, threads=None)
+def measured(count: int, seconds: float) -> tuple[float, dict[str, float]]:
+    """Env steps/s after the first records, and facts of the last one."""
+    per_second = count / SLEEP
+    every = max(int(per_second * seconds / 4), 64 * count)
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        mock.patch.dict("os.environ", {"RLRUN_TRUST": "tests"}),
+        mock.patch.object(runs, "in_process", False),  # a process starts Ray once
+    ):
+        runs.rlrun(
+            *WORDS, f"pipeline.num_actors={count}", f"logger.every={every}",
+            f"buffer.capacity={max(20_000, 2000 * count)}", f"run.total_steps={6 * every}",
+            f"run.eval_every={6 * every}", f"run.dir={directory}/run", threads=1,
+        )  # fmt: skip
         lines = runs.json_lines(Path(directory, "run", "timings.jsonl"))
-    first, last = lines[1], lines[-1]
-    seconds = last["time/wall_seconds"] - first["time/wall_seconds"]
-    raw, sent = (sum(x[f"ray/chunks_{k}_bytes"] for x in lines) for k in ("raw", "sent"))
-    return (last["env_steps"] - first["env_steps"]) / seconds, sent / raw
+    # All collectors run by the second record; the last one waits for the evaluation.
+    first, last = lines[1], lines[4]
+    steps = last["env_steps"] - first["env_steps"]
+    took = last["time/wall_seconds"] - first["time/wall_seconds"]
+    return steps / took, {
+        "updates/s": round(last["time/updates_per_s"], 1),
+        "lag, updates": round(last["ray/policy_lag"], 1),
+        "lag, env steps": round(last["ray/weights_age"]),
+        "kB/s": round((last["ray/chunks_sent_bytes"] + last["ray/weights_sent_bytes"])
+                      / (every / per_second) / 1000),
+    }  # fmt: skip
