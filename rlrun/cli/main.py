@@ -8,7 +8,8 @@ import is imported by the commands that need it: the help and Tab answer in 0.1 
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from rlrun import __version__
@@ -30,7 +31,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     # which then wait by spinning on cores the learner could use.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        code = _run(words)
+        require_working_directory()
+        from rlrun.trust import flags_of, trusting
+
+        packages, argv_left = flags_of(words)
+        with trusting(packages):
+            code = _command(argv_left)()
     except BaseException as e:
         from rlrun.cli.error_report import exit_code
 
@@ -53,24 +59,16 @@ def _leave(code: int) -> None:
         os._exit(code)
 
 
-def _run(words: Sequence[str]) -> int:
-    """Do what a command line asks for; return the exit code. Raises: RlrunError."""
-    if words[:1] and words[0] in ("-sc", "--shell-completion", "--shell_completion"):
+def _command(argv: list[str]) -> Callable[[], int]:
+    """Return what does as a command line asks for, and returns the exit code. Raises: RlrunError.
+
+    That of a run, or sweep, is ready to start: all is checked.
+    """
+    if argv[:1] and argv[0] in ("-sc", "--shell-completion", "--shell_completion"):
         from rlrun.cli.completion import answer
 
-        if (text := answer(words)) is not None:
-            print(text, end="")
-            return 0
-    require_working_directory()
-    from rlrun.trust import flags_of, trusting
-
-    packages, argv = flags_of(words)
-    with trusting(packages):
-        return _command(argv)
-
-
-def _command(argv: list[str]) -> int:
-    """Run a subcommand, print the help or the version, or train."""
+        if (text := answer(argv)) is not None:
+            return partial(_print, text, end="")
     from rlrun.cli.commands import run_command, split_command
 
     if not all(word.isascii() for word in argv):
@@ -79,13 +77,12 @@ def _command(argv: list[str]) -> int:
         refuse_typographic(argv)
     name, rest = split_command(argv)
     if name is not None:
-        return run_command(name, rest)
+        return partial(run_command, name, rest)
     if "--version" in argv:
-        print(f"rlrun {__version__}")
-        return 0
+        return partial(_print, f"rlrun {__version__}")
     if {*_HELP} & {*argv}:  # with a word, the help of that word
         words = [w for w in argv if w.startswith("--config-dir") or "=" not in w]
-        return run_command("help", [w for w in words if w not in _BESIDE_HELP])
+        return partial(run_command, "help", [w for w in words if w not in _BESIDE_HELP])
     if argv and "=" not in argv[0] and argv[0][:1] not in ("-", "~", ""):
         from rlrun.cli.guesses import unknown_command
 
@@ -93,8 +90,13 @@ def _command(argv: list[str]) -> int:
     return _train(argv)
 
 
-def _train(argv: list[str]) -> int:
-    """Do what overrides ask for: a run, a sweep, or what Hydra prints. Raises: RlrunError."""
+def _print(text: str, *, end: str = "\n") -> int:
+    print(text, end=end)
+    return 0
+
+
+def _train(argv: list[str]) -> Callable[[], int]:
+    """Return what overrides ask for: a run, a sweep, or what Hydra prints. Raises: RlrunError."""
     from hydra._internal.utils import get_args_parser
 
     from rlrun.cli.commands import usage_error
@@ -123,21 +125,21 @@ def _train(argv: list[str]) -> int:
         wrong = "only for shell completion, which sets COMP_LINE to the line"
         raise ConfigError(f"rlrun -sc {query}: {wrong}; install=SHELL is allowed; type {fix}")
     if args.shell_completion or args.hydra_help:
-        return _print_by_hydra(parser, args)
+        return partial(_print_by_hydra, parser, args)
     line = read_line(composer, args.overrides, quiet=len(words) < len(argv))
     if args.cfg or args.info is not None:
         args.overrides = line.overrides
         composer.compose(line.overrides, sweep=args.multirun)
-        return _print_by_hydra(parser, args)
+        return partial(_print_by_hydra, parser, args)
     if not (args.multirun or line.asks_for_sweep):
-        return new_run(line).run()
+        return new_run(line).run
     if line.seeds:
         from rlrun.cli.seeds import run_auto
 
-        return run_auto(line)
+        return partial(run_auto, line)
     from rlrun.cli.sweep import run_sweep
 
-    return run_sweep(line)
+    return partial(run_sweep, line)
 
 
 def _print_by_hydra(parser: "argparse.ArgumentParser", args: "argparse.Namespace") -> int:
