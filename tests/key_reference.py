@@ -1,5 +1,6 @@
-"""The key table: ``python -m tests.key_reference`` writes ``rlrun/cli/keys.json`` and the key
-reference in conf/README.md anew, from schema, yaml files and READMEs.
+"""``python -m tests.key_reference`` writes the key table, ``rlrun/cli/keys.json``, anew.
+
+From schema, yaml files and READMEs.
 """
 
 import json
@@ -8,12 +9,11 @@ import types
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Literal, Union, get_args, get_origin
 
-import yaml
-
 from rlrun.cli import key_table
-from rlrun.cli.key_table import BASES, GROUPS, PRESETS, TOPICS, Key, Option, Table, read_option
+from rlrun.cli.key_table import BASES, GROUPS, PRESETS, TOPICS, Option, read_option
 from rlrun.config.reader import field_types
 from rlrun.env.wrappers import WRAPPERS
 from rlrun.schema import (
@@ -25,16 +25,13 @@ from rlrun.schema import (
     Seconds,
 )
 from rlrun.schema.spelling import RENAMED
-from tests import installed
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
 LAUNCHERS = "hydra/launcher"
 TASKS = "bench_tasks.yaml"  # a table of tasks, not of keys
-KEYS, README = Path(key_table.FILE), CONF / "README.md"
-BEGIN, END = "<!-- config:begin -->\n", "<!-- config:end -->\n"
-
-# -- rlrun/cli/keys.json ---------------------------------------------------------------------------
+KEYS = Path(key_table.FILE)
+WIDTH = 98  # of the texts of topics
 
 
 def table_text() -> str:
@@ -78,7 +75,23 @@ def _section(room: str, title: str) -> str:
     text = (ROOT / "rlrun" / room / "README.md").read_text("utf-8")
     found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
     assert found is not None, f"rlrun/{room}/README.md has no section {title}"
-    return f"{title}\n\n" + re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", found[1].strip())
+    plain = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", found[1].strip())
+    blocks = re.split(r"(^```.*?^```$|^\|.*?$)", plain, flags=re.M | re.S)  # code, rows of tables
+    return f"{title}\n\n" + "".join(
+        b if b[:1] == "|" or b[:3] == "```" else _filled(b) for b in blocks
+    )
+
+
+def _filled(prose: str) -> str:
+    """Paragraphs and items of lists in lines of ``WIDTH``."""
+    out = []
+    for part in re.split(r"(\n\s*\n|\n(?=[*#] |\d\. ))", prose):
+        indent = "  " if part.startswith("* ") else ""
+        text = " ".join(part.split())
+        out.append(
+            fill(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False) if text else part
+        )
+    return "".join(out)
 
 
 def _wrapper(name: str) -> tuple[str, str]:
@@ -161,154 +174,5 @@ def _type_text(kind: Any) -> str:
     return names.get(kind, "wrapper")
 
 
-# -- conf/README.md --------------------------------------------------------------------------------
-
-HEAD = ("key", "default", "unit, meaning; source")
-ORDER = (  # as a reader wants them
-    *("policy", "torso", "memory", "buffer", "explore", "bonus"),
-    *("collector", "learner", "env", "agents", "logger", "pipeline", "transport"),
-)
-
-
-def readme_tables(table: Table) -> str:
-    """The generated section of conf/README.md."""
-    root = {name: key for name, key in table.root.items() if key.value}
-    of_commands = {n for n in root if n.partition(".")[0] in COMMAND_CONFIGS}
-    out = "### Root and `run`\n\n" + _keys({n: k for n, k in root.items() if n not in of_commands})
-    for command in COMMAND_CONFIGS:
-        keys = {n: k for n, k in root.items() if n.startswith(f"{command}.")}
-        out += f"\n### `{command}`\n\n{_keys(keys)}"
-    out += f"\n### Tasks of `bench`\n\n{_tasks()}"
-    for group in ORDER:
-        out += f"\n### `{group}`\n\n"
-        out += _environments(table) if group == "env" else _group(table, group)
-    out += "\n### `hydra.launcher`\n\n" + _table(*HEAD)
-    for name, option in table.options[LAUNCHERS].items():
-        for key, (value, comment) in option.keys.items():
-            out += _row(f"`{key}`", f"`{value}` ({name})", comment)
-    out += "\n### `sweep`\n\n" + _table("preset", "what it runs")
-    for name, option in table.options["sweep"].items():
-        out += _row(f"`sweep={name}`", option.about)
-    return f"{out}\n### Presets: `experiment` and `debug`\n\n{_presets(table)}"
-
-
-def _row(*cells: str) -> str:
-    return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |\n"
-
-
-def _table(*head: str) -> str:
-    return _row(*head) + _row(*("---" for _ in head))
-
-
-def _default(values: dict[str, str], among: int) -> str:
-    """``1`` where all options agree, else ``1`` (a, b), ``2`` (c)."""
-    by_value: dict[str, list[str]] = {}
-    for option, value in values.items():
-        by_value.setdefault(value, []).append(option)
-    if len(by_value) == 1 and len(values) == among:
-        (value,) = by_value
-        return f"`{value}`" if value else "(the keys below)"
-    shown = ((f"`{v}`" if v else "(the keys below)", names) for v, names in by_value.items())
-    return ", ".join(f"{value} ({', '.join(names)})" for value, names in shown)
-
-
-def _keys(keys: Mapping[str, Key]) -> str:
-    rows = (_row(f"`{name}`", f"`{key.value}`", key.comment) for name, key in keys.items())
-    return _table(*HEAD) + "".join(rows)
-
-
-def _ordered(table: Table, group: str) -> dict[str, dict[str, Key]]:
-    """option -> keys, those of bases too, the option with the most keys first."""
-    found = {o: table.own_keys(group, o) for o in table.options[group]}
-    chosen = table.chosen.get(group)
-    first = chosen if group == "policy" else None  # the others are told apart from it
-    order = {o: (o != first, -len(keys), o != chosen) for o, keys in found.items()}
-    return dict(sorted(found.items(), key=lambda entry: order[entry[0]]))
-
-
-def _group(table: Table, group: str) -> str:
-    found, options = _ordered(table, group), table.options[group]
-    heirs = {o: next((p for p in options[o].parents if p in options), None) for o in found}
-    keys: dict[str, Key] = {}
-    for own in found.values():
-        keys |= {name: key for name, key in own.items() if name not in keys}
-    out = _table(*HEAD)
-    for name, key in keys.items():
-        values = {o: own[name].value for o, own in found.items() if name in own}
-        among = sum(o in values or heirs[o] is None for o in found)
-        out += _row(f"`{name}`", _default(values, among), key.comment)
-    for option in found:
-        if brings := options[option].chooses:
-            chosen = ", ".join(f"`{g}={o}`" for g, o in brings.items())
-            rest = f" and the rest from {heirs[option]}" if heirs[option] else ""
-            out += f"\n`{group}={option}` brings {chosen}{rest}.\n"
-    return out
-
-
-def _environments(table: Table) -> str:
-    """The meaning of the keys of an environment, then the values of each."""
-    columns = ("id", "wrappers", "frame_stack", "reward_scale", "stop_value", "total_steps",
-               "eval_every", "warmup_steps", "success")  # fmt: skip
-    found = {o: option.keys for o, option in table.options["env"].items()}
-    out = _table(*HEAD)
-    for name, key in found["cartpole"].items():
-        per_env = name.removeprefix("env.") in (*columns, "note", "kwargs", "eval_kwargs")
-        # The source of these comments is about cartpole alone.
-        text = key.meaning if per_env else key.comment
-        out += _row(f"`{name}`", "see below" if per_env else f"`{key.value}`", text)
-    out += "\n" + _table("env", *columns, "needs")
-    for option, keys in found.items():
-        module = option in installed.PRESETS and installed.module_of(option)
-        values = (f"`{keys[f'env.{column}'].value}`" for column in columns)
-        out += _row(f"`{option}`", *values, installed.extra_of(module))
-    out += "\n" + _table("argument", "env", "default", "unit, meaning; source")
-    for option, keys in found.items():
-        for name, key in keys.items():
-            if name.startswith(("env.kwargs.", "env.eval_kwargs.")):
-                out += _row(f"`{name}`", f"`{option}`", f"`{key.value}`", key.comment)
-    return out
-
-
-def _presets(table: Table) -> str:
-    found = {
-        (g, o): keys for g in ("experiment", "debug") for o, keys in _ordered(table, g).items()
-    }
-    chosen = {(g, o): table.options[g][o].chooses for g, o in found}
-    out = _table("key", *(f"`{g}={o}`" for g, o in found))
-    for group in dict.fromkeys(g for brings in chosen.values() for g in brings):
-        out += _row(f"`{group}=`", *(_cell(brings.get(group)) for brings in chosen.values()))
-    order = dict.fromkeys(n for keys in found.values() for n, key in keys.items() if key.value)
-    for name in sorted(order, key=lambda n: n.split(".")[0]):
-        keys = (own.get(name) for own in found.values())
-        out += _row(f"`{name}`", *(_cell(key and key.value) for key in keys))
-    return out
-
-
-def _cell(value: str | None) -> str:
-    return "" if value is None else f"`{value}`"
-
-
-def _tasks() -> str:
-    """A row for each task of ``rlrun bench memory``."""
-    out = _table(
-        "task", "overrides", "env steps", "return of random actions", "published elsewhere"
-    )
-    for name, task in yaml.safe_load((CONF / TASKS).read_text("utf-8")).items():
-        published = ", ".join(f"{value} ({who})" for who, value in task["published"].items())
-        words = f"`{' '.join(task['overrides'])}`"
-        out += _row(f"`{name}`", words, str(task["steps"]), str(task["random"]), published)
-    return out
-
-
-# -- both files ------------------------------------------------------------------------------------
-
-
-def readme(table: Table) -> str:
-    """The text of conf/README.md."""
-    before, _, rest = README.read_text("utf-8").partition(BEGIN)
-    return f"{before}{BEGIN}{readme_tables(table)}{END}{rest.partition(END)[2]}"
-
-
 if __name__ == "__main__":
     KEYS.write_text(table_text(), "utf-8")
-    README.write_text(readme(Table()), "utf-8")

@@ -242,7 +242,9 @@ class Reference:
         for name, option in options.items():
             yield _wrapped(f"  {name:<{width}}", option.about)
         tops = [n for n in self.keys if n.startswith(f"{group}.") and n.count(".") == 1]
-        if tops:
+        if not options:
+            yield from _key_lines({n: self.table.root[n] for n in tops if n in self.table.root})
+        elif tops:
             yield ""
             lasts = (n.rpartition(".")[2] for n in tops)
             yield _wrapped(f"keys, {group}.KEY: ", ", ".join(lasts))
@@ -257,10 +259,15 @@ class Reference:
         if option.chooses:
             chosen = ", ".join(f"{g}={o}" for g, o in option.chooses.items())
             yield _wrapped("  chooses ", chosen)
-        texts = {f"{n} = {k.value}": k for n, k in self.table.keys_of(group, name).items()}
-        width = min(max(map(len, texts), default=0), 44) + 2
-        for text, key in texts.items():
-            yield _wrapped(f"  {text:<{width}}", key.comment)
+        yield from _key_lines(self.table.keys_of(group, name))
+
+
+def _key_lines(keys: Mapping[str, Key]) -> Iterator[str]:
+    """``key = value`` and the comment of each key."""
+    texts = {f"{name} = {key.value}": key for name, key in keys.items()}
+    width = min(max(map(len, texts), default=0), 44) + 2
+    for text, key in texts.items():
+        yield _wrapped(f"  {text:<{width}}", key.comment)
 
 
 def _wrapped(label: str, text: str) -> str:

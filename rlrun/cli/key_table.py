@@ -1,8 +1,7 @@
 """The table of all keys, options and help topics: ``keys.json``, made from schema, yaml, READMEs.
 
-``python -m tests.key_reference`` writes it, and the tables of conf/README.md from it. ``rlrun
-help``, ``rlrun list`` and Tab completion only read it; of yaml files they parse those of
-``--config-dir``.
+``python -m tests.key_reference`` writes it. ``rlrun help``, ``rlrun list`` and Tab completion only
+read it; of yaml files they parse those of ``--config-dir``.
 """
 
 import json

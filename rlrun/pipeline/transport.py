@@ -213,7 +213,7 @@ def chunk_bytes(chunk: Chunk) -> int:
     return sum(int(x.nbytes) for x in tree_leaves(fields))
 
 
-SLOW_LINK = 500 * 125_000.0  # bytes/s; the codec's break-even speed on one core (rlrun codec bench)
+SLOW_LINK = 500 * 125_000.0  # bytes/s: below it the codec saves time, well above not
 
 
 def decided(config: TransportConfig, link: float) -> TransportConfig:

@@ -76,18 +76,20 @@ class Separate:
     def _parts(self, sample: Sample) -> list[tuple[Tensor, Sample, Policy]]:
         """(window index, sample of those windows, policy) of every agent that has windows.
 
-        Keys are left unchanged, since policies do not read them. Of a rollout, agents without a
-        valid row are left out.
+        Keys of a rollout are its columns, counted for each agent; agents without a valid row in it
+        are left out.
         """
         count, seen = sample.segment.valid.shape[1], sample.segment.valid.any(0)
         rollout = self.window is None
+        keys = sample.key // self.size if rollout else sample.key
         agent_of = torch.arange(count) % self.size if rollout else agents_of(sample.segment)
         out = []
         for i, policy in enumerate(self.policies):
             which = (agent_of == i).nonzero().squeeze(-1)
             if seen[which].any() if rollout else len(which):
-                segment, weight = windows(sample.segment, which), sample.weight[which]
-                out.append((which, replace(sample, segment=segment, weight=weight), policy))
+                key, weight = keys[which.numpy(force=True)], sample.weight[which]
+                part = Sample(windows(sample.segment, which), weight, key, sample.env_steps)
+                out.append((which, part, policy))
         return out
 
     @staticmethod
