@@ -147,7 +147,7 @@ def directory_of(run_dir: object) -> Path:
 
 
 def arguments(command: str, *words: object, **options: object) -> Namespace:
-    """What ``rlrun COMMAND`` is given: words, and options by their names; None: the default.
+    """Arguments of ``rlrun COMMAND``: words, and options by their names; None: the default.
 
     Raises: ConfigError, as the command line.
     """

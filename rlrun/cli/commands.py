@@ -19,7 +19,7 @@ MOST_SEED = 2**32
 
 
 class Argument(NamedTuple):
-    """What ``add_argument`` of argparse is given."""
+    """Names and options of ``add_argument`` of argparse."""
 
     names: tuple[str, ...]
     options: dict[str, Any]

@@ -333,7 +333,7 @@ def _group_lines(table: Table, group: str, words: Sequence[str]) -> list[str]:
 
 
 def _searched(table: Table, group: str, option: str, text: str) -> str:
-    """What the words are looked for in; of an environment its note, id and wrappers too."""
+    """The text that words are looked for in; of an environment its note, id and wrappers too."""
     keys = table.keys_of(group, option) if group == "env" else {}
     shown = (keys[k].value for k in ("env.note", "env.id", "env.wrappers") if k in keys)
     return " ".join([option, text, *shown]).casefold()

@@ -94,7 +94,7 @@ class Option(NamedTuple):
 
 
 class Table:
-    """What ``keys.json`` holds, and the options of ``config_dir``, which add, never replace.
+    """The content of ``keys.json`` and the options of ``config_dir``, which add, never replace.
 
     options   group -> name -> Option; _base holds what several options start from
     root      the keys of config.yaml and of the yaml files of commands

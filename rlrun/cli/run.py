@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Line:
-    """What was typed, read once: the overrides of a run, or of every run of a sweep.
+    """A typed line, read once: the overrides of a run, or of every run of a sweep.
 
     ``own_process``: False when the process is not rlrun's own, but that of a user's script.
     """

@@ -54,7 +54,7 @@ def unknown_key(
         why = f"it is fixed at {FIXED[path]}" if path in FIXED else GONE_BECAUSE
         wrong = f"no key any more, {why}"
         return UnknownKey(
-            str(config_error(path, value, wrong, "no other", f"remove {path}")), key=path
+            str(config_error(path, value, wrong, "no value is allowed", f"remove {path}")), key=path
         )
     if path in RENAMED:
         candidates = [RENAMED[path]]
