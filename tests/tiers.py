@@ -72,12 +72,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the other tier; the longest tests first, or one worker ends behind the others."""
+    """Leave out the other tier; every worker begins with the longest of its tests."""
     slow = slow_tests()
     order = 1 if config.option.maxfail == 1 else -1  # -x: whatever fails soon
     items.sort(key=lambda item: order * slow.get(name_of(item.nodeid), 0))
-    if config.option.all:
-        return
+    if not config.option.all:
+        _leave_out(config, items, slow)
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    items[:] = [item for first in range(workers) for item in items[first::workers]]
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item], slow: dict[str, float]) -> None:
     named = {Path(argument.partition("::")[0]).resolve() for argument in config.args}
     out = []
     for item in items:
