@@ -19,7 +19,7 @@ PAGES = [
 TINY = "debug=smoke"
 SHORTER = {  # what is added to end soon where debug=smoke does not win or is not allowed
     "rlrun policy=dqn env=gym env.id=Acrobot-v1 run.total_steps=100000": "run.total_steps=400",
-    "rlrun resume outputs/first run.total_steps=100000 run.stop_value=null": "run.total_steps=600",
+    "rlrun resume outputs/first run.total_steps=100000 run.stop_return=null": "run.total_steps=600",
     "rlrun search policy=dqn env=cartpole 'policy.lr=interval(1e-4,1e-2,log)' "
     "'policy.nstep=choice(1,3)' search.dir=outputs/found": (
         "search.trials=2 search.seeds=1 search.final_seeds=1"

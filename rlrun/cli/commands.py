@@ -179,7 +179,7 @@ COMMANDS: dict[str, Command] = {
          arg("--x", choices=("env_steps", "wall"),
              help="one axis of learning curves; default: both"),
          SCORE,
-         arg("--threshold", type=FINITE, metavar="S", help="mean return; default: run.stop_value"),
+         arg("--threshold", type=FINITE, metavar="S", help="mean return; default: run.stop_return"),
          arg("--reference", action="append", default=[], metavar="ENV=LOW:HIGH",
              help="scores that count as 0 and 1 over several environments"),
          arg("--baseline", metavar="SETTING",

@@ -47,7 +47,15 @@ from rlrun.schema.spelling import nearest
 from rlrun.sweeps.record import SweepRecord, is_sweep
 
 _OWNERS = ("bench", "probe", "search")  # commands that begin such directories
-_CHOSEN = ("policy", "memory", "run.total_steps", "run.stop_value", "run.dir", "sweep", "sweep.dir")
+_CHOSEN = (
+    "policy",
+    "memory",
+    "run.total_steps",
+    "run.stop_return",
+    "run.dir",
+    "sweep",
+    "sweep.dir",
+)
 
 # -- what both do ----------------------------------------------------------------------------------
 
@@ -226,7 +234,7 @@ def _words(task: BenchTaskConfig, settings: BenchConfig) -> list[str]:
     """The overrides of every run of a task: a fixed budget, evaluated at equal distances."""
     steps = settings.steps or task.steps
     every = max(1, steps // settings.evaluations)
-    budget = [f"run.total_steps={steps}", f"run.eval_every={every}", "run.stop_value=null"]
+    budget = [f"run.total_steps={steps}", f"run.eval_every={every}", "run.stop_return=null"]
     return [*task.overrides, *budget]
 
 
@@ -253,7 +261,7 @@ def probe(args: Namespace) -> int:
     config = read_presets(composer, composer.compose(typed), typed)
     budget = settings.budget or config.env.total_steps  # policy=random has no steps of its own
     agents = _agents(config, settings)
-    run = [f"run.total_steps={budget}", f"run.eval_every={budget}", "run.stop_value=null",
+    run = [f"run.total_steps={budget}", f"run.eval_every={budget}", "run.stop_return=null",
            f"run.eval_episodes={settings.episodes}"]  # fmt: skip
     seeds = range(config.seed, config.seed + settings.seeds)
     jobs = [[*words, *run, *agent, f"seed={seed}"] for agent in agents.values() for seed in seeds]

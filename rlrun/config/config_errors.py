@@ -56,14 +56,15 @@ def unknown_key(
         return UnknownKey(
             str(config_error(path, value, wrong, "no value is allowed", f"remove {path}")), key=path
         )
-    if path in RENAMED:
-        candidates = [RENAMED[path]]
     parent, _, name = path.rpartition(".")
     dot = f"{parent}." if parent else ""
-    if owners := _options_with(path):
+    present = RENAMED.get(path, path)
+    if path in RENAMED and present.rpartition(".")[2] in known:
+        candidates = [present]
+    if owners := [] if present in candidates else _options_with(present):
         shared = [other for other in candidates if other.startswith(_SHARED)]
         fix = " or ".join([f"remove {path}", *(f"set {other}" for other in shared)])
-        allowed = f"{' or '.join(owners)} has it"
+        allowed = f"{' or '.join(owners)} has {'it' if present == path else present}"
         return UnknownKey(str(config_error(path, value, f"unknown {what}", allowed, fix)), key=path)
     close = [dot + c for c in nearest(name, known)]
     if candidates:

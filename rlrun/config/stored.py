@@ -19,7 +19,7 @@ from rlrun.errors import ConfigError, RlrunError
 from rlrun.run.files import check_texts, read_record, require_regular_files, require_run
 from rlrun.schema import Config
 from rlrun.schema.ranges import format_value
-from rlrun.schema.spelling import FIXED, RENAMED
+from rlrun.schema.spelling import FIXED, with_present_names
 from rlrun.trust import NotTrusted, flags_of, is_package, require_trusted_env
 
 _RESUMABLE = (
@@ -56,7 +56,7 @@ def load(
         if "hydra" in cfg:
             allowed = "the keys of rlrun are allowed"
             raise config_error("hydra", "(config.yaml)", "no run stores this", allowed, "remove it")
-        _rename_keys(cfg)
+        cfg = OmegaConf.create(with_present_names(OmegaConf.to_container(cfg)))
         _drop_fixed_keys(cfg)
         _add_new_keys(cfg)
         OmegaConf.set_struct(cfg, True)
@@ -93,17 +93,6 @@ def _trusted_before(run_dir: Path) -> list[str]:
     except (RlrunError, KeyError):
         return []
     return [name for name in names if is_package(name)]
-
-
-def _rename_keys(cfg: DictConfig) -> None:
-    """Give the keys of a config that an earlier version stored their present names."""
-    for old, new in RENAMED.items():
-        group, _, name = old.partition(".")
-        if OmegaConf.select(cfg, group) is not None and name in cfg[group]:
-            values = OmegaConf.to_container(cfg[group], resolve=False)
-            assert isinstance(values, dict)
-            last = new.partition(".")[2]
-            cfg[group] = {last if key == name else key: value for key, value in values.items()}
 
 
 def _drop_fixed_keys(cfg: DictConfig) -> None:

@@ -314,7 +314,7 @@ class Env:
             return NumericError(
                 f"policy: {violation.partition(';')[0]} at step {self._steps} of {self._id}: the "
                 "policy diverged; its actions must be finite; lower policy.lr or set "
-                "policy.grad_clip"
+                "policy.max_grad_norm"
             )
         if index is not None:
             return self._error(index, violation)

@@ -263,7 +263,7 @@ class R2D2Kernel:
             q, q_target, segment.action.numpy()[bs:], segment.reward.numpy()[bs:],
             terminated, truncated, valid[bs:], weight, self.reward_scale, self.reward_clip,
             self.powers, self.config.double, self.rescale_eps, self.td_clip,
-            np.float32(self.config.eta), grad, priority,
+            np.float32(self.config.priority_eta), grad, priority,
         )  # fmt: skip
 
         began = time.perf_counter()

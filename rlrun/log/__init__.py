@@ -244,7 +244,7 @@ def final_line(
 
     ``result`` is an evaluation with ``return_mean``, ``return_std`` and ``episodes``; ``clock`` is
     the unit of ``env_steps``. ``best``: mean return of the best evaluation, named where it is not
-    the last one. ``solved``: run.stop_value, where it ended the run.
+    the last one. ``solved``: run.stop_return, where it ended the run.
     """
     score = "not evaluated"
     if result is not None:
@@ -255,7 +255,7 @@ def final_line(
         if best is not None and best > mean:
             score += f" (best {best:.4g})"
     if solved is not None:
-        score += f"; solved (run.stop_value = {solved:g})"
+        score += f"; solved (run.stop_return = {solved:g})"
     path = shlex.quote(str(run_dir))
     return (
         f"rlrun: {score}; {env_steps} {clock} in {format_duration(wall_seconds)}; "

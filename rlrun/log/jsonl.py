@@ -31,7 +31,7 @@ def finite_number(key: str, value: SupportsFloat) -> int | float:
     if not math.isfinite(plain):
         raise NumericError(
             f"{key} = {plain}: a logged metric is not a number; metrics must be finite; look at "
-            "the lines before it in metrics.jsonl, then try a lower policy.lr or policy.grad_clip"
+            "the lines before it in metrics.jsonl; try a lower policy.lr or policy.max_grad_norm"
         )
     return plain
 

@@ -129,7 +129,7 @@ class NoiseGenerator:
         self.layers = noisy_layers(net)
         self.size = noise_size(self.layers)
         implicit = config.distribution == "implicit"
-        self.taus = (config.taus, config.taus_target) if implicit else None
+        self.taus = (config.num_quantiles, config.num_quantiles_target) if implicit else None
         self.device = next(net.parameters()).device
 
     def __call__(self, update: int, *lead: int) -> UpdateForwardNoise:

@@ -93,7 +93,7 @@ class DistNet(QNet):
         if self.kind == "categorical":
             grid = support(policy.v_min, policy.v_max, policy.atoms)
         elif self.kind == "implicit":
-            grid = midpoints(policy.taus_act)
+            grid = midpoints(policy.num_quantiles_act)
             self.embed = mlp([self.cosines, self.memory.size], "relu", last=True)
         self.register_buffer(
             "grid", grid, persistent=False

@@ -104,7 +104,7 @@ class RND:
             self.predictor = FeatureNet(torso, space, sizes).to(device)
         self.target.requires_grad_(False)
         parameters = list(self.predictor.parameters())
-        self.optimiser = Adam(parameters, eps=ADAM_EPS, grad_clip=None, key="bonus.lr")
+        self.optimiser = Adam(parameters, eps=ADAM_EPS, max_grad_norm=None, key="bonus.lr")
         example = tree_map(torch.from_numpy, create_empty_array(space, 1))
         self.obs = empty_moments(self._inputs(example).shape[1:], device)
         self.sums = empty_moments((), device)  # of the discounted sums

@@ -112,13 +112,13 @@ def make_explore(
 ) -> Callable[[int], np.ndarray]:
     """env_steps -> epsilon of every environment, float32 [num_envs]; or its Temperature.
 
-    A ladder over a single environment would be a constant ``eps``, so N = 1 follows the
+    A ladder over a single environment would be a constant ``base_epsilon``, so N = 1 follows the
     ``epsilon`` schedule.
     """
     if config.name == "ladder" and num_envs > 1:
-        assert config.eps is not None  # checked by ExploreConfig
+        assert config.base_epsilon is not None  # checked by ExploreConfig
         assert config.alpha is not None
-        fixed = ladder(config.eps, config.alpha, num_envs)
+        fixed = ladder(config.base_epsilon, config.alpha, num_envs)
         return lambda env_steps: fixed
     if config.name == "none":
         zero = np.zeros(num_envs, np.float32)

@@ -170,7 +170,7 @@ class Means:
             if not math.isfinite(value):
                 raise NumericError(
                     f"{name} = {value} after {self.counters.updates} updates: the loss diverged; "
-                    "it must stay finite; lower policy.lr or set policy.grad_clip"
+                    "it must stay finite; lower policy.lr or set policy.max_grad_norm"
                 )
         return out | {"train/updates": float(self.counters.updates)}
 

@@ -40,7 +40,7 @@ class Pipeline:
     faults: Faults
 
     def run(self, stop: StopRequest) -> Result:
-        """Run until total_steps, stop_value or ``stop``; the last state is always saved.
+        """Run until total_steps, stop_return or ``stop``; the last state is always saved.
 
         Raises: EnvError, NumericError: the state before the fault is saved where it is finite.
         """
@@ -64,7 +64,7 @@ class Pipeline:
         return Result(last, self.evaluations.best, stop.code)
 
     def _train(self, stop: StopRequest) -> None:
-        """Collect and learn until total_steps, stop_value or ``stop``."""
+        """Collect and learn until total_steps, stop_return or ``stop``."""
         source, progress = self.parts.source, self.parts.progress
         counters = progress.counters
         while counters.env_steps < self.config.total_steps and not stop():

@@ -149,7 +149,7 @@ def require_finite(parts: Parts) -> None:
     if found is not None:
         raise NumericError(
             f"{found} is not finite after {parts.progress.counters.updates} updates: the policy "
-            "diverged; what is saved must be finite; lower policy.lr or set policy.grad_clip"
+            "diverged; what is saved must be finite; lower policy.lr or set policy.max_grad_norm"
         )
 
 
@@ -196,15 +196,15 @@ class LoopEvaluations:
     ready: Callable[[], bool] = lambda: True  # whether a due evaluation need not wait
     best: dict[str, float] | None = None  # summary of the best one so far
     last: dict[str, float] | None = None  # summary of the last one
-    consecutive_solved: int = 0  # successive ones at stop_value
+    consecutive_solved: int = 0  # successive ones at stop_return
     pending: bool = False  # a signal interrupted one; a resumed run begins with it
     waiting: bool = False  # a due one, for ``ready``
     inexact: str | None = None  # why one was not what it would be without a disturbance
 
     @property
     def solved(self) -> bool:
-        """True once the last ``stop_after`` evaluations reached ``stop_value``."""
-        goal = self.config.stop_value
+        """True once the last ``stop_after`` evaluations reached ``stop_return``."""
+        goal = self.config.stop_return
         return goal is not None and self.consecutive_solved >= self.config.stop_after
 
     @property
@@ -243,7 +243,7 @@ class LoopEvaluations:
         """Log an evaluation of the weights of env step ``steps``, None: the policy's; keep the
         best ones.
         """
-        p, goal = self.parts, self.config.stop_value
+        p, goal = self.parts, self.config.stop_return
         require_in_place(p.run_dir)
         summary = evaluation.summary()
         self.inexact, self.last = self.inexact or evaluation.inexact, summary
@@ -266,12 +266,12 @@ class LoopEvaluations:
             "pending": self.pending,
             "waiting": self.waiting,
             "inexact_evaluation": self.inexact,
-            "stop_value": self.config.stop_value,
+            "stop_return": self.config.stop_return,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best, self.last = (loaded_summary(state[name]) for name in ("best", "last"))
-        same_goal = state["stop_value"] == self.config.stop_value
+        same_goal = state["stop_return"] == self.config.stop_return
         solved = integer("consecutive_solved", state["consecutive_solved"], 0, MOST_ROWS)
         self.consecutive_solved = solved if same_goal else 0
         self.pending, self.waiting = bool(state["pending"]), bool(state["waiting"])

@@ -36,7 +36,7 @@ class LearningConfig(Protocol):
     @property
     def adam_eps(self) -> float: ...
     @property
-    def grad_clip(self) -> float | None: ...
+    def max_grad_norm(self) -> float | None: ...
     @property
     def window(self) -> Window | None: ...
 
@@ -160,7 +160,9 @@ class LearningPolicy(ABC, Generic[C]):
         c, total = self.config, self.total_steps
         memory_lr = c.memory_lr if isinstance(c, MemoryConfigured) else None
         apart = () if memory_lr is None else memory_parameters(net)
-        adam = optimiser(net.parameters(), eps=c.adam_eps, grad_clip=c.grad_clip, apart=apart)
+        adam = optimiser(
+            net.parameters(), eps=c.adam_eps, max_grad_norm=c.max_grad_norm, apart=apart
+        )
         rates_at = make_rates(c.lr if lr is None else lr, memory_lr, total_steps=total)
         part = self.parts[name] = Part(net, adam, rates_at, follows)
         self.compute.prepare(net, *(() if part.target is None else (part.target,)))

@@ -61,7 +61,7 @@ class ControlLearner(TargetLearner[K], Generic[K]):
     def add_coefficient(self, name: str, start: float) -> Tensor:
         """Add a coefficient that a loss adjusts by Adam at ``policy.lr``; its logarithm, 0-d."""
         net = Coefficient(start).to(self.device)
-        adam = Adam(net.parameters(), eps=self.config.adam_eps, grad_clip=None)
+        adam = Adam(net.parameters(), eps=self.config.adam_eps, max_grad_norm=None)
         self.parts[name] = Part(net, adam, self.parts["critics"].rates_at, None)
         return net.log
 
@@ -82,7 +82,7 @@ class ControlLearner(TargetLearner[K], Generic[K]):
         rows = rows if penalty is None else rows + penalty
         loss, td = weighted_row_mean(rows, valid, batch.weight), delta.detach().abs().mean(0)
         metrics = td_metrics(loss, td, q.mean(0), y, valid)
-        return Losses({"critics": loss}, mixed_priority(td, valid, c.eta), metrics)
+        return Losses({"critics": loss}, mixed_priority(td, valid, c.priority_eta), metrics)
 
     @abstractmethod
     def update_all_targets(self, env_steps: int, *, actor_stepped: bool) -> dict[str, Tensor]:

@@ -41,16 +41,16 @@ class Adam:
         parameters: Iterable[Tensor],
         *,
         eps: float,
-        grad_clip: float | None,
+        max_grad_norm: float | None,
         key: str = "policy.lr",
         apart: Iterable[Tensor] = (),
     ) -> None:
-        """``grad_clip``: largest norm over all gradients; None: not clipped. ``key``: of the
+        """``max_grad_norm``: largest norm over all gradients; None: not clipped. ``key``: of the
         learning rate, for error messages. ``apart``: those of the parameters that have a learning
         rate of their own, the second one of a step; moments, their order and the clipping do not
         depend on it.
         """
-        self.parameters, self.eps, self.grad_clip = list(parameters), eps, grad_clip
+        self.parameters, self.eps, self.max_grad_norm = list(parameters), eps, max_grad_norm
         self.key = key
         self.mean = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
         self.square = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
@@ -121,8 +121,8 @@ class Adam:
             norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(given)))
         if norm.device.type == "cpu":
             self._require_finite(norm.item())
-        if self.grad_clip is not None:
-            torch._foreach_mul_(given, (self.grad_clip / (norm + 1e-6)).clamp(max=1.0))
+        if self.max_grad_norm is not None:
+            torch._foreach_mul_(given, (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
         self._apply(given if self.flat is None else self.run_grads, rates)
         return norm
 
@@ -136,8 +136,8 @@ class Adam:
         array = self.flat.grads.numpy()
         norm = math.sqrt(np.dot(array, array))
         self._require_finite(norm)
-        if self.grad_clip is not None and norm > self.grad_clip:
-            array *= np.float32(self.grad_clip / (norm + 1e-6))
+        if self.max_grad_norm is not None and norm > self.max_grad_norm:
+            array *= np.float32(self.max_grad_norm / (norm + 1e-6))
         self._apply(self.run_grads, rates)
         return norm
 
@@ -146,7 +146,7 @@ class Adam:
             raise NumericError(
                 f"train/grad_norm = {norm} in update {int(self.steps[0]) + 1}: the loss diverged, "
                 f"or what is learned from is not finite; it must stay finite; lower {self.key} or "
-                "set policy.grad_clip"
+                "set policy.max_grad_norm"
             )
 
     def _apply(self, grads: list[Tensor], rates: Sequence[Rate]) -> None:

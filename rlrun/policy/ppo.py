@@ -27,7 +27,7 @@ class PPO(ActorCriticLearner[PPOConfig], MinibatchLearner[PPOConfig]):
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
         ActorCriticLearner.build(self, torso, memory)
         MinibatchLearner.build(self, torso, memory)
-        self.clip_at = make_schedule(self.config.clip, total_steps=self.total_steps)
+        self.clip_at = make_schedule(self.config.clip_range, total_steps=self.total_steps)
         self.target_kl = self.config.target_kl
 
     def loss(

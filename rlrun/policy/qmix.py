@@ -92,7 +92,7 @@ class QMIX(SequenceLearner[QMIXConfig]):
         q_total = self.net.q_total(take_action(q[:learned], action), rows(seen, 0, learned))
         row = self.criterion.loss(q_total, y, valid, None)
         loss = weighted_row_mean(row.loss, valid, weight)
-        priority = mixed_priority(row.priority, valid, c.eta)
+        priority = mixed_priority(row.priority, valid, c.priority_eta)
         metrics = td_metrics(loss, row.td, row.prediction, row.target, valid)
         return Loss(loss, priority, metrics, row.td, row.prediction)
 

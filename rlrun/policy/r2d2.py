@@ -132,7 +132,7 @@ class R2D2(SequenceLearner[R2D2Config]):
         loss = weighted_row_mean(row.loss, valid, weight)
 
         # p = eta max_t |delta_t| + (1 - eta) mean_t |delta_t|
-        priority = mixed_priority(row.priority, valid, c.eta)
+        priority = mixed_priority(row.priority, valid, c.priority_eta)
         metrics = td_metrics(loss, row.td, row.prediction, row.target, valid)
         return Loss(loss, priority, metrics, row.td, row.prediction)
 

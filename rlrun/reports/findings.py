@@ -127,10 +127,10 @@ def _why_unscored(run: RunData) -> str:
 
 
 def threshold_of(found: Findings, groups: Sequence[Group]) -> float:
-    """Return the threshold given, else the run.stop_value in which all runs agree."""
+    """Return the threshold given, else the run.stop_return in which all runs agree."""
     if math.isfinite(found.threshold):
         return found.threshold
-    values = {run.stop_value for group in groups for run in group.everything}
+    values = {run.stop_return for group in groups for run in group.everything}
     return values.pop() if len(values) == 1 else _NAN
 
 

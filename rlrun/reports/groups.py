@@ -204,7 +204,7 @@ def _environments(runs: Sequence[RunData]) -> list[str]:
 def _settings(runs: Sequence[RunData], environments: Sequence[str]) -> list[dict[str, Any]]:
     """The keys of each run but those of its environment.
 
-    Keys below ``env`` that are constant within every environment belong to it (env.stop_value).
+    Keys below ``env`` that are constant within every environment belong to it (env.stop_return).
     """
     keys = [{n: v for n, v in relevant(run.keys).items() if not _is_environment(n)} for run in runs]
     places = dict.fromkeys(environments)

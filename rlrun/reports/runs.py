@@ -36,6 +36,7 @@ from rlrun.run.files import (
     read_record,
 )
 from rlrun.run.manifest import METRICS
+from rlrun.schema.spelling import with_present_names
 
 T = TypeVar("T")
 
@@ -428,9 +429,9 @@ class RunData:
         return finite(resolve(self.keys.get("run.total_steps"), self.keys))
 
     @property
-    def stop_value(self) -> float:
+    def stop_return(self) -> float:
         """Mean return that counts as solved; NaN when the config does not say."""
-        return finite(resolve(self.keys.get("run.stop_value"), self.keys))
+        return finite(resolve(self.keys.get("run.stop_return"), self.keys))
 
 
 def read_run(path: Path | str) -> RunData:
@@ -506,7 +507,8 @@ def parse_config(content: bytes) -> dict[str, Any]:
     config = _safe_yaml(content)
     if not isinstance(config, dict):
         raise ValueError("config.yaml holds no config")
-    return config
+    renamed: dict[str, Any] = with_present_names(config)
+    return renamed
 
 
 def _safe_yaml(content: bytes) -> Any:

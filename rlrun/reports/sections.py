@@ -272,7 +272,7 @@ def efficiency_section(found: Findings) -> Section:
                 )  # fmt: skip
     columns = ("environment", "setting", "threshold", "arrived", "seeds", "share", "median steps",
                "fastest", "slowest that arrived", "left out")  # fmt: skip
-    source = "given" if math.isfinite(found.threshold) else "run.stop_value"
+    source = "given" if math.isfinite(found.threshold) else "run.stop_return"
     text = [
         f"Env steps of the first evaluation at or above the threshold ({source}). Seeds that never "
         "reached it, including failed ones, count as slower than all others in the median. Share: "
@@ -280,7 +280,7 @@ def efficiency_section(found: Findings) -> Section:
         "or whose evaluations are damaged.",
     ]
     if not rows:
-        text = ["No threshold: the environment has no run.stop_value; give --threshold."]
+        text = ["No threshold: the environment has no run.stop_return; give --threshold."]
     return Section("Sample efficiency", text, [Table("efficiency", columns, rows)] if rows else [])
 
 

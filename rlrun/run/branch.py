@@ -74,7 +74,8 @@ def require_steps_left(path: Path, run: RunConfig) -> None:
         fields = manifest.read_manifest(path)
         state = json.loads(read_file(path / manifest.STATE))["state"]
         solved = (
-            state["stop_value"] == run.stop_value and state["consecutive_solved"] >= run.stop_after
+            state["stop_return"] == run.stop_return
+            and state["consecutive_solved"] >= run.stop_after
         )
         steps = int(fields["env_steps"])
     except (OSError, RecursionError, ValueError, KeyError, TypeError):
@@ -86,12 +87,12 @@ def require_steps_left(path: Path, run: RunConfig) -> None:
             f"fork would train nothing; more than {steps} are allowed; add run.total_steps={later}",
             key="run.total_steps",
         )
-    if solved and run.stop_value is not None:
+    if solved and run.stop_return is not None:
         raise ConfigError(
-            f"run.stop_value = {run.stop_value}: the checkpoint (env step {steps}) has reached it, "
+            f"run.stop_return = {run.stop_return}: the checkpoint (env step {steps}) reached it, "
             "so the fork would train nothing; another value and null are allowed; add "
-            "run.stop_value=null",
-            key="run.stop_value",
+            "run.stop_return=null",
+            key="run.stop_return",
         )
 
 

@@ -103,7 +103,7 @@ class RunRecord:
     exact_reason: str | None = None  # why not
     changed: list[str] = field(default_factory=list)  # keys of resumes that changed its numbers
     wall_seconds: float = 0.0
-    ended_by: Literal["run.total_steps", "run.stop_value"] | None = None  # of a run that is done
+    ended_by: Literal["run.total_steps", "run.stop_return"] | None = None  # of a run that is done
     eval: dict[str, float] | None = None  # of the final weights
     best_eval: dict[str, float] | None = None  # of the best weights
     digest: str | None = None

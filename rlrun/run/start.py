@@ -51,7 +51,7 @@ from rlrun.schema.run import OBJECT
 from rlrun.trust import fault_of_users
 
 _SAME_NUMBERS = (
-    "run.total_steps", "run.stop_value", "run.stop_after", "run.max_time", "run.on_nan",
+    "run.total_steps", "run.stop_return", "run.stop_after", "run.max_time", "run.on_nan",
     "run.video_every", "run.checkpoint_every", "run.keep_checkpoints", "checkpoint", "watchdog",
     "transport", "logger.progress", "logger.tensorboard",
     "logger.profile", "logger.figures_every", "logger.csv", "logger.wandb", "logger.mlflow",
@@ -296,14 +296,14 @@ class _Run:
         if (profiler := pipeline.report.profiler) is not None:
             _report_profile(profiler, pipeline.report.elapsed(), log)
         solved = pipeline.evaluations.solved
-        record.ended_by = "run.stop_value" if solved else "run.total_steps"
+        record.ended_by = "run.stop_return" if solved else "run.total_steps"
         log.hparams(self.launch.raw_yaml, self.trial, final_metrics(record))
         close_record(record, run_dir, "done", 0)
         line = final_line(
             record.eval, env_steps=record.env_steps, wall_seconds=record.wall_seconds,
             run_dir=run_dir, clock=pipeline.parts.source.clock,
             best=None if record.best_eval is None else record.best_eval["return_mean"],
-            solved=self.config.run.stop_value if solved else None,
+            solved=self.config.run.stop_return if solved else None,
         )  # fmt: skip
         log.finish(line)
 
@@ -314,14 +314,14 @@ def _done(run_dir: Path, config: Config) -> str | None:
         record = RunRecord.read(run_dir)
     except (ConfigError, CheckpointError):  # reported once the directory is locked
         return None
-    goal, score = config.run.stop_value, (record.eval or {}).get("return_mean", -math.inf)
-    solved = record.ended_by == "run.stop_value" and goal is not None and score >= goal
+    goal, score = config.run.stop_return, (record.eval or {}).get("return_mean", -math.inf)
+    solved = record.ended_by == "run.stop_return" and goal is not None and score >= goal
     if record.status != "done" or not (solved or record.env_steps >= config.run.total_steps):
         return None
     path = shlex.quote(str(run_dir))
     later = 2 * max(config.run.total_steps, record.env_steps) or config.env.total_steps
     more = f"run.total_steps={later}"
-    more += " run.stop_value=null" if solved else ""
+    more += " run.stop_return=null" if solved else ""
     return (
         f"rlrun: {path}: the run is done ({record.env_steps} env steps); nothing was changed; to "
         f"go on: rlrun resume {path} {more}"

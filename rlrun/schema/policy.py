@@ -120,7 +120,7 @@ class ActionValueConfig(PolicyConfig):
     gamma: float = field(metadata=unit())
     lr: ScheduleConfig = field(metadata=at_least(0))
     adam_eps: float = field(metadata=positive())
-    grad_clip: float | None = field(metadata=positive())
+    max_grad_norm: float | None = field(metadata=positive())
     dueling: bool
     head_hidden: tuple[int, ...] = field(metadata=within(1, MOST_UNITS))
     prev_inputs: bool
@@ -159,9 +159,9 @@ class SwitchedConfig(ValueConfig):
     v_min: float = field(metadata=_CATEGORICAL)
     v_max: float = field(metadata=_CATEGORICAL)
     kappa: float = field(metadata=at_least(0) | read_when("policy.distribution=quantile|implicit"))
-    taus: int = field(metadata=within(1, MOST_ROWS) | _IMPLICIT)
-    taus_target: int = field(metadata=within(1, MOST_ROWS) | _IMPLICIT)
-    taus_act: int = field(metadata=within(1, MOST_ROWS) | _IMPLICIT)
+    num_quantiles: int = field(metadata=within(1, MOST_ROWS) | _IMPLICIT)
+    num_quantiles_target: int = field(metadata=within(1, MOST_ROWS) | _IMPLICIT)
+    num_quantiles_act: int = field(metadata=within(1, MOST_ROWS) | _IMPLICIT)
     cosines: int = field(metadata=within(1, MOST_UNITS) | _IMPLICIT)
     noisy: float | None = field(metadata=positive())
     noisy_resample: Literal["step", "chunk"] = field(
@@ -207,7 +207,7 @@ class SequenceConfig(ValueConfig):
 
     learn_unroll_len: int = field(metadata=within(1, MOST_ROWS))
     burnin_step: int = field(metadata=within(0, MOST_ROWS))
-    eta: float = field(metadata=unit())
+    priority_eta: float = field(metadata=unit())
     memory_lr: ScheduleConfig | None = field(metadata=at_least(0) | WITH_MEMORY)
     state_init: Literal["stored", "zero"] = field(metadata=WITH_MEMORY)
 
@@ -266,7 +266,7 @@ class ControlConfig(PolicyConfig):
     actor_lr: ScheduleConfig = field(metadata=at_least(0))
     memory_lr: ScheduleConfig | None = field(metadata=at_least(0) | WITH_MEMORY)
     adam_eps: float = field(metadata=positive())
-    grad_clip: float | None = field(metadata=positive())
+    max_grad_norm: float | None = field(metadata=positive())
     target_update_every: int | None = field(metadata=at_least(1))
     target_tau: float | None = field(metadata=unit())
     actor_every: int = field(metadata=at_least(1))
@@ -275,7 +275,7 @@ class ControlConfig(PolicyConfig):
     reward_scale: float = field(metadata=positive())
     reward_clip: float | None = field(metadata=positive())
     td_clip: float | None = field(metadata=positive())
-    eta: float = field(metadata=unit())
+    priority_eta: float = field(metadata=unit())
 
     rules: ClassVar[tuple[Rule, ...]] = (
         *exactly_one("target_update_every", "target_tau"),
@@ -328,7 +328,7 @@ class BCConfig(PolicyConfig):
     lr: ScheduleConfig = field(metadata=at_least(0))
     memory_lr: ScheduleConfig | None = field(metadata=at_least(0) | WITH_MEMORY)
     adam_eps: float = field(metadata=positive())
-    grad_clip: float | None = field(metadata=positive())
+    max_grad_norm: float | None = field(metadata=positive())
     head_hidden: tuple[int, ...] = field(metadata=within(1, MOST_UNITS))
 
     @property
@@ -380,7 +380,7 @@ class IQLConfig(PolicyConfig):
     weight_clip: float = field(metadata=at_least(1))
     lr: ScheduleConfig = field(metadata=at_least(0))
     adam_eps: float = field(metadata=positive())
-    grad_clip: float | None = field(metadata=positive())
+    max_grad_norm: float | None = field(metadata=positive())
     target_tau: float = field(metadata=unit())
     head_hidden: tuple[int, ...] = field(metadata=within(1, MOST_UNITS))
     reward_scale: float = field(metadata=positive())
@@ -403,7 +403,7 @@ class OnPolicyConfig(PolicyConfig):
     lr: ScheduleConfig = field(metadata=at_least(0))
     memory_lr: ScheduleConfig | None = field(metadata=at_least(0) | WITH_MEMORY)
     adam_eps: float = field(metadata=positive())
-    grad_clip: float | None = field(metadata=positive())
+    max_grad_norm: float | None = field(metadata=positive())
     value_coef: float = field(metadata=at_least(0))
     entropy_coef: float = field(metadata=at_least(0))
     separate_value: bool
@@ -432,7 +432,7 @@ class PPOConfig(OnPolicyConfig):
     normalize_advantage: bool
     epochs: int = field(metadata=at_least(1))
     batch_size: int = field(metadata=within(1, 10**7))
-    clip: ScheduleConfig = field(metadata=at_least(0))
+    clip_range: ScheduleConfig = field(metadata=at_least(0))
     value_clip: float | None = field(metadata=positive())
     target_kl: float | None = field(metadata=positive())
     segment_len: int = field(metadata=within(1, 10**6) | WITH_MEMORY)

@@ -149,7 +149,7 @@ class RunConfig(Ranged):
     video_every: int | None = field(metadata=positive())
     checkpoint_every: int = field(metadata=positive())
     keep_checkpoints: int = field(metadata=within(1, 10**6))
-    stop_value: float | None
+    stop_return: float | None
     stop_after: int = field(metadata=at_least(1))
     max_time: Seconds | None = field(metadata=positive())
     on_nan: Literal["stop", "rollback"]
@@ -194,7 +194,7 @@ class EnvConfig(Ranged):
     instances: int | None = field(metadata={"range": Range(1, 1)})
     frame_stack: int = field(metadata=within(1, 1024))
     reward_scale: float = field(metadata=positive())
-    stop_value: float | None = field(metadata=default_of("run.stop_value"))
+    stop_return: float | None = field(metadata=default_of("run.stop_return"))
     total_steps: int = field(metadata=positive() | default_of("run.total_steps"))
     eval_every: int = field(metadata=positive() | default_of("run.eval_every"))
     warmup_steps: int = field(metadata=at_least(0) | default_of("learner.learning_starts"))
@@ -204,11 +204,11 @@ class EnvConfig(Ranged):
 
 @dataclass(frozen=True)
 class ExploreConfig(Ranged):
-    """ladder: eps ** (1 + alpha i / (N - 1)), N = 1: `epsilon`. schedule: `epsilon`. none: 0.
-    boltzmann: softmax(q / `temperature`), q as the network gives it."""
+    """ladder: base_epsilon ** (1 + alpha i / (N - 1)), N = 1: `epsilon`. schedule: `epsilon`.
+    none: 0. boltzmann: softmax(q / `temperature`), q as the network gives it."""
 
     name: Literal["ladder", "schedule", "boltzmann", "none"]
-    eps: float | None = field(metadata=unit() | _LADDER)
+    base_epsilon: float | None = field(metadata=unit() | _LADDER)
     alpha: float | None = field(metadata=at_least(0) | _LADDER)
     epsilon: ScheduleConfig = field(metadata=unit() | _EPSILON)
     temperature: ScheduleConfig | None = field(metadata=at_least(0) | _BOLTZMANN)
@@ -216,7 +216,7 @@ class ExploreConfig(Ranged):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule("temperature", lambda c: c.name == "boltzmann" and c.temperature is None, "",
              "boltzmann needs a number >= 0 or a schedule", ""),
-        Rule("eps", lambda c: c.name == "ladder" and c.eps is None, "",
+        Rule("base_epsilon", lambda c: c.name == "ladder" and c.base_epsilon is None, "",
              "the ladder needs a number in [0, 1]", ""),
         Rule("alpha", lambda c: c.name == "ladder" and c.alpha is None, "",
              "the ladder needs a number >= 0", ""),

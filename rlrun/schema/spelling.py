@@ -2,12 +2,23 @@
 
 import difflib
 from collections.abc import Collection
+from typing import Any
 
 RENAMED = {  # keys of earlier versions
     "policy.noisy_hold": "policy.noisy_resample",
     "policy.target_theta": "policy.target_tau",
     "learner.start_after": "learner.learning_starts",
+    "policy.grad_clip": "policy.max_grad_norm",
+    "policy.clip": "policy.clip_range",
+    "policy.eta": "policy.priority_eta",
+    "policy.taus": "policy.num_quantiles",
+    "policy.taus_target": "policy.num_quantiles_target",
+    "policy.taus_act": "policy.num_quantiles_act",
+    "explore.eps": "explore.base_epsilon",
+    "run.stop_value": "run.stop_return",
+    "env.stop_value": "env.stop_return",
 }
+_INTERPOLATIONS = {f"${{{old}}}": f"${{{new}}}" for old, new in RENAMED.items()}
 FIXED = {  # keys of earlier versions that one value served: it stands in code
     "bonus.adam_eps": "1e-08",
     "bonus.obs_clip": "5",
@@ -19,6 +30,7 @@ GONE = (  # keys of earlier versions of pipeline=ray, and groups of them
 )
 GONE_BECAUSE = "replay and learner are in the run's own process"
 SYNONYMS = {  # last part of a key elsewhere, or formerly -> its last part here, the likeliest first
+    **{old.split(".")[-1]: new.split(".")[-1] for old, new in RENAMED.items()},
     "learning_rate": "lr", "buffer_size": "capacity", "replay_size": "capacity",
     "replay_buffer_size": "capacity", "total_timesteps": "total_steps",
     "max_steps": "total_steps", "steps": "total_steps", "max_env_step": "total_steps",
@@ -27,10 +39,10 @@ SYNONYMS = {  # last part of a key elsewhere, or formerly -> its last part here,
     "num_steps": "n_sample", "rollout_length": "n_sample", "discount": "gamma",
     "discount_factor": "gamma", "tau": "target_tau", "polyak": "target_tau",
     "target_update_interval": "target_update_every", "target_update_freq": "target_update_every",
-    "target_network_frequency": "target_update_every", "max_grad_norm": "grad_clip",
+    "target_network_frequency": "target_update_every", "gradient_clip": "max_grad_norm",
     "alpha": "temperature", "ent_coef": "entropy_coef temperature", "vf_coef": "value_coef",
     "beta": "inverse_temperature", "n_epochs": "epochs", "update_epochs": "epochs",
-    "clip_range": "clip", "clip_coef": "clip", "eps": "epsilon", "hidden_size": "hidden",
+    "clip_coef": "clip_range", "eps": "epsilon base_epsilon", "hidden_size": "hidden",
     "exploration_fraction": "epsilon", "exploration_final_eps": "epsilon",
     "train_freq": "replay_ratio", "gradient_steps": "replay_ratio", "hidden_sizes": "hidden",
     "hidden_size_list": "hidden", "net_arch": "hidden", "cuda": "device",
@@ -46,13 +58,13 @@ SYNONYMS = {  # last part of a key elsewhere, or formerly -> its last part here,
     **dict.fromkeys(("lam", "lambda", "lambda_"), "gae_lambda trace_lambda"),
     **dict.fromkeys(("start_e", "end_e", "initial_eps", "final_eps"), "epsilon"),
     "num_workers": "num_envs", "random_seed": "seed", "n_seeds": "seed", "project": "wandb",
-    "train_batch_size": "batch_size", "sgd_minibatch_size": "batch_size", "clip_param": "clip",
+    "train_batch_size": "batch_size", "sgd_minibatch_size": "batch_size",
+    "clip_param": "clip_range",
     "rollout_fragment_length": "n_sample", "time_limit": "max_episode_steps",
     "n_eval_episodes": "eval_episodes", "entropy_coeff": "entropy_coef temperature",
     "burn_in": "burnin_step",
     "sequence_length": "learn_unroll_len", "unroll_len": "learn_unroll_len",
     "algo": "policy", "algorithm": "policy", "agent": "policy",
-    **{old.split(".")[-1]: new.split(".")[-1] for old, new in RENAMED.items()},
 }  # fmt: skip
 
 OTHER_OPTIONS = {  # of a group elsewhere -> what to type here
@@ -62,6 +74,23 @@ OTHER_OPTIONS = {  # of a group elsewhere -> what to type here
     "adqn": "dqn", "discrete_sac": "dqn", "reinforce": "a2c", "a3c": "a2c", "apex": "dqn",
     "epsilon_greedy": "schedule", "greedy": "none", "cnn": "nature_cnn",
 }  # fmt: skip
+
+
+def with_present_names(config: Any) -> Any:
+    """Return a copy of a stored config with the present names of its keys, also in ``${KEY}``."""
+    if not isinstance(config, dict):
+        return config
+    present = dict(config)
+    for group, values in config.items():
+        if isinstance(values, dict):
+            renamed = {RENAMED.get(f"{group}.{key}", key): value for key, value in values.items()}
+            present[group] = {
+                key.rpartition(".")[2]: _INTERPOLATIONS.get(value, value)
+                if isinstance(value, str)
+                else value
+                for key, value in renamed.items()
+            }
+    return present
 
 
 def nearest(name: object, known: Collection[str], count: int = 3) -> list[str]:

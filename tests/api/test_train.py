@@ -287,7 +287,7 @@ def test_a_run_in_another_thread(tmp_path, monkeypatch):
 
 
 def test_a_signal_saves_and_raises(tmp_path):
-    line = ("policy=dqn", "env=bandit", "run.total_steps=1000000", "run.stop_value=null")
+    line = ("policy=dqn", "env=bandit", "run.total_steps=1000000", "run.stop_return=null")
 
     def interrupt_the_run():
         metrics = tmp_path / "r/metrics.jsonl"

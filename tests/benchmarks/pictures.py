@@ -28,6 +28,7 @@ from matplotlib.figure import Figure
 
 from tests.benchmarks import runs
 from tests.benchmarks.product import mean_interval
+from tests.benchmarks.scores import read
 
 Result = dict[str, Any]
 BLUE, ORANGE = "#1f6fb4", "#d9722e"
@@ -104,7 +105,7 @@ def sweep(task: Task, folder: Path, *, quick: bool = False) -> list[Result]:
     """The scores of a task's sweep in ``folder``, which is made first, or completed."""
     path, seeds = folder / task.name, [0] if quick else ABLATION_SEEDS
     words = [
-        "-m", "sweep=r2d2_ablation", *task.overrides.split(), "run.stop_value=null",
+        "-m", "sweep=r2d2_ablation", *task.overrides.split(), "run.stop_return=null",
         f"run.total_steps={task.total_steps}", f"seed={','.join(map(str, seeds))}",
         f"sweep.dir={path}", "hydra.launcher.workers=2",
     ]  # fmt: skip
@@ -237,7 +238,7 @@ def ablation_panel(axes: Any, found: dict[tuple[bool, ...], np.ndarray], task: T
 CURVE = runs.RESULTS / "curve.jsonl"
 CURVE_SVG = runs.HERE / "learning_curve.svg"
 SEEDS = range(3)
-OPTIONS = "run.stop_value=null run.eval_every=2000 run.eval_episodes=50 learner.threads=1"
+OPTIONS = "run.stop_return=null run.eval_every=2000 run.eval_episodes=50 learner.threads=1"
 
 
 @dataclass(frozen=True)
@@ -264,9 +265,9 @@ PANELS = (
 
 def curve(o: Namespace) -> int:
     """Draw; ``--quick``: one short run of rlrun, and the picture drawn but not written."""
-    results = runs.json_lines(CURVE)
+    results = read(CURVE)
     if o.quick:
-        line = "rlrun policy=random env=bandit debug=smoke run.eval_every=100 run.stop_value=null"
+        line = "rlrun policy=random env=bandit debug=smoke run.eval_every=100 run.stop_return=null"
         drawn = draw_curves(results)
         print(f"{len(own_curve(line, 0))} evaluations; {len(drawn.axes)} panels")
         return 0

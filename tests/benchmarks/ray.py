@@ -48,7 +48,7 @@ WORDS = (
     "collector.n_sample=64", "learner.update_per_collect=null", "learner.replay_ratio=1",
     "learner.batch_size=64", "learner.learning_starts=64", "run.eval_episodes=1",
     "eval.max_episode_steps=5", "logger.progress=off", "logger.tensorboard=false",
-    "run.checkpoint_every=100000000", "run.stop_value=null",
+    "run.checkpoint_every=100000000", "run.stop_return=null",
 )  # fmt: skip
 
 

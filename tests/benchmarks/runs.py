@@ -101,7 +101,7 @@ def own_run(*overrides: str, seed: int, threads: int, env_steps: int) -> Answer:
     with tempfile.TemporaryDirectory() as directory:
         given = {
             "seed": seed, "learner.threads": threads, "run.total_steps": env_steps,
-            "run.stop_value": "null", "run.dir": f"{directory}/run", "logger.progress": "off",
+            "run.stop_return": "null", "run.dir": f"{directory}/run", "logger.progress": "off",
         }  # fmt: skip
         _, process = measured(command(given, overrides), threads)
         return results(Path(directory) / "run") | process

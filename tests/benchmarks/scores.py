@@ -125,7 +125,7 @@ NOISY = (
     "explore=none policy.noisy=1 policy.noisy_resample=chunk torso.hidden=[] "
     "policy.head_hidden=[64,64]"
 )
-PQN = "policy=pqn env.reward_scale=0.1 run.stop_value=null run.eval_every=50000"
+PQN = "policy=pqn env.reward_scale=0.1 run.stop_return=null run.eval_every=50000"
 CHEETAH = {"steps": 100_000, "needs": "mujoco"}
 SAC_DATA = (
     "rlrun policy=sac env=pendulum seed={seed} run.dir={work}/behaviour -q learner.threads=1",
@@ -169,13 +169,13 @@ ROWS = {
         "policy=sac env=lunarlander_continuous", ">= 220", steps=300_000, needs="box2d"
     ),
     "halfcheetah_sac": Row(
-        "policy=sac env=halfcheetah run.stop_value=null", ">= 0.9 x halfcheetah_sac_sb3", **CHEETAH
+        "policy=sac env=halfcheetah run.stop_return=null", ">= 0.9 x halfcheetah_sac_sb3", **CHEETAH
     ),
     "halfcheetah_sac_sb3": Row(
         "control_sb3.py sac HalfCheetah-v5 {seed} 1 100000 50", "the peer", peer="sb3"
     ),
     "halfcheetah_td3": Row(
-        "policy=td3 env=halfcheetah run.stop_value=null", ">= 0.9 x halfcheetah_td3_sb3", **CHEETAH
+        "policy=td3 env=halfcheetah run.stop_return=null", ">= 0.9 x halfcheetah_td3_sb3", **CHEETAH
     ),
     "halfcheetah_td3_sb3": Row(
         "control_sb3.py td3 HalfCheetah-v5 {seed} 1 100000 50", "the peer", peer="sb3"

@@ -192,18 +192,19 @@ def test_peers_have_the_settings_of_the_presets():
     dqn, ppo = (yaml.safe_load((folder / f"zoo_{n}_cartpole.yaml").read_text())
                 for n in ("dqn", "ppo"))  # fmt: skip
     learner, policy = dqn["learner"], dqn["policy"]
-    assert (float(policy["lr"]), policy["gamma"], policy["grad_clip"], learner["batch_size"]) == (
+    clip, batch = policy["max_grad_norm"], learner["batch_size"]
+    assert (float(policy["lr"]), policy["gamma"], clip, batch) == (
         DQN.LR, DQN.GAMMA, DQN.CLIP, DQN.BATCH)  # fmt: skip
     assert (dqn["buffer"]["capacity"], learner["learning_starts"], dqn["torso"]["hidden"]) == (
         DQN.CAPACITY, DQN.START + 1, DQN.HIDDEN)  # fmt: skip
     assert dqn["explore"]["epsilon"]["points"][-1] == [DQN.EPS_OVER, DQN.EPS_END]
     assert learner["update_per_collect"] == policy["target_update_every"] == DQN.UPDATES
     policy, size = ppo["policy"], ppo["learner"]["batch_size"]
-    assert (float(policy["lr"]["start"]), policy["clip"]["start"], policy["gamma"], size) == (
+    assert (float(policy["lr"]["start"]), policy["clip_range"]["start"], policy["gamma"], size) == (
         PPO.LR, PPO.CLIP, PPO.GAMMA, PPO.BATCH)  # fmt: skip
     assert (policy["gae_lambda"], policy["epochs"], policy["value_coef"] / 2) == (
         PPO.LAMBDA, PPO.EPOCHS, PPO.VALUE)  # fmt: skip
-    assert (policy["entropy_coef"], policy["grad_clip"], float(policy["adam_eps"])) == (
+    assert (policy["entropy_coef"], policy["max_grad_norm"], float(policy["adam_eps"])) == (
         PPO.ENTROPY, PPO.NORM, PPO.EPS)  # fmt: skip
     assert ppo["collector"]["num_envs"] == PPO.ENVS
     for preset in (dqn, ppo):

@@ -56,8 +56,8 @@ def complete(rlrun, tmp_path, monkeypatch):
         ("rlrun policy=r2", ["policy=r2d2 ", "policy=r2d2_c51 ", "policy=r2d2_qr "]),
         ("rlrun policy=dqn policy.ns", ["policy.nstep="]),
         ("rlrun policy=ppo policy.et", []),
-        ("rlrun policy.et", ["policy.eta="]),  # of r2d2, the default
-        ("rlrun policy=ppo policy.cl", ["policy.clip."]),  # a schedule
+        ("rlrun policy.priority_e", ["policy.priority_eta="]),  # of r2d2, the default
+        ("rlrun policy=ppo policy.cl", ["policy.clip_range."]),  # a schedule
         ("rlrun policy=ppo buffer.bet", []),  # it brings a rollout along
         ("rlrun policy=dqn se", ["seed="]),  # search. is a command's
         ("rlrun search search.tri", ["search.trials="]),

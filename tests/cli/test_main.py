@@ -282,9 +282,11 @@ def test_resume_a_run_of_an_earlier_version(rlrun, build, old):
         OmegaConf.save(cfg, old / "config.yaml")
         assert rlrun("resume", str(old)).code == code
     for former, name in RENAMED.items():
+        text = text.replace(f"${{{name}}}", f"${{{former}}}")
         (former, name) = (f"\n  {key.rpartition('.')[2]}:" for key in (former, name))
-        assert name in text
+        assert name in text or former in text or former == "\n  clip:"  # of PPO
         text = text.replace(name, former)
+    assert "  stop_value: ${env.stop_value}" in text
     (old / "config.yaml").write_text(text)
     assert rlrun("resume", str(old)).code == 0
     assert build.calls[-1][1][1] == build.config

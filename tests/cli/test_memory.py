@@ -24,7 +24,7 @@ ONE = ("bench.algorithms=[ppo]", "bench.cells=[gru]", "bench.seeds=1")
 
 def test_mmer_and_steps_to_90_percent_by_hand(tmp_path):
     fast = [
-        forge(tmp_path / f"f{i}", seed=i, returns=returns, run__stop_value=None)
+        forge(tmp_path / f"f{i}", seed=i, returns=returns, run__stop_return=None)
         for i, returns in enumerate([(0.0, 1.0, 0.5), (0.0, 0.8, 0.9), (0.2, 0.1, 0.8)])
     ]
     slow = [
@@ -68,7 +68,7 @@ def test_the_benchmark_runs_every_setting_once_and_writes_its_table(rlrun, build
     ]
     first, last = configs[0], configs[-1]
     assert (first.policy.name, first.memory.name) == ("ppo", "gru")
-    assert (first.run.total_steps, first.run.eval_every, first.run.stop_value) == (600, 200, None)
+    assert (first.run.total_steps, first.run.eval_every, first.run.stop_return) == (600, 200, None)
     assert first.env.eval_kwargs == {"balanced": True, "length": 100}
     assert last.env.kwargs == {"k": 64, "decks": 3, "full_state": False}
     assert last.env.reward_scale == 23
@@ -201,7 +201,7 @@ def test_the_verdict_of_a_probe(probe_of, scores, needed):
     assert "1000 env steps" in done.out, "those that were run, not the budget"
     assert len(jobs) == 20
     for i, job in enumerate(jobs):
-        budget = ("run.total_steps=300", "run.eval_every=300", "run.stop_value=null")
+        budget = ("run.total_steps=300", "run.eval_every=300", "run.stop_return=null")
         assert {"env=tmaze", "env.kwargs.length=3", f"seed={i % 5}", *budget} <= {*job}
 
 

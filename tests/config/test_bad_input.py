@@ -87,7 +87,7 @@ def test_an_experiment_is_blamed_only_for_keys_of_its_own(rlrun, tmp_path):
 
 @pytest.mark.parametrize(
     "line",
-    ["collector.num_envs=1 explore.epsilon=0.1", "policy=dqn explore.eps=null",
+    ["collector.num_envs=1 explore.epsilon=0.1", "policy=dqn explore.base_epsilon=null",
      "policy=c51 policy.v_min=-5", "transport=coded transport.keep=3",
      "policy=mdqn policy.munchausen_tau=0.1", "policy=rainbow policy.noisy_resample=chunk"],
 )  # fmt: skip

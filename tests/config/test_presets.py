@@ -108,7 +108,7 @@ def test_keys_of_the_environment_are_defaults_of_others(composer):
     assert read(composer, *given)["learner.learning_starts"] == 1000
     found = read(composer, "env=lunarlander")
     assert found["run.eval_every"] == 20_000
-    for key in ("total_steps", "stop_value"):
+    for key in ("total_steps", "stop_return"):
         assert found[f"run.{key}"] == found[f"env.{key}"]
         assert read(composer, f"env.{key}=77")[f"run.{key}"] == 77
     assert read(composer, "env=lunarlander", "run.eval_every=70")["run.eval_every"] == 70
@@ -118,12 +118,13 @@ def test_keys_of_the_environment_are_defaults_of_others(composer):
 
 SPECIAL = """
 device=cuda:1 | run.dir=some/where | run.total_steps=77 | run.eval_every=75
-learner.learning_starts=7 | run.stop_value=12.5 | env.max_episode_steps=33 | env.stop_value=7
+learner.learning_starts=7 | run.stop_return=12.5 | env.max_episode_steps=33 | env.stop_return=7
 env.eval_every=17 | env.warmup_steps=17 | env.success=won | policy.learn_unroll_len=30
 pipeline.weights_every=77 | pipeline.address='here:6379' | policy.gamma=0.5 | policy.amplitude=0.5
-policy.target_update_every=7 policy.target_tau=null | policy.grad_clip=7 | policy.reward_scale=3
-policy.target_tau=0.25 policy.target_update_every=null | policy.eta=0.5 | policy.reward_clip=1
-policy.choices=[[1,2],3] policy.script=cycle | policy.function=a.b:c policy.script=function
+policy.target_update_every=7 policy.target_tau=null | policy.max_grad_norm=7 | policy.reward_scale=3
+policy.target_tau=0.25 policy.target_update_every=null | policy.priority_eta=0.5
+policy.reward_clip=1 | policy.choices=[[1,2],3] policy.script=cycle
+policy.function=a.b:c policy.script=function
 bonus.gamma=0.5 | policy.value_rescale_eps=0.125 policy.munchausen=null | policy.expectile=0.9
 policy.td_clip=1 policy.distribution=none | policy.gae_lambda=0.5 | policy.trace_lambda=0.5
 policy.munchausen=0.5 policy.double=false policy.value_rescale_eps=null policy.distribution=none

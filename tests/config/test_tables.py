@@ -16,7 +16,7 @@ def constant(value):
 
 SAME = {
     "policy": {
-        "name": "r2d2", "nstep": 5, "eta": 0.9, "state_init": "stored", "double": True,
+        "name": "r2d2", "nstep": 5, "priority_eta": 0.9, "state_init": "stored", "double": True,
         "dueling": True, "reward_scale": 1.0, "reward_clip": None, "td_clip": None,
         "memory_lr": None, "trace": "nstep", "distribution": "none", "noisy": None,
         "munchausen": None,
@@ -30,7 +30,7 @@ SAME = {
 PAPER = {  # Kapturowski et al. 2019, Table 2 and section 2.3; Horgan et al. 2018 for the ladder
     "policy": {
         "learn_unroll_len": 85, "burnin_step": 40, "gamma": 0.997, "lr": constant(1e-4),
-        "adam_eps": 1e-3, "grad_clip": 40.0, "value_rescale_eps": 1e-3,
+        "adam_eps": 1e-3, "max_grad_norm": 40.0, "value_rescale_eps": 1e-3,
         "target_update_every": 2500, "target_tau": None, "head_hidden": (512,),
         "prev_inputs": True,
     },
@@ -41,7 +41,7 @@ PAPER = {  # Kapturowski et al. 2019, Table 2 and section 2.3; Horgan et al. 201
         "beta": constant(0.6), "priority_eps": 1e-6, "weight_norm": "batch",
         "initial_priority": "td",
     },
-    "explore": {"name": "ladder", "eps": 0.4, "alpha": 7.0},
+    "explore": {"name": "ladder", "base_epsilon": 0.4, "alpha": 7.0},
     "collector": {
         "num_envs": 256, "n_sample": 5120, "unit": "step", "tiling": "lossless",
         "learned_overlap": 40, "residual": None, "overlap": None,
@@ -51,7 +51,7 @@ PAPER = {  # Kapturowski et al. 2019, Table 2 and section 2.3; Horgan et al. 201
 DIENGINE = {  # DI-engine 0.5.3, its CartPole R2D2 config and the defaults of its policy
     "policy": {
         "learn_unroll_len": 40, "burnin_step": 2, "gamma": 0.995, "lr": constant(5e-4),
-        "adam_eps": 1e-8, "grad_clip": None, "value_rescale_eps": 1e-2,
+        "adam_eps": 1e-8, "max_grad_norm": None, "value_rescale_eps": 1e-2,
         "target_update_every": None, "target_tau": 0.001, "head_hidden": (64,),
         "prev_inputs": False,
     },
@@ -67,7 +67,7 @@ DIENGINE = {  # DI-engine 0.5.3, its CartPole R2D2 config and the defaults of it
         "learned_overlap": 0, "residual": "last", "overlap": 0,
     },
     "learner": {"update_per_collect": 5, "replay_ratio": None, "learning_starts": 0},
-    "run": {"eval_every": 6000, "eval_episodes": 8, "stop_value": 195.0, "stop_after": 2,
+    "run": {"eval_every": 6000, "eval_episodes": 8, "stop_return": 195.0, "stop_after": 2,
             "total_steps": 250_000},
     "env.id": "CartPole-v0",
 }  # fmt: skip

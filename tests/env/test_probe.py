@@ -42,7 +42,7 @@ def test_scores_and_lengths_are_those_of_the_registry(name):
     """No package is needed for that."""
     config, spec = preset(name), gym.spec(preset(name).id)
     assert spec.reward_threshold == SOLVED.get(name)
-    assert name not in SOLVED or config.stop_value >= SOLVED[name]
+    assert name not in SOLVED or config.stop_return >= SOLVED[name]
     assert f" {spec.max_episode_steps} steps" in config.note
 
 

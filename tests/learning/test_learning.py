@@ -78,7 +78,7 @@ def test_r2d2_balances_without_seeing_velocities(tmp_path):
     at 45 (tests/benchmarks/TABLES.md).
     """
     result, _ = train(tmp_path, "policy=r2d2", "env=cartpole_novel", "run.total_steps=80000",
-                      "run.stop_value=300")  # fmt: skip
+                      "run.stop_return=300")  # fmt: skip
     assert result["return_mean"] >= 250
 
 
@@ -138,7 +138,7 @@ def test_levers_with_a_memory(tmp_path):
         tmp_path, "policy=rsac", *LEVERS, "env.kwargs={length: 10}", "memory.hidden=16",
         "policy.learn_unroll_len=9", "policy.burnin_step=2", "policy.gamma=0.5",
         "policy.head_hidden=[32]", "learner.batch_size=16", "learner.replay_ratio=32",
-        "run.total_steps=8000", "run.eval_every=1000", f"run.stop_value={-8 * 0.05**2}",
+        "run.total_steps=8000", "run.eval_every=1000", f"run.stop_return={-8 * 0.05**2}",
     )  # fmt: skip
     assert result["return_mean"] >= -10 * 0.05**2
 
@@ -158,7 +158,7 @@ def random_rows(tmp_path_factory):
                                       "explore.epsilon=1.0")),
     ):  # fmt: skip
         line = (f"policy={policy}", f"env={env}", *more, "learner.learning_starts=1999",
-                "run.stop_value=null", "torso.hidden=[8]", "run.eval_every=5000")  # fmt: skip
+                "run.stop_return=null", "torso.hidden=[8]", "run.eval_every=5000")  # fmt: skip
         train(top / env, *line)
         data = found[env] = top / f"{env}_data"
         export_run(top / env, data, config(*line), raw_yaml="", shard_rows=100_000)
@@ -179,7 +179,7 @@ def test_offline_policies_beat_random_rows_and_imitation_does_not(
     result, record = train(
         tmp_path, *words.split(), f"env={env}", f"buffer.load={random_rows[env]}",
         "torso.hidden=[32,32]", "learner.batch_size=64", "learner.learning_starts=0",
-        "run.total_steps=600", "run.eval_every=600", "run.stop_value=null",
+        "run.total_steps=600", "run.eval_every=600", "run.stop_return=null",
     )  # fmt: skip
     assert least <= result["return_mean"] <= most
     assert record.updates == record.env_steps == 600

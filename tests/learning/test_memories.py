@@ -13,7 +13,7 @@ from tests.learning.test_learning import train
 pytestmark = pytest.mark.learning
 
 TASK = (
-    "env=repeat_previous", "env.k=2", "run.stop_value=0.95", "run.eval_episodes=20",
+    "env=repeat_previous", "env.k=2", "run.stop_return=0.95", "run.eval_episodes=20",
     "torso=layer_norm", "torso.hidden=[32]", "policy.head_hidden=[32]", "collector.num_envs=32",
     "memory.hidden=32",
 )  # fmt: skip

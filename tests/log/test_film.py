@@ -18,7 +18,7 @@ from rlrun.pipeline import evaluate
 from rlrun.pipeline.evaluate import FilmingEvaluator, Frames, Watch, WatchedRow
 
 LINE = (
-    *("policy=dqn", "env=tmaze", "policy.noisy=0.5", "debug=smoke", "run.stop_value=null", "-q"),
+    *("policy=dqn", "env=tmaze", "policy.noisy=0.5", "debug=smoke", "run.stop_return=null", "-q"),
     *("run.eval_every=100", "run.total_steps=400"),
 )  # fmt: skip
 

@@ -30,7 +30,7 @@ RUNS = {
 def runs(tmp_path_factory):
     def make(work):
         for name, words in RUNS.items():
-            line = [*words, "debug=smoke", "run.total_steps=120", "run.stop_value=null", "-q"]
+            line = [*words, "debug=smoke", "run.total_steps=120", "run.stop_return=null", "-q"]
             small = ["run.eval_episodes=1", *["torso.hidden=[8]"] * (name != "bandit")]
             assert main([*line, *small, f"run.dir={work / name}"]) == 0
 

@@ -54,7 +54,7 @@ TRIAL = TrialRow(
         "policy.lr": 1e-4,
         "run.total_steps": 5,
     },
-    frozenset({"seed", "policy.lr", "policy.double", "policy.clip"}),
+    frozenset({"seed", "policy.lr", "policy.double", "policy.clip_range"}),
 )
 
 

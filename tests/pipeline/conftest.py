@@ -20,7 +20,7 @@ def pipeline_of(tmp_path) -> Iterator[Callable[..., Pipeline]]:
         count = iter(range(99))
 
         def make(*overrides: str) -> Pipeline:
-            c = config(*SMOKE, "env=bandit", "run.stop_value=null", *overrides)
+            c = config(*SMOKE, "env=bandit", "run.stop_return=null", *overrides)
             run_dir = tmp_path / f"pipeline{next(count)}"
             run_dir.mkdir()
             log = opened.enter_context(Log(c.logger, run_dir, total_steps=9, title=""))

@@ -111,7 +111,7 @@ def on_steps(
 
 STEPWISE = (  # one environment, episodes of one step; an evaluation is one step
     "policy=random", "env=bandit", "collector.num_envs=1", "collector.n_sample=1",
-    "run.stop_value=null", "run.eval_every=8", "run.eval_episodes=1",
+    "run.stop_return=null", "run.eval_every=8", "run.eval_episodes=1",
 )  # fmt: skip
 
 

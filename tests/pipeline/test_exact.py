@@ -18,7 +18,7 @@ from tests.exact import QUIET, Killed, assert_exact_resume, differences
 from tests.pipeline.make import R2D2, STEPWISE, TINY, go, record_of, resumed, shown, state_of
 
 SMALL = ("run.total_steps=240", "run.eval_every=120", "run.eval_episodes=1", "logger.every=40",
-         "collector.n_sample=16", "collector.unit=step", "run.stop_value=null")  # fmt: skip
+         "collector.n_sample=16", "collector.unit=step", "run.stop_return=null")  # fmt: skip
 LEARN = (*SMALL, "learner.learning_starts=32", "learner.batch_size=8", "buffer.capacity=400",
          "torso.hidden=[8]", "memory.hidden=8", "learner.replay_ratio=8")  # fmt: skip
 ON_POLICY = (*SMALL, "torso.hidden=[8]", "memory.hidden=8")
@@ -176,7 +176,7 @@ def test_a_resume_that_changes_numbers_is_recorded(tmp_path):
 
 FALLING = "{kind: linear, start: 1, end: 0, over: null}"
 SCHEDULED = (
-    "policy=dqn", "env=bandit", "buffer=prioritized", *TINY, "run.stop_value=null",
+    "policy=dqn", "env=bandit", "buffer=prioritized", *TINY, "run.stop_return=null",
     "logger.every=20", "collector.n_sample=4", "collector.num_envs=1", "learner.learning_starts=8",
     f"policy.lr={FALLING}", "explore=schedule", f"explore.epsilon={FALLING}",
     "buffer.beta={kind: linear, start: 0, end: 1}",
@@ -202,7 +202,7 @@ def test_schedules_keep_the_horizon_of_the_runs_beginning(tmp_path):
 @pytest.mark.parametrize("agrees", [True, False])
 def test_the_backend_of_the_first_update_stays(tmp_path, monkeypatch, agrees):
     """A resumed run does not compare anew, whatever the comparison would find now."""
-    words = ("policy=dqn", "env=bandit", *TINY, "run.stop_value=null")
+    words = ("policy=dqn", "env=bandit", *TINY, "run.stop_return=null")
     expected = ["numpy" if agrees else "torch"]
     for total in (150, 200):
         within = agrees == (total == 150)

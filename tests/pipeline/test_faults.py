@@ -31,7 +31,7 @@ from tests.pipeline.make import (
 )
 
 DIVERGES = ("policy=dqn", "env=cartpole", *TINY, "policy.lr=1e9", "learner.learning_starts=200")
-BANDIT = ("policy=dqn", "env=bandit", *TINY, "run.stop_value=null", "run.checkpoint_every=100")
+BANDIT = ("policy=dqn", "env=bandit", *TINY, "run.stop_return=null", "run.checkpoint_every=100")
 
 
 def finite(run_dir) -> bool:
@@ -178,7 +178,7 @@ def test_one_element_is_found_wherever_it_is():
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_adam_stops_before_a_step(value, flat):
     w = torch.ones(3, requires_grad=True)
-    adam = Adam([w], eps=1e-8, grad_clip=1.0)
+    adam = Adam([w], eps=1e-8, max_grad_norm=1.0)
     if flat:
         adam.flatten().grads[:] = torch.tensor([1.0, value, 0.0])
     with pytest.raises(NumericError, match=r"policy\.lr"):

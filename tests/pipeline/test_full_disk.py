@@ -15,7 +15,7 @@ from tests.exact import differences
 from tests.pipeline.make import on_steps, record_of, saved, state_of
 
 LINE = (
-    "policy=dqn", "env=bandit", "debug=smoke", "-q", "run.stop_value=null", "run.total_steps=320",
+    "policy=dqn", "env=bandit", "debug=smoke", "-q", "run.stop_return=null", "run.total_steps=320",
     "run.checkpoint_every=100", "torso.hidden=[64]", "logger.every=20", "run.eval_episodes=1",
     "logger.tensorboard=false",
 )  # fmt: skip

@@ -10,10 +10,10 @@ from rlrun.log.tensorboard import TensorBoardWriter
 from rlrun.log.window_figure import LEARNED, WindowFigure
 from tests.pipeline.make import TINY
 
-LINE = ("debug=smoke", "-q", "run.eval_every=50", "run.total_steps=200", "run.stop_value=null",
+LINE = ("debug=smoke", "-q", "run.eval_every=50", "run.total_steps=200", "run.stop_return=null",
         *TINY)  # fmt: skip
 POLICIES = {
-    "r2d2": ("policy=r2d2", "env=cartpole", "buffer=uniform", "policy.eta=0.7"),
+    "r2d2": ("policy=r2d2", "env=cartpole", "buffer=uniform", "policy.priority_eta=0.7"),
     "dqn rank": ("policy=rainbow", "env=cartpole", "buffer=rank", "bonus=rnd"),
     "qmix": ("policy=qmix", "env=twostep"),
 }  # fmt: skip

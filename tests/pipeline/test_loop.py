@@ -172,11 +172,11 @@ def test_the_first_of_equal_evaluations_is_the_best(tmp_path, monkeypatch):
     ("returns", "end"), [((1, 1), 16), ((1, 0, 1, 1), 32), ((0, 1, 0, 1, 0), 40)]
 )
 def test_evaluations_that_end_a_run_are_successive(tmp_path, monkeypatch, returns, end):
-    """run.stop_after successive evaluations of at least run.stop_value."""
+    """run.stop_after successive evaluations of at least run.stop_return."""
     evaluations(monkeypatch, *map(float, returns))
-    record = go(tmp_path, *STEPWISE, "run.total_steps=40", "run.stop_value=1", "run.stop_after=2")
+    record = go(tmp_path, *STEPWISE, "run.total_steps=40", "run.stop_return=1", "run.stop_after=2")
     assert record["env_steps"] == end
-    assert record["ended_by"] == ("run.total_steps" if end == 40 else "run.stop_value")
+    assert record["ended_by"] == ("run.total_steps" if end == 40 else "run.stop_return")
 
 
 @pytest.mark.parametrize(("value", "end"), [(1, 16), (2, 32)])
@@ -184,21 +184,21 @@ def test_a_resume_continues_the_count_of_solved_evaluations(tmp_path, monkeypatc
     """Those that reached another goal do not count."""
     evaluations(monkeypatch, 2.0, 2.0, 2.0, 2.0)
     words = (*STEPWISE, "run.stop_after=2")
-    assert go(tmp_path, *words, "run.stop_value=1", "run.total_steps=8")["env_steps"] == 8
-    record = resumed(tmp_path, *words, f"run.stop_value={value}", "run.total_steps=40")
+    assert go(tmp_path, *words, "run.stop_return=1", "run.total_steps=8")["env_steps"] == 8
+    record = resumed(tmp_path, *words, f"run.stop_return={value}", "run.total_steps=40")
     assert record["env_steps"] == (16 if value == 1 else 24), end
 
 
-def test_a_solved_run_goes_on_without_its_stop_value(tmp_path, capsys, monkeypatch):
+def test_a_solved_run_goes_on_without_its_stop_return(tmp_path, capsys, monkeypatch):
     evaluations(monkeypatch, *[1.0] * 9)
     words = (*STEPWISE, "run.total_steps=40", "run.stop_after=2")
-    record = go(tmp_path, *words, "run.stop_value=1")
-    assert (record["ended_by"], record["env_steps"]) == ("run.stop_value", 16)
+    record = go(tmp_path, *words, "run.stop_return=1")
+    assert (record["ended_by"], record["env_steps"]) == ("run.stop_return", 16)
     for value in (0.5, 1):
-        resumed(tmp_path, *words, f"run.stop_value={value}", "logger.progress=plain")
-        assert "run.total_steps=80 run.stop_value=null" in capsys.readouterr().out
+        resumed(tmp_path, *words, f"run.stop_return={value}", "logger.progress=plain")
+        assert "run.total_steps=80 run.stop_return=null" in capsys.readouterr().out
     assert record_of(tmp_path)["resumes"] == []
-    assert resumed(tmp_path, *words, "run.stop_value=null")["ended_by"] == "run.total_steps"
+    assert resumed(tmp_path, *words, "run.stop_return=null")["ended_by"] == "run.total_steps"
 
 
 def test_a_run_goes_on_where_only_earlier_weights_have_solved_its_task(tmp_path, monkeypatch):
@@ -210,7 +210,7 @@ def test_a_run_goes_on_where_only_earlier_weights_have_solved_its_task(tmp_path,
         return Evaluation(np.array([value]), np.array([1]), None, steps)
 
     monkeypatch.setattr(Evaluator, "run_until", late)
-    words = ("run.total_steps=40", "run.stop_value=475", "run.stop_after=1")
+    words = ("run.total_steps=40", "run.stop_return=475", "run.stop_after=1")
     record = go(tmp_path, *STEPWISE, *words)
     assert (record["eval"]["return_mean"], record["env_steps"]) == (480.0, 16)
 
@@ -227,7 +227,7 @@ def test_a_policy_that_learns_nothing_only_evaluates(tmp_path, capsys, policy, p
     assert [line["env_steps"] for line in read_records(tmp_path / "metrics.jsonl")] == [0]
     assert start.start(start.Launch(c, tmp_path, "seed: 0\n", [])) == 0
     assert f"run.total_steps={c.env.total_steps}" in capsys.readouterr().out
-    more = config(*words, "run.total_steps=100", "run.stop_value=null")
+    more = config(*words, "run.total_steps=100", "run.stop_return=null")
     assert start.start(start.Launch(more, tmp_path, "seed: 0\n", [])) == 0
     longer = record_of(tmp_path)
     assert longer["env_steps"] >= 100
@@ -339,7 +339,7 @@ def test_a_signal_does_not_wait_for_an_evaluation(tmp_path, monkeypatch, pipelin
     ``killed``: once behind it, before a checkpoint, and once in the first step after that.
     """
     words = ("policy=dqn", "env=cartpole", *TINY, f"pipeline={pipeline}", "run.eval_every=150",
-             "run.stop_value=null", "env.max_episode_steps=9")  # fmt: skip
+             "run.stop_return=null", "env.max_episode_steps=9")  # fmt: skip
     counts, run_dir, through = [], tmp_path / "cut", tmp_path / "whole"
 
     @contextmanager

@@ -38,7 +38,7 @@ from tests.pipeline.make import (
 )
 
 OVERLAPPED = "pipeline=overlapped"
-STEPS_ONLY = ("policy=random", "env=bandit", OVERLAPPED, "run.stop_value=null",
+STEPS_ONLY = ("policy=random", "env=bandit", OVERLAPPED, "run.stop_return=null",
               "run.total_steps=64")  # fmt: skip
 
 # -- the source, its collector in this process -----------------------------------------------------
@@ -173,14 +173,14 @@ def test_a_chunk_that_fails_in_flight_loses_nothing_learned(tmp_path, monkeypatc
     """The run is solved while it is on its way."""
     evaluations(monkeypatch, 1.0)
     monkeypatch.setattr(InTurn, "failing", 9)
-    words = (*STEPWISE, OVERLAPPED, "run.stop_value=1", "run.stop_after=1", "run.total_steps=40")
+    words = (*STEPWISE, OVERLAPPED, "run.stop_return=1", "run.stop_after=1", "run.total_steps=40")
     record = go(tmp_path, *words)
     assert (record["status"], record["env_steps"]) == ("done", 8)
     assert "received" not in state_of(tmp_path)
 
 
 def test_a_failed_resume_leaves_no_process(tmp_path):
-    words = ("policy=dqn", "env=bandit", *TINY, OVERLAPPED, "run.stop_value=null")
+    words = ("policy=dqn", "env=bandit", *TINY, OVERLAPPED, "run.stop_return=null")
     go(tmp_path, *words, "run.total_steps=120")
     before = set(multiprocessing.active_children())
     fails(CheckpointError, tmp_path, *words, "buffer.capacity=3000", "run.total_steps=900")

@@ -24,7 +24,7 @@ from tests.pipeline.make import R2D2, SMOKE, TINY, fails, go, record_of, resumed
 
 OFFLINE = (*QUIET, "run.total_steps=60", "run.eval_every=30", "run.eval_episodes=1",
            "run.checkpoint_every=20", "logger.every=20", "learner.batch_size=8",
-           "run.stop_value=null", "torso.hidden=[8]", "memory.hidden=4")  # fmt: skip
+           "run.stop_return=null", "torso.hidden=[8]", "memory.hidden=4")  # fmt: skip
 
 
 def export(run_dir: Path, name: str, *overrides: str, **more) -> Path:

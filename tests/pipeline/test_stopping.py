@@ -209,7 +209,7 @@ def test_a_hang_ends_on_sigterm(tmp_path):
 )
 def test_a_chunk_that_a_signal_interrupts_is_continued(tmp_path, monkeypatch, words):
     """Bit for bit; its rows so far are not collected again."""
-    words = (*words, *TINY, "run.stop_value=null", "run.total_steps=320")
+    words = (*words, *TINY, "run.stop_return=null", "run.total_steps=320")
     whole, cut, partial = tmp_path / "whole", tmp_path / "cut", 0
     go(whole, *words)
 

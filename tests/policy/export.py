@@ -137,7 +137,7 @@ def measure(name: str, top: Path, *, quick: bool, episodes: int) -> tuple[Deviat
     run_dir, path = top / name.replace(" ", "_"), top / f"{name.replace(' ', '_')}.onnx"
     length = 40 if quick else 1000
     size = ("debug=smoke",) if quick else ("run.total_steps=5000", "run.eval_every=5000")
-    limits = (f"env.max_episode_steps={length}", "run.stop_value=null", f"run.dir={run_dir}", "-q")
+    limits = (f"env.max_episode_steps={length}", "run.stop_return=null", f"run.dir={run_dir}", "-q")
     with redirect_stdout(io.StringIO()):
         code = rlrun([*CASES[name], *size, *limits])
         code = code or rlrun(["export", "policy", str(run_dir), "--onnx", str(path)])

@@ -49,15 +49,16 @@ def linear(start: float, end: float) -> ScheduleConfig:
 
 # Adam's first step with lr = eps = 1 moves a weight by g / (|g| + 1): ``gradients`` undoes that.
 _SMALL = {
-    "lr": constant(1.0), "actor_lr": constant(1.0), "adam_eps": 1.0, "grad_clip": None,
+    "lr": constant(1.0), "actor_lr": constant(1.0), "adam_eps": 1.0, "max_grad_norm": None,
     "memory_lr": None, "gamma": 0.9, "nstep": 3, "learn_unroll_len": None, "burnin_step": 0,
     "head_hidden": (6,), "reward_scale": 2.0, "reward_clip": None, "td_clip": None,
     "target_update_every": None, "target_tau": 0.1, "atoms": 7, "v_min": -2.0, "v_max": 3.0,
-    "kappa": 0.1, "taus": 4, "taus_target": 5, "taus_act": 6, "cosines": 8, "smoothing": 0.2,
+    "kappa": 0.1, "num_quantiles": 4, "num_quantiles_target": 5, "num_quantiles_act": 6,
+    "cosines": 8, "smoothing": 0.2,
     "smoothing_clip": 0.3, "temperature": 0.3, "temperature_auto": True, "target_entropy": None,
     "noise": constant(0.1), "actor_every": 1, "epochs": 1, "batch_size": 10**6,
     "normalize_advantage": False,
-    "orthogonal_init": False, "segment_len": 1000, "value_clip": None, "clip": constant(0.2),
+    "orthogonal_init": False, "segment_len": 1000, "value_clip": None, "clip_range": constant(0.2),
     "mixer_hidden": 8, "hyper_hidden": (6,), "value_rescale_eps": 1e-3, "dueling": True,
 }  # fmt: skip
 _OWN = {

@@ -152,7 +152,7 @@ def test_stacked_frames_keep_the_agent_number():
 
 # -- whole runs ------------------------------------------------------------------------------------
 
-SMOKE = ("debug=smoke", "-q", "logger.tensorboard=false", "run.stop_value=null",
+SMOKE = ("debug=smoke", "-q", "logger.tensorboard=false", "run.stop_return=null",
          "run.total_steps=400", "run.eval_every=100", "torso.hidden=[8]",
          "learner.batch_size=8", "learner.threads=1")  # fmt: skip
 LEAVING = ("env=pettingzoo", "env.id=pettingzoo:tests.env.zoo_example",

@@ -20,7 +20,7 @@ SHAPES = {
     "single": {},
     "one step": {"nstep": 1},
     "inputs": {"prev_inputs": True, "nstep": 1, "activation": "relu", "td_clip": 0.4},
-    "sequence": {"learn_unroll_len": 7, "burnin_step": 2, "eta": 0.3},
+    "sequence": {"learn_unroll_len": 7, "burnin_step": 2, "priority_eta": 0.3},
     "lstm": RECURRENT,
     "partial": RECURRENT
     | {"learn_unroll_len": 5, "burnin_step": 7, "nstep": 2, "memory": "gru", "gamma": 1.0},
@@ -181,7 +181,10 @@ def check_against_naive(name, **given):
     near = {"rtol": 1e-4, "atol": 2e-6}
     torch.testing.assert_close(update.metrics["train/loss"], loss.detach(), **near)
     torch.testing.assert_close(update.metrics["train/actor_loss"], cost.detach(), **near)
-    priority = [c.eta * max(e) + (1 - c.eta) * np.mean(e) if e else 0.0 for *_, e, _ in naive]
+    priority = [
+        c.priority_eta * max(e) + (1 - c.priority_eta) * np.mean(e) if e else 0.0
+        for *_, e, _ in naive
+    ]
     torch.testing.assert_close(update.priority, torch.tensor(priority).float(), **near)
     make.assert_gradients(grads, want)
 

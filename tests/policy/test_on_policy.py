@@ -325,7 +325,10 @@ def test_kl_stops_the_passes():
 
 def test_clip_and_step_size_follow_the_clock():
     """Half way of 0.4 -> 0 is 0.2."""
-    one, other = build("ppo", clip=make.linear(0.4, 0.0)), build("ppo", clip=make.constant(0.2))
+    one, other = (
+        build("ppo", clip_range=make.linear(0.4, 0.0)),
+        build("ppo", clip_range=make.constant(0.2)),
+    )
     sample = replace(shifted(rollout(build("ppo"))), env_steps=500)
     make.assert_same_update(one, other, sample, sample)
     update = build("ppo", lr=make.linear(1e-3, 0.0)).update(sample)

@@ -37,7 +37,7 @@ def numbers(seed):
 
 
 def adam_of(own, *, flat, apart=APART, kind=Adam):
-    made = kind(own, eps=1e-3, grad_clip=2.0, apart=[own[i] for i in apart])
+    made = kind(own, eps=1e-3, max_grad_norm=2.0, apart=[own[i] for i in apart])
     if flat:
         made.flatten()
     return made

@@ -13,7 +13,7 @@ from tests.env import boxes
 from tests.installed import needs
 
 assert boxes  # registers its environments
-QUIET = ("logger.progress=off", "logger.tensorboard=false", "run.stop_value=null")
+QUIET = ("logger.progress=off", "logger.tensorboard=false", "run.stop_return=null")
 SMOKE = ("debug=smoke", "run.total_steps=150", "torso.hidden=[8]")
 UNIT = "env=gym env.id=test/Levers-v0 env.kwargs.length=5"
 CASES = {

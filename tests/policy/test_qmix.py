@@ -21,7 +21,7 @@ SEES_MASK = gym.spaces.Dict({"action_mask": gym.spaces.MultiBinary(A), "observat
 MASKED = Spec(JointSpace(SEES_MASK, STATE, N), gym.spaces.MultiDiscrete(COUNTS))
 CASES = {
     "qmix": {},
-    "vdn": {"mixer": "sum", "eta": 0.3},
+    "vdn": {"mixer": "sum", "priority_eta": 0.3},
     "one step": {"nstep": 1, "double": False, "value_rescale_eps": 1e-3, "memory": "lstm"},
     "lstm": {"nstep": 3, "memory": "lstm", "agent_id": False, "prev_inputs": False},
     "single rows": {"memory": "none", "burnin_step": 0, "dueling": False},
@@ -128,7 +128,7 @@ def test_an_update_is_the_loop_over_rows_and_agents(case):
     want = make.named_gradients(loss, "", own.net)
     update, grads = make.gradients(policy, sample)
     assert update.metrics["train/loss"].item() == pytest.approx(loss.item(), rel=1e-4)
-    eta = own.config.eta
+    eta = own.config.priority_eta
     priority = [eta * max(d) + (1 - eta) * np.mean(d) if d else 0.0 for _, d in naive]
     np.testing.assert_allclose(update.priority, priority, rtol=1e-3, atol=1e-5)
     make.assert_gradients(grads, want)

@@ -29,7 +29,9 @@ CASES = {
     "harutyunyan": {"trace": "harutyunyan_q_lambda", "noisy": 0.5, **MASKED},
     "r2d2": {},
     "r2d2 long burn-in": {"burnin_step": 7, "learn_unroll_len": 5, "nstep": 2, "memory": "gru"},
-    "r2d2 no burn-in": {"burnin_step": 0, "learn_unroll_len": 4, "double": False, "eta": 0.3},
+    "r2d2 no burn-in": {
+        "burnin_step": 0, "learn_unroll_len": 4, "double": False, "priority_eta": 0.3
+    },
     "r2d2 mingru": {"memory": "mingru", "prev_inputs": False, "dueling": False, "gamma": 1.0},
     "r2d2 c51": {"distribution": "categorical", "noisy": 0.5, **PLAIN},
     "r2d2 qr": {"distribution": "quantile", **MASKED},
@@ -63,7 +65,7 @@ def test_an_update_is_the_loop_over_rows(case):
     want = make.named_gradients(loss, "", own.net)
     update, grads = make.gradients(policy, sample)
     torch.testing.assert_close(update.metrics["train/loss"], loss.detach(), rtol=1e-4, atol=1e-5)
-    eta = getattr(own.config, "eta", 1.0)
+    eta = getattr(own.config, "priority_eta", 1.0)
     priority = [eta * max(d) + (1 - eta) * np.mean(d) if d else 0.0 for _, d in naive]
     np.testing.assert_allclose(update.priority, priority, rtol=2e-3, atol=2e-5)
     make.assert_gradients(grads, want, rtol=2e-3)
@@ -130,7 +132,7 @@ def test_a_seed_fixes_the_networks_and_touches_no_global_generator():
 
 
 def test_gradients_are_clipped_by_their_whole_norm():
-    free, clipped = build("r2d2"), build("r2d2", grad_clip=0.05)
+    free, clipped = build("r2d2"), build("r2d2", max_grad_norm=0.05)
     sample = windows(free)
     (one, whole), (two, cut) = (make.gradients(p, sample) for p in (free, clipped))
     assert one.metrics["train/grad_norm"] == two.metrics["train/grad_norm"] > 0.1

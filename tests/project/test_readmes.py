@@ -42,7 +42,7 @@ COMPOSED = {  # composed and checked instead, every job of a sweep
     "rlrun -m policy=dqn env=bandit seed=0,1 hydra/launcher=ray": "starts a "
     "Ray; tests/sweeps/test_ray_pool.py runs a sweep on one",
     "rlrun -m experiment=r2d2_stored_state policy.state_init=stored,zero seed=0,1,2,3,4 "
-    "run.stop_value=null": LONG,
+    "run.stop_return=null": LONG,
 }
 EVERY = {page: commands(page) for page in PAGES if page != "tests/README.md"}
 

@@ -9,8 +9,8 @@ from rlrun.run.files import seal
 
 CONFIG: dict[str, Any] = {
     "seed": 0,
-    "run": {"dir": None, "total_steps": 1000, "stop_value": "${env.stop_value}"},
-    "env": {"id": "CartPole-v1", "kwargs": {}, "stop_value": None, "note": "balance a pole"},
+    "run": {"dir": None, "total_steps": 1000, "stop_return": "${env.stop_return}"},
+    "env": {"id": "CartPole-v1", "kwargs": {}, "stop_return": None, "note": "balance a pole"},
     "policy": {"name": "dqn", "lr": 0.001},
 }
 VERSIONS = {"python": "3.11.7", "rlrun": "0.1.0", "torch": "2.9.0", "numpy": "2.3.0"}

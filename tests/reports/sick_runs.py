@@ -19,12 +19,13 @@ import yaml
 
 from rlrun.reports.runs import read_run
 from rlrun.run.files import read_record, seal
+from rlrun.schema.spelling import with_present_names
 from tests.reports.forge import merged
 
 HEALTHY = Path(__file__).parent / "healthy"
 
 Values = float | Callable[[float], float] | None  # None: the metric is left out
-UNSOLVED = {"run.stop_value": 1e6}
+UNSOLVED = {"run.stop_return": 1e6}
 
 
 @dataclass(frozen=True)
@@ -158,8 +159,9 @@ def write_over(path, changes, total):
 
 @cache
 def config_of(name):
-    config: dict[str, Any] = yaml.safe_load((HEALTHY / name / "config.yaml").read_text())
-    return config
+    config = yaml.safe_load((HEALTHY / name / "config.yaml").read_text())
+    present: dict[str, Any] = with_present_names(config)  # the runs are of an earlier version
+    return present
 
 
 def sick(case, path):

@@ -42,7 +42,7 @@ def test_random_episodes_and_solved_ones_are_within_the_bounds(preset):
     keys = keys_of(preset)
     low, high = known_bounds(keys)
     assert low < high
-    if (solved := keys["env.stop_value"]) is not None:
+    if (solved := keys["env.stop_return"]) is not None:
         assert low <= solved <= high
     if not keys["env.id"].startswith("rlrun/") or keys["env.id"] == "rlrun/Atari-v0":
         return

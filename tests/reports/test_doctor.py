@@ -61,10 +61,10 @@ def test_every_rule_has_a_sick_run():
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_healthy_run_has_none(name, tmp_path):
-    """Also where no stop_value says that it is solved."""
+    """Also where no stop_return says that it is solved."""
     for run in (
         read_run(HEALTHY / name),
-        sick(Case(name, keys={"run.stop_value": None}), tmp_path / name),
+        sick(Case(name, keys={"run.stop_return": None}), tmp_path / name),
     ):
         assert diagnose(run) == {}
         assert 30 <= rules_checked(run)[0] < len(CASES)  # some are on metrics of other policies
@@ -202,7 +202,7 @@ def test_hostile_values_of_metrics(name, value, tmp_path):
 LEAST = {"collect/return_min": 9.0, "eval/return_min": 9.0, "collect/return_max": 500.0}
 BEST = {"eval/return_mean": 500.0, "eval/return_max": 500.0} | LEAST
 VANISHED = {"train/grad_norm": 1e-9}
-NO_STOP, UNFINISHED = {"run.stop_value": None}, {"run.total_steps": 22_031}
+NO_STOP, UNFINISHED = {"run.stop_return": None}, {"run.total_steps": 22_031}
 SHORT = {"policy.gamma": 0.1}
 AGED = {"policy.gamma": 0.1, "policy.state_init": "zero", "policy.burnin_step": 0}
 ENTROPY = returns(1.0) | {
@@ -220,9 +220,9 @@ BORDERS = {
         Case("r2d2", {"train/delta_q_zero_last": 1.4} | flat(30.0), AGED),
         ["stale states", "short horizon"],
     ),
-    "a run that has reached run.stop_value is not accused": (
-        Case("dqn", VANISHED, {"run.stop_value": 1.0}), []),
-    "without stop_value a policy with the largest return there is is at its end": (
+    "a run that has reached run.stop_return is not accused": (
+        Case("dqn", VANISHED, {"run.stop_return": 1.0}), []),
+    "without stop_return a policy with the largest return there is is at its end": (
         Case("dqn", BEST | VANISHED, NO_STOP), []),
     "one that has not is not": (
         Case("dqn", BEST | VANISHED | {"eval/return_mean": 400.0}, NO_STOP), ["gradients vanish"]),

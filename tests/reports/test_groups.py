@@ -52,16 +52,16 @@ def test_fresh_seeds_of_a_search_are_a_group_of_their_own(tmp_path):
 
 
 def test_a_typed_default_is_the_default(tmp_path):
-    """``${env.stop_value}`` is its value; over environments it is one setting, not one for each."""
-    forge(tmp_path / "a", env__stop_value=5.0, seed=0)
-    forge(tmp_path / "b", env__stop_value=5.0, run__stop_value=5.0, seed=1)
+    """``${env.stop_return}`` is its value; over environments it is one setting."""
+    forge(tmp_path / "a", env__stop_return=5.0, seed=0)
+    forge(tmp_path / "b", env__stop_return=5.0, run__stop_return=5.0, seed=1)
     (group,) = groups_of(tmp_path)
     assert group.seeds == [0, 1]
-    forge(tmp_path / "c", env__id="Acrobot-v1", env__stop_value=9.0)
-    forge(tmp_path / "d", env__id="Acrobot-v1", env__stop_value=9.0, run__stop_value=9.0, seed=1)
+    forge(tmp_path / "c", env__id="Acrobot-v1", env__stop_return=9.0)
+    forge(tmp_path / "d", env__id="Acrobot-v1", env__stop_return=9.0, run__stop_return=9.0, seed=1)
     assert [group.seeds for group in groups_of(tmp_path)] == [[0, 1], [0, 1]]
     assert len({group.setting for group in groups_of(tmp_path)}) == 1
-    forge(tmp_path / "e", env__stop_value=5.0, run__stop_value=9.0)
+    forge(tmp_path / "e", env__stop_return=5.0, run__stop_return=9.0)
     assert len({group.setting for group in groups_of(tmp_path)}) == 2
 
 
@@ -70,7 +70,7 @@ def test_environments(tmp_path):
     for i, length in enumerate((10, 20)):
         for policy in ("dqn", "r2d2"):
             config = {"env__id": "rlrun/TMaze-v0", "env__kwargs": {"length": length}}
-            stop = {"env__stop_value": 0.5 + i}
+            stop = {"env__stop_return": 0.5 + i}
             forge(tmp_path / f"{i}{policy}", **config, **stop, policy__name=policy)
     found = [(group.environment, group.setting) for group in groups_of(tmp_path)]
     assert found == [

@@ -35,7 +35,7 @@ def two_settings(top, seeds=5):
     for name, level in (("dqn", 100.0), ("r2d2", 300.0)):
         scores = [level + 7 * i * i for i in range(seeds)]
         override = [f"policy={name}"]
-        forge_seeds(top / name, scores, policy__name=name, overrides=override, env__stop_value=300)
+        forge_seeds(top / name, scores, policy__name=name, overrides=override, env__stop_return=300)
 
 
 def read_csv(path):
@@ -95,7 +95,7 @@ def test_two_settings(rlrun, tmp_path, words):
 
 def test_runs_that_stop_at_other_values_have_no_threshold(rlrun, tmp_path):
     for stop in (15.0, 25.0):
-        forge(tmp_path / f"runs/{stop}", seed=int(stop), env__stop_value=stop)
+        forge(tmp_path / f"runs/{stop}", seed=int(stop), env__stop_return=stop)
     assert rlrun("report", "runs").code == 0
     assert "No threshold" in page_text(tmp_path / "runs")
     assert not (tmp_path / "runs/report/efficiency.csv").exists()

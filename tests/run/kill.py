@@ -25,7 +25,7 @@ from tests.run.forks import Forks, ended
 
 TINY = (
     "logger.progress=off", "logger.tensorboard=false", "learner.threads=1", "torso.hidden=[16]",
-    "run.eval_episodes=2", "run.stop_value=null", "device=cpu",
+    "run.eval_episodes=2", "run.stop_return=null", "device=cpu",
 )  # fmt: skip
 OFF_POLICY = ("learner.learning_starts=200", "buffer.capacity=600", "learner.batch_size=16")
 R2D2 = ("policy=r2d2", "memory.hidden=16", *OFF_POLICY, "learner.batch_size=4",

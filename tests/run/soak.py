@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tests.run.forks import Forks
 
 LINE = (
-    "policy=dqn", "env=cartpole", "run.stop_value=null", "buffer.capacity=2000",
+    "policy=dqn", "env=cartpole", "run.stop_return=null", "buffer.capacity=2000",
     "learner.replay_ratio=0.25", "collector.num_envs=64", "collector.n_sample=512",
     "run.eval_episodes=5", "logger.progress=off", "run.dir=run",
 )  # fmt: skip

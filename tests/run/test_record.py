@@ -59,7 +59,7 @@ def test_run_json_of_a_running_job_has_its_counters(tmp_path, monkeypatch):
         if n in (1, 100):
             seen.append((here.env_steps, here.updates, here.status))
 
-    line = ["policy=dqn", "env=bandit", "debug=smoke", "-q", "run.stop_value=null"]
+    line = ["policy=dqn", "env=bandit", "debug=smoke", "-q", "run.stop_return=null"]
     monkeypatch.setattr(run_record, "EVERY_SECONDS", 0.0)
     with monkeypatch.context() as patch:
         on_steps(patch, training=waiting)

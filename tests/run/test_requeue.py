@@ -19,7 +19,7 @@ wait $child
 ROOT = Path(__file__).parents[2]
 WHOLE = "rlrun policy=r2d2 env=cartpole"
 SHORT = (
-    "rlrun policy=random env=bandit debug=smoke -q run.stop_value=null run.checkpoint_every=1000 "
+    "rlrun policy=random env=bandit debug=smoke -q run.stop_return=null run.checkpoint_every=1000 "
     "run.eval_every=100000 run.total_steps=20000 logger.tensorboard=false"
 )
 

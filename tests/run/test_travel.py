@@ -23,7 +23,7 @@ WORDS = (
     "policy=dqn", "env=cartpole", "torso.hidden=[8]", "run.total_steps=400", "run.eval_every=200",
     "run.eval_episodes=1", "run.checkpoint_every=100", "run.keep_checkpoints=9", "logger.every=50",
     "learner.learning_starts=50", "learner.threads=1", "logger.tensorboard=false",
-    "logger.progress=off", "run.stop_value=null", "buffer.capacity=150", "learner.batch_size=16",
+    "logger.progress=off", "run.stop_return=null", "buffer.capacity=150", "learner.batch_size=16",
     "learner.update_per_collect=1",
     "learner.replay_ratio=null",
 )  # fmt: skip
@@ -190,10 +190,10 @@ def test_a_fork_that_would_train_nothing_is_refused(run_dir, tmp_path, capsys):
 
 def test_a_fork_of_a_solved_run_is_refused_unless_the_goal_is_another(tmp_path, capsys):
     run, new = tmp_path / "run", tmp_path / "new"
-    assert main([*WORDS, "run.stop_value=-1", f"run.dir={run}"]) == 0
+    assert main([*WORDS, "run.stop_return=-1", f"run.dir={run}"]) == 0
     words = ["fork", str(run), "run.total_steps=500", f"run.dir={new}", "-q"]
-    refused(capsys, words, "add run.stop_value=null")
-    assert main([*words, "run.stop_value=null"]) == 0
+    refused(capsys, words, "add run.stop_return=null")
+    assert main([*words, "run.stop_return=null"]) == 0
     assert main(["verify", str(new)]) == 0
 
 

@@ -38,7 +38,7 @@ def whole(tmp_path_factory):
     work = tmp_path_factory.mktemp("whole")
     words = ["policy=r2d2", "memory.hidden=16", "torso.hidden=[16]", "run.total_steps=700",
              "run.eval_every=350", "run.eval_episodes=2", "run.checkpoint_every=100",
-             "learner.learning_starts=200", "run.stop_value=null", *TINY]  # fmt: skip
+             "learner.learning_starts=200", "run.stop_return=null", *TINY]  # fmt: skip
     (work / "words").write_text(json.dumps(words))
     done(work, *words, "run.dir=run")
     return work / "run"

@@ -2,7 +2,7 @@
 
 import rlrun
 
-SHORT = ("learner.threads=1", "logger.tensorboard=false", "run.stop_value=null")
+SHORT = ("learner.threads=1", "logger.tensorboard=false", "run.stop_return=null")
 
 
 def score(tmp_path, *words):

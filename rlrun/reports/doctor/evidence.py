@@ -190,12 +190,12 @@ class Evidence:
 
     @cached_property
     def unsolved(self) -> bool:
-        """False where the last evaluation reached run.stop_value; if that is null, where late
+        """False where the last evaluation reached run.stop_return; if that is null, where late
         evaluations have the largest return ever seen, and others have not.
 
         Within 1 % of the distance between the largest and the smallest return of an episode.
         """
-        if not math.isnan(stop := self.run.stop_value):
+        if not math.isnan(stop := self.run.stop_return):
             return not self.score.last >= stop
         least, most = self.returns
         late = min(self.score.last, self.score.late if len(self.score) >= 3 else math.inf)

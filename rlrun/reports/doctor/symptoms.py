@@ -201,7 +201,8 @@ def late_learning(e: Evidence) -> Rows:
 
 
 @symptom(BROKEN, why="The loss diverges; going back helps only until it does so again.",
-         tries="policy.lr*0.25 policy.grad_clip=10", look="train/loss train/grad_norm")  # fmt: skip
+         tries="policy.lr*0.25 policy.max_grad_norm=10",
+         look="train/loss train/grad_norm")  # fmt: skip
 def rollbacks(e: Evidence) -> Rows:
     """The loss became NaN and the run went back (run.on_nan=rollback)."""
     if (count := e.run.number("rollbacks")) >= 1:
@@ -323,15 +324,15 @@ def large_errors(e: Evidence) -> Rows:
          why="Rewards or errors are large for this step size.",
          tries="policy.reward_scale*0.1 policy.lr*0.3", explains="no progress")  # fmt: skip
 def gradients_clipped(e: Evidence) -> Rows:
-    """Of policies with a replay: gradients ten times ``grad_clip`` all the time.
+    """Of policies with a replay: gradients ten times ``max_grad_norm`` all the time.
 
     Then every step has the same length, whatever the error. On-policy learners live so by default:
-    PPO's norms are 60 to 90 at grad_clip=0.5 in a run that solves its task.
+    PPO's norms are 60 to 90 at max_grad_norm=0.5 in a run that solves its task.
     """
-    norm, clip = e.metric("train/grad_norm"), e.number("policy.grad_clip")
+    norm, clip = e.metric("train/grad_norm"), e.number("policy.max_grad_norm")
     if norm.late > 10 * clip:
         size = f"its norm is {norm.late:.3g} {norm.since}"
-        yield f"Every gradient is cut to policy.grad_clip = {clip:g}: {size}."
+        yield f"Every gradient is cut to policy.max_grad_norm = {clip:g}: {size}."
 
 
 @symptom(HARMFUL, "unsolved", look="train/loss train/td_abs train/q_taken",
@@ -473,7 +474,7 @@ def priorities_collapsed(e: Evidence) -> Rows:
         like = f"{max(1.0, ess.late * windows):.0f} ({ess.late:.2%}) {ess.since}"
         yield Found(
             f"Priorities have collapsed: {windows:.0f} windows are sampled like {like}.",
-            "buffer.alpha*0.5" + " policy.td_clip=1" * scalar + " policy.eta*0.5",
+            "buffer.alpha*0.5" + " policy.td_clip=1" * scalar + " policy.priority_eta*0.5",
         )
 
 
@@ -557,7 +558,7 @@ def late_priorities(e: Evidence) -> Rows:
 _SCHEDULES = {
     "policy.lr": "train/lr", "explore.epsilon": "collect/epsilon_mean",
     "buffer.beta": "buffer/beta", "policy.noise": "train/noise",
-    "policy.clip": "train/clip_fraction",
+    "policy.clip_range": "train/clip_fraction",
 }  # fmt: skip
 _RECURRENT = {
     "dqn": "policy=r2d2", "sac": "policy=rsac", "td3": "policy=rtd3", "ddpg": "policy=rtd3",
@@ -648,7 +649,7 @@ def still_exploring(e: Evidence) -> Rows:
             constant = e.number("explore.epsilon")
         fixed = f": explore.epsilon = {constant:g} for good" if constant >= 0 else ""
         text = f"{epsilon:.0%} of the actions are still random after {steps(e.env_steps)}{fixed}."
-        yield Found(text, [*_decay(e), *e.tries("explore.eps*0.5")])
+        yield Found(text, [*_decay(e), *e.tries("explore.base_epsilon*0.5")])
 
 
 @symptom(HARMFUL, "value_based collects unsolved", why="The policy repeats what it did first.",

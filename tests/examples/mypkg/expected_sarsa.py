@@ -46,4 +46,4 @@ class ExpectedSARSA(R2D2):
         row = self.criterion.loss(prediction, y, valid, None)
         loss = weighted_row_mean(row.loss, valid, weight)
         metrics = td_metrics(loss, row.td, row.prediction, row.target, valid)
-        return Loss(loss, mixed_priority(row.priority, valid, c.eta), metrics)
+        return Loss(loss, mixed_priority(row.priority, valid, c.priority_eta), metrics)

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 RUN = ("policy=r2d2", "env=cartpole", "pipeline=ray", "pipeline.num_actors=1",
-       "run.stop_value=null",
+       "run.stop_return=null",
        "run.total_steps=1000000", "run.checkpoint_every=300", "learner.replay_ratio=2",
        "memory.hidden=8", "torso.hidden=[8]", "logger.progress=off")  # fmt: skip
 

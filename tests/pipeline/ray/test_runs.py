@@ -169,7 +169,7 @@ def test_killed_roles_are_replaced_and_the_run_goes_on(tmp_path, caplog):
 
     threading.Thread(target=kill, daemon=True).start()
     words = (*COUNTER, "run.total_steps=10000000", "run.eval_every=200", "logger.every=50",
-             "run.stop_value=null", "pipeline.inference=central", "pipeline.num_actors=2",
+             "run.stop_return=null", "pipeline.inference=central", "pipeline.num_actors=2",
              "transport=coded", "transport.key_seconds=0", "run.checkpoint_every=300")  # fmt: skip
     _, record = fails(Interrupted, tmp_path, *words, *RAY)
     assert [len(processes(role)) for role in killed] == [2, 2, 2]
