@@ -83,12 +83,13 @@ def with_present_names(config: Any) -> Any:
     present = dict(config)
     for group, values in config.items():
         if isinstance(values, dict):
-            renamed = {RENAMED.get(f"{group}.{key}", key): value for key, value in values.items()}
             present[group] = {
-                key.rpartition(".")[2]: _INTERPOLATIONS.get(value, value)
-                if isinstance(value, str)
-                else value
-                for key, value in renamed.items()
+                RENAMED.get(f"{group}.{key}", str(key)).rpartition(".")[2]: _INTERPOLATIONS.get(
+                    v, v
+                )
+                if isinstance(v, str)
+                else v
+                for key, v in values.items()
             }
     return present
 
