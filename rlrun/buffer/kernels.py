@@ -10,7 +10,7 @@ Arrays that belong together are passed as one tuple, which numba unpacks at no c
     tree    nodes float64 [2 leaves], leaves, whether it is of minima
 
 Indices are unsigned where that saves a test for negative ones. Nothing tests them against the
-arrays' lengths: rlrun/buffer/README.md, "Who may index what".
+arrays' lengths: rlrun/README.md, "Who may index what".
 """
 
 from typing import Any
