@@ -243,10 +243,10 @@ def _rescale_action(env: AnyEnv, low: float, high: float) -> AnyEnv:
 
 Factory = Callable[..., AnyEnv]
 WRAPPERS: dict[str, tuple[Factory, str]] = {
-    "pick_obs": (_pick_obs, "the entry `key` of a Dict observation, alone"),
+    "pick_obs": (_pick_obs, "only the entry `key` of a Dict observation"),
     "filter_obs": (wrappers.FilterObservation, "the entries `keys` of a Dict observation"),
     "encode_mission": (_encode_mission, "MiniGrid's mission as indices of words (minigrid)"),
-    "mask_obs": (_mask_obs, "the positions `keep` of an observation vector, the rest is hidden"),
+    "mask_obs": (_mask_obs, "only the positions `keep` of an observation vector"),
     "mask_from_info": (ActionMaskObservation, 'info["action_mask"] as an entry of the observation'),
     "flatten_obs": (wrappers.FlattenObservation, "any observation as one vector, a mask with it"),
     "rescale_obs": (
