@@ -16,6 +16,7 @@ from typing import ParamSpec, TypeVar
 from rlrun.cli.commands import parser_of
 from rlrun.cli.error_report import job_error, line_of
 from rlrun.errors import ConfigError, end_if_importing_main, require_working_directory
+from rlrun.override import Override
 from rlrun.trust import NotTrusted, trusting
 
 _P = ParamSpec("_P")
@@ -109,7 +110,7 @@ def running_call(argv: Sequence[str], trust: Sequence[str] = ()) -> Iterator[Non
         _running.release()
 
 
-def check_words(overrides: Iterable[object], name: str) -> list[str]:
+def check_words(overrides: Iterable[object], name: str) -> list[Override]:
     """The overrides, each a string KEY=VALUE. Raises: ConfigError."""
     fix = f'e.g. {name}("policy=dqn", "env=cartpole")'
     words = []
@@ -127,7 +128,7 @@ def check_words(overrides: Iterable[object], name: str) -> list[str]:
                 f"{name}: {word!r} holds several overrides; one in each string is allowed; type "
                 f"{name}({form})"
             )
-        words.append(word)
+        words.append(Override(word))
     return words
 
 

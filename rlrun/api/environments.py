@@ -9,17 +9,18 @@ from typing import Any
 import gymnasium as gym
 
 from rlrun.errors import ConfigError
+from rlrun.override import Override, read_overrides
 from rlrun.schema.run import OBJECT
 
 _numbers = itertools.count()
 
 
-def as_overrides(env: Any, words: Sequence[str]) -> list[str]:
+def as_overrides(env: Any, words: Sequence[Override]) -> list[Override]:
     """Register an environment under an id of its own; return the overrides that name it.
 
     ``words``: the other overrides. Raises: ConfigError.
     """
-    keys = {word.lstrip("+~").partition("=")[0]: word for word in words}
+    keys = {word.key: word for word in words}
     for key in ("env", "env.id", "env.backend"):
         if key in keys:
             wrong = "the argument env says which environment it is"
@@ -30,8 +31,8 @@ def as_overrides(env: Any, words: Sequence[str]) -> list[str]:
     env_id = f"{OBJECT}{name or 'Env'}-v{next(_numbers)}"
     _register(env_id, make)
     found = ["env=gym", f"env.id={env_id}", "env.backend=sync"]
-    alone = {"env.instances": 1, "collector.num_envs": 1} if one else {}
-    return [*found, *(f"{key}={value}" for key, value in alone.items() if key not in keys)]
+    alone = [key for key in ("env.instances", "collector.num_envs") if one and key not in keys]
+    return read_overrides([*found, *(f"{key}=1" for key in alone)])
 
 
 def register_again(env: Any, env_id: str) -> None:

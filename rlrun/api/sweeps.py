@@ -10,11 +10,12 @@ from rlrun.api.calls import check_words, errors_of_cli, running_call, trust_word
 from rlrun.api.tables import as_table
 from rlrun.cli.error_report import SweepStopped
 from rlrun.errors import ConfigError, Interrupted, RlrunError
+from rlrun.override import Override, read_overrides
 from rlrun.run.files import read_record
 from rlrun.sweeps.launcher import CONSOLE, last_error
 from rlrun.sweeps.record import JobRecord, resume_line
 
-_SHOWN = "logger.progress="  # of quiet=True, which changes nothing of a run
+_SHOWN = "logger.progress"  # of quiet=True, which changes nothing of a run
 
 
 @errors_of_cli
@@ -119,7 +120,7 @@ def _row(sweep_dir: Path, job: JobRecord) -> dict[str, Any]:
         record = read_record(sweep_dir / job.name)
     evaluation = record.get("eval") if job.status == "done" else None
     error = None if job.status == "done" else last_error(sweep_dir / job.name / CONSOLE)
-    typed = (o for o in job.overrides if not o.startswith(_SHOWN))
+    typed = (o for o in read_overrides(job.overrides) if o.key != _SHOWN)
     return {
         **dict(map(_setting, typed)),
         "status": job.status,
@@ -132,10 +133,9 @@ def _row(sweep_dir: Path, job: JobRecord) -> dict[str, Any]:
     }
 
 
-def _setting(override: str) -> tuple[str, Any]:
+def _setting(override: Override) -> tuple[str, Any]:
     """The key of an override and its value: a number, or the text as it was typed."""
-    key, _, text = override.lstrip("+~").partition("=")
     for number in (int, float):
         with suppress(ValueError):
-            return key, number(text)
-    return key, text
+            return override.key, number(override.value)
+    return override.key, override.value

@@ -200,9 +200,9 @@ def _examine_environment(overrides: Sequence[str], config_dir: str | None) -> No
     composer = Composer(config_dir=config_dir)
     if not any(text.startswith("policy=") for text in overrides):
         overrides = ["policy=random", *overrides]  # any spaces
-    overrides = composer.rewrite(overrides)
-    config = read_presets(composer, composer.compose(overrides), overrides)
-    check_values(config, overrides)
+    typed = composer.rewrite(overrides)
+    config = read_presets(composer, composer.compose(typed), typed)
+    check_values(config, typed)
     count = 0
     logging.disable(logging.WARNING)  # what is logged of an environment is among the checks
     try:

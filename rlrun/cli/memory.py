@@ -15,16 +15,16 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rlrun.cli.error_report import going_on
 from rlrun.cli.run import Line, silent
-from rlrun.cli.sweep import resume_sweep, run_dirs, run_sweep
+from rlrun.cli.sweep import run_jobs
 from rlrun.config import Composer
 from rlrun.config.compose import read_presets, shipped_conf
-from rlrun.config.config_errors import config_error, override_key, split_node
+from rlrun.config.config_errors import config_error
 from rlrun.config.directories import absolute, claim, require_new, require_writable
 from rlrun.config.reader import read_dataclass, read_yaml
 from rlrun.config.space import read_settings
-from rlrun.errors import ConfigError, Interrupted, RlrunError
+from rlrun.errors import ConfigError, RlrunError
+from rlrun.override import Override, keys_of, read_overrides, split_node
 from rlrun.reports.bounds import return_bounds
 from rlrun.reports.document import csv_text, markdown, terminal_lines
 from rlrun.reports.memory_bench import (
@@ -60,12 +60,12 @@ _CHOSEN = (
 # -- what both do ----------------------------------------------------------------------------------
 
 
-def _refuse_chosen(common: Sequence[str], keys: Sequence[str], who: str, allowed: str) -> None:
+def _refuse_chosen(common: Sequence[Override], keys: Sequence[str], who: str, allowed: str) -> None:
     """Raise ConfigError for keys that the command itself sets."""
-    for text in common:
-        if (key := override_key(text)) in keys:
+    for override in common:
+        if (key := override.key) in keys:
             wrong = f"{who} chooses it; {allowed}; use them"
-            raise ConfigError(f"{key} = {text.partition('=')[2]}: {wrong}", key=key)
+            raise ConfigError(f"{key} = {override.value}: {wrong}", key=key)
 
 
 def _directory_of(given: str | None, key: str) -> Path:
@@ -112,26 +112,9 @@ def _flags(args: Namespace) -> list[str]:
     return ["-q"] * args.quiet + config_dir
 
 
-def _line(composer: Composer, overrides: Sequence[str], path: Path, args: Namespace) -> Line:
+def _line(composer: Composer, overrides: Sequence[Override], path: Path, args: Namespace) -> Line:
     """The line of the sweep in ``path``, with overrides of all jobs."""
     return Line(composer, [*overrides, *silent(args.quiet)], str(path), quiet=args.quiet)
-
-
-def run_jobs(line: Line, jobs: Sequence[Sequence[str]], command: Sequence[str]) -> list[RunData]:
-    """Run the jobs that the sweep of ``line`` lacks or has not ended; return the run of each.
-
-    ``command``: words that go on after an interruption.
-
-    Raises: ConfigError before any job runs; Interrupted, which names ``command``.
-    """
-    path = Path(str(line.sweep_dir))
-    try:
-        if is_sweep(path):
-            resume_sweep(path, [], quiet=line.quiet)
-        run_sweep(line, jobs=jobs)
-    except Interrupted as e:
-        raise going_on(e, command) from e
-    return [read_run(found) for found in run_dirs(path, jobs)]
 
 
 # -- rlrun bench memory ----------------------------------------------------------------------------
@@ -142,13 +125,13 @@ _FILES = ("bench.md", "bench.csv", "bench.jsonl")  # what is written into bench.
 def bench(args: Namespace) -> int:
     """Run what is missing in bench.dir and write the table; 0, or 1 when a run failed."""
     composer = Composer(config_dir=args.config_dir)
-    own, common = split_node(args.overrides, "bench")
+    own, common = split_node(read_overrides(args.overrides), "bench")
     settings: BenchConfig = read_settings(composer, "bench", [])
     settings = read_settings(composer, "bench", [*settings.quick * args.quick, *own])
     allowed = "bench.algorithms, bench.cells, bench.tasks, bench.steps and bench.dir do"
     _refuse_chosen(common, (*_CHOSEN, "run.eval_every", "env"), "the benchmark", allowed)
     tasks = {name: _task(name) for name in settings.tasks}
-    shared = [o for o in common if override_key(o).startswith("hydra")]  # of the launcher
+    shared = [o for o in common if o.key.startswith("hydra")]  # of the launcher
     typed_seed, rest = split_node([o for o in common if o not in shared], "seed")
     first = int(composer.compose(typed_seed).seed)
     jobs = [  # keys of a policy are known beside its name only
@@ -159,7 +142,7 @@ def bench(args: Namespace) -> int:
     ]  # fmt: skip
     path = _directory_of(settings.dir, "bench.dir")
     flags = ["--quick"] * args.quick + _flags(args)
-    kept = [o for o in own if override_key(o) != "bench.dir"]
+    kept = [o for o in own if o.key != "bench.dir"]
     command = ["bench", "memory", *flags, *kept, f"bench.dir={path}", *common]
     run_jobs(_line(composer, shared, path, args), jobs, command)
     return _write_bench(path, _settings(composer, path), quiet=args.quiet)
@@ -171,20 +154,22 @@ def _settings(composer: Composer, path: Path) -> list[BenchSetting]:
     Where they differ in more than task, policy and memory, the cell's name says in what.
     """
     tasks = {tuple(composer.rewrite(_task(name).overrides)): name for name in _known()}
-    groups: dict[tuple[str, str, str, frozenset[str]], list[RunData]] = {}
+    groups: dict[tuple[str, str, str, frozenset[Override]], list[RunData]] = {}
     for job in SweepRecord.read(path).jobs:
-        keys = [override_key(o) for o in job.overrides]
-        at = keys.index("run.total_steps") if "run.total_steps" in keys else 0
-        task = tasks.get(tuple(job.overrides[:at]))
-        rest = dict(zip(keys[at:], job.overrides[at:], strict=True))
+        typed = read_overrides(job.overrides)
+        at = next((i for i, o in enumerate(typed) if _is_budget(o)), 0)
+        task = tasks.get(tuple(typed[:at]))
+        rest = {o.key: o for o in typed[at:]}
         if task is None or not rest.keys() >= {"policy", "memory", "seed"}:
             continue  # of another command
-        policy, cell, _ = (rest.pop(k).partition("=")[2] for k in ("policy", "memory", "seed"))
+        policy, cell, _ = (rest.pop(k).value for k in ("policy", "memory", "seed"))
         rest.pop("run.eval_every", None)  # it follows from the budget
         key = task, policy, cell, frozenset(rest.values())
         groups.setdefault(key, []).append(read_run(path / job.name))
-    shared = frozenset.intersection(*(key[3] for key in groups)) if groups else frozenset[str]()
-    budgets: dict[str, set[str]] = {}
+    shared = (
+        frozenset.intersection(*(key[3] for key in groups)) if groups else frozenset[Override]()
+    )
+    budgets: dict[str, set[Override]] = {}
     for task, *_, words in groups:
         budgets.setdefault(task, set()).update(filter(_is_budget, words))
     found = []
@@ -195,8 +180,8 @@ def _settings(composer: Composer, path: Path) -> list[BenchSetting]:
     return found
 
 
-def _is_budget(override: str) -> bool:
-    return override_key(override) == "run.total_steps"
+def _is_budget(override: Override) -> bool:
+    return override.key == "run.total_steps"
 
 
 def _write_bench(path: Path, found: Sequence[BenchSetting], *, quiet: bool) -> int:
@@ -251,13 +236,13 @@ def probe(args: Namespace) -> int:
     Raises: ConfigError before any run starts; RlrunError when one of them failed.
     """
     composer = Composer(config_dir=args.config_dir)
-    own, common = split_node(args.overrides, "probe")
-    own += [] if args.budget is None else [f"probe.budget={args.budget}"]
+    own, common = split_node(read_overrides(args.overrides), "probe")
+    own += read_overrides([] if args.budget is None else [f"probe.budget={args.budget}"])
     settings: ProbeConfig = read_settings(composer, "probe", own)
     allowed = "probe.budget, probe.seeds, probe.stack and probe.dir are allowed"
     _refuse_chosen(common, (*_CHOSEN, "seed", "env.frame_stack"), "the probe", allowed)
     words = composer.rewrite(common)
-    typed = [*words, "policy=random"]  # composes with any environment
+    typed = [*words, Override("policy=random")]  # composes with any environment
     config = read_presets(composer, composer.compose(typed), typed)
     budget = settings.budget or config.env.total_steps  # policy=random has no steps of its own
     agents = _agents(config, settings)
@@ -267,12 +252,12 @@ def probe(args: Namespace) -> int:
     jobs = [[*words, *run, *agent, f"seed={seed}"] for agent in agents.values() for seed in seeds]
     path = _directory_of(settings.dir, "probe.dir")
     _check_task(path, jobs[0])
-    kept = [o for o in own if override_key(o) != "probe.dir"]
+    kept = [o for o in own if o.key != "probe.dir"]
     command = ["probe", *_flags(args), *common, *kept, f"probe.dir={path}"]
     runs = run_jobs(_line(composer, [], path, args), jobs, command)
     count = len(seeds)
     scores = {name: _scores(runs[i * count : (i + 1) * count]) for i, name in enumerate(agents)}
-    name = next((o.partition("=")[2] for o in common if override_key(o) == "env"), config.env.id)
+    name = next((o.value for o in common if o.key == "env"), config.env.id)
     steps = max(int(run.evaluations.env_steps[-1]) for run in runs)  # whole collect calls
     environment = name if name != "gym" else config.env.id
     gap = MemoryGap(environment, steps, scores, return_bounds(runs))
@@ -288,16 +273,15 @@ def _agents(config: Config, settings: ProbeConfig) -> dict[str, list[str]]:
 
     obs, action, _ = known_spaces(replace(config.env, frame_stack=1), config.agents)
     real = isinstance(action, spaces.Box)
-    base = [*(settings.real if real else settings.discrete)]
-    memory = [*(settings.real_memory if real else settings.discrete_memory)]
-    changed = {override_key(word) for word in memory}
-    rest = [word for word in base if override_key(word) not in changed]
+    base = read_overrides(settings.real if real else settings.discrete)
+    memory = read_overrides(settings.real_memory if real else settings.discrete_memory)
+    rest = [o for o in base if o.key not in keys_of(memory)]
     flat = []  # only boxes are stacked
     masked = isinstance(obs, spaces.Dict) and _MASK in obs.spaces
     if not isinstance(obs, spaces.Box) and not config.env.wrappers:
         flat = ["env.wrappers=[{name:flatten_obs}]"]
-    agents = {
-        MEMORYLESS: base,
+    agents: dict[str, list[str]] = {
+        MEMORYLESS: [*base],
         STACKED: [*base, *flat, f"env.frame_stack={settings.stack}"],
         RECURRENT: [*rest, *memory],
     }
@@ -325,7 +309,7 @@ def _check_task(path: Path, memoryless: Sequence[str]) -> None:
 
 
 def _env_words(job: Sequence[str]) -> set[str]:
-    return {*split_node(job, "env")[0]}
+    return {*split_node(read_overrides(job), "env")[0]}
 
 
 def _scores(runs: Sequence[RunData]) -> list[float]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlrun.cli.error_report import SweepStopped, exit_code, job_error, log_error
 from rlrun.errors import ConfigError, Interrupted, RlrunError
+from rlrun.override import Override, read_overrides, split_node
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -30,9 +31,9 @@ class Line:
     """
 
     composer: "Composer"
-    overrides: list[str]  # as Hydra composes them
+    overrides: list[Override]  # as Hydra composes them
     sweep_dir: str | None = None  # of sweep.dir=PATH
-    seeds: tuple[str, ...] = ()  # seeds=auto and seeds.KEY=VALUE
+    seeds: tuple[Override, ...] = ()  # seeds=auto and seeds.KEY=VALUE
     quiet: bool = False
     own_process: bool = True
 
@@ -49,17 +50,15 @@ def read_line(
     composer: "Composer", overrides: Sequence[str], *, quiet: bool, own_process: bool = True
 ) -> Line:
     """The line of these overrides. Raises: ConfigError."""
-    from rlrun.config.config_errors import split_node
-
-    sweep, rest = split_node(overrides, "sweep.dir")
+    sweep, rest = split_node(read_overrides(overrides), "sweep.dir")
     seeds, rest = split_node(rest, "seeds")
     rest = [*open_resources(composer.rewrite(rest)), *silent(quiet)]
     return Line(composer, rest, _sweep_dir(sweep), tuple(seeds), quiet, own_process)
 
 
-def _sweep_dir(typed: Sequence[str]) -> str | None:
+def _sweep_dir(typed: Sequence[Override]) -> str | None:
     """The value of ``sweep.dir=PATH``. Raises: ConfigError."""
-    text = typed[-1].partition("=")[2] if typed else "null"
+    text = typed[-1].value if typed else "null"
     value = text.strip("'\"")
     if value == "" or ("," in value and value == text):
         wrong = f"is {'several paths' if value else 'no path'}"
@@ -70,15 +69,17 @@ def _sweep_dir(typed: Sequence[str]) -> str | None:
     return None if text == "null" else value
 
 
-def silent(quiet: bool) -> list[str]:
+def silent(quiet: bool) -> list[Override]:
     """The overrides that -q stands for."""
-    return ["logger.progress=off"] if quiet else []
+    return read_overrides(["logger.progress=off"] if quiet else [])
 
 
-def open_resources(overrides: Sequence[str]) -> list[str]:
+def open_resources(overrides: Sequence[Override]) -> list[Override]:
     """``++`` before the custom resources of ``hydra/launcher=ray``, whose names are free."""
     name = "hydra.launcher.resources"
-    return [f"++{o}" if o.startswith((f"{name}=", f"{name}.")) else o for o in overrides]
+    return read_overrides(
+        f"++{o}" if o.is_below(name) and o.name == o.key else o for o in overrides
+    )
 
 
 # -- the log of a run ------------------------------------------------------------------------------
@@ -172,9 +173,10 @@ def new_run(line: Line) -> NewRun:
     from rlrun.config.hydra_keys import check_logging
 
     if line.seeds:
-        key, _, value = line.seeds[0].partition("=")
-        wrong = "only a sweep adds seeds (rlrun -m)"
-        raise ConfigError(f"{key} = {value}: {wrong}; settings to compare are needed; add -m")
+        typed, wrong = line.seeds[0], "only a sweep adds seeds (rlrun -m)"
+        raise ConfigError(
+            f"{typed.name} = {typed.value}: {wrong}; settings to compare are needed; add -m"
+        )
     if line.sweep_dir is not None:
         fix = f"add -m, or use run.dir={line.sweep_dir}"
         wrong = "only a sweep has it (rlrun -m)"
@@ -213,7 +215,7 @@ def write_texts(run_dir: Path, raw_yaml: str, overrides: Sequence[str]) -> None:
 
     from rlrun.run.files import CONFIG, replace_file
 
-    typed = OmegaConf.to_yaml(OmegaConf.create(list(overrides)))
+    typed = OmegaConf.to_yaml(OmegaConf.create([*map(str, overrides)]))
     for name, text in ((CONFIG, raw_yaml), ("overrides.yaml", typed)):
         path, content = run_dir / name, text.encode("utf-8", "surrogateescape")
         if not path.is_file() or path.read_bytes() != content:
@@ -276,7 +278,7 @@ def run_job(cfg: "DictConfig", config: "Config | None" = None) -> int:
 def resume_run(
     run_dir: Path,
     step: int | None,
-    overrides: list[str],
+    overrides: Sequence[Override],
     *,
     discard: bool = False,
     own_process: bool = True,
@@ -309,7 +311,7 @@ def resume_loaded(
     run_dir: Path,
     config: "Config",
     raw_yaml: str,
-    overrides: list[str],
+    overrides: Sequence[Override],
     *,
     step: int | None = None,
     own_process: bool = True,
@@ -338,7 +340,7 @@ _SHAPED_BY = {  # parts of a checkpoint, and the groups of the keys that shape t
 }
 
 
-def _misfit(error: RlrunError, origin: Path, overrides: Sequence[str]) -> RlrunError:
+def _misfit(error: RlrunError, origin: Path, overrides: Sequence[Override]) -> RlrunError:
     """The error of a checkpoint that does not fit a key that was typed; else ``error``."""
     part = getattr(error, "part", None)
     if part is None:
@@ -348,7 +350,7 @@ def _misfit(error: RlrunError, origin: Path, overrides: Sequence[str]) -> RlrunE
 
     config, typed = load(origin)[0], {}
     for override in overrides:
-        key, _, value = override.lstrip("+").partition("=")
+        key, value = override.key, override.value
         if key.partition(".")[0] in _SHAPED_BY[part]:
             saved = format_value(_value_of(config, key))
             if saved.replace(" ", "") != value.replace(" ", ""):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from rlrun.cli.commands import OTHER_EXPORT
 from rlrun.errors import CheckpointError, CodecError, ConfigError, ResourceError, extra, printable
+from rlrun.override import read_overrides
 
 if TYPE_CHECKING:
     from rlrun.run.evaluate import Episode
@@ -79,11 +80,12 @@ def resume(args: Namespace) -> int:
     from rlrun.run.branch import split_step
     from rlrun.sweeps.record import is_sweep
 
+    typed = read_overrides(args.overrides)
     if os.path.isfile(Path(args.run_dir) / "search.json"):
         from rlrun.cli.search import resume_search
 
-        return resume_search(Path(args.run_dir).absolute(), args.overrides, quiet=args.quiet)
-    overrides = [*args.overrides, *silent(args.quiet)]
+        return resume_search(Path(args.run_dir).absolute(), typed, quiet=args.quiet)
+    overrides = [*typed, *silent(args.quiet)]
     run_dir, step = split_step(args.run_dir)
     if args.discard and step is None:
         wrong = "nothing is deleted where no env step is given; RUN_DIR@ENV_STEP is allowed"
@@ -108,7 +110,7 @@ def fork(args: Namespace) -> int:
     return 0
 
 
-def fork_run(origin: str, typed: Sequence[str], *, quiet: bool, own_process: bool = True) -> Path:
+def fork_run(origin: str, words: Sequence[str], *, quiet: bool, own_process: bool = True) -> Path:
     """``fork`` of RUN_DIR[@ENV_STEP]; returns the directory of the new run.
 
     ``own_process``: as for ``resume_run``.
@@ -117,6 +119,7 @@ def fork_run(origin: str, typed: Sequence[str], *, quiet: bool, own_process: boo
     from rlrun.config import directories, load
     from rlrun.run import branch
 
+    typed = read_overrides(words)
     overrides = [*typed, *silent(quiet)]
     run_dir, step = branch.split_step(origin)
     if not any(override.startswith("run.dir=") for override in overrides):

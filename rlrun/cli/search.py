@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.config import Composer
-from rlrun.config.config_errors import config_error, override_key
+from rlrun.config.config_errors import config_error
 from rlrun.config.directories import absolute, claim, require_new
 from rlrun.config.hydra_keys import ADDRESSES
 from rlrun.config.reader import read_dataclass
 from rlrun.config.space import Dimension, check_space, read_settings, split_space
 from rlrun.errors import CheckpointError
+from rlrun.override import Override, read_overrides, split_node
 from rlrun.pipeline.stop import stop_on_signals
 from rlrun.run.files import (
     lock_run_dir,
@@ -41,7 +42,7 @@ def search(args: Namespace) -> int:
 
 
 def run_search(
-    overrides: Sequence[str], *, config_dir: str | None, quiet: bool, own_process: bool = True
+    typed: Sequence[str], *, config_dir: str | None, quiet: bool, own_process: bool = True
 ) -> tuple[Path, SearchResult | None]:
     """Search; return its directory and the result, None where no trial ended well.
 
@@ -49,9 +50,9 @@ def run_search(
     """
     config_dir = None if config_dir is None else str(Path(config_dir).absolute())
     composer = Composer(config_dir=config_dir)
-    own = [o for o in overrides if override_key(o).partition(".")[0] == "search"]
+    own, rest = split_node(read_overrides(typed), "search")
     settings: SearchConfig = read_settings(composer, "search", own)
-    fixed, space = split_space(composer, [o for o in overrides if o not in own])
+    fixed, space = split_space(composer, rest)
     config = check_space(composer, fixed, space)
     _check_seeds(config, settings)
     rungs = _rungs(config, settings)
@@ -59,7 +60,7 @@ def run_search(
     directory = _make_directory(settings.dir)
     content = {
         "overrides": fixed,
-        "space": [o for o in overrides if o not in own and o not in fixed],
+        "space": [o for o in rest if o not in fixed],
         "settings": {f.name: getattr(settings, f.name) for f in fields(settings)},
         "config_dir": config_dir,
     }
@@ -67,7 +68,7 @@ def run_search(
     return _search(directory, fixed, space, settings, config, rungs, config_dir, quiet, own_process)
 
 
-def resume_search(directory: Path, overrides: Sequence[str], *, quiet: bool) -> int:
+def resume_search(directory: Path, overrides: Sequence[Override], *, quiet: bool) -> int:
     """Go on with the search in ``directory``; search.trials and addresses may change.
 
     Raises: ConfigError, CheckpointError when search.json is damaged.
@@ -76,11 +77,11 @@ def resume_search(directory: Path, overrides: Sequence[str], *, quiet: bool) -> 
     content = _read_marker(directory)
     composer = Composer(config_dir=content["config_dir"])
     settings: SearchConfig = read_dataclass(SearchConfig, content["settings"], "search")
-    addresses = {key: o for o in overrides if (key := override_key(o)) in ADDRESSES}
-    if own := [o for o in overrides if override_key(o) not in addresses]:
+    addresses = {o.key: o for o in overrides if o.key in ADDRESSES}
+    if own := [o for o in overrides if o.key not in addresses]:
         settings = _more_trials(composer, settings, own)
         content["settings"]["trials"] = settings.trials
-    kept = [o for o in content["overrides"] if override_key(o) not in addresses]
+    kept = [o for o in read_overrides(content["overrides"]) if o.key not in addresses]
     content["overrides"] = [*kept, *addresses.values()]
     fixed, space = split_space(composer, [*content["overrides"], *content["space"]])
     config = check_space(composer, fixed, space, typed=[*addresses.values()])
@@ -105,7 +106,7 @@ def no_result(directory: Path) -> str:
 
 def _search(
     directory: Path,
-    fixed: list[str],
+    fixed: Sequence[str],
     space: Sequence[Dimension],
     settings: SearchConfig,
     config: Config,
@@ -192,13 +193,13 @@ def _read_marker(directory: Path) -> dict[str, Any]:
 
 
 def _more_trials(
-    composer: Composer, settings: SearchConfig, overrides: Sequence[str]
+    composer: Composer, settings: SearchConfig, overrides: Sequence[Override]
 ) -> SearchConfig:
     """The settings with another search.trials. Raises: ConfigError for any other key."""
-    if other := next((o for o in overrides if override_key(o) != "search.trials"), None):
+    if other := next((o for o in overrides if o.key != "search.trials"), None):
         wrong, allowed = "a resumed search cannot change this", "search.trials may change"
         fix = "start a new search with another search.dir"
-        raise config_error(override_key(other), other.partition("=")[2], wrong, allowed, fix)
+        raise config_error(other.key, other.value, wrong, allowed, fix)
     trials = read_settings(composer, "search", overrides).trials
     values = {f.name: getattr(settings, f.name) for f in fields(settings)}
     result: SearchConfig = read_dataclass(SearchConfig, {**values, "trials": trials}, "search")

@@ -5,19 +5,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from rlrun.cli.error_report import going_on
 from rlrun.cli.run import Line
-from rlrun.cli.sweep import is_local, resume_sweep, run_dirs, run_sweep, validate_job
+from rlrun.cli.sweep import is_local, run_jobs, validate_job
 from rlrun.config import Composer
-from rlrun.config.config_errors import config_error, override_key
+from rlrun.config.config_errors import config_error
 from rlrun.config.directories import absolute, claim
 from rlrun.config.space import read_settings
-from rlrun.errors import ConfigError, Interrupted, RlrunError, StorageError, printable
+from rlrun.errors import ConfigError, RlrunError, StorageError, printable
+from rlrun.override import Override
 from rlrun.reports.bounds import known_bounds
-from rlrun.reports.runs import SEEDS, flatten, read_run, score
+from rlrun.reports.runs import SEEDS, RunData, flatten, score
 from rlrun.run.files import read_file, replace_file
 from rlrun.schema import Config, EnvConfig, SeedsConfig
-from rlrun.sweeps.record import is_sweep
 from rlrun.sweeps.seeds import (
     Place,
     SeedsResult,
@@ -32,17 +31,16 @@ class _Failed(Exception):
     """Jobs failed, which the sweep has reported."""
 
 
-def _read_seeds(composer: Composer, own: Sequence[str]) -> SeedsConfig:
+def _read_seeds(composer: Composer, own: Sequence[Override]) -> SeedsConfig:
     """The settings of seeds=auto. Raises: ConfigError, also when it was not typed."""
-    chosen = [o.partition("=")[2] for o in own if override_key(o) == "seeds"]
+    chosen = [o.value for o in own if o.key == "seeds"]
     if not chosen:
-        key, _, value = own[0].partition("=")
         allowed, fix = "it is read with seeds=auto", "add seeds=auto or leave it out"
-        raise config_error(key, value, "it would change nothing", allowed, fix)
+        raise config_error(own[0].name, own[0].value, "it would change nothing", allowed, fix)
     if chosen != ["auto"]:
         fix = "type seed=range(10) for ten seeds"
         raise config_error("seeds", chosen[-1], "unknown option", "auto is allowed", fix)
-    keys = [o for o in own if override_key(o) != "seeds"]
+    keys = [o for o in own if o.key != "seeds"]
     settings: SeedsConfig = read_settings(composer, "seeds", keys)
     return settings
 
@@ -58,7 +56,7 @@ def run_auto(line: Line) -> int:
             f"hydra/launcher: {wrong}; leave hydra/launcher out", key="hydra/launcher"
         )
     _refuse_seeds(composer, line.overrides)
-    arms = [[o for o in job if override_key(o) != "seed"] for job in composer.jobs(cfg)]
+    arms = [[o for o in job if o.key != "seed"] for job in composer.jobs(cfg)]
     first_seed = int(cfg.seed)
     jobs = [[*arm, f"seed={first_seed}"] for arm in arms]
     configs = [validate_job(composer, cfg, job, i).config for i, job in enumerate(jobs)]
@@ -70,12 +68,14 @@ def run_auto(line: Line) -> int:
         path = absolute("sweep.dir", Path(line.sweep_dir))
         _check_before(path, planned)
     line = replace(line, sweep_dir=str(path))
+    command = ["-m", *line.overrides, "seeds=auto", *_typed(settings), f"sweep.dir={path}"]
 
     def run(places: Sequence[Place]) -> list[float]:
         wanted = [[*arms[index], f"seed={seed}"] for index, seed in places]
-        if run_sweep(line, jobs=wanted, begin=begin):
+        runs = run_jobs(line, wanted, command, begin=begin)
+        if any(run.status != "done" for run in runs):
             raise _Failed
-        return _scores(path, wanted, settings.objective)
+        return _scores(runs, settings.objective)
 
     def begin(sweep: Path) -> None:
         if not (sweep / SEEDS).exists():
@@ -87,14 +87,7 @@ def run_auto(line: Line) -> int:
             print(result.decision.why, flush=True)
 
     try:
-        if is_sweep(path):
-            begin(path)
-            if resume_sweep(path, [], quiet=quiet):
-                raise _Failed
         result = run_until_decided(planned, run, look)
-    except Interrupted as e:
-        words = ["-m", *line.overrides, "seeds=auto", *_typed(settings), f"sweep.dir={path}"]
-        raise going_on(e, words) from e
     except _Failed:
         return 1
     if not quiet:
@@ -133,13 +126,12 @@ def _typed(settings: SeedsConfig) -> list[str]:
     return [f"seeds.{key}={value}" for key, value in asdict(settings).items()]
 
 
-def _refuse_seeds(composer: Composer, overrides: Sequence[str]) -> None:
+def _refuse_seeds(composer: Composer, overrides: Sequence[Override]) -> None:
     """Raise ConfigError for a sweep over seeds."""
     for override in composer.parse(overrides):
-        if override.key_or_group == "seed" and override.is_sweep_override():
-            text = str(override.input_line).partition("=")[2]
-            allowed = "seed=FIRST is allowed with seeds=auto"
-            raise config_error("seed", text, "seeds=auto chooses the seeds", allowed, "give one")
+        if override.key == "seed" and override.parsed.is_sweep_override():
+            wrong, allowed = "seeds=auto chooses the seeds", "seed=FIRST is allowed with seeds=auto"
+            raise config_error("seed", override.value, wrong, allowed, "give one")
 
 
 def _name(arms: Sequence[Sequence[str]], configs: Sequence[Config]) -> list[Setting]:
@@ -162,12 +154,12 @@ def _task(env: EnvConfig) -> str:
     return " ".join(str(part) for part in parts if part)
 
 
-def _scores(path: Path, jobs: Sequence[Sequence[str]], objective: str) -> list[float]:
-    """The scores of jobs of the sweep. Raises: ConfigError, RlrunError when one has none."""
+def _scores(runs: Sequence[RunData], objective: str) -> list[float]:
+    """The scores of runs. Raises: RlrunError when one has none."""
     scores = []
-    for run_dir in run_dirs(path, jobs):
-        value = score(read_run(run_dir), objective)
+    for run in runs:
+        value = score(run, objective)
         if value is None:
-            raise RlrunError(f"{run_dir}: has no score {objective}; evaluations are needed")
+            raise RlrunError(f"{run.path}: has no score {objective}; evaluations are needed")
         scores.append(value)
     return scores

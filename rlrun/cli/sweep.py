@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlrun.cli.error_report import SweepStopped, report
+from rlrun.cli.error_report import SweepStopped, going_on, report
 from rlrun.cli.run import Line, open_resources, run_job, run_sweep_job, write_texts
 from rlrun.errors import ConfigError, Interrupted, RlrunError
+from rlrun.override import Override, keys_of, read_overrides
 from rlrun.run.files import lock_run_dir
 from rlrun.schema.studies import MOST_WORKERS, RayLauncherConfig
 from rlrun.sweeps.launcher import Task, default_workers, divide_cores, run_tasks, workers_on_ray
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from rlrun.config import Composer
+    from rlrun.reports.runs import RunData
     from rlrun.schema import Config
 
 # -- launchers: what a command line or sweep.json says of where jobs run ---------------------------
@@ -112,8 +114,8 @@ def _check_devices(ray: RayLauncherConfig, configs: Sequence["Config"]) -> None:
 
 
 def _split_launcher(
-    overrides: Sequence[str], record: SweepRecord, sweep_dir: Path
-) -> tuple[int | None, RayLauncherConfig | None, list[str]]:
+    overrides: Sequence[Override], record: SweepRecord, sweep_dir: Path
+) -> tuple[int | None, RayLauncherConfig | None, list[Override]]:
     """Return what a resume says of the launcher, and the other overrides.
 
     That is the jobs at a time, None where they are not typed, and the keys of Ray, None for jobs
@@ -123,11 +125,9 @@ def _split_launcher(
 
     Raises: ConfigError, ResourceError when Ray is not installed.
     """
-    from rlrun.config.config_errors import override_key
-
-    typed = [o for o in overrides if override_key(o).startswith(("hydra.launcher.", _CHOICE))]
+    typed = [o for o in overrides if o.key.startswith(("hydra.launcher.", _CHOICE))]
     own = [o for o in overrides if o not in typed]
-    before, keys = record.ray, {override_key(o).removeprefix("hydra.launcher.") for o in typed}
+    before, keys = record.ray, {o.key.removeprefix("hydra.launcher.") for o in typed}
     if not typed and before is None:
         return None, None, own
     cfg = _compose(typed, before)
@@ -147,15 +147,14 @@ def _split_launcher(
     return workers, _read({**asdict(replace(ray, **kept))}), own
 
 
-def _compose(typed: Sequence[str], before: RayLauncherConfig | None) -> "DictConfig":
+def _compose(typed: Sequence[Override], before: RayLauncherConfig | None) -> "DictConfig":
     """The config of a sweep by our launchers. Raises: ConfigError for another one."""
     from rlrun.config import Composer
-    from rlrun.config.config_errors import override_key
 
     chosen = [] if before is None else [f"{_CHOICE}=ray"]
-    if any(override_key(o) == _CHOICE for o in typed):
+    if any(o.key == _CHOICE for o in typed):
         chosen = []
-    cfg = Composer().compose(open_resources([*chosen, *typed]), sweep=True)
+    cfg = Composer().compose([*chosen, *open_resources(typed)], sweep=True)
     if not is_ours(cfg):
         wrong = "it cannot go on with a sweep; local and ray are allowed"
         raise ConfigError(f"{_CHOICE}: {wrong}; leave it out", key=_CHOICE)
@@ -169,7 +168,7 @@ def _compose(typed: Sequence[str], before: RayLauncherConfig | None) -> "DictCon
 class ValidJob:
     """A job that was composed and found valid."""
 
-    overrides: list[str]
+    overrides: list[Override]
     name: str  # of its directory
     config: "Config"
     packed: dict[str, Any]  # see rlrun.config.compose
@@ -179,25 +178,24 @@ def validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], nu
     """The job, composed. Raises: ConfigError for one that is not valid."""
     from rlrun.config import read_checked
     from rlrun.config.compose import pack
-    from rlrun.config.config_errors import override_key
     from rlrun.config.directories import check_inside
     from rlrun.config.hydra_keys import check_logging, typed_overrides
 
-    of_files = {*(cfg.hydra.sweeper.get("params") or {})}
-    typed = [*typed_overrides(cfg), *(o for o in job if override_key(o) not in of_files)]
+    of_files, own = {*(cfg.hydra.sweeper.get("params") or {})}, read_overrides(job)
+    typed = [*typed_overrides(cfg), *(o for o in own if o.key not in of_files)]
     try:
-        composed = composer.compose_job(cfg, job, num)
-        config = read_checked(composer, composed, job, typed=typed)
+        composed = composer.compose_job(cfg, own, num)
+        config = read_checked(composer, composed, own, typed=typed)
         if config.run.dir is not None:
             wrong = "names the directory of a single run; null is allowed in a sweep"
             raise ConfigError(f"run.dir = {config.run.dir}: {wrong}; use sweep.dir=PATH")
         name = str(composer.directory(composed, "hydra.sweep.subdir"))
         check_inside("hydra.sweep.subdir", name)
-        check_logging(composed, Path(name), [*typed_overrides(cfg, "hydra"), *job])
+        check_logging(composed, Path(name), [*typed_overrides(cfg, "hydra"), *own])
     except RlrunError as e:
         e.args = (f"{e} (sweep job {num}: {' '.join(job)}; no job was started)",)
         raise
-    return ValidJob(list(job), name, config, pack(composed))
+    return ValidJob(own, name, config, pack(composed))
 
 
 def _validate_jobs(
@@ -296,7 +294,8 @@ class Sweep:
             num = len(self.record.jobs)
             name = str(num) if self.short_names else job.name
             total = job.config.run.total_steps
-            record = JobRecord(num, name, job.overrides, total_steps=total, threads=self.threads)
+            typed = [*map(str, job.overrides)]
+            record = JobRecord(num, name, typed, total_steps=total, threads=self.threads)
             self.record.jobs.append(record)
             (self.path / name).mkdir(parents=True, exist_ok=True)
             write_texts(self.path / name, job.packed["config"], job.overrides)
@@ -312,33 +311,52 @@ def _silent(line: Line) -> list[str]:
     return [*line.overrides, *["hydra/hydra_logging=none"] * (line.quiet and not asked)]
 
 
-def run_sweep(
-    line: Line,
-    *,
-    jobs: Sequence[Sequence[str]] | None = None,
-    begin: Callable[[Path], None] = lambda directory: None,
-) -> int:
+def run_sweep(line: Line) -> int:
     """``start_sweep`` that names the jobs which failed; 0 when every job ended well, else 1."""
-    path, record = start_sweep(line, jobs=jobs, begin=begin)
-    if jobs is None and not line.quiet:
+    path, record = start_sweep(line)
+    if not line.quiet:
         print_report_line(path, record)
     return _report_failures(record, path)
+
+
+def run_jobs(
+    line: Line,
+    jobs: Sequence[Sequence[str]],
+    command: Sequence[str],
+    *,
+    begin: Callable[[Path], None] = lambda directory: None,
+) -> "list[RunData]":
+    """Run those of the jobs that the sweep of ``line`` lacks or has not ended; return all runs.
+
+    What an earlier call began is ended first. ``command``: words that go on after an interruption;
+    ``begin``: as for ``start_sweep``.
+
+    Raises: ConfigError before any job runs; Interrupted, which names ``command``.
+    """
+    from rlrun.reports.runs import read_run
+
+    path = Path(str(line.sweep_dir))
+    try:
+        if is_sweep(path):
+            begin(path)
+            if any(job.status != "done" for job in SweepRecord.read(path).jobs):
+                resume_sweep(path, [], quiet=line.quiet)
+        _, record = start_sweep(line, jobs=jobs, begin=begin)
+        _report_failures(record, path)
+    except Interrupted as e:
+        raise going_on(e, command) from e
+    names = {frozenset(job.overrides): job.name for job in record.jobs}
+    for job in jobs:
+        if frozenset(job) not in names:
+            wrong = f"has a run that equals {' '.join(job)} but was typed in other words"
+            raise ConfigError(f"{path}: {wrong}; a new directory is allowed; choose one")
+    return [read_run(path / names[frozenset(job)]) for job in jobs]
 
 
 def print_report_line(path: Path, record: SweepRecord) -> None:
     """Name the command that shows the jobs which are done."""
     if any(job.status == "done" for job in record.jobs):
         print(f"rlrun: see it with: rlrun report {shlex.quote(str(path))}", flush=True)
-
-
-def run_dirs(sweep_dir: Path, jobs: Sequence[Sequence[str]]) -> list[Path]:
-    """The directory of each job of a sweep. Raises: ConfigError for one that it has not."""
-    names = {frozenset(job.overrides): job.name for job in SweepRecord.read(sweep_dir).jobs}
-    for job in jobs:
-        if frozenset(job) not in names:
-            wrong = f"has a run that equals {' '.join(job)} but was typed in other words"
-            raise ConfigError(f"{sweep_dir}: {wrong}; a new directory is allowed; choose one")
-    return [sweep_dir / names[frozenset(job)] for job in jobs]
 
 
 def start_sweep(
@@ -573,7 +591,7 @@ def run_adaptive(sweep: Sweep) -> None:
 # -- going on --------------------------------------------------------------------------------------
 
 
-def resume_sweep(path: Path, overrides: Sequence[str], *, quiet: bool) -> int:
+def resume_sweep(path: Path, overrides: Sequence[Override], *, quiet: bool) -> int:
     """Go on with all jobs of a sweep that are not done; 0 when all are done then, else 1.
 
     ``overrides``: as for a run; all jobs then get them, those that are done too. They are kept in
@@ -581,7 +599,6 @@ def resume_sweep(path: Path, overrides: Sequence[str], *, quiet: bool) -> int:
     jobs at a time; other keys of our launchers, and ``hydra/launcher``, run them elsewhere.
     """
     from rlrun.config import load
-    from rlrun.config.config_errors import override_key
     from rlrun.config.directories import check_length, check_written
     from rlrun.config.hydra_keys import check_stored
 
@@ -590,7 +607,7 @@ def resume_sweep(path: Path, overrides: Sequence[str], *, quiet: bool) -> int:
     with lock_run_dir(path):
         record = SweepRecord.read(path)
         workers, ray, own = _split_launcher(overrides, record, path)
-        shown = [o for o in own if override_key(o) in _SHOWN]
+        shown = [o for o in own if o.key in _SHOWN]
         changes = [o for o in own if o not in shown]
         found = []
         wanted = [job for job in record.jobs if changes or job.status != "done"]
@@ -600,15 +617,16 @@ def resume_sweep(path: Path, overrides: Sequence[str], *, quiet: bool) -> int:
                 where = set_aside(path / job.name)
                 print(f"rlrun: job {job.num} has no usable run.json and begins anew; what it left "
                       f"is in {where}", file=sys.stderr)  # fmt: skip
-            check_stored(job.pending, changes)
-            pending = {override_key(o): o for o in [*job.pending, *changes]}
-            words = [*pending.values()]
+            before = read_overrides(job.pending)
+            check_stored(before, changes)
+            words = [*{o.key: o for o in [*before, *changes]}.values()]
             config, _ = load(path / job.name, [*words, *shown])
-            check_written(config, {override_key(o) for o in own})  # pending ones are the file's
+            check_written(config, keys_of(own))  # pending ones are the file's
             found.append((job, words, config))
         tasks = []
         for job, words, config in sorted(found, key=lambda entry: entry[0].num):
-            job.total_steps, job.status, job.pending = config.run.total_steps, "waiting", words
+            job.total_steps, job.status = config.run.total_steps, "waiting"
+            job.pending = [*map(str, words)]
             tasks.append(Task(job, _MAIN, [["resume", str(path / job.name), *words, *shown]]))
         if not tasks:
             if not quiet:

@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 
 from rlrun.config.backend import custom_state
 from rlrun.config.compose import Composer, name_by_preset, read_presets
-from rlrun.config.config_errors import config_error, override_key
+from rlrun.config.config_errors import config_error
 from rlrun.config.directories import check_length
 from rlrun.config.hydra_keys import check_addresses, check_values
 from rlrun.config.ray import require_head, require_ray
@@ -32,6 +32,7 @@ from rlrun.config.rules import (
     require_all,
 )
 from rlrun.errors import ConfigError, ResourceError
+from rlrun.override import Override
 from rlrun.schema import Config, RayConfig, ScriptedConfig
 from rlrun.schema.ranges import NOUNS, Condition, Reader, format_value, join_words
 from rlrun.trust import trusted_function
@@ -41,9 +42,9 @@ from rlrun.video.files import require_packages
 def read_checked(
     composer: Composer,
     cfg: DictConfig,
-    overrides: Sequence[str],
+    overrides: Sequence[Override],
     *,
-    typed: Sequence[str] | None = None,
+    typed: Sequence[Override] | None = None,
 ) -> Config:
     """The composed config of a run about to begin, after all checks that need no directory.
 
@@ -209,10 +210,10 @@ def check_video(config: Config) -> None:
 # Only typed keys are asked about: files give keys of every option, jobs of a sweep share a line.
 
 
-def check_typed_keys(config: Config, overrides: Sequence[str]) -> None:
+def check_typed_keys(config: Config, overrides: Sequence[Override]) -> None:
     """Raise ConfigError for the first of ``overrides`` that would change nothing."""
-    for text in overrides:
-        key, value = override_key(text), text.partition("=")[2]
+    for override in overrides:
+        key, value = override.key, override.value
         reason = _unread(config, key) if value != "null" else None
         if reason is not None:
             allowed, fix = reason

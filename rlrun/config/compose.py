@@ -9,7 +9,7 @@ import json
 import os
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
@@ -29,7 +29,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override as Parsed
 from hydra.core.utils import configure_log, run_job, setup_globals
 from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult, ConfigSource
@@ -42,7 +42,6 @@ from rlrun.config.config_errors import (
     UnknownKey,
     as_config_error,
     config_error,
-    override_key,
     possible_keys,
     unknown_key,
 )
@@ -52,7 +51,6 @@ from rlrun.config.hydra_keys import (
     check_jobs,
     check_node,
     check_primary,
-    is_hydra_override,
     resolve_hydra_from,
     typed_overrides,
 )
@@ -66,6 +64,7 @@ from rlrun.config.reader import (
     yaml_files,
 )
 from rlrun.errors import ConfigError, remember
+from rlrun.override import Override, read_overrides
 from rlrun.schema import Config, EnvConfig
 
 VERSION_BASE = "1.3"
@@ -180,7 +179,7 @@ class _Chosen:
         self._original, self._job = cfg, cfg.copy()
         self._changed: set[str] = set()  # top-level keys of _job
 
-    def with_values(self, values: Sequence[Override]) -> DictConfig:
+    def with_values(self, values: Sequence[Parsed]) -> DictConfig:
         """The config with these values; valid until the next call."""
         if list(self._job) != list(self._original) or not self._changed <= {*self._original}:
             self._job = self._original.copy()
@@ -212,8 +211,9 @@ class Composer:
         GlobalHydra.instance().clear()
         self.hydra = Hydra.create_main_hydra2(task_name="rlrun", config_search_path=search)
         self.hydra.config_loader.repository = _Repository(search)  # type: ignore[attr-defined]
+        self._parser = OverridesParser.create(config_loader=self.hydra.config_loader)
         self.foreign = config_dir is not None  # files that rlrun does not ship are read
-        self._parsed: dict[str, Override] = {}  # overrides of jobs
+        self._known: dict[str, Override] = {}  # of ``parse``
         self._chosen: dict[tuple[str, ...], _Chosen] = {}
 
     def groups(self) -> list[str]:
@@ -233,11 +233,12 @@ class Composer:
         found = self.hydra.config_loader.repository.load_config(name)  # type: ignore[attr-defined]
         return OmegaConf.create() if found is None else found.config
 
-    def compose(self, overrides: Sequence[str], *, sweep: bool = False) -> DictConfig:
+    def compose(self, typed: Sequence[str], *, sweep: bool = False) -> DictConfig:
         """The composed config with its ``hydra`` node.
 
         Raises: ConfigError when it cannot be composed.
         """
+        overrides = read_overrides(typed)
         mode = RunMode.MULTIRUN if sweep else RunMode.RUN
         try:
             if self.foreign and self.config_name != "config":
@@ -246,7 +247,7 @@ class Composer:
                 warnings.filterwarnings("error", category=UserWarning, module="hydra")
                 cfg = self.hydra.compose_config(
                     config_name=self.config_name,
-                    overrides=list(overrides),
+                    overrides=[*map(str, overrides)],
                     run_mode=mode,
                     with_log_configuration=False,
                 )
@@ -257,10 +258,10 @@ class Composer:
         self._check_hydra(cfg, overrides)
         return cfg
 
-    def _check_hydra(self, cfg: DictConfig, overrides: Sequence[str]) -> None:
+    def _check_hydra(self, cfg: DictConfig, overrides: Sequence[Override]) -> None:
         """Raise ConfigError for a hydra node that runs code or that files may not give."""
         if self.foreign or any("hydra.searchpath" in o for o in overrides):
-            typed = [o for o in overrides if is_hydra_override(o) and "searchpath" not in o]
+            typed = [str(o) for o in overrides if o.is_hydra and "searchpath" not in o]
             check_files(cfg, self._shipped(tuple(typed)), overrides)
         check_node(cfg)
 
@@ -271,19 +272,24 @@ class Composer:
         except Exception as e:
             raise as_config_error(e, overrides, self.groups(), self.options) from e
 
-    def parse(self, overrides: Sequence[str]) -> list[Override]:
-        """The overrides, parsed by Hydra's grammar."""
-        parser = OverridesParser.create(config_loader=self.hydra.config_loader)
+    def parse(self, typed: Sequence[str]) -> list[Override]:
+        """The overrides with what Hydra's grammar reads in them; each text is parsed once.
+
+        Raises: ConfigError.
+        """
+        overrides = [self._known.setdefault(o, o) for o in read_overrides(typed)]
+        new = [override for override in overrides if override.parsed is None]
         try:
-            parsed = parser.parse_overrides(list(overrides))
+            found = self._parser.parse_overrides([*map(str, new)])
         except HYDRA_ERRORS as e:
             raise as_config_error(e, overrides, self.groups(), self.options) from e
-        for override in parsed:
-            if _is_free(override.key_or_group) or override.key_or_group == "env":
-                check_override(override)
-        return parsed
+        for override, parsed in zip(new, found, strict=True):
+            if _is_free(parsed.key_or_group) or parsed.key_or_group == "env":
+                check_override(parsed)
+            override.parsed = parsed
+        return overrides
 
-    def jobs(self, cfg: DictConfig) -> list[list[str]]:
+    def jobs(self, cfg: DictConfig) -> list[list[Override]]:
         """The overrides of every job of a sweep; empty for an adaptive sweeper."""
         sweeper = cfg.hydra.sweeper
         if not str(sweeper.get("_target_", "")).endswith(".BasicSweeper"):
@@ -299,10 +305,10 @@ class Composer:
             key, allowed = "hydra.sweeper.max_batch_size", "an integer >= 1 or null"
             raise config_error(key, size, "holds no job", allowed, "leave it out")
         try:
-            batches = BasicSweeper.split_arguments(parsed, size)
+            batches = BasicSweeper.split_arguments([o.parsed for o in parsed], size)
         except HYDRA_ERRORS as e:
             raise as_config_error(e, typed_overrides(cfg), [], self.options) from e
-        return [job for batch in batches for job in batch]
+        return [read_overrides(job) for batch in batches for job in batch]
 
     def compose_job(self, cfg: DictConfig, overrides: Sequence[str], num: int) -> DictConfig:
         """The config of one job of the sweep ``cfg``, equal to that of a single run.
@@ -311,13 +317,13 @@ class Composer:
         that choose the same options.
         """
         try:
-            parsed = [self._parse_once(text) for text in overrides]
-            values = [override for override in parsed if self._is_value(override)]
-            choices = [str(override.input_line) for override in parsed if override not in values]
-            job = self._choose(cfg, choices).with_values(values)
+            typed = self.parse(overrides)
+            values = [override for override in typed if self._is_value(override)]
+            choices = [override for override in typed if override not in values]
+            job = self._choose(cfg, choices).with_values([o.parsed for o in values])
         except Exception as e:
             raise as_config_error(e, overrides, self.groups(), self.options) from e
-        task = [override for override in parsed if not override.is_hydra_override()]
+        task = [o.parsed for o in typed if not o.is_hydra]
         naming = job.hydra.job.config.override_dirname
         with flag_override(job.hydra, "readonly", False), open_dict(job):
             job.hydra.overrides.task = [str(override.input_line) for override in task]
@@ -327,30 +333,25 @@ class Composer:
         OmegaConf.copy_cache(from_config=cfg, to_config=job)
         return job
 
-    def _choose(self, cfg: DictConfig, choices: Sequence[str]) -> "_Chosen":
+    def _choose(self, cfg: DictConfig, choices: Sequence[Override]) -> "_Chosen":
         """Return the composed config shared by the jobs of ``cfg`` that choose these options."""
         hydra = typed_overrides(cfg, "hydra")
-        key = (*hydra, "", *choices)
+        key = (*map(str, hydra), "", *map(str, choices))
         if key not in self._chosen:
             if len(self._chosen) == _MOST_CHOSEN:
                 del self._chosen[next(iter(self._chosen))]
-            job = self.hydra.config_loader.load_sweep_config(cfg, list(choices))
+            job = self.hydra.config_loader.load_sweep_config(cfg, [*map(str, choices)])
             self._check_hydra(job, [*hydra, *choices])
             self._chosen[key] = _Chosen(job)
         return self._chosen[key]
 
-    def _parse_once(self, text: str) -> Override:
-        if text not in self._parsed:
-            (self._parsed[text],) = self.parse([text])
-        return self._parsed[text]
-
     def _is_value(self, override: Override) -> bool:
         """True where a value of rlrun is set, False for an option or a key of Hydra."""
         repository = self.hydra.config_loader.repository  # type: ignore[attr-defined]
-        if override.is_hydra_override():
+        if override.is_hydra:
             return False
-        is_group = repository.group_exists(override.key_or_group)
-        return not is_group or isinstance(override.value(), dict)
+        is_group = repository.group_exists(override.parsed.key_or_group)
+        return not is_group or isinstance(override.parsed.value(), dict)
 
     def directory(self, cfg: DictConfig, key: str) -> Path:
         """The path that ``key`` of the hydra node gives, e.g. ``hydra.run.dir``."""
@@ -390,31 +391,33 @@ class Composer:
         batches = self.hydra.multirun(self.config_name, task, args)
         return [job.return_value for batch in batches or [] for job in batch]
 
-    def rewrite(self, overrides: Sequence[str]) -> list[str]:
+    def rewrite(self, typed: Sequence[str]) -> list[Override]:
         """``env.length=50`` as ``env.kwargs.length=50``, and ``++`` for new keys of free dicts.
 
         Of two keys that exclude each other, the one given by files is null where the other is
         typed.
         """
-        self.parse([o for o in overrides if override_key(o).startswith("env")])
-        overrides = [*overrides, *self._exclusive_nulls(overrides)]
-        doubtful = [o for o in overrides if _is_free(override_key(o)) and o[:1] not in "+~"]
+        overrides = read_overrides(typed)
+        self.parse([o for o in overrides if o.key.startswith("env")])
+        overrides += self._exclusive_nulls(overrides)
+        doubtful = [o for o in overrides if _is_free(o.key) and o[:1] not in "+~"]
         if not doubtful:
             return overrides
         cfg = self.compose([o for o in overrides if o not in doubtful], sweep=True)
         kwargs = self._env_kwargs(cfg)
         return [_rewrite_override(o, kwargs, cfg) if o in doubtful else o for o in overrides]
 
-    def _exclusive_nulls(self, overrides: Sequence[str]) -> Iterator[str]:
-        """Yield ``learner.replay_ratio=null`` where only ``update_per_collect=4`` was typed."""
-        typed = {override_key(o): o.partition("=")[2] for o in overrides}
+    def _exclusive_nulls(self, overrides: Sequence[Override]) -> list[Override]:
+        """``learner.replay_ratio=null`` where only ``update_per_collect=4`` was typed."""
+        typed, nulls = {o.key: o.value for o in overrides}, []
         for pair in _EXCLUSIVE:
             for key, other in (pair, pair[::-1]):
                 if typed.get(key, "null") == "null" or other in typed:
                     continue
-                plain = [o for o in overrides if not _is_free(override_key(o))]
+                plain = [o for o in overrides if not _is_free(o.key)]
                 if OmegaConf.select(self.compose(plain, sweep=True), other) is not None:
-                    yield f"{other}=null"
+                    nulls.append(Override(f"{other}=null"))
+        return nulls
 
     def _env_kwargs(self, cfg: DictConfig) -> dict[str, set[str]]:
         """The keys of the free dicts; in a sweep those of any environment."""
@@ -439,17 +442,19 @@ def _is_free(key: str) -> bool:
     return ".".join(parts[:2]) in _FREE or parts[1] not in field_types(EnvConfig)
 
 
-def _rewrite_override(override: str, known: Mapping[str, set[str]], cfg: DictConfig) -> str:
-    key, equals, value = override.partition("=")
+def _rewrite_override(
+    override: Override, known: Mapping[str, set[str]], cfg: DictConfig
+) -> Override:
+    key, value = override.key, override.value
     parts = key.split(".")
     name = ".".join(parts[:2])
     if name not in _FREE:
         if parts[1] in known["env.kwargs"]:
-            return f"env.kwargs.{override.removeprefix('env.')}"
+            return Override(f"env.kwargs.{override.removeprefix('env.')}")
         names = {*field_types(EnvConfig), *known["env.kwargs"]}
         raise unknown_key(key, value, names, candidates=possible_keys(key, cfg, names))
     new = len(parts) == 2 or parts[2] not in known[name]
-    return f"++{key}{equals}{value}" if new else override
+    return Override(f"++{override}") if new else override
 
 
 def read_composed(cfg: DictConfig) -> Config:
@@ -491,7 +496,7 @@ def _yaml_of(name: Any, value: Any) -> str:
     return _yaml_texts[shown]
 
 
-def read_presets(composer: Composer, cfg: DictConfig, overrides: Sequence[str]) -> Config:
+def read_presets(composer: Composer, cfg: DictConfig, overrides: Sequence[Override]) -> Config:
     """Read the dataclasses of the composed ``cfg``.
 
     Raises: ConfigError, which names the experiment that set an unknown key.
@@ -501,7 +506,7 @@ def read_presets(composer: Composer, cfg: DictConfig, overrides: Sequence[str]) 
     except UnknownKey as e:
         experiment = cfg.hydra.runtime.choices.get("experiment")
         group, key = str(e.key).partition(".")[0], str(e.key)
-        typed = {override_key(text): text for text in overrides if text[:1] not in "+~"}
+        typed = {override.key: override for override in overrides if override[:1] not in "+~"}
         if key in typed or group not in typed or group == key:
             raise
         if experiment is None or not composer.gives(f"experiment/{experiment}", key):

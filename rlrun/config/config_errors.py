@@ -12,6 +12,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from yaml import YAMLError, safe_load
 
 from rlrun.errors import ConfigError
+from rlrun.override import Override, read_overrides
 from rlrun.schema import OPTION_CONFIGS, ScheduleConfig
 from rlrun.schema.ranges import format_value
 from rlrun.schema.spelling import (
@@ -110,24 +111,10 @@ _MOST = 3  # guesses in an error
 Options = Callable[[str], Sequence[str]]
 
 
-def override_key(text: str) -> str:
-    """The key of ``key=value``, without +, ++ and ~."""
-    return text.split("=", 1)[0].lstrip("+~")
-
-
-def split_node(overrides: Sequence[str], node: str) -> tuple[list[str], list[str]]:
-    """(overrides of ``node`` and of keys below it, the others)."""
-    own = [
-        o for o in overrides if override_key(o) == node or override_key(o).startswith(f"{node}.")
-    ]
-    return own, [o for o in overrides if o not in own]
-
-
-def _typed_value(key: str, overrides: Sequence[str]) -> str:
+def _typed_value(key: str, overrides: Sequence[Override]) -> str:
     """The value that the command line gives ``key``, alone or in a mapping."""
-    for text in reversed(overrides):
-        name, _, value = text.partition("=")
-        name = name.lstrip("+~")
+    for override in reversed(overrides):
+        name, value = override.key, override.value
         if name == key:
             return value
         if key.startswith(f"{name}.") and value.startswith("{"):  # policy.lr={start: 1, stop: 2}
@@ -145,7 +132,9 @@ def _first_line(text: str) -> str:
 
 
 def _unknown_key_error(
-    cause: ConfigAttributeError | ConfigKeyError, overrides: Sequence[str], groups: Sequence[str]
+    cause: ConfigAttributeError | ConfigKeyError,
+    overrides: Sequence[Override],
+    groups: Sequence[str],
 ) -> ConfigError:
     key = str(cause.full_key or cause.key)
     given = _typed_value(_typed_key(key, overrides), overrides)
@@ -200,10 +189,9 @@ def _schedule_part_error(key: str, given: str) -> ConfigError:
     return config_error(key, given, f"{name} has no parts", f"{name}=VALUE is allowed", fix)
 
 
-def _typed_key(key: str, overrides: Sequence[str]) -> str:
+def _typed_key(key: str, overrides: Sequence[Override]) -> str:
     """The override that led to ``key`` (Hydra names the first part that does not exist)."""
-    names = [override_key(o) for o in overrides]
-    return next((n for n in names if n == key or n.startswith(key + ".")), key)
+    return next((override.key for override in overrides if override.is_below(key)), key)
 
 
 def _missing_option_error(e: MissingConfigException, options: Options) -> ConfigError:
@@ -236,16 +224,17 @@ def _missing_option_error(e: MissingConfigException, options: Options) -> Config
 
 
 def as_config_error(
-    e: BaseException, overrides: Sequence[str], groups: Sequence[str], options: Options
+    e: BaseException, typed: Sequence[str], groups: Sequence[str], options: Options
 ) -> ConfigError:
     """The one-line ConfigError for anything that composing a config can raise."""
     if isinstance(e, ConfigError):
         return e
+    overrides = read_overrides(typed)
     cause = e.__cause__ if isinstance(e.__cause__, OmegaConfBaseException) else e
     if isinstance(e, MissingConfigException):
         return _missing_option_error(e, options)
     if isinstance(e, OverrideParseException):
-        return _unreadable(str(e.override), overrides)
+        return _unreadable(Override(str(e.override)), overrides)
     if isinstance(cause, (ConfigAttributeError, ConfigKeyError)) and cause.parent_node is not None:
         return _unknown_key_error(cause, overrides, groups)
     if isinstance(cause, OmegaConfBaseException) and (cause.full_key or cause.key):
@@ -271,15 +260,14 @@ _FORMS = {  # functions of Hydra: their arguments
 _ALLOWED = "numbers, text, [lists], {key: value}"
 
 
-def _unreadable(override: str, overrides: Sequence[str]) -> ConfigError:
+def _unreadable(override: Override, overrides: Sequence[Override]) -> ConfigError:
     """The error for an override that Hydra's grammar does not read."""
-    text = override.lstrip("+~")
-    key, equals, given = text.partition("=")
+    text, key, given = override.lstrip("+~"), override.key, override.value
     after = [*overrides[overrides.index(override) + 1 :]] if override in overrides else []
     before = (
         overrides[len(overrides) - len(after) - 2 :][:1] if len(after) + 1 < len(overrides) else []
     )
-    if not equals:
+    if "=" not in override:
         return _no_override(text, before)
     wrong, allowed, fix = "the value cannot be read", _ALLOWED, ""
     words = re.split(r"[\s,;&]+(?=[\w.@+~/]+=)", text)
@@ -308,7 +296,7 @@ def _unreadable(override: str, overrides: Sequence[str]) -> ConfigError:
         fix = f"write {key}=null"
     return ConfigError(
         f"{text}: {wrong}; {allowed}; "
-        + (fix or f"quote it for the shell and for Hydra: \"{override_key(text)}='...'\""),
+        + (fix or f"quote it for the shell and for Hydra: \"{key}='...'\""),
         key=key,
     )
 
@@ -376,7 +364,7 @@ def _unresolved_value(cause: OmegaConfBaseException) -> object:
 
 
 def _other_error(
-    e: BaseException, overrides: Sequence[str], groups: Sequence[str], options: Options
+    e: BaseException, overrides: Sequence[Override], groups: Sequence[str], options: Options
 ) -> ConfigError:
     message = str(e)
     if "Ambiguous value" in message:
@@ -386,7 +374,7 @@ def _other_error(
         allowed = f"a list is '{key}=[{value}]'"
         return config_error(key, value, "several values", allowed, "a sweep needs -m")
     if "requires --multirun" in message or "INTERVAL_SWEEP" in message:
-        for key, _, given in (text.lstrip("+~").partition("=") for text in overrides):
+        for key, given in ((override.key, override.value) for override in overrides):
             if "interval(" in given:
                 return interval_error(key, given)
             if re.match(r"(choice|range|glob|sort|shuffle|tag)\(", given):
@@ -397,9 +385,9 @@ def _other_error(
         or "Multiple values for" in message
         or ("force-add of config groups" in message)
     ):
-        for text in overrides:
-            key, _, given = text.lstrip("+").partition("=")
-            if text.startswith("+") and f"'{key}'" in message + f"'{_group_of(message)}'":
+        for override in overrides:
+            key, given = override.key, override.value
+            if override.startswith("+") and f"'{key}'" in message + f"'{_group_of(message)}'":
                 wrong, allowed = "the key is there already", f"{key}=VALUE is allowed"
                 return config_error(key, given, wrong, allowed, f"write {key}={given}")
     found = re.search(r"Could not override '([^']+)'", message)
@@ -408,8 +396,8 @@ def _other_error(
         return unknown_key(
             key, _typed_value(key, overrides), [g for g in groups if g != "hydra"], "group"
         )
-    for text in overrides if "Config group override" in message else ():
-        key, _, value = text.partition("=")
+    for override in overrides if "Config group override" in message else ():
+        key, value = override.name, override.value
         is_word = value.isidentifier() and value.lower() not in ("null", "true", "false")
         if key in groups and not is_word:
             return unknown_option(key, value, [o for o in options(key) if o != "__init__"])

@@ -16,14 +16,15 @@ from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep
+from hydra.core.override_parser.types import ChoiceSweep, RangeSweep
 from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from rlrun.config.config_errors import code_error, config_error, override_key
+from rlrun.config.config_errors import code_error, config_error
 from rlrun.config.directories import check_below, check_inside, check_written
 from rlrun.errors import ConfigError
+from rlrun.override import Override, keys_of, read_overrides
 from rlrun.schema import Config, RayConfig
 from rlrun.trust import require_trusted_env
 
@@ -65,16 +66,11 @@ _COMPUTED = ("runtime", "job.override_dirname", "job.config_name", "searchpath")
 _PLUGINS = ("hydra._internal.core_plugins.", "hydra_plugins.")
 
 
-def is_hydra_override(text: str) -> bool:
-    """True for an override of the ``hydra`` node or of one of its groups."""
-    return text.lstrip("+~").startswith(("hydra.", "hydra/", "hydra@", "hydra=", "hydra:"))
-
-
-def typed_overrides(cfg: DictConfig, kind: str = "task") -> list[str]:
+def typed_overrides(cfg: DictConfig, kind: str = "task") -> list[Override]:
     """The overrides of a command line, their interpolations (of each job) left as they are."""
     values = OmegaConf.to_container(cfg.hydra.overrides[kind], resolve=False)
     assert isinstance(values, list)
-    return [str(value) for value in values]
+    return read_overrides(map(str, values))
 
 
 def check_files(cfg: DictConfig, shipped: DictConfig, overrides: Sequence[str]) -> None:
@@ -109,10 +105,10 @@ def check_node(cfg: DictConfig) -> None:
         check_inside("hydra.output_subdir", subdir)
 
 
-def check_values(config: Config, overrides: Sequence[str]) -> None:
+def check_values(config: Config, overrides: Sequence[Override]) -> None:
     """Raise ConfigError where a file, not the command line, names a path outside of this directory
     to write to, or an environment of a package that is not trusted."""
-    typed = {override_key(text) for text in overrides}
+    typed = keys_of(overrides)
     if "env.id" not in typed:
         require_trusted_env(config.env.id)
     if config.run.dir is not None and "run.dir" not in typed:
@@ -120,9 +116,9 @@ def check_values(config: Config, overrides: Sequence[str]) -> None:
     check_written(config, typed)
 
 
-def check_addresses(config: Config, overrides: Sequence[str]) -> None:
+def check_addresses(config: Config, overrides: Sequence[Override]) -> None:
     """Raise ConfigError where a file, not the command line, names a machine to connect to."""
-    typed = {override_key(text) for text in overrides}
+    typed = keys_of(overrides)
     ray = config.pipeline if isinstance(config.pipeline, RayConfig) else None
     values = (None if ray is None else ray.address, config.logger.mlflow)
     for key, value in zip(ADDRESSES, values, strict=True):
@@ -130,12 +126,12 @@ def check_addresses(config: Config, overrides: Sequence[str]) -> None:
             raise _stored_address(key, str(value))
 
 
-def check_stored(overrides: Sequence[str], typed: Sequence[str]) -> None:
+def check_stored(overrides: Sequence[Override], typed: Sequence[Override]) -> None:
     """Raise ConfigError where overrides of a file, which ``typed`` do not replace, name one."""
-    keys = {override_key(text) for text in typed}
-    for text in overrides:
-        if (key := override_key(text)) in ADDRESSES and key not in keys:
-            raise _stored_address(key, text.partition("=")[2])
+    replaced = keys_of(typed)
+    for override in overrides:
+        if override.key in ADDRESSES and override.key not in replaced:
+            raise _stored_address(override.key, override.value)
 
 
 def _stored_address(key: str, value: str) -> ConfigError:
@@ -148,17 +144,16 @@ def check_jobs(overrides: Sequence[Override]) -> None:
     """Raise ConfigError for a sweep of more than ``MAX_JOBS`` jobs, before they are counted out."""
     jobs = 1.0
     for override in overrides:
-        swept = override.value() if override.is_sweep_override() else None
+        swept = override.parsed.value() if override.parsed.is_sweep_override() else None
         if isinstance(swept, RangeSweep):
             start, stop, step = (float(x or 0) for x in (swept.start, swept.stop, swept.step))
             jobs *= max(1.0, (stop - start) / step) if step else MAX_JOBS + 1
         elif isinstance(swept, ChoiceSweep):
             jobs *= max(1, len(swept.list))
         if not jobs <= MAX_JOBS:
-            text = str(override.input_line).partition("=")[2]
             allowed = f"at most {MAX_JOBS} jobs are allowed"
             fix = "sweep over less"
-            raise config_error(override.key_or_group, text, "too many jobs", allowed, fix)
+            raise config_error(override.key, override.value, "too many jobs", allowed, fix)
 
 
 def _differences(own: Any, found: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -198,7 +193,7 @@ def _check_value(key: str, value: Any, cfg: DictConfig) -> None:
             check_inside(f"hydra.{key}", str(OmegaConf.select(cfg, f"hydra.{key}")))
     if key == "sweeper.params" and isinstance(value, Mapping):
         for name, inner in value.items():
-            if is_hydra_override(str(name)):
+            if Override(str(name)).is_hydra:
                 raise _only_typed(f"{key}.{name}", inner)
 
 
@@ -228,12 +223,12 @@ def _check_targets(value: object, path: str) -> None:
 _NODES = ("hydra_logging", "job_logging")
 
 
-def check_logging(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> None:
+def check_logging(cfg: DictConfig, run_dir: Path, overrides: Sequence[Override]) -> None:
     """Raise ConfigError unless Python takes the logging that ``overrides`` ask for.
 
     ``run_dir``: where its files are to be. No file is opened, and no directory made.
     """
-    typed = [text for text in overrides if is_hydra_override(text)]
+    typed = [override for override in overrides if override.is_hydra]
     for name in _NODES:
         if any(name in text for text in typed):
             _check(cfg, name, run_dir)

@@ -13,7 +13,6 @@ from typing import Any
 from hydra.core.override_parser.types import (
     ChoiceSweep,
     IntervalSweep,
-    Override,
     RangeSweep,
     Sweep,
 )
@@ -21,10 +20,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlrun.config.checks import check_typed_keys, read_checked
 from rlrun.config.compose import Composer, shipped_conf
-from rlrun.config.config_errors import config_error, override_key, unknown_key
-from rlrun.config.hydra_keys import ADDRESSES, is_hydra_override
+from rlrun.config.config_errors import config_error, unknown_key
+from rlrun.config.hydra_keys import ADDRESSES
 from rlrun.config.reader import read_dataclass, read_yaml
 from rlrun.errors import ConfigError, RlrunError
+from rlrun.override import Override, read_overrides
 from rlrun.schema import COMMAND_CONFIGS, Config
 
 _MOST = 1000  # values of a choice
@@ -55,6 +55,10 @@ class Dimension:
     log: bool = False
     integer: bool = False
 
+    @property
+    def key(self) -> str:
+        return self.name.lstrip("+~")
+
     def text(self, value: Any) -> str:
         """The override that gives the key ``value``."""
         if self.choices:
@@ -82,20 +86,19 @@ def read_settings(composer: Composer, name: str, overrides: Sequence[str]) -> An
     assert isinstance(values, dict)
     node = values[name]
     for override in composer.parse(overrides):
-        key = override.key_or_group.removeprefix(f"{name}.")
-        text = str(override.input_line).partition("=")[2]
+        key, text, parsed = override.key.removeprefix(f"{name}."), override.value, override.parsed
         if key not in node:
             raise unknown_key(f"{name}.{key}", text, [f.name for f in fields(kind)])
-        if override.type.name != "CHANGE" or override.is_sweep_override():
+        if parsed.type.name != "CHANGE" or parsed.is_sweep_override():
             allowed = f"{name}.{key}=VALUE is allowed"
             raise config_error(f"{name}.{key}", text, "is not one value", allowed, "give one")
-        node[key] = override.value()
+        node[key] = parsed.value()
     return read_dataclass(kind, node, name)
 
 
 def split_space(
     composer: Composer, overrides: Sequence[str]
-) -> tuple[list[str], tuple[Dimension, ...]]:
+) -> tuple[list[Override], tuple[Dimension, ...]]:
     """(overrides of every run, dimensions of the search) of a command line.
 
     Raises: ConfigError for a dimension that cannot be searched, or when there is none.
@@ -103,17 +106,17 @@ def split_space(
     rewritten = [re.sub(r"interval\(([^()]*?),\s*log\s*\)", r"tag(log,interval(\1))", text)
                  for text in overrides]  # fmt: skip
     fixed, space = [], []
-    for text, override in zip(rewritten, composer.parse(rewritten), strict=True):
-        key = override_key(text)
-        if is_hydra_override(text) or key in ("run.dir", "sweep", "sweep.dir"):
+    for override in composer.parse(rewritten):
+        key = override.key
+        if override.is_hydra or key in ("run.dir", "sweep", "sweep.dir"):
             allowed = "keys of rlrun are allowed; search.dir is the directory of a search"
-            raise config_error(key, text.partition("=")[2], "belongs to single runs and sweeps",
+            raise config_error(key, override.value, "belongs to single runs and sweeps",
                                allowed, "leave it out")  # fmt: skip
-        if not override.is_sweep_override():
-            fixed.append(text)
-            continue
-        space.append(_dimension(text.partition("=")[0], override))
-    keys = [override_key(d.name) for d in space]
+        if override.parsed.is_sweep_override():
+            space.append(_dimension(override))
+        else:
+            fixed.append(override)
+    keys = [d.key for d in space]
     if twice := next((key for i, key in enumerate(keys) if key in keys[:i]), None):
         wrong, allowed = "is searched twice", "one dimension of a key is allowed"
         raise config_error(twice, "(twice)", wrong, allowed, "leave one out")
@@ -126,8 +129,8 @@ def split_space(
     return fixed, tuple(space)
 
 
-def _dimension(name: str, override: Override) -> Dimension:
-    key, text = override.key_or_group, str(override.input_line).partition("=")[2]
+def _dimension(override: Override) -> Dimension:
+    name, key, text = override.name, override.key, override.value
 
     def refuse(wrong: str, allowed: str, fix: str) -> ConfigError:
         return config_error(key, text, wrong, allowed, fix)
@@ -135,7 +138,7 @@ def _dimension(name: str, override: Override) -> Dimension:
     if key in _REFUSED:
         allowed, _, fix = _REFUSED[key].partition("; ")
         raise refuse("is not searched", allowed, fix)
-    swept = override.value()
+    swept = override.parsed.value()
     if isinstance(swept, IntervalSweep):
         return _interval(name, swept, refuse)
     if isinstance(swept, RangeSweep):
@@ -143,7 +146,7 @@ def _dimension(name: str, override: Override) -> Dimension:
     if isinstance(swept, ChoiceSweep):
         if any(isinstance(choice, Sweep) for choice in swept.list):
             raise refuse("holds a sweep", "values are allowed in a choice", "leave the rest out")
-        choices = tuple(dict.fromkeys(override.sweep_string_iterator()))
+        choices = tuple(dict.fromkeys(override.parsed.sweep_string_iterator()))
         if len(choices) > _MOST:
             raise refuse(f"has {len(choices)} values", f"at most {_MOST} are allowed", "give fewer")
         if swept.tags:
@@ -191,7 +194,7 @@ def check_space(
     fixed: Sequence[str],
     space: Sequence[Dimension],
     *,
-    typed: Sequence[str] | None = None,
+    typed: Sequence[Override] | None = None,
 ) -> Config:
     """The config of a first run of the search; every value of ``examples`` is checked with it.
 
@@ -207,25 +210,26 @@ def check_space(
             words = [*fixed, *first[:i], example, *first[i + 1 :]]
             try:
                 if _is_value(composer, cfg, dimension.name):
-                    (parsed,) = composer.parse([example])
+                    (override,) = composer.parse([example])
                     changed = cfg.copy()  # ten times as fast as composing it
-                    OmegaConf.update(changed, parsed.key_or_group, parsed.value(), merge=False)
-                    by_user = words if typed is None else typed
-                    changed_config = read_checked(composer, changed, [example], typed=by_user)
-                    check_typed_keys(changed_config, [example])
+                    value = override.parsed.value()
+                    OmegaConf.update(changed, override.key, value, merge=False)
+                    by_user = read_overrides(words) if typed is None else typed
+                    changed_config = read_checked(composer, changed, [override], typed=by_user)
+                    check_typed_keys(changed_config, [override])
                 else:
                     _check_run(composer, words, typed)
             except RlrunError as e:
-                key, hint = override_key(dimension.name), ""
+                hint = ""
                 if "is not an integer" in str(e):
-                    hint = f"; write {key}=int(interval(…))"
+                    hint = f"; write {dimension.key}=int(interval(…))"
                 e.args = (f"{e}{hint} (of the search; no run was started)",)
                 raise
     return config
 
 
 def _check_run(
-    composer: Composer, overrides: Sequence[str], typed: Sequence[str] | None
+    composer: Composer, overrides: Sequence[str], typed: Sequence[Override] | None
 ) -> tuple[Config, DictConfig]:
     """(config, composed config) of one run, checked as ``rlrun OVERRIDES`` checks it."""
     rewritten = composer.rewrite(overrides)

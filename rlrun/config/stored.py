@@ -1,21 +1,20 @@
 """The config that a run directory holds, read for eval, resume and export."""
 
-import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from rlrun.config.checks import check
 from rlrun.config.compose import Composer, read_composed, shipped_conf, to_yaml
-from rlrun.config.config_errors import as_config_error, config_error, override_key
+from rlrun.config.config_errors import as_config_error, config_error
 from rlrun.config.directories import check_length, check_written
 from rlrun.config.hydra_keys import check_addresses
 from rlrun.config.reader import read_yaml
 from rlrun.errors import ConfigError, RlrunError
+from rlrun.override import Override, keys_of, read_overrides
 from rlrun.run.files import check_texts, read_record, require_regular_files, require_run
 from rlrun.schema import Config
 from rlrun.schema.ranges import format_value
@@ -30,19 +29,19 @@ _GROW = ("run", "eval", "watchdog", "resume", "checkpoint")  # groups of the roo
 
 
 def load(
-    run_dir: Path, overrides: Sequence[str] = (), *, replay: bool = True, fork: bool = False
+    run_dir: Path, typed: Sequence[str] = (), *, replay: bool = True, fork: bool = False
 ) -> tuple[Config, str]:
-    """The checked config of an earlier run, with ``overrides`` on top, and its yaml.
+    """The checked config of an earlier run, with the overrides ``typed`` on top, and its yaml.
 
     ``replay`` False: no replay is to be drawn from and nothing goes on, so the device and the
     directory it lay on and the addresses that it was connected to play no part. Else a directory to
-    write to is below the working directory, or in ``overrides``.
+    write to is below the working directory, or in ``typed``.
     ``fork``: the config is that of another run, in which every key may change.
 
     Raises: ConfigError when there is no run, or an override changes what a run cannot change.
     """
     check_length("RUN_DIR", run_dir)
-    path = run_dir / "config.yaml"
+    path, overrides = run_dir / "config.yaml", read_overrides(typed)
     require_run(run_dir)
     require_regular_files(run_dir)
     check_texts(run_dir)
@@ -60,9 +59,9 @@ def load(
         _drop_fixed_keys(cfg)
         _add_new_keys(cfg)
         OmegaConf.set_struct(cfg, True)
-        parsed = composer.parse(overrides)
-        _refuse_options(composer, parsed, fork)
-        _change(cfg, parsed, fork, run_dir)
+        overrides = composer.parse(overrides)
+        _refuse_options(composer, overrides, fork)
+        _change(cfg, overrides, fork, run_dir)
         if not replay:
             OmegaConf.update(cfg, "buffer.device", "cpu")
             OmegaConf.update(cfg, "buffer.mmap", None)
@@ -80,7 +79,7 @@ def load(
         check_addresses(config, overrides)
     check(config, fresh=False)
     if replay:
-        check_written(config, {override_key(text) for text in overrides})
+        check_written(config, keys_of(overrides))
     cfg.resume = {"rescale": False, "allow": []}  # asked for once
     return config, to_yaml(cfg)
 
@@ -125,12 +124,12 @@ def _refuse_options(composer: Composer, overrides: Sequence[Override], fork: boo
     """
     groups, what = composer.groups(), "a fork" if fork else "a resumed run"
     for override in overrides:
-        if override.is_sweep_override() or override.is_delete():
-            key = override.key_or_group
-            wrong = "removes a key" if override.is_delete() else "holds several values"
+        key, parsed = override.key, override.parsed
+        if parsed.is_sweep_override() or parsed.is_delete():
+            wrong = "removes a key" if parsed.is_delete() else "holds several values"
             fix = f"{what} takes one value of a key; set {key}=VALUE"
-            raise ConfigError(f"{override.input_line}: {wrong}; {fix}", key=key)
-        group, value = override.key_or_group, override.value()
+            raise ConfigError(f"{override}: {wrong}; {fix}", key=key)
+        group, value = parsed.key_or_group, parsed.value()
         if group not in groups or isinstance(value, dict):
             continue
         raise config_error(
@@ -145,30 +144,29 @@ def _refuse_options(composer: Composer, overrides: Sequence[Override], fork: boo
 def _change(cfg: DictConfig, overrides: Sequence[Override], fork: bool, run_dir: Path) -> None:
     """Set ``overrides``. Raises: ConfigError listing those that a resumed run cannot change."""
     refused: list[Override] = []
-    before = {override.key_or_group: _plain(cfg, override.key_or_group) for override in overrides}
+    before = {override.key: _plain(cfg, override.key) for override in overrides}
     for override in overrides:
-        key = override.key_or_group
+        key = override.key
         fixed = key == "run.dir" and not fork
         if fixed:
             refused.append(override)
         else:
-            OmegaConf.update(cfg, key, override.value(), merge=True)
+            OmegaConf.update(cfg, key, override.parsed.value(), merge=True)
     allowed = (*_RESUMABLE, *map(str, cfg.resume.allow))
     refused += [
         override
         for override in overrides
-        if _plain(cfg, key := override.key_or_group) != before[key]
-        and not (fork or _within(key, allowed))
+        if _plain(cfg, key := override.key) != before[key] and not (fork or _within(key, allowed))
     ]
     if refused:
-        keys = list(dict.fromkeys(override.key_or_group for override in refused))
-        lines = [str(o.input_line) for o in refused if o.key_or_group != "run.dir"]
+        keys = list(dict.fromkeys(override.key for override in refused))
+        lines = [override for override in refused if override.key != "run.dir"]
         words = map(shlex.quote, ("rlrun", "fork", str(run_dir), *lines))
         branch = f"branch off: {' '.join(words)} run.dir=NEW"
         insist = f"insist with 'resume.allow=[{','.join(keys)}]'"
         raise config_error(
             ", ".join(keys),
-            ", ".join(re.sub(r"^[^=]*=?", "", str(o.input_line)) for o in refused),
+            ", ".join(override.value for override in refused),
             f"a resumed run cannot change {'this' if len(keys) == 1 else 'these'}",
             f"{', '.join(_RESUMABLE)} may change (not run.dir)",
             branch if "run.dir" in keys else f"{branch}; or {insist}",

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlrun.override import read_overrides
 from rlrun.reports.bounds import return_bounds
 from rlrun.reports.intervals import (
     UNBOUNDED,
@@ -289,8 +290,7 @@ def _canonical(value: Any) -> str:
 def _overridden(run: RunData) -> list[str]:
     """The keys that the command line of a run changed; ``policy=dqn`` is policy.name."""
     names = []
-    for override in run.overrides:
-        name = override.partition("=")[0].lstrip("+~")
+    for name in (override.key for override in read_overrides(run.overrides)):
         names += [name, f"{name}.name", name.replace("env.", "env.kwargs.", 1)]
     return names
 

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from rlrun.errors import CheckpointError, ConfigError, StorageError
+from rlrun.override import keys_of, read_overrides
 from rlrun.run import manifest
 from rlrun.run.files import (
     CONFIG,
@@ -148,13 +149,10 @@ def _typed_again(content: bytes, overrides: Sequence[str]) -> str:
     except (yaml.YAMLError, RecursionError, ValueError):
         lines = None
     before = [str(line) for line in lines] if isinstance(lines, list) else []
-    new = {_key(text) for text in overrides}
-    kept = [text for text in before if _key(text) not in new]
-    return str(yaml.safe_dump([*kept, *overrides], allow_unicode=True, width=10**6))
-
-
-def _key(override: str) -> str:
-    return override.partition("=")[0].lstrip("+~")
+    new = keys_of(read_overrides(overrides))
+    kept = [text for text in read_overrides(before) if text.key not in new]
+    texts = [*map(str, (*kept, *overrides))]
+    return str(yaml.safe_dump(texts, allow_unicode=True, width=10**6))
 
 
 def fork(

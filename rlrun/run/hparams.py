@@ -10,6 +10,7 @@ import yaml
 
 from rlrun.errors import RlrunError
 from rlrun.log.trial import NAMED, TrialRow, Value, trial_name
+from rlrun.override import read_overrides
 from rlrun.reports.groups import IGNORED, IGNORED_GROUPS
 from rlrun.reports.runs import flatten, parse_config, resolve, sweep_jobs
 from rlrun.schema import Config
@@ -64,10 +65,10 @@ def replay_page(config: Config) -> str:
 def typed_settings(overrides: Sequence[str]) -> dict[str, str]:
     """Return {key: value as it was typed} of the overrides that say what is computed."""
     typed = {}
-    for text in overrides:
-        key, equals, value = text.lstrip("+~").partition("=")
-        if equals and key not in IGNORED and not key.startswith(_NO_SETTINGS):
-            typed[key] = value
+    for override in read_overrides(overrides):
+        key = override.key
+        if "=" in override and key not in IGNORED and not key.startswith(_NO_SETTINGS):
+            typed[key] = override.value
     return typed
 
 

@@ -25,6 +25,7 @@ from rlrun.errors import (
     StorageError,
 )
 from rlrun.log import Log, final_line
+from rlrun.override import keys_of, read_overrides
 from rlrun.pipeline.loop import Pipeline, Result
 from rlrun.pipeline.parts import Profiler, time_table
 from rlrun.pipeline.state import process_restored, seed_generators
@@ -342,7 +343,7 @@ def _replace_config(run_dir: Path, record: RunRecord | None, raw_yaml: str) -> N
 
 def _changes_of_numbers(overrides: Sequence[str]) -> list[str]:
     """The keys of a resume after which the numbers are not those of the uncut run."""
-    keys = (text.partition("=")[0].strip() for text in overrides)
+    keys = keys_of(read_overrides(overrides))
     return [k for k in keys if not any(k == n or k.startswith(f"{n}.") for n in _SAME_NUMBERS)]
 
 

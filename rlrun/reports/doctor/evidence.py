@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.override import keys_of, read_overrides
 from rlrun.reports.runs import TIMINGS, Floats, Records, RunData, finite, read_records, resolve
 from rlrun.run.manifest import METRICS
 
@@ -132,7 +133,7 @@ class Evidence:
 
     def preset(self, key: str) -> bool:
         """Return whether an experiment may have set ``key`` on purpose, for its own environment."""
-        typed = [override.partition("=")[0].lstrip("+~") for override in self.run.overrides]
+        typed = keys_of(read_overrides(self.run.overrides))
         other = any(name == key or name.startswith((f"{key}.", "env")) for name in typed)
         return "experiment" in typed and not other
 
