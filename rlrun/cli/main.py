@@ -9,11 +9,13 @@ import is imported by the commands that need it: the help and Tab answer in 0.1 
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from rlrun import __version__
 from rlrun.errors import ConfigError, end_if_importing_main, require_working_directory
+from rlrun.startup import uncollected
 
 if TYPE_CHECKING:
     import argparse
@@ -36,7 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         packages, argv_left = flags_of(words)
         with trusting(packages):
-            code = _command(argv_left)()
+            with uncollected() if argv is None else nullcontext():
+                run = _command(argv_left)
+            code = run()
     except BaseException as e:
         from rlrun.cli.error_report import exit_code
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rlrun.cli.error_report import SweepStopped, exit_code, job_error, log_error
 from rlrun.errors import ConfigError, Interrupted, RlrunError
 from rlrun.override import Override, read_overrides, split_node
+from rlrun.startup import uncollected
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -246,7 +247,8 @@ def start_job(
             config, raw_yaml = config or read_composed(cfg), to_yaml(cfg)
             _prepare(config, own_process=own_process)
             write_texts(run_dir, raw_yaml, _unresolved(HydraConfig.get().overrides.task))
-            from rlrun.run.start import Launch, start
+            with uncollected() if own_process else nullcontext():
+                from rlrun.run.start import Launch, start
 
             return start(Launch(config, run_dir, raw_yaml, own_process=own_process))
         except BrokenPipeError as e:
@@ -323,7 +325,8 @@ def resume_loaded(
     """
     try:
         _prepare(config, own_process=own_process)
-        from rlrun.run.start import Launch, start
+        with uncollected() if own_process else nullcontext():
+            from rlrun.run.start import Launch, start
 
         return start(Launch(config, run_dir, raw_yaml, overrides, step, own_process))
     except BrokenPipeError:

@@ -220,6 +220,7 @@ def call(name: str) -> Callable[..., Any]:
 
 def preload() -> None:
     """Import what jobs need, without starting a thread."""
+    gc.disable()
     import torch
 
     torch.set_num_threads(1)
@@ -230,6 +231,7 @@ def preload() -> None:
     _preload_numba()
     gc.collect()
     gc.freeze()  # a collection in a job would copy all pages of what was imported
+    gc.enable()
 
 
 def _preload_numba() -> None:

@@ -89,6 +89,7 @@ def first_rows() -> float:
 def _start(words: Sequence[str]) -> subprocess.Popen[bytes]:
     silent = subprocess.DEVNULL
     line, env = [*runs.RLRUN, *words], runs.environment()
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled
     return subprocess.Popen(line, cwd=runs.CHECKOUT, env=env, stdout=silent, stderr=silent)
 
 
