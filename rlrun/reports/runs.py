@@ -65,7 +65,7 @@ def read_records(path: Path, keys: Sequence[str] | None, *, ended: bool) -> Reco
     """Return the records of the metrics ``keys``, of all with None; no file has no records.
 
     ``ended``: nobody writes the file, so that its last line must be complete. The file is read line
-    by line: memory holds 16 bytes for each number.
+    by line: memory holds 8 bytes for each number and each env step, which metrics share.
     """
     columns: _Columns = {key: (array("d"), array("d")) for key in keys or ()}
     wanted = re.compile(b"|".join(re.escape(json.dumps(key).encode()) for key in keys or ()))
@@ -90,11 +90,22 @@ def read_records(path: Path, keys: Sequence[str] | None, *, ended: bool) -> Reco
                 break
     except (OSError, ValueError) as e:
         damage = f"cannot be read ({e.strerror if isinstance(e, OSError) else e})"
-    arrays = {key: (np.array(steps), np.array(x)) for key, (steps, x) in columns.items()}
-    return Records(arrays, damage, env_steps)
+    return Records(_arrays(columns), damage, env_steps)
 
 
 _Columns = dict[str, tuple["array[float]", "array[float]"]]
+
+
+def _arrays(columns: _Columns) -> dict[str, tuple[Floats, Floats]]:
+    """The columns as arrays of the same memory; metrics of the same env steps share theirs."""
+    shared: list[Floats] = []
+    arrays = {}
+    for key in [*columns]:
+        own, x = map(np.asarray, columns.pop(key))
+        steps = next((steps for steps in shared if np.array_equal(steps, own)), own)
+        shared += [own] if steps is own else []
+        arrays[key] = steps, x
+    return arrays
 
 
 def _append(line: bytes, columns: _Columns, keys: Sequence[str] | None) -> str:
@@ -349,13 +360,15 @@ class RunData:
         """
         columns = self.records.columns
         steps, returns = columns["eval/return_mean"]
-        _, last = np.unique(steps[::-1], return_index=True)
-        kept = len(steps) - 1 - last
+        last = np.append(steps[1:] != steps[:-1], True)[: len(steps)]  # they never decrease
+        steps, returns = steps[last], returns[last]
         at, success = columns["eval/success"]
-        shares = np.full(len(kept), math.nan)
-        same = np.isin(steps[kept], at)
-        shares[same] = success[np.searchsorted(at, steps[kept][same], side="right") - 1]
-        return Evaluations(steps[kept], returns[kept], self._wall_at(steps[kept]), shares)
+        shares = np.full(len(steps), math.nan)
+        if len(at):
+            index = np.searchsorted(at, steps, side="right") - 1
+            same = at[index] == steps
+            shares[same] = success[index[same]]
+        return Evaluations(steps, returns, self._wall_at(steps), shares)
 
     def _wall_at(self, env_steps: Floats) -> Floats:
         """Seconds since the run began, interpolated between the records around each step."""
