@@ -1,5 +1,6 @@
 """A run directory as Python sees it."""
 
+import copy
 import os
 from collections.abc import Sequence
 from functools import cached_property
@@ -142,4 +143,4 @@ def _records(path: Path) -> Sequence[tuple[int, dict[str, float]]]:
 def _resolved(value: Any, keys: dict[str, Any]) -> Any:
     if isinstance(value, dict):
         return {key: _resolved(part, keys) for key, part in value.items()}
-    return resolve(value, keys)
+    return copy.deepcopy(resolve(value, keys))

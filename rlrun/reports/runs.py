@@ -16,7 +16,7 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -516,10 +516,20 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def parse_config(content: bytes) -> dict[str, Any]:
-    """Return the config in the bytes of a config.yaml. Raises: ValueError."""
-    config = _safe_yaml(content)
-    if not isinstance(config, dict):
-        raise ValueError("config.yaml holds no config")
+    """Return the config in the bytes of a config.yaml, which is not to be changed.
+
+    The groups that runs have in common are parsed once. Raises: ValueError.
+    """
+    parts = [part for part in re.split(rb"^(?=\w)", content, flags=re.MULTILINE) if part]
+    try:
+        values = [(_safe_part if len(part) < _LARGE_PART else _safe_yaml)(part) for part in parts]
+    except ValueError:
+        values = []
+    if not values or not all(isinstance(value, dict) for value in values):  # not as rlrun writes it
+        values = [_safe_yaml(content)]
+        if not isinstance(values[0], dict):
+            raise ValueError("config.yaml holds no config")
+    config = dict(item for value in values for item in value.items())
     renamed: dict[str, Any] = with_present_names(config)
     return renamed
 
@@ -538,6 +548,10 @@ def _safe_yaml(content: bytes) -> Any:
         return yaml.load(content, Loader=_Loader)  # a safe loader
     except (yaml.YAMLError, ValueError, RecursionError) as e:
         raise ValueError(f"config.yaml: {' '.join(str(e).split())}") from e
+
+
+_safe_part = lru_cache(1024)(_safe_yaml)
+_LARGE_PART = 4096  # bytes
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

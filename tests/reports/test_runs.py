@@ -5,9 +5,10 @@ import os
 
 import numpy as np
 import pytest
+import yaml
 
 from rlrun.errors import ConfigError
-from rlrun.reports.runs import read_run, read_runs, score
+from rlrun.reports.runs import parse_config, read_run, read_runs, score
 from tests.reports.forge import forge, forge_sweep
 
 
@@ -18,6 +19,29 @@ def test_a_run(tmp_path):
     np.testing.assert_array_equal(run.evaluations.return_mean, [1, 2, 4])
     np.testing.assert_array_equal(run.evaluations.wall_seconds, [0, 5, 10])
     assert run.keys["policy.lr"] == 0.001
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "seed: 1\npolicy:\n  lr: 1e-4\n  sizes:\n  - 1\nwords:\n- a\n- b\n",
+        "---\n# of another program\nseed: 1\nseed: 2\n",
+        "{seed: 1,\npolicy: {lr: 1}}\n",
+        'text: "one\nseed: 2"\nseed: 1\n',
+        f"seed: 1\nlarge: {'x' * 5000}\n",
+    ],
+)
+def test_a_config_is_what_its_yaml_says(text):
+    for _ in range(2):
+        assert parse_config(text.encode()) == yaml.safe_load(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "- [seed, 1]\n", "a: *b\n", "a: [\n", "a: &b 1\nc: *b\n"]
+)
+def test_what_is_no_config(text):
+    with pytest.raises(ValueError, match=r"config\.yaml"):
+        parse_config(text.encode())
 
 
 @pytest.mark.parametrize(
