@@ -51,8 +51,8 @@ def train(
         from rlrun.config import Composer
 
         composer = Composer(config_dir=None if config_dir is None else os.fspath(config_dir))
-        words = [*words, *_without_logging(words)]
-        line = read_line(composer, words, quiet=quiet, own_process=False)
+        typed = [*words, *_without_logging(words)]
+        line = read_line(composer, typed, quiet=quiet, own_process=False)
         if line.asks_for_sweep:
             wrong = "asks for a sweep; rlrun.train runs once"
             raise ConfigError(f"hydra.mode: {wrong}; leave it out, or use rlrun.sweep")
