@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from rlrun.cli import seeds as command
 from rlrun.errors import Interrupted
 from rlrun.sweeps.record import JobRecord, SweepRecord, is_sweep
 from tests.in_process import assert_one_error, files_under
@@ -35,15 +34,16 @@ def test_refused_before_anything_is_written(rlrun, words, error):
 
 
 class Sweeps:
-    """A stand-in for ``run_sweep``: ``calls`` are the overrides of the jobs of each call.
+    """A stand-in for ``start_sweep``: ``calls`` are the overrides of the jobs of each call.
 
-    Every job scores what ``MEANS`` says, plus its seed / 10. ``ends``: call -> what it returns
-    or raises.
+    Every job scores what ``MEANS`` says, plus its seed / 10. ``ends``: call -> what it raises;
+    ``failing``: calls whose jobs fail.
     """
 
     def __init__(self):
         self.calls: list[list[list[str]]] = []
-        self.ends: dict[int, int | BaseException] = {}
+        self.ends: dict[int, BaseException] = {}
+        self.failing: set[int] = set()
         self.plans: list[dict[str, Any]] = []  # seeds.json before the jobs of each call
 
     def __call__(self, line, *, jobs, begin):
@@ -57,20 +57,20 @@ class Sweeps:
         self.calls.append(new)
         for job in new:
             given = dict(word.split("=") for word in job)
-            num = len(record.jobs)
-            forge_run(path / str(num), MEANS[given["policy"]] + int(given["seed"]) / 10, {})
-            record.jobs.append(JobRecord(num, str(num), job, "done", 0))
+            num, done = len(record.jobs), len(self.calls) not in self.failing
+            mean = MEANS[given["policy"]] + int(given["seed"]) / 10
+            forge_run(path / str(num), mean, {}, done=done)
+            record.jobs.append(JobRecord(num, str(num), job, "done" if done else "failed", 0))
         record.write(path)
-        end = self.ends.get(len(self.calls), 0)
-        if isinstance(end, BaseException):
+        if end := self.ends.get(len(self.calls)):
             raise end
-        return end
+        return path, record
 
 
 @pytest.fixture
 def sweeps(monkeypatch):
     made = Sweeps()
-    monkeypatch.setattr(command, "run_sweep", made)
+    monkeypatch.setattr("rlrun.cli.sweep.start_sweep", made)
     return made
 
 
@@ -109,7 +109,7 @@ def test_interrupted_then_typed_again(rlrun, sweeps):
 
 
 def test_a_failed_job_decides_nothing(rlrun, sweeps):
-    sweeps.ends[1] = 1
+    sweeps.failing.add(1)
     done = rlrun(*AUTO)
     assert done.code == 1
     assert "better" not in done.out
