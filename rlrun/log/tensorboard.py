@@ -1,8 +1,8 @@
 """TensorBoard event files.
 
-Uses TensorBoard's protobuf messages. Unlike torch's SummaryWriter there is no thread: pending
-records are written together. A failing disk stops the event file with one warning, not the
-training.
+Uses TensorBoard's protobuf messages and record writer. Unlike torch's SummaryWriter there is no
+thread: pending records are written together. A failing disk stops the event file with one warning,
+not the training.
 """
 
 import io
@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import socket
-import struct
 import sys
 import time
 from collections.abc import Collection, Mapping
@@ -26,6 +25,7 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from rlrun.log.trial import NAMED, TrialRow, Value
 
@@ -211,6 +211,7 @@ class TensorBoardWriter:
     ) -> None:
         self._file: BinaryIO | None = None
         self._pending = io.BytesIO()
+        self._records = RecordWriter(self._pending)
         self._flushed = time.monotonic()
         self._last: dict[str, float] = {}
         self._declared = False
@@ -294,7 +295,7 @@ class TensorBoardWriter:
     def copy(self, event: Event) -> None:
         """Write an event of another file as it is."""
         if self._file is not None:
-            self._pending.write(record(event.SerializeToString()))
+            self._records.write(event.SerializeToString())
 
     def flush(self) -> None:
         """Pass pending records to the operating system."""
@@ -333,7 +334,8 @@ class TensorBoardWriter:
     def _event(self, step: int, **fields: Any) -> None:
         if self._file is not None:
             now = time.time() if self.now is None else self.now
-            self.copy(Event(wall_time=now, step=step, **fields))
+            event = Event(wall_time=now, step=step, **fields)
+            self._records.write(event.SerializeToString())
 
     def _stop(self, error: OSError) -> None:
         _logger.warning("TensorBoard logging stops, training continues: %s", error)
@@ -343,34 +345,6 @@ class TensorBoardWriter:
         self._file = None
         self._pending.seek(0)
         self._pending.truncate()
-
-
-def _crc_table() -> list[int]:
-    table = [*range(256)]
-    for _ in range(8):
-        table = [(crc >> 1) ^ (0x82F63B78 * (crc & 1)) for crc in table]  # Castagnoli's polynomial
-    return table
-
-
-_CRC = _crc_table()
-
-
-def record(data: bytes) -> bytes:
-    """``data`` as a record of an event file: length and data, each with its checksum.
-
-    Source: TensorFlow's TFRecord. TensorBoard's own writer imports more than all else of it.
-    """
-    length = struct.pack("<Q", len(data))
-    return length + _checksum(length) + data + _checksum(data)
-
-
-def _checksum(data: bytes) -> bytes:
-    """The masked CRC-32C of ``data``."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = _CRC[(crc ^ byte) & 255] ^ (crc >> 8)
-    crc ^= 0xFFFFFFFF
-    return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
 def _file_name(run_dir: Path) -> str:

@@ -11,12 +11,13 @@ from pathlib import Path
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from rlrun.config import load
 from rlrun.errors import CheckpointError, ConfigError, StorageError
 from rlrun.log import METRICS, TIMINGS
 from rlrun.log.jsonl import read_records
-from rlrun.log.tensorboard import TensorBoardWriter, declare, record
+from rlrun.log.tensorboard import TensorBoardWriter, declare
 from rlrun.log.trial import NAMED, TrialRow, Value, column_kinds, file_name, trial_name
 from rlrun.reports.runs import RunData, find_jobs, read_runs
 from rlrun.run.checkpoint import MISFITS
@@ -108,9 +109,10 @@ class BoardView:
         """Write the row of the HPARAMS tab, with the columns of all runs."""
         trial = TrialRow(name, settings, self._differing, self._kinds)
         with (self.directory / name / _FIRST).open("wb") as file:
-            values = [Event(summary=Summary(value=[value])) for value in declare(trial)]
-            for event in (Event(file_version="brain.Event:2"), *values):
-                file.write(record(event.SerializeToString()))
+            records = RecordWriter(file)
+            records.write(Event(file_version="brain.Event:2").SerializeToString())
+            for value in declare(trial):
+                records.write(Event(summary=Summary(value=[value])).SerializeToString())
 
     def _link(self) -> None:
         for path, name in self.names.items():

@@ -1,18 +1,15 @@
 """Event files, read back with TensorBoard's own reader."""
 
-import io
 import re
 import shutil
 import struct
 
 import numpy as np
-import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata
-from tensorboard.summary.writer.record_writer import RecordWriter
 
-from rlrun.log.tensorboard import TensorBoardWriter, layout, record
+from rlrun.log.tensorboard import TensorBoardWriter, layout
 from rlrun.log.trial import TrialRow
 
 
@@ -28,13 +25,6 @@ def points(events, tag):
 
 def as_float32(value):
     return struct.unpack("<f", struct.pack("<f", value))[0]
-
-
-@pytest.mark.parametrize("data", [b"", b"a", bytes(range(256)) * 9])
-def test_a_record_is_that_of_tensorboards_own_writer(data):
-    expected = io.BytesIO()
-    RecordWriter(expected).write(data)
-    assert record(data) == expected.getvalue()
 
 
 def test_scalars_read_back(tmp_path):
