@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlrun.api.agents import evaluate, export_policy, load, play
+    from rlrun.api.agents import evaluate, export_card, export_policy, load, play
     from rlrun.api.reporting import compare, report
     from rlrun.api.run import Run
     from rlrun.api.runs import diff, fork, resume, train, verify
@@ -46,6 +46,7 @@ __all__ = [
     "compare",
     "diff",
     "evaluate",
+    "export_card",
     "export_policy",
     "fork",
     "load",
@@ -73,6 +74,7 @@ _MODULES = {  # of the names in __all__ that are no errors
     "compare": "rlrun.api.reporting",
     "diff": "rlrun.api.runs",
     "evaluate": "rlrun.api.agents",
+    "export_card": "rlrun.api.agents",
     "export_policy": "rlrun.api.agents",
     "fork": "rlrun.api.runs",
     "load": "rlrun.api.agents",

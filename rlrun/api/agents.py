@@ -25,9 +25,9 @@ def load(
 ) -> "Agent":
     """Return the agent of a run: its policy with trained weights.
 
-    ``run_dir``: a run directory or a ``Run``. ``weights``: ``final``, ``best`` (those of the best
-    evaluation) or the env step of a version that ``checkpoint.history`` kept. ``device``: None:
-    that of the run. ``trust``: packages whose code the run's config may name.
+    ``run_dir``: a run directory, a ``Run`` or an exported agent. ``weights``: ``final``, ``best``
+    (those of the best evaluation) or the env step of a version that ``checkpoint.history`` kept.
+    ``device``: None: that of the run. ``trust``: packages whose code the run's config may name.
 
     Raises:
         ConfigError: it is no run directory. CheckpointError: it has no such weights, or they are
@@ -138,6 +138,31 @@ def export_policy(
         from rlrun.cli.runs import write_policy
 
         return write_policy(args)
+
+
+@errors_of_cli
+def export_card(
+    run_dir: StrPath,
+    out: StrPath,
+    weights: str | int = "final",
+    *,
+    tolerance: float | None = None,
+    gif: bool = True,
+    trust: Sequence[str] = (),
+) -> str:
+    """Write the agent of a run as the new directory ``out``, as ``rlrun export card``.
+
+    ``load``, ``evaluate`` and ``play`` take the directory. ``gif``: film an episode, where the
+    environment can be drawn. The rest is that of ``export_policy``.
+    """
+    args = arguments(
+        "export card", directory_of(run_dir), directory_of(out), weights=weights,
+        tolerance=tolerance, no_gif=not gif,
+    )  # fmt: skip
+    with _acting(trust):
+        from rlrun.cli.runs import write_card
+
+        return write_card(args)
 
 
 @contextmanager

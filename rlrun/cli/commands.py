@@ -123,6 +123,13 @@ EPISODES = (
         help="frames per second; default: that of the environment"),
     OVERWRITE,
 )  # fmt: skip
+TOLERANCE = arg(
+    "--tolerance",
+    type=POSITIVE_NUMBER,
+    default=1e-5,
+    help="largest difference of the ONNX file from the actor, of numbers x in units of "
+    "max(1, |x|); default: %(default)s",
+)
 TRUST = "--trust PACKAGE: its code may be run, where the run's config names it"
 OTHER_EXPORT = "./policy is a run directory of this name: rlrun export ./policy DATA_DIR"
 
@@ -229,8 +236,8 @@ COMMANDS: dict[str, Command] = {
              help="only the newest N rows of all environments"),
          arg("--codec", metavar="CODER",
              help="shards as frames of rlrun.codec, e.g. auto; default: not")),
-        "rlrun export policy RUN_DIR --onnx FILE.onnx writes its greedy policy instead; a run "
-        "directory named policy is ./policy.",
+        "rlrun export policy RUN_DIR --onnx FILE.onnx writes its greedy policy instead, rlrun "
+        "export card RUN_DIR OUT a directory for others; a run directory named policy is ./policy.",
     ),
     "export policy": Command(
         "runs:export_policy",
@@ -240,11 +247,22 @@ COMMANDS: dict[str, Command] = {
         (RUN_DIR,
          arg("--onnx", type=Path, metavar="FILE.onnx", help="a new file (required)"),
          weights("as for rlrun eval"),
-         arg("--tolerance", type=POSITIVE_NUMBER, default=1e-5,
-             help="largest difference from the actor, of numbers x in units of max(1, |x|); "
-             "default: %(default)s"),
+         TOLERANCE,
          flag("--overwrite", "replace FILE.onnx")),
         OTHER_EXPORT,
+    ),
+    "export card": Command(
+        "runs:export_card",
+        "Writes the agent of a run as a directory that others can use: weights, ONNX file, config, "
+        "scores, an episode as GIF, a README with the lines that run it. rlrun eval, play and "
+        "rlrun.load take it.",
+        (("RUN_DIR OUT", "writes its agent as a directory for others"),),
+        (RUN_DIR,
+         arg("out", type=Path, metavar="OUT", help="a new or empty directory"),
+         weights("as for rlrun eval"),
+         TOLERANCE,
+         flag("--no-gif", "no picture of an episode")),
+        "./card is a run directory of this name: rlrun export ./card DATA_DIR",
     ),
     "tensorboard": Command(
         "tensorboard:serve",

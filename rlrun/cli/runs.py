@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rlrun.run.evaluate import Episode
     from rlrun.schema import Config
 
-PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # of rlrun export policy
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # of rlrun export policy and export card
 _NO_NETWORK = ("random", "scripted")
 _EPISODES = ("episodes", "weights", "seed", "device", "video", "traces", "fps")
 
@@ -181,6 +181,7 @@ def export(args: Namespace) -> int:
     """Export the replay of a run as a dataset; a run of a GPU is exported without one."""
     from rlrun.codec import check_coder
     from rlrun.config import directories, load
+    from rlrun.run.files import require_run
 
     if args.codec is not None:
         try:
@@ -188,6 +189,7 @@ def export(args: Namespace) -> int:
         except CodecError as e:
             raise ConfigError(f"--codec = {args.codec}: {str(e).partition(': ')[2]}") from e
     directories.check_length("DATA_DIR", args.data_dir)
+    require_run(args.run_dir)
     config, _ = load(args.run_dir, ["device=cpu"], replay=False)
     directories.require_new(args.data_dir, "DATA_DIR")  # before torch, which takes seconds
     from rlrun.dataset import read_dataset, require_new_directory
@@ -214,15 +216,49 @@ def write_policy(args: Namespace) -> str:
     if args.onnx is None:
         allowed = "a new one is allowed"
         raise ConfigError(f"--onnx = null: a file is needed; {allowed}; add it ({OTHER_EXPORT})")
-    if missing := [name for name in PACKAGES if find_spec(name) is None]:
-        wrong = f"exporting needs the package {missing[0]}, which is missing"
-        raise ResourceError(f"--onnx = {args.onnx}: {wrong}; pip install {extra('onnx')}")
+    _require_onnx(f"--onnx = {args.onnx}")
     config, _ = load(args.run_dir, ["device=cpu"], replay=False)
     _check_policy(config)
     _check_onnx(args.onnx, overwrite=args.overwrite)
     from rlrun.run.onnx import export_policy as write
 
     return write(args.run_dir, args.onnx, weights=args.weights, tolerance=args.tolerance)
+
+
+def export_card(args: Namespace) -> int:
+    """Export the agent of a run as a directory for others."""
+    print(write_card(args))
+    return 0
+
+
+def write_card(args: Namespace) -> str:
+    """``export_card``; returns the line that describes the directory."""
+    from rlrun.config import directories, load
+    from rlrun.run.files import require_run
+    from rlrun.video.files import require_packages
+
+    out = directories.absolute("OUT", args.out)
+    _require_onnx(f"OUT = {args.out}")
+    if not args.no_gif:
+        require_packages(f"OUT = {args.out}", ".gif")
+    require_run(args.run_dir)
+    config, config_yaml = load(args.run_dir, ["device=cpu"], replay=False)
+    _check_policy(config)
+    directories.require_new(out, "OUT")
+    directories.require_writable(out, "OUT")
+    from rlrun.run.card import export_card as write
+
+    return write(
+        args.run_dir, out, config_yaml, weights=args.weights, tolerance=args.tolerance,
+        picture=not args.no_gif,
+    )  # fmt: skip
+
+
+def _require_onnx(subject: str) -> None:
+    """Raise ResourceError, beginning with ``subject``, when a package of ONNX is missing."""
+    if missing := [name for name in PACKAGES if find_spec(name) is None]:
+        wrong = f"exporting needs the package {missing[0]}, which is missing"
+        raise ResourceError(f"{subject}: {wrong}; pip install {extra('onnx')}")
 
 
 def _check_policy(config: "Config") -> None:

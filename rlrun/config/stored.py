@@ -34,15 +34,15 @@ def load(
     """The checked config of an earlier run, with the overrides ``typed`` on top, and its yaml.
 
     ``replay`` False: no replay is to be drawn from and nothing goes on, so the device and the
-    directory it lay on and the addresses that it was connected to play no part. Else a directory to
-    write to is below the working directory, or in ``typed``.
+    directory it lay on and the addresses that it was connected to play no part; an exported agent
+    will do. Else a directory to write to is below the working directory, or in ``typed``.
     ``fork``: the config is that of another run, in which every key may change.
 
     Raises: ConfigError when there is no run, or an override changes what a run cannot change.
     """
     check_length("RUN_DIR", run_dir)
     path, overrides = run_dir / "config.yaml", read_overrides(typed)
-    require_run(run_dir)
+    require_run(run_dir, card=not replay)
     require_regular_files(run_dir)
     check_texts(run_dir)
     composer = Composer()
@@ -82,6 +82,16 @@ def load(
         check_written(config, keys_of(overrides))
     cfg.resume = {"rescale": False, "allow": []}  # asked for once
     return config, to_yaml(cfg)
+
+
+def published(config_yaml: str) -> str:
+    """Return a config's yaml without what concerns the machine and the accounts of its run."""
+    cfg: Any = OmegaConf.create(config_yaml)
+    cfg.run.dir = None
+    cfg.logger = OmegaConf.create(read_yaml(shipped_conf() / "logger/default.yaml"))
+    if "address" in cfg.pipeline:
+        cfg.pipeline.address = None
+    return to_yaml(cfg)
 
 
 def _trusted_before(run_dir: Path) -> list[str]:

@@ -440,16 +440,13 @@ class FilmingEvaluator(Evaluator):
         return number == 0 or number * self.eval_every // self.every > before // self.every
 
     def _play(self, stop: Stop, policy: Policy, env_steps: int) -> None:
-        frames = Frames(self._moved)
-        watch = Watch(frames.add)
-        frames.watch = watch
-        if self.film.run_until(stop, policy, env_steps=env_steps, watch=watch) is None:
+        filmed = film(self.film, policy, env_steps=env_steps, stop=stop, moved=self._moved)
+        if filmed is None:
             return
-        encoded = encode_gif(frames.frames, fps=self.film.env.fps / watch.stride)
+        encoded, (height, width) = filmed
         path = self.run_dir / DIRECTORY / f"step_{env_steps:012d}.gif"
         path.parent.mkdir(exist_ok=True)
         replace_file(path, encoded)
-        height, width, _ = frames.frames[0].shape
         self.log.image(TAG, env_steps, encoded, height=height, width=width)
 
     def _moved(self) -> None:
@@ -459,6 +456,27 @@ class FilmingEvaluator(Evaluator):
     def close(self) -> None:
         super().close()
         self.film.close()
+
+
+def film(
+    evaluator: Evaluator,
+    policy: Policy,
+    *,
+    env_steps: int,
+    stop: Stop = lambda: False,
+    moved: Callable[[], None] = lambda: None,
+) -> tuple[bytes, tuple[int, int]] | None:
+    """Return an evaluation as an animated GIF, with height and width; None once ``stop()``.
+
+    ``evaluator``: with ``render``. ``moved``: is called for every frame.
+    """
+    frames = Frames(moved)
+    watch = Watch(frames.add)
+    frames.watch = watch
+    if evaluator.run_until(stop, policy, env_steps=env_steps, watch=watch) is None:
+        return None
+    height, width, _ = frames.frames[0].shape
+    return encode_gif(frames.frames, fps=evaluator.env.fps / watch.stride), (height, width)
 
 
 class Frames:

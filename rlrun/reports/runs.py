@@ -30,6 +30,7 @@ from rlrun.run.files import (
     CONFIG,
     MAX_ENTRIES,
     RECORD,
+    is_card,
     member,
     read_file,
     read_lines,
@@ -183,7 +184,7 @@ def natural(text: str) -> list[tuple[int, int, str]]:
 
 
 def _is_run(path: Path) -> bool:
-    return (path / RECORD).is_file() or (path / CONFIG).is_file()
+    return (path / RECORD).is_file() or ((path / CONFIG).is_file() and not is_card(path))
 
 
 def _search(top: Path) -> Iterator[RunSource]:

@@ -27,6 +27,7 @@ from rlrun.policy.scripted import RandomActor, ScriptedActor
 from rlrun.policy.separate import SeparateActor
 from rlrun.run import checkpoint, history
 from rlrun.run.build import make_policy, prepare_process
+from rlrun.run.files import CARD_WEIGHTS, is_card
 from rlrun.run.manifest import CHECKPOINTS
 from rlrun.run.plan import Plan, make_plan
 from rlrun.types import Actor, Policy, Tree, no_actions
@@ -146,12 +147,12 @@ class TrainedPolicy:
 def load_trained(
     run_dir: Path, *, weights: str = "final", device: str | None = None
 ) -> TrainedPolicy:
-    """The policy of ``run_dir`` with its weights.
+    """The policy of ``run_dir``, a run directory or an exported agent, with its weights.
 
     ``weights``: final, best, or the env step of a version that checkpoint.history keeps.
     ``device``: None: that of the run.
 
-    Raises: ConfigError when it is no run directory, CheckpointError when the weights are missing,
+    Raises: ConfigError when it is neither, CheckpointError when the weights are missing,
         damaged or do not fit the config, NumericError when they are not finite, ResourceError when
         the device is missing.
     """
@@ -161,7 +162,14 @@ def load_trained(
     directory = run_dir / CHECKPOINTS
     tensors: dict[str, torch.Tensor]
     meta: dict[str, Any]
-    if weights.isdecimal():
+    if is_card(run_dir):
+        if weights != "final":
+            text = (
+                "an exported agent has one version of its weights; final is allowed; leave it out"
+            )
+            raise ConfigError(f"--weights = {weights}: {text}")
+        tensors, meta = checkpoint.load_weights(run_dir / CARD_WEIGHTS)
+    elif weights.isdecimal():
         tensors, meta = history.load(directory / history.DIRECTORY, int(weights))
     else:
         name = {"final": "last", "best": "best"}[weights]

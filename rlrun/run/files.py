@@ -186,6 +186,12 @@ def read_lines(path: Path) -> Iterator[bytes]:
 RECORD = "run.json"
 CONFIG = "config.yaml"
 TEXTS = (CONFIG, "overrides.yaml")
+CARD, CARD_WEIGHTS = "model.json", "model.safetensors"  # of an exported agent
+
+
+def is_card(directory: Path) -> bool:
+    """Return whether a directory is an exported agent (``rlrun export card``)."""
+    return os.path.lexists(directory / CARD)
 
 
 def hashes(run_dir: Path) -> dict[str, list[str]]:
@@ -202,13 +208,25 @@ def read_record(run_dir: Path) -> dict[str, Any]:
 
     Raises: ConfigError when there is none, CheckpointError when it is damaged.
     """
-    path = run_dir / RECORD
+    return _read_sealed(run_dir / RECORD)
+
+
+def read_card(directory: Path) -> dict[str, Any]:
+    """Return the description of an exported agent.
+
+    Raises: ConfigError when there is none, CheckpointError when it is damaged.
+    """
+    meta = _read_sealed(directory / CARD).get("meta")
+    return meta if isinstance(meta, dict) else {}
+
+
+def _read_sealed(path: Path) -> dict[str, Any]:
     try:
         return unseal(read_file(path))
     except OSError as e:
         raise ConfigError(
             f"{path}: cannot be read ({e.strerror}); a run directory of rlrun is required; give "
-            "the directory that holds run.json"
+            f"the directory that holds {path.name}"
         ) from e
     except (ValueError, RecursionError) as e:
         raise CheckpointError(
@@ -219,30 +237,34 @@ def read_record(run_dir: Path) -> dict[str, Any]:
 def check_texts(run_dir: Path) -> None:
     """Raise CheckpointError unless run.json and the files whose hashes it holds are intact.
 
-    A run that was killed before it wrote run.json has nothing to compare with.
+    Of an exported agent model.json takes its place. A run that was killed before it wrote run.json
+    has nothing to compare with.
     """
-    if not (run_dir / RECORD).exists():
+    if is_card(run_dir):
+        problems = text_problems(run_dir, read_card(run_dir), CARD)
+    elif (run_dir / RECORD).exists():
+        problems = text_problems(run_dir, read_record(run_dir))
+    else:
         return
-    problem = next(iter(text_problems(run_dir, read_record(run_dir))), None)
-    if problem is not None:
+    for problem in problems:
         raise CheckpointError(
             f"{run_dir}/{problem}; a config is changed with KEY=VALUE on the command line of "
             "resume; restore the file from a copy"
         )
 
 
-def text_problems(run_dir: Path, record: dict[str, Any]) -> list[str]:
-    """Return what is wrong with the files whose hashes run.json holds."""
+def text_problems(run_dir: Path, record: dict[str, Any], source: str = RECORD) -> list[str]:
+    """Return what is wrong with the files whose hashes ``source`` holds."""
     found, files = [], record.get("files")
     if not isinstance(files, dict) or not all(isinstance(x, list) for x in files.values()):
-        return [f"{RECORD}: has no hashes of files"]
+        return [f"{source}: has no hashes of files"]
     for name, allowed in files.items():
         if name not in TEXTS:
-            found.append(f"{RECORD}: names another file")
+            found.append(f"{source}: names another file")
             continue
         try:
             if _sha256(run_dir / name) not in allowed:
-                found.append(f"{name}: is damaged or was edited (its sha256 is not in {RECORD})")
+                found.append(f"{name}: is damaged or was edited (its sha256 is not in {source})")
         except (OSError, ValueError) as e:
             found.append(f"{name}: cannot be read ({e})")
     return found
@@ -336,8 +358,12 @@ def _acquire(handle: int, path: Path) -> None:
     os.pwrite(handle, f"process {os.getpid()} on {platform.node()}\n".encode(), 0)
 
 
-def require_run(run_dir: Path) -> None:
-    """Raise ConfigError unless ``run_dir`` is a run directory."""
+def require_run(run_dir: Path, *, card: bool = False) -> None:
+    """Raise ConfigError unless ``run_dir`` is a run directory, or with ``card`` an agent."""
+    if is_card(run_dir) and not card:
+        text = "is an exported agent; the run directory that it came from is allowed; an agent is "
+        text += "for rlrun eval, rlrun play, rlrun export policy and rlrun.load"
+        raise ConfigError(f"RUN_DIR = {run_dir}: {text}", key="RUN_DIR")
     if (run_dir / CONFIG).is_file():
         return
     what, fix = "no such directory", "run directories are under outputs/"

@@ -214,6 +214,7 @@ def _larger(one: float, two: float) -> float:
 
 OPSET = 18  # the one that torch.onnx translates to; others are conversions of it
 METADATA = "rlrun"  # key of the JSON in the model's metadata
+INTERFACE = "1"  # version of the names and meaning of inputs and outputs; metadata rlrun_interface
 
 
 def export_policy(run_dir: Path, path: Path, *, weights: str, tolerance: float) -> str:
@@ -228,15 +229,9 @@ def export_policy(run_dir: Path, path: Path, *, weights: str, tolerance: float) 
         ``load_trained`` raises.
     """
     trained = load_trained(run_dir, weights=weights, device="cpu")
-    content, step = onnx_of(trained, weights=weights)
-    run = onnx_session(content)
-    difference = compare_random(run, trained.policy, step, tolerance=tolerance)
-    if not difference.within(tolerance):
-        raise NumericError(
-            f"--onnx = {path}: the graph differs from the actor by {difference}; at most "
-            f"{tolerance:g} is allowed; large weights make rounding errors large: then give a "
-            "larger --tolerance; else this is a bug"
-        )
+    content, step, difference = verified_onnx(
+        trained, f"--onnx = {path}", weights=weights, tolerance=tolerance
+    )
     try:
         replace_file(path, content)
     except OSError as e:
@@ -245,6 +240,25 @@ def export_policy(run_dir: Path, path: Path, *, weights: str, tolerance: float) 
             f"--onnx = {path}: {why}; a writable file is needed; choose another"
         ) from e
     return _summary(path, content, step, difference)
+
+
+def verified_onnx(
+    trained: TrainedPolicy, subject: str, *, weights: str, tolerance: float
+) -> tuple[bytes, GreedyStep, Deviation]:
+    """Return ``onnx_of``, and how far the graph is from the actor on random rows.
+
+    ``subject``: how an error begins. Raises: NumericError for more than ``tolerance``, and what
+        ``onnx_of`` raises.
+    """
+    content, step = onnx_of(trained, weights=weights)
+    difference = compare_random(onnx_session(content), trained.policy, step, tolerance=tolerance)
+    if not difference.within(tolerance):
+        raise NumericError(
+            f"{subject}: the graph differs from the actor by {difference}; at most {tolerance:g} "
+            "is allowed; large weights make rounding errors large: then give a larger "
+            "--tolerance; else this is a bug"
+        )
+    return content, step, difference
 
 
 @torch.no_grad()
@@ -287,6 +301,7 @@ def onnx_of(trained: TrainedPolicy, *, weights: str = "final") -> tuple[bytes, G
     model.producer_name, model.producer_version = "rlrun", __version__
     text = json.dumps(describe(plan.config, trained.env_steps, weights, step, outputs), default=str)
     model.metadata_props.add(key=METADATA, value=text)
+    model.metadata_props.add(key=f"{METADATA}_interface", value=INTERFACE)
     content: bytes = model.SerializeToString(deterministic=True)
     return content, step
 
@@ -348,6 +363,15 @@ def describe(
         "inputs": {k: _array(v) for k, v in step.inputs(1).items()},
         "outputs": {k: _array(v.numpy()) for k, v in outputs.items()},
     }
+
+
+def description_in(content: bytes) -> dict[str, Any]:
+    """Return the ``describe`` that a model file holds."""
+    import onnx
+
+    metadata = {x.key: x.value for x in onnx.load_from_string(content).metadata_props}
+    about: dict[str, Any] = json.loads(metadata[METADATA])
+    return about
 
 
 def _array(x: np.ndarray) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``rlrun export`` and ``rlrun export policy``: usage, errors, what they hand on."""
+"""``rlrun export``, ``export policy`` and ``export card``: usage, errors, what they hand on."""
 
 import sys
 from importlib.util import find_spec
@@ -128,15 +128,59 @@ def test_usage_of_export_policy(rlrun, runs, tmp_path):
     assert files_under(tmp_path) == before
 
 
-def test_a_missing_package(rlrun, monkeypatch):
+@pytest.mark.parametrize(
+    ("line", "module", "package", "texts"),
+    [("policy old --onnx x.onnx", "cli.runs", "onnxscript", ("--onnx = x.onnx", "[onnx]'")),
+     ("card old x", "cli.runs", "onnxscript", ("OUT = x", "[onnx]'")),
+     ("card old x", "video.files", "PIL", ("OUT = x", "[video]'"))],
+)  # fmt: skip
+def test_a_missing_package(rlrun, monkeypatch, line, module, package, texts):
     monkeypatch.setattr(
-        "rlrun.cli.runs.find_spec",
-        lambda name: None if name == "onnxscript" else find_spec(name),
+        f"rlrun.{module}.find_spec", lambda name: None if name == package else find_spec(name)
     )
-    done = rlrun("export", "policy", "old", "--onnx", "x.onnx")
+    done = rlrun("export", *line.split())
     assert_one_error(done, 7)
-    for text in ("--onnx = x.onnx", "onnxscript", "[onnx]'"):
+    for text in (package, *texts):
         assert text in done.err
+
+
+def test_usage_of_export_card(rlrun, runs, tmp_path):
+    before = files_under(tmp_path)
+    for line, text in (
+        ("", "RUN_DIR"),
+        ("old", "OUT"),
+        ("nowhere x", "RUN_DIR = nowhere"),
+        ("old old", "OUT = "),
+        ("old old.onnx", "OUT = "),
+        ("old x --weights good", "good"),
+        ("old x --tolerance 0", "0"),
+        ("chance x", "policy.name = random"),
+        ("team x", "policy.name = qmix"),
+        ("apart x", "agents.name = separate"),
+    ):
+        done = rlrun("export", "card", *line.split())
+        assert_one_error(done)
+        assert text in done.err
+    assert_one_error(rlrun("export", "card", "old", "old/config.yaml/x"), 6)
+    assert files_under(tmp_path) == before
+
+
+def test_what_export_card_hands_on(rlrun, runs, tmp_path, monkeypatch):
+    calls = []
+
+    def export(run_dir, out, config_yaml, **given):
+        calls.append((run_dir, out, given))
+        assert "name: r2d2" in config_yaml
+        return "card: written"
+
+    monkeypatch.setattr("rlrun.run.card.export_card", export)
+    assert rlrun("export", "card", "old", "x") == (0, "card: written\n", "")
+    more = ("--no-gif", "--weights", "best", "--tolerance", "1e-3")
+    assert rlrun("export", "card", "old", "x", *more).code == 0
+    assert calls == [
+        (Path("old"), tmp_path / "x", {"weights": w, "tolerance": t, "picture": p})
+        for w, t, p in (("final", 1e-5, True), ("best", 1e-3, False))
+    ]
 
 
 def test_what_export_policy_hands_on(rlrun, runs, tmp_path, monkeypatch):

@@ -16,17 +16,17 @@ from rlrun.run import onnx as export
 from rlrun.run.onnx import OPSET, Deviation, compare_random, onnx_of, onnx_session
 from rlrun.types import no_actions
 from tests.in_process import build, rlrun
-from tests.pages import ROOT, blocks
+from tests.pages import ROOT
 from tests.policy.export import eager, play, step_of, untrained
 
 assert build  # fixtures
 assert rlrun
-RUNNER = ROOT / "tests/examples/onnx_runner.py"
+RUNNER = ROOT / "rlrun/run/act.py"
 WITHOUT_TORCH = """
 import runpy, sys
 sys.modules["torch"] = None
 sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
 """
 R2D2 = ("policy=r2d2", "memory=lstm", "env=cartpole_novel", "env.max_episode_steps=40")
 SAC = ("policy=sac", "env=pendulum", "env.max_episode_steps=40", "torso.hidden=[8]")
@@ -174,6 +174,7 @@ def test_r2d2_from_the_command_line_to_a_process_without_torch(rlrun, monkeypatc
     assert not any(node.metadata_props or node.doc_string for node in model.graph.node)
     content = path.read_bytes()
     assert not any(str(p).encode() in content for p in (ROOT, Path(sys.prefix), tmp_path))
+    assert {x.key: x.value for x in model.metadata_props}["rlrun_interface"] == "1"
     about = json.loads(model.metadata_props[0].value)
     assert about["env"] == {
         "id": "rlrun.env:rlrun/CartPoleNoVel-v0",
@@ -237,7 +238,3 @@ def test_a_network_that_cannot_be_traced_is_named():
     memory.step = step
     with pytest.raises(ConfigError, match=r"policy\.name = r2d2: torch\.onnx cannot trace"):
         onnx_of(trained)
-
-
-def test_the_runner_of_the_readme_is_the_one_that_runs():
-    assert RUNNER.read_text("utf-8") in blocks("rlrun/run/README.md", "py")

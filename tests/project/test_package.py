@@ -60,7 +60,7 @@ def test_wheel_holds_the_tree(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     expected = {p.relative_to(ROOT).as_posix() for p in (ROOT / "rlrun").rglob("*.py")}
     expected |= {f"rlrun/{p.relative_to(ROOT).as_posix()}" for p in ROOT.glob("conf/**/*.yaml")}
-    assert {*expected, "rlrun/py.typed"} <= names
+    assert {*expected, "rlrun/py.typed", "rlrun/run/act.c"} <= names
     assert not any(n.startswith(("tests", "conf/")) for n in names)
 
 

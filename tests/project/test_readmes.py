@@ -28,6 +28,8 @@ NOT_RUN = {
     'eval "$(rlrun -sc install=bash)"': "for an interactive shell; `rlrun -sc` itself is run",
     "rlrun export policy outputs/first --onnx first.onnx": "loads the exporter, which takes "
     "seconds; tests/policy/test_export.py has a process that did",
+    "rlrun export card outputs/first cards/first": "the same; tests/run/test_card.py",
+    "rlrun eval cards/first": "scores what the line above wrote",
     "rlrun policy=scripted policy.script=function policy.function=mypkg.acts:act env=cartpole "
     "--trust mypkg": "needs a package of the user's; tests/base/test_trust.py has one",
 }
