@@ -1,0 +1,61 @@
+"""The version of rlrun, the commit it was made from, and the torch that is installed.
+
+Nothing slow is imported: ``rlrun --version`` answers in 0.1 s. setup.py runs this file by its path.
+"""
+
+import os
+import re
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+COMMIT = "commit.txt"  # beside this file in wheels and sdists
+_GIT_SECONDS = 2.0
+
+
+def commit(root: Path) -> str | None:
+    """Return the commit of the checkout ``root``, or the one that a build of it recorded.
+
+    ``-dirty`` follows where files were changed. None: unknown.
+    """
+    if (root / ".git").exists():
+        return _described(root)
+    try:
+        return (root / "rlrun" / COMMIT).read_text("ascii").strip() or None
+    except (OSError, ValueError):
+        return None
+
+
+def _described(root: Path) -> str | None:
+    """Return what git calls the checked-out commit; None where there is no git, or it is slow."""
+    names = ("describe", "--always", "--dirty", "--abbrev=10", "--exclude=*")
+    env = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *names], capture_output=True, text=True, errors="replace",
+            timeout=_GIT_SECONDS, env={**env, "GIT_OPTIONAL_LOCKS": "0"}, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
+
+
+def torch_version() -> str | None:
+    """Return the version of the installed torch, with its build; torch is not imported."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        text = Path(spec.origin).with_name("version.py").read_text("utf-8")
+    except OSError:
+        return None
+    found = re.search(r"^__version__ = ['\"](.+)['\"]", text, re.MULTILINE)
+    return found[1] if found else None
+
+
+def rlrun_version() -> str:
+    """Return ``0.2.0, commit 10c4700e2e``; without the commit where that is unknown."""
+    from rlrun import __version__
+
+    made_from = commit(Path(__file__).parents[1])
+    return f"{__version__}, commit {made_from}" if made_from else __version__
