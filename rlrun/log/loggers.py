@@ -1,4 +1,4 @@
-"""Other places that metrics are written to: metrics.csv, Weights & Biases, MLflow.
+"""Other places that metrics are written to: metrics.csv, Weights & Biases, Trackio, MLflow.
 
 None of them can end a run: the first fault is one warning, and training goes on without that one.
 """
@@ -7,9 +7,10 @@ import csv
 import io
 import logging
 import os
+import secrets
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -22,8 +23,9 @@ from rlrun.log.trial import TrialRow
 from rlrun.schema import LoggerConfig
 
 CSV, CSV_SECONDS = "metrics.csv", 60.0  # the file, and how often it is written anew at most
-PROJECT = "rlrun"  # of Weights & Biases; the experiment of MLflow
+PROJECT = "rlrun"  # of Weights & Biases and Trackio; the experiment of MLflow
 WANDB_ID, MLFLOW_ID = "wandb_id.txt", "mlflow_id.txt"  # in the run directory, for a resume
+TRACKIO_NAME = "trackio_name.txt"  # likewise: Trackio knows a run by its name
 
 _logger = logging.getLogger(__name__)
 
@@ -104,6 +106,31 @@ class WandbLogger:
         self.run.finish()
 
 
+class TrackioLogger:
+    """Trackio: files in TRACKIO_DIR, by default in the user's cache, unless its variables name a
+    Space or a server.
+    """
+
+    def __init__(self, run_dir: Path, config_yaml: str, trial: TrialRow) -> None:
+        import trackio as wandb
+
+        known = _read(run_dir / TRACKIO_NAME)
+        name = known or f"{trial.name}-{secrets.token_hex(3)}"
+        with redirect_stdout(io.StringIO()):
+            self.run = wandb.init(
+                project=PROJECT, name=name, resume="allow", config=yaml.safe_load(config_yaml),
+                auto_log_cpu=False, auto_log_gpu=False,
+            )  # fmt: skip
+        (run_dir / TRACKIO_NAME).write_text(name)
+
+    def write(self, env_steps: int, values: Mapping[str, float]) -> None:
+        self.run.log(dict(values), step=env_steps)
+
+    def close(self) -> None:
+        with redirect_stdout(io.StringIO()):
+            self.run.finish()
+
+
 class MlflowLogger:
     """MLflow at the tracking address ``uri``; the settings are its parameters."""
 
@@ -155,6 +182,8 @@ class Loggers:
             wanted["csv"] = lambda: CsvLogger(run_dir, sources)
         if mode is not None:
             wanted["wandb"] = lambda: WandbLogger(mode, run_dir, config_yaml, trial)
+        if config.trackio:
+            wanted["trackio"] = lambda: TrackioLogger(run_dir, config_yaml, trial)
         if uri is not None:
             wanted["mlflow"] = lambda: MlflowLogger(uri, run_dir, trial)
         for name, make in wanted.items():

@@ -55,7 +55,8 @@ _SAME_NUMBERS = (
     "run.total_steps", "run.stop_return", "run.stop_after", "run.max_time", "run.on_nan",
     "run.video_every", "run.checkpoint_every", "run.keep_checkpoints", "checkpoint", "watchdog",
     "transport", "logger.progress", "logger.tensorboard",
-    "logger.profile", "logger.figures_every", "logger.csv", "logger.wandb", "logger.mlflow",
+    "logger.profile", "logger.figures_every", "logger.csv", "logger.wandb",
+    "logger.trackio", "logger.mlflow",
     "buffer.mmap", "buffer.max_bytes", "resume.allow", "pipeline.address",
 )  # fmt: skip  # keys whose change by a resume leaves the numbers those of the uncut run
 

@@ -288,6 +288,7 @@ class LoggerConfig(Ranged):
     figures_every: int | None = field(metadata=at_least(1))
     csv: bool
     wandb: Literal["offline", "online"] | None
+    trackio: bool
     mlflow: str | None
 
 

@@ -15,7 +15,8 @@ from tests.log.records import read_records
 
 QUIET = LoggerConfig(
     every=1, tensorboard=True, progress="off", profile=None,
-    figures_every=None, csv=False, wandb=None, mlflow=None,
+    figures_every=None, csv=False, wandb=None, trackio=False,
+    mlflow=None,
 )  # fmt: skip
 BARE = replace(QUIET, tensorboard=False)
 TRIAL = TrialRow("r2d2-cartpole-s1", {"policy": "r2d2", "env": "cartpole", "seed": 1}, frozenset())

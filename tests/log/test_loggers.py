@@ -90,7 +90,43 @@ def test_a_logger_that_fails_is_one_warning_and_its_run_goes_on(tmp_path, caplog
     assert [row["train/loss"] for row in table(tmp_path / "metrics.csv")] == ["1.0", "2.0"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("wandb", "offline"), ("mlflow", "sqlite:///a.db")])
+class Trackio(types.ModuleType):
+    """A stand-in: the records of each run by its name, printing as the package does."""
+
+    def __init__(self):
+        super().__init__("trackio")
+        self.runs = {}
+
+    def init(self, *, project, name, resume, config, auto_log_cpu, auto_log_gpu):
+        assert (project, resume, auto_log_cpu, auto_log_gpu) == ("rlrun", "allow", False, False)
+        print("* Trackio project initialized")
+        run, records = types.SimpleNamespace(), self.runs.setdefault(name, [config["seed"]])
+        run.log = lambda values, step: records.append((step, values))
+        run.finish = lambda: print("* Run finished")
+        return run
+
+
+def test_trackio(tmp_path, monkeypatch, capsys):
+    """A resumed run goes on in the same run there, and another one of that name in its own."""
+    trackio = Trackio()
+    monkeypatch.setitem(sys.modules, "trackio", trackio)
+    for directory, resumed in (("a", None), ("a", 5), ("b", None)):
+        (tmp_path / directory).mkdir(exist_ok=True)
+        config = replace(BARE, trackio=True)
+        with Log(
+            config, tmp_path / directory, total_steps=9, title="a", resume_from=resumed
+        ) as log:
+            log.hparams("seed: 0", TRIAL, {})
+            log.write(10, {"train/loss": 1.0})
+    record = (10, {"train/loss": 1.0})
+    assert [*trackio.runs.values()] == [[0, record, record], [0, record]]
+    assert all(name.startswith(TRIAL.name) for name in trackio.runs)
+    assert "*" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("wandb", "offline"), ("trackio", "true"), ("mlflow", "sqlite:///a.db")]
+)
 def test_a_missing_package_is_said_before_the_run(name, value, monkeypatch):
     find = importlib.util.find_spec
     absent = "rlrun.config.rules.find_spec"
@@ -104,7 +140,7 @@ def test_a_missing_package_is_said_before_the_run(name, value, monkeypatch):
 def test_a_config_of_an_earlier_version_has_the_defaults(tmp_path):
     composed = Composer().compose(["policy=random", "env=bandit", "logger.every=7"])
     given = yaml.safe_load(to_yaml(composed))
-    new = {"figures_every": 5, "csv": False, "wandb": None, "mlflow": None}
+    new = {"figures_every": 5, "csv": False, "wandb": None, "trackio": False, "mlflow": None}
     assert {key: given["logger"].pop(key) for key in new} == new
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(given))
     config, text = load(tmp_path)
