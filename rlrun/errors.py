@@ -14,12 +14,9 @@ RlrunError (9: a bug in rlrun when nothing more precise is known)
 Text form: ``key.path = value: what is wrong; what is allowed; what to do``.
 """
 
-import json
 import os
 import re
 import sys
-from functools import cache
-from pathlib import Path
 
 NO_GUARD = 86  # exit code of a worker whose script has no main guard
 
@@ -44,39 +41,6 @@ def require_working_directory() -> None:
             f"the working directory: is gone ({(e.strerror or str(e)).lower()}); one that exists "
             "is needed; change into another directory (cd)"
         ) from e
-
-
-def extra(name: str) -> str:
-    """Return what pip installs for an optional part of rlrun, where rlrun came from.
-
-    That is '.[NAME]' in a clone, with its path elsewhere, and 'rlrun[NAME]' of a wheel.
-    """
-    clone = _clone()
-    if clone is None:
-        return f"'rlrun[{name}]'"
-    try:
-        here = os.path.samefile(clone, ".")
-    except OSError:
-        here = False
-    return f"'{'.' if here else clone}[{name}]'"
-
-
-@cache
-def _clone() -> str | None:
-    """The directory that rlrun was installed from, or is imported from; None: from a wheel."""
-    from importlib.metadata import PackageNotFoundError, distribution  # slow to import
-    from urllib.parse import urlsplit
-    from urllib.request import url2pathname
-
-    beside = Path(__file__).resolve().parents[1]
-    path = beside if (beside / "pyproject.toml").is_file() else None
-    try:
-        source = json.loads(distribution("rlrun").read_text("direct_url.json") or "{}")
-        if path is None and "dir_info" in source:
-            path = Path(url2pathname(urlsplit(source["url"]).path))
-    except (PackageNotFoundError, ValueError, KeyError):
-        pass
-    return str(path) if path is not None and (path / "pyproject.toml").is_file() else None
 
 
 def no_cluster(key: str, address: str, text: str) -> "ResourceError":

@@ -127,6 +127,11 @@ class Done(NamedTuple):
     out: str
     err: str
 
+    @property
+    def unwrapped(self) -> str:
+        """The output with every indented line at the end of the line before it."""
+        return re.sub(r"\n +", " ", self.out)
+
 
 def assert_one_error(done: Done, code: int = 2) -> None:
     """A command that printed one line, of its error, and nothing else."""

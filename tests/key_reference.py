@@ -9,7 +9,6 @@ import types
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from textwrap import fill
 from typing import Any, Literal, Union, get_args, get_origin
 
 from rlrun.cli import key_table
@@ -31,7 +30,6 @@ CONF = ROOT / "conf"
 LAUNCHERS = "hydra/launcher"
 TASKS = "bench_tasks.yaml"  # a table of tasks, not of keys
 KEYS = Path(key_table.FILE)
-WIDTH = 98  # of the texts of topics
 
 
 def table_text() -> str:
@@ -76,22 +74,7 @@ def _section(room: str, title: str) -> str:
     found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
     assert found is not None, f"rlrun/{room}/README.md has no section {title}"
     plain = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", found[1].strip())
-    blocks = re.split(r"(^```.*?^```$|^\|.*?$)", plain, flags=re.M | re.S)  # code, rows of tables
-    return f"{title}\n\n" + "".join(
-        b if b[:1] == "|" or b[:3] == "```" else _filled(b) for b in blocks
-    )
-
-
-def _filled(prose: str) -> str:
-    """Paragraphs and items of lists in lines of ``WIDTH``."""
-    out = []
-    for part in re.split(r"(\n\s*\n|\n(?=[*#] |\d\. ))", prose):
-        indent = "  " if part.startswith("* ") else ""
-        text = " ".join(part.split())
-        out.append(
-            fill(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False) if text else part
-        )
-    return "".join(out)
+    return f"{title}\n\n{plain}"
 
 
 def _wrapper(name: str) -> tuple[str, str]:

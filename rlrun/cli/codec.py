@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from rlrun.errors import ConfigError, ResourceError, extra
+from rlrun.errors import ConfigError, ResourceError
 
 
 def bench(args: Namespace) -> int:
@@ -34,7 +34,7 @@ def check_plot(path: Path) -> None:
     if find_spec("matplotlib") is None:
         wrong = "drawing needs the package matplotlib, which is missing"
         raise ResourceError(
-            f"--plot = {path}: {wrong}; the table needs nothing more; pip install {extra('plot')}"
+            f"--plot = {path}: {wrong}; the table needs nothing more; pip install 'rlrun[plot]'"
         )
     if path.suffix not in (".png", ".svg", ".pdf"):
         wrong = "its suffix names no known format"

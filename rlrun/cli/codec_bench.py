@@ -312,7 +312,7 @@ def bench(paths: Sequence[Path], plot: Path | None) -> Iterator[str]:
         yield from table_lines(series, found)
         yield ""
     if not planes.installed():
-        yield f"pco: not measured, pcodec is not installed ({planes.install()})"
+        yield "pco: not measured, pcodec is not installed (pip install 'rlrun[pco]')"
     if plot is not None:
         plot_ratios(measured, plot)
         yield f"drawn: {plot}"

@@ -5,11 +5,13 @@
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from rlrun.errors import ConfigError, RlrunError
+from rlrun.terminal import width
 
 if TYPE_CHECKING:
     import argparse
@@ -302,7 +304,7 @@ COMMANDS: dict[str, Command] = {
     "list": Command(
         "help:list_options",
         "Lists policies, environments, wrappers and experiments, or the options of one group.",
-        (("[GROUP [WORD ...]]", "what there is, a line each"),),
+        (("[GROUP [WORD ...]]", "what there is"),),
         (arg("group", nargs="?", metavar="GROUP", help="policy, env, wrappers, torso, …"),
          arg("words", nargs="*", metavar="WORD",
              help="only options with it in their name or text"),
@@ -310,7 +312,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "help": Command(
         "help:explain", "Explains a key, a group, an option, a topic or a subcommand.",
-        (("KEY|GROUP|TOPIC", "default, range, unit and source of a key; topics:"),),
+        (("KEY|GROUP|TOPIC", "default, range, unit and source of a key"),),
         (arg("words", nargs="*", metavar="KEY|GROUP|TOPIC"), CONFIG_DIR),
     ),
 }  # fmt: skip
@@ -366,7 +368,8 @@ def make_parser(
         def error(self, message: str) -> NoReturn:
             raise usage_error(prog, message)
 
-    return Parser(prog=prog, description=about, epilog=more)
+    shape = partial(argparse.HelpFormatter, max_help_position=26, width=width())
+    return Parser(prog=prog, description=about, epilog=more, formatter_class=shape)
 
 
 def usage_error(prog: str, message: str) -> ConfigError:

@@ -10,9 +10,10 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rlrun import __version__
 from rlrun.errors import ConfigError, printable
 from rlrun.sweeps.pool import affinity, cgroup_quota, usable_cores
+from rlrun.terminal import paragraph
+from rlrun.version import rlrun_version
 
 _PACKAGES = ("numpy", "gymnasium", "hydra-core")
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -38,7 +39,7 @@ def doctor(args: Namespace) -> int:
         raise ConfigError(f"rlrun doctor: {[*words, '--config-dir'][0]}: {wrong}")
     else:
         for name, value in facts():
-            print(f"{name:<16}{value}", flush=True)
+            print(paragraph(f"{name:<16}", value), flush=True)
     return 0
 
 
@@ -47,7 +48,7 @@ def doctor(args: Namespace) -> int:
 
 def facts() -> Iterator[Fact]:
     """Versions, hardware and limits of this machine."""
-    yield "rlrun", __version__
+    yield "rlrun", rlrun_version()
     yield "python", f"{platform.python_version()} on {platform.platform()}"
     yield from ((name, _version(name)) for name in _PACKAGES)
     yield "numba", _numba()
@@ -207,12 +208,14 @@ def _examine_environment(overrides: Sequence[str], config_dir: str | None) -> No
     logging.disable(logging.WARNING)  # what is logged of an environment is among the checks
     try:
         for check in examine(config.env, config.agents):
-            print(printable(f"{check.verdict:<15}{check.name:<20}{check.text}"), flush=True)
+            label, text = f"{check.verdict:<15}{check.name:<20}", printable(check.text)
+            print(paragraph(label, text), flush=True)
             count += check.verdict == FINDING
     finally:
         logging.disable(logging.NOTSET)
     number = {0: "no finding", 1: "1 finding"}.get(count, f"{count} findings")
-    print(printable(f"{config.env.id}: {number} (rlrun help environment checks)"), flush=True)
+    end = printable(f"{config.env.id}: {number} (rlrun help environment checks)")
+    print(paragraph(end), flush=True)
 
 
 def _examine_runs(dirs: Sequence[str]) -> None:

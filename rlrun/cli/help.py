@@ -1,16 +1,18 @@
-"""The texts of ``rlrun --help``, ``rlrun help WORD`` and ``rlrun list``, from the key table.
+"""The texts of ``rlrun --help``, ``help WORD``, ``list`` and ``--cfg job``, from the key table.
 
 Torch-free; all but the list of environments, which makes them, do without numpy and Hydra too.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from textwrap import fill
-from typing import TYPE_CHECKING
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
 
 from rlrun.cli.commands import COMMANDS, parser_of
 from rlrun.cli.key_table import COMMAND_NODES, GROUPS, PRESETS, TOPICS, Key, Table
 from rlrun.errors import ConfigError
+from rlrun.terminal import command, paragraph, table_lines, width
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -28,25 +30,24 @@ _NODES = {  # of conf/config.yaml and of commands
 }
 _ABOUT = GROUPS | _NODES
 _OF_SWEEPS = ("sweep.", "hydra.launcher", "hydra/launcher")  # on the line, in no run's config
-_WIDTH = 100  # columns
 _NAMED = 6  # options in a line of defaults
 _VALUES = 12  # lines of defaults
 _BESIDE = 3  # keys before and after that are named
-_SPACES = 38  # characters of the widest column of environments
+_COLUMN, _WIDE_COLUMN = 26, 44  # where texts begin beside a name, a command
 _HELP = """\
 rlrun {version}: recurrent reinforcement learning, configured by Hydra
 
-usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run; without a word: r2d2 on cartpole
-       rlrun -m KEY=A,B,C ...                     a sweep, one run for every combination
-       rlrun -m KEY=A,B,C ... seeds=auto          adds seeds until the comparison is decided
-{commands}
+usage:
+{usage}
+
+topics of rlrun help:
 {topics}
 
 groups:
 {groups}
-flags: -m --multirun   -q --quiet   --config-dir DIR (your own yaml files)   --trust PACKAGE
-       (a config may name its functions)   --cfg job (the whole config)   --version   --hydra-help
-       tab completion: eval "$(rlrun -sc install=bash)"
+
+flags:
+{flags}
 
 examples:
   rlrun policy=r2d2 env=cartpole
@@ -57,22 +58,51 @@ examples:
 """
 
 
+_RUNS = (
+    ("[GROUP=OPTION] [KEY=VALUE] ...", "one run; without a word: r2d2 on cartpole"),
+    ("-m KEY=A,B,C ...", "a sweep, one run for every combination"),
+    ("-m KEY=A,B,C ... seeds=auto", "adds seeds until the comparison is decided"),
+)
+_FLAGS = (
+    ("-m, --multirun", "a sweep"),
+    ("-q, --quiet", "no progress display"),
+    ("--config-dir DIR", "your own yaml files"),
+    ("--trust PACKAGE", "a config may name its functions"),
+    ("--cfg job", "the whole config, what each key means, and no run"),
+    ("--version", "of rlrun and torch, and the commit"),
+    ("--hydra-help", "further flags, of Hydra"),
+    ("-sc install=bash", 'tab completion: eval "$(rlrun -sc install=bash)"'),
+)
+
+
 def help_text(version: str, config_dir: str | None = None) -> str:
     """The short help."""
     table = Table(config_dir)
     groups = (
-        fill(f"  {group:<11}{what}: {', '.join(table.options[group])}", _WIDTH,
-             subsequent_indent=" " * 13) for group, what in GROUPS.items()
-    )  # fmt: skip
+        paragraph(f"  {group:<11}", f"{what}: {', '.join(table.options[group])}")
+        for group, what in GROUPS.items()
+    )
     commands = (
-        f"       {f'rlrun {name} {words}'.rstrip():<43}{what}"
+        (f"{name} {words}".rstrip(), what)
         for name, command in COMMANDS.items() for words, what in command.usage
     )  # fmt: skip
-    indent = " " * 50
-    topics = fill(", ".join(TOPICS), _WIDTH, initial_indent=indent, subsequent_indent=indent)
     return _HELP.format(
-        version=version, commands="\n".join(commands), topics=topics, groups="\n".join(groups)
+        version=version,
+        usage="\n".join(
+            _beside(f"rlrun {words}", what, _WIDE_COLUMN) for words, what in [*_RUNS, *commands]
+        ),
+        topics=paragraph("  ", ", ".join(TOPICS)),
+        groups="\n".join(groups),
+        flags="\n".join(_beside(flag, what) for flag, what in _FLAGS),
     )
+
+
+def _beside(name: str, text: str, column: int = _COLUMN) -> str:
+    """``text`` in a column beside ``name``, or below it where the name is long."""
+    label = f"  {name:<{column - 4}}  "
+    if len(label) <= column:
+        return paragraph(label, text)
+    return f"  {name}\n{paragraph(' ' * column, text)}"
 
 
 def explain(args: "Namespace") -> int:
@@ -104,7 +134,7 @@ def help_lines(word: str, config_dir: str | None = None) -> Iterator[str]:
     elif group in GROUPS and option in options[group]:
         yield from reference.option(group, option)
     elif topic in TOPICS or group.startswith(_OF_SWEEPS):
-        yield reference.table.topics[topic if topic in TOPICS else "sweep"]
+        yield from topic_lines(reference.table.topics[topic if topic in TOPICS else "sweep"])
     elif found := reference.named(group):
         yield from _joined(reference.key(name) for name in found)
     elif chosen := [g for g in GROUPS if word.lower() in options[g]]:
@@ -168,25 +198,25 @@ class Reference:
         """The lines about one key."""
         facts = self.table.facts.get(name, {})
         group = name.partition(".")[0] if "" not in self.keys[name] else ""
-        yield _wrapped(f"{name}: ", next(iter(self.keys[name].values())).meaning)
+        yield paragraph(f"{name}: ", next(iter(self.keys[name].values())).meaning)
         if "allowed" in facts:
-            yield _wrapped("  allowed  ", facts["allowed"])
+            yield paragraph("  allowed  ", facts["allowed"])
         label = "  default  "
         lines = [*self._defaults(name, group)]
         for line in lines[:_VALUES]:
-            yield _wrapped(label, line)
+            yield paragraph(label, line)
             label = " " * len(label)
         if len(lines) > _VALUES:
             yield f"{label}{len(lines) - _VALUES} more: rlrun help {group}=OPTION"
-        yield _wrapped("  read by  ", self._readers(name, group))
+        yield paragraph("  read by  ", self._readers(name, group))
         presets = [
             f"{g}={o} ({option.keys[name].value})"
             for g in PRESETS for o, option in self.table.options[g].items()
             if name in option.keys and option.keys[name].value
         ]  # fmt: skip
         if presets:
-            yield _wrapped("  set by   ", ", ".join(presets))
-        yield _wrapped("  see also ", ", ".join(self._related(name)))
+            yield paragraph("  set by   ", ", ".join(presets))
+        yield paragraph("  see also ", ", ".join(self._related(name)))
 
     def _defaults(self, name: str, group: str) -> Iterator[str]:
         """A line for every value and source: the value, the options that have it, the source."""
@@ -240,14 +270,14 @@ class Reference:
         options = self.table.options.get(group, {})
         width = max(map(len, options), default=0) + 2
         for name, option in options.items():
-            yield _wrapped(f"  {name:<{width}}", option.about)
+            yield paragraph(f"  {name:<{width}}", option.about)
         tops = [n for n in self.keys if n.startswith(f"{group}.") and n.count(".") == 1]
         if not options:
             yield from _key_lines({n: self.table.root[n] for n in tops if n in self.table.root})
         elif tops:
             yield ""
             lasts = (n.rpartition(".")[2] for n in tops)
-            yield _wrapped(f"keys, {group}.KEY: ", ", ".join(lasts))
+            yield paragraph(f"keys, {group}.KEY: ", ", ".join(lasts))
         yield ""
         example = f"rlrun help {group}={next(iter(options))}, " if options else ""
         yield f"more: {example}rlrun help {(tops or ['policy.nstep'])[-1]}"
@@ -255,24 +285,109 @@ class Reference:
     def option(self, group: str, name: str) -> Iterator[str]:
         """The lines about an option: what it chooses besides, and its keys."""
         option = self.table.options[group][name]
-        yield _wrapped(f"{group}={name}: ", option.about)
+        yield paragraph(f"{group}={name}: ", option.about)
         if option.chooses:
             chosen = ", ".join(f"{g}={o}" for g, o in option.chooses.items())
-            yield _wrapped("  chooses ", chosen)
+            yield paragraph("  chooses ", chosen)
         yield from _key_lines(self.table.keys_of(group, name))
 
 
 def _key_lines(keys: Mapping[str, Key]) -> Iterator[str]:
     """``key = value`` and the comment of each key."""
     texts = {f"{name} = {key.value}": key for name, key in keys.items()}
-    width = min(max(map(len, texts), default=0), 44) + 2
+    column = min(max(map(len, texts), default=0), 36) + 2
     for text, key in texts.items():
-        yield _wrapped(f"  {text:<{width}}", key.comment)
+        yield paragraph(f"  {text:<{column}}", key.comment)
 
 
-def _wrapped(label: str, text: str) -> str:
-    indent = " " * min(len(label), 48)
-    return fill(label + text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+# Of a block of code: commands and what they print wrap, other code is left as it is.
+_SHAPES: dict[str, Callable[[str, str], str]] = {"```sh": command, "```text": paragraph}
+
+
+def topic_lines(text: str) -> Iterator[str]:
+    """The lines of a section of a README: prose and tables wrap, code is indented instead."""
+    blocks = re.split(r"^(```.*?^```$|\|[^\n]*(?:\n\|[^\n]*)*)", text, flags=re.M | re.S)
+    for number, block in enumerate(filter(None, (block.strip("\n") for block in blocks))):
+        if number:
+            yield ""
+        if block.startswith("```"):
+            kind, *lines, _ = block.splitlines()
+            shape = _SHAPES.get(kind, str.__add__)
+            yield from (shape("    ", line).rstrip() for line in lines)
+        elif block.startswith("|"):
+            head, _, *rows = block.splitlines()
+            yield from table_lines([_cells(line) for line in (head, *rows)])
+        else:
+            yield from _prose(block)
+
+
+def _cells(line: str) -> list[str]:
+    """The cells of a table's line in Markdown."""
+    return [cell.replace("\\|", "|").strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def _prose(text: str) -> Iterator[str]:
+    """Paragraphs and items of lists."""
+    for number, block in enumerate(re.split(r"\n\s*\n", text)):
+        if number:
+            yield ""
+        for part in re.split(r"\n(?=[*#] |\d+\. )", block):
+            found = re.match(r"[*#] |\d+\. ", part)
+            mark = found[0] if found else ""
+            yield paragraph(mark, " ".join(part.removeprefix(mark).split()))
+
+
+# -- rlrun --cfg job ------------------------------------------------------------------------------
+
+
+_COMMENTS = 34  # column of most comments
+
+
+def annotated(text: str, table: Table, choices: Mapping[str, str | None]) -> str:
+    """The yaml ``text`` of a config with a comment on every key that the table explains.
+
+    ``choices``: group -> option of it that the config has. The text can be an option of the group
+    experiment; its head says how that is used.
+    """
+    import yaml
+
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    lines, meanings = text.rstrip().split("\n"), _meanings(table, choices)
+    for name, number in _ends(root.value if isinstance(root, yaml.MappingNode) else []):
+        if meaning := meanings.get(name):
+            code = lines[number]
+            column = max(_COMMENTS, len(code) + 2) if len(code) < _COMMENTS + 8 else _COMMENTS
+            parts = wrap(meaning, width() - column - 2, break_on_hyphens=False)
+            starts = [f"{code:<{column}}"] if column > len(code) else [f"{code}\n{'':{column}}"]
+            starts += [" " * column] * (len(parts) - 1)
+            lines[number] = "\n".join(f"{s}# {part}" for s, part in zip(starts, parts, strict=True))
+    chosen = (f"{g}={choices[g]}" for g, o in table.chosen.items() if choices.get(g, o) != o)
+    used = " ".join(["read by: rlrun --config-dir DIR experiment=NAME", *chosen])
+    head = ["@package _global_", *wrap(f"DIR/experiment/NAME.yaml, {used}", width() - 2)]
+    return "".join(f"{line}\n" for line in (*(f"# {text}" for text in head), *lines))
+
+
+def _meanings(table: Table, choices: Mapping[str, str | None]) -> dict[str, str]:
+    """Full name of a key, or of a node -> what it means, said by the option that was chosen."""
+    found = dict(_NODES)
+    for name, options in Reference(table).keys.items():
+        chosen = options.get(choices.get(name.partition(".")[0]) or "")
+        if chosen or ".kwargs." not in name:
+            found[name] = (chosen or next(iter(options.values()))).meaning
+    for group, option in choices.items():
+        if option in table.options.get(group, {}):
+            found[group] = f"{group}={option}: {table.options[group][option].about}"
+    return found
+
+
+def _ends(pairs: Sequence[Any], prefix: str = "") -> Iterator[tuple[str, int]]:
+    """(full name, number of the line that a comment may end) of the keys of a mapping."""
+    for key, node in pairs:
+        name, is_nested = f"{prefix}{key.value}", node.id != "scalar" and not node.flow_style
+        if getattr(node, "style", None) not in ("|", ">"):
+            yield name, (key if is_nested else node).end_mark.line
+        if node.id == "mapping":
+            yield from _ends(node.value, f"{name}.")
 
 
 # -- rlrun list ------------------------------------------------------------------------------------
@@ -342,15 +457,12 @@ def _searched(table: Table, group: str, option: str, text: str) -> str:
 def _lines(table: Table, group: str, texts: Mapping[str, str]) -> Iterator[str]:
     """A line for each option; environments are made, to show their spaces."""
     if group == "env":
-        rows = {name: _environment(name, table) for name in texts}
-        width = min(max(len(spaces) for spaces, _ in rows.values()), _SPACES)
-        first = max(map(len, rows)) + 2
-        for name, (spaces, note) in rows.items():
-            yield f"  {name:<{first}}{spaces:<{width}}  {note}"
+        for name in texts:
+            first, *more = filter(None, _environment(name, table))
+            yield "\n".join([_beside(name, first), *(_beside("", text) for text in more)])
         return
-    first = 26 if group == "wrappers" else max([23, *map(len, texts)]) + 1
     for name, text in texts.items():
-        yield f"  {name:<{first}}{text}"
+        yield _beside(name, text)
 
 
 def _environment(name: str, table: Table) -> tuple[str, str]:

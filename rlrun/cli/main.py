@@ -13,7 +13,6 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from rlrun import __version__
 from rlrun.errors import ConfigError, end_if_importing_main, require_working_directory
 from rlrun.startup import uncollected
 
@@ -83,7 +82,7 @@ def _command(argv: list[str]) -> Callable[[], int]:
     if name is not None:
         return partial(run_command, name, rest)
     if "--version" in argv:
-        return partial(_print, f"rlrun {__version__}")
+        return partial(_print, _version_line())
     if {*_HELP} & {*argv}:  # with a word, the help of that word
         words = [w for w in argv if w.startswith("--config-dir") or "=" not in w]
         return partial(run_command, "help", [w for w in words if w not in _BESIDE_HELP])
@@ -92,6 +91,12 @@ def _command(argv: list[str]) -> Callable[[], int]:
 
         raise unknown_command(argv)
     return _train(argv)
+
+
+def _version_line() -> str:
+    from rlrun.version import rlrun_version, torch_version
+
+    return f"rlrun {rlrun_version()}, torch {torch_version() or 'not installed'}"
 
 
 def _print(text: str, *, end: str = "\n") -> int:
@@ -133,7 +138,9 @@ def _train(argv: list[str]) -> Callable[[], int]:
     line = read_line(composer, args.overrides, quiet=len(words) < len(argv))
     if args.cfg or args.info is not None:
         args.overrides = line.overrides
-        composer.compose(line.overrides, sweep=args.multirun)
+        cfg = composer.compose(line.overrides, sweep=args.multirun)
+        if args.cfg == "job" and args.package is None:
+            return partial(_print_job, parser, args, dict(cfg.hydra.runtime.choices))
         return partial(_print_by_hydra, parser, args)
     if not (args.multirun or line.asks_for_sweep):
         return new_run(line).run
@@ -144,6 +151,22 @@ def _train(argv: list[str]) -> Callable[[], int]:
     from rlrun.cli.sweep import run_sweep
 
     return partial(run_sweep, line)
+
+
+def _print_job(
+    parser: "argparse.ArgumentParser", args: "argparse.Namespace", choices: dict[str, str | None]
+) -> int:
+    """Print the config of a run as yaml, with what each key means."""
+    from contextlib import redirect_stdout
+    from io import StringIO
+
+    from rlrun.cli.help import annotated
+    from rlrun.cli.key_table import Table
+
+    text = StringIO()
+    with redirect_stdout(text):
+        _print_by_hydra(parser, args)
+    return _print(annotated(text.getvalue(), Table(args.config_dir), choices), end="")
 
 
 def _print_by_hydra(parser: "argparse.ArgumentParser", args: "argparse.Namespace") -> int:

@@ -45,6 +45,7 @@ from rlrun.run.files import replace_file
 from rlrun.schema import BenchConfig, BenchTaskConfig, Config, ProbeConfig
 from rlrun.schema.spelling import nearest
 from rlrun.sweeps.record import SweepRecord, is_sweep
+from rlrun.terminal import paragraph
 
 _OWNERS = ("bench", "probe", "search")  # commands that begin such directories
 _CHOSEN = (
@@ -190,9 +191,8 @@ def _write_bench(path: Path, found: Sequence[BenchSetting], *, quiet: bool) -> i
     for name, text in zip(_FILES, texts, strict=True):
         replace_file(path / name, text.encode())
     if not quiet:
-        print(
-            "\n".join([*terminal_lines(table), "", ABOUT, f"table: {path / _FILES[0]}"]), flush=True
-        )
+        lines = [*terminal_lines(table), "", paragraph(ABOUT), f"table: {path / _FILES[0]}"]
+        print("\n".join(lines), flush=True)
     return int(any(len(setting.scored) < len(setting.runs) for setting in found))
 
 
@@ -333,4 +333,4 @@ def _write_probe(path: Path, gap: MemoryGap, *, quiet: bool) -> None:
     text = gap.sentence if STACKED in gap.scores else f"{gap.sentence} {_UNSTACKED}"
     replace_file(path / "probe.md", f"# {gap.environment}\n\n{markdown(table)}\n{text}\n".encode())
     lines = [] if quiet else [*terminal_lines(table), ""]
-    print("\n".join([*lines, text]), flush=True)
+    print("\n".join([*lines, paragraph(text)]), flush=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlrun.errors import extra
+from rlrun.terminal import paragraph
 
 if TYPE_CHECKING:
     from rlrun.reports.document import Document
@@ -29,11 +29,11 @@ def report(args: Namespace) -> int:
         out=out,
     )
     for text in document.text:
-        print(text)
+        print(paragraph(text))
     for line in terminal_lines(document.sections[0].tables[0]):
         print(line)
     if not drawn:
-        print(f"no figures: matplotlib is missing; pip install {extra('plot')}")
+        print("no figures: matplotlib is missing; pip install 'rlrun[plot]'")
     print(f"report: {out / PAGE}")
     return 0
 
@@ -79,7 +79,7 @@ def make_report(
 def compare(args: Namespace) -> int:
     """Print the config diff, the scores and the verdict on two sides."""
     for line in lines_of_comparison(args):
-        print(line)
+        print(paragraph(line))
     return 0
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlrun.cli.commands import OTHER_EXPORT
-from rlrun.errors import CheckpointError, CodecError, ConfigError, ResourceError, extra, printable
+from rlrun.errors import CheckpointError, CodecError, ConfigError, ResourceError, printable
 from rlrun.override import read_overrides
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ def _require_onnx(subject: str) -> None:
     """Raise ResourceError, beginning with ``subject``, when a package of ONNX is missing."""
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
         wrong = f"exporting needs the package {missing[0]}, which is missing"
-        raise ResourceError(f"{subject}: {wrong}; pip install {extra('onnx')}")
+        raise ResourceError(f"{subject}: {wrong}; pip install 'rlrun[onnx]'")
 
 
 def _check_policy(config: "Config") -> None:

@@ -35,7 +35,6 @@ from rlrun.codec.words import (
     narrower_kinds,
     widen,
 )
-from rlrun.errors import extra
 
 MAX_PALETTE = 32  # distinct words at most
 # Words tested before the whole array.
@@ -88,11 +87,6 @@ def decode(spec: FieldSpec, data: memoryview, bases: Bases) -> Array:
 # -- pcodec ----------------------------------------------------------------------------------------
 
 
-def install() -> str:
-    """Return the command that installs pcodec."""
-    return f"pip install {extra('pco')}"
-
-
 def installed() -> bool:
     """Return whether pcodec is installed, without importing it."""
     return find_spec("pcodec") is not None
@@ -105,8 +99,8 @@ def import_pcodec() -> Any:
         import pcodec
     except ImportError as e:
         raise MissingCoder(
-            f"codec.coder = pco: the package pcodec is missing; the other coders need none; "
-            f"install it: {install()}"
+            "codec.coder = pco: the package pcodec is missing; the other coders need none; "
+            "install it: pip install 'rlrun[pco]'"
         ) from e
     return pcodec
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 
-from rlrun.errors import ResourceError, extra, no_cluster
+from rlrun.errors import ResourceError, no_cluster
 
 CONNECT_SECONDS = 1.0  # that a cluster's head has to accept a connection
 ANSWER_SECONDS = 6.0  # and to answer Ray
@@ -45,7 +45,7 @@ def require_ray(key: str = "pipeline", value: str = "ray") -> None:
     if missing:
         raise ResourceError(
             f"{key} = {value}: the package {missing[0]} is missing; it comes with the extra ray; "
-            f"pip install {extra('ray')}"
+            "pip install 'rlrun[ray]'"
         )
 
 

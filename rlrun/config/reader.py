@@ -395,8 +395,7 @@ def read_dataclass(
             raise unknown_key(f"{dot}{key}", value[key], known)
     for key in known:
         if key not in value:
-            where = f"conf/{path}" if path else "conf/config.yaml"
-            fix = f"give {dot}{key}=VALUE or add it to the yaml under {where}"
+            fix = f"give {dot}{key}=VALUE or add it to your yaml file"
             raise config_error(
                 f"{dot}{key}", "(absent)", "the key is missing", "it needs a value", fix
             )

@@ -14,7 +14,7 @@ import numpy as np
 
 from rlrun.config.backend import bf16_fault, numpy_obstacle
 from rlrun.config.ray import has_token, is_loopback
-from rlrun.errors import ConfigError, ResourceError, RlrunError, extra
+from rlrun.errors import ConfigError, ResourceError, RlrunError
 from rlrun.schema import (
     POLICY_CONFIGS,
     Config,
@@ -160,11 +160,6 @@ class Facts:
         """Rows of a window in every environment of every collector."""
         assert self.window is not None
         return self.environments * (self.window.rows + 1 + self.config.env.frame_stack)
-
-    @property
-    def extras(self) -> dict[str, str]:
-        """Arguments of pip for optional packages, as seen from the working directory."""
-        return {name: extra(name) for name in ("pco", "wandb", "mlflow")}
 
     @property
     def cores(self) -> int:
@@ -456,7 +451,7 @@ ON_CONFIG = (
         f"transport.{key}", lambda c: getattr(c.transport, key) == "pco"
         and find_spec("pcodec") is None,
         "the package pcodec is missing", "another coder is allowed",
-        "pip install {extras[pco]}, or choose auto", ResourceError)),
+        "pip install 'rlrun[pco]', or choose auto", ResourceError)),
     Rule("learner.threads", lambda c: (c.learner.threads or 0) > 4 * c.cores,
          "this machine has {cores} cores", "4 a core, or null, are allowed",
          "null is a fixed rule over shape and cores"),
@@ -509,10 +504,11 @@ ON_CONFIG = (
          and (c.memory.name != "none" or c.torso.name != "mlp" or not c.torso.hidden),
          "the critic would be linear in the action", "at least one hidden layer is allowed",
          "set 'policy.head_hidden=[256]'"),
-    *each(("wandb", "mlflow"), lambda key: Rule(
-        f"logger.{key}", lambda c: c.fresh and getattr(c.logger, key) is not None
+    *each(("wandb", "trackio", "mlflow"), lambda key: Rule(
+        f"logger.{key}", lambda c: c.fresh and getattr(c.logger, key) not in (None, False)
         and find_spec(key) is None,
-        f"the package {key} is missing", "null is allowed", f"pip install {{extras[{key}]}}",
+        f"the package {key} is missing", f"{'false' if key == 'trackio' else 'null'} is allowed",
+        f"pip install 'rlrun[{key}]'",
         ResourceError)),
 )  # fmt: skip
 

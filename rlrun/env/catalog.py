@@ -18,7 +18,7 @@ from gymnasium.vector import VectorEnv
 
 from rlrun.env.contract import exception_text, pass_ctrl_c
 from rlrun.env.diagnostic.vector import SingleFromVector
-from rlrun.errors import ConfigError, EnvError, ResourceError, RlrunError, extra
+from rlrun.errors import ConfigError, EnvError, ResourceError, RlrunError
 from rlrun.schema import EnvConfig
 from rlrun.schema.run import OBJECT
 from rlrun.trust import ENVIRONMENTS, import_named
@@ -111,7 +111,7 @@ def find_spec(env_id: str) -> EnvSpec:
             use = f"{one} env.kwargs.obs_type=ram"
         raise ConfigError(
             f"env.id = {env_id}: no such environment; Atari games have their settings as keys, not "
-            f"in their ids; use {use} (pip install {extra('atari')})"
+            f"in their ids; use {use} (pip install 'rlrun[atari]')"
         )
     if name.startswith(OBJECT):
         wrong = "a script gave it to rlrun.train, and this process has none of that id"
@@ -184,7 +184,7 @@ def _pip_requirement(spec: EnvSpec) -> str | None:
 
 def _installed_by(name: str) -> str:
     """Return what pip installs for an extra, or for a requirement in quotes."""
-    return name if name.startswith("'") else extra(name)
+    return name if name.startswith("'") else f"'rlrun[{name}]'"
 
 
 def _newest(spec: EnvSpec) -> str | None:
@@ -275,7 +275,7 @@ def make_single(spec: EnvSpec, kwargs: dict[str, Any], index: int) -> gym.Env[An
                 f"env.backend = sync: {spec.id} exists only as a native vector environment; "
                 "allowed: auto, vector; set env.backend=auto"
             )
-        if _pip_requirement(spec) == extra("mujoco"):
+        if _pip_requirement(spec) == _installed_by("mujoco"):
             _log_mujoco_warnings()
         env: gym.Env[Any, Any] = gym.make(spec, disable_env_checker=True, **kwargs)
     if isinstance(env.unwrapped, SingleFromVector):

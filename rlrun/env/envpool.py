@@ -18,7 +18,7 @@ from rlrun.env.atari import ATARI_ID, envpool_arguments
 from rlrun.env.catalog import closest_ids, construction_errors, first_line
 from rlrun.env.contract import contract_error
 from rlrun.env.diagnostic.vector import NEXT_STEP_METADATA, require_int
-from rlrun.errors import ConfigError, ResourceError, extra
+from rlrun.errors import ConfigError, ResourceError
 from rlrun.tree import Tree
 
 # Arguments set by env.id, collector.num_envs and seed, or incompatible with rows.
@@ -32,7 +32,7 @@ def _import_envpool() -> Any:
     except ImportError as e:
         raise ResourceError(
             f"env.backend = envpool: the package envpool cannot be imported ({e}); allowed without "
-            f"it: auto, vector, sync, async; install it: pip install {extra('envpool')}"
+            f"it: auto, vector, sync, async; install it: pip install 'rlrun[envpool]'"
         ) from e
     return envpool
 

@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 
 from rlrun.env.contract import pass_ctrl_c
-from rlrun.errors import ConfigError, ResourceError, extra
+from rlrun.errors import ConfigError, ResourceError
 from rlrun.video.files import install_pygame
 
 RGB = "rgb_array"
@@ -41,7 +41,7 @@ def draw(env_id: str, picture: Draw) -> np.ndarray:
         image = picture()
     except (ImportError, gym.error.DependencyNotInstalled) as e:
         text = " ".join(str(e).split())
-        install = install_pygame() or f"pip install {extra('video')}"
+        install = install_pygame() or "pip install 'rlrun[video]'"
         raise ResourceError(
             f"env.id = {env_id}: its picture needs a package that is not installed ({text}); "
             f"install it: {install}"

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces, wrappers
 
 from rlrun.env.contract import ContractViolation
-from rlrun.errors import ConfigError, ResourceError, extra
+from rlrun.errors import ConfigError, ResourceError
 from rlrun.functional.masks import MASK
 from rlrun.schema import WrapperConfig
 
@@ -81,7 +81,7 @@ def wrap(env: AnyEnv, configs: Sequence[WrapperConfig]) -> AnyEnv:
             text = f"it needs the package {e.name}; install it: pip install {e.name}"
             raise ResourceError(f"{where}: {text}") from e
         except gym.error.DependencyNotInstalled as e:
-            text = f"it needs the package OpenCV; install it: pip install {extra('images')}"
+            text = "it needs the package OpenCV; install it: pip install 'rlrun[images]'"
             raise ResourceError(f"{where}: {text}") from e
         except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as e:
             spaces_ = (env.observation_space, env.action_space)

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from rlrun.errors import ConfigError, StorageError
 from rlrun.reports.runs import printable
 from rlrun.run.files import replace_file
+from rlrun.terminal import table_lines
 
 # -- tables ----------------------------------------------------------------------------------------
 
@@ -114,12 +115,7 @@ def _is_numeric(cell: Cell) -> bool:
 def terminal_lines(table: Table) -> list[str]:
     """Return the lines of a table with aligned columns."""
     grid = table.shown()
-    lines = [grid.columns, *grid.rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    shape = [
-        f"{{:{'>' if right else '<'}{w}}}" for right, w in zip(grid.right, widths, strict=True)
-    ]
-    return ["  ".join(shape).format(*cells).rstrip() for cells in lines]
+    return table_lines([grid.columns, *grid.rows], grid.right)
 
 
 def markdown(table: Table) -> str:

@@ -23,7 +23,7 @@ UNDECIDED = "undecided so far"  # status in seeds.json while seeds may follow
 _ERROR = "a difference between equal distributions with a chance of at most {:.0%} (family-wise)"
 CAVEAT = (
     "settings of equal mean and unlike spread, e.g. where only one has failing seeds, are told "
-    "apart more often: see rlrun/reports/README.md, Statistics"
+    "apart more often: see rlrun help statistics"
 )
 
 

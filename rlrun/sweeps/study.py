@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from rlrun.config.space import Dimension
-from rlrun.errors import CheckpointError, ResourceError, StorageError, extra
+from rlrun.errors import CheckpointError, ResourceError, StorageError
 from rlrun.reports.runs import RunData, mean_over_steps, parse_score
 
 if TYPE_CHECKING:
@@ -230,8 +230,8 @@ def import_optuna() -> Any:
         import optuna
     except ModuleNotFoundError as e:
         raise ResourceError(
-            f"rlrun search: optuna is not installed; it suggests the settings; install it: "
-            f"pip install {extra('search')}"
+            "rlrun search: optuna is not installed; it suggests the settings; install it: "
+            "pip install 'rlrun[search]'"
         ) from e
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna

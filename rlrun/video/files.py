@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from rlrun.errors import ConfigError, ResourceError, StorageError, extra
+from rlrun.errors import ConfigError, ResourceError, StorageError
 
 SUFFIXES = (".mp4", ".gif")
 _NEEDS = {".mp4": ("imageio", "imageio_ffmpeg"), ".gif": ("PIL",)}  # modules
@@ -48,7 +48,7 @@ def require_packages(subject: str, suffix: str) -> None:
     missing = [name for name in _NEEDS[suffix] if find_spec(name) is None]
     if missing:
         wrong = f"needs packages that are not installed ({', '.join(missing)})"
-        fix = f"install them: pip install {extra('video')}"
+        fix = "install them: pip install 'rlrun[video]'"
         other = "" if suffix == ".gif" else "; a .gif needs only pillow"
         raise ResourceError(f"{subject}: {suffix} {wrong}{other}; {fix}")
 
@@ -191,7 +191,7 @@ def install_pygame() -> str | None:
     """
     spec = find_spec("pygame")
     if spec is None:
-        return f"pip install {extra('video')}"
+        return "pip install 'rlrun[video]'"
     return None if spec.origin else "pip install --force-reinstall --no-deps pygame-ce"
 
 

@@ -6,7 +6,8 @@ from importlib.util import find_spec
 import pytest
 from omegaconf import OmegaConf
 
-from rlrun.cli.key_table import GROUPS, PRESETS, Table
+from rlrun.cli.commands import COMMANDS
+from rlrun.cli.key_table import GROUPS, PRESETS, TOPICS, Table
 from rlrun.schema import COMMAND_CONFIGS
 from tests.in_process import assert_one_error, files_under
 from tests.installed import CONF, module_of
@@ -75,6 +76,7 @@ def test_an_option_has_the_keys_that_it_starts_from(rlrun, composer, option):
     ("word", "facts"),
     [("policy.nstep", "integer within [1, 100000] | Kapturowski et al. 2019"),
      ("policy.nstep", "experiment=r2d2_paper (5)"),
+     ("policy.learn_unroll_len", "80 | burnin_step=40 | learn_unroll_len=85"),
      ("nstep", "policy.nstep: "), ("policy.gamma", "number within [0, 1]"),
      ("policy.max_grad_norm", "number > 0 or null"), ("seed", "integer within [0, 2^32)"),
      ("policy.state_init", "stored | zero"), ("torso.hidden", "list of integers within [1, 65536]"),
@@ -92,8 +94,9 @@ def test_an_option_has_the_keys_that_it_starts_from(rlrun, composer, option):
 def test_words(rlrun, word, facts):
     done = rlrun("help", *word.split())
     assert (done.code, done.err) == (0, "")
+    text = re.sub(r"\s+", " ", done.out)
     for fact in facts.split(" | ") if word != "policy.state_init" else [facts]:
-        assert fact in done.out
+        assert re.sub(r"\s+", " ", fact) in text
 
 
 @pytest.mark.parametrize(
@@ -119,6 +122,19 @@ def test_a_word_beside_the_flag_and_none(rlrun):
         assert word in rlrun("help").out
 
 
+def test_lines_are_at_most_80_columns_wide(rlrun, monkeypatch):
+    """But for a single word and for code, which stays as it can be copied."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    options = [f"{group}={option}" for group in GROUPS for option in Table().options[group]]
+    words = [*TOPICS, *COMMANDS, *GROUPS, *options, "policy.learn_unroll_len", "env.wrappers"]
+    lines = [["help", *word.split()] for word in words]
+    texts = [rlrun(*line).out for line in [*lines, ["--help"], ["list"]]]
+    code = "\n".join(re.findall(r"```\w+\n.*?```", "\n".join(Table().topics.values()), re.S))
+    wide = {line.strip() for text in texts for line in text.splitlines() if len(line) > 80}
+    assert {line for line in wide if " " in line and line not in code} == set()
+    assert len(wide) < 6
+
+
 @pytest.mark.parametrize(
     ("command", "facts"),
     [("codec", "usage: rlrun codec"), ("export", "RUN_DIR DATA_DIR --shard-rows 65536"),
@@ -142,7 +158,8 @@ def test_a_user_s_option(rlrun, tmp_path):
 
 
 def test_the_examples_of_the_help_are_valid(rlrun, build):
-    lines = [li.strip() for li in rlrun("--help").out.splitlines() if li.startswith("  rlrun ")]
+    examples = rlrun("--help").out.partition("\nexamples:\n")[2]
+    lines = [line.strip() for line in examples.splitlines()]
     assert len(lines) >= 4
     for line in (line for line in lines if "=" in line):
         fewer = ["seed=0"] if "-m" in line else []  # the last one counts: a job per policy
@@ -154,7 +171,7 @@ def test_the_examples_of_the_help_are_valid(rlrun, build):
 
 
 def test_list(rlrun, tmp_path):
-    out = rlrun("list").out
+    out = re.sub(r"\n {3,}", " ", rlrun("list").out)
     lines = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
     assert all(len(line.split(None, 1)) == 2 for line in lines.values())
     for name in ("r2d2", "random", "cartpole_novel", "r2d2_paper", "delay_obs"):
@@ -182,7 +199,7 @@ def test_list(rlrun, tmp_path):
 def test_list_filters_a_group(rlrun, words, first):
     """Words are looked for in name and text, in any case."""
     done = rlrun("list", *words.split())
-    found = [text.split()[0] for text in done.out.splitlines()]
+    found = re.findall(r"^  (\S+)", done.out, re.MULTILINE)
     assert found[: len(first)] == first
     assert done.code == (0 if first else 2)
 

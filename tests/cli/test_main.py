@@ -2,15 +2,18 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
 from rlrun import __version__
+from rlrun.config import to_yaml
 from rlrun.config.directories import claim
 from rlrun.errors import EnvError, Interrupted
 from rlrun.schema.spelling import RENAMED
@@ -195,7 +198,9 @@ def test_user_files_that_are_refused(rlrun, tmp_path):
 
 
 def test_what_hydra_prints_itself(rlrun, tmp_path):
-    assert rlrun("--version") == (0, f"rlrun {__version__}\n", "")
+    facts = rlrun("--version").out.strip().split(", ")
+    assert facts[0] == f"rlrun {__version__}"
+    assert facts[-1].startswith(f"torch {version('torch').partition('+')[0]}")
     done = rlrun("policy=dqn", "--cfg", "job", "env=tmaze", "env.length=9")
     assert done.code == 0
     shown = OmegaConf.create(done.out)
@@ -206,6 +211,29 @@ def test_what_hydra_prints_itself(rlrun, tmp_path):
     assert rlrun("--cfg", "job", "policy.lrr=1").code == 2
     assert rlrun("--cfg", "job", "--package", "nope").code == 2
     assert files_under(tmp_path) == []
+
+
+WHOLE = ("policy=r2d2", "env=tmaze", "env.length=9", "buffer=uniform", "memory=gru", "seed=3")
+
+
+def test_the_whole_config_says_what_each_key_means_and_is_read_back(rlrun, composer, tmp_path):
+    """As an option of the group experiment, with the groups that its head names."""
+    done = rlrun(*WHOLE, "--cfg", "job")
+    assert done.code == 0
+    keys = [line for line in done.out.splitlines() if re.match(r" *\w+:", line)]
+    assert len(keys) > 150
+    unexplained = {line.split(":")[0].strip() for line in keys if "#" not in line}
+    assert unexplained == {"note"}, "on the next line, where it is long"
+    assert max(map(len, done.out.splitlines())) <= 80
+    cfg = composer.compose(composer.rewrite(WHOLE))
+    assert OmegaConf.to_yaml(OmegaConf.create(done.out)) == to_yaml(cfg)
+    path = tmp_path / "my/experiment/mine.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(done.out)
+    head = re.match(r"(?:# .*\n)+", done.out)[0].replace("# ", "")
+    groups = [word for word in head.split() if "=" in word and not word.startswith("experiment")]
+    assert {*groups} == {"env=tmaze", "buffer=uniform", "memory=gru"}
+    assert rlrun("--config-dir", "my", "experiment=mine", *groups, "--cfg", "job").out == done.out
 
 
 # -- what goes on with a run -----------------------------------------------------------------------

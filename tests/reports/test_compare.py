@@ -18,13 +18,13 @@ TEN = [*SCORES, 5.0, 8.0, 7.0]
 def last_line(rlrun, *words):
     done = rlrun("compare", *words)
     assert done.code == 0, done
-    return done.out.splitlines()[-1]
+    return done.unwrapped.splitlines()[-1]
 
 
 def test_better(rlrun, tmp_path):
     forge_seeds(tmp_path / "a", TEN, policy__lr=0.1)
     forge_seeds(tmp_path / "b", [x + 31 for x in TEN[::-1]], policy__lr=0.2)
-    out = rlrun("compare", "a", "b").out
+    out = rlrun("compare", "a", "b").unwrapped
     assert ["policy.lr", "0.1", "0.2"] in [line.split() for line in out.splitlines()]
     last = out.splitlines()[-1]
     for fact in ("B is better by 31 [", "paired", "p = 0.002", "10 pairs"):
@@ -50,7 +50,7 @@ def test_several_environments(rlrun, tmp_path, seeds):
             scores = [x + shift for x in SCORES[:seeds]]
             forge_seeds(tmp_path / side / env, scores, env__id=env, policy__lr=shift)
     forge_seeds(tmp_path / "b/C", SCORES, env__id="C-v0", policy__lr=100)
-    lines = rlrun("compare", "a", "b").out.splitlines()
+    lines = rlrun("compare", "a", "b").unwrapped.splitlines()
     for env in ("A-v0", "B-v0"):
         assert any(line.startswith(f"{env}: B is better by 100") for line in lines)
     for once in ("2 comparisons", "seeds fail on one side only"):
@@ -90,7 +90,7 @@ def test_misuse(rlrun, tmp_path, argv, text):
 def test_what_differs_besides_the_config_is_named(rlrun, tmp_path):
     forge(tmp_path / "a")
     forge(tmp_path / "b", record={"git": {"commit": "f00", "dirty": False}})
-    assert "commit" in rlrun("compare", "a", "b").out
+    assert "commit" in rlrun("compare", "a", "b").unwrapped
 
 
 @pytest.mark.parametrize("seeds", [6, 10])

@@ -127,11 +127,11 @@ def test_command(rlrun, tmp_path):
     assert (done.code, done.err) == (0, "")
     for fact in ("a,policy=dqn", "1 finding", "75%", "35%", "policy.lr=0.0003",
                  "learner.replay_ratio=32", "train/dead_units"):  # fmt: skip
-        assert fact in done.out
+        assert fact in done.unwrapped
     forge_sweep(tmp_path, [("a,policy=dqn", "done"), ("b", "done")])
     both = rlrun("doctor", str(tmp_path))
     assert both.out.startswith(done.out)
-    assert both.out.splitlines()[-1].startswith("b: ")
+    assert both.unwrapped.splitlines()[-1].startswith("b: ")
     nowhere = rlrun("doctor", str(tmp_path / "nowhere"))
     assert (nowhere.code, nowhere.out) == (2, "")
 

@@ -378,7 +378,7 @@ def test_seeds_auto_is_known_without_a_decision(rlrun, sweep, tmp_path, status):
     assert "seeds=auto" in done.out
     assert "is better" not in done.out
     assert not (tmp_path / "sweep/report/comparisons.csv").exists()
-    last = rlrun("compare", "sweep/*/dqn", "sweep/*/r2d2").out.splitlines()[-1]
+    last = rlrun("compare", "sweep/*/dqn", "sweep/*/r2d2").unwrapped.splitlines()[-1]
     assert "not tested" in last
     (tmp_path / "link").symlink_to(tmp_path / "sweep" / sweep[0])
     assert read_run(tmp_path / "link").auto == tmp_path / "sweep", "by any name of a run"
@@ -408,7 +408,9 @@ def result(failed=()):
 
 def test_the_choice_of_a_search_and_its_bias(rlrun, search, tmp_path):
     (search / "result.json").write_text(json.dumps(result(failed=(8, 9))))
-    line = next(li for li in rlrun("report", "found").out.splitlines() if li.startswith("found: "))
+    line = next(
+        li for li in rlrun("report", "found").unwrapped.splitlines() if li.startswith("found: ")
+    )
     for fact in (
         "trial 7",
         "policy.lr=0.001",

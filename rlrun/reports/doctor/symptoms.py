@@ -8,12 +8,12 @@ The order breaks ties of severity.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from textwrap import fill
 
 import numpy as np
 
 from rlrun.reports.doctor.evidence import Evidence, steps
 from rlrun.reports.runs import RunData, finite, printable
+from rlrun.terminal import paragraph
 
 BROKEN, HARMFUL, NOTE = 3, 2, 1  # severities
 
@@ -827,7 +827,6 @@ def no_progress(e: Evidence) -> Rows:
 
 # -- the diagnosis ---------------------------------------------------------------------------------
 
-_WIDTH = 100
 _FEW = 3  # records; below nothing can be said of learning
 _EVENTS = {"collect/restarts", "eval/restarted_episodes", "eval/cut_episodes"}  # seldom recorded
 
@@ -856,17 +855,17 @@ def report_lines(run: RunData) -> Iterator[str]:
     records = max((len(x) for x, _ in evidence.records.columns.values()), default=0)
     what = f"{records} record{'' if records == 1 else 's'} up to {evidence.env_steps:.0f} env steps"
     if not found and records < _FEW and evidence.learns and evidence.unsolved:
-        yield f"{run.name}: too early to say; {what}"
+        yield paragraph(f"{run.name}: too early to say; {what}")
         return
     if not found:
         checked = sum(_has_records(row, evidence) for row in SYMPTOMS)
-        yield (
+        yield paragraph(
             f"{run.name}: nothing looks wrong; {checked} of {len(SYMPTOMS)} rules had something to "
             f"look at in {what} (rlrun help health)"
         )
         return
     count = f"{len(found)} finding{'s' if len(found) > 1 else ''}"
-    yield f"{run.name}: {count}; {what}, status {run.status}"
+    yield paragraph(f"{run.name}: {count}; {what}, status {run.status}")
     for number, finding in enumerate(found.values(), 1):
         yield _wrapped(f"{number}. ", finding.symptom)
         yield _wrapped("   why:  ", finding.meaning)
@@ -883,7 +882,4 @@ def _has_records(row: Symptom, evidence: Evidence) -> bool:
 
 
 def _wrapped(head: str, text: str) -> str:
-    return fill(
-        printable(text), _WIDTH, initial_indent=head, subsequent_indent=" " * len(head),
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
+    return paragraph(head, printable(text))
