@@ -11,6 +11,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from enum import Enum
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -474,15 +475,36 @@ def read_composed(cfg: DictConfig) -> Config:
 def _resolved(cfg: DictConfig, key: Any) -> Any:
     if OmegaConf.is_missing(cfg, key):
         return "???"
-    value = cfg[key]
-    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+    node = cfg._get_node(key)
+    value = _unresolved(node)
+    if not _has_interpolation(value):
+        return value
+    found = cfg[key]
+    return OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found
+
+
+def _unresolved(node: Any) -> Any:
+    """``OmegaConf.to_container(node, resolve=False, enum_to_str=True)``, ten times as fast."""
+    content = node._value()
+    if isinstance(content, dict):
+        return {key: _unresolved(inner) for key, inner in content.items()}
+    if isinstance(content, list):
+        return [_unresolved(inner) for inner in content]
+    return content.name if isinstance(content, Enum) else content
+
+
+def _has_interpolation(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_interpolation, value.values()))
+    if isinstance(value, list):
+        return any(map(_has_interpolation, value))
+    return isinstance(value, str) and "$" in value
 
 
 def to_yaml(cfg: DictConfig) -> str:
     """The composed config as yaml, interpolations (and so secrets) unresolved, without hydra."""
-    parts = OmegaConf.to_container(cfg, resolve=False, enum_to_str=True)
-    assert isinstance(parts, dict)
-    texts = [_yaml_of(name, value) for name, value in parts.items() if name != "hydra"]
+    names = [name for name in cfg if name != "hydra"]
+    texts = [_yaml_of(name, _unresolved(cfg._get_node(name))) for name in names]
     return "".join(texts) or "{}\n"
 
 
@@ -529,8 +551,7 @@ _TEXTS = ("help", "hydra_help")  # of the hydra node, which no job reads
 
 def pack(cfg: DictConfig) -> dict[str, Any]:
     """The composed config of a job, of JSON's types, interpolations unresolved."""
-    hydra = OmegaConf.to_container(cfg.hydra, resolve=False, enum_to_str=True)
-    assert isinstance(hydra, dict)
+    hydra = _unresolved(cfg.hydra)
     for name in _TEXTS:
         hydra.pop(name, None)
     now = OmegaConf.get_cache(cfg).get("now", {})  # ${now:...} is the same time everywhere

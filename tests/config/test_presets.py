@@ -51,6 +51,18 @@ def read(composer, *overrides):
     return flat(dataclasses.asdict(read_composed(composer.compose(composer.rewrite(overrides)))))
 
 
+@pytest.mark.parametrize("words", ["policy=r2d2 env=bandit", "policy=sac env=pendulum"])
+def test_a_stored_config_is_that_of_omegaconf(words):
+    cfg = Composer().compose(
+        [*words.split(), "run.stop_return=${env.stop_return}", "run.dir='a b'"]
+    )
+    values = OmegaConf.to_container(cfg, resolve=False)
+    del values["hydra"]
+    assert yaml.safe_load(to_yaml(cfg)) == yaml.safe_load(
+        OmegaConf.to_yaml(OmegaConf.create(values))
+    )
+
+
 def test_every_key_has_a_comment():
     for path in CONF.rglob("*.yaml"):
         text = re.sub(r"^defaults:\n(  - .*\n)*", "", path.read_text(), flags=re.M)
