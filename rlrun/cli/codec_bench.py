@@ -23,6 +23,7 @@ from rlrun.dataset import read_dataset
 from rlrun.dataset.format import DESCRIPTION_FILE
 from rlrun.errors import CheckpointError, ConfigError, StorageError
 from rlrun.run import checkpoint, history
+from rlrun.run.files import require_run
 from rlrun.run.tensors import read_tensors
 from rlrun.tree import Tree, tree_leaves
 
@@ -90,6 +91,7 @@ def _of_directory(path: Path) -> list[Series]:
     if (path / DESCRIPTION_FILE).is_file():
         return _of_rows(_dataset_chunks(path), str(path))
     if (path / "config.yaml").is_file():
+        require_run(path)
         return _of_run(path)
     raise _unreadable(path, "neither a run nor a dataset")
 

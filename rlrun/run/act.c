@@ -84,7 +84,8 @@ int main(int argc, char **argv) {
     info = infos[i] = describe(found);
     data[i] = calloc(info.count, SIZE[info.type]);
     check(ORT(CreateTensorWithDataAsOrtValue, Ptr, Ptr, size_t, int64_t *, size_t, int, Ptr *)(
-        memory, data[i], info.count * SIZE[info.type], info.shape, info.rank, info.type, inputs + i));
+        memory, data[i], info.count * SIZE[info.type], info.shape, info.rank, info.type,
+        &inputs[i]));
     source[i] = strcmp(names[i], "prev_action") ? MOST : 0;
     if (strncmp(names[i], "state.", 6)) continue;
     output_names[outputs] = malloc(strlen(names[i]) + 6);

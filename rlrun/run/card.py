@@ -186,7 +186,8 @@ python act.py {ONNX} 3
 From C, with the library that comes with the Python package onnxruntime:
 
 ```sh
-cc -O2 act.c -o act -ldl && ./act path/to/libonnxruntime.so {ONNX}
+cc -O2 act.c -o act -ldl
+./act "$(python -c 'import onnxruntime as o; print(*o.__path__)')"/capi/libonnxruntime.so.* {ONNX}
 ```
 
 ## Score

@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -120,6 +122,7 @@ def test_what_needs_a_run_refuses_it(
         ["export", card, "data"],
         ["export", "card", card, "again"],
         ["report", card],
+        ["codec", "bench", card],
         ["eval", card, "--weights", "best"],
     ):
         capsys.readouterr()
@@ -216,6 +219,23 @@ def test_c_acts_as_the_run(whole: Path, rows: dict[str, np.ndarray], tmp_path: P
     done = subprocess.run(command, input=lines, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert_same(np.array(done.stdout.split(), int), rows)
+
+
+def test_the_lines_of_its_readme_run(card: Path) -> None:
+    blocks = re.findall(r"^```sh\n(.*?)^```", (card / "README.md").read_text(), re.M | re.S)
+    programs = [block for block in blocks if "act." in block]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    compiled(card, card)  # skips
+    printed = [
+        subprocess.run(
+            ["bash", "-ec", block], cwd=card, env={**os.environ, "PATH": path}, text=True,
+            input="1 0 0.1 -0.1", capture_output=True, check=True,
+        ).stdout.split("\n")
+        for block in programs
+    ]  # fmt: skip
+    assert [len(lines) for lines in printed] == [4, 2]
+    assert printed[0][2].startswith("episode 2: return ")
+    assert printed[1][0].strip() in ("0", "1")
 
 
 def test_c_reads_and_answers_numbers_of_other_types(whole: Path, tmp_path: Path) -> None:
