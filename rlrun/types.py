@@ -3,7 +3,7 @@
 Glossary
     step      one action taken in one environment; the clock ``env_steps`` counts these
     row       obs[t] --action[t]--> reward[t], terminated[t], truncated[t]; obs[t+1] is the next row
-    end row   the row that only holds an episode's final observation (valid = False)
+    end row   a row that holds only an episode's final observation (valid = False)
     null row  padding after a trajectory's end inside a window (valid = False, never stored);
               made by ``read_windows`` (buffer/kernels.py)
     filler    the unused burn-in positions before a window's own rows (valid = False, never stored)
@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.schema.policy import Window as Window  # the four are part of this vocabulary
+from rlrun.schema.policy import Window as Window  # re-exported, as the three below
 from rlrun.tree import Tree as Tree
 from rlrun.tree import tree_leaves as tree_leaves
 from rlrun.tree import tree_map as tree_map
@@ -50,12 +50,14 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Time-major, always. Row t is obs[t] --action[t]--> obs[t+1]. Tensors on one device.
+    """A time-major batch of rows: tensors on one device.
 
-    A window of S positions is a Segment with T = S - 1: S observations, S - 1 transitions.
-    ``extras`` of a sampled window hold ``prev_action`` [B, *A] and ``prev_reward`` [B], those of
-    the row before the window (zero where the window opens an episode). A collected segment has
-    ``states``, the recurrent state before every row, which lives until windows are cut from it.
+    Row t is obs[t] --action[t]--> obs[t+1]. A window of S positions is a segment with T = S - 1: S
+    observations and S - 1 transitions.
+
+    In sampled windows ``extras`` holds ``prev_action`` [B, *A] and ``prev_reward`` [B] of the row
+    before the window, zero if the window opens an episode. In collected segments ``states`` holds
+    the recurrent state before every row; it is kept until windows are cut from the segment.
     """
 
     obs: Tree  # [T+1, B, *O] native dtype
@@ -66,20 +68,20 @@ class Segment:
     truncated: Tensor  # [T, B] bool: cut; the value of obs[t+1] still counts (padding: no meaning)
     valid: Tensor  # [T, B] bool: False on end rows, null rows and filler
     extras: dict[str, Tensor] = field(default_factory=dict)  # recorded by acting: log_prob, ...
-    state: Tree = ()  # [B, ...] recurrent state before the first own row, which follows the filler
-    partial: tuple[int, ...] = ()  # burn-in lengths in the batch besides 0 and all (host numbers)
+    state: Tree = ()  # [B, ...] recurrent state before the first row after the filler
+    partial: tuple[int, ...] = ()  # burn-in lengths in the batch other than 0 and the full one
     states: Tree = ()  # [T, B, ...] only in collected segments
 
     def to(self, device: torch.device) -> "Segment":
-        """The segment on ``device``; itself where it is on it already."""
+        """Return the segment on ``device``, or itself if it is there already."""
         return self if self.reward.device == device else self.map(lambda x: moved(x, device))
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Segment":
-        """The segment of ``function(x)`` for every tensor x."""
+        """Return the segment with ``function`` applied to every tensor."""
         return replace(self, **{n: tree_map(function, getattr(self, n)) for n in _FIELDS})
 
     def tensors(self) -> list[Tensor]:
-        """All tensors, in the same order for segments of one kind."""
+        """Return all tensors, in the same order for all segments of one kind."""
         return [x for name in _FIELDS for x in tree_leaves(getattr(self, name))]
 
 
@@ -90,7 +92,7 @@ _FIELDS = (
 
 
 def moved(x: Tensor, device: torch.device) -> Tensor:
-    """``x`` on ``device``; copies to a GPU are asynchronous, copies from it are not."""
+    """Return ``x`` on ``device``. A copy to a GPU is asynchronous, a copy from it is not."""
     return x.to(device, non_blocking=device.type == "cuda")
 
 
@@ -98,7 +100,7 @@ def moved(x: Tensor, device: torch.device) -> Tensor:
 class Chunk:
     """A collected segment as numpy arrays, passed from a collector to a buffer.
 
-    Fields, shapes and meaning are those of ``Segment``.
+    The fields and their shapes are those of ``Segment``.
     """
 
     obs: Tree  # [T+1, B, *O] native dtype
@@ -113,9 +115,9 @@ class Chunk:
 
     @classmethod
     def of(cls, rows: "Segment | Chunk") -> "Chunk":
-        """The same rows; arrays share memory with the tensors of a segment on the host.
+        """Return the rows as arrays that share memory with the tensors.
 
-        Raises: ValueError when a tensor has a gradient or is not in host memory.
+        Raises: ValueError if a tensor has a gradient or is not in host memory.
         """
         if isinstance(rows, Chunk):
             return rows
@@ -123,18 +125,18 @@ class Chunk:
             return cls(*(tree_map(Tensor.numpy, getattr(rows, n)) for n in CHUNK_FIELDS))
         except (RuntimeError, TypeError) as e:
             raise ValueError(
-                "chunk: a tensor of it has a gradient or is not in host memory; collected rows "
-                "have neither; add what x.detach().cpu() gives"
+                "chunk: a tensor has a gradient or is not in host memory; collected rows "
+                "need host tensors without gradients; pass x.detach().cpu()"
             ) from e
 
     def segment(self) -> Segment:
-        """The same rows as tensors that share the arrays' memory."""
+        """Return the rows as tensors that share memory with the arrays."""
         fields = {n: tree_map(torch.from_numpy, getattr(self, n)) for n in CHUNK_FIELDS}
         state = tree_map(lambda x: x[0], fields["states"]) if len(self.reward) else ()
         return Segment(**fields, state=state)
 
     def rows(self, start: int, stop: int) -> "Chunk":
-        """Rows [start, stop), not copied."""
+        """Return a view of rows [start, stop)."""
 
         def part(x: Any) -> Any:
             return x[start:stop]
@@ -152,7 +154,7 @@ CHUNK_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """B windows sampled from a buffer, the argument of ``Policy.update``."""
+    """B windows sampled from a buffer: the argument of ``Policy.update``."""
 
     segment: Segment
     weight: Tensor  # [B] float32 importance weights (N P)^-beta / max, in (0, 1]
@@ -160,13 +162,13 @@ class Sample:
     env_steps: int  # the clock of the policy's schedules
 
     def to(self, device: torch.device) -> tuple[Segment, Tensor]:
-        """Windows and weights on ``device``."""
+        """Return the windows and the weights on ``device``."""
         return self.segment.to(device), moved(self.weight, device)
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Result of one learning step: priorities, and metrics as 0-d tensors."""
+    """The result of one learning step: new priorities, and metrics as 0-d tensors."""
 
     priority: Tensor | None  # [B] >= 0, in the order of Sample.key
     metrics: dict[str, Tensor]
@@ -175,7 +177,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Actions for E environments, on the host."""
+    """Actions for E environments, in host memory."""
 
     action: np.ndarray  # [E, *A]
     extras: dict[str, np.ndarray]  # [E, ...]
@@ -186,16 +188,17 @@ class Act:
 class Counters:
     """Counters of a run, saved in every checkpoint."""
 
-    env_steps: int = 0  # valid rows collected; pipeline=offline, which collects none: updates
+    env_steps: int = 0  # valid rows collected; updates if pipeline=offline, which collects none
     updates: int = 0
     chunks: int = 0
     episodes: int = 0
 
 
 class Actor(Protocol):
-    """Acts for E environments with the policy's weights of the last ``refresh``; numpy on the host.
+    """Selects actions for E environments with the weights of the last ``refresh``.
 
-    It changes nothing of the policy except the exploration generator.
+    Inputs and outputs are numpy arrays. Acting changes nothing in the policy except its exploration
+    generator.
     """
 
     extras: dict[str, np.ndarray]  # examples of ``act``'s extras: shapes and dtypes, [E, ...]
@@ -204,7 +207,7 @@ class Actor(Protocol):
         """Copy the policy's current weights."""
 
     def initial_state(self) -> Tree:
-        """The state before an episode's first row, fresh arrays [E, ...]."""
+        """Return the recurrent state before an episode's first row, in new arrays [E, ...]."""
 
     def act(
         self,
@@ -216,26 +219,26 @@ class Actor(Protocol):
         *,
         explore: np.ndarray | None,
     ) -> Act:
-        """Actions of E environments; ``explore`` [E] probabilities of a random action (or a
-        functional.explore.Temperature, for actors with action values), None: greedy.
+        """Return the actions of E environments.
 
-        ``prev_action``/``prev_reward`` are those of the row before; they and ``state`` are
-        ignored where ``first``.
+        ``explore`` [E] holds probabilities of a random action; None acts greedily. Actors with
+        action values also take a ``functional.explore.Temperature``. ``prev_action`` and
+        ``prev_reward`` are those of the row before. They and ``state`` are ignored where ``first``.
         """
 
 
 class Loss(NamedTuple):
-    """The loss of a batch of windows, what ``loss`` of a policy returns."""
+    """The loss of a batch of windows, returned by a policy's ``loss``."""
 
-    loss: Tensor  # 0-d, with a graph
+    loss: Tensor  # 0-d, part of the autograd graph
     priority: Tensor  # [B] >= 0, detached
     metrics: dict[str, Tensor]  # 0-d each, detached
-    td: Tensor | None = None  # [L, B] or [B] |delta| of learned rows, detached as the next
+    td: Tensor | None = None  # [L, B] or [B] |delta| of learned rows, detached like ``q``
     q: Tensor | None = None  # [L, B] or [B] values of the actions taken
 
 
 class Policy(Protocol):
-    """A policy that learns from samples and makes actors; it has no train or eval mode."""
+    """A policy that learns from samples and makes actors. It has no train or eval mode."""
 
     window: Window | None  # None: the policy does not learn
     generator: np.random.Generator  # of exploration; may be replaced before ``actor``
@@ -245,32 +248,34 @@ class Policy(Protocol):
         """Return an actor for ``num_envs`` environments."""
 
     def update(self, sample: Sample) -> Update:
-        """One learning step; owns optimisers and target networks."""
+        """Take one learning step, including the update of the target networks."""
 
     def priority(self, sample: Sample) -> Tensor:
-        """|TD| priority [B] of windows that were just collected (initial_priority: td)."""
+        """Return the TD priorities [B] of newly collected windows (initial_priority: td)."""
 
     def weights(self) -> dict[str, Tensor]:
-        """The parameters an actor needs."""
+        """Return the parameters that an actor needs."""
 
     def load(self, weights: dict[str, Tensor]) -> None:
-        """The inverse of ``weights``."""
+        """Load what ``weights`` returned."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything ``update`` and ``act`` depend on: nets, optimiser, generator, counters."""
+        """Return all that ``update`` and ``act`` depend on: networks, optimiser, generator,
+        counters.
+        """
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse of ``state_dict``."""
+        """Load what ``state_dict`` returned."""
 
 
 @runtime_checkable
 class RecurrentPolicy(Protocol):
-    """A policy that measures the effect of a window's initial state."""
+    """A policy that measures the effect of a window's initial recurrent state."""
 
     device: torch.device
 
     def delta_q(self, windows: Segment, history: Segment) -> dict[str, Tensor]:
-        """Metrics of the error due to stored and zero states."""
+        """Return metrics of the error that stored states and zero states cause."""
 
 
 @runtime_checkable
@@ -281,19 +286,19 @@ class NetworkPolicy(Protocol):
     device: torch.device
 
     def network_health(self, windows: Segment) -> dict[str, Tensor]:
-        """train/ metrics of the present networks on stored windows; changes nothing."""
+        """Return train/ metrics of the present networks on stored windows. Changes nothing."""
 
 
 def no_actions(space: gym.Space[Any], num_envs: int) -> np.ndarray:
-    """Zero actions [E, *A] in the dtype of ``space``."""
+    """Return zero actions [E, *A] in the dtype of ``space``."""
     return np.zeros((num_envs, *(space.shape or ())), space.dtype)
 
 
 def generator(seed: int, name: str) -> np.random.Generator:
-    """The named component's own numpy generator, spawned from the run's seed."""
+    """Return the numpy generator of the named component, spawned from the run's seed."""
     return np.random.default_rng([seed, *name.encode()])
 
 
 def torch_seed(seed: int, name: str) -> int:
-    """A 63-bit torch seed for the named component, spawned from the run's seed."""
+    """Return a 63-bit torch seed for the named component, spawned from the run's seed."""
     return int(generator(seed, name).integers(2**63 - 1))

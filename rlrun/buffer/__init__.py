@@ -1,1 +1,1 @@
-"""Ring, windows, samplers: experience replay."""
+"""Experience replay and rollouts: row storage, windows and samplers."""

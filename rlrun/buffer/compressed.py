@@ -1,7 +1,7 @@
 """Image observations as compressed blocks of consecutive rows.
 
-zstd finds the repeated previous frame, so 16 Atari frames of a column compressed together take a
-hundredth of their separate size; reading a row decodes its block.
+zstd finds the repeated previous frame: 16 Atari frames of a column compressed together take a
+hundredth of their separate size. Reading a row decodes its block.
 """
 
 import math
@@ -23,10 +23,10 @@ _SAVED = {"blocks", "open", "rows"}
 
 
 class CompressedRows:
-    """Entries of ``columns`` x ``rows`` cells, read and written as ``HostRows``.
+    """Entries of ``columns`` x ``rows`` cells, read and written like ``HostRows``.
 
-    Rows arrive in order, for all columns at once. Each column has one open block, uncompressed,
-    which is compressed when the next block begins. A block that compression does not shrink is
+    Rows arrive in order, for all columns at once. Each column has one open, uncompressed block,
+    which is compressed when the next block begins. Blocks that compression does not shrink are
     stored uncompressed.
     """
 
@@ -42,14 +42,14 @@ class CompressedRows:
         self.packed: list[bytes | None] = [None] * (columns * self.column_blocks)
         self.raw = 0  # uncompressed bytes of the packed blocks
         self.coded = sys.getsizeof(self.packed)  # their compressed bytes, objects included
-        self.room: int | None = None  # limit of ``coded`` in bytes
+        self.room: int | None = None  # limit of ``coded`` in bytes, None: no limit
 
     # -- writing -----------------------------------------------------------------------------------
 
     def write(self, entries: np.ndarray, start: int) -> None:
-        """Write rows ``entries`` [T, columns, …] to the slots from ``start`` on, T <= rows.
+        """Write ``entries`` [T, columns, ...] to the slots from ``start`` on; T <= rows.
 
-        Raises: ResourceError when the packed blocks exceed ``room``.
+        Raises: ResourceError if the packed blocks exceed ``room``.
         """
         done = 0
         while done < len(entries):
@@ -65,11 +65,13 @@ class CompressedRows:
 
     @property
     def number(self) -> int:
-        """The open block's number in its column; -1: none."""
+        """The open block's number in its column, -1 if there is none."""
         return self.block % self.column_blocks if self.block >= 0 else -1
 
     def _open_next_block(self) -> None:
-        """Pack the open blocks and open the next of every column, with its content."""
+        """Pack the open blocks, then open the next block of every column with its stored
+        content.
+        """
         if self.number >= 0:
             for column in range(self.columns):
                 self._set_packed(column * self.column_blocks + self.number, self._pack(column))
@@ -107,11 +109,11 @@ class CompressedRows:
     # -- reading -----------------------------------------------------------------------------------
 
     def empty(self, *lead: int) -> np.ndarray:
-        """An array of entries [*lead, …] for ``take``."""
+        """Return an array of entries [*lead, ...] for ``take``."""
         return np.empty((*lead, *self.entry.shape), self.entry.dtype)
 
     def take(self, cells: np.ndarray, out: np.ndarray) -> Tensor:
-        """Copy the entries at ``cells`` [*] to ``out`` [*, …]; returns it as a tensor."""
+        """Copy the entries at ``cells`` [*] to ``out`` [*, ...] and return it as a tensor."""
         wanted = cells.reshape(-1)
         into = out.reshape(len(wanted), *self.entry.shape)
         assert into.base is not None, "out is contiguous"
@@ -126,7 +128,7 @@ class CompressedRows:
         return torch.from_numpy(out)
 
     def _block(self, index: int) -> np.ndarray:
-        """The rows of a block; zeros where none was written."""
+        """Return the rows of a block, zeros if it was never written."""
         column, number = divmod(index, self.column_blocks)
         if number == self.number:
             opened: np.ndarray = self.open[column]
@@ -145,20 +147,23 @@ class CompressedRows:
     # -- saving ------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The packed blocks and the open ones."""
+        """Return the packed and the open blocks."""
         first = max(0, self.block + 1 - self.column_blocks)
         blocks = PackedBlocks(self.packed, self.columns, first, max(self.block, 0), self.files)
         return {"blocks": blocks, "open": self.open, "rows": self.rows}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a ``state_dict``. Raises: CheckpointError when it is of another shape."""
+        """Load a ``state_dict``.
+
+        Raises: CheckpointError if it has another shape.
+        """
         saved.check_blocks(self, state)
         blocks: Rows = state["blocks"]
         pieces = list(blocks.pieces(blocks.first, blocks.stop))
         for index in range(len(self.packed)):
             self._set_packed(index, None)
         self.open[:], self.files = state["open"], blocks.saved_files()
-        # A ring that was never written to has no open block: its next one is block 0 as well.
+        # An unwritten ring has no open block; its next one is block 0, too.
         self.block = blocks.stop if blocks.stop or self.open.any() else -1
         for first, _, arrays in pieces:
             data, sizes, start = arrays[""], arrays[SIZES], 0
@@ -171,7 +176,7 @@ class CompressedRows:
 
 
 class PackedBlocks(Rows):
-    """The packed blocks of ``CompressedRows``; a row is a block of every column."""
+    """The packed blocks of ``CompressedRows`` for saving. A row is one block of every column."""
 
     def __init__(
         self, packed: list[bytes | None], columns: int, first: int, stop: int, files: RowFiles
@@ -199,11 +204,11 @@ def is_saved(tree: Any) -> bool:
 
 
 def from_state(state: Mapping[str, Any]) -> CompressedRows:
-    """``CompressedRows`` with a saved state, for reading."""
+    """Return ``CompressedRows`` with a saved state, for reading."""
     opened = state["open"]
     entry = ArraySpec(opened.shape[2:], opened.dtype)
     columns, stop, rows = opened.shape[0], state["blocks"].stop, int(state["rows"])
-    if stop < -(-rows // BLOCK_ROWS):  # it has not wrapped: the slots after these are unused
+    if stop < -(-rows // BLOCK_ROWS):  # not wrapped yet: later slots are unused
         rows = min(rows, (stop + 1) * BLOCK_ROWS)
     saved.integer("ring.rows", rows, 1, (stop - state["blocks"].first + 1) * BLOCK_ROWS)
     blocks = CompressedRows("obs", entry, columns, rows, in_memory)

@@ -1,6 +1,6 @@
 """Hindsight experience replay: windows relabelled with a goal that was reached later.
 
-Andrychowicz et al., "Hindsight Experience Replay", NeurIPS 2017.
+Source: Andrychowicz et al., "Hindsight Experience Replay", NeurIPS 2017.
 """
 
 from typing import Any, Literal, Protocol
@@ -13,22 +13,23 @@ from rlrun.types import Segment
 
 
 class Goals(Protocol):
-    """Reward and termination of the environment for other goals [*, G]."""
+    """Reward and termination of the environment for given goals [*, G]."""
 
     def reward(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
-        """float32 [*] of steps to ``achieved``."""
+        """Return the rewards, float32 [*], of steps that reach ``achieved``."""
 
     def terminated(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
-        """bool [*]: whether steps to ``achieved`` terminate the episode."""
+        """Return bool [*]: whether steps that reach ``achieved`` terminate the episode."""
 
 
 class Hindsight:
-    """Relabels a share of sampled windows of one learned row with a goal its episode reached.
+    """Relabels a share of the sampled windows of one learned row with a goal that its episode
+    reached.
 
-    ``future``: reached at a uniformly drawn row after the learned one; ``final``: at the episode's
-    end; ``episode``: at any of its stored rows. Of unfinished episodes the stored rows count.
-    Goals, rewards and terminations of the whole window are those the environment computes for the
-    new goal; where the episode ended for the old goal only, the step counts as truncated.
+    ``future``: the goal reached at a uniformly drawn row after the learned one. ``final``: at the
+    episode's end. ``episode``: at any of its stored rows. Of unfinished episodes only the stored
+    rows count. Goals, rewards and terminations of the whole window are recomputed by the
+    environment. A step that terminated for the old goal only becomes a truncated one.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Hindsight:
         return segment
 
     def _rows(self, row: np.ndarray, cell: np.ndarray) -> np.ndarray:
-        """Draw the rows whose achieved goals the windows that learn ``row`` get."""
+        """Draw the rows whose achieved goals become the goals of the windows that learn ``row``."""
         ring = self.ring
         final = ring.host["final"].reshape(-1)[cell]
         final = np.where(final < 0, ring.head, final)

@@ -1,16 +1,16 @@
-"""The compiled loops of the replay, each with one implementation; without numba they are slower.
+"""Compiled loops of the replay. Without numba the same code runs slower.
 
-Arrays that belong together are passed as one tuple, which numba unpacks at no cost:
+Arrays that belong together are passed as one tuple, which costs nothing in numba:
 
     ring    flags uint8 [cells], rewards float32 [cells], rows, columns; row r of column c is in
             cell c * rows + r % rows
-    table   lines int64 [slots, 7], one for each window with its numbers in the order of ``TABLE``,
+    table   lines int64 [slots, 7], one per window with the numbers named in ``TABLE``,
             alive bool [slots]
     chunk   first bool [T+1, B], terminated, truncated, valid bool [T, B], reward float32 [T, B]
-    tree    nodes float64 [2 leaves], leaves, whether it is of minima
+    tree    nodes float64 [2 leaves], leaves, whether it holds minima
 
-Indices are unsigned where that saves a test for negative ones. Nothing tests them against the
-arrays' lengths: rlrun/README.md, "Who may index what".
+Unsigned indices save a test for negative ones. Indices are not checked against the arrays' lengths:
+see rlrun/README.md, "Who may index what".
 """
 
 from typing import Any
@@ -19,13 +19,13 @@ import numpy as np
 
 from rlrun.jit import COMPILED, jit
 
-FIRST, TERMINATED, TRUNCATED, VALID = 1, 2, 4, 8  # of a row, in one byte
-CUT = 16  # the trajectory ends after this row although its episode continues (a collect's end)
+FIRST, TERMINATED, TRUNCATED, VALID = 1, 2, 4, 8  # flags of a row, in one byte
+CUT = 16  # the trajectory ends after this row, its episode does not
 LEARNED = 32  # some window learns this row
 FLAGS = FIRST | TERMINATED | TRUNCATED | VALID | CUT | LEARNED
 
 LARGEST = float(np.finfo(np.float32).max)  # larger finite priorities are clipped to this
-PREFETCHED = 8  # positions from which on prefetching pays
+PREFETCHED = 8  # fewest positions for which prefetching pays
 
 Arrays = tuple[Any, ...]
 
@@ -34,7 +34,7 @@ Arrays = tuple[Any, ...]
 
 @jit
 def write_flags(ring: Arrays, head: int, chunk: Arrays, close: bool) -> int:
-    """Write flags and rewards of T rows from row ``head`` on and clear the flags of the next.
+    """Write flags and rewards of T rows from row ``head`` on, clear the next row's flags.
 
     ``close``: the trajectories end with the last row. Returns the number of valid rows.
     """
@@ -88,9 +88,9 @@ def cut(first: np.ndarray, valid: np.ndarray, close: bool, origin: np.ndarray, r
         shape: Arrays) -> np.ndarray:  # fmt: skip
     """Return the lines int64 [N, 7] of the windows that T rows from ``row`` on complete, in order.
 
-    ``first``, ``valid``: bool [T, B]; ``origin``: int64 [B], the first row of each column's
-    trajectory, kept up to date; ``shape``: burn-in, learned, nstep, stride of a window, and 0
-    (lossless) or how the rest of a plain trajectory is cut: 1 last, 2 null_padding, 3 drop.
+    ``first``, ``valid``: bool [T, B]. ``origin``: int64 [B], the first row of each column's
+    trajectory, updated in place. ``shape``: burn-in, learned, nstep and stride of a window, then 0
+    for lossless tiling or how a plain trajectory's rest is cut: 1 last, 2 null_padding, 3 drop.
     """
     steps, columns = valid.shape
     burnin, learned, nstep, stride, plain = shape
@@ -136,7 +136,7 @@ def cut(first: np.ndarray, valid: np.ndarray, close: bool, origin: np.ndarray, r
 @jit
 def _emit(out: np.ndarray, count: int, start: int, index: int, origin: int, column: int,
           ended: bool, shape: Arrays) -> int:  # fmt: skip
-    """Write the line of the window that begins with step ``start``; returns the new count."""
+    """Write the line of the window that begins with step ``start`` and return the new count."""
     burnin, learned, nstep, _, plain = shape
     learn = start + burnin if plain else start
     last = learn + learned + nstep - 1
@@ -152,9 +152,9 @@ def _emit(out: np.ndarray, count: int, start: int, index: int, origin: int, colu
 @jit
 def insert_lines(table: Arrays, ring: Arrays, new: np.ndarray, key: int, skip: int,
                  learned: int) -> int:  # fmt: skip
-    """Store the lines ``new`` but the first ``skip`` as the windows from ``key`` on.
+    """Store the lines ``new``, except the first ``skip``, as the windows from ``key`` on.
 
-    Returns how many rows they learn that no window learned before.
+    Returns the number of rows that no stored window learned before.
     """
     (lines, alive), (flags, _, rows, _) = table, ring
     fresh = 0
@@ -173,11 +173,11 @@ def insert_lines(table: Arrays, ring: Arrays, new: np.ndarray, key: int, skip: i
 @jit
 def append_rows(ring: Arrays, alive: np.ndarray, head: int, chunk: Arrays, close: bool,
                 cutter: Arrays, tail: int, until: int) -> Arrays:  # fmt: skip
-    """Do in one call what ``WindowTable.append`` does with windows of one row.
+    """Append a chunk to windows of one row, like ``WindowTable.append`` but in one call.
 
-    ``cutter``: ``origin`` and ``shape`` of ``cut``; the windows of rows tail..until-1 are dropped.
-    Returns (slots of dropped windows, slots and keys int64 [2, N] of new ones by column, the number
-    of valid rows).
+    ``cutter``: ``origin`` and ``shape`` of ``cut``. The windows of rows tail..until-1 are dropped.
+    Returns (slots of dropped windows, slots and keys int64 [2, N] of new ones by column, number of
+    valid rows).
     """
     _, _, rows, columns = ring
     steps = len(chunk[4])
@@ -200,7 +200,7 @@ def append_rows(ring: Arrays, alive: np.ndarray, head: int, chunk: Arrays, close
 
 @jit
 def expire_rows(alive: np.ndarray, rows: int, columns: int, start: int, stop: int) -> np.ndarray:
-    """Drop the windows of one row in rows start..stop-1; returns their slots, by column."""
+    """Drop the windows of one row in rows start..stop-1 and return their slots, by column."""
     out = np.empty((stop - start) * columns, np.int64)
     count = 0
     for c in range(columns):
@@ -218,9 +218,10 @@ def expire_rows(alive: np.ndarray, rows: int, columns: int, start: int, stop: in
 
 @jit
 def expire_lines(table: Arrays, tail: int, head: int, oldest: int, size: int) -> np.ndarray:
-    """Drop the windows among tail..head-1 that begin before row ``oldest``; returns their slots.
+    """Drop the windows among tail..head-1 that begin before row ``oldest`` and return their slots.
 
-    A window is complete at most ``size`` rows after its first, so later ones are young enough.
+    A window is complete at most ``size`` rows after its first row, so later windows are young
+    enough.
     """
     lines, alive = table
     out = np.empty(head - tail, np.int64)
@@ -238,7 +239,7 @@ def expire_lines(table: Arrays, tail: int, head: int, oldest: int, size: int) ->
 
 @jit
 def row_spans(ring: Arrays, slots: np.ndarray, head: int, nstep: int) -> np.ndarray:
-    """``Spans.lines`` of windows of one row and the ``nstep`` rows after it, in their cells."""
+    """Return the ``Spans.lines`` of windows of one row and the ``nstep`` rows after it."""
     flags, _, rows, columns = ring
     out = np.empty((7, len(slots)), np.int64)
     newest = (head - 1) % rows
@@ -262,7 +263,9 @@ def row_spans(ring: Arrays, slots: np.ndarray, head: int, nstep: int) -> np.ndar
 
 @jit
 def line_spans(lines: np.ndarray, slots: np.ndarray, rows: int, head: int) -> np.ndarray:
-    """``Spans.lines`` of the windows in ``slots`` of a table of ``head`` windows so far."""
+    """Return the ``Spans.lines`` of the windows in ``slots`` of a table of ``head`` windows so
+    far.
+    """
     out = np.empty((7, len(slots)), np.int64)
     for b in range(len(slots)):
         line = np.uint64(slots[b])
@@ -282,11 +285,12 @@ def line_spans(lines: np.ndarray, slots: np.ndarray, rows: int, head: int) -> np
 def prefetch(store: np.ndarray, cell: np.ndarray, count: int) -> np.uint64:
     """Load ``count`` entries of ``store`` [cells, words] from each ``cell`` on into the cache.
 
-    Independent loads overlap: the copies that follow take half the time. Returns the words' sum.
+    Independent loads overlap, so the copies that follow take half the time. Returns the sum of the
+    words, which keeps the loads from being optimised away.
     """
     width, last = store.shape[1], len(store) - 1
     source = store.reshape(-1)
-    line = max(64 // (width * store.itemsize), 1)  # entries a cache line holds at least
+    line = max(64 // (width * store.itemsize), 1)  # whole entries per cache line
     total = np.uint64(0)
     for k in range(0, count - 1 + line, line):
         offset = min(k, count - 1)
@@ -297,13 +301,14 @@ def prefetch(store: np.ndarray, cell: np.ndarray, count: int) -> np.uint64:
 
 @jit
 def read_windows(ring: Arrays, spans: np.ndarray, burnin: int, cells: Arrays, out: Arrays) -> None:
-    """Compute which cells windows hold, and decode their flags and rewards.
+    """Compute the cells of windows and decode their flags and rewards.
 
     ``spans``: ``Spans.lines`` [7, B]; position 0 is row learn - ``burnin``.
-    ``cells``: int64 seen [S, B], of the observations; step [S - 1, B], of all else; before [B], of
-    the row before the window. A position outside of a window's rows gets the nearest of them.
+    ``cells``: int64 outputs: seen [S, B] of observations, step [S - 1, B] of all other fields,
+    before [B] of the row before the window. Positions outside a window's rows get the nearest of
+    them.
     ``out``: first bool [S, B]; terminated, truncated, valid bool, reward float32 [S - 1, B], with
-    reward 0 outside of the window's rows; opens bool [B], whether the window's first row opens an
+    reward 0 outside the window's rows; opens bool [B], whether the window's first row opens an
     episode; prev_reward float32 [B].
     """
     flags, rewards, rows, _ = ring
@@ -354,7 +359,8 @@ def store_priorities(
 ) -> float:
     """Write p = priority + eps to ``raw`` (float32, at ``slots``) and to ``mass``.
 
-    Returns the largest p, or -1 with nothing written when a priority is NaN, infinite or negative.
+    Returns the largest p. If a priority is NaN, infinite or negative, writes nothing and returns
+    -1.
     """
     for i in range(len(priority)):
         if not 0 <= priority[i] < np.inf:
@@ -370,7 +376,7 @@ def store_priorities(
 
 @jit
 def set_leaves(tree: Arrays, index: np.ndarray, value: np.ndarray) -> None:
-    """Write leaves (int64 [n], float64 [n]; the last duplicate wins) and their ancestors."""
+    """Write leaves (int64 [n], float64 [n]; the last duplicate wins) and update their ancestors."""
     nodes, leaves, _ = tree
     node = np.empty(len(index), np.int64)
     for j in range(len(index)):
@@ -382,9 +388,10 @@ def set_leaves(tree: Arrays, index: np.ndarray, value: np.ndarray) -> None:
 @jit
 def replace_leaves(tree: Arrays, dead: np.ndarray, new: np.ndarray, value: float, raw: np.ndarray,
                    p: float) -> None:  # fmt: skip
-    """Clear leaves ``dead`` and set leaves ``new`` to ``value``; ``raw`` gets NaN and ``p``.
+    """Clear leaves ``dead`` and set leaves ``new`` to ``value``; set ``raw`` to NaN and ``p``
+    there.
 
-    A leaf in both is new. Where both are sorted, they are merged so that parents are shared.
+    A leaf in both is new. If both are sorted, they are merged so that each parent is updated once.
     """
     nodes, leaves, minimum = tree
     for slot in dead:
@@ -411,7 +418,7 @@ def replace_leaves(tree: Arrays, dead: np.ndarray, new: np.ndarray, value: float
 def _propagate(tree: Arrays, node: np.ndarray) -> None:
     """Recompute all ancestors of ``node`` (overwritten), each once.
 
-    Level by level memory accesses overlap.
+    Going level by level lets memory accesses overlap.
     """
     nodes, leaves, minimum = tree
     count, one = np.uint64(len(node)), np.uint64(1)
@@ -432,7 +439,7 @@ def _propagate(tree: Arrays, node: np.ndarray) -> None:
 def find_leaves(tree: Arrays, mass: np.ndarray) -> np.ndarray:
     """Return ``SumTree.find`` of ``mass``, which is overwritten with the leaves' values.
 
-    The searches go level by level so that cache misses overlap.
+    The searches go level by level, so that cache misses overlap.
     """
     nodes, leaves, _ = tree
     node, one, size = np.ones(len(mass), np.int64), np.uint64(1), leaves
@@ -441,7 +448,7 @@ def find_leaves(tree: Arrays, mass: np.ndarray) -> np.ndarray:
         for j in range(len(mass)):
             left = np.uint64(node[j]) << one
             weight = nodes[left]
-            # A product, no branch: which way one went would be random.
+            # A product instead of a branch, which the CPU could not predict.
             right = np.int64(mass[j] >= weight) & np.int64(nodes[left + one] > 0.0)
             mass[j] -= weight * right
             node[j] = np.int64(left) + right
@@ -453,7 +460,7 @@ def find_leaves(tree: Arrays, mass: np.ndarray) -> np.ndarray:
 
 @jit
 def draw_leaves(tree: Arrays, uniform: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return ``find_leaves`` of (j + uniform[j]) root / n, and the least of the leaves' values.
+    """Return ``find_leaves`` of (j + uniform[j]) root / n, and the smallest of the leaves' values.
 
     ``uniform`` is overwritten with the values.
     """

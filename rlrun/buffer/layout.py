@@ -1,6 +1,6 @@
-"""Name, shape and dtype of every array of a replay, known before allocation.
+"""Names, shapes and dtypes of a replay's arrays, known before allocation.
 
-Torch-free: config validation computes sizes with it.
+Does not import torch, so that config validation can compute sizes.
 """
 
 import mmap
@@ -30,7 +30,7 @@ class ArraySpec:
         return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
 
     def times(self, *lead: int) -> "ArraySpec":
-        """With ``lead`` axes in front."""
+        """Return the spec with axes ``lead`` in front."""
         return ArraySpec((*lead, *self.shape), self.dtype)
 
 
@@ -42,11 +42,11 @@ class Row:
     action: ArraySpec
     extras: dict[str, ArraySpec]
     state: Tree  # of ArraySpecs: recurrent state before the row, kept once per window
-    spaces: RowSpaces | None = field(default=None, compare=False)  # None: of no environment
+    spaces: RowSpaces | None = field(default=None, compare=False)  # None: not from an environment
 
     @classmethod
     def of(cls, example: Any) -> "Row":
-        """The row of a chunk, which may have no rows."""
+        """Return the row of a chunk, which may have zero rows."""
 
         def block(x: Any) -> ArraySpec:
             return ArraySpec(tuple(x.shape[2:]), np.asarray(x).dtype)
@@ -60,8 +60,8 @@ class Row:
 
 
 HUGE_PAGE = 1 << 21  # bytes of a huge page on x86 and most others
-BLOCK_ROWS = 16  # of a column, compressed together (buffer.compress)
-IMAGE_BYTES = 256  # of uint8 from which an entry is taken for an image
+BLOCK_ROWS = 16  # rows of a column compressed together (buffer.compress)
+IMAGE_BYTES = 256  # smallest uint8 entry that counts as an image
 FLAG = np.dtype(np.uint8)
 REWARD = np.dtype(np.float32)
 NUMBER = np.dtype(np.int64)
@@ -72,11 +72,11 @@ TABLE = ("column", "learn", "burnin", "last", "ended", "release", "origin")
 class Layout:
     """All arrays of a replay of ``rows`` rows in each of ``columns``.
 
-    ``windows``: slots of the window table, None where every row has a window of its own.
-    ``sampler``: name -> ArraySpec of the sampler's arrays. ``goals``: store the first and the last
-    row of every row's episode, for hindsight relabelling. ``compress``: store image observations as
-    ``CompressedRows``, whose compressed size is not known here; ``room``: its limit in bytes, None:
-    no limit. ``device``: where observations, actions and extras are stored.
+    ``windows``: slots of the window table; None: every row has a window of its own. ``sampler``:
+    name -> ArraySpec. ``goals``: store the first and the last row of every row's episode, for
+    hindsight relabelling. ``compress``: store image observations as ``CompressedRows``, whose size
+    is not known in advance. ``room``: limit of that size in bytes; None: no limit. ``device``: of
+    observations, actions and extras.
     """
 
     row: Row
@@ -100,12 +100,12 @@ class Layout:
             )
 
     def packs(self, entry: ArraySpec) -> bool:
-        """Return whether observations like this are compressed."""
+        """Return whether observations like ``entry`` are compressed."""
         image = entry.dtype == np.uint8 and entry.nbytes >= IMAGE_BYTES
         return self.compress and image
 
     def ring(self) -> dict[str, Tree]:
-        """Field -> tree of ArraySpecs [columns, rows, ...]."""
+        """Return field -> tree of ArraySpecs [columns, rows, ...]."""
         lead = (self.columns, self.rows)
         fields = {f"extras/{name}": block for name, block in self.row.extras.items()}
         fields |= {
@@ -123,12 +123,12 @@ class Layout:
         return {"obs": tree_map(stored, self.row.obs), **out}
 
     def table(self) -> dict[str, ArraySpec]:
-        """Name -> ArraySpec of the window table."""
-        lines = ArraySpec((self.windows or 0, len(TABLE)), NUMBER)  # a window's numbers in a row
+        """Return name -> ArraySpec of the window table."""
+        lines = ArraySpec((self.windows or 0, len(TABLE)), NUMBER)  # one line per window
         return {"lines": lines, "alive": ArraySpec((self.slots,), np.dtype(bool))}
 
     def states(self) -> Tree:
-        """Tree of ArraySpecs [windows, ...]."""
+        """Return the tree of ArraySpecs [windows, ...] of the recurrent states."""
         return tree_map(lambda b: b.times(self.windows or 0), self.row.state)
 
     @property
@@ -137,7 +137,7 @@ class Layout:
         return self.windows if self.windows is not None else self.columns * self.rows
 
     def parts(self) -> dict[str, int]:
-        """Bytes of rows, window table, states, sampler."""
+        """Return the bytes of rows, window table, states and sampler."""
         return {
             "rows": total(self.ring()),
             "table": total(self.table()),
@@ -147,7 +147,7 @@ class Layout:
 
     @property
     def packed(self) -> int:
-        """Bytes at most of what is compressed: as many as it has uncompressed."""
+        """Uncompressed bytes of the compressed observations, the upper bound of their size."""
         images = [b for b in tree_leaves(self.row.obs) if self.packs(b)]
         each: int = sum(b.nbytes for b in images)
         return self.columns * self.rows * each
@@ -159,17 +159,19 @@ class Layout:
 
     @property
     def on_device(self) -> int:
-        """Bytes of observations, actions and extras: those on ``device``, if it is no CPU."""
+        """Bytes of observations, actions and extras, which are on ``device`` unless it is the
+        CPU.
+        """
         names = ("reward", "flags", "origin", "final")
         return total({name: x for name, x in self.ring().items() if name not in names})
 
     @property
     def nbytes(self) -> int:
-        """Sum over all arrays."""
+        """Sum of the bytes of all arrays."""
         return sum(self.parts().values())
 
     def fingerprint(self) -> str:
-        """Text that a saved state and the replay that loads it must have in common."""
+        """Return a text that a saved state and the replay that loads it must share."""
         row = self.row
         blocks = [*tree_leaves(row.obs), row.action, *row.extras.values(), *tree_leaves(row.state)]
         fields = [f"{b.dtype}{list(b.shape)}" for b in blocks]
@@ -178,7 +180,7 @@ class Layout:
         return f"{self.columns} x {self.rows} rows of {', '.join(fields)}{packed}; {windows}"
 
     def describe(self) -> str:
-        """One line: rows, fields, bytes; states; the rest."""
+        """Return one line with the sizes of rows, states, and the rest."""
         parts, rows = self.parts(), (self.rows - 1) * self.columns
         fields = len(tree_leaves(self.ring()))
         text = f"buffer: {_grouped(rows)} rows, {fields} fields, {amount(parts['rows'])}"
@@ -197,12 +199,12 @@ class Layout:
 
 
 def num_leaves(capacity: int) -> int:
-    """Leaves of a sum tree over ``capacity`` slots: the smallest power of two that holds them."""
+    """Return the smallest power of two >= capacity: the leaves of a sum tree."""
     return 1 << max(capacity - 1, 0).bit_length()
 
 
 def sampler_blocks(name: str, slots: int, weight_norm: str = "batch") -> dict[str, ArraySpec]:
-    """Name -> ArraySpec of the named sampler's arrays over ``slots``."""
+    """Return name -> ArraySpec of the named sampler's arrays over ``slots``."""
 
     def block(size: int, dtype: str) -> ArraySpec:
         return ArraySpec((size,), np.dtype(dtype))
@@ -210,7 +212,7 @@ def sampler_blocks(name: str, slots: int, weight_norm: str = "batch") -> dict[st
     if name == "uniform":
         return {}
     if name == "rank":
-        ranks = slots + slots // 16 + 1  # a sixteenth for windows that came since the last sort
+        ranks = slots + slots // 16 + 1  # a sixteenth more for windows added since the last sort
         index = "int32" if ranks < 2**31 else "int64"
         position, priority = block(slots, index), block(slots, "float32")
         order, cdf = block(ranks, index), block(ranks, "float64")
@@ -221,7 +223,7 @@ def sampler_blocks(name: str, slots: int, weight_norm: str = "batch") -> dict[st
 
 
 def total(tree: Tree) -> int:
-    """Bytes of a tree of ArraySpecs."""
+    """Return the bytes of a tree of ArraySpecs."""
     return sum(b.nbytes for b in tree_leaves(tree) if isinstance(b, ArraySpec))
 
 
@@ -239,7 +241,7 @@ def _grouped(number: int) -> str:
 
 
 def free_bytes(directory: Path | None) -> int:
-    """Free bytes of memory (cgroup limits included), or of the disk of ``directory``."""
+    """Return the free bytes of memory (cgroup limits included), or of the disk of ``directory``."""
     if directory is not None:
         while not directory.exists():
             directory = directory.parent
@@ -263,7 +265,7 @@ def _meminfo() -> int | None:
 
 
 def _cgroup() -> Iterator[int]:
-    """Free bytes under the container's limit, cgroup versions 2 and 1."""
+    """Yield the free bytes under the container's limit, for cgroup versions 2 and 1."""
     root = Path("/sys/fs/cgroup")
     pairs = (
         (root / "memory.max", root / "memory.current"),
@@ -280,7 +282,7 @@ Allocate = Callable[[str, ArraySpec], np.ndarray]
 
 
 def allocate_tree(name: str, tree: Tree, allocate: Callable[[str, ArraySpec], Any]) -> Tree:
-    """The arrays of a tree of ArraySpecs, named by their path in it."""
+    """Allocate a tree of ArraySpecs. Arrays are named by their path in it."""
     if isinstance(tree, dict):
         return {k: allocate_tree(f"{name}/{k}", v, allocate) for k, v in tree.items()}
     if isinstance(tree, tuple):
@@ -290,9 +292,9 @@ def allocate_tree(name: str, tree: Tree, allocate: Callable[[str, ArraySpec], An
 
 
 def in_memory(name: str, block: ArraySpec) -> np.ndarray:
-    """Zeros; untouched pages take no memory.
+    """Return zeros. Untouched pages take no memory.
 
-    Large arrays ask for huge pages (Linux): rows are read at random, and the CPU knows the
+    Large arrays ask for huge pages (Linux). Rows are read at random, and the CPU caches the
     addresses of too few small pages.
     """
     advice = getattr(mmap, "MADV_HUGEPAGE", None)
@@ -301,17 +303,17 @@ def in_memory(name: str, block: ArraySpec) -> np.ndarray:
     try:
         pages = mmap.mmap(-1, block.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         pages.madvise(advice)
-    except OSError:  # a kernel without them; where memory is short, numpy raises MemoryError
+    except OSError:  # no huge pages, or no memory: np.zeros raises MemoryError
         return np.zeros(block.shape, block.dtype)
     return np.ndarray(block.shape, block.dtype, pages)
 
 
 def on_disk(directory: Path) -> Allocate:
-    """Zeros in nameless files of ``directory``, mapped into memory.
+    """Return an allocator of zeros in unnamed files of ``directory``, mapped into memory.
 
-    The system caches hot pages; the files vanish with the process, however it ends.
+    The system caches hot pages. The files vanish with the process, however it ends.
 
-    Raises (when called): StorageError: no such directory can be made, or it has no room.
+    Raises (when called): StorageError if the directory cannot be made or has no room.
     """
     key = f"buffer.mmap = {directory}"
 
@@ -321,7 +323,7 @@ def on_disk(directory: Path) -> Allocate:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=directory) as file:
-                # The disk space is taken now: a full disk later would kill the process.
+                # Reserve the disk space now: a full disk later would kill the process.
                 if hasattr(os, "posix_fallocate"):
                     os.posix_fallocate(file.fileno(), 0, block.nbytes)
                 return np.memmap(file, block.dtype, "w+", shape=block.shape)

@@ -1,4 +1,4 @@
-"""Several replays sampled as one: demonstrations beside own rows, a replay for each collector."""
+"""Several replays sampled as one: demonstrations and collected rows, or a replay per collector."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,8 +20,8 @@ class Mixed:
     """Draws every window of a batch from ``demos`` with probability ``ratio``, else from ``own``.
 
     Each replay has its own priorities, importance weights (largest 1) and schedules. Keys of
-    demonstrations are negative. Collected rows are added to ``own``.
-    Source: Paine et al. 2019 (R2D3), section 3.
+    demonstrations are negative. Collected rows are added to ``own``. Source: Paine et al. 2019
+    (R2D3), section 3.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Mixed:
         self.counts = {"windows": 0, "demos": 0}  # sampled so far
 
     def __len__(self) -> int:
-        """Own windows that can be sampled: learning starts when there are some."""
+        """Return the number of own windows. Learning starts when there are some."""
         return len(self.own)
 
     @property
@@ -43,15 +43,15 @@ class Mixed:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays of both."""
+        """Bytes of all arrays of both replays."""
         return self.own.nbytes + self.demos.nbytes
 
     def add(self, rows: Chunk | Segment) -> np.ndarray:
-        """Add collected rows to the own replay, as ``Replay.add``."""
+        """Add collected rows to the own replay, as ``Replay.add`` does."""
         return self.own.add(rows)
 
     def sample(self, batch: int, env_steps: int) -> Sample:
-        """``batch`` windows, own ones before demonstrations."""
+        """Sample ``batch`` windows, own ones before demonstrations."""
         count = int(self.generator.binomial(batch, self.ratio))
         self.counts["windows"] += batch
         self.counts["demos"] += count
@@ -68,12 +68,12 @@ class Mixed:
         return Sample(segment, torch.cat([part.weight for part in parts]), key, env_steps)
 
     def get(self, key: np.ndarray, env_steps: int) -> Sample:
-        """As ``Replay.get``, of own windows only."""
+        """Return own windows by key, as ``Replay.get`` does."""
         assert (key >= 0).all(), "demonstrations are not read by key"
         return self.own.get(key, env_steps)
 
     def prioritize(self, key: np.ndarray, priority: np.ndarray | Tensor) -> None:
-        """As ``Replay.prioritize``, for both replays."""
+        """Set priorities in both replays, as ``Replay.prioritize`` does."""
         if len(key) != len(priority):
             self.own.prioritize(key, priority)  # raises
         demos = key < 0
@@ -91,34 +91,38 @@ class Mixed:
             self.demos.prioritize(-1 - key[demos], priority[np.flatnonzero(demos)])
 
     def histories(self, count: int, generator: np.random.Generator) -> tuple[Segment, Segment]:
-        """As ``Replay.histories``, of own windows, whose states are from the run's networks."""
+        """Return own windows, whose states come from the run's networks. See
+        ``Replay.histories``.
+        """
         return self.own.histories(count, generator)
 
     def random_windows(self, count: int, generator: np.random.Generator) -> Segment:
-        """As ``Replay.random_windows``, of own windows."""
+        """Return own windows. See ``Replay.random_windows``."""
         return self.own.random_windows(count, generator)
 
     def peek(self, count: int, generator: np.random.Generator, env_steps: int) -> Peek | None:
-        """As ``Replay.peek``, of own windows."""
+        """Return own windows. See ``Replay.peek``."""
         return self.own.peek(count, generator, env_steps)
 
     def metrics(self, env_steps: int) -> dict[str, float]:
-        """buffer/ metrics of the own rows, and how many windows were demonstrations."""
+        """Return buffer/ metrics of the own rows, and the share of demonstrations."""
         share = self.counts["demos"] / max(self.counts["windows"], 1)
         found = {"buffer/demo_windows": float(len(self.demos)), "buffer/demo_fraction": share}
         return self.own.metrics(env_steps) | found
 
     def codec_metrics(self) -> dict[str, float]:
-        """codec/ metrics of the own rows; demonstrations are not compressed."""
+        """Return codec/ metrics of the own rows. Demonstrations are not compressed."""
         return self.own.codec_metrics()
 
     def check(self) -> None:
-        """Raises AssertionError naming the broken invariant."""
+        """Raise AssertionError naming a broken invariant."""
         self.own.check()
         self.demos.check()
 
     def state_dict(self) -> dict[str, Any]:
-        """The own replay, and the sampler of the demonstrations, whose rows are read again."""
+        """Return the own replay and the sampler of the demonstrations, whose rows are read
+        again.
+        """
         return {
             "own": self.own.state_dict(),
             "demos": {
@@ -131,7 +135,10 @@ class Mixed:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a ``state_dict``. Raises: CheckpointError when the demonstrations differ."""
+        """Load a ``state_dict``.
+
+        Raises: CheckpointError if the demonstrations differ.
+        """
         given, own = state["demos"], self.state_dict()["demos"]
         names = ("layout", "steps")
         if any(given[name] != own[name] for name in names):
@@ -173,24 +180,24 @@ _SUMMED = ("windows", "late_priorities", "early_evictions", "demo_windows")  # o
 
 
 class Streams:
-    """A replay for each collector of a distributed run, sampled as one.
+    """A replay per collector of a distributed run, sampled as one.
 
-    A ring holds columns that advance together. Collectors do not, so each has a ring of its own.
-    Windows of stream j are drawn with probability m_j / sum m, then within it as its sampler does.
+    The columns of a ring advance together. Collectors do not, so each has a ring of its own. Stream
+    j is drawn with probability m_j / sum m, then a window of it by its own sampler.
 
-    m_j is the sum of p^alpha (proportional), else the number of windows. Proportional and uniform
-    sampling are then exactly those of one replay with all rows: new windows get the largest
-    priority seen in any stream, and alpha moves in all at once. Ranks are those within a stream.
-    Importance weights are (N P(i))^-beta / max over the batch. One stream is that replay itself,
+    m_j is the sum of p^alpha for proportional sampling, else the number of windows. Proportional
+    and uniform sampling then equal those of one replay with all rows: new windows get the largest
+    priority in any stream, and alpha changes in all streams at once. Ranks are within a stream.
+    Importance weights are (N P(i))^-beta / max over the batch. A single stream equals its replay
     bit for bit.
     """
 
     def __init__(self, replays: Sequence[Store], *, generator: np.random.Generator) -> None:
-        """``generator``: of the choice of streams; unused where there is one."""
+        """``generator``: draws the streams; unused if there is only one."""
         self.replays, self.generator = list(replays), generator
 
     def __len__(self) -> int:
-        """Windows that can be sampled."""
+        """Return the number of windows that can be sampled."""
         return sum(len(replay) for replay in self.replays)
 
     @property
@@ -204,7 +211,7 @@ class Streams:
         return sum(replay.nbytes for replay in self.replays)
 
     def add(self, chunks: Sequence[tuple[int, Chunk | Segment]]) -> np.ndarray:
-        """Store (stream, rows); return the keys of the windows they complete, int64."""
+        """Store (stream, rows). Return the keys of the windows they complete, int64."""
         keys = [self._global(self.replays[number].add(rows), number) for number, rows in chunks]
         return np.concatenate(keys)
 
@@ -236,7 +243,7 @@ class Streams:
         )
 
     def get(self, key: np.ndarray, env_steps: int) -> Sample:
-        """The windows with these keys, those of a stream one after the other, weight 1."""
+        """Return the windows with these keys, grouped by stream, weight 1."""
         count = len(self.replays)
         starts = [0, *(np.flatnonzero(np.diff(key % count)) + 1)]
         parts = [
@@ -247,7 +254,7 @@ class Streams:
         return Sample(join([part.segment for part in parts]), weight, key, env_steps)
 
     def prioritize(self, key: np.ndarray, priority: np.ndarray | Tensor) -> None:
-        """Set |delta| priorities, as ``Replay.prioritize``."""
+        """Set |delta| priorities as ``Replay.prioritize`` does."""
         count = len(self.replays)
         if count == 1:
             self.replays[0].prioritize(key, priority)
@@ -262,30 +269,30 @@ class Streams:
             sampler.largest = largest
 
     def histories(self, count: int, generator: np.random.Generator) -> tuple[Segment, Segment]:
-        """As ``Replay.histories``, of one stream."""
+        """Return windows of one stream. See ``Replay.histories``."""
         return self._one(generator).histories(count, generator)
 
     def random_windows(self, count: int, generator: np.random.Generator) -> Segment:
-        """As ``Replay.random_windows``, of one stream."""
+        """Return windows of one stream. See ``Replay.random_windows``."""
         return self._one(generator).random_windows(count, generator)
 
     def peek(self, count: int, generator: np.random.Generator, env_steps: int) -> Peek | None:
-        """As ``Replay.peek``, of one stream."""
+        """Return windows of one stream. See ``Replay.peek``."""
         return self._one(generator).peek(count, generator, env_steps)
 
     def metrics(self, env_steps: int) -> dict[str, float]:
-        """buffer/ metrics: sums of counts, means over the stored windows of the rest."""
+        """Return buffer/ metrics: sums of counts, else means over the stored windows."""
         return combined([(r.metrics(env_steps), float(len(r))) for r in self.replays])
 
     def codec_metrics(self) -> dict[str, float]:
-        """codec/ metrics of compressed observations."""
+        """Return codec/ metrics of compressed observations."""
         found = [replay.codec_metrics() for replay in self.replays]
         size = sum(x.get("codec/buffer_bytes", 0.0) for x in found)
         raw = sum(x["codec/buffer_bytes"] / x["codec/buffer_ratio"] for x in found if x)
         return {"codec/buffer_ratio": size / raw, "codec/buffer_bytes": size} if raw else {}
 
     def check(self) -> None:
-        """Raises AssertionError naming the broken invariant."""
+        """Raise AssertionError naming a broken invariant."""
         for replay in self.replays:
             replay.check()
 
@@ -296,7 +303,10 @@ class Streams:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a ``state_dict``. Raises: CheckpointError when it has another number of streams."""
+        """Load a ``state_dict``.
+
+        Raises: CheckpointError if it has another number of streams.
+        """
         streams = state["streams"]
         if len(streams) != len(self.replays):
             raise CheckpointError(
@@ -313,11 +323,11 @@ class Streams:
         return [sampler for sampler in samplers if isinstance(sampler, Prioritized)]
 
     def _masses(self) -> np.ndarray:
-        """m_j of every stream, float64 [J]."""
+        """Return m_j of every stream, float64 [J]."""
         return np.array([_mass(replay) for replay in self.replays])
 
     def _global(self, key: np.ndarray, number: int) -> np.ndarray:
-        """Keys of stream ``number`` as keys of all streams."""
+        """Return keys of stream ``number`` as keys of all streams."""
         return key if len(self.replays) == 1 else key * len(self.replays) + number
 
     def _one(self, generator: np.random.Generator) -> Store:
@@ -331,9 +341,9 @@ class Streams:
 
 
 def combined(parts: Sequence[tuple[dict[str, float], float]]) -> dict[str, float]:
-    """buffer/ metrics of several (metrics, number of windows) as those of one buffer.
+    """Combine the buffer/ metrics of several (metrics, number of windows) into one.
 
-    Counts are summed, of maxima the largest is taken, all else is a mean over the windows.
+    Counts are summed, maxima are maximised, all others are means over the windows.
     """
     if len(parts) == 1:
         return parts[0][0]
@@ -358,13 +368,13 @@ def _own(replay: Store) -> Replay:
 
 
 def _mass(replay: Store) -> float:
-    """m of a stream: 0 while it has no window."""
+    """Return m of a stream, 0 while it has no window."""
     sampler = _own(replay).sampler
     return sampler.sum_tree.root if isinstance(sampler, Proportional) else float(len(replay))
 
 
 def _shares(replay: Store, part: Sample) -> np.ndarray:
-    """Probability within its stream of every sampled window, up to rounding, float64 [B]."""
+    """Return each sampled window's probability within its stream, up to rounding, float64 [B]."""
     own = _own(replay)
     slots = own.windows.find(part.key)[0]
     priorities = own.sampler.priorities(slots)

@@ -21,15 +21,16 @@ from rlrun.types import Chunk, Sample, Segment, Tree, Window, tree_leaves, tree_
 
 _NONE = np.empty(0, np.int64)
 _NOTHING = _NONE, _NONE
-_FLOATS = (torch.float32, torch.float64)  # dtypes that priorities keep
-_SMALL = 256  # bytes of an entry up to which prefetching pays; longer ones stream
+_FLOATS = (torch.float32, torch.float64)  # dtypes of priorities that are not converted
+_SMALL = 256  # largest entry in bytes for which prefetching pays
 
 
 class Replay:
     """Stores every row once and gathers windows of S rows from it.
 
-    Made of a ``ring`` of rows, the ``windows`` over it and a ``sampler`` of their slots. A window
-    is dropped before the ring overwrites a row it reads: none straddles the write head.
+    It consists of a ``ring`` of rows, the ``windows`` over it and a ``sampler`` of window slots. A
+    window is dropped before the ring overwrites a row that it reads, so no window straddles the
+    write head.
     """
 
     def __init__(
@@ -44,12 +45,14 @@ class Replay:
         allocate: Allocate = in_memory,
         device: torch.device | None = None,
     ) -> None:
-        """``cutter``: of the windows; ``close``: the end of a chunk ends its trajectories
-        (collector.trajectory); ``stack``: frames of an observation (env.frame_stack);
-        ``allocate``: makes the arrays of rows, table and states; ``device``: stores observations,
-        actions and extras, and gets the samples; None: host memory.
+        """``cutter``: cuts the windows. ``close``: the end of a chunk ends its trajectories
+        (collector.trajectory).
 
-        Raises: ConfigError when a column is too short for a window.
+        ``stack``: frames per observation (env.frame_stack). ``allocate``: makes the arrays of rows,
+        table and states. ``device``: stores observations, actions and extras and receives samples;
+        None: host memory.
+
+        Raises: ConfigError if a column is too short for a window.
         """
         before = max(1, stack - 1)  # rows read before a window: previous action, frames
         layout.require_rows(window.rows, before)
@@ -67,20 +70,20 @@ class Replay:
         self.counts = {"steps": 0, "learned": 0, "late": 0}
         self.loaded = LoadedRows()
         self.hindsight: Hindsight | None = None  # relabels sampled windows
-        self.drawn = _NOTHING  # keys and slots of the last sample, until rows come
+        self.drawn = _NOTHING  # keys and slots of the last sample, until rows are added
 
     def __len__(self) -> int:
-        """Windows that can be sampled."""
+        """Return the number of windows that can be sampled."""
         return len(self.windows)
 
     @property
     def steps(self) -> int:
-        """Steps stored since the run began: rows of which none is an episode's end row."""
+        """Valid rows stored since the run began; end rows do not count."""
         return self.counts["steps"]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays owned, ``layout.nbytes``, and of what is compressed."""
+        """Bytes of all arrays owned: ``layout.nbytes`` and the compressed blocks."""
         arrays = [*self.ring.memory(), *self.windows.arrays(), *self.sampler.arrays()]
         return sum(int(a.nbytes) for a in arrays) + sum(b.coded for b in self.ring.blocks)
 
@@ -89,7 +92,7 @@ class Replay:
     def add(self, rows: Chunk | Segment) -> np.ndarray:
         """Store collected rows and return the keys of the windows they complete, int64.
 
-        Raises: ValueError, with nothing stored, when the fields differ from the layout.
+        Raises: ValueError, with nothing stored, if the fields differ from the layout.
         """
         chunk = rows if type(rows) is Chunk else Chunk.of(rows)
         arrays = self.validate(chunk)
@@ -123,8 +126,8 @@ class Replay:
 
         ``batch`` 0: all windows, oldest first, weight 1.
 
-        Lifetime: two sets of arrays take turns, so the sample is overwritten by the second
-        ``sample`` of its size after it. Copy what must last longer (``get`` returns fresh arrays).
+        The sample's arrays are overwritten by the second ``sample`` of its size after it (two sets
+        take turns). Copy what must last longer, or use ``get``, which returns new arrays.
         """
         if batch == 0:
             return self.get(self.windows.keys(self.windows.all()), env_steps)
@@ -150,21 +153,21 @@ class Replay:
         return replace(segment, state=state, partial=windows.partial(slots))
 
     def read_slots(self, slots: np.ndarray) -> Segment:
-        """The windows in ``slots``, as fresh arrays."""
+        """Return the windows in ``slots`` in new arrays."""
         return self._read(slots, self.windows.spans(slots))
 
     def get(self, key: np.ndarray, env_steps: int) -> Sample:
-        """The windows with these keys, which must be stored, weight 1."""
+        """Return the windows with these keys, which must be stored, weight 1."""
         slots, alive = self.windows.find(key)
         assert alive.all(), "a window that is asked for by key is no longer stored"
         weight = self.gather.tensor(np.ones(len(key), np.float32))
         return Sample(self.read_slots(slots), weight, key, env_steps)
 
     def prioritize(self, key: np.ndarray, priority: np.ndarray | Tensor) -> None:
-        """Set |delta| priorities; those of windows overwritten since are counted, not used.
+        """Set |delta| priorities. Those of windows overwritten meanwhile are only counted.
 
-        Raises: NumericError when one is NaN, infinite or negative, ValueError when there are not as
-            many as keys.
+        Raises: NumericError if one is NaN, infinite or negative, ValueError if there are not as
+        many as keys.
         """
         if priority.shape != key.shape:
             raise ValueError(
@@ -189,8 +192,8 @@ class Replay:
     def histories(self, count: int, generator: np.random.Generator) -> tuple[Segment, Segment]:
         """Return at most ``count`` windows and the rows of their trajectories before them.
 
-        Drawn uniformly among those that are not their trajectory's first and whose trajectory is
-        still stored from its start; left-aligned, possibly empty.
+        They are drawn uniformly among windows that are not the first of their trajectory and whose
+        trajectory is stored from its start. Left-aligned, possibly empty.
         """
         windows, ring, numbers = self.windows, self.ring, self.windows.numbers
         slots = _NONE if windows.of_rows else np.flatnonzero(windows.alive)
@@ -207,16 +210,18 @@ class Replay:
         return self._read(slots, own), self.gather(before, longest + 1, 0)
 
     def random_windows(self, count: int, generator: np.random.Generator) -> Segment:
-        """Return at most ``count`` windows drawn uniformly, with the numbers of ``generator``."""
+        """Return at most ``count`` windows, drawn uniformly with ``generator``."""
         candidates = self.windows.num_candidates
         number = generator.integers(max(candidates, 1), size=count if candidates else 0)
         slots, live = self.windows.candidates(number)
         return self.read_slots(slots[live])
 
     def peek(self, count: int, generator: np.random.Generator, env_steps: int) -> "Peek | None":
-        """Return ``count`` windows drawn with the sampler's probabilities; None: there is none.
+        """Return ``count`` windows drawn with the sampler's probabilities, or None if there is
+        none.
 
-        Weight 1; goals are not relabelled. Nothing is changed, random numbers of ``sample`` least.
+        Weights are 1, goals are not relabelled. Changes nothing, in particular not the random
+        numbers of ``sample``.
         """
         slots = self.windows.all()
         if not len(slots):
@@ -224,7 +229,7 @@ class Replay:
         priorities = self.sampler.priorities(slots)
         bounds = np.cumsum(np.ones(len(slots)) if priorities is None else priorities[1])
         at = bounds.searchsorted(generator.random(count) * bounds[-1], side="right")
-        at = np.minimum(at, len(slots) - 1)  # rounding may carry a number past the total
+        at = np.minimum(at, len(slots) - 1)  # rounding may exceed the total
         sample = self.get(self.windows.keys(slots[at]), env_steps)
         if priorities is None:
             return Peek(sample, None, None)
@@ -237,8 +242,10 @@ class Replay:
         return int((flags & VALID > 0).sum())
 
     def stored(self, rows: int, *, skip: int = 0) -> Iterator[Segment]:
-        """Iterate over the stored rows but the oldest ``skip``, oldest first, as collected segments
-        of at most ``rows`` rows, in host memory."""
+        """Yield the stored rows, oldest first, as collected segments in host memory.
+
+        A segment has at most ``rows`` rows. The oldest ``skip`` rows are left out.
+        """
         ring, column = self.ring, np.arange(self.ring.columns)
         gather = Gather(ring, self.layout.row, stack=1)  # single frames
         for start in range(ring.oldest + skip, ring.head, rows):
@@ -255,7 +262,7 @@ class Replay:
             )  # fmt: skip
 
     def stored_states(self) -> tuple[np.ndarray, np.ndarray, Tree]:
-        """Return (row, column, state) of the recurrent states that windows start from."""
+        """Return (row, column, state) of the recurrent states from which windows start."""
         slots = self.windows.all()
         spans = self.windows.spans(slots)
         states = () if self.windows.of_rows else self.windows.states_of(slots)
@@ -264,7 +271,7 @@ class Replay:
     # -- metrics, checkpoints ----------------------------------------------------------------------
 
     def metrics(self, env_steps: int) -> dict[str, float]:
-        """buffer/ metrics."""
+        """Return buffer/ metrics."""
         counts = self.counts
         metrics = {
             "buffer/windows": float(len(self)),
@@ -281,26 +288,26 @@ class Replay:
         return metrics | probe_metrics(probability, metrics.get("buffer/beta"))
 
     def codec_metrics(self) -> dict[str, float]:
-        """codec/ metrics of compressed observations; empty while there are none."""
+        """Return codec/ metrics of compressed observations, empty while there are none."""
         raw, coded = (sum(getattr(b, n) for b in self.ring.blocks) for n in ("raw", "coded"))
         if not raw:
             return {}
         return {"codec/buffer_ratio": coded / raw, "codec/buffer_bytes": float(coded)}
 
     def check(self) -> None:
-        """Raises AssertionError naming the broken invariant."""
+        """Raise AssertionError naming a broken invariant."""
         problem = self.windows.check() or self.sampler.check(self.windows.all())
         assert problem is None, problem
 
     def fingerprint(self) -> str:
-        """Text that a saved state and the replay that loads it must have in common."""
+        """Return a text that a saved state and the replay that loads it must share."""
         w, hindsight = self.window, "" if self.hindsight is None else ", hindsight goals"
         cut = ", cut at a collect's end" if self.close else ""
         window = f"burn-in {w.burnin}, learned {w.learned}, nstep {w.nstep}{cut}{hindsight}"
         return f"{self.layout.fingerprint()}; {window}; {self.stack} frames"
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but slots that were never written."""
+        """Return the whole state, without slots that were never written."""
         return {
             "layout": self.fingerprint(),
             "counts": dict(self.counts),
@@ -312,7 +319,7 @@ class Replay:
         }
 
     def load_rows(self, state: dict[str, Any]) -> None:
-        """Load rows and windows of a state, without the sampler: for ``stored``."""
+        """Load rows and windows of a state without the sampler, for ``stored``."""
         self.drawn = _NOTHING
         self.counts = saved.check_counts(state["counts"], self.counts)
         self.ring.load_state_dict(state["ring"])
@@ -321,7 +328,10 @@ class Replay:
         saved.check_invariants(self.windows.check())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a ``state_dict``. Raises: CheckpointError when it is of another shape."""
+        """Load a ``state_dict``.
+
+        Raises: CheckpointError if it has another shape.
+        """
         wanted, given = (
             f"{rows}; drawn by {', '.join(sorted(sampler))}"
             for rows, sampler in (
@@ -345,29 +355,29 @@ class Replay:
 class Gather:
     """Copies windows out of a ring, time-major.
 
-    Two sets of output arrays take turns (``Replay.sample``): the page faults of fresh image batches
-    cost more than the copy.
+    Two sets of output arrays take turns (``Replay.sample``), because page faults of new image
+    batches cost more than the copy.
     """
 
     def __init__(self, ring: Ring, row: Row, *, stack: int) -> None:
-        """``stack``: frames of an observation."""
+        """``stack``: frames per observation."""
         self.ring, self.row, self.stack = ring, row, stack
         self.obs = tree_leaves(ring.obs)
         stored = [x for x in ring.stores if isinstance(x, HostRows)]
         self.prefetched = [x.words for x in stored if 0 < x.entry.nbytes <= _SMALL]
-        self.sets: list[Outputs] = []  # at most two, the one used last at the end
+        self.sets: list[Outputs] = []  # at most two, the last used at the end
 
     def tensor(self, array: np.ndarray) -> Tensor:
-        """The array as a tensor where the samples are; in host memory they share memory."""
+        """Return the array as a tensor on the samples' device. In host memory they share memory."""
         device = self.ring.device
         return torch.from_numpy(array) if device is None else upload(array, device)
 
     def __call__(
         self, spans: Spans, positions: int, burnin: int, *, reuse: bool = False
     ) -> Segment:
-        """The positions from learn - ``burnin`` on; filler and null rows are not valid.
+        """Return the positions from learn - ``burnin`` on. Filler and null rows are invalid.
 
-        ``reuse``: in arrays that serve other batches of the same size later.
+        ``reuse``: use arrays that later batches of the same size overwrite.
         """
         ring, lines = self.ring, spans.lines
         out = self._outputs(positions, lines.shape[1], reuse)
@@ -395,9 +405,9 @@ class Gather:
         return Segment(obs, first, action, reward, terminated, truncated, valid, extras)
 
     def _frames(self, cells: np.ndarray) -> np.ndarray:
-        """Cells [*cells, stack] of the last frames at ``cells``, oldest first.
+        """Return the cells [*cells, stack] of the last frames at ``cells``, oldest first.
 
-        Frames before an episode's first row are copies of it.
+        Frames before an episode's first row repeat that row.
         """
         out = np.empty((*cells.shape, self.stack), np.int64)
         for i in range(self.stack - 1, -1, -1):
@@ -418,7 +428,7 @@ class Gather:
 
 
 class Outputs:
-    """Arrays of a batch of windows of ``positions`` rows."""
+    """Output arrays for a batch of windows of ``positions`` rows."""
 
     def __init__(self, ring: Ring, positions: int, batch: int, stack: int) -> None:
         self.size = positions, batch
@@ -426,7 +436,7 @@ class Outputs:
         self.cells = np.empty(seen, np.int64), np.empty(step, np.int64), np.empty(batch, np.int64)
         flags = [np.empty(seen, bool), *(np.empty(step, bool) for _ in range(3))]
         previous = np.empty(batch, bool), np.empty(batch, REWARD)
-        self.decoded = (*flags, np.empty(step, REWARD), *previous)  # as ``read_windows`` has it
+        self.decoded = (*flags, np.empty(step, REWARD), *previous)  # ``out`` of ``read_windows``
         shown = seen if stack == 1 else (*seen, stack)
         self.obs = [x.empty(*shown) for x in tree_leaves(ring.obs)]
         self.action, self.prev_action = ring.action.empty(*step), ring.action.empty(batch)
@@ -435,20 +445,20 @@ class Outputs:
 
 @dataclass
 class LoadedRows:
-    """The rows before row ``head`` of every column; ``steps`` of them are steps."""
+    """The loaded rows: all before row ``head`` of every column, ``steps`` of them steps."""
 
     steps: int = 0
     head: int = 0
 
     def mark(self, ring: Ring, steps: int) -> None:
-        """Count all rows of ``ring`` so far, ``steps`` of them steps, as loaded."""
+        """Count all rows of ``ring`` so far as loaded, ``steps`` of them steps."""
         self.steps, self.head = steps, ring.head
 
     def age(self, row: np.ndarray, ring: Ring, steps: int) -> dict[str, float]:
-        """Return buffer/sample_age: mean env steps collected since ``row`` [n], of any column.
+        """Return buffer/sample_age: mean env steps collected since ``row`` [n].
 
-        A loaded row counts as collected right before the run's first. ``steps``: stored so
-        far, loaded ones included. Empty while none was collected.
+        A loaded row counts as collected right before the run's first row. ``steps``: stored so far,
+        loaded ones included. Empty while no row was collected.
         """
         lines = ring.head - self.head
         if not lines:
@@ -461,7 +471,8 @@ class LoadedRows:
         return asdict(self)
 
     def load_state_dict(self, state: Any, ring: Ring, steps: int) -> None:
-        """Load a ``state_dict``; None: that of a version which did not save it. No row is loaded.
+        """Load a ``state_dict``. None, from a version that did not save it, means that no row is
+        loaded.
 
         Raises: CheckpointError.
         """
@@ -474,7 +485,7 @@ class LoadedRows:
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """Windows and the priorities |delta| that they are stored with, [B]; None: uniform sampling.
+    """Windows, and the priorities |delta| [B] stored for them; None: uniform sampling.
 
     ``stored``: the priorities of all windows.
     """

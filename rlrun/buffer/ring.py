@@ -1,4 +1,4 @@
-"""Rows: one contiguous array per field, overwritten in a ring, in host memory or on a device."""
+"""Rows: one contiguous ring array per field, in host memory or on a device."""
 
 import math
 from operator import attrgetter
@@ -15,12 +15,12 @@ from rlrun.buffer.layout import FLAG, REWARD, Allocate, ArraySpec, Layout, Row, 
 from rlrun.run.tensors import RingRows, RowFiles, Rows, like
 from rlrun.types import Chunk, Tree, tree_leaves, tree_map
 
-_CHANGING = ("flags", "final")  # fields whose entries change after their row was written
+_CHANGING = ("flags", "final")  # fields whose entries change after writing
 _WORDS = {8: np.int64, 4: np.int32, 1: np.uint8}
 
 
 class HostRows:
-    """The entries of one field in an array [columns, rows, ...] in host memory."""
+    """The entries of one field as an array [columns, rows, ...] in host memory."""
 
     def __init__(self, name: str, entry: ArraySpec, columns: int, rows: int, allocate: Allocate):
         self.entry, self.columns, self.rows = entry, columns, rows
@@ -29,26 +29,26 @@ class HostRows:
         self.words = as_words(self.array)
 
     def write(self, entries: np.ndarray, start: int) -> None:
-        """Write ``entries`` [T, columns, ...] to the slots from ``start`` on, T <= rows."""
+        """Write ``entries`` [T, columns, ...] to the slots from ``start`` on; T <= rows."""
         shape = entries.shape[0] * self.columns, self.words.shape[1]
         whole = entries if entries.flags.c_contiguous else np.ascontiguousarray(entries)
         words = np.ndarray(shape, self.words.dtype, whole)
         kernels.write_rows(self.words, words, start, self.rows, self.columns)
 
     def empty(self, *lead: int) -> np.ndarray:
-        """An array of entries [*lead, ...] for ``take``."""
+        """Return an array of entries [*lead, ...] for ``take``."""
         return np.empty((*lead, *self.entry.shape), self.entry.dtype)
 
     def take(self, cells: np.ndarray, out: Any) -> Tensor:
-        """Copy the entries in ``cells`` [*] to ``out`` [*, ...]; returns it as a tensor."""
+        """Copy the entries in ``cells`` [*] to ``out`` [*, ...] and return it as a tensor."""
         self.flat.take(cells, 0, out, "clip")
         return torch.from_numpy(out)
 
 
 class DeviceRows:
-    """``HostRows`` in a tensor on a device; entries are copied as words, whatever their dtype.
+    """``HostRows`` in a tensor on a device. Entries are copied as words, whatever their dtype.
 
-    CUDA stages pageable memory before an upload returns, so arrays may be written to again.
+    CUDA stages pageable memory before an upload returns, so the arrays may be overwritten at once.
     """
 
     def __init__(self, entry: ArraySpec, columns: int, rows: int, device: torch.device) -> None:
@@ -68,7 +68,7 @@ class DeviceRows:
             self.words.index_copy_(0, upload(cells, self.device), new)
 
     def empty(self, *lead: int) -> None:
-        """Nothing: the device's allocator reuses memory."""
+        """Return None: the device's allocator reuses memory."""
 
     def take(self, cells: np.ndarray, out: Any) -> Tensor:
         shape = (*cells.shape, *self.entry.shape)
@@ -84,10 +84,10 @@ def upload(array: np.ndarray, device: torch.device) -> Tensor:
 
 
 class Ring:
-    """The last ``rows`` rows of each of ``columns``; the next observation is the next entry.
+    """The last ``rows`` rows of each of ``columns``. The next observation is the next entry.
 
-    Row r of column c is in cell c * rows + r % rows. Flags and rewards are in host memory;
-    observations, actions and extras are there, too (``HostRows``, ``CompressedRows``), or on a
+    Row r of column c is in cell c * rows + r % rows. Flags and rewards are in host memory.
+    Observations, actions and extras are in host memory (``HostRows``, ``CompressedRows``) or on a
     device (``DeviceRows``).
     """
 
@@ -115,46 +115,46 @@ class Ring:
         self.host = {name: allocate(name, block) for name, block in blocks.items()}
         self.flags = self.host["flags"].reshape(-1)
         self.reward = self.host["reward"].reshape(-1)
-        self.arrays = self.flags, self.reward, self.rows, self.columns  # as kernels take them
+        self.arrays = self.flags, self.reward, self.rows, self.columns  # argument of kernels
         self.head = 0  # rows written; the observation of row ``head`` is stored already
         self.files = RowFiles()  # of the rows saved so far
 
     @property
     def oldest(self) -> int:
-        """The oldest complete row: slot head % rows already has the newest observation."""
+        """The oldest complete row. Slot head % rows already has the newest observation."""
         return max(0, self.head + 1 - self.rows)
 
     def cells(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
-        """The cells of rows, int64 of the broadcast shape of ``row`` and ``column``."""
+        """Return the cells of rows, int64 of the broadcast shape of ``row`` and ``column``."""
         flat: np.ndarray = column * self.rows + row % self.rows
         return flat
 
     def flags_of(self, row: np.ndarray, column: np.ndarray) -> list[np.ndarray]:
-        """The flags first, terminated, truncated, valid of rows, bool."""
+        """Return the flags first, terminated, truncated and valid of rows, bool."""
         flags = self.flags[self.cells(row, column)]
         return [flags & bit > 0 for bit in (FIRST, TERMINATED, TRUNCATED, VALID)]
 
     def memory(self) -> list[Any]:
-        """Every array and tensor owned."""
+        """Return every array and tensor owned."""
         stored = [x.open if isinstance(x, CompressedRows) else x.array for x in self.stores]
         return [*stored, *self.host.values()]
 
     def write(self, chunk: Chunk, arrays: list[np.ndarray]) -> None:
-        """Append T < rows rows of every column and the observation after them, but their flags.
+        """Append T < rows rows of every column and the observation after them, without their flags.
 
-        ``arrays``: the validated ones of the chunk.
+        ``arrays``: the chunk's arrays as validated.
         """
         steps = len(chunk.reward)
         assert steps < self.rows, "a ring takes fewer rows at once than it holds"
         start = self.head % self.rows
-        for store, entries in zip(self.stores, arrays, strict=False):  # there are more arrays
+        for store, entries in zip(self.stores, arrays, strict=False):  # ``arrays`` has more
             store.write(entries, start)
         self.head += steps
         if "final" in self.host:
             self._track_episodes(chunk.first[:steps], chunk.valid)
 
     def _track_episodes(self, first: np.ndarray, valid: np.ndarray) -> None:
-        """Store every row's first row of the episode (``origin``) and its end row (``final``).
+        """Store the first row of every row's episode (``origin``) and its end row (``final``).
 
         ``final`` is -1 while the episode continues.
         """
@@ -174,18 +174,20 @@ class Ring:
     # -- checkpoints -------------------------------------------------------------------------------
 
     def _fields(self) -> dict[str, Any]:
-        """The fields but observations, by their names in a checkpoint, [columns, rows, ...]."""
+        """Return the fields except observations, [columns, rows, ...], by their names in a
+        checkpoint.
+        """
         extras = {f"extras/{name}": store.array for name, store in self.extras.items()}
         return {**extras, "action": self.action.array, **self.host}
 
     def _written(self, array: Any) -> RingRows:
-        """The stored rows of a field [columns, rows, ...]."""
+        """Return the stored rows of a field [columns, rows, ...]."""
         return RingRows(array, self.oldest, self.head, self.files)
 
     def state_dict(self) -> dict[str, Any]:
-        """``head``, ``obs`` and ``fields``: ``Rows`` where they never change once written.
+        """Return ``head``, ``obs`` and ``fields``, as ``Rows`` where written rows never change.
 
-        An observation has its newest entry besides, which the next chunk writes again.
+        The newest observation is saved separately, because the next chunk writes it again.
         """
 
         def observations(store: Any) -> dict[str, Any]:
@@ -202,7 +204,10 @@ class Ring:
         return {"head": self.head, "obs": tree_map(observations, self.obs), "fields": fields}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a ``state_dict``. Raises: CheckpointError."""
+        """Load a ``state_dict``.
+
+        Raises: CheckpointError.
+        """
         self.head = saved.integer("ring.head", state["head"], 0, saved.MOST_ROWS)
         self.files = state["fields"]["reward"].saved_files()
 
@@ -227,9 +232,9 @@ class Ring:
         self._check_loaded()
 
     def _check_loaded(self) -> None:
-        """Raise CheckpointError unless loaded flags, rewards and episodes can be those of rows."""
+        """Raise CheckpointError unless loaded flags, rewards and episodes are consistent."""
         flags, newest = self.host["flags"], self.head - 1
-        row = newest - (newest - np.arange(self.rows)) % self.rows  # of each slot; < 0: none
+        row = newest - (newest - np.arange(self.rows)) % self.rows  # row of each slot; < 0: none
         saved.require(not (flags & ~np.uint8(FLAGS)).any(), "ring.flags", "has unknown bits")
         none = (row < 0) | (np.arange(self.rows) == self.head % self.rows)
         saved.require(not flags[:, none].any(), "ring.flags", "marks rows that are not complete")
@@ -237,7 +242,7 @@ class Ring:
         finite = np.isfinite(self.host["reward"][valid]).all()
         saved.require(finite, "ring.reward", "is not finite")
         if self.spaces is not None:
-            used = slice(None, min(self.head + 1, self.rows))  # the newest has an observation only
+            used = slice(None, min(self.head + 1, self.rows))  # the newest has no flags yet
             obs = tree_map(
                 lambda x: x if isinstance(x, CompressedRows) else saved.host(x.array)[:, used],
                 self.obs,
@@ -253,12 +258,14 @@ class Ring:
 
 
 def is_saved_field(tree: Any) -> bool:
-    """Return whether ``tree`` is the saved state of one observation's rows."""
+    """Return whether ``tree`` is the saved state of one observation field."""
     return is_saved(tree) or (isinstance(tree, dict) and set(tree) == {"rows", "open"})
 
 
 def read_columns(field: Any, first: int, stop: int) -> np.ndarray:
-    """Rows first..stop-1 [T, columns, …] of a saved ring: an observation's state, or ``Rows``."""
+    """Return rows first..stop-1 [T, columns, ...] of a saved field: an observation's state, or
+    ``Rows``.
+    """
     if is_saved(field):
         blocks = from_state(field)
         slots = np.arange(first, stop) % blocks.rows
@@ -286,15 +293,17 @@ _kind = attrgetter("dtype", "shape")
 
 
 class ChunkValidator:
-    """Refuses chunks of other arrays than ``row``: compiled kernels do not check bounds."""
+    """Rejects chunks whose arrays differ from ``row``, because compiled kernels do not check
+    bounds.
+    """
 
     def __init__(self, row: Row, columns: int, *, states: bool) -> None:
-        """``states``: compare the recurrent states, too."""
+        """``states``: also compare the recurrent states."""
         self.row, self.columns, self.states = row, columns, states
         self.nested = isinstance(row.obs, dict | tuple)
         flag = ArraySpec((), np.dtype(bool))
         self.blocks = {f"obs leaf {i}": x for i, x in enumerate(tree_leaves(row.obs))}
-        self.longer = {*self.blocks, "first"}  # have T + 1 entries
+        self.longer = {*self.blocks, "first"}  # with T + 1 entries
         self.blocks["action"] = row.action
         self.blocks |= {f"extras[{name!r}]": x for name, x in row.extras.items()}
         self.blocks["reward"] = ArraySpec((), REWARD)
@@ -346,7 +355,10 @@ class ChunkValidator:
 
 
 def leaves_like(own: Tree, other: Tree, name: str) -> list[Any]:
-    """The leaves of ``other`` in the order of ``own``. Raises: ValueError: another structure."""
+    """Return the leaves of ``other`` in the order of ``own``.
+
+    Raises: ValueError if the structures differ.
+    """
     if isinstance(own, dict):
         if not isinstance(other, dict) or own.keys() != other.keys():
             have = sorted(other) if isinstance(other, dict) else type(other).__name__

@@ -1,4 +1,4 @@
-"""On-policy storage: the rows since the last update, taken out together."""
+"""On-policy storage: the rows since the last update, taken together."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from rlrun.errors import CheckpointError
 from rlrun.functional.recorded import RowSpaces
 from rlrun.types import Chunk, Sample, Segment, Tree, tree_leaves, tree_map
 
-_ENDS = ("obs", "first")  # have an entry more, behind the last row
+_ENDS = ("obs", "first")  # have one entry more, after the last row
 _STEPS = ("action", "reward", "terminated", "truncated", "valid", "extras", "states")
 
 
@@ -23,8 +23,8 @@ class Rollout:
 
     ``extras`` (behaviour log-probability, value) are those of the collected segments. The segment
     taken has ``states``, the recurrent state before every row, so that minibatches of whole
-    sub-segments start from exact states. The previous action and reward and the frames of stacks
-    before its first row are stored across ``take`` calls.
+    sub-segments start from exact states. The previous action, reward and stacked frames before its
+    first row are kept across ``take`` calls.
     """
 
     def __init__(
@@ -35,9 +35,11 @@ class Rollout:
         stack: int = 1,
         spaces: RowSpaces | None = None,
     ) -> None:
-        """``example``: collected rows, or none, with the shapes and dtypes to store. ``stack``:
-        observations per input of the policy; rows hold single ones. ``spaces``: of a row, which
-        rows of a checkpoint are compared with."""
+        """``example``: collected rows, possibly zero of them, with the shapes and dtypes to store.
+
+        ``stack``: observations per policy input; rows hold single ones. ``spaces``: rows of a
+        checkpoint are checked against them.
+        """
         example = Chunk.of(example).segment()
         self.rows, self.filled, self.stack, self.spaces = rows, 0, stack, spaces
         self.columns = example.reward.shape[1]
@@ -51,12 +53,12 @@ class Rollout:
         self.previous = like(_fields(example, ("action", "reward")), 1)
 
     def __len__(self) -> int:
-        """Number of rows stored in every column."""
+        """Return the number of rows stored in every column."""
         return self.filled
 
     @property
     def full(self) -> bool:
-        """Return whether all rows are used."""
+        """Return whether no row is free."""
         return self.filled == self.rows
 
     @property
@@ -66,9 +68,9 @@ class Rollout:
         return sum(x.nbytes for x in tree_leaves(trees))
 
     def add(self, rows: Chunk | Segment) -> np.ndarray:
-        """Append a copy of collected rows; returns the keys of the columns.
+        """Append a copy of collected rows and return the keys of the columns.
 
-        Raises: ValueError when they do not fit.
+        Raises: ValueError if they do not fit.
         """
         chunk = Chunk.of(rows).segment()
         start, steps = self.filled, len(chunk.reward)
@@ -89,7 +91,7 @@ class Rollout:
     def take(self, env_steps: int) -> Sample:
         """Return all rows as one segment, weight 1, and clear the rollout.
 
-        The segment's tensors are overwritten by the next ``add``.
+        The next ``add`` overwrites the segment's tensors.
         """
         n = self.filled
         assert n, "the rollout is empty"
@@ -103,9 +105,9 @@ class Rollout:
         return Sample(segment, torch.ones(self.columns), np.arange(self.columns), env_steps)
 
     def _stacked(self, n: int) -> Tree:
-        """Observations [n+1, B, *O], or stacks [n+1, B, k, *O] of them, oldest first.
+        """Return observations [n+1, B, *O], or stacks of them [n+1, B, k, *O], oldest first.
 
-        Frames before an episode's first are copies of it, as in ``rlrun.env.framestack``.
+        Frames before an episode's first repeat that frame, as in ``rlrun.env.framestack``.
         """
         k, ends = self.stack, tree_map(lambda x: x[: n + 1], self.ends)
         if k == 1:
@@ -123,7 +125,7 @@ class Rollout:
         return tree_map(stacks, self.past["obs"], ends["obs"])
 
     def _store_past(self, n: int) -> None:
-        """Store previous action, reward and frames for the row after the last."""
+        """Keep previous action, reward and frames for the row after the last."""
         past = self.stack - 1
         self.previous = {name: self.steps[name][n - 1 : n].clone() for name in self.previous}
         if past:
@@ -132,11 +134,11 @@ class Rollout:
             )
 
     def metrics(self, env_steps: int) -> dict[str, float]:
-        """buffer/ metrics: none."""
+        """Return no metrics."""
         return {}
 
     def codec_metrics(self) -> dict[str, float]:
-        """codec/ metrics: none, rows are not compressed."""
+        """Return no metrics: rows are not compressed."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -171,21 +173,22 @@ def _fields(segment: Segment, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 class Rollouts:
-    """A rollout for each collector; ``take`` returns those with rows side by side, in order.
+    """A rollout per collector. ``take`` concatenates the non-empty ones along columns, in order.
 
-    Shorter ones are padded at their end: the padding's first row holds the observation after the
-    last row, whose value counts; none of it is valid. One collector is a ``Rollout``, bit for bit.
+    Shorter ones are padded at their end with invalid rows. The first padding row holds the
+    observation after the last row, whose value counts. A single collector equals ``Rollout`` bit
+    for bit.
     """
 
     def __init__(self, rollouts: Sequence[Rollout]) -> None:
         self.rollouts = list(rollouts)
 
     def __len__(self) -> int:
-        """Rows stored in the longest."""
+        """Return the number of rows in the longest rollout."""
         return max(len(rollout) for rollout in self.rollouts)
 
     def add(self, chunks: Sequence[tuple[int, Chunk | Segment]]) -> np.ndarray:
-        """Append copies of (collector, rows); as ``Rollout.add``."""
+        """Append copies of (collector, rows), as ``Rollout.add`` does."""
         return np.concatenate([self.rollouts[number].add(rows) for number, rows in chunks])
 
     def take(self, env_steps: int) -> Sample:
@@ -204,18 +207,21 @@ class Rollouts:
         return Sample(segment, torch.ones(len(key)), key, env_steps)
 
     def metrics(self, env_steps: int) -> dict[str, float]:
-        """buffer/ metrics: none."""
+        """Return no metrics."""
         return {}
 
     def codec_metrics(self) -> dict[str, float]:
-        """codec/ metrics: none, rows are not compressed."""
+        """Return no metrics: rows are not compressed."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
         return {"rollouts": [rollout.state_dict() for rollout in self.rollouts]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a ``state_dict``. Raises: CheckpointError when it is of other collectors."""
+        """Load a ``state_dict``.
+
+        Raises: CheckpointError if it has other collectors.
+        """
         if len(state["rollouts"]) != len(self.rollouts):
             raise CheckpointError(
                 f"pipeline.num_actors = {len(self.rollouts)}: the checkpoint is of "
@@ -226,7 +232,7 @@ class Rollouts:
 
 
 def padded(segment: Segment, steps: int) -> Segment:
-    """``segment`` [T, B] with invalid rows at its end, to ``steps`` rows."""
+    """Return ``segment`` [T, B] extended by invalid rows to ``steps`` rows."""
     more = steps - len(segment.reward)
     if not more:
         return segment

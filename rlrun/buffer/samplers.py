@@ -1,6 +1,6 @@
-"""Samplers: which of the stored windows a batch is made of, and with which weights.
+"""Samplers: choose the windows of a batch and their importance weights.
 
-A window is known by its slot, 0..capacity-1; some slots hold a live window.
+A window is identified by its slot, 0..capacity-1. Some slots hold a live window.
 """
 
 from typing import Any
@@ -15,28 +15,25 @@ from rlrun.errors import NumericError
 from rlrun.schedule import Schedule, make_schedule
 from rlrun.schema import PrioritizedConfig, PriorityConfig, RankConfig
 
-ALPHA_STEP = 0.01  # change of alpha after which p^alpha is recomputed
+ALPHA_STEP = 0.01  # change of alpha at which p^alpha is recomputed
 PROBES = 1024
 _OFFSETS = np.random.default_rng(0).random(PROBES)  # in [0, 1), in each of PROBES equal ranges
 
 
 class Uniform:
-    """Uniform sampling with replacement over live windows; weights are 1.
-
-    The interface of samplers, too.
-    """
+    """Uniform sampling with replacement over live windows, weights 1. Base class of samplers."""
 
     def __init__(self, generator: np.random.Generator) -> None:
         self.generator = generator
 
     def replace_slots(self, dead: np.ndarray, new: np.ndarray) -> None:
-        """Remove live slots ``dead`` (they are never drawn again) and insert ``new`` ones.
+        """Remove live slots ``dead``, which are never drawn again, and insert slots ``new``.
 
         A slot in both is new.
         """
 
     def draw(self, table: WindowTable, batch: int, env_steps: int) -> tuple[np.ndarray, np.ndarray]:
-        """Slots int64 [batch] and importance weights float32 [batch].
+        """Return slots int64 [batch] and importance weights float32 [batch].
 
         Dead candidates are redrawn.
         """
@@ -54,18 +51,20 @@ class Uniform:
         """
 
     def priorities(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """(|delta| float [n], probability float64 [n]) of live slots; None: all are equal."""
+        """Return (|delta| float [n], probability float64 [n]) of live slots; None: all are
+        equal.
+        """
         return None
 
     def metrics(self, env_steps: int) -> dict[str, float]:
-        """buffer/ metrics of the priorities."""
+        """Return buffer/ metrics of the priorities."""
         return {}
 
     def probe(self, table: WindowTable) -> tuple[np.ndarray, np.ndarray | None]:
         """Return (live slots int64 [n], N P(slot) float64 [n]; None: all are equally likely).
 
-        The slots at fixed quantiles of the sampling distribution: metrics of what is sampled are
-        then a function of the stored windows, need no random numbers and change nothing.
+        The slots are those at fixed quantiles of the sampling distribution. Metrics of sampled
+        windows are then a function of the stored windows, without random numbers.
         """
         count = table.num_candidates
         number = (np.arange(PROBES) + _OFFSETS) * (count / PROBES)
@@ -73,23 +72,26 @@ class Uniform:
         return slots[live], None
 
     def check(self, live: np.ndarray) -> str | None:
-        """None, or the broken invariant; ``live``: the slots of the stored windows."""
+        """Return a broken invariant, or None. ``live``: the slots of the stored windows."""
         return None
 
     def arrays(self) -> list[np.ndarray]:
-        """Every array owned."""
+        """Return every array owned."""
         return []
 
     def state_dict(self) -> dict[str, Any]:
         return {"rng": self.generator.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a ``state_dict``. Raises: CheckpointError."""
+        """Load a ``state_dict``.
+
+        Raises: CheckpointError.
+        """
         self.generator.bit_generator.state = state["rng"]
 
 
 class Prioritized(Uniform):
-    """Base of both prioritized samplers: the schedules of alpha and beta, and the largest p.
+    """Base class of prioritized samplers: schedules of alpha and beta, and the largest p.
 
     New slots get the largest priority seen so far (1 at first). Alpha follows its schedule in steps
     of 0.01. Source: Schaul et al. 2016, section 3.
@@ -109,14 +111,14 @@ class Prioritized(Uniform):
         self.count = 0
 
     def follow_alpha(self, env_steps: int) -> None:
-        """Compute p^alpha anew where alpha has moved by ``ALPHA_STEP``."""
+        """Recompute p^alpha if alpha has changed by ``ALPHA_STEP``."""
         alpha = self.alpha_at(env_steps)
         if abs(alpha - self.alpha) >= ALPHA_STEP:
             self.alpha = alpha
             self._tabulate()
 
     def _tabulate(self) -> None:
-        """Compute p^alpha anew."""
+        """Recompute p^alpha."""
         raise NotImplementedError
 
     def metrics(self, env_steps: int) -> dict[str, float]:
@@ -132,7 +134,7 @@ class Prioritized(Uniform):
         if not np.array_equal(known, np.sort(live)):
             return "the slots that have a priority differ from the stored windows"
         if self.count != len(known):
-            return "the count of windows is wrong"
+            return "the number of priorities differs from the number of windows"
         p = self.raw[known]
         if (p < 0).any() or (p > self.largest).any():
             return "a priority is negative, or larger than the largest seen"
@@ -178,7 +180,9 @@ class Proportional(Prioritized):
             kernels.replace_leaves(self.min_tree.arrays, dead, new, mass, self.raw, self.largest)
 
     def draw(self, table: object, batch: int, env_steps: int) -> tuple[np.ndarray, np.ndarray]:
-        """Slots int64 [batch], one from each of ``batch`` equal ranges, and weights float32."""
+        """Return slots int64 [batch], one from each of ``batch`` equal ranges, and weights
+        float32.
+        """
         if env_steps != self.beta[0]:
             self.follow_alpha(env_steps)
             self.beta = env_steps, self.beta_at(env_steps)
@@ -188,7 +192,7 @@ class Proportional(Prioritized):
                 "allowed is any number > 0; set buffer.priority_eps=1e-6"
             )
         slots, weight, least = self.sum_tree.draw(self.generator.random(batch))
-        # N and the sum cancel in w_i / max w: what is left is (p_i / min p)^-beta.
+        # N and the sum cancel in w_i / max w, which leaves (p_i / min p)^-beta.
         weight /= least if self.min_tree is None else self.min_tree.root
         weight **= -self.beta[1]
         return slots, weight.astype(np.float32)
@@ -217,7 +221,7 @@ class Proportional(Prioritized):
 
     def probe(self, table: object) -> tuple[np.ndarray, np.ndarray]:
         slots, mass, _ = self.sum_tree.draw(_OFFSETS.copy())
-        drawn = mass > 0  # all of them, unless every priority is 0
+        drawn = mass > 0  # all, unless every priority is 0
         return slots[drawn], mass[drawn] * (self.count / max(self.sum_tree.root, 1e-300))
 
     def check(self, live: np.ndarray) -> str | None:
@@ -236,12 +240,16 @@ class Proportional(Prioritized):
         return [self.raw, self.sum_tree.nodes, *min_nodes]
 
     def state_dict(self) -> dict[str, Any]:
-        """Priorities of live slots, one bit for every slot: few bytes while few are live."""
+        """Return the priorities of live slots and one bit per slot, which is small while few are
+        live.
+        """
         live = ~np.isnan(self.raw)
         return super().state_dict() | {"live": np.packbits(live), "raw": self.raw[live]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Parents are recomputed from leaves, so the tree is the saved one bit for bit."""
+        """Load a ``state_dict``. Parents are recomputed, so the tree equals the saved one bit
+        for bit.
+        """
         saved.like("sampler.live", state["live"], np.packbits(np.isnan(self.raw)))
         live = np.unpackbits(state["live"], count=self.capacity).astype(bool)
         saved.like("sampler.raw", state["raw"], self.raw[live])
@@ -255,18 +263,17 @@ class Proportional(Prioritized):
 class Rank(Prioritized):
     """P(i) = p_i^alpha / sum p^alpha with p_i = 1 / rank(i) and rank by |delta|; stratified draws.
 
-    Ranks are made by a full sort (ties: lower slots first) every ``resort_every`` environment steps
-    and when more than a sixteenth of the windows has got another |delta|. Until the next one a
-    window keeps its rank, and new windows, whose |delta| is the largest seen, come before all
-    others. The k equal-probability segments are equal ranges of the
-    cumulative distribution over ranks, split within a rank where needed, so the frequencies are
-    exactly P(i) for any number of live slots; ranks of dropped windows are drawn again. Weights are
-    w_i = (N P(i))^-beta / max w.
+    A full sort (ties: lower slots first) computes the ranks every ``resort_every`` env steps, and
+    when more than a sixteenth of the windows has a new |delta|. Until then a window keeps its rank,
+    and new windows, whose |delta| is the largest seen, come first. The k equal-probability segments
+    are equal ranges of the cumulative distribution over ranks, so the frequencies are exactly P(i)
+    for any number of live slots. Ranks of dropped windows are redrawn. Weights are w_i = (N
+    P(i))^-beta / max w.
 
-    Cost for N live slots: update O(1), draw O(log N) (search in the cumulative table), sort
-    O(N log N), a change of alpha by 0.01 O(N). Memory: 21 bytes per slot.
+    Cost for N live slots: update O(1), draw O(log N) (search in the cumulative table), sort O(N log
+    N), a change of alpha by 0.01 O(N). Memory: 21 bytes per slot.
 
-    Source: Schaul et al. 2016, section 3.3 (there an array-based heap approximates the order).
+    Source: Schaul et al. 2016, section 3.3, which approximates the order by an array-based heap.
     """
 
     def __init__(
@@ -277,7 +284,7 @@ class Rank(Prioritized):
         self.resort_every, self.weight_norm = config.resort_every, config.weight_norm
         own = {n: np.zeros(b.shape, b.dtype) for n, b in sampler_blocks("rank", capacity).items()}
         # Slots by rank from ``begin`` on, best first; -1 where a window was dropped. It grows to
-        # the left: new windows are better than all others.
+        # the left: new windows rank before all others.
         self.order, self.begin = own["order"], len(own["order"])
         self.position = own["position"]  # index in ``order`` of every live slot
         self.cdf = own["cdf"]  # sum of rank^-alpha over ranks 1..i+1
@@ -299,9 +306,9 @@ class Rank(Prioritized):
     def sort(self) -> None:
         """Make every rank exact.
 
-        Priority and slot fit into one integer, which sorts by value 9 times faster than ``argsort``
-        of the priorities (13 ms instead of 114 at 1e6): bits of non-negative floats order as the
-        floats do.
+        Priority and slot are packed into one integer, because the bits of non-negative floats order
+        as the floats do. Sorting by value is 9 times faster than ``argsort`` (13 ms instead of 114
+        for 1e6).
         """
         assert self.capacity <= 1 << 32
         slots = np.flatnonzero(~np.isnan(self.raw))
@@ -311,18 +318,18 @@ class Rank(Prioritized):
         self._rank((both & np.uint64(0xFFFFFFFF)).astype(self.order.dtype))
 
     def _rank(self, order: np.ndarray) -> None:
-        """Give the slots of ``order``, best first, their ranks; -1 is none."""
+        """Rank the slots of ``order``, best first; -1 is no slot."""
         self.begin = len(self.order) - len(order)
         self.order[self.begin :] = order
         live = np.flatnonzero(order >= 0)
         self.position[order[live]] = self.begin + live
 
     def draw(self, table: object, batch: int, env_steps: int) -> tuple[np.ndarray, np.ndarray]:
-        """(slots int64 [B], weights float32 [B]), one slot from each of B equal segments.
+        """Return (slots int64 [B], weights float32 [B]), one slot from each of B equal segments.
 
         N and the normalising sum cancel in w_i / max w, which leaves (rank_i / rank_max)^(alpha
-        beta), where rank_max is the largest rank of the batch or, for ``weight_norm: buffer``, of
-        all.
+        beta). rank_max is the largest rank of the batch, or of all windows for ``weight_norm:
+        buffer``.
         """
         assert self.count > 0, "a draw from an empty buffer"
         self.follow_alpha(env_steps)
@@ -341,19 +348,19 @@ class Rank(Prioritized):
         return slots, weight.astype(np.float32)
 
     def _find(self, share: np.ndarray) -> np.ndarray:
-        """The ranks at these shares (in [0, 1)) of the cumulative distribution, int64."""
+        """Return the ranks, int64, at ``share`` (in [0, 1)) of the cumulative distribution."""
         used = len(self.order) - self.begin
         rank = self.cdf[:used].searchsorted(share * self.cdf[used - 1], side="right") + 1
-        ranks: np.ndarray = np.minimum(rank, used)  # rounding may carry a share past the total
+        ranks: np.ndarray = np.minimum(rank, used)  # rounding may exceed the total
         return ranks
 
     def _slots(self, rank: np.ndarray) -> np.ndarray:
-        """The slots of these ranks, int64; -1: it was dropped."""
+        """Return the slots of these ranks, int64; -1: the window was dropped."""
         slots: np.ndarray = self.order[self.begin + rank - 1].astype(np.int64)
         return slots
 
     def _worst(self) -> int:
-        """The rank of the last live slot."""
+        """Return the rank of the last live slot."""
         last = len(self.order) - 1
         while self.order[last] < 0:
             last -= 1
@@ -370,12 +377,12 @@ class Rank(Prioritized):
         return self.raw[slots], self._masses(self.position[slots]) / self._total()
 
     def _masses(self, position: np.ndarray) -> np.ndarray:
-        """rank^-alpha at these indices of ``order``, float64."""
+        """Return rank^-alpha at these indices of ``order``, float64."""
         mass: np.ndarray = (position - self.begin + 1.0) ** -self.alpha
         return mass
 
     def _total(self) -> float:
-        """The sum of rank^-alpha over live slots."""
+        """Return the sum of rank^-alpha over live slots."""
         if self.count == len(self.order) - self.begin:
             return float(self.cdf[self.count - 1])
         live = self.begin + np.flatnonzero(self.order[self.begin :] >= 0)
@@ -408,7 +415,7 @@ class Rank(Prioritized):
         return [self.order, self.position, self.raw, self.cdf]
 
     def state_dict(self) -> dict[str, Any]:
-        """Includes the order: until the next sort ranks depend on its history."""
+        """Return the state with the order, on which ranks depend until the next sort."""
         order = self.order[self.begin :]
         raw = self.raw[order[order >= 0]]
         clock = {"sorted_at": self.sorted_at, "changed": self.changed}
@@ -431,7 +438,9 @@ class Rank(Prioritized):
 
 
 def require_finite(priority: np.ndarray) -> None:
-    """Raise NumericError naming the first of |delta| (float [n]) that is NaN, inf or negative."""
+    """Raise NumericError naming the first of |delta| (float [n]) that is NaN, infinite or
+    negative.
+    """
     good = (priority >= 0) & (priority < np.inf)
     if not good.all():
         raise NumericError(
@@ -441,12 +450,12 @@ def require_finite(priority: np.ndarray) -> None:
 
 
 def _positive(mass: np.ndarray) -> np.ndarray:
-    """Masses with 0 (never drawn, so without a weight) replaced by infinity."""
+    """Return masses with 0 (never drawn, so without a weight) replaced by infinity."""
     return np.where(mass > 0, mass, np.inf)
 
 
 def probe_metrics(probability: np.ndarray | None, beta: float | None) -> dict[str, float]:
-    """buffer/ metrics of N P(i) [n] at the quantiles of P over N windows; none where uniform.
+    """Return buffer/ metrics of N P(i) [n] at the quantiles of P over N windows; {} if uniform.
 
     priority_ess   1 / (N sum_i P(i)^2) = 1 / E_P[N P(i)], Kish's effective sample size over N
     weight_spread  standard deviation over mean of the importance weights (N P(i))^-beta
@@ -465,9 +474,9 @@ def probe_metrics(probability: np.ndarray | None, beta: float | None) -> dict[st
 class SumTree:
     """Binary tree of sums, or of minima (``minimum``), over leaves 0..capacity-1.
 
-    Updates and searches are O(log N). Parents are recomputed from children, never adjusted by
-    differences: difference updates drift (2.7e-4 relative after 2e5 updates, Schaul et al. 2016's
-    reference scheme), recomputed float64 sums do not.
+    Updates and searches are O(log N). Parents are recomputed from children in float64. Adjusting
+    them by differences drifts (2.7e-4 relative after 2e5 updates in the reference scheme of Schaul
+    et al. 2016).
     """
 
     def __init__(self, capacity: int, *, minimum: bool = False) -> None:
@@ -486,12 +495,14 @@ class SumTree:
         return float(self.nodes[1])
 
     def get(self, index: np.ndarray) -> np.ndarray:
-        """Leaf values, float64 like ``index``."""
+        """Return leaf values, float64, of the shape of ``index``."""
         values: np.ndarray = self.nodes[self.leaves + index]
         return values
 
     def set(self, index: np.ndarray, value: np.ndarray) -> None:
-        """Write leaves (int64 [n], float64 [n]; last duplicate wins) and their ancestors."""
+        """Write leaves (int64 [n], float64 [n]; the last duplicate wins) and update their
+        ancestors.
+        """
         kernels.set_leaves(self.arrays, index, value)
 
     def fill(self, values: np.ndarray) -> None:
@@ -506,25 +517,26 @@ class SumTree:
             self.nodes[size : 2 * size] = reduce(level[0::2], level[1::2])
 
     def find(self, mass: np.ndarray) -> np.ndarray:
-        """Leaf i with sum(leaves < i) <= mass < sum(leaves <= i), int64 [n]; sums only.
+        """Return the leaf i with sum(leaves < i) <= mass < sum(leaves <= i), int64 [n]; sums only.
 
-        Never a leaf of priority 0 while the root is positive: where rounding carries ``mass`` past
-        the last positive leaf, that leaf is returned. O(n log N).
+        O(n log N). If rounding carries ``mass`` past the last positive leaf, that leaf is returned,
+        so a leaf of priority 0 is never returned while the root is positive.
         """
         index: np.ndarray = kernels.find_leaves(self.arrays, mass.copy())
         return index
 
     def draw(self, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-        """Stratified draw: (leaves int64 [n], their values, the least of them).
+        """Draw one leaf from each of n equal ranges: (leaves int64 [n], their values, the smallest
+        value).
 
-        One from each of n equal ranges; ``uniform`` float64 [n] in [0, 1): offsets in the ranges;
-        overwritten with the values.
+        ``uniform`` float64 [n] in [0, 1) holds the offsets in the ranges. It is overwritten with
+        the values.
         """
         leaves, least = kernels.draw_leaves(self.arrays, uniform)
         return leaves, uniform, least
 
     def check(self) -> str | None:
-        """None, or the broken invariant."""
+        """Return a broken invariant, or None."""
         reduce = np.minimum if self.minimum else np.add
         level = self.nodes[2:]
         if not np.array_equal(reduce(level[0::2], level[1::2]), self.nodes[1 : self.leaves]):

@@ -1,7 +1,8 @@
-"""Checks of a loaded state, before anything reads it.
+"""Checks of a loaded state before anything reads it.
 
-A checkpoint's hashes show damage, not forgery: whoever writes the numbers writes the hashes. The
-kernels read rows and slots by number, without a test, so each number is checked here once.
+A checkpoint's hashes detect damage, not manipulation: whoever writes the numbers can write the
+hashes. The kernels index rows and slots without bounds checks, so every number is checked here
+once.
 """
 
 from typing import Any
@@ -20,7 +21,7 @@ MOST_CREDIT = 2**24  # rows that the next updates may learn
 
 
 def require(ok: Any, part: str, wrong: str) -> None:
-    """Raise CheckpointError unless ``ok``. ``part``: of the saved state."""
+    """Raise CheckpointError unless ``ok``. ``part`` names the part of the saved state."""
     if not ok:
         raise CheckpointError(
             f"checkpoint, {part}: {wrong}; a checkpoint must be as it was saved; use another one, "
@@ -29,22 +30,31 @@ def require(ok: Any, part: str, wrong: str) -> None:
 
 
 def integer(part: str, value: Any, low: int, high: int) -> int:
-    """Return ``value``, an integer within [low, high]. Raises: CheckpointError."""
+    """Return ``value``, an integer within [low, high].
+
+    Raises: CheckpointError.
+    """
     good = _kind(value) in "iu" and low <= value <= high
-    require(good, part, f"{_short(value)} is no integer within [{low}, {high}]")
+    require(good, part, f"{_short(value)} is not an integer within [{low}, {high}]")
     return int(value)
 
 
 def number(part: str, value: Any, low: float, high: float) -> float:
-    """Return ``value``, a number within [low, high]. Raises: CheckpointError."""
+    """Return ``value``, a number within [low, high].
+
+    Raises: CheckpointError.
+    """
     good = _kind(value) in "iuf" and low <= value <= high
-    require(good, part, f"{_short(value)} is no number within [{low:g}, {high:g}]")
+    require(good, part, f"{_short(value)} is not a number within [{low:g}, {high:g}]")
     return float(value)
 
 
 def reason(part: str, value: Any) -> str | None:
-    """Return ``value``, a text or None. Raises: CheckpointError."""
-    require(value is None or isinstance(value, str), part, f"is no text but {_short(value)}")
+    """Return ``value``, a text or None.
+
+    Raises: CheckpointError.
+    """
+    require(value is None or isinstance(value, str), part, f"is not a text: {_short(value)}")
     found: str | None = value
     return found
 
@@ -52,7 +62,7 @@ def reason(part: str, value: Any) -> str | None:
 def fill(part: str, store: Any, x: Any, *, lead: int = 0) -> None:
     """Copy ``x`` to the start of ``store`` along axis ``lead`` and zero the rest.
 
-    ``x``: an array or tensor of the dtype and, but for that axis, of the shape of ``store``.
+    ``x``: an array or tensor with the dtype of ``store`` and, except along that axis, its shape.
 
     Raises: CheckpointError.
     """
@@ -69,7 +79,7 @@ def fill_rows(part: str, store: Any, rows: Any, first: int, stop: int) -> None:
 
     Raises: CheckpointError.
     """
-    require(isinstance(rows, Rows), part, f"is no rows but {_short(rows)}")
+    require(isinstance(rows, Rows), part, f"holds no rows but {_short(rows)}")
     wrong = f"has rows {_short(rows.first)} to {_short(rows.stop)}, not {first} to {stop}"
     require((rows.first, rows.stop) == (first, stop), part, wrong)
     try:
@@ -83,7 +93,7 @@ def like(part: str, x: Any, store: Any, *, skip: int | None = None) -> None:
 
     ``skip``: an axis of any length.
     """
-    require(isinstance(x, np.ndarray | Tensor), part, f"is no array but {_short(x)}")
+    require(isinstance(x, np.ndarray | Tensor), part, f"is not an array: {_short(x)}")
     given, own = list(x.shape), list(store.shape)
     if skip is not None and len(given) == len(own):
         own[skip] = given[skip]
@@ -92,25 +102,28 @@ def like(part: str, x: Any, store: Any, *, skip: int | None = None) -> None:
 
 
 def check_counts(counts: Any, names: Any) -> dict[str, int]:
-    """Return the counts of a state by name. Raises: CheckpointError."""
+    """Return the counts of a state by name.
+
+    Raises: CheckpointError.
+    """
     require(isinstance(counts, dict) and set(counts) == set(names), "counts", "other names")
     return {name: integer(f"counts.{name}", counts[name], 0, MOST_ROWS) for name in names}
 
 
 def check_tree(part: str, given: Any, own: Any) -> None:
-    """Raise CheckpointError unless ``given`` is a tree of arrays of the structure of ``own``."""
+    """Raise CheckpointError unless ``given`` is a tree of arrays with the structure of ``own``."""
     kinds = [tree_map(lambda x: isinstance(x, np.ndarray), tree) for tree in (given, own)]
-    require(kinds[0] == kinds[1], part, "is of another structure")
+    require(kinds[0] == kinds[1], part, "has another structure")
 
 
 def check_values(part: str, spaces: RowSpaces | None, obs: Any, action: Any, valid: Any) -> None:
-    """Raise CheckpointError unless every value is one of its space; ``spaces`` None: any is."""
+    """Raise CheckpointError unless every value is in its space; ``spaces`` None: no check."""
     wrong = None if spaces is None else spaces.violation(obs, action, valid)
     require(wrong is None, part, str(wrong))
 
 
 def check_table(table: Any) -> None:
-    """Raise CheckpointError unless the rows of every live window are rows of the storage."""
+    """Raise CheckpointError unless the rows of every live window are stored rows."""
     ring, window = table.ring, table.window
     head = integer("windows.head", table.head, 0, ring.head if table.of_rows else MOST_ROWS)
     integer("windows.tail", table.tail, max(0, head - table.capacity), head)
@@ -128,7 +141,7 @@ def check_table(table: Any) -> None:
         "ended": (ended == 0) | (ended == 1),
         "origin": (origin >= 0) & (origin <= first),
     }.items():
-        require(good.all(), f"windows.{name}", "is no row of its window")
+        require(good.all(), f"windows.{name}", "is not a row of its window")
 
 
 def check_recent(recent: Any, states: Any, window: Any, ring: Any) -> None:
@@ -144,7 +157,7 @@ def check_recent(recent: Any, states: Any, window: Any, ring: Any) -> None:
 
 
 def check_cutter(cutter: Any, origin: Any, row: Any) -> None:
-    """Raise CheckpointError unless ``origin`` are rows up to ``row``, or -1."""
+    """Raise CheckpointError unless every ``origin`` is -1 or a row up to ``row``."""
     like("cutter.origin", origin, cutter.origin)
     integer("cutter.row", row, 0, MOST_ROWS)
     good = (origin >= -1) & (origin <= row)
@@ -156,18 +169,18 @@ def check_blocks(blocks: Any, state: Any) -> None:
     like("ring.open", state["open"], blocks.open)
     integer("ring.rows", state["rows"], blocks.rows, blocks.rows)
     packed = state["blocks"]
-    require(isinstance(packed, Rows), "ring.blocks", f"is no rows but {_short(packed)}")
+    require(isinstance(packed, Rows), "ring.blocks", f"holds no rows but {_short(packed)}")
     stop = integer("ring.blocks.stop", packed.stop, 0, MOST_ROWS)
     first = max(0, stop + 1 - blocks.column_blocks)
     require(packed.first == first, "ring.blocks", f"begins at {_short(packed.first)}, not {first}")
 
 
 def check_block_sizes(blocks: Any, sizes: Any) -> None:
-    """Raise CheckpointError unless ``sizes`` are those of blocks of all columns."""
+    """Raise CheckpointError unless ``sizes`` are possible sizes of blocks of all columns."""
     good = sizes.dtype == np.int64 and sizes.ndim == 2 and sizes.shape[1] == blocks.columns
     require(good, "ring.blocks", f"sizes are {sizes.dtype} {list(sizes.shape)}")
     good = (sizes > 0) & (sizes <= blocks.open[0].nbytes)
-    require(good.all(), "ring.blocks", "is no size of a block")
+    require(good.all(), "ring.blocks", "is not the size of a block")
 
 
 def check_priorities(part: str, priority: Any) -> None:
@@ -178,17 +191,22 @@ def check_priorities(part: str, priority: Any) -> None:
 
 
 def largest(value: Any) -> float:
-    """Return the largest priority of a state, a float32 >= 0. Raises: CheckpointError."""
+    """Return the largest priority of a state, a float32 >= 0.
+
+    Raises: CheckpointError.
+    """
     found = number("sampler.largest", value, 0, LARGEST)
-    require(float(np.float32(found)) == found, "sampler.largest", f"{found} is no float32")
+    require(float(np.float32(found)) == found, "sampler.largest", f"{found} is not a float32")
     return found
 
 
 def check_order(order: Any, slots: int) -> None:
-    """Raise CheckpointError unless ``order`` is some of the slots 0..slots-1, each once, and -1."""
+    """Raise CheckpointError unless ``order`` holds slots of 0..slots-1, each at most once, and
+    -1.
+    """
     live = order[order != -1]
     good = ((live >= 0) & (live < slots)).all() and len(np.unique(live)) == len(live)
-    require(good, "sampler.order", "is no permutation of slots")
+    require(good, "sampler.order", "is not a permutation of slots")
 
 
 def check_invariants(*problems: str | None) -> None:
@@ -206,7 +224,7 @@ def _dtype(x: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    """numpy's letter for the type of a single number (``i``, ``u``, ``f``), else ``O``."""
+    """Return numpy's letter for the type of a single number (``i``, ``u``, ``f``), else ``O``."""
     if isinstance(value, int) and not isinstance(value, bool):
         return "i"  # of any size
     single = isinstance(value, float | np.generic | np.ndarray) and np.ndim(value) == 0

@@ -1,4 +1,4 @@
-"""Size of the replay of a config, computed before allocation. Torch-free."""
+"""Size of a config's replay, computed before allocation. Does not import torch."""
 
 import os
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from rlrun.schema.policy import Window
 from rlrun.spaces import JointSpace
 from rlrun.tree import Tree, tree_leaves, tree_map
 
-SHARE = 0.8  # of what is free, when buffer.max_bytes is null
+SHARE = 0.8  # of free memory, if buffer.max_bytes is null
 _FLOAT = np.dtype(np.float32)
 _FLAGS = 8  # bytes of a row's reward, first, terminated, truncated and valid
 
@@ -26,9 +26,10 @@ _FLAGS = 8  # bytes of a row's reward, first, terminated, truncated and valid
 def row_of(
     config: Config, obs: gym.Space[Any], action: gym.Space[Any], state: Tree | None = None
 ) -> Row:
-    """One row of an environment with these spaces under this config.
+    """Return one row of an environment with these spaces under this config.
 
-    ``state``: an initial recurrent state [1, ...] of a memory ``mypkg.mod:Cell``, None: built in.
+    ``state``: an initial recurrent state [1, ...] of a memory ``mypkg.mod:Cell``; None: a built-in
+    memory.
     """
     extras = {name: ArraySpec((), _FLOAT) for name in config.collector.keep_info}
     if config.policy.records_log_prob:
@@ -38,7 +39,7 @@ def row_of(
         specs = _state(config.memory)
     else:
         specs = tree_map(lambda s: ArraySpec(tuple(s.shape[1:]), _FLOAT), state)
-    if isinstance(obs, JointSpace):  # every agent has a state of its own
+    if isinstance(obs, JointSpace):  # every agent has its own state
         agents = obs.num_agents
         specs = tree_map(lambda one: replace(one, shape=(agents, *one.shape)), specs)
     spaces = RowSpaces(obs, action, config.policy.masks)
@@ -60,12 +61,12 @@ def _state(memory: MemoryConfig) -> Tree:
 
 
 def make_layout(config: Config, row: Row, window: Window, columns: int | None = None) -> Layout:
-    """Arrays for ``buffer.capacity`` rows over all columns, and their windows.
+    """Return the layout of ``buffer.capacity`` rows over all columns, and their windows.
 
-    Windows of one learned row without a recurrent state need no table. Else buffer.window_capacity
-    is its size, by default twice the number of full windows: short episodes make more windows, and
-    the oldest are dropped early when the table is full. ``columns``: None is one for each
-    environment.
+    Windows of one learned row without a recurrent state need no table. Otherwise
+    buffer.window_capacity is its size, by default twice the number of full windows. Short episodes
+    make more windows, and the oldest are dropped early when the table is full. ``columns`` None:
+    one per environment.
     """
     c, collector = config.buffer, config.collector
     columns = columns or collector.num_envs
@@ -94,10 +95,8 @@ def check_size(
 ) -> Layout:
     """Return the layout if it takes at most buffer.max_bytes, or 80 % of the free memory.
 
-    ``free``: bytes free on buffer.device, where that is not the host.
-
-    Compressed images are not in this sum, their size is not known: the layout's ``room`` is the
-    rest of the limit.
+    ``free``: free bytes on buffer.device, if that is not the host. Compressed images are not in the
+    sum, because their size is not known; the layout's ``room`` is the rest of the limit.
 
     Raises: ResourceError naming the largest capacity that fits.
     """
@@ -126,14 +125,14 @@ def check_size(
 
 
 def _limit(config: BufferConfig) -> tuple[int, str]:
-    """(bytes that arrays in memory may take, why)."""
+    """Return (bytes that arrays in memory may take, reason)."""
     if config.max_bytes is not None:
         return config.max_bytes, "buffer.max_bytes"
     return int(SHARE * free_bytes(None)), "80 % of the free memory"
 
 
 def demo_config(config: Config, row: Row, window: Window, lengths: list[int]) -> Config:
-    """Config of a replay that holds trajectories of ``lengths`` steps in one column."""
+    """Return the config of a replay that holds trajectories of ``lengths`` steps in one column."""
     c, single = config.collector, _single_rows(config, row, window)
     rows = sum(lengths) + len(lengths) + window.rows + config.env.frame_stack + 1
     windows = sum(-(-steps // c.stride(window)) + 1 for steps in lengths)
@@ -141,12 +140,12 @@ def demo_config(config: Config, row: Row, window: Window, lengths: list[int]) ->
         config.buffer, capacity=rows, window_capacity=None if single else windows, mmap=None,
         load=None, demos=None, max_bytes=None, compress=False,
     )  # fmt: skip
-    seed = (config.seed + 2**31) % 2**32  # draws of its own
+    seed = (config.seed + 2**31) % 2**32  # a random stream of its own
     return replace(config, seed=seed, buffer=buffer, collector=replace(c, num_envs=1))
 
 
 def check_demos(config: Config, own: Layout, window: Window, lengths: list[int]) -> None:
-    """Raise ResourceError if demonstrations and the ``own`` rows do not fit."""
+    """Raise ResourceError if demonstrations and the ``own`` rows do not fit together."""
     c, row = config.buffer, own.row
     demos = make_layout(demo_config(config, row, window, lengths), row, window, 1)
     need = demos.nbytes + own.nbytes - (own.movable if c.mmap is not None else 0)
@@ -162,7 +161,7 @@ def check_demos(config: Config, own: Layout, window: Window, lengths: list[int])
 def check_rollout(config: Config, row: Row) -> str:
     """Return a line on the size of an on-policy rollout.
 
-    Raises: ResourceError when it does not fit, as ``check_size``.
+    Raises: ResourceError if it does not fit, see ``check_size``.
     """
     c = config.buffer
     each = sum(b.nbytes for b in tree_leaves((row.obs, row.action, row.extras, row.state)))
@@ -178,13 +177,13 @@ def check_rollout(config: Config, row: Row) -> str:
 
 
 def _check_files(config: Config, layout: Layout) -> Layout:
-    """Return the layout if its files fit the disk and its priorities the memory."""
+    """Return the layout if its files fit the disk and its priorities fit the memory."""
     c = config.buffer
     assert c.mmap is not None
     directory = Path(c.mmap)
     existing = next(p for p in (directory, *directory.absolute().parents) if p.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
-        wrong = "is not writable" if existing.is_dir() else "is no directory"
+        wrong = "is not writable" if existing.is_dir() else "is not a directory"
         fix = "choose another directory, or set buffer.mmap=null"
         raise ConfigError(
             f"buffer.mmap = {c.mmap}: {existing} {wrong}; allowed is a writable directory; {fix}"
@@ -208,7 +207,7 @@ def _check_files(config: Config, layout: Layout) -> Layout:
 def _largest(
     config: Config, layout: Layout, window: Window, limit: int, size: Callable[[Layout], int]
 ) -> int | None:
-    """The largest capacity of two digits that fits ``limit`` bytes, None: none does."""
+    """Return the largest capacity of two significant digits that fits ``limit`` bytes, or None."""
 
     def fits(capacity: int) -> bool:
         changed = replace(config, buffer=replace(config.buffer, capacity=capacity))

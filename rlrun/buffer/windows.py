@@ -1,8 +1,8 @@
-"""Windows over stored rows: how trajectories are cut into them, and the table of those stored.
+"""Windows over stored rows: cutting trajectories into windows, and the table of stored windows.
 
-A window has S = burnin + learned + nstep positions; position p holds row ``learn + p - burnin``
-of its column where such a row exists in the trajectory, and is filler (left) or null (right)
-where it does not. Row numbers are absolute: counted per column since the run began.
+A window has S = burnin + learned + nstep positions. Position p holds row ``learn + p - burnin`` of
+its column if the trajectory has such a row, else filler (left) or a null row (right). Row numbers
+are absolute: they count the rows of a column since the run began.
 """
 
 from dataclasses import replace
@@ -21,14 +21,14 @@ _RESIDUALS = {"last": 1, "null_padding": 2, "drop": 3}
 
 
 class Cutter:
-    """Cuts windows out of columns of rows that arrive chunk by chunk.
+    """Cuts columns of rows, which arrive chunk by chunk, into windows.
 
     Plain windows of a trajectory of T steps start at 0, S - m, 2 (S - m), ... while start + S <= T,
-    m = ``overlap``. If steps remain, ``residual: last`` adds T - S, ``null_padding`` adds the next
-    grid start, ``drop`` adds nothing; T < S is always one padded window. Lossless spans of L
-    learned steps start L - m apart until one reaches the last step. Any partition of a trajectory
-    into chunks gives the same windows, each as soon as its last row is known, so endless episodes
-    are learned from.
+    with m = ``overlap``. If steps remain, ``residual: last`` adds a window at T - S,
+    ``null_padding`` one at the next grid start, ``drop`` none. T < S always gives one padded
+    window. Lossless spans of L learned steps start L - m apart until one reaches the last step. The
+    windows do not depend on how a trajectory is split into chunks. Each is cut as soon as its last
+    row is known, so endless episodes are learned from.
 
     Source: DI-engine's documented ``get_train_sample``; rlrun/buffer/README.md, Windows.
     """
@@ -44,21 +44,23 @@ class Cutter:
         self.row = 0  # rows received
 
     def cut(self, first: np.ndarray, valid: np.ndarray, *, close: bool = False) -> np.ndarray:
-        """Return the windows completed by the next T rows; ``first``/``valid`` bool [T, B].
+        """Return the windows that the next T rows complete; ``first``/``valid`` bool [T, B].
 
-        int64 [N, 7]: the numbers ``TABLE`` of every window, in the order of their completion.
-        ``close`` ends every open trajectory after the last row (its last observation is row T's).
+        int64 [N, 7]: the numbers ``TABLE`` of every window, in order of completion. ``close`` ends
+        every open trajectory after the last row (its last observation is row T's).
         """
         lines: np.ndarray = kernels.cut(first, valid, close, self.origin, self.row, self.shape)
         self.row += len(valid)
         return lines
 
     def count(self, first: np.ndarray, valid: np.ndarray) -> int:
-        """Return the number of windows the next row completes; ``first``/``valid`` bool [B]."""
+        """Return the number of windows that the next row completes; ``first``/``valid`` bool
+        [B].
+        """
         return len(self.cut(first[None], valid[None]))
 
     def state_dict(self) -> dict[str, Any]:
-        """The open trajectories and the number of rows received."""
+        """Return the open trajectories and the number of rows received."""
         return {"origin": self.origin.copy(), "row": self.row}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -67,10 +69,11 @@ class Cutter:
 
 
 class StateFilter:
-    """Zeros the recurrent states of collected rows that no window starts from (they compress well).
+    """Zeros the recurrent states of collected rows from which no window starts: zeros compress
+    well.
 
-    Which rows those are follows from their index in the trajectory. All states are kept where it is
-    unknown: with ``residual: last``, and in a trajectory whose first row was not seen.
+    The index of a row in its trajectory decides. All states are kept where the index is not enough:
+    with ``residual: last``, and in a trajectory whose first row was not seen.
     """
 
     def __init__(
@@ -83,20 +86,20 @@ class StateFilter:
         plain: bool,
         close: bool,
     ) -> None:
-        """``close``: the end of a chunk ends its trajectories; the rest as in ``Cutter``."""
+        """``close``: the end of a chunk ends its trajectories. The rest as in ``Cutter``."""
         self.window, self.plain, self.close = window, plain, close
         self.stride = (window.rows if plain else window.learned) - overlap
         self.keep_all = plain and residual == "last"
         self.index = np.full(
             columns, -1, np.int64
-        )  # of the next row in its trajectory; -1: unknown
+        )  # index of the next row in its trajectory; -1: unknown
 
     def forget(self) -> None:
-        """Begin anew: the next rows follow others, or go to a replay that lacks the ones before."""
+        """Reset: the next rows follow others, or go to a replay that lacks the earlier ones."""
         self.index[:] = -1
 
     def filter(self, chunk: Chunk) -> Chunk:
-        """Return the chunk with unused states zeroed; its arrays are not changed."""
+        """Return the chunk with unused states zeroed. The chunk's arrays are not changed."""
         if self.keep_all or not tree_leaves(chunk.states):
             return chunk
         keep = self.may_start(chunk.first[: len(chunk.reward)])
@@ -109,7 +112,7 @@ class StateFilter:
         return replace(chunk, states=tree_map(blank, chunk.states))
 
     def may_start(self, first: np.ndarray) -> np.ndarray:
-        """Return whether a window may start at each of the next rows: bool [T, B], as ``first``."""
+        """Return whether a window may start at each of the next rows, bool [T, B]."""
         rows = np.arange(len(first), dtype=np.int64)[:, None]
         opened = np.maximum.accumulate(np.where(first, rows, -1), axis=0)
         known = (opened >= 0) | (self.index >= 0)
@@ -135,16 +138,16 @@ class Spans:
 
     @classmethod
     def of(cls, cell: Any, column: Any, first: Any, learn: Any, stop: Any, last: Any) -> "Spans":
-        """From all lines but the keys."""
+        """Return the spans of all lines except the keys."""
         return cls(np.stack([cell, column, first, learn, stop, last, cell]))
 
     def __len__(self) -> int:
-        """B."""
+        """Return B."""
         return int(self.lines.shape[1])
 
-    cell = property(lambda self: self.lines[0], doc="of the first own row")
+    cell = property(lambda self: self.lines[0], doc="cells of the first rows")
     column = property(lambda self: self.lines[1])
-    first = property(lambda self: self.lines[2], doc="first own row")
+    first = property(lambda self: self.lines[2], doc="first row")
     learn = property(lambda self: self.lines[3], doc="first learned row")
     stop = property(lambda self: self.lines[4], doc="last valid row")
     last = property(lambda self: self.lines[5], doc="last row shown: stop or the one after it")
@@ -162,13 +165,13 @@ class NewWindows(NamedTuple):
 
 
 class WindowTable:
-    """The windows that can be sampled, each in a slot, under a key that is never used again.
+    """The windows that can be sampled, each in a slot, with a key that is never reused.
 
-    Windows are numbered by the one that completed them; window ``number`` of the table is in slot
-    number % capacity, and its rows, and the recurrent state before its first, are stored there. If
-    every valid row has a window of its own (``layout.windows`` None: one learned row, no state),
-    its rows follow from the flags of the ring, so only ``alive`` is stored: the window that learns
-    row r of a column has number r there, and its slot is the cell of that row.
+    Windows are numbered in order of completion. Window ``number`` is in slot number % capacity,
+    with its rows and the recurrent state before its first row. If every valid row has a window of
+    its own (``layout.windows`` None: one learned row, no state), its rows follow from the flags of
+    the ring and only ``alive`` is stored. The window that learns row r of a column then has number
+    r in that column, and its slot is the row's cell.
 
     A window is dropped when the ring overwrites one of the ``rows_before`` rows before its first
     (previous action and reward, stacked frames), or when the table is full of younger ones.
@@ -195,25 +198,25 @@ class WindowTable:
         self.lines = allocate("table", blocks["lines"])
         self.numbers = {name: self.lines[:, i] for i, name in enumerate(TABLE)}
         self.states = allocate_tree("states", layout.states(), allocate)
-        self.recent: Tree = None  # states before the last S rows, of windows not yet complete
-        self.head = self.tail = 0  # numbers: the next one, the oldest that may be alive
+        self.recent: Tree = None  # states before the last S rows, for windows not yet complete
+        self.head = self.tail = 0  # the next number, and the oldest that may be alive
         self.live = 0
         self.files = RowFiles()  # of the windows saved so far
         self.early = 0  # windows evicted from a full table before their rows were overwritten
 
     def __len__(self) -> int:
-        """Windows that can be sampled."""
+        """Return the number of windows that can be sampled."""
         return self.live
 
     # -- live windows ------------------------------------------------------------------------------
 
     def append(self, chunk: Chunk, *, close: bool) -> NewWindows:
-        """Write the flags of the rows behind the ring's head, and insert the windows they complete.
+        """Write the flags of the rows after the ring's head and insert the windows they complete.
 
-        Windows that read rows which these overwrite are dropped.
+        Windows that read overwritten rows are dropped.
         """
         ring, steps = self.ring, len(chunk.reward)
-        oldest = ring.head + steps + 1 - ring.rows  # row that is whole after these
+        oldest = ring.head + steps + 1 - ring.rows  # oldest complete row after these
         first = oldest + self.rows_before if oldest > 0 else 0
         flags = chunk.first, chunk.terminated, chunk.truncated, chunk.valid, chunk.reward
         if not self.of_rows:
@@ -231,7 +234,7 @@ class WindowTable:
         return NewWindows(dead, slots, keys, valid, len(slots))
 
     def _expire(self, first: int) -> np.ndarray:
-        """Drop the windows that begin before row ``first``; returns their slots."""
+        """Drop the windows that begin before row ``first`` and return their slots."""
         if not first:
             return _NONE
         table = self.lines, self.alive
@@ -266,7 +269,7 @@ class WindowTable:
         return NewWindows(np.concatenate([dead, dropped]), slots, keys, valid, learned)
 
     def _with_recent(self, states: Tree, steps: int) -> Tree:
-        """States before the rows of this chunk and of up to S rows before it."""
+        """Return the states before the rows of this chunk and of up to S rows before it."""
         joined = tree_map(lambda x: x[:steps], states)
         if self.recent is not None:
             joined = tree_map(lambda *x: np.concatenate(x), self.recent, joined)
@@ -299,49 +302,51 @@ class WindowTable:
     # -- slots and keys ----------------------------------------------------------------------------
 
     def keys(self, slots: np.ndarray) -> np.ndarray:
-        """The keys of the windows now in ``slots``."""
+        """Return the keys of the windows in ``slots``."""
         newest = self.head - 1
         number = newest - (newest - slots % self.capacity) % self.capacity
         keys: np.ndarray = number * self.columns + slots // self.capacity
         return keys
 
     def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(slots, whether the window is still stored) of keys."""
+        """Return (slots, whether the window is still stored) of ``keys``."""
         number, column = np.divmod(keys, self.columns)
         slots = column * self.capacity + number % self.capacity
         return slots, (number >= self.tail) & (number < self.head) & self.alive[slots]
 
     def all(self) -> np.ndarray:
-        """Live slots, oldest first."""
+        """Return the live slots, oldest first."""
         slots = np.flatnonzero(self.alive)
         return slots[np.argsort(self.keys(slots))]
 
     @property
     def num_candidates(self) -> int:
-        """Number of ``candidates``; most hold a live window."""
+        """Return the number of ``candidates``, most of which hold a live window."""
         return (self.head - self.tail) * self.columns
 
     def candidates(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(slots, whether each holds a live window) of candidates 0..num_candidates-1."""
+        """Return (slots, whether each holds a live window) of candidates 0..num_candidates-1."""
         back, column = np.divmod(number, self.columns)
         slots = column * self.capacity + (self.tail + back) % self.capacity
         return slots, self.alive[slots]
 
     def spans(self, slots: np.ndarray) -> Spans:
-        """The rows of the windows in ``slots``."""
+        """Return the rows of the windows in ``slots``."""
         ring = self.ring
         if self.of_rows:
             return Spans(kernels.row_spans(ring.arrays, slots, ring.head, self.window.nstep))
         return Spans(kernels.line_spans(self.lines, slots, ring.rows, self.head))
 
     def states_of(self, slots: np.ndarray) -> Tree:
-        """The recurrent states before the first rows of the windows: fresh arrays [n, ...]."""
+        """Return the recurrent states before the first rows of the windows, in new arrays [n,
+        ...].
+        """
         return tree_map(lambda store: store[slots], self.states)
 
     def partial(self, slots: np.ndarray) -> tuple[int, ...]:
-        """Burn-in lengths of the windows in ``slots`` strictly between 0 and the full one."""
+        """Return the burn-in lengths in ``slots`` strictly between 0 and the full one."""
         bs = self.window.burnin
-        if self.of_rows or bs <= self.cutter.stride:  # all have their full burn-in or none
+        if self.of_rows or bs <= self.cutter.stride:  # all have a full burn-in or none
             return ()
         burnin = self.numbers["burnin"][slots]
         return tuple(np.unique(burnin[(burnin > 0) & (burnin < bs)]).tolist())
@@ -349,16 +354,16 @@ class WindowTable:
     # -- checks, checkpoints -----------------------------------------------------------------------
 
     def arrays(self) -> list[np.ndarray]:
-        """Every array owned but ``recent`` (S rows of states)."""
+        """Return every array owned except ``recent`` (S rows of states)."""
         return [self.lines, self.alive, *tree_leaves(self.states)]
 
     def check(self) -> str | None:
-        """None, or the broken invariant."""
+        """Return a broken invariant, or None."""
         ring, slots = self.ring, np.flatnonzero(self.alive)
         spans = self.spans(slots)
         number = self.keys(slots) // self.columns
         wrong = {
-            "the count of live windows is wrong": len(slots) != self.live,
+            "the number of live windows is not the counted one": len(slots) != self.live,
             "a live window is older than the tail": (number < self.tail).any(),
             "a live window has a key not yet assigned": (number >= self.head).any(),
             "a window needs an overwritten row": ring.oldest > 0
@@ -370,7 +375,7 @@ class WindowTable:
         return next((problem for problem, broken in wrong.items() if broken), None)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but slots without a window."""
+        """Return the whole state, without slots that hold no window."""
         used = len(self.alive) if self.of_rows else min(self.head, self.capacity)
         numbers = {name: getattr(self, name) for name in ("head", "tail", "live", "early")}
         lines, states = None, None
@@ -386,7 +391,9 @@ class WindowTable:
         }
 
     def _written(self, array: np.ndarray) -> RingRows:
-        """The entries [slots, ...] of windows from ``tail`` on, which do not change any more."""
+        """Return the entries [slots, ...] of windows from ``tail`` on, which do not change any
+        more.
+        """
         return RingRows(array[None], self.tail, self.head, self.files)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

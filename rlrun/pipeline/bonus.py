@@ -1,21 +1,21 @@
 """Intrinsic reward proportional to the prediction error of a random target network (RND).
 
-Burda et al. 2018. A fixed random network maps every observation to features; a second network, the
-predictor, learns to predict them from collected rows. Its error is large where observations are
-new. The bonus is added to the rewards of a sample right before the policy learns from it, so any
-policy, on- or off-policy, can be used with it; stored, logged and evaluated rewards stay raw. Old
-rows get the bonus of their present novelty, not of that when they were collected.
+Source: Burda et al. 2018. A fixed random network maps observations to features. A second network,
+the predictor, learns to predict them from collected rows. Its error is large for new observations.
+The bonus is added to the rewards of a sample just before the policy learns from it, so it works
+with any policy. Stored, logged and evaluated rewards stay raw. Old rows get a bonus for their
+present novelty, not for that at the time of collection.
 
-The predictor learns from collected chunks, every row once, not from samples: novelty then counts
-visits to the environment, not how often a row was sampled (prioritized replay samples rows of large
-TD error most). The sums that normalise the bonus need successive rows, too.
+The predictor learns once from every collected row, not from samples. So novelty counts visits to
+the environment, not how often a row was sampled (prioritized replay prefers rows of large TD
+error). The running sums that normalise the bonus also need successive rows.
 
-A row with a bonus is a valid step whose next observation counts: the last step of a truncated
-episode included, a step that terminated not. The observation after a termination belongs to no
-return and may hold anything; a bonus there would reward dying.
+A row has a bonus if it is a valid step whose next observation counts: the last step of a truncated
+episode has one, a terminating step has none. The observation after a termination belongs to no
+return, and a bonus for it would reward termination.
 
-Unlike Burda et al. there is one value for both rewards, with the policy's own discount, so the
-bonus ends with the episode. ``policy.reward_scale`` and ``policy.reward_clip`` apply to the sum.
+Unlike Burda et al., one value function covers both rewards with the policy's discount, so the bonus
+ends with the episode. ``policy.reward_scale`` and ``policy.reward_clip`` apply to the sum.
 """
 
 import math
@@ -66,7 +66,7 @@ class FeatureNet(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, whitened: Tensor) -> Tensor:
-        """Features [*, K] of whitened torso inputs."""
+        """Return the features [*, K] of whitened torso inputs."""
         features: Tensor = self.head(self.torso.features(whitened))
         return features
 
@@ -86,12 +86,15 @@ class RND:
         total_steps: int,
         device: torch.device,
     ) -> None:
-        """``space``: of the rows' observations (single frames). ``stacked``: samples hold stacks of
-        them, of which the newest frame is used. ``torso``: its kind and activation are used."""
+        """``space``: observations of the rows (single frames).
+
+        ``stacked``: samples hold stacks of frames, of which the newest is used. ``torso``: only its
+        kind and activation are used.
+        """
         self.config, self.stacked, self.device = config, stacked, device
         self.coefficient = make_schedule(config.coefficient, total_steps=total_steps)
         self.lr = make_schedule(config.lr, total_steps=total_steps)
-        if not isinstance(space, gym.spaces.Box):  # several parts, read as one flat row
+        if not isinstance(space, gym.spaces.Box):  # several spaces, read as one flat vector
             torso = TorsoConfig("mlp", torso.hidden, torso.activation, torso.layer_norm)
         self.plane = torso.name == "nature_cnn" and len(space.shape or ()) == 2
         if self.plane:  # a single grey frame: convolutions need a channel axis
@@ -116,7 +119,7 @@ class RND:
 
     @torch.no_grad()
     def observe(self, chunk: Chunk) -> None:
-        """Add a collected chunk to all running statistics; ``update`` learns from it."""
+        """Add a collected chunk to the running statistics. ``update`` learns from it."""
         rewarded = torch.from_numpy(chunk.valid & ~chunk.terminated)
         valid = torch.from_numpy(chunk.valid).to(self.device)
 
@@ -132,7 +135,7 @@ class RND:
         self.sums = merge_moments(self.sums, sums[valid])
 
     def update(self, env_steps: int) -> None:
-        """Train the predictor on the rows of the last ``observe``, each once, in their order."""
+        """Train the predictor once on every row of the last ``observe``, in order."""
         rows, self.pending = self.pending, None
         if rows is None or not len(rows):
             return
@@ -150,9 +153,9 @@ class RND:
     def add_to(self, sample: Sample, *, record: bool = True) -> Sample:
         """Return the sample with coefficient * novelty / scale added to its rewards.
 
-        The raw rewards are kept in ``extras`` for networks that read them (``network_inputs``).
-        Before the first ``observe`` the sample is returned unchanged. ``record``: its bonuses are
-        part of the metrics.
+        ``extras`` keeps the raw rewards for networks that read them (``network_inputs``). Before
+        the first ``observe`` the sample is returned unchanged. ``record``: the bonuses count in the
+        metrics.
         """
         if not self.sums.count:
             return sample
@@ -191,9 +194,9 @@ class RND:
         total[1] += 1
 
     def metrics(self) -> dict[str, float]:
-        """train/bonus_* metrics: means since the last call.
+        """Return train/bonus_* metrics: means since the last call.
 
-        Raises: NumericError when one of them is NaN or infinite.
+        Raises: NumericError if one of them is NaN or infinite.
         """
         means = {name: (total / count).item() for name, (total, count) in self.totals.items()}
         self.totals = {}
@@ -206,7 +209,7 @@ class RND:
         return means
 
     def state_dict(self) -> dict[str, Any]:
-        """Networks, optimiser and running statistics."""
+        """Return networks, optimiser and running statistics."""
         return {
             "target": dict(self.target.state_dict()),
             "predictor": dict(self.predictor.state_dict()),

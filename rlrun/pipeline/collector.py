@@ -22,20 +22,20 @@ from rlrun.schema import CollectorConfig, ExploreConfig
 from rlrun.types import Chunk, Counters, Policy, Tree, no_actions, tree_leaves, tree_map
 
 BINS = 16  # equal parts of the range of a real action
-MOST_VALUES = 4096  # of a discrete action; more are not counted
+MOST_VALUES = 4096  # actions with more values are not counted
 
 
 class ActionCounts:
     """Counts the values of every component of the actions since the last ``entropy``.
 
-    Components: the action itself (Discrete), its entries (MultiDiscrete, MultiBinary), its
-    dimensions in ``BINS`` equal parts (Box with finite bounds; actions beyond them belong to the
-    outer parts, NaN to none). A component with one value only, or too many, or unbounded, is not
+    Components are the action itself (Discrete), its entries (MultiDiscrete, MultiBinary), or its
+    dimensions in ``BINS`` equal bins (Box with finite bounds). Actions beyond the bounds count in
+    the outer bins, NaN in none. Components with one value, with too many, or without bounds are not
     counted.
     """
 
     def __init__(self, space: gym.Space[np.ndarray]) -> None:
-        """``space``: of one environment's actions; discrete ones are numbered from 0."""
+        """``space``: the actions of one environment; discrete actions are numbered from 0."""
         self.low, self.per_unit = np.zeros(1), np.ones(1)
         sizes = np.zeros(0, np.int64)
         if isinstance(space, gym.spaces.Discrete):
@@ -68,17 +68,18 @@ class ActionCounts:
             if self.binned:
                 part = np.clip((taken - self.low) * self.per_unit, 0, BINS - 1)
                 counted = ~np.isnan(part)
-                part = np.where(counted, part, 0).astype(np.int64)  # no number is no NaN
+                part = np.where(counted, part, 0).astype(np.int64)  # NaN cannot be cast to int
                 taken = (part + self.starts)[counted]
             else:
                 taken = np.clip(taken, 0, self.sizes - 1) + self.starts
         self.counts += np.bincount(taken.reshape(-1), minlength=len(self.counts))
 
     def entropy(self) -> float | None:
-        """Return the share in [0, 1] of the largest possible entropy, mean over the components.
+        """Return the entropy of the counted actions relative to the largest possible one, and
+        reset.
 
-        Of the empirical distribution of each counted one: -sum_a f(a) log f(a) / log n. None: no
-        action was counted. Begins anew.
+        The mean over components of -sum_a f(a) log f(a) / log n, in [0, 1], where f is the
+        empirical distribution. None: no action was counted.
         """
         if not self.counts.any():
             return None
@@ -93,15 +94,15 @@ class ActionCounts:
         return float(np.clip(np.mean(shares), 0.0, 1.0))
 
     def load(self, counts: np.ndarray | None) -> None:
-        """Continue from saved ``counts``; None, or those of another space: from none."""
+        """Continue from saved ``counts``. None, or counts of another space, starts from zero."""
         known = counts is not None and counts.shape == self.counts.shape
         self.counts = np.array(counts, np.int64) if known else np.zeros_like(self.counts)
 
 
 def ladder(eps: float, alpha: float, num_envs: int) -> np.ndarray:
-    """eps ** (1 + alpha i / (N - 1)) for environments i = 0..N-1, float32 [N]; N = 1 gives [eps].
+    """Return eps ** (1 + alpha i / (N - 1)) for environments i = 0..N-1, float32 [N].
 
-    Source: Horgan et al. 2018 (Ape-X), section 4; eps 0.4, alpha 7.
+    N = 1 gives [eps]. Source: Horgan et al. 2018 (Ape-X), section 4; eps 0.4, alpha 7.
     """
     position = np.arange(num_envs) / max(num_envs - 1, 1)
     return (eps ** (1 + alpha * position)).astype(np.float32)
@@ -110,10 +111,10 @@ def ladder(eps: float, alpha: float, num_envs: int) -> np.ndarray:
 def make_explore(
     config: ExploreConfig, *, num_envs: int, total_steps: int
 ) -> Callable[[int], np.ndarray]:
-    """env_steps -> epsilon of every environment, float32 [num_envs]; or its Temperature.
+    """Return a function: env_steps -> epsilon of every environment, float32 [num_envs].
 
-    A ladder over a single environment would be a constant ``base_epsilon``, so N = 1 follows the
-    ``epsilon`` schedule.
+    For softmax exploration it returns a Temperature. A single environment follows the ``epsilon``
+    schedule, because a ladder over one environment would be the constant ``base_epsilon``.
     """
     if config.name == "ladder" and num_envs > 1:
         assert config.base_epsilon is not None  # checked by ExploreConfig
@@ -139,22 +140,25 @@ Explore = Callable[[int], np.ndarray]
 
 @dataclass(slots=True)
 class ChunkStats:
-    """Steps of one chunk and the episodes that finished in it."""
+    """The steps of one chunk and the episodes that finished in it."""
 
     steps: int = 0
     finished_episodes: list[tuple[float, int]] = field(default_factory=list)  # (return, length)
-    restarts: int = 0  # of environments whose process failed (env.on_worker_failure)
+    restarts: int = 0  # of failed environment processes (env.on_worker_failure)
     without_action: int = 0  # rows of open episodes whose mask allows no action
 
 
 def loaded_stats(part: str, state: dict[str, Any]) -> ChunkStats:
-    """Return the statistics of rows in a checkpoint. Raises: CheckpointError."""
+    """Return the statistics of a chunk from a checkpoint.
+
+    Raises: CheckpointError.
+    """
     steps = saved.integer(f"{part}.steps", state["steps"], 0, saved.MOST_ROWS)
     return ChunkStats(steps, _episodes(part, state))
 
 
 def _episodes(part: str, state: dict[str, Any]) -> list[tuple[float, int]]:
-    """Return (return, length) of every finished episode of a state."""
+    """Return the (return, length) of every finished episode in a checkpoint."""
     most = float(np.finfo(np.float64).max)
     return [
         (
@@ -166,7 +170,7 @@ def _episodes(part: str, state: dict[str, Any]) -> list[tuple[float, int]]:
 
 
 class CollectMetrics:
-    """Adds chunks to the run's counters and averages finished episodes between two log lines."""
+    """Adds chunks to the run's counters and averages episodes between two records."""
 
     def __init__(self, counters: Counters, explore: Explore, actions: ActionCounts) -> None:
         """``explore``: env_steps -> epsilon [E]."""
@@ -175,7 +179,7 @@ class CollectMetrics:
         self.restarts = self.without_action = 0  # since the last ``report``
 
     def commit(self, stats: ChunkStats, chunk: Chunk) -> None:
-        """Count a chunk."""
+        """Add the statistics of a chunk."""
         self.actions.add(chunk.action, chunk.valid)
         self.counters.env_steps += stats.steps
         self.counters.episodes += len(stats.finished_episodes)
@@ -195,7 +199,7 @@ class CollectMetrics:
         self.actions.load(state["actions"])
 
     def report(self) -> dict[str, float]:
-        """collect/ metrics of the episodes finished since the last call."""
+        """Return collect/ metrics of the episodes finished since the last call."""
         epsilon = self.explore(self.counters.env_steps)
         name = "temperature" if isinstance(epsilon, Temperature) else "epsilon"
         out = {
@@ -226,11 +230,11 @@ _CARRIED = (
 
 
 class ChunkInterrupted(Exception):
-    """``Collector.stop`` was true between two rows of a chunk."""
+    """Raised between two rows of a chunk when ``Collector.stop`` is true."""
 
 
 class Collector:
-    """Collects chunks of rows from E environments; recurrent state is carried between chunks."""
+    """Collects chunks of rows from E environments. Recurrent state carries over between chunks."""
 
     def __init__(
         self,
@@ -244,8 +248,11 @@ class Collector:
         cutter: Cutter | None,
         stack: FrameStack | None,
     ) -> None:
-        """``explore``: env_steps -> epsilon [E]. ``cutter`` counts windows for unit: window.
-        ``stack``: the frames that the policy sees; rows hold single observations."""
+        """``explore``: env_steps -> epsilon [E].
+
+        ``cutter`` counts windows for unit: window. ``stack`` stacks the frames that the policy
+        sees; rows hold single observations.
+        """
         self.config, self.env, self.policy, self.explore = config, env, policy, explore
         self.counters, self.cutter, self.stack = counters, cutter, stack
         self.num_envs, self.seed = env.num_envs, seed
@@ -265,8 +272,8 @@ class Collector:
         self.stop: Callable[[], bool] = lambda: False  # asked before every row
         self.interrupted = 0  # rows of a chunk that ``stop`` or an error interrupted
         self.interrupted_units = 0
-        self.wanted = False  # the environment, when its episode has ended (env.instances=1)
-        self.failed: str | None = None  # an error of the environments: they cannot go on
+        self.wanted = False  # by an evaluation, once the episode has ended (env.instances=1)
+        self.failed: str | None = None  # the environments' error; they cannot be stepped again
         self.inexact: str | None = None  # why a resumed run differs from an uninterrupted one
         self.pushed = False  # the stack already holds the present observation
         self.seconds = {"act": 0.0, "env": 0.0}
@@ -284,11 +291,11 @@ class Collector:
         return chunk
 
     def collect_rows(self) -> Chunk:
-        """Return at least ``n_sample`` units of new rows; overshoot is kept. Fewer up to the end of
-        an episode where the environment is ``wanted`` for an evaluation.
+        """Return at least ``n_sample`` units of new rows, with the actor's weights.
 
-        Acts with the weights of the actor's last ``refresh``. Changes nothing outside the collector
-        but the exploration's random numbers. The chunk's arrays are overwritten by the next call.
+        Rows beyond ``n_sample`` are kept. The chunk is shorter if an evaluation waits for the
+        environment (``wanted``) and an episode ends. Outside the collector only the exploration
+        generator changes. The next call overwrites the chunk's arrays.
         """
         epsilon = self.explore(self.counters.env_steps)
         t, units = self.interrupted, self.interrupted_units
@@ -318,7 +325,7 @@ class Collector:
         return stats
 
     def _step(self, t: int, epsilon: np.ndarray) -> int:
-        """Collect one row of every environment; return its units."""
+        """Collect one row of every environment. Return the number of units."""
         a, first, start = self.arrays, self.first, time.perf_counter()
         if first.any():
             self.state = tree_map(
@@ -368,7 +375,7 @@ class Collector:
         self.stats.steps += steps
         self.episode_return += a["reward"][t]  # 0 on end rows
         self.episode_length += valid
-        finished = self.ended & valid  # not valid: an agent that waits for its team
+        finished = self.ended & valid  # an invalid row: the agent waits for its team
         episodes = int(np.count_nonzero(finished))
         if episodes:
             for i in np.flatnonzero(finished):
@@ -384,7 +391,7 @@ class Collector:
     # -- arrays ----------------------------------------------------------------------------------
 
     def _allocate(self, capacity: int) -> None:
-        """Allocate chunk arrays for ``capacity`` rows and copy the present ones."""
+        """Allocate chunk arrays for ``capacity`` rows and copy the rows so far."""
         e, old = self.num_envs, self.arrays
         self.capacity = capacity
 
@@ -417,7 +424,7 @@ class Collector:
             tree_map(lambda store, x: np.copyto(store[t], x), self.arrays["obs"], self.obs)
 
     def example(self) -> Chunk:
-        """Return a chunk of no rows: shapes and dtypes."""
+        """Return a chunk of zero rows, for shapes and dtypes."""
         return self._chunk(0)
 
     def _chunk(self, steps: int) -> Chunk:
@@ -442,13 +449,13 @@ class Collector:
     # -- state -----------------------------------------------------------------------------------
 
     def metrics(self) -> dict[str, float]:
-        """collect/ metrics of the episodes finished since the last call."""
+        """Return collect/ metrics of the episodes finished since the last call."""
         return self.collect_metrics.report()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the next row depends on, except the policy and the counters.
+        """Return all that the next row depends on, except the policy and the counters.
 
-        After an error of the environment: the rows before it, without the environments' state.
+        After an environment's error: the rows before it, without the environments' state.
         """
         state = self.light_state_dict()
         if self.failed is None:
@@ -460,7 +467,7 @@ class Collector:
         return state | {"inexact": self.inexact}
 
     def light_state_dict(self) -> dict[str, Any]:
-        """``state_dict`` without the environments, whose open episodes it would cut."""
+        """Return ``state_dict`` without the environments. Loading it cuts their open episodes."""
         state = {name: tree_map(np.array, getattr(self, name)) for name in _CARRIED}
         return state | {
             "cutter": self.cutter.state_dict() if self.cutter is not None else None,
@@ -473,9 +480,9 @@ class Collector:
         }
 
     def _interrupted_rows(self) -> dict[str, Any] | None:
-        """The rows before an error of the environment and their statistics, None: there are none.
+        """Return the rows before an environment's error and their statistics, or None.
 
-        ``stats`` of rows that were handed over are the source's.
+        The source saves the statistics of rows that it has received.
         """
         t = self.interrupted
         if not t:
@@ -489,11 +496,12 @@ class Collector:
         }
 
     def load_state_dict(self, state: dict[str, Any], *, incarnation: int = 0) -> None:
-        """Continue from ``state``. ``incarnation``: how often a process of this collector was lost.
+        """Continue from ``state``. ``incarnation`` counts how often this collector's process was
+        lost.
 
-        The saved last observation of an environment that cannot be restored becomes the end row of
-        its open episode: its value still counts, no return extends past it. The next row opens a
-        new episode.
+        If an environment cannot be restored, its saved last observation becomes the end row of the
+        open episode: its value counts, and no return extends past it. The next row opens a new
+        episode.
         """
         for name in _CARRIED:
             saved.check_tree(f"collector.{name}", state[name], getattr(self, name))
@@ -532,7 +540,7 @@ class Collector:
 
     @contextmanager
     def lent_env(self) -> Iterator[Env]:
-        """Block in which others play in the environment; an open episode is cut."""
+        """Lend the environment to the block. An open episode is cut."""
         with self.env.lent():
             yield self.env
         self.wanted = False
@@ -540,6 +548,6 @@ class Collector:
         self._forget_returns(self.env.cut)
 
     def _forget_returns(self, cut: np.ndarray) -> None:
-        """Begin anew the statistics of the columns ``cut`` [E], whose episodes were lost."""
+        """Reset the statistics of the columns ``cut`` [E], whose episodes were lost."""
         self.episode_return[cut] = 0
         self.episode_length[cut] = 0

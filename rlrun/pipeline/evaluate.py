@@ -1,6 +1,6 @@
 """Evaluation: greedy episodes in separate environments with fixed seeds.
 
-When one is due is decided by ``rlrun.pipeline.parts``.
+``rlrun.pipeline.parts`` decides when to evaluate.
 """
 
 import logging
@@ -36,44 +36,44 @@ Stop = Callable[[], bool]
 
 @dataclass(frozen=True, slots=True)
 class WatchedRow:
-    """A row of environment 0: its picture before the action, and what was computed of it."""
+    """A row of environment 0: its picture before the action, and the policy's outputs for it."""
 
     picture: np.ndarray  # uint8 [H, W, 3]
     episode: int  # from 0
     t: int  # steps since the episode began
     reward: float  # of the step that led here, 0 at the start
     total: float  # return so far
-    reading: Reading | None  # None: the episode is over, nothing more was computed
+    reading: Reading | None  # None: the episode is over
 
 
 @dataclass(slots=True)
 class Watch:
-    """Hands each row of column 0 to ``show``: T + 1 of an episode of T steps.
+    """Passes each row of column 0 to ``show``: T + 1 rows for an episode of T steps.
 
-    ``ended``(number, return, length, cut=...) is called after each episode. ``episodes``: (return,
-    length) of them, in order. ``stride``: steps from one picture to the next; the last row of an
-    episode has one in any case.
+    ``ended`` (number, return, length, cut=...) is called after each episode. ``episodes`` lists
+    their (return, length). ``stride``: steps between two pictures; the last row of an episode
+    always has one.
     """
 
     show: Callable[[WatchedRow], None]
     ended: Callable[..., None] = lambda *result, cut: None
     episodes: list[tuple[float, int]] = field(default_factory=list)
     stride: int = 1
-    _pending: tuple[np.ndarray, float] | None = None  # picture and reward of the row to come
+    _pending: tuple[np.ndarray, float] | None = None  # picture and reward of the next row
     _t: int = 0
     _total: float = 0.0
 
     def wrap(self, actor: Actor) -> Actor:
-        """Return ``actor``, whose outputs are then recorded."""
+        """Return an actor that records the outputs of ``actor``."""
         return RecordingActor(actor, self._acted)
 
     def began(self, env: Env) -> None:
-        """All environments were reset."""
+        """Note that all environments were reset."""
         self.episodes, self._t, self._total = [], 0, 0.0
         self._pending = env.render(), 0.0
 
     def stepped(self, env: Env, step: Step, *, over: bool) -> None:
-        """``over``: the episode of column 0 has ended, or is cut here."""
+        """Note a step. ``over``: the episode of column 0 has ended or is cut here."""
         if step.first[0]:
             self._t, self._total, self._pending = 0, 0.0, (env.render(), 0.0)
             return
@@ -98,7 +98,7 @@ class Watch:
         self.show(WatchedRow(picture, len(self.episodes), self._t, reward, self._total, reading))
 
 
-MAX_LOST = 10  # episodes in a row of one environment that restarts cut
+MAX_LOST = 10  # successive episodes of an environment lost by restarts
 MAX_ENVS = 50  # evaluation environments stepped in lock-step
 
 
@@ -106,7 +106,7 @@ MAX_ENVS = 50  # evaluation environments stepped in lock-step
 class Evaluation:
     """Undiscounted raw returns of ``episodes`` greedy episodes at ``env_steps`` of training.
 
-    Where agents have columns of their own, each of them has an entry for each episode.
+    If agents have columns of their own, every agent has an entry for every episode.
     """
 
     returns: np.ndarray  # float64 [episodes]
@@ -118,7 +118,7 @@ class Evaluation:
     inexact: str | None = None  # why another evaluation of these weights may differ
 
     def summary(self) -> dict[str, float]:
-        """The statistics written to run.json."""
+        """Return the statistics written to run.json."""
         r = self.returns
         out = {
             "return_mean": float(r.mean()),
@@ -140,32 +140,34 @@ class Evaluation:
 
 
 def eval_metrics(summary: dict[str, float]) -> dict[str, float]:
-    """The eval/ metrics of a ``summary``."""
+    """Return the eval/ metrics of a ``summary``."""
     skip = ("episodes", "env_steps")
     return {f"eval/{k}": v for k, v in summary.items() if k not in skip}
 
 
 class EpisodeCounts:
-    """Episodes of an evaluation: those that are open, and the results of those that count.
+    """The open episodes of an evaluation, and the results of the finished ones.
 
-    An episode that is cut counts, and its column plays no further ones; one that is lost by a
-    restart of its environment does not, and another one replaces it.
+    A cut episode counts, and its column plays no further ones. An episode lost by a restart of its
+    environment does not count; its column plays another.
     """
 
     def __init__(self, episodes: np.ndarray) -> None:
-        """``episodes`` [E]: the number that counts, of each column."""
+        """``episodes`` [E]: the number of episodes that count in each column."""
         columns = len(episodes)
         self.left, self.played = episodes.copy(), np.zeros(columns, np.int64)
         self.total, self.length = np.zeros(columns), np.zeros(columns, np.int64)
         self.ended = np.zeros(columns, bool)  # the next row is an end row
-        self.results: list[tuple[int, int, float, int, float]] = []  # number, column, return ...
+        self.results: list[
+            tuple[int, int, float, int, float]
+        ] = []  # number, column, return, length ...
         self.cut = self.lost = 0
         self.lost_in_a_row = np.zeros(columns, np.int64)
 
     def add(self, step: Step, success: str | None, longest: int | None) -> np.ndarray:
-        """Count a step; return the columns [E] whose episode has ended, or is cut here.
+        """Count a step. Return the columns [E] whose episode ended or was cut.
 
-        ``success``: key of the infos. ``longest``: steps of episodes that are cut; None: none is.
+        ``success``: key of the infos. ``longest``: steps after which episodes are cut; None: never.
         """
         if step.restarted is not None:
             self._lose(step.restarted)
@@ -190,7 +192,7 @@ class EpisodeCounts:
     def _lose(self, restarted: np.ndarray) -> None:
         """Drop the open episodes of the columns ``restarted`` [E], in which no action was taken.
 
-        Raises: EnvError where ``MAX_LOST`` episodes of a column were lost, none between ended.
+        Raises: EnvError if a column lost ``MAX_LOST`` episodes in a row.
         """
         lost = restarted & ~self.ended & (self.left > 0)
         self.lost, self.lost_in_a_row = self.lost + int(lost.sum()), self.lost_in_a_row + lost
@@ -206,7 +208,7 @@ class EpisodeCounts:
 
 
 class Evaluator:
-    """Plays evaluation episodes; every call uses the same seeds."""
+    """Plays evaluation episodes. Every call uses the same seeds."""
 
     def __init__(
         self,
@@ -220,14 +222,14 @@ class Evaluator:
         render: bool = False,
         env: Env | None = None,
     ) -> None:
-        """``max_steps``: eval.max_episode_steps. ``agents``, ``render``: as for ``make_env``.
+        """``max_steps``: eval.max_episode_steps. ``agents`` and ``render`` as in ``make_env``.
 
-        ``envs``: environments at most. ``env``: one that exists already, and is closed elsewhere.
+        ``envs``: most environments. ``env``: an existing one, which the caller closes.
         """
         self.max_steps, self.warned = max_steps, False
         envs = min(episodes, envs, config.instances or envs)
         self.seed, self.steps = seed, 0  # since the process began, for the watchdog
-        self.repeats: str | None = None  # why it does not, "" where it does; None: not tried yet
+        self.repeats: str | None = None  # why a reset does not repeat, "": it does; None: not tried
         self.policy: Policy | None = None
         self.actor: Actor | None = None
         self.success = config.success
@@ -242,12 +244,12 @@ class Evaluator:
     def run(self, policy: Policy, *, env_steps: int, watch: Watch | None = None) -> Evaluation:
         """Play all episodes to their ends and return their results.
 
-        The number of episodes of each environment is fixed beforehand: counting whichever episodes
-        end first would favour short ones. An episode is cut after ``max_steps``: its return so far
-        counts, and its column plays no further ones. One that is lost because its environment was
-        restarted (env.on_worker_failure) does not count; its column plays another one instead.
+        The number of episodes per environment is fixed in advance, because counting whichever
+        episodes end first would favour short ones. An episode is cut after ``max_steps``: its
+        return so far counts, and its column plays no further ones. An episode lost by a restart of
+        its environment (env.on_worker_failure) does not count and is replaced by another.
 
-        Raises: EnvError: no episode of a column ends, so often is its environment restarted.
+        Raises: EnvError if an environment is restarted so often that no episode ends.
         """
         evaluation = self.run_until(lambda: False, policy, env_steps=env_steps, watch=watch)
         assert evaluation is not None
@@ -257,9 +259,9 @@ class Evaluator:
     def run_until(
         self, stop: Stop, policy: Policy, *, env_steps: int, watch: Watch | None = None
     ) -> Evaluation | None:
-        """``run``, or None as soon as ``stop()`` is true; it is called before every step.
+        """Run as ``run``, or return None as soon as ``stop()``, called before every step, is true.
 
-        ``watch``: sees the episodes of column 0 that count; for a ``render`` evaluator.
+        ``watch`` sees the counted episodes of column 0, for a ``render`` evaluator.
         """
         counted = EpisodeCounts(self.episodes)
         began = self.steps
@@ -289,10 +291,10 @@ class Evaluator:
         return self._evaluation(counted, opening, env_steps)
 
     def _evaluation(self, counted: EpisodeCounts, opening: str, env_steps: int) -> Evaluation:
-        """The results; warns of episodes that were cut."""
+        """Return the results. Warn of cut episodes."""
         if counted.lost:
             text = "evaluation at %d env steps: episodes cut by restarts of their environment: %d"
-            text += "; they do not count, others replace them"
+            text += "; they do not count and are replaced by others"
             _logger.warning(text, env_steps, counted.lost)
         if counted.cut and not self.warned:
             self.warned = True
@@ -306,9 +308,10 @@ class Evaluator:
         )  # fmt: skip
 
     def _carried_over(self, opening: str) -> str | None:
-        """Return why the next evaluation of the same weights may differ: a reset shows it.
+        """Return why a second evaluation of the same weights may differ, tested by a reset, or
+        None.
 
-        ``opening``: the hash of the first evaluation's first observations.
+        ``opening``: hash of the first observations of the first evaluation.
         """
         if self.repeats is None:
             same = tree_hash(self.env.reset(seed=self.seed)) == opening
@@ -319,7 +322,7 @@ class Evaluator:
         return self.repeats or None
 
     def _actor(self, policy: Policy) -> Actor:
-        """Return an actor with the policy's present weights; it is reused for the same policy."""
+        """Return an actor with the policy's present weights. It is reused for the same policy."""
         if self.policy is not policy:
             self.policy, self.actor = policy, policy.actor(self.num_envs)
         assert self.actor is not None
@@ -341,22 +344,25 @@ MOST_SCORE = sys.float_info.max
 
 
 def loaded_summary(value: Any) -> dict[str, Any] | None:
-    """Return a summary from a checkpoint, None: nothing was evaluated. Raises: TypeError."""
+    """Return a summary from a checkpoint; None: nothing was evaluated.
+
+    Raises: TypeError, ValueError.
+    """
     if value is None:
         return None
     if not isinstance(value, dict) or not all(isinstance(x, int | float) for x in value.values()):
-        raise TypeError("a score is no mapping of numbers")
+        raise TypeError("a score is not a mapping of numbers")
     if not all(-MOST_SCORE <= x <= MOST_SCORE for x in value.values()):  # False for NaN
         raise ValueError("a score is not finite")
     return value
 
 
 class SharedEvaluator(Evaluator):
-    """Plays evaluation episodes in the environment of ``collector``, between its episodes.
+    """Plays evaluation episodes in the collector's environment, between its episodes.
 
-    An evaluation that is due waits for the end of the open episode, until the next one is due at
-    the latest; that and the one at the end of a run cut the open episode. Rollouts of on-policy
-    policies are not shortened: theirs cut the open episode.
+    A due evaluation waits for the end of the open episode, at most until the next one is due. That
+    one, and the one at the end of a run, cut the open episode. So does every evaluation of an
+    on-policy policy, because its rollouts are never shortened.
     """
 
     def __init__(self, config: Config, collector: Collector, *, seed: int) -> None:
@@ -370,10 +376,10 @@ class SharedEvaluator(Evaluator):
             env=collector.env,
         )
         self.collector, self.waits = collector, not config.policy.on_policy
-        self.repeats = ""  # not tried: a reset may be costly there
+        self.repeats = ""  # not tried, because a reset may be slow
 
     def ready(self) -> bool:
-        """Return whether an evaluation that is due cuts no episode; let the collector end its."""
+        """Return whether a due evaluation cuts no episode. Ask the collector to end an open one."""
         self.collector.wanted = self.waits
         return not self.waits or bool(self.collector.ended.all())
 
@@ -387,22 +393,22 @@ class SharedEvaluator(Evaluator):
         """Do nothing: the collector closes its environment."""
 
 
-DIRECTORY, TAG = "videos", "eval/video"  # of the run directory; of TensorBoard
-MAX_STEPS = 2000  # env steps of an episode that is drawn
-MAX_FRAMES = 256  # of a video; longer episodes are shown in larger steps
-SIDE = 320  # pixels of the longer side, about
+DIRECTORY, TAG = "videos", "eval/video"  # in the run directory, in TensorBoard
+MAX_STEPS = 2000  # most env steps of a recorded episode
+MAX_FRAMES = 256  # of a video; longer episodes skip frames
+SIDE = 320  # approximate pixels of the longer side
 
 
 class FilmingEvaluator(Evaluator):
-    """An evaluator that plays one more episode after some evaluations, as an animated GIF.
+    """An evaluator that records one additional episode after some evaluations as an animated GIF.
 
-    The episode is played greedily in an environment of its own, with the seed of evaluations.
-    Random streams are left as they were: a run has the same numbers with and without videos. What
-    fails is a warning, and the end of the videos.
+    The episode is greedy, in its own environment, with the seed of evaluations. Random streams are
+    restored, so a run has the same numbers with and without videos. An error is logged as a warning
+    and ends the videos.
     """
 
     def __init__(self, config: Config, *, seed: int, log: Log, run_dir: Path) -> None:
-        """Raises: ConfigError: the environment cannot be drawn."""
+        """Raises: ConfigError if the environment cannot be rendered."""
         steps, agents = config.eval.max_episode_steps, config.agents
         episodes = config.run.eval_episodes
         super().__init__(config.env, episodes=episodes, seed=seed, max_steps=steps, agents=agents)
@@ -413,7 +419,7 @@ class FilmingEvaluator(Evaluator):
             config.env, episodes=1, seed=seed, max_steps=min(steps, MAX_STEPS), agents=agents,
             envs=1, render=True,
         )  # fmt: skip
-        self.film.warned = True  # of an episode that is cut
+        self.film.warned = True  # cut episodes are not reported
 
     def run_until(
         self, stop: Stop, policy: Policy, *, env_steps: int, watch: Watch | None = None
@@ -425,13 +431,14 @@ class FilmingEvaluator(Evaluator):
                     self._play(stop, policy, env_steps)
             except (ConfigError, EnvError, ResourceError, StorageError, OSError) as e:
                 self.every = None
-                _logger.warning("run.video_every: %s; there are no more videos", e)
+                _logger.warning("run.video_every: %s; no more videos are made", e)
         return evaluation
 
     def _due(self, env_steps: int) -> bool:
-        """Return whether the evaluation at ``env_steps`` is the first of its ``video_every``.
+        """Return whether the evaluation at ``env_steps`` is the first of its ``video_every`` steps.
 
-        It follows from the steps alone, so that a resumed run makes the videos of the uncut one.
+        It depends on the steps alone, so that a resumed run makes the videos of an uninterrupted
+        one.
         """
         if self.every is None:
             return False
@@ -450,7 +457,7 @@ class FilmingEvaluator(Evaluator):
         self.log.image(TAG, env_steps, encoded, height=height, width=width)
 
     def _moved(self) -> None:
-        """Let the watchdog see that the episode goes on."""
+        """Tell the watchdog that the episode goes on."""
         self.steps += 1
 
     def close(self) -> None:
@@ -480,7 +487,7 @@ def film(
 
 
 class Frames:
-    """At most ``MAX_FRAMES`` frames of one episode, evenly spaced, and the last one."""
+    """At most ``MAX_FRAMES`` evenly spaced frames of one episode, and its last one."""
 
     def __init__(self, moved: Callable[[], None]) -> None:
         self.moved, self.frames = moved, list[np.ndarray]()
@@ -499,7 +506,7 @@ class Frames:
 
 @contextmanager
 def random_streams_kept(policy: Policy) -> Iterator[None]:
-    """Leave the policy's generator and the global ones as they were before the block."""
+    """Restore the policy's generator and the global ones after the block."""
     own, others = policy.generator.bit_generator.state, generators_state()
     try:
         yield

@@ -1,7 +1,7 @@
-"""Start of the collector's process. Torch-free.
+"""Start method of the collector's process. Does not import torch.
 
-Such a process imports torch, which takes a second or two. ``start_forkserver`` begins that before
-the main process imports torch itself.
+The process needs a second or two to import torch. ``start_forkserver`` begins that before the main
+process imports torch itself.
 """
 
 import multiprocessing
@@ -14,14 +14,14 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP]
 
 
 def start_method() -> str:
-    """``forkserver`` or ``spawn``; a fork would copy locks that torch's threads may hold."""
+    """Return ``forkserver`` or ``spawn``. A fork would copy locks that torch's threads may hold."""
     return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
 
 def start_forkserver() -> None:
-    """Start the process that collectors' processes are forked from; it imports torch and rlrun.
+    """Start the process from which collectors are forked. It imports torch and rlrun.
 
-    It has one thread as long as ``import torch`` starts none.
+    It must have one thread, which holds as long as ``import torch`` starts none.
     """
     if start_method() != "forkserver":
         return
@@ -34,7 +34,7 @@ def start_forkserver() -> None:
 
 @contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Block signals, also in processes started meanwhile until these ignore them themselves."""
+    """Block signals in this process and in those started meanwhile, until they ignore them."""
     resource_tracker.ensure_running()  # starting it would let signals through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:

@@ -1,6 +1,6 @@
-"""Learners: pace updates against collected rows, feed priorities back, average metrics.
+"""Learners: pace updates by collected rows, write priorities back, average metrics.
 
-``Learner`` samples from a replay, ``RolloutLearner`` takes every rollout whole, once.
+``Learner`` samples from a replay. ``RolloutLearner`` learns once from every rollout.
 """
 
 import math
@@ -24,9 +24,10 @@ from rlrun.types import Counters, Loss, NetworkPolicy, Policy, RecurrentPolicy, 
 
 
 class Pacer:
-    """``update_per_collect`` updates a chunk, or as many as learn ``replay_ratio`` rows per row.
+    """Computes the number of updates per chunk.
 
-    Of a window every learned position counts, padding too.
+    It is ``update_per_collect``, or as many as learn ``replay_ratio`` rows per collected row. Every
+    learned position of a window counts, padding included.
     """
 
     def __init__(self, config: LearnerConfig, window: Window) -> None:
@@ -34,7 +35,7 @@ class Pacer:
         self.credit = 0.0  # rows to be learned by the next updates
 
     def updates_for(self, rows: int) -> int:
-        """Return the number of updates that a chunk of ``rows`` new rows pays for."""
+        """Return the number of updates due for a chunk of ``rows`` new rows."""
         if self.config.update_per_collect is not None:
             return self.config.update_per_collect
         assert self.config.replay_ratio is not None  # LearnerConfig: exactly one is set
@@ -49,17 +50,17 @@ DRAWN = 8  # windows in a figure
 
 @runtime_checkable
 class InspectedPolicy(Protocol):
-    """A policy that computes the loss of a batch row by row."""
+    """A policy that returns the loss of every row of a batch."""
 
     def inspect(self, sample: Sample) -> Loss:
-        """The loss with ``td`` and ``q`` of every learned row, without learning."""
+        """Return the loss with ``td`` and ``q`` of every learned row, without learning."""
 
 
 class Inspector:
-    """Shows a batch of windows at the first evaluation of a process and every ``every`` ones.
+    """Shows a batch of windows at the first evaluation of a process and at every ``every``-th.
 
-    It has random numbers of its own, a function of the env step: a run with it has the digest of
-    the one without. A batch costs about the forward pass of an update.
+    Its random numbers depend on the env step alone, so it does not change a run's digest. A batch
+    costs about the forward pass of one update.
     """
 
     def __init__(
@@ -78,13 +79,13 @@ class Inspector:
         self.evaluations = 0
 
     def evaluated(self, env_steps: int) -> None:
-        """Show a batch if it is time; called after every evaluation."""
+        """Show a batch if it is due. Called after every evaluation."""
         if self.evaluations % self.every == 0 and self.buffer.steps:
             self.show(env_steps)
         self.evaluations += 1
 
     def show(self, env_steps: int) -> None:
-        """Write the figure and the histograms of a batch; nothing where there is no window."""
+        """Write the figure and the histograms of a batch, or nothing if no window is stored."""
         found = self.buffer.peek(self.batch, np.random.default_rng(env_steps), env_steps)
         if found is None:
             return
@@ -92,7 +93,7 @@ class Inspector:
         if self.bonus is not None:
             sample = self.bonus.add_to(sample, record=False)
         loss = self.policy.inspect(sample)
-        if loss.td is None or loss.q is None:  # a policy of the user's that does not give them
+        if loss.td is None or loss.q is None:  # a user's policy may leave them out
             return
         td, q = (x.float().numpy(force=True) for x in (loss.td, loss.q))
         td, q = td.reshape(-1, self.batch), q.reshape(-1, self.batch)
@@ -120,8 +121,8 @@ class Inspector:
         self.log.image("windows/sampled", env_steps, encoded, height=height, width=width)
 
 
-DIAGNOSED = 32  # windows, at most, that ``diagnose`` reads with all that came before them
-DIAGNOSED_ROWS = 512  # rows of the windows that it passes through the networks
+DIAGNOSED = 32  # most windows that ``diagnose`` reads together with their past
+DIAGNOSED_ROWS = 512  # most rows that it passes through the networks
 
 
 class Means:
@@ -131,14 +132,15 @@ class Means:
         self.counters = counters
         self.sums: Tensor | None = None
         self.names: list[str] = []
-        self.names_loaded = False  # names of a checkpoint: compared with those of the next update
+        self.names_loaded = False  # True: names of a checkpoint, compared with the next update's
         self.updates = 0
 
     @torch.no_grad()
     def add(self, metrics: dict[str, Tensor]) -> None:
         """Add to running sums without reading a value (no device synchronisation).
 
-        All updates have the same metrics, but not in the same order: a delayed actor's come last.
+        All updates have the same metrics, not necessarily in the same order: a delayed actor's come
+        last.
         """
         if self.sums is None:
             self.names = list(metrics)
@@ -147,7 +149,7 @@ class Means:
             saved.require(same, "learner.means.names", "are not those of this policy")
         self.names_loaded = False
         stacked = torch.stack([metrics[name] for name in self.names])
-        sums = self.sums  # on the host after a resume
+        sums = self.sums  # in host memory after a resume
         self.sums = stacked if sums is None else sums.to(stacked.device) + stacked
         self.updates += 1
 
@@ -157,9 +159,9 @@ class Means:
             self.report()
 
     def report(self) -> dict[str, float]:
-        """train/ metrics: means over the updates since the last call.
+        """Return train/ metrics: means over the updates since the last call.
 
-        Raises: NumericError when one of them is NaN or infinite.
+        Raises: NumericError if one of them is NaN or infinite.
         """
         if self.sums is None:
             return {}
@@ -185,11 +187,13 @@ class Means:
         if self.sums is not None:
             good = isinstance(self.sums, Tensor) and self.sums.shape == (len(self.names),)
             saved.require(good, "learner.means.sums", f"are not of {len(self.names)} metrics")
-            saved.require(self.updates > 0, "learner.means.updates", "is 0, sums there are")
+            saved.require(self.updates > 0, "learner.means.updates", "is 0, but there are sums")
 
 
 class Learner:
-    """Does ``update_per_collect`` updates a chunk, or learns ``replay_ratio`` rows per new row."""
+    """Learns from samples: ``update_per_collect`` updates per chunk, or ``replay_ratio`` rows
+    per row.
+    """
 
     def __init__(
         self,
@@ -202,8 +206,11 @@ class Learner:
         bonus: RND | None = None,
         inspector: Inspector | None = None,
     ) -> None:
-        """``td_priority``: new windows enter with the policy's own TD estimate. ``bonus`` is added
-        to the rewards of all samples. ``inspector``: shows some of them in TensorBoard."""
+        """``td_priority``: new windows get the policy's TD error as priority.
+
+        ``bonus`` is added to the rewards of all samples. ``inspector`` shows some samples in
+        TensorBoard.
+        """
         assert policy.window is not None
         self.config, self.policy, self.buffer, self.counters = config, policy, buffer, counters
         self.td_priority, self.bonus, self.inspector = td_priority, bonus, inspector
@@ -213,7 +220,9 @@ class Learner:
         self.seconds = {"sample": 0.0, "update": 0.0, "prioritize": 0.0}
 
     def step(self, rows: int, keys: np.ndarray) -> int:
-        """Learn after ``rows`` new valid rows and windows ``keys``; return the update count."""
+        """Learn after ``rows`` new valid rows and windows ``keys``. Return the number of
+        updates.
+        """
         self.rows_collected += rows
         if self.td_priority and len(keys):
             new = self._with_bonus(self.buffer.get(keys, self.counters.env_steps))
@@ -226,7 +235,7 @@ class Learner:
         return updates
 
     def update_once(self) -> None:
-        """Sample, update the policy and write the priorities back."""
+        """Sample, update the policy and write the new priorities to the buffer."""
         start = time.perf_counter()
         sample = self.buffer.sample(self.config.batch_size, self.counters.env_steps)
         sampled = time.perf_counter()
@@ -244,7 +253,9 @@ class Learner:
         return sample if self.bonus is None else self.bonus.add_to(sample)
 
     def metrics(self) -> dict[str, float]:
-        """train/ metrics averaged over the updates since the last call, and the replay ratio."""
+        """Return train/ metrics averaged over the updates since the last call, and the replay
+        ratio.
+        """
         updates, rows = self.means.updates, self.rows_collected
         found, self.rows_collected = self.means.report(), 0
         if rows and self.counters.updates:  # offline no rows are collected
@@ -252,10 +263,11 @@ class Learner:
         return found
 
     def diagnose(self) -> dict[str, float]:
-        """train/ metrics of the present networks, which are too dear for every record.
+        """Return train/ metrics of the present networks that are too slow to compute for every
+        record.
 
-        The windows are drawn by the clock: no random stream changes. Called at every evaluation;
-        then sampled windows are shown.
+        Called at every evaluation. The windows depend on the clock alone, so no random stream
+        changes. Then shows sampled windows.
         """
         if self.inspector is not None:
             self.inspector.evaluated(self.counters.env_steps)
@@ -266,7 +278,9 @@ class Learner:
         return {name: value.item() for name, value in found.items()}
 
     def _delta_q(self, generator: np.random.Generator) -> dict[str, Tensor]:
-        """Of a recurrent policy on windows whose whole past is in the buffer."""
+        """Return the delta_q metrics of a recurrent policy, on windows whose whole past is
+        stored.
+        """
         if not isinstance(self.policy, RecurrentPolicy):
             return {}
         windows, history = self.buffer.histories(DIAGNOSED, generator)
@@ -319,9 +333,9 @@ class RolloutLearner:
         self.seconds = {"sample": 0.0, "update": 0.0, "prioritize": 0.0}
 
     def step(self, rows: int, keys: np.ndarray) -> int:
-        """Learn from all stored rows and drop them; return the number of gradient steps.
+        """Learn from all stored rows and drop them. Return the number of gradient steps.
 
-        Rollouts before ``learning_starts`` env steps are dropped.
+        Rollouts before ``learning_starts`` env steps are dropped without learning.
         """
         start = time.perf_counter()
         sample = self.buffer.take(self.counters.env_steps)
@@ -338,11 +352,11 @@ class RolloutLearner:
         return update.steps
 
     def metrics(self) -> dict[str, float]:
-        """train/ metrics averaged over the updates since the last call."""
+        """Return train/ metrics averaged over the updates since the last call."""
         return self.means.report()
 
     def diagnose(self) -> dict[str, float]:
-        """Empty: states are exact at segment starts."""
+        """Return no metrics: recurrent states are exact at the start of rollouts."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """The training loop: collect, store, learn, log, evaluate, save.
 
-All pipelines run it. They differ in where chunks come from (``rlrun.pipeline.source``): serial acts
-with the present weights; overlapped with those of before the last chunk was learned from; on Ray
-several collectors do; offline has none. Beside the loop stand ``report``, ``evaluations``,
-``saving`` and ``faults`` (``rlrun.pipeline.parts``).
+All pipelines run this loop. They differ in the source of chunks (``rlrun.pipeline.source``): serial
+collects with the present weights, overlapped with the weights from before the last chunk was
+learned, Ray with several collectors, and offline does not collect. The loop calls ``report``,
+``evaluations``, ``saving`` and ``faults`` (``rlrun.pipeline.parts``).
 """
 
 from dataclasses import dataclass
@@ -21,16 +21,19 @@ _NO_WINDOWS = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """End of a run. ``stopped``: exit code of the signal that ended it, None: it is done."""
+    """The end of a run.
 
-    final: dict[str, float] | None  # summary of the final weights, where they were evaluated
+    ``stopped`` is the exit code of the signal that ended the run, or None if it was not stopped.
+    """
+
+    final: dict[str, float] | None  # summary of the final weights; None: not evaluated
     best: dict[str, float] | None
     stopped: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The parts of a run, and the loop over them."""
+    """The training loop and the parts that it calls."""
 
     config: RunConfig
     parts: Parts
@@ -40,9 +43,9 @@ class Pipeline:
     faults: Faults
 
     def run(self, stop: StopRequest) -> Result:
-        """Run until total_steps, stop_return or ``stop``; the last state is always saved.
+        """Run until total_steps, stop_return or ``stop``, then save the last state.
 
-        Raises: EnvError, NumericError: the state before the fault is saved where it is finite.
+        Raises: EnvError, NumericError. The state before the fault is saved if it is finite.
         """
         self.parts.source.stop_when(stop)
         done = False
@@ -54,7 +57,7 @@ class Pipeline:
                 self._train(stop)
                 while not stop() and not self.evaluations.current:
                     self.evaluations.evaluate(stop)
-                    self._train(stop)  # where older weights had solved it, and these have not
+                    self._train(stop)  # goes on if the last weights do not reach stop_return
                 self.saving.finish()
                 self.report.finish()
                 done = True
@@ -75,7 +78,7 @@ class Pipeline:
             try:
                 with progress.part("collect"):
                     chunk = source.next_chunk()
-            except ChunkInterrupted:  # ``stop``: its rows so far are part of the state
+            except ChunkInterrupted:  # by ``stop``; the rows so far are part of the state
                 break
             self.learn(chunk, before)
             self.report.after_chunk(before)
@@ -83,7 +86,9 @@ class Pipeline:
             self.saving.after_chunk(before)
 
     def learn(self, chunk: Any, before: int) -> None:
-        """Store the rows that came after env step ``before``, and learn what they pay for."""
+        """Store ``chunk``, the rows collected since env step ``before``, and do the updates due
+        for it.
+        """
         p, progress, keys = self.parts, self.parts.progress, _NO_WINDOWS
         env_steps = progress.counters.env_steps
         if chunk is not None and p.buffer is not None:
@@ -95,18 +100,18 @@ class Pipeline:
         progress.phase = "learn"
         if p.learner is not None:
             p.source.after_updates(p.learner.step(env_steps - before, keys))
-        if p.bonus is not None:  # after the policy, for which the chunk was still new
+        if p.bonus is not None:  # after the policy, so that its bonus counts the chunk as new
             with progress.part("bonus"):
                 p.bonus.update(progress.counters.env_steps)
 
     def pulse(self) -> tuple[str, Any]:
-        """Return the phase of the loop and numbers that change as long as it moves."""
+        """Return the phase of the loop and numbers that change with its progress."""
         p, counters = self.parts, self.parts.progress.counters
         moved = p.source.pulse, counters.env_steps, counters.updates, p.evaluator.steps
         return p.progress.phase, moved
 
     def close(self) -> None:
-        """Close all environments; the last checkpoint is durable then."""
+        """Close all environments and wait until the last checkpoint is durable."""
         self.parts.source.close()
         self.parts.evaluator.close()
         self.saving.files.close()

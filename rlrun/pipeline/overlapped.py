@@ -40,9 +40,9 @@ Check = Callable[[Chunk, str], Chunk]
 
 
 class RowCheck:
-    """Compares the arrays and values of a received chunk with their spaces, once, as a whole.
+    """Checks the arrays and values of a received chunk against their spaces.
 
-    Extras and states are those that an actor gives; their lengths are compared, no more.
+    Of extras and recurrent states, which an actor defines, only the number of rows is checked.
     """
 
     def __init__(self, row: Row, columns: int) -> None:
@@ -50,7 +50,10 @@ class RowCheck:
         self.validate = ChunkValidator(replace(row, extras={}), columns, states=False)
 
     def __call__(self, chunk: Chunk, sender: str) -> Chunk:
-        """Return ``chunk``. Raises: CheckpointError naming ``sender``, row and value."""
+        """Return ``chunk``.
+
+        Raises: CheckpointError naming ``sender``, row and value.
+        """
         try:
             wrong = self._misfit(chunk)
             if wrong is None and self.spaces is not None:
@@ -65,12 +68,15 @@ class RowCheck:
         )
 
     def _misfit(self, chunk: Chunk) -> str | None:
-        """Describe what is wrong. Raises: ValueError for an array of another shape or dtype."""
+        """Return a description of the first error, or None.
+
+        Raises: ValueError for an array of another shape or dtype.
+        """
         self.validate(chunk)
         steps = len(chunk.reward)
         for x in tree_leaves((chunk.extras, chunk.states)):
             if x.shape[:2] != (steps, self.validate.columns):
-                return "an extra has not as many rows"
+                return "an extra has another number of rows"
         valid = chunk.valid
         if (chunk.terminated & chunk.truncated).any():
             return "a row is terminated and truncated"
@@ -79,9 +85,9 @@ class RowCheck:
         return None
 
 
-EXIT_SECONDS = 5.0  # a process may take to end by itself
+EXIT_SECONDS = 5.0  # for a process to end by itself
 POLL_SECONDS = 0.25
-STOP_SECONDS = 3.0  # a chunk may take after a signal
+STOP_SECONDS = 3.0  # for a chunk after a signal
 
 MakeCollector = Callable[[Counters], Collector]
 MakeCollectorSide = Callable[[], CollectorSide]
@@ -91,8 +97,8 @@ MakeCollectorSide = Callable[[], CollectorSide]
 class CollectedChunk:
     """A chunk, its statistics, and the collector's state after it.
 
-    ``state`` lacks that of the environments, which is asked for when a checkpoint needs it. It is
-    sent with every chunk, as the process may end at any time.
+    ``state`` is sent with every chunk, because the process may end at any time. It lacks the
+    environments' states, which are requested when a checkpoint needs them.
     """
 
     chunk: Chunk
@@ -103,7 +109,7 @@ class CollectedChunk:
 
 @dataclass(frozen=True, slots=True)
 class MissingBase:
-    """The weights were a delta to a frame that the collector lacks; no rows were collected."""
+    """A reply without rows: the weights were a delta to a frame that the collector lacks."""
 
     stream: int
     have_seq: int
@@ -111,9 +117,9 @@ class MissingBase:
 
 
 class CollectorProcess:
-    """Process of a collector, which receives weights and the clock and returns chunks.
+    """The process of a collector, which receives weights and the clock and returns chunks.
 
-    Commands are answered in order; between ``start`` and ``result`` both processes work.
+    Commands are answered in order. Between ``start`` and ``result`` both processes work.
     """
 
     def __init__(
@@ -126,13 +132,15 @@ class CollectorProcess:
         check: Check,
         max_seconds: float | None,
     ) -> None:
-        """``policy``: the one whose weights are sent. Both functions are pickled.
+        """``policy``: its weights are sent. ``make_collector`` and ``make_collector_side`` are
+        pickled.
 
-        ``check``: of the rows that come. ``max_seconds``: to wait for a chunk; None: for ever.
+        ``check``: applied to received rows. ``max_seconds``: longest wait for a chunk; None: no
+        limit.
         """
         context: Any = multiprocessing.get_context(start_method())
         self.max_seconds, self.check = max_seconds, check
-        self.stop: Callable[[], bool] = lambda: False  # asked while a chunk is waited for
+        self.stop: Callable[[], bool] = lambda: False  # called while waiting for a chunk
         self.policy, self.transport, self.in_flight, self.env_steps = policy, transport, False, 0
         self.pipe, child = context.Pipe()
         given = (child, trusted(), make_collector, make_collector_side)
@@ -150,13 +158,13 @@ class CollectorProcess:
         atexit.register(self.close)  # before multiprocessing waits for its children
 
     def start(self, env_steps: int) -> None:
-        """Start the next chunk, with the policy's present weights."""
+        """Start the next chunk with the policy's present weights."""
         assert not self.in_flight, "one chunk at a time"
         self._send("collect", env_steps, self.transport.pack(self.policy.weights()))
         self.in_flight, self.env_steps = True, env_steps
 
     def result(self) -> CollectedChunk:
-        """Wait for the chunk that was started and return it."""
+        """Wait for the started chunk and return it."""
         assert self.in_flight, "nothing was started"
         self.in_flight = False
         while isinstance(reply := self._reply(), MissingBase):
@@ -167,21 +175,22 @@ class CollectorProcess:
         return CollectedChunk(chunk, *rest)
 
     def state(self) -> dict[str, Any]:
-        """Return the collector's state, the environments' too; no chunk may be in flight."""
+        """Return the collector's state with that of the environments. No chunk may be in flight."""
         self._send("state")
         state: dict[str, Any] = self._reply()
         return state
 
     def load(self, state: dict[str, Any], env_steps: int) -> str | None:
-        """Continue from ``state`` at the clock ``env_steps``; return why that is not exact."""
+        """Continue from ``state`` at ``env_steps``. Return why that is not exact, or None."""
         self._send("load", state, env_steps)
         reason: str | None = self._reply()
         return reason
 
     def close(self) -> None:
-        """End the process; a chunk in flight is lost.
+        """End the process. A chunk in flight is lost.
 
-        Raises: EnvError: the environments raised in close(), unless another error is under way.
+        Raises: EnvError if the environments raised in close(), unless another error is being
+        handled.
         """
         failing = sys.exc_info()[0] is not None or self.in_flight
         atexit.unregister(self.close)
@@ -221,8 +230,8 @@ class CollectorProcess:
     def _wait(self) -> None:
         """Wait for an answer.
 
-        Raises: EnvError when there is none within ``max_seconds``, ChunkInterrupted when there is
-            none ``STOP_SECONDS`` after ``stop``; the process is ended.
+        Raises: EnvError after ``max_seconds`` without one, ChunkInterrupted ``STOP_SECONDS`` after
+        ``stop``. The process is ended first.
         """
         waited = stopping = 0.0
         while not self.pipe.poll(POLL_SECONDS):
@@ -236,7 +245,7 @@ class CollectorProcess:
                 raise EnvError(
                     f"watchdog.max_seconds = {self.max_seconds:g}: no answer of the collector's "
                     "process (pipeline=overlapped); a chunk must be collected within that time; "
-                    "look for an environment that hangs, or raise the limit (null: none)"
+                    "look for an environment that hangs, or raise the limit (null: no limit)"
                 )
 
     def _ended(self) -> RlrunError:
@@ -255,12 +264,12 @@ def _serve(
     make_collector: MakeCollector,
     make_collector_side: MakeCollectorSide,
 ) -> None:
-    """Main function of the process: execute commands until the pipe is closed.
+    """Execute commands until the pipe is closed: the main function of the process.
 
-    ``packages``: those that the main process trusts now.
+    ``packages``: those that the main process trusts.
     """
     trust_only(packages)
-    for number in SIGNALS:  # sent to all processes; the main one saves
+    for number in SIGNALS:  # a signal to the process group; the main process saves
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
@@ -280,7 +289,7 @@ def _serve(
 
 
 def _exit_with_parent() -> None:
-    """Exit with the main process, even during a step that never ends."""
+    """Exit when the main process ends, even during a step that does not return."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
@@ -288,7 +297,7 @@ def _exit_with_parent() -> None:
 
 
 def attempt(function: Callable[..., Any], *arguments: Any) -> tuple[str | None, Any]:
-    """Return (None, result), or (class, text) of the error."""
+    """Return (None, result) of ``function``, or (class, text) of its error."""
     try:
         return None, function(*arguments)
     except RlrunError as e:
@@ -301,7 +310,7 @@ def attempt(function: Callable[..., Any], *arguments: Any) -> tuple[str | None, 
 
 
 class CollectorWorker:
-    """A collector in another process; the commands of ``CollectorProcess`` have the same names."""
+    """A collector in another process. Its methods have the names of ``CollectorProcess``."""
 
     def __init__(
         self, make_collector: MakeCollector, make_collector_side: MakeCollectorSide
@@ -312,7 +321,10 @@ class CollectorWorker:
     def collect(
         self, env_steps: int, *weights: Any, with_env: bool = False
     ) -> tuple[Any, ...] | MissingBase:
-        """``weights``: successive messages; ``with_env``: the state has the environments'."""
+        """Collect a chunk after loading ``weights``, successive messages.
+
+        ``with_env``: include the environments in the returned state.
+        """
         collector = self.collector
         try:
             for message in weights:
@@ -329,11 +341,13 @@ class CollectorWorker:
         return self.collector.state_dict() | self._generator()
 
     def _generator(self) -> dict[str, Any]:
-        """The state of exploration's random numbers."""
+        """Return the state of the exploration generator."""
         return {"generator": dict(self.collector.policy.generator.bit_generator.state)}
 
     def load(self, state: dict[str, Any], env_steps: int, incarnation: int = 0) -> str | None:
-        """``incarnation``: how often a process of this collector was lost."""
+        """Continue from ``state``. ``incarnation`` counts how often this collector's process was
+        lost.
+        """
         self.counters.env_steps = env_steps
         self.collector.load_state_dict(state, incarnation=incarnation)
         self.collector.policy.generator.bit_generator.state = state["generator"]
@@ -346,13 +360,14 @@ class CollectorWorker:
 
 
 class OverlappedSource:
-    """A collector in a process of its own, one chunk ahead of the learner.
+    """A collector in its own process, one chunk ahead of the learner.
 
-    Two threads would share one interpreter lock: measured, no faster than the serial pipeline.
+    Chunk k + 1 is collected with the weights from before learning on chunk k. They are always
+    exactly one chunk old, so a run is as deterministic as a serial one. The first chunk is
+    collected alone. Evaluations, logs and checkpoints use the learner's weights.
 
-    Chunk k + 1 is collected with the weights from before learning on chunk k: exactly one chunk
-    old, however fast either side is, so a run is as deterministic as a serial one. The first chunk
-    is collected alone. Evaluations, logs and checkpoints use the learner's weights.
+    A thread instead of a process would share the interpreter lock. Measured, it was no faster than
+    the serial pipeline.
     """
 
     clock: ClassVar[str] = "env steps"
@@ -367,13 +382,14 @@ class OverlappedSource:
         check: Check,
         total_steps: int,
     ) -> None:
-        """``policy``: the learner's. ``check``: of a checkpoint's chunk. No chunk is started from
-        ``total_steps`` on."""
+        """``policy``: the learner's. ``check``: applied to a checkpoint's chunk. No chunk is
+        started at or after ``total_steps``.
+        """
         self.process, self.policy, self.total_steps = process, policy, total_steps
         self.check = check
         self.collect_metrics, self.counters = collect_metrics, collect_metrics.counters
         self.seconds: dict[str, float] = {"act": 0.0, "env": 0.0}
-        self.counted: dict[str, Any] | None = None  # state after the chunk counted last
+        self.counted: dict[str, Any] | None = None  # state after the last counted chunk
         self.received: CollectedChunk | None = None  # in flight at a checkpoint, not counted yet
         self.pending_error: RlrunError | None = None  # of the chunk in flight at a checkpoint
         self.inexact: str | None = None
@@ -406,10 +422,10 @@ class OverlappedSource:
         return self.process.transport.metrics()
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the collector and the chunk in flight, which is waited for.
+        """Wait for the chunk in flight and return it with the collector's state.
 
-        When that chunk fails, its rows before the error are in the collector's state. When the
-        process has ended, the state is the one before the chunk, without the environments'.
+        If that chunk fails, its rows before the error are in the collector's state. If the process
+        has ended, the state is the one before the chunk, without the environments.
         """
         if self.process.in_flight:
             try:
@@ -441,7 +457,7 @@ class OverlappedSource:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         generator = dict(self.policy.generator.bit_generator.state)  # of a serial checkpoint
         collector, received = {"generator": generator, **state["collector"]}, state.get("received")
-        if self.process.in_flight:  # of the run that is given up (run.on_nan=rollback)
+        if self.process.in_flight:  # of the abandoned run (run.on_nan=rollback)
             self.process.result()
         self.received = self.pending_error = None
         self.collect_metrics.load_state_dict(collector)

@@ -1,4 +1,4 @@
-"""The parts of a pipeline, and what stands beside its loop: log, evaluations, saving, faults."""
+"""The parts of a pipeline: shared state, log, evaluations, saving and faults."""
 
 import logging
 import os
@@ -46,20 +46,20 @@ class LoopProgress:
     """Progress shared by the parts of the loop."""
 
     counters: Counters
-    rollbacks: int = 0  # to an earlier checkpoint, after updates that were not finite
+    rollbacks: int = 0  # to an earlier checkpoint after a non-finite update
     phase: str = "start"  # what the loop is doing, for the watchdog
-    unsaved: bool = True  # something has changed since the last checkpoint
+    unsaved: bool = True  # whether the state has changed since the last checkpoint
     seconds: dict[str, float] = field(default_factory=dict)  # of each part in this process
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Add the seconds of a part that ends without an error."""
+        """Add the duration of the block to the seconds of ``name``, unless it raises."""
         start = time.perf_counter()
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def due(self, every: int, before: int) -> bool:
-        """Return whether a multiple of ``every`` env steps lies behind ``before``."""
+        """Return whether a multiple of ``every`` env steps was reached since step ``before``."""
         return self.counters.env_steps // every > before // every
 
 
@@ -67,30 +67,30 @@ _MAY_BE_MINUS_INF = ("log",)  # the logarithm of a coefficient of 0
 
 
 class LoopBuffer(Protocol):
-    """Stores chunks: a replay, a rollout, or several of them elsewhere."""
+    """Storage of chunks: a replay, a rollout, or several of them in other processes."""
 
     def add(self, rows: Any, /) -> np.ndarray:
-        """Store what the source returned; return the keys of the windows it completes."""
+        """Store what the source returned. Return the keys of the windows it completes."""
 
     def metrics(self, env_steps: int) -> dict[str, float]:
-        """buffer/ metrics."""
+        """Return buffer/ metrics."""
 
     def codec_metrics(self) -> dict[str, float]:
-        """codec/ metrics of what is compressed."""
+        """Return codec/ metrics of compressed contents."""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class LoopMeans(Protocol):
-    """Sums of metrics."""
+    """Running sums of metrics."""
 
     def require_finite(self) -> None:
-        """Raise NumericError unless all are finite."""
+        """Raise NumericError unless all sums are finite."""
 
 
 class LoopLearner(Protocol):
-    """Learns as often as new rows pay for."""
+    """Performs the updates that are due for new rows."""
 
     seconds: dict[str, float]
 
@@ -98,13 +98,13 @@ class LoopLearner(Protocol):
     def means(self) -> LoopMeans: ...
 
     def step(self, rows: int, keys: np.ndarray) -> int:
-        """Learn after ``rows`` new rows and windows ``keys``; return the number of updates."""
+        """Learn after ``rows`` new rows and windows ``keys``. Return the number of updates."""
 
     def metrics(self) -> dict[str, float]:
-        """train/ metrics since the last call."""
+        """Return train/ metrics since the last call."""
 
     def diagnose(self) -> dict[str, float]:
-        """train/ metrics of the present networks, at evaluations."""
+        """Return train/ metrics of the present networks. Called at evaluations."""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
@@ -118,14 +118,14 @@ class LoopEvaluator(Protocol):
     def run_until(
         self, stop: Callable[[], bool], policy: Policy, *, env_steps: int
     ) -> Evaluation | None:
-        """The evaluation, None as soon as ``stop()`` is true."""
+        """Return the evaluation, or None as soon as ``stop()`` is true."""
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Parts of a run, shared by its loop and the objects beside the loop."""
+    """The parts of a run that its loop, evaluations, saving and faults share."""
 
     run_dir: Path
     log: Log
@@ -139,7 +139,7 @@ class Parts:
 
 
 def require_finite(parts: Parts) -> None:
-    """Raise NumericError when something that a run learned is NaN or infinite."""
+    """Raise NumericError if the policy, the bonus or the metrics hold NaN or infinity."""
     if parts.learner is not None:
         parts.learner.means.require_finite()
     learned = {"policy": parts.policy.state_dict()}
@@ -155,10 +155,10 @@ def require_finite(parts: Parts) -> None:
 
 @torch.no_grad()
 def first_non_finite(state: Any) -> str | None:
-    """The path of a tensor in a state tree that holds NaN or infinity; None: all are finite.
+    """Return the path of a tensor in a state tree that holds NaN or infinity, or None.
 
-    One fused reduction where all is well: norms, which are finite unless an element is not (or a
-    sum of squares overflows, so that elements decide).
+    The usual case takes one fused reduction: norms are finite unless an element is not, or a sum of
+    squares overflows. The elements decide only then.
     """
     named = [(path, x) for path, x in _tensors(state, "") if x.is_floating_point() and x.numel()]
     groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
@@ -193,28 +193,30 @@ class LoopEvaluations:
 
     config: RunConfig
     parts: Parts
-    ready: Callable[[], bool] = lambda: True  # whether a due evaluation need not wait
+    ready: Callable[[], bool] = lambda: True  # False: a due evaluation waits
     best: dict[str, float] | None = None  # summary of the best one so far
     last: dict[str, float] | None = None  # summary of the last one
     consecutive_solved: int = 0  # successive ones at stop_return
-    pending: bool = False  # a signal interrupted one; a resumed run begins with it
-    waiting: bool = False  # a due one, for ``ready``
-    inexact: str | None = None  # why one was not what it would be without a disturbance
+    pending: bool = False  # one was interrupted by a signal; a resumed run begins with it
+    waiting: bool = False  # a due one waits for ``ready``
+    inexact: str | None = None  # why one differs from that of an undisturbed run
 
     @property
     def solved(self) -> bool:
-        """True once the last ``stop_after`` evaluations reached ``stop_return``."""
+        """Whether the last ``stop_after`` evaluations reached ``stop_return``."""
         goal = self.config.stop_return
         return goal is not None and self.consecutive_solved >= self.config.stop_after
 
     @property
     def current(self) -> bool:
-        """True where the present weights are those last evaluated."""
+        """Whether the present weights are those last evaluated."""
         steps = self.parts.progress.counters.env_steps
         return self.last is not None and self.last["env_steps"] == steps
 
     def after_chunk(self, before: int, stop: StopRequest) -> None:
-        """Evaluate if it is due since env step ``before``, or was due and is ready now."""
+        """Evaluate if an evaluation became due since env step ``before``, or is waiting and now
+        ready.
+        """
         due = self.parts.progress.due(self.config.eval_every, before)
         if due or self.waiting:
             ready, again = self.ready(), due and self.waiting
@@ -223,7 +225,9 @@ class LoopEvaluations:
                 self.evaluate(stop)
 
     def evaluate(self, stop: StopRequest) -> None:
-        """Evaluate the present weights; pending, without results, when a signal interrupts it."""
+        """Evaluate the present weights. If a signal interrupts it, it stays pending without
+        results.
+        """
         require_finite(self.parts)
         p, steps = self.parts, self.parts.progress.counters.env_steps
         before = p.policy.generator.bit_generator.state, generators_state()
@@ -233,15 +237,16 @@ class LoopEvaluations:
             self.pending = evaluation is None
             if evaluation is not None:
                 self.record(evaluation, steps)
-            else:  # it will be repeated, with the same random numbers
+            else:  # it is repeated later with the same random numbers
                 p.policy.generator.bit_generator.state = before[0]
                 load_generators(before[1])
 
     def record(
         self, evaluation: Evaluation, steps: int, weights: Mapping[str, Tensor] | None = None
     ) -> None:
-        """Log an evaluation of the weights of env step ``steps``, None: the policy's; keep the
-        best ones.
+        """Log an evaluation at env step ``steps`` and keep the best weights.
+
+        ``weights`` are those evaluated; None: the policy's.
         """
         p, goal = self.parts, self.config.stop_return
         require_in_place(p.run_dir)
@@ -276,16 +281,17 @@ class LoopEvaluations:
         self.consecutive_solved = solved if same_goal else 0
         self.pending, self.waiting = bool(state["pending"]), bool(state["waiting"])
         if self.waiting:
-            self.ready()  # the collector is to end its episode
+            self.ready()  # lets the collector end its episode
         self.inexact = reason("inexact_evaluation", state["inexact_evaluation"])
 
 
 class RunFiles:
-    """Saves copies of the present state of a run; files are written while it goes on."""
+    """Writes copies of a run's state to files while the run goes on."""
 
     def __init__(self, directory: Path, log: Log, *, keep: int, versions: int) -> None:
-        """``keep``: checkpoints (run.keep_checkpoints); ``versions``: past weights
-        (checkpoint.history)."""
+        """``keep``: number of checkpoints (run.keep_checkpoints). ``versions``: number of past
+        weights (checkpoint.history).
+        """
         self.directory, self.log, self.keep, self.versions = directory, log, keep, versions
         self.saver = Saver(directory)
         self.history_size: history.HistorySize | None = None  # of the past weights when last saved
@@ -293,11 +299,14 @@ class RunFiles:
     def save(
         self, state: Mapping[str, Any], weights: Mapping[str, Tensor], counters: Counters
     ) -> None:
-        """Save a checkpoint. Raises: StorageError, of this save or the one before."""
+        """Save a checkpoint.
+
+        Raises: StorageError, of this save or the one before.
+        """
         held = {name: copied(x) for name, x in weights.items()}
         meta = _meta(counters)
 
-        def write_past() -> None:  # again by a run that resumes before this checkpoint
+        def write_past() -> None:  # repeated by a run that resumes before this checkpoint
             self.log.sync()
             if self.versions:
                 past = self.directory / history.DIRECTORY
@@ -312,11 +321,11 @@ class RunFiles:
         )  # fmt: skip
 
     def save_weights(self, weights: Mapping[str, Tensor], counters: Counters) -> None:
-        """Save the newest weights alone, those of a checkpoint that is there."""
+        """Save the newest weights alone; they are those of an existing checkpoint."""
         checkpoint.save_weights(self.directory / "last.safetensors", weights, _meta(counters))
 
     def codec_metrics(self) -> dict[str, float]:
-        """codec/ metrics of the past weights; empty while there are none."""
+        """Return codec/ metrics of the past weights, empty while there are none."""
         past = self.history_size
         if past is None:
             return {}
@@ -326,11 +335,16 @@ class RunFiles:
         }
 
     def wait(self) -> None:
-        """Wait until the last checkpoint is durable. Raises: StorageError when it is not."""
+        """Wait until the last checkpoint is durable.
+
+        Raises: StorageError if it could not be written.
+        """
         self.saver.wait()
 
     def close(self) -> None:
-        """Wait; log an error, since one of the run comes first."""
+        """Wait for the last checkpoint. An error is logged, so that it does not hide the run's
+        own.
+        """
         try:
             self.wait()
         except StorageError as e:
@@ -350,10 +364,10 @@ class Saving:
     evaluations: LoopEvaluations
     files: RunFiles
     settings: dict[str, Any]  # of the plan, for resumed runs
-    warned: bool = False  # of a run that cannot be resumed exactly; True: say nothing
+    warned: bool = False  # that the run cannot be resumed exactly
 
     def after_chunk(self, before: int) -> None:
-        """Save if it is due since env step ``before``."""
+        """Save if a checkpoint became due since env step ``before``."""
         if self.parts.progress.due(self.every, before):
             self.save()
 
@@ -364,23 +378,25 @@ class Saving:
         require_in_place(p.run_dir)
         with progress.part("checkpoint"):
             state = self.state_dict()
-            require_finite(p)  # what is saved is finite
+            require_finite(p)  # only finite states are saved
             self.files.save(state, p.policy.weights(), progress.counters)
             progress.unsaved = False
 
     def finish(self) -> None:
-        """Save what is not saved yet; return once it is durable."""
+        """Save what is not saved yet and wait until it is durable."""
         if self.parts.progress.unsaved:
             self.save()
         self.files.wait()
 
     @property
     def inexact(self) -> str | None:
-        """Why the run is not, or cannot be resumed as, the one that nothing disturbed."""
+        """Why the run differs, or would after a resume, from an undisturbed one; None: it does
+        not.
+        """
         return self.parts.source.inexact or self.evaluations.inexact
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of every part. Reading it changes none of it."""
+        """Return the state of every part. Reading it changes no part."""
         p, counters = self.parts, self.parts.progress.counters
         source = p.source.state_dict()  # first: see ``Source``
         self._warn_inexact()
@@ -424,7 +440,7 @@ class Saving:
         load_generators(state["generators"])
 
     def _warn_inexact(self) -> None:
-        """Warn once of a run that cannot be resumed exactly."""
+        """Warn once that the run cannot be resumed exactly."""
         reason = self.parts.source.inexact
         if reason is not None and not self.warned:
             self.warned = True
@@ -432,7 +448,7 @@ class Saving:
             _logger.warning(text, reason)
 
 
-MAX_ROLLBACKS = 3  # of a run
+MAX_ROLLBACKS = 3  # per run
 # Parts of a state whose generators decide what is learned. Environments, and what users draw from
 # the process's global generators, go on as they would have.
 _STREAMS = ("policy", "buffer")
@@ -440,21 +456,21 @@ _STREAMS = ("policy", "buffer")
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Decides whether a run goes on after an error."""
+    """Decides whether a run continues after an error."""
 
     config: RunConfig
     parts: Parts
     saving: Saving
 
     def handle(self, error: Exception) -> None:
-        """Load an earlier state after a non-finite update, where that is allowed.
+        """Load an earlier checkpoint after a non-finite update if run.on_nan allows it.
 
-        Raises: ``error`` otherwise; of environments, users' code and the loss with a text that says
-        what was saved.
+        Raises: ``error`` otherwise. For faults of environments, users' code and the loss, its text
+        says what was saved.
         """
         if isinstance(error, NumericError) and self._roll_back(error):
             return
-        if isinstance(error, ResourceError):  # the cluster is lost, and nothing can be saved
+        if isinstance(error, ResourceError):  # without the cluster nothing can be saved
             self._say(error, self._newest())
             raise error
         fault = error if isinstance(error, NumericError | EnvError) else fault_of_users(error)
@@ -466,7 +482,9 @@ class Faults:
         raise fault from error
 
     def _save(self) -> bool:
-        """Save the state before the fault; False: it is not finite, or cannot be written."""
+        """Save the state before the fault. Return False if it is not finite or cannot be
+        written.
+        """
         try:
             self.saving.files.wait()
             self.saving.save()
@@ -484,7 +502,9 @@ class Faults:
             error.args = (f"{error}; {end}; go on: rlrun resume {self.parts.run_dir}",)
 
     def _roll_back(self, error: NumericError) -> bool:
-        """Go back to the newest checkpoint with other random numbers; False: not allowed."""
+        """Load the newest checkpoint with other random numbers. Return False if that is not
+        allowed.
+        """
         progress = self.parts.progress
         if self.config.on_nan != "rollback" or progress.rollbacks >= MAX_ROLLBACKS:
             return False
@@ -502,21 +522,21 @@ class Faults:
 
 
 def other_streams(state: dict[str, Any], number: int) -> dict[str, Any]:
-    """``state`` with every random generator of policies and buffer moved to another stream.
+    """Return ``state`` with every generator of policies and buffer moved to another stream.
 
-    The next actions and samples then differ from those that led to a non-finite update, and
-    between successive rollbacks. ``number``: 1, 2, ... counts them.
+    The next actions and samples then differ from those that led to a non-finite update. ``number``
+    counts the rollbacks from 1, so each one gets a stream of its own.
     """
     moved = {name: _moved(x, number) if name in _STREAMS else x for name, x in state.items()}
-    if "collectors" in state:  # of pipeline=ray have policies of their own
+    if "collectors" in state:  # pipeline=ray: each has its own policy
         moved["collectors"] = [_acts_anew(x, number) for x in state["collectors"]]
-    elif "collector" in state:  # of pipeline=overlapped has a policy of its own
+    elif "collector" in state:  # pipeline=overlapped: it has its own policy
         moved["collector"] = _acts_anew(state["collector"], number)
     return moved
 
 
 def _acts_anew(state: dict[str, Any] | None, number: int) -> dict[str, Any] | None:
-    """The state of a collector with its policy's generator moved, where it has one."""
+    """Return the state of a collector with its policy's generator moved, if it has one."""
     if state is None or "generator" not in state:
         return state
     return state | {"generator": _moved(state["generator"], number)}
@@ -535,7 +555,7 @@ def _moved(node: Any, number: int, key: str = "") -> Any:
 
 
 def _jumped(state: dict[str, Any], number: int) -> dict[str, Any]:
-    """The state of a numpy bit generator ``number`` jumps ahead."""
+    """Return the state of a numpy bit generator advanced by ``number`` jumps."""
     generator = getattr(np.random, state["bit_generator"])()
     generator.state = state
     moved: dict[str, Any] = generator.jumped(number).state
@@ -543,7 +563,10 @@ def _jumped(state: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 def _reseeded(state: Tensor, number: int) -> Tensor:
-    """The state of a torch generator (of a CPU: 5056 bytes; of CUDA: seed and offset) reseeded."""
+    """Return the state of a torch generator with a new seed.
+
+    A CPU generator has 5056 bytes; a CUDA generator has a seed and an offset.
+    """
     if state.numel() == 16:
         moved = state.clone()
         moved.view(torch.int64)[0] += number
@@ -554,7 +577,7 @@ def _reseeded(state: Tensor, number: int) -> Tensor:
     return own.get_state()
 
 
-PARTS = (  # in the order of the loop; those indented are part of the one before
+PARTS = (  # in the order of the loop; indented ones are part of the one before
     "collect", " act", " env", "add", "sample", "update", " forward", " backward", " optimiser",
     "prioritize", "eval", "log", "checkpoint",
 )  # fmt: skip
@@ -562,10 +585,10 @@ OPS = 12  # lines of the table of operators
 
 
 class Profiler:
-    """Record ``updates`` updates and the collecting between them, once learning has begun.
+    """Records ``updates`` updates and the collecting between them, once learning has begun.
 
-    The trace is written to ``directory/profile.pt.trace.json``, for Perfetto and TensorBoard's
-    profiler plugin (torch-tb-profiler). Recorded updates run slower.
+    Writes the trace to ``directory/profile.pt.trace.json``, for Perfetto and TensorBoard's profiler
+    plugin (torch-tb-profiler). Recorded updates run slower.
     """
 
     def __init__(self, directory: Path, updates: int) -> None:
@@ -576,7 +599,7 @@ class Profiler:
         self.seconds = 0.0  # to write the trace
 
     def step(self, updates: int) -> None:
-        """Start or stop recording; called between chunks with the updates done so far."""
+        """Start or stop recording. Called between chunks with the number of updates so far."""
         if self.table is not None or updates == 0:
             return
         if self.torch is None:
@@ -591,7 +614,7 @@ class Profiler:
             self.stop()
 
     def stop(self) -> None:
-        """Write the trace, if something was recorded."""
+        """Write the trace if something was recorded."""
         if self.torch is None or self.table is not None:
             return
         began = time.perf_counter()
@@ -604,7 +627,7 @@ class Profiler:
 
 
 def time_table(seconds: Mapping[str, float], wall: float) -> list[str]:
-    """Return lines with the seconds of each part and their share of ``wall`` seconds."""
+    """Return lines with the seconds of each part and its share of ``wall`` seconds."""
     lines = ["part          seconds   share"]
     for part in PARTS:
         took = seconds.get(part.strip())
@@ -620,7 +643,7 @@ _SHOWN = {"collect/return_mean": "return", "collect/epsilon_mean": "epsilon"}  #
 
 @dataclass(frozen=True, slots=True)
 class LoopReport:
-    """Writes a record every ``every`` env steps."""
+    """Writes a record of metrics every ``every`` env steps."""
 
     every: int  # logger.every
     parts: Parts
@@ -628,7 +651,7 @@ class LoopReport:
     profiler: Profiler | None
 
     def after_chunk(self, before: int) -> None:
-        """Show the counters; write a record if one is due since env step ``before``."""
+        """Show the counters. Write a record if one became due since env step ``before``."""
         counters = self.parts.progress.counters
         self.parts.log.progress(counters.env_steps, counters.updates)
         if self.profiler is not None:
@@ -651,16 +674,20 @@ class LoopReport:
         p.log.write_timings(counters.env_steps, seconds | self._codec_metrics())
 
     def _codec_metrics(self) -> dict[str, float]:
-        """codec/ metrics, logged with ``time/``: a run has the same digest whether coded or not."""
+        """Return codec/ metrics.
+
+        They are logged with ``time/``, which the digest leaves out: a run has the same digest with
+        and without coding.
+        """
         buffer = self.parts.buffer
         stored = buffer.codec_metrics() if buffer is not None else {}
         sent = self.parts.source.transport_metrics()
         return sent | stored | self.saving.files.codec_metrics()
 
     def elapsed(self) -> dict[str, float]:
-        """Seconds of each part since this process began.
+        """Return the seconds of each part since this process began.
 
-        act and env are part of collect; forward, backward and optimiser of update.
+        act and env are parts of collect. forward, backward and optimiser are parts of update.
         """
         p = self.parts
         seconds = p.progress.seconds | p.source.seconds

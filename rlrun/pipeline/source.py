@@ -1,4 +1,4 @@
-"""Sources of chunks: what differs between the pipelines. Here: serial and offline."""
+"""Sources of chunks, in which the pipelines differ: serial and offline."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
@@ -13,14 +13,16 @@ from rlrun.types import Chunk, Counters, Policy
 
 
 class Source(Protocol):
-    """Yields the rows that a pipeline stores and learns from, and advances its clock."""
+    """The source of the rows that a pipeline stores and learns from. It advances the run's
+    clock.
+    """
 
     clock: ClassVar[str] = "env steps"  # unit of ``env_steps``: "env steps" or "updates"
     phase: ClassVar[str]  # what ``next_chunk`` waits for, see ``rlrun.pipeline.stop``
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds of the parts of collecting since this process began."""
+        """Seconds of each part of collecting since this process began."""
         return {}
 
     @property
@@ -30,40 +32,41 @@ class Source(Protocol):
 
     @property
     def inexact(self) -> str | None:
-        """Why a resumed run would differ, or differs, from an uninterrupted one; None: it is equal.
+        """Why a resumed run differs or would differ from an uninterrupted one; None: it does not.
 
-        Known after the first ``state_dict`` or ``load_state_dict``.
+        It is known after the first ``state_dict`` or ``load_state_dict``.
         """
         return None
 
     def stop_when(self, stop: Callable[[], bool]) -> None:
-        """Ask ``stop`` during a chunk whether to interrupt it."""
+        """Set the function that is asked during a chunk whether to interrupt it."""
         return
 
     def next_chunk(self) -> Any:
-        """Return the next rows, as the buffer takes them, added to the run's counters; None: the
-        buffer has all there are.
+        """Return the next rows in the form that the buffer takes, and add them to the counters.
 
-        Raises: ChunkInterrupted: ``stop`` was true; the rows so far are part of the state.
+        None: the buffer already has all rows.
+
+        Raises: ChunkInterrupted if ``stop`` was true; the rows so far are part of the state.
         """
 
     def after_updates(self, updates: int) -> None:
-        """Called with the number of updates that followed a chunk."""
+        """Note the number of updates that followed a chunk."""
         return
 
     def metrics(self) -> dict[str, float]:
-        """collect/ metrics since the last call."""
+        """Return collect/ metrics since the last call."""
         return {}
 
     def transport_metrics(self) -> dict[str, float]:
-        """codec/ metrics since the last call."""
+        """Return codec/ metrics since the last call."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Entries of the checkpoint; may set the policy's exploration generator."""
+        """Return the entries of the checkpoint. May set the policy's exploration generator."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a whole checkpoint, after its counters and policy were loaded."""
+        """Continue from a whole checkpoint, whose counters and policy are loaded already."""
 
     def close(self) -> None:
         """Close environments and processes."""
@@ -71,12 +74,14 @@ class Source(Protocol):
 
 
 class SerialSource(Source):
-    """A collector in this process, which acts with the learner's present weights."""
+    """A collector in this process that acts with the learner's present weights."""
 
     phase: ClassVar[str] = "collect"
 
     def __init__(self, collector: Collector, policy: Policy, transport: InProcess | None) -> None:
-        """``policy``: the learner's. ``transport``: to the collector's own; None: they share it."""
+        """``policy`` is the learner's. ``transport`` leads to the collector's policy; None: both
+        share one policy.
+        """
         self.collector, self.policy, self.transport = collector, policy, transport
 
     def stop_when(self, stop: Callable[[], bool]) -> None:
@@ -116,7 +121,9 @@ class SerialSource(Source):
                 "pipeline the run began with; set pipeline=overlapped"
             )
         self.collector.load_state_dict(state["collector"])
-        if (generator := state["collector"].get("generator")) is not None:  # of its own process
+        if (
+            generator := state["collector"].get("generator")
+        ) is not None:  # of a collector in another process
             self.policy.generator.bit_generator.state = generator
 
     def close(self) -> None:
@@ -124,10 +131,10 @@ class SerialSource(Source):
 
 
 class OfflineSource(Source):
-    """Yields no chunks; ``learner.update_per_collect`` updates are one turn of the loop.
+    """A source without chunks: one turn of the loop is ``learner.update_per_collect`` updates.
 
-    No env step is taken to learn from, so the clock counts updates: ``env_steps`` of an offline run
-    (total_steps, eval_every, schedules, metrics.jsonl) means updates.
+    The clock counts updates: ``env_steps`` of an offline run (total_steps, eval_every, schedules,
+    metrics.jsonl) means updates.
     """
 
     clock: ClassVar[str] = "updates"
@@ -142,7 +149,7 @@ class OfflineSource(Source):
     def after_updates(self, updates: int) -> None:
         """Advance the clock.
 
-        Raises: ConfigError when the dataset is too small to learn from.
+        Raises: ConfigError if the dataset is too small to learn from.
         """
         if not updates:
             raise ConfigError(

@@ -1,7 +1,7 @@
-"""State of a run beside its parts: the process's global random generators, backends of updates.
+"""Process-wide state of a run: global random generators, and the backends of updates.
 
-rlrun draws from generators of its own. Code of users (environments, policies, cells) may draw from
-the global ones, so they are seeded at a run's beginning and are part of its checkpoints.
+rlrun itself uses its own generators. Users' environments, policies and cells may use the global
+ones, so these are seeded when a run begins and saved in its checkpoints.
 """
 
 import random
@@ -23,7 +23,7 @@ def seed_generators(seed: int) -> None:
 
 
 def generators_state() -> dict[str, Any]:
-    """The state of the global generators, as a tree that a checkpoint can hold."""
+    """Return the state of the global generators as a tree that a checkpoint can hold."""
     version, words, gauss = random.getstate()
     state: dict[str, Any] = {
         "python": {"version": version, "words": np.array(words, np.uint32), "gauss": gauss},
@@ -36,7 +36,7 @@ def generators_state() -> dict[str, Any]:
 
 
 def load_generators(state: dict[str, Any]) -> None:
-    """Restore a ``generators_state``; devices that are missing now are skipped."""
+    """Restore a ``generators_state``. Devices that are not present are skipped."""
     python = state["python"]
     words = tuple(int(word) for word in python["words"])
     random.setstate((int(python["version"]), words, python["gauss"]))
@@ -48,9 +48,9 @@ def load_generators(state: dict[str, Any]) -> None:
 
 @contextmanager
 def process_restored() -> Iterator[None]:
-    """Leave the global generators and torch's number of threads as they were before the block.
+    """Restore the global generators and torch's number of threads after the block.
 
-    For runs in a process that is not their own.
+    For runs inside a user's process.
     """
     state, threads = generators_state(), torch.get_num_threads()
     try:
@@ -73,9 +73,10 @@ def backends(policy: Policy) -> list[str]:
 
 
 def restore_backends(policy: Policy, names: Sequence[str]) -> None:
-    """Compute updates as the run did when ``backends`` returned ``names``.
+    """Set the backends of updates to ``names``, as ``backends`` returned them.
 
-    The comparison of the first update is not repeated: another sample might decide otherwise.
+    The comparison at the first update is not repeated, because another sample might decide
+    otherwise.
     """
     for p, name in zip(_agents(policy), names, strict=True):
         if getattr(p, "check", None) is not None and name != "unchecked":
@@ -84,5 +85,5 @@ def restore_backends(policy: Policy, names: Sequence[str]) -> None:
 
 
 def _agents(policy: Policy) -> list[Any]:
-    """The policy of every agent."""
+    """Return the policy of every agent."""
     return list(getattr(policy, "policies", [policy]))

@@ -1,8 +1,8 @@
-"""Requests to stop by signals and time limits, and the watchdog of a run that no longer moves.
+"""Stop requests by signals and time limits, and a watchdog for runs that make no progress.
 
-The loop cannot end itself while it is inside an environment's step that never returns. Code that
-keeps Python's interpreter lock (a C extension in a loop) stops the watchdog too: only SIGKILL ends
-it, and ``env.backend=async`` contains it.
+The loop cannot end while an environment's step does not return; the watchdog can end the process.
+Code that holds Python's interpreter lock (a C extension in a loop) stops the watchdog too. Only
+SIGKILL ends it; use ``env.backend=async`` to keep it in another process.
 """
 
 import logging
@@ -26,9 +26,9 @@ _logger = logging.getLogger(__name__)
 
 
 class StopRequest:
-    """Calling it asks whether to stop.
+    """A request to stop. Calling it returns whether to stop.
 
-    ``code``: None, or the exit code of the reason (130 Ctrl-C, 75 other signals and the time).
+    ``code``: exit code of the reason (130 Ctrl-C, 75 other signals and the time limit), or None.
     ``error``: raised by the next call (the run directory is gone).
     """
 
@@ -38,9 +38,8 @@ class StopRequest:
     catches = False  # signals, in the main thread
 
     def __init__(self, deadline: float = math.inf, *, own_process: bool = True) -> None:
-        """``deadline``: time.monotonic() from which on to stop.
-
-        ``own_process``: see ``receive``.
+        """``deadline``: value of time.monotonic() from which to stop. ``own_process``: see
+        ``receive``.
         """
         self.deadline, self.own_process = deadline, own_process
 
@@ -52,10 +51,10 @@ class StopRequest:
         return self.code is not None
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """Record the first signal; the second ends the process at once.
+        """Record the first signal. The second ends the process at once.
 
-        In a process that is not the run's own, but that of a user's script, it raises
-        KeyboardInterrupt, as does the first one after ``interrupt``.
+        In a user's process (``own_process`` False), the second signal raises KeyboardInterrupt. So
+        does the first one after ``interrupt``.
         """
         if not self.own_process and (self.error is not None or self.since is not None):
             raise KeyboardInterrupt
@@ -64,7 +63,7 @@ class StopRequest:
         self._request(130 if number == signal.SIGINT else 75)
 
     def interrupt(self, error: RlrunError) -> None:
-        """Let ``stop_on_signals`` raise ``error`` in the main thread, wherever that waits.
+        """Let ``stop_on_signals`` raise ``error`` in the main thread, whatever it waits for.
 
         A run in another thread is not interrupted: its next call raises ``error``.
         """
@@ -83,8 +82,7 @@ def stop_on_signals(
 ) -> Iterator[StopRequest]:
     """Catch SIGINT, SIGTERM, SIGUSR1 and SIGHUP within the block (main thread only).
 
-    A signal that is ignored stays ignored (SIGHUP under nohup). ``own_process``: see
-    ``StopRequest.receive``.
+    Ignored signals stay ignored (SIGHUP under nohup). ``own_process``: see ``StopRequest.receive``.
     """
     request, before = StopRequest(deadline, own_process=own_process), {}
     try:
@@ -108,10 +106,10 @@ def stop_on_signals(
 
 
 POLL_SECONDS = 0.5
-COMPILING_SECONDS = 60.0  # in which another process may compile kernels for its first chunk
-GRACE_SECONDS = 4.0  # from a signal until a run that still waits is ended
+COMPILING_SECONDS = 60.0  # another process may compile kernels for its first chunk
+GRACE_SECONDS = 4.0  # from a signal to the end of a run that still waits
 
-Pulse = tuple[str, Any]  # what is being done, and something that changes as long as it moves
+Pulse = tuple[str, Any]  # phase, and a value that changes with progress
 End = Callable[[int, str], None]
 
 WAITS_FOR = {  # phase of the loop -> what it waits for
@@ -121,17 +119,17 @@ WAITS_FOR = {  # phase of the loop -> what it waits for
     "learn": "update",
     "save": "written checkpoint",
 }
-_ENVIRONMENTS = ("collect", "chunk", "evaluate")  # phases in which code of others may never return
+_ENVIRONMENTS = ("collect", "chunk", "evaluate")  # phases in which users' code may never return
 
 
 class Watchdog:
-    """Watches ``pulse`` from entering the block until its end.
+    """A thread that watches ``pulse`` within the block.
 
-    Without progress for ``warn_seconds`` one line says what is waited for, another one when it has
-    come; shorter waits for the same, and those up to twice as long, are not mentioned again. While
-    kernels may compile these lines are at level INFO. Without progress of an environment for
-    ``max_seconds``, or ``GRACE_SECONDS`` after a signal, ``end`` is called in this thread with the
-    exit code and a text; it does not return.
+    After ``warn_seconds`` without progress it logs the phase that the run waits in, and another
+    line when the wait is over. Later waits in the same phase are logged only when more than twice
+    as long. While kernels may compile, these lines have level INFO. After ``max_seconds`` without
+    progress of an environment, or ``GRACE_SECONDS`` after a signal, it calls ``end`` with the exit
+    code and a text. ``end`` does not return.
     """
 
     def __init__(
@@ -147,8 +145,8 @@ class Watchdog:
         poll: float = POLL_SECONDS,
         grace: float = GRACE_SECONDS,
     ) -> None:
-        """``in_place``: raises when the run directory is no longer where it was. ``report``: called
-        at every look while it is there.
+        """``in_place``: raises if the run directory has moved. ``report``: called at every check
+        while it has not.
         """
         self.config, self.pulse, self.stop, self.end = config, pulse, stop, end
         self.env_id, self.in_place, self.report = env_id, in_place, report
@@ -169,7 +167,7 @@ class Watchdog:
         os.set_blocking(read, False)
         os.set_blocking(write, False)
         self.pipe = read, write
-        if threading.current_thread() is threading.main_thread():  # others get no signals
+        if threading.current_thread() is threading.main_thread():  # only it handles signals
             self.wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         self.thread.start()
         return self
@@ -192,7 +190,7 @@ class Watchdog:
             if select.select([self.pipe[0]], [], [], self.poll)[0]:
                 self._read_signals(self.pipe[0])
             now = time.monotonic()
-            # A process that was stopped and goes on has not waited meanwhile.
+            # Time in which this process was suspended is not waiting time.
             self.look(min(now - before, 2 * self.poll))
             before = now
 
@@ -201,7 +199,7 @@ class Watchdog:
             self.signalled = self.signalled or 1e-9
 
     def look(self, seconds: float) -> None:
-        """Look at the pulse ``seconds`` after the last time."""
+        """Check the pulse, ``seconds`` after the last check."""
         try:
             self.in_place()
             self.report()
@@ -232,7 +230,9 @@ class Watchdog:
             _logger.log(self.warned, "no %s for %.0f s%s", what, self.waited, ends)
         if phase in _ENVIRONMENTS and self.signalled >= self.grace <= self.waited:
             self.end(143, f"stopped by a signal while waiting for the next {what}")
-        elif limit is not None and self.waited >= limit + 2 * self.poll:  # the loop's own is first
+        elif (
+            limit is not None and self.waited >= limit + 2 * self.poll
+        ):  # the loop's limit is first
             self.end(
                 EnvError.exit_code,
                 f"watchdog.max_seconds = {limit:g}: no {what} within that time; a step must "
@@ -240,7 +240,9 @@ class Watchdog:
             )
 
     def _compiling(self, phase: str) -> bool:
-        """Return whether kernels were compiled during the present wait, or may be elsewhere."""
+        """Return whether kernels were compiled during the present wait, or may compile in
+        another process.
+        """
         elsewhere = phase == "chunk" and self.watched < COMPILING_SECONDS
         return compilations.begun > self.compiled or elsewhere
 
@@ -249,7 +251,7 @@ class Watchdog:
         return f"{what} (env.id = {self.env_id})" if phase in _ENVIRONMENTS else what
 
     def _report_end(self, seconds: float) -> None:
-        """Say that what was waited for has come, where the wait was mentioned."""
+        """Log that a wait is over, if the wait was logged."""
         if self.warned is not None and self.last is not None:
             phase, waited = self.last[0], self.waited + seconds
             self.reported[phase] = max(waited, self.reported.get(phase, 0.0))

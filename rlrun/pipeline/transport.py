@@ -1,13 +1,13 @@
 """Transport of weights to a collector, and of rows to the learner.
 
-``LearnerSide`` and ``CollectorSide`` are the two sides of one transport: a message that ``pack``
-returns on one side is what ``unpack`` takes on the other. Neither depends on the carrier:
-``InProcess`` hands them over in one process, ``rlrun.pipeline.overlapped`` sends them by a pipe.
-A learner with several collectors packs weights once for all and has one side for each one's rows.
+``LearnerSide`` and ``CollectorSide`` are the two sides of one transport: each unpacks the messages
+that the other packs. They do not depend on the carrier. ``InProcess`` hands messages over in one
+process, ``rlrun.pipeline.overlapped`` sends them through a pipe. With several collectors the
+learner packs the weights once, and has one side per collector for the rows.
 
 raw   values as they are
-coded frames of ``rlrun.codec``, bit for bit the same values
-auto  coded where the link is slower than coding, else raw (pipeline=ray)
+coded frames of ``rlrun.codec``, which decode to the same values bit for bit
+auto  coded if the link is slower than coding, else raw (pipeline=ray)
 """
 
 import time
@@ -28,58 +28,58 @@ Weights = dict[str, Tensor]
 
 
 class LearnerSide:
-    """Sends weights, receives rows. Here: the values as they are."""
+    """Sends weights and receives rows. This class sends raw values."""
 
     def pack(self, weights: Weights) -> Any:
-        """Return the message that carries these weights.
+        """Return the message that carries ``weights``.
 
-        Here: arrays that share memory with tensors on the host, for a carrier that copies.
+        Raw: arrays that share memory with tensors in host memory, for a carrier that copies.
         """
         return {name: w.numpy(force=True) for name, w in weights.items()}
 
     def answer(self, need: NeedKeyFrame) -> Any:
         """Return the message for a collector whose ``unpack`` raised ``need``.
 
-        None: too soon after the last key frame, to be called again later.
+        None: the last key frame is too recent; call again later.
         """
         raise AssertionError("raw weights have no base")
 
     def unpack(self, message: Any) -> Chunk:
-        """Return the rows of a message of the collector's side."""
+        """Return the rows of a collector's message."""
         chunk: Chunk = message
         return chunk
 
     def metrics(self) -> dict[str, float]:
-        """codec/ metrics of what was packed and unpacked since the last call."""
+        """Return codec/ metrics of the messages since the last call."""
         return {}
 
 
 class CollectorSide:
-    """Receives weights, sends rows. Here: the values as they are."""
+    """Receives weights and sends rows. This class sends raw values."""
 
     def unpack(self, message: Any) -> Weights:
-        """Return the weights of a message, which share its memory here.
+        """Return the weights of a message. Raw weights share its memory.
 
         Raises: NeedKeyFrame, which the learner's side can answer.
         """
         return {name: torch.from_numpy(w) for name, w in message.items()}
 
     def pack(self, chunk: Chunk) -> Any:
-        """Return the message that carries these rows."""
+        """Return the message that carries ``chunk``."""
         return chunk
 
 
 def make_learner_side(config: TransportConfig, number: int = 0) -> LearnerSide:
-    """The learner's side of ``config``; ``number``: of the collector whose rows it receives."""
+    """Return the learner's side that receives the rows of collector ``number``."""
     return LearnerSide() if config.name != "coded" else CodedLearnerSide(config, number)
 
 
 def make_collector_side(
     config: TransportConfig, number: int = 0, *, thin: Callable[[Chunk], Chunk] = lambda rows: rows
 ) -> CollectorSide:
-    """The side of ``config`` in collector ``number``.
+    """Return the side of collector ``number``.
 
-    ``thin`` blanks arrays that the learner never reads (coded only: raw rows do not get smaller).
+    ``thin`` zeros arrays that the learner never reads (coded only: raw rows would not get smaller).
     """
     if config.name != "coded":  # auto, unless ``decided``: both are on one machine
         return CollectorSide()
@@ -87,7 +87,7 @@ def make_collector_side(
 
 
 class InProcess:
-    """Hands every message from one side to the other at once."""
+    """Passes every message from one side to the other at once."""
 
     def __init__(self, learner: LearnerSide, collector: CollectorSide) -> None:
         self.learner, self.collector = learner, collector
@@ -106,7 +106,7 @@ class InProcess:
         return self.learner.unpack(self.collector.pack(chunk))
 
     def metrics(self) -> dict[str, float]:
-        """codec/ metrics since the last call."""
+        """Return codec/ metrics since the last call."""
         return self.learner.metrics()
 
 
@@ -122,7 +122,7 @@ def wait_for_answer(learner: LearnerSide, need: NeedKeyFrame) -> Any:
 
 @dataclass(slots=True)
 class Traffic:
-    """Bytes of one stream since the last call of ``metrics``."""
+    """Byte counts of one stream since the last call of ``metrics``."""
 
     raw: int = 0
     coded: int = 0
@@ -133,7 +133,7 @@ class Traffic:
         self.coded += coded
 
     def metrics(self, name: str) -> dict[str, float]:
-        """Return ratio and coded bytes, and reset them; empty where nothing was sent."""
+        """Return compression ratio and coded bytes, and reset them. Empty if nothing was sent."""
         raw, coded = self.raw, self.coded
         self.raw = self.coded = 0
         if not raw:
@@ -153,7 +153,7 @@ class CodedLearnerSide(LearnerSide):
         self.sent, self.received = Traffic(), Traffic()
 
     def pack(self, weights: dict[str, Tensor]) -> bytes:
-        """Return a delta to the weights packed before, the first time a key frame."""
+        """Return a delta to the last packed weights, or a key frame at the first call."""
         frame = self.weights.encode(weights)
         self.sent.add(sum(w.nbytes for w in weights.values()), len(frame))
         return frame
@@ -165,7 +165,7 @@ class CodedLearnerSide(LearnerSide):
         return frame
 
     def unpack(self, message: bytes) -> Chunk:
-        """Return the rows in newly allocated arrays.
+        """Return the rows in new arrays.
 
         Raises: DamagedFrame, ForeignFrame, StaleFrame, LimitExceeded.
         """
@@ -197,18 +197,18 @@ class CodedCollectorSide(CollectorSide):
         return tensors
 
     def pack(self, chunk: Chunk) -> bytes:
-        """Return a frame that needs no other to be decoded."""
+        """Return a frame that can be decoded without any other."""
         chunk = self.thin(chunk)
         return self.rows.encode_chunk({name: getattr(chunk, name) for name in CHUNK_FIELDS})
 
 
 def _row_stream(number: int) -> str:
-    """The name of the stream of a collector's rows."""
+    """Return the name of the stream of a collector's rows."""
     return f"rows/{number}"
 
 
 def chunk_bytes(chunk: Chunk) -> int:
-    """Bytes of all arrays."""
+    """Return the bytes of all arrays."""
     fields: Tree = tuple(getattr(chunk, name) for name in CHUNK_FIELDS)
     return sum(int(x.nbytes) for x in tree_leaves(fields))
 
@@ -217,14 +217,16 @@ SLOW_LINK = 500 * 125_000.0  # bytes/s: below it the codec saves time, well abov
 
 
 def decided(config: TransportConfig, link: float) -> TransportConfig:
-    """``config`` without ``auto``: coded where the link, in bytes/s, is slower than coding."""
+    """Return ``config`` with ``auto`` resolved: coded if ``link`` (bytes/s) is slower than
+    coding.
+    """
     if config.name != "auto":
         return config
     return replace(config, name="coded" if link < SLOW_LINK else "raw")
 
 
 def message_bytes(message: Any) -> int:
-    """Bytes that a message takes on a link, but for a few of structure."""
+    """Return the bytes that a message takes on a link, without a few of structure."""
     if isinstance(message, bytes):
         return len(message)
     if isinstance(message, Chunk):

@@ -1,1 +1,3 @@
-"""One readable file per algorithm, with its actor; what they share stands beside them."""
+"""Policies: one readable file per algorithm with its actor, and the base classes that they
+share.
+"""

@@ -1,7 +1,8 @@
-"""A2C: the advantage actor-critic, one gradient step on every rollout.
+"""A2C: advantage actor-critic with one gradient step per rollout.
 
 Mnih et al., "Asynchronous Methods for Deep Reinforcement Learning", ICML 2016, without the threads:
-all environments step together. Generalised advantages (Schulman et al. 2016); lambda 1 is A3C's.
+all environments step together. Generalised advantages (Schulman et al. 2016); lambda = 1 gives
+A3C's.
 """
 
 from abc import abstractmethod
@@ -21,13 +22,13 @@ from rlrun.types import Sample, Update
 
 
 class OnePassLearner(ActorCriticLearner[A], Generic[A]):
-    """An actor-critic that makes one gradient step on each rollout; A2C and IMPALA.
+    """Base class of actor-critics that make one gradient step per rollout: A2C and IMPALA.
 
     A subclass defines the advantages.
     """
 
     def learn(self, sample: Sample) -> Update:
-        """One gradient step on a whole rollout."""
+        """Make one gradient step on a whole rollout."""
         rows = self.prepare(sample)
         out: Gradients
         if self.kernel is None:
@@ -43,17 +44,17 @@ class OnePassLearner(ActorCriticLearner[A], Generic[A]):
     def advantages(
         self, rows: RolloutRows, log_prob: Tensor, value: Tensor
     ) -> tuple[Advantage, dict[str, Tensor]]:
-        """Advantages and value targets [T, B], and terms to log.
+        """Return advantages and value targets [T, B], and metrics.
 
-        ``log_prob`` [T, B], detached, ``value`` [T+1, B]: of the present network.
+        ``log_prob`` [T, B], detached, and ``value`` [T+1, B] are outputs of the present network.
         """
 
     def loss(
         self, rows: RolloutRows, params: Tensor, value: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """-mean A log pi(a), half the squared error of V, and the entropy bonus.
+        """Return -mean A log pi(a) + half the squared error of V - the entropy bonus, and metrics.
 
-        ``params`` [T+1, B, K], ``value`` [T+1, B]: the network's outputs. Source: Mnih et al.,
+        ``params`` [T+1, B, K], ``value`` [T+1, B]: outputs of the network. Source: Mnih et al.,
         section 4; Espeholt et al., section 4.2.
         """
         c, valid = self.config, rows.valid
@@ -79,12 +80,12 @@ class OnePassLearner(ActorCriticLearner[A], Generic[A]):
 class A2C(OnePassLearner[A2CConfig]):
     """Samples actions from the policy and learns from them once."""
 
-    config_class = A2CConfig  # a subclass inherits its keys
+    config_class = A2CConfig  # subclasses inherit its keys
 
     def advantages(
         self, rows: RolloutRows, log_prob: Tensor, value: Tensor
     ) -> tuple[Advantage, dict[str, Tensor]]:
-        """Generalised advantages of the current policy's actions."""
+        """Return generalised advantages of the current policy's actions."""
         c = self.config
         out = gae(rows.reward, value, *rows.ends, gamma=c.gamma, trace=c.gae_lambda)
         if c.normalize_advantage:

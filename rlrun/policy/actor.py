@@ -1,9 +1,9 @@
-"""Actors: actions of E environments from a copy of a network's weights, numpy in and numpy out.
+"""Actors: actions of E environments from a copy of a network's weights, with numpy arrays.
 
-An actor runs one row of its network, then chooses actions of the outputs. Acting is a chain of tiny
-matrix products. On the CPU numpy does them in 0.6 to 0.9 of torch's time at every width from 32 to
-512 and 1 to 256 environments (measured, one thread), so ``copy_of`` takes numpy on the CPU, and
-torch on a GPU, for convolutions and for memories that are a ``Cell``.
+An actor runs one row of its network, then selects actions from the outputs. On the CPU ``copy_of``
+uses numpy, because acting consists of tiny matrix products, for which numpy needs 0.6 to 0.9 of
+torch's time (measured at widths 32 to 512 and 1 to 256 environments, one thread). It uses torch on
+a GPU, for convolutions, and for memories that are a ``Cell``.
 """
 
 import copy
@@ -32,7 +32,7 @@ Chosen = tuple[np.ndarray, dict[str, np.ndarray]]  # actions [E, *A], extras [E,
 
 
 class TorchNet:
-    """A copy of any network's weights, on its device; ``NumpyNet`` has the same methods."""
+    """A copy of any network's weights on its device. ``NumpyNet`` has the same methods."""
 
     def __init__(self, net: ActingNet, num_envs: int) -> None:
         self.net, self.num_envs = net, num_envs
@@ -47,7 +47,7 @@ class TorchNet:
             own.copy_(source)
 
     def perturb(self, generator: np.random.Generator | None) -> None:
-        """Draw weight noise for every environment, kept until the next call; None: mean weights."""
+        """Draw weight noise for every environment, kept until the next call. None: mean weights."""
         self.noise = MEAN_WEIGHTS
         if generator is not None:
             shape = self.num_envs, noise_size(self.noisy_layers)
@@ -58,7 +58,7 @@ class TorchNet:
     def forward(self, obs: Tree, previous: np.ndarray | None, states: Sequence[Tree]) -> Outputs:
         """Return outputs [E, K] and the next states, one per trunk.
 
-        ``previous`` [E, F]: of ``PreviousInputs``, zeros in an episode's first row.
+        ``previous`` [E, F]: output of ``PreviousInputs``, zero in an episode's first row.
         """
         obs, states = tree_map(self._tensor, obs), tree_map(self._tensor, tuple(states))
         read = None if previous is None else self._tensor(previous)
@@ -70,7 +70,7 @@ class TorchNet:
 
 
 def copy_of(net: ActingNet, num_envs: int) -> TorchNet | NumpyNet:
-    """Return the faster copy of this network, by a fixed rule; outputs agree to 1e-5."""
+    """Return the faster copy of this network by a fixed rule. Outputs of both agree to 1e-5."""
     numpy = device_of(net).type == "cpu" and all(
         isinstance(torso, (MLP, FlatObs)) and not isinstance(memory, Cell)
         for torso, memory in net.acting_trunks()
@@ -84,10 +84,10 @@ def device_of(net: ActingNet) -> torch.device:
 
 
 class NetActor(ABC):
-    """Acts with a copy of a network's weights; subclasses choose actions of its outputs."""
+    """Base class of actors with a copy of a network. Subclasses select actions from its outputs."""
 
-    exported: ClassVar[bool] = False  # it has ``greedy``
-    outputs: np.ndarray  # [E, K] that the last action was chosen of
+    exported: ClassVar[bool] = False  # whether ``greedy`` is defined
+    outputs: np.ndarray  # [E, K] from which the last action was selected
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class NetActor(ABC):
         *,
         num_envs: int,
     ) -> None:
-        """``config``: how rewards are shaped; None: for a network that reads none."""
+        """``config``: defines the reward shaping; None: the network reads no rewards."""
         self.net, self.copy, self.generator = net, copy_of(net, num_envs), generator
         self.trunks = net.acting_trunks()
         # The state of an actor-critic is a tuple with one state per trunk.
@@ -134,7 +134,7 @@ class NetActor(ABC):
         return Act(action, extras, state)
 
     def perturb(self, explore: np.ndarray | None) -> None:
-        """Draw the weight noise of the next step; most networks have none."""
+        """Draw the weight noise of the next step. Does nothing for networks without noise."""
         return
 
     def step(
@@ -142,8 +142,9 @@ class NetActor(ABC):
     ) -> Outputs:
         """Return the network's outputs [E, K] and the next state.
 
-        ``action`` [E, *A] and ``reward`` [E]: of the previous row, as the environment takes it,
-        and scaled and clipped. Rows with ``first`` [E] start from a zero state without them.
+        ``action`` [E, *A] and ``reward`` [E] are those of the previous row: the action as the
+        environment takes it, the reward scaled and clipped. Rows with ``first`` [E] start from a
+        zero state and ignore them.
         """
         previous = None if self.previous is None else self.previous(action, reward)
         if self.has_past and first.any():
@@ -157,12 +158,15 @@ class NetActor(ABC):
 
     @abstractmethod
     def choose(self, outputs: np.ndarray, obs: Tree, explore: np.ndarray | None) -> Chosen:
-        """Return actions [E, *A] and extras [E, ...] of outputs [E, K]; None: greedy ones."""
+        """Return actions [E, *A] and extras [E, ...] for outputs [E, K]. ``explore`` None:
+        greedy.
+        """
 
     def greedy(self, outputs: Tensor, obs: Tree) -> dict[str, Tensor]:
         """Return ``choose`` without exploration as tensors, for the export.
 
-        The action [n, *A], and what it is chosen from: q_values, logits, or mean and log_std.
+        They are the action [n, *A] and what it is selected from: q_values, logits, or mean and
+        log_std.
         """
         raise NotImplementedError
 
@@ -172,13 +176,13 @@ class NetActor(ABC):
 
 
 class DistributionActor(NetActor):
-    """Actions of the logits of discrete choices, or of the means of a Gaussian."""
+    """Selects actions from logits of discrete actions, or from means of a Gaussian."""
 
     exported = True
     net: ActorCritic | PolicyNet
 
     def masked(self, logits: np.ndarray, obs: Tree) -> np.ndarray:
-        """Return ``logits``, with those of actions that a mask forbids set to -1e8."""
+        """Return ``logits`` with those of masked actions set to -1e8."""
         return mask_logits_numpy(logits, obs) if self.net.masked else logits
 
     def greedy(self, outputs: Tensor, obs: Tree) -> dict[str, Tensor]:
@@ -199,13 +203,15 @@ class DistributionActor(NetActor):
 
 
 def shape_reward(reward: np.ndarray, scale: float, clip: float | None) -> np.ndarray:
-    """Return scale * reward clipped to [-clip, clip], as ``functional.rows.shape_reward``."""
+    """Return scale * reward clipped to [-clip, clip], like ``functional.rows.shape_reward``."""
     scaled = reward if scale == 1 else reward * np.float32(scale)
     return scaled if clip is None else np.clip(scaled, -clip, clip)
 
 
 def softmax(logits: np.ndarray, sizes: list[int]) -> np.ndarray:
-    """Return the probabilities of each of the parts of ``logits`` [K], which have ``sizes``."""
+    """Return the probabilities within each part of ``logits`` [K]; ``sizes`` are the parts'
+    lengths.
+    """
     parts = np.split(logits.astype(np.float64), np.cumsum(sizes)[:-1])
     weights = [np.exp(part - part.max()) for part in parts]
     return np.concatenate([w / w.sum() for w in weights])
@@ -216,12 +222,12 @@ def softmax(logits: np.ndarray, sizes: list[int]) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """State, values and action of one row of one environment (of a team: for its first agent).
+    """State, values and action of one row of one environment (of a team: of its first agent).
 
-    ``kind``: what ``values`` [K] are: Q of each action, probability of each action (of each
-    component, one after the other), mean (of each number of an action in a Box); "" and none where
-    it is not known. ``state`` [H]: the recurrent state after the row (the output h of an LSTM,
-    without its cell), empty without a memory. ``action`` [*A]: as the environment takes it.
+    ``kind`` names ``values`` [K]: Q of each action, probability of each action (component after
+    component), mean of each number of a Box action, or "" with no values if unknown. ``state`` [H]:
+    the recurrent state after the row (of an LSTM the output h without its cell), empty without a
+    memory. ``action`` [*A]: as the environment takes it.
     """
 
     kind: str
@@ -231,7 +237,7 @@ class Reading:
 
 
 class RecordingActor:
-    """An actor that hands what it computes for column 0 to ``receive``; it acts as ``actor``."""
+    """An actor that passes the outputs of ``actor`` for column 0 to ``receive``."""
 
     def __init__(self, actor: Actor, receive: Callable[[Reading], None]) -> None:
         self.actor, self.receive, self.extras = actor, receive, actor.extras
@@ -252,7 +258,7 @@ class RecordingActor:
 
 
 def _state_of(act: Act) -> np.ndarray:
-    """Return the numbers of the first leaf of the state of column 0, [H]."""
+    """Return the first leaf of the state of column 0, [H]."""
     leaves = [
         x for x in tree_leaves(act.state) if isinstance(x, np.ndarray) and x.dtype.kind == "f"
     ]

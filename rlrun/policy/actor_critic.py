@@ -1,4 +1,4 @@
-"""The base of on-policy actor-critics, A2C, IMPALA and PPO: network, statistics, actor."""
+"""Base class of on-policy actor-critics (A2C, IMPALA, PPO): network, statistics and actor."""
 
 from typing import Any, Generic, TypeVar
 
@@ -24,16 +24,16 @@ class ActorCriticLearner(RolloutPolicy[A], Generic[A]):
 
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
         self.net = ActorCritic(self.config, torso, memory, self.spec).to(self.device)
-        self.add("net", self.net).adam.flatten()  # one array is stepped, not a dozen
-        self.returns = RunningMoments(())  # of discounted returns; rewards are divided by their std
+        self.add("net", self.net).adam.flatten()  # so that Adam steps one array instead of a dozen
+        self.returns = RunningMoments(())  # of discounted returns, whose std divides rewards
         self.running = torch.zeros(0)  # [B] the discounted return of every column's open episode
 
     def actor(self, num_envs: int) -> "OnPolicyActor":
-        """An actor that samples from the policy's distribution."""
+        """Return an actor that samples from the policy's distribution."""
         return OnPolicyActor(self.net, self.config, self.generator, num_envs=num_envs)
 
     def prepare(self, sample: Sample) -> RolloutRows:
-        """The rows of a rollout on the host, after adding its rewards to the statistics."""
+        """Return the rows of a rollout, after adding its rewards to the statistics."""
         segment = sample.segment
         reward = self.shaped_reward(segment)
         if self.config.normalize_reward:
@@ -41,7 +41,8 @@ class ActorCriticLearner(RolloutPolicy[A], Generic[A]):
         return rollout_rows(segment, reward, self.net, self.config, self.device)
 
     def _normalise(self, reward: Tensor, segment: Segment, column: np.ndarray) -> Tensor:
-        """Rewards divided by the standard deviation of running discounted returns, then clipped.
+        """Return rewards divided by the standard deviation of running discounted returns, then
+        clipped.
 
         R_t = r_t + gamma R_{t-1} within an episode. Source: OpenAI Baselines' VecNormalize.
         """
@@ -63,7 +64,7 @@ class ActorCriticLearner(RolloutPolicy[A], Generic[A]):
         return (reward * self.returns.scale()).clamp(-CLIP, CLIP)
 
     def outputs(self, rows: RolloutRows | Minibatch) -> tuple[Tensor, Tensor]:
-        """(parameters of the distribution [T, M, K], V [T, M]) of every row, in float32."""
+        """Return (distribution parameters [T, M, K], V [T, M]) of every row, in float32."""
         with self.autocast():
             params, value = self.net(rows.obs, rows.previous, rows.first, rows.state)
         return params.float(), value.float()
@@ -71,7 +72,7 @@ class ActorCriticLearner(RolloutPolicy[A], Generic[A]):
     def update_obs_moments(self, rows: RolloutRows) -> None:
         """Add the rollout's observations to the statistics that normalise the next rollout.
 
-        Called after the update, since the rollout was acted with the earlier statistics.
+        Called after the update, because the rollout was collected with the earlier statistics.
         """
         if self.net.moments is not None and len(rows.index):
             seen = rows.obs[:-1].flatten(0, 1)
@@ -91,11 +92,11 @@ class ActorCriticLearner(RolloutPolicy[A], Generic[A]):
 
 
 class OnPolicyActor(DistributionActor):
-    """Sampled actions with their log-probability in ``extras["log_prob"]``.
+    """Samples actions and stores their log-probability in ``extras["log_prob"]``.
 
-    Real actions are samples of an unbounded Gaussian: the environment gets them in its own unit,
-    clipped to its box; ``extras["raw_action"]`` holds the sample in the network's unit, and
-    ``log_prob`` is the log density of the sample in that unit.
+    Real actions are samples of an unbounded Gaussian. The environment gets them in its own unit,
+    clipped to its box. ``extras["raw_action"]`` holds the sample in the network's unit, and
+    ``log_prob`` is its log density in that unit.
     """
 
     def __init__(
@@ -120,7 +121,9 @@ class OnPolicyActor(DistributionActor):
             self.log_std = self.net.log_std.detach().numpy(force=True).copy()
 
     def choose(self, outputs: np.ndarray, obs: Tree, explore: np.ndarray | None) -> Chosen:
-        """Return the mode where ``explore`` is None, else a sample; its values are not used."""
+        """Return the mode if ``explore`` is None, else a sample. The values of ``explore`` are
+        not used.
+        """
         generator = None if explore is None else self.generator
         if self.net.sizes:
             logits = self.masked(outputs, obs)

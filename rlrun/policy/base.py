@@ -1,8 +1,8 @@
-"""Base classes of policies that learn: networks, gradient step, target networks, timing, state.
+"""Base classes of learning policies: networks, gradient step, target networks, timing, state.
 
-A policy adds its networks in ``build`` and defines ``loss``; what it adds to its family is all that
-its file holds. ``LearningPolicy`` is the base of all, ``WindowLearner`` of those that learn from
-windows, ``TargetLearner`` of those among them whose networks all have targets.
+A policy adds its networks in ``build`` and defines ``loss``. ``LearningPolicy`` is the base of all,
+``WindowLearner`` of those that learn from windows, ``TargetLearner`` of those whose networks all
+have target networks.
 """
 
 import copy
@@ -25,11 +25,11 @@ from rlrun.schedule import make_rates
 from rlrun.schema import ControlConfig, MemoryConfig, ScheduleConfig, TorsoConfig, ValueConfig
 from rlrun.types import Actor, Loss, Sample, Segment, Spec, Update, Window, generator
 
-Rates = dict[str, tuple[float, ...]]  # part -> its learning rate, and that of its memories
+Rates = dict[str, tuple[float, ...]]  # part -> learning rates of the part and of its memories
 
 
 class LearningConfig(Protocol):
-    """Keys that every policy with an optimiser has."""
+    """Config keys of every policy with an optimiser."""
 
     @property
     def lr(self) -> ScheduleConfig: ...
@@ -43,7 +43,7 @@ class LearningConfig(Protocol):
 
 @runtime_checkable
 class MemoryConfigured(Protocol):
-    """Keys of a policy that may have a memory."""
+    """Config keys of a policy that may have a memory."""
 
     @property
     def memory_lr(self) -> ScheduleConfig | None: ...
@@ -54,15 +54,15 @@ T = TypeVar("T", bound=ValueConfig | ControlConfig)
 
 
 class Losses(NamedTuple):
-    """Losses of a batch, 0-d with their graphs; priorities and metrics, detached."""
+    """Losses of a batch, 0-d with their graphs, and detached priorities and metrics."""
 
-    losses: dict[str, Tensor]  # by the name of the part that each one trains
+    losses: dict[str, Tensor]  # part -> the loss that trains it
     priority: Tensor | None  # [B] >= 0
     metrics: dict[str, Tensor]  # 0-d each
 
 
 class Gradients(NamedTuple):
-    """Gradients of ``Losses``, by autograd or a kernel."""
+    """Gradients of ``Losses``, from autograd or a kernel."""
 
     grads: dict[str, Sequence[Tensor] | None]  # None: written to the part's ``adam.flat.grads``
     priority: Tensor | None
@@ -71,14 +71,18 @@ class Gradients(NamedTuple):
 
 
 class Kernel(Protocol):
-    """A faster way to the gradients of one policy class, equal to autograd's to rounding."""
+    """A faster implementation of one policy class's gradients, equal to autograd's up to
+    rounding.
+    """
 
     def gradients(self, batch: Any) -> Gradients:
-        """Return the gradients of the losses of ``batch``, of which the policy says the type."""
+        """Return the gradients of the losses of ``batch``, whose type the policy defines."""
 
 
 class Part:
-    """A network with its optimiser, and the target network that follows it or a part of it."""
+    """A network with its optimiser, and optionally a target network that copies it or a part of
+    it.
+    """
 
     def __init__(
         self,
@@ -95,7 +99,7 @@ class Part:
             self.target_params = list(self.target.parameters())
 
     def step(self, grads: Sequence[Tensor] | None, rates: Sequence[Rate]) -> Tensor:
-        """Clip the gradients and step; the norm before clipping, 0-d."""
+        """Clip the gradients and step. Return the norm before clipping, 0-d."""
         if grads is not None:
             return self.adam.step(grads, *rates)
         return torch.tensor(self.adam.flat_step(*map(float, rates)))
@@ -112,12 +116,14 @@ class Part:
 
 
 class LearningPolicy(ABC, Generic[C]):
-    """A policy that learns. ``net`` acts: its weights are the policy's."""
+    """A policy that learns. ``net`` is the acting network; its weights are the policy's."""
 
-    main: ClassVar[str] = "net"  # the part that grad_norm, lr and target_lag are of
+    main: ClassVar[str] = "net"  # the part whose grad_norm, lr and target_lag are logged
     net: nn.Module
     kernel: Any = None  # a ``Kernel`` in place of autograd, unless learner.backend=torch
-    check: Callable[[Sample], None] | None = None  # compares it with autograd, before any update
+    check: Callable[[Sample], None] | None = (
+        None  # compares it with autograd before the first update
+    )
 
     def __init__(
         self,
@@ -135,14 +141,14 @@ class LearningPolicy(ABC, Generic[C]):
         self.spec, self.seed, self.total_steps = spec, seed, total_steps
         self.parts: dict[str, Part] = {}
         self.updates, self.seconds = 0, {"backward": 0.0, "optimiser": 0.0}
-        self.target_lag: Tensor | None = None  # of the main part, before the last hard copy
+        self.target_lag: Tensor | None = None  # distance of the main part before the last hard copy
         self.generator = generator(seed, "explore")
         with seeded(seed):
             self.build(torso, memory)
 
     @abstractmethod
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
-        """Make the networks (initialised by torch's generator, which is seeded) and add them."""
+        """Make the networks (initialised from torch's seeded generator) and add them."""
 
     def add(
         self,
@@ -153,7 +159,7 @@ class LearningPolicy(ABC, Generic[C]):
         lr: ScheduleConfig | None = None,
         optimiser: type[Adam] = Adam,
     ) -> Part:
-        """Add a part; ``net`` and ``follows``, what its target copies, are on the device.
+        """Add a part. ``net`` and ``follows``, which its target copies, are on the device.
 
         ``lr``: its learning rate; None: ``policy.lr``.
         """
@@ -170,13 +176,13 @@ class LearningPolicy(ABC, Generic[C]):
 
     @abstractmethod
     def actor(self, num_envs: int) -> Actor:
-        """An actor for ``num_envs`` environments."""
+        """Return an actor for ``num_envs`` environments."""
 
     # -- learning --------------------------------------------------------------------------------
 
     @IGNORE_OVERFLOW
     def update(self, sample: Sample) -> Update:
-        """Learn from ``sample``; priorities are those of ``loss``."""
+        """Learn from ``sample`` and return the priorities of ``loss``."""
         if self.check is not None:
             check, self.check = self.check, None
             check(sample)
@@ -184,14 +190,14 @@ class LearningPolicy(ABC, Generic[C]):
 
     @abstractmethod
     def learn(self, sample: Sample) -> Update:
-        """``update`` by the kernel, or without one by autograd."""
+        """Update by the kernel if there is one, else by autograd."""
 
     def rates(self, env_steps: int) -> Rates:
-        """The learning rates of every part."""
+        """Return the learning rates of every part."""
         return {name: part.rates_at(env_steps) for name, part in self.parts.items()}
 
     def autograd(self, out: Losses) -> Gradients:
-        """The gradients of losses, all of them before the first step."""
+        """Return the gradients of all losses, computed before the first step."""
         began = time.perf_counter()
         grads: dict[str, Sequence[Tensor] | None] = {
             name: torch.autograd.grad(loss, self.parts[name].params, materialize_grads=True)
@@ -200,7 +206,7 @@ class LearningPolicy(ABC, Generic[C]):
         return Gradients(grads, out.priority, out.metrics, time.perf_counter() - began)
 
     def step(self, gradients: Gradients, rates: Mapping[str, Sequence[Rate]]) -> dict[str, Tensor]:
-        """Clip and apply gradients; the norm of each part's before clipping, 0-d."""
+        """Clip and apply the gradients. Return the norm of each part's before clipping, 0-d."""
         began = time.perf_counter()
         norms = {
             name: self.parts[name].step(grads, rates[name])
@@ -211,13 +217,13 @@ class LearningPolicy(ABC, Generic[C]):
         return norms
 
     def autocast(self) -> AbstractContextManager[object]:
-        """The context that networks are applied in; see ``Compute.autocast``."""
+        """Return the context in which networks are applied; see ``Compute.autocast``."""
         return self.compute.autocast(self.device)
 
     # -- weights and checkpoints -----------------------------------------------------------------
 
     def weights(self) -> dict[str, Tensor]:
-        """The parameters of the network that acts, detached, not copied."""
+        """Return the parameters of the acting network, detached, not copied."""
         return dict(self.net.state_dict())
 
     def load(self, weights: dict[str, Tensor]) -> None:
@@ -238,19 +244,19 @@ class LearningPolicy(ABC, Generic[C]):
 
 
 class WindowLearner(LearningPolicy[C]):
-    """A policy that makes one gradient step on every batch of windows."""
+    """A policy that makes one gradient step per batch of windows."""
 
     window: Window  # every config with a replay has one
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
-        """Loss of a batch of windows with importance weights [B], and priorities.
+        """Return the loss and priorities of a batch of windows with importance weights [B].
 
-        A policy with losses of several parts defines ``losses``.
+        A policy with several losses defines ``losses`` instead.
         """
         raise NotImplementedError
 
     def losses(self, segment: Segment, weight: Tensor) -> Losses:
-        """``loss``, by the part that it trains."""
+        """Return the losses by the part that each one trains."""
         out = self.loss(segment, weight)
         return Losses({self.main: out.loss}, out.priority, out.metrics)
 
@@ -269,7 +275,7 @@ class WindowLearner(LearningPolicy[C]):
         return Update(priority, metrics | self.finish_update(norms, metrics, sample.env_steps))
 
     def gradients(self, sample: Sample) -> Gradients:
-        """The gradients of ``losses``, by the kernel where there is one."""
+        """Return the gradients of ``losses``, by the kernel if there is one."""
         if self.kernel is None:
             return self.autograd(self.losses(*sample.to(self.device)))
         out: Gradients = self.kernel.gradients(sample)
@@ -279,18 +285,18 @@ class WindowLearner(LearningPolicy[C]):
     def finish_update(
         self, norms: dict[str, Tensor], metrics: dict[str, Tensor], env_steps: int
     ) -> dict[str, Tensor]:
-        """Update target networks after the parts in ``norms`` were stepped; more metrics."""
+        """Update target networks after the parts in ``norms`` were stepped. Return more metrics."""
 
     @cached_property
     def graph(self) -> CudaGraph | None:
-        """``gradient_step`` as a CUDA graph; None: it is launched kernel by kernel."""
+        """Return ``gradient_step`` as a CUDA graph; None: kernels are launched one by one."""
         graphed = self.compute.graph and self.device.type == "cuda"
         return CudaGraph(self.gradient_step, self.device) if graphed else None
 
     def gradient_step(
         self, segment: Segment, weight: Tensor, *rates: Rate
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """One step of the main part; priorities and metrics."""
+        """Step the main part. Return priorities and metrics."""
         out = self.autograd(self.losses(segment, weight))
         norms = self.step(out, {self.main: rates})
         assert out.priority is not None
@@ -298,18 +304,20 @@ class WindowLearner(LearningPolicy[C]):
 
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:
-        """The priorities [B] ``update`` would return, to rounding, without learning."""
+        """Return the priorities [B] that ``update`` would return, up to rounding, without
+        learning.
+        """
         priority = self.losses(*sample.to(self.device)).priority
         assert priority is not None
         return priority
 
 
 class TargetLearner(WindowLearner[T]):
-    """A policy whose target networks are copied, or follow slowly, as its config says."""
+    """A policy with target networks, updated by hard copies or soft steps."""
 
     @torch.no_grad()
     def update_targets(self, *names: str, since: int = 1) -> None:
-        """A soft step, or a hard copy where ``updates`` passed a multiple of target_update_every.
+        """Make a soft step, or a hard copy if ``updates`` passed a multiple of target_update_every.
 
         ``since``: the number of updates since the last call.
         """
@@ -324,9 +332,9 @@ class TargetLearner(WindowLearner[T]):
 
     @torch.no_grad()
     def network_health(self, windows: Segment) -> dict[str, Tensor]:
-        """Metrics of the networks on ``windows``, and of the main one's distance to its target.
+        """Return metrics of the networks on ``windows``, and the main one's distance to its target.
 
-        Where the target is copied, the distance is that before the last copy.
+        With hard copies, the distance is the one before the last copy.
         """
         lag, part = self.target_lag, self.parts[self.main]
         if lag is None:
@@ -339,7 +347,7 @@ class TargetLearner(WindowLearner[T]):
 
     @abstractmethod
     def dead_units(self, windows: Segment) -> Tensor | None:
-        """Share of hidden units that are dead, 0-d; see ``UnitActivity``.
+        """Return the share of dead hidden units, 0-d; see ``UnitActivity``.
 
-        Over the positions of ``windows`` after the burn-in that networks may read.
+        Measured over the positions of ``windows`` after the burn-in that networks may read.
         """

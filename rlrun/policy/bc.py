@@ -1,6 +1,6 @@
 """Behaviour cloning: maximum likelihood of a dataset's actions, discrete or in a box.
 
-Pomerleau 1991. With a memory it learns from windows: burn-in, then every learned row.
+Source: Pomerleau 1991. With a memory it learns from windows: burn-in, then every learned row.
 """
 
 from typing import Generic, TypeVar
@@ -21,7 +21,7 @@ B = TypeVar("B", bound=BCConfig | IQLConfig)
 
 
 class ImitationLearner(WindowLearner[B], Generic[B]):
-    """A policy network trained on a dataset's actions; BC and IQL."""
+    """Base class of policy networks trained on a dataset's actions: BC and IQL."""
 
     net: PolicyNet
 
@@ -30,7 +30,7 @@ class ImitationLearner(WindowLearner[B], Generic[B]):
         self.net = net.to(self.device)
 
     def actor(self, num_envs: int) -> "PolicyNetActor":
-        """An actor that samples, or takes the mode when greedy."""
+        """Return an actor that samples, or takes the mode when greedy."""
         return PolicyNetActor(self.net, self.generator, num_envs=num_envs)
 
     def finish_update(
@@ -42,14 +42,14 @@ class ImitationLearner(WindowLearner[B], Generic[B]):
 class BC(ImitationLearner[BCConfig]):
     """Behaviour cloning of sampled rows."""
 
-    config_class = BCConfig  # a subclass inherits its keys
+    config_class = BCConfig  # subclasses inherit its keys
 
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
         super().build(torso, memory)
         self.add("net", self.net)
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
-        """- mean_b(w_b sum_t valid log pi(a_t | o_0..t) / L) over the learned rows.
+        """Return -mean_b(w_b sum_t valid log pi(a_t | o_0..t) / L) over the learned rows.
 
         Priorities [B]: the mean distance of the mode from the actions.
         """
@@ -71,10 +71,10 @@ class BC(ImitationLearner[BCConfig]):
         return Loss(loss, error.sum(0) / valid.sum(0).clamp(min=1), metrics)
 
     def unroll(self, obs: Tree, segment: Segment) -> Tensor:
-        """Logits or means [L, B, N] of the learned rows.
+        """Return logits or means [L, B, N] of the learned rows.
 
-        A stored state is another network's, so windows start from the zero state: exact where a
-        window opens its episode, warmed up by the burn-in rows elsewhere.
+        Stored states come from another network, so windows start from the zero state. That is exact
+        if the window opens its episode; otherwise the burn-in warms the state up.
         """
         bs, learned, net = self.window.burnin, self.window.learned, self.net
         state = net.memory.initial_state(segment.reward.shape[1], self.device)
@@ -103,7 +103,9 @@ class PolicyNetActor(DistributionActor):
             self.std = self.net.action_log_std().detach().exp().numpy(force=True)
 
     def choose(self, outputs: np.ndarray, obs: Tree, explore: np.ndarray | None) -> Chosen:
-        """Return the mode where ``explore`` is None, else a sample; its values are not used."""
+        """Return the mode if ``explore`` is None, else a sample. The values of ``explore`` are
+        not used.
+        """
         if self.net.bounds is None:
             logits = self.masked(outputs, obs)
             if explore is not None:  # argmax of logits + Gumbel noise samples the softmax

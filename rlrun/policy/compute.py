@@ -19,22 +19,22 @@ from rlrun.types import Segment
 
 _logger = logging.getLogger(__name__)
 
-RECOMPILE_LIMIT = 64  # versions of Stack.forward: layers, shapes, with and without gradients
+RECOMPILE_LIMIT = 64  # versions of Stack.forward: layers, shapes, with or without gradients
 
 Precision = Literal["float32", "bf16"]
 T = TypeVar("T")
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
-_LARGEST_ON_HEAP = 1 << 25  # bytes; the most that glibc allows
+_LARGEST_ON_HEAP = 1 << 25  # bytes; the largest value that glibc allows
 _KEPT = 1 << 29  # bytes of freed memory that the process keeps
 
 
 def keep_freed_memory() -> bool:
     """Let malloc keep freed arrays of up to 32 MiB instead of returning their pages to the system.
 
-    An update allocates arrays of the same sizes again and again. By default every one of a few
-    MiB is mapped anew, and each of its pages faults at the first write: a third of an update of
-    cql_sac, a tenth of one of R2D2. False where the C library has no ``mallopt`` (not glibc).
+    Updates allocate arrays of the same sizes repeatedly. By default each one of a few MiB is mapped
+    anew and its pages fault at the first write, which takes a third of an update of cql_sac and a
+    tenth of one of R2D2. Returns False if the C library has no ``mallopt`` (not glibc).
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -46,7 +46,7 @@ def keep_freed_memory() -> bool:
 class Compute:
     """Settings of an update, chosen by the config alone.
 
-    Nothing measured during a run may select arithmetic.
+    No measurement during a run may select arithmetic, because runs must be reproducible.
     """
 
     def __init__(
@@ -57,18 +57,20 @@ class Compute:
         graph: bool = False,
         compile: bool = False,
     ) -> None:
-        """``target_thread``: ``run_in_thread`` uses a second thread. ``graph``: updates on a GPU
-        are captured as CUDA graphs (``optim.graph``). ``compile``: see ``prepare``.
+        """``target_thread``: ``run_in_thread`` uses a second thread.
+
+        ``graph``: updates on a GPU are captured as CUDA graphs (``optim.graph``). ``compile``: see
+        ``prepare``.
         """
         self.precision, self.target_thread = precision, target_thread
         self.graph, self.compile = graph, compile
         self.pool: ThreadPoolExecutor | None = None
 
     def prepare(self, *nets: nn.Module) -> None:
-        """Compile the layers of torsos and heads with torch.compile, where ``compile`` is set.
+        """Compile the layers of torsos and heads with torch.compile if ``compile`` is set.
 
-        Memories keep their own kernels. Copies of a network, as actors make, are not compiled.
-        Layers that cannot be compiled run uncompiled, with a warning of torch.
+        Memories keep their own kernels. Copies of a network, which actors make, are not compiled.
+        Layers that cannot be compiled run uncompiled, with a warning from torch.
         """
         if not self.compile:
             return
@@ -84,20 +86,21 @@ class Compute:
                 part.compile()
 
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
-        """The context networks are applied in: bf16 rounds the factors of products to bfloat16.
+        """Return the context in which networks are applied. bf16 rounds the factors of products to
+        bfloat16.
 
-        Weights, sums, losses and the optimiser stay float32. Outputs are cast back by the caller.
+        Weights, sums, losses and the optimiser stay float32. The caller casts outputs back.
         """
         if self.precision == "float32":
             return nullcontext()
         return torch.autocast(device.type, torch.bfloat16)
 
     def run_in_thread(self, function: Callable[[], T]) -> Callable[[], T]:
-        """Start ``function``, in a second thread where ``target_thread``; the returned callable
-        waits for its result.
+        """Start ``function``, in a second thread if ``target_thread``. The returned callable waits
+        for it.
 
-        The numbers do not depend on it: the second thread computes with as many torch threads.
-        Gradient mode and autocast are settings of a thread, so ``function`` sets its own.
+        The result does not depend on the thread, because the second one uses as many torch threads.
+        Gradient mode and autocast are settings of a thread, so ``function`` must set its own.
         """
         if not self.target_thread:
             result = function()
@@ -114,10 +117,10 @@ DEFAULT_COMPUTE = Compute()
 
 @cache
 def cpu_has_bf16_lstm() -> bool:
-    """True where this CPU can train an LSTM under ``Compute("bf16").autocast``, found by trying.
+    """Return whether this CPU can train an LSTM under bf16 autocast, found by trying.
 
-    oneDNN has the kernel for some instruction sets only (on x86 from AVX-512 on), for any shape.
-    All other operations that autocast rounds have a slower form on every CPU.
+    oneDNN has the kernel only for some instruction sets (on x86 from AVX-512 on). All other
+    operations that autocast rounds have a slower form on every CPU.
     """
     device, x = torch.device("cpu"), torch.zeros(2, 1, 1)
     with torch.random.fork_rng(devices=[]):  # the initial weights are random
@@ -133,14 +136,14 @@ def cpu_has_bf16_lstm() -> bool:
 
 
 def _init_thread(threads: int, compiled: bool) -> None:
-    """Apply the settings that every thread has of its own."""
+    """Apply the settings that every thread has for itself."""
     torch.set_num_threads(threads)
     if compiled:
         _suppress_compile_errors()
 
 
 def _suppress_compile_errors() -> None:
-    """Let this thread run layers uncompiled where compiling them fails."""
+    """Let this thread run layers uncompiled if compiling them fails."""
     import torch._dynamo  # takes a second
 
     torch._dynamo.config.suppress_errors = True
@@ -162,9 +165,9 @@ class GradientStep(Protocol):
 
 
 def cuda_capture(function: Callable[[], Result]) -> Callable[[], Result]:
-    """Capture the kernels of ``function`` without running them; the returned callable runs them.
+    """Capture the kernels of ``function`` without running them. The returned callable runs them.
 
-    Raises: RuntimeError where something in it cannot be captured.
+    Raises: RuntimeError if an operation cannot be captured.
     """
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -193,9 +196,10 @@ class CudaGraph:
         self.rates: list[Tensor] = []  # learning rates, which a replay reads
 
     def step(self, segment: Segment, weight: Tensor, *rates: float) -> Result:
-        """One step: the first few launched kernel by kernel, then as a graph.
+        """Make one step: the first few kernel by kernel, later ones as a graph.
 
-        Windows with partial burn-ins are launched kernel by kernel, and all where a capture fails.
+        Windows with partial burn-ins always run kernel by kernel, and so do all if the capture
+        fails.
         """
         if not self.enabled or segment.partial:
             return self.function(segment, weight, *rates)
@@ -219,7 +223,7 @@ class CudaGraph:
         return priority.clone(), {name: x.clone() for name, x in metrics.items()}
 
     def _in_side_stream(self, segment: Segment, weight: Tensor) -> Result:
-        """One step in a stream of its own, as in a capture."""
+        """Make one step in a separate stream, as in a capture."""
         if self.device.type != "cuda":
             return self.function(segment, weight, *self.rates)
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
@@ -230,7 +234,7 @@ class CudaGraph:
         return result
 
     def _capture_graph(self, segment: Segment, weight: Tensor) -> bool:
-        """Capture the step; False where that fails."""
+        """Capture the step. Return False if that fails."""
         inputs = segment.map(Tensor.clone), weight.clone()
         try:
             self.replay = self.capture(lambda: self.function(*inputs, *self.rates))

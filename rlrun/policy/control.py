@@ -1,4 +1,4 @@
-"""The base of policies for bounded real actions: DDPG, TD3, SAC, CQL on SAC; their actors.
+"""Base classes of policies for bounded real actions (DDPG, TD3, SAC, CQL on SAC), and their actors.
 
 Subclasses define the losses.
 """
@@ -27,7 +27,7 @@ K = TypeVar("K", bound=ControlConfig)
 
 
 class Coefficient(nn.Module):
-    """A coefficient >= 0 that a loss adjusts: its logarithm ``log`` [0-d] is the parameter."""
+    """A coefficient >= 0 adjusted by a loss. Its logarithm ``log`` [0-d] is the parameter."""
 
     def __init__(self, start: float) -> None:
         super().__init__()
@@ -38,9 +38,9 @@ class ControlLearner(TargetLearner[K], Generic[K]):
     """Actor ``pi`` and critics ``q`` with target networks, which learn from windows of rows."""
 
     main = "critics"
-    outputs: ClassVar[int]  # numbers of the actor per action dimension
+    outputs: ClassVar[int]  # the actor's outputs per action dimension
     critics: ClassVar[int]
-    logged: ClassVar[tuple[str, ...]] = ()  # metrics of the actor's steps, besides its loss
+    logged: ClassVar[tuple[str, ...]] = ()  # metrics of the actor's steps in addition to its loss
 
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
         c, given = self.config, (self.config, torso, memory, self.spec)
@@ -59,7 +59,9 @@ class ControlLearner(TargetLearner[K], Generic[K]):
         self.last = {name: torch.zeros((), device=self.device) for name in names}
 
     def add_coefficient(self, name: str, start: float) -> Tensor:
-        """Add a coefficient that a loss adjusts by Adam at ``policy.lr``; its logarithm, 0-d."""
+        """Add a coefficient that a loss adjusts by Adam at ``policy.lr``. Return its logarithm,
+        0-d.
+        """
         net = Coefficient(start).to(self.device)
         adam = Adam(net.parameters(), eps=self.config.adam_eps, max_grad_norm=None)
         self.parts[name] = Part(net, adam, self.parts["critics"].rates_at, None)
@@ -67,14 +69,15 @@ class ControlLearner(TargetLearner[K], Generic[K]):
 
     @abstractmethod
     def control_losses(self, batch: Batch) -> Losses:
-        """The losses of critics, actor (where it is due) and coefficients, in this order."""
+        """Return the losses of critics, actor (if it is due) and coefficients, in this order."""
 
     def critic_losses(
         self, batch: Batch, q: Tensor, y: Tensor, penalty: Tensor | None = None
     ) -> Losses:
-        """sum_c (y - Q_c(s, a))^2 / 2, beyond td_clip its tangent (eq. 5), plus ``penalty`` [L, B].
+        """Return sum_c (y - Q_c(s, a))^2 / 2 + ``penalty`` [L, B], beyond td_clip its tangent (eq.
+        5).
 
-        Priorities are of the mean over the twins.
+        Priorities are mean errors over the critics.
         """
         c, valid = self.config, batch.valid
         delta = torch.where(valid, y - q, 0.0)
@@ -86,7 +89,7 @@ class ControlLearner(TargetLearner[K], Generic[K]):
 
     @abstractmethod
     def update_all_targets(self, env_steps: int, *, actor_stepped: bool) -> dict[str, Tensor]:
-        """Update the targets after the gradient steps of an update; more metrics."""
+        """Update the targets after the gradient steps of an update. Return more metrics."""
 
     # -- learning --------------------------------------------------------------------------------
 
@@ -95,11 +98,11 @@ class ControlLearner(TargetLearner[K], Generic[K]):
             return self.control_losses(self.batch(segment, weight))
 
     def batch(self, segment: Segment, weight: Tensor) -> Batch:
-        """Windows with importance weights [B] as losses read them."""
+        """Return windows with importance weights [B] in the form that losses read."""
         return Batch(segment, weight, self.pi, self.config, recurrent=self.recurrent)
 
     def actor_due(self) -> bool:
-        """True where the next update steps the actor."""
+        """Whether the next update steps the actor."""
         return (self.updates + 1) % self.config.actor_every == 0
 
     def finish_update(
@@ -112,7 +115,7 @@ class ControlLearner(TargetLearner[K], Generic[K]):
         return self.last | self.update_all_targets(env_steps, actor_stepped="actor" in norms)
 
     def dead_units(self, windows: Segment) -> Tensor | None:
-        """Over the valid learned rows of ``windows``."""
+        """Measured over the valid learned rows of ``windows``."""
         batch = self.batch(windows, torch.ones(windows.valid.shape[1], device=self.device))
         actor_state = batch.warm_state(self.pi.encoder, batch.state)
         critic_state = batch.warm_state(self.q.encoder)
@@ -122,7 +125,8 @@ class ControlLearner(TargetLearner[K], Generic[K]):
         return units.dead()
 
     def noise(self, number: int, *shape: int, uniform: bool = False) -> Tensor:
-        """Standard normal (or uniform in [0, 1)) float32 [*shape], by seed and ``number`` alone.
+        """Return standard normal (or uniform in [0, 1)) float32 [*shape], by seed and ``number``
+        alone.
 
         A loss is then a function of batch and weights, and no generator state has to be saved.
         """
@@ -145,9 +149,9 @@ class ControlLearner(TargetLearner[K], Generic[K]):
 
 
 class BoxActor(NetActor):
-    """Actions of an actor network in a bounded Box; uniform ones before the first update.
+    """Selects actions of a bounded Box. They are uniform before the first update.
 
-    Evaluations (``explore`` None) take tanh of the first A outputs: mode or mean before tanh.
+    Greedy actions (``explore`` None) are tanh of the first A outputs: mode or mean before tanh.
     """
 
     exported = True
@@ -172,7 +176,7 @@ class BoxActor(NetActor):
 
     @abstractmethod
     def sample(self, outputs: np.ndarray) -> np.ndarray:
-        """Return exploring actions [E, A] in [-1, 1] of the network's outputs [E, O]."""
+        """Return exploring actions [E, A] in [-1, 1] for the network's outputs [E, O]."""
 
     def choose(self, outputs: np.ndarray, obs: Tree, explore: np.ndarray | None) -> Chosen:
         if explore is None:
@@ -213,7 +217,7 @@ class SquashedGaussianActor(BoxActor):
 class GaussianNoiseActor(BoxActor):
     """clip(tanh(outputs) + sigma N(0, 1), -1, 1): exploration of a deterministic policy.
 
-    Source: Fujimoto et al. 2018, section 6.1 (the original DDPG has correlated noise).
+    Source: Fujimoto et al. 2018, section 6.1 (the original DDPG uses correlated noise).
     """
 
     def sample(self, outputs: np.ndarray) -> np.ndarray:

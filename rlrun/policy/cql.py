@@ -1,6 +1,6 @@
-"""CQL on DQN: double Q-learning from a dataset, with a penalty on the values of actions outside it.
+"""CQL on DQN: offline double Q-learning with a penalty on values of actions outside the dataset.
 
-Kumar et al., "Conservative Q-Learning for Offline Reinforcement Learning", NeurIPS 2020.
+Source: Kumar et al., "Conservative Q-Learning for Offline Reinforcement Learning", NeurIPS 2020.
 """
 
 from torch import Tensor
@@ -15,14 +15,15 @@ from rlrun.types import Loss, Segment
 
 
 class CQL(DQN[CQLConfig]):
-    """Acts greedily on Q; learns from single rows."""
+    """Acts greedily on Q and learns from single rows."""
 
-    config_class = CQLConfig  # a subclass inherits its keys
+    config_class = CQLConfig  # subclasses inherit its keys
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
-        """Double DQN's loss + conservatism * mean_b w_b (log sum_a exp Q(s, a) - Q(s, action)).
+        """Return double DQN's loss + conservatism * mean_b w_b (log sum_a exp Q(s, a) - Q(s,
+        action)).
 
-        Source: Kumar et al. 2020, eq. 4, on the targets of van Hasselt et al. 2016.
+        Source: Kumar et al. 2020, eq. 4, with the targets of van Hasselt et al. 2016.
         """
         t, q, row = self.td_rows(segment, weight)
         gap = conservative_gap(q, t.action, allowed_or_none(t.obs))

@@ -1,9 +1,9 @@
-"""CQL on SAC: soft actor-critic from a dataset, with a penalty on the values of actions outside it.
+"""CQL on SAC: offline soft actor-critic with a penalty on values of actions outside the dataset.
 
-Kumar et al., "Conservative Q-Learning for Offline Reinforcement Learning", NeurIPS 2020. As in the
-released code, targets hold no entropy bonus (``entropy_in_target``) and the gap is estimated with
-actions drawn evenly, by the policy at the row, and by the policy at the row its target bootstraps
-from. That code's optional start by imitation is left out.
+Source: Kumar et al., "Conservative Q-Learning for Offline Reinforcement Learning", NeurIPS 2020. As
+in the released code, targets hold no entropy bonus (``entropy_in_target``), and the gap is
+estimated with actions drawn uniformly, by the policy at the row, and by the policy at the row from
+which its target bootstraps. The released code's optional start by imitation is left out.
 """
 
 import torch
@@ -18,13 +18,13 @@ from rlrun.policy.base import Losses
 from rlrun.policy.sac import SAC
 from rlrun.schema import CQLSACConfig, MemoryConfig, TorsoConfig
 
-MAX_CONSERVATISM = 1e6  # of the weight; Kumar et al. 2020, released code
+MAX_CONSERVATISM = 1e6  # largest weight; Kumar et al. 2020, released code
 
 
 class CQLSAC(SAC[CQLSACConfig]):
     """SAC with a conservative term in the critics' loss."""
 
-    config_class = CQLSACConfig  # a subclass inherits its keys
+    config_class = CQLSACConfig  # subclasses inherit its keys
     noises = 5
 
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
@@ -32,7 +32,7 @@ class CQLSAC(SAC[CQLSACConfig]):
         self.log_conservatism = self.add_coefficient("conservatism", self.config.conservatism)
 
     def control_losses(self, batch: Batch) -> Losses:
-        """SAC's losses (policy/sac.py), with the conservative term in that of the critics."""
+        """Return SAC's losses (policy/sac.py), with the conservative term in the critics' loss."""
         c, valid = self.config, batch.valid
         alpha = self.log_alpha.detach().exp()
         conservatism = self.log_conservatism.detach().exp().clamp(max=MAX_CONSERVATISM)
@@ -69,10 +69,10 @@ class CQLSAC(SAC[CQLSACConfig]):
         return out
 
     def gap_actions(self, outputs: Tensor, bootstrap_outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions [3 N, L, B, A] that estimate the gap, and their log densities.
+        """Return actions [3 N, L, B, A] that estimate the gap, and their log densities.
 
-        N uniform ones, N of the policy at the learned rows, N of the policy at the rows that
-        targets bootstrap from (at the learned rows where the row terminated).
+        N are uniform, N from the policy at the learned rows, and N from the policy at the rows from
+        which targets bootstrap (at the learned rows if the episode terminated).
         """
         count, (*rows, size) = self.config.samples, outputs.shape
         noise = self.noise(5 * self.updates + 4, count, *rows, size // 2, uniform=True)

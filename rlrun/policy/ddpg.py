@@ -1,8 +1,8 @@
-"""DDPG: a deterministic actor that follows the critic's gradient over actions.
+"""DDPG: a deterministic actor trained by the critic's gradient with respect to the action.
 
-Lillicrap et al. 2016, "Continuous control with deep reinforcement learning", ICLR. It is TD3 with
-one critic, whose target actions are not smoothed. The noise is uncorrelated (Fujimoto et al. 2018
-found no gain in the original's Ornstein-Uhlenbeck process).
+Source: Lillicrap et al. 2016, "Continuous control with deep reinforcement learning", ICLR. It
+equals TD3 with one critic and without smoothed target actions. The noise is uncorrelated: Fujimoto
+et al. 2018 found no gain from the original's Ornstein-Uhlenbeck process.
 """
 
 from torch import Tensor
@@ -15,11 +15,11 @@ from rlrun.schema import DDPGConfig
 class DDPG(DeterministicLearner[DDPGConfig]):
     """A deterministic actor and one critic that learn from windows of rows."""
 
-    config_class = DDPGConfig  # a subclass inherits its keys
+    config_class = DDPGConfig  # subclasses inherit its keys
     critics = 1
 
     def target_action(self, batch: Batch) -> Tensor:
-        """pi'(s')."""
+        """Return pi'(s')."""
         features = batch.encode_next(self.pi_target.encoder, batch.state)
         action: Tensor = self.pi_target(features).tanh()
         return action

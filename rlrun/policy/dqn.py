@@ -1,4 +1,4 @@
-"""DQN and its extensions; each extension is a switch.
+"""DQN and its extensions, each of which is a switch.
 
 Mnih et al. 2015; van Hasselt et al. 2016 (double); Wang et al. 2016 (dueling); C51, QR-DQN and IQN
 (``distribution``, functional/criterion.py); Fortunato et al. 2018 (noisy); Vieillard et al. 2020
@@ -39,7 +39,7 @@ V = TypeVar("V", bound=ValueConfig)
 
 
 class QLearner(TargetLearner[V], Generic[V]):
-    """A policy of action values: what DQN, R2D2, CQL and QMIX share."""
+    """Base class of policies with action values: DQN, R2D2, CQL and QMIX."""
 
     net: QNet
 
@@ -48,7 +48,7 @@ class QLearner(TargetLearner[V], Generic[V]):
         self.set_up(self.net)
 
     def set_up(self, net: nn.Module) -> None:
-        """Add ``net`` and its target, and what the config adds to the loss."""
+        """Add ``net`` with its target network, and the terms that the config adds to the loss."""
         part, c = self.add("net", net, follows=net), self.config
         assert part.target is not None
         self.target: Any = part.target
@@ -58,17 +58,19 @@ class QLearner(TargetLearner[V], Generic[V]):
         self.noise_generator = make_noise_generator(net, c, seed=self.seed)
 
     def actor(self, num_envs: int) -> "ValueActor":
-        """Epsilon-greedy on Q."""
+        """Return an actor that is epsilon-greedy on Q."""
         return ValueActor(self.net, self.config, self.generator, num_envs=num_envs)
 
     def noise(self, *lead: int) -> UpdateForwardNoise:
-        """Noise of this update's forward passes; quantile levels are [*lead, N]."""
+        """Return the noise of this update's forward passes; quantile levels are [*lead, N]."""
         make = self.noise_generator
         return NO_NOISE if make is None else make(self.updates, *lead)
 
     @torch.no_grad()
     def inspect(self, sample: Sample) -> Loss:
-        """The loss of ``sample`` with |delta| and Q of every learned row, without learning."""
+        """Return the loss of ``sample`` with |delta| and Q of every learned row, without
+        learning.
+        """
         return self.loss(*sample.to(self.device))
 
     def finish_update(
@@ -90,17 +92,17 @@ class QLearner(TargetLearner[V], Generic[V]):
 class DQN(QLearner[V], Generic[V]):
     """Acts epsilon-greedily with a feed-forward Q-network and learns from single rows."""
 
-    config_class: type[ValueConfig] = DQNConfig  # a subclass inherits its keys
+    config_class: type[ValueConfig] = DQNConfig  # subclasses inherit its keys
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
-        """Squared TD error of row 0 of every window, or the distribution's loss."""
+        """Return the squared TD error of row 0 of every window, or the distribution's loss."""
         t, _, row = self.td_rows(segment, weight)
         loss = weighted_row_mean(row.loss, t.valid, weight)
         metrics = td_metrics(loss, row.td, row.prediction, row.target, t.valid)
         return Loss(loss, row.priority, metrics, row.td, row.prediction)
 
     def td_rows(self, segment: Segment, weight: Tensor) -> tuple[Transition, Tensor, RowLoss]:
-        """Row 0 of every window with the network's outputs [B, A, *] and the loss [B]."""
+        """Return row 0 of every window, the network's outputs [B, A, *] and the loss [B]."""
         c, criterion = self.config, self.criterion
         noise = self.noise(len(weight))
         reward = shape_reward(segment.reward, c.reward_scale, c.reward_clip)
@@ -121,9 +123,11 @@ class DQN(QLearner[V], Generic[V]):
 
     @torch.no_grad()
     def nstep_target(self, t: Transition, noise: UpdateForwardNoise) -> Tensor:
-        """y = h(R + gamma^k h^-1(Q(s', a*; theta-))) [B], k <= n steps later; or a distribution.
+        """Return y = h(R + gamma^k h^-1(Q(s', a*; theta-))) [B], k <= n steps later, or a
+        distribution.
 
-        h: ``value_rescale_eps``. a* = argmax_a Q(s', a; theta), without ``double`` of theta-.
+        h is the value rescaling (``value_rescale_eps``). a* = argmax_a Q(s', a; theta) if
+        ``double``, else argmax_a Q(s', a; theta-).
         """
         c, criterion = self.config, self.criterion
         next_inputs = t.next_obs, self.net.encode_previous(*t.next_previous)
@@ -142,7 +146,7 @@ class DQN(QLearner[V], Generic[V]):
     def trace_target(
         self, trace: TraceTarget, segment: Segment, reward: Tensor, noise: UpdateForwardNoise
     ) -> Tensor:
-        """y [B] of row 0, whose trace runs over the n rows of its window."""
+        """Return y [B] of row 0, with a trace over the n rows of its window."""
         c = self.config
         inputs = self.net.window_inputs(segment, c)
         q_target = self.q_values(self.target, inputs, noise.target)
@@ -150,7 +154,9 @@ class DQN(QLearner[V], Generic[V]):
         return trace(q_choice, q_target, segment, reward, allowed_or_none(inputs[0]))[0]
 
     def q_values(self, net: QNet, inputs: tuple[Tree, Tensor], noise: ForwardNoise) -> Tensor:
-        """Q [*, A] of (obs, encoded previous action and reward), [*, A, N] of a distribution."""
+        """Return Q [*, A] of (obs, encoded previous action and reward), or a distribution [*, A,
+        N].
+        """
         with self.autocast():
             return net.outputs(net.inputs(*inputs), noise).float()
 
@@ -164,7 +170,9 @@ class DQN(QLearner[V], Generic[V]):
 
     @torch.no_grad()
     def munchausen_reward(self, segment: Segment, noise: ForwardNoise) -> Tensor:
-        """scale clip(temperature log pi(a)) [T, B] of the target network; not used in padding."""
+        """Return scale clip(temperature log pi(a)) [T, B] of the target network. Padding is not
+        used.
+        """
         assert self.munchausen is not None
         inputs = rows(self.net.window_inputs(segment, self.config), 0, -1)
         q = self.q_values(self.target, inputs, ForwardNoise(noise.layers))
@@ -176,16 +184,16 @@ class DQN(QLearner[V], Generic[V]):
 
 
 class ValueActor(NetActor):
-    """Greedy actions of a Q-network, replaced by uniform ones with a probability.
+    """Greedy actions of a Q-network, replaced by uniform ones with probability epsilon.
 
-    Noisy networks: every environment has noise of its own; greedy actions are those of the mean
-    weights. ``policy.noisy_resample`` sets how long the noise is kept: ``step``, until the next
-    action (Fortunato et al. 2018, section 3.1, for DQN), or ``chunk``, until the next ``refresh``
-    (the same section, for A3C's rollouts). With ``chunk`` an environment follows one perturbed
-    policy for many steps, which explores states that independent deviations do not reach.
+    In noisy networks every environment has its own noise; greedy actions use the mean weights.
+    ``policy.noisy_resample`` sets how long the noise is kept: ``step``, until the next action
+    (Fortunato et al. 2018, section 3.1, for DQN), or ``chunk``, until the next ``refresh`` (the
+    same section, for A3C's rollouts). With ``chunk`` an environment follows one perturbed policy
+    for many steps and reaches states that independent noise per step does not.
 
-    ``extras["log_prob"]``, only where the policy reads it (``policy.trace=retrace``): of the action
-    under the exploration it was taken with, given the noise.
+    ``extras["log_prob"]``, present only if the policy reads it (``policy.trace=retrace``), belongs
+    to the action under its exploration, given the noise.
     """
 
     exported = True
@@ -202,7 +210,7 @@ class ValueActor(NetActor):
         switches = config if isinstance(config, SwitchedConfig) else None
         self.noisy = switches is not None and switches.noisy is not None
         self.noise_per_chunk = switches is not None and switches.noisy_resample == "chunk"
-        self.needs_noise = True  # the next exploring action draws noise, whatever the hold
+        self.needs_noise = True  # the next exploring action draws noise in any case
         replay = config if isinstance(config, ValueConfig) else None
         # Of the outputs, None: they are Q.
         self.value_rescale_eps = None if replay is None else replay.value_rescale_eps
@@ -214,7 +222,7 @@ class ValueActor(NetActor):
         self.needs_noise = True
 
     def q_values(self, outputs: Tensor) -> Tensor:
-        """Return Q of the network's outputs, value rescaling undone."""
+        """Return Q from the network's outputs, with value rescaling undone."""
         eps = self.value_rescale_eps
         return outputs if eps is None else unrescale(outputs, eps)
 

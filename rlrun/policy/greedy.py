@@ -1,4 +1,4 @@
-"""One greedy step of an actor as a function of tensors: what an exported policy computes."""
+"""The greedy step of an actor as a function of tensors, for exported policies."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,17 +20,17 @@ Named = dict[str, Tensor]
 class GreedyStep(nn.Module):
     """The action of ``actor`` without exploration, from a raw row to the environment's own action.
 
-    Frame stacking, normalisation, one-hot encoding, reward shaping, the reset of the state where an
-    episode begins, the action mask and the bounds of a Box are inside. Actions are numbered as
-    the environment's space numbers them; the actor numbers discrete ones from 0.
+    It includes frame stacking, normalisation, one-hot encoding, reward shaping, the reset of the
+    state at an episode's start, the action mask and the bounds of a Box. Actions are numbered as in
+    the environment's space, while the actor numbers discrete ones from 0.
     """
 
     def __init__(self, actor: NetActor, spec: Spec, frames: int) -> None:
-        """``spec``: of one environment; ``frames``: length of the stacks that the actor reads."""
+        """``spec``: of one environment. ``frames``: length of the stacks that the actor reads."""
         super().__init__()
         self.net, self.choose, self.spec, self.frames = actor.net, actor.greedy, spec, frames
         self.scale, self.clip = actor.scale, actor.clip
-        memory = self.net.acting_trunks()[0][1]  # a value's own is not read
+        memory = self.net.acting_trunks()[0][1]  # the value network's memory is not needed
         self.memory_state = memory.initial_state(1, torch.device("cpu"))
         self.recurrent = len(tree_leaves(self.memory_state))
         self.start = np.asarray(getattr(spec.action, "start", 0))
@@ -38,7 +38,7 @@ class GreedyStep(nn.Module):
     def inputs(self, count: int) -> dict[str, np.ndarray]:
         """Return zero inputs of ``count`` environments by name; names of states begin with state.
 
-        An input is there only if the policy reads it.
+        Only inputs that the policy reads are included.
         """
         obs = {name: empty(space, count) for name, space in named_leaves(self.spec.obs)}
         state = [np.zeros((count, *x.shape[1:]), x.numpy().dtype) for x in self._memory_leaves()]
@@ -56,9 +56,10 @@ class GreedyStep(nn.Module):
         return tuple(self.step(inputs).values())
 
     def step(self, inputs: Named) -> Named:
-        """Return action [n, *A], the distribution it is chosen from, next states, by name.
+        """Return by name: action [n, *A], the distribution it is selected from, and the next
+        states.
 
-        ``inputs``: as of ``inputs``, [n, ...].
+        ``inputs``: [n, ...] by the names of ``inputs``.
         """
         first = inputs.get("first")
         obs = [_index(space, inputs[name]) for name, space in named_leaves(self.spec.obs)]
@@ -100,7 +101,7 @@ class GreedyStep(nn.Module):
 
 
 def make_greedy_step(actor: object, spec: Spec, frames: int) -> GreedyStep | None:
-    """Return the greedy step of ``actor``; None: it is of no single network."""
+    """Return the greedy step of ``actor``, or None if it does not have a single network."""
     if isinstance(actor, NetActor) and actor.exported:
         return GreedyStep(actor, spec, frames)
     return None
@@ -110,12 +111,12 @@ def make_greedy_step(actor: object, spec: Spec, frames: int) -> GreedyStep | Non
 
 
 def named_leaves(space: gym.Space[Any]) -> list[tuple[str, gym.Space[Any]]]:
-    """Return the parts of Dicts and Tuples, named obs.KEY and obs.INDEX, in the tree's order."""
+    """Return the leaves of Dicts and Tuples, named obs.KEY and obs.INDEX, in the tree's order."""
     return [(".".join(["obs", *map(str, path)]), leaf) for path, leaf in leaf_spaces(space)]
 
 
 def as_tree(space: gym.Space[Any], leaves: Iterator[Any]) -> Tree:
-    """Return the observation that ``leaves`` are the parts of."""
+    """Return the observation that consists of ``leaves``."""
     match space:
         case gym.spaces.Dict():
             return {key: as_tree(part, leaves) for key, part in space.spaces.items()}
@@ -125,15 +126,15 @@ def as_tree(space: gym.Space[Any], leaves: Iterator[Any]) -> Tree:
 
 
 def _index(space: gym.Space[Any], x: Tensor) -> Tensor:
-    """Return discrete observations as int64: runtimes compare no narrower integers."""
+    """Return discrete observations as int64, because runtimes do not compare narrower integers."""
     discrete = isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete)
     return x.long() if discrete else x
 
 
 def push(first: Tensor, frames: Tensor, obs: Tensor) -> Tensor:
-    """Return stacks [n, k, *O] that end with ``obs`` [n, *O], after ``frames`` [n, k - 1, *O].
+    """Return stacks [n, k, *O] of ``frames`` [n, k - 1, *O] followed by ``obs`` [n, *O].
 
-    Where ``first`` [n] a stack is k copies of ``obs``, as in ``FrameStack``.
+    Where ``first`` [n], a stack is k copies of ``obs``, as in ``FrameStack``.
     """
     row = obs.unsqueeze(1)
     filled = torch.where(first.reshape(-1, *[1] * obs.ndim), row, frames)
@@ -141,5 +142,5 @@ def push(first: Tensor, frames: Tensor, obs: Tensor) -> Tensor:
 
 
 def empty(space: gym.Space[Any], count: int) -> np.ndarray:
-    """Return zeros [count, ...] of a space that is no tree."""
+    """Return zeros [count, ...] of a space that is not a tree."""
     return np.zeros((count, *(space.shape or ())), space.dtype)

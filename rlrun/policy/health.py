@@ -20,17 +20,17 @@ _MEMORIES = (nn.LSTM, nn.GRU)
 class UnitActivity:
     """Measures the hidden units of networks in the forward passes of a ``with`` block.
 
-    A ReLU unit is dead when its mean |h| is at most ``DORMANT`` times the mean of its layer
-    (tau-dormant). A unit of tanh, ELU, LSTM or GRU that is stuck is constant, not 0: its standard
-    deviation is compared instead. A channel of a convolution is one unit, over all its pixels.
-    Each of several critics has layers of its own.
+    A ReLU unit is dead if its mean |h| is at most ``DORMANT`` times the mean of its layer
+    (tau-dormant). A stuck unit of tanh, ELU, LSTM or GRU is constant, not 0, so its standard
+    deviation is compared instead. A convolution's channel is one unit over all its pixels. Each of
+    several critics has layers of its own.
 
-    ``positions``: bool, the leading dimensions of what the networks are applied to; outputs where
-    it is False (padding) are left out. None: all count. Outputs with several entries for each
-    position (agents, quantile levels, pixels) count with all of them.
+    ``positions``: bool, the leading dimensions of the networks' inputs; outputs where it is False
+    (padding) are left out. None: all count. Outputs with several entries per position (agents,
+    quantile levels, pixels) count with all of them.
 
-    Source: Sokar et al., "The Dormant Neuron Phenomenon in Deep Reinforcement Learning", ICML
-    2023, definition 3.1.
+    Source: Sokar et al., "The Dormant Neuron Phenomenon in Deep Reinforcement Learning", ICML 2023,
+    definition 3.1.
     """
 
     def __init__(self, *nets: nn.Module, positions: Tensor | None = None) -> None:
@@ -55,7 +55,7 @@ class UnitActivity:
             handle.remove()
 
     def _hook(self, units: Sequence[int]) -> Any:
-        """A forward hook; ``units``: the dimensions of an output that number its units."""
+        """Return a forward hook. ``units``: the dimensions of an output that index its units."""
 
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             x = output[0] if isinstance(output, tuple) else output
@@ -84,7 +84,7 @@ class UnitActivity:
 
 
 def _layers(net: nn.Module) -> Iterator[tuple[nn.Module, Sequence[int]]]:
-    """Yield (module whose output is a hidden layer, dimensions that number its units)."""
+    """Yield (module whose output is a hidden layer, dimensions that index its units)."""
     for module in net.modules():
         if isinstance(module, nn.Sequential):
             for layer, activation in pairwise(module):
@@ -100,7 +100,7 @@ def _layers(net: nn.Module) -> Iterator[tuple[nn.Module, Sequence[int]]]:
 
 @torch.no_grad()
 def relative_distance(target: list[Tensor], online: list[Tensor]) -> Tensor:
-    """Return |theta - theta^-| / |theta| of all parameters together, 0-d."""
+    """Return |theta - theta^-| / |theta| over all parameters, 0-d."""
     gap: Tensor = torch.stack(torch._foreach_norm(torch._foreach_sub(online, target))).norm()
     size: Tensor = torch.stack(torch._foreach_norm(online)).norm()
     return gap / size.clamp(min=1e-12)

@@ -1,7 +1,8 @@
 """IMPALA's learner: an actor-critic with V-trace, on rollouts of an earlier policy.
 
-Espeholt et al., "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-LearningPolicy
-Architectures", ICML 2018. The lag is 0 with pipeline=serial, one chunk with pipeline=overlapped.
+Source: Espeholt et al., "IMPALA: Scalable Distributed Deep-RL with Importance Weighted
+Actor-Learner Architectures", ICML 2018. The policy lag is 0 with pipeline=serial and one chunk with
+pipeline=overlapped.
 """
 
 from torch import Tensor
@@ -13,14 +14,16 @@ from rlrun.schema import IMPALAConfig
 
 
 class IMPALA(OnePassLearner[IMPALAConfig]):
-    """Samples actions from the policy and learns from them once, importance-weighted."""
+    """Samples actions from the policy and learns from them once, with importance weights."""
 
-    config_class = IMPALAConfig  # a subclass inherits its keys
+    config_class = IMPALAConfig  # subclasses inherit its keys
 
     def advantages(
         self, rows: RolloutRows, log_prob: Tensor, value: Tensor
     ) -> tuple[Advantage, dict[str, Tensor]]:
-        """V-trace's advantages and targets v of actions that may be an earlier policy's."""
+        """Return V-trace's advantages and targets v, for actions that an earlier policy may have
+        taken.
+        """
         c, log_ratio = self.config, log_prob - rows.behaviour_log_prob
         out = vtrace(
             log_ratio, rows.reward, value, *rows.ends, gamma=c.gamma, trace=c.vtrace_lambda,

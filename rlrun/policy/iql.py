@@ -1,7 +1,7 @@
-"""IQL: values by expectile regression on a dataset's own actions, then weighted imitation.
+"""IQL: values by expectile regression on a dataset's actions, then advantage-weighted imitation.
 
-Kostrikov, Nair & Levine, "Offline Reinforcement Learning with Implicit Q-Learning", ICLR 2022.
-Values of actions outside the dataset are never used. Discrete actions, or in a box.
+Source: Kostrikov, Nair & Levine, "Offline Reinforcement Learning with Implicit Q-Learning", ICLR
+2022. Values of actions outside the dataset are never used. Actions are discrete or in a box.
 """
 
 from typing import Any
@@ -21,9 +21,9 @@ from rlrun.types import Loss, Segment
 
 
 class IQL(ImitationLearner[IQLConfig]):
-    """Expectile values and an advantage-weighted policy, learned from single rows."""
+    """Learns expectile values and an advantage-weighted policy from single rows."""
 
-    config_class = IQLConfig  # a subclass inherits its keys
+    config_class = IQLConfig  # subclasses inherit its keys
 
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
         super().build(torso, memory)
@@ -35,7 +35,8 @@ class IQL(ImitationLearner[IQLConfig]):
         self.target: Any = part.target
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
-        """mean_b w_b (L_V + L_Q + L_pi), which share no parameters; eqs. 5 to 7 of the paper.
+        """Return mean_b w_b (L_V + L_Q + L_pi), which share no parameters; eqs. 5 to 7 of the
+        paper.
 
         Priorities [B]: the larger |delta| of the two critics.
         """
@@ -76,7 +77,7 @@ class IQL(ImitationLearner[IQLConfig]):
     def finish_update(
         self, norms: dict[str, Tensor], metrics: dict[str, Tensor], env_steps: int
     ) -> dict[str, Tensor]:
-        """A soft step of the target critics."""
+        """Make a soft step of the target critics."""
         part = self.parts["net"]
         torch._foreach_lerp_(part.target_params, part.followed, self.config.target_tau)
         return {}

@@ -26,7 +26,7 @@ Outputs = tuple[np.ndarray, Tree]  # [E, K], and the next state [E, ...]
 
 
 def flatten(space: gym.Space[Any], obs: Tree) -> np.ndarray:
-    """Return float32 [E, flat_size] of observations [E, ...]; ``torso.flatten`` in numpy."""
+    """Return float32 [E, flat_size] of observations [E, ...], like ``torso.flatten``."""
     match space:
         case gym.spaces.Discrete():
             return _one_hot(obs - space.start, int(space.n))
@@ -52,7 +52,7 @@ def _one_hot(index: np.ndarray, size: int) -> np.ndarray:
 
 
 class PreviousInputs:
-    """Previous actions and rewards: ``encode_previous`` of the networks, in numpy."""
+    """Encodes previous actions and rewards like ``encode_previous`` of the networks."""
 
     def __init__(self, net: ActingNet, num_envs: int) -> None:
         self.bounds, sizes = net.bounds, net.sizes
@@ -62,9 +62,9 @@ class PreviousInputs:
         self.one_hot = [(x, np.arange(n)) for x, n in zip(one_hot, sizes, strict=True)]
 
     def __call__(self, action: np.ndarray, reward: np.ndarray) -> np.ndarray:
-        """Return float32 [E, K + 1]: actions [E, *A] (one-hot where discrete), rewards [E].
+        """Return float32 [E, K + 1]: actions [E, *A] (one-hot if discrete) and rewards [E].
 
-        The array is written anew by the next call.
+        The next call overwrites the array.
         """
         if self.bounds is not None:
             action = self.bounds.to_unit_array(action)
@@ -114,14 +114,13 @@ def make_norm(module: nn.LayerNorm, *, copy: bool) -> NumpyNorm:
 
 
 class ForwardMLP:
-    """Copies of linear layers (noisy ones: the mean weights) and what stands between them.
+    """Copies of linear layers (mean weights of noisy ones), normalisations and activations.
 
     ``refresh`` copies the current weights.
     """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
-        """``modules``: linear layers, each followed by a layer normalisation or not, and by an
-        activation or not."""
+        """``modules``: linear layers, each followed by an optional normalisation and activation."""
         self.sources: list[nn.Linear | NoisyLinear] = []
         self.norm_sources: list[nn.LayerNorm | None] = []
         self.activations: list[Callable[[np.ndarray], None] | None] = []
@@ -150,7 +149,7 @@ class ForwardMLP:
                 np.copyto(norm.bias, module.bias.detach().numpy())
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """[*, in] -> [*, out], a new array."""
+        """Return the outputs [*, out] of ``x`` [*, in] in a new array."""
         for weight, bias, norm, activation in self.layers:
             x = x @ weight
             x += bias
@@ -189,10 +188,10 @@ HALF = np.float32(0.5)
 
 
 class LSTMCell:
-    """torch.lstm_cell; one product for inputs and state, one tanh for all gates.
+    """torch.lstm_cell with one product for inputs and state, and one tanh for all gates.
 
-    sigmoid(x) = tanh(x / 2) / 2 + 1/2: weights of the gates i, f, o are halved in advance. The
-    order of gates is i, f, o, g (torch: i, f, g, o).
+    sigmoid(x) = tanh(x / 2) / 2 + 1/2, so the weights of gates i, f and o are halved in advance.
+    The order of gates is i, f, o, g (in torch i, f, g, o).
     """
 
     def __init__(self, memory: LSTM, num_envs: int) -> None:
@@ -230,7 +229,7 @@ class LSTMCell:
 
 
 class _CopiedCell:
-    """Copies of a core's parameters; the state is one array [B, H]."""
+    """Base class of cells with copied parameters, whose state is one array [B, H]."""
 
     def __init__(self, parameters: Iterable[Tensor], size: int) -> None:
         self.sources, self.size = list(parameters), size
@@ -282,7 +281,7 @@ class MinGRUCell(_CopiedCell):
 
 
 def make_cell(memory: Memory, num_envs: int) -> LSTMCell | GRUCell | MinGRUCell | None:
-    """Return the cell of ``memory``, None for ``NoMemory``."""
+    """Return the cell of ``memory``, or None for ``NoMemory``."""
     match memory:
         case LSTM():
             return LSTMCell(memory, num_envs)
@@ -329,7 +328,7 @@ class NoisyForwardMLP(ForwardMLP):
 
 
 class NumpyQHead:
-    """Action values of E environments; ``refresh`` copies the network's current weights."""
+    """Action values of E environments. ``refresh`` copies the network's current weights."""
 
     def __init__(self, net: QNet, num_envs: int) -> None:
         self.net, self.actions, self.num_envs = net, net.actions, num_envs
@@ -348,7 +347,7 @@ class NumpyQHead:
             self.phi = self.net.embedding().detach().numpy()  # [K, H]: the levels are fixed
 
     def perturb(self, generator: np.random.Generator | None) -> None:
-        """Draw noise for every environment, in the order of the layers; None: mean weights."""
+        """Draw noise for every environment, in the order of the layers. None: mean weights."""
         streams = [s for s in self.streams if isinstance(s, NoisyForwardMLP)]
         if generator is None:
             for stream in streams:
@@ -394,10 +393,10 @@ def _forward(stream: nn.Module) -> ForwardMLP:
 
 
 class NumpyTrunk:
-    """Torso and memory of a network."""
+    """The torso and memory of a network."""
 
     def __init__(self, torso: nn.Module, memory: Memory, num_envs: int, extra: int) -> None:
-        """``extra``: number of inputs of the memory that bypass the torso."""
+        """``extra``: number of the memory's inputs that bypass the torso."""
         assert isinstance(torso, (MLP, FlatObs))
         self.torso = ForwardMLP(torso.layers if isinstance(torso, MLP) else ())
         self.space, self.cell = torso.space, make_cell(memory, num_envs)
@@ -419,7 +418,7 @@ class NumpyTrunk:
 
 
 class NumpyNet:
-    """A copy of the weights of a network with MLP torsos, on the CPU; see ``TorchNet``."""
+    """A copy of the weights of a network with MLP torsos, on the CPU. See ``TorchNet``."""
 
     def __init__(self, net: ActingNet, num_envs: int) -> None:
         self.net, trunks = net, net.acting_trunks()
@@ -449,7 +448,7 @@ class NumpyNet:
 
 
 def make_head(net: ActingNet, num_envs: int) -> ForwardMLP | NumpyQHead:
-    """Return the layers from the memory's outputs [E, H] to the outputs [E, K]."""
+    """Return the layers from the memory's outputs [E, H] to the network's outputs [E, K]."""
     match net:
         case QNet():
             return NumpyQHead(net, num_envs)

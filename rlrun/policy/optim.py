@@ -13,16 +13,16 @@ from rlrun.errors import NumericError
 
 BETAS = (0.9, 0.999)  # Kingma & Ba 2015
 
-# A run whose loss overflows ends with one error line; numpy's warnings would stand before it.
+# A run whose loss overflows ends with one error line, without numpy's warnings before it.
 IGNORE_OVERFLOW = np.errstate(over="ignore", invalid="ignore", divide="ignore")
 
 Rate = float | Tensor  # a learning rate
 
 
 class ParameterGroup(NamedTuple):
-    """Tensors that are stepped with one learning rate."""
+    """Tensors with the same learning rate."""
 
-    numbers: list[int]  # of their gradients
+    numbers: list[int]  # indices of their gradients
     parameters: list[Tensor]
     mean: list[Tensor]
     square: list[Tensor]
@@ -32,8 +32,8 @@ class ParameterGroup(NamedTuple):
 class Adam:
     """torch's fused Adam with gradient norm clipping.
 
-    Constructing ``torch.optim.Adam`` imports torch._dynamo, which would add a second to the start
-    of every run. ``mean`` and ``square`` are shaped like the parameters, flat or not.
+    Constructing ``torch.optim.Adam`` would import torch._dynamo, which adds a second to the start
+    of a run. ``mean`` and ``square`` are shaped like the parameters, flat or not.
     """
 
     def __init__(
@@ -45,9 +45,10 @@ class Adam:
         key: str = "policy.lr",
         apart: Iterable[Tensor] = (),
     ) -> None:
-        """``max_grad_norm``: largest norm over all gradients; None: not clipped. ``key``: of the
-        learning rate, for error messages. ``apart``: those of the parameters that have a learning
-        rate of their own, the second one of a step; moments, their order and the clipping do not
+        """``max_grad_norm``: largest norm over all gradients; None: not clipped.
+
+        ``key``: config key of the learning rate, for error messages. ``apart``: the parameters with
+        their own learning rate, the second one of ``step``. Moments, order and clipping do not
         depend on it.
         """
         self.parameters, self.eps, self.max_grad_norm = list(parameters), eps, max_grad_norm
@@ -58,15 +59,15 @@ class Adam:
         self.flat: FlatParameters | None = None
         own = {id(p) for p in apart}
         self.group_of = [int(id(p) in own) for p in self.parameters]
-        assert sum(self.group_of) == len(own), "apart is a part of the parameters"
-        self.counted = self.steps  # step numbers, each of which rises by one in a step
+        assert sum(self.group_of) == len(own), "apart must be a subset of the parameters"
+        self.counted = self.steps  # step numbers, incremented in each step
         self.groups = self._groups(
             self.group_of, self.parameters, self.mean, self.square, self.steps
         )
 
     @torch.no_grad()
     def flatten(self) -> "FlatParameters":
-        """Move the parameters into one array; later steps are those of one tensor."""
+        """Move the parameters into one array. Later steps update one tensor."""
         if self.flat is None:
             self.flat = FlatParameters(self.parameters)
             moments = _join(self.mean), _join(self.square)
@@ -94,7 +95,9 @@ class Adam:
         square: list[Tensor],
         steps: list[Tensor],
     ) -> list[ParameterGroup]:
-        """The groups of tensors that have the same number in ``kinds``, in that order."""
+        """Return the groups of tensors with the same number in ``kinds``, in order of the
+        numbers.
+        """
         groups = []
         for kind in range(max(kinds, default=0) + 1):
             index = [i for i, x in enumerate(kinds) if x == kind]
@@ -104,12 +107,14 @@ class Adam:
 
     @torch.no_grad()
     def step(self, grads: Sequence[Tensor], *rates: Rate) -> Tensor:
-        """One step; the gradient norm before clipping, 0-d. ``grads`` may be overwritten.
+        """Make one step. Return the gradient norm before clipping, 0-d. ``grads`` may be
+        overwritten.
 
-        ``rates``: the learning rate, and that of the parameters ``apart`` (not read without any).
+        ``rates``: the learning rate, then that of the parameters ``apart`` (ignored if there are
+        none).
 
-        Raises: NumericError, before the step, when the norm is NaN or infinite (on a CPU; on a GPU
-            reading it would wait for the kernels).
+        Raises: NumericError before the step if the norm is NaN or infinite. Only on a CPU: reading
+        the norm on a GPU would wait for the kernels.
         """
         given = list(grads)
         if self.flat is not None:
@@ -128,9 +133,9 @@ class Adam:
 
     @torch.no_grad()
     def flat_step(self, *rates: float) -> float:
-        """``step`` of the gradients in ``flat.grads``, float32 on the CPU; the norm in numpy.
+        """Step with the gradients in ``flat.grads``, float32 on the CPU. Return the norm.
 
-        Raises: NumericError, as ``step``.
+        Raises: NumericError, see ``step``.
         """
         assert self.flat is not None, "flatten first"
         array = self.flat.grads.numpy()
@@ -145,7 +150,7 @@ class Adam:
         if not math.isfinite(norm):
             raise NumericError(
                 f"train/grad_norm = {norm} in update {int(self.steps[0]) + 1}: the loss diverged, "
-                f"or what is learned from is not finite; it must stay finite; lower {self.key} or "
+                f"or the data is not finite; it must stay finite; lower {self.key} or "
                 "set policy.max_grad_norm"
             )
 
@@ -160,7 +165,9 @@ class Adam:
             )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
-        """The same tensors whether the parameters are flat or not; ``steps`` are equal."""
+        """Return the same tensors whether the parameters are flat or not. All ``steps`` are
+        equal.
+        """
         steps = tuple(self.steps[0] for _ in self.steps)
         return {"mean": tuple(self.mean), "square": tuple(self.square), "steps": steps}
 
@@ -174,7 +181,7 @@ class Adam:
 
 
 class FlatParameters:
-    """Parameters moved into one array, each a view of it, and a second array for their gradients.
+    """Parameters as views of one array, and a second array for their gradients.
 
     An optimiser then updates one tensor instead of many small ones.
     """
@@ -194,18 +201,17 @@ def _join(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Parts of ``flat`` shaped like the tensors, in their order."""
+    """Return parts of ``flat`` shaped like the tensors, in order."""
     parts = torch.split(flat, [x.numel() for x in like])
     return [part.view_as(x) for part, x in zip(parts, like, strict=True)]
 
 
 class RAdam(Adam):
-    """``torch.optim.RAdam`` with gradient norm clipping; the state is that of ``Adam``.
+    """``torch.optim.RAdam`` with gradient norm clipping. The state is that of ``Adam``.
 
-    With t the step, rho_inf = 2 / (1 - beta2) - 1 and
-    rho = rho_inf - 2 t beta2^t / (1 - beta2^t): while rho <= 5 a step is lr m / (1 - beta1^t),
-    then lr r m / (1 - beta1^t) sqrt(1 - beta2^t) / (sqrt(v) + eps) with
-    r = sqrt((rho - 4) (rho - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho)).
+    With t the step, rho_inf = 2 / (1 - beta2) - 1 and rho = rho_inf - 2 t beta2^t / (1 - beta2^t):
+    while rho <= 5 a step is lr m / (1 - beta1^t), then lr r m / (1 - beta1^t) sqrt(1 - beta2^t) /
+    (sqrt(v) + eps) with r = sqrt((rho - 4) (rho - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho)).
     Source: Liu et al. 2020, "On the Variance of the Adaptive Learning Rate and Beyond", alg. 2.
     """
 

@@ -2,7 +2,8 @@
 
 Schulman et al., "Proximal Policy Optimization Algorithms", 2017; details as in Huang et al., "The
 37 Implementation Details of Proximal Policy Optimization", 2022. With a memory, minibatches are
-rollout segments that begin with their stored state, that of the weights that acted: no burn-in.
+rollout segments that begin with their stored state. The acting weights made that state, so there is
+no burn-in.
 """
 
 from dataclasses import replace
@@ -22,7 +23,7 @@ from rlrun.schema import MemoryConfig, PPOConfig, TorsoConfig
 class PPO(ActorCriticLearner[PPOConfig], MinibatchLearner[PPOConfig]):
     """Samples actions from the policy and learns from each rollout in several epochs."""
 
-    config_class = PPOConfig  # a subclass inherits its keys
+    config_class = PPOConfig  # subclasses inherit its keys
 
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
         ActorCriticLearner.build(self, torso, memory)
@@ -33,10 +34,10 @@ class PPO(ActorCriticLearner[PPOConfig], MinibatchLearner[PPOConfig]):
     def loss(
         self, batch: Minibatch, params: Tensor, value: Tensor, clip: float, *, with_metrics: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Clipped surrogate, squared error of V and entropy bonus: -L^{CLIP+VF+S}, eq. 9.
+        """Return clipped surrogate, squared error of V and entropy bonus: -L^{CLIP+VF+S}, eq. 9.
 
-        ``params`` [S, M, K], ``value`` [S, M]: outputs for M segments of S rows; c1 is value_coef
-        / 2. Metrics only where asked for.
+        ``params`` [S, M, K], ``value`` [S, M]: outputs for M segments of S rows; c1 is value_coef /
+        2. Metrics are computed only ``with_metrics``.
         """
         c, valid, advantage = self.config, batch.valid, batch.advantage
         log_prob, entropy = self.net.evaluate_actions(params, batch.action)
@@ -78,14 +79,14 @@ class PPO(ActorCriticLearner[PPOConfig], MinibatchLearner[PPOConfig]):
         return self.outputs(rows)[1]
 
     def with_targets(self, rows: RolloutRows, values: Tensor) -> Minibatch:
-        """Rows, or with a memory segments, of a rollout with their advantages."""
+        """Return the rows of a rollout, or with a memory its segments, with advantages."""
         c = self.config
         advantages = gae(rows.reward, values, *rows.ends, gamma=c.gamma, trace=c.gae_lambda)
         length = c.segment_len if self.net.recurrent else None
         return split_rollout(rows, advantages, values[:-1], length)
 
     def shuffle(self, rollout: Minibatch, parts: int) -> list[Minibatch]:
-        """Random minibatches, each with standardised advantages; a single one is not shuffled."""
+        """Return random minibatches with standardised advantages. A single one is not shuffled."""
         batches = super().shuffle(rollout, parts)
         if not self.config.normalize_advantage:
             return batches

@@ -1,8 +1,9 @@
-"""PQN: Q(lambda) on fresh rollouts, without replay and without a target network.
+"""PQN: Q(lambda) on new rollouts, without replay or target network.
 
-Gallici et al., "Simplifying Deep Temporal Difference Learning", ICLR 2025 (arXiv 2407.04811, 2024).
-Layer normalisation in the torso (``torso.layer_norm``) takes the place of the target network. With
-a memory, minibatches are rollout segments that begin with their stored state: no burn-in.
+Source: Gallici et al., "Simplifying Deep Temporal Difference Learning", ICLR 2025 (arXiv
+2407.04811, 2024). Layer normalisation in the torso (``torso.layer_norm``) replaces the target
+network. With a memory, minibatches are rollout segments that begin with their stored state, without
+burn-in.
 """
 
 import torch
@@ -31,7 +32,7 @@ from rlrun.types import Sample
 class PQN(MinibatchLearner[PQNConfig]):
     """Acts epsilon-greedily on Q and learns from each rollout in several epochs."""
 
-    config_class = PQNConfig  # a subclass inherits its keys
+    config_class = PQNConfig  # subclasses inherit its keys
     net: QNet
 
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
@@ -41,11 +42,13 @@ class PQN(MinibatchLearner[PQNConfig]):
         self.recurrent = not isinstance(self.net.memory, NoMemory)
 
     def actor(self, num_envs: int) -> ValueActor:
-        """Epsilon-greedy on Q."""
+        """Return an actor that is epsilon-greedy on Q."""
         return ValueActor(self.net, self.config, self.generator, num_envs=num_envs)
 
     def loss(self, batch: Minibatch, q: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Mean of (G - Q(s, a))^2 / 2; ``q`` [S, M, A]: of M segments of S rows. Source: eq. 9."""
+        """Return the mean of (G - Q(s, a))^2 / 2; ``q`` [S, M, A] of M segments of S rows.
+        Source: eq. 9.
+        """
         valid = batch.valid
         q_selected = take_action(q, batch.action)
         delta = torch.where(valid, batch.target - q_selected, 0.0)  # padding has no gradient
@@ -58,9 +61,10 @@ class PQN(MinibatchLearner[PQNConfig]):
         return self.loss(batch, self.values(batch))
 
     def with_targets(self, rows: RolloutRows, values: Tensor) -> Minibatch:
-        """Rows, or with a memory segments, of a rollout with their targets; ``values`` [T+1, B, A].
+        """Return the rows of a rollout, or with a memory its segments, with targets.
 
-        G_t = r_t + gamma ((1 - lambda) max_a Q(s_{t+1}, a) + lambda G_{t+1}).
+        G_t = r_t + gamma ((1 - lambda) max_a Q(s_{t+1}, a) + lambda G_{t+1}); ``values`` [T+1, B,
+        A].
         """
         c, value = self.config, take_action(values, greedy(values, allowed_or_none(rows.obs)))
         target = lambda_return(rows.reward, value, *rows.ends, gamma=c.gamma, trace=c.q_lambda)
@@ -71,13 +75,13 @@ class PQN(MinibatchLearner[PQNConfig]):
         return {}
 
     def prepare(self, sample: Sample) -> RolloutRows:
-        """The rows of a rollout on the host; rewards scaled and clipped."""
+        """Return the rows of a rollout with rewards scaled and clipped."""
         segment = sample.segment
         reward = self.shaped_reward(segment)
         return rollout_rows(segment, reward, self.net, self.config, self.device)
 
     def values(self, rows: RolloutRows | Minibatch) -> Tensor:
-        """Q [T, M, A] of every row, in float32."""
+        """Return Q [T, M, A] of every row, in float32."""
         with self.autocast():
             inputs = self.net.inputs(rows.obs, rows.previous)
             h = unroll_episodes(self.net.memory, inputs, rows.first, rows.state)

@@ -1,8 +1,8 @@
-"""QMIX and VDN: a team value learned from joint rows; every agent acts on its own values.
+"""QMIX and VDN: a team value learned from joint rows. Every agent acts on its own values.
 
 Rashid et al., "QMIX: Monotonic Value Function Factorisation for Deep Multi-Agent Reinforcement
 Learning", ICML 2018; Sunehag et al., "Value-Decomposition Networks", AAMAS 2018. Agents share one
-recurrent Q-network; windows, burn-in, stored states and n-step targets are those of R2D2.
+recurrent Q-network. Windows, burn-in, stored states and n-step targets are those of R2D2.
 """
 
 from dataclasses import replace
@@ -40,9 +40,9 @@ from rlrun.types import Loss, Segment, Tree, tree_map
 
 
 class QMIX(SequenceLearner[QMIXConfig]):
-    """Acts epsilon-greedily agent by agent; learns the team's value from windows of joint rows."""
+    """Acts epsilon-greedily per agent and learns the team's value from windows of joint rows."""
 
-    config_class = QMIXConfig  # a subclass inherits its keys
+    config_class = QMIXConfig  # subclasses inherit its keys
     net: TeamNet  # type: ignore[assignment]
 
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
@@ -50,19 +50,19 @@ class QMIX(SequenceLearner[QMIXConfig]):
         self.set_up(self.net)
 
     def initial_state(self, batch: int) -> Tree:
-        """The recurrent state before an episode's first row, [batch, N, H] each."""
+        """Return the recurrent state before an episode's first row, [batch, N, H] each."""
         size = self.net.num_agents
         state = self.net.agents.memory.initial_state(batch * size, self.device)
         return tree_map(lambda s: s.unflatten(0, (batch, size)), state)
 
     def actor(self, num_envs: int) -> "TeamActor":  # type: ignore[override]
-        """Epsilon-greedy on every agent's Q."""
+        """Return an actor that is epsilon-greedy on every agent's Q."""
         return TeamActor(self.net, self.config, self.generator, num_envs=num_envs)
 
     # -- learning --------------------------------------------------------------------------------
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
-        """Loss, eta-mixed priorities and metrics of windows of joint rows.
+        """Return loss, eta-mixed priorities and metrics of windows of joint rows.
 
         y = R_t + gamma^k Q_tot(argmax_a Q_i(obs[t+k]); theta-), delta = y - Q_tot(actions taken).
         Source: Rashid et al. 2018, eq. 6.
@@ -97,7 +97,9 @@ class QMIX(SequenceLearner[QMIXConfig]):
         return Loss(loss, priority, metrics, row.td, row.prediction)
 
     def inputs(self, obs: Tree, prev_action: Tensor, prev_reward: Tensor) -> tuple[Tree, Tensor]:
-        """(observations of agents [T, B N, ...], previous action and reward) of every position."""
+        """Return (observations of agents [T, B N, ...], previous action and reward) of every
+        position.
+        """
         reward = prev_reward.unsqueeze(-1).expand(prev_action.shape)
         previous = self.net.agents.encode_previous(prev_action, reward)
         seen = tree_map(lambda x: x.flatten(1, 2), self.net.agent_inputs(obs))
@@ -107,19 +109,19 @@ class QMIX(SequenceLearner[QMIXConfig]):
         self, net: TeamNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree,
         noise: ForwardNoise = MEAN_WEIGHTS,
     ) -> Tensor:  # fmt: skip
-        """Q_i [L + n, B, N, A] after the burn-in, which has no gradient.
+        """Return Q_i [L + n, B, N, A] after the burn-in, which has no gradient.
 
-        ``state`` [B, N, H] is the one before each window's first own row.
+        ``state`` [B, N, H] is the one before each window's first row that is not filler.
         """
         q = super().unroll(net.agents, inputs, self.per_agent(segment), flat(state))
         return q.reshape(len(q), -1, net.num_agents, q.shape[-1])
 
     def per_agent(self, segment: Segment) -> Segment:
-        """``segment`` with the flags ``valid`` of agents [T, B N]."""
+        """Return ``segment`` with the flags ``valid`` of agents [T, B N]."""
         return replace(segment, valid=segment.valid.repeat_interleave(self.net.num_agents, 1))
 
     def dead_units(self, windows: Segment) -> Tensor | None:
-        """As ``TargetLearner.dead_units``; agents that have left the episode are left out."""
+        """Agents that have left the episode are left out."""
         c, net, bs = self.config, self.net, self.window.burnin
         obs, *previous = network_inputs(windows, scale=c.reward_scale, clip=c.reward_clip)
         inputs, seen = self.inputs(obs, *previous), rows(obs, bs, None)
@@ -135,7 +137,7 @@ class QMIX(SequenceLearner[QMIXConfig]):
 
 
 def flat(state: Tree) -> Tree:
-    """[B, N, ...] -> [B N, ...]."""
+    """Reshape [B, N, ...] to [B N, ...]."""
     return tree_map(lambda s: s.flatten(0, 1), state)
 
 
@@ -143,7 +145,7 @@ def flat(state: Tree) -> Tree:
 
 
 class TeamActor(NetActor):
-    """Epsilon-greedy actions of every agent from its own observations."""
+    """Selects epsilon-greedy actions of every agent from its own observations."""
 
     def __init__(
         self, net: TeamNet, config: QMIXConfig, generator: np.random.Generator, *, num_envs: int
@@ -182,9 +184,9 @@ class TeamActor(NetActor):
         return "Q", outputs[0, 0]
 
     def _per_agent(self, x: np.ndarray) -> np.ndarray:
-        """[E, N, ...] -> [E N, ...]."""
+        """Reshape [E, N, ...] to [E N, ...]."""
         return x.reshape(self.num_envs * self.num_agents, *x.shape[2:])
 
     def _per_team(self, tree: Tree) -> Any:
-        """[E N, ...] -> [E, N, ...]."""
+        """Reshape [E N, ...] to [E, N, ...]."""
         return tree_map(lambda x: x.reshape(self.num_envs, self.num_agents, *x.shape[1:]), tree)

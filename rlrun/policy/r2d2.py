@@ -1,13 +1,13 @@
 """R2D2: recurrent double Q-learning from prioritized replayed sequences.
 
 Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning", ICLR 2019;
-y, h and the priority are those of its section 2.3. Positions of a window, of which all but the last
-hold an action and what followed it:
+y, h and the priority are those of section 2.3. A window has these positions, all but the last with
+an action and its outcome:
 
     [0, bs) burn-in      [bs, bs + L) learned      [bs + L, bs + L + n) read by targets only
 
-Beyond the paper, each a switch: ``trace`` (functional/q_traces.py), ``distribution``, ``noisy``,
-``munchausen`` (papers: dqn.py). Traces run to the window's end: over n to L + n - 1 rows.
+Switches beyond the paper: ``trace`` (functional/q_traces.py), ``distribution``, ``noisy``,
+``munchausen`` (papers: dqn.py). Traces run to the window's end, over n to L + n - 1 rows.
 """
 
 from typing import Generic, TypeVar
@@ -37,26 +37,27 @@ S = TypeVar("S", bound=SequenceConfig)
 
 
 class SequenceLearner(QLearner[S], Generic[S]):
-    """A policy that unrolls a Q-network over windows: what R2D2 and QMIX share."""
+    """Base class of policies that unroll a Q-network over windows: R2D2 and QMIX."""
 
     def start_state(self, segment: Segment) -> Tree:
-        """The state [B, H] that windows start from: stored with them, or zeros."""
+        """Return the state [B, H] from which windows start: the stored one, or zeros."""
         zero = self.config.state_init == "zero"
         return self.initial_state(segment.reward.shape[1]) if zero else segment.state
 
     def initial_state(self, batch: int) -> Tree:
-        """The recurrent state before an episode's first row, [batch, H] each."""
+        """Return the recurrent state before an episode's first row, [batch, H] each."""
         return self.net.memory.initial_state(batch, self.device)
 
     def unroll(
         self, net: QNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree,
         noise: ForwardNoise = MEAN_WEIGHTS,
     ) -> Tensor:  # fmt: skip
-        """Q [L + n, B, A] after the burn-in, which has no gradient; a distribution [..., A, N].
+        """Return Q [L + n, B, A] after the burn-in, which has no gradient, or a distribution [...,
+        A, N].
 
-        ``state`` [B, H]: before each window's first row that is not filler. Noisy heads choose a*
-        with the noise of the online pass; DQN draws another. A window holds one episode: no state
-        is reset in it.
+        ``state`` [B, H] is the one before each window's first row that is not filler. A window
+        holds one episode, so no state is reset in it. Noisy heads select a* with the noise of the
+        online pass, unlike DQN, which draws new noise.
         """
         with self.autocast():
             state = self.warm_state(net, inputs, segment, state)
@@ -68,7 +69,9 @@ class SequenceLearner(QLearner[S], Generic[S]):
     def warm_state(
         self, net: QNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree
     ) -> Tree:
-        """The state [B, H] after the burn-in, from ``state``, which filler leaves as it is."""
+        """Return the state [B, H] after the burn-in from ``state``, which filler leaves
+        unchanged.
+        """
         bs = self.window.burnin
         if not bs:
             return state
@@ -81,17 +84,17 @@ class SequenceLearner(QLearner[S], Generic[S]):
         self, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree,
         noise: ForwardNoise = MEAN_WEIGHTS,
     ) -> Tensor:  # fmt: skip
-        """``unroll`` of the target network; gradient mode is a setting of the thread."""
+        """Unroll the target network without gradients; gradient mode is a setting of the thread."""
         return self.unroll(self.target, inputs, segment, state, noise)
 
 
 class R2D2(SequenceLearner[R2D2Config]):
     """Acts epsilon-greedily with a recurrent Q-network and learns from windows of rows."""
 
-    config_class = R2D2Config  # a subclass inherits its keys
+    config_class = R2D2Config  # subclasses inherit its keys
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
-        """Squared TD error of the learned rows, and eta-mixed priorities."""
+        """Return the squared TD error of the learned rows, and eta-mixed priorities."""
         c, bs, learned = self.config, self.window.burnin, self.window.learned
         criterion = self.criterion
         inputs, state = self.net.window_inputs(segment, c), self.start_state(segment)
@@ -148,12 +151,13 @@ class R2D2(SequenceLearner[R2D2Config]):
 
     @torch.no_grad()
     def delta_q(self, windows: Segment, history: Segment) -> dict[str, Tensor]:
-        """Error of Q at the first and last learned row for a stored and for a zero state.
+        """Return the error of Q at the first and last learned row for a stored and for a zero
+        state.
 
-        |q(h') - q(h)|_2 / |max_a q(h)| averaged over windows, where h is the state unrolled by the
-        present network from the trajectory's start (``history``, the rows before each window) and
-        h' the one after burn-in from the stored or the zero state.
-        Source: R2D2 section 3, figure 1 (there h is the stored state of every row).
+        The mean over windows of |q(h') - q(h)|_2 / |max_a q(h)|. h is the state that the present
+        network reaches from the trajectory's start (``history``, the rows before each window). h'
+        is the state after burn-in from the stored or the zero state. Source: R2D2 section 3, figure
+        1, where h is the stored state of every row.
         """
         bs, last, net = self.window.burnin, self.window.learned - 1, self.net
         past, inputs = (net.window_inputs(x, self.config) for x in (history, windows))

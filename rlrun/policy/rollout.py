@@ -1,4 +1,4 @@
-"""Rollouts: the base of policies that learn from them once, rows on the device, minibatches."""
+"""Rollouts: base classes of policies that learn from them once, their rows, and minibatches."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -25,13 +25,13 @@ class RolloutPolicy(LearningPolicy[R], Generic[R]):
     """A policy that learns from every rollout once, then drops it."""
 
     def shaped_reward(self, segment: Segment) -> Tensor:
-        """Rewards [T, B] scaled and clipped, 0 in padding."""
+        """Return rewards [T, B] scaled and clipped, 0 in padding."""
         c = self.config
         reward = shape_reward(segment.reward, c.reward_scale, c.reward_clip)
         return keep_rows(segment.valid, reward)
 
     def gradient_step(self, gradients: Gradients, rates: Rates) -> dict[str, Tensor]:
-        """One gradient step; the metrics of ``gradients``, and of the step where there are any."""
+        """Make one gradient step. Return the metrics of ``gradients`` and of the step."""
         norm = self.step(gradients, rates)["net"]
         if not gradients.metrics:
             return {}
@@ -45,36 +45,38 @@ class RolloutPolicy(LearningPolicy[R], Generic[R]):
 class MinibatchLearner(RolloutPolicy[M], Generic[M]):
     """A policy that makes several passes over each rollout in random minibatches.
 
-    Targets are those of the network before the update, metrics those of the last minibatch. A
-    kernel has the methods ``values``, ``begin``, ``shuffle`` and ``gradients`` in place of these.
+    Targets come from the network before the update, metrics from the last minibatch. A kernel
+    replaces the methods ``values``, ``begin``, ``shuffle`` and ``gradients``.
     """
 
-    target_kl: float | None = None  # passes end where train/approx_kl is above it
+    target_kl: float | None = None  # passes end when train/approx_kl exceeds it
 
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
         self.shuffle_generator = generator(self.seed, "minibatch")
 
     @abstractmethod
     def prepare(self, sample: Sample) -> "RolloutRows":
-        """The rows of a rollout on the host."""
+        """Return the rows of a rollout."""
 
     @abstractmethod
     def values(self, rows: "RolloutRows") -> Tensor:
-        """The outputs that targets are computed from, [T+1, B, ...]."""
+        """Return the outputs from which targets are computed, [T+1, B, ...]."""
 
     @abstractmethod
     def with_targets(self, rows: "RolloutRows", values: Tensor) -> "Minibatch":
-        """Rows, or with a memory segments, of a rollout with targets made of ``values``."""
+        """Return the rows of a rollout, or with a memory its segments, with targets made of
+        ``values``.
+        """
 
     @abstractmethod
     def minibatch_loss(
         self, batch: "Minibatch", env_steps: int, *, with_metrics: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a minibatch, 0-d; metrics where asked for."""
+        """Return the loss of a minibatch, 0-d, and metrics if ``with_metrics``."""
 
     @abstractmethod
     def finish(self, rows: "RolloutRows", rollout: "Minibatch") -> dict[str, Tensor]:
-        """Update statistics after the last pass; more metrics."""
+        """Update statistics after the last pass. Return more metrics."""
 
     def learn(self, sample: Sample) -> Update:
         c, steps, env_steps = self.config, 0, sample.env_steps
@@ -97,15 +99,17 @@ class MinibatchLearner(RolloutPolicy[M], Generic[M]):
         return Update(None, metrics | self.finish(rows, whole), steps=steps)
 
     def begin(self, whole: "Minibatch", parts: int) -> "Minibatch":
-        """A rollout as ``shuffle`` takes it; ``parts``: the number of minibatches of a pass."""
+        """Return a rollout in the form of ``shuffle``. ``parts``: number of minibatches per
+        pass.
+        """
         return whole
 
     def shuffle(self, rollout: "Minibatch", parts: int) -> list["Minibatch"]:
-        """Random minibatches; a single one is not shuffled."""
+        """Return random minibatches. A single one is not shuffled."""
         return rollout.shuffle(parts, self.shuffle_generator)
 
     def gradients(self, batch: "Minibatch", env_steps: int, *, with_metrics: bool) -> Gradients:
-        """The gradients of a minibatch's loss."""
+        """Return the gradients of a minibatch's loss."""
         loss, metrics = self.minibatch_loss(batch, env_steps, with_metrics=with_metrics)
         return self.autograd(Losses({"net": loss}, None, metrics))
 
@@ -124,13 +128,13 @@ class MinibatchLearner(RolloutPolicy[M], Generic[M]):
 
 @dataclass(frozen=True, slots=True)
 class RolloutRows:
-    """A rollout; padding is zero everywhere."""
+    """The rows of a rollout. Padding is zero in every field."""
 
     obs: Tree  # [T+1, B, *O]
-    previous: Tensor  # [T+1, B, F] previous action and reward, where the network reads them
+    previous: Tensor  # [T+1, B, F] previous action and reward, if the network reads them
     first: Tensor  # [T+1, B] bool, on the host
     states: Tree  # [T, B, ...] before every row
-    action: Tensor  # [T, B, *A] before clipping where it is real
+    action: Tensor  # [T, B, *A]; real ones before clipping
     behaviour_log_prob: Tensor  # [T, B] log mu(action) of the acting policy
     reward: Tensor  # [T, B] scaled, clipped, normalised
     terminated: Tensor  # [T, B] bool
@@ -156,9 +160,9 @@ def rollout_rows(
     config: OnPolicyConfig | PQNConfig,
     device: torch.device,
 ) -> RolloutRows:
-    """The rows of ``segment`` (on the host) on ``device``.
+    """Return the rows of ``segment`` (in host memory) on ``device``.
 
-    ``reward`` [T, B]: that to learn from, 0 in padding. The log mu of actors that record none is 0.
+    ``reward`` [T, B]: the shaped one, 0 in padding. log mu is 0 if the actor does not record it.
     """
     first, index = segment.first, segment.valid.flatten().nonzero().squeeze(-1)
     segment, reward = segment.to(device), moved(reward, device)
@@ -201,7 +205,7 @@ class Minibatch:
         return self.valid.shape[1]
 
     def take(self, index: np.ndarray) -> "Minibatch":
-        """The segments ``index`` (int64 [m])."""
+        """Return the segments ``index`` (int64 [m])."""
         on_host = torch.from_numpy(index)
         on_device = moved(on_host, self.valid.device)
 
@@ -211,20 +215,22 @@ class Minibatch:
         return self._map(select)
 
     def shuffle(self, parts: int, generator: np.random.Generator) -> list["Minibatch"]:
-        """``parts`` random minibatches of nearly equal size; a single one is not shuffled."""
+        """Return ``parts`` random minibatches of nearly equal size. A single one is not
+        shuffled.
+        """
         if parts == 1:
             return [self]
         return self.take(generator.permutation(self.size())).split(parts)
 
     def split(self, parts: int) -> list["Minibatch"]:
-        """``parts`` views of successive segments, of nearly equal size."""
+        """Return ``parts`` views of successive segments, of nearly equal size."""
         return [self._slice(start, stop) for start, stop in split_range(self.size(), parts)]
 
     def _slice(self, start: int, stop: int) -> "Minibatch":
         return self._map(lambda x, axis: x.narrow(axis, start, stop - start))
 
     def _map(self, function: Callable[[Tensor, int], Tensor]) -> "Minibatch":
-        """Apply ``function(x, axis)`` to every tensor; ``axis``: that of its segments."""
+        """Apply ``function(x, axis)`` to every tensor; ``axis`` is that of its segments."""
 
         def of(tree: Tree, axis: int) -> Tree:
             return tree_map(lambda x: function(x, axis), tree)
@@ -234,7 +240,7 @@ class Minibatch:
 
 
 def split_range(count: int, parts: int) -> list[tuple[int, int]]:
-    """(start, stop) of ``parts`` successive ranges of nearly equal length, none of them empty."""
+    """Return (start, stop) of ``parts`` successive ranges of nearly equal length, none empty."""
     bounds = [round(i * count / parts) for i in range(parts + 1)]
     return [(a, b) for a, b in pairwise(bounds) if a < b]
 
@@ -242,10 +248,10 @@ def split_range(count: int, parts: int) -> list[tuple[int, int]]:
 def split_rollout(
     rows: RolloutRows, advantages: Advantage, value: Tensor, length: int | None
 ) -> Minibatch:
-    """Segments of about ``length`` rows of a rollout, with their stored states.
+    """Return segments of about ``length`` rows of a rollout with their stored states.
 
     ``length`` None: every valid row is a segment, without a state. Columns are cut into equal
-    segments; the last is padded where the rows do not divide evenly.
+    segments. The last is padded if the rows do not divide evenly.
     """
     steps, columns = rows.valid.shape
     if length is None:
@@ -275,9 +281,10 @@ def split_rollout(
 
 
 def segment_index(steps: int, columns: int, length: int) -> tuple[Tensor, Tensor]:
-    """(int64 [length, M] indices of flattened [steps, columns] rows, bool [length, M] not padding).
+    """Return (int64 [length, M] indices of flattened [steps, columns] rows, bool [length, M] not
+    padding).
 
-    Segment k of column b is number k columns + b; padding has the index of the last row.
+    Segment k of column b has number k columns + b. Padding has the index of the last row.
     """
     count = -(-steps // length)
     row = torch.arange(count) * length + torch.arange(length).unsqueeze(-1)  # [length, count]

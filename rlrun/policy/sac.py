@@ -1,9 +1,9 @@
-"""Soft actor-critic: a squashed Gaussian actor, twin critics, a temperature that adapts.
+"""Soft actor-critic: a squashed Gaussian actor, twin critics and an adaptive temperature.
 
 Haarnoja et al. 2018a, "Soft Actor-Critic", ICML; 2018b, "Soft Actor-Critic Algorithms and
-Applications", of which the equation numbers are. With a memory (policy=rsac) actor and critics each
-unroll their own over the window: the actor's starts from the stored state, the critics' from zero,
-and burn-in warms both up.
+Applications". Equation numbers are those of the latter. With a memory (policy=rsac) actor and
+critics each unroll their own memory over the window. The actor's starts from the stored state, the
+critics' from zero, and burn-in warms both up.
 """
 
 from typing import Generic, TypeVar
@@ -28,7 +28,7 @@ class SAC(ControlLearner[Z], Generic[Z]):
     config_class: type[SACConfig] = SACConfig  # a subclass inherits its keys
     outputs = 2  # mean and log standard deviation of every action
     critics = 2
-    logged = ("train/entropy",)  # between steps of the actor, that of the last
+    logged = ("train/entropy",)  # of the actor's last step
     noises = 2  # numbers of noise vectors of an update
 
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
@@ -38,11 +38,13 @@ class SAC(ControlLearner[Z], Generic[Z]):
         self.target_entropy = -float(self.bounds.size) if entropy is None else entropy
 
     def actor(self, num_envs: int) -> SquashedGaussianActor:
-        """Samples; uniform actions before the first update."""
+        """Return an actor that samples; actions are uniform before the first update."""
         return SquashedGaussianActor(self.pi, self.config, self.generator, num_envs=num_envs)
 
     def control_losses(self, batch: Batch) -> Losses:
-        """Losses of critics, actor and temperature; rows [L, B], Q of the critics [C, L, B]."""
+        """Return losses of critics, actor and temperature; rows [L, B], Q of the critics [C, L,
+        B].
+        """
         alpha = self.log_alpha.detach().exp()
         features, next_features = batch.encode_both(self.pi.encoder, batch.state)
         outputs = self.pi(features) if self.actor_due() else None
@@ -66,18 +68,19 @@ class SAC(ControlLearner[Z], Generic[Z]):
         q_features: Tensor,
         alpha: Tensor,
     ) -> Losses:
-        """``out`` with the losses of actor and temperature where ``outputs`` are given.
+        """Return ``out`` with the losses of actor and temperature, if ``outputs`` are given.
 
         actor: alpha log pi(a|s) - min_c Q_c(s, a), a = tanh(mean + std noise)        (eq. 7, 9)
         temperature: alpha (-log pi(a|s) - target entropy)                              (eq. 18)
-        ``outputs`` [L, B, 2 A]: of the actor; None: it is not due.
+
+        ``outputs`` [L, B, 2 A]: of the actor; None: its update is not due.
         """
         losses, priority, metrics = out
         metrics["train/temperature"] = alpha
         if outputs is None:
             return out
         action, log_pi = self.sample_action(outputs, 0)
-        q_pi = self.q(q_features.detach(), action, frozen=True).amin(0)  # gradient to a alone
+        q_pi = self.q(q_features.detach(), action, frozen=True).amin(0)  # gradient to a only
         loss = weighted_row_mean(alpha * log_pi - q_pi, batch.valid, batch.weight)
         losses["actor"], metrics["train/actor_loss"] = loss, loss.detach()
         metrics["train/entropy"] = masked_mean(-log_pi.detach(), batch.valid)
@@ -92,7 +95,7 @@ class SAC(ControlLearner[Z], Generic[Z]):
         return {}
 
     def sample_action(self, outputs: Tensor, which: int, *lead: int) -> SquashedSample:
-        """Actions [*lead, L, B, A] sampled from the actor's ``outputs`` [L, B, 2 A].
+        """Sample actions [*lead, L, B, A] from the actor's ``outputs`` [L, B, 2 A].
 
         ``which``: the number of the noise, 0 at s, 1 at s'.
         """

@@ -1,4 +1,4 @@
-"""Policies that do not learn, random and scripted: to check environments, as baselines, for data.
+"""Policies that do not learn, random and scripted: for checking environments, baselines and data.
 
 A script is a function of the observation and the number of steps since the episode began.
 """
@@ -24,7 +24,7 @@ C = TypeVar("C", bound=PolicyConfig)
 
 
 class Unlearned(ABC, Generic[C]):
-    """A policy without parameters; its state is that of its generator."""
+    """A policy without parameters. Its state is that of its generator."""
 
     window: Window | None = None
 
@@ -46,7 +46,7 @@ class Unlearned(ABC, Generic[C]):
 
     @abstractmethod
     def actor(self, num_envs: int) -> Actor:
-        """An actor for ``num_envs`` environments."""
+        """Return an actor for ``num_envs`` environments."""
 
     def update(self, sample: Sample) -> Update:
         raise AssertionError(f"policy={self.config.name} does not learn")
@@ -68,7 +68,7 @@ class Unlearned(ABC, Generic[C]):
 
 
 class UnlearnedActor(ABC):
-    """An actor without weights; evaluations (``explore`` None) have a generator of their own."""
+    """An actor without weights. Evaluations (``explore`` None) use a separate generator."""
 
     def __init__(self, explore: np.random.Generator, seed: int) -> None:
         self.explore, self.seed = explore, seed
@@ -104,17 +104,17 @@ class UnlearnedActor(ABC):
 
 
 class Random(Unlearned[RandomConfig]):
-    """Samples from the action space, or from the actions that a mask allows."""
+    """Samples uniformly from the action space, or from the actions that a mask allows."""
 
-    config_class = RandomConfig  # a subclass inherits its keys
+    config_class = RandomConfig  # subclasses inherit its keys
 
     def actor(self, num_envs: int) -> "RandomActor":
-        """An actor of uniform actions."""
+        """Return an actor of uniform actions."""
         return RandomActor(self.spec, self.generator, self.seed)
 
 
 class RandomActor(UnlearnedActor):
-    """Uniform actions."""
+    """Selects uniform actions."""
 
     def __init__(self, spec: Spec, explore: np.random.Generator, seed: int) -> None:
         super().__init__(explore, seed)
@@ -134,18 +134,20 @@ Script = Callable[[Tree, np.ndarray, np.random.Generator], np.ndarray]
 
 
 class Scripted(Unlearned[ScriptedConfig]):
-    """Acts by the script of ``policy.script``."""
+    """Acts by the script that ``policy.script`` names."""
 
-    config_class = ScriptedConfig  # a subclass inherits its keys
+    config_class = ScriptedConfig  # subclasses inherit its keys
 
     def actor(self, num_envs: int) -> "ScriptedActor":
-        """The script for ``num_envs`` environments."""
+        """Return an actor of the script for ``num_envs`` environments."""
         script = make_script(self.config, self.spec.action)
         return ScriptedActor(script, self.generator, self.seed, num_envs)
 
 
 class ScriptedActor(UnlearnedActor):
-    """Its recurrent state [E, 1] is the number of steps since each episode began."""
+    """Acts by a script. The recurrent state [E, 1] is the number of steps since each episode
+    began.
+    """
 
     def __init__(
         self, script: Script, explore: np.random.Generator, seed: int, num_envs: int
@@ -164,7 +166,7 @@ class ScriptedActor(UnlearnedActor):
 
 
 def make_script(config: ScriptedConfig, space: gym.Space[Any]) -> Script:
-    """The script of a config, for actions of ``space``."""
+    """Return the script of a config for actions of ``space``."""
     if config.script == "function":
         assert config.function is not None  # checked by ScriptedConfig
         return user_script(config.function, space)
@@ -178,16 +180,16 @@ def make_script(config: ScriptedConfig, space: gym.Space[Any]) -> Script:
 
 
 def user_script(name: str, space: gym.Space[Any]) -> Script:
-    """``name``(observations, steps) as a script whose actions are checked at every call.
+    """Return ``name``(observations, steps) as a script whose actions are checked at every call.
 
-    Raises: EnvError when it raises, or returns no actions of ``space``.
+    Raises: EnvError if it raises, or returns no actions of ``space``.
     """
     function, shape = trusted_function("policy.function", name), space.shape or ()
 
     def script(obs: Tree, steps: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         try:
             action = np.asarray(function(tree_map(_read_only, obs), _read_only(steps)))
-        except Exception as e:  # whatever a user's function raises
+        except Exception as e:  # a user's function may raise anything
             text = f"raised {type(e).__name__}: {' '.join(str(e).split())}"
             raise _script_error(name, text, space) from e
         if action.shape != (len(steps), *shape) or action.dtype.kind not in "biuf":
@@ -195,7 +197,7 @@ def user_script(name: str, space: gym.Space[Any]) -> Script:
         bad = outside(action, space)
         if bad.any():
             raise _script_error(
-                name, f"returned {action[bad][0].tolist()}, which is no action", space
+                name, f"returned {action[bad][0].tolist()}, which is not an action", space
             )
         return action.astype(space.dtype)
 
@@ -203,7 +205,7 @@ def user_script(name: str, space: gym.Space[Any]) -> Script:
 
 
 def _read_only(x: np.ndarray) -> np.ndarray:
-    """A read-only view: the array belongs to the collected rows."""
+    """Return a read-only view, because the array belongs to the collected rows."""
     view = x.view()
     view.flags.writeable = False
     return view

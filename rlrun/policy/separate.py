@@ -1,9 +1,9 @@
-"""Independent learners with parameters of their own: one policy for each agent of a team.
+"""Independent learners: one policy with its own parameters for each agent of a team.
 
-Tan, "Multi-Agent Reinforcement Learning: Independent vs. Cooperative Agents", 1993. Works with any
-policy: agent i acts in its columns and learns from their windows. The agent of a window is part of
-its observations (``rlrun.spaces.AgentSpace``), hidden from the policies; a rollout has all columns
-in order.
+Source: Tan, "Multi-Agent Reinforcement Learning: Independent vs. Cooperative Agents", 1993. Works
+with any policy. Agent i acts in its own columns and learns from their windows. A window's agent is
+part of its observations (``rlrun.spaces.AgentSpace``) but hidden from the policies. A rollout has
+all columns in order.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ Make = Callable[[Spec, int], Policy]
 
 
 class Separate:
-    """N policies; their actions, updates and priorities are joined by column."""
+    """N policies whose actions, updates and priorities are joined by column."""
 
     def __init__(self, make: Make, *, spec: Spec, seed: int) -> None:
         """``make``: (spec of one agent, seed) -> Policy."""
@@ -47,15 +47,16 @@ class Separate:
             policy.generator = given
 
     def actor(self, num_envs: int) -> "SeparateActor":
-        """``num_envs``: columns, N for each environment."""
+        """Return an actor. ``num_envs`` counts columns, N per environment."""
         return SeparateActor([p.actor(num_envs // self.size) for p in self.policies])
 
     # -- learning --------------------------------------------------------------------------------
 
     def update(self, sample: Sample) -> Update:
-        """One learning step of every agent that has windows in ``sample``, on those.
+        """Take one learning step per agent on its windows in ``sample``, if there are any.
 
-        Metrics are means over the agents that learned, ``steps`` those of the agent with the most.
+        Metrics are means over the agents that learned, ``steps`` is the largest number of any
+        agent.
         """
         done: list[tuple[Tensor, Update]] = []
         for which, part, policy in self._parts(sample):
@@ -66,7 +67,7 @@ class Separate:
         return Update(self._join_priorities(sample, done), mean, max(u.steps for _, u in done))
 
     def priority(self, sample: Sample) -> Tensor:
-        """|TD| priority [B] of every window, by its agent's policy."""
+        """Return the |TD| priority [B] of every window, by its agent's policy."""
         parts = self._parts(sample)
         found = [(which, Update(policy.priority(part), {})) for which, part, policy in parts]
         together = self._join_priorities(sample, found)
@@ -74,10 +75,10 @@ class Separate:
         return together
 
     def _parts(self, sample: Sample) -> list[tuple[Tensor, Sample, Policy]]:
-        """(window index, sample of those windows, policy) of every agent that has windows.
+        """Return (window index, sample of those windows, policy) of every agent that has windows.
 
-        Keys of a rollout are its columns, counted for each agent; agents without a valid row in it
-        are left out.
+        Keys of a rollout are its columns, counted per agent. Agents without a valid row in it are
+        left out.
         """
         count, seen = sample.segment.valid.shape[1], sample.segment.valid.any(0)
         rollout = self.window is None
@@ -94,7 +95,7 @@ class Separate:
 
     @staticmethod
     def _join_priorities(sample: Sample, parts: list[tuple[Tensor, Update]]) -> Tensor | None:
-        """Priorities [B] in the order of the sample."""
+        """Return priorities [B] in the order of the sample."""
         joined = torch.zeros_like(sample.weight)
         for which, update in parts:
             if update.priority is None:
@@ -105,7 +106,7 @@ class Separate:
     # -- state -----------------------------------------------------------------------------------
 
     def weights(self) -> dict[str, Tensor]:
-        """Every policy's weights, names prefixed with the agent's number."""
+        """Return every policy's weights, with names prefixed by the agent's number."""
         named = enumerate(p.weights() for p in self.policies)
         return {f"{i}.{name}": w for i, weights in named for name, w in weights.items()}
 
@@ -123,7 +124,7 @@ class Separate:
 
 
 class SeparateActor:
-    """Actors of N agents; column e N + i belongs to agent i."""
+    """Actors of N agents. Column e N + i belongs to agent i."""
 
     def __init__(self, actors: list[Actor]) -> None:
         self.actors, self.size = actors, len(actors)
@@ -156,7 +157,7 @@ class SeparateActor:
 
     @staticmethod
     def _join(*each: np.ndarray) -> np.ndarray:
-        """[E, ...] of every agent -> [E N, ...]."""
+        """Interleave arrays [E, ...], one per agent, to [E N, ...]."""
         return np.stack(each, 1).reshape(-1, *each[0].shape[1:])
 
 
@@ -164,7 +165,7 @@ ACT = ("action", "extras", "state")
 
 
 def agents_of(segment: Segment) -> Tensor:
-    """int64 [B]: the agent of every window, read where its rows are valid."""
+    """Return the agent of every window, int64 [B], read where its rows are valid."""
     number = segment.obs["agent"][:-1]
     while number.ndim > 3:  # stacked frames: all equal
         number = number[:, :, -1]
@@ -173,7 +174,7 @@ def agents_of(segment: Segment) -> Tensor:
 
 
 def windows(segment: Segment, which: Tensor) -> Segment:
-    """The windows ``which`` of a segment, their observations without the agent's number."""
+    """Return the windows ``which`` of a segment, their observations without the agent's number."""
 
     def select(tree: Tree) -> Tree:
         return tree_map(lambda x: x[:, which], tree)

@@ -1,8 +1,8 @@
 """TD3: a deterministic actor with delayed updates, twin critics, smoothed target actions.
 
-Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods", ICML. With
-a memory (policy=rtd3) actor and critics each unroll their own over the window: the actor's starts
-from the stored state, the critics' from zero, and burn-in warms both up.
+Source: Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods",
+ICML. With a memory (policy=rtd3) actor and critics each unroll their own memory over the window.
+The actor's starts from the stored state, the critics' from zero, and burn-in warms both up.
 """
 
 from abc import abstractmethod
@@ -24,7 +24,7 @@ D = TypeVar("D", bound=DDPGConfig)
 
 
 class DeterministicLearner(ControlLearner[D], Generic[D]):
-    """A deterministic actor with Gaussian noise; all that TD3 and DDPG share."""
+    """Base class of TD3 and DDPG: a deterministic actor with Gaussian exploration noise."""
 
     outputs = 1
 
@@ -34,15 +34,15 @@ class DeterministicLearner(ControlLearner[D], Generic[D]):
         self.pi.noise.fill_(self.noise_at(0))
 
     def actor(self, num_envs: int) -> GaussianNoiseActor:
-        """Deterministic actions with noise; uniform ones before the first update."""
+        """Return an actor with noise; actions are uniform before the first update."""
         return GaussianNoiseActor(self.pi, self.config, self.generator, num_envs=num_envs)
 
     @abstractmethod
     def target_action(self, batch: Batch) -> Tensor:
-        """Actions [L, B, A] of the target actor at the rows that targets bootstrap from."""
+        """Return the target actor's actions [L, B, A] at the rows from which targets bootstrap."""
 
     def control_losses(self, batch: Batch) -> Losses:
-        """Losses of critics and actor; rows [L, B], Q of the critics [C, L, B]."""
+        """Return losses of critics and actor; rows [L, B], Q of the critics [C, L, B]."""
         # y = R_n + gamma^n min_c Q'_c(s', target_action(s'))
         with torch.no_grad():
             next_action = self.target_action(batch)
@@ -62,7 +62,7 @@ class DeterministicLearner(ControlLearner[D], Generic[D]):
         return out
 
     def update_all_targets(self, env_steps: int, *, actor_stepped: bool) -> dict[str, Tensor]:
-        """Update all targets after steps of the actor (delayed, section 5.2), and the noise."""
+        """Update all targets after the actor's steps (delayed, section 5.2), and the noise."""
         if actor_stepped:
             self.update_targets("critics", "actor", since=self.config.actor_every)
         return {"train/noise": self.pi.noise.fill_(self.noise_at(env_steps)).clone()}
@@ -71,11 +71,11 @@ class DeterministicLearner(ControlLearner[D], Generic[D]):
 class TD3(DeterministicLearner[TD3Config]):
     """A deterministic actor and twin critics that learn from windows of rows."""
 
-    config_class = TD3Config  # a subclass inherits its keys
+    config_class = TD3Config  # subclasses inherit its keys
     critics = 2
 
     def target_action(self, batch: Batch) -> Tensor:
-        """clip(pi'(s') + clip(eps)), eps ~ N(0, sigma): eq. 14."""
+        """Return clip(pi'(s') + clip(eps)), eps ~ N(0, sigma): eq. 14."""
         c, encoder = self.config, self.pi_target.encoder
         action = self.pi_target(batch.encode_next(encoder, batch.state)).tanh()
         noise = self.noise(self.updates, *action.shape)

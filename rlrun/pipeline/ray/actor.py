@@ -1,4 +1,4 @@
-"""A role of a run as a Ray actor: its process (``Worker``) and the driver's side (``Role``)."""
+"""Ray actors of a run: the process of a role (``Worker``) and the driver's handle (``Role``)."""
 
 import inspect
 import logging
@@ -19,9 +19,9 @@ from rlrun.schema import RoleConfig
 
 _logger = logging.getLogger(__name__)
 
-LOGS = "roles"  # directory of the roles' logs in a run directory
-GIVE_UP_SECONDS = 180.0  # that a role that was lost has to answer again
-STOP_SECONDS = 3.0  # the same after a signal; and that a round may take then
+LOGS = "roles"  # directory of logs in a run directory
+GIVE_UP_SECONDS = 180.0  # for a lost role to answer again
+STOP_SECONDS = 3.0  # the same after a signal, and for the last round
 POLL_SECONDS = 0.25
 MOST_LINES = 1000  # of a role's log between two replies
 
@@ -30,12 +30,16 @@ Reply = tuple[str | None, Any, list[str]]
 
 
 def allow_read_only() -> None:
-    """Let torch wrap the arrays of messages, which are copied before they are written."""
+    """Silence torch's warning about read-only arrays of messages, which are copied before
+    writing.
+    """
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
 
 class Worker:
-    """The process of a role. Errors are part of its replies: Ray's own mean a lost process."""
+    """The process of a role. It returns errors in replies: an error of Ray itself means a lost
+    process.
+    """
 
     def __init__(self, name: str, make: Callable[[], Any]) -> None:
         torch.set_num_threads(1)
@@ -59,7 +63,7 @@ class Worker:
 
 
 class AsyncWorker(Worker):
-    """A process of a role whose methods may return a future of (class of an error, value)."""
+    """A process of a role whose methods may return a future of (error class, value)."""
 
     async def call(self, method: str, *arguments: Any, **named: Any) -> Reply:  # type: ignore[override]
         error, value = self._attempt(method, *arguments, **named)
@@ -69,7 +73,7 @@ class AsyncWorker(Worker):
 
 
 class _Lines(logging.Handler):
-    """Keeps the lines that a role logs until its next reply takes them to the driver."""
+    """A log handler that keeps lines until the next reply takes them to the driver."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -89,11 +93,11 @@ class _Lines(logging.Handler):
 
 
 class Lost(Exception):
-    """The process of a role, or a node with its reply, is gone."""
+    """Raised when the process of a role, or the node with its reply, is gone."""
 
 
 class Role:
-    """A Ray actor; ``replace`` starts another where its process was lost."""
+    """A Ray actor. ``replace`` starts another after its process was lost."""
 
     def __init__(
         self,
@@ -104,14 +108,16 @@ class Role:
         log: Path,
         worker: type = Worker,
     ) -> None:
-        """``make``: makes the role in its process; it is pickled. ``log``: file of its log."""
+        """``make``: creates the role in its process; pickled. ``log``: path of the role's log
+        file.
+        """
         self.name, self.make, self.log, self.worker = name, make, log, worker
         self.options = {
             "num_cpus": resources.num_cpus, "num_gpus": resources.num_gpus,
             "resources": dict(resources.resources), "max_restarts": 0, "max_task_retries": 0,
         }  # fmt: skip
         self.restarts = 0
-        self.lost_since: float | None = None  # None: it has answered since
+        self.lost_since: float | None = None  # None: it answers
         self.handle = self._place()
 
     def _place(self) -> Any:
@@ -121,13 +127,13 @@ class Role:
         return actor.options(**self.options).remote(self.name, self.make)
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """The reference of the reply of a method."""
+        """Call a method of the role and return the reference to its reply."""
         return self.handle.call.remote(method, *arguments, **named)
 
     def value(self, reply: Any) -> Any:
-        """The value of a reply that is there.
+        """Return the value of a reply that has arrived.
 
-        Raises: Lost; the error that the role raised.
+        Raises: Lost, or the error that the role raised.
         """
         import ray
 
@@ -142,7 +148,9 @@ class Role:
         return value
 
     def _failure(self, e: Exception) -> Exception:
-        """A lost process, or a bug outside of the role: of its arguments, its reply, its import."""
+        """Return ``Lost`` for a lost process, or RuntimeError for a bug in arguments, reply or
+        import.
+        """
         from ray.exceptions import RayActorError, RayError, RayTaskError
 
         broken = isinstance(e, RayActorError) and e.actor_init_failed
@@ -152,7 +160,7 @@ class Role:
         return RuntimeError(f"in {self.name}:\n{text}") if broken else Lost(text.split("\n")[0])
 
     def replace(self, why: object) -> None:
-        """Start another process in place of the one that was lost."""
+        """Start another process in place of the lost one."""
         import ray
 
         _logger.warning("%s was lost and is started again (%s)", self.name, str(why)[:200])
@@ -162,16 +170,16 @@ class Role:
         self.handle = self._place()
 
     def require(self, stopping: float) -> None:
-        """Raise ResourceError where a role that was lost has had time to come back.
+        """Raise ResourceError if a lost role has not answered again in time.
 
-        ``stopping``: seconds since a signal has asked to end; nothing is saved without the role.
+        ``stopping``: seconds since a stop signal; then the limit is shorter.
         """
         away = 0.0 if self.lost_since is None else time.monotonic() - self.lost_since
         limit = STOP_SECONDS if min(away, stopping) > STOP_SECONDS else GIVE_UP_SECONDS
         if away > limit:
             raise ResourceError(
-                f"pipeline = ray: the {self.name} was lost and does not come back for {limit:g} s; "
-                "a node with its resources must be there; add one, or see the logs of Ray"
+                f"pipeline = ray: the {self.name} was lost and has not come back for {limit:g} s; "
+                "a node with its resources is needed; add one, or see Ray's logs"
             )
 
     def _write_log(self, lines: Sequence[str]) -> None:
@@ -188,21 +196,21 @@ class Roles:
         allow_read_only()
         self.cluster, self.directory, self.roles = cluster, run_dir / LOGS, list[Role]()
         self.stop: Callable[[], bool] = lambda: False  # whether a signal has asked to end
-        self.stop_seen: float | None = None  # when that was seen first
+        self.stop_seen: float | None = None  # time when ``stop`` was first seen
         self.replies = 0  # so far, for the watchdog
 
     def add(
         self, name: str, resources: RoleConfig, make: Callable[[], Any], worker: type = Worker
     ) -> Role:
-        """Place a role."""
+        """Start a role."""
         log = self.directory / f"{name.replace(' ', '_')}.log"
         self.roles.append(Role(name, resources, make, log=log, worker=worker))
         return self.roles[-1]
 
     def wait(self, replies: Sequence[Any], seconds: float = POLL_SECONDS) -> list[Any]:
-        """Return those of ``replies`` that are there; wait for the first at most ``seconds``.
+        """Return the ``replies`` that have arrived, waiting at most ``seconds`` for the first.
 
-        Raises: ResourceError once the cluster, or a role for too long, is lost.
+        Raises: ResourceError if the cluster is lost, or a role for too long.
         """
         import ray
 
@@ -216,7 +224,7 @@ class Roles:
         return list(ready)
 
     def stopping(self) -> float:
-        """Seconds since a signal has asked to end; 0: none has."""
+        """Seconds since a stop signal, 0 before one."""
         if not self.stop():
             return 0.0
         self.stop_seen = self.stop_seen or time.monotonic()
@@ -227,7 +235,7 @@ class Roles:
         return sum(role.restarts for role in self.roles)
 
     def close(self) -> None:
-        """End all roles and, where it is our own, Ray."""
+        """End all roles, and Ray if this run started it."""
         import ray
 
         if not self.cluster.lost:

@@ -1,7 +1,7 @@
-"""Connection to a Ray cluster, or a Ray of the run's own on this machine.
+"""Connection to a Ray cluster, or to a Ray that the run starts on this machine.
 
-A Ray of our own listens on the loopback interface only, has no dashboard, sends no usage
-statistics and asks for a token. None of its processes outlives the one that started it.
+A Ray started here listens on the loopback interface only, has no dashboard, sends no usage
+statistics and requires a token. None of its processes outlives the one that started it.
 """
 
 import atexit
@@ -27,24 +27,24 @@ import psutil
 
 from rlrun.errors import Interrupted, ResourceError, no_cluster
 
-LOST_SECONDS = 6.0  # without an answer of the head, until it counts as lost
-ENDED_SECONDS = 3.0  # after the head of a Ray that starts has ended, for Ray to say so itself
+LOST_SECONDS = 6.0  # without an answer until the head counts as lost
+ENDED_SECONDS = 3.0  # for Ray to report that its head has ended
 POLL_SECONDS = 0.2
 ASK_SECONDS = 1.0  # between two connections to the head
-STORE_BYTES = 2**31  # of shared memory for objects, at most; at most 30 % of the memory
+STORE_BYTES = 2**31  # most shared memory for objects, within 30 % of the memory
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "600",  # this module looks for itself
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "600",  # this module checks the head itself
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_worker_niceness": "0",  # roles are the run, not something beside it
+    "RAY_worker_niceness": "0",  # roles are not background work
 }
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # Ray then uses 127.0.0.1, on any system
 
 
 class Cluster:
-    """An open connection to Ray; ``close`` ends it, and the Ray that it started."""
+    """An open connection to Ray. ``close`` ends it, and the Ray that it started."""
 
-    key = "pipeline"  # of the config, that errors name
+    key = "pipeline"  # config key that errors name
 
     def __init__(
         self,
@@ -55,16 +55,16 @@ class Cluster:
         custom: dict[str, Any],
         key: str = "pipeline",
     ) -> None:
-        """``address``: host:port, ``auto``, or None for a Ray of our own.
+        """``address``: host:port, ``auto``, or None to start Ray on this machine.
 
-        ``cpus``, ``gpus``, ``custom``: what all roles together reserve.
+        ``cpus``, ``gpus``, ``custom``: resources that all roles together reserve.
 
-        Raises: ResourceError when Ray cannot be reached or started, or lacks these resources.
+        Raises: ResourceError if Ray cannot be reached or started, or lacks these resources.
         """
         self.key = key
         os.environ.update(_ENVIRONMENT)
         self.local, self.lost = address is None, ""
-        self.files: Path | None = None  # of this user only; a Ray of our own has its files in it
+        self.files: Path | None = None  # private directory with the files of a Ray started here
         self._done = threading.Event()
         self._reaper: subprocess.Popen[bytes] | None = None
         before = {name: os.environ.get(name) for name in _LOOPBACK}
@@ -82,7 +82,7 @@ class Cluster:
             if not self.shared:
                 self._connect(address, cpus, gpus, custom)
         finally:
-            if self.local:  # its processes have inherited them
+            if self.local:  # Ray's processes have inherited them
                 for name in _LOOPBACK:
                     _restore(name, before[name])
         self.gcs = str(ray.get_runtime_context().gcs_address)
@@ -144,9 +144,10 @@ class Cluster:
         )
 
     def _watch_start(self, connected: threading.Event, stderr: TextIO) -> None:
-        """End this process once the head of a Ray that is starting has ended.
+        """End this process if the head of a starting Ray ends.
 
-        Ray waits for it in calls that nothing interrupts, and ends this process after 10 minutes.
+        Ray waits for the head in calls that cannot be interrupted, and ends this process only after
+        10 minutes.
         """
         head: psutil.Process | None = None
         while not connected.wait(POLL_SECONDS):
@@ -160,7 +161,7 @@ class Cluster:
             os._exit(ResourceError.exit_code)
 
     def _require(self, cpus: float, gpus: float, custom: dict[str, Any]) -> None:
-        """Raise ResourceError when the cluster as a whole is too small."""
+        """Raise ResourceError if the cluster as a whole is too small."""
         import ray
 
         have: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
@@ -175,12 +176,12 @@ class Cluster:
                 )
 
     def check(self) -> None:
-        """Raise ResourceError once the head, or this node's Ray, is gone."""
+        """Raise ResourceError if the head, or Ray on this node, is gone."""
         if self.lost:
             raise ResourceError(f"pipeline = ray: {self.lost}")
 
     def close(self) -> None:
-        """End the connection; a Ray of our own ends with all of its processes."""
+        """End the connection. A Ray started here ends with all of its processes."""
         if self._done.is_set():
             return
         self._done.set()
@@ -207,23 +208,23 @@ class Cluster:
             self._reaper = None
 
     def _exit_now(self) -> None:
-        """End a process whose Ray cannot be unloaded any more; the reaper waits for that."""
+        """End a process whose Ray cannot be shut down. The reaper then ends Ray."""
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(ResourceError.exit_code)
 
     def _daemon(self, name: str) -> psutil.Process | None:
-        """A daemon of a Ray of our own."""
+        """Return a daemon of the Ray started here, or None."""
         if not self.local or self.shared:
             return None
         found = (p for p in psutil.Process().children() if name in p.name())
         return next(found, None)
 
     def _watch_head(self) -> None:
-        """Note in ``lost`` that the head does not answer, before Ray itself ends us.
+        """Set ``lost`` when the head does not answer, before Ray itself ends this process.
 
-        A daemon of our own is looked at often: without it Ray may end this process at any call.
+        A daemon started here is checked often: without it Ray may end this process at any call.
         """
         host, _, port = self.gcs.rpartition(":")
         since = asked = time.monotonic()
@@ -246,24 +247,24 @@ class Cluster:
 
 
 def _whole(amount: float) -> int:
-    """Round up: a node has whole resources only, roles may reserve fractions (of 0.0001)."""
+    """Round up: nodes have whole resources, but roles may reserve fractions (of 0.0001)."""
     return math.ceil(round(amount, 4))
 
 
 def _require_running() -> None:
-    """Raise ResourceError unless a Ray runs: one that starts now could not ask for a token."""
+    """Raise ResourceError unless Ray runs: a Ray started now could not require a token."""
     import ray
 
     if not ray.is_initialized():
         raise ResourceError(
             "pipeline = ray: ray was imported before the run, and so asks for no token; one is "
-            "needed; set RAY_AUTH_MODE=token before `import ray`, or leave that import out"
+            "needed; set RAY_AUTH_MODE=token before `import ray`, or remove that import"
         )
 
 
 @contextlib.contextmanager
 def _same_handler() -> Iterator[None]:
-    """Keep the handler of SIGTERM, which ``ray.init`` replaces by one that exits, saving nothing.
+    """Keep the handler of SIGTERM. ``ray.init`` replaces it by one that exits without saving.
 
     Raises: Interrupted for a SIGTERM within the block.
     """
@@ -281,9 +282,9 @@ def _same_handler() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _own_groups() -> Iterator[None]:
-    """Start processes in groups of their own.
+    """Start processes in their own process groups.
 
-    A signal to the group of this process, as of a terminal or a job scheduler, would end Ray's
+    A signal to this process's group, from a terminal or a job scheduler, would otherwise end Ray's
     daemons before the run is saved.
     """
     popen: Any = subprocess.Popen
@@ -296,16 +297,16 @@ def _own_groups() -> Iterator[None]:
 
 
 def _forget_token() -> None:
-    """Let Ray read the token of the Ray that is to start, not that of an earlier one of ours."""
+    """Let Ray read the token of the Ray to be started, not an earlier one."""
     from ray import _raylet
 
     private: Any = _raylet
-    with contextlib.suppress(AttributeError):  # a part that may change
+    with contextlib.suppress(AttributeError):  # a private part of Ray, which may change
         private.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _silence() -> None:
-    """Stop the thread that prints which processes have died: the driver reports that itself."""
+    """Stop Ray's thread that prints which processes have died: the driver reports that."""
     from ray._private.worker import global_worker
 
     worker: Any = global_worker
@@ -337,10 +338,10 @@ def remove(files: Path) -> None:
 
 
 def reap(name: str) -> None:
-    """Main function of a process that ends a Ray whose owner has died.
+    """End a Ray whose owner has died: the main function of the reaper process.
 
-    It waits until the owner closes its end of stdin, by ``close`` or by dying. ``name``: of the
-    directory of its Ray, in /tmp.
+    It waits until the owner closes its end of stdin, by ``close`` or by dying. ``name``: directory
+    of the Ray in /tmp.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -350,9 +351,9 @@ def reap(name: str) -> None:
 
 
 def _uses(process: psutil.Process, files: Path) -> bool:
-    """Return whether a process was started with the directory, or has files of it open.
+    """Return whether a process was started with the directory or has files in it open.
 
-    Its environment does not tell: Ray's processes overwrite it with their titles.
+    The environment does not show it: Ray's processes overwrite it with their titles.
     """
     try:
         words = [*process.cmdline(), *(file.path for file in process.open_files())]
@@ -362,7 +363,7 @@ def _uses(process: psutil.Process, files: Path) -> bool:
 
 
 def _start_reaper(files: Path) -> "subprocess.Popen[bytes]":
-    """Start a process that calls ``remove`` once this one has ended, however it ends."""
+    """Start a process that calls ``remove`` when this one ends, in whatever way."""
     code = "import sys; sys.path[:] = sys.argv[2:]; from rlrun.pipeline.ray.cluster import reap; " \
         "reap(sys.argv[1])"  # fmt: skip
     return subprocess.Popen(
@@ -375,7 +376,7 @@ LINK_BYTES = 2**23  # of a message that measures a link
 
 
 def link_speed() -> float:
-    """Bytes/s from this node to another, measured; infinite where there is no other."""
+    """Measure the bytes/s from this node to another one; infinite if there is no other."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

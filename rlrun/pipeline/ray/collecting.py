@@ -1,4 +1,4 @@
-"""The role of a collector."""
+"""The collector's role."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from rlrun.pipeline.ray.predicting import PredictorLost, RemoteActor
 
 
 class CollectorRole(CollectorWorker):
-    """Collects a chunk on order, with the weights that come with it."""
+    """Collects a chunk per order, with the weights that come with it."""
 
     def __init__(
         self,
@@ -19,9 +19,10 @@ class CollectorRole(CollectorWorker):
         self.number = number
 
     def collect_for(self, env_steps: int, with_env: bool, predictor: Any, *weights: Any) -> Any:
-        """As ``collect``; None: the predictor was lost, the rows so far are kept for another order.
+        """Collect as ``collect`` does. None: the predictor was lost; the rows so far are kept for
+        the next order.
 
-        ``predictor``: the actor that acts, None: this role.
+        ``predictor``: the actor that selects actions; None: this role.
         """
         actor = self.collector.actor
         if predictor is not None:

@@ -1,4 +1,4 @@
-"""Evaluations beside the training: the evaluator's role, and the driver's side of it."""
+"""Evaluation in parallel with training: the evaluator's role and the driver's handle."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ Weights = dict[str, np.ndarray]
 
 
 class EvaluatorRole:
-    """Plays evaluation episodes in environments of its own."""
+    """Plays evaluation episodes in its own environments."""
 
     def __init__(self, evaluator: Evaluator, policy: Policy) -> None:
-        """``policy``: whose weights are replaced."""
+        """``policy``: receives the weights to evaluate."""
         self.evaluator, self.policy = evaluator, policy
 
     def run(self, weights: Weights, env_steps: int) -> Evaluation:
-        """The evaluation of ``weights``."""
+        """Return the evaluation of ``weights``."""
         self.policy.load({name: torch.from_numpy(np.array(w)) for name, w in weights.items()})
         return self.evaluator.run(self.policy, env_steps=env_steps)
 
@@ -33,7 +33,9 @@ class EvaluatorRole:
 
 
 class RemoteEvaluator:
-    """The evaluator's role as the loop sees it; between ``start`` and ``result`` both work."""
+    """The driver's handle of the evaluator. Between ``start`` and ``result`` both processes
+    work.
+    """
 
     def __init__(self, role: Role, roles: Roles) -> None:
         self.role, self.roles, self.steps = role, roles, 0
@@ -43,7 +45,7 @@ class RemoteEvaluator:
     def run_until(
         self, stop: Callable[[], bool], policy: Policy, *, env_steps: int
     ) -> Evaluation | None:
-        """As ``Evaluator.run_until``."""
+        """Evaluate as ``Evaluator.run_until``."""
         self.start(policy, env_steps)
         evaluation = None
         while evaluation is None and not stop():
@@ -52,13 +54,13 @@ class RemoteEvaluator:
         return evaluation
 
     def start(self, policy: Policy, env_steps: int) -> None:
-        """Evaluate the present weights of ``policy``."""
+        """Start an evaluation of the present weights of ``policy``."""
         weights = {name: np.array(w.numpy(force=True)) for name, w in policy.weights().items()}
         self.under_way = weights, env_steps
         self.reply = self.role.call("run", *self.under_way)
 
     def result(self, seconds: float = 0.0) -> Evaluation | None:
-        """The evaluation that was started; None: it is not done after so many seconds."""
+        """Return the started evaluation, or None if it is not done within ``seconds``."""
         assert self.under_way is not None
         if not self.roles.wait([self.reply], seconds):
             return None
@@ -72,15 +74,15 @@ class RemoteEvaluator:
         return evaluation
 
     def close(self) -> None:
-        """Nothing: the roles are closed together."""
+        """Do nothing: ``Roles`` closes all roles."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RayEvaluations(LoopEvaluations):
-    """Evaluations beside the training, but for the last one and those in rounds.
+    """Evaluations in parallel with training, except the last one and those in rounds.
 
-    One that is under way is recorded at the env step of its weights when it is done. One that falls
-    due meanwhile is left out.
+    An evaluation is recorded when it is done, at the env step of its weights. One that becomes due
+    meanwhile is skipped.
     """
 
     evaluator: RemoteEvaluator
@@ -109,5 +111,5 @@ class RayEvaluations(LoopEvaluations):
         self.record(found, steps, {name: torch.from_numpy(w) for name, w in weights.items()})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.evaluator.under_way = None  # of a run that is given up
+        self.evaluator.under_way = None  # of an abandoned run
         LoopEvaluations.load_state_dict(self, state)

@@ -1,4 +1,4 @@
-"""Central inference: one role acts for all collectors, in batches of those that wait."""
+"""Central inference: one role selects actions for all collectors, in batches."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from rlrun.types import Act, Actor, Policy, Tree, generator, tree_map
 
 
 class PredictorLost(Exception):
-    """The predictor's process has ended, or has no weights yet."""
+    """Raised when the predictor's process has ended or has no weights yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class Question:
 
 
 class PredictorRole:
-    """Acts with the published weights.
+    """Selects actions with the published weights.
 
-    In rounds the rows of every collector are a batch of their own, with its random numbers, whose
-    state goes back to it: the actions are those that the collector would compute. Else the rows of
-    all who wait are one batch, of a power of two of collectors (padding is computed and dropped).
-    It keeps nothing between two questions, so that nothing is lost with its process.
+    In rounds, the rows of every collector are a batch of their own, with that collector's random
+    numbers, whose state is returned: the actions equal those that the collector would compute.
+    Otherwise the rows of all waiting collectors are one batch, padded to a power of two of
+    collectors. The role keeps no state between questions, so a lost process loses nothing.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class PredictorRole:
         rounds: bool,
         seed: int,
     ) -> None:
-        """``policies``: in rounds one for each collector, else one. ``columns``: of a collector."""
+        """``policies``: one per collector in rounds, else one. ``columns``: of each collector."""
         self.policies, self.side, self.columns = policies, side, columns
         self.rounds, self.seed = rounds, seed
         self.actors: dict[tuple[int, int], Actor] = {}  # (policy, collectors in a batch) -> actor
@@ -52,20 +52,20 @@ class PredictorRole:
         self.ready = False
 
     def load(self, env_steps: int, *messages: Any) -> None:
-        """Act with the newest of successive versions of the weights."""
+        """Load successive versions of the weights; the last one is used."""
         for message in messages:
             self.policies[0].load(self.side.unpack(message))
         for policy in self.policies[1:]:
             policy.load(self.policies[0].weights())
         for actor in self.actors.values():
             actor.refresh()
-        if not self.ready:  # a resumed run, or a new process, does not draw the same once more
+        if not self.ready:  # a resumed run or a new process must not repeat random numbers
             rng = generator(self.seed, f"predictor/{env_steps}")
             self.policies[0].generator.bit_generator.state = rng.bit_generator.state
         self.ready = True
 
     def act(self, question: Question) -> Any:
-        """A future of (actions, extras, state, generator); None: there are no weights yet."""
+        """Return a future of (actions, extras, state, generator), or None without weights."""
         if not self.ready:
             return None
         future = asyncio.get_running_loop().create_future()
@@ -75,7 +75,7 @@ class PredictorRole:
         return future
 
     def _answer(self) -> None:
-        """Answer all who wait; those who come meanwhile are the next batch."""
+        """Answer all waiting questions. Those that arrive meanwhile form the next batch."""
         waiting, self.waiting = self.waiting, []
         for batch in [[w] for w in waiting] if self.rounds else [waiting]:
             error, replies = attempt(self._act, [question for question, _ in batch])
@@ -83,7 +83,7 @@ class PredictorRole:
                 future.set_result((error, replies if error is not None else replies[i]))
 
     def _act(self, questions: list[Question]) -> list[Any]:
-        """(actions, extras, state, generator) for each of ``questions``."""
+        """Return (actions, extras, state, generator) for each of ``questions``."""
         size = 1 << (len(questions) - 1).bit_length()
         padded = [*questions, *[questions[-1]] * (size - len(questions))]
         number = questions[0].number if self.rounds else 0
@@ -110,18 +110,20 @@ class PredictorRole:
 
 
 class RemoteActor:
-    """A collector's actor, which asks the predictor; the weights are its own."""
+    """A collector's actor that asks the predictor."""
 
     def __init__(
         self, local: Actor, predictor: Any, number: int, generator: np.random.Generator
     ) -> None:
-        """``local``: tells shapes. ``predictor``: handle of its role. ``generator``: of the
-        collector's policy; in rounds it follows the predictor's."""
+        """``local``: defines shapes. ``predictor``: handle of the role.
+
+        ``generator``: of the collector's policy; in rounds it follows the predictor's.
+        """
         self.local, self.extras, self.initial_state = local, local.extras, local.initial_state
         self.predictor, self.number, self.generator = predictor, number, generator
 
     def refresh(self) -> None:
-        """Nothing: the driver refreshes the predictor's weights."""
+        """Do nothing: the driver refreshes the predictor's weights."""
 
     def act(
         self,
@@ -133,10 +135,13 @@ class RemoteActor:
         *,
         explore: np.ndarray | None,
     ) -> Act:
-        """As ``Actor.act``. Raises: PredictorLost."""
+        """Select actions as ``Actor.act``.
+
+        Raises: PredictorLost.
+        """
         import ray
 
-        assert explore is not None, "evaluations act by themselves"
+        assert explore is not None, "evaluations do not use the predictor"
         question = Question(
             self.number, (obs, first, prev_action, prev_reward, state), explore,
             self.generator.bit_generator.state,

@@ -1,4 +1,4 @@
-"""Chunks of all collectors: orders, weights, and collectors that are lost."""
+"""Source of chunks from all collectors: orders, weights, and replacement of lost collectors."""
 
 import time
 from collections import deque
@@ -18,15 +18,15 @@ from rlrun.types import Chunk
 ASYNC_REASON = (
     "pipeline=ray learns in the order in which rows arrive; pipeline.strict=true fixes it"
 )
-AHEAD = 2  # chunks ordered of a collector that does not wait for the others
+AHEAD = 2  # orders of a collector outside rounds
 
 
 @dataclass(slots=True)
 class Order:
-    """A call of a collector whose reply is awaited."""
+    """A call to a collector whose reply is awaited."""
 
     reply: Any
-    version: Version | None  # of the weights it acts with; None: it loads a state
+    version: Version | None  # of the weights; None: the order loads a state
     predictor: Any = None  # actor that acts
 
 
@@ -38,14 +38,14 @@ class RemoteCollector:
     number: int
     side: LearnerSide  # unpacks its rows
     state: dict[str, Any] | None = None  # after its last chunk that was taken
-    sent: int = -1  # version of the weights that it has
+    sent: int = -1  # version of its weights
     orders: deque[Order] = field(default_factory=deque)
     seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Traffic:
-    """Sums of what collectors sent, between two records."""
+    """Sums over the collectors' replies between two records."""
 
     began: float = field(default_factory=time.monotonic)
     steps: int = 0
@@ -55,7 +55,7 @@ class Traffic:
     lags: list[int] = field(default_factory=list)  # updates since then
 
     def metrics(self) -> dict[str, float]:
-        """ray/ metrics."""
+        """Return ray/ metrics."""
         found = {
             "ray/collect_steps_per_s": self.steps / max(time.monotonic() - self.began, 1e-9),
             "ray/chunks_raw_bytes": float(self.raw), "ray/chunks_sent_bytes": float(self.sent),
@@ -67,14 +67,14 @@ class Traffic:
 
 
 class RaySource:
-    """Chunks of all collectors.
+    """Source of the chunks of all collectors.
 
-    In rounds all collect with the same weights, and their chunks are taken together, in order; with
-    one collector this is the serial pipeline. Else chunks are taken as they come, and every
-    collector has ``AHEAD`` orders, so that it waits for nobody while the learner works.
+    In rounds all collectors use the same weights, and their chunks are taken together in a fixed
+    order. With one collector this equals the serial pipeline. Otherwise chunks are taken as they
+    arrive, and every collector has ``AHEAD`` orders, so it does not wait while the learner works.
 
-    A collector whose process is lost goes on in a new one, from the state after its last chunk that
-    was taken. In rounds that holds the environments': the lost chunk is collected again.
+    After a loss, a new process of the collector continues from the state after its last chunk that
+    was taken. In rounds that state includes the environments, so the lost chunk is collected again.
     """
 
     clock: ClassVar[str] = "env steps"
@@ -93,15 +93,17 @@ class RaySource:
         publish_every: int,
         max_seconds: float | None,
     ) -> None:
-        """``publish_every``: env steps between two versions of the weights, unless in rounds.
-        ``max_seconds``: to wait for a chunk, None: for ever."""
+        """``publish_every``: env steps between two versions of the weights, except in rounds.
+
+        ``max_seconds``: longest wait for a chunk; None: no limit.
+        """
         self.roles, self.collectors, self.predictor = roles, list(collectors), predictor
         self.weights, self.collect_metrics, self.check = weights, collect_metrics, check
         self.counters, self.rounds = collect_metrics.counters, rounds
         self.publish_every, self.max_seconds = publish_every, max_seconds
         self.traffic = Traffic()
-        self.round: dict[int, tuple[Version, CollectedChunk]] = {}  # chunks that came, by collector
-        self.ready: deque[RemoteCollector] = deque()  # whose first order has its reply
+        self.round: dict[int, tuple[Version, CollectedChunk]] = {}  # received chunks by collector
+        self.ready: deque[RemoteCollector] = deque()  # collectors whose first order has a reply
         self.inexact: str | None = None if rounds else ASYNC_REASON
 
     # -- the loop's side ---------------------------------------------------------------------------
@@ -120,7 +122,7 @@ class RaySource:
         return {p: sum(c.seconds.get(p, 0.0) for c in self.collectors) for p in parts}
 
     def next_chunk(self) -> list[tuple[int, Chunk]]:
-        """(collector, its rows): of all in rounds, else of one."""
+        """Return (collector, rows) of all collectors in rounds, else of one."""
         self._publish()
         for collector in self.collectors:
             for _ in range(len(collector.orders), 1 if self.rounds else AHEAD):
@@ -140,7 +142,7 @@ class RaySource:
         return self.collect_metrics.report()
 
     def transport_metrics(self) -> dict[str, float]:
-        """ray/ and codec/ metrics since the last call."""
+        """Return ray/ and codec/ metrics since the last call."""
         weights, found = self.weights, self.traffic.metrics()
         self.traffic = Traffic()
         found |= {
@@ -155,7 +157,9 @@ class RaySource:
         return found | weights.side.metrics()
 
     def state_dict(self) -> dict[str, Any]:
-        """States of the collectors after the chunks that were taken; those under way are not."""
+        """Return the collectors' states after the chunks taken so far. Chunks under way are left
+        out.
+        """
         states = [collector.state for collector in self.collectors]
         reasons = [state["inexact"] for state in states if state is not None]
         self.inexact = self.inexact or next(filter(None, reasons), None)
@@ -179,9 +183,9 @@ class RaySource:
         self.ready.clear()
         for collector, own in zip(collectors, states, strict=True):
             used, collector.state = bool(collector.orders) or collector.state is not None, own
-            collector.orders.clear()  # of a run that is given up (on_nan); their chunks are dropped
+            collector.orders.clear()  # orders of an abandoned run (on_nan)
             if used and own is None:
-                self._replace(collector, "it begins anew")
+                self._replace(collector, "the run goes back to a checkpoint")
             else:
                 self._load(collector)
         while any(order.version is None for c in collectors for order in c.orders):
@@ -195,7 +199,7 @@ class RaySource:
     # -- orders ------------------------------------------------------------------------------------
 
     def _publish(self, *, always: bool = False) -> None:
-        """Publish the present weights, where they have changed and it is time."""
+        """Publish the present weights if they have changed and are due, or ``always``."""
         counters, weights = self.counters, self.weights
         if weights.versions and not always:
             newest = weights.newest
@@ -207,7 +211,9 @@ class RaySource:
             self._tell_predictor(self.predictor, weights.newest.number - 1)
 
     def _tell_predictor(self, predictor: Role, known: int) -> None:
-        """Send the newest weights to the predictor, which has version ``known``, and wait."""
+        """Send the newest weights to the predictor, which has version ``known``, and wait for
+        its reply.
+        """
         while True:
             messages = self.weights.since(known)
             reply = predictor.call("load", self.counters.env_steps, *messages)
@@ -231,13 +237,13 @@ class RaySource:
         collector.orders.append(Order(reply, newest, actor))
 
     def _load(self, collector: RemoteCollector) -> None:
-        """Let a collector go on from its state, None: from the beginning."""
+        """Load the collector's state; None: it starts from the beginning."""
         if collector.state is not None:
             given = collector.state, self.counters.env_steps, collector.role.restarts
             collector.orders.append(Order(collector.role.call("load", *given), None))
 
     def _replace(self, collector: RemoteCollector, why: object) -> None:
-        """Let a new process go on from a collector's last chunk."""
+        """Start a new process that continues after the collector's last chunk."""
         collector.role.replace(why)
         collector.orders.clear()
         collector.sent = -1
@@ -246,10 +252,10 @@ class RaySource:
     # -- replies -----------------------------------------------------------------------------------
 
     def _next_ready(self, grace: float | None) -> RemoteCollector:
-        """A collector whose first order has its reply.
+        """Return a collector whose first order has a reply.
 
-        Raises: ChunkInterrupted, ``grace`` seconds after a signal; EnvError after ``max_seconds``
-            without any reply.
+        Raises: ChunkInterrupted ``grace`` seconds after a signal, EnvError after ``max_seconds``
+        without any reply.
         """
         since = time.monotonic()
         while not self.ready:
@@ -261,12 +267,12 @@ class RaySource:
                 raise EnvError(
                     f"watchdog.max_seconds = {self.max_seconds:g}: no answer of any collector "
                     "(pipeline=ray); a chunk must be collected within that time; look for an "
-                    "environment that hangs, or raise the limit (null: none)"
+                    "environment that hangs, or raise the limit (null: no limit)"
                 )
         return self.ready.popleft()
 
     def _take(self, collector: RemoteCollector) -> None:
-        """Take the reply to a collector's first order; ask again where it brings no rows."""
+        """Take the reply to a collector's first order. Order again if it brings no rows."""
         order = collector.orders.popleft()
         try:
             value = collector.role.value(order.reply)
@@ -283,8 +289,8 @@ class RaySource:
                 self._order(collector)
 
     def _unpacked(self, collector: RemoteCollector, value: Any) -> CollectedChunk:
-        """Check and count a collector's reply."""
-        assert not isinstance(value, MissingBase), "every receiver is sent what it lacks"
+        """Check a collector's reply and count its bytes."""
+        assert not isinstance(value, MissingBase), "every collector is sent the base that it lacks"
         message, *rest = value
         chunk = collector.side.unpack(message)
         self.traffic.raw += chunk_bytes(chunk)
@@ -292,7 +298,7 @@ class RaySource:
         return CollectedChunk(self.check(chunk, f"pipeline = ray: {collector.role.name}"), *rest)
 
     def _predictor_was_lost(self, order: Order) -> None:
-        """Start a new predictor, unless one of its other collectors has said so before."""
+        """Start a new predictor, unless another collector's reply has already caused that."""
         assert self.predictor is not None
         if order.predictor is self.predictor.handle:
             self.predictor.replace("a collector had no answer")
@@ -301,7 +307,7 @@ class RaySource:
     def _count(
         self, collector: RemoteCollector, version: Version, collected: CollectedChunk
     ) -> None:
-        """Add a chunk to the run's counters; its collector would go on from its end."""
+        """Add a chunk to the run's counters. After a loss, its collector continues from there."""
         collector.state, collector.seconds = collected.state, collected.seconds
         self.traffic.steps += collected.stats.steps
         self.traffic.ages.append(self.counters.env_steps - version.env_steps)
