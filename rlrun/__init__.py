@@ -61,14 +61,14 @@ __all__ = [
 
 _HERE = Path(__file__).parent
 if not (_HERE / "conf").is_dir() and (_HERE.parent / "conf" / "config.yaml").is_file():
-    __path__.append(str(_HERE.parent))  # a bare checkout: rlrun.conf is the conf/ beside us
+    __path__.append(str(_HERE.parent))  # in a checkout rlrun.conf is the sibling conf/
 
 # Hydra finds plugins by scanning the packages called hydra_plugins on sys.path.
 _PLUGINS = str(_HERE / "_plugins")
 if _PLUGINS not in sys.path:
     sys.path.append(_PLUGINS)
 
-_MODULES = {  # of the names in __all__ that are no errors
+_MODULES = {  # of the names in __all__ that are not errors
     "Agent": "rlrun.run.agent",
     "Run": "rlrun.api.run",
     "compare": "rlrun.api.reporting",
@@ -89,7 +89,7 @@ _MODULES = {  # of the names in __all__ that are no errors
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of ``__all__`` when it is used: ``import rlrun`` alone imports nothing."""
+    """Import a name of ``__all__`` on first use, so that ``import rlrun`` alone imports nothing."""
     if name not in __all__:
         raise AttributeError(f"module 'rlrun' has no attribute {name!r}")
     found = getattr(importlib.import_module(_MODULES.get(name, "rlrun.errors")), name)

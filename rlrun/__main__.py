@@ -1,4 +1,4 @@
-"""``python -m rlrun`` is the ``rlrun`` command."""
+"""``python -m rlrun``: the ``rlrun`` command."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""Threads of BLAS, which computes numpy's matrix products.
+"""Number of threads of BLAS, which computes numpy's matrix products.
 
-Products as small as those of acting are slower on more threads, which then wait by spinning on
-cores that the learner or another run could use.
+Products as small as those of acting are slower on several threads, which also occupy cores while
+they wait.
 """
 
 import os
@@ -18,13 +18,13 @@ VARIABLE = "OPENBLAS_NUM_THREADS"  # read when a BLAS is loaded; the command lin
 
 @cache
 def libraries() -> list[Any]:
-    """Return the BLAS libraries that are loaded."""
+    """Return the loaded BLAS libraries."""
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread (or those of OPENBLAS_NUM_THREADS) within the block, for BLAS that is loaded."""
+    """Limit loaded BLAS libraries to one thread (or OPENBLAS_NUM_THREADS) within the block."""
     text = os.environ.get(VARIABLE, "")
     count = int(text) if text.isdecimal() and int(text) else 1
     before = [(library, library.get_num_threads()) for library in libraries()]
@@ -39,10 +39,10 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def one_thread_of_run() -> Iterator[None]:
-    """``one_thread`` for the processes that the block starts and the BLAS that it loads, too.
+    """Apply ``one_thread`` also to processes started, and BLAS loaded, within the block.
 
-    What was loaded in the block (scipy's, by an environment) has as many threads afterwards as
-    numpy's.
+    A BLAS loaded in the block (scipy's, by an environment) gets numpy's number of threads
+    afterwards.
     """
     libraries.cache_clear()
     before = {library.filepath: library.get_num_threads() for library in libraries()}

@@ -1,8 +1,8 @@
-"""Denormal numbers count as zero while rlrun computes, as in JAX and TensorFlow.
+"""Flushing of denormal numbers to zero while rlrun computes, as in JAX and TensorFlow.
 
-Moments of units that get no gradient decay until they are denormal, and a CPU of Intel's then takes
-several times as long for a step of Adam. The mode is one of each thread, and numpy's and numba's
-code obeys it too. A thread begins with the mode of the thread that starts it.
+Adam's moments of units without gradient decay until they are denormal, and a step then takes
+several times as long on Intel CPUs. The mode belongs to a thread and applies to numpy's and numba's
+code. A new thread inherits the mode of the thread that starts it.
 """
 
 from collections.abc import Iterator
@@ -15,15 +15,15 @@ _DENORMAL = np.float32(1e-40)
 
 
 def flushes() -> bool:
-    """Return whether this thread computes with zeros in place of denormal numbers."""
+    """Return whether this thread treats denormal numbers as zero."""
     return bool(_DENORMAL * np.float32(1) == 0)
 
 
 @contextmanager
 def flushed() -> Iterator[None]:
-    """Flush denormal numbers in this thread, and in those that it starts, within the block.
+    """Flush denormal numbers within the block, in this thread and in those it starts.
 
-    Without effect on a CPU that cannot.
+    Has no effect on CPUs without this mode.
     """
     before = flushes()
     torch.set_flush_denormal(True)

@@ -1,7 +1,7 @@
-"""Errors a user can cause, each with its exit code.
+"""Errors that a user can cause, each with its exit code.
 
 RlrunError (9: a bug in rlrun when nothing more precise is known)
-├── ConfigError      2  bad config or usage, also a run directory that does not exist
+├── ConfigError      2  bad config or usage, or a run directory that does not exist
 ├── EnvError         3  the environment, or a user's function, broke its contract
 ├── NumericError     4  NaN or infinity in loss, gradient or priority
 ├── CheckpointError  5  no usable checkpoint
@@ -22,10 +22,10 @@ NO_GUARD = 86  # exit code of a worker whose script has no main guard
 
 
 def end_if_importing_main() -> None:
-    """Ends a worker process that imports the main script, which would start a run of its own.
+    """End a worker process that imports the main script, which would start a run of its own.
 
-    A worker imports that script before it works; without ``if __name__ == "__main__":`` all of it
-    runs again. An exception would only be printed, once per worker.
+    A worker imports that script before it works, and without ``if __name__ == "__main__":`` all of
+    it runs again. An exception would only be printed, once per worker.
     """
     processes = sys.modules.get("multiprocessing.process")
     if processes and getattr(processes.current_process(), "_inheriting", False):
@@ -33,7 +33,7 @@ def end_if_importing_main() -> None:
 
 
 def require_working_directory() -> None:
-    """Raise StorageError where the working directory was deleted: every path begins there."""
+    """Raise StorageError if the working directory was deleted: every relative path begins there."""
     try:
         os.getcwd()
     except OSError as e:
@@ -52,7 +52,10 @@ def no_cluster(key: str, address: str, text: str) -> "ResourceError":
 
 
 def unguarded(key: str, allowed: str) -> "ConfigError":
-    """The error of workers that ended with ``NO_GUARD``; ``allowed``: KEY=VALUE without workers."""
+    """Return the error of workers that ended with ``NO_GUARD``.
+
+    ``allowed``: the KEY=VALUE that uses no workers.
+    """
     script = getattr(sys.modules["__main__"], "__file__", "the script")
     return ConfigError(
         f"{key}: every worker process imports {script} again, which would start the workers again; "
@@ -68,12 +71,14 @@ class RlrunError(Exception):
 
 
 def known_error(error: RlrunError) -> str:
-    """The name of the class of this module that ``error`` is, which crosses processes."""
+    """Return the name of the class of ``error`` in this module, which can be sent between
+    processes.
+    """
     return next(c.__name__ for c in type(error).__mro__ if c.__module__ == __name__)
 
 
 def error_named(name: str, text: str) -> RlrunError | None:
-    """The error that ``known_error`` named in another process; None: a bug there."""
+    """Return the error that ``known_error`` named in another process; None: a bug there."""
     kind = globals().get(name)
     if isinstance(kind, type) and issubclass(kind, RlrunError):
         return kind(text)
@@ -81,7 +86,7 @@ def error_named(name: str, text: str) -> RlrunError | None:
 
 
 class ConfigError(RlrunError):
-    """Bad config or usage; raised before anything is written. ``key``: the config key at fault."""
+    """Bad config or usage, raised before anything is written. ``key``: the config key at fault."""
 
     exit_code = 2
 
@@ -91,8 +96,9 @@ class ConfigError(RlrunError):
 
 
 class EnvError(RlrunError):
-    """The environment broke its contract (NaN, shape, dtype, exception in step), or a user's
-    function acting in it did.
+    """The environment, or a user's function, broke its contract.
+
+    Examples are NaN, a wrong shape or dtype, or an exception in ``step``.
     """
 
     exit_code = 3
@@ -121,7 +127,7 @@ class CodecError(StorageError):
 
 
 class ResourceError(RlrunError):
-    """A resource the config requires is missing on this machine."""
+    """A resource that the config requires is missing on this machine."""
 
     exit_code = 7
 
@@ -140,18 +146,18 @@ class Interrupted(RlrunError):
 
 # Values of environment variables that a config read (``${oc.env:NAME}``), kept out of messages.
 _secrets: dict[str, str] = {}  # value -> the interpolation that gave it
-_SHORT_SECRET = 6  # characters of a value that is replaced as a whole word only
+_SHORT_SECRET = 6  # characters of a value replaced only as a whole word
 
 
 def remember(value: str, name: str) -> None:
-    """Replace ``value`` of the environment variable ``name`` in every later message."""
+    """Replace ``value`` of the environment variable ``name`` in all later messages."""
     for text in (value, " ".join(value.split())):
         if text:
             _secrets[text] = f"${{oc.env:{name}}}"
 
 
 def redact(text: str) -> str:
-    """Return the text with the names of environment variables in place of their values."""
+    """Return the text with values of environment variables replaced by their names."""
     for value in sorted(_secrets, key=len, reverse=True):
         word = re.escape(value)
         if len(value) < _SHORT_SECRET:
@@ -161,6 +167,8 @@ def redact(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with escapes for control characters, which a terminal would obey, and for
-    what is no UTF-8: names may have both."""
+    """Return ``text`` with control characters and invalid UTF-8 escaped.
+
+    Names may contain both, and a terminal would obey control characters.
+    """
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

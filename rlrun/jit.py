@@ -19,15 +19,15 @@ VARIABLE = "NUMBA_CACHE_DIR"  # read when numba is imported; child processes inh
 
 
 def _writable(path: Path) -> bool:
-    """True where ``path`` could be made, or is a directory that can be written."""
+    """Return whether ``path`` is a writable directory or could be made."""
     there = next(parent for parent in (path, *path.parents) if os.path.exists(parent))
     return os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)
 
 
 def _has_cache() -> bool:
-    """True where numba finds a directory for compiled kernels: beside rlrun's files, or the user's.
+    """Return whether numba finds a directory for compiled kernels: rlrun's own, or the user's.
 
-    Without HOME and an entry in passwd it would make ``~/.cache`` in the working directory.
+    Without HOME and a passwd entry numba would make ``~/.cache`` in the working directory.
     """
     user = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     own = Path(__file__).parent / "__pycache__"
@@ -36,9 +36,9 @@ def _has_cache() -> bool:
 
 
 def _private_directory() -> str | None:
-    """A directory below the temporary one that only this user can write; None: there is none.
+    """Return a temporary directory that only this user can write, or None.
 
-    What numba reads there is code.
+    It must be private because numba loads code from it.
     """
     try:
         path = os.path.join(tempfile.gettempdir(), f"rlrun-numba-{os.getuid()}")
@@ -68,7 +68,7 @@ if COMPILED:
         from numba.core import event
 
         reload: Any = numba.config.reload_config
-        reload()  # where the user's program has imported numba before
+        reload()  # needed if the user's program has imported numba
     except ImportError:
         COMPILED = False
 
@@ -94,12 +94,12 @@ if COMPILED:
 
 
 def jit(function: F) -> F:
-    """Compile ``function`` with numba (no fast math: sums keep their order), where installed."""
+    """Compile ``function`` with numba if it is installed (no fast math: sums keep their order)."""
     return _compiled(function, "python")
 
 
 def jit_ieee(function: F) -> F:
-    """``jit`` with IEEE division: x / 0 is inf or NaN and raises nothing.
+    """Compile like ``jit`` with IEEE division: x / 0 is inf or NaN and raises nothing.
 
     A loop that must raise cannot be vectorised.
     """
@@ -111,6 +111,6 @@ def _compiled(function: F, error_model: Literal["python", "numpy"]) -> F:
         return function
     try:
         compiled: Any = numba.njit(cache=_CACHED, nogil=True, error_model=error_model)(function)
-    except RuntimeError:  # neither the package's nor the user's cache directory is writable
+    except RuntimeError:  # no cache directory is writable
         compiled = numba.njit(nogil=True, error_model=error_model)(function)
     return cast(F, compiled)

@@ -1,7 +1,7 @@
-"""Schedules over environment steps. Torch-free.
+"""Schedules over environment steps. Does not import torch.
 
-Everything scheduled (epsilon, alpha, beta, learning rate) is a pure function of ``env_steps``, so
-that a resumed run needs no counter of its own.
+Everything scheduled (epsilon, alpha, beta, learning rate) is a pure function of ``env_steps``, so a
+resumed run needs no counter for it.
 """
 
 import math
@@ -17,13 +17,15 @@ Schedule = Callable[[int], float]
 def make_rates(
     lr: ScheduleConfig, memory_lr: ScheduleConfig | None, *, total_steps: int
 ) -> Callable[[int], tuple[float, ...]]:
-    """env_steps -> the learning rates of an optimiser: all parameters', or the memory's apart."""
+    """Return a function: env_steps -> learning rates, one for all parameters, or also the
+    memory's.
+    """
     at = [make_schedule(c, total_steps=total_steps) for c in (lr, memory_lr) if c is not None]
     return lambda env_steps: tuple(schedule(env_steps) for schedule in at)
 
 
 def make_schedule(config: ScheduleConfig, *, total_steps: int) -> Schedule:
-    """A function of env_steps, constant before 0 and after its end.
+    """Return a function of env_steps, constant before 0 and after its end.
 
     linear       start -> end over ``over`` steps
     cosine       the same ends, half a cosine between them

@@ -1,4 +1,4 @@
-"""Spaces: bounds, images, the joint spaces of several agents. Torch-free."""
+"""Spaces: bounds, images, and joint spaces of several agents. Does not import torch."""
 
 import math
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ CNN_SIDE = 36  # pixels: what the three convolutions of Mnih et al. 2015 leave o
 
 
 def bounded(space: gym.spaces.Box) -> np.ndarray:
-    """Return bool [A]: the numbers of a Box whose range float32 can hold."""
+    """Return bool [A]: which numbers of a Box have a range that float32 can hold."""
     with np.errstate(over="ignore", invalid="ignore"):
         low, high = (np.asarray(x, np.float32).reshape(-1) for x in (space.low, space.high))
         finite: np.ndarray = np.isfinite(high - low)
@@ -22,7 +22,9 @@ def bounded(space: gym.spaces.Box) -> np.ndarray:
 
 
 def image_size(space: gym.Space[Any]) -> bool:
-    """Whether a Box is as large as a picture: two sides, or a flat row, of ``CNN_SIDE`` pixels."""
+    """Return whether a Box is as large as an image: two sides, or a flat row, of ``CNN_SIDE``
+    pixels.
+    """
     shape = space.shape if isinstance(space, gym.spaces.Box) else None
     if not shape:
         return False
@@ -32,10 +34,10 @@ def image_size(space: gym.Space[Any]) -> bool:
 
 
 def image_scale(space: gym.Space[Any]) -> float:
-    """Return what a network divides the numbers of ``space`` by: 255 for pixels of 0 to 255.
+    """Return the divisor of the numbers of ``space``: 255 for pixels of 0 to 255.
 
-    It is the largest bound of a Box as large as a picture, where that is finite and above 1, and 1
-    for all other spaces: their numbers are codes, counts or measurements. The dtype plays no part.
+    It is the largest bound of a Box as large as an image if that is finite and above 1. It is 1 for
+    all other spaces, whose numbers are codes, counts or measurements. The dtype does not matter.
     """
     if not image_size(space):
         return 1.0
@@ -45,12 +47,14 @@ def image_scale(space: gym.Space[Any]) -> float:
 
 
 def is_image(space: gym.Space[Any]) -> bool:
-    """Whether convolutions read ``space``: a Box of three dimensions, as large as a picture."""
+    """Return whether convolutions read ``space``: a Box of three dimensions, as large as an
+    image.
+    """
     return image_size(space) and len(space.shape or ()) == 3
 
 
 def leaf_spaces(space: gym.Space[Any], path: Path = ()) -> Iterator[tuple[Path, gym.Space[Any]]]:
-    """Yield (path, space) of the parts of Dicts and Tuples, in the order of the tree."""
+    """Yield (path, space) of the leaves of Dicts and Tuples, in the order of the tree."""
     match space:
         case gym.spaces.Dict():
             parts: Any = space.spaces.items()
@@ -64,7 +68,7 @@ def leaf_spaces(space: gym.Space[Any], path: Path = ()) -> Iterator[tuple[Path, 
 
 
 def leaf_of(tree: Any, path: Path) -> Any:
-    """Return the part of an observation that ``path`` leads to."""
+    """Return the part of an observation at ``path``."""
     for key in path:
         tree = tree[key]
     return tree
@@ -85,9 +89,9 @@ class JointSpace(spaces.Dict):
 
 
 def joint_actions(agents: list[gym.Space[Any]]) -> gym.Space[Any] | None:
-    """The joint action space of N agents; None where their spaces cannot be joined.
+    """Return the joint action space of N agents, or None if their spaces cannot be joined.
 
-    MultiDiscrete [N], or [N, K] of agents with K discrete actions each, or Box [N, *A].
+    It is MultiDiscrete [N], [N, K] for agents with K discrete actions each, or Box [N, *A].
     """
     counts = [int(a.n) for a in agents if isinstance(a, spaces.Discrete) and a.start == 0]
     if len(counts) == len(agents):
@@ -105,7 +109,7 @@ def joint_actions(agents: list[gym.Space[Any]]) -> gym.Space[Any] | None:
 
 
 def agent_action(joint: gym.Space[Any]) -> gym.Space[Any] | None:
-    """The action space of each agent of a joint space; None where they differ."""
+    """Return the action space of each agent of a joint space, or None if they differ."""
     if isinstance(joint, spaces.MultiDiscrete) and joint.nvec.ndim == 1:
         same = (joint.nvec == joint.nvec[0]).all()
         return spaces.Discrete(int(joint.nvec[0])) if same else None

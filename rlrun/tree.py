@@ -1,4 +1,4 @@
-"""Trees of arrays: observations and recurrent states. Torch-free."""
+"""Trees of arrays: observations and recurrent states. Does not import torch."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -7,7 +7,7 @@ Tree: TypeAlias = Any  # an array, or a dict / tuple of trees of arrays
 
 
 def tree_map(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
-    """The tree of ``function(leaf, *leaves of rest)``; dicts and tuples are inner nodes."""
+    """Return the tree of ``function(leaf, *leaves of rest)``. Dicts and tuples are inner nodes."""
     if isinstance(tree, Mapping):
         return {k: tree_map(function, v, *(r[k] for r in rest)) for k, v in tree.items()}
     if isinstance(tree, tuple):
@@ -16,7 +16,7 @@ def tree_map(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
 
 
 def tree_leaves(tree: Tree) -> list[Any]:
-    """The leaves in the order of the tree (dict insertion order)."""
+    """Return the leaves in the order of the tree (dict insertion order)."""
     if isinstance(tree, Mapping):
         return [leaf for value in tree.values() for leaf in tree_leaves(value)]
     if isinstance(tree, tuple):

@@ -1,6 +1,6 @@
-"""Trusted packages: the only ones whose code a config may name.
+"""Trusted packages: the only packages whose code a config may name.
 
-Config files may come from anywhere, so they cannot grant trust: a package is trusted only by
+Config files may come from anywhere, so they cannot grant trust. A package is trusted only by
 ``--trust PACKAGE`` or by the environment variable RLRUN_TRUST.
 """
 
@@ -25,8 +25,8 @@ _NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 class NotTrusted(ConfigError):
     """A config names code of a package that is not trusted.
 
-    ``packages``: those to trust: this one, and what a run directory says was trusted before, which
-    is shown and never used.
+    ``packages``: those to trust: this one, and those that a run directory records as trusted
+    before. The record is shown and never used.
     """
 
     def __init__(self, text: str, package: str, *, key: str) -> None:
@@ -34,7 +34,7 @@ class NotTrusted(ConfigError):
         self.packages = [package]
 
     def typed(self, line: str) -> "NotTrusted":
-        """The same error with the command line that trusts them, instead of an advice."""
+        """Return the error with a command line that trusts the packages instead of advice."""
         wrong = str(self).partition("; if you know what it does")[0]
         return NotTrusted(
             f"{wrong}; if you know what it does, type: {line}", "", key=self.key or ""
@@ -42,12 +42,12 @@ class NotTrusted(ConfigError):
 
 
 def trusted() -> list[str]:
-    """Names of the trusted packages."""
+    """Return the names of the trusted packages."""
     return [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
 
 
 def is_package(name: str) -> bool:
-    """Whether ``name`` can be the name of an importable package."""
+    """Return whether ``name`` can be the name of an importable package."""
     return re.fullmatch(_NAME, name) is not None and len(name) <= 100
 
 
@@ -55,7 +55,7 @@ def is_package(name: str) -> bool:
 def trusting(packages: Sequence[str]) -> Iterator[None]:
     """Trust ``packages`` within the context, in this process and in those it starts.
 
-    Raises: ConfigError when one of them is not the name of a package.
+    Raises: ConfigError if one of them is not the name of a package.
     """
     packages = [name.strip() for text in packages for name in text.split(",")]
     for name in packages:
@@ -78,14 +78,14 @@ def trusting(packages: Sequence[str]) -> Iterator[None]:
 def trust_only(packages: Sequence[str]) -> None:
     """Trust ``packages`` and no others until this process ends.
 
-    A process has the environment variables of the fork server, which may have been started before a
-    package was trusted.
+    A process has the environment variables of the fork server, which may be older than the trust.
     """
     os.environ[VARIABLE] = ",".join(packages)
 
 
 def fault_of_users(error: BaseException) -> EnvError | None:
-    """The error of a user's policy or cell that raised ``error``; None: only rlrun was running.
+    """Return the error of a user's policy or cell that raised ``error``; None: only rlrun was
+    running.
 
     Its place is the innermost line of a trusted package.
     """
@@ -105,21 +105,21 @@ def fault_of_users(error: BaseException) -> EnvError | None:
 
 
 def import_named(module: str) -> ModuleType:
-    """The module a user typed, which may lie in the working directory (behind all other places)."""
+    """Import the module that a user typed. The working directory is searched last."""
     if not {"", os.getcwd()} & {*sys.path}:
         sys.path.append(os.getcwd())  # kept: worker processes and unpickling import it again
     return import_module(module)
 
 
 def require_trusted_env(env_id: str) -> None:
-    """Raise ConfigError when a file's ``env.id`` would import a package that is not trusted.
+    """Raise ConfigError if a file's ``env.id`` would import a package that is not trusted.
 
     ``mypkg:Env-v0`` and ``pettingzoo:mypkg.mod`` do; ids of Gymnasium and of rlrun's extras do not.
     """
     name = env_id.removeprefix("pettingzoo:")
     module, colon, _ = name.rpartition(":")
     if not colon and name != env_id and "/" not in name and "-v" not in name:
-        module = name  # as rlrun.env.agents reads it
+        module = name  # parsed as in rlrun.env.agents
     if not module or (_installed(module) and module.partition(".")[0] in ENVIRONMENTS):
         return
     if not _is_trusted(module):
@@ -138,9 +138,9 @@ def _is_trusted(module: str) -> bool:
 
 
 def trusted_function(key: str, name: str) -> Callable[..., Any]:
-    """The function ``mypkg.mod:function``, imported only when its package is trusted.
+    """Return the function ``mypkg.mod:function``, imported only if its package is trusted.
 
-    Raises: ConfigError naming ``key``: not that form, not trusted, cannot be imported, or no
+    Raises: ConfigError naming ``key``: not of that form, not trusted, not importable, or not a
     function.
     """
     found: Callable[..., Any] = _trusted(key, name, "function", callable)
@@ -148,7 +148,7 @@ def trusted_function(key: str, name: str) -> Callable[..., Any]:
 
 
 def trusted_class(key: str, name: str) -> type[Any]:
-    """The class ``mypkg.mod:Class``, as ``trusted_function``."""
+    """Return the class ``mypkg.mod:Class``, as ``trusted_function`` does."""
     found: type[Any] = _trusted(key, name, "Class", lambda x: isinstance(x, type))
     return found
 
@@ -163,7 +163,7 @@ def _trusted(key: str, name: str, form: str, fits: Callable[[Any], bool]) -> Any
         raise _not_trusted(key, name, module)
     try:
         found = import_named(module)
-    except Exception as e:  # whatever a user's module raises
+    except Exception as e:  # a user's module may raise anything
         wrong = f"importing {module} raised {type(e).__name__}: {' '.join(str(e).split())}"
         fix = "install the package, or put its directory on PYTHONPATH"
         raise _refused(key, name, wrong, "an importable module is allowed", fix) from e
@@ -184,7 +184,7 @@ def _not_trusted(key: str, name: str, module: str) -> NotTrusted:
 
 
 def flags_of(words: Sequence[object]) -> tuple[list[str], list[str]]:
-    """(packages of --trust, the rest of the line); the flag may be anywhere, more than once."""
+    """Return (packages of --trust, the other words). The flag may be anywhere and repeat."""
     packages, rest, left = [], [], iter([str(word) for word in words])
     for word in left:
         flag, equals, value = word.partition("=")

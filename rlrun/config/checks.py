@@ -129,7 +129,7 @@ def check_spaces(config: Config, *, fresh: bool) -> None:
 def check_dataset(config: Config, key: str, source_name: str, obs: Any, action: Any) -> list[int]:
     """The lengths of a dataset's trajectories, when they fit the environment."""
     if not source_name.startswith("minari:") and not Path(source_name, "dataset.json").is_file():
-        what = "has no dataset.json" if Path(source_name).is_dir() else "is no directory"
+        what = "has no dataset.json" if Path(source_name).is_dir() else "is not a directory"
         fix = "make one with rlrun export RUN_DIR DATA_DIR"
         raise config_error(
             f"buffer.{key}", source_name, what, "a dataset directory is allowed", fix

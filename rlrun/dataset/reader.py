@@ -57,7 +57,7 @@ def read_dataset(directory: str | Path) -> "Dataset":
     try:
         fields = unseal(read_file(directory / DESCRIPTION_FILE))
     except (FileNotFoundError, NotADirectoryError) as e:
-        violation = f"has no {DESCRIPTION_FILE}" if directory.is_dir() else "is no directory"
+        violation = f"has no {DESCRIPTION_FILE}" if directory.is_dir() else "is not a directory"
         fix = "make one with rlrun export RUN_DIR DATA_DIR"
         raise ConfigError(f"{key}: {violation}; a dataset directory is allowed; {fix}") from e
     except ValueError as e:

@@ -1,7 +1,7 @@
 """Environments as NEXT_STEP rows, and the diagnostic environments of the ``rlrun/`` namespace.
 
-Torch-free, since config validation imports it. The import registers the ids below with Gymnasium,
-each with a native vector implementation and a single environment derived from it.
+Does not import torch, because config validation imports it. Importing it registers the ids below
+with Gymnasium, each with a native vector implementation and a single environment derived from it.
 """
 
 from typing import Any

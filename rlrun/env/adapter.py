@@ -1,4 +1,4 @@
-"""Construction of environments from their config, and of their spaces before a run."""
+"""Construction of environments, and of their spaces before a run, from the config."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -78,11 +78,11 @@ def make_env(
     kwargs = env_arguments(config, evaluate=evaluate)
     maker = _Maker(config, kwargs, keep_info, agents, render)
     with SettingsKept():
-        if not evaluate:  # of a run that begins
+        if not evaluate:  # only when a run begins
             mask_warned.discard(config.id)
         env = maker.make(num_envs, resumable=resumable, several=num_envs > 1)
     if (known := _known.get(repr((config, agents)))) is not None:
-        copies = [None, (env.obs_space, env.action_space)]  # the first was made to look at them
+        copies = [None, (env.obs_space, env.action_space)]  # the first has unknown spaces
         if (error := different_copies(config.id, copies, known[:2])) is not None:
             env.close()
             raise error
@@ -92,11 +92,11 @@ def make_env(
 def make_one_env(
     config: EnvConfig, *, evaluate: bool = False, render: bool = False, validate: bool = True
 ) -> AnyEnv:
-    """Return a single environment of Gymnasium's interface, with its wrappers and validation.
+    """Return a single environment with Gymnasium's interface, with its wrappers and validation.
 
     ``render``: its ``render()`` returns a picture. ``validate``: raise EnvError on a violation.
 
-    Raises: ConfigError, also for environments that are only made several at once.
+    Raises: ConfigError. It is also raised for environments that have no single ones.
     """
     if config.id.startswith(PREFIX) or config.backend == "envpool":
         name = f"env.backend = {config.backend}" if config.backend == "envpool" else config.id
@@ -113,7 +113,7 @@ def make_one_env(
 
 @dataclass(frozen=True, slots=True)
 class _Maker:
-    """What ``make_env`` was asked for; ``kwargs``: the environment's arguments."""
+    """The arguments of ``make_env``. ``kwargs``: the environment's arguments."""
 
     config: EnvConfig
     kwargs: dict[str, Any]
@@ -122,14 +122,14 @@ class _Maker:
     render: bool
 
     def prepare(self) -> None:
-        """Prepare the process for pictures, where they are wanted."""
+        """Prepare the process for pictures if they are wanted."""
         if self.render:
             prepare_pygame()
 
     def make(self, num_envs: int, *, resumable: bool = False, several: bool = True) -> Env:
         """Return the rows of the configured backend.
 
-        ``several``: a single environment is made as one of several would be.
+        ``several``: make a single environment in the way that one of several is made.
         """
         config = self.config
         if config.wrappers:
@@ -147,7 +147,7 @@ class _Maker:
         if config.backend in ("auto", "vector") and not config.wrappers and not prefer_sync:
             required = config.backend == "vector"
             raw = _make_native(spec, self.kwargs, num_envs, required=required)
-            # Other native environments have the rows of their single ones, which can be drawn.
+            # Other native environments have the rows of their single ones, which can render.
             if self.render and raw is not None and not isinstance(raw, CartPoleVectorEnv):
                 raw.close()
             elif raw is not None:
@@ -155,22 +155,24 @@ class _Maker:
         return self._copies(partial(self.single, spec), num_envs, limit)
 
     def _require_wrappable(self) -> None:
-        """Raise ConfigError where wrappers have no single environment of one agent."""
+        """Raise ConfigError if wrappers cannot apply: they need single environments of one
+        agent.
+        """
         config, names = self.config, ", ".join(wrapper.name for wrapper in self.config.wrappers)
         if config.backend in ("vector", "envpool"):
             raise ConfigError(
                 f"env.backend = {config.backend}: wrappers ({names}) apply to single "
-                "environments, this backend steps all at once; allowed with wrappers: auto, sync, "
-                "async; set env.backend=auto or env.wrappers=[]"
+                "environments, but this backend steps all at once; allowed with wrappers: auto, "
+                "sync, async; set env.backend=auto or env.wrappers=[]"
             )
         if config.id.startswith(PREFIX):
             raise ConfigError(
-                f"env.wrappers = {names}: they apply to environments of one agent; allowed here: "
-                "[]; wrap the PettingZoo environment"
+                f"env.wrappers = {names}: wrappers apply to environments of one agent; allowed "
+                "here: []; wrap the PettingZoo environment"
             )
 
     def _rows(self, source: RowSource) -> Env:
-        """Return the rows of ``source``, every agent with a column where ``agents`` says so."""
+        """Return the rows of ``source``, with a column per agent if ``agents`` asks for it."""
         joint = isinstance(source.single_observation_space, JointSpace)
         if joint and self.agents is not None and self.agents.name != "joint":
             source = AgentColumns(source, self.agents, self.config.id)
@@ -191,17 +193,17 @@ class _Maker:
         return env
 
     def _envpool(self, num_envs: int) -> Env:
-        from rlrun.env.envpool import EnvPoolVectorEnv  # a package that only this backend needs
+        from rlrun.env.envpool import EnvPoolVectorEnv  # an optional package
 
         if self.render:
             raise ConfigError(
-                f"env.backend = envpool: {self.config.id} cannot be drawn by it; the others are "
+                f"env.backend = envpool: {self.config.id} cannot be drawn; other backends are "
                 "allowed; watch the weights with an environment of another backend"
             )
         return self._vector(EnvPoolVectorEnv(self.config.id, num_envs, self.kwargs))
 
     def _copies(self, make_one: Callable[[int], AnyEnv], num_envs: int, limit: int | None) -> Env:
-        """Return rows of single environments; ``limit``: as ``CheckedEnv``'s max_replay_steps."""
+        """Return rows of single environments. ``limit``: ``CheckedEnv``'s max_replay_steps."""
         env_fns = [partial(self.checked, make_one, limit, i) for i in range(num_envs)]
         processes = self.config.backend == "async" and not self.render
         copies = (Workers if processes else Copies)(env_fns, self.config)
@@ -247,7 +249,7 @@ class _Maker:
         if config.backend == "vector":
             raise _no_native(config.id)
         make = partial(PettingZooEnv, config.id, agents=self.agents, keep_info=self.keep_info)
-        env = make(self.kwargs)  # what is wrong without pictures is told first
+        env = make(self.kwargs)  # errors that do not concern pictures come first
         if not self.render or index > 0:
             return env
         env.close()
@@ -314,7 +316,7 @@ def _single_is_faster(spec: EnvSpec) -> bool:
 
 
 def beside_others(error: ConfigError, which: str) -> ConfigError:
-    """Return ``error`` of an environment that could be made alone."""
+    """Return the error for an environment that cannot be made while others exist."""
     return ConfigError(
         f"{error}; this was {which} that exist already: if only one may, set env.instances=1 "
         "collector.num_envs=1"
@@ -322,7 +324,7 @@ def beside_others(error: ConfigError, which: str) -> ConfigError:
 
 
 def _require_supported(env_id: str, obs: gym.Space[Any], action: gym.Space[Any]) -> None:
-    """Raise ConfigError unless rows can hold observations and actions of these spaces."""
+    """Raise ConfigError unless rows can hold these observations and actions."""
     if (message := unsupported_space(obs)) is not None:
         parts = obs.spaces if isinstance(obs, spaces.Dict) else {}
         supported = ", ".join(k for k, part in parts.items() if unsupported_space(part) is None)
@@ -342,10 +344,10 @@ def _require_supported(env_id: str, obs: gym.Space[Any], action: gym.Space[Any])
 
 
 def probe(config: EnvConfig) -> tuple[gym.Space[Any], gym.Space[Any]]:
-    """Return the observation and action space of one environment; also try ``eval_kwargs``.
+    """Return the observation and action space of one environment. Also tries ``eval_kwargs``.
 
     Raises:
-        ConfigError: no such environment, a missing package, arguments it does not take, spaces
+        ConfigError: no such environment, a missing package, arguments it does not take, or spaces
             that change with ``eval_kwargs``.
     """
     return probe_agents(config, None)[:2]
@@ -354,7 +356,7 @@ def probe(config: EnvConfig) -> tuple[gym.Space[Any], gym.Space[Any]]:
 def probe_agents(
     config: EnvConfig, agents: AgentsConfig | None
 ) -> tuple[gym.Space[Any], gym.Space[Any], int]:
-    """Return (observation space, action space, columns per environment); raises as ``probe``.
+    """Return (observation space, action space, columns per environment). Raises as ``probe``.
 
     An environment has one column, or one per agent.
     """
@@ -375,7 +377,7 @@ def probe_agents(
 
 
 def known_spaces(config: EnvConfig, agents: AgentsConfig) -> tuple[Any, Any, int]:
-    """``probe_agents``, done once per process for a config."""
+    """Return ``probe_agents`` of a config, computed once per process."""
     key = repr((config, agents))
     if key not in _known:
         _known[key] = probe_agents(config, agents)
@@ -383,7 +385,9 @@ def known_spaces(config: EnvConfig, agents: AgentsConfig) -> tuple[Any, Any, int
 
 
 def space_summary(space: gym.Space[Any]) -> str:
-    """Return ``float32 [4]`` (Box), ``Discrete 3`` or ``MultiDiscrete 2 5``; parts with ``+``."""
+    """Return ``float32 [4]`` (Box), ``Discrete 3`` or ``MultiDiscrete 2 5``; parts joined by
+    ``+``.
+    """
     match space:
         case spaces.Dict():
             return " + ".join(map(space_summary, space.spaces.values()))

@@ -1,9 +1,9 @@
-"""Environments of N agents: as joint rows, or each agent as a column of its own.
+"""Environments of N agents: as joint rows, or with a column per agent.
 
 ``PettingZooEnv``: ``env.id = pettingzoo:MODULE`` names a module with ``parallel_env(**kwargs)``,
 or, with a version as in ``sisl/pursuit-v5``, an id of PettingZoo's registry (from 1.27 on). The
 agents are its ``possible_agents``, in that order. Observation vectors of different lengths are
-padded with zeros. The team's episode ends when no agent is left, truncated if one of the last
+padded with zeros. The team's episode ends when no agent is left. It is truncated if one of the last
 agents was truncated.
 
 ``AgentColumns``: column e N + i is agent i of environment e. An agent whose episode ends before its
@@ -44,10 +44,13 @@ AGENT_TRUNCATED = "rlrun/agent_truncated"
 
 
 class AgentColumns:
-    """The rows of joint environments with a column for each agent."""
+    """The rows of joint environments with a column per agent."""
 
     def __init__(self, joint: RowSource, agents: AgentsConfig, env_id: str) -> None:
-        """Wrap ``joint``. Raises: ConfigError: the agents have different action spaces."""
+        """Wrap ``joint``.
+
+        Raises: ConfigError if the agents have different action spaces.
+        """
         space = joint.single_observation_space
         assert isinstance(space, JointSpace)
         action = agent_action(joint.single_action_space)
@@ -55,8 +58,8 @@ class AgentColumns:
             mixed = np.ndim(getattr(joint.single_action_space, "nvec", [[]])) == 1
             others = "policy=qmix or policy=vdn (agents=joint), or " if mixed else ""
             raise ConfigError(
-                f"env.id = {env_id}: its agents differ in their actions "
-                f"({joint.single_action_space}); allowed are agents of one action space; choose "
+                f"env.id = {env_id}: its agents have different action spaces "
+                f"({joint.single_action_space}); allowed are agents with one action space; choose "
                 f"{others}another environment"
             )
         self.joint, self.agents, self.env_id = joint, space.num_agents, env_id
@@ -101,7 +104,7 @@ class AgentColumns:
             & ~terminated
             & (self._per_agent(info, AGENT_TRUNCATED, team_truncated) | team_truncated[:, None])
         )
-        truncated |= acted & ~terminated & team_terminated[:, None]  # only the team's flag was set
+        truncated |= acted & ~terminated & team_terminated[:, None]  # only the team's flag is set
         alive = np.array(obs["alive"], np.bool_)
         self._require_all_alive(alive[resets])
         self._team_done = team_terminated | team_truncated
@@ -120,12 +123,12 @@ class AgentColumns:
         return np.repeat(np.asarray(team)[:, None], self.agents, 1)
 
     def _columns(self, obs: Tree) -> Tree:
-        """Reshape observations [E, N, *O] to columns; add the one-hot agent id where configured."""
+        """Reshape observations [E, N, *O] to columns. Add the one-hot agent id if configured."""
         flat = tree_map(lambda x: x.reshape(self.num_envs, *x.shape[2:]), obs)
         return {"agent": self.agent_ids, "observation": flat} if self.observe_ids else flat
 
     def _kept(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Return the numbers [E N, K] that are kept of the infos."""
+        """Return the numbers [E N, K] kept of the infos."""
         if (numbers := info.get(KEPT)) is None:
             return {}
         if numbers.ndim == 2:  # [E, K]: the environments know of no agents
@@ -165,7 +168,7 @@ _INSTALL = {"pettingzoo": "'pettingzoo[{family}]'", "mpe2": "mpe2"}  # package -
 
 
 class PettingZooEnv(gym.Env[Any, Any]):
-    """One parallel environment; ``info`` has reward, terminated and truncated of every agent.
+    """One parallel environment. ``info`` has reward, terminated and truncated of every agent.
 
     ``alive`` [N]: the agent is in the episode, or was when it was truncated with the team.
     """
@@ -179,9 +182,9 @@ class PettingZooEnv(gym.Env[Any, Any]):
         agents: AgentsConfig,
         keep_info: tuple[str, ...] | None = (),
     ) -> None:
-        """Make it. Raises: ConfigError: unknown module or package, incompatible agents.
+        """Make the environment. ``keep_info``: keys of the agents' infos whose values are kept.
 
-        ``keep_info``: keys of the agents' infos whose values are kept.
+        Raises: ConfigError for an unknown module or package, or incompatible agents.
         """
         kwargs, self.keep_info = dict(kwargs), keep_info or ()
         self.limit: int | None = kwargs.pop("max_episode_steps", None)
@@ -205,7 +208,7 @@ class PettingZooEnv(gym.Env[Any, Any]):
     # -- spaces ----------------------------------------------------------------------------------
 
     def _agent_space(self, agent_spaces: list[gym.Space[Any]]) -> gym.Space[Any]:
-        """Return one space for all agents; vectors get the length of the longest."""
+        """Return one space for all agents. Vectors get the length of the longest."""
         if all(space == agent_spaces[0] for space in agent_spaces):
             if (message := unsupported_space(agent_spaces[0])) is not None:
                 raise self._spaces_error(message)
@@ -224,7 +227,7 @@ class PettingZooEnv(gym.Env[Any, Any]):
         return spaces.Box(limits.min, limits.max, shape, dtype.type)
 
     def _has_state(self) -> bool:
-        """Return True if ``state()`` returns numbers; some environments need a reset before."""
+        """Return whether ``state()`` returns numbers. Some environments need a reset before."""
         if not callable(getattr(self.parallel_env, "state", None)):
             return False
         try:
@@ -235,7 +238,7 @@ class PettingZooEnv(gym.Env[Any, Any]):
         return self.example_state.dtype.kind in "fiub"
 
     def _state_space(self) -> spaces.Box:
-        """Return the space of the global state; uint8 keeps its dtype, others become float32."""
+        """Return the space of the global state. uint8 keeps its dtype, others become float32."""
         if not self.global_state:
             size = sum(spaces.flatdim(space) for space in self.agent_spaces)
             return spaces.Box(-np.inf, np.inf, (size,), np.float32)
@@ -291,7 +294,7 @@ class PettingZooEnv(gym.Env[Any, Any]):
         return np.array([name in alive for name in self.names])
 
     def _row(self, obs: Mapping[str, Any], alive: np.ndarray) -> Tree:
-        """Return the joint observation, zeros for agents without one."""
+        """Return the joint observation, with zeros for agents without one."""
         each = [
             self._padded(i, obs[name]) if name in obs else self.zero_obs
             for i, name in enumerate(self.names)
@@ -300,11 +303,12 @@ class PettingZooEnv(gym.Env[Any, Any]):
         return {"agents": agents, "alive": alive.astype(np.int8), "state": self._state(obs)}
 
     def _padded(self, agent: int, obs: Any) -> Tree:
-        """Return an observation of an agent padded and cast from its space to that of all.
+        """Return an agent's observation padded and cast to the common space.
 
-        Floats may be of another size than declared, and integers whose values stay what they are.
+        Floats may have another size than declared, and integers another dtype that holds their
+        values.
 
-        Raises: ContractViolation: it is not of its space.
+        Raises: ContractViolation if it is not in the agent's space.
         """
         own = self.agent_spaces[agent]
         if isinstance(own, spaces.Box | spaces.Discrete):
@@ -330,12 +334,15 @@ class PettingZooEnv(gym.Env[Any, Any]):
     # -- contract --------------------------------------------------------------------------------
 
     def _require(self, message: str | None, agent: str) -> None:
-        """Raise ContractViolation where a ``message`` says what is wrong with ``agent``'s part."""
+        """Raise ContractViolation if ``message``, about ``agent``, is not None."""
         if message is not None:
             raise ContractViolation(f"agent {agent}: {message}")
 
     def _results(self, call: str, result: Any) -> Sequence[Mapping[str, Any]]:
-        """Return what ``call`` returned: dicts with agents as keys. Raises: ContractViolation."""
+        """Return what ``call`` returned: dicts with agents as keys.
+
+        Raises: ContractViolation.
+        """
         names = _RETURNED[call]
         if not isinstance(result, tuple | list) or len(result) != len(names):
             raise ContractViolation(f"{call}() must return ({', '.join(names)})")
@@ -346,18 +353,18 @@ class PettingZooEnv(gym.Env[Any, Any]):
         return result
 
     def _require_each(self, name: str, given: Mapping[str, Any], agents: np.ndarray) -> None:
-        """Raise where one of ``agents`` [N] has no entry: it would be learned from as zeros."""
+        """Raise if one of ``agents`` [N] has no entry, which would be learned from as zeros."""
         for agent in (self.names[i] for i in _where(agents)):
             if agent not in given:
-                text = f"it is in the episode and has no {name}; allowed is one of every agent"
+                text = f"it is in the episode and has no {name}; every agent must have one"
                 self._require(text, agent)
 
     def _paid(
         self, results: Sequence[Mapping[str, Any]], acted: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return reward float32, terminated and truncated bool [N], 0 of agents that did not act.
+        """Return reward float32, terminated and truncated bool [N], 0 for agents that did not act.
 
-        ``results``: dicts of the three; a flag that an agent lacks is False.
+        ``results``: dicts of the three; a missing flag means False.
         """
         rewards, *flags = results
         self._require_each("reward", rewards, acted)
@@ -372,7 +379,7 @@ class PettingZooEnv(gym.Env[Any, Any]):
         return paid[0], paid[1] != 0, paid[2] != 0
 
     def _kept(self, infos: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what is kept of the agents' infos: [N, K], the mean [K] in joint rows."""
+        """Return the numbers kept of the agents' infos: [N, K], or their mean [K] in joint rows."""
         if not self.keep_info:
             return {}
         numbers = np.zeros((len(self.names), len(self.keep_info)), np.float32)
@@ -395,12 +402,15 @@ class PettingZooEnv(gym.Env[Any, Any]):
 
 
 def _where(agents: np.ndarray) -> list[int]:
-    """Return the numbers of ``agents``, flags [N]."""
+    """Return the indices of ``agents``, flags [N]."""
     return list(map(int, np.flatnonzero(agents)))
 
 
 def _make(env_id: str, kwargs: dict[str, Any]) -> Any:
-    """Return the parallel environment of an env.id. Raises: ConfigError."""
+    """Return the parallel environment of an env.id.
+
+    Raises: ConfigError.
+    """
     name = env_id.removeprefix(PREFIX)
     missing = partial(_missing_package, env_id, name)
     if "-v" in name or "/" in name:  # an id of PettingZoo's registry
@@ -408,7 +418,7 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> Any:
             import pettingzoo
 
             if not hasattr(pettingzoo, "make"):
-                raise ImportError("there is no pettingzoo with a registry of ids (1.27)")
+                raise ImportError("pettingzoo has no registry of ids before version 1.27")
             return pettingzoo.make("parallel", name, **kwargs)
     if not name.partition(".")[0]:
         raise ConfigError(
@@ -429,7 +439,7 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> Any:
 
 
 def _missing_package(env_id: str, name: str, error: Exception) -> RlrunError:
-    """Return the error for a module ``name``, or what it imports, that cannot be imported."""
+    """Return the error for a module ``name``, or a module it imports, that cannot be imported."""
     lacks = getattr(error, "name", None) or ""
     if "." in lacks and f"{name}.".startswith(f"{lacks}."):
         return ConfigError(

@@ -25,10 +25,10 @@ HEIGHT, WIDTH = 210, 160  # pixels of a screen
 
 
 def area_weights(size: int, resized: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (indices, weights) [K, resized]: the pixels of ``size`` that a resized one averages.
+    """Return (indices, weights) [K, resized]: the source pixels of each resized pixel.
 
-    Every resized pixel is the mean of an interval of size / resized pixels, which are float32 and
-    added in their order as in OpenCV's INTER_AREA, so that rounding is the same.
+    Every resized pixel is the mean of an interval of size / resized pixels. They are float32 and
+    added in the order of OpenCV's INTER_AREA, so that rounding is the same.
     """
     scale = size / resized
     rows = []
@@ -69,7 +69,7 @@ def area_resize(height: int, width: int) -> Callable[[np.ndarray], np.ndarray]:
 
 
 class SingleGame:
-    """A game as ale-py's vector environment of one game steps it: resets in the step after an end.
+    """One game with the steps of ale-py's vector environment: it resets in the step after an end.
 
     ``frames`` [2, 210, 160]: the maximum of the last two frames, and the last frame.
     """
@@ -88,7 +88,7 @@ class SingleGame:
         img_width: int,
         **ignored: Any,
     ) -> None:
-        """Arguments as ale-py's; ``ignored``: those of its threads, stack and rewards."""
+        """Arguments are ale-py's. ``ignored``: those for threads, stack and rewards."""
         from ale_py import ALEInterface, LoggerMode, roms
 
         assert num_envs == 1
@@ -106,13 +106,13 @@ class SingleGame:
         self.action_space = spaces.MultiDiscrete([len(self.actions)])
         self.resize = area_resize(img_height, img_width)
         self.frames = np.zeros((2, HEIGHT, WIDTH), np.uint8)
-        self.rng = np.random.RandomState()  # of the frames without action
+        self.rng = np.random.RandomState()  # for the number of frames without action
         self.over, self.lives = False, 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin a game; a seed loads the cartridge again, which takes 0.2 s."""
+        """Begin a game. A seed loads the cartridge again, which takes 0.2 s."""
         if seed is not None:
             self.ale.setInt("random_seed", seed)
             self.rng.seed(seed)
@@ -127,7 +127,7 @@ class SingleGame:
         return self.resize(self.frames[0])[None, None], self._info()
 
     def _noops(self) -> int:
-        """Return a number below ``noop_max``, drawn as libstdc++ does (Lemire 2019)."""
+        """Return a number below ``noop_max``, sampled as libstdc++ does (Lemire 2019)."""
         size = max(self.noop_max, 1)
         threshold = 2**32 % size
         while True:
@@ -150,7 +150,7 @@ class SingleGame:
     def step(
         self, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Hold an action for ``frame_skip`` frames, or begin the next game after the last one."""
+        """Hold an action for ``frame_skip`` frames, or begin the next game after an end."""
         none = np.zeros(1, np.bool_)
         if self.over:
             obs, info = self.reset()
@@ -171,7 +171,7 @@ class SingleGame:
         return obs, np.array([float(reward)]), np.array([ends]), none, self._info()
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing."""
 
 
 ATARI_ID = "rlrun/Atari-v0"
@@ -196,15 +196,16 @@ def find_game(game: Any, games: list[str]) -> str:
 
 
 class AtariVectorEnv(VectorEnv[Any, Any, Any]):
-    """Observation uint8 [84, 84], the luminance of the screen; reward is the change of the score.
+    """Atari games. Observation uint8 [84, 84], the screen's luminance; reward is the score's
+    change.
 
-    Every action is repeated for ``frame_skip`` frames (60 per second); the observation is the
+    Every action is repeated for ``frame_skip`` frames (60 per second). The observation is the
     pixelwise maximum of the last two of them. In each frame the game keeps its last action with
     probability ``sticky``. A game starts with fewer than ``noop_max`` frames of no action and is
     truncated after ``max_episode_steps`` env steps, at most 108000 frames. An episode terminates
     when the game is over. With ``life_loss`` it also terminates when a life is lost, and the next
-    episode continues the game after one step of no action. Actions are the minimal set of the
-    game, with ``full_action_set`` all 18. ``threads`` (0: one per core) does not affect rows.
+    episode continues the game after one step of no action. Actions are the minimal set of the game,
+    with ``full_action_set`` all 18. ``threads`` (0: one per core) does not affect rows.
     """
 
     metadata = NEXT_STEP_METADATA
@@ -254,13 +255,13 @@ class AtariVectorEnv(VectorEnv[Any, Any, Any]):
 
     @staticmethod
     def _make_ale() -> Any:
-        """Return what makes the games."""
+        """Return the vector environment of the games."""
         from ale_py.vector_env import AtariVectorEnv as AleVectorEnv
 
         return AleVectorEnv
 
     def truncate(self) -> None:
-        """Truncate the current episodes; the next step starts new ones."""
+        """Truncate the current episodes. The next step starts new ones."""
         self.done = self._truncated = np.ones(self.num_envs, np.bool_)
 
     def _clear(self) -> None:
@@ -295,7 +296,7 @@ class AtariVectorEnv(VectorEnv[Any, Any, Any]):
 
 
 class OneGame(AtariVectorEnv):
-    """One game of the same rows, whose state can be saved (``rlrun.env.atari``)."""
+    """One game with the same rows, whose state can be saved."""
 
     @staticmethod
     def _make_ale() -> Any:
@@ -329,7 +330,7 @@ class AtariEnv(SingleFromVector):
 def envpool_arguments(kwargs: dict[str, Any], ids: list[str]) -> tuple[str, dict[str, Any]]:
     """Return envpool's id and arguments that correspond to ``AtariVectorEnv(**kwargs)``.
 
-    Games start with at least one frame of no action: ``noop_max = 0`` crashes envpool.
+    Games start with at least one frame of no action, because ``noop_max = 0`` crashes envpool.
 
     Raises:
         ValueError: envpool has no such game, or an argument is out of its range.

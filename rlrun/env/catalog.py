@@ -1,4 +1,4 @@
-"""Look-up of environment ids, construction of single and native vector environments."""
+"""Look-up of environment ids, and construction of single and native vector environments."""
 
 import difflib
 import importlib.util
@@ -33,7 +33,7 @@ _PACKAGES = (
     (("popgym-",), "popgym", "popgym"),
     (_ROBOTICS, "gymnasium_robotics", "'gymnasium-robotics'"),
 )
-_ATARI = (  # games that had ids of their own before ALE/...-v5
+_ATARI = (  # games with separate ids before ALE/...-v5
     "Adventure|AirRaid|Alien|Amidar|Assault|Asterix|Asteroids|Atlantis|BankHeist|BattleZone|"
     "BeamRider|Berzerk|Bowling|Boxing|Breakout|Carnival|Centipede|ChopperCommand|CrazyClimber|"
     "Defender|DemonAttack|DoubleDunk|ElevatorAction|Enduro|FishingDerby|Freeway|Frostbite|Gopher|"
@@ -43,7 +43,7 @@ _ATARI = (  # games that had ids of their own before ALE/...-v5
     "TimePilot|Tutankham|UpNDown|Venture|VideoPinball|WizardOfWor|YarsRevenge|Zaxxon"
 )
 _OLD_ATARI = re.compile(rf"({_ATARI})(-ram)?(Deterministic|NoFrameskip)?-v[0-4]")
-_FAMILIES = {  # of Gymnasium's own environments: extra, or a pip requirement in quotes
+_FAMILIES = {  # Gymnasium's environments: extra, or pip requirement in quotes
     "box2d": "box2d",
     "mujoco": "mujoco",
     "phys2d": "'gymnasium[jax]'",
@@ -52,7 +52,7 @@ _FAMILIES = {  # of Gymnasium's own environments: extra, or a pip requirement in
 
 
 class MissingPackageError(ResourceError):
-    """The package of an environment is not installed; ``install`` is pip's name for it."""
+    """The package of an environment is not installed. ``install`` is pip's name for it."""
 
     def __init__(self, env_id: str, reason: str, install: str) -> None:
         super().__init__(
@@ -63,7 +63,7 @@ class MissingPackageError(ResourceError):
 
 
 def require_in_every_process(env_id: str) -> None:
-    """Raise ConfigError for an id that a script or notebook registered for its own process."""
+    """Raise ConfigError for an id that a script or notebook registered only in its own process."""
     if ":" in env_id or env_id not in gym.registry or _package_of(env_id) is not None:
         return
     entry: Any = gym.registry[env_id].entry_point or gym.registry[env_id].vector_entry_point
@@ -72,7 +72,7 @@ def require_in_every_process(env_id: str) -> None:
     known = {*ENVIRONMENTS, *(plugin.module.partition(".")[0] for plugin in plugins)}
     if where.partition(":")[0].partition(".")[0] not in known:
         raise ConfigError(
-            f"env.id = {env_id}: this process has registered it, and every job of a sweep is a new "
+            f"env.id = {env_id}: only this process has it, but every job of a sweep is a new "
             "one; an id with the module that registers it is allowed; move the class and its "
             f"gym.register into a file, mymodule.py, and set env.id=mymodule:{env_id}",
             key="env.id",
@@ -80,14 +80,14 @@ def require_in_every_process(env_id: str) -> None:
 
 
 def atari_game(name: str) -> str | None:
-    """Return the game that ``name`` means (pong, Pong-v0, ALE/Pong-v5), None for another word."""
+    """Return the game that ``name`` means (pong, Pong-v0, ALE/Pong-v5), or None."""
     word = re.sub(r"(-ram)?(Deterministic|NoFrameskip)?-v\d$", "", name.removeprefix("ALE/"))
     word = re.sub(r"[-_ ]", "", word).lower()
     return next((game for game in _ATARI.split("|") if game.lower() == word), None)
 
 
 def find_spec(env_id: str) -> EnvSpec:
-    """Return Gymnasium's registry entry of ``env_id``; ``module:id`` imports the module first.
+    """Return Gymnasium's registry entry of ``env_id``. ``module:id`` imports the module first.
 
     Raises:
         ConfigError: there is none; the message names the closest ids or the package to install.
@@ -110,11 +110,11 @@ def find_spec(env_id: str) -> EnvSpec:
         if game[2]:
             use = f"{one} env.kwargs.obs_type=ram"
         raise ConfigError(
-            f"env.id = {env_id}: no such environment; Atari games have their settings as keys, not "
-            f"in their ids; use {use} (pip install 'rlrun[atari]')"
+            f"env.id = {env_id}: no such environment; settings of Atari games are keys, not part "
+            f"of ids; use {use} (pip install 'rlrun[atari]')"
         )
     if name.startswith(OBJECT):
-        wrong = "a script gave it to rlrun.train, and this process has none of that id"
+        wrong = "a script passed it to rlrun.train, and this process does not have it"
         raise ConfigError(
             f"env.id = {env_id}: {wrong}; the same environment is needed; rlrun.resume(RUN_DIR, "
             "env=...) takes it"
@@ -126,14 +126,19 @@ def find_spec(env_id: str) -> EnvSpec:
 
 
 def _package_of(name: str) -> tuple[tuple[str, ...], str, str] | None:
-    """Return the entry of _PACKAGES that registers ``name``; None: Gymnasium knows it already."""
+    """Return the entry of _PACKAGES that registers ``name``; None: Gymnasium already knows the
+    id.
+    """
     if name in gym.registry and not name.startswith("rlrun/"):
         return None
     return next((package for package in _PACKAGES if name.startswith(package[0])), None)
 
 
 def import_module(env_id: str, module: str) -> Any:
-    """Return a module of a user. Raises: ImportError, ConfigError where its import raises more."""
+    """Import a user's module.
+
+    Raises: ImportError; ConfigError if the import raises anything else.
+    """
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # pygame prints to stdout otherwise
     try:
         with warnings.catch_warnings():
@@ -175,7 +180,7 @@ def closest_ids(name: str, ids: Iterable[str]) -> list[str]:
 
 
 def _pip_requirement(spec: EnvSpec) -> str | None:
-    """Return what pip installs for ``spec``, None if it is not Gymnasium's own."""
+    """Return the pip requirement of ``spec``, or None if it is not Gymnasium's own."""
     entry = spec.entry_point if isinstance(spec.entry_point, str) else ""
     family = entry.removeprefix("gymnasium.envs.").partition(".")[0]
     name = _FAMILIES.get(family) if entry.startswith("gymnasium.envs.") else None
@@ -183,12 +188,12 @@ def _pip_requirement(spec: EnvSpec) -> str | None:
 
 
 def _installed_by(name: str) -> str:
-    """Return what pip installs for an extra, or for a requirement in quotes."""
+    """Return the pip requirement for an extra, or for a requirement in quotes."""
     return name if name.startswith("'") else f"'rlrun[{name}]'"
 
 
 def _newest(spec: EnvSpec) -> str | None:
-    """Return the id of the newest version of ``spec``, None where that is its own."""
+    """Return the id of the newest version of ``spec``, or None if that is its own."""
     versions = [
         (other.version or 0, other.id)
         for other in gym.registry.values()
@@ -208,10 +213,10 @@ def construction_errors(
 ) -> Iterator[None]:
     """Convert errors in the construction of an environment to ConfigError.
 
-    ``name``: what takes ``kwargs``, and raises ``refusals`` where they are wrong. ``missing``:
-    makes the error for a package that is missing.
-    Gymnasium's warnings about registration and DeprecationWarnings of imported packages are
-    ignored: they do not concern a run, and one package crashes when they are raised.
+    ``name``: the callable that takes ``kwargs`` and raises ``refusals`` if they are wrong.
+    ``missing``: makes the error for a missing package. Gymnasium's warnings about registration and
+    DeprecationWarnings of imported packages are ignored: they do not concern a run, and one package
+    crashes when they are raised.
     """
     try:
         with warnings.catch_warnings():
@@ -255,7 +260,7 @@ def _missing_package(spec: EnvSpec, error: Exception) -> RlrunError:
 
 
 def env_arguments(config: EnvConfig, *, evaluate: bool = False) -> dict[str, Any]:
-    """Return the arguments of an environment; in evaluations ``eval_kwargs`` lie over them."""
+    """Return an environment's arguments, updated by ``eval_kwargs`` in evaluations."""
     kwargs = {**config.kwargs, **(config.eval_kwargs if evaluate else {})}
     if config.max_episode_steps is not None:
         kwargs["max_episode_steps"] = config.max_episode_steps

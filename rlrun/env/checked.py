@@ -1,6 +1,6 @@
-"""One environment of a sync or async vector: its returns validated, its state saved and restored.
+"""One environment of a sync or async vector: returns validated, state saved and restored.
 
-The state is captured from its attributes (``rlrun.env.state``) where that is possible. Otherwise
+The state is captured from the environment's attributes (``rlrun.env.state``) if possible. Otherwise
 its open episode is replayed: every reset is then seeded with a function of the run's seed, the
 index and the episode, and the actions of the open episode are recorded.
 """
@@ -41,7 +41,7 @@ _FRESH_WORLD = ("bipedal_walker", "car_racing")  # modules whose reset reuses a 
 
 
 def seed_spaces(env: AnyEnv, seed: int) -> None:
-    """Seed the spaces, whose generators the operating system would seed at their first sample."""
+    """Seed the spaces. Unseeded, their generators use the operating system's entropy."""
     for owner in (env, env.unwrapped):
         owner.action_space.seed(seed)
         owner.observation_space.seed(seed)
@@ -50,9 +50,9 @@ def seed_spaces(env: AnyEnv, seed: int) -> None:
 class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     """Environment ``index`` of a sync or async vector, with validation of its returns.
 
-    Without it SyncVectorEnv casts or broadcasts wrong observations into its batch silently.
-    A ``reset`` with a seed is the vector's reset (step 0), one without is an autoreset. Its info
-    has the numbers that were asked for under ``KEPT``, [K], and nothing else of the environment's.
+    Without it SyncVectorEnv silently casts or broadcasts wrong observations into its batch. A
+    ``reset`` with a seed is the vector's reset (step 0), one without is an autoreset. Its info
+    holds only the requested numbers, [K], under ``KEPT``.
     """
 
     def __init__(
@@ -65,11 +65,12 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         keep_info: tuple[str, ...] | None = (),
         alone: bool = False,
     ) -> None:
-        """``max_replay_steps``: actions recorded of an episode; None: the state is never saved.
+        """``max_replay_steps``: most actions recorded of an episode; None: the state is never
+        saved.
 
         ``keep_info``: keys of the environment's info whose values are kept, K of them; None: the
-        info is passed on as it is. ``alone``: no other may be made to check its state, and no
-        episode of it is repeated.
+        info is passed on unchanged. ``alone``: no second environment may be made to check the
+        state, and no episode is repeated.
         """
         super().__init__(make())
         self._make, self._limit, self._index = make, max_replay_steps, index
@@ -78,11 +79,11 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             self.env.observation_space, env_id, floats=index == 0
         )
         self._seed = self._episode = self._steps = 0
-        self._reseed = False  # the next reset opens other episodes than those of the run's start
-        self._last: Any = None  # observation, or its hash where the state was loaded
+        self._reseed = False  # the next reset opens other episodes than the run's start
+        self._last: Any = None  # observation, or its hash after loading a state
         self._alone = alone
-        self._actions: list[Any] | None = None  # of the open episode; None: it is not replayed
-        self._before: list[dict[str, Any]] = []  # of the wrappers, before the episode's reset
+        self._actions: list[Any] | None = None  # of the open episode; None: not replayed
+        self._before: list[dict[str, Any]] = []  # states of wrappers before the episode's reset
         self._probe: Probe | None = None
         # The first environment is compared with another one, and replays also in a later episode,
         # which must not depend on the first. Flags: of a later episode.
@@ -95,7 +96,9 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         return contract_error(self._id, self._subject, self._steps, message)
 
     def _raised(self, error: BaseException, call: str) -> EnvError:
-        """Return the error for what ``call`` raised; raise ``error`` where it is not its fault."""
+        """Return the error for what ``call`` raised. Raise ``error`` itself if it is not the
+        environment's.
+        """
         pass_ctrl_c(error)
         if isinstance(error, EnvError):
             return error
@@ -104,11 +107,14 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         return self._fault(exception_text(error, call))
 
     def _kept(self, result: Any, violation: tuple[str, str] | None) -> dict[str, Any]:
-        """Return what is kept of an info. Raises: EnvError, also for a ``violation`` of its row."""
+        """Return the numbers kept of an info.
+
+        Raises: EnvError, also for a ``violation`` of its row.
+        """
         if violation is not None:
             raise self._fault(f"{violation[1]}; fix the environment or wrap it")
         info = result[-1]
-        if self._keep_info is None or isinstance(self.env, PettingZooEnv):  # has read its agents'
+        if self._keep_info is None or isinstance(self.env, PettingZooEnv):  # reads agents' infos
             return info  # type: ignore[no-any-return]
         if not self._keep_info:
             return {}
@@ -154,7 +160,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         return obs, reward, bool(terminated), bool(truncated), info
 
     def reopen(self, seed: int, episode: int) -> Any:
-        """Return the first observation of an episode like number ``episode`` of this seed.
+        """Return the first observation of an episode like number ``episode`` with this seed.
 
         For an environment that replaces one whose process has ended.
         """
@@ -166,9 +172,9 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     # -- state -----------------------------------------------------------------------------------
 
     def _prepare(self, seed: int | None) -> int | None:
-        """Return the seed of the next reset; begin the record of its episode.
+        """Return the seed of the next reset and begin the record of its episode.
 
-        ``seed``: of a vector's reset; None: an autoreset.
+        ``seed``: that of a vector's reset; None: an autoreset.
         """
         if seed is not None:
             self._actions, self._reseed = None, False
@@ -190,13 +196,15 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         return int(words[0]) >> 1  # environments take int32
 
     def _replace_world(self) -> None:
-        """Make an environment anew whose reset depends on the episodes before."""
+        """Remake an environment whose reset depends on earlier episodes."""
         if any(module in type(self.env.unwrapped).__module__ for module in _FRESH_WORLD):
             self.env.close()
             self.env = self._make()
 
     def _choose_method(self) -> None:
-        """Decide after the first reset, so that resets do not depend on checkpoints."""
+        """Choose how to save the state after the first reset, so that resets do not depend on
+        checkpoints.
+        """
         self._probe = None
         if self._alone:
             return
@@ -209,7 +217,9 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             self._probe = Probe(state, self._make)
 
     def _wrapper_states(self) -> list[dict[str, Any]]:
-        """Return what wrappers carry from one episode to the next, the outermost first."""
+        """Return the state that wrappers carry from one episode to the next, the outermost
+        first.
+        """
         states, env = [], self.env
         while isinstance(env, gym.Wrapper):
             states.append(capture_attributes(env, skip="env"))
@@ -217,7 +227,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         return states
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state after the last step; ``reason`` says why it lacks the environment's."""
+        """Return the state after the last step. ``reason`` says why it lacks the environment's."""
         last = self._last if isinstance(self._last, str) else tree_hash(self._last)
         state: dict[str, Any] = {
             "seed": self._seed,
@@ -237,7 +247,10 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         return state if self.inexact is None else state | {"reason": self.inexact}
 
     def _saved(self) -> dict[str, Any]:
-        """Return the environment's state, or the episode that leads there. Raises: Unsupported."""
+        """Return the environment's state, or the episode that leads to it.
+
+        Raises: Unsupported.
+        """
         if self._actions is None:
             return {"state": capture(self.env)}
         if len(self._actions) > (self._limit or 0):
@@ -246,7 +259,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         return {"actions": np.array(self._actions), "before": self._before}
 
     def _violation(self, state: dict[str, Any]) -> str | None:
-        """Return how another environment with this state differs, None if it does not."""
+        """Return how another environment with this state differs, or None."""
         if self._actions is None:
             probe, self._probe = self._probe, None
             return None if probe is None else probe.violation()
@@ -257,9 +270,10 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         return reason
 
     def load_state_dict(self, state: dict[str, Any]) -> str | None:
-        """Continue from ``state``; return why that is not exact: then the next call is ``reset``.
+        """Continue from ``state``. Return why that is not exact, in which case the next call is
+        ``reset``.
 
-        An environment that cannot continue opens other episodes than those of the run's start.
+        An environment that cannot continue opens other episodes than at the run's start.
         """
         self._seed, self._episode = int(state["seed"]), int(state["episode"])
         self._steps, self._last = int(state["steps"]), str(state["obs"])
@@ -276,7 +290,10 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         return reason
 
     def _continue(self, state: dict[str, Any]) -> None:
-        """Bring the environment to ``state``. Raises: Unsupported: it is not there."""
+        """Bring the environment to ``state``.
+
+        Raises: Unsupported if it does not get there.
+        """
         if "actions" not in state:
             restore_exactly(self.env, state["state"], self._seed)
             return

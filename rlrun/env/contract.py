@@ -1,10 +1,10 @@
 """Validation of what environments return and of the actions they get.
 
-The contract: observations have the structure, shape and dtype of their space and are finite;
-rewards are numbers that float32 holds; infos are dicts; no exception. Every violation is an
-EnvError that names the index of the environment, the step, the value found and the values allowed.
-Step s is the s-th ``step()`` of the vector environment since its ``reset`` (step 0), autoresets
-included.
+The contract: observations have the structure, shape and dtype of their space and are finite.
+Rewards are numbers that float32 holds. Infos are dicts. No exception is raised. Every violation is
+an EnvError that names the index of the environment, the step, the value found and the values
+allowed. Step s is the s-th ``step()`` of the vector environment since its ``reset`` (step 0),
+autoresets included.
 """
 
 import dis
@@ -23,19 +23,19 @@ from rlrun.spaces import Path, leaf_of, leaf_spaces
 _logger = logging.getLogger(__name__)
 
 _TOLERANCE = 1e-6  # relative: float32 rounding at the bounds of a space
-_EVERY = 64  # calls of which one compares floats: a warning may come late, a step must not
+_EVERY = 64  # every this many calls floats are compared, to save time
 
-KEPT = "rlrun/kept"  # the only key of a checked environment's info: the numbers asked for
+KEPT = "rlrun/kept"  # the only key of a checked environment's info: requested numbers
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 _NUMBERS = f"a finite number that float32 holds, within [-{FLOAT32_MAX:.7g}, {FLOAT32_MAX:.7g}]"
 _RAISE = dis.opmap["RAISE_VARARGS"]
 _STORABLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 Spaces = tuple[gym.Space[Any], gym.Space[Any]]  # of observations and of actions
-Fault = tuple[str, int | None]  # its description, and the number of the environment where known
+Fault = tuple[str, int | None]  # description, and the environment's index if known
 
 
 class ContractViolation(ValueError):
-    """Description of a returned value, by a part of rlrun between the environment and its check."""
+    """A description of a wrong value, raised by code between the environment and its check."""
 
 
 def contract_error(env_id: str, subject: str, step: int, message: str) -> EnvError:
@@ -72,10 +72,10 @@ def exception_text(error: BaseException, call: str) -> str:
 
 
 def _is_ctrl_c(error: BaseException | None) -> bool:
-    """Return True where a signal interrupts, False where code of an environment raises ``error``.
+    """Return True if a signal caused the error, False if an environment's code raised it.
 
-    Python raises the KeyboardInterrupt of a signal between two instructions, code raises it with
-    the instruction of a ``raise`` statement.
+    Python raises the KeyboardInterrupt of a signal between two instructions, whereas code raises it
+    with the instruction of a ``raise`` statement.
     """
     if isinstance(error, Interrupted):
         return True
@@ -84,7 +84,7 @@ def _is_ctrl_c(error: BaseException | None) -> bool:
     trace = error.__traceback__
     while trace.tb_next is not None:
         trace = trace.tb_next
-    if str(trace.tb_frame.f_globals.get("__name__")).startswith("rlrun."):  # a run's handler
+    if str(trace.tb_frame.f_globals.get("__name__")).startswith("rlrun."):  # a handler of the run
         return True
     if trace.tb_frame.f_code.co_code[trace.tb_lasti] != _RAISE:
         return True
@@ -92,14 +92,14 @@ def _is_ctrl_c(error: BaseException | None) -> bool:
 
 
 def pass_ctrl_c(error: BaseException) -> None:
-    """Raise ``error`` where a signal interrupts; return where code of an environment raised it."""
+    """Raise ``error`` if a signal caused it. Return if an environment's code raised it."""
     if _is_ctrl_c(error):
         raise error
 
 
 @contextmanager
 def faults_ignored() -> Iterator[None]:
-    """Ignore what code of an environment raises, whatever that is."""
+    """Ignore anything that an environment's code raises within the block."""
     try:
         yield
     except BaseException as e:
@@ -107,7 +107,7 @@ def faults_ignored() -> Iterator[None]:
 
 
 def space_difference(own: gym.Space[Any], first: gym.Space[Any], name: str) -> str | None:
-    """Return in what a space differs from that of the first copy, or None.
+    """Return how a space differs from that of the first copy, or None.
 
     ``name``: of the space, e.g. ``observation_space``.
     """
@@ -134,7 +134,7 @@ def space_difference(own: gym.Space[Any], first: gym.Space[Any], name: str) -> s
 def different_copies(
     env_id: str, copies: Sequence[Spaces | None], first: Spaces
 ) -> EnvError | None:
-    """The error that names the first copy whose spaces are not ``first``, or None.
+    """Return the error naming the first copy whose spaces differ from ``first``, or None.
 
     ``copies``: the spaces of all; None: unknown.
     """
@@ -150,7 +150,7 @@ def different_copies(
 
 
 def unsupported_space(space: gym.Space[Any], path: str = "observation") -> str | None:
-    """Describe the first part of ``space`` that cannot be stored as arrays; None if all can."""
+    """Describe the first part of ``space`` that cannot be stored as arrays. None if all can."""
     if isinstance(space, spaces.Dict):
         parts = [unsupported_space(s, f"{path}[{k!r}]") for k, s in space.spaces.items()]
     elif isinstance(space, spaces.Tuple):
@@ -163,7 +163,7 @@ def unsupported_space(space: gym.Space[Any], path: str = "observation") -> str |
 
 
 def reward_violation(reward: Any, name: str = "reward") -> str | None:
-    """Describe why a reward is not one number that float32 holds; None if it is."""
+    """Describe why a reward is not one number that float32 holds. None if it is."""
     if type(reward) is float and -FLOAT32_MAX <= reward <= FLOAT32_MAX:
         return None
     value = as_number(reward)
@@ -175,7 +175,7 @@ def reward_violation(reward: Any, name: str = "reward") -> str | None:
 
 
 def as_number(value: Any) -> float | None:
-    """Return ``value`` as a float, infinite where a float cannot hold it; None: it is no number."""
+    """Return ``value`` as a float, infinite if a float cannot hold it. None: it is not a number."""
     if not hasattr(value, "__float__"):
         return None
     try:
@@ -186,19 +186,19 @@ def as_number(value: Any) -> float | None:
         return float(value)
     except OverflowError:  # an integer of 400 digits
         return np.inf if value > 0 else -np.inf
-    except Exception:  # of a class of users
+    except Exception:  # a user's class may raise anything
         return None
 
 
 def info_violation(info: Any) -> str | None:
-    """Describe an info that is no dict; None if it is one."""
+    """Describe an info that is not a dict. None if it is one."""
     if isinstance(info, Mapping):
         return None
     return f"info is {_truncated_repr(info)}; allowed is a dict"
 
 
 def info_number_violation(key: str, value: Any) -> str | None:
-    """Describe an info value that was asked for and is not one finite number; None if it is."""
+    """Describe a requested info value that is not one finite number. None if it is."""
     if (message := reward_violation(value, f"info[{key!r}]")) is None:
         return None
     found, _, allowed = message.partition(";")
@@ -220,7 +220,7 @@ def kept_numbers(info: Mapping[str, Any], keys: Sequence[str]) -> tuple[np.ndarr
 
 
 def flag_violation(name: str, flag: Any) -> str | None:
-    """Describe why ``terminated`` or ``truncated`` is not True or False; None if it is."""
+    """Describe why ``terminated`` or ``truncated`` is not True or False. None if it is."""
     if isinstance(flag, bool | np.bool_):
         return None
     if isinstance(flag, int | np.integer | np.ndarray) and np.shape(flag) == () and flag in (0, 1):
@@ -229,7 +229,7 @@ def flag_violation(name: str, flag: Any) -> str | None:
 
 
 def reset_violation(result: Any, validator: "ObservationValidator") -> tuple[str, str] | None:
-    """Return how what reset() returned violates the contract, as ``step_violation``."""
+    """Return how the result of reset() violates the contract, like ``step_violation``."""
     if not isinstance(result, tuple) or len(result) != 2:
         return "exception", "reset() must return (observation, info)"
     obs, info = result
@@ -239,9 +239,9 @@ def reset_violation(result: Any, validator: "ObservationValidator") -> tuple[str
 
 
 def step_violation(result: Any, validator: "ObservationValidator") -> tuple[str, str] | None:
-    """Return (what, description) where what step() returned violates the contract.
+    """Return (kind, description) of how the result of step() violates the contract, or None.
 
-    ``what``: observation, reward, flags or exception (it could not be used at all).
+    The kind is observation, reward, flags, or exception (the result could not be used at all).
     """
     try:
         obs, reward, terminated, truncated, info = result
@@ -262,15 +262,15 @@ def step_violation(result: Any, validator: "ObservationValidator") -> tuple[str,
 def _truncated_repr(value: object, show: Callable[[object], str] = repr) -> str:
     try:
         text = " ".join(show(value).split())
-    except Exception:  # an integer of 5000 digits, or what a class of users raises
+    except Exception:  # an integer of 5000 digits, or a user's class
         return f"a {type(value).__name__} that cannot be printed"
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 class ObservationValidator:
-    """Holds observations to their space: of one environment, [*O], or of E of them, [E, *O].
+    """Checks observations against their space: those of one environment, [*O], or of E, [E, *O].
 
-    Integers beyond their bounds are a violation. Floats beyond them are reported once in the log.
+    Integers beyond their bounds are a violation. Floats beyond them are logged once.
     """
 
     def __init__(
@@ -282,7 +282,9 @@ class ObservationValidator:
         integers: bool = True,
         floats: bool = True,
     ) -> None:
-        """``num_envs``: None: one. ``integers``, ``floats``: whether bounds are compared."""
+        """``num_envs`` None: one environment. ``integers``, ``floats``: whether bounds are
+        compared.
+        """
         batch = () if num_envs is None else (num_envs,)
         self._space, self._env_id, self._batched = space, env_id, num_envs is not None
         self._leaves = [_Leaf(path, leaf, batch) for path, leaf in leaf_spaces(space)]
@@ -313,13 +315,13 @@ class ObservationValidator:
         return None
 
     def floats_violation(self, obs: Any) -> str | None:
-        """Describe a float outside of its bounds."""
+        """Describe a float outside its bounds."""
         faults = (leaf.beyond(np.asarray(leaf_of(obs, leaf.path))) for leaf in self._floats)
         return next((fault[0] for fault in faults if fault is not None), None)
 
 
 def _structure_violation(space: gym.Space[Any], obs: Any, path: str) -> str | None:
-    """Describe where the observation of one environment lacks the parts of its space."""
+    """Describe where an observation of one environment lacks parts of its space."""
     if isinstance(space, spaces.Dict):
         if not isinstance(obs, Mapping) or set(obs) != set(space.spaces):
             got = sorted(obs) if isinstance(obs, Mapping) else type(obs).__name__
@@ -337,7 +339,7 @@ def _structure_violation(space: gym.Space[Any], obs: Any, path: str) -> str | No
 
 
 class _Leaf:
-    """A part of an observation that is one array, of one environment or of E."""
+    """A part of an observation that is one array, for one environment or for E."""
 
     def __init__(self, path: Path, space: gym.Space[Any], batch: tuple[int, ...]) -> None:
         self.path, self.space, self.batched = path, space, bool(batch)
@@ -398,7 +400,7 @@ class _Leaf:
 
 
 def _limits(space: gym.Space[Any]) -> tuple[Any, Any] | None:
-    """Return the bounds of an array, None where they are those of its dtype."""
+    """Return the bounds of an array, or None if they are those of its dtype."""
     match space:
         case spaces.Discrete():
             return space.start, space.start + space.n - 1
@@ -442,10 +444,10 @@ def batch_fault(
 
 
 class ActionValidator:
-    """Validator of actions [E, *A], which it returns in the dtype of the action space.
+    """Validates actions [E, *A] and returns them in the dtype of the action space.
 
-    Actions have shape [E, *A], integers for a discrete space, finite numbers within the bounds of
-    a Box (up to a few roundings of float32). Nothing is clipped.
+    Actions have shape [E, *A]: integers for a discrete space, finite numbers within the bounds of a
+    Box (up to a few float32 roundings). Nothing is clipped.
     """
 
     def __init__(self, space: gym.Space[Any], num_envs: int) -> None:

@@ -1,7 +1,7 @@
-"""Environments of the package envpool as rows: written in C++, stepped by a thread pool.
+"""Environments of the package envpool as rows. They are written in C++ and stepped by threads.
 
 An episode that reaches ``max_episode_steps`` counts as truncated even if the same step terminates
-it, since envpool sets only one of the flags.
+it, because envpool sets only one of the flags.
 """
 
 import warnings
@@ -41,15 +41,15 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
     """``num_envs`` environments of an id in ``envpool.list_all_envs()``.
 
     envpool takes a seed only when a pool is made, so ``reset(seed=...)`` makes a new pool.
-    Environment i gets seed + i, and the number of threads (``num_threads``, 0: one per core) does
-    not affect rows. Integer and boolean observations are cast to the dtype of their space; the
-    reward of a reset is set to 0.
+    Environment i gets seed + i. The number of threads (``num_threads``, 0: one per core) does not
+    affect rows. Integer and boolean observations are cast to the dtype of their space. The reward
+    of a reset is set to 0.
     """
 
     metadata = NEXT_STEP_METADATA
 
     def __init__(self, env_id: str, num_envs: int, kwargs: dict[str, Any]) -> None:
-        """Raise ConfigError without envpool, for an unknown id or unknown arguments."""
+        """Raises: ConfigError without envpool, for an unknown id or unknown arguments."""
         envpool = _import_envpool()
         self._id, self._limit = env_id, kwargs.get("max_episode_steps")
         self._frames = env_id == ATARI_ID  # envpool returns stacks of one frame
@@ -81,7 +81,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
         self._done, self._steps = np.zeros(num_envs, np.bool_), 0
 
     def _errors(self, env_id: str, kwargs: dict[str, Any]) -> Any:
-        """Block in which envpool's errors become ConfigError."""
+        """Convert envpool's errors within the block to ConfigError."""
 
         def missing(error: Exception) -> ConfigError:
             text = f"envpool cannot make it ({first_line(error)}); choose another"
@@ -94,7 +94,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Tree, dict[str, Any]]:
         self._done, self._steps = np.zeros(self.num_envs, np.bool_), 0
-        with warnings.catch_warnings():  # Gymnasium's, about the bounds of envpool's spaces
+        with warnings.catch_warnings():  # Gymnasium warns about the bounds of envpool's spaces
             warnings.filterwarnings("ignore", module=r"gymnasium\.")
             if seed is not None or self._pool is None:
                 self._pool = None  # ends its threads before the next pool starts
@@ -132,9 +132,10 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
 
 
 def _checked_kwargs(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return ``kwargs``; raise ValueError for reserved keys and bad thread counts.
+    """Return ``kwargs``.
 
-    A negative number of threads would crash the process.
+    Raises: ValueError for reserved keys and bad thread counts. A negative number of threads would
+    crash the process.
     """
     if reserved := sorted(set(kwargs) & set(_RESERVED)):
         raise ValueError(f"{', '.join(reserved)}: set by env.id, collector.num_envs and seed")
@@ -143,7 +144,7 @@ def _checked_kwargs(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cast(space: gym.Space[Any], obs: Any) -> Tree:
-    """Cast ``obs`` to the dtypes of its space: envpool has int32 for int64, bool for int8."""
+    """Cast ``obs`` to the dtypes of its space: envpool uses int32 for int64, and bool for int8."""
     if isinstance(space, spaces.Dict):
         return {key: _cast(part, obs[key]) for key, part in space.spaces.items()}
     return obs.astype(space.dtype, copy=False)

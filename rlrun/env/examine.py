@@ -1,9 +1,9 @@
-"""``rlrun doctor env=NAME``: what can be checked of an environment from outside.
+"""Checks of an environment from outside, for ``rlrun doctor env=NAME``.
 
-Random actions, a few thousand steps, in two views: the single environment before anything validates
-it, and the rows that a run gets from the configured backend. A check returns what it saw, or raises
-``Finding`` with what to do, or ``NotCheckable`` with the reason. None of them proves an environment
-right.
+They take a few thousand random steps of two kinds: of the single environment before anything
+validates it, and of the rows that a run gets from the configured backend. A check returns what it
+saw, or raises ``Finding`` with what to do, or ``NotCheckable`` with the reason. No check proves
+that an environment is right.
 """
 
 import time
@@ -41,13 +41,13 @@ AnyEnv = gym.Env[Any, Any]
 MakeEnv = Callable[[], AnyEnv]
 OK, FINDING, UNKNOWN = "ok", "finding", "not checkable"
 REPLAYS = 3  # episodes that are repeated up to their last step
-FEW = 3  # steps that are made however long they take
-WAITS = 10  # times its CPU seconds that a walk may take where an environment waits
+FEW = 3  # least steps, however long they take
+WAITS = 10  # most real seconds of a walk per CPU second
 _SEED, _NUM_ENVS = 20_261, 2
 _SINGLE_STEPS, _ROWS_STEPS, _STATE_STEPS, _REPLAY_STEPS = 2000, 200, 30, 300
-_SHARES, _REPLAY_SECONDS = 6, 0.3  # walks that take most of the time; seconds of a short one
-_FEW_STARTS = 5  # episodes from which on their starts are a range
-_LOST_SHARE = 1e-3  # rounding errors in standard deviations from which digits are lost
+_SHARES, _REPLAY_SECONDS = 6, 0.3  # number of long walks; seconds of a short one
+_FEW_STARTS = 5  # fewest episodes whose starts show a range
+_LOST_SHARE = 1e-3  # rounding error, in standard deviations, that loses digits
 _LIMITS = (  # attributes that name a limit
     *("max_steps", "max_episode_steps", "_max_episode_steps", "time_limit", "horizon"),
     *("episode_length", "max_cycles", "episode_limit"),
@@ -55,7 +55,7 @@ _LIMITS = (  # attributes that name a limit
 _NO_STEP = "no step was made"
 _NO_SINGLE = "this backend has no single environments; its rows are validated as they come"
 _FIX = "a run would end with exit code 3; fix the environment or wrap it"
-_TRUNCATE = "return truncated=True and terminated=False where only the time is over"
+_TRUNCATE = "return truncated=True and terminated=False if only the time is over"
 _NO_RESET = "step() must not reset: return the final observation, rlrun calls reset()"
 _MODE = (
     'a NEXT_STEP environment resets there and ignores the action; state its metadata["autoreset_'
@@ -64,16 +64,16 @@ _MODE = (
 
 
 class Finding(Exception):
-    """What a check has found, and what to do about it."""
+    """A problem that a check has found, and what to do about it."""
 
 
 class NotCheckable(Exception):
-    """Why a check cannot be made."""
+    """The reason why a check cannot be made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Verdict of one check. ``text``: what was seen, what to do, or why it cannot be made."""
+    """The verdict of one check. ``text``: what was seen, what to do, or why it cannot be made."""
 
     name: str
     verdict: str  # OK, FINDING or UNKNOWN
@@ -81,7 +81,7 @@ class Check:
 
 
 def _verdicts(checks: dict[str, Callable[[], str | None]]) -> Iterator[Check]:
-    """Yield the verdict of each check, none where it returns None."""
+    """Yield the verdict of each check, except those that return None."""
     for name, check in checks.items():
         verdict = OK
         try:
@@ -99,13 +99,12 @@ def examine(
 ) -> Iterator[Check]:
     """Yield the verdict of every check.
 
-    ``seconds``: about how long all may take where an environment computes; a slow one makes fewer
-    steps.
+    ``seconds``: approximate time for all checks; a slow environment makes fewer steps.
 
-    Raises: ConfigError: it cannot be made.
+    Raises: ConfigError if the environment cannot be made.
     """
     rows = _Rows(config, agents, seconds / _SHARES)
-    probe_agents(config, agents)  # what cannot be made is refused before anything is said
+    probe_agents(config, agents)  # raises before any check is shown
     rows.make().close()
     if config.backend == "envpool" or config.id.startswith(PREFIX):
         for name in ("spaces", "reward", "flags", "time limit", "final observation"):
@@ -124,7 +123,7 @@ def examine(
 
 @contextmanager
 def _opened(make: Callable[[], Any]) -> Iterator[Any]:
-    """Block with an environment; what its close() raises is not what is examined."""
+    """Provide an environment within the block. Errors of its close() are ignored."""
     env = make()
     try:
         yield env
@@ -134,7 +133,7 @@ def _opened(make: Callable[[], Any]) -> Iterator[Any]:
 
 
 class Actions:
-    """Random actions of a space, allowed ones where the observation has a mask."""
+    """Random actions of a space, restricted to allowed ones if the observation has a mask."""
 
     def __init__(self, action: gym.Space[Any], obs: gym.Space[Any], seed: int) -> None:
         self._space: Any = deepcopy(action)
@@ -144,7 +143,7 @@ class Actions:
         self._start = getattr(action, "start", 0)
 
     def __call__(self, obs: Any) -> Any:
-        """Return an action of one environment whose observation is ``obs``."""
+        """Return an action for one environment with observation ``obs``."""
         if not self._masked:
             return self._space.sample()
         allowed = np.flatnonzero(allowed_actions({MASK: np.asarray(obs[MASK])}))
@@ -177,14 +176,14 @@ class Episode:
 
 @dataclass
 class SingleWalk:
-    """Episodes of a single environment; a violation of the contract ends the walk."""
+    """Episodes of a single environment. A violation of the contract ends the walk."""
 
     episodes: list[Episode] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     violations: dict[str, str] = field(default_factory=dict)
     """Keys "observation", "reward", "flags" or "exception", values what is wrong."""
     outside: str | None = None  # the first float beyond the bounds of its space
-    late: bool = False  # the time was over before all steps were made
+    late: bool = False  # the time ended before all steps were made
 
     @property
     def steps(self) -> int:
@@ -195,24 +194,29 @@ class SingleWalk:
         return [e for e in self.episodes if e.terminated or e.truncated]
 
     def require_ended(self) -> list[Episode]:
-        """Return the episodes that have ended. Raises: NotCheckable: none has."""
+        """Return the episodes that have ended.
+
+        Raises: NotCheckable if none has.
+        """
         if not self.ended:
             raise NotCheckable(_no_end(self.steps, late=self.late))
         return self.ended
 
 
 def _no_end(steps: int, *, late: bool) -> str:
-    """Return why nothing can be said of ends."""
+    """Return why nothing can be said about ends."""
     if late:
-        return f"no episode ended within the {steps} steps that there was time for; they take long"
+        return f"no episode ended within the {steps} steps that the time allowed"
     return "no episode ended within the steps made; env.max_episode_steps=100 makes them end"
 
 
 def walk_single(
     env: AnyEnv, *, seed: int, steps: int, seconds: float, episodes: int | None = None
 ) -> SingleWalk:
-    """Return ``steps`` steps of random actions, fewer (not less than FEW) after ``seconds`` of CPU
-    time, which a busy machine does not shorten, ``WAITS`` times as long, or ``episodes``.
+    """Return a walk of ``steps`` random steps, or of ``episodes``.
+
+    After ``seconds`` of CPU time, which a busy machine does not shorten, or ``WAITS`` times as long
+    in real time, it ends earlier, but not before FEW steps.
     """
     walk, busy, deadline = SingleWalk(), time.thread_time(), time.monotonic() + WAITS * seconds
     actions = Actions(env.action_space, env.observation_space, seed)
@@ -241,7 +245,7 @@ def walk_single(
 def _record(
     walk: SingleWalk, result: Any, validator: ObservationValidator, opened: Episode | None = None
 ) -> None:
-    """Add what reset() returned, or step() in the ``opened`` episode, or how that is wrong."""
+    """Add the result of reset(), or of step() in the ``opened`` episode, or its violation."""
     check = reset_violation if opened is None else step_violation
     if (violation := check(result, validator)) is not None:
         walk.violations[violation[0]] = violation[1]
@@ -259,7 +263,9 @@ def _record(
 
 
 def _first_episode(env: AnyEnv, seed: int) -> Episode | None:
-    """Return the first episode of random actions after a reset with ``seed``; None: no end."""
+    """Return the first episode of random actions after a reset with ``seed``, or None if it does
+    not end.
+    """
     walk = walk_single(env, seed=seed, steps=_REPLAY_STEPS, seconds=_REPLAY_SECONDS, episodes=1)
     return walk.ended[0] if walk.ended else None
 
@@ -274,7 +280,7 @@ class _Single:
             self.walk = walk_single(env, seed=_SEED, steps=_SINGLE_STEPS, seconds=seconds)
 
     def contract(self) -> dict[str, Callable[[], str | None]]:
-        """Return the checks of what ends a run, or is lost in it."""
+        """Return the checks of faults that end a run or are lost in it."""
         checks = {"spaces": self._spaces, "reward": self._reward, "flags": self._flags}
         return {**checks, "precision": self._precision, MASK: self._mask}
 
@@ -283,7 +289,7 @@ class _Single:
         return {"time limit": self._time_limit, "final observation": self._final_observation}
 
     def _refuse(self, *kinds: str) -> None:
-        """Raise Finding where the walk ended with a violation of one of ``kinds``."""
+        """Raise Finding if the walk ended with a violation of one of ``kinds``."""
         violations = self.walk.violations
         if text := next((violations[kind] for kind in kinds if kind in violations), None):
             raise Finding(f"after {self.walk.steps} steps: {text}; {_FIX}")
@@ -314,12 +320,12 @@ class _Single:
         both = sum(e.terminated and e.truncated and e.length != self.limit for e in ended)
         if both > 1 and 2 * both > len(ended):
             text = f"terminated and truncated are both True at {both} of {len(ended)} ends"
-            raise Finding(f"{text}, taken for terminated (no value); {_TRUNCATE}")
+            raise Finding(f"{text}, which counts as terminated (no value); {_TRUNCATE}")
         terminated = sum(e.terminated for e in ended)
         return f"{terminated} episodes terminated, {len(ended) - terminated} truncated"
 
     def _precision(self) -> None:
-        """Find a number whose changes float32, which networks read, does not show."""
+        """Find a number whose changes are lost in float32, which networks read."""
         rows = [tree_leaves(obs) for episode in self.walk.episodes for obs in episode.obs]
         for i, leaf in enumerate(rows[0] if rows else []):
             x = np.asarray(leaf)
@@ -340,7 +346,7 @@ class _Single:
                 )
 
     def _mask(self) -> str | None:
-        """An open episode has an allowed action at every step."""
+        """Check that an open episode has an allowed action at every step."""
         allowed = []
         for number, episode in enumerate(self.walk.episodes):
             if not isinstance(episode.obs[0], dict) or MASK not in episode.obs[0]:
@@ -348,8 +354,8 @@ class _Single:
             for t, obs in enumerate(episode.obs[: episode.length]):
                 if not np.any(obs[MASK]):
                     raise Finding(
-                        f"no action is allowed at step {t} of episode {number}, so all are taken "
-                        "for it; end the episode, or allow one that does nothing"
+                        f"no action is allowed at step {t} of episode {number}, so all count as "
+                        "allowed; end the episode, or allow one that does nothing"
                     )
                 allowed.append(np.mean(obs[MASK] != 0))
         if not allowed:
@@ -357,7 +363,7 @@ class _Single:
         return f"an action is always allowed, {1 - np.mean(allowed):.0%} of them are forbidden"
 
     def _time_limit(self) -> str:
-        """A time limit truncates: the value of the last observation still counts."""
+        """Check that a time limit truncates: the value of the last observation still counts."""
         ended, limit = self.walk.ended, self.limit
         if limit is None:
             ended = self.walk.require_ended()
@@ -384,11 +390,11 @@ class _Single:
         )
 
     def _final_observation(self) -> str:
-        """The observation of an episode's last step must not be that of a reset.
+        """Check that the observation of an episode's last step is not that of a reset.
 
-        Compared with the first one of the next episode, with what a reset in place of the last step
-        returns (an environment that resets itself in ``step`` returns just that), and with the
-        places where episodes start.
+        It is compared with the first observation of the next episode, with the result of a reset in
+        place of the last step (which an environment that resets itself in ``step`` returns), and
+        with the places where episodes start.
         """
         ended, episodes = self.walk.require_ended(), self.walk.episodes
         if all(len(set(episode.hashes)) == 1 for episode in ended):
@@ -410,7 +416,7 @@ class _Single:
 
 
 def _registered_limit(env: AnyEnv) -> int | None:
-    """Return the steps after which Gymnasium truncates, where a row is one step of ``env``."""
+    """Return the steps after which Gymnasium truncates, if a row is one step of ``env``."""
     limit: int | None = None
     while isinstance(env, gym.Wrapper):
         if isinstance(env, TimeLimit):
@@ -428,10 +434,10 @@ def _named_limits(env: AnyEnv) -> dict[int | None, str]:
 
 
 def _ends_where_episodes_start(ended: Sequence[Episode]) -> bool:
-    """Return True where all last observations lie among the first ones, those before hardly ever.
+    """Return whether all last observations lie among the first ones, and those before hardly ever.
 
-    Among them: nearer to one of another episode than twice the largest such distance of the first
-    ones themselves, in deviations of each number.
+    An observation lies among the first ones if it is nearer to one of another episode than twice
+    the largest such distance among the first ones, in standard deviations of each number.
     """
     starts, before, finals = (_numbers([e.obs[i] for e in ended]) for i in (0, -2, -1))
     spread = starts.std(axis=0)
@@ -453,14 +459,15 @@ def _ends_where_episodes_start(ended: Sequence[Episode]) -> bool:
 
 
 def _numbers(obs: Sequence[Any]) -> np.ndarray:
-    """All numbers of each observation, float64 [n, d]."""
+    """Return all numbers of each observation, float64 [n, d]."""
     return np.array([np.concatenate([np.ravel(x) for x in tree_leaves(o)]) for o in obs], float)
 
 
 def _ends_in_reset(make: MakeEnv, seed: int) -> bool | None:
-    """True: an episode ends with what a reset in place of its last step returns; None: no end.
+    """Return whether an episode ends with the result of a reset in place of its last step.
 
-    False where a reset in place of the step before it does the same: all observations are drawn.
+    None: no episode ended. False if a reset in place of the step before gives the same, because
+    then all observations are random.
     """
     with _opened(make) as env:
         episode = _first_episode(env, seed)
@@ -473,7 +480,7 @@ def _ends_in_reset(make: MakeEnv, seed: int) -> bool | None:
                 for action in episode.actions[: t - 1]:
                     env.step(action)
                 same.append(row_hash(env.reset()[0]) == episode.hashes[t])
-        except BaseException as e:  # what it raises is a finding of the walk
+        except BaseException as e:  # the walk reports it as a finding
             pass_ctrl_c(e)
             return None
     return same == [False, True]
@@ -506,13 +513,12 @@ def walk_rows(
     other_after_end: bool = False,
     last: Any = None,
 ) -> RowsWalk:
-    """Return rows of random actions, ``steps`` of them or fewer (not less than FEW) after
-    ``seconds``.
+    """Return ``steps`` rows of random actions, fewer after ``seconds``, but not less than FEW.
 
-    ``other_after_end``: those that a NEXT_STEP environment ignores, of the step after an episode's
-    end, are others. ``last``: the observation to go on from without a reset.
+    ``other_after_end``: use other actions in the step after an episode's end, which a NEXT_STEP
+    environment ignores. ``last``: the observation from which to continue without a reset.
 
-    Raises: EnvError: the environment violated its contract.
+    Raises: EnvError if the environment violates its contract.
     """
     count, deadline = env.num_envs, time.monotonic() + seconds
     actions, other = (Actions(env.action_space, env.obs_space, seed + i) for i in (0, 1))
@@ -541,8 +547,8 @@ class _Rows:
     """Checks of the rows of an environment."""
 
     limit: int | None  # steps after which an episode is truncated
-    single: MakeEnv | None = None  # makes what these rows repeat; None: they are made of it
-    refused = False  # an earlier check has found why a run ends
+    single: MakeEnv | None = None  # the single environment; None: the rows are made of it
+    refused = False  # an earlier check has found the fault
 
     def __init__(self, config: EnvConfig, agents: AgentsConfig | None, seconds: float) -> None:
         # No walk goes on after a restart: its rows would be those of another episode.
@@ -570,7 +576,7 @@ class _Rows:
         }
 
     def _determinism(self) -> str:
-        self.walks: list[RowsWalk] = []  # without another action, and with one after an end
+        self.walks: list[RowsWalk] = []  # with the same actions, and with others after an end
         try:
             one, two = self.walk(), self.walk()
             ends = bool(one.ended[:-1].any())
@@ -589,7 +595,7 @@ class _Rows:
 
     def _after_end(self) -> str:
         if not self.walks:
-            raise NotCheckable("a run ends before")
+            raise NotCheckable("a run ends earlier")
         one, other = self.walks
         opens = one.ended[:-1]  # the next row opens an episode
         if not opens.any():
@@ -609,9 +615,10 @@ class _Rows:
         return f"{int(opens.sum())} resets: no reward, no flag, the action ignored"
 
     def _other_last_row(self) -> str | None:
-        """Describe a last row that is not that of the single environment, None where it is.
+        """Describe a last row that differs from the single environment's, or return None.
 
-        Only where the rows before it are the same: native environments may draw other numbers.
+        Only compared if the rows before it are equal: native environments may use other random
+        numbers.
         """
         if self.single is None:
             return None
@@ -629,7 +636,7 @@ class _Rows:
         return None
 
     def _state(self) -> str:
-        """A copy with the saved state goes on with the same rows."""
+        """Check that a copy with the saved state continues with the same rows."""
         if self.config.instances is not None:
             raise NotCheckable("it needs a second environment (env.instances = 1)")
         make, again = partial(self.make, resumable=True), "a resumed run opens new episodes there"
@@ -666,7 +673,7 @@ def first_difference(one: RowsWalk, two: RowsWalk) -> int | None:
 
 
 def _action_taken(one: RowsWalk, other: RowsWalk) -> int | None:
-    """Return the first row after an end whose observation is another under another action."""
+    """Return the first row after an end whose observation depends on the action, or None."""
     count = min(len(one.hashes), len(other.hashes))
     for column in range(one.ended.shape[1]):
         ends = np.flatnonzero(one.ended[: count - 1, column])
@@ -676,7 +683,7 @@ def _action_taken(one: RowsWalk, other: RowsWalk) -> int | None:
 
 
 def _shortened(walk: RowsWalk, limit: int | None) -> str | None:
-    """Describe truncated episodes that lack a row: their reset took the place of the last one."""
+    """Describe truncated episodes that lack a row because their reset replaced the last one."""
     if limit is None or limit < 2:
         return None
     lengths: set[int] = set()
@@ -692,7 +699,9 @@ def _shortened(walk: RowsWalk, limit: int | None) -> str | None:
 
 
 def _last_row(rows: Env, episode: Episode | None, seed: int) -> bool | None:
-    """True: the last row of an episode is that of ``rows``; None: an earlier row differs."""
+    """Return whether the last row of an episode equals that of ``rows``; None: an earlier row
+    differs.
+    """
     if episode is None or len(set(episode.hashes)) == 1:
         return None
     start = np.asarray(getattr(rows.action_space, "start", 0))

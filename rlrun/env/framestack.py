@@ -1,8 +1,8 @@
-"""Frame stacking for actors; environments, rows and storage hold single frames.
+"""Frame stacking for actors. Environments, rows and storage hold single frames.
 
-A stack is the last k observations of one episode, oldest first, on a new leading axis. At the
-start of an episode it is padded with copies of the first frame. Torch-free.
-Source: Mnih et al. 2015, methods (k = 4); Gymnasium's FrameStackObservation, padding_type="reset".
+A stack holds the last k observations of one episode, oldest first, on a new leading axis. At the
+start of an episode it is padded with copies of the first frame. Does not import torch. Source: Mnih
+et al. 2015, methods (k = 4); Gymnasium's FrameStackObservation, padding_type="reset".
 """
 
 from typing import Any
@@ -92,5 +92,5 @@ class FrameStack:
 
 
 def make_frame_stack(k: int, space: gym.Space[Any], num_envs: int) -> FrameStack | None:
-    """Return a FrameStack for observations of a single environment's space; None for k = 1."""
+    """Return a FrameStack for observations of a single environment's space, or None for k = 1."""
     return FrameStack(k, create_empty_array(space, num_envs)) if k > 1 else None

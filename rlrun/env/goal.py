@@ -19,14 +19,14 @@ _PROBE_SHAPE = (2, 3)  # leading axes of the goals that the functions are probed
 class GoalFunctions:
     """Vectorised ``compute_reward`` and ``compute_terminated`` of a goal environment.
 
-    ``goal_shape`` and ``goal_dtype`` are those of achieved and desired goals. A function that takes
-    only one pair of goals is called once per pair; ``batched`` names the others.
+    ``goal_shape`` and ``goal_dtype`` are those of achieved and desired goals. ``batched`` names the
+    functions that take batches; others are called once per pair of goals.
     """
 
     def __init__(self, env_id: str, env: gym.Env[Any, Any], space: spaces.Dict) -> None:
         """Probe the functions of ``env``, the unwrapped environment, with goals of ``space``.
 
-        ``env`` is kept open, since its functions may need it.
+        ``env`` is kept open, because its functions may need it.
 
         Raises:
             ConfigError: it has no compute_reward, or its two goals differ in shape or dtype.
@@ -117,10 +117,10 @@ class GoalFunctions:
 
 
 def goal_functions(config: EnvConfig) -> GoalFunctions | None:
-    """Return the reward functions of a goal environment, None for other environments.
+    """Return the reward functions of a goal environment, or None for other environments.
 
-    A goal environment observes a dict of ``observation``, ``achieved_goal``, ``desired_goal``; its
-    functions are those of Gymnasium-Robotics' GoalEnv, on the unwrapped single environment.
+    A goal environment observes a dict of ``observation``, ``achieved_goal`` and ``desired_goal``.
+    Its functions are those of Gymnasium-Robotics' GoalEnv, on the unwrapped single environment.
 
     Raises:
         ConfigError: it cannot be made, observes goals but has no ``compute_reward``, or the

@@ -1,9 +1,9 @@
-"""Settings of the whole process that an environment may change, kept apart from those of the run.
+"""Process-wide settings that an environment may change, kept separate from those of the run.
 
 An environment may compute in float64 (``torch.set_default_dtype``), without gradients, on one
-thread, in a directory of its own. The run must not, and the environment must find its settings
-again in its next call: they are exchanged around every call. After a step, directory and BLAS
-threads, which no step of the run reads, are compared once in 64 steps; the rest costs 1 us.
+thread, or in another directory. The run must not, and the environment must find its settings again
+in its next call, so the settings are exchanged around every call. Directory and BLAS threads, which
+no step of the run reads, are compared only once in 64 steps. The rest costs 1 us per step.
 """
 
 import os
@@ -42,10 +42,12 @@ def _write_errors(value: Any) -> None:
 
 
 def _read_torch() -> Any:
-    """Default dtype and device, gradients, threads and deterministic algorithms, once imported."""
+    """Return torch's default dtype and device, gradient mode, threads and determinism, once
+    imported.
+    """
     torch: Any = sys.modules.get("torch")
     context = getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None)
-    if context is None:  # not imported, or not yet to its end
+    if context is None:  # not (completely) imported
         return None
     return (
         torch.get_default_dtype(),
@@ -59,7 +61,7 @@ def _read_torch() -> Any:
 
 def _write_torch(value: Any) -> None:
     torch: Any = sys.modules.get("torch")
-    if value is None:  # the environment has imported torch: the settings it begins with
+    if value is None:  # the environment has imported torch: keep its first settings
         value = torch.float32, True, torch.get_num_threads(), False, False, None
     dtype, gradients, threads, deterministic, warn_only, device = value
     torch.set_default_dtype(dtype)
@@ -97,7 +99,9 @@ _of_run: dict[Setting, Any] = {}  # what was set before the last block that was 
 
 
 def _exchange(setting: Setting, before: Any) -> None:
-    """Put ``before`` back where an environment has changed the setting, and keep what it made."""
+    """Restore ``before`` if an environment has changed the setting, and keep the environment's
+    value.
+    """
     after = setting.read()
     if after is before or after == before:
         _of_environments.pop(setting, None)
@@ -111,7 +115,9 @@ def _quick() -> tuple[Any, Any]:
 
 
 class SettingsKept:
-    """Block of environment code: it has the settings it made, the code after it those before."""
+    """A block of environment code, which gets its own settings. The previous ones are restored
+    after it.
+    """
 
     def __init__(self) -> None:
         self._before: list[list[tuple[Setting, Any]]] = []
@@ -128,7 +134,7 @@ class SettingsKept:
 
 
 class StepSettingsKept(SettingsKept):
-    """The same for a step: where no environment has set anything, less of it is compared."""
+    """``SettingsKept`` for a step: compares fewer settings while no environment has set any."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,7 +162,7 @@ class StepSettingsKept(SettingsKept):
 
 
 def changes_nothing(env: Any) -> bool:
-    """Return True for an environment all of whose layers are Gymnasium's or rlrun's own."""
+    """Return whether all layers of an environment are Gymnasium's or rlrun's own."""
     if not type(env).__module__.startswith(("gymnasium.", "rlrun.")):
         return False
     inner = [getattr(env, name, None) for name in ("env", "joint", "parallel_env")]

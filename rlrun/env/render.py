@@ -1,4 +1,4 @@
-"""Pictures of environments: what makes one that can be drawn, and what its pictures have to be."""
+"""Pictures of environments: requirements on environments and on their pictures."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from rlrun.errors import ConfigError, ResourceError
 from rlrun.video.files import install_pygame
 
 RGB = "rgb_array"
-FPS = 30.0  # of environments that name none
+FPS = 30.0  # for environments that declare none
 
 Draw = Callable[[], Any]
 
@@ -27,7 +27,7 @@ def require_renderable(env_id: str, env: Any) -> None:
 
 
 def frames_per_second(env: Any) -> float:
-    """Return the speed at which an environment wants to be shown."""
+    """Return the frame rate that an environment declares."""
     fps = (getattr(env, "metadata", None) or {}).get("render_fps")
     return float(fps) if isinstance(fps, int | float) and 0 < fps < 1e4 else FPS
 
@@ -35,7 +35,7 @@ def frames_per_second(env: Any) -> float:
 def draw(env_id: str, picture: Draw) -> np.ndarray:
     """Return a picture, uint8 [H, W, 3].
 
-    Raises: ConfigError: it cannot be drawn, for lack of a package or of a display, say.
+    Raises: ConfigError if it cannot be drawn, for example without a package or a display.
     """
     try:
         image = picture()
@@ -53,7 +53,7 @@ def draw(env_id: str, picture: Draw) -> np.ndarray:
             f"env.id = {env_id}: it cannot be drawn ({text}); a working display driver is needed; "
             "without a screen MuJoCo takes MUJOCO_GL=egl or osmesa, pygame SDL_VIDEODRIVER=dummy"
         ) from e
-    if isinstance(image, list) and image:  # of an environment that collects them
+    if isinstance(image, list) and image:  # the environment collects frames
         image = image[-1]
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3:
         got = f"{type(image).__name__}"

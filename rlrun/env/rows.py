@@ -1,9 +1,9 @@
-"""NEXT_STEP rows: one row maker, ``Env``, over copies of an environment or a native vector of them.
+"""NEXT_STEP rows: the row maker ``Env`` over copies of an environment or a native vector.
 
-``workers.Copies`` steps copies one after the other, ``workers.Workers`` in processes of their own,
-``NativeVector`` is a vector environment of Gymnasium's interface. Those with SAME_STEP or DISABLED
-autoreset cannot be converted to NEXT_STEP rows: some columns would have to be reset while the
-others take a step. ``make_env`` falls back to ``sync`` for them or raises.
+``workers.Copies`` steps copies one after the other, ``workers.Workers`` in separate processes, and
+``NativeVector`` wraps a vector environment of Gymnasium. Vector environments with SAME_STEP or
+DISABLED autoreset cannot be converted to NEXT_STEP rows: some columns would have to be reset while
+the others take a step. For them ``make_env`` falls back to ``sync`` or raises.
 """
 
 import logging
@@ -46,7 +46,7 @@ from rlrun.functional.masks import mask_path
 from rlrun.tree import tree_map
 
 _logger = logging.getLogger(__name__)
-mask_warned: set[str] = set()  # ids of which it was said in this run that no action was allowed
+mask_warned: set[str] = set()  # ids for which this run has warned that no action is allowed
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 Rows = tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]
 """Observations [E, ...], reward, terminated, truncated [E], and ``KEPT`` numbers [E, K] if any."""
@@ -56,9 +56,9 @@ Rows = tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]
 class Step:
     """Result of one step of E environments. The next step may overwrite its arrays.
 
-    After a row with ``terminated`` or ``truncated`` (its ``obs`` is the episode's final
-    observation) the next step ignores the action and returns the first observation of the next
-    episode with reward 0, both flags False, ``first`` True.
+    After a row with ``terminated`` or ``truncated``, whose ``obs`` is the episode's final
+    observation, the next step ignores the action. It returns the first observation of the next
+    episode with reward 0, both flags False and ``first`` True.
     """
 
     obs: Any  # tree of [E, *O] in native dtypes
@@ -74,7 +74,7 @@ class Step:
 
 
 class RowSource(Protocol):
-    """E environments that reset NEXT_STEP and check themselves."""
+    """E environments that reset NEXT_STEP and validate their returns."""
 
     num_envs: int
     single_observation_space: gym.Space[Any]
@@ -82,21 +82,23 @@ class RowSource(Protocol):
 
     @property
     def inexact(self) -> str | None:
-        """Why the state cannot be restored bit for bit."""
+        """Why the state cannot be restored bit for bit, or None."""
 
     @property
     def restarts(self) -> int:
-        """Number of environments whose process was started again."""
+        """Number of environments whose process was restarted."""
 
     @property
     def restarted(self) -> np.ndarray | None:
-        """[E] bool: those of the last step, which have no reward and no flag; None: none."""
+        """[E] bool: restarted in the last step, which has no reward and no flag there; None:
+        none.
+        """
 
     def reset(self, seed: int) -> Any:
         """Return first observations [E, ...]; environment i gets seed + i."""
 
     def step(self, action: np.ndarray, number: int) -> Rows:
-        """Return the next row; ``number`` is that of the step since the reset, for messages."""
+        """Return the next row. ``number`` counts steps since the reset, for messages."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the last step."""
@@ -104,14 +106,14 @@ class RowSource(Protocol):
     def load_state_dict(
         self, state: dict[str, Any], *, seed: int, steps: int
     ) -> tuple[list[str], np.ndarray]:
-        """Continue from ``state``; return (why columns do not, which ones [E])."""
+        """Continue from ``state``. Return (why columns do not continue, which ones [E])."""
 
     def close(self) -> None:
         """Release the resources."""
 
 
 class Env:
-    """Rows of E environments."""
+    """NEXT_STEP rows of E environments."""
 
     def __init__(self, source: RowSource, *, env_id: str, keep_info: tuple[str, ...]) -> None:
         self.num_envs = source.num_envs
@@ -126,7 +128,7 @@ class Env:
         self._steps = self._seed = 0
         self._done = np.zeros(self.num_envs, np.bool_)
         self.cut = np.zeros(self.num_envs, np.bool_)  # columns that ``load_state_dict`` reset
-        self._first_obs: Any = None  # of a reset that replaces the next step
+        self._first_obs: Any = None  # observation of a reset that replaces the next step
         self.picture: Draw | None = None  # draws environment 0 (``make_env(render=True)``)
         self.fps = FPS  # at which it wants to be shown
         self._mask = mask_path(self.obs_space)
@@ -134,12 +136,12 @@ class Env:
 
     @property
     def inexact(self) -> str | None:
-        """Why the state cannot be restored bit for bit."""
+        """Why the state cannot be restored bit for bit, or None."""
         return self._source.inexact
 
     @property
     def restarts(self) -> int:
-        """Number of environments whose process failed and was started again."""
+        """Number of environments whose process failed and was restarted."""
         return self._source.restarts
 
     def reset(self, *, seed: int) -> Any:
@@ -161,11 +163,11 @@ class Env:
     def step(self, action: np.ndarray) -> Step:
         """Return the next row of every environment.
 
-        ``action`` [E, *A] is a member of the action space (discrete actions counted from 0). It is
-        passed on in the space's dtype and never clipped.
+        ``action`` [E, *A] is in the action space (discrete actions counted from 0). It is passed on
+        in the space's dtype and never clipped.
 
         Raises:
-            EnvError: the environment violated its contract, or the action is not of its space.
+            EnvError: the environment violated its contract, or the action is not in its space.
             NumericError: the action is NaN or infinite.
         """
         self._steps += 1
@@ -190,26 +192,26 @@ class Env:
         return step
 
     def _numbers(self, info: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the columns [E] of the numbers kept of the infos, zero where there are none."""
+        """Return the columns [E] of the numbers kept of the infos, zero if there are none."""
         numbers = info.get(KEPT)
         if numbers is None:
             numbers = np.zeros((self.num_envs, len(self._keep_info)), np.float32)
         return {key: numbers[:, i] for i, key in enumerate(self._keep_info)}
 
     def _count_without_action(self, obs: Any) -> int:
-        """Return how many open episodes allow no action; warn of the first."""
+        """Return how many open episodes allow no action. Warn at the first."""
         mask = obs
         for key in self._mask or ():
             mask = mask[key]
         none = ~(np.asarray(mask) != 0).any(-1)
-        if none.ndim > 1:  # of each agent
+        if none.ndim > 1:  # masks of each agent
             none = (none & (np.asarray(obs["alive"]) != 0)).any(1)
         none &= ~self._done
         count = int(np.count_nonzero(none))
         if count and self._id not in mask_warned:
             mask_warned.add(self._id)
             message = (
-                "its action_mask allows no action in an open episode; all are taken for allowed "
+                "its action_mask allows no action in an open episode; all count as allowed "
                 "there, and collect/without_action counts them; end the episode, or allow an "
                 "action that does nothing"
             )
@@ -218,9 +220,10 @@ class Env:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Block in which other episodes are played here; the next step opens episodes of its own.
+        """Lend the environments for other episodes within the block. The next step opens new
+        episodes.
 
-        Those depend on the seed and the number of steps before the block.
+        The new episodes depend on the seed and on the number of steps before the block.
         """
         seed, steps = self._seed, self._steps
         yield
@@ -230,7 +233,7 @@ class Env:
         self._done |= self.cut
 
     def _open_episodes(self) -> Step:
-        """Return the row of a reset of all environments that was done before."""
+        """Return the row of an earlier reset of all environments."""
         obs, self._first_obs = self._first_obs, None
         none = np.zeros(self.num_envs, np.bool_)
         first, self._done = np.ones(self.num_envs, np.bool_), none.copy()
@@ -240,14 +243,17 @@ class Env:
     def render(self) -> np.ndarray:
         """Return a picture of environment 0 after its last row, uint8 [H, W, 3].
 
-        Raises: ConfigError: it cannot be drawn.
+        Raises: ConfigError if it cannot be drawn.
         """
         assert self.picture is not None, "made without render=True"
         with SettingsKept():
             return draw(self._id, self.picture)
 
     def close(self) -> None:
-        """Release the resources of the environments. Raises: EnvError: they raised."""
+        """Release the resources of the environments.
+
+        Raises: EnvError if their close() raised.
+        """
         failing = sys.exc_info()[0] is not None  # that error is the one to report
         try:
             with SettingsKept():
@@ -261,7 +267,7 @@ class Env:
             raise close_error(self._id, "the vector environment", e) from e
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state after the last step; ``inexact`` tells whether it is all of it."""
+        """Return the state after the last step. ``inexact`` says whether it is complete."""
         with SettingsKept():
             source = self._source.state_dict()
         return {
@@ -275,10 +281,10 @@ class Env:
     def load_state_dict(
         self, state: dict[str, Any] | None, *, entropy: tuple[int, ...] = ()
     ) -> list[str]:
-        """Continue from ``state``; return why columns (then in ``cut``) do not.
+        """Continue from ``state``. Return why columns, those in ``cut``, do not continue.
 
-        The next step of a cut column opens a new episode. None: all columns are cut; ``entropy`` is
-        then mixed into the seed, so that no restart repeats the episodes of another.
+        The next step of a cut column opens a new episode. ``state`` None: all columns are cut, and
+        ``entropy`` is mixed into the seed so that restarts do not repeat each other's episodes.
 
         Raises:
             EnvError: the environment violated its contract.
@@ -326,12 +332,12 @@ def _all(num_envs: int) -> str:
 
 
 def _mixed(words: tuple[int, ...]) -> int:
-    """Return a seed, 0 <= seed < 2^31, made of ``words``."""
+    """Return a seed, 0 <= seed < 2^31, derived from ``words``."""
     return int(np.random.SeedSequence(words).generate_state(1)[0]) >> 1
 
 
 class NativeVector:
-    """A vector environment of Gymnasium's interface whose autoreset is NEXT_STEP, validated."""
+    """A vector environment of Gymnasium with NEXT_STEP autoreset, validated."""
 
     restarts, restarted = 0, None
 
@@ -344,16 +350,18 @@ class NativeVector:
         resumable: bool = False,
         twin: Callable[[], AnyVectorEnv] | None = None,
     ) -> None:
-        """``resumable``: its state is saved. ``twin``: makes another one, to check that once."""
+        """``resumable``: its state is saved. ``twin``: makes another one, to check the state
+        once.
+        """
         self.env, self.num_envs = env, env.num_envs
         self.single_observation_space = env.single_observation_space
         self.single_action_space = env.single_action_space
         self._id, self._keep_info, self._steps = env_id, keep_info, 0
         self.inexact: str | None = None
         self._savable = resumable
-        self._twin = twin  # until another one was compared
+        self._twin = twin  # None once another one was compared
         self._probe: Probe | None = None
-        foreign = not isinstance(env, LockstepVectorEnv)  # bounds of those that are tested hold
+        foreign = not isinstance(env, LockstepVectorEnv)  # rlrun's own keep their bounds (tested)
         self._validator = ObservationValidator(
             self.single_observation_space, env_id,
             num_envs=self.num_envs, integers=foreign, floats=foreign,
@@ -364,7 +372,7 @@ class NativeVector:
         obs, _ = self._called(self.env.reset, seed=seed)
         self._require(self._validator.fault(obs))
         if self._twin is not None:
-            with suppress(Unsupported):  # ``state_dict`` says why
+            with suppress(Unsupported):  # ``state_dict`` reports why
                 self._probe = Probe(capture(self.env), self._twin)
         return obs
 
@@ -392,7 +400,7 @@ class NativeVector:
             raise self._error(exception_text(e, method.__name__)) from e
 
     def _require(self, fault: Fault | None) -> None:
-        """Raise EnvError for a violation of the contract, of one environment or of all."""
+        """Raise EnvError for a violation of the contract by one environment or all."""
         if fault is not None:
             message, index = fault
             fix = "fix the environment" + (" or set env.backend=sync" if index is None else "")
@@ -422,7 +430,7 @@ class NativeVector:
         return column
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the vector environment, or ``reason``: why there is none."""
+        """Return the state of the vector environment, or ``reason`` if there is none."""
         if not self._savable:
             self.inexact = "it has no state that could be saved"
         elif self.inexact is None:
@@ -458,8 +466,8 @@ class RowsVectorEnv(VectorEnv[Any, Any, Any]):
     """``rlrun.env.Env`` as a ``gymnasium.vector.VectorEnv`` with NEXT_STEP autoreset.
 
     The step after a ``terminated`` or ``truncated`` one ignores the action and returns the first
-    observation of the next episode, with reward 0. Arrays are the caller's. ``info`` holds what
-    the rows keep (env.success).
+    observation of the next episode, with reward 0. Returned arrays are not overwritten. ``info``
+    holds the numbers kept in rows (env.success).
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -474,9 +482,9 @@ class RowsVectorEnv(VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: Any = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Return first observations [n, ...]; environment i gets ``seed`` + i. Raises: ConfigError.
+        """Return first observations [n, ...]. Environment i gets ``seed`` + i; None: a random seed.
 
-        None: a seed of the operating system's entropy.
+        Raises: ConfigError.
         """
         if seed is None:
             seed = int(np.random.SeedSequence().generate_state(1)[0]) >> 1
@@ -498,7 +506,7 @@ class RowsVectorEnv(VectorEnv[Any, Any, Any]):
     def render(self) -> Any:
         """Return a picture of environment 0, uint8 [height, width, 3].
 
-        Raises: ConfigError: it cannot be drawn.
+        Raises: ConfigError if it cannot be drawn.
         """
         if self.rows.picture is None:
             raise ConfigError(

@@ -1,8 +1,8 @@
-"""State of an environment as a tree that a checkpoint can hold, and back. Never a pickle.
+"""State of an environment as a tree that a checkpoint can hold, without pickle.
 
-``restore`` writes what ``capture`` returned into another instance that was made with the same
-arguments and reset. Environments that are ``Unsupported`` have their open episode replayed
-(``rlrun.env.checked``). ``Probe`` checks that a second environment continues as the first.
+``restore`` writes the result of ``capture`` into another instance, made with the same arguments and
+reset. Environments that are ``Unsupported`` have their open episode replayed instead
+(``rlrun.env.checked``). ``Probe`` checks that a second environment continues like the first.
 """
 
 import enum
@@ -27,7 +27,7 @@ from gymnasium.vector import VectorEnv
 from rlrun.env.contract import faults_ignored, pass_ctrl_c
 from rlrun.tree import Tree, tree_leaves
 
-MAX_NODES = 20_000  # values of one environment; more are a world of objects, not a state
+MAX_NODES = 20_000  # most values of one environment
 
 CONSTANT = (
     types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType,
@@ -41,11 +41,11 @@ _SKIPPED = ("spec", "_cached_spec", "metadata")
 
 
 class Unsupported(Exception):
-    """The state of an environment cannot be captured or restored; says which part of it."""
+    """The state of an environment cannot be captured or restored. The text names the part."""
 
 
 def capture(root: object) -> Tree:
-    """Return the state of ``root`` and of everything its attributes reach.
+    """Return the state of ``root`` and of everything that its attributes reach.
 
     Raises: Unsupported.
     """
@@ -69,7 +69,7 @@ def capture_attributes(x: object, *, skip: str) -> dict[str, Tree]:
 
 
 class _Capture:
-    """One walk; ``seen`` numbers mutable values, so that what is shared stays shared."""
+    """One capture. ``seen`` numbers mutable values, so that shared values stay shared."""
 
     def __init__(self) -> None:
         self.seen: dict[int, int] = {}
@@ -78,7 +78,7 @@ class _Capture:
         self.arrays: list[tuple[np.ndarray, str]] = []
 
     def value(self, x: Any, path: str, *, attribute: bool = False) -> Any:
-        """Return the tree of ``x``; ``attribute``: of an object, which restore finds in place."""
+        """Return the tree of ``x``. ``attribute``: of an object that restore finds in place."""
         self.nodes += 1
         if self.nodes > MAX_NODES:
             raise Unsupported(f"it has more than {MAX_NODES} values")
@@ -151,7 +151,7 @@ class _Capture:
         if own and hasattr(x, "state_dict") and hasattr(x, "load_state_dict"):
             try:
                 state = x.state_dict()
-            except BaseException as e:  # the user's own code
+            except BaseException as e:  # user code may raise anything
                 pass_ctrl_c(e)
                 raise Unsupported(f"{path}.state_dict() raised {type(e).__name__}: {e}") from e
             return {"own": self.value(state, f"{path}.state_dict()")}
@@ -165,7 +165,7 @@ class _Capture:
         return {"class": kind.__qualname__, "object": attributes}
 
     def require_no_shared_memory(self) -> None:
-        """Raise Unsupported where one array is a view into another: copies would not follow."""
+        """Raise Unsupported if one array is a view of another: copies would not follow it."""
         for x, path in self.arrays:
             owner: Any = x
             while isinstance(owner, np.ndarray) and owner.base is not None:
@@ -182,7 +182,7 @@ class _Capture:
 def skipped(kind: type, name: str) -> bool:
     """Return whether an attribute is fixed by the constructor's arguments.
 
-    The spaces of a vector environment have generators seeded by the operating system, unused.
+    The spaces of a vector environment hold unused generators, seeded by the operating system.
     """
     if issubclass(kind, VectorEnv) and name.endswith("_space"):
         return True
@@ -220,13 +220,15 @@ _ARENA = ("efc_", "iefc_", "efm_", "island_", "map_", "ifrc_", "iacc", "bvh_", "
 
 
 def module_of(kind: type) -> str:
-    """Return the module of a class; some of extension modules have none."""
+    """Return the module of a class, "" for extension types without one."""
     return str(getattr(kind, "__module__", ""))
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """``capture`` returns a tree, ``restore`` writes it into another object of the same kind."""
+    """Captures and restores an engine's object: ``capture`` returns a tree, ``restore`` writes
+    it.
+    """
 
     module: str
     name: str
@@ -240,12 +242,13 @@ class Engine:
 
 
 def _ale_state(ale: Any) -> dict[str, Any]:
-    """The machine with its random numbers (14 kB), and the action that a sticky frame repeats.
+    """Return the machine with its random numbers (14 kB), and the action that a sticky frame
+    repeats.
 
-    ale-py's clone lacks that action, and nothing shows it. It is found by trial: which action,
-    held before the cloned state, leads to the same machine. Afterwards ``ale`` is as before.
+    ale-py's clone lacks that action and no method returns it. It is found by trial: the action
+    that, held before the cloned state, leads to the same machine. ``ale`` is unchanged afterwards.
 
-    Raises: ValueError: none does.
+    Raises: ValueError if no action does.
     """
     state = _ale_bytes(ale)
     frames = _sticky_frames(ale)
@@ -266,7 +269,7 @@ def _ale_bytes(ale: Any) -> np.ndarray:
 
 
 def _sticky_frames(ale: Any) -> int:
-    """Frames after which an action was taken, but for one chance in 10^9; 0: at once."""
+    """Return the frames after which an action is taken with probability 1 - 10^-9; 0: at once."""
     probability = ale.getFloat("repeat_action_probability")
     if not 0 < probability < 1:
         return 0
@@ -292,10 +295,10 @@ def _set_ale_state(ale: Any, state: dict[str, Any]) -> None:
 
 
 def _mujoco_state(data: Any) -> dict[str, Any]:
-    """The integration state (time and warm start included) and what the last step computed.
+    """Return the integration state (time and warm start included) and the results of the last step.
 
     Environments read positions and forces that belong to the start of the last step (mj_step
-    integrates after its forward pass); another forward pass would give those of its end.
+    integrates after its forward pass). Another forward pass would give those of its end.
     """
     import mujoco
 
@@ -322,7 +325,7 @@ def _set_mujoco_state(data: Any, state: dict[str, Any]) -> None:
 
 
 def _computed(data: Any) -> dict[str, np.ndarray]:
-    """MjData's arrays of fixed length, which share its memory."""
+    """Return MjData's arrays of fixed length, which share its memory."""
     names = (n for n in dir(data) if not n.startswith("_") and not n.startswith(_ARENA))
     arrays = {n: x for n in names if isinstance(x := getattr(data, n), np.ndarray) and x.size}
     return {n: x for n, x in arrays.items() if x.dtype == np.float64 and x.flags.writeable}
@@ -343,24 +346,24 @@ HIDDEN = (
 
 
 class Probe:
-    """Records the first ``STEPS`` steps of an environment and compares those of two others.
+    """Records the first ``STEPS`` steps of an environment and compares them with two others.
 
-    The first one starts with the state of the reset, the second one with that of the first after
-    ``BEGIN`` steps: by then hidden state differs.
+    The first one starts from the state of the reset, the second from the state of the first after
+    ``BEGIN`` steps, when hidden state differs.
     """
 
     def __init__(self, state: Tree, make: Callable[[], Any]) -> None:
-        """``state``: of the environment after its reset; ``make``: another one like it."""
+        """``state``: of the environment after its reset. ``make``: makes another one like it."""
         self._state, self._make = state, make
         self._rows: list[tuple[Any, str]] = []
 
     def record(self, action: Any, *row: Any) -> None:
-        """Record one step (``action`` None: a reset), where fewer than ``STEPS`` were."""
+        """Record one step (``action`` None: a reset) unless ``STEPS`` are recorded."""
         if len(self._rows) < STEPS:
             self._rows.append((None if action is None else np.array(action), row_hash(*row)))
 
     def violation(self) -> str | None:
-        """Return how one of two others differs; None: none does."""
+        """Return how one of two other environments differs, or None."""
         twins: list[Any] = []
         with global_generators_kept():
             try:
@@ -391,14 +394,14 @@ class Probe:
 
 
 def row_hash(*row: Any) -> str:
-    """Return the hash of an observation, or of one with reward and flags."""
+    """Return the hash of an observation, or of an observation with reward and flags."""
     obs, *rest = row
     return tree_hash((obs, *(np.asarray(x, np.float64) for x in rest)))
 
 
 @contextmanager
 def global_generators_kept() -> Iterator[None]:
-    """Leave Python's and numpy's global generators as they were: a checkpoint changes no number."""
+    """Restore Python's and numpy's global generators, so that a checkpoint changes no number."""
     before = random.getstate(), np.random.get_state()
     try:
         yield
@@ -412,7 +415,10 @@ _MISFITS = (LookupError, TypeError, ValueError, AttributeError, RecursionError, 
 
 
 def restore(root: object, tree: Tree) -> None:
-    """Give ``root`` the state ``tree``. Raises: Unsupported when it is of another shape."""
+    """Give ``root`` the state ``tree``.
+
+    Raises: Unsupported if it has another shape.
+    """
     try:
         _Restore().value(tree, root, "env")
     except _MISFITS as e:
@@ -420,7 +426,10 @@ def restore(root: object, tree: Tree) -> None:
 
 
 def restore_exactly(env: Any, tree: Tree, seed: int) -> None:
-    """Reset ``env`` and give it the state ``tree``. Raises: Unsupported: it has another one."""
+    """Reset ``env`` and give it the state ``tree``.
+
+    Raises: Unsupported if its state then differs.
+    """
     env.reset(seed=seed)
     restore(env, tree)
     if not same_tree(capture(env), tree):
@@ -428,7 +437,10 @@ def restore_exactly(env: Any, tree: Tree, seed: int) -> None:
 
 
 def restore_attributes(x: object, states: dict[str, Tree]) -> None:
-    """Restore what ``capture_attributes`` returned. Raises: Unsupported."""
+    """Restore the result of ``capture_attributes``.
+
+    Raises: Unsupported.
+    """
     try:
         for name, tree in states.items():
             present = vars(x).get(name)
@@ -460,7 +472,9 @@ def same_tree(a: Tree, b: Tree) -> bool:
 
 
 class _Restore:
-    """One walk over a tree next to the object that gets it; ``made`` follows ``_Capture.seen``."""
+    """One restore: walks a tree together with its target. ``made`` corresponds to
+    ``_Capture.seen``.
+    """
 
     def __init__(self) -> None:
         self.made: dict[int, Any] = {}
@@ -468,7 +482,7 @@ class _Restore:
         self.used: set[int] = set()  # ids of generators that have been set in place
 
     def value(self, tree: Any, present: Any, path: str) -> Any:
-        """Return the value of ``tree``; ``present`` is what the other instance has there."""
+        """Return the value of ``tree``. ``present`` is the value in the target."""
         if not isinstance(tree, dict):
             return tree
         if "scalar" in tree:
@@ -534,7 +548,7 @@ class _Restore:
         return made
 
     def _generator(self, tree: Any, present: Any) -> Any:
-        """Set the present generator, which methods may be bound to, or make another."""
+        """Set the present generator, to which methods may be bound, or make another."""
         if "random" in tree:
             version, words, gauss = tree["random"]
             generator = present if type(present) is random.Random else random.Random()

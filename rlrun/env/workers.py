@@ -1,11 +1,11 @@
-"""Copies of one environment as rows: in this process, or supervised in a process each.
+"""Copies of one environment as rows: in this process, or in one supervised process each.
 
-``Copies`` (env.backend=sync) steps them one after the other, ``Workers`` (async) at once. Not
-Gymnasium's AsyncVectorEnv: it ends when a worker does, cannot start one again, and waits on locks
-that a killed process leaves held. Observations, actions, rewards and flags are in one shared memory
-without a name; the pipes carry a byte per step. There is no semaphore and no lock, so that nothing
-is left behind whatever ends the processes. A worker ends with its parent, even during a step that
-never ends.
+``Copies`` (env.backend=sync) steps them one after the other, ``Workers`` (async) in parallel.
+Gymnasium's AsyncVectorEnv is not used: it ends when a worker does, cannot restart one, and waits on
+locks that a killed process leaves held. Observations, actions, rewards and flags are in one shared
+memory without a name, and the pipes carry a byte per step. There are no semaphores or locks, so
+nothing is left behind however the processes end. A worker ends with its parent, even during a step
+that does not return.
 """
 
 import ctypes
@@ -37,14 +37,14 @@ from rlrun.tree import Tree, tree_leaves, tree_map
 
 _logger = logging.getLogger(__name__)
 
-STEP = "step"  # the one command without arguments, answered by what is kept of the info
+STEP = "step"  # the command without arguments; the reply is the kept info
 _ALIGNMENT = 64  # bytes, of every array
-# Sent to all processes; the main one saves.
+# Signals reach all processes of the group; the main process saves.
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-EXIT_SECONDS = 5.0  # between a closed pipe and the end of its process
+EXIT_SECONDS = 5.0  # from closing a pipe to the end of its process
 _LOAD_SECONDS = 3600.0
 _LOST = "its worker process was restarted"  # why a state does not continue an episode
-LOOP_STEPS, LOOP_RESTARTS = 10, 3  # restarts in a row, each within so many steps: a crash loop
+LOOP_STEPS, LOOP_RESTARTS = 10, 3  # a crash loop: so many restarts, each within so many steps
 
 EnvFn = Callable[[], CheckedEnv]
 Command = tuple[str, tuple[Any, ...]]  # a method of ``EnvServer``, and its arguments
@@ -53,15 +53,15 @@ Command = tuple[str, tuple[Any, ...]]  # a method of ``EnvServer``, and its argu
 class SharedRows:
     """Arrays of E environments in one memory.
 
-    ``obs`` [E, *O] is a tree, ``action`` [E, *A]; ``reward`` float64 [E], ``flags`` bool [E, 2]
-    are terminated and truncated. The file of a memory that processes share is unlinked as soon as
-    it is made.
+    ``obs`` [E, *O] is a tree, ``action`` [E, *A]. ``reward`` float64 [E]; ``flags`` bool [E, 2] are
+    terminated and truncated. The file of a memory that processes share is unlinked as soon as it is
+    made.
     """
 
     def __init__(
         self, obs_space: gym.Space[Any], action_space: gym.Space[Any], num_envs: int, context: Any
     ) -> None:
-        """``context``: of the processes that share the memory; None: no other does."""
+        """``context``: of the processes that share the memory; None: it is not shared."""
         arrays: Tree = (
             create_empty_array(obs_space, num_envs),
             create_empty_array(action_space, num_envs),
@@ -116,7 +116,7 @@ class EnvServer:
         self.done = False  # the next step is a reset
 
     def step(self) -> dict[str, Any]:
-        """Take a step, or open the next episode; return what is kept of its info."""
+        """Take a step, or open the next episode. Return the numbers kept of its info."""
         shared, i = self.shared, self.index
         if self.done:
             obs, info = self.env.reset()
@@ -147,7 +147,9 @@ class EnvServer:
         self._put(self.env.reset(seed=seed)[0])
 
     def reopen(self, seed: int, episode: int) -> None:
-        """Open an episode that no other start of this worker had; as a step, it is a reset."""
+        """Open an episode that no earlier start of this worker had. It counts as a step that
+        resets.
+        """
         self._put(self.env.reopen(seed, episode))
         self.shared.reward[self.index] = 0
         self.shared.flags[self.index] = False
@@ -157,13 +159,18 @@ class EnvServer:
         return self.env.state_dict() | {"done": self.done}
 
     def load_state_dict(self, state: dict[str, Any]) -> str | None:
-        """Continue from ``state``; return why that is not exact: then the next step is a reset."""
+        """Continue from ``state``. Return why that is not exact, in which case the next step is
+        a reset.
+        """
         reason = self.env.load_state_dict(state)
         self.done = reason is not None or bool(state["done"])
         return reason
 
     def close(self) -> None:
-        """Close the environment. Raises: EnvError."""
+        """Close the environment.
+
+        Raises: EnvError.
+        """
         self.env.close()
 
 
@@ -171,7 +178,7 @@ class Copies:
     """Copies of one environment, stepped one after the other in this process."""
 
     def __init__(self, env_fns: Sequence[EnvFn], config: EnvConfig) -> None:
-        """Raises: ConfigError, EnvError: the environments cannot be made, or differ."""
+        """Raises: ConfigError, EnvError if the environments cannot be made, or differ."""
         self.num_envs, self.config = len(env_fns), config
         self.inexact: str | None = None
         self.restarts = 0  # of workers
@@ -197,11 +204,11 @@ class Copies:
         return [getattr(server, name)(*values) for server, values in pairs]
 
     def _step_all(self) -> list[dict[str, Any] | None]:
-        """Step every environment; return what is kept of the infos, None: nothing."""
+        """Step every environment. Return the kept numbers of each, or None."""
         return [server.step() for server in self._servers]
 
     def _restart_failed(self, command: Callable[[int], Command | None]) -> np.ndarray | None:
-        """Start the workers again that do not answer; return which [E], None where all do."""
+        """Restart the workers that do not answer. Return which [E], or None if all answer."""
         return None
 
     def reset(self, seed: int) -> Any:
@@ -212,7 +219,7 @@ class Copies:
         return self.shared.obs
 
     def step(self, action: np.ndarray, number: int) -> Rows:
-        """Return the next row; ``number`` is that of the step since the reset."""
+        """Return the next row. ``number`` counts steps since the reset."""
         self._steps = number
         self.shared.action[:] = action
         infos = self._step_all()
@@ -223,7 +230,7 @@ class Copies:
         return shared.obs, shared.reward, *shared.flags.T.copy(), info
 
     def _reopen(self, i: int) -> Command:
-        """Return the command of a restarted worker: open an episode that had no other start."""
+        """Return the command of a restarted worker: open an episode that no earlier start had."""
         return "reopen", self._fresh_episode(i)
 
     def _fresh_episode(self, i: int) -> tuple[int, int]:
@@ -234,7 +241,7 @@ class Copies:
         states = self._call("state_dict", [()] * self.num_envs)
         self._lost = _either(self._restart_failed(self._reopen), self._lost)
         for i in () if self._lost is None else map(int, np.flatnonzero(self._lost)):
-            seed, episode = self._fresh_episode(i)  # the open one is lost: the next one is opened
+            seed, episode = self._fresh_episode(i)  # the open episode is lost
             states[i] = {"seed": seed, "episode": episode, "steps": 0, "obs": "", "reason": _LOST}
         self.inexact = self.inexact or next((s["reason"] for s in states if "reason" in s), None)
         return {"environments": states}
@@ -242,7 +249,7 @@ class Copies:
     def load_state_dict(
         self, state: dict[str, Any], *, seed: int, steps: int
     ) -> tuple[list[str], np.ndarray]:
-        """Continue from ``state``; return (why environments do not, which ones [E])."""
+        """Continue from ``state``. Return (why environments do not continue, which ones [E])."""
         self._seed, self._steps, self._lost = seed, steps, None
         states = state["environments"]
         reasons = self._call("load_state_dict", [(saved,) for saved in states])
@@ -255,7 +262,10 @@ class Copies:
         return list(dict.fromkeys(r for r in reasons if r is not None)), cut
 
     def close(self) -> None:
-        """Close all environments. Raises: EnvError: one raised in close()."""
+        """Close all environments.
+
+        Raises: EnvError if one raised in close().
+        """
         envs, self.envs = self.envs, []
         for env in envs:
             env.close()
@@ -269,7 +279,7 @@ def _either(one: np.ndarray | None, other: np.ndarray | None) -> np.ndarray | No
 
 
 def _stacked(infos: Sequence[dict[str, Any] | None]) -> dict[str, np.ndarray]:
-    """Return every entry of the infos as an array [E, ...], zeros where an environment has none."""
+    """Return every entry of the infos as an array [E, ...], zero for environments without it."""
     shapes = {key: x for info in infos for key, x in (info or {}).items()}
     return {
         key: np.stack([(info or {}).get(key, np.zeros_like(x)) for info in infos])
@@ -282,14 +292,14 @@ def _stacked(infos: Sequence[dict[str, Any] | None]) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The answer of a worker whose command raised: the name of the error's class, and its text."""
+    """A worker's reply to a command that raised: the error's class name and its text."""
 
     kind: str
     text: str
 
 
 def serve(index: int, make: EnvFn, shared: SharedRows, pipe: Connection) -> None:
-    """Main function of a worker: make the environment, send its spaces, answer commands.
+    """Make the environment, send its spaces and answer commands: the main function of a worker.
 
     It ends when the pipe is closed.
     """
@@ -311,7 +321,7 @@ def serve(index: int, make: EnvFn, shared: SharedRows, pipe: Connection) -> None
 
 
 def _answer(server: EnvServer, command: Any) -> Any:
-    """Return the reply to ``STEP`` or to (name of a method, arguments)."""
+    """Return the reply to ``STEP`` or to (method name, arguments)."""
     try:
         if command == STEP:
             return server.step() or None
@@ -322,7 +332,7 @@ def _answer(server: EnvServer, command: Any) -> Any:
 
 
 def _sendable(spaces: Any) -> Any:
-    """Return ``spaces``, None where a pipe does not take them (a user's own class of spaces)."""
+    """Return ``spaces``, or None if a pipe cannot send them (a user's own class of spaces)."""
     try:
         reduction.ForkingPickler.dumps(spaces)
     except Exception:
@@ -344,25 +354,27 @@ def _failure(e: BaseException) -> Failure:
 
 
 def _context() -> Any:
-    """Return what starts processes: not fork, since torch's threads may hold locks."""
-    multiprocessing.set_forkserver_preload(["rlrun.env"])  # workers then start within ms
+    """Return the context that starts processes. Not fork, because torch's threads may hold
+    locks.
+    """
+    multiprocessing.set_forkserver_preload(["rlrun.env"])  # workers then start within milliseconds
     return multiprocessing.get_context("forkserver")
 
 
 def start_process(process: Any) -> None:
-    """Start a process, once more where the server that forks it was killed.
+    """Start a process. Try again if the server that forks it was killed.
 
     Raises: EOFError, OSError.
     """
     try:
         process.start()
     except (EOFError, OSError):
-        time.sleep(0.5)  # until that one is gone; another one is started then
+        time.sleep(0.5)  # until that server is gone and another can start
         process.start()
 
 
 class Worker:
-    """The process of one environment; ``failed`` says why it does not answer any more."""
+    """The process of one environment. ``failed`` says why it does not answer any more."""
 
     def __init__(self, index: int, make: EnvFn, shared: SharedRows, wait: float) -> None:
         self._index, self._make, self._shared = index, make, shared
@@ -372,7 +384,7 @@ class Worker:
         self.start()
 
     def start(self) -> None:
-        """Start the process, which makes its environment and then sends its spaces."""
+        """Start the process. It makes its environment and then sends its spaces."""
         context = _context()
         self.pipe, child = context.Pipe()
         given = (self._index, self._make, self._shared, child)
@@ -389,7 +401,7 @@ class Worker:
             child.close()
 
     def send(self, command: Any) -> None:
-        """Send a command, see ``_answer``; not to a process that has failed."""
+        """Send a command (see ``_answer``) unless the process has failed."""
         try:
             if self.failed is None:
                 self.pipe.send(command)
@@ -397,7 +409,7 @@ class Worker:
             self.failed = self._end_text()
 
     def reply(self, deadline: float) -> Any:
-        """Return the answer to the last command; None too when there is none, see ``failed``."""
+        """Return the answer to the last command, or None if it failed (see ``failed``)."""
         if self.failed is None:
             try:
                 if self.pipe.poll(max(0.0, deadline - time.monotonic())):
@@ -424,11 +436,11 @@ class Worker:
 
 
 class Workers(Copies):
-    """Copies of one environment in processes of their own.
+    """Copies of one environment in separate processes.
 
-    ``env.on_worker_failure=restart``: a process that ended, or does not answer, is started again,
-    whatever it was asked to do. The open episode of its environment ends with the row before. After
-    an EnvError only ``close`` is allowed.
+    With ``env.on_worker_failure=restart`` a process that ended or does not answer is restarted,
+    whatever its command was. The open episode of its environment ends with the row before. After an
+    EnvError only ``close`` is allowed.
     """
 
     def _start(self, env_fns: Sequence[EnvFn]) -> None:
@@ -437,7 +449,7 @@ class Workers(Copies):
         self.single_observation_space = example.observation_space
         self.single_action_space = example.action_space
         example.close()
-        self._all_steps = 0  # since it was made
+        self._all_steps = 0  # since construction
         spaces = self.single_observation_space, self.single_action_space
         self.shared = SharedRows(*spaces, self.num_envs, _context())
         self.workers: list[Worker] = []
@@ -455,9 +467,9 @@ class Workers(Copies):
         return time.monotonic() + self.config.worker_seconds
 
     def _greet(self, started: Sequence[int], deadline: float) -> None:
-        """Receive the spaces of environments that processes have made.
+        """Receive the spaces of the environments that processes have made.
 
-        Raises: EnvError, after all workers are ended: they differ from those of this process.
+        Raises: EnvError, after ending all workers, if they differ from those of this process.
         """
         copies: list[Spaces | None] = [None] * self.num_envs
         replies = self._checked([self.workers[i].reply(deadline) for i in started])
@@ -469,7 +481,10 @@ class Workers(Copies):
             raise error
 
     def _checked(self, replies: list[Any]) -> list[Any]:
-        """Return ``replies``. Raises: the error that one of them carries."""
+        """Return ``replies``.
+
+        Raises: the error that one of them carries.
+        """
         for reply in replies:
             if isinstance(reply, Failure):
                 self.end()
@@ -480,7 +495,9 @@ class Workers(Copies):
         return replies
 
     def _call(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """As of ``Copies``, None of a worker that does not answer: ``_restart_failed`` follows."""
+        """Call as ``Copies`` does. None for a worker that does not answer; ``_restart_failed``
+        follows.
+        """
         for worker, values in zip(self.workers, arguments, strict=True):
             worker.send((name, values))
         replays = name == "load_state_dict"  # an episode, at most
@@ -489,7 +506,7 @@ class Workers(Copies):
 
     def _step_all(self) -> list[dict[str, Any] | None]:
         self._all_steps += 1
-        lost = () if self._lost is None else np.flatnonzero(self._lost)  # they have opened theirs
+        lost = () if self._lost is None else np.flatnonzero(self._lost)  # they opened an episode
         asked = [worker for i, worker in enumerate(self.workers) if i not in lost]
         for worker in asked:
             worker.send(STEP)
@@ -498,11 +515,11 @@ class Workers(Copies):
         return [None if i in lost else next(replies) for i in range(self.num_envs)]
 
     def _restart_failed(self, command: Callable[[int], Command | None]) -> np.ndarray | None:
-        """Start the workers again that do not answer; return which [E], None where all do.
+        """Restart the workers that do not answer. Return which [E], or None if all answer.
 
         Each of them executes ``command(i)``.
 
-        Raises: EnvError: env.on_worker_failure forbids it, or they fail again and again.
+        Raises: EnvError if env.on_worker_failure forbids it, or they fail repeatedly.
         """
         failed = self._failed()
         if not failed:
@@ -532,7 +549,10 @@ class Workers(Copies):
         return [i for i, worker in enumerate(self.workers) if worker.failed is not None]
 
     def _require_restartable(self, failed: list[int]) -> None:
-        """Count the restart of ``failed``. Raises: EnvError, after all workers are ended."""
+        """Count the restart of ``failed``.
+
+        Raises: EnvError, after ending all workers.
+        """
         message, looping = self.workers[failed[0]].failed or "", []
         for i in failed:
             worker = self.workers[i]
@@ -569,7 +589,10 @@ class Workers(Copies):
             worker.end()
 
     def close(self) -> None:
-        """Let the environments close. Raises: EnvError: one raised in close()."""
+        """Let the environments close.
+
+        Raises: EnvError if one raised in close().
+        """
         if any(worker.pipe.closed for worker in self.workers):
             return
         deadline = time.monotonic() + EXIT_SECONDS

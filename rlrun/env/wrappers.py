@@ -1,8 +1,8 @@
-"""``env.wrappers``: wrappers of a single environment, the first entry innermost.
+"""Wrappers of a single environment (``env.wrappers``), the first entry innermost.
 
 Observations and rewards pass through the list from first to last, actions from last to first.
-Gymnasium's implementations are used where they exist. No wrapper keeps statistics: they would
-differ between columns, be missing in evaluation and be lost on resume.
+Gymnasium's implementations are used if they exist. No wrapper keeps statistics, which would differ
+between columns, be missing in evaluation and be lost on resume.
 """
 
 import warnings
@@ -21,14 +21,17 @@ from rlrun.schema import WrapperConfig
 
 
 class ActionMaskObservation(gym.Wrapper[Any, Any, Any, Any]):
-    """Observations {observation, action_mask}; Dict observations keep their keys and get one more.
+    """Observations {observation, action_mask}. Dict observations keep their keys and get one more.
 
-    The mask is int8 [A], 1 where an action is allowed. Both ``reset`` and ``step`` of the wrapped
+    The mask is int8 [A], 1 for allowed actions. Both ``reset`` and ``step`` of the wrapped
     environment must return it in ``info``.
     """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
-        """Wrap ``env``. Raises: ValueError unless its actions are Discrete."""
+        """Wrap ``env``.
+
+        Raises: ValueError unless its actions are Discrete.
+        """
         super().__init__(env)
         action, obs = env.action_space, env.observation_space
         if not isinstance(action, spaces.Discrete):
@@ -103,9 +106,9 @@ _REPEATING = {  # package of Atari games -> its arguments and their defaults: fr
 def require_one_skip(
     env_id: str, env: AnyEnv, kwargs: Mapping[str, Any], configs: Sequence[WrapperConfig]
 ) -> None:
-    """Refuse wrappers that hold or repeat actions around an Atari game that does so itself.
+    """Raise if wrappers hold or repeat actions of an Atari game that does so itself.
 
-    ``kwargs``: the game's arguments, those of its registration too.
+    ``kwargs``: the game's arguments, including those of its registration.
     """
     module = type(env.unwrapped).__module__
     if not module.startswith(("ale_py.", "rlrun.env.atari")):
@@ -125,7 +128,7 @@ def require_one_skip(
         names += repeating
     if names:
         raise ConfigError(
-            f"env.wrappers = {', '.join(names)}: {env_id} itself {' and '.join(texts)}, the "
+            f"env.wrappers = {', '.join(names)}: {env_id} itself {' and '.join(texts)}, and the "
             f"wrapper does it again; one of the two is allowed; set {' '.join(fixes)}, or remove "
             "the wrapper"
         )
@@ -162,15 +165,14 @@ def _mask_obs(env: AnyEnv, keep: tuple[int, ...]) -> AnyEnv:
 
 
 class MaxAndSkip(gym.Wrapper[Any, Any, Any, Any]):
-    """Each action ``steps`` times, the maximum over the last two images of these steps.
+    """Repeats each action for ``steps`` steps and returns the maximum over their last two images.
 
-    Where the episode ends early these are its own last images. Gymnasium's wrapper then returns
-    those of an earlier row, of the episode before at times.
-    Source: Mnih et al. 2015, Methods.
+    If the episode ends early, these are its last images. Gymnasium's wrapper then returns images of
+    an earlier row, sometimes of the previous episode. Source: Mnih et al. 2015, Methods.
     """
 
     def __init__(self, env: AnyEnv, steps: int) -> None:
-        """Raise ValueError unless observations are arrays."""
+        """Raises: ValueError unless observations are arrays."""
         super().__init__(env)
         if env.observation_space.shape is None:
             raise ValueError("it needs observations that are one array")
@@ -190,7 +192,7 @@ class MaxAndSkip(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class _RandomObservation(gym.ObservationWrapper[Any, Any, Any]):
-    """Base class of random changes of observations, with a generator separate from the env's."""
+    """Base class of random changes of observations, with a separate generator."""
 
     def __init__(self, env: AnyEnv, salt: int) -> None:
         super().__init__(env)
@@ -206,7 +208,7 @@ class _RandomObservation(gym.ObservationWrapper[Any, Any, Any]):
 
 
 class FlickerObservation(_RandomObservation):
-    """Observations replaced by zeros with ``probability``. Source: Hausknecht & Stone 2015."""
+    """Replaces observations by zeros with ``probability``. Source: Hausknecht & Stone 2015."""
 
     def __init__(self, env: AnyEnv, probability: float) -> None:
         super().__init__(env, salt=1)
@@ -219,7 +221,7 @@ class FlickerObservation(_RandomObservation):
 
 
 class NoiseObservation(_RandomObservation):
-    """Observations plus Gaussian noise of standard deviation ``std``; the space is unbounded."""
+    """Adds Gaussian noise of standard deviation ``std`` to observations. The space is unbounded."""
 
     def __init__(self, env: AnyEnv, std: float) -> None:
         super().__init__(env, salt=2)

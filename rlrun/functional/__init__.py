@@ -1,1 +1,1 @@
-"""Pure functions on time-major [T, B] arrays: formula, shapes and paper in every docstring."""
+"""Pure functions on time-major [T, B] arrays. Every docstring has formula, shapes and paper."""

@@ -1,8 +1,8 @@
 """Losses of value networks that predict atoms or quantiles, and Munchausen's terms.
 
-``outputs`` are those of the network: action values [*, A], or [*, A, N] of a distribution. A
-criterion selects the outputs of an action (``select``), builds the targets of rows (``target``) and
-computes the loss between the two (``loss``).
+``outputs`` are those of the network: action values [*, A], or distributions [*, A, N]. A criterion
+selects the outputs of an action (``select``), computes the targets of rows (``target``) and the
+loss between the two (``loss``).
 """
 
 import math
@@ -26,9 +26,8 @@ def support(low: float, high: float, atoms: int) -> Tensor:
 def project(values: Tensor, probabilities: Tensor, atoms: Tensor) -> Tensor:
     """The distribution (``values``, ``probabilities``) [*, N] on the grid ``atoms`` [M]: [*, M].
 
-    Every value, clipped to the grid's ends, shares its probability between its two neighbours in
-    proportion to how near they are; a value on an atom gives it all to that atom. Between the ends
-    means are kept. ``atoms`` are evenly spaced.
+    Every value is clipped to the grid. Its probability is shared between its two neighbours in
+    proportion to proximity, so that means within the grid are kept. ``atoms`` are evenly spaced.
     Source: Bellemare et al. 2017, eq. 7 (C51).
     """
     last = len(atoms) - 1
@@ -142,7 +141,7 @@ def munchausen_value(
 
 
 class _DistributionCriterion(ScalarCriterion):
-    """A criterion of N outputs per action."""
+    """Base class of criteria with N outputs per action."""
 
     def select(self, outputs: Tensor, action: Tensor) -> Tensor:
         index = action.unsqueeze(-1).unsqueeze(-1)
@@ -218,7 +217,7 @@ def _row_loss(
 
 
 def make_criterion(config: ValueConfig, device: torch.device) -> ScalarCriterion:
-    """The criterion of ``policy.distribution``, where the policy has that key."""
+    """The criterion of ``policy.distribution``; the scalar one if the policy has no such key."""
     if not isinstance(config, SwitchedConfig) or config.distribution == "none":
         return ScalarCriterion(config)
     categorical = config.distribution == "categorical"
@@ -250,7 +249,9 @@ class Munchausen:
         )  # fmt: skip
 
     def value(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
-        """Soft value sum_a pi(a) (outputs_a - temperature log pi(a)), in place of a maximum."""
+        """Soft value sum_a pi(a) (outputs_a - temperature log pi(a)), which replaces the
+        maximum.
+        """
         q = self.criterion.mean(outputs)
         return munchausen_value(outputs, q, temperature=self.temperature, allowed=mask)
 

@@ -31,8 +31,8 @@ def epsilon_greedy(
 ) -> np.ndarray:
     """argmax_a q, replaced by a uniform action with probability ``epsilon``; int64 [E].
 
-    One random number per environment (``epsilon`` [E]); None uses none. ``q`` [E, A]; all actions,
-    the uniform one included, are among those that ``mask`` [E, A] allows (None: all).
+    One random number per environment (``epsilon`` [E]); None uses none. ``q`` [E, A]. All actions,
+    including uniform ones, are among those that ``mask`` [E, A] allows (None: all).
     """
     greedy: np.ndarray = (q if mask is None else np.where(mask, q, -np.inf)).argmax(-1)
     if epsilon is None:
@@ -40,7 +40,7 @@ def epsilon_greedy(
     coin = generator.random(len(epsilon)) < epsilon
     if mask is None:
         return np.where(coin, generator.integers(q.shape[-1], size=len(epsilon)), greedy)
-    number = generator.integers(mask.sum(-1))  # of the allowed ones, counted from 0
+    number = generator.integers(mask.sum(-1))  # index among the allowed actions
     drawn = (mask.cumsum(-1) > number[:, None]).argmax(-1)
     return np.where(coin, drawn, greedy)
 
@@ -53,9 +53,9 @@ def boltzmann(
 ) -> np.ndarray:
     """An action with probability softmax(q / temperature); int64 [E]. Temperature 0 is greedy.
 
-    ``temperature`` [E] in units of ``q`` [E, A]; only actions that ``mask`` [E, A] allows are
-    taken. Computed as argmax_a(q_a + temperature g_a) with Gumbel noise g, which has exactly those
-    probabilities and overflows nowhere. Source: Sutton & Barto 2018, eq. 2.11; Gumbel 1954.
+    ``temperature`` [E] in units of ``q`` [E, A]. Only actions that ``mask`` [E, A] allows are
+    selected. Computed as argmax_a(q_a + temperature g_a) with Gumbel noise g, which has exactly
+    these probabilities and does not overflow. Source: Sutton & Barto 2018, eq. 2.11; Gumbel 1954.
     """
     gumbel = generator.gumbel(size=q.shape)
     noised = q + np.asarray(temperature)[:, None] * gumbel
@@ -69,10 +69,11 @@ def log_probability(
     explore: np.ndarray | None,
     mask: np.ndarray | None = None,
 ) -> np.ndarray:
-    """log mu(action) float32 [E] of actions that ``select_action`` chose of values ``q`` [E, A].
+    """log mu(action) float32 [E] of actions that ``select_action`` returned for values ``q`` [E,
+    A].
 
-    Epsilon-greedy: epsilon / n + (1 - epsilon) [action is greedy], with n allowed actions; a
-    Temperature: log softmax(q / temperature), 0 for temperature 0; None, which is greedy: 0.
+    Epsilon-greedy: epsilon / n + (1 - epsilon) [action is greedy], with n allowed actions. A
+    Temperature: log softmax(q / temperature), 0 for temperature 0. None (greedy): 0.
     """
     if explore is None:
         return np.zeros(len(q), np.float32)
@@ -96,10 +97,11 @@ def team_epsilon_greedy(
     epsilon: np.ndarray | None,
     generator: np.random.Generator,
 ) -> np.ndarray:
-    """argmax_a q of every agent, replaced by a uniform action of those ``allowed``; int64 [E, N].
+    """argmax_a q of every agent, replaced by a uniform one of the ``allowed`` actions; int64 [E,
+    N].
 
-    One random number per agent, with its environment's ``epsilon`` [E]; None uses none.
-    ``q`` [E, N, A], ``allowed`` bool [E, N, A], at least one action each.
+    One random number per agent, with its environment's ``epsilon`` [E]; None uses none. ``q`` [E,
+    N, A], ``allowed`` bool [E, N, A], at least one action each.
     """
     greedy: np.ndarray = np.where(allowed, q, -np.inf).argmax(-1)
     if epsilon is None:
@@ -183,9 +185,9 @@ def uniform_actions(
 
 
 def outside(actions: np.ndarray, space: gym.Space[Any]) -> np.ndarray:
-    """bool [N]: True where ``actions`` [N, *A] (any number type) are not in ``space``.
+    """bool [N]: True for ``actions`` [N, *A] (any number type) that are not in ``space``.
 
-    Discrete actions count from 0: environments add their ``start``. NaN is no action.
+    Discrete actions count from 0: environments add their ``start``. NaN is never in a space.
     """
     low: Any
     high: Any
@@ -220,11 +222,11 @@ def action_table(choices: Sequence[float | tuple[float, ...]], space: gym.Space[
         several = isinstance(choice, tuple)
         if several and len(choice) != size:  # type: ignore[arg-type]
             numbers = "a bare number" if size == 1 else f"one number or a list of {size}"
-            raise ValueError(f"{list(choice)} is no action, {numbers} is")  # type: ignore[arg-type]
+            raise ValueError(f"{list(choice)} is not an action, {numbers} is")  # type: ignore[arg-type]
         row = np.broadcast_to(np.asarray(choice, np.float64), (size,)).reshape(shape)
         if outside(row[None], space).any():
             text = list(choice) if several else f"{choice:g}"  # type: ignore[arg-type]
-            raise ValueError(f"{text} is no action of {space}")
+            raise ValueError(f"{text} is not an action of {space}")
         rows.append(row)
     return np.stack(rows).astype(space.dtype)
 
@@ -234,8 +236,8 @@ def sine(
 ) -> np.ndarray:
     """middle + amplitude * half * sin(2 pi (step / period + phase k)) for number k of an action.
 
-    ``steps`` [E] -> [E, *A] in the dtype of the bounded float Box ``space``, whose middle and half
-    width these are.
+    ``steps`` [E] -> [E, *A] in the dtype of ``space``, a bounded float Box with that middle and
+    half width.
     """
     assert isinstance(space, gym.spaces.Box), "checked in rlrun.config"
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)

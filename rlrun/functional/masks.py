@@ -1,9 +1,9 @@
-"""Which actions an environment allows: the key ``action_mask`` of a Dict observation.
+"""Action masks: the key ``action_mask`` of a Dict observation.
 
-The mask [A] is 1 (or True) where an action is allowed. It is part of every observation, stored with
-it, and read by exploration, greedy actions, targets and action distributions, never by a network. A
-mask without a single 1 (that of an ended episode) allows all actions. Torch-free: the functions
-accept numpy arrays and tensors alike.
+The mask [A] is 1 (or True) for allowed actions. It is part of every observation and stored with it.
+Exploration, greedy actions, targets and action distributions read it; networks do not. A mask
+without any 1 (that of an ended episode) allows all actions. Does not import torch: the functions
+accept numpy arrays and tensors.
 """
 
 from typing import Any
@@ -18,12 +18,14 @@ FORBIDDEN = -1e8  # logit of such an action: probability 0, and 0 times its loga
 
 
 def has_mask(space: gym.Space[Any] | None) -> bool:
-    """True where observations of ``space`` have an action mask."""
+    """Return whether observations of ``space`` have an action mask."""
     return isinstance(space, gym.spaces.Dict) and MASK in space.spaces
 
 
 def mask_path(space: gym.Space[Any]) -> tuple[str, ...] | None:
-    """Return the keys that lead to the mask in rows of ``space``, those of agents too; or None."""
+    """Return the keys that lead to the mask in rows of ``space``, those of agents included, or
+    None.
+    """
     if has_mask(space):
         return (MASK,)
     parts = space.spaces if isinstance(space, gym.spaces.Dict) else {}
@@ -32,23 +34,23 @@ def mask_path(space: gym.Space[Any]) -> tuple[str, ...] | None:
 
 
 def unmasked(space: gym.Space[Any]) -> gym.Space[Any]:
-    """``space`` without the mask: the observation space of a network."""
+    """Return ``space`` without the mask: the observation space of a network."""
     if not isinstance(space, gym.spaces.Dict) or MASK not in space.spaces:
         return space
     return gym.spaces.Dict({k: s for k, s in space.spaces.items() if k != MASK})
 
 
 def allowed_actions(obs: Tree) -> Any:
-    """bool [*, A], array or tensor: the allowed actions of observations with a mask."""
+    """Return bool [*, A], array or tensor: the allowed actions of observations with a mask."""
     mask = obs[MASK] != 0
     return mask | ~mask.any(-1, keepdims=True)
 
 
 def allowed_or_none(obs: Tree) -> Any:
-    """``allowed_actions``; None where observations have no mask."""
+    """Return ``allowed_actions``, or None if observations have no mask."""
     return allowed_actions(obs) if isinstance(obs, dict) and MASK in obs else None
 
 
 def mask_logits_numpy(logits: np.ndarray, obs: Tree) -> np.ndarray:
-    """Logits [*, A] with probability 0 of the actions that ``obs`` does not allow."""
+    """Return logits [*, A] with probability 0 for the actions that ``obs`` does not allow."""
     return np.where(allowed_actions(obs), logits, np.float32(FORBIDDEN))

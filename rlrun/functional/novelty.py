@@ -26,11 +26,10 @@ def empty_moments(shape: tuple[int, ...], device: torch.device) -> SampleMoments
 
 
 def merge_moments(moments: SampleMoments, x: Tensor) -> SampleMoments:
-    """The moments of all values before and of ``x`` [N, *F]; N = 0 changes nothing.
+    """The moments of all values so far and of ``x`` [N, *F]; N = 0 changes nothing.
 
-    With n values before and m new ones, d = mean(x) - mean:
-    mean + d m / (n + m), (n var + m var(x) + d^2 n m / (n + m)) / (n + m).
-    Source: Chan, Golub & LeVeque 1979, the pairwise update.
+    With n values so far and m new ones, d = mean(x) - mean: mean + d m / (n + m), (n var + m var(x)
+    + d^2 n m / (n + m)) / (n + m). Source: Chan, Golub & LeVeque 1979, the pairwise update.
     """
     new = len(x)
     if not new:
@@ -46,8 +45,8 @@ def merge_moments(moments: SampleMoments, x: Tensor) -> SampleMoments:
 def whiten(x: Tensor, moments: SampleMoments, clip: float) -> Tensor:
     """(x - mean) / std within [-clip, clip], float32, the shape of ``x`` [*, *F].
 
-    A feature that was constant so far is 0, and +-``clip`` at its first change.
-    Source: Burda et al. 2018 (RND), section 2.4 (clip 5).
+    A feature that was constant so far gives 0, and +-``clip`` at its first change. Source: Burda et
+    al. 2018 (RND), section 2.4 (clip 5).
     """
     scaled = (x - moments.mean) / (moments.var + VARIANCE_EPS).sqrt()
     return scaled.clamp(-clip, clip).float()
@@ -66,9 +65,9 @@ def discounted_sums(
 ) -> tuple[Tensor, Tensor]:
     """([T, B] s_t = gamma s_{t-1} + novelty_t, [B] the last of them); s_{-1} is ``carried`` [B].
 
-    Ends of episodes do not reset these sums; rows that are not ``valid`` are skipped and hold the
-    sum so far.
-    Source: Burda et al. 2018, section 2.4 (the running standard deviation of the returns).
+    Ends of episodes do not reset the sums. Rows that are not ``valid`` are skipped and repeat the
+    sum so far. Source: Burda et al. 2018, section 2.4 (the running standard deviation of the
+    returns).
     """
     sums = torch.empty_like(novelty)
     for t in range(len(novelty)):

@@ -34,7 +34,7 @@ def expectile_loss(gap: Tensor, expectile: float) -> Tensor:
 def advantage_weight(advantage: Tensor, inverse_temperature: float, clip: float) -> Tensor:
     """min(exp(beta A), clip), detached: the imitation weight of an action.
 
-    Source: Kostrikov et al. 2022 (IQL), eq. 7; the clip is that of its experiments (100).
+    Source: Kostrikov et al. 2022 (IQL), eq. 7, with the clip of its experiments (100).
     """
     bounded = (inverse_temperature * advantage.detach()).clamp(max=math.log(clip))
     return bounded.exp()
@@ -43,7 +43,7 @@ def advantage_weight(advantage: Tensor, inverse_temperature: float, clip: float)
 def conservative_gap(q: Tensor, action: Tensor, mask: Tensor | None) -> Tensor:
     """log sum_a exp Q(s, a) - Q(s, action) >= 0: [..., A] and int64 [...] -> [...].
 
-    The sum is over actions that ``mask`` [..., A] allows, None: all; the action is one of them.
+    The sum is over the actions that ``mask`` [..., A] allows (None: all), which include the action.
     Source: Kumar et al. 2020 (CQL), eq. 4 (CQL(H)).
     """
     return _allowed(q, mask).logsumexp(-1) - take_action(q, action)
@@ -57,10 +57,10 @@ def sampled_gap(q: Tensor, log_density: Tensor, taken: Tensor) -> Tensor:
     """log mean_i exp(Q_c(s, a_i)) / p(a_i) - Q_c(s, a), an estimate of log int exp Q - Q(s, a).
 
     Actions a_i of several densities p (uniform, the policy's) may be concatenated: each group
-    estimates the integral, so their mean does too, provided that no density is 0 anywhere.
-    The released code omits the division by the number of samples, so its gaps are larger by log I.
+    estimates the integral, so their mean does too, provided that no density is 0 anywhere. The
+    released code does not divide by the number of samples I, so its gaps are larger by log I.
 
     Shapes: q [C, I, L, B], log_density = log p(a_i) [I, L, B], taken [C, L, B] -> [C, L, B].
-    Source: Kumar et al. 2020 (CQL), eq. 4 (CQL(H)), the estimate: appendix F.
+    Source: Kumar et al. 2020 (CQL), eq. 4 (CQL(H)); the estimate: appendix F.
     """
     return (q - log_density).logsumexp(1) - math.log(q.shape[1]) - taken

@@ -1,4 +1,4 @@
-"""Action distributions, and the statistics of advantages and values over valid rows.
+"""Action distributions, and statistics of advantages and values over valid rows.
 
 Squashed Gaussians have actions in [-1, 1], and log-probabilities of such actions.
 """
@@ -88,10 +88,10 @@ def _single_choice(logits: Tensor, action: Tensor) -> LogProbEntropy:
 
 
 def mask_logits(logits: Tensor, obs: Tree) -> Tensor:
-    """Logits [*, A] whose softmax is that over the actions which observations ``obs`` allow.
+    """Logits [*, A] whose softmax covers only the actions that observations ``obs`` allow.
 
-    Forbidden actions have probability 0, no gradient, and no part in the entropy.
-    Source: Huang & Ontanon 2022, "A Closer Look at Invalid Action Masking", section 3.
+    Forbidden actions have probability 0, no gradient, and no part in the entropy. Source: Huang &
+    Ontanon 2022, "A Closer Look at Invalid Action Masking", section 3.
     """
     return logits.masked_fill(~allowed_actions(obs), FORBIDDEN)
 
@@ -128,7 +128,7 @@ def standardise(x: Tensor, valid: Tensor) -> Tensor:
 def explained_variance(value: Tensor, target: Tensor, valid: Tensor) -> Tensor:
     """1 - var(target - V) / var(target) where ``valid``, 0-d, detached; 1 is best.
 
-    0 where the targets do not vary (by more than rounding errors). All [*].
+    0 if the targets do not vary by more than rounding errors. All [*].
     """
     mask, count = valid.flatten(), valid.sum().clamp(min=1)
     both = torch.stack([target, target - value]).detach().flatten(1)

@@ -43,10 +43,10 @@ def trace_return(
     """G_t = r_t + gamma (V_{t+1} + c_{t+1} (G_{t+1} - B_{t+1})) of every row, 0 where not valid.
 
     terminated[t]: G_t = r_t, and V_{t+1} is not read. truncated[t]: V_{t+1} is that of the end row,
-    and the trace ends (c_{t+1} = 0), as after the last row, whose bootstrap is V[T]. Rows that are
-    not valid are never read, NaN included, except for the value after a valid row. B and c of row 0
-    are not read. With c = 0 the one-step target; with c = 1 and B = V the discounted sum of all
-    rewards to the end of the trace. Detached.
+    and the trace ends (c_{t+1} = 0). It also ends after the last row, whose bootstrap is V[T].
+    Invalid rows are never read, NaN included, except for the value after a valid row. B and c of
+    row 0 are not read. c = 0 gives the one-step target. c = 1 and B = V gives the discounted sum of
+    all rewards to the end of the trace. Detached.
 
     Shapes: ``value`` [T+1, B], the others [T, B]. Source: Munos et al. 2016, eq. 3 and 4, as a
     recursion; Harutyunyan et al. 2016.
@@ -62,7 +62,9 @@ def trace_return(
 
 
 def epsilon_greedy_policy(q: Tensor, mask: Tensor | None, epsilon: float) -> Tensor:
-    """pi [*, A]: epsilon over the actions that ``mask`` allows, the rest on argmax_a ``q``."""
+    """pi [*, A]: epsilon spread over the actions that ``mask`` allows, the rest on argmax_a
+    ``q``.
+    """
     allowed = torch.ones_like(q) if mask is None else mask.to(q.dtype)
     uniform = allowed / allowed.sum(-1, keepdim=True)
     best = torch.zeros_like(q).scatter_(-1, greedy(q, mask).unsqueeze(-1), 1.0)
@@ -78,10 +80,10 @@ def retrace_coefficient(pi: Tensor, log_mu: Tensor, trace: float) -> Tensor:
 
 
 class TraceTarget:
-    """The targets y = h(G) of ``policy.trace``, where G is made of h^-1 of the network's outputs.
+    """The targets y = h(G) of ``policy.trace``, with G computed from h^-1 of the network's outputs.
 
-    h is the value rescaling, the identity where ``policy.value_rescale_eps`` is null.
-    Source: Kapturowski et al. 2019, section 2.3; Badia et al. 2020 (Agent57), transformed Retrace.
+    h is the value rescaling, the identity if ``policy.value_rescale_eps`` is null. Source:
+    Kapturowski et al. 2019, section 2.3; Badia et al. 2020 (Agent57), transformed Retrace.
     """
 
     def __init__(self, config: SwitchedConfig) -> None:
@@ -101,10 +103,10 @@ class TraceTarget:
     ) -> Tensor:
         """y [T, B] of rows ``start`` to the last of ``segment``, detached; 0 where not valid.
 
-        ``q_choice`` [T+1, B, A]: outputs of the network that decides what is greedy; ``q_target``
-        [T+1, B, A]: those of the target network, both finite in padding too. ``reward`` [T, B]: to
-        learn from. ``mask`` bool [T+1, B, A]: allowed actions, None: all. Retrace reads
-        ``extras["log_prob"]`` [., B], log mu of the actions as they were taken.
+        ``q_choice`` [T+1, B, A]: outputs of the network that defines greedy actions. ``q_target``
+        [T+1, B, A]: outputs of the target network. Both are finite in padding, too. ``reward`` [T,
+        B]: the shaped one. ``mask`` bool [T+1, B, A]: allowed actions; None: all. Retrace reads
+        ``extras["log_prob"]`` [., B], log mu of the actions taken.
         """
         c, eps = self.config, self.config.value_rescale_eps
         ends = (x[start:] for x in (segment.terminated, segment.truncated, segment.valid))
@@ -122,7 +124,7 @@ class TraceTarget:
         """c [T, B] from pi(a) of the actions taken; see the table above."""
         trace = self.config.trace_lambda
         if self.config.trace == "retrace":
-            assert log_mu is not None, "acting records it (ValueActor)"
+            assert log_mu is not None, "recorded by ValueActor"
             return retrace_coefficient(pi, log_mu, trace)
         if self.config.trace == "watkins_q_lambda":  # pi of a greedy policy is 1 or 0
             return trace * pi
@@ -130,7 +132,7 @@ class TraceTarget:
 
 
 def make_trace_target(config: ValueConfig) -> TraceTarget | None:
-    """The targets of ``policy.trace``; None: n-step returns."""
+    """The targets of ``policy.trace``, or None for n-step returns."""
     if isinstance(config, SwitchedConfig) and config.trace != "nstep":
         return TraceTarget(config)
     return None

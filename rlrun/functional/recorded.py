@@ -1,8 +1,8 @@
-"""Recorded rows compared with the spaces of the environment they are said to come from. Torch-free.
+"""Checks of recorded rows against the spaces of their environment. Does not import torch.
 
-Compiled code and one-hot encodings index by actions and discrete observations without a test, so
-every row that was not just collected here is compared once, where it enters: rows of datasets, of
-checkpoints, and those that other processes send.
+Compiled code and one-hot encodings index by actions and discrete observations without bounds
+checks. So every row that this process did not collect is checked once: rows of datasets, of
+checkpoints, and from other processes.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _Leaf = tuple[str, np.ndarray, Any, Any]  # name, values [*, *, *O], lowest, hig
 
 @dataclass(frozen=True, slots=True)
 class RowSpaces:
-    """Spaces of one row. ``masked``: its action is one that its ``action_mask`` allows."""
+    """The spaces of one row. ``masked``: its action must be one that its ``action_mask`` allows."""
 
     obs: gym.Space[Any]
     action: gym.Space[Any]
@@ -38,11 +38,11 @@ class RowSpaces:
         *,
         axes: tuple[str, str] = ROW_AXES,
     ) -> str | None:
-        """Describe the first value outside of its space; None: there is none.
+        """Describe the first value outside its space; None: there is none.
 
-        ``obs`` [N+1 or N, M, *O] (None: not compared), ``action`` [N, M, *A], ``valid`` [N, M]:
-        arrays or tensors of their dtypes and shapes. ``axes``: names of the two leading axes.
-        Discrete actions are counted from 0, whatever the ``start`` of their space.
+        ``obs`` [N+1 or N, M, *O] (None: not checked), ``action`` [N, M, *A], ``valid`` [N, M]:
+        arrays or tensors with their dtypes and shapes. ``axes``: names of the two leading axes.
+        Discrete actions count from 0, whatever the ``start`` of their space.
         """
         leaves: list[_Leaf] = list(_action_leaves(self.action, np.asarray(action)))
         leaves += [] if obs is None else _obs_leaves(self.obs, obs, "observation")
@@ -55,9 +55,10 @@ class RowSpaces:
 
 
 def from_zero(space: gym.Space[Any], action: Any) -> np.ndarray:
-    """Return actions [*, *A] in the numbering of ``space`` as counted from 0, int64 or unchanged.
+    """Return actions [*, *A] in the numbering of ``space`` as counted from 0.
 
-    The numbering of Discrete and MultiDiscrete begins at their ``start``.
+    Discrete and MultiDiscrete spaces number from their ``start``; their actions become int64.
+    Others are returned unchanged.
     """
     given: np.ndarray = np.asarray(action)
     start = np.asarray(getattr(space, "start", 0))
@@ -109,7 +110,7 @@ def _outside(name: str, x: np.ndarray, low: Any, high: Any, axes: tuple[str, str
         return None
     parts = (0, 1) if np.ndim(low) else None  # smallest and largest of each part: no temporaries
     with np.errstate(invalid="ignore"):
-        if np.all((x.min(parts) >= low) & (x.max(parts) <= high)):  # False where one is NaN
+        if np.all((x.min(parts) >= low) & (x.max(parts) <= high)):  # False for NaN
             return None
         wrong: np.ndarray = ~((x >= low) & (x <= high))
     place = tuple(int(i) for i in np.argwhere(wrong)[0])

@@ -1,4 +1,4 @@
-"""n-step returns, lambda-returns, generalised advantages and V-trace on rows; transitions."""
+"""n-step returns, lambda-returns, generalised advantages, V-trace and transitions of rows."""
 
 from typing import NamedTuple
 
@@ -45,7 +45,7 @@ def nstep_return(
     step_reward = _windows(reward, ahead, nstep)
     is_valid = _windows(valid, ahead, nstep)
     end = _windows(terminated | truncated, ahead, nstep)
-    # A step is used when it and all before it are valid and none before it ended the episode.
+    # A step counts if it and all before it are valid and none before it ended the episode.
     unbroken = (is_valid & ~end).cumprod(-1).bool()
     used = is_valid.clone()
     used[..., 1:] &= unbroken[..., :-1]
@@ -68,9 +68,9 @@ def _windows(x: Tensor, ahead: int, nstep: int) -> Tensor:
 def reverse_scan(x: Tensor, decay: Tensor) -> Tensor:
     """y_t = x_t + decay_t y_{t+1}, y_T = 0, for x, decay [T, B] that are finite everywhere.
 
-    In ceil(log2 T) passes over all rows instead of T passes over one: pass i combines rows
-    2^i apart.
-    Source: Hillis & Steele 1986 (data-parallel prefix sums), on the affine maps y -> x + decay y.
+    Takes ceil(log2 T) passes over all rows instead of T passes over one: pass i combines rows 2^i
+    apart. Source: Hillis & Steele 1986 (data-parallel prefix sums), on the affine maps y -> x +
+    decay y.
     """
     ahead, decay = 1, decay[:-1]  # decay[t]: factor of y_{t + ahead} in row t
     while ahead < len(x):
@@ -81,7 +81,7 @@ def reverse_scan(x: Tensor, decay: Tensor) -> Tensor:
 
 
 def trace_continues(terminated: Tensor, truncated: Tensor, valid: Tensor) -> Tensor:
-    """bool [T, B]: True where a trace continues from row t into row t + 1 of the data."""
+    """bool [T, B]: whether a trace continues from row t into row t + 1 of the data."""
     after = torch.cat([valid[1:], torch.zeros_like(valid[:1])])
     return valid & after & ~(terminated | truncated)
 
@@ -132,14 +132,14 @@ def lambda_return(
 ) -> Tensor:
     """G_t = r_t + gamma ((1 - trace) V_{t+1} + trace G_{t+1}), detached; 0 where not valid.
 
-    With V = max_a Q these are the Q(lambda) returns of Peng & Williams: the trace continues behind
-    exploratory actions. terminated[t]: G_t = r_t, V_{t+1} is not read. truncated[t], and the last
-    row of the data: G_t = r_t + gamma V_{t+1}, of the end row and of V[T]. Rows that are not valid
-    are never read, NaN included, except for the value after a valid row. ``trace`` 0: the one-step
-    target; 1: the return to the end of the trace.
+    With V = max_a Q these are the Q(lambda) returns of Peng & Williams: the trace continues after
+    exploratory actions. terminated[t]: G_t = r_t, V_{t+1} is not read. truncated[t] and the last
+    row: G_t = r_t + gamma V_{t+1}, with the value of the end row or V[T]. Invalid rows are never
+    read, NaN included, except for the value after a valid row. ``trace`` 0: the one-step target; 1:
+    the return to the end of the trace.
 
-    Shapes: value [T+1, B], the others [T, B]; returns [T, B].
-    Source: Sutton & Barto 2018, eq. 12.18; Gallici et al. 2024 (PQN), section 4.
+    Shapes: value [T+1, B], the others [T, B]; returns [T, B]. Source: Sutton & Barto 2018, eq.
+    12.18; Gallici et al. 2024 (PQN), section 4.
     """
     value, zero = value.detach(), torch.zeros((), dtype=value.dtype, device=value.device)
     decay = torch.where(trace_continues(terminated, truncated, valid), trace, zero)
@@ -219,11 +219,11 @@ def transition(
     gamma: float,
     prev_inputs: tuple[float, float | None] | None = None,
 ) -> Transition:
-    """Row 0 and the row it bootstraps from, k <= nstep later, of every window.
+    """Row 0 and the row from which it bootstraps, k <= nstep later, of every window.
 
     Padding is not read, NaN included. ``reward`` [T, B]: that of the n-step returns.
-    ``prev_inputs``: scale and clip of the previous reward; None: ``previous`` is not read, and
-    holds nothing.
+    ``prev_inputs``: scale and clip of the previous reward; None: ``previous`` is not read and stays
+    empty.
     """
     ends = (segment.terminated, segment.truncated, segment.valid)
     n = nstep_return(reward, *ends, nstep=nstep, gamma=gamma)

@@ -6,7 +6,7 @@ from torch import Tensor
 from rlrun.types import Segment, Tree, tree_map
 
 RAW_REWARD = (
-    "bonus.raw_reward"  # key in extras [T, B]: the reward acting saw, where learning uses another
+    "bonus.raw_reward"  # key in extras [T, B]: the environment's reward, if learning uses another
 )
 
 
@@ -32,9 +32,9 @@ def network_inputs(
 ) -> tuple[Tree, Tensor, Tensor]:
     """(obs [T+1, B, *O], prev_action [T+1, B, *A], prev_reward [T+1, B]) of a window.
 
-    Position t takes action and reward of row t - 1; a window's first own row those of the row
-    before the window (``extras``), an episode's first row none: action -1 (0 where actions are
-    real numbers), reward 0. Positions that are not ``readable`` are zero without an action.
+    Position t has action and reward of row t - 1. A window's first row has those of the row before
+    the window (``extras``). An episode's first row has action -1 (real actions: 0) and reward 0.
+    Positions that are not ``readable`` are zero without an action.
     """
     valid, none = segment.valid, torch.zeros_like(segment.valid[:1])
     read = readable(valid, segment.terminated)
@@ -55,7 +55,7 @@ def network_inputs(
 
 
 def _over(mask: Tensor, x: Tensor) -> Tensor:
-    """``mask`` [*] with the dimensions of ``x`` [*, ...]."""
+    """``mask`` [*] expanded to the dimensions of ``x`` [*, ...]."""
     return mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
 
 
@@ -90,8 +90,8 @@ def masked_mean(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
 def weighted_row_mean(x: Tensor, valid: Tensor, weight: Tensor) -> Tensor:
     """mean_b(w_b sum_t valid x_t / L), 0-d; ``x`` and ``valid`` [L, B] or [B], ``weight`` [B].
 
-    The divisor is the constant number L of learned positions: every row weighs the same, and
-    padding does not raise the weight of the rest.
+    The divisor is the constant number L of learned positions, so every row has the same weight and
+    padding does not raise that of the others.
     """
     kept = torch.where(valid, x, torch.zeros((), dtype=x.dtype, device=x.device))
     return (kept * weight).sum() / valid.numel()

@@ -9,23 +9,22 @@ from torch import Tensor
 def linear_scan(decay: Tensor, drive: Tensor, start: Tensor) -> Tensor:
     """h [T, B, H] of h_t = decay_t h_{t-1} + drive_t with h_{-1} = start, for every t.
 
-    ``decay`` [T, B, H], or [H] where it is the same in all rows, ``drive`` [T, B, H], ``start``
-    [B, H], all real or all complex. Values and gradients are those of the loop. Only products of
-    decays and sums are formed, no quotient and no logarithm: for |decay| <= 1 nothing can
-    overflow, and a decay of 0 forgets exactly.
-    On the CPU this is a loop in place, one fused operation of B x H numbers a row; on other devices
-    log2(T) levels of operations of T x B x H numbers.
-    Source: Ladner & Fischer 1980 (the pairs); Martin & Cundy 2018, section 2 (for recurrences).
+    ``decay`` [T, B, H], or [H] if it is the same in all rows, ``drive`` [T, B, H], ``start`` [B,
+    H], all real or all complex. Values and gradients equal those of a loop. Only products and sums
+    are formed, no quotient and no logarithm: for |decay| <= 1 nothing overflows, and a decay of 0
+    forgets exactly. On the CPU this is an in-place loop with one fused operation of B x H numbers
+    per row. Other devices take log2(T) levels of operations on T x B x H numbers. Source: Ladner &
+    Fischer 1980 (the pairs); Martin & Cundy 2018, section 2 (for recurrences).
     """
     out: Tensor = _LinearScan.apply(decay, drive, start)  # type: ignore[no-untyped-call]
     return out
 
 
 class _LinearScan(torch.autograd.Function):
-    """The gradient of a scan is the scan of the gradient, from the end with the decays shifted.
+    """The gradient of a scan is a scan of the gradient, from the end, with shifted decays.
 
-    With g_t the total derivative dL/dh_t: g_t = grad_t + conj(decay_{t+1}) g_{t+1}, so
-    d drive_t = g_t, d decay_t = g_t conj(h_{t-1}), d start = conj(decay_0) g_0.
+    With g_t the total derivative dL/dh_t: g_t = grad_t + conj(decay_{t+1}) g_{t+1}, so d drive_t =
+    g_t, d decay_t = g_t conj(h_{t-1}), d start = conj(decay_0) g_0.
     """
 
     @staticmethod
@@ -56,7 +55,7 @@ class _LinearScan(torch.autograd.Function):
 
 
 def _row_by_row(x: Tensor) -> bool:
-    """Return whether rows are computed one after the other: not where each is a kernel launch."""
+    """Return whether rows are computed one by one: on a GPU each would be a kernel launch."""
     return x.device.type == "cpu"
 
 

@@ -33,7 +33,8 @@ def mask_left_agents(q: Tensor, alive: Tensor) -> Tensor:
 def team_greedy(q: Tensor, allowed: Tensor) -> Tensor:
     """argmax_a Q_i over ``allowed`` actions, detached: [*, N, A] -> int64 [*, N].
 
-    The team's best joint action where Q_tot is monotonic. Source: Rashid et al. 2018, eq. 4 and 5.
+    It is the team's best joint action if Q_tot is monotonic. Source: Rashid et al. 2018, eq. 4 and
+    5.
     """
     return torch.where(allowed, q.detach(), -torch.inf).argmax(-1)
 
@@ -48,7 +49,7 @@ def rescale(x: Tensor, eps: float) -> Tensor:
 
 
 def unrescale(x: Tensor, eps: float) -> Tensor:
-    """The inverse of ``rescale``; relative error 5.6e-7 in float32 where the textbook form has 1e3.
+    """The inverse of ``rescale``, with relative error 5.6e-7 in float32 (the textbook form: 1e3).
 
     With D = sqrt(1 + 4 eps (|x| + 1 + eps)) and u = 2 |x| / (D + 1 + 2 eps): sign(x) u (u + 2).
     """
@@ -90,10 +91,10 @@ def gather_bootstrap(value: Tensor, steps: Tensor) -> Tensor:
 def td_target(
     reward: Tensor, discount: Tensor, bootstrap: Tensor, *, rescale_eps: float | None
 ) -> Tensor:
-    """h(R + discount h^-1(bootstrap)), detached; without h where ``rescale_eps`` is None.
+    """h(R + discount h^-1(bootstrap)), detached; without h if ``rescale_eps`` is None.
 
-    Where the discount is 0 the bootstrap is not read, NaN included. All [L, B].
-    Source: R2D2 section 2.3.
+    The bootstrap is not read where the discount is 0, NaN included. All [L, B]. Source: R2D2
+    section 2.3.
     """
     value = bootstrap if rescale_eps is None else unrescale(bootstrap, rescale_eps)
     target = reward + torch.where(discount > 0, discount * value, torch.zeros_like(value))
@@ -112,7 +113,7 @@ def huber(delta: Tensor, clip: float | None) -> Tensor:
 
 
 class RowLoss(NamedTuple):
-    """Loss of predictions of rows [*]; loss and ``td`` are 0 where not valid."""
+    """The loss of predictions of rows [*]. ``loss`` and ``td`` are 0 where not valid."""
 
     loss: Tensor  # [*], with a graph
     td: Tensor  # [*] |difference of the means|, detached like all that follow
@@ -122,7 +123,8 @@ class RowLoss(NamedTuple):
 
 
 class ScalarCriterion:
-    """Q itself: half the squared TD error, Huber with ``td_clip``. Priorities are |delta|.
+    """The criterion of Q itself: half the squared TD error, Huber with ``td_clip``. Priorities are
+    |delta|.
 
     The criteria of distributions (functional/criterion.py) have the same methods.
     """

@@ -1,1 +1,1 @@
-"""Numpy kernels of small networks, faster than autograd on small ones."""
+"""Numpy implementations of updates of small networks, faster than autograd."""

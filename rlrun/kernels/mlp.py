@@ -1,4 +1,4 @@
-"""The chain rule of linear layers, layer normalisation and activations in numpy."""
+"""Backpropagation through linear layers, layer normalisation and activations in numpy."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,20 +12,22 @@ from rlrun.policy.optim import Adam
 
 
 def flat_gradients(adam: Adam) -> dict[int, np.ndarray]:
-    """Move parameters into one array; data_ptr of each -> the array of its gradient."""
+    """Move parameters into one array. Return data_ptr of each parameter -> array of its
+    gradient.
+    """
     views = adam.flatten().grad_views
     pairs = zip(adam.parameters, views, strict=True)
     return {p.data_ptr(): grad.numpy() for p, grad in pairs}
 
 
 def as_metrics(**values: float) -> dict[str, Tensor]:
-    """Return numbers as 0-d float32 tensors, named train/..."""
+    """Return numbers as 0-d float32 tensors with names train/..."""
     tensors = torch.from_numpy(np.array([*values.values()], np.float32)).unbind()
     return {f"train/{name}": x for name, x in zip(values, tensors, strict=True)}
 
 
 class LinearLayer(NamedTuple):
-    """Views of a layer's parameters and of their gradients; with a first axis C, of C networks."""
+    """Views of a layer's parameters and their gradients, for C networks with a first axis C."""
 
     weight: np.ndarray  # [out, in] or [C, out, in]
     bias: np.ndarray  # [out] or [C, 1, out]
@@ -45,9 +47,9 @@ class NormLayer(NamedTuple):
     def backward(
         self, grad: np.ndarray, unit: np.ndarray, inverse: np.ndarray, ones: np.ndarray
     ) -> np.ndarray:
-        """Write the gradients of the parameters; return d loss / d input [n, N].
+        """Write the gradients of the parameters. Return d loss / d input [n, N].
 
-        ``grad`` [n, N]: of the output. ``unit`` [n, N]: standardised inputs u, ``inverse`` [n, 1]:
+        ``grad`` [n, N]: of the output. ``unit`` [n, N]: standardised inputs u. ``inverse`` [n, 1]:
         1 / sqrt(var + eps). With g = grad * weight: inverse (g - mean g - u mean(g u)).
         """
         if self.weight_grad is not None:
@@ -63,9 +65,9 @@ class NormLayer(NamedTuple):
 
 
 class DifferentiableMLP:
-    """Linear layers and the activations between them, with their gradients.
+    """Linear layers and activations with their gradients.
 
-    Of one network, or of several with one batched product per layer.
+    For one network, or for several with one batched product per layer.
     """
 
     def __init__(
@@ -78,12 +80,12 @@ class DifferentiableMLP:
         if isinstance(layers, nn.Sequential):
             layers = linear_layers(layers, grads)
         self.layers = layers
-        self.activations: list[np.ndarray] = []  # input and every layer's output, of the last call
+        self.activations: list[np.ndarray] = []  # input and layer outputs of the last call
         self.norms: list[tuple[np.ndarray, np.ndarray] | None] = []  # (unit, inverse) of each layer
         self.ones = np.ones(0, np.float32)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """[N, in] -> [N, out] or [C, N, out], a new array; keeps what ``backward`` needs."""
+        """Map [N, in] to a new array [N, out] or [C, N, out]. Keeps what ``backward`` needs."""
         self.activations, self.norms = [x], []
         for layer in self.layers:
             x = x @ layer.weight.mT
@@ -101,11 +103,11 @@ class DifferentiableMLP:
         return x
 
     def backward(self, grad: np.ndarray, *, inputs: bool | slice) -> np.ndarray:
-        """Write the gradients of the parameters; return that of the first n inputs.
+        """Write the gradients of the parameters. Return that of the first n inputs.
 
-        ``grad`` [n, out] (or [C, n, out]): d loss / d output of the first n rows of the last call;
-        the loss does not depend on the others. ``inputs``: whether the gradient [n, in] (or
-        [C, n, in]) is computed, or of which columns; without it the return value has no meaning.
+        ``grad`` [n, out] (or [C, n, out]): d loss / d output of the first n rows of the last call,
+        the only ones on which the loss depends. ``inputs``: whether, or for which columns, the
+        gradient [n, in] (or [C, n, in]) is computed; if not, the return value has no meaning.
         Overwrites the kept activations.
         """
         count = grad.shape[-2]

@@ -1,6 +1,7 @@
-"""Gradients of A2C, IMPALA and PPO with linear layers in numpy; torch computes advantages only.
+"""Gradients of A2C, IMPALA and PPO with linear layers in numpy. Torch computes only advantages.
 
-At 256 rows through two nets of 64 x 64 tanh units three quarters of their time are matrix products.
+With 256 rows and two networks of 64 x 64 tanh units, three quarters of the time are matrix
+products.
 """
 
 import time
@@ -28,7 +29,7 @@ class NumpyActorCritic:
     """A feed-forward network of linear layers in float32 on the CPU, without action masks."""
 
     def __init__(self, net: ActorCritic, adam: Adam) -> None:
-        """``adam``: of the parameters of ``net``; it holds the arrays of their gradients."""
+        """``adam``: the optimiser of ``net``, which holds the arrays of its gradients."""
         self.net, self.sizes = net, net.sizes
         self.torso_space = cast("MLP", net.trunk.torso).space
         self.prev_inputs, self.width = net.prev_inputs, net.trunk.torso.size
@@ -49,7 +50,7 @@ class NumpyActorCritic:
     def forward(self, x: np.ndarray, previous: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (parameters of the distribution [N, K], V [N]).
 
-        ``previous`` [N, S]: encoded previous action and reward, where the network reads them.
+        ``previous`` [N, S]: encoded previous action and reward, if the network reads them.
         """
         h = [torso(x) for torso in self.torsos]
         if self.prev_inputs:
@@ -63,7 +64,7 @@ class NumpyActorCritic:
         return torch.from_numpy(params).reshape(*lead, -1), torch.from_numpy(value).reshape(lead)
 
     def evaluate(self, params: np.ndarray, action: np.ndarray, *, entropy: bool) -> ActionLogProb:
-        """Return log pi [N] of actions [N, *A], and with ``entropy`` the entropy [N]."""
+        """Return log pi [N] of actions [N, *A], and the entropy [N] if ``entropy``."""
         if self.sizes:
             return policy_losses.categorical(params, action, self.sizes, entropy=entropy)
         return policy_losses.gaussian(params, self.log_std, action, entropy=entropy)
@@ -75,7 +76,7 @@ class NumpyActorCritic:
         value_grad: np.ndarray,
         entropy_grad: np.ndarray | None,
     ) -> None:
-        """``backward`` from the gradients [N] over log pi, V and, where not None, the entropy."""
+        """Run ``backward`` from the gradients [N] of log pi, V and, unless None, the entropy."""
         if self.sizes:
             params_grad = policy_losses.categorical_grad(evaluated, log_prob_grad, entropy_grad)
         else:
@@ -85,10 +86,10 @@ class NumpyActorCritic:
         self.backward(params_grad, value_grad)
 
     def backward(self, params_grad: np.ndarray, value_grad: np.ndarray) -> None:
-        """Write the gradients of the parameters but ``log_std``, once per ``forward``.
+        """Write the gradients of the parameters except ``log_std``. Call it once per ``forward``.
 
-        ``params_grad`` [n, K], ``value_grad`` [n]: of the outputs of the first n rows; the loss
-        does not depend on the others.
+        ``params_grad`` [n, K], ``value_grad`` [n]: gradients of the outputs of the first n rows,
+        the only ones on which the loss depends.
         """
         deep = bool(self.torsos[0].layers)
         feature_grads = [
@@ -104,7 +105,7 @@ class NumpyActorCritic:
 
 
 class RolloutKernel:
-    """The gradients of ``OnePassLearner.loss`` of a network that ``NumpyActorCritic`` computes."""
+    """The gradients of ``OnePassLearner.loss`` for networks that ``NumpyActorCritic`` supports."""
 
     def __init__(self, policy: OnePassLearner[Any]) -> None:
         self.policy, self.net = policy, NumpyActorCritic(policy.net, policy.parts["net"].adam)
@@ -119,7 +120,7 @@ class RolloutKernel:
         of_rows = torch.from_numpy(log_prob).reshape(rows.valid.shape)
         advantages, more = self.policy.advantages(rows, of_rows, values)
         advantage, target = (x.flatten().numpy() for x in advantages)
-        # The weight of a row in a mean, 0 in padding, where all inputs are 0.
+        # The weight of a row in a mean, 0 in padding (whose inputs are all 0).
         share = valid.astype(np.float32) / max(1, int(np.count_nonzero(valid)))
         error = np.where(valid, values[:-1].flatten().numpy() - target, np.float32(0))
 
@@ -146,7 +147,10 @@ class RolloutKernel:
 
 
 def explained_variance(error: np.ndarray, target: np.ndarray, share: np.ndarray) -> float:
-    """``functional.policy.explained_variance`` of ``error`` = V - target; ``share``: weights."""
+    """Return the explained variance for ``error`` = V - target; ``share``: weights of the rows.
+
+    See ``functional.policy.explained_variance``.
+    """
     mean = np.dot(share, target)
     total = np.dot(share, np.square(target - mean))
     residual = np.dot(share, np.square(error - np.dot(share, error)))
@@ -165,20 +169,20 @@ class NumpyMinibatch(NamedTuple):
     value: np.ndarray
 
     def take(self, index: np.ndarray) -> "NumpyMinibatch":
-        """The rows ``index`` (int64 [n])."""
+        """Return the rows ``index`` (int64 [n])."""
         return NumpyMinibatch(*(x.take(index, 0) for x in self))
 
     def split(self, parts: int) -> list["NumpyMinibatch"]:
-        """``parts`` views of successive rows."""
+        """Return ``parts`` views of successive rows."""
         ranges = split_range(len(self.x), parts)
         return [NumpyMinibatch(*(x[a:b] for x in self)) for a, b in ranges]
 
     def standardised(self) -> "NumpyMinibatch":
-        """The rows with advantages of mean 0 and standard deviation 1."""
+        """Return the rows with advantages of mean 0 and standard deviation 1."""
         return self._replace(advantage=policy_losses.standardise(self.advantage))
 
     def tensors(self) -> Minibatch:
-        """The same rows as tensors [1, N]."""
+        """Return the rows as tensors [1, N]."""
         parts = (torch.from_numpy(part).unsqueeze(0) for part in self)
         x, previous, action, behaviour_log_prob, advantage, target, value = parts
         valid = torch.ones(1, len(self.x), dtype=torch.bool)
@@ -188,7 +192,7 @@ class NumpyMinibatch(NamedTuple):
 
 
 class PPOKernel:
-    """The gradients of ``PPO.loss`` of a network that ``NumpyActorCritic`` computes."""
+    """The gradients of ``PPO.loss`` for networks that ``NumpyActorCritic`` supports."""
 
     def __init__(self, policy: PPO) -> None:
         self.policy, self.net = policy, NumpyActorCritic(policy.net, policy.parts["net"].adam)
@@ -198,7 +202,9 @@ class PPOKernel:
         return self.net.outputs(rows)[1]
 
     def begin(self, whole: Minibatch, parts: int) -> NumpyMinibatch:
-        """Return single rows [1, N] as arrays; a single minibatch is standardised once."""
+        """Return single rows [1, N] as arrays. If one minibatch holds all, it is standardised
+        here.
+        """
         rows = (
             whole.previous, whole.action, whole.behaviour_log_prob, whole.advantage, whole.target,
             whole.value,
@@ -208,7 +214,7 @@ class PPOKernel:
         return batch.standardised() if alone else batch
 
     def shuffle(self, rollout: NumpyMinibatch, parts: int) -> list[NumpyMinibatch]:
-        """``PPO.shuffle``; a single minibatch is standardised already."""
+        """Return ``PPO.shuffle`` of the arrays. A single minibatch is standardised already."""
         if parts == 1:
             return [rollout]
         batches = rollout.take(self.policy.shuffle_generator.permutation(len(rollout.x)))
@@ -217,7 +223,7 @@ class PPOKernel:
         return [batch.standardised() for batch in batches.split(parts)]
 
     def gradients(self, batch: NumpyMinibatch, env_steps: int, *, with_metrics: bool) -> Gradients:
-        """Return the gradients of ``PPO.loss``; its metrics only ``with_metrics``."""
+        """Return the gradients of ``PPO.loss``, and its metrics if ``with_metrics``."""
         c, net, policy = self.policy.config, self.net, self.policy
         clip = policy.clip_at(env_steps)
         params, value = net.forward(batch.x, batch.previous)

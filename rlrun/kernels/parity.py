@@ -1,4 +1,4 @@
-"""Before a run's first update its kernel is compared with the policy's text."""
+"""Comparison of a kernel with the policy's own loss before a run's first update."""
 
 import logging
 from dataclasses import replace
@@ -13,17 +13,17 @@ from rlrun.schema import ControlConfig
 from rlrun.types import Sample, Update
 
 TOLERANCE = 1e-4  # relative to max(1, |x|) per gradient step; float32 rounding is some 1e-6
-# Shares of rows above a threshold: on policy ratios are 1, and rounding decides which are above 1.
+# Shares of rows above a threshold: rounding decides whether on-policy ratios exceed 1.
 SHARES = {"train/rho_clipped", "train/clip_fraction"}
 NOISE, MIN_NOISE = 0.3, 0.05  # on targets' parameters, relative to their size, and at least
 _logger = logging.getLogger(__name__)
 
 
 class KernelCheck:
-    """Takes the kernel away from a policy where it does not compute what the policy's text does.
+    """Removes a policy's kernel if it does not compute the gradients of the policy's own loss.
 
-    Then (the policy's loss was edited) the policy learns by its own text, and one line says so.
-    Nothing else depends on the comparison. Edits that change later updates only need
+    After an edit of the loss, the run then uses the edited loss with torch, and a warning says so.
+    The comparison has no other effect. Edits that only change later updates need
     learner.backend=torch.
     """
 
@@ -31,7 +31,7 @@ class KernelCheck:
         self.policy, self.kernel = policy, policy.kernel
 
     def __call__(self, sample: Sample) -> None:
-        """Compare both ways on the sample of a run's first update; no other effect."""
+        """Compare kernel and autograd on the sample of a run's first update."""
         policy = self.policy
         before, seconds = _copy(policy.state_dict()), dict(policy.seconds)
         gap = self.gap(sample)
@@ -46,12 +46,12 @@ class KernelCheck:
             )  # fmt: skip
 
     def gap(self, sample: Sample) -> float:
-        """The largest difference per gradient step between the two ways, from one state.
+        """Return the largest difference per gradient step between kernel and autograd.
 
-        At a run's beginning target networks equal the online ones, actions are those of the present
-        policy, delayed steps are not due, and hardly an episode ends: many an edit would change
-        nothing. So both ways start from other target networks, with every step due, and learn from
-        rows of which some end and were acted on by another policy.
+        When a run begins, target networks equal the online ones, actions are those of the present
+        policy, delayed steps are not due, and hardly any episode ends, so many edits would make no
+        difference. Both computations therefore start from perturbed target networks with every step
+        due, and learn from rows some of which end or come from another policy.
         """
         policy, sample = self.policy, probe_of(sample)
         probe = _other_targets(policy.state_dict())
@@ -63,7 +63,7 @@ class KernelCheck:
             policy.load_state_dict(_copy(probe))
             try:
                 results.append((policy.learn(sample), _copy(policy.state_dict())))
-            except NumericError:  # an overflow, which ends the run if the true update has it too
+            except NumericError:  # an overflow, which ends the run if the update has it, too
                 return 0.0
         (expected, after), (computed, state) = results
         return largest_gap(expected, after, computed, state) / max(1, expected.steps)
@@ -72,11 +72,12 @@ class KernelCheck:
 def largest_gap(
     expected: Update, after: dict[str, Any], computed: Update, state: dict[str, Any]
 ) -> float:
-    """The largest difference of priorities, metrics and first moments of Adam after an update.
+    """Return the largest difference of priorities, metrics and Adam's first moments after an
+    update.
 
-    Each relative to max(1, |x|), the moments of a parameter to their norm. First moments are linear
-    in the gradients; parameters after a step of Adam are not: a gradient of rounding size makes a
-    whole step.
+    Differences are relative to max(1, |x|), for the moments of a parameter to their norm. First
+    moments are linear in the gradients. Parameters are not: Adam makes a whole step even for a
+    gradient of rounding size.
     """
     if not (_finite(expected) or _finite(computed)):
         return 0.0  # an overflow, which ends the run
@@ -92,7 +93,7 @@ def largest_gap(
 
 
 def _moments(state: Any) -> list[Tensor]:
-    """First moments of every ``Adam`` in a policy's state."""
+    """Return the first moments of every ``Adam`` in a policy's state."""
     if not isinstance(state, dict):
         return []
     own = list(state["mean"]) if {"mean", "square", "steps"} <= state.keys() else []
@@ -116,7 +117,7 @@ def _largest(x: Tensor) -> float:
 
 
 def _copy(state: Any) -> Any:
-    """A copy of a state dict that shares no tensor with it."""
+    """Return a copy of a state dict that shares no tensor with it."""
     if isinstance(state, dict):
         return {k: _copy(x) for k, x in state.items()}
     if isinstance(state, (tuple, list)):
@@ -125,7 +126,7 @@ def _copy(state: Any) -> Any:
 
 
 def _other_targets(state: dict[str, Any]) -> dict[str, Any]:
-    """A copy of a policy's state with noise on the parameters of target networks."""
+    """Return a copy of a policy's state with noise on the parameters of target networks."""
     random = torch.Generator().manual_seed(0)
     found: dict[str, Any] = _copy(state)
     parts = [found, *(x for x in found.values() if isinstance(x, dict))]
@@ -137,9 +138,9 @@ def _other_targets(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def probe_of(sample: Sample) -> Sample:
-    """The rows of ``sample``, of which one in eight terminates and one in eight is truncated.
+    """Return the rows of ``sample``, one in eight terminated and one in eight truncated.
 
-    In rollouts the log-probabilities of the acting policy have noise of half a nat.
+    In rollouts the log-probabilities of the acting policy get noise of half a nat.
     """
     segment, random = sample.segment, torch.Generator().manual_seed(0)
     coin = torch.rand(segment.valid.shape, generator=random)

@@ -1,7 +1,7 @@
 """Gradients of the terms of PPO's loss in numpy, for minibatches without padding.
 
-At 256 rows the overhead of a torch operation is several times its computation; numpy's is a fifth
-of that. All arrays are float32.
+With 256 rows the overhead of a torch operation is several times its computation, and numpy's is a
+fifth of that. All arrays are float32.
 """
 
 from typing import NamedTuple
@@ -55,9 +55,8 @@ def categorical_grad(
 ) -> np.ndarray:
     """Return d loss / d logits [N, sum(sizes)].
 
-    ``log_prob``, ``entropy`` [N]: d loss / d log pi, and with respect to the sum of entropies.
-
-    d log p_a / d z_j = 1[j = a] - p_j; dH / d z_j = -p_j (log p_j + H).
+    ``log_prob``, ``entropy`` [N]: d loss / d log pi and d loss / d (sum of entropies). d log p_a /
+    d z_j = 1[j = a] - p_j; dH / d z_j = -p_j (log p_j + H).
     """
     parts = []
     factors = evaluated.factors
@@ -113,7 +112,7 @@ def ppo_grad(
 ) -> np.ndarray:
     """Return d L / d log pi [N] of ``PPO.loss``'s policy loss.
 
-    -ratio A / N where the unclipped of the two terms is the smaller one, else 0.
+    It is -ratio A / N if the unclipped of the two terms is the smaller one, else 0.
     """
     ratio = np.exp(log_prob - behaviour)
     unclipped = ratio * advantage

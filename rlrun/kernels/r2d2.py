@@ -1,7 +1,7 @@
-"""R2D2's update of an MLP torso, an LSTM and linear heads: products by numpy, loops compiled.
+"""R2D2's update with an MLP torso, an LSTM and linear heads: numpy products and compiled loops.
 
-An update of 32 windows through 32 units is mostly the cost of calling some two hundred small
-operations of torch. Numbers agree with ``R2D2.loss`` to 1e-5.
+Most of an update of 32 windows through 32 units in torch is the overhead of some two hundred small
+operations. Numbers agree with ``R2D2.loss`` to 1e-5.
 """
 
 import time
@@ -33,7 +33,7 @@ _Q3, _Q4 = np.float32(3.3488680492155254e-04), np.float32(8.145142373905401e-07)
 
 @jit_ieee
 def _tanh(x: np.float32) -> np.float32:
-    """Elementwise, so that a loop over it is vectorised; within +-1; NaN stays NaN."""
+    """Return tanh(x) within +-1, NaN for NaN, in a form that loops can vectorise."""
     x = -_END if x < -_END else x
     x = _END if x > _END else x
     u = x * x
@@ -49,9 +49,9 @@ def _step(
     gates: np.ndarray, product: np.ndarray, bias: np.ndarray, cell: np.ndarray,
     next_cell: np.ndarray, squashed: np.ndarray, hidden: np.ndarray,
 ) -> None:  # fmt: skip
-    """One row of B sequences: gates i, f, g, o [B, 4H] from sums to activations, in place.
+    """Compute one row of B sequences: gates i, f, g, o [B, 4H] from sums to activations, in place.
 
-    ``product`` [B, 4H] of the state. Writes c_t, tanh(c_t) and h_t = o tanh(c_t), [B, H] each.
+    ``product`` [B, 4H]: the state's. Writes c_t, tanh(c_t) and h_t = o tanh(c_t), [B, H] each.
     """
     batch, units = cell.shape
     for b in range(batch):
@@ -83,8 +83,8 @@ def _step_backward(
 ) -> None:  # fmt: skip
     """Overwrite a row's gates [B, 4H] with the gradients of their sums.
 
-    ``hidden_grad`` and ``later_grad`` [B, H]: d loss / d h_t by the outputs and by row t + 1.
-    ``cell_grad`` [B, H], in place: d loss / d c_t by row t + 1, then d loss / d c_{t-1}.
+    ``hidden_grad`` and ``later_grad`` [B, H]: d loss / d h_t from the outputs and from row t + 1.
+    ``cell_grad`` [B, H], in place: d loss / d c_t from row t + 1, then d loss / d c_{t-1}.
     """
     batch, units = cell.shape
     for b in range(batch):
@@ -117,7 +117,7 @@ class Trace(NamedTuple):
 
 
 class NumpyLSTM:
-    """Forward and backward passes of an ``nn.LSTM`` of one layer; weights are views of its own."""
+    """Forward and backward passes of an ``nn.LSTM`` of one layer. Weights are views of its own."""
 
     def __init__(self, lstm: nn.LSTM, grads: dict[int, np.ndarray] | None = None) -> None:
         """``grads``: data_ptr of a parameter -> array for its gradient; None: forward only."""
@@ -129,7 +129,7 @@ class NumpyLSTM:
     def unroll(self, x: np.ndarray, state: State, own: np.ndarray | None = None) -> Trace:
         """Unroll ``x`` [T, B, F] from ``state``, (h, c) of [B, H] each.
 
-        ``own`` bool [T, B]: rows that are not leave the state of their sequence as it is.
+        ``own`` bool [T, B]: rows where it is False leave the state of their sequence unchanged.
         """
         (rows, batch, features), units = x.shape, self.of_hidden.shape[1]
         gates = x.reshape(-1, features) @ self.of_inputs.T
@@ -148,10 +148,10 @@ class NumpyLSTM:
         return Trace(x, gates, hidden, cell, squashed)
 
     def backward(self, trace: Trace, grad: np.ndarray, *, inputs: int) -> np.ndarray:
-        """Write the gradients of the weights; return those of the first columns of the inputs.
+        """Write the gradients of the weights. Return those of the first columns of the inputs.
 
-        ``grad`` [T', B, H]: d loss / d h_t of the first T' rows; the loss does not depend on the
-        others. ``inputs``: number of columns F' of the result [T' B, F']. Overwrites the trace.
+        ``grad`` [T', B, H]: d loss / d h_t of the first T' rows, the only ones on which the loss
+        depends. ``inputs``: number of columns F' of the result [T' B, F']. Overwrites the trace.
         """
         assert self.grads is not None, "made without arrays for gradients"
         rows, batch, units = grad.shape
@@ -176,7 +176,9 @@ _ZERO, _TWO, _FOUR = np.float32(0), np.float32(2), np.float32(4)
 
 
 class NumpyRecurrentQNet:
-    """Forward and backward passes of a ``QNet`` with an LSTM; weights are views of its own."""
+    """Forward and backward passes of a ``QNet`` with an LSTM. Weights are views of the
+    network's.
+    """
 
     def __init__(self, net: QNet, grads: dict[int, np.ndarray] | None = None) -> None:
         """``grads``: data_ptr of a parameter -> array for its gradient; None: forward only."""
@@ -209,8 +211,8 @@ class NumpyRecurrentQNet:
     def backward(self, grad: np.ndarray) -> None:
         """Write the gradients of the parameters.
 
-        ``grad`` [T', B, A]: d loss / d Q of the first T' rows of the last ``unroll``; the loss does
-        not depend on the others.
+        ``grad`` [T', B, A]: d loss / d Q of the first T' rows of the last ``unroll``, the only ones
+        on which the loss depends.
         """
         assert self.trace is not None, "unroll first"
         rows, batch, actions = grad.shape
@@ -248,7 +250,7 @@ class R2D2Kernel:
         obs, previous = self.inputs(segment)
         valid, state = segment.valid.numpy(), self.start_state(segment)
 
-        @IGNORE_OVERFLOW  # it may run in another thread, where that of ``update`` does not hold
+        @IGNORE_OVERFLOW  # also in other threads, to which that of ``update`` does not apply
         def unroll(net: NumpyRecurrentQNet) -> np.ndarray:
             warm = net.warm(obs[:bs], previous[:bs], state, valid[:bs])
             return net.unroll(obs[bs:], previous[bs:], warm)
@@ -278,8 +280,8 @@ class R2D2Kernel:
     def inputs(self, segment: Segment) -> tuple[np.ndarray, np.ndarray]:
         """Return flat observations [S, B, F] and previous action and reward [S, B, P].
 
-        As ``functional.rows.network_inputs`` and ``QNet.encode_previous``: zeros where rows are
-        not readable or nothing was before them. P = 0 without ``prev_inputs``.
+        Equal to ``functional.rows.network_inputs`` and ``QNet.encode_previous``: zero in rows that
+        are not readable or have no row before them. P = 0 without ``prev_inputs``.
         """
         obs = flatten(self.space, segment.obs).numpy()
         size = self.policy.net.actions + 1 if self.config.prev_inputs else 0
@@ -294,14 +296,14 @@ class R2D2Kernel:
         return x, previous
 
     def start_state(self, segment: Segment) -> State:
-        """Return (h, c) [B, H] that windows start from."""
+        """Return (h, c) [B, H] from which windows start."""
         h, c = self.policy.start_state(segment)
         return h.numpy(), c.numpy()
 
 
 @jit_ieee
 def _clamp(x: np.float32, limit: np.float32) -> np.float32:
-    """``x`` within +-limit; NaN stays NaN."""
+    """Return ``x`` clipped to +-limit, NaN for NaN."""
     x = -limit if x < -limit else x
     return limit if x > limit else x
 
@@ -312,7 +314,7 @@ def _network_inputs(
     terminated: np.ndarray, valid: np.ndarray, prev_action: np.ndarray, prev_reward: np.ndarray,
     scale: np.float32, clip: np.float32, x: np.ndarray, previous: np.ndarray,
 ) -> None:  # fmt: skip
-    """Fill ``x`` and ``previous``, which are zeros, where rows are readable."""
+    """Fill the zero arrays ``x`` and ``previous`` where rows are readable."""
     steps, batch = valid.shape
     actions = previous.shape[2] - 1
     for t in range(steps + 1):
@@ -335,7 +337,7 @@ def _network_inputs(
 
 @jit_ieee
 def _rescale(x: np.float32, eps: np.float32) -> np.float32:
-    """h(x), as functional.value.rescale."""
+    """Return h(x), see functional.value.rescale."""
     size = abs(x)
     h: np.float32 = size / (np.sqrt(size + _ONE) + _ONE) + eps * size
     return -h if x < _ZERO else h
@@ -343,7 +345,7 @@ def _rescale(x: np.float32, eps: np.float32) -> np.float32:
 
 @jit_ieee
 def _unrescale(x: np.float32, eps: np.float32) -> np.float32:
-    """The inverse of h, as functional.value.unrescale."""
+    """Return the inverse of h, see functional.value.unrescale."""
     size = abs(x)
     root = np.sqrt(_ONE + _FOUR * eps * (size + _ONE + eps))
     u = _TWO * size / (root + _ONE + _TWO * eps)
@@ -360,8 +362,9 @@ def _td_errors(
 ) -> tuple[float, float, float, float, float]:  # fmt: skip
     """Fill the priorities [B] and ``grad`` [L, B, A] (zeros), d loss / d q of the learned rows.
 
-    All begin after the burn-in. ``powers``: gamma^0 .. gamma^n. ``eps``: of h, below 0: none.
-    Returns loss, means of |delta|, Q and target over valid rows, and their share.
+    All arrays begin after the burn-in. ``powers``: gamma^0 .. gamma^n. ``eps``: of h; negative: no
+    rescaling. Returns the loss, the means of |delta|, Q and target over valid rows, and their
+    share.
     """
     rows, batch, _ = grad.shape
     loss = sizes = predictions = targets = 0.0

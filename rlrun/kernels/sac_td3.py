@@ -1,12 +1,12 @@
 """Gradients of feed-forward actors and critics in numpy: SAC, TD3 and DDPG on single rows.
 
-An update of 256 rows through nets of 256 x 256 units is products for two thirds of its time; the
-rest is torch's calls and autograd's bookkeeping, most of which numpy does without. Numbers agree
-with ``SAC.loss`` (``TD3``, ``DDPG``) to 1e-5.
+Two thirds of the time of an update of 256 rows through networks of 256 x 256 units is matrix
+products. The rest is torch's calls and autograd's bookkeeping, most of which numpy avoids. Numbers
+agree with ``SAC.loss`` (``TD3``, ``DDPG``) to 1e-5.
 
-The gradients of critics and actor are both taken at the weights before the update, so they do not
-depend on each other: ``Compute.run_in_thread`` may compute the actor's, and the critics' values of
-stored actions, in a second thread. No bit depends on it.
+The gradients of critics and actor are taken at the weights before the update, so they do not depend
+on each other. ``Compute.run_in_thread`` may compute the actor's, and the critics' values of stored
+actions, in a second thread with bit-identical results.
 """
 
 import math
@@ -65,8 +65,7 @@ def squashed_grad(samples: SquashedActions, action: np.ndarray, log_prob: np.nda
     """Return d loss / d outputs [n, 2 A] of the first n samples.
 
     ``action`` [n, A], ``log_prob`` [n]: d loss / d action and d loss / d log pi. With a = tanh u:
-    da/du = 1 - a^2, and the derivative of -log(1 - a^2) with respect to u is 2 a. The noise is
-    constant.
+    da/du = 1 - a^2, and d(-log(1 - a^2))/du = 2 a. The noise is constant.
     """
     count, size = action.shape
     a = samples.action[:count]
@@ -88,7 +87,7 @@ class RowBatch(NamedTuple):
     """A batch of single rows, arrays [N, ...]."""
 
     obs: np.ndarray  # features of the row
-    next_obs: np.ndarray  # features of the row that its target bootstraps from
+    next_obs: np.ndarray  # features of the row from which its target bootstraps
     action: np.ndarray  # in [-1, 1]
     reward: np.ndarray  # n-step
     discount: np.ndarray
@@ -96,22 +95,22 @@ class RowBatch(NamedTuple):
     weight: np.ndarray  # importance weight / N, 0 where not valid
 
     def mean(self, x: np.ndarray) -> float:
-        """Return the mean of ``x`` [N] over valid rows, 0 where there is none."""
+        """Return the mean of ``x`` [N] over valid rows, 0 if there are none."""
         return float(np.where(self.valid, x, np.float32(0)).sum() / max(self.valid.sum(), 1))
 
 
 class ActorUpdate(NamedTuple):
-    """The actor's half of an update, its gradients in place."""
+    """The actor's part of an update, with its gradients written."""
 
     min_q: np.ndarray  # [N] of the actor's actions
     seconds: float  # of the backward pass
 
 
 class ContinuousKernel(Generic[P]):
-    """The parts of an update that SAC, TD3 and DDPG share."""
+    """Base class of the kernels of SAC, TD3 and DDPG."""
 
     def __init__(self, policy: P, num_critics: int | None) -> None:
-        """``num_critics``: number of critics in the actor's loss, None: all."""
+        """``num_critics``: number of critics in the actor's loss; None: all."""
         self.policy, self.compute = policy, policy.compute
         pi_params = policy.parts["actor"].params
         self.pi_grads, self.q_grads = (
@@ -124,7 +123,7 @@ class ContinuousKernel(Generic[P]):
         self.pi_target = DifferentiableMLP(policy.pi_target.head)
         self.q = DifferentiableMLP(critic_layers(policy.q, self.q_grads))
         self.q_target = DifferentiableMLP(critic_layers(policy.q_target))
-        # The same weights with activations of their own: another thread may run at the same time.
+        # The same weights with separate activations: another thread may run at the same time.
         self.q_of_pi = DifferentiableMLP(critic_layers(policy.q, count=num_critics))
         self.size, self.seconds = policy.bounds.size, 0.0  # of the last backward pass
 
@@ -139,7 +138,7 @@ class ContinuousKernel(Generic[P]):
         return RowBatch(obs, next_obs, action, reward, discount, valid, share)
 
     def noise(self, number: int, count: int) -> np.ndarray:
-        """Return standard normal numbers [count, A]; ``number``: of the noise vector."""
+        """Return standard normal numbers [count, A]; ``number`` is that of the noise vector."""
         return self.policy.noise(number, 1, count, self.size)[0].numpy()
 
     def next_q(self, rows: RowBatch, action: np.ndarray) -> np.ndarray:
@@ -154,9 +153,9 @@ class ContinuousKernel(Generic[P]):
     def critic_loss(
         self, rows: RowBatch, q: np.ndarray, next_value: np.ndarray
     ) -> tuple[np.ndarray, dict[str, float]]:
-        """Write the critics' gradients; return |delta| [N] and the metrics.
+        """Write the critics' gradients. Return |delta| [N] and the metrics.
 
-        ``q``: of ``q_selected``; ``next_value`` [N].
+        ``q``: from ``q_selected``. ``next_value`` [N].
         """
         bootstraps, clip = rows.discount > 0, self.policy.config.td_clip
         target = rows.reward + np.where(bootstraps, rows.discount * next_value, np.float32(0))
@@ -181,10 +180,10 @@ class ContinuousKernel(Generic[P]):
         action: np.ndarray,
         output_grad: Callable[[np.ndarray], np.ndarray],
     ) -> ActorUpdate:
-        """Write the actor's gradients; return the minimum of Q over the critics.
+        """Write the actor's gradients. Return the minimum of Q over the critics.
 
         ``output_grad``: maps d(-min Q) / d action [N, A] to the gradient of the loss with respect
-        to the actor's outputs. Where critics are equal the gradient is shared evenly, as in torch.
+        to the actor's outputs. Equal critics share the gradient evenly, as in torch.
         """
         q = self.q_of_pi(np.concatenate([rows.obs, action], 1))[..., 0]
         min_q: np.ndarray = q.min(0)
@@ -196,11 +195,13 @@ class ContinuousKernel(Generic[P]):
         return ActorUpdate(min_q, time.perf_counter() - began)
 
     def run_in_thread(self, function: Callable[[], T]) -> Callable[[], T]:
-        """Start ``function``, in a second thread where there is one; the result waits for it."""
+        """Start ``function``, in a second thread if there is one. The returned callable waits
+        for it.
+        """
         return self.compute.run_in_thread(IGNORE_OVERFLOW(function))
 
     def wait(self, actor_update: Callable[[], ActorUpdate]) -> ActorUpdate:
-        """Return the actor's half of the update; counts only the wait for a second thread."""
+        """Return the actor's part of the update. Only the wait for a second thread is timed."""
         began = time.perf_counter()
         result = actor_update()
         waited = time.perf_counter() - began
@@ -210,7 +211,7 @@ class ContinuousKernel(Generic[P]):
     def output(
         self, td_abs: np.ndarray, metrics: dict[str, float], *, actor: bool, **logs: Tensor
     ) -> Gradients:
-        """Return the gradients of critics, with ``actor`` of the actor, and of ``logs``."""
+        """Return the gradients of the critics, of the actor if ``actor``, and of ``logs``."""
         grads: dict[str, Sequence[Tensor] | None] = {"critics": self.q_grads}
         if actor:
             grads["actor"] = self.pi_grads
@@ -267,7 +268,7 @@ class TD3Kernel(ContinuousKernel[DeterministicLearner[Any]]):
 
     @torch.no_grad()
     def gradients(self, sample: Sample) -> Gradients:
-        """Return the gradients of the critics; every ``actor_every`` also of the actor."""
+        """Return the gradients of the critics, and every ``actor_every`` updates of the actor."""
         rows, c, due = self.rows(sample), self.policy.config, self.policy.actor_due()
         q_selected = self.run_in_thread(lambda: self.q_selected(rows))
         actor_update = self.run_in_thread(lambda: self.update_actor(rows)) if due else None
@@ -294,8 +295,8 @@ def critic_layers(
 ) -> list[LinearLayer]:
     """Return the layers of critics [C, N] -> [C, N, 1], views of the network's parameters.
 
-    ``grads``: tensors for the gradients of its parameters, None: not computed. ``count``: number
-    of critics, the first ones; None: all.
+    ``grads``: tensors for the gradients of its parameters; None: not computed. ``count``: only the
+    first critics; None: all.
     """
     layers, depth = [], len(net.weights)
     for i, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):

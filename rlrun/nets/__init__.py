@@ -1,1 +1,1 @@
-"""Networks of torch: torsos, memories, heads, and the networks of every family of policies."""
+"""Torch networks: torsos, memories, heads, and the networks of every policy family."""

@@ -1,4 +1,4 @@
-"""Networks as actors use them: one row's forward pass, previous inputs, units of actions."""
+"""Networks as actors use them: forward pass of one row, previous inputs, units of actions."""
 
 import math
 from abc import ABC, abstractmethod
@@ -44,8 +44,8 @@ def discrete_sizes(space: gym.Space[Any]) -> tuple[int, ...]:
 class ActingNet(nn.Module, ABC):
     """A network of torsos, memories and a head, which an actor evaluates row by row.
 
-    ``space``: of actions. ``bounds``: the unit of real ones, None where actions are discrete.
-    ``prev_inputs``: memories read the previous action (one-hot where discrete) and reward too.
+    ``space``: the action space. ``bounds``: the unit of real actions, None for discrete ones.
+    ``prev_inputs``: memories also read the previous action (one-hot if discrete) and reward.
     """
 
     prev_inputs = False
@@ -57,11 +57,13 @@ class ActingNet(nn.Module, ABC):
 
     @abstractmethod
     def acting_trunks(self) -> list[TorsoMemory]:
-        """Return (torso, memory) pairs that acting evaluates; the head reads the first one."""
+        """Return the (torso, memory) pairs that acting evaluates. The head reads the first one."""
 
     @abstractmethod
     def head_outputs(self, h: Tensor, noise: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
-        """Return what an actor chooses actions of, [*, K], of memory outputs [*, H]."""
+        """Return the outputs [*, K] from which an actor selects actions, for memory outputs [*,
+        H].
+        """
 
     @property
     def previous_size(self) -> int:
@@ -69,16 +71,17 @@ class ActingNet(nn.Module, ABC):
         return (sum(self.sizes) or math.prod(self.space.shape or ())) + 1 if self.prev_inputs else 0
 
     def normalise(self, obs: Tree) -> Tree:
-        """Return observations as the torsos read them."""
+        """Return observations in the form that the torsos read."""
         return obs
 
     def window_inputs(
         self, segment: Segment, config: ActionValueConfig | OnPolicyConfig | ControlConfig
     ) -> tuple[Tree, Tensor]:
-        """Return (obs [T+1, B, *O], encoded previous action and reward [T+1, B, F]).
+        """Return (obs [T+1, B, *O], encoded previous action and reward [T+1, B, F]) of all
+        positions.
 
-        Of every position, zero where nothing is read: a gradient of zero times a NaN in padding
-        would be NaN. ``config``: how rewards are shaped.
+        Positions that are not read are zero, because a gradient of zero times a NaN in padding
+        would be NaN. ``config`` defines the reward shaping.
         """
         if not self.prev_inputs:
             return readable_obs(segment), segment.reward.new_empty(*segment.first.shape, 0)
@@ -89,9 +92,10 @@ class ActingNet(nn.Module, ABC):
         return obs, self.encode_previous(*previous)
 
     def encode_previous(self, prev_action: Tensor, prev_reward: Tensor) -> Tensor:
-        """Return previous actions (one-hot where discrete; -1: none) and rewards, [*, K + 1].
+        """Return previous actions (one-hot if discrete; -1: none) and rewards, [*, K + 1].
 
-        Real actions [*, A] are in the network's unit. [*, 0] where the network does not use them.
+        Real actions [*, A] are in the network's unit. Returns [*, 0] if the network does not use
+        them.
         """
         if not self.prev_inputs:
             return prev_reward.new_empty(*prev_reward.shape, 0)
@@ -122,7 +126,7 @@ class ActingNet(nn.Module, ABC):
 
 
 class Trunk(nn.Module):
-    """A torso and a memory, which reads ``extra`` inputs beside the torso's features."""
+    """A torso and a memory, which reads ``extra`` inputs in addition to the torso's features."""
 
     def __init__(self, torso: Torso, memory: MemoryConfig, extra: int) -> None:
         super().__init__()
@@ -139,8 +143,8 @@ class Trunk(nn.Module):
 class ActionBounds(nn.Module):
     """Conversion between the actions of a Box and those of a network, flat [A].
 
-    A bounded dimension is [-1, 1] for the network: (action - middle) / half width. One without a
-    lower or an upper bound keeps its unit, and its 0 is the allowed number nearest to 0.
+    A bounded dimension is [-1, 1] for the network: (action - middle) / half width. An unbounded one
+    keeps its unit, and its 0 is the allowed number nearest to 0.
     """
 
     middle_tensor: Tensor
@@ -172,7 +176,7 @@ class ActionBounds(nn.Module):
         return ((flat - middle) / scale).float()
 
     def to_unit_array(self, action: np.ndarray) -> np.ndarray:
-        """Return ``to_unit`` of actions [E, *shape] in numpy, the same bits."""
+        """Return ``to_unit`` of actions [E, *shape] in numpy, with the same bits."""
         flat = action.reshape(len(action), self.size)
         flat = flat if flat.dtype == np.float64 else flat.astype(np.float32)
         unit: np.ndarray = (flat - self.middle.astype(flat.dtype)) / self.scale.astype(flat.dtype)
@@ -184,7 +188,7 @@ class ActionBounds(nn.Module):
         action = self.middle + self.half_width * unit
         action = action if self.space.dtype.kind == "f" else np.rint(action)
         action = action.astype(self.space.dtype).reshape(len(unit), *self.space.shape)
-        # Rounding may have left the bounds, and samples of a Gaussian do.
+        # Rounding may leave the bounds, and samples of a Gaussian do.
         clipped: np.ndarray = np.clip(action, self.space.low, self.space.high)
         return clipped
 
@@ -199,6 +203,8 @@ class ActionBounds(nn.Module):
 
 
 def unit_actions(segment: Segment, bounds: ActionBounds) -> Segment:
-    """Return the segment with its actions, and the one before its first row, as [*, A] in units."""
+    """Return the segment with its actions and the previous action as [*, A] in the network's
+    unit.
+    """
     extras = {**segment.extras, "prev_action": bounds.to_unit(segment.extras["prev_action"])}
     return replace(segment, action=bounds.to_unit(segment.action), extras=extras)

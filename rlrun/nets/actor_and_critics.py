@@ -1,4 +1,4 @@
-"""Actor and critics over bounded real actions: encoder, networks, batches of windows."""
+"""Actors and critics for bounded real actions: encoder, networks, batches of windows."""
 
 import math
 from itertools import pairwise
@@ -21,7 +21,7 @@ from rlrun.types import Segment, Spec, Tree, tree_map
 class ObsEncoder(Trunk):
     """Features [*, F] of rows: the flat observation, or the output of torso and memory.
 
-    Without a memory the layers of an MLP torso belong to the heads, one set per critic. Images and
+    Without a memory, the layers of an MLP torso belong to the heads, one set per critic. Images and
     memories are encoded once for all heads of a network. With ``prev_inputs`` the memory also reads
     the previous action (in [-1, 1], zeros in an episode's first row) and reward.
     """
@@ -43,8 +43,8 @@ class ObsEncoder(Trunk):
 class ActorNet(ActingNet):
     """Encoder and head with ``outputs`` numbers per action dimension.
 
-    1: the action before tanh. 2: the mean before tanh and the log standard deviation. Two buffers
-    travel with the weights to actors in any process.
+    1: the action before tanh. 2: the mean before tanh and the log standard deviation. The buffers
+    ``learned`` and ``noise`` are part of the weights, so that actors in any process get them.
     """
 
     learned: Tensor  # 0-d: 0 before the first update, then 1
@@ -79,9 +79,9 @@ class ActorNet(ActingNet):
 
 
 class Critics(nn.Module):
-    """Q_c(s, a) of ``count`` critics, every layer of all of them one batched product.
+    """Q_c(s, a) of ``count`` critics, whose layers are evaluated as batched products.
 
-    Every critic has its own head; the encoder of images and of the past is shared.
+    Every critic has its own head. The encoder of images and memory is shared.
     """
 
     def __init__(
@@ -104,15 +104,15 @@ class Critics(nn.Module):
             self.weights.append(nn.Parameter(weight))
             self.biases.append(nn.Parameter(torch.empty(count, 1, n_out).uniform_(-bound, bound)))
         hidden = [make_activation(torso.activation) for _ in self.encoder.head_hidden]
-        self.activations = nn.ModuleList(hidden)  # one a layer: measured apart
+        self.activations = nn.ModuleList(hidden)  # one per layer, so that each is measured
 
     def forward(
         self, features: Tensor, action: Tensor, count: int | None = None, *, frozen: bool = False
     ) -> Tensor:
-        """Return float32 [C, L, B] of features [L, B, F] and unit actions [L, B, A].
+        """Return float32 [C, L, B] for features [L, B, F] and unit actions [L, B, A].
 
-        ``count``: number of critics evaluated, the first ones; None: all. ``frozen``: gradients
-        reach the inputs only, not the parameters.
+        ``count``: evaluate only the first critics; None: all. ``frozen``: gradients reach the
+        inputs, not the parameters.
         """
         weights, biases = list(self.weights), list(self.biases)
         if count is not None and count < self.count:
@@ -124,7 +124,7 @@ class Critics(nn.Module):
         layers = zip(weights[:-1], biases[:-1], self.activations, strict=True)
         for weight, bias, activation in layers:
             x = activation(torch.baddbmm(bias, x, weight))
-        # A product of vectors takes a tenth of the time of one of matrices with one column.
+        # A sum of products takes a tenth of the time of a product with a one-column matrix.
         q: Tensor = torch.linalg.vecdot(x, weights[-1].mT) + biases[-1].squeeze(-1)
         return q.reshape(-1, *features.shape[:-1]).float()
 
@@ -133,7 +133,8 @@ class Critics(nn.Module):
 
 
 class Batch:
-    """Windows as losses read them: returns of the learned rows, and inputs of the encoders.
+    """Windows in the form that losses read: returns of the learned rows, and inputs of the
+    encoders.
 
     Rows are [L, B] (learned positions x windows).
     """
@@ -174,12 +175,12 @@ class Batch:
     def encode(self, encoder: ObsEncoder, state: Tree | None = None) -> Tensor:
         """Return features [L, B, F] of the learned rows.
 
-        ``state`` [B, H]: before each window's first own row; None: zeros.
+        ``state`` [B, H]: before each window's first row after the filler; None: zeros.
         """
         return self.encode_from(encoder, self.warm_state(encoder, state))
 
     def encode_from(self, encoder: ObsEncoder, state: Tree) -> Tensor:
-        """Return ``encode`` from ``state``, that of ``warm_state``."""
+        """Return ``encode`` from ``state``, the result of ``warm_state``."""
         if self.single:
             features: Tensor = encoder.torso(self.obs)
             return features
@@ -187,7 +188,7 @@ class Batch:
 
     @torch.no_grad()
     def warm_state(self, encoder: ObsEncoder, state: Tree | None = None) -> Tree:
-        """Return the state [B, H] after the burn-in, without gradient, from ``state``."""
+        """Return the state [B, H] after the burn-in from ``state``, without gradient."""
         if self.single:
             return ()
         bs, valid = self.window.burnin, self.segment.valid
@@ -199,14 +200,14 @@ class Batch:
         return burn_in(encoder, x, state, valid[:bs], self.segment.partial)
 
     def encode_next(self, encoder: ObsEncoder, state: Tree | None = None) -> Tensor:
-        """Return features [L, B, F] of the rows that targets bootstrap from."""
+        """Return features [L, B, F] of the rows from which targets bootstrap."""
         if self.single:
             features: Tensor = encoder.torso(self.next_obs)
             return features
         return self.encode_both(encoder, state)[1]
 
     def encode_both(self, encoder: ObsEncoder, state: Tree | None = None) -> tuple[Tensor, Tensor]:
-        """Return ``encode`` and ``encode_next``, of one unroll."""
+        """Return ``encode`` and ``encode_next`` from a single unroll."""
         if self.single:
             return self.encode(encoder), self.encode_next(encoder)
         state = self.warm_state(encoder, state)
@@ -214,7 +215,7 @@ class Batch:
         return out[: self.window.learned], out[self.bootstrap_row, self.column]
 
     def _bootstrap_row(self, x: Tensor) -> Tensor:
-        """Return the row that each target bootstraps from, zeros after a termination."""
+        """Return the row from which each target bootstraps, zeros after a termination."""
         x = x[1] if self.window.nstep == 1 else x[self.steps[0], self.column]
         return keep_rows(self.valid[0] & (self.discount[0] > 0), x).unsqueeze(0)
 

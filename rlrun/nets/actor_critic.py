@@ -64,12 +64,12 @@ class RunningMoments(nn.Module):
 
 
 class ActorCritic(ActingNet):
-    """pi(action) and V of (observation, previous action, previous reward, state).
+    """pi(action) and V for (observation, previous action, previous reward, state).
 
-    Discrete and MultiDiscrete spaces: logits (masked, where observations hold a mask). Box: the
-    mean of a Gaussian whose log standard deviation is a parameter, the same in all states, both in
-    the unit of ``bounds``. The value has its own trunk or shares the policy's; the state holds the
-    states of all memories.
+    Discrete and MultiDiscrete spaces: logits, masked if observations hold a mask. Box: the mean of
+    a Gaussian in the unit of ``bounds``. Its log standard deviation is a parameter, the same in all
+    states. The value has its own trunk or shares the policy's. The state holds the states of all
+    memories.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ActorCritic(ActingNet):
         self.prev_inputs, self.masked = policy.prev_inputs, has_mask(spec.obs)
         self.moments = RunningMoments(spec.obs.shape or ()) if policy.normalize_obs else None
         outputs = sum(self.sizes) + self.action_dims
-        if self.moments is not None:  # what the torso reads then has no bounds
+        if self.moments is not None:  # normalised inputs have no bounds
             spec = Spec(gym.spaces.Box(-np.inf, np.inf, spec.obs.shape, np.float32), spec.action)
 
         def trunk() -> Trunk:
@@ -101,7 +101,7 @@ class ActorCritic(ActingNet):
 
     @property
     def trunks(self) -> list[Trunk]:
-        """The policy's trunk, then the value's where it has its own."""
+        """The policy's trunk, then the value's if it has its own."""
         return [self.trunk] if self.value_trunk is None else [self.trunk, self.value_trunk]
 
     @torch.no_grad()
@@ -143,7 +143,7 @@ class ActorCritic(ActingNet):
     ) -> tuple[Tensor, Tensor]:
         """Return (parameters of the distribution [T, M, K], V [T, M]) of every row.
 
-        ``state`` [M, ...]: before row 0. ``first`` bool [T, M]: on the host.
+        ``state`` [M, ...]: before row 0. ``first`` bool [T, M]: in host memory.
         """
         obs = self.normalise(obs)
         h = [
@@ -165,8 +165,8 @@ class ActorCritic(ActingNet):
     def evaluate_actions(self, params: Tensor, action: Tensor) -> LogProbEntropy:
         """Return log pi(action) and entropy [T, M].
 
-        ``params``: of ``forward``; ``action`` [T, M, *A]: where it is real, the sample before
-        clipping, in the network's unit.
+        ``params``: from ``forward``. ``action`` [T, M, *A]: real actions before clipping, in the
+        network's unit.
         """
         if self.log_std is None:
             return categorical(params, action.flatten(2) if action.ndim > 3 else action, self.sizes)
@@ -177,7 +177,7 @@ class ActorCritic(ActingNet):
 
 
 class EpisodePieces(NamedTuple):
-    """Columns [T, M] cut where episodes begin, as columns of a new array [steps, count]."""
+    """Columns [T, M] cut at episode starts, as columns of a new array [steps, count]."""
 
     row_index: Tensor  # int64 [T * M]: flat position of row (t, m) in [steps, count]
     first_piece: Tensor  # int64 [M]: the first piece of every column
@@ -186,7 +186,7 @@ class EpisodePieces(NamedTuple):
 
 
 def cut_pieces(first: Tensor) -> EpisodePieces:
-    """Cut columns where ``first``, bool [T, M] on the host."""
+    """Cut columns at ``first``, bool [T, M] in host memory."""
     starts = first.clone()
     starts[0] = True
     number = starts.cumsum(0)
@@ -199,12 +199,12 @@ def cut_pieces(first: Tensor) -> EpisodePieces:
 
 
 def unroll_episodes(memory: Memory, x: Tensor, first: Tensor, state: Tree) -> Tensor:
-    """Return outputs [T, M, H] of ``x`` [T, M, F]; the state is zero before every ``first`` row.
+    """Return outputs [T, M, H] of ``x`` [T, M, F]. The state is zero before every ``first`` row.
 
-    ``state`` [M, ...]: before row 0. ``first`` bool [T, M]: on the host, which avoids a
-    synchronisation with the device. Memories that are linear or attend set a decay or a mask to 0
-    there. For others columns are cut where episodes begin and all pieces unroll in one batch, so
-    any memory that unrolls [T, B, F] works.
+    ``state`` [M, ...]: before row 0. ``first`` bool [T, M]: in host memory, which avoids a
+    synchronisation with the device. Linear and attention memories set a decay or a mask to 0 at
+    ``first`` rows. For other memories columns are cut at episode starts, and all pieces unroll in
+    one batch, so any memory that unrolls [T, B, F] works.
     """
     if isinstance(memory, NoMemory):
         return x

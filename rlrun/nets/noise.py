@@ -43,7 +43,7 @@ class NoisyLinear(nn.Module):
         self.bias_sigma = nn.Parameter(torch.full((n_out,), spread))
 
     def forward(self, x: Tensor, noise: LayerNoise | None) -> Tensor:
-        """[*, in] -> [*, out]; ``noise``: [in] and [out], or [B, ...]; None: mean weights."""
+        """Map [*, in] to [*, out]. ``noise``: [in] and [out], or [B, ...]; None: mean weights."""
         if noise is None:
             return nn.functional.linear(x, self.weight, self.bias)
         eps_in, eps_out = noise
@@ -69,7 +69,7 @@ class NoisyMLP(nn.Module):
         self.activations = nn.ModuleList(hidden)  # one a layer: measured apart
 
     def forward(self, x: Tensor, noise: Iterator[LayerNoise] | None) -> Tensor:
-        """[*, in] -> [*, out]; consumes one item of ``noise`` per layer."""
+        """Map [*, in] to [*, out]. Consumes one item of ``noise`` per layer."""
         for i, layer in enumerate(self.layers):
             x = layer(x, None if noise is None else next(noise))
             if i < len(self.activations):

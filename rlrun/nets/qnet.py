@@ -17,11 +17,10 @@ from rlrun.types import Spec, Tree
 
 
 class QNet(ActingNet):
-    """Q(obs, previous action, previous reward, state) for every action.
+    """Q(obs, previous action, previous reward, state) of every action.
 
     The memory reads the torso's features and, with ``prev_inputs``, the previous action (one-hot,
-    zeros in an episode's first row) and the previous reward.
-    Source: R2D2 section 2.3.
+    zeros in an episode's first row) and the previous reward. Source: R2D2 section 2.3.
     """
 
     def __init__(

@@ -15,21 +15,22 @@ from rlrun.types import Spec, Tree
 
 
 class VDNMixer(nn.Module):
-    """VDN: the sum of values; no parameters, the state is not used.
+    """VDN: the sum of the agents' values. It has no parameters and does not use the state.
 
     Source: Sunehag et al. 2018.
     """
 
     def forward(self, q: Tensor, state: Tree) -> Tensor:
-        """[*, N] -> [*]."""
+        """Mix q [*, N] to [*]."""
         return vdn_total(q)
 
 
 class QMixer(nn.Module):
     """QMIX: a network with one hidden layer whose weights are functions of the state.
 
-    Source: Rashid et al. 2018, section 4 (hypernetworks of one linear layer; two layers with a ReLU
-    for the last bias); Rashid et al. 2020, appendix (``hyper_hidden`` for those of the weights).
+    Source: Rashid et al. 2018, section 4 (hypernetworks of one linear layer, two layers with a ReLU
+    for the last bias); Rashid et al. 2020, appendix (``hyper_hidden`` for the weights'
+    hypernetworks).
     """
 
     def __init__(self, config: QMIXConfig, state: gym.Space[object], num_agents: int) -> None:
@@ -43,7 +44,7 @@ class QMixer(nn.Module):
         self.b2 = mlp([size, hidden, 1], "relu", last=False)
 
     def forward(self, q: Tensor, state: Tree) -> Tensor:
-        """[*, N] -> [*]."""
+        """Mix q [*, N] to [*]."""
         s = flatten(self.space, state)
         w1 = self.w1(s).unflatten(-1, (q.shape[-1], self.hidden))
         return qmix_total(q, w1, self.b1(s), self.w2(s), self.b2(s).squeeze(-1))
@@ -57,7 +58,7 @@ def make_mixer(config: QMIXConfig, state: gym.Space[object], num_agents: int) ->
 class TeamNet(nn.Module):
     """Q_i of N agents with shared parameters, and the team's Q_tot.
 
-    ``agents`` sees the agents as a batch: [T, B, N, ...] as [T, B N, ...].
+    ``agents`` reads the agents as a batch: [T, B, N, ...] as [T, B N, ...].
     """
 
     available: Tensor
@@ -71,7 +72,7 @@ class TeamNet(nn.Module):
         assert isinstance(action, gym.spaces.MultiDiscrete), "checked in rlrun.config"
         self.num_agents, self.agent_id = space.num_agents, policy.agent_id
         self.masked = has_mask(space.agent)
-        agent_space = unmasked(space.agent)  # read by choices of actions, never by a network
+        agent_space = unmasked(space.agent)  # action selection reads the mask, networks do not
         agent_id = gym.spaces.Box(0, 1, (self.num_agents,), np.float32)
         if self.agent_id:
             agent_space = gym.spaces.Dict({"agent": agent_id, "observation": agent_space})
@@ -82,7 +83,7 @@ class TeamNet(nn.Module):
         self.register_buffer("available", torch.from_numpy(available), persistent=False)
 
     def agent_inputs(self, obs: Tree) -> Tree:
-        """Return observations of ``agents`` [*, N, ...] of joint observations [*, N, *O]."""
+        """Return the inputs [*, N, ...] of ``agents`` from joint observations [*, N, *O]."""
         agent_obs = obs["agents"]
         if not self.agent_id:
             return agent_obs
@@ -91,7 +92,9 @@ class TeamNet(nn.Module):
         return {"agent": one_hot.expand(*lead, self.num_agents), "observation": agent_obs}
 
     def allowed_actions(self, obs: Tree) -> Tensor:
-        """Return bool [*, N, A]: the actions that an agent's mask allows; all if it allows none."""
+        """Return bool [*, N, A]: the actions that each agent's mask allows, all if it allows
+        none.
+        """
         available = self.available.expand(*obs["alive"].shape, -1)
         if not self.masked:
             return available

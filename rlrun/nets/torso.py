@@ -17,7 +17,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "el
 
 
 class Stack(nn.Sequential):
-    """``nn.Sequential`` with a ``forward`` of its own.
+    """``nn.Sequential`` with its own ``forward``.
 
     torch.compile does not trace into methods of torch's own modules.
     """
@@ -32,8 +32,8 @@ class Stack(nn.Sequential):
 def mlp(sizes: list[int], activation: str, *, last: bool, layer_norm: bool = False) -> Stack:
     """Return linear layers sizes[0] -> ... -> sizes[-1] with activations between them.
 
-    ``last``: an activation after the last one too. ``layer_norm``: layer normalisation before every
-    activation.
+    ``last``: also an activation after the last layer. ``layer_norm``: layer normalisation before
+    every activation.
     """
     layers: list[nn.Module] = []
     for i, (n_in, n_out) in enumerate(pairwise(sizes)):
@@ -45,8 +45,9 @@ def mlp(sizes: list[int], activation: str, *, last: bool, layer_norm: bool = Fal
 
 
 def make_activation(name: str) -> nn.Module:
-    """Return the activation after a linear layer, in place where torch has that: a new array of a
-    batch costs more than its maximum with 0.
+    """Return the activation after a linear layer, in place if torch supports that.
+
+    A new array for a batch costs more than its maximum with 0.
     """
     return nn.Tanh() if name == "tanh" else ACTIVATIONS[name](inplace=True)
 
@@ -70,7 +71,7 @@ def flatten(space: gym.Space[Any], obs: Tree) -> Tensor:
     """Return observations [*, *O] as float32 vectors [*, flat_size].
 
     Discrete spaces become one-hot, images are divided by their largest bound (255), dicts and
-    tuples concatenate.
+    tuples are concatenated.
     """
     match space:
         case gym.spaces.Discrete():
@@ -97,7 +98,7 @@ def one_hot(index: Tensor, size: int) -> Tensor:
 
 
 class MLP(nn.Module):
-    """Flattened observations through layers of ``config.hidden`` sizes with activations."""
+    """Linear layers of ``config.hidden`` sizes with activations on flattened observations."""
 
     def __init__(self, config: TorsoConfig, space: gym.Space[Any]) -> None:
         super().__init__()
@@ -165,9 +166,9 @@ class NatureCNN(nn.Module):
 
 
 class ImageAndVector(nn.Module):
-    """A ``NatureCNN`` for every image of an observation, an ``MLP`` for the rest, concatenated.
+    """A ``NatureCNN`` for every image of an observation and an ``MLP`` for the rest, concatenated.
 
-    Source: Stable-Baselines3's CombinedExtractor (which passes the rest on as it is).
+    Source: Stable-Baselines3's CombinedExtractor, which passes the rest on unchanged.
     """
 
     def __init__(self, config: ImageAndVectorConfig, space: gym.Space[Any]) -> None:
@@ -194,7 +195,7 @@ class ImageAndVector(nn.Module):
 
 
 class FlatObs(nn.Module):
-    """The flattened observation; the layers of an MLP torso are part of the heads instead."""
+    """The flattened observation. The layers of an MLP torso are part of the heads instead."""
 
     def __init__(self, space: gym.Space[Any]) -> None:
         super().__init__()

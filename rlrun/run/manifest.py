@@ -69,7 +69,7 @@ def list_checkpoints(directory: Path) -> list[Path]:
     """
     if os.path.lexists(directory) and not directory.is_dir():
         raise CheckpointError(
-            f"{directory}: is no directory; a run keeps its checkpoints there; restore it, or "
+            f"{directory}: is not a directory; a run keeps its checkpoints there; restore it, or "
             "start the run again"
         )
     if not directory.is_dir():

@@ -250,7 +250,7 @@ def test_a_directory_without_room_or_rights_is_named(tmp_path):
     chunk = World([[4]], [[0]], states=False).chunk(0)
     given = {"rows": 9, "window": Window(0, 1, 1), "capacity": None}
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"buffer\.mmap = .*is no directory"):
+    with pytest.raises(ConfigError, match=r"buffer\.mmap = .*is not a directory"):
         make_replay(chunk, mmap=str(tmp_path / "file"), **given)
     allocate = layouts.on_disk(tmp_path)
     with pytest.raises(StorageError, match=r"buffer\.mmap = .* cannot be allocated"):

@@ -75,10 +75,10 @@ def test_another_version_is_named(made: Path) -> None:
 
 
 def test_no_dataset_there(made: Path) -> None:
-    for path, why in ((made / "no", "is no directory"), (made.parent, "has no dataset.json")):
+    for path, why in ((made / "no", "is not a directory"), (made.parent, "has no dataset.json")):
         with pytest.raises(ConfigError, match=rf"buffer.load = {path}: {why}; .* rlrun export"):
             open_source(str(path))
-    with pytest.raises(ConfigError, match="is no directory"):
+    with pytest.raises(ConfigError, match="is not a directory"):
         read_dataset(made / INDEX_FILE)
     assert open_source(str(made)).steps == 80
 

@@ -150,7 +150,7 @@ def test_a_slow_environment_makes_a_few_steps() -> None:
     assert "the same 3 rows" in by_name["determinism"].text
     for name in ("flags", "final observation", "step after the end"):
         assert by_name[name].verdict == UNKNOWN
-        assert "3 steps that there was time for" in by_name[name].text
+        assert "3 steps that the time allowed" in by_name[name].text
 
 
 class Interrupting(Healthy):

@@ -146,7 +146,7 @@ def test_a_restarted_worker_opens_an_episode_of_all_its_agents():
         ({"env_id": "pettingzoo:"}, "names no module"),
         ({"env_id": "pettingzoo:.foo"}, "names no module"),
         ({"backend": "vector"}, "env.backend = vector: "),
-        ({"agents": SHARED, "actions": [2, 5]}, "differ in their actions"),
+        ({"agents": SHARED, "actions": [2, 5]}, "have different action spaces"),
         ({"agents": SHARED, "actions": [spaces.MultiDiscrete([2, n]) for n in (3, 4)]}, "of one a"),
     ],
 )

@@ -37,11 +37,11 @@ CHANGES = {
     "a negative one": (lambda c: {"action": put(c.action, -1)}, "its action is -1"),
     "an extra of one row less": (
         lambda c: {"extras": {"x": c.reward[:-1]}},
-        "an extra has not as many rows",
+        "an extra has another number of rows",
     ),
     "an extra of one column": (
         lambda c: {"extras": {"x": c.reward[:, :1]}},
-        "an extra has not as many rows",
+        "an extra has another number of rows",
     ),
     "an extra that is no array": (lambda c: {"extras": {"x": 3}}, "no attribute"),
     "another dtype": (lambda c: {"action": c.action.astype(np.float32)}, "action = float32"),

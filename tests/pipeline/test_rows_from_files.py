@@ -133,7 +133,7 @@ def test_loading_cuts_no_trajectory(cartpole, monkeypatch, chunk):
 def test_an_earlier_run_does_not_need_its_dataset(tmp_path):
     """buffer.load is read at the start only: resume and export do not need it."""
     c = config(*SMOKE, "policy=dqn", "env=cartpole", f"buffer.load={tmp_path / 'gone'}")
-    with pytest.raises(ConfigError, match="is no directory"):
+    with pytest.raises(ConfigError, match="is not a directory"):
         check(c)
     check(c, fresh=False)
 

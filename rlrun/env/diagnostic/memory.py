@@ -1,7 +1,7 @@
 """Tasks that need memory: POPGym's, bsuite's memory chain, a T-maze, CartPole's positions.
 
-Rules, rewards and lengths of POPGym's tasks are those of popgym 1.0.7 (Morad et al., ICLR 2023);
-one seed gives the same rows in both.
+Rules, rewards and lengths of POPGym's tasks are those of popgym 1.0.7 (Morad et al., ICLR 2023).
+One seed gives the same rows in both.
 """
 
 import math
@@ -40,9 +40,9 @@ CELLS = 21  # of a picture
 
 
 class CardsVectorEnv(LockstepVectorEnv):
-    """Shuffled decks, one per column and episode: ``cards`` [E, 52 decks] in the order dealt.
+    """Base class of card tasks with shuffled decks, ``cards`` [E, 52 decks] in the order dealt.
 
-    A policy names suits: it observes that of the newest card, and ``_asked`` returns the right one.
+    A policy names suits. It observes that of the newest card, and ``_asked`` returns the right one.
     """
 
     decks: int = integer(1, 1)
@@ -56,7 +56,7 @@ class CardsVectorEnv(LockstepVectorEnv):
         return spaces.Discrete(SUITS), spaces.Discrete(SUITS)
 
     def _deal(self, column: int) -> np.ndarray:
-        """Return a shuffled deck of the column's generator; POPGym deals from its end."""
+        """Return a deck shuffled by the column's generator. POPGym deals from its end."""
         deck = np.arange(self.size)
         self.rngs[column].shuffle(deck)
         return deck[::-1]
@@ -70,7 +70,7 @@ class CardsVectorEnv(LockstepVectorEnv):
         raise NotImplementedError
 
     def _score(self, correct: np.ndarray) -> np.ndarray:
-        """Return +1 / ``scored`` where correct, minus the same elsewhere, float32 [E]."""
+        """Return +1 / ``scored`` where correct, else minus the same, float32 [E]."""
         return np.where(correct, 1 / self.scored, -1 / self.scored).astype(np.float32)
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -82,24 +82,24 @@ class CardsVectorEnv(LockstepVectorEnv):
         return suit
 
     def _full_state(self) -> np.ndarray:
-        """Return the right action, one-hot, zeros where none is asked for."""
+        """Return the right action, one-hot, or zeros if none is asked for."""
         answer, asked = self._asked()
         state: np.ndarray = np.eye(self.answers, dtype=np.float32)[answer]
         return np.where(np.reshape(asked, (-1, 1)), state, np.float32(0))
 
 
 class RepeatPreviousVectorEnv(CardsVectorEnv):
-    """POPGym's rules and scoring; k = 4 and one deck are its RepeatPreviousEasy, 32 and two its
-    medium, 64 and three its hard.
+    """Name the suit of the card observed k - 1 steps ago.
 
-    A shuffled deck is revealed card by card; the observation is the suit of the newest card. Once
-    k cards are revealed, the action must name the suit of the k-th newest (k = 4: the card observed
-    3 steps ago). Reward +1 / (52 decks - k) if correct, minus the same if not, 0 before k cards are
+    A shuffled deck is revealed card by card; the observation is the suit of the newest card. Once k
+    cards are revealed, the action must name the suit of the k-th newest (k = 4: the card observed 3
+    steps ago). Reward +1 / (52 decks - k) if correct, minus the same if not, 0 before k cards are
     revealed. The episode terminates with the last card, after 52 decks - 1 steps, 52 decks - k of
     them scored. Return of an oracle 1, of random actions -0.5, of the best memoryless policy (a
     suit other than the observed one) 2 * 13/51 - 1 = -0.490.
 
-    Same seed, same cards as POPGym. Source: Morad et al., ICLR 2023 (popgym 1.0.7).
+    k = 4 with one deck, 32 with two and 64 with three are POPGym's RepeatPrevious easy, medium and
+    hard. Source: Morad et al., ICLR 2023 (popgym 1.0.7).
     """
 
     k: int = integer(4, 1)
@@ -119,9 +119,9 @@ class RepeatFirstVectorEnv(CardsVectorEnv):
     """Name the suit of the first card in every step.
 
     The observation is the suit of the newest card. Reward +1 / (52 decks - 1) for the suit of the
-    episode's first card, minus the same for another. Terminates with the last card, after
-    52 decks - 1 steps. Return of an oracle 1, of random actions -0.5. ``decks`` 1, 8 and 16 are
-    POPGym's easy, medium and hard.
+    episode's first card, minus the same for another. Terminates with the last card, after 52 decks
+    - 1 steps. Return of an oracle 1, of random actions -0.5. ``decks`` 1, 8 and 16 are POPGym's
+    easy, medium and hard.
     """
 
     def _asked(self) -> tuple[np.ndarray, bool]:
@@ -129,13 +129,13 @@ class RepeatFirstVectorEnv(CardsVectorEnv):
 
 
 class CountRecallVectorEnv(CardsVectorEnv):
-    """Say how many cards of the asked kind were dealt so far, the newest one included.
+    """Say how many cards of the asked kind were dealt so far, including the newest.
 
-    Observation int64 [2]: the kind of the newest card and the kind that is asked for, that of a
-    card of a second deck. ``kind``: "colors", "suits" or "ranks". Reward +1 / (52 decks - 1) for
-    the exact number, minus the same for another. Terminates with the last card, after
-    52 decks - 1 steps. Return of an oracle 1. One deck of colors, two of suits and four of ranks
-    are POPGym's easy, medium and hard.
+    Observation int64 [2]: the kind of the newest card, and the asked kind, which is that of a card
+    of a second deck. ``kind``: "colors", "suits" or "ranks". Reward +1 / (52 decks - 1) for the
+    exact number, minus the same for another. Terminates with the last card, after 52 decks - 1
+    steps. Return of an oracle 1. One deck of colors, two of suits and four of ranks are POPGym's
+    easy, medium and hard.
     """
 
     kind: str = choice("colors", "suits", "ranks")
@@ -195,7 +195,7 @@ class HigherLowerVectorEnv(CardsVectorEnv):
 
     The observation is the rank of the newest card. Reward +1 / (52 decks) for a right guess, minus
     the same for a wrong one, 0 for equal ranks. Terminates with the last card, after 52 decks - 1
-    steps. Whoever counts the cards guesses better at the end of the deck; the best guess from the
+    steps. Counting the cards improves the guesses at the end of the deck. The best guess from the
     newest card alone returns 0.497 on average. 1, 2 and 3 decks are POPGym's easy, medium and hard.
     """
 
@@ -226,13 +226,13 @@ class HigherLowerVectorEnv(CardsVectorEnv):
 
 
 class MultiarmedBanditVectorEnv(LockstepVectorEnv):
-    """Find the arm that pays most often, and keep to it.
+    """Find the arm that pays most often.
 
     Every episode samples the probability of each of ``arms`` arms uniformly. The observation is 1
-    if the last action was paid, else 0; the agent has to know that action (``policy.prev_inputs``).
-    Reward +1 / ``steps`` if paid, minus the same if not. Truncated after ``steps`` steps. Return of
-    the best arm 2 * arms / (arms + 1) - 1 on average, of random actions 0. 10 arms and 200 steps,
-    20 and 400, 30 and 600 are POPGym's easy, medium and hard.
+    if the last action was paid, else 0, so the agent must know that action
+    (``policy.prev_inputs``). Reward +1 / ``steps`` if paid, minus the same if not. Truncated after
+    ``steps`` steps. Return of the best arm 2 * arms / (arms + 1) - 1 on average, of random actions
+    0. 10 arms and 200 steps, 20 and 400, 30 and 600 are POPGym's easy, medium and hard.
 
     One seed gives the arms and rows of popgym 1.0.7. Source: Morad et al., ICLR 2023.
     """
@@ -254,7 +254,7 @@ class MultiarmedBanditVectorEnv(LockstepVectorEnv):
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         chance = self.chances[self.columns, action]
-        for i in np.flatnonzero(~self._done):  # a column that resets draws there
+        for i in np.flatnonzero(~self._done):  # a column that resets samples at its reset
             self.paid[i] = self.rngs[i].random() < chance[i]
         reward = np.where(self.paid == 1, 1 / self.steps, -1 / self.steps).astype(np.float32)
         return reward, np.zeros(self.num_envs, np.bool_)
@@ -267,15 +267,15 @@ class MultiarmedBanditVectorEnv(LockstepVectorEnv):
 
 
 class MemoryChainVectorEnv(LockstepVectorEnv):
-    """Remember ``bits`` random bits for ``length`` steps, then say the one that is asked for.
+    """Remember ``bits`` random bits for ``length`` steps, then name the asked one.
 
-    Observation float32 [2 + bits]: the share of the time that is left, the number of the bit that
-    is asked for (in the last but one observation, else 0), and the bits as -1 and 1 (in the first
-    two, else 0). An episode has ``length`` + 1 steps; only its last action counts, with reward +1
-    for the right bit and -1 for the other. Return of an oracle 1, without memory 0 on average.
+    Observation float32 [2 + bits]: the share of the time left, the number of the asked bit (in the
+    last but one observation, else 0), and the bits as -1 and 1 (in the first two, else 0). An
+    episode has ``length`` + 1 steps. Only its last action counts, with reward +1 for the right bit
+    and -1 for the other. Return of an oracle 1, without memory 0 on average.
 
     ``bits`` 1 with ``length`` 1 to 100 is bsuite's memory_len, ``length`` 2 with ``bits`` 1 to 40
-    its memory_size. The rows are bsuite's, its clock included, which starts with the first step.
+    its memory_size. The rows are bsuite's, with its clock, which starts with the first step.
     Source: Osband et al. 2020, "Behaviour suite for reinforcement learning", section 3.4.
     """
 
@@ -313,17 +313,17 @@ class MemoryChainVectorEnv(LockstepVectorEnv):
 
 
 class TMazeVectorEnv(LockstepVectorEnv):
-    """Observation float32 [4], one-hot: cue "left", cue "right" (t = 0 only), corridor, junction.
+    """A T-maze: turn at the junction to the side of a cue that is observed at t = 0 only.
 
-    ``length`` forward moves lead to the junction, where a turn to the side of the cue is rewarded
-    with +1, to the other side with -0.1, and ends the episode. Every move without progress (a turn
-    in the corridor, forward at the junction) is rewarded with -``penalty``. Truncated after
-    4 * ``length`` steps. ``info["is_success"]`` of an episode's last step is True for a turn to the
-    side of the cue.
+    Observation float32 [4], one-hot: cue "left", cue "right" (t = 0 only), corridor, junction.
+    ``length`` forward moves lead to the junction. A turn to the side of the cue has reward +1, to
+    the other side -0.1; both end the episode. Every move without progress (a turn in the corridor,
+    forward at the junction) has reward -``penalty``. Truncated after 4 * ``length`` steps.
+    ``info["is_success"]`` of an episode's last step is True for a turn to the side of the cue.
 
-    Nothing after t = 0 depends on the cue: corridor cells look alike, and the cue is observed at
-    t = 0 only, even if the agent does not move. Only 'forward' enters the junction, with reward 0,
-    so that the previous action and reward observed there are the same in every episode. A fourth
+    Nothing after t = 0 depends on the cue: corridor cells look alike, and the cue is observed at t
+    = 0 only, even if the agent does not move. Only 'forward' enters the junction, with reward 0, so
+    that the previous action and reward observed there are the same in every episode. A fourth
     action ('back') would only be one more move without progress.
 
     ``balanced``: the cue is (env index + episode number) mod 2 instead of random, so that the cues
@@ -369,7 +369,9 @@ class TMazeVectorEnv(LockstepVectorEnv):
         return obs
 
     def _full_state(self) -> np.ndarray:
-        """Return the cue, whatever ``t``, and whether the agent is in the corridor or junction."""
+        """Return the cue at any ``t``, and whether the agent is in the corridor or at the
+        junction.
+        """
         state = np.zeros((self.num_envs, 4), np.float32)
         state[self.columns, self.cue] = 1
         state[self.columns, np.where(self.cell == self.length, 3, 2)] = 1
@@ -399,11 +401,11 @@ class TMazeVectorEnv(LockstepVectorEnv):
 
 
 class CartPoleNoVelVectorEnv(CartPoleVectorEnv):
-    """Observation float32 [2] = (cart position in m, pole angle in rad) of CartPole.
+    """CartPole with observation float32 [2] = (cart position in m, pole angle in rad).
 
-    The velocities have to be inferred from two observations. Reward 1 per step; terminated when
-    the pole or the cart leaves its range, truncated after ``max_episode_steps`` (500 as
-    registered, as CartPole-v1).
+    The velocities have to be inferred from two observations. Reward 1 per step. Terminated when the
+    pole or the cart leaves its range, truncated after ``max_episode_steps`` (registered with 500,
+    as CartPole-v1).
     """
 
     render_fps = 50
@@ -436,9 +438,9 @@ class CartPoleNoVelVectorEnv(CartPoleVectorEnv):
 def cartpole_picture(raw: Any, column: int) -> np.ndarray:
     """Return Gymnasium's picture of a column after its last step, uint8 [H, W, 3].
 
-    Its vector environment draws all of them.
+    Gymnasium's vector environment would draw all columns.
     """
-    if not hasattr(raw, "drawing"):  # else it is part of no saved state
+    if not hasattr(raw, "drawing"):  # created late, so it is in no saved state
         raw.drawing = CartPoleEnv(render_mode="rgb_array")
     raw.drawing.state = raw.state[:, column]
     image: np.ndarray = raw.drawing.render()
@@ -446,10 +448,10 @@ def cartpole_picture(raw: Any, column: int) -> np.ndarray:
 
 
 class PositionOnlyCartPoleVectorEnv(LockstepVectorEnv):
-    """CartPole whose observation float32 [2] is (cart position in m, pole angle in rad).
+    """CartPole with observation float32 [2] = (cart position in m, pole angle in rad), in float64.
 
     ``noise`` is the standard deviation of the normal noise on both numbers, clipped to the bounds
-    of the space; 0: none. Reward 1 / ``steps`` per step, the last one of an episode included.
+    of the space; 0: none. Reward 1 / ``steps`` per step, including an episode's last one.
     Terminated when the pole or the cart leaves its range, truncated after ``steps`` steps: the best
     return is 1. ``steps`` 200, 400 and 600 without noise are POPGym's PositionOnlyCartPole easy,
     medium and hard; 200 steps with noise 0.1, 0.2 and 0.3 its NoisyPositionOnlyCartPole.
@@ -492,7 +494,7 @@ class PositionOnlyCartPoleVectorEnv(LockstepVectorEnv):
         x, theta = x + SECONDS * x_dot, theta + SECONDS * theta_dot
         x_dot, theta_dot = x_dot + SECONDS * x_acc, theta_dot + SECONDS * theta_acc
         self.state = np.stack([x, x_dot, theta, theta_dot], 1)
-        self._draw_noise(np.flatnonzero(~self._done))  # a column that resets draws there
+        self._draw_noise(np.flatnonzero(~self._done))  # a column that resets samples at its reset
         fallen = (np.abs(x) > FARTHEST) | (np.abs(theta) > STEEPEST)
         return np.full(self.num_envs, 1 / self.steps, np.float32), fallen
 

@@ -1,4 +1,4 @@
-"""Small tasks with a known answer, for diagnosis of rows, exploration, actions and teams."""
+"""Small tasks with known solutions, for diagnosis of rows, exploration, actions and teams."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ from rlrun.functional.masks import MASK
 from rlrun.spaces import JointSpace
 from rlrun.tree import Tree
 
-SMALL_REWARD, LARGE_REWARD = 0.001, 1.0  # of the chain's ends
+SMALL_REWARD, LARGE_REWARD = 0.001, 1.0  # at the chain's ends
 EXTRA_STEPS = 9  # env steps of an episode beyond the chain's length
 PAYOFF = np.array([[0, 1], [1, 8]], np.float32)  # of the two-step game's second step in state 2B
 UNKNOWN = 0  # of a cell in the observation of a board
@@ -37,7 +37,7 @@ class CounterVectorEnv(LockstepVectorEnv):
 
     Episode e of environment i has ``lengths[(i + e) mod len]`` steps, or with ``random`` a number
     uniform in [min(lengths), max(lengths)]. ``end`` is the kind of end; ``alternate``: terminated
-    where i + e is even, truncated where it is odd. Actions have no effect.
+    if i + e is even, truncated if it is odd. Actions have no effect.
     """
 
     lengths: Sequence[int] = integers((5,), 1)
@@ -97,10 +97,10 @@ class BanditVectorEnv(LockstepVectorEnv):
 
 
 class IdentityVectorEnv(LockstepVectorEnv):
-    """Observation a symbol in 0..n-1, sampled each step: reward 1 for the same action, else 0.
+    """Observation a symbol in 0..n-1, sampled each step. Reward 1 for the same action, else 0.
 
-    Episodes are truncated after ``length`` steps: return of an oracle ``length``, of random
-    actions length / n.
+    Episodes are truncated after ``length`` steps: return of an oracle ``length``, of random actions
+    length / n.
     """
 
     n: int = integer(4, 2)
@@ -128,9 +128,9 @@ class BitFlipVectorEnv(LockstepVectorEnv):
     """A state and a goal of ``bits`` bits, sampled for every episode; action i flips bit i.
 
     Observation: dict of ``observation`` and ``achieved_goal`` (both the state) and
-    ``desired_goal``, int8 [bits] each. Reward 0 for the step that reaches the goal, which ends the
-    episode, -1 for every other. Truncated after ``bits`` steps, as many as the farthest goal needs.
-    ``info["is_success"]`` of an episode's last step is True if the goal was reached.
+    ``desired_goal``, int8 [bits] each. Reward 0 for the step that reaches the goal and ends the
+    episode, -1 for every other. Truncated after ``bits`` steps, the number that the farthest goal
+    needs. ``info["is_success"]`` of an episode's last step is True if the goal was reached.
 
     Goals that equal the initial state are resampled. Return of an oracle: 1 - d for a goal d bits
     away, 1 - bits/2 · 2^bits/(2^bits - 1) on average. Return without success: -bits.
@@ -192,10 +192,9 @@ class ChainVectorEnv(LockstepVectorEnv):
     in one of 1650 episodes for N = 20, in one of 10^8 for N = 40. Observation float32 [N], the
     "thermometer" code: 1 at the positions up to the state, else 0.
 
-    ``pattern`` seeds the choice of the action that moves up, one per state. Without it (null:
-    action 1 everywhere) a network that happens to prefer action 1 reaches the end without
-    exploration. The pattern is the same in all columns and episodes and independent of the
-    environment's seed.
+    ``pattern`` seeds the choice of the action that moves up in each state. Without it (null: action
+    1 everywhere) a network that happens to prefer action 1 reaches the end without exploration. The
+    pattern is the same in all columns and episodes and independent of the environment's seed.
 
     Source: Osband et al. 2016 (Bootstrapped DQN), section 5; the pattern: Osband et al. 2020
     (bsuite, deep sea).
@@ -230,9 +229,9 @@ class ChainVectorEnv(LockstepVectorEnv):
 class BanditContinuousVectorEnv(LockstepVectorEnv):
     """One step per episode, a constant observation: reward -mean((action - target)^2).
 
-    Actions [dims] lie within [low, high], which need not be centred at 0 or at the target, so that
-    a policy with wrongly scaled actions fails. Best return 0; of uniform actions
-    -((high - low)^2 / 12 + (centre - target)^2).
+    Actions [dims] lie within [low, high], which need not be centred at 0 or at the target, so a
+    policy with wrongly scaled actions fails. Best return 0; of uniform actions -((high - low)^2 /
+    12 + (centre - target)^2).
     """
 
     target: float = number(1.2)
@@ -366,17 +365,15 @@ def joint_obs(agents: np.ndarray, state: np.ndarray) -> Tree:
 
 
 class CellsVectorEnv(LockstepVectorEnv):
-    """A board of ``size`` x ``size`` cells. Action i uncovers cell i, which shows its content.
+    """Base class of boards of ``size`` x ``size`` cells. Action i uncovers cell i.
 
     Observation: dict of ``board``, int8 [size^2], 0 for an unknown cell, else 1 + its content, and
     ``action_mask``, int8 [size^2], 1 for a cell that was not chosen in this episode. ``show``:
-    ``board``, all that is known of the board, or ``last``, only the cell uncovered last: then the
-    rest is to be remembered. ``mask=False`` leaves ``action_mask`` out.
+    ``board``, all that is known of the board, or ``last``, only the cell uncovered last, so that
+    the rest must be remembered. ``mask=False`` leaves ``action_mask`` out.
 
-    Choosing a cell again is a step without effect whose reward is -``penalty``, with ``strict`` a
-    ValueError.
-
-    Truncated after size^2 steps.
+    Choosing a cell again has no effect and reward -``penalty``, or with ``strict`` raises
+    ValueError. Truncated after size^2 steps.
     """
 
     contents: int  # of a cell, 0 to contents - 1
@@ -407,7 +404,7 @@ class CellsVectorEnv(LockstepVectorEnv):
         raise NotImplementedError
 
     def _over(self) -> np.ndarray:
-        """Return bool [E]: boards on which nothing is left to do."""
+        """Return bool [E]: boards that are finished."""
         raise NotImplementedError
 
     def _reset_columns(self, columns: np.ndarray) -> None:
@@ -438,11 +435,12 @@ class CellsVectorEnv(LockstepVectorEnv):
 
 
 class BattleshipVectorEnv(CellsVectorEnv):
-    """Ships of the given lengths lie in rows or columns of the board, none on another: hit them.
+    """Hit ships of the given lengths, which lie in rows or columns of the board without overlap.
 
     Content 1: a part of a ship. A hit pays 1 / (parts of ships), a miss costs 1 / (cells of water);
-    the last hit ends the episode. Best return 1; shots at random cells, none twice, have
-    1 / (parts + 1) on average: parts / (parts + 1) of the water is hit before the last ship is.
+    the last hit ends the episode. Best return 1. Shots at random cells, none twice, return 1 /
+    (parts + 1) on average, because parts / (parts + 1) of the water is hit before the last part of
+    a ship is.
     """
 
     contents = 2
@@ -459,7 +457,7 @@ class BattleshipVectorEnv(CellsVectorEnv):
         return super()._setup()
 
     def _fill(self, rng: np.random.Generator) -> np.ndarray:
-        while True:  # a ship that fits nowhere: all are placed anew
+        while True:  # place all again if a ship fits nowhere
             board = np.zeros((self.size, self.size), np.int8)
             for length in self.ships:
                 across, line = rng.integers(2), rng.integers(self.size)
@@ -477,10 +475,10 @@ class BattleshipVectorEnv(CellsVectorEnv):
 
 
 class MineSweeperVectorEnv(CellsVectorEnv):
-    """``mines`` cells hold a mine, others the number of mines around them: uncover all of those.
+    """Uncover all cells without a mine. They show the number of the ``mines`` around them.
 
-    A safe cell pays 1 / (safe cells); a mine (content 9) pays nothing and ends the episode, as the
-    last safe cell does. Best return 1; random cells, none twice, have 1 / (mines + 1) on average.
+    A safe cell pays 1 / (safe cells). A mine (content 9) pays nothing and ends the episode, as the
+    last safe cell does. Best return 1; random cells, none twice, return 1 / (mines + 1) on average.
     """
 
     contents = 10

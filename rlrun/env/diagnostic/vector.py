@@ -2,8 +2,8 @@
 
 ``LockstepVectorEnv`` is the native vector environment (NEXT_STEP rows). ``SingleFromVector``
 derives the environment of ``gymnasium.make`` from it, so that sync, async and native backends run
-the same code. Column i has its own generator, seeded ``seed + i`` as in Gymnasium's SyncVectorEnv:
-all three backends return the same numbers. Pictures are squares and bars drawn with numpy.
+the same code. Column i has its own generator, seeded ``seed + i`` as in Gymnasium's SyncVectorEnv,
+so all three backends return the same numbers. Pictures are squares and bars drawn with numpy.
 """
 
 import importlib
@@ -100,13 +100,13 @@ class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
     """E columns of one environment. Subclasses define ``_setup``, ``_advance`` and ``_observe``.
 
     A subclass declares its arguments as class attributes, ``length: int = integer(10, 1)``, and
-    finds their values under the same names. ``full_state``, where it is declared, replaces the
-    observation by the vector of ``_full_state``; actions, rewards and random numbers are the same.
+    finds their values under the same names. ``full_state``, if declared, replaces the observation
+    by the vector of ``_full_state``; actions, rewards and random numbers stay the same.
 
     ``index`` [E] is the environment number of a column, ``episode`` [E] counts its episodes from 0,
-    ``t`` [E] the steps of the current one. The episode count continues over autoresets and over
-    ``reset()`` without a seed; ``reset(seed=...)`` restarts it at 0.
-    A step in a column whose episode has ended ignores the action and starts the next episode.
+    and ``t`` [E] the steps of the current one. The episode count continues over autoresets and over
+    ``reset()`` without a seed; ``reset(seed=...)`` restarts it at 0. A step in a column whose
+    episode has ended ignores the action and starts the next episode.
     """
 
     metadata = NEXT_STEP_METADATA
@@ -117,7 +117,7 @@ class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
     def __init__(
         self, num_envs: int = 1, *, max_episode_steps: int | None = None, **arguments: Any
     ) -> None:
-        """Raise TypeError for an argument that is not declared, ValueError for a wrong value."""
+        """Raises: TypeError for an argument that is not declared, ValueError for a wrong value."""
         self.num_envs = num_envs
         classes = reversed(type(self).__mro__)
         declared = {n: p for c in classes for n, p in vars(c).items() if isinstance(p, Parameter)}
@@ -143,7 +143,7 @@ class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(self.single_action_space, num_envs)
 
     def _setup(self) -> Spaces:
-        """Allocate the state of all columns; return the spaces of one observation and action."""
+        """Allocate the state of all columns. Return the spaces of one observation and action."""
         raise NotImplementedError
 
     def _reset_columns(self, columns: np.ndarray) -> None:
@@ -161,7 +161,9 @@ class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
         raise NotImplementedError
 
     def _full_state(self) -> np.ndarray:
-        """Return what an optimal policy without memory needs to know at ``t``, float32 [E, N]."""
+        """Return the information that an optimal policy without memory needs at ``t``, float32
+        [E, N].
+        """
         raise NotImplementedError
 
     def _observation(self) -> Tree:

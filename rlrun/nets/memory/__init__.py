@@ -37,7 +37,7 @@ def make_memory(config: MemoryConfig, features: int) -> Memory:
     """
     cls = _MEMORIES.get(config.name) or trusted_class("memory.name", config.name)
     if not issubclass(cls, Memory):
-        wrong = "the class is no Cell"
+        wrong = "the class is not a Cell"
         allowed = "a class derived from rlrun.nets.memory.Cell is allowed"
         raise ConfigError(f"memory.name = {config.name}: {wrong}; {allowed}; derive it")
     memory: Memory = cls(config, features)
@@ -48,9 +48,9 @@ def make_memory(config: MemoryConfig, features: int) -> Memory:
 
 @torch.no_grad()
 def _check_cell(name: str, memory: Memory, features: int) -> None:
-    """Raise EnvError where one step of a user's cell has other shapes than it declares."""
+    """Raise EnvError if a step of a user's cell returns other shapes than the cell declares."""
     state = memory.initial_state(1, torch.device("cpu"))
-    with torch.random.fork_rng(devices=[]):  # a step may draw
+    with torch.random.fork_rng(devices=[]):  # a step may use random numbers
         out, after = memory.step(torch.zeros(1, features), state)
     rows = [("step() returns an output", out, (1, memory.size))]
     pairs = zip(tree_leaves(after), tree_leaves(state), strict=False)
@@ -75,7 +75,7 @@ def memory_parameters(net: nn.Module) -> list[Tensor]:
 
 
 def reset_state(first: Tensor, state: Tree) -> Tree:
-    """Return ``state`` [B, ...] with zeros in the rows where ``first`` bool [B] is set."""
+    """Return ``state`` [B, ...] with zeros in the rows where ``first`` bool [B] is True."""
 
     def reset(s: Tensor) -> Tensor:
         mask = first.to(s.device).reshape(-1, *[1] * (s.ndim - 1))
@@ -102,15 +102,15 @@ def burn_in(
 ) -> Tree:
     """Return the state [B, H] after the burn-in rows ``x`` [bs, B, F] of every window.
 
-    The last ``valid[:, b].sum()`` rows of window b are its own; filler before them does not change
-    the state. A window with no own rows keeps the stored state; windows with one of the
-    ``partial`` numbers of rows (0 < rows < bs, possible where bs is more than the stride
-    L - learned_overlap) are unrolled over those rows only. ``select_partial``: unroll only those
-    windows (None: on the CPU), else unroll all windows and discard the results of the others, which
-    avoids a synchronisation with a GPU.
+    The last ``valid[:, b].sum()`` rows of window b are real; filler before them does not change the
+    state. A window with no real rows keeps the stored state. Windows with one of the ``partial``
+    numbers of rows (0 < rows < bs, possible if bs exceeds the stride L - learned_overlap) are
+    unrolled over those rows only. ``select_partial``: unroll only those windows (None: on the CPU).
+    False unrolls all windows and discards the other results, which avoids a synchronisation with a
+    GPU.
     """
     _, warm = net.memory.unroll(x, state)
-    none = ~valid[-1].unsqueeze(-1)  # own rows stand right before the learned ones
+    none = ~valid[-1].unsqueeze(-1)  # real rows are right before the learned ones
     warm = tree_map(lambda w, s: torch.where(none, s, w), warm, state)
     for count in partial:
         if not (x.device.type == "cpu" if select_partial is None else select_partial):

@@ -1,4 +1,6 @@
-"""Memories of real states: LSTM, GRU, minGRU, LMU, none, and ``Cell``, the base of a user's own."""
+"""Memories with real states: LSTM, GRU, minGRU, LMU, none, and ``Cell``, the base of users'
+memories.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -10,11 +12,11 @@ from rlrun.types import Tree, tree_map
 
 
 class Cell(nn.Module):
-    """A memory: define ``__init__``, ``initial_state`` and ``step`` as ``GRU`` does.
+    """A user-defined memory: define ``__init__``, ``initial_state`` and ``step`` as ``GRU`` does.
 
-    ``unroll`` and ``state_after`` call ``step`` row by row; override them where all rows can be
-    computed at once.
-    States start at zero, and their shapes do not depend on the number of features.
+    ``unroll`` and ``state_after`` call ``step`` row by row. Override them if all rows can be
+    computed at once. States start at zero, and their shapes do not depend on the number of
+    features.
     """
 
     size: int  # width of the outputs
@@ -106,7 +108,7 @@ class GRU(nn.Module):
 
 
 class NoMemory(nn.Module):
-    """No memory: outputs are inputs, the state is empty."""
+    """No memory: outputs equal inputs, and the state is empty."""
 
     def __init__(self, config: MemoryConfig, features: int) -> None:
         super().__init__()
@@ -140,9 +142,9 @@ def _state_after(memory: LSTM | GRU, x: Tensor, lengths: Tensor, state: Tree) ->
 class Readout(nn.Sequential):
     """relu(LayerNorm(W y + b)): outputs [*, H] of the same width.
 
-    The gates and decays of a linear memory do not depend on its state: without a layer behind it a
-    linear head reads sums of inputs. Source: the blocks of Orvieto et al. 2023, figure 1, and of
-    Feng et al. 2024, section 4, which have a gated linear unit or an MLP there.
+    The gates and decays of a linear memory do not depend on its state, so a linear head without
+    this layer would read sums of inputs. Source: the blocks of Orvieto et al. 2023, figure 1, and
+    of Feng et al. 2024, section 4, which use a gated linear unit or an MLP.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -152,17 +154,18 @@ class Readout(nn.Sequential):
 
 
 def make_readout(size: int) -> Readout:
-    """Return a readout of outputs of width ``size``."""
+    """Return a readout for outputs of width ``size``."""
     return Readout(nn.Linear(size, size), nn.LayerNorm(size), nn.ReLU())
 
 
 class MinGRU(nn.Module):
     """minGRU: h_t = (1 - z_t) h_{t-1} + z_t c_t with z_t = sigmoid(W_z x_t), c_t = W_c x_t.
 
-    Gate and candidate read the input alone, never the state. The keep gates 1 - z start with
-    biases spread evenly over [0, ``forget_bias``]: time scales of the units range from 2 to
-    1 + e^forget_bias rows. State h [B, H]; outputs are its ``Readout`` (``memory.readout=false``:
-    the state).
+    Gate and candidate read only the input, never the state. The biases of the keep gates 1 - z
+    start evenly spread over [0, ``forget_bias``], so the units' time scales range from 2 to 1 +
+    e^forget_bias rows. State h [B, H]; outputs are its ``Readout`` (``memory.readout=false``: the
+    state).
+
     Source: Feng et al. 2024, section 3.1; Tallec & Ollivier 2018 (the spread of time scales).
     """
 
@@ -208,7 +211,7 @@ class MinGRU(nn.Module):
         return h if self.readout is None else self.readout(h)
 
     def _gates(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (1 - z, z c), at least float32: the scan sums over many rows."""
+        """Return (1 - z, z c) in at least float32, because the scan sums over many rows."""
         out = self.core(x)
         dtype = torch.promote_types(out.dtype, torch.float32)
         gate, candidate = out.to(dtype).chunk(2, -1)
@@ -294,5 +297,5 @@ def legendre(order: int, theta: float) -> tuple[Tensor, Tensor]:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Return ``x`` in float32, or float64 where it is: sums over many rows need it."""
+    """Return ``x`` in float32, or in float64 if it is that. Sums over many rows need it."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -8,7 +8,7 @@ from rlrun.nets.memory.gated import Cell, at_least_float32
 from rlrun.schema import GTrXLConfig, MemoryConfig
 from rlrun.types import Tree
 
-_LEAST_BLOCK = 32  # rows of one product: less would be many small ones
+_LEAST_BLOCK = 32  # rows of one product; fewer would make many small products
 
 
 class GRUGate(nn.Module):
@@ -32,11 +32,11 @@ class GRUGate(nn.Module):
 
 
 class GatedLayer(nn.Module):
-    """Attention over the last W rows and the row itself, then an MLP, each behind a gate.
+    """Attention over the last W rows and the row itself, then an MLP, each followed by a gate.
 
     y = g(e, relu(attention(norm(e)))), g(y, relu(mlp(norm(y)))). Positions are relative: the score
-    of a query q and a key k of age a is ((q + u) k + (q + v) R_a) / sqrt(d), R_a a learned
-    projection of waves of a. Norms stand inside the branches ("identity map reordering").
+    of a query q and a key k of age a is ((q + u) k + (q + v) R_a) / sqrt(d), where R_a is a learned
+    projection of waves of a. Normalisation is inside the branches ("identity map reordering").
     Source: Parisotto et al. 2020, sections 3.1-3.2; Dai et al. 2019, section 3.3 (positions).
     """
 
@@ -60,7 +60,7 @@ class GatedLayer(nn.Module):
     def forward(self, rows: Tensor, oldest: Tensor) -> Tensor:
         """Return outputs [T, B, D] of the last T of ``rows`` [W + T, B, D].
 
-        ``oldest`` int64 [T, B]: index in ``rows`` of the oldest one that each output may read.
+        ``oldest`` int64 [T, B]: index in ``rows`` of the oldest row that each output may read.
         """
         window, e = self.window, rows[self.window :]
         normed = self.norm(rows)
@@ -97,11 +97,11 @@ class GatedLayer(nn.Module):
 class GTrXL(Cell):
     """Gated Transformer-XL; a layer attends to the ``memory.window`` = W rows before its own.
 
-    State: for each layer its inputs at the last W rows, [B, W D], oldest first, and the number
-    [B, 1] of rows that were filled since the episode began. Zeros are the state of an empty window,
-    so attention never reaches past a reset. The rows of an unroll are computed in one batch: cached
-    and own rows are one sequence. The paper stops gradients at the cache. Here states from the
-    replay or the burn-in have none, and rows of one unroll pass them on to each other as steps do.
+    State: the inputs of each layer at the last W rows, [B, W D], oldest first, and the number [B,
+    1] of rows filled since the episode began. Zeros are the state of an empty window, so attention
+    never reaches past a reset. Cached rows and those of an unroll form one sequence, computed in
+    one batch. The paper stops gradients at the cache. Here states from the replay or the burn-in
+    have no gradients, and the rows of one unroll pass gradients on to each other as steps do.
     Source: Parisotto et al. 2020, "Stabilizing Transformers for Reinforcement Learning", section 3.
     """
 

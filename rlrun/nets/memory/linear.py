@@ -1,4 +1,4 @@
-"""Memories whose state is complex and linear, LRU, RTU and FFM: they unroll as one scan."""
+"""Memories with a complex linear state (LRU, RTU and FFM), which unroll as one scan."""
 
 import math
 from abc import abstractmethod
@@ -13,12 +13,12 @@ from rlrun.nets.memory.gated import Cell, at_least_float32, make_readout
 from rlrun.schema import FFMConfig, LRUConfig, MemoryConfig, RTUConfig
 from rlrun.types import Tree
 
-_EDGE = 1e-6  # draws stay this far from 0 and 1, where a logarithm is infinite
+_EDGE = 1e-6  # distance of samples from 0 and 1, where a logarithm is infinite
 
 
 @runtime_checkable
 class EpisodeMemory(Protocol):
-    """A memory that unrolls over rows in which episodes begin, faster than in pieces."""
+    """A memory that unrolls over rows with episode starts faster than in pieces."""
 
     def unroll_episodes(self, x: Tensor, first: Tensor, state: Tree) -> Tensor:
         """Return outputs [T, B, size] of ``x`` [T, B, F]; the state is zero before ``first`` rows.
@@ -28,10 +28,10 @@ class EpisodeMemory(Protocol):
 
 
 class ComplexCell(Cell):
-    """Memories s_t = lambda s_{t-1} + d_t of N complex units whose decays do not change over time.
+    """Base class of memories s_t = lambda s_{t-1} + d_t of N complex units with constant decays.
 
-    State (real part, imaginary part), each [B, N]. The scan is in float32 at least, on complex
-    numbers; ``step`` is written in real ones, which every exporter knows.
+    State (real part, imaginary part), each [B, N]. The scan uses complex numbers of at least
+    float32. ``step`` uses real numbers, which every exporter supports.
     """
 
     units: int  # N
@@ -102,14 +102,13 @@ def polar(nu_log: Tensor, theta_log: Tensor) -> Tensor:
 class LRU(ComplexCell):
     """Linear recurrent unit: s_t = lambda s_{t-1} + gamma B x_t, y_t = Re(C s_t) + D x_t.
 
-    lambda = exp(-exp(nu_log) + i exp(theta_log)), so that |lambda| < 1 for all parameters; gamma =
-    exp(gamma_log) starts at sqrt(1 - |lambda|^2), which keeps the states' size. N = H complex
-    units. The paper's blocks add a norm before the layer, a gated linear unit and a skip connection
-    behind it; here a ``Readout`` is behind it (``memory.readout=false``: nothing). D is a matrix,
-    since inputs and outputs differ in width (the paper's is diagonal).
-    Initialisation: ring of lambda; B, C of variance 1 / (2 F) and 1 / N for each of the two parts,
-    D of variance 1 / F.
-    Source: Orvieto et al. 2023, section 3 and appendix A.
+    lambda = exp(-exp(nu_log) + i exp(theta_log)), so |lambda| < 1 for all parameters. gamma =
+    exp(gamma_log) starts at sqrt(1 - |lambda|^2), which preserves the size of states. N = H complex
+    units. The paper's blocks add a norm before the layer, and a gated linear unit and a skip
+    connection after it. Here a ``Readout`` follows (``memory.readout=false``: nothing). D is a
+    matrix because inputs and outputs differ in width (the paper's is diagonal). Initialisation:
+    ring of lambda; B, C of variance 1 / (2 F) and 1 / N for each of the two parts, D of variance 1
+    / F. Source: Orvieto et al. 2023, section 3 and appendix A.
     """
 
     def __init__(self, config: MemoryConfig, features: int) -> None:
@@ -134,7 +133,7 @@ class LRU(ComplexCell):
         return d.reshape(*x.shape[:-1], self.units, 2)
 
     def read(self, s: Tensor, x: Tensor) -> Tensor:
-        """Return Re(C s) + D x, read out; the sign of Im(C) Im(s) is part of the parameter."""
+        """Return the readout of Re(C s) + D x. The sign of Im(C) Im(s) is part of the parameter."""
         y = F.linear(s.flatten(-2), self.c.flatten(1)) + F.linear(x, self.d)
         return y if self.readout is None else self.readout(y)
 
@@ -146,11 +145,11 @@ class RTU(ComplexCell):
     exp(theta_log), and W1, W2 acting on the input:
     c1_t = g c1_{t-1} - phi c2_{t-1} + gamma W1 x_t
     c2_t = g c2_{t-1} + phi c1_{t-1} + gamma W2 x_t
-    Linear: this is the state and f(c1), f(c2) are the outputs; it unrolls as a scan. Nonlinear: f
-    is applied to the state itself, which unrolls row by row. Unlike the LRU no matrix C mixes the
-    units behind the recurrence and gamma follows r. The paper trains RTUs by real-time recurrent
-    learning; here they learn by backpropagation through the window, as all memories do.
-    Initialisation: r and theta on a ring as the LRU, W of variance 1 / F.
+    Linear: this is the state, f(c1) and f(c2) are the outputs, and it unrolls as a scan. Nonlinear:
+    f is applied to the state itself, which unrolls row by row. Unlike in the LRU, no matrix C mixes
+    the units after the recurrence, and gamma follows r. The paper trains RTUs by real-time
+    recurrent learning; here all memories learn by backpropagation through the window.
+    Initialisation: r and theta on a ring as in the LRU, W of variance 1 / F.
     Source: Elelimy et al. 2024, "Real-Time Recurrent Learning using Trace Units in Reinforcement
     Learning", section 4.
     """
@@ -211,12 +210,12 @@ class FFM(ComplexCell):
 
     alpha [m] and omega [c] are learned; N = m c. The output is y_t = LN(l3(Re S_t || Im S_t)) g_t +
     l5(x_t) (1 - g_t) with g_t = sigmoid(l4(x_t)), LN without affine parameters.
-    alpha is limited to [1e-8, ln(max of float64) / horizon - 0.01], the paper's bound on what its
-    cumulative sum can hold over ``horizon`` rows; the scan here would not overflow beyond it.
+    alpha is limited to [1e-8, ln(max of float64) / horizon - 0.01], the paper's bound, beyond which
+    its cumulative sum overflows within ``horizon`` rows. The scan used here would not overflow.
     alpha starts evenly spread from the limit to ln(100) / horizon, omega at 2 pi over periods
     evenly spread from 1 to ``horizon``.
     Source: Morad et al. 2023, "Reinforcement Learning with Fast and Forgetful Memory", section 3;
-    limits and start values are those of the authors' code.
+    limits and initial values are those of the authors' code.
     """
 
     def __init__(self, config: MemoryConfig, features: int) -> None:
