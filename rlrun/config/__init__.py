@@ -1,11 +1,11 @@
-"""From a command line to the frozen dataclasses of ``rlrun.schema``. Torch-free.
+"""From a command line to the frozen dataclasses of ``rlrun.schema``. Does not import torch.
 
 compose      Hydra: yaml files and overrides -> a composed config
 reader       composed config -> dataclasses, strictly
-rules        what does not fit together, a row per error
-checks       across several keys, of this machine, of typed keys that would change nothing
-config_errors  one line for every error, those of Hydra too
-hydra_keys   which keys of Hydra a file may set; Hydra as a program left it
+rules        settings that do not fit together, a row per error
+checks       checks across keys, of this machine, and of typed keys that would change nothing
+config_errors  one line for every error, including Hydra's
+hydra_keys   which keys of Hydra a file may set; Hydra's state in a user's program
 stored       the config of a run directory, for eval, resume and export
 directories  run and sweep directories that no two runs share
 """

@@ -1,4 +1,4 @@
-"""The rule of ``learner.backend``, and what of a memory or a CPU decides over it. Torch-free."""
+"""The rule of ``learner.backend``, and checks of a memory or a CPU that decide it. Torch-free."""
 
 from typing import Any, Literal, NamedTuple
 
@@ -16,7 +16,7 @@ from rlrun.schema import (
 from rlrun.tree import Tree
 
 BackendName = Literal["numpy", "torch"]
-WITH_KERNEL = (  # policies that have a kernel
+WITH_KERNEL = (  # policies with a kernel
     "r2d2", "dqn", "sac", "td3", "ddpg", "ppo", "a2c", "impala", "pqn",
 )  # fmt: skip
 _MOST_UNITS = 128  # of an LSTM; measured: 0.5 of torch's time at 32 units, 0.8 to 0.9 at 128
@@ -31,10 +31,11 @@ class Backend(NamedTuple):
 
 
 def choose_backend(config: Config, obs: gym.Space[Any], threads: int) -> Backend:
-    """The backend of a run; ``obs``: the observation space of the environment.
+    """Return the backend of a run. ``obs``: the observation space of the environment.
 
-    A fixed rule over the config and ``threads`` of torch: numpy computes linear layers and small
-    LSTMs, in float32 on the CPU, where the calls of autograd cost as much as the products.
+    The rule depends only on the config and on torch's number of ``threads``. Numpy computes linear
+    layers and small LSTMs in float32 on the CPU, for which autograd's overhead equals the cost of
+    the products.
     """
     if config.learner.backend == "torch":
         return Backend("torch", "learner.backend=torch")
@@ -48,7 +49,7 @@ def choose_backend(config: Config, obs: gym.Space[Any], threads: int) -> Backend
 
 
 def _slower(config: Config, threads: int) -> str | None:
-    """Why torch updates a recurrent policy faster; None: it does not."""
+    """Return why torch updates a recurrent policy faster; None: it does not."""
     if not isinstance(config.policy, R2D2Config):
         return None
     if config.memory.hidden > _MOST_UNITS:
@@ -59,7 +60,7 @@ def _slower(config: Config, threads: int) -> str | None:
 
 
 def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
-    """The setting that no numpy kernel computes; None: one computes the configured update."""
+    """Return the setting that no numpy kernel supports; None: one supports the update."""
     policy = config.policy
     kinds = {POLICY_CONFIGS[name] for name in WITH_KERNEL}
     if type(policy) not in kinds or ":" in policy.name:  # a user's class, mypkg.mod:Class
@@ -85,7 +86,7 @@ def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
         return "learner.compile=true"
     if config.device != "cpu":
         return f"device={config.device}"
-    if gym.spaces.flatdim(obs) == 0:  # parameters without an element have no address of their own
+    if gym.spaces.flatdim(obs) == 0:  # empty parameters share an address
         return "observations hold no number"
     if policy.masks and _has_mask(config, obs):
         return "observations have an action mask"
@@ -93,7 +94,7 @@ def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
 
 
 def _has_numba() -> bool:
-    """False where loops of an LSTM kernel would be Python's."""
+    """Return whether numba is there; without it the loops of an LSTM kernel run in Python."""
     from rlrun.jit import COMPILED
 
     return COMPILED
@@ -108,7 +109,7 @@ def _has_mask(config: Config, obs: gym.Space[Any]) -> bool:
 
 
 def bf16_fault(config: Config) -> str | None:
-    """The reason why ``config`` cannot learn in bf16 on this machine; None: it can."""
+    """Return why ``config`` cannot learn in bf16 on this machine; None: it can."""
     if config.device != "cpu" or config.memory.name != "lstm":
         return None
     from rlrun.policy import compute
@@ -118,7 +119,7 @@ def bf16_fault(config: Config) -> str | None:
 
 
 def custom_state(memory: MemoryConfig) -> Tree | None:
-    """Initial state [1, ...] of a memory ``mypkg.mod:Cell``; None: a built-in one."""
+    """Return the initial state [1, ...] of a memory ``mypkg.mod:Cell``; None: a built-in one."""
     if ":" not in memory.name:
         return None
     import torch  # the user's module has imported it

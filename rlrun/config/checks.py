@@ -1,6 +1,6 @@
 """Checks across several config keys, of spaces, files and the machine. Torch-free.
 
-``rlrun.config.rules`` holds what does not fit together, a row per error.
+``rlrun.config.rules`` holds the settings that do not fit together, a row per error.
 """
 
 import ctypes
@@ -46,11 +46,11 @@ def read_checked(
     *,
     typed: Sequence[Override] | None = None,
 ) -> Config:
-    """The composed config of a run about to begin, after all checks that need no directory.
+    """Return the config of a run about to begin, after all checks that need no directory.
 
-    ``overrides``: those it was composed of. ``typed``: those of the command line, which alone may
-    name an address, a path outside of this directory or an environment of a package that is not
-    trusted; None: all of them.
+    ``overrides``: those of which it was composed. ``typed``: those of the command line; None: all.
+    Only typed ones may name an address, a path outside the working directory or an environment of
+    an untrusted package.
 
     Raises: ConfigError, ResourceError.
     """
@@ -64,7 +64,7 @@ def read_checked(
 
 
 def check(config: Config, *, fresh: bool = True) -> None:
-    """Raise ConfigError or ResourceError for the first thing that does not fit together.
+    """Raise ConfigError or ResourceError for the first setting that does not fit.
 
     ``fresh``: for a run about to begin; False skips the checks that only matter then.
     """
@@ -85,15 +85,15 @@ def check(config: Config, *, fresh: bool = True) -> None:
 
 
 def check_precision(config: Config) -> None:
-    """Raise ResourceError where this machine cannot learn in ``learner.precision``.
+    """Raise ResourceError if this machine cannot learn in ``learner.precision``.
 
-    Apart from ``check``, and last: asking for an LSTM in bf16 on a CPU imports torch.
+    It is separate from ``check`` because testing for an LSTM in bf16 on a CPU imports torch.
     """
     require_all(PRECISION, Facts(config))
 
 
 def check_spaces(config: Config, *, fresh: bool) -> None:
-    """Raise ConfigError where the environment's spaces, or a dataset, do not fit the config."""
+    """Raise ConfigError if the environment's spaces, or a dataset, do not fit the config."""
     from rlrun.buffer.sizing import check_demos, check_rollout, check_size, make_layout, row_of
     from rlrun.env import known_spaces  # slow to import
 
@@ -127,7 +127,10 @@ def check_spaces(config: Config, *, fresh: bool) -> None:
 
 
 def check_dataset(config: Config, key: str, source_name: str, obs: Any, action: Any) -> list[int]:
-    """The lengths of a dataset's trajectories, when they fit the environment."""
+    """Return the lengths of a dataset's trajectories.
+
+    Raises: ConfigError if they do not fit the environment.
+    """
     if not source_name.startswith("minari:") and not Path(source_name, "dataset.json").is_file():
         what = "has no dataset.json" if Path(source_name).is_dir() else "is not a directory"
         fix = "make one with rlrun export RUN_DIR DATA_DIR"
@@ -135,7 +138,7 @@ def check_dataset(config: Config, key: str, source_name: str, obs: Any, action: 
             f"buffer.{key}", source_name, what, "a dataset directory is allowed", fix
         )
     from rlrun.dataset import errors_name_key, open_source
-    from rlrun.types import Spec  # torch, only now
+    from rlrun.types import Spec  # imports torch
 
     with errors_name_key(key):
         source = open_source(source_name)
@@ -168,7 +171,7 @@ def _check_device(key: str, device: str) -> None:
 
 @cache
 def cuda_devices() -> tuple[int, str]:
-    """(number of CUDA devices torch could use, why there is none), without importing torch."""
+    """Return (number of CUDA devices, why there is none), without importing torch."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return 0, "torch is not installed"
@@ -187,7 +190,7 @@ def cuda_devices() -> tuple[int, str]:
 
 
 def check_video(config: Config) -> None:
-    """Raise ConfigError where an evaluation could not be drawn; one picture is."""
+    """Raise ConfigError if an evaluation could not be drawn. Draws one picture to find out."""
     every = config.run.video_every
     if every is None:
         return
@@ -207,7 +210,7 @@ def check_video(config: Config) -> None:
 
 
 # -- keys of the command line that nothing reads under the rest of the config ----------------------
-# Only typed keys are asked about: files give keys of every option, jobs of a sweep share a line.
+# Only typed keys are checked: files set keys of every option, jobs of a sweep share a line.
 
 
 def check_typed_keys(config: Config, overrides: Sequence[Override]) -> None:
@@ -223,8 +226,8 @@ def check_typed_keys(config: Config, overrides: Sequence[Override]) -> None:
 
 
 def _unread(config: Config, key: str) -> tuple[str, str] | None:
-    """(what reads ``key``, what to do) where nothing reads it, else None."""
-    group, name = [*key.split("."), ""][:2]  # explore.epsilon.start belongs to explore.epsilon
+    """Return (what reads ``key``, what to do) if nothing reads it, else None."""
+    group, name = [*key.split("."), ""][:2]  # explore.epsilon.start is part of explore.epsilon
     known = _fields(config, group)
     metadata: Mapping[str, Any] = known[name].metadata if name in known else {}
     if "default_of" in metadata:
@@ -251,7 +254,7 @@ def _fields(config: Config, group: str) -> dict[str, Field[Any]]:
 
 
 def _value(config: Config, key: str) -> Any:
-    """The value of ``key`` in the config; of a group, the chosen option."""
+    """Return the value of ``key`` in the config, for a group the chosen option."""
     value: Any = config
     for name in key.split("."):
         value = getattr(value, name)
@@ -273,7 +276,9 @@ def _fix(config: Config, reader: Reader, condition: Condition) -> str:
 
 
 def _keys_read_instead(config: Config, group: str, unmet: Condition) -> str:
-    """Text with the keys of the group that are read now, and would not be if ``unmet`` were met."""
+    """Return a text with the group's keys that are read now but would not be if ``unmet`` were
+    met.
+    """
     keys = []
     for name, field in _fields(config, group).items():
         reader: Reader | None = field.metadata.get("read_when")

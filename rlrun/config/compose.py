@@ -1,7 +1,7 @@
 """Hydra behind one class: compose, expand sweeps, run.
 
-Uses ``hydra._internal`` where Hydra 1.3 has no public way to compose as its command line does
-(--config-dir, sweeps) without writing to the disk; hence the pin hydra-core<1.4.
+Uses ``hydra._internal`` because Hydra 1.3 has no public way to compose as its command line does
+(--config-dir, sweeps) without writing to the disk. Hence the pin hydra-core<1.4.
 """
 
 import copy
@@ -69,13 +69,13 @@ from rlrun.override import Override, read_overrides
 from rlrun.schema import Config, EnvConfig
 
 VERSION_BASE = "1.3"
-_MOST_TEXTS = 1000  # parts of configs as yaml that are kept
+_MOST_TEXTS = 1000  # cached parts of configs as yaml
 _yaml_texts: dict[str, str] = {}
-_MOST_CHOSEN = 256  # configs of chosen options that a sweep keeps, half a megabyte each
+_MOST_CHOSEN = 256  # cached configs of chosen options, half a megabyte each
 
 
 def _environment_variable(name: str, *default: object) -> object:
-    """``${oc.env:NAME}``; its value, which may be a secret, is kept out of messages."""
+    """Resolve ``${oc.env:NAME}``. The value, which may be a secret, is kept out of messages."""
     value = oc.env(name, *default)
     if name in os.environ:
         remember(os.environ[name], name)
@@ -84,21 +84,23 @@ def _environment_variable(name: str, *default: object) -> object:
 
 OmegaConf.register_new_resolver("oc.env", _environment_variable, replace=True)
 _FREE = tuple(f"env.{name}" for name in FREE)  # dicts whose keys the environment defines
-_EXCLUSIVE = (  # of two such keys one is a number, the other null
+_EXCLUSIVE = (  # pairs of keys: one is a number, the other null
     ("learner.update_per_collect", "learner.replay_ratio"),
     ("policy.target_update_every", "policy.target_tau"),
 )
 
 
 def search_path() -> str:
-    """Hydra's address of the shipped yaml files: in the package, or beside it in a checkout."""
+    """Return Hydra's address of the shipped yaml files: in the package, or next to it in a
+    checkout.
+    """
     if find_spec("rlrun.conf") is not None:
         return "pkg://rlrun.conf"
     return f"file://{shipped_conf()}"
 
 
 def shipped_conf() -> Path:
-    """The directory of rlrun's own yaml files."""
+    """Return the directory of rlrun's own yaml files."""
     spec = find_spec("rlrun.conf")
     if spec is not None and spec.submodule_search_locations:
         return Path(spec.submodule_search_locations[0])
@@ -112,8 +114,10 @@ def _shipped_config(overrides: tuple[str, ...]) -> DictConfig:
 
 
 def _check_directory(directory: Path) -> None:
-    """Raise ConfigError for a user's file with a shipped name, which Hydra would ignore, or one
-    that is larger than a config."""
+    """Raise ConfigError for a user's file that has a shipped name or is too large.
+
+    Hydra would ignore a file with a shipped name.
+    """
     import rlrun
 
     package, files = Path(rlrun.__file__).parent, list(yaml_files(directory))
@@ -128,9 +132,9 @@ def _check_directory(directory: Path) -> None:
 
 
 def _check_defaults(name: str, found: ConfigResult | None) -> None:
-    """Raise ConfigError where the defaults list of an option chooses a part of Hydra.
+    """Raise ConfigError if the defaults list of an option chooses a part of Hydra.
 
-    Hydra takes it from the primary file alone, and drops it elsewhere without a word.
+    Hydra takes such a choice only from the primary file and silently drops others.
     """
     group, _, option = name.rpartition("/")
     if found is None or not group or group.startswith("hydra"):
@@ -145,7 +149,7 @@ def _check_defaults(name: str, found: ConfigResult | None) -> None:
 
 
 class _Repository(ConfigRepository):
-    """Hydra's yaml files, each of them found and parsed once."""
+    """Hydra's yaml files, each found and parsed once."""
 
     def initialize_sources(self, config_search_path: ConfigSearchPath) -> None:
         self._sources_of: dict[tuple[str, Any], ConfigSource | None] = {}
@@ -153,7 +157,7 @@ class _Repository(ConfigRepository):
         super().initialize_sources(config_search_path)
 
     def __deepcopy__(self, memo: Any) -> "_Repository":
-        """Hydra copies a repository before it gives it other sources; the files are shared."""
+        """Share the files: Hydra copies a repository before it gives it other sources."""
         return copy.copy(self)
 
     def _find_object_source(self, config_path: str, object_type: Any) -> ConfigSource | None:
@@ -172,8 +176,8 @@ class _Repository(ConfigRepository):
 class _Chosen:
     """The config of the jobs of a sweep that choose the same options.
 
-    A copy of all nodes costs more than everything else that is done for a job: one copy is given
-    the values of one job after another, and only the groups they were in are copied again.
+    Copying all nodes costs more than all other work for a job. So one copy gets the values of one
+    job after another, and only the groups with values are copied again.
     """
 
     def __init__(self, cfg: DictConfig) -> None:
@@ -181,7 +185,7 @@ class _Chosen:
         self._changed: set[str] = set()  # top-level keys of _job
 
     def with_values(self, values: Sequence[Parsed]) -> DictConfig:
-        """The config with these values; valid until the next call."""
+        """Return the config with these values, valid until the next call."""
         if list(self._job) != list(self._original) or not self._changed <= {*self._original}:
             self._job = self._original.copy()
         else:
@@ -194,7 +198,7 @@ class _Chosen:
 
 
 class Composer:
-    """Compose configs as ``rlrun KEY=VALUE…`` does. Nothing is written to the disk."""
+    """Composes configs like ``rlrun KEY=VALUE…``. Nothing is written to the disk."""
 
     def __init__(self, *, config_name: str | None = None, config_dir: str | None = None) -> None:
         version.setbase(VERSION_BASE)
@@ -213,38 +217,38 @@ class Composer:
         self.hydra = Hydra.create_main_hydra2(task_name="rlrun", config_search_path=search)
         self.hydra.config_loader.repository = _Repository(search)  # type: ignore[attr-defined]
         self._parser = OverridesParser.create(config_loader=self.hydra.config_loader)
-        self.foreign = config_dir is not None  # files that rlrun does not ship are read
+        self.foreign = config_dir is not None  # whether users' files are read
         self._known: dict[str, Override] = {}  # of ``parse``
         self._chosen: dict[tuple[str, ...], _Chosen] = {}
 
     def groups(self) -> list[str]:
-        """The names of the groups."""
+        """Return the names of the groups."""
         return [g for g in self.hydra.config_loader.list_groups("") if not g.startswith("_")]
 
     def options(self, group: str) -> list[str]:
-        """The options of a group, those of --config-dir included."""
+        """Return the options of a group, including those of --config-dir."""
         return self.hydra.config_loader.get_group_options(group, ObjectType.CONFIG)
 
     def gives(self, name: str, key: str) -> bool:
-        """True if the yaml file ``name`` itself has a value for ``key``."""
+        """Return whether the yaml file ``name`` itself has a value for ``key``."""
         return OmegaConf.select(self._load(name), key) is not None
 
     def _load(self, name: str) -> Any:
-        """The content of the yaml file ``name``, empty where there is none."""
+        """Return the content of the yaml file ``name``, empty if there is none."""
         found = self.hydra.config_loader.repository.load_config(name)  # type: ignore[attr-defined]
         return OmegaConf.create() if found is None else found.config
 
     def compose(self, typed: Sequence[str], *, sweep: bool = False) -> DictConfig:
-        """The composed config with its ``hydra`` node.
+        """Return the composed config with its ``hydra`` node.
 
-        Raises: ConfigError when it cannot be composed.
+        Raises: ConfigError if it cannot be composed.
         """
         overrides = read_overrides(typed)
         mode = RunMode.MULTIRUN if sweep else RunMode.RUN
         try:
             if self.foreign and self.config_name != "config":
                 check_primary(self._load(self.config_name))
-            with warnings.catch_warnings():  # of a search path that is not there
+            with warnings.catch_warnings():  # about a missing search path
                 warnings.filterwarnings("error", category=UserWarning, module="hydra")
                 cfg = self.hydra.compose_config(
                     config_name=self.config_name,
@@ -254,30 +258,27 @@ class Composer:
                 )
         except ConfigError:
             raise
-        except Exception as e:  # Hydra asserts on input, and more
+        except Exception as e:  # Hydra raises all kinds of errors on input
             raise as_config_error(e, overrides, self.groups(), self.options) from e
         self._check_hydra(cfg, overrides)
         return cfg
 
     def _check_hydra(self, cfg: DictConfig, overrides: Sequence[Override]) -> None:
-        """Raise ConfigError for a hydra node that runs code or that files may not give."""
+        """Raise ConfigError for a hydra node that runs code or that files may not set."""
         if self.foreign or any("hydra.searchpath" in o for o in overrides):
             typed = [str(o) for o in overrides if o.is_hydra and "searchpath" not in o]
             check_files(cfg, self._shipped(tuple(typed)), overrides)
         check_node(cfg)
 
     def _shipped(self, overrides: tuple[str, ...]) -> DictConfig:
-        """The config of the shipped files and these overrides of the hydra node."""
+        """Return the config of the shipped files with these overrides of the hydra node."""
         try:
             return _shipped_config(overrides)
         except Exception as e:
             raise as_config_error(e, overrides, self.groups(), self.options) from e
 
     def parse(self, typed: Sequence[str]) -> list[Override]:
-        """The overrides with what Hydra's grammar reads in them; each text is parsed once.
-
-        Raises: ConfigError.
-        """
+        """Return the overrides parsed by Hydra's grammar."""
         overrides = [self._known.setdefault(o, o) for o in read_overrides(typed)]
         new = [override for override in overrides if override.parsed is None]
         try:
@@ -291,13 +292,13 @@ class Composer:
         return overrides
 
     def jobs(self, cfg: DictConfig) -> list[list[Override]]:
-        """The overrides of every job of a sweep; empty for an adaptive sweeper."""
+        """Return the overrides of every job of a sweep, empty for an adaptive sweeper."""
         sweeper = cfg.hydra.sweeper
         if not str(sweeper.get("_target_", "")).endswith(".BasicSweeper"):
             return []
         params = sweeper.get("params") or {}
         if not isinstance(params, DictConfig | dict):
-            wrong, allowed = "is no mapping", "a mapping {key: values} is allowed"
+            wrong, allowed = "is not a mapping", "a mapping {key: values} is allowed"
             raise config_error("hydra.sweeper.params", params, wrong, allowed, "write one")
         parsed = self.parse([*(f"{k!s}={v}" for k, v in params.items()), *typed_overrides(cfg)])
         check_jobs(parsed)
@@ -312,7 +313,7 @@ class Composer:
         return [read_overrides(job) for batch in batches for job in batch]
 
     def compose_job(self, cfg: DictConfig, overrides: Sequence[str], num: int) -> DictConfig:
-        """The config of one job of the sweep ``cfg``, equal to that of a single run.
+        """Return the config of one job of the sweep ``cfg``, equal to that of a single run.
 
         It is valid until the next job is composed: files are read and nodes made once for all jobs
         that choose the same options.
@@ -347,7 +348,7 @@ class Composer:
         return self._chosen[key]
 
     def _is_value(self, override: Override) -> bool:
-        """True where a value of rlrun is set, False for an option or a key of Hydra."""
+        """Return True for a value of rlrun, False for an option or a key of Hydra."""
         repository = self.hydra.config_loader.repository  # type: ignore[attr-defined]
         if override.is_hydra:
             return False
@@ -355,14 +356,14 @@ class Composer:
         return not is_group or isinstance(override.parsed.value(), dict)
 
     def directory(self, cfg: DictConfig, key: str) -> Path:
-        """The path that ``key`` of the hydra node gives, e.g. ``hydra.run.dir``."""
+        """Return the path in ``key`` of the hydra node, e.g. ``hydra.run.dir``."""
         resolve_hydra_from(cfg)
         try:
             value = OmegaConf.select(cfg, key)
         except HYDRA_ERRORS as e:
             raise as_config_error(e, [], [], self.options) from e
         if not isinstance(value, str) or not value:
-            raise config_error(key, value, "is no path", "a path is allowed", f"set {key}=PATH")
+            raise config_error(key, value, "is not a path", "a path is allowed", f"set {key}=PATH")
         return Path(value)
 
     def set_directory(self, cfg: DictConfig, path: Path) -> None:
@@ -371,14 +372,16 @@ class Composer:
             cfg.hydra.run.dir, cfg.hydra.mode = str(path), RunMode.RUN
 
     def run(self, task: TaskFunction, cfg: DictConfig) -> Any:
-        """Run ``task`` in ``hydra.run.dir``, return its result: ``Hydra.run`` without composing."""
+        """Run ``task`` in ``hydra.run.dir`` and return its result, like ``Hydra.run`` without
+        composing.
+        """
         try:
             configure_log(cfg.hydra.hydra_logging, cfg.hydra.verbose)
             callbacks = Callbacks(cfg)
             callbacks.on_run_start(config=cfg, config_name=self.config_name)
             context = HydraContext(config_loader=self.hydra.config_loader, callbacks=callbacks)
             done = run_job(task, cfg, "hydra.run.dir", None, context)
-        except (HydraException, ValueError, OSError) as e:  # those of the task are in ``done``
+        except (HydraException, ValueError, OSError) as e:  # errors of the task are in ``done``
             undo_logging(Path(cfg.hydra.run.dir))
             text = " ".join(f"{e} {e.__cause__ or ''}".split())
             allowed = "logging and callbacks as Hydra has them are allowed"
@@ -393,10 +396,10 @@ class Composer:
         return [job.return_value for batch in batches or [] for job in batch]
 
     def rewrite(self, typed: Sequence[str]) -> list[Override]:
-        """``env.length=50`` as ``env.kwargs.length=50``, and ``++`` for new keys of free dicts.
+        """Rewrite ``env.length=50`` as ``env.kwargs.length=50``, and add ``++`` to new keys of free
+        dicts.
 
-        Of two keys that exclude each other, the one given by files is null where the other is
-        typed.
+        If one of two keys that exclude each other is typed, the other becomes null.
         """
         overrides = read_overrides(typed)
         self.parse([o for o in overrides if o.key.startswith("env")])
@@ -409,7 +412,7 @@ class Composer:
         return [_rewrite_override(o, kwargs, cfg) if o in doubtful else o for o in overrides]
 
     def _exclusive_nulls(self, overrides: Sequence[Override]) -> list[Override]:
-        """``learner.replay_ratio=null`` where only ``update_per_collect=4`` was typed."""
+        """Yield ``learner.replay_ratio=null`` if only ``update_per_collect=4`` was typed."""
         typed, nulls = {o.key: o.value for o in overrides}, []
         for pair in _EXCLUSIVE:
             for key, other in (pair, pair[::-1]):
@@ -421,7 +424,7 @@ class Composer:
         return nulls
 
     def _env_kwargs(self, cfg: DictConfig) -> dict[str, set[str]]:
-        """The keys of the free dicts; in a sweep those of any environment."""
+        """Return the keys of the free dicts, in a sweep those of any environment."""
         jobs = self.jobs(cfg)
         configs = (self.compose_job(cfg, job, 0) for job in jobs[:64]) if jobs else [cfg]
         known: dict[str, set[str]] = {name: set() for name in _FREE}
@@ -432,7 +435,7 @@ class Composer:
 
 
 def _one_part(name: str) -> str:
-    """``name`` as one part of a path: values of a sweep may be paths themselves."""
+    """Return ``name`` as one part of a path. Values of a sweep may be paths themselves."""
     return "".join(c if c.isprintable() and c not in "/\\" else "_" for c in name)
 
 
@@ -459,7 +462,7 @@ def _rewrite_override(
 
 
 def read_composed(cfg: DictConfig) -> Config:
-    """The dataclasses of a composed config (its ``hydra`` node is only used to resolve).
+    """Return the dataclasses of a composed config. Its ``hydra`` node is only used to resolve.
 
     Raises: ConfigError.
     """
@@ -467,7 +470,7 @@ def read_composed(cfg: DictConfig) -> Config:
         resolve_hydra_from(cfg)
     try:
         values = {str(key): _resolved(cfg, key) for key in cfg if key != "hydra"}
-    except Exception as e:  # resolvers raise whatever they like
+    except Exception as e:  # resolvers may raise anything
         raise as_config_error(e, [], [], lambda group: []) from e
     return read_config(values)
 
@@ -502,14 +505,16 @@ def _has_interpolation(value: Any) -> bool:
 
 
 def to_yaml(cfg: DictConfig) -> str:
-    """The composed config as yaml, interpolations (and so secrets) unresolved, without hydra."""
+    """Return the composed config as yaml without hydra, interpolations (and so secrets)
+    unresolved.
+    """
     names = [name for name in cfg if name != "hydra"]
     texts = [_yaml_of(name, _unresolved(cfg._get_node(name))) for name in names]
     return "".join(texts) or "{}\n"
 
 
 def _yaml_of(name: Any, value: Any) -> str:
-    """The yaml of one key; that of a group is written once for all jobs of a sweep."""
+    """Return the yaml of one key. A group's is written once for all jobs of a sweep."""
     shown = f"{name!r}: {value!r}"
     if shown not in _yaml_texts:
         if len(_yaml_texts) >= _MOST_TEXTS:
@@ -541,16 +546,16 @@ def read_presets(composer: Composer, cfg: DictConfig, overrides: Sequence[Overri
 
 
 def name_by_preset(config: Config, cfg: DictConfig) -> Config:
-    """The config for checks, with the preset's name for its policy: rainbow, not dqn."""
+    """Return the config for checks, with the preset's name for its policy: rainbow, not dqn."""
     preset = cfg.hydra.runtime.choices.get("policy") or config.policy.name
     return replace(config, policy=replace(config.policy, name=preset))
 
 
-_TEXTS = ("help", "hydra_help")  # of the hydra node, which no job reads
+_TEXTS = ("help", "hydra_help")  # keys of the hydra node that no job reads
 
 
 def pack(cfg: DictConfig) -> dict[str, Any]:
-    """The composed config of a job, of JSON's types, interpolations unresolved."""
+    """Return the composed config of a job in JSON's types, interpolations unresolved."""
     hydra = _unresolved(cfg.hydra)
     for name in _TEXTS:
         hydra.pop(name, None)
@@ -560,7 +565,9 @@ def pack(cfg: DictConfig) -> dict[str, Any]:
 
 
 def place(packed: dict[str, Any], sweep_dir: Path, subdir: str | None) -> str:
-    """The packed job as JSON, with the directory of its sweep; ``subdir``: another name in it."""
+    """Return the packed job as JSON with the directory of its sweep. ``subdir``: another name in
+    it.
+    """
     packed["hydra"]["sweep"]["dir"] = str(sweep_dir)
     if subdir is not None:
         packed["hydra"]["sweep"]["subdir"] = subdir
@@ -568,13 +575,13 @@ def place(packed: dict[str, Any], sweep_dir: Path, subdir: str | None) -> str:
 
 
 def unpack(text: str) -> DictConfig:
-    """The composed config that was packed."""
+    """Return the composed config that was packed."""
     packed = json.loads(text)
     setup_globals()
     cfg = OmegaConf.create(packed["config"])
     assert isinstance(cfg, DictConfig)
     node = OmegaConf.structured(HydraConf)
-    OmegaConf.set_struct(node, False)  # its files have keys that its class has not
+    OmegaConf.set_struct(node, False)  # its files have keys that its class lacks
     cfg.hydra = OmegaConf.merge(node, packed["hydra"])
     OmegaConf.set_struct(cfg, True)
     cache: dict[str, Any] = defaultdict(dict)
@@ -593,7 +600,7 @@ def run_packed(task: TaskFunction, text: str) -> Any:
 
 
 class Multirun:
-    """Hydra's side of a sweep, around its jobs: multirun.yaml and callbacks."""
+    """Hydra's part of a sweep outside its jobs: multirun.yaml and callbacks."""
 
     def __init__(self, composer: Composer, cfg: DictConfig, sweep_dir: Path) -> None:
         self._name, self._cfg = composer.config_name, cfg

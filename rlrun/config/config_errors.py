@@ -31,7 +31,7 @@ _LISTED = 30  # options in an error that has a guess
 
 
 def config_error(path: str, value: object, wrong: str, allowed: str, fix: str) -> ConfigError:
-    """The error ``key = value: wrong; allowed; fix``, the form of every config error."""
+    """Return the error ``key = value: wrong; allowed; fix``, the form of every config error."""
     return ConfigError(f"{path} = {format_value(value)}: {wrong}; {allowed}; {fix}", key=path)
 
 
@@ -46,14 +46,14 @@ def unknown_key(
     what: str = "key",
     candidates: Collection[str] = (),
 ) -> UnknownKey:
-    """The error for a name that does not exist, with the names that do.
+    """Return the error for a name that does not exist, with the names that do.
 
-    ``candidates``: full keys of that name in other groups, better guesses than similar names.
+    ``candidates``: full keys of that name in other groups, which are better guesses.
     """
     gone = ".".join(path.split(".")[:2]) in GONE
     if path in FIXED or gone:
         why = f"it is fixed at {FIXED[path]}" if path in FIXED else GONE_BECAUSE
-        wrong = f"no key any more, {why}"
+        wrong = f"is not a key any more: {why}"
         return UnknownKey(
             str(config_error(path, value, wrong, "no value is allowed", f"remove {path}")), key=path
         )
@@ -79,14 +79,14 @@ def unknown_key(
 
 
 def _options_with(path: str) -> list[str]:
-    """``group=option`` of every option whose class has the key, where classes of a group differ."""
+    """Return ``group=option`` of every option that has the key, if options of a group differ."""
     group, _, name = path.partition(".")
     table = OPTION_CONFIGS.get(group, {})
     return [f"{group}={n}" for n, kind in table.items() if name in {f.name for f in fields(kind)}]
 
 
 def unknown_option(path: str, value: object, options: Collection[str]) -> ConfigError:
-    """The error for a value (or group option) that is none of ``options``."""
+    """Return the error for a value (or group option) that is not one of ``options``."""
     same = [o for o in options if o.lower() == str(value).lower()]
     other = OTHER_OPTIONS.get(str(value).lower(), "")
     close = same or ([other] if other.partition(" ")[0] in options else [])
@@ -101,7 +101,7 @@ def unknown_option(path: str, value: object, options: Collection[str]) -> Config
 
 
 def code_error(path: str, value: object, allowed: str = "parts are chosen by name") -> ConfigError:
-    """The error for a key that Hydra would execute."""
+    """Return the error for a key that Hydra would execute."""
     return config_error(path, value, "a config cannot run code", allowed, f"remove {path}")
 
 
@@ -112,7 +112,7 @@ Options = Callable[[str], Sequence[str]]
 
 
 def _typed_value(key: str, overrides: Sequence[Override]) -> str:
-    """The value that the command line gives ``key``, alone or in a mapping."""
+    """Return the value that the command line gives ``key``, alone or in a mapping."""
     for override in reversed(overrides):
         name, value = override.key, override.value
         if name == key:
@@ -153,10 +153,11 @@ def _unknown_key_error(
 
 
 def possible_keys(key: str, root: object, known: Collection[str]) -> list[str]:
-    """Full keys of the config ``root`` that ``key`` may have meant: gamma is policy.gamma.
+    """Return full keys of the config ``root`` that ``key`` may mean: gamma is policy.gamma.
 
-    Those with its last part as theirs, by our name or that of other libraries; else, for a key of
-    no group that is like none of ``known``, those whose last part is like it.
+    These are the keys with the same last part, by rlrun's name or that of other libraries. For a
+    key without a group that resembles none of ``known``, they are the keys with a similar last
+    part.
     """
     if not isinstance(root, DictConfig):
         return []
@@ -181,7 +182,7 @@ def possible_keys(key: str, root: object, known: Collection[str]) -> list[str]:
 
 
 def _schedule_part_error(key: str, given: str) -> ConfigError:
-    """The error for policy.lr.start=1 where policy.lr is a number."""
+    """Return the error for policy.lr.start=1 when policy.lr is a number."""
     name, _, part = key.rpartition(".")
     if part not in {f.name for f in fields(ScheduleConfig)}:
         return unknown_key(key, given, [])
@@ -190,7 +191,9 @@ def _schedule_part_error(key: str, given: str) -> ConfigError:
 
 
 def _typed_key(key: str, overrides: Sequence[Override]) -> str:
-    """The override that led to ``key`` (Hydra names the first part that does not exist)."""
+    """Return the override that led to ``key``. Hydra names only the first part that does not
+    exist.
+    """
     return next((override.key for override in overrides if override.is_below(key)), key)
 
 
@@ -226,7 +229,7 @@ def _missing_option_error(e: MissingConfigException, options: Options) -> Config
 def as_config_error(
     e: BaseException, typed: Sequence[str], groups: Sequence[str], options: Options
 ) -> ConfigError:
-    """The one-line ConfigError for anything that composing a config can raise."""
+    """Return the one-line ConfigError for any error of composing a config."""
     if isinstance(e, ConfigError):
         return e
     overrides = read_overrides(typed)
@@ -246,13 +249,13 @@ def as_config_error(
     return _other_error(e, overrides, groups, options)
 
 
-_SAMPLERS = {  # distributions of other libraries
+_SAMPLERS = {  # other libraries' distributions
     "loguniform": "interval({low},{high},log)", "log_uniform": "interval({low},{high},log)",
     "uniform": "interval({low},{high})", "quniform": "interval({low},{high})",
     "randint": "int(interval({low},{high}))", "int_uniform": "int(interval({low},{high}))",
     "grid_search": "choice({all})", "categorical": "choice({all})", "sample": "choice({all})",
 }  # fmt: skip
-_FORMS = {  # functions of Hydra: their arguments
+_FORMS = {  # functions of Hydra -> their arguments
     "interval": "LOW,HIGH", "range": "START,STOP,STEP", "choice": "A,B,...", "glob": "PATTERN",
     "int": "NUMBER", "float": "NUMBER", "str": "VALUE", "bool": "VALUE", "json_str": "VALUE",
     "sort": "A,B,...", "shuffle": "A,B,...", "tag": "NAME,SWEEP", "extend_list": "A,B,...",
@@ -261,7 +264,7 @@ _ALLOWED = "numbers, text, [lists], {key: value}"
 
 
 def _unreadable(override: Override, overrides: Sequence[Override]) -> ConfigError:
-    """The error for an override that Hydra's grammar does not read."""
+    """Return the error for an override that Hydra's grammar cannot read."""
     text, key, given = override.lstrip("+~"), override.key, override.value
     after = [*overrides[overrides.index(override) + 1 :]] if override in overrides else []
     before = (
@@ -281,7 +284,7 @@ def _unreadable(override: Override, overrides: Sequence[Override]) -> ConfigErro
     elif given.endswith(",") or given.startswith(","):
         values = [given.strip(","), *(word.strip(",") for word in _plain_values(after))]
         wrong, allowed = (
-            "has a comma too many",
+            "has too many commas",
             "values with commas and no spaces are allowed with -m",
         )
         fix = f"write {key}={','.join(filter(None, values))}"
@@ -302,13 +305,13 @@ def _unreadable(override: Override, overrides: Sequence[Override]) -> ConfigErro
 
 
 def _plain_values(words: Sequence[str]) -> list[str]:
-    """The words up to the next override: ``seed=1, 2, 3``."""
+    """Return the words up to the next override: ``seed=1, 2, 3``."""
     return [*takewhile(lambda word: "=" not in word, words)]
 
 
 def _no_override(text: str, before: Sequence[str]) -> ConfigError:
     wrong, fix = (
-        "is no KEY=VALUE",
+        "is not KEY=VALUE",
         "a value with spaces needs quotes around all of it: 'KEY=[A, B]'",
     )
     if before and before[0].endswith("="):
@@ -319,7 +322,7 @@ def _no_override(text: str, before: Sequence[str]) -> ConfigError:
 
 
 def _function_error(key: str, given: str, name: str) -> ConfigError:
-    """The error for a function that Hydra does not have, or that takes other arguments."""
+    """Return the error for a function that Hydra lacks, or that takes other arguments."""
     if given.count("(") != given.count(")"):
         wrong, allowed = "a bracket is not closed", f"{name}({_FORMS.get(name, '...')}) is allowed"
         return config_error(
@@ -345,19 +348,19 @@ def _function_error(key: str, given: str, name: str) -> ConfigError:
 
 
 def interval_error(key: str, given: str) -> ConfigError:
-    """The error for an interval in a run or a sweep."""
+    """Return the error for an interval in a run or a sweep."""
     wrong, allowed = "only a search tries values of an interval", "choices A,B are allowed with -m"
     return config_error(key, given, wrong, allowed, f"type rlrun search '{key}={given}'")
 
 
 def _group_of(message: str) -> str:
-    """The group that Hydra says has several options."""
+    """Return the group of which Hydra says that it has several options."""
     found = re.search(r"Multiple values for (\S+?)\.|not supported: '\+\+([^=']+)", message)
     return (found[1] or found[2]) if found else ""
 
 
 def _unresolved_value(cause: OmegaConfBaseException) -> object:
-    """The unresolved value that ``cause`` is about."""
+    """Return the unresolved value that ``cause`` is about."""
     node = cause.parent_node
     values = OmegaConf.to_container(node, resolve=False) if isinstance(node, DictConfig) else None
     return values.get(cause.key) if isinstance(values, dict) else None
@@ -388,7 +391,7 @@ def _other_error(
         for override in overrides:
             key, given = override.key, override.value
             if override.startswith("+") and f"'{key}'" in message + f"'{_group_of(message)}'":
-                wrong, allowed = "the key is there already", f"{key}=VALUE is allowed"
+                wrong, allowed = "the key exists already", f"{key}=VALUE is allowed"
                 return config_error(key, given, wrong, allowed, f"write {key}={given}")
     found = re.search(r"Could not override '([^']+)'", message)
     if found and "defaults list" in message:

@@ -1,4 +1,4 @@
-"""Run and sweep directories, each of one run. A path is checked before anything is written."""
+"""Run and sweep directories, each used by one run. Paths are checked before anything is written."""
 
 import logging
 import os
@@ -23,7 +23,7 @@ def check_inside(key: str, path: str) -> None:
 
 
 def check_below(key: str, path: str) -> None:
-    """Raise ConfigError unless ``path`` is below the working directory, links followed."""
+    """Raise ConfigError unless ``path`` is below the working directory after following links."""
     check_inside(key, path)
     here = os.path.realpath(".")
     if os.path.commonpath([here, os.path.realpath(path)]) != here:
@@ -32,7 +32,7 @@ def check_below(key: str, path: str) -> None:
 
 
 def check_written(config: Config, typed: Collection[str]) -> None:
-    """Raise ConfigError where a file names a directory to write to that is not below this one.
+    """Raise ConfigError if a file names a directory to write to outside the working directory.
 
     ``typed``: keys of the command line, which may name any.
     """
@@ -41,7 +41,10 @@ def check_written(config: Config, typed: Collection[str]) -> None:
 
 
 def absolute(key: str, path: Path) -> Path:
-    """The absolute path of a new directory. Raises: ConfigError when no directory can have it."""
+    """Return the absolute path of a new directory.
+
+    Raises: ConfigError if no directory can have it.
+    """
     try:
         found = path.expanduser().absolute()
     except RuntimeError as e:
@@ -51,14 +54,14 @@ def absolute(key: str, path: Path) -> Path:
 
 
 def check_length(key: str, path: Path) -> None:
-    """Raise ConfigError for a path that no file system holds."""
+    """Raise ConfigError for a path that no file system can hold."""
     text = str(path)
     if "\0" in text:
-        raise config_error(key, ascii(text), "holds a NUL", "a path is allowed", "leave it out")
+        raise config_error(key, ascii(text), "contains NUL", "a path is allowed", "leave it out")
     try:
         sizes = [len(part.encode()) for part in path.parts]
     except UnicodeEncodeError:
-        wrong, allowed = "is no UTF-8", "a name in UTF-8 is allowed"
+        wrong, allowed = "is not UTF-8", "a name in UTF-8 is allowed"
         raise config_error(key, ascii(text), wrong, allowed, "rename it") from None
     if max(sizes, default=0) > _LONGEST_NAME or len(text.encode()) > _LONGEST_PATH:
         wrong = f"a name in it has {max(sizes)} bytes"
@@ -67,7 +70,7 @@ def check_length(key: str, path: Path) -> None:
 
 
 def check_name(key: str, path: Path) -> None:
-    """Raise ConfigError for a path that no file system holds or that Hydra would resolve."""
+    """Raise ConfigError for a path that no file system can hold or that Hydra would resolve."""
     check_length(key, path)
     text = str(path)
     if "${" in text:
@@ -76,15 +79,17 @@ def check_name(key: str, path: Path) -> None:
 
 
 def storage_error(path: Path, why: str, key: str = "run.dir") -> StorageError:
-    """The error for an output directory that cannot be made; ``key``: the one that chooses it."""
+    """Return the error for an output directory that cannot be made. ``key`` chooses the
+    directory.
+    """
     fix = f"choose another with {key}=PATH"
     return StorageError(f"{key} = {path}: {why}; a writable directory is needed; {fix}")
 
 
 def require_writable(path: Path, key: str = "run.dir") -> None:
-    """Raise StorageError unless ``path`` could be made; makes nothing."""
+    """Raise StorageError unless ``path`` could be made. Makes nothing."""
     for parent in (path, *path.absolute().parents):
-        if not os.path.exists(parent):  # nor what lies in a directory that cannot be read
+        if not os.path.exists(parent):  # also False in an unreadable directory
             continue
         if not os.path.isdir(parent):
             raise storage_error(path, f"{parent} is not a directory", key)
@@ -94,9 +99,9 @@ def require_writable(path: Path, key: str = "run.dir") -> None:
 
 
 def require_new(path: Path, key: str = "run.dir") -> None:
-    """Raise ConfigError unless ``path``, given as ``key``, is new or empty; makes nothing.
+    """Raise ConfigError unless ``path``, given as ``key``, is new or empty. Makes nothing.
 
-    Raises: also StorageError when it cannot be read.
+    Raises: also StorageError if it cannot be read.
     """
     if not os.path.lexists(path):
         return
@@ -112,11 +117,11 @@ def require_new(path: Path, key: str = "run.dir") -> None:
 
 
 def claim(path: Path, *, exact: bool, key: str = "run.dir") -> Path:
-    """The directory that was made for this run alone.
+    """Make a directory for this run alone and return it.
 
-    ``exact``: ``path`` itself, which may exist empty. Otherwise ``path`` or, when another run has
-    it (started in the same second), ``path_2``, ``path_3``, …: mkdir is atomic. ``key``: the one
-    that chooses another.
+    ``exact``: ``path`` itself, which may exist if empty. Otherwise ``path``, or ``path_2``,
+    ``path_3``, … if another run has it (started in the same second): mkdir is atomic. ``key``
+    chooses another directory.
 
     Raises: ConfigError (exact and in use), StorageError (cannot be made).
     """
@@ -141,11 +146,11 @@ def claim(path: Path, *, exact: bool, key: str = "run.dir") -> Path:
 
 
 def undo_logging(run_dir: Path) -> None:
-    """Close what logging opened, and remove the run directory if it holds nothing else."""
+    """Close the log files, and remove the run directory if it holds nothing else."""
     root = logging.getLogger()
     for handler in root.handlers[:]:
         root.removeHandler(handler)
-    logging.shutdown()  # also those that no logger has yet
+    logging.shutdown()  # also handlers without a logger
     with suppress(OSError):
         for path in run_dir.iterdir():
             if path.stat().st_size == 0:

@@ -1,9 +1,9 @@
 """The keys of Hydra that yaml files may set. All others are for the command line.
 
 Through ``hydra.*`` a config can start code (``job.env_set``, ``job_logging``, ``callbacks``) or
-name files to write, so files that rlrun does not ship set only the keys of ``ALLOWED``. The
-composed ``hydra`` node is compared with that of the shipped files and the same command line: no
-``@package``, defaults list or search path gets around it.
+name files to write, so users' files may set only the keys of ``ALLOWED``. The composed ``hydra``
+node is compared with that of the shipped files and the same command line. ``@package``, defaults
+lists and search paths cannot bypass this.
 """
 
 import logging.config
@@ -31,8 +31,9 @@ from rlrun.trust import require_trusted_env
 
 @contextmanager
 def hydra_restored() -> Iterator[None]:
-    """Leave Hydra as it was before the block: the process may be a Hydra application, or call it
-    in a notebook.
+    """Restore Hydra's state after the block.
+
+    The process may be a Hydra application or a notebook that calls Hydra.
     """
     hydra, config, version = GlobalHydra.instance(), HydraConfig.instance(), VersionBase.instance()
     before = hydra.hydra, config.cfg, version.version_base
@@ -45,7 +46,8 @@ def hydra_restored() -> Iterator[None]:
 def resolve_hydra_from(cfg: DictConfig) -> None:
     """Make ``${hydra:KEY}`` read the hydra node of ``cfg``, which becomes read-only.
 
-    As ``HydraConfig.set_config`` does, which copies the node: a fifth of the time of a job.
+    ``HydraConfig.set_config`` does the same but copies the node, which takes a fifth of a job's
+    time.
     """
     OmegaConf.set_readonly(cfg.hydra, True)
     HydraConfig.instance().cfg = cfg  # type: ignore[assignment]
@@ -59,24 +61,26 @@ ALLOWED = (
     "sweeper.max_batch_size",
     "job.config.override_dirname.exclude_keys",
 )
-MAX_JOBS = 10_000  # of a sweep
-ADDRESSES = ("pipeline.address", "logger.mlflow")  # what is contacted is typed, always
+MAX_JOBS = 10_000  # per sweep
+ADDRESSES = ("pipeline.address", "logger.mlflow")  # addresses must be typed
 _PATHS = ("run.dir", "sweep.dir")  # sweep.subdir is checked in every job
 _COMPUTED = ("runtime", "job.override_dirname", "job.config_name", "searchpath")  # by Hydra
 _PLUGINS = ("hydra._internal.core_plugins.", "hydra_plugins.")
 
 
 def typed_overrides(cfg: DictConfig, kind: str = "task") -> list[Override]:
-    """The overrides of a command line, their interpolations (of each job) left as they are."""
+    """Return the overrides of a command line, with their interpolations (of each job)
+    unresolved.
+    """
     values = OmegaConf.to_container(cfg.hydra.overrides[kind], resolve=False)
     assert isinstance(values, list)
     return read_overrides(map(str, values))
 
 
 def check_files(cfg: DictConfig, shipped: DictConfig, overrides: Sequence[str]) -> None:
-    """Raise ConfigError where files gave the hydra node of ``cfg`` what only a command line may.
+    """Raise ConfigError if files set keys of the hydra node that only a command line may set.
 
-    ``shipped``: the config of the shipped files and the hydra overrides of the command line;
+    ``shipped``: the config of the shipped files and the command line's hydra overrides.
     ``overrides``: those of the command line.
     """
     own, found = (OmegaConf.to_container(c.hydra, resolve=False) for c in (shipped, cfg))
@@ -90,14 +94,14 @@ def check_files(cfg: DictConfig, shipped: DictConfig, overrides: Sequence[str]) 
 
 
 def check_primary(config: DictConfig) -> None:
-    """Raise ConfigError for a file of --config-name that names further places of yaml files."""
+    """Raise ConfigError if a --config-name file names other places of yaml files."""
     value = OmegaConf.select(config, "hydra.searchpath")
     if value is not None:
         raise _only_typed("searchpath", OmegaConf.to_container(value))
 
 
 def check_node(cfg: DictConfig) -> None:
-    """Raise ConfigError when the hydra node names code that is not Hydra's or a plugin's."""
+    """Raise ConfigError if the hydra node names code that is not Hydra's or a plugin's."""
     node = OmegaConf.to_container(cfg.hydra, resolve=False)
     _check_targets(node, "hydra")
     subdir = node.get("output_subdir") if isinstance(node, dict) else None
@@ -106,8 +110,11 @@ def check_node(cfg: DictConfig) -> None:
 
 
 def check_values(config: Config, overrides: Sequence[Override]) -> None:
-    """Raise ConfigError where a file, not the command line, names a path outside of this directory
-    to write to, or an environment of a package that is not trusted."""
+    """Raise ConfigError if a file names a path or an environment that only a command line may name.
+
+    These are paths to write to outside the working directory, and environments of untrusted
+    packages.
+    """
     typed = keys_of(overrides)
     if "env.id" not in typed:
         require_trusted_env(config.env.id)
@@ -117,7 +124,7 @@ def check_values(config: Config, overrides: Sequence[Override]) -> None:
 
 
 def check_addresses(config: Config, overrides: Sequence[Override]) -> None:
-    """Raise ConfigError where a file, not the command line, names a machine to connect to."""
+    """Raise ConfigError if a file, not the command line, names a machine to connect to."""
     typed = keys_of(overrides)
     ray = config.pipeline if isinstance(config.pipeline, RayConfig) else None
     values = (None if ray is None else ray.address, config.logger.mlflow)
@@ -127,7 +134,7 @@ def check_addresses(config: Config, overrides: Sequence[Override]) -> None:
 
 
 def check_stored(overrides: Sequence[Override], typed: Sequence[Override]) -> None:
-    """Raise ConfigError where overrides of a file, which ``typed`` do not replace, name one."""
+    """Raise ConfigError if a file's overrides, unless ``typed`` replace them, name a machine."""
     replaced = keys_of(typed)
     for override in overrides:
         if override.key in ADDRESSES and override.key not in replaced:
@@ -135,13 +142,13 @@ def check_stored(overrides: Sequence[Override], typed: Sequence[Override]) -> No
 
 
 def _stored_address(key: str, value: str) -> ConfigError:
-    wrong = "a file says so, which may not choose what is contacted"
+    wrong = "comes from a file, which may not choose an address to contact"
     fix = f"type {key}={shlex.quote(value)}, or {key}=null"
     return config_error(key, value, wrong, "an address that you type is allowed", fix)
 
 
 def check_jobs(overrides: Sequence[Override]) -> None:
-    """Raise ConfigError for a sweep of more than ``MAX_JOBS`` jobs, before they are counted out."""
+    """Raise ConfigError for a sweep of more than ``MAX_JOBS`` jobs, before they are expanded."""
     jobs = 1.0
     for override in overrides:
         swept = override.parsed.value() if override.parsed.is_sweep_override() else None
@@ -157,7 +164,7 @@ def check_jobs(overrides: Sequence[Override]) -> None:
 
 
 def _differences(own: Any, found: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (key, value) of the deepest values of ``found`` that are not those of ``own``."""
+    """Yield (key, value) of the deepest values of ``found`` that differ from ``own``."""
     if path in ("overrides", *ALLOWED) or not (isinstance(own, dict) and isinstance(found, dict)):
         if own != found:
             yield path, found
@@ -176,7 +183,7 @@ _ABSENT = _Absent()
 
 
 def _check_overrides(value: Any, overrides: Sequence[str]) -> None:
-    """Raise ConfigError where a file pretends that more was typed."""
+    """Raise ConfigError if a file pretends that more was typed."""
     typed = [text for name in ("hydra", "task") for text in value[name]]
     if sorted(map(str, typed)) != sorted(overrides):
         extra = [text for text in typed if text not in overrides]
@@ -189,7 +196,7 @@ def _check_value(key: str, value: Any, cfg: DictConfig) -> None:
     if key in _PATHS:
         cfg = cfg.copy()  # made read-only by this
         resolve_hydra_from(cfg)
-        with suppress(OmegaConfBaseException):  # reported where it is used
+        with suppress(OmegaConfBaseException):  # reported on use
             check_inside(f"hydra.{key}", str(OmegaConf.select(cfg, f"hydra.{key}")))
     if key == "sweeper.params" and isinstance(value, Mapping):
         for name, inner in value.items():
@@ -224,9 +231,9 @@ _NODES = ("hydra_logging", "job_logging")
 
 
 def check_logging(cfg: DictConfig, run_dir: Path, overrides: Sequence[Override]) -> None:
-    """Raise ConfigError unless Python takes the logging that ``overrides`` ask for.
+    """Raise ConfigError unless Python accepts the logging that ``overrides`` ask for.
 
-    ``run_dir``: where its files are to be. No file is opened, and no directory made.
+    ``run_dir``: the directory for its files. No file is opened, and no directory made.
     """
     typed = [override for override in overrides if override.is_hydra]
     for name in _NODES:
@@ -242,11 +249,11 @@ def _check(cfg: DictConfig, name: str, run_dir: Path) -> None:
         for handler in (settings.get("handlers") or {}).values():
             if "filename" in handler:
                 _check_file(name, Path(handler["filename"]), run_dir)
-                handler["delay"] = True  # the file is opened with the first message
+                handler["delay"] = True  # opens the file at the first message
         logging.config.dictConfig(settings)
     except ConfigError:
         raise
-    except Exception as e:  # whatever a formatter or handler raises
+    except Exception as e:  # formatters and handlers may raise anything
         text = " ".join(f"{e} {e.__cause__ or ''}".split())
         allowed = "logging as Python's logging.config has it is allowed"
         raise config_error(
@@ -266,7 +273,7 @@ def _resolved(cfg: DictConfig, name: str, run_dir: Path) -> Any:
 
 
 def _check_file(name: str, path: Path, run_dir: Path) -> None:
-    """Raise ConfigError for a log in a directory that there is not, other than the run's."""
+    """Raise ConfigError for a log in a directory that does not exist, except the run's."""
     if path.absolute().parent != run_dir.absolute() and not path.absolute().parent.is_dir():
         key, allowed = f"hydra.{name}", "a file of the run directory or an existing one is allowed"
         raise config_error(key, path, "its directory does not exist", allowed, "make it first")

@@ -1,4 +1,4 @@
-"""Needs of ``pipeline=ray``: of this machine and of a cluster. Torch-free."""
+"""Requirements of ``pipeline=ray`` on this machine and on a cluster. Does not import torch."""
 
 import os
 import signal
@@ -11,9 +11,9 @@ from pathlib import Path
 
 from rlrun.errors import ResourceError, no_cluster
 
-CONNECT_SECONDS = 1.0  # that a cluster's head has to accept a connection
-ANSWER_SECONDS = 6.0  # and to answer Ray
-IMPORT_SECONDS = 60.0  # that Ray's client may take to be imported, on a busy machine
+CONNECT_SECONDS = 1.0  # for a cluster's head to accept a connection
+ANSWER_SECONDS = 6.0  # for the head to answer Ray
+IMPORT_SECONDS = 60.0  # for importing Ray's client on a busy machine
 
 
 def is_loopback(address: str) -> bool:
@@ -30,7 +30,9 @@ def is_loopback(address: str) -> bool:
 
 
 def has_token() -> bool:
-    """Return whether Ray would send a token: RAY_AUTH_MODE=token with a token in its places."""
+    """Return whether Ray would send a token: RAY_AUTH_MODE=token with a token in one of its
+    places.
+    """
     if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
         return False
     if os.environ.get("RAY_AUTH_TOKEN"):
@@ -52,7 +54,7 @@ def require_ray(key: str = "pipeline", value: str = "ray") -> None:
 def require_head(address: str | None, key: str = "pipeline.address") -> None:
     """Raise ResourceError unless the head of a Ray cluster answers at ``address``, host:port.
 
-    Ray itself tries for minutes, and prints lines of its own; so it tries in another process.
+    Ray itself tries for minutes and prints its own lines, so another process tries.
     """
     if address is None or address in _answered:
         return
@@ -86,7 +88,7 @@ try:
     from ray._raylet import GcsClient
 except ImportError:  # private parts, which may change
     sys.exit()
-signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends the process, whatever it waits for
+signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process
 signal.setitimer(signal.ITIMER_REAL, seconds)
 found = canonicalize_bootstrap_address(address)
 if found is None:

@@ -1,7 +1,7 @@
-"""Plain values -> the dataclasses of ``rlrun.schema``, strictly.
+"""Conversion of plain values to the dataclasses of ``rlrun.schema``, strictly.
 
-Unknown and missing keys, wrong types, NaN and infinity are refused with the full key path. Ranges
-are checked by the dataclasses themselves.
+Unknown and missing keys, wrong types, NaN and infinity are rejected with the full key. The
+dataclasses themselves check ranges.
 """
 
 import math
@@ -40,14 +40,16 @@ from rlrun.schema import (
 from rlrun.schema.ranges import format_value
 from rlrun.trust import trusted_class
 
-FREE = ("kwargs", "eval_kwargs")  # mappings of an env whose keys and types are the environment's
+FREE = ("kwargs", "eval_kwargs")  # mappings whose keys and types the environment defines
 _NONE = ("None", "none", "nil", "undefined")
 _NO_NUMBER = re.compile(r"[+-]?(inf|infinity|nan)", re.IGNORECASE)  # in yaml; .inf and .nan are
 
 
 def check_override(override: Override) -> None:
-    """Raise ConfigError for an argument of an environment that would not be what it reads."""
-    value = override._value  # with its quotes, as ``value()`` is not
+    """Raise ConfigError for an environment's argument whose type would not be what it looks
+    like.
+    """
+    value = override._value  # with its quotes, which ``value()`` drops
     choices = value.list if isinstance(value, ChoiceSweep) else value
     for key, word in _plain_words(choices, override.key_or_group):
         meaning = None if word in _NONE else _yaml_value(word)
@@ -76,7 +78,7 @@ def _plain_words(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _yaml_value(word: str) -> Any:
-    """Return the value that a yaml file would read in place of ``word``."""
+    """Return the value that a yaml file would read for ``word``."""
     try:
         value = OmegaConf.create(f"[{word}]")
         return OmegaConf.to_container(value)[0] if len(value) == 1 else word  # type: ignore[index]
@@ -85,7 +87,7 @@ def _yaml_value(word: str) -> Any:
 
 
 def check_yaml_words(text: str, path: Path) -> None:
-    """Raise ConfigError where a yaml file gives an environment a text that looks like no text."""
+    """Raise ConfigError if a yaml file gives an environment a text that looks like another type."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     for key, word in _yaml_words(yaml.compose(text, Loader=loader), ""):
         if word in _NONE or _NO_NUMBER.fullmatch(word):
@@ -107,14 +109,17 @@ def _yaml_words(node: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 MAX_BYTES = 2**18
-MAX_NODES = 10_000  # keys and values, those of aliases included
+MAX_NODES = 10_000  # keys and values, including those of aliases
 MAX_DEPTH = 32
-MAX_FILES = 2_000  # below --config-dir, yaml or not
+MAX_FILES = 2_000  # below --config-dir, of any type
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def yaml_files(directory: Path) -> Iterator[Path]:
-    """Yield the yaml files below ``directory``. Raises: ConfigError when it holds too much."""
+    """Yield the yaml files below ``directory``.
+
+    Raises: ConfigError if it holds too many files.
+    """
     seen = 0
     for parent, directories, names in os.walk(directory):
         seen += len(directories) + len(names)
@@ -125,27 +130,30 @@ def yaml_files(directory: Path) -> Iterator[Path]:
 
 
 def read_yaml(path: Path) -> str:
-    """Return the text of a yaml file. Raises: ConfigError when it is too large, deep or no text."""
+    """Return the text of a yaml file.
+
+    Raises: ConfigError if it is too large, too deep or not text.
+    """
     try:
-        if not path.is_file():  # a device, a pipe: reading may never end
-            raise _refused(path, "is no regular file", "a file is allowed")
+        if not path.is_file():  # reading a device or a pipe may never end
+            raise _refused(path, "is not a regular file", "a file is allowed")
         size = path.stat().st_size
         if size > MAX_BYTES:
             raise _refused(path, f"has {size} bytes", f"{MAX_BYTES} are allowed")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
-        reason = e.strerror if isinstance(e, OSError) else "it is no UTF-8"
+        reason = e.strerror if isinstance(e, OSError) else "it is not UTF-8"
         raise _refused(path, f"cannot be read ({reason})", "text in UTF-8 is allowed") from e
     check_yaml(text, path)
     return text
 
 
 def check_yaml(text: str, path: Path) -> None:
-    """Raise ConfigError for yaml of too many nodes, too many levels, or that is none."""
+    """Raise ConfigError for invalid yaml, or yaml with too many nodes or levels."""
     try:
         nodes, deepest = _measure(text)
     except yaml.YAMLError as e:
-        wrong = f"is no yaml ({' '.join(str(e).split())})"
+        wrong = f"is not yaml ({' '.join(str(e).split())})"
         raise _refused(path, wrong, "valid yaml is allowed") from e
     if nodes > MAX_NODES:
         raise _refused(path, f"has more than {MAX_NODES} values", f"{MAX_NODES} are allowed")
@@ -154,7 +162,7 @@ def check_yaml(text: str, path: Path) -> None:
 
 
 def _measure(text: str) -> tuple[int, int]:
-    """Return (nodes, levels) with aliases expanded; stops counting above the limits."""
+    """Return (nodes, levels) with aliases expanded. Stops counting above the limits."""
     sizes: dict[str, tuple[int, int]] = {}  # of anchors
     stack: list[tuple[str | None, int, int]] = []  # of open nodes: anchor, nodes before, levels
     nodes, deepest = 0, 0
@@ -185,7 +193,7 @@ def _refused(path: Path, wrong: str, allowed: str) -> ConfigError:
 
 
 _CODE = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")  # of Hydra's instantiate
-_NO_VALUE = ("", "None")  # of a shell variable that is not set, of Python
+_NO_VALUE = ("", "None")  # an unset shell variable, and Python's None
 _MISSING = "???"  # OmegaConf's mark for a value that must be given
 
 
@@ -229,7 +237,7 @@ def _bool(path: str, value: object) -> bool:
 
 def _str(path: str, value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)  # a directory called 2024
+        return str(value)  # a directory may be called 2024
     if not isinstance(value, str):
         raise config_error(path, value, "is not text", "text is allowed", f"set {path}=TEXT")
     return value
@@ -263,7 +271,7 @@ def _literal(options: tuple[str, ...], path: str, value: object) -> str:
 
 
 def _option_or_class(options: tuple[str, ...], path: str, value: object) -> str:
-    """One of ``options``, or a class ``mypkg.mod:Class`` of a trusted package."""
+    """Return one of ``options``, or a class ``mypkg.mod:Class`` of a trusted package."""
     if not isinstance(value, str) or ":" not in value:
         return _literal(options, path, value)
     trusted_class(path, value)
@@ -297,7 +305,7 @@ def _dict(path: str, value: object) -> dict[str, Any]:
 
 
 def _union(options: tuple[Any, ...], path: str, value: object) -> Any:
-    """Convert a value or null, or one of two types, of which one is a list."""
+    """Convert a value or null, or one of two types, one of which is a list."""
     inner = [t for t in options if t is not types.NoneType]
     if value is None and len(inner) < len(options):
         return None
@@ -335,7 +343,7 @@ def _value(kind: Any, path: str, value: object) -> Any:
 
 
 def _wrapper(path: str, value: object) -> Any:
-    """``{name: delay_obs, steps: 2}``; a bare name where there are no arguments."""
+    """Convert ``{name: delay_obs, steps: 2}``, or a bare name if there are no arguments."""
     if isinstance(value, str):
         value = {"name": value}
     name = value.get("name") if isinstance(value, Mapping) else None
@@ -355,7 +363,9 @@ def _wrapper(path: str, value: object) -> Any:
 
 
 def _schedule(path: str, value: object) -> ScheduleConfig:
-    """A bare number is constant; keys a kind does not need may be left out."""
+    """Convert a schedule. A bare number is constant; keys that a kind does not need may be
+    missing.
+    """
     if not isinstance(value, Mapping):
         start = _float(path, value)
         return ScheduleConfig(kind="constant", start=start, end=start, over=None, points=None)
@@ -366,7 +376,7 @@ def _schedule(path: str, value: object) -> ScheduleConfig:
         points = full["points"] or [[0, 0.0]]
         if not all(isinstance(p, (list, tuple)) and len(p) == 2 for p in points):
             allowed = "points: [[STEP, VALUE], ...] is allowed"
-            raise config_error(f"{path}.points", points, "are no pairs", allowed, "write pairs")
+            raise config_error(f"{path}.points", points, "are not pairs", allowed, "write pairs")
         full["start"], full["end"] = points[0][-1], points[-1][-1]
     result: ScheduleConfig = read_dataclass(ScheduleConfig, full, path)
     return result
@@ -374,14 +384,14 @@ def _schedule(path: str, value: object) -> ScheduleConfig:
 
 @cache
 def field_types(cls: type) -> dict[str, Any]:
-    """The resolved types of a dataclass's fields."""
+    """Return the resolved types of a dataclass's fields."""
     return get_type_hints(cls)
 
 
 def read_dataclass(
     cls: Any, value: object, path: str, given: Mapping[str, Any] | None = None
 ) -> Any:
-    """The dataclass ``cls`` read from a mapping; ``given`` are fields that were read already.
+    """Return the dataclass ``cls`` read from a mapping. ``given``: fields that are read already.
 
     Raises: ConfigError naming the key.
     """
@@ -415,7 +425,7 @@ def read_dataclass(
 
 
 def _read_option(path: str, value: object, table: Mapping[str, type]) -> Any:
-    """The dataclass that ``value['name']`` selects."""
+    """Return the dataclass that ``value['name']`` selects."""
     if not isinstance(value, Mapping) or "name" not in value:
         raise config_error(
             path, value, "has no name", f"one of {', '.join(table)}", f"give {path}=NAME"
@@ -424,14 +434,16 @@ def _read_option(path: str, value: object, table: Mapping[str, type]) -> Any:
     if path == "policy" and isinstance(name, str) and ":" in name:
         return read_dataclass(_own_config(name), value, path)
     if path == "memory" and isinstance(name, str) and ":" in name:
-        return read_dataclass(MemoryConfig, value, path)  # a Cell of one's own
+        return read_dataclass(MemoryConfig, value, path)  # a user's Cell
     if not isinstance(name, str) or name not in table:
         raise unknown_option(f"{path}.name", name, list(table))
     return read_dataclass(table[str(name)], value, path)
 
 
 def _own_config(name: str) -> type[PolicyConfig]:
-    """The dataclass of the keys of ``policy.name = mypkg.mod:Class``, which its class names."""
+    """Return the dataclass of the keys of ``policy.name = mypkg.mod:Class``, which its class
+    names.
+    """
     kind = getattr(trusted_class("policy.name", name), "config_class", None)
     if not (isinstance(kind, type) and issubclass(kind, PolicyConfig) and is_dataclass(kind)):
         wrong = "the class does not say which keys it has"
@@ -442,7 +454,7 @@ def _own_config(name: str) -> type[PolicyConfig]:
 
 
 def read_config(value: Mapping[str, Any]) -> Config:
-    """The whole config from plain, resolved values.
+    """Return the whole config from plain, resolved values.
 
     Raises: ConfigError naming the key, what is wrong with it and what is allowed.
     """
@@ -456,7 +468,7 @@ def read_config(value: Mapping[str, Any]) -> Config:
 
 
 def refuse_code(value: object, path: str) -> None:
-    """Raise ConfigError when a key that Hydra would execute stands anywhere in the config."""
+    """Raise ConfigError if the config contains a key that Hydra would execute."""
     items: Collection[tuple[Any, Any]] = ()
     if isinstance(value, Mapping):
         items = value.items()

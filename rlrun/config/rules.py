@@ -1,4 +1,4 @@
-"""Settings that do not fit together: one table, a row per error. Torch-free.
+"""Settings that do not fit together: one table with a row per error. Does not import torch.
 
 Combinations of keys of one group are rows of that group's dataclass, in ``rlrun.schema``.
 """
@@ -42,19 +42,19 @@ POLICIES: dict[str, Callable[[Any], object]] = {  # which policies a fix may nam
 
 
 def policies_that(fits: Any) -> str:
-    """``policy=a or policy=b`` of the learning policies that ``fits`` accepts."""
+    """Return ``policy=a or policy=b`` of the learning policies that ``fits`` accepts."""
     names = [name for name, kind in POLICY_CONFIGS.items() if kind.learns and fits(kind)]
     return " or ".join(f"policy={name}" for name in names or ["random"])
 
 
 def space_text(space: Any) -> str:
-    """The kind, dtype and shape of a space."""
+    """Return kind, dtype and shape of a space."""
     name, shape = type(space).__name__, getattr(space, "shape", None)
     return f"{name} {getattr(space, 'dtype', '')} {list(shape)}" if shape else str(space)
 
 
 class Facts:
-    """Values that rules read: the groups of a config, the spaces of its environment, sizes of both.
+    """Values that rules read: the groups of a config, the environment's spaces, and sizes.
 
     ``fresh``: the run is about to begin. ``lengths``: steps of the loaded trajectories.
     """
@@ -74,11 +74,11 @@ class Facts:
         self.single = self.agents_of_env == 1 and not isinstance(self.obs, JointSpace)
 
     def __getattr__(self, name: str) -> Any:
-        """A group of the config."""
+        """Return a group of the config."""
         return getattr(self.config, name)
 
     def value(self, key: str) -> Any:
-        """The value of ``key``; of a group, the option that was chosen."""
+        """Return the value of ``key``, for a group the chosen option."""
         value: Any = self.config
         for name in key.split("."):
             value = getattr(value, name)
@@ -86,7 +86,7 @@ class Facts:
 
     @cached_property
     def policies(self) -> dict[str, str]:
-        """``policy=a or policy=b`` of the policies that a fix may name."""
+        """Return ``policy=a or policy=b`` of the policies that a fix may name."""
         kind = type(self.action).__name__
         shown, own = self.config.agents.name, {*self.config.policy.actions}
         fits = POLICIES | {
@@ -108,7 +108,7 @@ class Facts:
 
     @property
     def unroll_len(self) -> int:
-        """Rows of a sequence for a policy that learns from single rows by default."""
+        """Rows per sequence for a policy that learns from single rows by default."""
         return int(self.value("policy.nstep")) + 15
 
     @property
@@ -122,13 +122,13 @@ class Facts:
 
     @property
     def least_rollout(self) -> int:
-        """Rows that a collect call may bring, every second of them an end row."""
+        """Most rows of a collect call, if every second one is an end row."""
         collector = self.config.collector
         return self.columns * (2 * -(-collector.n_sample // collector.num_envs) + 1)
 
     @property
     def least_capacity(self) -> int:
-        """Rows of a window, and those read before it, in every column."""
+        """Rows of a window and those read before it, in every column."""
         assert self.window is not None
         return self.columns * (self.window.rows + max(1, self.config.env.frame_stack - 1))
 
@@ -139,7 +139,7 @@ class Facts:
 
     @property
     def windows(self) -> int:
-        """Windows that the replay holds."""
+        """Number of windows that the replay holds."""
         buffer = self.config.buffer
         return min(buffer.capacity // self.stride, buffer.window_capacity or buffer.capacity)
 
@@ -169,12 +169,15 @@ class Facts:
 
     @property
     def own_obs(self) -> Any:
-        """The observation of one agent."""
+        """The observation space of one agent."""
         return self.obs["observation"] if self.config.agents.name == "separate" else self.obs
 
     @cached_property
     def seen(self) -> Any:
-        """The observation that a network is given, stacked. Raises: ConfigError."""
+        """The observation space of the network, with stacked frames.
+
+        Raises: ConfigError.
+        """
         from rlrun.env.framestack import stack_space  # slow to import
 
         obs = self.obs.agent if isinstance(self.obs, JointSpace) else self.obs
@@ -182,12 +185,12 @@ class Facts:
 
     @property
     def images(self) -> list[Any]:
-        """Images beside other parts of an observation."""
+        """Images among several parts of an observation."""
         return [leaf for path, leaf in leaf_spaces(self.seen) if path and is_image(leaf)]
 
     @property
     def mask(self) -> Any:
-        """The space of the action mask that the policy keeps to; None: there is none."""
+        """The space of the action mask that the policy uses, or None."""
         from rlrun.functional.masks import MASK, has_mask  # slow to import
 
         return self.own_obs[MASK] if self.config.policy.masks and has_mask(self.own_obs) else None
@@ -199,7 +202,7 @@ class Facts:
 
     @cached_property
     def script_fault(self) -> str | None:
-        """Why the action space does not hold the choices of a script."""
+        """Why the action space does not contain the choices of a script, or None."""
         from rlrun.functional.explore import action_table
 
         policy = self.config.policy
@@ -213,7 +216,7 @@ class Facts:
 
     @cached_property
     def obstacle(self) -> str | None:
-        """The setting that no numpy kernel computes."""
+        """The setting that no numpy kernel supports, or None."""
         return numpy_obstacle(self.config, self.obs)
 
     @property
@@ -246,7 +249,7 @@ class Facts:
 
 
 def _addresses(c: Facts) -> str | None:
-    """The address of a cluster other than one that Ray starts itself."""
+    """Return the address of a cluster, unless Ray starts it itself."""
     return getattr(c.pipeline, "address", None)
 
 
@@ -377,10 +380,10 @@ ON_CONFIG = (
          "only collectors of pipeline=ray act with copies of another precision",
          "float32 is allowed", "set it"),
     Rule("pipeline", lambda c: _ray(c) and not _trains(c),
-         "policy {policy.name} learns nothing, so that there is nothing to place",
+         "policy {policy.name} learns nothing, so there is nothing to place",
          "a policy that learns", "set pipeline=serial, or use {policies[learn]}"),
     Rule("bonus", lambda c: _ray(c) and c.bonus.name != "none",
-         "its statistics are of columns that advance together, collectors do not",
+         "its statistics need columns that advance together, but collectors do not",
          "bonus=none is allowed", _SERIAL),
     *each(("mmap", "demos", "load"), lambda key: Rule(
         f"buffer.{key}", lambda c: c.collectors > 1 and getattr(c.buffer, key),
@@ -398,8 +401,8 @@ ON_CONFIG = (
          "at least {least_streams} is allowed",
          "set buffer.capacity={least_streams}, or use fewer collectors"),
     Rule("pipeline.address", lambda c: _addresses(c) and _is_no_address(c.pipeline.address),
-         "is no host:port of a cluster's head", "host:port or auto",
-         "run rlrun on a node of the cluster, or leave it out for a Ray of its own"),
+         "is not host:port of a cluster's head", "host:port or auto",
+         "run rlrun on a node of the cluster, or leave it out to start Ray here"),
     Rule("pipeline.address",
          lambda c: _addresses(c) and not is_loopback(c.pipeline.address) and not has_token(),
          "anyone who reaches an open cluster can run code on it",
@@ -439,8 +442,8 @@ ON_CONFIG = (
          "an offline run (pipeline=offline) collects no env steps to keep a ratio to", "null",
          "set learner=offline, or learner.replay_ratio=null learner.update_per_collect=1"),
     Rule("bonus", lambda c: _offline(c) and c.bonus.name != "none",
-         "novelty counts visits, an offline run (pipeline=offline) makes none", "none is allowed",
-         "set bonus=none"),
+         "novelty counts visits, but an offline run (pipeline=offline) makes none",
+         "none is allowed", "set bonus=none"),
     Rule("learner.learning_starts",
          lambda c: c.window and 0 < c.run.total_steps <= c.learner.learning_starts,
          "nothing would be learned in a run of {run.total_steps} env steps",
@@ -454,16 +457,16 @@ ON_CONFIG = (
         "pip install 'rlrun[pco]', or choose auto", ResourceError)),
     Rule("learner.threads", lambda c: (c.learner.threads or 0) > 4 * c.cores,
          "this machine has {cores} cores", "4 a core, or null, are allowed",
-         "null is a fixed rule over shape and cores"),
+         "null is a fixed rule over shapes and cores"),
     # -- several agents ----------------------------------------------------------------------------
     Rule("agents", lambda c: c.agents.name not in c.policy.agents,
-         "policy {policy.name} is not shown agents that way",
+         "policy {policy.name} does not see agents that way",
          "{agents_allowed} is allowed", "set it, or use {policies[see_agents_so]}"),
     Rule("agents.agent_id", lambda c: c.agents.agent_id and c.agents.name == "joint",
-         "agents=joint has no use for it", "false is allowed",
+         "agents=joint does not use it", "false is allowed",
          "set it, or policy.agent_id=true"),
     Rule("agents.agent_id", lambda c: c.agents.agent_id and c.agents.name == "separate",
-         "agents=separate has no use for it", "false is allowed", "set it, or agents=shared"),
+         "agents=separate does not use it", "false is allowed", "set it, or agents=shared"),
     Rule("env.frame_stack", lambda c: c.agents.name == "joint" and c.env.frame_stack > 1,
          "joint rows are not stacked", "1 is allowed", "set env.frame_stack=1 or memory=gru"),
     # -- what a policy can do ----------------------------------------------------------------------
@@ -485,7 +488,7 @@ ON_CONFIG = (
         "policy {policy.name} has no updates of that kind", "false is allowed",
         "set it, or use {policies[have_graphs]}")),
     Rule("learner.cuda_graph", lambda c: c.learner.cuda_graph and c.agents.name == "separate",
-         "every agent's part of a batch has a size of its own, a graph has one",
+         "agents have batches of different sizes, but a graph has one size",
          "false is allowed", "or set agents=shared"),
     Rule("learner.cuda_graph", lambda c: c.learner.cuda_graph
          and (getattr(c.policy, "noisy", None) is not None
@@ -494,8 +497,8 @@ ON_CONFIG = (
          "or set policy.noisy=null and no policy.distribution=implicit"),
     Rule("torso.layer_norm", lambda c: _control(c) and c.torso.layer_norm
          and c.torso.name == "mlp" and c.memory.name == "none",
-         "the layers of policy {policy.name} are its heads', which have none", "false is allowed",
-         "set torso.layer_norm=false"),
+         "the layers of policy {policy.name} belong to its heads, which have none",
+         "false is allowed", "set torso.layer_norm=false"),
     Rule("policy.learn_unroll_len", lambda c: _control(c) and c.memory.name != "none"
          and c.policy.learn_unroll_len is None,
          "memory={memory.name} is learned over sequences of rows", "rows: learned rows + nstep",
@@ -516,21 +519,21 @@ ON_SPACES = (
     # -- agents and actions ------------------------------------------------------------------------
     Rule("env.id", lambda c: c.single and c.agents.name != "shared"
          and "shared" in c.policy.agents,
-         "one agent acts there, agents={agents.name} needs several",
+         "it has one agent, agents={agents.name} needs several",
          "an environment of several agents is allowed", f"{_TEAM}, or set agents=shared"),
     Rule("policy", lambda c: c.single and c.agents.name != "shared",
-         "it learns the value of a team, one agent acts in {env.id}",
+         "it learns the value of a team, but {env.id} has one agent",
          "{policies[act_there]} fits", _TEAM),
     Rule("policy", lambda c: c.kind not in c.policy.actions and c.policy.counterpart,
          "it acts in {policy.actions} spaces, {env.id} has {kind}",
-         "policy={policy.counterpart} is its like there; {policies[act_there]} fits",
+         "policy={policy.counterpart} is its counterpart; {policies[act_there]} fits",
          "or choose another env"),
     Rule("policy", lambda c: c.kind not in c.policy.actions,
          "it acts in {policy.actions} spaces, {env.id} has {kind}", "{policies[act_there]} fits",
          "or choose another env"),
     Rule("policy", lambda c: c.agents.name == "joint" and c.policy.learns
          and np.ndim(getattr(c.action, "nvec", 0)) > 1,
-         "its agents choose one number each, those of {env.id} several",
+         "its agents choose one number each, but those of {env.id} choose several",
          "{policies[act_there]} fits", "or choose another env"),
     Rule("env.id", lambda c: _trains(c) and 0 in (c.action.shape or ()),
          "an action holds no number: {action_text}",
@@ -544,20 +547,20 @@ ON_SPACES = (
          "use policy=random"),
     Rule("policy.script", lambda c: getattr(c.policy, "script", None) == "sine"
          and (c.kind != "Box" or c.action.dtype.kind != "f"),
-         "it moves real numbers, the actions are {action_text}",
+         "it moves real numbers, but the actions are {action_text}",
          "constant, cycle, uniform or function is allowed", "set policy.script=cycle"),
     Rule("policy.choices", lambda c: c.script_fault, "{script_fault}",
          "numbers within the bounds are allowed (Discrete actions count from 0)",
          "change policy.choices"),
     # -- observations ------------------------------------------------------------------------------
     Rule("env.id", lambda c: c.mask and c.kind != "Discrete",
-         "it observes an action_mask, its actions are {kind}",
+         "it observes an action_mask, but its actions are {kind}",
          "a mask of Discrete actions is allowed", _RENAME),
     Rule("env.id", lambda c: c.mask and c.mask.shape != (int(c.action.n),),
          "its observation's action_mask is of shape {mask.shape}",
          "one number per action, [{action.n}], is allowed", _RENAME),
     Rule("env.frame_stack", lambda c: c.mask and c.env.frame_stack > 1,
-         "masks are not stacked, {env.id} observes an action_mask", "1 is allowed",
+         "masks are not stacked, but {env.id} observes an action_mask", "1 is allowed",
          "set it to 1"),
     Rule("policy.normalize_obs", lambda c: getattr(c.policy, "normalize_obs", False)
          and (not isinstance(c.own_obs, gym.spaces.Box) or c.own_obs.dtype.kind != "f"),
@@ -565,7 +568,7 @@ ON_SPACES = (
          "a Box of real numbers is needed", "set policy.normalize_obs=false"),
     Rule("learner.backend", lambda c: c.learner.backend == "numpy" and c.obstacle,
          "no numpy kernel computes this update ({obstacle})", "auto and torch are allowed",
-         "set learner.backend=auto, which takes one where there is one"),
+         "set learner.backend=auto, which uses one if there is one"),
     Rule("buffer.relabel", lambda c: c.buffer.relabel and not c.has_goals,
          "{env.id} observes no goals",
          "a dict of observation, achieved_goal and desired_goal is needed",
@@ -608,13 +611,13 @@ ON_DATASET = (
          "set learner.learning_starts=0, or load a larger dataset"),
 )  # fmt: skip
 
-AT_LAST = (  # no dataset repairs what does not fit together
+AT_LAST = (  # a dataset does not repair settings that do not fit
     Rule("buffer.load", lambda c: _offline(c) and c.buffer.load is None,
          "an offline run (pipeline=offline) has no other rows to learn from",
          "a dataset directory or minari:ID is allowed", _NO_DATA),
 )  # fmt: skip
 
-PRECISION = (  # apart, since asking for an LSTM in bf16 on a CPU imports torch
+PRECISION = (  # separate: testing for an LSTM in bf16 on a CPU imports torch
     Rule("learner.precision", lambda c: c.learner.precision == "bf16" and c.bf16_fault,
          "{bf16_fault}", "float32 is allowed",
          "set learner.precision=float32, or use memory=gru, another CPU or a GPU", ResourceError),
@@ -624,13 +627,13 @@ RULES = (*ON_CONFIG, *ON_SPACES, *ON_DATASET, *AT_LAST, *PRECISION)
 
 
 def require_all(rules: Iterable[Rule], facts: Facts) -> None:
-    """Raise the error of the first rule that refuses the config."""
+    """Raise the error of the first rule that rejects the config."""
     for rule in rules:
         if rule.when(facts):
             raise error_of(rule, facts)
 
 
 def error_of(rule: Rule, facts: Facts) -> RlrunError:
-    """The error of a rule that refuses the config: key = value: wrong; allowed; fix."""
+    """Return the error of a rule that rejects the config: key = value: wrong; allowed; fix."""
     text = f"{rule.key} = {format_value(facts.value(rule.key))}: {rule.text(facts)}"
     return ConfigError(text, key=rule.key) if rule.kind is ConfigError else rule.kind(text)

@@ -29,7 +29,7 @@ from rlrun.schema import COMMAND_CONFIGS, Config
 
 _MOST = 1000  # values of a choice
 _GOLDEN = (3 - math.sqrt(5)) / 2
-_REFUSED = {  # keys that the search itself sets or that are not its choice
+_REFUSED = {  # keys that the search sets itself or may not choose
     "seed": "seeds are those of the search; seed=FIRST and search.seeds=N",
     "env": "scores of different environments cannot be compared; search in one at a time",
     "env.id": "scores of different environments cannot be compared; search in one at a time",
@@ -42,7 +42,7 @@ _REFUSED = {  # keys that the search itself sets or that are not its choice
 
 @dataclass(frozen=True)
 class Dimension:
-    """A key that is searched: numbers from ``low`` to ``high``, both included, or ``choices``.
+    """A searched key: numbers from ``low`` to ``high``, both included, or ``choices``.
 
     ``name``: the key as typed, with its + or ++. ``step``: None for any number between.
     """
@@ -60,24 +60,25 @@ class Dimension:
         return self.name.lstrip("+~")
 
     def text(self, value: Any) -> str:
-        """The override that gives the key ``value``."""
+        """Return the override that gives the key ``value``."""
         if self.choices:
             return f"{self.name}={value}"
         return f"{self.name}={int(value) if self.integer else float(value)!r}"
 
     def examples(self) -> list[str]:
-        """Overrides to check beforehand: both ends and a number between, or the choices."""
+        """Return overrides to check in advance: both ends and a number between, or the choices."""
         if self.choices:
             return [self.text(choice) for choice in self.choices]
-        between = self.low + _GOLDEN * (self.high - self.low)  # no whole number by chance
+        between = self.low + _GOLDEN * (self.high - self.low)  # not a whole number by chance
         if self.step is not None:
             between = self.low + round((between - self.low) / self.step) * self.step
         return [self.text(value) for value in dict.fromkeys((self.low, between, self.high))]
 
 
 def read_settings(composer: Composer, name: str, overrides: Sequence[str]) -> Any:
-    """The dataclass of the node ``name`` (search, seeds) with ``overrides`` of the form
-    ``name.key=value`` laid over its yaml file.
+    """Return the dataclass of the node ``name`` (search, seeds), read from its yaml file.
+
+    ``overrides`` of the form ``name.key=value`` replace values of the file.
 
     Raises: ConfigError.
     """
@@ -99,9 +100,9 @@ def read_settings(composer: Composer, name: str, overrides: Sequence[str]) -> An
 def split_space(
     composer: Composer, overrides: Sequence[str]
 ) -> tuple[list[Override], tuple[Dimension, ...]]:
-    """(overrides of every run, dimensions of the search) of a command line.
+    """Split a command line into (overrides of every run, dimensions of the search).
 
-    Raises: ConfigError for a dimension that cannot be searched, or when there is none.
+    Raises: ConfigError for a dimension that cannot be searched, or if there is none.
     """
     rewritten = [re.sub(r"interval\(([^()]*?),\s*log\s*\)", r"tag(log,interval(\1))", text)
                  for text in overrides]  # fmt: skip
@@ -153,7 +154,7 @@ def _dimension(override: Override) -> Dimension:
             raise refuse("has tags", "choice(A,B) is allowed", "leave the tags out")
         return Dimension(name, choices)
     allowed = "interval(…), choice(…) and range(…) are allowed"
-    raise refuse("is no dimension", allowed, "write the choices out")
+    raise refuse("is not a dimension", allowed, "write the choices out")
 
 
 def _interval(name: str, swept: IntervalSweep, refuse: Any) -> Dimension:
@@ -196,10 +197,10 @@ def check_space(
     *,
     typed: Sequence[Override] | None = None,
 ) -> Config:
-    """The config of a first run of the search; every value of ``examples`` is checked with it.
+    """Return the config of a first run of the search, after checking every value of ``examples``.
 
-    ``typed``: those on the command line, None: all; the others are of a file, which may not name an
-    untrusted environment, a path to write to or an address.
+    ``typed``: overrides of the command line; None: all. The others come from a file, which may not
+    name an untrusted environment, a path to write to or an address.
 
     Raises: ConfigError and ResourceError, naming the dimension's value.
     """
@@ -211,7 +212,7 @@ def check_space(
             try:
                 if _is_value(composer, cfg, dimension.name):
                     (override,) = composer.parse([example])
-                    changed = cfg.copy()  # ten times as fast as composing it
+                    changed = cfg.copy()  # ten times as fast as composing
                     value = override.parsed.value()
                     OmegaConf.update(changed, override.key, value, merge=False)
                     by_user = read_overrides(words) if typed is None else typed
@@ -231,7 +232,7 @@ def check_space(
 def _check_run(
     composer: Composer, overrides: Sequence[str], typed: Sequence[Override] | None
 ) -> tuple[Config, DictConfig]:
-    """(config, composed config) of one run, checked as ``rlrun OVERRIDES`` checks it."""
+    """Return (config, composed config) of one run, checked as ``rlrun OVERRIDES`` checks it."""
     rewritten = composer.rewrite(overrides)
     cfg = composer.compose(rewritten)
     config = read_checked(composer, cfg, rewritten, typed=typed)
@@ -240,7 +241,7 @@ def _check_run(
 
 
 def _is_value(composer: Composer, cfg: DictConfig, name: str) -> bool:
-    """True for a key that is there and chooses no option."""
+    """Return whether a key exists and does not choose an option."""
     if name[:1] in "+~" or name.startswith("env.") or name in composer.groups():
         return False
     return OmegaConf.select(cfg, name) is not None

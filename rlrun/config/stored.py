@@ -1,4 +1,4 @@
-"""The config that a run directory holds, read for eval, resume and export."""
+"""The config of a run directory, read for eval, resume and export."""
 
 import shlex
 from collections.abc import Sequence
@@ -31,14 +31,13 @@ _GROW = ("run", "eval", "watchdog", "resume", "checkpoint")  # groups of the roo
 def load(
     run_dir: Path, typed: Sequence[str] = (), *, replay: bool = True, fork: bool = False
 ) -> tuple[Config, str]:
-    """The checked config of an earlier run, with the overrides ``typed`` on top, and its yaml.
+    """Return the checked config of an earlier run, with ``overrides`` applied, and its yaml.
 
-    ``replay`` False: no replay is to be drawn from and nothing goes on, so the device and the
-    directory it lay on and the addresses that it was connected to play no part; an exported agent
-    will do. Else a directory to write to is below the working directory, or in ``typed``.
-    ``fork``: the config is that of another run, in which every key may change.
+    ``replay`` False: the config is not used to continue or to read the replay, so the run's device,
+    replay directory and addresses do not matter. Otherwise directories to write to must be below
+    the working directory, or in ``overrides``. ``fork``: every key may change.
 
-    Raises: ConfigError when there is no run, or an override changes what a run cannot change.
+    Raises: ConfigError if there is no run, or an override changes a key that a run cannot change.
     """
     check_length("RUN_DIR", run_dir)
     path, overrides = run_dir / "config.yaml", read_overrides(typed)
@@ -67,7 +66,7 @@ def load(
             OmegaConf.update(cfg, "buffer.mmap", None)
     except ConfigError:
         raise
-    except Exception as e:  # OmegaConf raises more than its own errors on input
+    except Exception as e:  # OmegaConf also raises other errors on input
         raise as_config_error(e, overrides, [], lambda group: []) from e
     try:
         config = read_composed(cfg)
@@ -95,7 +94,7 @@ def published(config_yaml: str) -> str:
 
 
 def _trusted_before(run_dir: Path) -> list[str]:
-    """The packages that the run's own command line trusted, to be shown."""
+    """Return the packages that the run's own command line trusted, to be shown."""
     try:
         command = read_record(run_dir)["command"]
         names = flags_of(command)[0] if isinstance(command, list) else []
@@ -105,7 +104,7 @@ def _trusted_before(run_dir: Path) -> list[str]:
 
 
 def _drop_fixed_keys(cfg: DictConfig) -> None:
-    """Drop the keys that an earlier version stored and that have the one value left to them."""
+    """Drop keys that an earlier version stored and that now have only one value."""
     for key, value in FIXED.items():
         group, _, name = key.partition(".")
         if OmegaConf.select(cfg, key) is not None and float(cfg[group][name]) == float(value):
@@ -113,7 +112,7 @@ def _drop_fixed_keys(cfg: DictConfig) -> None:
 
 
 def _add_new_keys(cfg: DictConfig) -> None:
-    """Give a config that an earlier version stored the default of every key that is new since."""
+    """Add the default of every key that is newer than the stored config."""
     default: Any = OmegaConf.create(read_yaml(shipped_conf() / "config.yaml"))
     for name in _GROW:
         cfg[name] = OmegaConf.merge(default[name], cfg.get(name) or {})
@@ -122,15 +121,16 @@ def _add_new_keys(cfg: DictConfig) -> None:
     torso: Any = OmegaConf.create(read_yaml(shipped_conf() / "torso/mlp.yaml"))
     cfg.torso = OmegaConf.merge({"layer_norm": torso.layer_norm}, cfg.get("torso") or {})
     cfg.env = OmegaConf.merge({"instances": None}, cfg.get("env") or {})
-    if (cfg.get("memory") or {}).get("name") in ("lru", "mingru"):  # had no layer behind the sums
+    if (cfg.get("memory") or {}).get("name") in ("lru", "mingru"):  # had no layer after the sums
         cfg.memory = OmegaConf.merge({"readout": False}, cfg.memory)
     if "log_std_init" in (cfg.get("policy") or {}):  # earlier versions acted in the box's unit
         cfg.policy = OmegaConf.merge({"rescale_actions": False}, cfg.policy)
 
 
 def _refuse_options(composer: Composer, overrides: Sequence[Override], fork: bool) -> None:
-    """Raise ConfigError for ``memory=gru``, which builds other parts than those that were saved,
-    and for several values or none.
+    """Raise ConfigError for several values, none, or an option such as ``memory=gru``.
+
+    Options build other parts than those that were saved.
     """
     groups, what = composer.groups(), "a fork" if fork else "a resumed run"
     for override in overrides:
@@ -145,14 +145,17 @@ def _refuse_options(composer: Composer, overrides: Sequence[Override], fork: boo
         raise config_error(
             group,
             value,
-            f"{what} goes on with the networks, replay and environments that its checkpoint holds",
+            f"{what} continues with the networks, replay and environments of its checkpoint",
             "single keys, such as policy.lr=1e-4, are allowed, options of a group are not",
             f"leave it out, or start a new run with {group}={format_value(value)}",
         )
 
 
 def _change(cfg: DictConfig, overrides: Sequence[Override], fork: bool, run_dir: Path) -> None:
-    """Set ``overrides``. Raises: ConfigError listing those that a resumed run cannot change."""
+    """Set ``overrides``.
+
+    Raises: ConfigError listing those that a resumed run cannot change.
+    """
     refused: list[Override] = []
     before = {override.key: _plain(cfg, override.key) for override in overrides}
     for override in overrides:
@@ -184,7 +187,7 @@ def _change(cfg: DictConfig, overrides: Sequence[Override], fork: bool, run_dir:
 
 
 def _plain(cfg: DictConfig, key: str) -> object:
-    """The value of a key in plain types, interpolations as they are."""
+    """Return the value of a key in plain types, interpolations unresolved."""
     value = OmegaConf.select(cfg, key, throw_on_missing=False)
     return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
 

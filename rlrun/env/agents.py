@@ -59,7 +59,7 @@ class AgentColumns:
             others = "policy=qmix or policy=vdn (agents=joint), or " if mixed else ""
             raise ConfigError(
                 f"env.id = {env_id}: its agents have different action spaces "
-                f"({joint.single_action_space}); allowed are agents with one action space; choose "
+                f"({joint.single_action_space}); allowed are agents of one action space; choose "
                 f"{others}another environment"
             )
         self.joint, self.agents, self.env_id = joint, space.num_agents, env_id

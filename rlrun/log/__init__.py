@@ -1,4 +1,6 @@
-"""Logging of metrics to metrics.jsonl, timings.jsonl, TensorBoard, others and the terminal."""
+"""Logging of metrics to metrics.jsonl, timings.jsonl, TensorBoard, other loggers and the
+terminal.
+"""
 
 import re
 import shlex
@@ -31,13 +33,13 @@ _SECONDS = r"time/\w+_seconds"
 class Log:
     """Metrics and timings of a run, keyed by env steps.
 
-    ``metrics.jsonl`` is deterministic: same calls, same bytes. ``time/`` and ``codec/`` keys go to
-    ``timings.jsonl``. TensorBoard shows both. ``open`` opens them. With ``resume_from`` records
-    after that env step are dropped from all of them then; ``committed``: what ``committed()``
-    returned at that step.
+    ``metrics.jsonl`` is deterministic: the same calls give the same bytes. Keys of ``time/``,
+    ``codec/`` and ``ray/`` go to ``timings.jsonl``. TensorBoard shows both. ``open`` opens the
+    files. With ``resume_from`` it drops records after that env step from all of them.
+    ``committed``: the result of ``committed()`` at that step.
 
-    Raises: StorageError when one of the two files cannot be written (failures of TensorBoard and
-    the terminal are ignored), NumericError when a metric is not finite.
+    Raises: StorageError if one of the two files cannot be written (failures of TensorBoard and the
+    terminal are ignored), NumericError if a metric is not finite.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class Log:
         self._env_steps, self._updates = resume_from or 0, 0
 
     def open(self) -> None:
-        """Open the files, of a resumed run without what came after its checkpoint."""
+        """Open the files. In a resumed run, drop records after its checkpoint."""
         since = self._resume_from
         for name in (METRICS, TIMINGS):
             known = self._known.get(name)
@@ -108,7 +110,7 @@ class Log:
     def _write(
         self, file: JsonLinesFile, env_steps: int, values: Mapping[str, SupportsFloat]
     ) -> None:
-        """Write a record to its file, TensorBoard and the others."""
+        """Write a record to its file, to TensorBoard and to other loggers."""
         file.write(env_steps, values)
         if self._board is not None:
             self._board.scalars(env_steps, {k: finite_number(k, v) for k, v in values.items()})
@@ -117,8 +119,8 @@ class Log:
     def write_timings(self, env_steps: int, timings: Mapping[str, float]) -> None:
         """Write keys of time/, codec/ and ray/, wall_seconds and the rates since the last call.
 
-        Seconds of this process are added to those before a resume. None of it is part of the run's
-        digest. ``time/updates_per_s`` uses the update count of the last call of ``progress``.
+        Seconds of this process are added to those before a resume. The run's digest contains none
+        of these. ``time/updates_per_s`` uses the update count of the last call of ``progress``.
         """
         wall = self.wall_seconds
         values = {"time/wall_seconds": wall}
@@ -134,20 +136,20 @@ class Log:
         self._write(self._timings, env_steps, values)
 
     def begin(self) -> None:
-        """The loop begins: the progress display counts its speed from now on."""
+        """Note that the loop begins: the progress display measures speed from now on."""
         self._progress.begin()
 
     def progress(self, env_steps: int, updates: int, **latest: float) -> None:
-        """Update the progress display; values that are not passed keep their last value."""
+        """Update the progress display. Values that are not passed keep their last value."""
         self._env_steps, self._updates = env_steps, updates
         self._progress.update(env_steps, updates, latest)
 
     def hparams(self, config_yaml: str, trial: TrialRow, final: Mapping[str, float]) -> None:
         """Write the config to TensorBoard, as a text and as a row of the HPARAMS tab.
 
-        Call it at the start with an empty ``final``, so that a killed run has a row, and at the
-        end with the final metrics by tag (``eval/return_mean``). The first call starts the other
-        loggers (csv, wandb, trackio, mlflow).
+        Call it at the start with an empty ``final``, so that a killed run has a row, and at the end
+        with the final metrics by tag (``eval/return_mean``). The first call starts the other
+        loggers (csv, wandb, mlflow).
         """
         if not self._config_shown:
             sources = (METRICS, TIMINGS)
@@ -164,7 +166,7 @@ class Log:
             self._board.text(tag, text)
 
     def image(self, tag: str, env_steps: int, encoded: bytes, *, height: int, width: int) -> None:
-        """Write a PNG, JPEG or GIF file to TensorBoard; metrics.jsonl knows nothing of it."""
+        """Write a PNG, JPEG or GIF file to TensorBoard. It does not appear in metrics.jsonl."""
         if self._board is not None:
             self._board.image(tag, env_steps, encoded, height=height, width=width)
 
@@ -174,7 +176,7 @@ class Log:
             self._board.histogram(tag, env_steps, values)
 
     def committed(self) -> dict[str, Committed]:
-        """Flush all files; return size and SHA-256 of the two, for a checkpoint."""
+        """Flush all files. Return size and SHA-256 of the two, for a checkpoint."""
         if self._board is not None:
             self._board.flush()
         return {METRICS: self._metrics.committed(), TIMINGS: self._timings.committed()}
@@ -185,7 +187,9 @@ class Log:
         self._timings.sync()
 
     def rewind(self, env_steps: int, committed: Mapping[str, Committed]) -> None:
-        """Drop the records after ``env_steps``, when ``committed``: the run goes on from there."""
+        """Drop the records after ``env_steps``, at which ``committed`` was taken. The run
+        continues there.
+        """
         self._metrics.rewind(env_steps, committed.get(METRICS))
         self._timings.rewind(env_steps, committed.get(TIMINGS))
         self._timed = None
@@ -201,7 +205,7 @@ class Log:
         self._progress.finish(line)
 
     def close(self) -> None:
-        """End the display and close the files; idempotent."""
+        """End the display and close the files. Idempotent."""
         self._progress.close()
         if self._board is not None:
             self._board.close()
@@ -210,7 +214,7 @@ class Log:
         self._others.close()
 
     def __enter__(self) -> Self:
-        """Open the files; return the log, which is closed on exit."""
+        """Open the files and return the log, which is closed on exit."""
         self.open()
         return self
 
@@ -225,7 +229,7 @@ class Log:
 
 
 def _keys(run_dir: Path) -> set[str]:
-    """The keys of all records of a run."""
+    """Return the keys of all records of a run."""
     paths = [run_dir / name for name in (METRICS, TIMINGS)]
     return {key for path in paths for _, values in read_records(path) for key in values}
 
@@ -242,9 +246,9 @@ def final_line(
 ) -> str:
     """Return the last line of a run: score, env steps, wall time, directory, TensorBoard command.
 
-    ``result`` is an evaluation with ``return_mean``, ``return_std`` and ``episodes``; ``clock`` is
-    the unit of ``env_steps``. ``best``: mean return of the best evaluation, named where it is not
-    the last one. ``solved``: run.stop_return, where it ended the run.
+    ``result`` is an evaluation with ``return_mean``, ``return_std`` and ``episodes``. ``clock`` is
+    the unit of ``env_steps``. ``best``: mean return of the best evaluation, shown if it is not the
+    last one. ``solved``: run.stop_return if it ended the run.
     """
     score = "not evaluated"
     if result is not None:

@@ -17,13 +17,13 @@ Committed: TypeAlias = Mapping[str, Any]  # bytes and sha256, from ``JsonLinesFi
 
 _logger = logging.getLogger(__name__)
 
-_MAX_LINE = 2**20  # bytes; what is longer is no record
+_MAX_LINE = 2**20  # bytes; longer lines are not records
 
 
 def finite_number(key: str, value: SupportsFloat) -> int | float:
     """Return ``value`` as int (integers) or float (others, including 0-d tensors and arrays).
 
-    Raises: NumericError when it is NaN or infinite, which JSON and plots would hide.
+    Raises: NumericError if it is NaN or infinite, which JSON and plots would hide.
     """
     if isinstance(value, Integral):
         return int(value)
@@ -47,9 +47,9 @@ def encode_record(env_steps: int, values: Mapping[str, SupportsFloat]) -> bytes:
 class JsonLinesFile:
     """Append-only file of records with increasing ``env_steps``, unbuffered.
 
-    A new file must not exist. With ``resume_from`` the file is truncated to what it was when the
-    checkpoint was saved, and ``last`` is the newest record: to the size in ``committed``, or
-    without that to its records with env_steps <= resume_from (an incomplete last line is dropped).
+    A new file must not exist. With ``resume_from`` the file is truncated to its state at the
+    checkpoint, and ``last`` is the newest record. The new size is that in ``committed``, or without
+    it that of the records with env_steps <= resume_from (an incomplete last line is dropped).
 
     Raises: StorageError from every method.
     """
@@ -88,7 +88,7 @@ class JsonLinesFile:
         return {"bytes": self._size, "sha256": self._digest.hexdigest()}
 
     def rewind(self, env_steps: int, committed: Committed | None) -> None:
-        """Drop the records after ``env_steps``, as when resuming from there."""
+        """Drop the records after ``env_steps``, like a resume from there."""
         try:
             self._truncate(env_steps, committed)
         except OSError as e:
@@ -108,17 +108,17 @@ class JsonLinesFile:
         self.last = _parse(content[content.rfind(b"\n", 0, -1) + 1 :])
 
     def sync(self) -> None:
-        """Fsync the file; called before a checkpoint is saved. Any thread may call it."""
+        """Fsync the file. Called before a checkpoint is saved; any thread may call it."""
         try:
             os.fsync(self._file.fileno())
         except OSError as e:
             raise self._write_error(e) from e
 
     def _require_intact(self) -> None:
-        """Raise StorageError when somebody removed, replaced or cut the file.
+        """Raise StorageError if the file was removed, replaced or cut.
 
-        Writes to a file without a name succeed but are lost; the records that are gone are those
-        without which no checkpoint can be resumed.
+        Writes to a file without a name succeed but are lost, and no checkpoint can be resumed
+        without the lost records.
         """
         try:
             own, there = os.fstat(self._file.fileno()), os.stat(self.path, follow_symlinks=False)
@@ -136,13 +136,13 @@ class JsonLinesFile:
 
     def _changed(self, wrong: str) -> StorageError:
         return StorageError(
-            f"{self.path}: the file {wrong} while the run was writing it; a checkpoint is of no "
-            "use without its records, so the files of a run must stay as they are; `rlrun verify` "
-            "says what can still be resumed"
+            f"{self.path}: the file {wrong} while the run was writing it; a checkpoint cannot be "
+            "used without its records, so the files of a run must stay unchanged; `rlrun verify` "
+            "reports what can still be resumed"
         )
 
     def close(self) -> None:
-        """Close the file; idempotent."""
+        """Close the file. Idempotent."""
         self._file.close()
 
     def _write_error(self, error: OSError) -> StorageError:
@@ -155,7 +155,7 @@ class JsonLinesFile:
 def read_records(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
     """Yield (env_steps, values) of a file's records, up to an incomplete or damaged line.
 
-    Raises: StorageError when it cannot be read.
+    Raises: StorageError if it cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -173,12 +173,12 @@ def read_records(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
 
 
 def _append(path: str, flags: int) -> int:
-    """Open a file to write at its end also after ``rewind`` has cut it."""
+    """Open a file for writing at its end, even after ``rewind`` has cut it."""
     return _no_follow(path, flags | os.O_APPEND)
 
 
 def _no_follow(path: str, flags: int) -> int:
-    """Open a file that is no link: a stranger's run directory could lead to any file."""
+    """Open a file that is not a link: an untrusted run directory could lead to any file."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
 
 
@@ -197,7 +197,7 @@ def _truncate_after(path: Path, env_steps: int) -> None:
     with open(path, "r+b", opener=_no_follow) as file:
         while raw := file.readline(_MAX_LINE):
             record = _parse(raw)
-            if record is None and file.peek(1):  # not the last line: not due to a crash
+            if record is None and file.peek(1):  # not the last line, so not caused by a crash
                 _logger.warning("%s: unreadable after byte %d, the rest is dropped", path, end)
             if record is None or record["env_steps"] > env_steps:
                 break

@@ -1,4 +1,4 @@
-"""Live progress display: two lines, redrawn at the bottom of a terminal or in a notebook's cell."""
+"""Live progress display: two lines redrawn at the bottom of a terminal or in a notebook cell."""
 
 import logging
 import sys
@@ -12,7 +12,7 @@ from rich.text import Text
 from rlrun.log.progress import ProgressSnapshot, format_duration
 
 GAP = "  "  # between two parts of a line
-TITLE = 16  # columns of a title that are kept on the narrowest terminal
+TITLE = 16  # columns of the title on the narrowest terminal
 MIN_BAR, MAX_BAR = 6, 24  # columns
 NOTEBOOK_WIDTH = 100  # columns of a cell's output
 
@@ -20,9 +20,9 @@ Part = tuple[int, Text]  # importance, text
 
 
 class LiveDisplay:
-    """Display drawn by ``show``, without a thread.
+    """A display drawn by ``show``, without a thread.
 
-    Until it is closed, output to the terminal by print and logging handlers appears above it, line
+    Until it is closed, output of print and logging handlers to the terminal appears above it, line
     by line. A stdout redirected to a file is not changed.
     """
 
@@ -41,14 +41,14 @@ class LiveDisplay:
         self._live.update(Frame(snapshot), refresh=True)
 
     def close(self) -> None:
-        """Leave the last frame on the screen; restore the cursor and the streams."""
+        """Leave the last frame on the screen. Restore the cursor and the streams."""
         self._live.stop()
         for handler, stream in self._handlers:
             handler.setStream(stream)
         self._handlers = []
 
     def _redirect_handlers(self) -> list[tuple["logging.StreamHandler[TextIO]", TextIO]]:
-        """Redirect logging handlers of the terminal; return them with their streams."""
+        """Redirect the terminal's logging handlers. Return them with their streams."""
         found = []
         for logger in (
             logging.getLogger(),
@@ -65,7 +65,7 @@ class LiveDisplay:
 
 
 class NotebookDisplay:
-    """The two lines as an output of the cell, which every ``show`` replaces."""
+    """The two lines as an output of a notebook cell, replaced at every ``show``."""
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -84,9 +84,9 @@ class NotebookDisplay:
 
 
 class Frame:
-    """Two lines of a snapshot: progress, then the latest values; neither is wider than the console.
+    """Two lines of a snapshot: progress, then the latest values, within the console's width.
 
-    What does not fit is left out, the least important first; a title is cut.
+    If there is too little room, the least important parts are left out, and the title is cut.
     """
 
     def __init__(self, snapshot: ProgressSnapshot) -> None:
@@ -101,7 +101,7 @@ def progress_line(snapshot: ProgressSnapshot, width: int) -> Text:
     """Return title, bar, steps, share, speed and remaining time in at most ``width`` columns."""
     eta = "-:--" if snapshot.eta is None else format_duration(snapshot.eta)
     steps = f"{snapshot.env_steps:,}/{snapshot.total_steps:,}"
-    parts = [  # the smaller the number, the sooner it is left out
+    parts = [  # importance; the smallest is left out first
         (5, Text(f"{snapshot.fraction:4.0%}")),
         (2, Text(steps)),
         (3, Text(f"{snapshot.fps:,.0f} fps", style="cyan")),
@@ -121,7 +121,7 @@ def progress_line(snapshot: ProgressSnapshot, width: int) -> Text:
 def values_line(snapshot: ProgressSnapshot, width: int) -> Text:
     """Return updates and the latest values in at most ``width`` columns.
 
-    Left out first: updates, then the values between the first and the last.
+    If there is too little room, updates are left out first, then the middle values.
     """
     parts = [(0, Text(f"updates {snapshot.updates:,}", style="dim"))]
     last = len(snapshot.latest) - 1
@@ -138,7 +138,7 @@ def _bar(fraction: float, width: int) -> Text:
 
 
 def _fitting(parts: Sequence[Part], width: int) -> list[Part]:
-    """Return the most important parts that fit into ``width`` columns, in their order."""
+    """Return the most important parts that fit into ``width`` columns, in order."""
     kept = list(parts)
     while len(kept) > 1 and _width(kept) > width:
         kept.remove(min(kept, key=lambda part: part[0]))

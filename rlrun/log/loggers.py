@@ -1,6 +1,7 @@
-"""Other places that metrics are written to: metrics.csv, Weights & Biases, Trackio, MLflow.
+"""Other loggers: metrics.csv, Weights & Biases, MLflow.
 
-None of them can end a run: the first fault is one warning, and training goes on without that one.
+None of them can end a run: after its first error a logger stops with one warning, and training goes
+on.
 """
 
 import csv
@@ -22,7 +23,7 @@ from rlrun.log.jsonl import read_records
 from rlrun.log.trial import TrialRow
 from rlrun.schema import LoggerConfig
 
-CSV, CSV_SECONDS = "metrics.csv", 60.0  # the file, and how often it is written anew at most
+CSV, CSV_SECONDS = "metrics.csv", 60.0  # the file, and the shortest time between two writes
 PROJECT = "rlrun"  # of Weights & Biases and Trackio; the experiment of MLflow
 WANDB_ID, MLFLOW_ID = "wandb_id.txt", "mlflow_id.txt"  # in the run directory, for a resume
 TRACKIO_NAME = "trackio_name.txt"  # likewise: Trackio knows a run by its name
@@ -31,20 +32,20 @@ _logger = logging.getLogger(__name__)
 
 
 class MetricsLogger(Protocol):
-    """Takes all metrics of a run, ``time/`` and ``codec/`` among them."""
+    """Receives all metrics of a run, including ``time/`` and ``codec/``."""
 
     def write(self, env_steps: int, values: Mapping[str, float]) -> None:
-        """Take a record."""
+        """Write a record."""
 
     def close(self) -> None:
-        """Write what is left; called once."""
+        """Write the rest. Called once."""
 
 
 class CsvLogger:
-    """metrics.csv: a row for each env step with records, a column for each metric.
+    """metrics.csv: a row per env step with records, a column per metric.
 
-    The columns are known at the end only, so the file is made anew from the records, at most once a
-    minute and at the end. What a record lacks is an empty cell.
+    The columns are known only at the end, so the file is rewritten from the records, at most once a
+    minute and at the end. Missing metrics are empty cells.
     """
 
     def __init__(self, run_dir: Path, sources: tuple[str, ...]) -> None:
@@ -75,8 +76,10 @@ class CsvLogger:
 
 
 class WandbLogger:
-    """Weights & Biases. ``mode`` offline: to files in WANDB_DIR, default wandb/ where rlrun is run,
-    not in the run directory: they are links, which a run directory must not have.
+    """Weights & Biases.
+
+    ``mode`` offline writes files to WANDB_DIR, by default wandb/ in the working directory. They are
+    not in the run directory because they contain links, which a run directory must not have.
     """
 
     def __init__(
@@ -132,7 +135,7 @@ class TrackioLogger:
 
 
 class MlflowLogger:
-    """MLflow at the tracking address ``uri``; the settings are its parameters."""
+    """MLflow at the tracking address ``uri``. The settings are its parameters."""
 
     def __init__(self, uri: str, run_dir: Path, trial: TrialRow) -> None:
         from mlflow import MlflowClient
@@ -162,7 +165,9 @@ class MlflowLogger:
 
 
 class Loggers:
-    """The loggers of a run; the first fault of one is a warning, then it gets nothing more."""
+    """The loggers of a run. After its first error, which is a warning, a logger receives nothing
+    more.
+    """
 
     def __init__(self) -> None:
         self.open: dict[str, MetricsLogger] = {}
@@ -175,7 +180,7 @@ class Loggers:
         trial: TrialRow,
         sources: tuple[str, ...],
     ) -> None:
-        """Start those that ``config`` asks for. ``sources``: the files with all records."""
+        """Start the loggers that ``config`` names. ``sources``: the files with all records."""
         wanted: dict[str, Callable[[], MetricsLogger]] = {}
         mode, uri = config.wandb, config.mlflow
         if config.csv:
@@ -192,12 +197,12 @@ class Loggers:
                 self.open[name] = logger
 
     def write(self, env_steps: int, values: Mapping[str, float]) -> None:
-        """Pass a record to all of them."""
+        """Pass a record to all loggers."""
         for name, logger in list(self.open.items()):
             self._attempt(name, partial(logger.write, env_steps, values))
 
     def close(self) -> None:
-        """Close all; idempotent."""
+        """Close all. Idempotent."""
         for name, logger in list(self.open.items()):
             self._attempt(name, logger.close)
         self.open = {}
@@ -205,7 +210,7 @@ class Loggers:
     def _attempt(self, name: str, call: Callable[[], Any]) -> Any:
         try:
             return call()
-        except Exception as e:  # of packages that are not needed to learn
+        except Exception as e:  # optional packages must not end the run
             self.open.pop(name, None)
             text = redact(" ".join(str(e).split()))[:300]
             _logger.warning(

@@ -43,18 +43,19 @@ RATE_SECONDS = 5.0  # window of the fps estimate
 
 
 class Display(Protocol):
-    """Output of progress snapshots; an OSError or ValueError turns the display off."""
+    """Output of progress snapshots. An OSError or ValueError turns the display off."""
 
     def show(self, snapshot: ProgressSnapshot) -> None:
         """Show one snapshot."""
 
     def close(self) -> None:
-        """Restore the terminal; idempotent."""
+        """Restore the terminal. Idempotent."""
 
 
 def resolve_mode(setting: Literal["auto", "live", "plain", "off"], stream: TextIO) -> Mode:
-    """Return the mode for a setting: live in notebooks and on terminals with cursor control,
-    otherwise plain.
+    """Return the mode for a setting.
+
+    ``auto`` is live in notebooks and on terminals with cursor control, otherwise plain.
     """
     if setting in ("plain", "off"):
         return setting
@@ -63,14 +64,14 @@ def resolve_mode(setting: Literal["auto", "live", "plain", "off"], stream: TextI
 
 
 def in_notebook() -> bool:
-    """Return whether a notebook shows what this process prints."""
+    """Return whether a notebook shows the output of this process."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None
 
 
 class Progress:
-    """Rate-limited progress display; ``update`` takes 1 us when nothing is shown."""
+    """Rate-limited progress display. ``update`` takes 1 us if nothing is shown."""
 
     def __init__(
         self,
@@ -94,11 +95,11 @@ class Progress:
         self._display: Display | None = _make_display(mode, stream)
 
     def begin(self) -> None:
-        """Count the speed from now on: what was started before took its time."""
+        """Measure the speed from now on, without the time of starting."""
         self._past = deque([(self._clock(), self._env_steps)])
 
     def update(self, env_steps: int, updates: int, latest: Mapping[str, float]) -> None:
-        """Store the counters and latest values; show them if the interval has passed."""
+        """Store the counters and latest values. Show them if the interval has passed."""
         self._env_steps, self._updates = env_steps, updates
         if latest:
             self._latest.update(latest)
@@ -178,7 +179,7 @@ class PlainLines:
         self._stream.flush()
 
     def close(self) -> None:
-        """Do nothing; the stream is not owned."""
+        """Do nothing: the stream is not owned."""
 
 
 def format_line(snapshot: ProgressSnapshot) -> str:

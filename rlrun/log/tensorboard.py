@@ -103,7 +103,7 @@ PAGES: dict[str, dict[str, list[str]]] = {
 
 
 def layout(tags: Collection[str], *, replay: str = REPLAY) -> layout_pb2.Layout:
-    """The pages with the charts that some of ``tags`` is in; none is empty.
+    """Return the pages with the charts that show one of ``tags``; empty ones are left out.
 
     ``replay``: title of the page on replayed windows.
     """
@@ -112,7 +112,7 @@ def layout(tags: Collection[str], *, replay: str = REPLAY) -> layout_pb2.Layout:
         rows = []
         for name, patterns in charts.items():
             if any(re.fullmatch(p, tag) for p in patterns for tag in tags):
-                # All patterns: runs' charts are one where they are equal. A beginning would match.
+                # Runs with equal patterns share a chart, so all are written. $: match whole tags.
                 content = layout_pb2.MultilineChartContent(tag=[f"{p}$" for p in patterns])
                 rows.append(layout_pb2.Chart(title=name, multiline=content))
         if title == "score":
@@ -128,7 +128,7 @@ def _margin(name: str, value: str, lower: str, upper: str) -> layout_pb2.Chart:
     return layout_pb2.Chart(title=name, margin=layout_pb2.MarginChartContent(series=[series]))
 
 
-ENV_STEPS = "run/env_steps"  # only in event files: a column of the tab has to be a scalar
+ENV_STEPS = "run/env_steps"  # only in event files, because a column of the tab must be a scalar
 COLUMNS = {
     "eval/return_mean": "final score",
     "eval/best_return_mean": "best score",
@@ -136,16 +136,16 @@ COLUMNS = {
     "time/wall_seconds": "wall seconds",
 }
 _DIGITS = 12
-_FIELDS: dict[type, str] = {bool: "bool_value", float: "number_value"}  # of the rest: string_value
+_FIELDS: dict[type, str] = {bool: "bool_value", float: "number_value"}  # else string_value
 _TYPES: dict[type, int] = {bool: api_pb2.DATA_TYPE_BOOL, float: api_pb2.DATA_TYPE_FLOAT64}
 
 
 def declare(trial: TrialRow) -> list[Summary.Value]:
     """Return the experiment (columns) and the start of the session (values). Source: api.proto.
 
-    Columns are the settings in which trials differ, and policy, environment and seed.
-    TensorBoard shows a number with five digits (300.00): where all trials have integers these are
-    texts. It takes the columns of any one of the runs, sorted by ``differs``, then by name.
+    Columns are the settings in which trials differ, and policy, environment and seed. TensorBoard
+    shows numbers with five digits (300.00), so columns of integers are texts. It takes the columns
+    from any one of the runs, sorted by ``differs``, then by name.
     """
     start = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time(), group_name=trial.name)
     columns = []
@@ -153,7 +153,7 @@ def declare(trial: TrialRow) -> list[Summary.Value]:
         value = trial.settings.get(name)
         own = str if value is None else float if type(value) is int else type(value)
         kind = trial.kinds.get(name, own)
-        if type(value) is int and abs(value) > sys.float_info.max:  # no number of the table's
+        if type(value) is int and abs(value) > sys.float_info.max:  # too large for the table
             kind = str
         if value is not None:
             shown = value if kind in (bool, float) else _text(value, kind)
@@ -172,7 +172,9 @@ def declare(trial: TrialRow) -> list[Summary.Value]:
 
 
 def _text(value: Value, kind: type) -> str:
-    """An integer is padded, so that numbers are sorted as such; a browser shows no padding."""
+    """Return a value as text. Integers are padded, so that they sort as numbers; browsers hide
+    the padding.
+    """
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return f"{text:>{_DIGITS}}" if kind is int else text
 
@@ -216,7 +218,7 @@ class TensorBoardWriter:
         self._last: dict[str, float] = {}
         self._declared = False
         self._tags, self._replay = {*tags}, replay
-        self._new_tags = bool(tags)  # the layout does not know
+        self._new_tags = bool(tags)  # tags that the layout lacks
         self.now: float | None = None  # wall time of the next events, None: the present
         try:
             self.path = run_dir / _file_name(run_dir)
@@ -229,7 +231,7 @@ class TensorBoardWriter:
         self.flush()
 
     def purge(self, step: int) -> None:
-        """Let TensorBoard discard the events before this one that are of ``step`` or later."""
+        """Let TensorBoard discard earlier events with step ``step`` or later."""
         self._event(step, session_log=SessionLog(status=SessionLog.START))
 
     def scalars(self, env_steps: int, values: Mapping[str, float]) -> None:
@@ -250,9 +252,9 @@ class TensorBoardWriter:
         self._event(0, summary=Summary(value=[_string_value(tag, "text", text.encode())]))
 
     def image(self, tag: str, env_steps: int, encoded: bytes, *, height: int, width: int) -> None:
-        """Write a picture, shown in the IMAGES tab; ``encoded``: a PNG, JPEG or GIF file.
+        """Write a picture, shown in the IMAGES tab. ``encoded``: a PNG, JPEG or GIF file.
 
-        The pixels of an animated GIF move in the browser.
+        Animated GIFs move in the browser.
         """
         image = Summary.Image(
             height=height, width=width, colorspace=3, encoded_image_string=encoded
@@ -262,7 +264,7 @@ class TensorBoardWriter:
     def histogram(self, tag: str, env_steps: int, values: np.ndarray) -> None:
         """Write the distribution of ``values``, shown in the HISTOGRAMS tab.
 
-        Those that are not finite are left out; nothing is written of no value.
+        Non-finite values are left out. Without any value nothing is written.
         """
         flat = np.asarray(values, np.float64).ravel()
         flat = flat[np.isfinite(flat)]
@@ -276,7 +278,7 @@ class TensorBoardWriter:
         self._event(env_steps, summary=Summary(value=[Summary.Value(tag=tag, histo=histo)]))
 
     def hparams(self, env_steps: int, trial: TrialRow, final: Mapping[str, float]) -> None:
-        """Write this run's row of the HPARAMS tab; its metrics are scalars of this run.
+        """Write this run's row of the HPARAMS tab. Its metrics are scalars of this run.
 
         The first call declares the row. A call with ``final`` ends it and writes the values that
         differ from the last point of their tag.
@@ -293,7 +295,7 @@ class TensorBoardWriter:
         self.flush()
 
     def copy(self, event: Event) -> None:
-        """Write an event of another file as it is."""
+        """Write an event of another file unchanged."""
         if self._file is not None:
             self._records.write(event.SerializeToString())
 
@@ -320,11 +322,11 @@ class TensorBoardWriter:
 
     @property
     def is_open(self) -> bool:
-        """True while all events could be written."""
+        """Whether all events could be written."""
         return self._file is not None
 
     def close(self) -> None:
-        """Flush and close; idempotent."""
+        """Flush and close. Idempotent."""
         self.flush()
         if self._file is not None:
             with suppress(OSError):
@@ -348,7 +350,7 @@ class TensorBoardWriter:
 
 
 def _file_name(run_dir: Path) -> str:
-    """Return a file name that sorts after all existing ones, since readers use name order."""
+    """Return a file name that sorts after all existing ones, because readers use name order."""
     second = int(time.time())
     for path in run_dir.glob("events.out.tfevents.*"):
         match = re.match(r"events\.out\.tfevents\.(\d{10})\.", path.name)

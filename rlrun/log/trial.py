@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 Value: TypeAlias = bool | int | float | str
 
-NAMED = ("policy", "env", "seed")  # the settings that names begin with
+NAMED = ("policy", "env", "seed")  # the first settings of a name
 _LONGEST = 64  # characters of a name
 _LONGEST_PART = 24
 _OTHERS = r"[^\w.+=-]+"  # characters that no file name should have
@@ -17,11 +17,11 @@ _OTHERS = r"[^\w.+=-]+"  # characters that no file name should have
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """A row of the HPARAMS tab: name, settings, and those in which the trials differ.
+    """A row of the HPARAMS tab: name, settings, and the keys in which trials differ.
 
-    ``settings`` has ``policy``, ``env``, ``seed`` and keys that were typed; it may lack some of
-    those in ``differing``, which other trials have. ``kinds``: bool, int, float or str of a
-    column, where that is not the kind of the trial's own value.
+    ``settings`` has ``policy``, ``env``, ``seed`` and typed keys. It may lack keys of ``differing``
+    that only other trials have. ``kinds``: bool, int, float or str of a column, if that differs
+    from the kind of the trial's own value.
     """
 
     name: str
@@ -31,7 +31,7 @@ class TrialRow:
 
 
 def column_kinds(trials: Sequence[Mapping[str, Value]]) -> dict[str, type]:
-    """Return bool, int, float or str of every setting: what all ``trials`` that have it can be."""
+    """Return bool, int, float or str of every setting: a kind that fits all ``trials`` with it."""
     found: dict[str, set[type]] = {}
     for settings in trials:
         for key, value in settings.items():
@@ -45,8 +45,8 @@ def trial_name(
 ) -> str:
     """Return ``r2d2-cartpole-s0-lr1e-3``: policy, environment, seed and the settings ``shown``.
 
-    ``begin``: which of the first three to name; all where nothing else would be. Settings for
-    which there is no room are counted at the end (``+2``).
+    ``begin``: which of the first three to name; all if the name would be empty otherwise. Settings
+    that do not fit are counted at the end (``+2``).
     """
     others = [key for key in settings if key in shown and key not in NAMED]
     often = Counter(key.rpartition(".")[2] for key in others)
@@ -64,12 +64,14 @@ def trial_name(
 
 
 def file_name(text: str) -> str:
-    """Return ``text`` with ``_`` for what no file name should have."""
+    """Return ``text`` with ``_`` for characters that file names should not have."""
     return re.sub(_OTHERS, "_", text, flags=re.ASCII).strip("_")[:_LONGEST]
 
 
 def _part(name: str, value: Value) -> str:
-    """``lr1e-3`` of a number, ``gru`` of a group's option, ``double=true`` of the rest."""
+    """Return ``lr1e-3`` for a number, ``gru`` for a group's option, ``double=true`` for the
+    rest.
+    """
     if isinstance(value, bool):
         return f"{name}={str(value).lower()}"
     if isinstance(value, int | float) and abs(value) < math.inf:
@@ -84,7 +86,7 @@ _GROUPS = (
 
 
 def short_number(value: float) -> str:
-    """Return ``1e-3`` for 0.001, ``20000`` for 20000, with four digits at most."""
+    """Return ``1e-3`` for 0.001 and ``20000`` for 20000, with at most four digits."""
     if isinstance(value, int) or not math.isfinite(value):
         return str(value)
     if value == 0 or 0.01 <= abs(value) < 1e5:

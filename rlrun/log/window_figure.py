@@ -1,4 +1,6 @@
-"""A picture of sampled windows: what each position is for, |delta| of learned rows, priorities."""
+"""A picture of sampled windows: the purpose of each position, |delta| of learned rows,
+priorities.
+"""
 
 import io
 from dataclasses import dataclass
@@ -12,21 +14,21 @@ if TYPE_CHECKING:
 FILLER, BURN_IN, LEARNED, LOOK_AHEAD, PADDING = range(5)
 COLOURS = np.array(
     [(236, 236, 236), (158, 202, 225), (255, 245, 235), (161, 217, 155), (120, 120, 120)], np.uint8
-)  # of the kinds; that of learned rows where delta is 0
+)  # of the kinds; for learned rows, of delta = 0
 LARGEST = np.array((179, 0, 0), np.float64)  # colour of the largest |delta|
 NAMES = ("filler", "burn-in", "learned, |delta|: 0", "look-ahead", "padding")
 
 MARGIN, TOP, ROW, GAP, BAR = 10, 80, 30, 4, 100  # pixels
-FONT = 26  # pixels: TensorBoard shows a picture at half its size
-_WIDTH = 400  # pixels of the positions, about
+FONT = 26  # pixels; TensorBoard shows pictures at half size
+_WIDTH = 400  # approximate pixels of the positions
 _INK = (40, 40, 40)
 
 
 def kinds(valid: np.ndarray, terminated: np.ndarray, *, burnin: int, learned: int) -> np.ndarray:
-    """Return uint8 [S, B]: what every position of windows of S positions is for.
+    """Return uint8 [S, B]: the kind of every position of windows of S positions.
 
-    ``valid`` and ``terminated`` are a segment's, bool [S - 1, B]. Look-ahead: read by targets
-    only, also the observation after the last row of an episode that was cut.
+    ``valid`` and ``terminated`` are a segment's, bool [S - 1, B]. Look-ahead positions are read by
+    targets only. They include the observation after the last row of a cut episode.
     """
     none = np.zeros_like(valid[:1])
     own = np.concatenate([valid, none])
@@ -40,7 +42,9 @@ def kinds(valid: np.ndarray, terminated: np.ndarray, *, burnin: int, learned: in
 
 @dataclass(frozen=True)
 class WindowFigure:
-    """B windows of S positions. ``td``: |delta| [S, B] of learned positions; ``priority`` [B]."""
+    """A picture of B windows of S positions. ``td``: |delta| [S, B] of learned positions;
+    ``priority`` [B].
+    """
 
     kind: np.ndarray
     td: np.ndarray
@@ -49,7 +53,7 @@ class WindowFigure:
 
     @property
     def cell(self) -> int:
-        """Width of a position, pixels."""
+        """Width of a position in pixels."""
         return int(np.clip(_WIDTH // len(self.kind), 3, 40))
 
     @property
@@ -103,7 +107,7 @@ class WindowFigure:
         return file.getvalue(), height, width
 
     def _legend(self, draw: "ImageDraw.ImageDraw", y: int, width: int) -> None:
-        """Draw the colours and what they stand for, in lines of ``width`` pixels."""
+        """Draw the colours and their meanings, in lines of ``width`` pixels."""
         x = MARGIN
         entries = [(COLOURS[k], NAMES[k]) for k in (FILLER, BURN_IN, LEARNED)]
         entries.append((LARGEST.astype(np.uint8), f"{self.largest:.3g}"))

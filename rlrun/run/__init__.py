@@ -1,1 +1,1 @@
-"""The life of a run: start, resume, finish."""
+"""Runs: start, resume, evaluate, export and compare them."""

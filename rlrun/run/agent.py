@@ -1,6 +1,6 @@
 """A trained policy that acts, with its recurrent state, previous action and reward, and frames.
 
-Acting is that of ``rlrun eval``: the actor of the policy, with the weights of the run.
+It acts as in ``rlrun eval``: with the policy's actor and the run's weights.
 """
 
 import warnings
@@ -32,15 +32,14 @@ from rlrun.run.manifest import CHECKPOINTS
 from rlrun.run.plan import Plan, make_plan
 from rlrun.types import Actor, Policy, Tree, no_actions
 
-_LONGEST = 200  # characters of what was found
+_LONGEST = 200  # characters of a value in a message
 
 
 def read_obs(space: gym.Space[Any], obs: Any) -> tuple[Tree, int]:
     """Return observations as arrays [n, *O] in the dtypes of ``space``, and n.
 
-    A single observation, of the shape of the space, becomes a batch of one; n is 0 then. Numbers
-    are cast where that keeps their kind: float64 to float32, integers to floats, never floats to
-    integers.
+    A single observation with the shape of the space becomes a batch of one, and n is 0. Numbers are
+    cast if that keeps their kind: float64 to float32, integers to floats, never floats to integers.
 
     Raises: ConfigError.
     """
@@ -49,7 +48,7 @@ def read_obs(space: gym.Space[Any], obs: Any) -> tuple[Tree, int]:
     if len(found) > 1:
         counts = ", ".join("one" if n == 0 else str(n) for n in sorted(found))
         raise ConfigError(
-            f"obs: its parts are of {counts} environments; one number of them for all parts is "
+            f"obs: its parts have {counts} environments; the same number in all parts is "
             "allowed; stack every part, or none"
         )
     return tree, found.pop()
@@ -102,7 +101,7 @@ def _read_array(space: gym.Space[Any], obs: Any, path: str, found: set[int]) -> 
 
 
 def _limits(space: gym.Space[Any]) -> tuple[Any, Any] | None:
-    """The lowest value, and the first beyond the highest, of a space of choices."""
+    """Return the lowest value of a discrete space and the first beyond the highest, or None."""
     match space:
         case spaces.Discrete():
             return space.start, space.start + space.n
@@ -112,9 +111,11 @@ def _limits(space: gym.Space[Any]) -> tuple[Any, Any] | None:
 
 
 def read_column(name: str, x: Any, n: int, dtype: type) -> np.ndarray:
-    """Return flags or numbers, one of each environment, as ``dtype`` [n].
+    """Return flags or numbers, one per environment, as ``dtype`` [n].
 
-    A single one is allowed where n is 1. Raises: ConfigError.
+    A scalar is allowed if n is 1.
+
+    Raises: ConfigError.
     """
     given = np.asarray(x)
     flags = dtype is np.bool_
@@ -137,7 +138,7 @@ def _refuse(path: str, found: str, allowed: str) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class TrainedPolicy:
-    """A run's plan, its policy with saved weights, and the env steps these were trained for."""
+    """A run's plan, its policy with saved weights, and the env steps of these weights."""
 
     plan: Plan
     policy: Policy
@@ -147,14 +148,14 @@ class TrainedPolicy:
 def load_trained(
     run_dir: Path, *, weights: str = "final", device: str | None = None
 ) -> TrainedPolicy:
-    """The policy of ``run_dir``, a run directory or an exported agent, with its weights.
+    """Return the policy of ``run_dir`` with its weights.
 
-    ``weights``: final, best, or the env step of a version that checkpoint.history keeps.
-    ``device``: None: that of the run.
+    ``weights``: final, best, or the env step of a version that checkpoint.history keeps. ``device``
+    None: that of the run.
 
-    Raises: ConfigError when it is neither, CheckpointError when the weights are missing,
-        damaged or do not fit the config, NumericError when they are not finite, ResourceError when
-        the device is missing.
+    Raises: ConfigError if it is not a run directory. CheckpointError if the weights are missing,
+    damaged or do not fit the config. NumericError if they are not finite. ResourceError if the
+    device is missing.
     """
     config, _ = load(run_dir, [f"device={device}"] if device else [], replay=False)
     plan = make_plan(config)
@@ -198,10 +199,10 @@ class _Row:
 class Agent:
     """Acts with the weights of a run, for n environments that step together.
 
-    ``run_dir``, ``env_steps``: the run, and the env steps its weights were trained for.
-    ``observation_space``, ``action_space``: of one environment, or of one agent where agents have
-    columns of their own (``columns`` of them for each environment). Frames are stacked inside.
-    ``eval_seed``: the seed of ``rlrun eval``, which no training used.
+    ``run_dir``, ``env_steps``: the run, and the env steps of its weights. ``observation_space``,
+    ``action_space``: of one environment, or of one agent if agents have columns of their own
+    (``columns`` per environment). Frames are stacked inside. ``eval_seed``: the seed of ``rlrun
+    eval``, which training never uses.
     """
 
     def __init__(self, trained: TrainedPolicy, run_dir: Path) -> None:
@@ -216,7 +217,7 @@ class Agent:
         self._warned = False
         self._n = 0  # environments of the last reset
         self._actor = self._policy.actor(self.columns)
-        self._reader: ValueActor | None = None  # of q_values: has no noise, and takes none from act
+        self._reader: ValueActor | None = None  # for q_values: without noise
         self._stack: FrameStack | None
 
     def __repr__(self) -> str:
@@ -224,17 +225,17 @@ class Agent:
         return f"Agent({name} on {env}, {self.env_steps} env steps, {str(self.run_dir)!r})"
 
     def reset(self, n: int = 1, *, seed: int | None = None) -> None:
-        """Begin new episodes in ``n`` environments, of zero recurrent state.
+        """Begin new episodes in ``n`` environments with zero recurrent state.
 
-        Where every agent has a column of its own, ``n`` counts columns: ``columns`` of them for
-        each environment. ``seed``: of exploration; None: it goes on with its random numbers.
+        If every agent has its own column, ``n`` counts columns, ``columns`` per environment.
+        ``seed``: of exploration; None: the generator continues.
 
         Raises: ConfigError.
         """
         if type(n) is not int or n < 1 or n % self.columns:
             allowed = "an integer >= 1" if self.columns == 1 else f"a multiple of {self.columns}"
             raise ConfigError(
-                f"n = {n}: is no number of environments; {allowed} is allowed; e.g. "
+                f"n = {n}: is not a number of environments; {allowed} is allowed; e.g. "
                 f"agent.reset({self.columns})"
             )
         if seed is not None:
@@ -250,16 +251,16 @@ class Agent:
     def act(
         self, obs: Any, reward: Any = None, first: Any = None, *, explore: bool | float = False
     ) -> Any:
-        """Return the actions of the next step, and advance the recurrent state.
+        """Return the actions of the next step and advance the recurrent state.
 
-        ``obs``: a batch [n, ...], or one observation (n = 1), whose action has no axis of
-        environments either. The first call begins with ``reset(n)`` where that was not called.
-        ``reward`` [n]: what the last step returned, for networks that read it
-        (``policy.prev_inputs``); without it they get 0, with a warning.
-        ``first`` [n] bool: the observation opens an episode, before which everything is
-        forgotten; every observation after ``reset`` does. None: no other.
-        ``explore``: False: greedy, as in evaluations. True: a sample of a stochastic policy (ppo,
-        sac), or the noise of a deterministic one (td3). A number: the probability of a random
+        ``obs``: a batch [n, ...], or one observation (n = 1), whose action has no environment axis
+        either. The first call resets with ``reset(n)`` if that was not called.
+        ``reward`` [n]: rewards of the last step, for networks that read them
+        (``policy.prev_inputs``). If missing, these get 0 and a warning is issued.
+        ``first`` [n] bool: the observation opens an episode, and everything before it is forgotten.
+        None: only observations right after ``reset`` do.
+        ``explore``: False is greedy, as in evaluations. True samples a stochastic policy (ppo, sac)
+        or adds the noise of a deterministic one (td3). A number is the probability of a random
         action, for policies of action values.
 
         Raises: ConfigError.
@@ -277,11 +278,11 @@ class Agent:
         return action[0] if row.single else action
 
     def q_values(self, obs: Any, reward: Any = None, first: Any = None) -> np.ndarray:
-        """Return Q of every action [n, A], or [A] of one observation; nothing is advanced.
+        """Return Q of every action, [n, A], or [A] for one observation. The state does not advance.
 
-        To be called before ``act`` on the same observation, with the same arguments. Q is the
-        return that the policy learns: of scaled and clipped rewards (``policy.reward_scale``,
-        ``policy.reward_clip``), value rescaling undone.
+        Call it before ``act`` with the same arguments. Q is the return that the policy learns: of
+        scaled and clipped rewards (``policy.reward_scale``, ``policy.reward_clip``), with value
+        rescaling undone.
 
         Raises: ConfigError, also for policies without a Q of every action.
         """
@@ -311,13 +312,12 @@ class Agent:
         return q[0] if row.single else q
 
     def env(self, n: int | None = None, *, render: bool = False) -> Any:
-        """Return the environment of the run's evaluations, with its wrappers, to be closed.
+        """Return the environment of the run's evaluations with its wrappers. The caller closes it.
 
-        None: one environment, a ``gymnasium.Env``. ``n``: a ``gymnasium.vector.VectorEnv`` of n
-        environments, whose autoreset is NEXT_STEP; where every agent has a column, its rows are
-        columns. ``render``: ``env.render()`` returns a picture of it, of the first one of n, as
-        uint8 [height, width, 3]. A worker process that fails (env.backend=async) is
-        never restarted.
+        ``n`` None: one environment, a ``gymnasium.Env``. Otherwise a ``gymnasium.vector.VectorEnv``
+        of n environments with NEXT_STEP autoreset, whose rows are columns if every agent has one.
+        ``render``: ``env.render()`` returns a picture of the (first) environment, uint8 [height,
+        width, 3]. A worker process that fails (env.backend=async) is not restarted.
 
         Raises: ConfigError.
         """
@@ -325,7 +325,8 @@ class Agent:
         if n is not None:
             keep = (env.success,) if env.success else ()
             given: dict[str, Any] = {"evaluate": True, "agents": agents, "render": render}
-            env = replace(env, on_worker_failure="stop")  # rows of Gymnasium cannot tell a restart
+            # Gymnasium's rows cannot report a restart.
+            env = replace(env, on_worker_failure="stop")
             return RowsVectorEnv(make_env(env, num_envs=n, keep_info=keep, **given))
         if self.columns > 1:
             raise ConfigError(
@@ -343,7 +344,7 @@ class Agent:
             self.reset(n)
         if n != self._n:
             raise ConfigError(
-                f"obs: is of {n} environments; {self._n}, the number of agent.reset, is allowed; "
+                f"obs: has {n} environments; {self._n}, the number of agent.reset, is allowed; "
                 f"call agent.reset({n})"
             )
         flags = np.zeros(n, bool) if first is None else read_column("first", first, n, np.bool_)
@@ -351,8 +352,8 @@ class Agent:
             flags = np.ones(n, bool)
         if reward is None and not flags.all() and not self._warned and reads_reward(self._actor):
             self._warned = True
-            text = "reads the reward of the last step and none was given: 0 is taken"
-            fix = "pass reward=, what env.step returned"
+            text = "reads the reward of the last step, but none was given: 0 is used"
+            fix = "pass reward=, the one that env.step returned"
             warnings.warn(
                 f"agent.act: policy={self._config.policy.name} {text}; {fix}", stacklevel=3
             )
@@ -364,7 +365,7 @@ class Agent:
         return _Row(tree, flags, rewards, count == 0)
 
     def _epsilon(self, explore: bool | float) -> np.ndarray | None:
-        """The probability of a random action of every environment; None: greedy."""
+        """Return the probability of a random action in every environment; None: greedy."""
         name, number = self._config.policy.name, not isinstance(explore, bool | np.bool_)
         if not number and not explore:
             return None
@@ -373,11 +374,11 @@ class Agent:
                 f"explore = True: policy={name} does not sample; the probability of a random "
                 "action is allowed; e.g. explore=0.05"
             )
-        if not number:  # the policy's own sample, none of uniform actions
+        if not number:  # the policy's own sample, without uniform actions
             return np.zeros(self._n, np.float32)
         if not 0 <= explore <= 1:
             raise ConfigError(
-                f"explore = {explore}: is no probability; True, False or a number within [0, 1] "
+                f"explore = {explore}: is not a probability; True, False or a number within [0, 1] "
                 "is allowed; e.g. explore=0.05"
             )
         if not takes_probability(self._actor):
@@ -389,7 +390,7 @@ class Agent:
 
 
 def reads_reward(actor: Actor) -> bool:
-    """Whether the network of an actor reads the previous reward; a user's own actor may."""
+    """Return whether the network of an actor reads the previous reward. A user's own actor may."""
     match actor:
         case SeparateActor():
             return any(map(reads_reward, actor.actors))
@@ -401,16 +402,16 @@ def reads_reward(actor: Actor) -> bool:
 
 
 def takes_probability(actor: Actor) -> bool:
-    """Whether exploration is a probability of random actions."""
+    """Return whether exploration is a probability of random actions."""
     if isinstance(actor, SeparateActor):
         return any(map(takes_probability, actor.actors))
     return isinstance(actor, ValueActor | TeamActor)
 
 
 def load_agent(run_dir: Path, *, weights: str = "final", device: str | None = None) -> Agent:
-    """Return the agent of a run; arguments and errors are those of ``load_trained``.
+    """Return the agent of a run. Arguments and errors are those of ``load_trained``.
 
-    The numbers of torch's and BLAS's threads stay as they are.
+    The numbers of torch's and BLAS's threads stay unchanged.
     """
     threads = torch.get_num_threads()
     try:

@@ -1,4 +1,6 @@
-"""Going back to an earlier checkpoint of a run, in its directory or in a new one. Torch-free."""
+"""Return to an earlier checkpoint of a run, in its directory or in a new one. Does not import
+torch.
+"""
 
 import json
 import os
@@ -41,13 +43,13 @@ def split_step(text: str) -> tuple[Path, int | None]:
 def checkpoint_at(run_dir: Path, step: int | None) -> Path:
     """Return the newest checkpoint of env step ``step``; None: the newest of all.
 
-    Raises: ConfigError naming those that are kept.
+    Raises: ConfigError naming the checkpoints that are kept.
     """
     existing = manifest.list_checkpoints(run_dir / CHECKPOINTS)
     if not existing:
         raise ConfigError(
             f"RUN_DIR = {run_dir}: has no checkpoint yet; a run saves one every "
-            "run.checkpoint_every env steps and at its end; wait for the first, or let it go on: "
+            "run.checkpoint_every env steps and at its end; wait for the first, or continue: "
             f"rlrun resume {shlex.quote(str(run_dir))}",
             key="RUN_DIR",
         )
@@ -63,14 +65,14 @@ def checkpoint_at(run_dir: Path, step: int | None) -> Path:
 
 
 def later_steps(run_dir: Path, path: Path) -> list[int]:
-    """Env steps of the checkpoints after ``path``, which ``go_back`` deletes."""
+    """Return the env steps of the checkpoints after ``path``, which ``go_back`` deletes."""
     existing = manifest.list_checkpoints(run_dir / CHECKPOINTS)
     later = existing[existing.index(path) + 1 :]
     return [name[0] for name in map(manifest.parse_name, later) if name is not None]
 
 
 def require_steps_left(path: Path, run: RunConfig) -> None:
-    """Raise ConfigError when a run that goes on from checkpoint ``path`` would train nothing."""
+    """Raise ConfigError if a run that continues from checkpoint ``path`` would train nothing."""
     try:
         fields = manifest.read_manifest(path)
         state = json.loads(read_file(path / manifest.STATE))["state"]
@@ -80,7 +82,7 @@ def require_steps_left(path: Path, run: RunConfig) -> None:
         )
         steps = int(fields["env_steps"])
     except (OSError, RecursionError, ValueError, KeyError, TypeError):
-        return  # it is verified before it is used
+        return  # verified before use
     if steps >= run.total_steps:
         later = 2 * max(steps, run.total_steps)
         raise ConfigError(
@@ -98,7 +100,10 @@ def require_steps_left(path: Path, run: RunConfig) -> None:
 
 
 def _verified(run_dir: Path, path: Path) -> dict[str, Any]:
-    """The manifest of an intact checkpoint with its records. Raises: CheckpointError."""
+    """Return the manifest of an intact checkpoint whose records are intact, too.
+
+    Raises: CheckpointError.
+    """
     try:
         fields = manifest.verify(path)
         manifest.verify_committed(run_dir, fields, manifest.METRICS)
@@ -110,11 +115,12 @@ def _verified(run_dir: Path, path: Path) -> dict[str, Any]:
 
 
 def go_back(run_dir: Path, path: Path) -> None:
-    """Make ``path`` the newest checkpoint; what is later is deleted, the newest first.
+    """Make ``path`` the newest checkpoint: delete all later ones, the newest first.
 
-    The directory must be locked. Killed at any time, the newest that is left can be resumed.
+    The directory must be locked. If killed at any time, the newest remaining checkpoint can be
+    resumed.
 
-    Raises: CheckpointError when ``path`` is damaged; nothing is deleted then. StorageError.
+    Raises: CheckpointError if ``path`` is damaged (nothing is deleted), StorageError.
     """
     fields = _verified(run_dir, path)
     existing = manifest.list_checkpoints(run_dir / CHECKPOINTS)
@@ -122,19 +128,19 @@ def go_back(run_dir: Path, path: Path) -> None:
         for later in reversed(existing[existing.index(path) + 1 :]):
             manifest.delete(later)
         best = run_dir / CHECKPOINTS / "best.safetensors"
-        if _env_steps_of(best) > fields["env_steps"]:  # of a future that will not be
+        if _env_steps_of(best) > fields["env_steps"]:  # weights of the deleted future
             best.unlink(missing_ok=True)
             best.with_suffix(".json").unlink(missing_ok=True)
         fsync_directory(run_dir / CHECKPOINTS)
     except OSError as e:
         raise StorageError(
             f"{e.filename or run_dir}: cannot be deleted ({e.strerror or e}); going back deletes "
-            "what is later; fix the permissions of the run directory"
+            "later checkpoints; fix the permissions of the run directory"
         ) from e
 
 
 def _env_steps_of(weights: Path) -> int:
-    """Env steps of saved weights; -1 when there are none that can be read."""
+    """Return the env steps of saved weights, -1 if there are none that can be read."""
     try:
         fields = unseal(read_file(weights.with_suffix(".json")))
         return int(fields["meta"]["env_steps"])
@@ -143,7 +149,7 @@ def _env_steps_of(weights: Path) -> int:
 
 
 def _typed_again(content: bytes, overrides: Sequence[str]) -> str:
-    """Return overrides.yaml with ``overrides`` added; those of the same keys are left out."""
+    """Return overrides.yaml with ``overrides`` in place of those of the same keys."""
     try:
         lines = yaml.safe_load(content)
     except (yaml.YAMLError, RecursionError, ValueError):
@@ -158,12 +164,12 @@ def _typed_again(content: bytes, overrides: Sequence[str]) -> str:
 def fork(
     run_dir: Path, path: Path, new: Path, raw_yaml: str, overrides: Sequence[str]
 ) -> dict[str, Any]:
-    """Make the run directory ``new``, empty before, that goes on from ``path``; return its parent.
+    """Make the run directory ``new``, which is empty, continue from ``path``. Return its parent.
 
-    Its overrides are those of the run with ``overrides`` in place of the same keys. Files that
-    never change are linked, where the file system can. run.json is written last.
+    Its overrides are those of the run, with ``overrides`` in place of the same keys. Files that
+    never change are hard-linked if the file system supports it. run.json is written last.
 
-    Raises: CheckpointError when ``path`` is damaged, StorageError.
+    Raises: CheckpointError if ``path`` is damaged, StorageError.
     """
     fields = _verified(run_dir, path)
     try:
@@ -184,7 +190,7 @@ def fork(
         typed = _typed_again(read_file(run_dir / TEXTS[1]), overrides)
         replace_file(new / TEXTS[1], typed.encode("utf-8", "surrogateescape"))
         replace_file(new / CONFIG, raw_yaml.encode())
-        _verified(new, target)  # the run may have gone on, and deleted what was to be linked
+        _verified(new, target)  # the parent may have deleted files meanwhile
         parent = {
             "directory": os.fspath(run_dir.absolute()),
             "env_steps": fields["env_steps"],
@@ -206,7 +212,7 @@ def fork(
 
 
 def _link(source: Path, target: Path) -> None:
-    """Hard-link a file, or copy it where there are no hard links."""
+    """Hard-link a file, or copy it if that fails."""
     try:
         os.link(source, target, follow_symlinks=False)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Policies by name, how they compute, and the bonus on their rewards."""
+"""Construction of the parts of a run from its plan."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -74,7 +74,7 @@ POLICIES = {
     "iql": "rlrun.policy.iql:IQL",
 }
 
-KERNELS = {  # of exactly the class of that name
+KERNELS = {  # for exactly the class of that name
     "r2d2": "rlrun.kernels.r2d2:R2D2Kernel",
     "dqn": "rlrun.kernels.dqn:DQNKernel",
     "sac": "rlrun.kernels.sac_td3:SACKernel",
@@ -88,7 +88,7 @@ KERNELS = {  # of exactly the class of that name
 
 
 def policy_class(name: str) -> type[Any]:
-    """The class of a name in ``POLICIES``, or ``mypkg.mod:Class`` of a trusted package."""
+    """Return the class of a name in ``POLICIES``, or ``mypkg.mod:Class`` of a trusted package."""
     if name not in POLICIES:
         return trusted_class("policy.name", name)
     cls: type[Any] = resolve_name(POLICIES[name])
@@ -96,7 +96,7 @@ def policy_class(name: str) -> type[Any]:
 
 
 def make_policy(plan: Plan) -> Policy:
-    """The policy named by ``config.policy.name``; its module is imported only now."""
+    """Return the policy named by ``config.policy.name``. Its module is imported only now."""
     config, cls = plan.config, policy_class(plan.config.policy.name)
     c = config.learner
 
@@ -124,9 +124,9 @@ def make_policy(plan: Plan) -> Policy:
 
 
 def with_kernel(policy: Any, plan: Plan) -> Policy:
-    """``policy`` with its numpy kernel where ``plan.backend`` wants one.
+    """Return ``policy`` with its numpy kernel if ``plan.backend`` asks for one.
 
-    A kernel computes the loss of one class: a subclass, whose loss may be another, has none.
+    A kernel computes the loss of exactly one class. A subclass, whose loss may differ, has none.
     """
     name = plan.config.policy.name
     if plan.backend.name == "numpy" and name in KERNELS and type(policy) is policy_class(name):
@@ -139,7 +139,7 @@ def with_kernel(policy: Any, plan: Plan) -> Policy:
 
 
 def backend_used(policy: Policy, plan: Plan) -> Backend:
-    """The backend that computed the updates of a run, with its reason."""
+    """Return the backend that computed the updates of a run, and the reason for it."""
     policies = getattr(policy, "policies", [policy])
     if plan.backend.name == "torch" or all(getattr(p, "kernel", None) for p in policies):
         return plan.backend
@@ -147,7 +147,7 @@ def backend_used(policy: Policy, plan: Plan) -> Backend:
 
 
 def make_bonus(plan: Plan) -> RND | None:
-    """The bonus on rewards that ``config.bonus`` names; None: there is none."""
+    """Return the bonus on rewards named by ``config.bonus``, or None."""
     config = plan.config
     if not isinstance(config.bonus, RNDConfig):
         return None
@@ -164,7 +164,7 @@ def make_bonus(plan: Plan) -> RND | None:
 
 
 def prepare_process(plan: Plan) -> None:
-    """Set the number of threads of torch, and let malloc keep what updates free."""
+    """Set torch's number of threads, and let malloc keep the memory that updates free."""
     torch.set_num_threads(plan.threads)
     keep_freed_memory()
 
@@ -178,7 +178,7 @@ def _silent(line: str) -> None:
 
 
 def _tiling(plan: Plan) -> dict[str, Any]:
-    """How ``collector.tiling`` slices rows into windows."""
+    """Return how ``collector.tiling`` cuts rows into windows."""
     assert plan.window is not None
     c = plan.config.collector
     return {
@@ -191,21 +191,21 @@ def _tiling(plan: Plan) -> dict[str, Any]:
 
 
 def make_cutter(plan: Plan) -> Cutter:
-    """The slicer of ``collector.tiling``."""
+    """Return the cutter of ``collector.tiling``."""
     return Cutter(**_tiling(plan))
 
 
 def make_state_filter(plan: Plan) -> StateFilter:
-    """The filter that zeros the recurrent states no window starts from."""
+    """Return the filter that zeros recurrent states from which no window starts."""
     return StateFilter(**_tiling(plan), close=plan.config.collector.trajectory == "collect")
 
 
 def make_replay(plan: Plan, *, note: Note = _silent) -> Replay:
-    """Ring, windows and sampler of ``config.buffer``.
+    """Return ring, windows and sampler of ``config.buffer``.
 
     ``note`` receives a line on the size before anything is allocated.
 
-    Raises: ResourceError when it would be too large.
+    Raises: ResourceError if it would be too large.
     """
     config, c, window = plan.config, plan.config.buffer, plan.window
     assert window is not None
@@ -235,11 +235,12 @@ def make_replay(plan: Plan, *, note: Note = _silent) -> Replay:
 
 
 def make_rollout(plan: Plan, actor: Actor, *, note: Note = _silent) -> Rollout:
-    """Storage for the rows of one collect call; ``actor`` shows which arrays it adds to a row.
+    """Return the storage for the rows of one collect call. ``actor`` defines the arrays it adds to
+    rows.
 
     ``note`` receives a line on the size before anything is allocated.
 
-    Raises: ResourceError when it would be too large.
+    Raises: ResourceError if it would be too large.
     """
     added = {k: ArraySpec(x.shape[1:], x.dtype) for k, x in actor.extras.items()}
     state = tree_map(lambda x: ArraySpec(x.shape[1:], x.dtype), actor.initial_state())
@@ -251,7 +252,7 @@ def make_rollout(plan: Plan, actor: Actor, *, note: Note = _silent) -> Rollout:
 
 
 def empty_chunk(row: Row, columns: int) -> Chunk:
-    """A chunk of no rows: shapes and dtypes."""
+    """Return a chunk of zero rows, for shapes and dtypes."""
 
     def zeros(block: ArraySpec, rows: int = 0) -> np.ndarray:
         return np.zeros((rows, columns, *block.shape), block.dtype)
@@ -271,12 +272,12 @@ def empty_chunk(row: Row, columns: int) -> Chunk:
 
 
 def torch_device(name: str) -> torch.device:
-    """The device of ``buffer.device``."""
+    """Return the device of ``buffer.device``."""
     return torch.device(name)
 
 
 def _sampler(plan: Plan, slots: int) -> Uniform:
-    """The sampler of ``config.buffer``."""
+    """Return the sampler of ``config.buffer``."""
     c, total = plan.config.buffer, plan.horizon
     rng = generator(plan.config.seed, "buffer")
     if isinstance(c, PrioritizedConfig):
@@ -293,7 +294,7 @@ def load_rows(plan: Plan, buffer: Replay | Mixed | Streams) -> str:
     """
     c = plan.config.buffer
     assert c.load is not None
-    if isinstance(buffer, Streams):  # of one collector, others are refused
+    if isinstance(buffer, Streams):  # one collector; others are refused
         buffer = buffer.replays[0]
     replay = buffer.own if isinstance(buffer, Mixed) else buffer
     source = open_source(c.load)
@@ -341,7 +342,7 @@ def make_store(plan: Plan, *, note: Note) -> Replay | Mixed:
 
 
 def collector_side_of(plan: Plan, number: int = 0) -> CollectorSide:
-    """The side of collector ``number``; recurrent states that no window starts from are blanked."""
+    """Return the side of collector ``number``, which zeros states from which no window starts."""
     transport = plan.config.transport
     if plan.window is None:
         return make_collector_side(transport, number)
@@ -349,13 +350,13 @@ def collector_side_of(plan: Plan, number: int = 0) -> CollectorSide:
 
 
 def make_collector(plan: Plan, counters: Counters) -> Collector:
-    """Environments, policy, and the collector that joins them."""
+    """Return the collector with its environments and policy."""
     config, c = plan.config, plan.config.collector
     lent = (config.env.success,) if config.env.instances and config.env.success else ()
     env = make_env(
         config.env,
         num_envs=c.num_envs,
-        keep_info=tuple(dict.fromkeys((*c.keep_info, *lent))),  # ``lent``: to the evaluator
+        keep_info=tuple(dict.fromkeys((*c.keep_info, *lent))),  # ``lent``: for the evaluator
         agents=config.agents,
         resumable=True,
     )
@@ -375,13 +376,13 @@ def make_collector(plan: Plan, counters: Counters) -> Collector:
 def make_evaluator(
     plan: Plan, run_dir: Path, log: Log, collector: Collector | None = None
 ) -> Evaluator:
-    """Evaluation episodes of a training run; ``collector``: whose environments exist already."""
+    """Return the evaluator of a training run. ``collector``: the one whose environments exist."""
     c = plan.config
     if c.env.instances is not None and collector is not None:
         return SharedEvaluator(c, collector, seed=plan.env_seeds.eval)
     try:
         if c.run.video_every is not None:
-            check_video(c)  # of a run that goes on, too: before its first evaluation
+            check_video(c)  # also for a resumed run, before its first evaluation
             return FilmingEvaluator(c, seed=plan.env_seeds.eval, log=log, run_dir=run_dir)
         return Evaluator(
             c.env,
@@ -397,7 +398,7 @@ def make_evaluator(
 
 
 def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
-    """All components of a run, wired."""
+    """Return all components of a run, connected."""
     config, counters = plan.config, Counters()
     if config.pipeline.name == "ray":
         from rlrun.run.ray import make_ray_pipeline
@@ -408,12 +409,12 @@ def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
         policy = collector.policy
     else:
         policy = make_policy(plan)
-    if collector is not None:  # also of a second policy in this process
+    if collector is not None:  # also for a second policy in this process
         policy.generator = collector.policy.generator
     if config.learner.cuda_graph and config.device == "cpu":
-        log.note("learner.cuda_graph: device=cpu has none; updates go on one operation at a time")
+        log.note("learner.cuda_graph: not available with device=cpu; updates run without it")
     if config.learner.compile and plan.backend.name == "numpy" and config.policy.name == "dqn":
-        log.note("learner.compile: plain layers learn in numpy here, which nothing compiles")
+        log.note("learner.compile: unused, because numpy computes these updates")
     bonus = make_bonus(plan)
     buffer = _make_buffer(plan, policy, log)
     learner = make_learner(plan, policy, buffer, counters, log, bonus)
@@ -431,14 +432,14 @@ def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
 
 
 def run_files(plan: Plan, parts: Parts) -> RunFiles:
-    """The checkpoints and weights of a run."""
+    """Return the checkpoints and weights of a run."""
     versions = plan.config.checkpoint.history if parts.learner is not None else 0
     keep = plan.config.run.keep_checkpoints
     return RunFiles(parts.run_dir / CHECKPOINTS, parts.log, keep=keep, versions=versions)
 
 
 def with_loop(plan: Plan, parts: Parts, evaluations: LoopEvaluations, saving: Saving) -> Pipeline:
-    """The loop over ``parts``, with what stands beside it."""
+    """Return the loop over ``parts`` with its report, evaluations, saving and faults."""
     run, logger = plan.config.run, plan.config.logger
     recorded = logger.profile
     profiler = Profiler(parts.run_dir / "profile", recorded) if recorded is not None else None
@@ -447,7 +448,7 @@ def with_loop(plan: Plan, parts: Parts, evaluations: LoopEvaluations, saving: Sa
 
 
 def explore_of(plan: Plan, collectors: int = 1) -> Explore:
-    """The exploration of all columns of so many collectors."""
+    """Return the exploration of all columns of ``collectors`` collectors."""
     explore, columns = plan.config.explore, plan.columns * collectors
     return make_explore(explore, num_envs=columns, total_steps=plan.horizon)
 
@@ -466,7 +467,7 @@ def make_learner(
     log: Log,
     bonus: RND | None = None,
 ) -> Learner | RolloutLearner | None:
-    """The learner of a buffer's kind; None where there is no buffer."""
+    """Return the learner for the kind of buffer, or None without a buffer."""
     c = plan.config
     if buffer is None:
         return None
@@ -484,7 +485,7 @@ def make_learner(
 def _inspector(
     plan: Plan, policy: Policy, buffer: Replay | Mixed | Streams, bonus: RND | None, log: Log
 ) -> Inspector | None:
-    """The inspector of sampled windows; None where there is nothing to show."""
+    """Return the inspector of sampled windows, or None if there is nothing to show."""
     c = plan.config
     if not c.logger.tensorboard or c.logger.figures_every is None or plan.window is None:
         return None
@@ -503,7 +504,7 @@ def _source(
     learner: Learner | RolloutLearner | None,
     counters: Counters,
 ) -> Source:
-    """The source of chunks that ``pipeline`` names."""
+    """Return the source of chunks that ``pipeline`` names."""
     config, make_side = plan.config, partial(collector_side_of, plan)
     if collector is not None:
         coded = config.transport.name == "coded"

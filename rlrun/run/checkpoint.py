@@ -1,10 +1,9 @@
-"""Checkpoints, written atomically and verified when they are read.
+"""Checkpoints, written atomically and verified when they are read. No pickle.
 
 ``checkpoints/step_000030000/`` holds ``tensors.safetensors`` (tensors and arrays), ``state.json``
-(the tree around them) and ``manifest.json`` (SHA-256 and size of both and of the segments with the
+(the tree around them) and ``manifest.json`` (SHA-256 and size of both, of the segments with the
 rows of the replay, and its own SHA-256). It is written under a temporary name, fsynced, then
-renamed, so that a crash leaves the earlier checkpoints unchanged; any corruption is detected on
-read. No pickle.
+renamed, so a crash leaves earlier checkpoints unchanged. Any corruption is detected on read.
 """
 
 import hashlib
@@ -40,13 +39,13 @@ from rlrun.run.tensors import (
 
 _logger = logging.getLogger(__name__)
 
-# What a state of other parts, types or shapes raises.
+# Errors that loading a state with other parts, types or shapes raises.
 MISFITS = (
     AssertionError, AttributeError, IndexError, KeyError, MemoryError, OverflowError, RuntimeError,
     TypeError, ValueError,
 )  # fmt: skip
 NETWORKS, ENVIRONMENTS, REPLAY = "networks", "environments", "replay"  # parts of a checkpoint
-UNREADABLE = (OSError, RecursionError, *MISFITS)  # what reading a damaged or forged one raises
+UNREADABLE = (OSError, RecursionError, *MISFITS)  # errors of reading a damaged or manipulated one
 
 __all__ = [
     "committed", "fitting", "list_checkpoints", "load", "load_newest", "load_weights", "save",
@@ -55,9 +54,11 @@ __all__ = [
 
 
 def save(directory: Path, state: Mapping[str, Any], *, env_steps: int, keep: int) -> Path:
-    """Save ``state`` as the checkpoint ``directory/step_<env_steps>``; return its path.
+    """Save ``state`` as the checkpoint ``directory/step_<env_steps>``, durably. Return its path.
 
-    As ``Saver.save``, but returns when the checkpoint is durable. Raises: StorageError, TypeError.
+    See ``Saver.save``.
+
+    Raises: StorageError, TypeError.
     """
     saver = Saver(directory)
     saver.save(state, env_steps=env_steps, keep=keep)
@@ -66,11 +67,11 @@ def save(directory: Path, state: Mapping[str, Any], *, env_steps: int, keep: int
 
 
 def load_newest(directory: Path) -> tuple[dict[str, Any], Path]:
-    """Return (state, path) of the newest intact checkpoint; warn about damaged ones.
+    """Return (state, path) of the newest intact checkpoint. Warn about damaged ones.
 
     Tensors are in host memory.
 
-    Raises: CheckpointError when none can be used; the message lists the reasons.
+    Raises: CheckpointError if none can be used; the message lists the reasons.
     """
     tried = []
     for path in reversed(list_checkpoints(directory)):
@@ -82,7 +83,7 @@ def load_newest(directory: Path) -> tuple[dict[str, Any], Path]:
             continue
         return state, path
     require_saved(directory)
-    reason = "tried " + ", ".join(tried) if tried else "there is none in it"
+    reason = "tried " + ", ".join(tried) if tried else "there is none"
     raise CheckpointError(
         f"{directory}: no usable checkpoint: {reason}; a run resumes from an intact checkpoint; "
         "remove the directory and start the run again (overrides.yaml has its command line)"
@@ -90,18 +91,21 @@ def load_newest(directory: Path) -> tuple[dict[str, Any], Path]:
 
 
 def require_saved(directory: Path) -> None:
-    """Raise CheckpointError where a run has not saved anything yet: nothing is damaged."""
+    """Raise CheckpointError if a run has not saved anything yet. Nothing is damaged then."""
     if not list_checkpoints(directory) and not (directory / "last.json").exists():
         run = shlex.quote(str(directory.parent))
         raise CheckpointError(
             f"{directory.parent}: has no weights and no checkpoint yet; a run saves them every "
-            "run.checkpoint_every env steps and at its end; wait for the first, or let it go on: "
+            "run.checkpoint_every env steps and at its end; wait for the first, or continue: "
             f"rlrun resume {run}"
         )
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Return the state of one checkpoint. Raises: CheckpointError unless it is intact."""
+    """Return the state of one checkpoint.
+
+    Raises: CheckpointError unless it is intact.
+    """
     try:
         return _read(path)
     except UNREADABLE as e:
@@ -111,7 +115,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def committed(path: Path) -> dict[str, Any]:
-    """Return size and SHA-256 of the run's growing files when checkpoint ``path`` was saved."""
+    """Return size and SHA-256 of the run's growing files at the time of checkpoint ``path``."""
     found: dict[str, Any] = manifest.read_manifest(path)["committed"]
     return found
 
@@ -126,10 +130,9 @@ class MisfitError(CheckpointError):
 
 @contextmanager
 def fitting(what: Path | str, part: str | None = None) -> Iterator[None]:
-    """Within the context a state of ``what``, or a ``part`` of it, is loaded by what it belongs to.
+    """Convert errors of loading a state of ``what``, or a ``part`` of it, within the block.
 
-    Raises: CheckpointError where its parts, shapes or numbers are not those that it loads; of a
-        ``part`` MisfitError.
+    Raises: CheckpointError if its parts, shapes or numbers do not fit; MisfitError for a ``part``.
     """
     try:
         yield
@@ -148,10 +151,11 @@ def fitting(what: Path | str, part: str | None = None) -> Iterator[None]:
 
 
 def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """Write weights to ``path`` (.safetensors), their SHA-256 and ``meta`` to the json next to it.
+    """Write weights to ``path`` (.safetensors), and their SHA-256 and ``meta`` to the json next to
+    it.
 
-    The json is replaced first and includes the hash and meta of the previous weights, so that the
-    pair is readable at any time. ``meta``: finite JSON values.
+    The json is replaced first and includes hash and meta of the previous weights, so that the pair
+    is readable at any time. ``meta``: finite JSON values.
 
     Raises: StorageError.
     """
@@ -176,7 +180,7 @@ def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, A
 def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the weights and meta written by ``save_weights``.
 
-    Raises: CheckpointError when they are missing or damaged.
+    Raises: CheckpointError if they are missing or damaged.
     """
     if path.parent.name == "checkpoints" and not path.exists():
         require_saved(path.parent)
@@ -197,7 +201,10 @@ def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _read(directory: Path) -> dict[str, Any]:
-    """Return the state of a checkpoint. Raises: ValueError with the reason unless it is intact."""
+    """Return the state of a checkpoint.
+
+    Raises: ValueError with the reason unless it is intact.
+    """
     fields = manifest.verify(directory)
     manifest.verify_committed(directory.parent.parent, fields, METRICS)
     packed = json.loads(read_file(directory / STATE))
@@ -208,7 +215,7 @@ def _read(directory: Path) -> dict[str, Any]:
 
 
 def _row_files(directory: Path, ring: list[Any], listed: Mapping[str, Any]) -> RowFiles:
-    """The segments of a ring: [file, first, stop] each, in the order of their rows."""
+    """Return the segments of a ring: [file, first, stop] each, in the order of their rows."""
     parts = [
         SegmentFile(file, int(first), int(stop), listed[file]["sha256"], listed[file]["bytes"])
         for file, first, stop in ring
@@ -217,7 +224,7 @@ def _row_files(directory: Path, ring: list[Any], listed: Mapping[str, Any]) -> R
 
 
 def _current_weights(path: Path) -> dict[str, Any] | None:
-    """Return hash and meta of the weights at ``path``, None if there are no intact ones."""
+    """Return hash and meta of the weights at ``path``, or None if no intact ones exist."""
     try:
         entry = manifest.weights_entry(path)
     except (OSError, ValueError):
@@ -230,16 +237,16 @@ class Saver:
 
     ``save`` copies the state and returns; a thread writes, hashes and syncs the files. An error of
     the thread is raised by the next ``save`` or ``wait``. The process does not exit before the
-    thread has ended; a process that is killed leaves the earlier checkpoints.
+    thread has ended. A killed process leaves the earlier checkpoints.
     """
 
     def __init__(self, directory: Path) -> None:
-        """``directory``: of the checkpoints."""
+        """``directory``: contains the checkpoints."""
         self.directory = directory
         self._thread: Thread | None = None
         self._error: BaseException | None = None
         self._began = False
-        self._segments: dict[Path, set[str] | None] = {}  # that each checkpoint needs
+        self._segments: dict[Path, set[str] | None] = {}  # segments of each checkpoint
 
     def save(
         self,
@@ -255,12 +262,12 @@ class Saver:
 
         ``state`` is a tree of dicts (keys: str, int, float, bool or None), lists and tuples over
         tensors, arrays, ``Rows``, int, float, str, bool and None; numpy scalars become Python's.
-        The ``keep`` newest ones are kept; those of later env steps are deleted, since the run
-        has resumed before them. ``committed``: size and SHA-256 of the files of the run that only
-        grow. ``before``: called by the thread first, for instance to sync these; ``after``: called
-        once the checkpoint is there.
+        The ``keep`` newest checkpoints are kept. Those of later env steps are deleted, because the
+        run has resumed before them. ``committed``: size and SHA-256 of the run's growing files.
+        ``before``: called first by the thread, for instance to sync these. ``after``: called once
+        the checkpoint exists.
 
-        Raises: TypeError for an unsupported value, StorageError of the save before.
+        Raises: TypeError for an unsupported value, StorageError of the previous save.
         """
         self.wait()
         if not self._began:
@@ -269,7 +276,8 @@ class Saver:
         packed = Packed(state)
         segments = new_segments(packed.rows, self.directory / ROWS)
         if not all(segment.small for segment in segments):
-            self._write_segments(segments, env_steps)  # the run waits: no memory for a copy
+            # The run waits, because a copy may not fit in memory.
+            self._write_segments(segments, env_steps)
         committed = {name: dict(entry) for name, entry in (committed or {}).items()}
 
         def write() -> None:
@@ -283,7 +291,7 @@ class Saver:
     def wait(self) -> None:
         """Wait until the last checkpoint is durable.
 
-        Raises: StorageError when it could not be written.
+        Raises: StorageError if it could not be written.
         """
         if self._thread is not None:
             self._thread.join()
@@ -326,7 +334,7 @@ class Saver:
             raise self._storage_error(e, env_steps) from e
 
     def _write_segments(self, segments: list[NewSegment], env_steps: int) -> list[Path]:
-        """Write and sync the segments that are not yet; return their paths."""
+        """Write and sync the segments that are not written yet. Return their paths."""
         directory = self.directory / ROWS
         written: list[Path] = []
         try:
@@ -376,7 +384,9 @@ class Saver:
         fsync_directory(directory)
 
     def _prune(self, target: Path, env_steps: int, keep: int) -> None:
-        """Delete all but the ``keep`` newest checkpoints up to ``env_steps``, and segments."""
+        """Delete all but the ``keep`` newest checkpoints up to ``env_steps``, and unused
+        segments.
+        """
         existing = manifest.list_checkpoints(self.directory)
         needed = {path: self._needed(path) for path in existing}
         older = [p for p in existing if (manifest.parse_name(p) or (0,))[0] < env_steps]
@@ -392,7 +402,7 @@ class Saver:
                 path.unlink()
 
     def _needed(self, path: Path) -> set[str] | None:
-        """The segments that a checkpoint needs, None for a damaged one."""
+        """Return the segments that a checkpoint needs, or None for a damaged one."""
         if path not in self._segments:
             try:
                 return {*manifest.read_manifest(path)["segments"]}
@@ -402,7 +412,7 @@ class Saver:
 
 
 def _remove_temporaries(directory: Path) -> None:
-    """Remove temporaries of a crashed process; the run directory is locked by this one."""
+    """Remove temporary files of a crashed process; this process holds the directory's lock."""
     for path in directory.glob(".tmp_*"):
         remove = shutil.rmtree if path.is_dir() else Path.unlink
         remove(path)

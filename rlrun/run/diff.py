@@ -1,4 +1,4 @@
-"""Where two runs first differ: a record of their metrics, a tensor of their checkpoints."""
+"""Comparison of two runs: the first record of metrics and the first tensor in which they differ."""
 
 import json
 import math
@@ -18,14 +18,14 @@ from rlrun.run.files import read_lines, require_regular_files
 from rlrun.run.manifest import CHECKPOINTS, METRICS
 from rlrun.run.tensors import Rows
 
-_NONE_KEPT = "no checkpoint of the same env step is kept by both"
+_NONE_KEPT = "the runs keep no checkpoint of the same env step"
 
 
 def compare(a: tuple[Path, int | None], b: tuple[Path, int | None]) -> tuple[bool, list[str]]:
-    """Return whether two runs are equal as far as both are kept, and lines that say where not.
+    """Return whether two runs are equal in everything that both keep, and lines that say where not.
 
-    Each is (run directory, env step): the checkpoint of that step and the records before it. Where
-    no step is given, all records, and the checkpoints of all env steps that both keep.
+    Each is (run directory, env step): the checkpoint of that step and the records before it.
+    Without a step: all records, and the checkpoints of all env steps that both keep.
 
     Raises: ConfigError for a step that is not kept or a directory with links, CheckpointError for
     damage.
@@ -39,7 +39,7 @@ def compare(a: tuple[Path, int | None], b: tuple[Path, int | None]) -> tuple[boo
 
 
 def _pairs(a: tuple[Path, int | None], b: tuple[Path, int | None]) -> list[tuple[Path, Path]]:
-    """The checkpoints to compare, oldest first."""
+    """Return the checkpoints to compare, oldest first."""
     if a[1] is not None or b[1] is not None:
         steps = [x[1] if x[1] is not None else y[1] for x, y in ((a, b), (b, a))]
         return [(checkpoint_at(a[0], steps[0]), checkpoint_at(b[0], steps[1]))]
@@ -52,7 +52,7 @@ def _pairs(a: tuple[Path, int | None], b: tuple[Path, int | None]) -> list[tuple
 
 
 def _first_leaf(pairs: list[tuple[Path, Path]]) -> tuple[str | None, str]:
-    """The first leaf that differs, None without one, and the line that says so."""
+    """Return the first leaf that differs, or None, and the line that reports it."""
     steps = []
     for paths in pairs:
         one, two = (checkpoint.load(path) for path in paths)
@@ -65,7 +65,7 @@ def _first_leaf(pairs: list[tuple[Path, Path]]) -> tuple[str | None, str]:
 
 
 def _records(run_dir: Path, step: int | None) -> Iterator[dict[str, Any]]:
-    """Yield the records of a run, up to those that the checkpoint of env step ``step`` had."""
+    """Yield the records of a run, up to the checkpoint of env step ``step``."""
     path, done = run_dir / METRICS, 0
     try:
         size = math.inf
@@ -77,7 +77,7 @@ def _records(run_dir: Path, step: int | None) -> Iterator[dict[str, Any]]:
                 return
             record = json.loads(raw)
             if not isinstance(record, dict) or not isinstance(record.get("env_steps"), int):
-                raise ValueError(f"a line before byte {done} is no record")
+                raise ValueError(f"a line before byte {done} is not a record")
             yield record
     except (OSError, ValueError, KeyError, RecursionError) as e:
         text = e.strerror if isinstance(e, OSError) else e
@@ -88,7 +88,7 @@ def _records(run_dir: Path, step: int | None) -> Iterator[dict[str, Any]]:
 
 
 def _first_record(a: Iterator[dict[str, Any]], b: Iterator[dict[str, Any]]) -> str | None:
-    """A line on the first record in which two files differ."""
+    """Return a line on the first record in which two files differ, or None."""
     for number, (one, two) in enumerate(zip_longest(a, b), 1):
         if one is None or two is None:
             kept = [number - (x is None) + sum(1 for _ in rest) for x, rest in ((one, a), (two, b))]
@@ -104,7 +104,7 @@ def _first_record(a: Iterator[dict[str, Any]], b: Iterator[dict[str, Any]]) -> s
 
 
 def differences(a: Any, b: Any, path: str = "") -> Iterator[str]:
-    """Yield a text on every leaf in which two states differ, in type, dtype, shape or a bit."""
+    """Yield a text on every leaf in which two states differ in type, dtype, shape or any bit."""
     if isinstance(a, Rows) and isinstance(b, Rows):
         if a != b:
             yield f"{path}: rows {a.first} to {a.stop} / {b.first} to {b.stop}"
@@ -132,7 +132,7 @@ def _arrays(a: Any, b: Any, path: str) -> Iterator[str]:
     if (a.dtype, a.shape) != (b.dtype, b.shape):
         yield f"{path}: {a.dtype} {list(a.shape)} / {b.dtype} {list(b.shape)}"
         return
-    bf16 = a.dtype is torch.bfloat16  # which numpy lacks
+    bf16 = a.dtype is torch.bfloat16  # numpy does not have it
     x, y = (np.asarray(t.view(dtype=torch.int16) if bf16 else t) for t in (a, b))
     if x.tobytes() == y.tobytes():
         return

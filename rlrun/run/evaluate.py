@@ -12,11 +12,11 @@ from rlrun.run.agent import load_trained
 from rlrun.run.hparams import policy_title
 from rlrun.video.files import EpisodeWindow, Panels, VideoFile, enlarged
 
-SIDE = 320  # pixels, about, of the longer side of a small picture
+SIDE = 320  # approximate pixels of the longer side of a small picture
 
 
 class Episode(NamedTuple):
-    """Return and length of an episode; ``cut``: it did not end by itself."""
+    """Return and length of an episode. ``cut``: it did not end by itself."""
 
     total: float
     length: int
@@ -35,12 +35,12 @@ def play_run(
     fps: float | None,
     max_steps: int,
 ) -> list[Episode]:
-    """Show ``episodes`` one after the other, in a window or in the file ``video``.
+    """Show ``episodes`` one after the other, in a window or in the file ``video``, and return them.
 
-    They are those of ``rlrun eval --episodes 1`` and what follows in the same environment; after
-    an episode that was cut, it is reset with the next seed. Returns those that were shown.
-    ``weights``, ``device``: as for ``load_trained``. ``traces``: panels beside the picture.
-    ``fps``: frames per second, None: those of the environment. ``max_steps``: of an episode.
+    They are those of ``rlrun eval --episodes 1`` and the following ones in the same environment.
+    After a cut episode, the environment is reset with the next seed. ``weights``, ``device``: as
+    for ``load_trained``. ``traces``: draw panels next to the picture. ``fps``: frames per second;
+    None: those of the environment. ``max_steps``: of an episode.
     """
     trained = load_trained(run_dir, weights=weights, device=device)
     config = trained.plan.config
@@ -53,7 +53,7 @@ def play_run(
         envs=1,
         render=True,
     )
-    evaluator.warned = True  # of cut episodes, whose lines say so
+    evaluator.warned = True  # the lines of cut episodes say so
     fps = fps or evaluator.env.fps
     title = f"{policy_title(config, run_dir)} on {config.env.id}"
     try:
@@ -74,7 +74,7 @@ def play_run(
 
 
 class Show:
-    """Frames of a watched evaluation, with panels beside them where they are wanted."""
+    """Frames of a watched evaluation, optionally with panels next to them."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Show:
         *,
         traces: bool,
     ) -> None:
-        """``add``: shows a frame, uint8 [H, W, 3]. ``stop``: whether the show is over."""
+        """``add``: shows a frame, uint8 [H, W, 3]. ``stop``: returns whether the show is over."""
         self.add, self.stop, self.panels = add, stop, Panels() if traces else None
         self.watch = Watch(self.row, self.episode)
         self.episodes: list[Episode] = []  # that have ended or were cut
@@ -101,7 +101,7 @@ class Show:
         self.add(frame)
 
     def episode(self, number: int, total: float, length: int, *, cut: bool) -> None:
-        """Print the result of an episode that has ended, or was cut."""
+        """Print the result of an episode that has ended or was cut."""
         self.episodes.append(Episode(total, length, cut))
         text = f"episode {self.earlier + number + 1}: return {total:g}, {length} steps"
         print(f"{text}, cut" if cut else text, flush=True)
@@ -109,7 +109,7 @@ class Show:
 
 @contextmanager
 def show_in_file(path: Path, *, traces: bool, fps: float) -> Iterator[Show]:
-    """Frames in a file, which is there once the block has ended well."""
+    """Write frames to a file, which exists once the block has ended without an error."""
     with VideoFile(path, fps=fps) as file:
         yield Show(file.add, traces=traces)
     print(f"{path}: {file.frames} frames, {file.frames / fps:.1f} s", flush=True)
@@ -117,7 +117,7 @@ def show_in_file(path: Path, *, traces: bool, fps: float) -> Iterator[Show]:
 
 @contextmanager
 def show_in_window(title: str, *, traces: bool, fps: float) -> Iterator[Show]:
-    """Frames in a window; closing it ends the show."""
+    """Show frames in a window. Closing it ends the show."""
     window = EpisodeWindow(title, fps=fps)
     try:
         yield Show(window.add, lambda: window.closed, traces=traces)
@@ -136,10 +136,10 @@ def evaluate_run(
     traces: bool = False,
     fps: float | None = None,
 ) -> dict[str, float]:
-    """Return the greedy score of a run's weights on seeds that training never used.
+    """Return the greedy score of a run's weights on seeds that training never uses.
 
     ``weights``, ``device``: as for ``load_trained``. ``video``: a file with the episodes of the
-    first environment, drawn while they are scored; ``traces``, ``fps``: as for ``play_run``.
+    first environment, drawn while they are scored. ``traces``, ``fps``: as for ``play_run``.
     """
     trained = load_trained(run_dir, weights=weights, device=device)
     config = trained.plan.config

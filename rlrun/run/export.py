@@ -28,7 +28,8 @@ def export_run(
 ) -> None:
     """Write the replay of a run's newest checkpoint as a dataset directory.
 
-    ``last``: only the newest rows, of all environments together. ``coder``: of the shards.
+    ``last``: export only so many newest rows of all environments together. ``coder``: of the
+    shards.
 
     Raises: CheckpointError, ConfigError, StorageError.
     """
@@ -40,7 +41,7 @@ def export_run(
             "policy with a replay; export another run"
         )
     saved = state["buffer"]
-    if "streams" in saved:  # of pipeline=ray: a replay for each collector
+    if "streams" in saved:  # pipeline=ray: a replay per collector
         streams = saved["streams"]
         if len(streams) > 1:
             raise ConfigError(
@@ -72,7 +73,7 @@ def export_replay(
 ) -> None:
     """Write the rows of a replay and the states of its windows as the dataset ``out``.
 
-    ``last``: number of newest rows to write, over all columns, rounded up to equal columns.
+    ``last``: number of newest rows over all columns, rounded up to equal columns.
 
     Raises: ConfigError, StorageError, as ``write_dataset``.
     """

@@ -19,7 +19,10 @@ _logger = logging.getLogger(__name__)
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file and fsync it. Raises: OSError."""
+    """Write a file and fsync it.
+
+    Raises: OSError.
+    """
     with open(path, "wb", opener=no_follow) as file:
         file.write(content)
         file.flush()
@@ -27,7 +30,10 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def fsync_directory(directory: Path) -> None:
-    """Make the names in a directory durable. Raises: OSError."""
+    """Make the names in a directory durable.
+
+    Raises: OSError.
+    """
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -36,7 +42,7 @@ def fsync_directory(directory: Path) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file atomically: readers see the old or the new content, also after a crash.
+    """Replace a file atomically: readers see the old or the new content, even after a crash.
 
     Raises: OSError.
     """
@@ -51,7 +57,10 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def sha256_file(path: Path, size: int | None = None) -> str:
-    """Return the SHA-256 (hex) of a file, or of its first ``size`` bytes. Raises: OSError."""
+    """Return the SHA-256 (hex) of a file, or of its first ``size`` bytes.
+
+    Raises: OSError.
+    """
     with path.open("rb") as file:
         if size is None:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -63,12 +72,14 @@ def sha256_file(path: Path, size: int | None = None) -> str:
 
 
 def verify_file(path: Path, expected: Mapping[str, Any], *, grown: bool = False) -> None:
-    """Raise ValueError unless the file has the size ``bytes`` and the hash ``sha256`` expected.
+    """Raise ValueError unless the file has the expected size ``bytes`` and hash ``sha256``.
 
-    ``grown``: unless it begins with such bytes. Raises: OSError.
+    ``grown``: the file only needs to begin with these bytes.
+
+    Raises: OSError.
     """
     if path.is_symlink() or not path.is_file():
-        raise ValueError("is missing" if not os.path.lexists(path) else "is no regular file")
+        raise ValueError("is missing" if not os.path.lexists(path) else "is not a regular file")
     size, wanted = path.stat().st_size, expected["bytes"]
     if size < wanted or (size > wanted and not grown):
         raise ValueError(f"has {size} bytes, not {wanted}{' or more' if grown else ''}")
@@ -77,14 +88,17 @@ def verify_file(path: Path, expected: Mapping[str, Any], *, grown: bool = False)
 
 
 def seal(fields: dict[str, Any]) -> bytes:
-    """Return the fields as JSON, with the SHA-256 of the rest as the last key."""
+    """Return the fields as JSON with the SHA-256 of the rest as the last key."""
     text = json.dumps(fields, indent=1, allow_nan=False)
     sealed = {**fields, "sha256": hashlib.sha256(text.encode()).hexdigest()}
     return json.dumps(sealed, indent=1, allow_nan=False).encode() + b"\n"
 
 
 def unseal(content: bytes) -> dict[str, Any]:
-    """Return the fields of sealed JSON. Raises: ValueError unless ``seal`` returns ``content``."""
+    """Return the fields of sealed JSON.
+
+    Raises: ValueError unless ``seal`` returns ``content``.
+    """
     try:
         fields: dict[str, Any] = json.loads(content)
         fields.pop("sha256")
@@ -96,18 +110,18 @@ def unseal(content: bytes) -> dict[str, Any]:
     return fields
 
 
-MAX_ENTRIES = 200_000  # files of a run directory
-MAX_TEXT = 2**26  # bytes of a json file
-MAX_READ = 2**32  # bytes of a file that is read into memory
-MAX_LINE = 2**20  # bytes of a record
+MAX_ENTRIES = 200_000  # most files of a run directory
+MAX_TEXT = 2**26  # most bytes of a json file
+MAX_READ = 2**32  # most bytes of a file read into memory
+MAX_LINE = 2**20  # most bytes of a record
 
 
 def require_regular_files(run_dir: Path) -> None:
     """Raise ConfigError unless everything below ``run_dir`` is a regular file or a directory.
 
-    A link could lead a write of ``resume`` to any file of the user, a pipe never ends.
+    A link could lead a write of ``resume`` to any file of the user, and reading a pipe never ends.
 
-    Raises: also CheckpointError where a file has the name of the directory of the checkpoints.
+    Raises: also CheckpointError if a file has the name of the directory of checkpoints.
     """
     count, directories = 0, [os.fspath(run_dir)]
     while directories:
@@ -116,7 +130,7 @@ def require_regular_files(run_dir: Path) -> None:
                 count += 1
                 try:
                     mode = entry.stat(follow_symlinks=False).st_mode
-                except FileNotFoundError:  # a run that goes on renames and removes files
+                except FileNotFoundError:  # an active run renames and removes files
                     continue
                 if stat.S_ISDIR(mode):
                     directories.append(entry.path)
@@ -134,46 +148,55 @@ def _refused(run_dir: Path, path: Path, mode: int) -> ConfigError:
     wrong = f"{path.relative_to(run_dir)} is {kind.get(stat.S_IFMT(mode), 'a device')}"
     if stat.S_ISREG(mode):
         wrong = f"it holds more than {MAX_ENTRIES} files"
-    text = "regular files and directories are allowed; replace it by what it stands for"
+    text = "regular files and directories are allowed; replace it by a copy of its target"
     return ConfigError(f"RUN_DIR = {run_dir}: {wrong}; {text}", key="RUN_DIR")
 
 
 def no_follow(path: str, flags: int) -> int:
-    """``opener`` of ``open`` that refuses a link. Raises: OSError."""
+    """Open a file without following a link: an ``opener`` for ``open``.
+
+    Raises: OSError.
+    """
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
 
 
 def read_file(path: Path, most: int = MAX_TEXT) -> bytes:
-    """Return the content of a regular file. Raises: OSError, ValueError for anything else."""
+    """Return the content of a regular file.
+
+    Raises: OSError; ValueError for anything else.
+    """
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(handle, "rb") as file:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
-            raise ValueError(f"{path.name} is no regular file")
+            raise ValueError(f"{path.name} is not a regular file")
         if status.st_size > most:
             raise ValueError(f"{path.name} has {status.st_size} bytes, at most {most} are allowed")
         return file.read()
 
 
 def member(directory: Path, name: object) -> Path:
-    """Return the path of the file ``name`` of a manifest, which lies in ``directory`` or below.
+    """Return the path of the file ``name`` of a manifest, inside ``directory``.
 
-    Raises: ValueError when the name leads elsewhere, or through a link.
+    Raises: ValueError if the name leads elsewhere or through a link.
     """
     parts = name.split("/") if isinstance(name, str) else [""]
     long = any(len(os.fsencode(part)) > 255 for part in parts)
     if long or any(part in ("", ".", "..") or "\0" in part for part in parts):
-        raise ValueError(f"{str(name)[:80]!r} is no name of a file in the directory")
+        raise ValueError(f"{str(name)[:80]!r} is not the name of a file in the directory")
     path = directory
     for part in parts:
         path = path / part
-        if os.path.islink(path):  # False for a name that no file can have
+        if os.path.islink(path):  # False for an invalid name
             raise ValueError(f"{name} is a link")
     return path
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file with their ends. Raises: OSError, ValueError for a long one."""
+    """Yield the lines of a file with their line ends.
+
+    Raises: OSError; ValueError for a line that is too long.
+    """
     with open(path, "rb", opener=no_follow) as file:
         number = 0
         while line := file.readline(MAX_LINE):
@@ -195,7 +218,7 @@ def is_card(directory: Path) -> bool:
 
 
 def hashes(run_dir: Path) -> dict[str, list[str]]:
-    """Return the SHA-256 (hex) of the files of ``TEXTS`` that there are, by name."""
+    """Return the SHA-256 (hex) of the existing files of ``TEXTS``, by name."""
     return {name: [_sha256(run_dir / name)] for name in TEXTS if (run_dir / name).exists()}
 
 
@@ -206,7 +229,7 @@ def _sha256(path: Path) -> str:
 def read_record(run_dir: Path) -> dict[str, Any]:
     """Return the fields of run.json.
 
-    Raises: ConfigError when there is none, CheckpointError when it is damaged.
+    Raises: ConfigError if there is none, CheckpointError if it is damaged.
     """
     return _read_sealed(run_dir / RECORD)
 
@@ -237,8 +260,7 @@ def _read_sealed(path: Path) -> dict[str, Any]:
 def check_texts(run_dir: Path) -> None:
     """Raise CheckpointError unless run.json and the files whose hashes it holds are intact.
 
-    Of an exported agent model.json takes its place. A run that was killed before it wrote run.json
-    has nothing to compare with.
+    A run that was killed before it wrote run.json has nothing to compare with.
     """
     if is_card(run_dir):
         problems = text_problems(run_dir, read_card(run_dir), CARD)
@@ -254,7 +276,7 @@ def check_texts(run_dir: Path) -> None:
 
 
 def text_problems(run_dir: Path, record: dict[str, Any], source: str = RECORD) -> list[str]:
-    """Return what is wrong with the files whose hashes ``source`` holds."""
+    """Return the problems of the files whose hashes run.json holds."""
     found, files = [], record.get("files")
     if not isinstance(files, dict) or not all(isinstance(x, list) for x in files.values()):
         return [f"{source}: has no hashes of files"]
@@ -292,8 +314,8 @@ def lock_run_dir(run_dir: Path) -> Iterator[None]:
 
     The operating system releases the lock when the process ends.
 
-    Raises: LockedError when another process holds the lock, StorageError when the lock file cannot
-    be made.
+    Raises: LockedError if another process holds the lock, StorageError if the lock file cannot be
+    made.
     """
     path = run_dir / LOCK
     try:
@@ -317,14 +339,14 @@ def lock_run_dir(run_dir: Path) -> Iterator[None]:
             _held.pop(run_dir)
             os.close(handle)  # releases the lock
             os.close(directory)
-            if earlier is not None:  # another block of this process, which holds it
+            if earlier is not None:  # another block of this process holds it
                 _held[run_dir] = earlier
 
 
 def require_in_place(run_dir: Path) -> None:
-    """Raise StorageError when a directory that this process locked was renamed or removed.
+    """Raise StorageError if a directory that this process locked was renamed or removed.
 
-    Writing to its path would make another directory, or change another run.
+    Writing to its path would make another directory or change another run.
     """
     if run_dir not in _held:
         return
@@ -368,7 +390,7 @@ def require_run(run_dir: Path, *, card: bool = False) -> None:
         return
     what, fix = "no such directory", "run directories are under outputs/"
     if run_dir.is_dir():
-        what = "is no run directory"
+        what = "is not a run directory"
         inside = sorted(path.parent for path in run_dir.glob(f"*/{CONFIG}"))
         if any((run_dir / name).is_file() for name in ("sweep.json", "search.json")):
             what = "is the directory of a sweep, not of a run"

@@ -1,9 +1,9 @@
 """History of weights: the newest version as a key frame, older ones as deltas to the next.
 
-``checkpoints/history/step_000030000.rldf`` is one frame of ``rlrun.codec``: the weights of that env
-step. No file depends on the oldest one, which can be deleted; no state is kept in memory between
-saves, so that a killed process leaves nothing to repair. Files are written under a temporary name,
-fsynced, then renamed, in an order that keeps every version readable at any time.
+``checkpoints/history/step_000030000.rldf`` is one frame of ``rlrun.codec`` with the weights of that
+env step. No file depends on the oldest one, so it can be deleted. No state is kept in memory
+between saves, so a killed process leaves nothing to repair. Files are written under a temporary
+name, fsynced, then renamed, in an order that keeps every version readable at any time.
 """
 
 import logging
@@ -29,7 +29,7 @@ _NAME = re.compile(r"step_(\d{9,})\.rldf")
 
 @dataclass(frozen=True, slots=True)
 class HistorySize:
-    """Bytes of a history: of its weights uncompressed and of its files."""
+    """Bytes of a history: its weights uncompressed, and its files."""
 
     raw: int
     coded: int
@@ -46,10 +46,10 @@ def versions(directory: Path) -> dict[int, Path]:
 def save(
     directory: Path, weights: Mapping[str, Tensor], *, env_steps: int, updates: int, keep: int
 ) -> HistorySize:
-    """Add a version; keep the ``keep`` >= 1 versions before it.
+    """Add a version. Keep the ``keep`` >= 1 versions before it.
 
-    Versions of later env steps are deleted, since the run has resumed before them. Earlier versions
-    that cannot be read are deleted with a warning.
+    Versions of later env steps are deleted, because the run has resumed before them. Earlier
+    versions that cannot be read are deleted with a warning.
 
     Raises: StorageError (disk full, not writable).
     """
@@ -82,7 +82,7 @@ def save(
 def load(directory: Path, env_steps: int) -> tuple[dict[str, Tensor], dict[str, int]]:
     """Return the weights of a version and its meta (env_steps, updates).
 
-    Raises: CheckpointError when it does not exist or cannot be read.
+    Raises: CheckpointError if it does not exist or cannot be read.
     """
     existing = versions(directory)
     if env_steps not in existing:
@@ -108,7 +108,9 @@ def load(directory: Path, env_steps: int) -> tuple[dict[str, Tensor], dict[str, 
 def iterate_newest_first(directory: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (env steps, weights as read-only arrays) of every version, newest first.
 
-    Each frame is decoded once. Stops with a warning at the first unreadable one. Raises: OSError.
+    Each frame is decoded once. Stops with a warning at the first unreadable one.
+
+    Raises: OSError.
     """
     after: Any = None
     for steps, path in reversed(versions(directory).items()):
@@ -125,7 +127,10 @@ def _path(directory: Path, env_steps: int) -> Path:
 
 
 def _read(directory: Path, env_steps: int) -> Any:
-    """Return the tree of a version, decoded from a key frame. Raises: CodecError, OSError."""
+    """Return the tree of a version, decoded from a key frame.
+
+    Raises: CodecError, OSError.
+    """
     chain = []
     for steps, path in versions(directory).items():
         if steps >= env_steps:
@@ -139,7 +144,10 @@ def _read(directory: Path, env_steps: int) -> Any:
 
 
 def _decode(path: Path, env_steps: int, after: Any) -> Any:
-    """Return the tree of a file, given the next version's tree. Raises: CodecError, OSError."""
+    """Return the tree of a file, given the next version's tree.
+
+    Raises: CodecError, OSError.
+    """
     tree = codec.decode(_content(path), base=after)
     if not isinstance(tree, dict) or int(tree.get("env_steps", -1)) != env_steps:
         raise CodecError(f"{path.name}: contains another version; restore the file")
@@ -147,7 +155,10 @@ def _decode(path: Path, env_steps: int, after: Any) -> Any:
 
 
 def _content(path: Path) -> bytes:
-    """Return the bytes of a frame. Raises: CodecError, OSError."""
+    """Return the bytes of a frame.
+
+    Raises: CodecError, OSError.
+    """
     try:
         return read_file(path, MAX_READ)
     except ValueError as e:
@@ -155,12 +166,15 @@ def _content(path: Path) -> bytes:
 
 
 def _is_key_frame(path: Path) -> bool:
-    """Return True if the file needs no other one. Raises: CodecError, OSError."""
+    """Return whether the file can be decoded alone.
+
+    Raises: CodecError, OSError.
+    """
     return codec.is_key_frame(_content(path))
 
 
 def _discard_from(directory: Path, env_steps: int) -> int | None:
-    """Delete the versions from ``env_steps`` on; return the newest remaining one, a key frame."""
+    """Delete the versions from ``env_steps`` on. Return the newest remaining one, a key frame."""
     existing = versions(directory)
     earlier = [steps for steps in existing if steps < env_steps]
     later = [steps for steps in existing if steps >= env_steps]
@@ -192,7 +206,7 @@ def _store_as_delta(directory: Path, env_steps: int, after: Any) -> None:
 
 
 def _is_readable_key_frame(path: Path) -> bool:
-    """Return True if the file is a key frame, False if it is damaged."""
+    """Return whether the file is a key frame; False if it is damaged."""
     try:
         return _is_key_frame(path)
     except CodecError:

@@ -1,4 +1,6 @@
-"""A run as a trial: the settings and the short name that TensorBoard shows. Torch-free."""
+"""A run as a trial: the settings and the short name that TensorBoard shows. Does not import
+torch.
+"""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -19,20 +21,21 @@ if TYPE_CHECKING:
     from rlrun.run.record import RunRecord  # imports torch
 
 _NO_SETTINGS = ("hydra", "sweep", "logger", "watchdog.", *IGNORED_GROUPS)
-_NO_METRICS = ("episodes", "env_steps")  # of an evaluation
-_NOT_NAMED = ("run.", "eval.", "debug")  # how long, not what: constant unless they are swept
+_NO_METRICS = ("episodes", "env_steps")  # keys of an evaluation that are not metrics
+_NOT_NAMED = ("run.", "eval.", "debug")  # they say how long, not what
 
 
 def trial_of(run_dir: Path, raw_yaml: str, started: str) -> TrialRow:
-    """Return the trial of a run from its config and what was typed for it.
+    """Return the trial of a run from its config and its typed overrides.
 
-    What differs is known within a sweep; for another run it is all that was typed. Its name ends
-    with the time ``started`` (ISO 8601): TensorBoard makes one row of trials of one name.
+    Within a sweep its settings are those that differ between jobs; otherwise all that were typed.
+    The name ends with the time ``started`` (ISO 8601), because TensorBoard merges trials of one
+    name.
     """
     typed = typed_settings(_typed(run_dir))
     try:
         config = parse_config(raw_yaml.encode())
-    except ValueError:  # a name is no reason to stop a run
+    except ValueError:  # a missing name must not stop a run
         config = {}
     settings = settings_of(config, typed)
     differing = _swept(run_dir) if (run_dir.parent / "sweep.json").is_file() else None
@@ -50,7 +53,7 @@ def worth_naming(keys: Collection[str]) -> frozenset[str]:
 
 
 def final_metrics(record: "RunRecord") -> dict[str, float]:
-    """Return the metrics of a run that is done: those of its last evaluation, steps, seconds."""
+    """Return the metrics of a finished run: those of its last evaluation, steps, seconds."""
     found = {f"eval/{k}": v for k, v in (record.eval or {}).items() if k not in _NO_METRICS}
     if record.best_eval is not None:
         found["eval/best_return_mean"] = record.best_eval["return_mean"]
@@ -63,7 +66,7 @@ def replay_page(config: Config) -> str:
 
 
 def typed_settings(overrides: Sequence[str]) -> dict[str, str]:
-    """Return {key: value as it was typed} of the overrides that say what is computed."""
+    """Return {key: value as typed} of the overrides that affect what is computed."""
     typed = {}
     for override in read_overrides(overrides):
         key = override.key
@@ -75,11 +78,11 @@ def typed_settings(overrides: Sequence[str]) -> dict[str, str]:
 def settings_of(config: Mapping[str, Any], typed: Mapping[str, str]) -> dict[str, Value]:
     """Return ``policy``, ``env``, ``seed`` and the ``typed`` keys, with the values of ``config``.
 
-    A value that a resolver gives (``${oc.env:...}``) is shown as that text: it may be a secret.
+    A value from a resolver (``${oc.env:...}``) is shown as that text, because it may be a secret.
     """
     keys = dict(flatten(dict(config)))
     env = typed.get("env") or _short_id(str(keys.get("env.id", "?")))
-    seed = str(keys.get("seed", "?"))  # a name, no quantity
+    seed = str(keys.get("seed", "?"))  # a name, not a quantity
     named = (typed.get("policy") or keys.get("policy.name", "?"), env, seed)
     settings: dict[str, Value] = dict(zip(NAMED, map(_value, named), strict=True))
     for key, text in typed.items():
@@ -90,10 +93,10 @@ def settings_of(config: Mapping[str, Any], typed: Mapping[str, str]) -> dict[str
 def effective_settings(
     config: Mapping[str, Any], typed: Mapping[str, str], elsewhere: Collection[str]
 ) -> dict[str, Value]:
-    """Return ``settings_of`` a run, also of keys that were only typed ``elsewhere``.
+    """Return ``settings_of`` a run, with the keys typed ``elsewhere`` added.
 
-    A schedule is shown as ``0.001 -> 0.0001``. Left out is what the config does not say: keys of
-    other policies, options of groups without a name.
+    A schedule is shown as ``0.001 -> 0.0001``. Keys that the config lacks are left out: those of
+    other policies, and options of groups without a name.
     """
     keys = dict(flatten(dict(config)))
     settings = settings_of(config, typed)
@@ -107,13 +110,13 @@ def effective_settings(
 
 
 def differing_keys(trials: Sequence[Mapping[str, Value]]) -> frozenset[str]:
-    """Return the settings that not all ``trials`` have with one value."""
+    """Return the settings in which ``trials`` differ."""
     keys = {key for settings in trials for key in settings}
     return frozenset(k for k in keys if len({repr(s.get(k)) for s in trials}) > 1)
 
 
 def policy_title(config: Config, run_dir: Path) -> str:
-    """Return the name of the policy: of a user's class the option that was typed, or its name."""
+    """Return the name of the policy: for a user's class the typed option, or the class name."""
     name = config.policy.name
     if ":" not in name:
         return name
@@ -123,7 +126,7 @@ def policy_title(config: Config, run_dir: Path) -> str:
 
 
 def _typed(run_dir: Path) -> list[str]:
-    """The overrides that the run was started with; empty where they cannot be read."""
+    """Return the overrides that the run was started with, empty if they cannot be read."""
     with suppress(OSError, yaml.YAMLError):
         lines = yaml.safe_load((run_dir / "overrides.yaml").read_bytes())
         return [str(line) for line in lines] if isinstance(lines, list) else []
@@ -131,7 +134,7 @@ def _typed(run_dir: Path) -> list[str]:
 
 
 def _swept(run_dir: Path) -> frozenset[str]:
-    """The settings in which the jobs of the run's sweep differ."""
+    """Return the settings in which the jobs of the run's sweep differ."""
     try:
         jobs = [job.sweep.get("overrides") for job in sweep_jobs(run_dir.parent)]
     except (OSError, ValueError, RlrunError):
@@ -143,7 +146,7 @@ def _swept(run_dir: Path) -> frozenset[str]:
 
 
 def _short_id(env_id: str) -> str:
-    """``pong`` of ``ALE/Pong-v5``."""
+    """Return ``pong`` for ``ALE/Pong-v5``."""
     return re.sub(r"-v\d+$", "", re.split(r"[/:]", env_id)[-1]).lower()
 
 

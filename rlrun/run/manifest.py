@@ -1,6 +1,6 @@
 """Names and manifests of checkpoints: which files they need, and whether these are intact.
 
-Torch-free, so that ``rlrun verify`` starts fast.
+Does not import torch, so that ``rlrun verify`` starts fast.
 """
 
 import hashlib
@@ -44,17 +44,17 @@ _APPENDED = {METRICS, "timings.jsonl"}
 
 
 class DamagedError(ValueError):
-    """Why a checkpoint cannot be used: which file, and what is wrong with it."""
+    """The reason why a checkpoint cannot be used: the file and its problem."""
 
 
 def parse_name(path: Path) -> tuple[int, int] | None:
-    """Return (env steps, serial) of a checkpoint's name, None for other names."""
+    """Return (env steps, serial) of a checkpoint's name, or None for other names."""
     match = _NAME.fullmatch(path.name)
     return (int(match[1]), int(match[2] or 0)) if match else None
 
 
 def free_name(directory: Path, env_steps: int) -> Path:
-    """Return an unused name, so that saving a step again never leaves it without a checkpoint."""
+    """Return an unused name, so that a step that is saved again always has a checkpoint."""
     target, serial = directory / f"step_{env_steps:09d}", 0
     while target.exists():
         serial += 1
@@ -65,7 +65,7 @@ def free_name(directory: Path, env_steps: int) -> Path:
 def list_checkpoints(directory: Path) -> list[Path]:
     """Return the checkpoints of a directory, oldest first, intact or not.
 
-    Raises: CheckpointError when something else has its name.
+    Raises: CheckpointError if the directory's name belongs to something else.
     """
     if os.path.lexists(directory) and not directory.is_dir():
         raise CheckpointError(
@@ -79,21 +79,24 @@ def list_checkpoints(directory: Path) -> list[Path]:
 
 
 def delete(path: Path) -> None:
-    """Delete a checkpoint; a partly deleted one does not look like a damaged one."""
+    """Delete a checkpoint. If interrupted, the rest does not look like a damaged one."""
     deleted = path.with_name(f".tmp_gone_{path.name}")
     os.rename(path, deleted)
     shutil.rmtree(deleted)
 
 
 def write_manifest(path: Path, **fields: Any) -> None:
-    """Write and fsync the manifest of the checkpoint ``path``. Raises: OSError."""
+    """Write and fsync the manifest of the checkpoint ``path``.
+
+    Raises: OSError.
+    """
     write_file(path / MANIFEST, seal({"format": FORMAT, "rlrun": __version__, **fields}))
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """Return the fields of a checkpoint's manifest.
 
-    Raises: DamagedError when it is damaged or of another format, OSError.
+    Raises: DamagedError if it is damaged or has another format, OSError.
     """
     try:
         fields = unseal(read_file(path / MANIFEST))
@@ -114,7 +117,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _check_shape(fields: Mapping[str, Any]) -> None:
-    """Raise unless the names are those of a checkpoint's files: none leads elsewhere."""
+    """Raise unless the names are those of a checkpoint's files, so that none leads elsewhere."""
     names = {*fields["segments"]}
     if (
         set(fields["files"]) != {TENSORS, STATE}
@@ -132,9 +135,9 @@ def _check_shape(fields: Mapping[str, Any]) -> None:
 
 
 def verify(path: Path, known: dict[Path, str | None] | None = None) -> dict[str, Any]:
-    """Return the manifest of a checkpoint whose every byte is right, that of its segments too.
+    """Return the manifest of a checkpoint after verifying every byte, including its segments.
 
-    ``known``: what is wrong with segments looked at before, by path; None: nothing. Extended.
+    ``known``: problems of segments already verified, by path; None: no problem. It is extended.
 
     Raises: DamagedError naming the file, OSError.
     """
@@ -153,7 +156,7 @@ def verify(path: Path, known: dict[Path, str | None] | None = None) -> dict[str,
 
 
 def _wrong(path: Path, expected: Mapping[str, Any], *, grown: bool = False) -> str | None:
-    """What is wrong with a file, or None."""
+    """Return the problem of a file, or None."""
     try:
         verify_file(path, expected, grown=grown)
     except ValueError as e:
@@ -171,12 +174,12 @@ def verify_committed(run_dir: Path, fields: Mapping[str, Any], name: str) -> Non
         raise DamagedError(f"{name} {wrong}")
 
 
-DTYPES = {  # of safetensors: names of torch, and of numpy where it has the dtype
+DTYPES = {  # safetensors' name -> torch's, and numpy's if it has the dtype
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "U16": "uint16", "F16": "float16",
     "BF16": "bfloat16", "I32": "int32", "U32": "uint32", "F32": "float32", "I64": "int64",
     "U64": "uint64", "F64": "float64", "C64": "complex64",
 }  # fmt: skip
-_HEADER_BYTES = 1 << 27  # at most
+_HEADER_BYTES = 1 << 27  # most bytes of a header
 
 
 ReadEntry = Callable[[Mapping[str, Any]], bytearray]
@@ -184,11 +187,9 @@ ReadEntry = Callable[[Mapping[str, Any]], bytearray]
 
 
 def read_header(file: BufferedReader) -> tuple[dict[str, Any], ReadEntry]:
-    """Return the entries of a safetensors file by name, and a function that reads one's bytes.
+    """Return the entries of a safetensors file by name, and a function that reads an entry's bytes.
 
-    The bytes are only read where they are asked for.
-
-    Raises: ValueError where the file is damaged, also by the function; OSError.
+    Raises: ValueError if the file is damaged, also by the function; OSError.
     """
     size = os.fstat(file.fileno()).st_size
     (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
@@ -212,11 +213,11 @@ def read_header(file: BufferedReader) -> tuple[dict[str, Any], ReadEntry]:
 def run_digest(metrics: Path, tensors: Iterable[tuple[str, str, Sequence[int], Any]]) -> str:
     """Return the SHA-256 (hex) of the metrics file and the weights, equal for equal runs.
 
-    sha256(bytes of metrics.jsonl || for each name in sorted order: name as UTF-8, NUL, the
-    dtype (torch.float32), NUL, the shape as JSON ([64, 4]), NUL, the elements' bytes,
-    row-major). ``tensors``: (name, dtype without "torch.", shape, bytes) of each, in that order.
+    sha256(bytes of metrics.jsonl || for each name in sorted order: name as UTF-8, NUL, the dtype
+    (torch.float32), NUL, the shape as JSON ([64, 4]), NUL, the elements' bytes, row-major).
+    ``tensors``: (name, dtype without "torch.", shape, bytes) of each, in that order.
 
-    Raises: OSError when the file cannot be read.
+    Raises: OSError if the file cannot be read.
     """
     with metrics.open("rb") as file:
         total = hashlib.file_digest(file, "sha256")
@@ -228,11 +229,11 @@ def run_digest(metrics: Path, tensors: Iterable[tuple[str, str, Sequence[int], A
 
 
 def weights_entry(path: Path) -> dict[str, Any]:
-    """Return the entry of the json next to a file of weights that has their size and SHA-256.
+    """Return the entry for a file of weights in the json next to it, by size and SHA-256.
 
-    While they are replaced the json has an entry for the earlier weights, too.
+    While weights are replaced, the json also has an entry for the earlier ones.
 
-    Raises: ValueError when there is none, OSError.
+    Raises: ValueError if there is none, OSError.
     """
     fields = unseal(read_file(path.with_suffix(".json")))
     size = member(path.parent, path.name).stat().st_size
@@ -250,7 +251,7 @@ def weights_entry(path: Path) -> dict[str, Any]:
 
 
 _WEIGHTS = ("last", "best")
-_DAMAGED = (  # what reading damaged or forged files raises
+_DAMAGED = (  # errors of reading damaged or manipulated files
     AttributeError, KeyError, MemoryError, OSError, OverflowError, RecursionError, TypeError,
     ValueError, struct.error, RlrunError,
 )  # fmt: skip
@@ -260,14 +261,16 @@ class Report:
     """Problems of a run directory, one line each, and its intact checkpoints, oldest first."""
 
     def __init__(self, run_dir: Path) -> None:
-        """Raises: ConfigError when ``run_dir`` is none, or holds a link, a pipe or a device."""
+        """Raises: ConfigError if ``run_dir`` is not a run directory, or holds a link, pipe or
+        device.
+        """
         if not (run_dir / RECORD).exists():
             require_run(run_dir)
         require_regular_files(run_dir)
         self.run_dir, self.directory = run_dir, run_dir / CHECKPOINTS
         self.problems: list[str] = []
         self.intact: list[Path] = []
-        self.files = 0  # looked at
+        self.files = 0  # verified so far
         self.record = self._record()
         self._checkpoints()
         self._weights()
@@ -275,7 +278,7 @@ class Report:
         self._metrics()
 
     def _try(self, name: str, function: Any, *given: Any) -> Any:
-        """The result of ``function``; None, and a problem, when it finds damage."""
+        """Return the result of ``function``, or None after adding a problem if it finds damage."""
         self.files += 1
         try:
             return function(*given)
@@ -326,7 +329,7 @@ class Report:
                 self.problems.append(f"{METRICS}: with the weights its sha256 is not the digest")
 
     def lines(self) -> Iterator[str]:
-        """Yield a line for each problem, then what could be resumed."""
+        """Yield a line for each problem, then what can be resumed."""
         yield from self.problems
         last = self.directory / "last.json"  # written after the first checkpoint
         saved = last.exists() or bool(list_checkpoints(self.directory))
@@ -346,14 +349,14 @@ def _env_steps(path: Path) -> int:
 
 
 def _check_lines(path: Path) -> None:
-    """Raise ValueError unless all lines but the last, which a kill may have cut, are records."""
+    """Raise ValueError unless all lines, except a last one cut by a kill, are records."""
     for number, raw in enumerate(read_lines(path), 1):
         if raw.endswith(b"\n") and not isinstance(json.loads(raw).get("env_steps"), int):
-            raise ValueError(f"line {number} is no record")
+            raise ValueError(f"line {number} is not a record")
 
 
 def _digest(metrics: Path, weights: Path) -> str:
-    """The ``run_digest`` of files."""
+    """Return the ``run_digest`` of files."""
     with weights.open("rb") as file:
         entries, read = read_header(file)
         tensors = ((n, DTYPES[e["dtype"]], e["shape"], read(e)) for n, e in sorted(entries.items()))

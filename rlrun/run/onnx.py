@@ -28,26 +28,26 @@ from rlrun.run.files import replace_file
 from rlrun.schema import Config
 from rlrun.types import Policy, Tree, no_actions, tree_leaves
 
-_LARGE = 1e4  # bounds of observations beyond this one say nothing about their size
+_LARGE = 1e4  # larger bounds do not tell the size of observations
 _ROWS = 16  # of the comparison on random rows
 _COUNTS = (1, 3)  # environments of that comparison
 
 Numbers = dict[str, np.ndarray]
-GraphFunction = Callable[[Numbers], Numbers]  # outputs of inputs, by name
+GraphFunction = Callable[[Numbers], Numbers]  # inputs -> outputs, by name
 
 
 @dataclass(slots=True)
 class Deviation:
-    """Largest differences of numbers x in units of max(1, |x|), and counts of unlike actions."""
+    """Largest differences of numbers x in units of max(1, |x|), and counts of unequal actions."""
 
     rows: int = 0
     outputs: float = 0.0  # values, logits, means
     actions: float = 0.0  # of a Box
-    unlike: int = 0  # discrete actions that differ where the actor's outputs decide
-    ties: int = 0  # discrete actions that differ where two outputs are equal to the tolerance
+    unlike: int = 0  # discrete actions that differ without a tie
+    ties: int = 0  # discrete actions that differ in a tie within the tolerance
 
     def within(self, tolerance: float) -> bool:
-        """False also where a number is NaN."""
+        """Return whether the deviation is within ``tolerance``; False for NaN."""
         return self.outputs <= tolerance and self.actions <= tolerance and not self.unlike
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class Deviation:
 
 
 def onnx_session(model: bytes | str) -> GraphFunction:
-    """Return the function that a model file, or its content, computes on one CPU thread."""
+    """Return the function of a model file, or of its content, on one CPU thread."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -80,10 +80,10 @@ class SideBySide:
         *,
         tolerance: float = 1e-5,
     ) -> None:
-        """``run``: the graph of ``step``, of which nothing but names and shapes is read.
+        """``run``: the graph of ``step``, which is used only for names and shapes.
 
-        ``count``: number of environments. ``tolerance``: two actions whose outputs differ by
-        less are a tie.
+        ``count``: number of environments. ``tolerance``: two actions whose outputs differ by less
+        are a tie.
         """
         actor = policy.actor(count)
         assert isinstance(actor, NetActor)
@@ -97,7 +97,7 @@ class SideBySide:
     def act(
         self, obs: Tree, first: np.ndarray, action: np.ndarray, reward: np.ndarray
     ) -> np.ndarray:
-        """Return the actor's greedy actions of single frames ``obs``, counted from 0.
+        """Return the actor's greedy actions for single frames ``obs``, counted from 0.
 
         ``action``, ``reward``: of the row before.
         """
@@ -133,7 +133,7 @@ class SideBySide:
         d.unlike += int((differs & ~tie).sum())
 
     def _as_read(self, outputs: np.ndarray) -> np.ndarray:
-        """Return Q of h(Q), where the actor's outputs are that."""
+        """Return Q from h(Q) if the actor's outputs are rescaled."""
         if not isinstance(self.actor, ValueActor):
             return outputs
         return self.actor.q_values(torch.from_numpy(outputs)).numpy()
@@ -158,7 +158,7 @@ def compare_random(
 
 
 def _sampler(step: GreedyStep, rng: np.random.Generator, count: int) -> Callable[[], Tree]:
-    """Return a function that draws observations; those of a normalised Box around its mean."""
+    """Return a function that samples observations, those of a normalised Box around its mean."""
     net, space = step.net, step.spec.obs
     moments = net.moments if isinstance(net, ActorCritic) else None
 
@@ -168,7 +168,7 @@ def _sampler(step: GreedyStep, rng: np.random.Generator, count: int) -> Callable
             return as_tree(space, leaves)
         mean, scale = moments.mean.numpy(), moments.scale().numpy()
         shape = (count, *(space.shape or ()))
-        if step.frames > 1:  # the statistics are of stacks
+        if step.frames > 1:  # statistics are those of stacks
             mean, scale = mean[-1], scale[-1]
         return (mean + rng.normal(size=shape) / scale).astype(space.dtype)
 
@@ -176,7 +176,7 @@ def _sampler(step: GreedyStep, rng: np.random.Generator, count: int) -> Callable
 
 
 def random_leaf(space: gym.Space[Any], rng: np.random.Generator, count: int) -> np.ndarray:
-    """Return observations [count, ...] of a space that is no tree, of moderate size."""
+    """Return random observations [count, ...] of moderate size, for a space that is not a tree."""
     shape = (count, *(space.shape or ()))
     match space:
         case gym.spaces.Discrete() | gym.spaces.MultiDiscrete():
@@ -212,21 +212,20 @@ def _larger(one: float, two: float) -> float:
     return float(np.maximum(one, two))
 
 
-OPSET = 18  # the one that torch.onnx translates to; others are conversions of it
+OPSET = 18  # torch.onnx's native version; others are converted from it
 METADATA = "rlrun"  # key of the JSON in the model's metadata
 INTERFACE = "1"  # version of the names and meaning of inputs and outputs; metadata rlrun_interface
 
 
 def export_policy(run_dir: Path, path: Path, *, weights: str, tolerance: float) -> str:
-    """Write the greedy policy of ``run_dir`` as an ONNX file; return a line that describes it.
+    """Write the greedy policy of ``run_dir`` as an ONNX file. Return a line that describes it.
 
-    The graph is compared with the actor on random rows before anything is written.
-    ``weights``: as for ``load_trained``. ``tolerance``: largest difference of numbers x, in units
-    of max(1, |x|).
+    The graph is compared with the actor on random rows before anything is written. ``weights``: as
+    for ``load_trained``. ``tolerance``: largest difference of numbers x, in units of max(1, |x|).
 
-    Raises: ConfigError when the policy cannot be exported, NumericError when the graph computes
-        something else than the actor, StorageError when the file cannot be written, and what
-        ``load_trained`` raises.
+    Raises: ConfigError if the policy cannot be exported, NumericError if the graph's results differ
+    from the actor's, StorageError if the file cannot be written, and the errors of
+    ``load_trained``.
     """
     trained = load_trained(run_dir, weights=weights, device="cpu")
     content, step, difference = verified_onnx(
@@ -263,9 +262,9 @@ def verified_onnx(
 
 @torch.no_grad()
 def onnx_of(trained: TrainedPolicy, *, weights: str = "final") -> tuple[bytes, GreedyStep]:
-    """Return a model file, and the module that it computes.
+    """Return a model file and the module that it computes.
 
-    Raises: ConfigError when the policy is not one network, or torch.onnx cannot trace it.
+    Raises: ConfigError if the policy is not one network, or torch.onnx cannot trace it.
     """
     plan = trained.plan
     step = make_greedy_step(trained.policy.actor(1), plan.row_spec, plan.config.env.frame_stack)
@@ -295,7 +294,7 @@ def onnx_of(trained: TrainedPolicy, *, weights: str = "final") -> tuple[bytes, G
         cause = " ".join(str(e.__cause__ or e).split())[:300]
         raise ConfigError(
             f"policy.name = {name}: torch.onnx cannot trace its network ({cause}); allowed are "
-            "tensor operations without Python branches on values; rewrite the class of yours"
+            "tensor operations without Python branches on values; rewrite your class"
         ) from e
     _strip(model)
     model.producer_name, model.producer_version = "rlrun", __version__
@@ -308,7 +307,7 @@ def onnx_of(trained: TrainedPolicy, *, weights: str = "final") -> tuple[bytes, G
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Drop what torch.onnx prints, logs and warns of: none of it is about the user's run."""
+    """Suppress the output, logs and warnings of torch.onnx: none concern the user's run."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -321,7 +320,7 @@ def _silence() -> Iterator[None]:
 
 
 def _strip(model: Any) -> None:
-    """Remove what torch.onnx notes on its own source: paths of this machine among it."""
+    """Remove torch.onnx's notes on its source, which contain paths of this machine."""
     graph = model.graph
     graph.name, graph.doc_string = "policy", ""
     for part in (graph, *graph.node, *graph.initializer, *graph.input, *graph.output):
@@ -341,7 +340,7 @@ def describe(
     step: GreedyStep,
     outputs: dict[str, torch.Tensor],
 ) -> dict[str, Any]:
-    """Return what a program that has only the file needs to act; plain JSON.
+    """Return the information that a program with only the file needs to act, as plain JSON.
 
     Shapes are without n, the number of environments. States are zero before the first row.
     """
@@ -379,7 +378,7 @@ def _array(x: np.ndarray) -> dict[str, Any]:
 
 
 def _space(space: gym.Space[Any]) -> dict[str, Any]:
-    """Return a description of an action space; an infinite bound is None."""
+    """Return a description of an action space. An infinite bound is None."""
     fields: dict[str, Any] = {"type": type(space).__name__}
     match space:
         case gym.spaces.Discrete():
@@ -396,7 +395,7 @@ def _space(space: gym.Space[Any]) -> dict[str, Any]:
 
 
 def _without_secrets(value: Any) -> Any:
-    """Return ``value`` with the names of environment variables in place of what they held."""
+    """Return ``value`` with values of environment variables replaced by their names."""
     match value:
         case dict():
             return {k: _without_secrets(v) for k, v in value.items()}

@@ -1,4 +1,4 @@
-"""Every number that follows from a config, computed once and handed on."""
+"""All numbers derived from a config, computed once."""
 
 import os
 from dataclasses import dataclass, replace
@@ -19,13 +19,13 @@ EnvSpaces = tuple[Any, Any, int]  # observation, action; columns of one environm
 
 _SEED_RANGES = {"collect": 0, "eval": 1, "final": 2}  # disjoint ranges of environment seeds
 _MAX_THREADS = 8
-_MOST_THREADS = 4096  # of a checkpoint
-_SETTINGS = ("horizon", "threads", "target_thread")  # of a run's beginning, see ``Plan.resumed``
+_MOST_THREADS = 4096  # accepted in a checkpoint
+_SETTINGS = ("horizon", "threads", "target_thread")  # fixed when a run begins, see ``Plan.resumed``
 
 
 @dataclass(frozen=True, slots=True)
 class EnvSeeds:
-    """First environment seed of each purpose; environments add 0, ..., E - 1."""
+    """The first environment seed of each purpose. Environments add 0, ..., E - 1."""
 
     collect: int
     eval: int  # evaluations during training
@@ -43,7 +43,7 @@ class Plan:
     config: Config
     row_spec: Spec  # spaces of a collected row: single frames
     policy_spec: Spec  # spaces the policy sees: frames stacked
-    columns: int  # of rows: one per environment, or per agent with rows of its own
+    columns: int  # one per environment, or per agent with its own rows
     columns_per_env: int
     row: Row  # arrays of one collected row, without those that an actor adds
     window: Window | None  # None: the policy keeps no replay
@@ -52,23 +52,23 @@ class Plan:
     env_seeds: EnvSeeds
     threads: int  # of torch
     target_thread: bool  # whether an update gets a second thread
-    backend: Backend  # what computes updates: a numpy kernel or autograd
-    horizon: int  # env steps that schedules without an end of their own span
+    backend: Backend  # computes updates: a numpy kernel or autograd
+    horizon: int  # env steps of schedules without their own end
 
     def settings(self) -> dict[str, Any]:
-        """Numbers that a resumed run takes over from the run's beginning, for its checkpoints."""
+        """Return the settings that a resumed run takes over from the beginning of the run."""
         return {name: getattr(self, name) for name in _SETTINGS}
 
     def resumed(self, settings: dict[str, Any]) -> "Plan":
-        """This plan with the settings of the run's beginning, except those given anew.
+        """Return this plan with the settings of the run's beginning, except those given again.
 
-        Other numbers of cores or of ``run.total_steps`` then change neither arithmetic nor
-        schedules; ``resume.rescale`` asks for schedules over the present ``run.total_steps``.
+        Then other numbers of cores or of ``run.total_steps`` change neither arithmetic nor
+        schedules. ``resume.rescale`` asks for schedules over the present ``run.total_steps``.
         """
         learner, given = self.config.learner, set()
         given |= {"threads"} if learner.threads is not None else set()
         given |= {"target_thread"} if learner.target_thread is not None else set()
-        no_steps = settings["horizon"] == 0  # it only evaluated: no schedule has begun
+        no_steps = settings["horizon"] == 0  # the run only evaluated
         given |= {"horizon"} if self.config.resume.rescale or no_steps else set()
         known = _checked(settings)
         plan = replace(self, **{n: known[n] for n in _SETTINGS if n not in given})
@@ -77,7 +77,10 @@ class Plan:
 
 
 def _checked(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a checkpoint. Raises: CheckpointError."""
+    """Return the settings of a checkpoint.
+
+    Raises: CheckpointError.
+    """
     saved.integer("settings.horizon", settings["horizon"], 0, saved.MOST_ROWS)
     saved.integer("settings.threads", settings["threads"], 1, _MOST_THREADS)
     is_flag = isinstance(settings["target_thread"], bool)
@@ -86,7 +89,7 @@ def _checked(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_plan(config: Config, spaces: EnvSpaces | None = None) -> Plan:
-    """Derive all numbers; ``spaces``: of one environment, which is created when None."""
+    """Derive all numbers. ``spaces``: of one environment; None: make one to get them."""
     obs, action, per_env = spaces or known_spaces(config.env, config.agents)
     columns = per_env * config.collector.num_envs
     row = row_of(config, obs, action, custom_state(config.memory))
@@ -112,7 +115,7 @@ def make_plan(config: Config, spaces: EnvSpaces | None = None) -> Plan:
 
 
 def plan_of_demos(plan: Plan, lengths: list[int]) -> Plan:
-    """The plan of a replay that keeps demonstrations of ``lengths`` steps whole, in one column."""
+    """Return the plan of a replay that keeps demonstrations of ``lengths`` steps in one column."""
     assert plan.window is not None
     config = demo_config(plan.config, plan.row, plan.window, lengths)
     layout = make_layout(config, plan.row, plan.window, 1)
@@ -120,17 +123,17 @@ def plan_of_demos(plan: Plan, lengths: list[int]) -> Plan:
 
 
 def _env_seed(seed: int, purpose: str) -> int:
-    """An environment seed in the purpose's own range of 2^29."""
+    """Return an environment seed in the purpose's own range of 2^29."""
     offset = int(generator(seed, f"env/{purpose}").integers(2**28))
     return _SEED_RANGES[purpose] * 2**29 + offset
 
 
 def _thread_count(config: Config) -> int:
-    """``learner.threads``, else several where the matrix products of an update are large enough.
+    """Return ``learner.threads``, or several threads if an update's matrix products are large.
 
     Measured on 2 cores. Windows: one thread up to batch 32 x 32 units, several from 64 x 64 on.
     Single rows through linear layers need far more: DQN with 256 rows x 256 units took 3 to 5 ms
-    an update with one thread, 8 to 17 with two.
+    per update with one thread, 8 to 17 with two.
     """
     width = max(config.memory.hidden, *config.torso.hidden, 1)
     large = config.learner.batch_size * width >= (2**18 if _feed_forward(config) else 4096)
@@ -138,18 +141,18 @@ def _thread_count(config: Config) -> int:
 
 
 def _target_thread(config: Config, threads: int, backend: Backend) -> bool:
-    """``learner.target_thread``, else a rule over shapes.
+    """Return ``learner.target_thread``, or the value of a rule over shapes.
 
-    Measured on 2 cores. Target network of windows, two torch threads: from 64 windows x 128 hidden
-    units on it saves 8 to 20 % of an update; of a kernel from 64 x 64 on a quarter. Actor of single
-    rows: with 256 rows and layers of 256 and 256 units 30 to 40 %, of 128 and 128 -25 to 15 %.
-    Below it costs more than it saves.
+    Measured on 2 cores with two torch threads. Target network of windows: from 64 windows x 128
+    hidden units on, it saves 8 to 20 % of an update, with a kernel a quarter from 64 x 64 on. Actor
+    of single rows: 30 to 40 % with 256 rows and layers of 256 and 256 units, -25 to 15 % with 128
+    and 128. Below that it costs more than it saves.
     """
     c = config.learner
     if c.target_thread is not None:
         return c.target_thread
-    alone = config.agents.name != "separate"  # each agent has its part of the batch
-    halves = alone and config.policy.name in ("ddpg", "td3", "sac")  # of critics and of the actor
+    alone = config.agents.name != "separate"  # agents split the batch
+    halves = alone and config.policy.name in ("ddpg", "td3", "sac")  # critics' and actor's
     if halves and _feed_forward(config):
         large = c.batch_size * _products_between_layers(config) >= 2**24
         several = c.threads != 1 and _free_cores(config) >= 2
@@ -161,9 +164,9 @@ def _target_thread(config: Config, threads: int, backend: Backend) -> bool:
 
 
 def _free_cores(config: Config) -> int:
-    """Cores left to the learner: collectors in other processes take one.
+    """Return the number of cores left to the learner. Collectors in other processes take one.
 
-    A job of a sweep counts its worker's share of the machine (RLRUN_CORES) as all of it.
+    A job of a sweep has its worker's share of the machine (RLRUN_CORES).
     """
     share = os.environ.get("RLRUN_CORES", "")
     cores = int(share) if share.isdecimal() else os.cpu_count() or 1
@@ -175,7 +178,7 @@ def _feed_forward(config: Config) -> bool:
 
 
 def _products_between_layers(config: Config) -> int:
-    """Weights from each hidden layer to the next: most of an update's products."""
+    """Return the weights between successive hidden layers, which dominate an update's products."""
     assert isinstance(config.policy, ControlConfig)
     sizes = (*config.torso.hidden, *config.policy.head_hidden)
     return sum(one * two for one, two in pairwise(sizes))

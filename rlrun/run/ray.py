@@ -1,4 +1,4 @@
-"""The parts of a run on Ray: what each role is made of, and the pipeline over them."""
+"""The parts of a run on Ray: the contents of each role, and the pipeline over the roles."""
 
 import math
 import os
@@ -41,7 +41,7 @@ from rlrun.types import Counters, Policy, generator
 
 
 def ray_config(plan: Plan) -> RayConfig:
-    """The keys of pipeline=ray."""
+    """Return the keys of pipeline=ray."""
     assert isinstance(plan.config.pipeline, RayConfig)
     return plan.config.pipeline
 
@@ -49,8 +49,8 @@ def ray_config(plan: Plan) -> RayConfig:
 def in_rounds(plan: Plan) -> bool:
     """Return whether all collectors collect with the same weights.
 
-    Strict ones do, and those of PPO, A2C and PQN always: IMPALA corrects for the weights that
-    acted, and replay does not depend on them.
+    True if strict, and always for PPO, A2C and PQN. IMPALA corrects for the weights that acted, and
+    replay does not depend on them.
     """
     policy = plan.config.policy
     return ray_config(plan).strict or (policy.on_policy and not isinstance(policy, IMPALAConfig))
@@ -60,7 +60,7 @@ def in_rounds(plan: Plan) -> bool:
 
 
 def collector_of(plan: Plan, number: int, counters: Counters) -> Collector:
-    """Collector ``number`` with its slice of the exploration, seeds and random numbers."""
+    """Return collector ``number`` with its part of the exploration, seeds and random numbers."""
     columns, num_envs = plan.columns, plan.config.collector.num_envs
     seeds = replace(plan.env_seeds, collect=plan.env_seeds.collect + number * num_envs)
     collector = make_collector(replace(_on_cpu(plan), env_seeds=seeds), counters)
@@ -74,19 +74,19 @@ def collector_of(plan: Plan, number: int, counters: Counters) -> Collector:
 
 
 def collector_role(plan: Plan, number: int) -> CollectorRole:
-    """The role of collector ``number``."""
+    """Return the role of collector ``number``."""
     make_side = partial(collector_side_of, plan, number)
     return CollectorRole(partial(collector_of, plan, number), make_side, number)
 
 
 def evaluator_role(plan: Plan) -> EvaluatorRole:
-    """The role of the evaluator."""
+    """Return the role of the evaluator."""
     own = _on_cpu(plan)
     return EvaluatorRole(make_evaluator(own, Path(), None), make_policy(own))  # type: ignore[arg-type]
 
 
 def predictor_role(plan: Plan) -> PredictorRole:
-    """The role of the predictor: in rounds it has a policy for each collector."""
+    """Return the role of the predictor. In rounds it has one policy per collector."""
     policies, rounds = [], in_rounds(plan)
     for number in range(ray_config(plan).num_actors if rounds else 1):
         policies.append(make_policy(plan))
@@ -104,11 +104,11 @@ def _on_cpu(plan: Plan) -> Plan:
 
 
 def make_ray_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
-    """The loop over roles on a cluster; replay and learner are here, as in the serial pipeline."""
+    """Return the loop over roles on a cluster. Replay and learner stay in this process."""
     c = ray_config(plan)
     count, cores = c.num_actors + 1 + (c.inference == "central"), os.cpu_count() or 1
     where = "starting Ray on this machine" if c.address is None else f"connecting to {c.address}"
-    # Each process loads torch, one at a time on a core.
+    # Each process loads torch, one per core at a time.
     seconds = "some seconds" if c.address else f"about {3 + 2 * math.ceil(count / cores)} s"
     log.note(f"pipeline=ray: {where} and {count} roles, {seconds}")
     roles = Roles(_connect(c), run_dir)
@@ -144,7 +144,7 @@ def _pipeline(plan: Plan, run_dir: Path, log: Log, roles: Roles) -> Pipeline:
     evaluations = RayEvaluations(config=config.run, parts=parts, evaluator=evaluator, rounds=rounds)
     saving = Saving(
         config.run.checkpoint_every, parts, evaluations, run_files(plan, parts), plan.settings(),
-        warned=not c.strict,  # that it cannot be resumed exactly was chosen
+        warned=not c.strict,  # without strict, inexact resumes are expected
     )  # fmt: skip
     return with_loop(plan, parts, evaluations, saving)
 
@@ -167,7 +167,7 @@ def _source(
 
 
 def _for_rounds(plan: Plan) -> Plan:
-    """The plan of the learner, for which a round is one chunk."""
+    """Return the learner's plan, in which a round is one chunk."""
     learner, count = plan.config.learner, ray_config(plan).num_actors
     updates = learner.update_per_collect
     if updates is None or plan.config.policy.on_policy or not in_rounds(plan):
@@ -177,7 +177,7 @@ def _for_rounds(plan: Plan) -> Plan:
 
 
 def _streams(plan: Plan, policy: Policy, log: Log) -> Streams | Rollouts:
-    """A replay, or a rollout, for each collector: their columns do not advance together."""
+    """Return a replay or a rollout per collector, because their columns do not advance together."""
     config, numbers = plan.config, range(ray_config(plan).num_actors)
     if config.policy.on_policy:
         return Rollouts([make_rollout(plan, policy.actor(plan.columns)) for _ in numbers])
@@ -186,7 +186,9 @@ def _streams(plan: Plan, policy: Policy, log: Log) -> Streams | Rollouts:
 
 
 def _stream_plan(plan: Plan, number: int) -> Plan:
-    """The plan of the replay of collector ``number``: its part of the capacity, a seed."""
+    """Return the plan of collector ``number``'s replay, with its part of the capacity and a
+    seed.
+    """
     config, actors = plan.config, ray_config(plan).num_actors
     buffer = replace(config.buffer, capacity=config.buffer.capacity // actors)
     if buffer.window_capacity is not None:
@@ -201,7 +203,7 @@ def _stream_plan(plan: Plan, number: int) -> Plan:
 
 
 def _connect(c: RayConfig) -> Cluster:
-    """Connect to Ray; all roles together reserve what the config says of each."""
+    """Connect to Ray and reserve the resources of all roles."""
     wanted = [c.evaluator, *[c.collector] * c.num_actors]
     wanted += [c.predictor] if c.inference == "central" else []
     custom: dict[str, float] = {}
@@ -214,7 +216,7 @@ def _connect(c: RayConfig) -> Cluster:
 
 
 def _link(plan: Plan, cluster: Cluster, log: Log) -> float:
-    """Bytes/s between the roles: configured, infinite on one machine, else measured."""
+    """Return the bytes/s between roles: configured, infinite on one machine, or measured."""
     transport = plan.config.transport
     if transport.link_mbps is not None:
         return transport.link_mbps * 125_000

@@ -1,4 +1,4 @@
-"""Record of a run (run.json) and its digest."""
+"""The record of a run (run.json) and its digest."""
 
 import dataclasses
 import datetime
@@ -31,14 +31,14 @@ from rlrun.run.manifest import CHECKPOINTS
 from rlrun.run.tensors import raw_bytes
 
 GIT_SECONDS = 2.0
-BLOCK = 4096  # bytes a file system allocates at once, at least
+BLOCK = 4096  # smallest allocation of a file system, in bytes
 _PACKAGES = {"numpy": "numpy", "gymnasium": "gymnasium", "hydra": "hydra-core"}
 
 
 def package_versions() -> dict[str, str | None]:
     """Return the versions of Python, rlrun and its numerical packages; None: not installed."""
     found: dict[str, str | None] = {"python": platform.python_version(), "rlrun": __version__}
-    found["torch"] = str(torch.__version__)  # includes the build, unlike some wheels' metadata
+    found["torch"] = str(torch.__version__)  # includes the build, which some wheels' metadata lack
     for name, package in _PACKAGES.items():
         try:
             found[name] = metadata.version(package)
@@ -86,30 +86,30 @@ def _git(directory: Path, *arguments: str) -> str | None:
 
 @dataclass(slots=True)
 class RunRecord:
-    """Contents of run.json, written when a run starts (status running) and when it ends."""
+    """The contents of run.json, written when a run starts (status running) and when it ends."""
 
     seed: int
     device: str
     threads: int
     parameters: int
-    backend: str | None = None  # what computed the updates: numpy or torch
+    backend: str | None = None  # of the updates: numpy or torch
     backend_reason: str | None = None
     status: Literal["running", "done", "failed", "interrupted"] = "running"
     exit_code: int | None = None  # None: running, or killed
     env_steps: int = 0
     updates: int = 0
     rollbacks: int = 0  # after non-finite updates (run.on_nan=rollback)
-    exact: bool = True  # killed and resumed, it equals the run that was not
+    exact: bool = True  # a killed and resumed run equals an uninterrupted one
     exact_reason: str | None = None  # why not
-    changed: list[str] = field(default_factory=list)  # keys of resumes that changed its numbers
+    changed: list[str] = field(default_factory=list)  # keys of resumes that changed the numbers
     wall_seconds: float = 0.0
-    ended_by: Literal["run.total_steps", "run.stop_return"] | None = None  # of a run that is done
+    ended_by: Literal["run.total_steps", "run.stop_return"] | None = None  # of a finished run
     eval: dict[str, float] | None = None  # of the final weights
     best_eval: dict[str, float] | None = None  # of the best weights
     digest: str | None = None
     command: list[str] = field(default_factory=lambda: list(sys.argv))
     files: dict[str, list[str]] = field(default_factory=dict)  # SHA-256 of config and overrides
-    parent: dict[str, Any] | None = None  # of a fork: directory, env_steps, manifest's sha256
+    parent: dict[str, Any] | None = None  # of a fork: directory, env_steps, SHA-256 of the manifest
     resumes: list[list[str]] = field(default_factory=list)  # the command of every resume
     started: str = field(
         default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -119,7 +119,7 @@ class RunRecord:
     host: dict[str, str | int | None] = field(default_factory=host_info)
 
     def write(self, run_dir: Path) -> None:
-        """Replace run.json atomically; on a full disk overwrite it, which needs no space.
+        """Replace run.json atomically. On a full disk overwrite it, which needs no space.
 
         Raises: StorageError.
         """
@@ -145,7 +145,7 @@ class RunRecord:
     def read(cls, run_dir: Path) -> "RunRecord":
         """Return the record of a run directory.
 
-        Raises: ConfigError when there is no run.json, CheckpointError when it is damaged.
+        Raises: ConfigError if there is no run.json, CheckpointError if it is damaged.
         """
         try:
             record = cls(**read_record(run_dir))
@@ -160,9 +160,9 @@ class RunRecord:
 
 
 def run_digest(metrics: Path, weights: Mapping[str, Tensor]) -> str:
-    """Return ``rlrun.run.manifest.run_digest`` of weights in memory.
+    """Return ``rlrun.run.manifest.run_digest`` for weights in memory.
 
-    Raises: StorageError when the file cannot be read.
+    Raises: StorageError if the file cannot be read.
     """
     tensors = (
         (name, str(x.dtype).removeprefix("torch."), x.shape, raw_bytes(x))
@@ -181,11 +181,10 @@ EVERY_SECONDS = 2.0  # between two writes
 
 
 class RunningRecord:
-    """Writes the record of a running job when its counters have changed, at most every 2 s.
+    """Writes the record of an active run when its counters have changed, at most every 2 s.
 
-    The watchdog's thread calls it, so that training never waits for the file system, and a job that
-    was killed, by whatever, has true counters to within that time. A write that fails is left out:
-    the loop's own writes raise what is wrong.
+    The watchdog's thread calls it, so training never waits for the file system, and the record of a
+    killed run is at most that old. Failed writes are ignored; the loop's own writes raise.
     """
 
     def __init__(
@@ -201,7 +200,7 @@ class RunningRecord:
         self.clock, self.due = clock, clock() + EVERY_SECONDS
 
     def update(self) -> bool:
-        """Copy the counters into the record; return whether they have changed."""
+        """Copy the counters into the record. Return whether they have changed."""
         before = self.record.env_steps, self.record.updates
         counters = self.progress.counters
         self.record.env_steps, self.record.updates = counters.env_steps, counters.updates
@@ -218,18 +217,21 @@ class RunningRecord:
 
 
 def close_record(record: RunRecord, run_dir: Path, status: Any, exit_code: int) -> None:
-    """Write the last record of a process. Raises: StorageError."""
+    """Write the last record of a process.
+
+    Raises: StorageError.
+    """
     record.status, record.exit_code = status, exit_code
     record.write(run_dir)
 
 
 def record_failure(record: RunRecord, run_dir: Path, exit_code: int) -> None:
-    """Write the record of a failed run, where the disk allows it; the error says more."""
+    """Write the record of a failed run if the disk allows it. The error itself says more."""
     try:
         require_in_place(run_dir)
     except StorageError:
         return
-    for path in run_dir.rglob(".tmp_*"):  # of writes that failed: the record needs the space
+    for path in run_dir.rglob(".tmp_*"):  # left by failed writes; the record needs the space
         with suppress(OSError):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     with suppress(StorageError):
@@ -239,7 +241,7 @@ def record_failure(record: RunRecord, run_dir: Path, exit_code: int) -> None:
 def end_at_once(
     record: RunRecord, run_dir: Path, pipeline: Pipeline, exit_code: int, text: str
 ) -> NoReturn:
-    """End the process from the watchdog's thread: the main one may never return."""
+    """End the process from the watchdog's thread, because the main thread may never return."""
     counters = pipeline.parts.progress.counters
     record.env_steps, record.updates = counters.env_steps, counters.updates
     record.status = "interrupted" if exit_code == 143 else "failed"
@@ -258,7 +260,7 @@ def _go_on(run_dir: Path) -> str:
 
 
 def raise_in_main_thread(stop: StopRequest, run_dir: Path, exit_code: int, text: str) -> None:
-    """Raise the error of the watchdog in the main thread of a user's process, once."""
+    """Raise the watchdog's error once in the main thread of a user's process."""
     if stop.error is not None:
         return
     kind = EnvError if exit_code == EnvError.exit_code else Interrupted
@@ -268,7 +270,7 @@ def raise_in_main_thread(stop: StopRequest, run_dir: Path, exit_code: int, text:
 
 
 def interrupted_error(code: int, env_steps: int, run_dir: Path) -> RlrunError:
-    """The error of a run that was saved after a signal."""
+    """Return the error of a run that was saved after a signal."""
     error = Interrupted(
         f"interrupted at env step {env_steps}; saved; go on: rlrun resume {run_dir}"
     )

@@ -1,4 +1,4 @@
-"""Training runs: start or resume, build, loop, record."""
+"""Training runs: start or resume, build, run the loop, record."""
 
 import hashlib
 import logging
@@ -58,18 +58,18 @@ _SAME_NUMBERS = (
     "logger.profile", "logger.figures_every", "logger.csv", "logger.wandb",
     "logger.trackio", "logger.mlflow",
     "buffer.mmap", "buffer.max_bytes", "resume.allow", "pipeline.address",
-)  # fmt: skip  # keys whose change by a resume leaves the numbers those of the uncut run
+)  # fmt: skip  # keys that a resume may change without changing numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a command says of a run.
+    """The arguments of a command that starts or resumes a run.
 
-    ``run_dir`` exists. ``raw_yaml``: its config.yaml, with the overrides of a resume in it.
+    ``run_dir`` exists. ``raw_yaml``: its config.yaml, with the overrides of a resume applied.
     ``resumed``: these overrides; None: the run begins. ``step``: a resume goes back to the
-    checkpoint of this env step, and deletes what is later; None: to the newest valid one.
-    ``own_process``: False in the process of a user's script, which is left as it was; neither
-    signals nor the watchdog end it.
+    checkpoint of this env step and deletes later ones; None: the newest valid one. ``own_process``:
+    False in a user's process, which is left unchanged, and which neither signals nor the watchdog
+    end.
     """
 
     config: Config
@@ -81,9 +81,9 @@ class Launch:
 
 
 def start(launch: Launch) -> int:
-    """Run to the end; return the exit code. Errors are recorded and raised.
+    """Run to the end and return the exit code. Errors are recorded and raised.
 
-    A run that is done stays as it is, to the byte.
+    A finished run stays unchanged to the byte.
     """
     began, config, run_dir = time.monotonic(), launch.config, launch.run_dir
     if launch.resumed is not None and launch.step is None and (line := _done(run_dir, config)):
@@ -91,7 +91,7 @@ def start(launch: Launch) -> int:
             print(line)
         return 0
     with _log_of_resume(launch):
-        check_precision(config)  # the run may have begun, or its job been sent from, elsewhere
+        check_precision(config)  # the run may have begun on another machine
         plan = make_plan(config)
         restored = nullcontext() if launch.own_process else process_restored()
         with lock_run_dir(run_dir), restored, flushed():
@@ -103,7 +103,7 @@ def start(launch: Launch) -> int:
             deadline = began + (math.inf if config.run.max_time is None else config.run.max_time)
             with (
                 run.failures_recorded(),
-                ExitStack() as signals,  # caught from the loop's start until all is written
+                ExitStack() as signals,  # from the loop's start until all is written
                 closing(run.make_log()) as log,
                 closing(make_pipeline(plan, run_dir, log)) as pipeline,
             ):
@@ -123,7 +123,7 @@ def start(launch: Launch) -> int:
 
 @contextmanager
 def _log_of_resume(launch: Launch) -> Iterator[None]:
-    """Write what a resume logs to rlrun.log; of a run that begins the command line does."""
+    """Write the log of a resume to rlrun.log. For a new run the command line does that."""
     if launch.resumed is None:
         yield
         return
@@ -139,10 +139,11 @@ def _log_of_resume(launch: Launch) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """What a resume goes on from: a checkpoint, its state, and the record so far.
+    """The saved state from which a resume continues: a checkpoint, its state, and the record so
+    far.
 
-    ``state`` None: the run was killed before it saved one, and begins anew. ``record`` None: a job
-    of a sweep that was not started, or was killed before it wrote one.
+    ``state`` None: the run was killed before its first checkpoint, and starts from the beginning.
+    ``record`` None: a sweep's job that was not started, or was killed before it wrote one.
     """
 
     state: dict[str, Any] | None = None
@@ -151,9 +152,10 @@ class _Saved:
 
 
 def _read_saved(launch: Launch) -> _Saved:
-    """Read the checkpoint and the record that ``launch`` goes on from.
+    """Read the checkpoint and the record from which ``launch`` continues.
 
-    The newest weights are saved after the first checkpoint: where they are, one is missing.
+    The newest weights are saved after the first checkpoint. If only they exist, a checkpoint is
+    missing.
     """
     run_dir, directory = launch.run_dir, launch.run_dir / CHECKPOINTS
     if launch.resumed is None:
@@ -178,7 +180,7 @@ class _Run:
     def __init__(self, launch: Launch, plan: Plan, saved: _Saved) -> None:
         self.launch, self.plan, self.saved = launch, plan, saved
         self.config, self.run_dir, self.state = plan.config, launch.run_dir, saved.state
-        self.unchanged = saved.record is not None  # until all parts are loaded nothing is written
+        self.unchanged = saved.record is not None  # nothing is written until all parts are loaded
         self.record = RunRecord(self.config.seed, self.config.device, plan.threads, parameters=0)
         if launch.resumed is not None:
             self._take_over(saved.record, launch.resumed)
@@ -196,7 +198,7 @@ class _Run:
 
     @contextmanager
     def failures_recorded(self) -> Iterator[None]:
-        """Record what the block raises, once the directory may be written."""
+        """Record errors of the block, once the directory may be written."""
         record, run_dir = self.record, self.run_dir
         try:
             yield
@@ -217,12 +219,12 @@ class _Run:
             raise error from e
 
     def make_log(self) -> Log:
-        """Return the log; of a resumed run it goes on after the checkpoint."""
+        """Return the log. In a resumed run it continues after the checkpoint."""
         config, state = self.config, self.state
         with checkpoint.fitting(self.run_dir / CHECKPOINTS):
             since = int(state["counters"]["env_steps"]) if state is not None else None
         if state is None and self.record.resumes:
-            since = -1  # no record of the metrics is kept
+            since = -1  # keep no record of the metrics
         title = f"{policy_title(config, self.run_dir)} on {config.env.id}, seed {config.seed}"
         seed_generators(config.seed)
         self.log = Log(
@@ -233,7 +235,7 @@ class _Run:
         return self.log
 
     def load(self, pipeline: Pipeline) -> None:
-        """Load the checkpoint; then, as nothing can be refused any more, open the files."""
+        """Load the checkpoint, and after that succeeds open the files for writing."""
         self.pipeline, parts = pipeline, pipeline.parts
         record, run_dir, config = self.record, self.run_dir, self.config
         if self.state is not None:
@@ -250,7 +252,7 @@ class _Run:
         record.backend, record.backend_reason = self.plan.backend
         self._note_exactness()
         self.running = RunningRecord(record, run_dir, parts.progress, self.log)
-        self.running.update()  # of a resumed run, the counters it goes on from
+        self.running.update()  # the counters from which a resumed run continues
         record.write(run_dir)
         self.trial = trial_of(run_dir, self.launch.raw_yaml, record.started)
         self.log.hparams(self.launch.raw_yaml, self.trial, {})
@@ -273,7 +275,7 @@ class _Run:
         )  # fmt: skip
 
     def update(self) -> None:
-        """Bring the record up to the end of the loop."""
+        """Update the record after the loop."""
         record = self.record
         self.running.update()
         policy = self.pipeline.parts.policy
@@ -288,7 +290,10 @@ class _Run:
         record.exact = record.exact_reason is None
 
     def finish(self, result: Result) -> None:
-        """Close the record. Raises: Interrupted where a signal or the time limit ended the run."""
+        """Close the record.
+
+        Raises: Interrupted if a signal or the time limit ended the run.
+        """
         record, run_dir, log, pipeline = self.record, self.run_dir, self.log, self.pipeline
         record.best_eval, record.eval = result.best, result.final
         record.digest = run_digest(run_dir / "metrics.jsonl", pipeline.parts.policy.weights())
@@ -311,10 +316,10 @@ class _Run:
 
 
 def _done(run_dir: Path, config: Config) -> str | None:
-    """A line on a run that has nothing left to do, with how to extend it; None: it has."""
+    """Return a line on a finished run and how to extend it, or None if it is not finished."""
     try:
         record = RunRecord.read(run_dir)
-    except (ConfigError, CheckpointError):  # reported once the directory is locked
+    except (ConfigError, CheckpointError):  # raised again once the directory is locked
         return None
     goal, score = config.run.stop_return, (record.eval or {}).get("return_mean", -math.inf)
     solved = record.ended_by == "run.stop_return" and goal is not None and score >= goal
@@ -331,7 +336,9 @@ def _done(run_dir: Path, config: Config) -> str | None:
 
 
 def _replace_config(run_dir: Path, record: RunRecord | None, raw_yaml: str) -> None:
-    """Replace config.yaml; killed at any time, it is one that run.json has the hash of."""
+    """Replace config.yaml. If killed at any time, run.json has the hash of the file that is
+    there.
+    """
     content = raw_yaml.encode()
     if record is None:
         replace_file(run_dir / CONFIG, content)
@@ -343,7 +350,7 @@ def _replace_config(run_dir: Path, record: RunRecord | None, raw_yaml: str) -> N
 
 
 def _changes_of_numbers(overrides: Sequence[str]) -> list[str]:
-    """The keys of a resume after which the numbers are not those of the uncut run."""
+    """Return the keys of a resume that change the numbers of an uninterrupted run."""
     keys = keys_of(read_overrides(overrides))
     return [k for k in keys if not any(k == n or k.startswith(f"{n}.") for n in _SAME_NUMBERS)]
 

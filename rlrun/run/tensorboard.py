@@ -1,4 +1,4 @@
-"""TensorBoard event files written anew from metrics.jsonl and timings.jsonl."""
+"""TensorBoard event files rebuilt from metrics.jsonl and timings.jsonl."""
 
 import datetime
 import heapq
@@ -41,9 +41,9 @@ _FIRST = "events.out.tfevents.0000000000.view"  # files are read in the order of
 
 
 class BoardView:
-    """A directory of links to the event files of runs; ``refresh`` adds those that are new.
+    """A directory of links to the event files of runs. ``refresh`` adds new ones.
 
-    Raises: ConfigError when no run below ``directories`` has an event file, or one holds a link, a
+    Raises: ConfigError if no run below ``directories`` has an event file, or one holds a link, a
     pipe or a device.
     """
 
@@ -67,9 +67,9 @@ class BoardView:
         self._link()
 
     def refresh(self) -> bool:
-        """Add runs and event files that are new; names that were given stay.
+        """Add new runs and event files. Names stay once given.
 
-        Returns True when the columns of all runs were written anew, which TensorBoard reads when it
+        Returns True if the columns of all runs were rewritten, which TensorBoard reads only when it
         starts.
         """
         paths = [job.path for job in find_jobs(self.directories)]
@@ -81,7 +81,7 @@ class BoardView:
         return changed
 
     def _add(self, new: list[RunData]) -> bool:
-        """Name runs and write their rows; all rows, and return True, where columns change."""
+        """Name runs and write their rows. If columns change, write all rows and return True."""
         self._runs += new
         own = [settings_of(run.config, typed_settings(run.overrides)) for run in self._runs]
         typed = {key for settings in own for key in settings}
@@ -123,9 +123,9 @@ class BoardView:
 
 
 def _directory_names(runs: Sequence[RunData]) -> dict[Path, str]:
-    """The names of run directories that were typed (``run.dir=outputs/first``: ``first``).
+    """Return the typed names of run directories (``run.dir=outputs/first``: ``first``).
 
-    Directories of one name are told apart by those above them.
+    Directories of the same name are distinguished by their parents.
     """
     typed = [run.path for run in runs if any(o.startswith("run.dir=") for o in run.overrides)]
     often = Counter(path.name for path in typed)
@@ -138,10 +138,10 @@ def _directory_names(runs: Sequence[RunData]) -> dict[Path, str]:
 def _names(
     own: list[dict[str, Value]], trials: list[dict[str, Value]], differing: frozenset[str]
 ) -> list[str]:
-    """The names of runs: what was typed for each of them and differs.
+    """Return the names of runs: the typed settings that differ between them.
 
-    Policy, environment and seed are left out where all have the same; how long a run is is only
-    said where it tells runs apart.
+    Policy, environment and seed are left out if all runs share them. Settings of a run's length
+    appear only if nothing else distinguishes runs.
     """
     begin = [key for key in NAMED if key in differing] if len(own) > 1 else NAMED
     shown = worth_naming(differing)
@@ -169,18 +169,18 @@ def _has_events(run_dir: Path) -> bool:
 
 
 def _event_files(run_dir: Path) -> Iterator[Path]:
-    """Yield the event files that are regular files: a server would wait for a pipe."""
+    """Yield the event files that are regular files, because a server would wait for a pipe."""
     return (p for p in run_dir.glob(EVENTS) if p.is_file() and not p.is_symlink())
 
 
 def rebuild(run_dir: Path) -> Path:
-    """Replace the event files of ``run_dir`` by one with all records; return its path.
+    """Replace the event files of ``run_dir`` by one with all records. Return its path.
 
-    Pictures, histograms and the table of a profile are in no record: those that the earlier files
-    still have are copied.
+    Pictures, histograms and the table of a profile are not in the records; they are copied from the
+    earlier files.
 
-    Raises: ConfigError when it is no run directory, CheckpointError when a record is damaged,
-        StorageError when a file cannot be read or written, LockedError while the run goes on.
+    Raises: ConfigError if it is not a run directory, CheckpointError if a record is damaged,
+    StorageError if a file cannot be read or written, LockedError while the run is active.
     """
     config, raw_yaml = load(run_dir, replay=False)
     record = RunRecord.read(run_dir)
@@ -229,9 +229,9 @@ def _write(writer: TensorBoardWriter, run_dir: Path, record: RunRecord, raw_yaml
 
 
 def _kept(paths: list[Path]) -> list[Event]:
-    """The events of pictures, histograms and texts, as far as the files can be read.
+    """Return the readable events of pictures, histograms and texts.
 
-    Those that a resume took back are left out.
+    Events that a resume discarded are left out.
     """
     kept: list[Event] = []
     for path in paths:

@@ -24,9 +24,9 @@ Array: TypeAlias = Tensor | np.ndarray
 
 
 def as_tensor(array: Array) -> Tensor:
-    """Return a contiguous tensor in host memory, without a copy where possible.
+    """Return a contiguous tensor in host memory, without a copy if possible.
 
-    Raises: TypeError when torch lacks the dtype.
+    Raises: TypeError if torch lacks the dtype.
     """
     if isinstance(array, np.ndarray):
         native = array.astype(array.dtype.newbyteorder("="), copy=False)
@@ -51,10 +51,11 @@ def raw_bytes(array: Array) -> "memoryview[int]":
 def write_tensors(
     path: Path, tensors: Mapping[str, Array], metadata: Mapping[str, str]
 ) -> tuple[str, int]:
-    """Write and fsync a new file; return its SHA-256 (hex) and size in bytes.
+    """Write and fsync a new file. Return its SHA-256 (hex) and size in bytes.
 
-    The safetensors library would copy all tensors in memory, which a replay may exceed. Format:
-    8 bytes length of the header, the header (JSON, padded to 8 bytes), the elements of all tensors.
+    The safetensors library would copy all tensors, and a replay may not fit in memory twice.
+    Format: 8 bytes length of the header, the header (JSON, padded to 8 bytes), the elements of all
+    tensors.
 
     Raises: TypeError for an unsupported dtype, OSError.
     """
@@ -96,7 +97,10 @@ def _byte_chunks(
 
 
 def _torch_dtype(array: Array) -> torch.dtype:
-    """Return the torch dtype. Raises: TypeError when the format lacks it."""
+    """Return the torch dtype.
+
+    Raises: TypeError if the format lacks it.
+    """
     dtype = array.dtype if isinstance(array, Tensor) else as_tensor(np.empty(0, array.dtype)).dtype
     if dtype not in _NAMES:
         raise TypeError(f"cannot store dtype {array.dtype}")
@@ -107,9 +111,11 @@ _NAMES = {getattr(torch, name): key for key, name in DTYPES.items()}
 
 
 def read_arrays(path: Path, name: str) -> dict[str, np.ndarray]:
-    """Return the arrays of a file whose names are ``name`` and a suffix, by suffix.
+    """Return the arrays of a file whose names are ``name`` plus a suffix, by suffix.
 
-    Only their bytes are read. Raises: ValueError when the file does not hold them, OSError.
+    Only their bytes are read.
+
+    Raises: ValueError if the file does not hold them, OSError.
     """
     found = {}
     with path.open("rb") as file:
@@ -126,9 +132,9 @@ def read_arrays(path: Path, name: str) -> dict[str, np.ndarray]:
 def read_tensors(path: Path, numpy: Container[str] = ()) -> dict[str, Array]:
     """Return the tensors of a file in host memory, those named in ``numpy`` as arrays.
 
-    Verify the file's hash before: a damaged header is detected, damaged data is not.
+    Verify the file's hash first: a damaged header is detected here, damaged data is not.
 
-    Raises: ValueError when it is not a safetensors file, OSError.
+    Raises: ValueError if it is not a safetensors file, OSError.
     """
     try:
         tensors = load_file(path)
@@ -137,11 +143,11 @@ def read_tensors(path: Path, numpy: Container[str] = ()) -> dict[str, Array]:
     return {name: x.numpy() if name in numpy else x for name, x in sorted(tensors.items())}
 
 
-SMALL = 1 << 16, 1 << 22  # bytes below which a last segment is replaced: at least, at most
+SMALL = 1 << 16, 1 << 22  # limits of the bytes below which a last segment is replaced
 TEMPORARY = ".tmp_segment"
 SIZES = "/sizes"  # suffix of the name of an array of lengths
-COPY = 1 << 28  # bytes of new rows that are copied at most
-SHARE = 256  # within these limits: this fraction of all segments of the ring
+COPY = 1 << 28  # most bytes of new rows that are copied
+SHARE = 256  # within the limits of SMALL: this fraction of the ring's segments
 
 
 class SegmentFile(NamedTuple):
@@ -162,7 +168,7 @@ class RowFiles:
     parts: list[SegmentFile] = field(default_factory=list)
 
     def usable(self, directory: Path, first: int, stop: int) -> list[SegmentFile]:
-        """The parts that a checkpoint of rows first..stop-1 in ``directory`` can list."""
+        """Return the parts that a checkpoint of rows first..stop-1 in ``directory`` can list."""
         if self.directory != directory or not self.parts or self.parts[-1].stop > stop:
             return []
         parts = [part for part in self.parts if part.stop > first]
@@ -181,7 +187,7 @@ def _has_size(path: Path, size: int) -> bool:
 
 
 class Rows(ABC):
-    """A leaf of a state tree: rows ``first``..``stop``-1, which are never changed once written.
+    """A leaf of a state tree: rows ``first``..``stop``-1, which never change once written.
 
     All leaves with the same ``files`` have the same rows.
     """
@@ -194,26 +200,28 @@ class Rows(ABC):
     def pieces(self, first: int, stop: int) -> Iterator[tuple[int, int, dict[str, np.ndarray]]]:
         """Yield (first, stop, arrays by suffix of their name) of consecutive pieces of rows.
 
-        The suffix "" has the rows [columns, stop - first, ...]. Rows of different length are
-        joined bytes uint8 [...], row by row, with their lengths int64 [stop - first, columns] under
+        The suffix "" has the rows [columns, stop - first, ...]. Rows of different length are joined
+        bytes uint8 [...], row by row, with their lengths int64 [stop - first, columns] under
         ``SIZES``.
         """
 
     def size_of(self, first: int, stop: int) -> int:
-        """Bytes of rows first..stop-1, where a copy of them would take memory."""
+        """Return the bytes that a copy of rows first..stop-1 would take in memory."""
         return 0
 
     def frozen(self) -> "Rows":
-        """The rows as they are now, which later writes to the ring do not change."""
+        """Return the rows as they are now, unaffected by later writes to the ring."""
         return self
 
     def saved_files(self) -> RowFiles:
-        """The files that hold these rows, for the ring that loads them."""
+        """Return the files that hold these rows, for the ring that loads them."""
         return RowFiles()
 
     def arrays(self, first: int, stop: int, *, copy: bool = True) -> dict[str, np.ndarray]:
-        """Rows first..stop-1 (at least one), as in ``pieces``: arrays in host memory, fresh ones
-        with ``copy``."""
+        """Return rows first..stop-1 (at least one) as arrays in host memory, like ``pieces``.
+
+        ``copy``: the arrays are new.
+        """
         pieces = [arrays for _, _, arrays in self.pieces(first, stop)]
         if len(pieces) == 1 and not copy:
             return pieces[0]
@@ -221,13 +229,13 @@ class Rows(ABC):
         return {name: np.concatenate([p[name] for p in pieces], axis) for name in pieces[0]}
 
     def read(self, first: int, stop: int) -> np.ndarray:
-        """Rows first..stop-1 [columns, stop - first, ...], a fresh array in host memory."""
+        """Return rows first..stop-1 [columns, stop - first, ...] as a new array in host memory."""
         return self.arrays(first, stop)[""]
 
     def fill(self, store: Any) -> None:
         """Write the rows to a ring [columns, rows, ...] and zeros to its other slots.
 
-        Raises: ValueError when they do not fit, in shape or dtype.
+        Raises: ValueError if they do not fit in shape or dtype.
         """
         rows = store.shape[1]
         if not 0 <= self.first <= self.stop <= self.first + rows:
@@ -250,7 +258,7 @@ class Rows(ABC):
                 done += count
 
     def __eq__(self, other: object) -> bool:
-        """Compare the rows themselves, wherever they are."""
+        """Compare the rows themselves, wherever they are stored."""
         if not isinstance(other, Rows) or (self.first, self.stop) != (other.first, other.stop):
             return NotImplemented if not isinstance(other, Rows) else False
         if self.first == self.stop:
@@ -269,7 +277,9 @@ class Rows(ABC):
 
 
 def slices(first: int, stop: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Yield (slot, count) of the slices of a ring of ``rows`` slots that rows first.. are in."""
+    """Yield (slot, count) of the slices that rows first..stop-1 occupy in a ring of ``rows``
+    slots.
+    """
     while first < stop:
         slot = first % rows
         count = min(stop - first, rows - slot)
@@ -278,7 +288,7 @@ def slices(first: int, stop: int, rows: int) -> Iterator[tuple[int, int]]:
 
 
 def like(array: np.ndarray, store: Any) -> Any:
-    """``array``, as a tensor if ``store`` is one."""
+    """Return ``array``, as a tensor if ``store`` is one."""
     return as_tensor(array) if isinstance(store, Tensor) else array
 
 
@@ -304,10 +314,13 @@ class RingRows(Rows):
 
 
 class SavedRows(Rows):
-    """Rows in segment files, read when they are asked for."""
+    """Rows in segment files, read on demand."""
 
     def __init__(self, name: str, first: int, stop: int, files: RowFiles) -> None:
-        """``name``: of the tensors in the files. Raises: ValueError when the files lack rows."""
+        """``name``: of the tensors in the files.
+
+        Raises: ValueError if the files lack rows.
+        """
         self.name, self.first, self.stop, self.files = name, first, stop, files
         edges = [(part.first, part.stop) for part in files.parts]
         joined = all(a[1] == b[0] for a, b in pairwise(edges))
@@ -327,11 +340,11 @@ class SavedRows(Rows):
     def _cut(
         self, arrays: Mapping[str, np.ndarray], part: SegmentFile, low: int, high: int
     ) -> dict[str, np.ndarray]:
-        """Rows low..high-1 of a part."""
+        """Return rows low..high-1 of a part."""
         count, data, sizes = part.stop - part.first, arrays[""], arrays.get(SIZES)
         low, high = low - part.first, high - part.first
         if (data if sizes is None else sizes.T).shape[1:2] != (count,):
-            raise ValueError(f"{part.file}: {self.name} has not {count} rows")
+            raise ValueError(f"{part.file}: {self.name} does not have {count} rows")
         if sizes is None:
             return {"": data[:, low:high]}
         if (sizes < 0).any() or sizes.sum() != len(data):
@@ -345,7 +358,7 @@ class SavedRows(Rows):
 
 @dataclass(slots=True)
 class NewSegment:
-    """The rows of one ring that a checkpoint has to write, and the parts that precede them."""
+    """The rows of one ring that a checkpoint has to write, and the parts before them."""
 
     files: RowFiles
     parts: list[SegmentFile]
@@ -355,9 +368,11 @@ class NewSegment:
     small: bool  # the arrays are copies
 
     def write(self, directory: Path) -> Path | None:
-        """Write and fsync the segment in ``directory``; return its path, None without new rows.
+        """Write and fsync the segment in ``directory``. Return its path, or None without new rows.
 
-        The directory is not synced. Raises: OSError, TypeError.
+        The directory is not synced.
+
+        Raises: OSError, TypeError.
         """
         if self.first == self.stop:
             return None
@@ -371,14 +386,15 @@ class NewSegment:
         return directory / name
 
     def commit(self, directory: Path) -> None:
-        """The checkpoint is durable: the next one may list these files."""
+        """Note that the checkpoint is durable, so the next one may list these files."""
         self.files.directory, self.files.parts = directory, self.parts
 
 
 def new_segments(leaves: Mapping[str, Rows], directory: Path) -> list[NewSegment]:
     """Return what has to be written of ``leaves`` (by name), one entry per ring.
 
-    Rows of at most ``COPY`` bytes in all are copies; more must be written before the rings change.
+    Rows of at most ``COPY`` bytes in all are copies. Others must be written before the rings
+    change.
     """
     rings: dict[int, list[tuple[str, Rows]]] = {}
     for name, leaf in leaves.items():
@@ -403,10 +419,9 @@ def new_segments(leaves: Mapping[str, Rows], directory: Path) -> list[NewSegment
 class Packed:
     """A state tree as JSON (``tree``), its tensors and its rows by name.
 
-    The tensors are copies in host memory and the tree is new: the state may change afterwards.
-    Types without a JSON equivalent become an object with one key: $torch, $numpy (a tensor's
-    name), $rows, $tuple, $dict (pairs, for keys that are not plain strings), $float (nan, inf,
-    -inf).
+    The tensors are copies in host memory and the tree is new, so the state may change afterwards.
+    Types without a JSON equivalent become an object with one key: $torch, $numpy (a tensor's name),
+    $rows, $tuple, $dict (pairs, for keys that are not plain strings), $float (nan, inf, -inf).
 
     Raises: TypeError for an unsupported value.
     """
@@ -414,7 +429,7 @@ class Packed:
     def __init__(self, state: Mapping[str, Any]) -> None:
         self.tensors: dict[str, Array] = {}
         self.rows: dict[str, Rows] = {}
-        self.rings: list[RowFiles] = []  # of ``rows``; a $rows names one by its index
+        self.rings: list[RowFiles] = []  # rings of ``rows``; a $rows holds the index of one
         self.tree = self._encode(state, "")
 
     def _encode(self, node: Any, path: str) -> Any:
@@ -459,7 +474,7 @@ class Packed:
 
 
 def copied(array: Array) -> Any:
-    """A copy in host memory."""
+    """Return a copy in host memory."""
     if isinstance(array, Tensor):
         return array.detach().clone() if array.device.type == "cpu" else array.detach().cpu()
     return array.copy()
@@ -479,7 +494,7 @@ def _join(path: str, part: object) -> str:
 def unpack(node: Any, tensors: Mapping[str, Array], rings: list[RowFiles]) -> Any:
     """Return the state of ``Packed.tree``.
 
-    Raises: KeyError, TypeError, ValueError, IndexError when the tree is not that of ``Packed``.
+    Raises: KeyError, TypeError, ValueError, IndexError if the tree is not one of ``Packed``.
     """
     if isinstance(node, list):
         return [unpack(child, tensors, rings) for child in node]
@@ -510,11 +525,11 @@ def array_names(node: Any) -> set[str]:
 
 
 def require_kind(part: str, given: Any, own: Any) -> None:
-    """Raise ValueError unless ``given``, of a checkpoint, is a state of the kind of ``own``.
+    """Raise ValueError unless ``given``, from a checkpoint, is a state of the kind of ``own``.
 
-    Numbers are finite and of 64 bits; arrays have the dtype and shape of ``own``, any length where
-    it has none. None on either side, parts that one side lacks, lists of other lengths and states
-    of random generators are left to those that load them.
+    Numbers are finite and of 64 bits. Arrays have the dtype and shape of ``own``, or any length if
+    it is empty. Four things are left to the code that loads them: None on either side, parts that
+    one side lacks, lists of other lengths, and states of random generators.
     """
     if given is None or own is None:
         if isinstance(given, float | int):
@@ -522,7 +537,7 @@ def require_kind(part: str, given: Any, own: Any) -> None:
         return
     if isinstance(own, Mapping):
         if not isinstance(given, Mapping):
-            raise ValueError(f"{part} is a {type(given).__name__}, no mapping")
+            raise ValueError(f"{part} is a {type(given).__name__}, not a mapping")
         if "bit_generator" in own:
             return
         for key in own.keys() & given.keys():
@@ -530,7 +545,7 @@ def require_kind(part: str, given: Any, own: Any) -> None:
         return
     if isinstance(own, Tensor | np.ndarray):
         if not isinstance(given, Tensor | np.ndarray):
-            raise ValueError(f"{part} is a {type(given).__name__}, no array")
+            raise ValueError(f"{part} is a {type(given).__name__}, not an array")
         same = _dtype(given) == _dtype(own) and given.ndim == own.ndim
         if not same or (0 not in own.shape and given.shape != own.shape):
             shapes = [f"{x.dtype} {list(x.shape)}" for x in (given, own)]
@@ -538,7 +553,7 @@ def require_kind(part: str, given: Any, own: Any) -> None:
         return
     if isinstance(own, list | tuple):
         if not isinstance(given, list | tuple):
-            raise ValueError(f"{part} is a {type(given).__name__}, no list")
+            raise ValueError(f"{part} is a {type(given).__name__}, not a list")
         if len(given) == len(own):
             for i, (one, other) in enumerate(zip(given, own, strict=True)):
                 require_kind(f"{part}.{i}", one, other)
@@ -546,15 +561,17 @@ def require_kind(part: str, given: Any, own: Any) -> None:
     if isinstance(own, float | int) and not isinstance(own, bool):
         _require_number(part, given)
     elif type(given) is not type(own):
-        raise ValueError(f"{part} is a {type(given).__name__}, no {type(own).__name__}")
+        raise ValueError(f"{part} is a {type(given).__name__}, not a {type(own).__name__}")
 
 
 def _dtype(x: Array) -> str:
-    """dtype of a tensor, kind of an array's: an actor's numbers may be wider than a space's."""
+    """Return a tensor's dtype or an array's kind: an actor's numbers may be wider than a
+    space's.
+    """
     return str(x.dtype).removeprefix("torch.") if isinstance(x, Tensor) else x.dtype.kind
 
 
 def _require_number(part: str, given: Any) -> None:
     good = isinstance(given, float | int) and not isinstance(given, bool)
     if not good or not (-(2**63) <= given < 2**64):  # False for NaN
-        raise ValueError(f"{part} is {str(given)[:40]}, no number of 64 bits")
+        raise ValueError(f"{part} is {str(given)[:40]}, not a number of 64 bits")

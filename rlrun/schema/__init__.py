@@ -1,9 +1,9 @@
 """Types and ranges of every config key, without values: yaml is the only home of a default.
 
-Torch-free. A dataclass refuses values outside its fields' ranges and what its ``rules`` refuse
-(``Invalid``); ``rlrun.config`` reads the yaml and checks what spans several groups. Lengths and
-periods are in environment steps.
-Which other keys decide whether a key is read is metadata of its field (``rlrun.schema.ranges``).
+Does not import torch. A dataclass rejects values outside its fields' ranges and combinations that
+its ``rules`` reject (``Invalid``). ``rlrun.config`` reads the yaml and checks combinations across
+groups. Lengths and periods are in environment steps. A field's metadata says which other keys
+decide whether it is read (``rlrun.schema.ranges``).
 """
 
 from collections.abc import Mapping
@@ -78,12 +78,15 @@ from rlrun.schema.studies import SeedsConfig as SeedsConfig
 
 @dataclass(frozen=True)
 class Config(Ranged):
-    """The whole run. ``policy``, ``torso``, ``buffer``, ``bonus``, ``pipeline``: the dataclass
-    their ``name`` selects."""
+    """The whole run.
+
+    The ``name`` of ``policy``, ``torso``, ``buffer``, ``bonus`` and ``pipeline`` selects the
+    dataclass.
+    """
 
     seed: int = field(metadata={"range": Range(0, 2**32, open_high=True)})
     device: str
-    env: EnvConfig  # read before what takes values from it, so that errors name its keys
+    env: EnvConfig  # read before groups that use its values, so that errors name its keys
     run: RunConfig
     eval: EvalConfig
     watchdog: WatchdogConfig
@@ -153,7 +156,7 @@ PIPELINE_CONFIGS: dict[str, type[PipelineConfig]] = {
     "offline": PipelineConfig,
     "ray": RayConfig,
 }
-# Groups whose options have keys of their own: group -> {name in the yaml: class}.
+# Groups whose options differ in keys: group -> {name in the yaml: class}.
 OPTION_CONFIGS: dict[str, Mapping[str, type[Ranged]]] = {
     "policy": POLICY_CONFIGS,
     "torso": TORSO_CONFIGS,
@@ -162,7 +165,7 @@ OPTION_CONFIGS: dict[str, Mapping[str, type[Ranged]]] = {
     "bonus": BONUS_CONFIGS,
     "pipeline": PIPELINE_CONFIGS,
 }
-# Nodes of the commands that start many runs, each with a yaml of its own beside config.yaml.
+# Nodes of commands that start many runs, each with its own yaml next to config.yaml.
 COMMAND_CONFIGS: dict[str, type[Ranged]] = {
     "search": SearchConfig,
     "seeds": SeedsConfig,

@@ -30,14 +30,16 @@ class MemoryConfig(Ranged):
     )
 
     def state_widths(self) -> tuple[int, ...]:
-        """Return the widths S of the arrays [B, S] of a built-in memory's state."""
+        """Return the widths S of the arrays [B, S] in a built-in memory's state."""
         count = {"lstm": 2, "gru": 1, "mingru": 1, "none": 0}[self.name]
         return (self.hidden,) * count
 
 
 @dataclass(frozen=True)
 class RingConfig(MemoryConfig):
-    """Complex decays that start on a ring r_min <= |lambda| <= r_max, with phases to max_phase."""
+    """Memories with complex decays, initialised on a ring r_min <= |lambda| <= r_max with phases
+    up to max_phase.
+    """
 
     r_min: float = field(metadata=unit())
     r_max: float = field(metadata=unit())
@@ -113,6 +115,6 @@ class TorsoConfig(Ranged):
 
 @dataclass(frozen=True)
 class ImageAndVectorConfig(TorsoConfig):
-    """``hidden``: of the convolutions of every image."""
+    """Keys of ``torso=image_and_vector``. ``hidden``: of the convolutions of every image."""
 
     vector_hidden: tuple[int, ...] = field(metadata=positive())

@@ -1,4 +1,4 @@
-"""Policies: what they share, value-based, continuous, offline, on-policy; exploration bonuses."""
+"""Policies: shared, value-based, continuous, offline and on-policy keys; exploration bonuses."""
 
 import math
 from dataclasses import dataclass, field
@@ -22,10 +22,10 @@ from rlrun.schema.ranges import (
 
 
 class Window(NamedTuple):
-    """The rows ``update`` needs of one window: S = burnin + learned + nstep positions.
+    """The rows of one window that ``update`` needs: S = burnin + learned + nstep positions.
 
-    Positions [0, burnin) warm the state up, [burnin, burnin + learned) are learned, the last
-    ``nstep`` are only read by targets.
+    Positions [0, burnin) warm the state up, [burnin, burnin + learned) are learned, and only
+    targets read the last ``nstep``.
     """
 
     burnin: int
@@ -42,33 +42,36 @@ class Window(NamedTuple):
 class PolicyConfig(Ranged):
     """Keys of a policy; properties of its class are ClassVars."""
 
-    actions: ClassVar[tuple[str, ...]] = ("Discrete",)  # action spaces it acts in
-    recurrent: ClassVar[bool] = True  # memory may be other than none
-    agents: ClassVar[tuple[str, ...]] = ("shared", "separate")  # how several agents are shown
-    learns: ClassVar[bool] = True  # rewards change it
-    has_values: ClassVar[bool] = False  # acts on action values: explore=boltzmann
-    masks: ClassVar[bool] = False  # keeps to an observed action_mask
-    counterpart: ClassVar[str | None] = None  # the same algorithm over other action spaces
+    actions: ClassVar[tuple[str, ...]] = ("Discrete",)  # supported action spaces
+    recurrent: ClassVar[bool] = True  # may have a memory
+    agents: ClassVar[tuple[str, ...]] = (
+        "shared",
+        "separate",
+    )  # layouts of several agents
+    learns: ClassVar[bool] = True  # learns from rewards
+    has_values: ClassVar[bool] = False  # has action values, so explore=boltzmann works
+    masks: ClassVar[bool] = False  # uses an observed action_mask
+    counterpart: ClassVar[str | None] = None  # the same algorithm for other action spaces
     recurrent_variant: ClassVar[str | None] = None  # the same algorithm with a memory
     on_policy: ClassVar[bool] = False  # learns once from every rollout, then drops it
-    explores: ClassVar[bool] = False  # on-policy, but `explore` gives its random actions
-    tolerates_lag: ClassVar[bool] = True  # may learn from rows of weights one chunk old
+    explores: ClassVar[bool] = False  # on-policy, but `explore` defines its random actions
+    tolerates_lag: ClassVar[bool] = True  # may learn from rows of one chunk old weights
 
     name: str
 
     @property
     def updates(self) -> bool:
-        """True if the policy has parameters that a learner updates."""
+        """Whether the policy has parameters that a learner updates."""
         return self.on_policy or self.window is not None
 
     @property
     def records_log_prob(self) -> bool:
-        """True if replayed rows hold the log-probability of their action, ``log_prob``."""
+        """Whether replayed rows hold the log-probability of their action, ``log_prob``."""
         return False
 
     @property
     def window(self) -> Window | None:
-        """The rows of a window; None: the policy keeps no replay."""
+        """The rows of a window, or None if the policy keeps no replay."""
         return None
 
 
@@ -177,14 +180,14 @@ class SwitchedConfig(ValueConfig):
         Rule("td_clip", lambda c: c.distribution != "none" and c.td_clip is not None,
              "clips the TD error of distribution=none, not of {distribution}", "",
              "set it to null"),
-        # combinations that Vieillard et al. 2020 leave undefined
+        # combinations that Vieillard et al. 2020 do not define
         Rule("munchausen", lambda c: c.munchausen is not None and c.distribution == "categorical",
              "it is defined for distribution=none, quantile or implicit", "", "set one of them"),
         Rule("munchausen", lambda c: c.munchausen is not None
              and (c.double or c.value_rescale_eps is not None),
              "its soft value takes no single best action, its log-policy is in units of reward", "",
              "set policy.double=false and policy.value_rescale_eps=null"),
-        # traces of what they are not derived for, and of a single row
+        # traces outside their derivation, and of a single row
         Rule("trace", lambda c: c.trace != "nstep" and c.distribution != "none",
              "it corrects expected values, not distributions of returns", "",
              "set policy.distribution=none or policy.trace=nstep"),
@@ -203,7 +206,7 @@ class SwitchedConfig(ValueConfig):
 
 @dataclass(frozen=True)
 class SequenceConfig(ValueConfig):
-    """Keys of policies that learn sequences."""
+    """Keys of policies that learn from sequences."""
 
     learn_unroll_len: int = field(metadata=within(1, MOST_ROWS))
     burnin_step: int = field(metadata=within(0, MOST_ROWS))
@@ -253,7 +256,7 @@ class QMIXConfig(SequenceConfig):
 
 @dataclass(frozen=True)
 class ControlConfig(PolicyConfig):
-    """Keys of every actor-critic with replay; lengths are rows."""
+    """Keys of every actor-critic with replay. Lengths are in rows."""
 
     actions: ClassVar[tuple[str, ...]] = ("Box",)
 
@@ -293,7 +296,7 @@ class ControlConfig(PolicyConfig):
 
 @dataclass(frozen=True)
 class DDPGConfig(ControlConfig):
-    """Keys of DDPG; ``noise`` is a share of half the distance between the bounds."""
+    """Keys of DDPG. ``noise`` is a fraction of half the distance between the bounds."""
 
     noise: ScheduleConfig = field(metadata=at_least(0))
 
@@ -321,7 +324,7 @@ class SACConfig(ControlConfig):
 class BCConfig(PolicyConfig):
     actions: ClassVar[tuple[str, ...]] = ("Discrete", "Box")
     masks: ClassVar[bool] = True
-    learns: ClassVar[bool] = False  # from actions, whatever they were paid
+    learns: ClassVar[bool] = False  # imitates actions, whatever their reward
 
     learn_unroll_len: int = field(metadata=within(2, MOST_ROWS))
     burnin_step: int = field(metadata=within(0, MOST_ROWS))
@@ -333,7 +336,7 @@ class BCConfig(PolicyConfig):
 
     @property
     def window(self) -> Window:
-        """The row after the learned ones is not read."""
+        """The window without the row after the learned ones, which is not read."""
         return Window(self.burnin_step, self.learn_unroll_len - 1, 1)
 
 
@@ -420,7 +423,7 @@ class OnPolicyConfig(PolicyConfig):
 
 @dataclass(frozen=True)
 class A2CConfig(OnPolicyConfig):
-    tolerates_lag: ClassVar[bool] = False  # its gradient holds for its own actions only
+    tolerates_lag: ClassVar[bool] = False  # its gradient is valid for its own actions only
 
     gae_lambda: float = field(metadata=unit())
     normalize_advantage: bool
@@ -461,7 +464,7 @@ class PQNConfig(ActionValueConfig):
 
 @dataclass(frozen=True)
 class BonusConfig(Ranged):
-    """none: rewards are those of the environment."""
+    """Keys of ``bonus=none``: rewards are those of the environment."""
 
     name: Literal["none", "rnd"]
 

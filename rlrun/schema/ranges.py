@@ -1,4 +1,4 @@
-"""What a config key may hold: ranges, schedules, durations; which keys decide whether it is read.
+"""Metadata of config keys: ranges, schedules, durations, and which keys decide that a key is read.
 
 ``nstep: int = field(metadata=at_least(1))``. A class that inherits ``Ranged`` checks its fields.
 """
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from rlrun.errors import ConfigError, RlrunError, redact
 
-_MOST_ENTRIES = 64  # of a list, as of layers
+_MOST_ENTRIES = 64  # of a list, for instance of layers
 _MOST_INTEGER = 2**53  # beyond it, not every integer is a float
 _LONGEST = 120  # characters of a value in an error
 MOST_UNITS = 2**16  # of a layer
@@ -20,7 +20,7 @@ MOST_ROWS = 10**5  # of a window, or numbers of a distribution
 
 
 class Invalid(ValueError):
-    """A field out of range; ``key`` is relative to the dataclass that raised it."""
+    """A field out of range. ``key`` is relative to the dataclass that raised it."""
 
     def __init__(self, key: str, value: object, text: str) -> None:
         super().__init__(f"{key} = {value}: {text}")
@@ -29,13 +29,13 @@ class Invalid(ValueError):
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from ``low`` to ``high``; an open end is not one of them."""
+    """Numbers from ``low`` to ``high``. An open end is excluded."""
 
     low: float
     high: float
     open_low: bool = False
     open_high: bool = False
-    reason: str = ""  # why numbers outside are refused, and what to do
+    reason: str = ""  # why numbers outside are rejected, and what to do
 
     def __contains__(self, value: float) -> bool:
         above = value > self.low if self.open_low else value >= self.low
@@ -57,48 +57,48 @@ def _number(value: float) -> str:
 
 
 def positive() -> dict[str, Any]:
-    """Metadata of a number, or a list or schedule of them, that must be > 0."""
+    """Return metadata of a number, or a list or schedule of them, that must be > 0."""
     return {"range": Range(0, math.inf, open_low=True)}
 
 
 def at_least(bound: float) -> dict[str, Any]:
-    """Metadata of a number, or a list or schedule of them, that must be >= ``bound``."""
+    """Return metadata of a number, or a list or schedule of them, that must be >= ``bound``."""
     return {"range": Range(bound, math.inf)}
 
 
 def at_most(bound: float) -> dict[str, Any]:
-    """Metadata of a number, or a list or schedule of them, that must be <= ``bound``."""
+    """Return metadata of a number, or a list or schedule of them, that must be <= ``bound``."""
     return {"range": Range(-math.inf, bound)}
 
 
 def within(low: float, high: float) -> dict[str, Any]:
-    """Metadata of a number, or a list or schedule of them, within [``low``, ``high``].
+    """Return metadata of a number, or a list or schedule of them, within [``low``, ``high``].
 
-    ``high`` bounds what is allocated or done before anything is saved: a stranger's config asks
-    for nothing absurd.
+    ``high`` bounds allocations and work before anything is saved, so that an untrusted config
+    cannot ask for too much.
     """
     return {"range": Range(low, high)}
 
 
 def unit() -> dict[str, Any]:
-    """Metadata of a number or a schedule within [0, 1]."""
+    """Return metadata of a number or a schedule within [0, 1]."""
     return {"range": Range(0, 1)}
 
 
 def format_value(value: object) -> str:
-    """The value as it would be written on the command line, on one line."""
+    """Return the value as it would be typed on the command line, on one line."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(format_value(v) for v in value)}]"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{k}: {format_value(v)}" for k, v in value.items()) + "}"
-    text = redact(" ".join(str(value).split()))  # before it is cut
+    text = redact(" ".join(str(value).split()))  # before shortening
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
 class _Template(string.Formatter):
-    """``{policy.name}``: an attribute of the object that a rule is about, as it is typed."""
+    """Formats ``{policy.name}``, an attribute of the object that a rule is about, as typed."""
 
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return getattr(args[0], str(key))
@@ -109,10 +109,10 @@ class _Template(string.Formatter):
 
 @dataclass(frozen=True)
 class Rule:
-    """Several keys that do not fit together: ``key`` is refused where ``when`` is true.
+    """A combination of keys that do not fit together: ``key`` is rejected if ``when`` is true.
 
-    ``wrong``, ``allowed`` and ``fix`` make the error; ``{policy.nstep}`` in them is an attribute
-    of the object that ``when`` is given. ``kind``: the error that is raised.
+    ``wrong``, ``allowed`` and ``fix`` form the error. ``{policy.nstep}`` in them is an attribute of
+    the object passed to ``when``. ``kind``: the class of the error.
     """
 
     key: str
@@ -123,15 +123,16 @@ class Rule:
     kind: type[RlrunError] = ConfigError
 
     def text(self, facts: object) -> str:
-        """What is wrong; what is allowed; what to do."""
+        """Return what is wrong; what is allowed; what to do."""
         parts = (self.wrong, self.allowed, self.fix)
         return "; ".join(_Template().vformat(part, (facts,), {}) for part in parts if part)
 
 
 @dataclass(frozen=True)
 class Ranged:
-    """Base of the config dataclasses: refuses values outside the ranges of its fields, and what
-    the ``rules`` of its class and of those above refuse.
+    """Base class of the config dataclasses, which checks ranges and ``rules``.
+
+    Fields must be in their ranges. The ``rules`` of the class and of its base classes apply.
     """
 
     rules: ClassVar[tuple[Rule, ...]] = ()
@@ -163,19 +164,19 @@ class Ranged:
 
 
 def _numbers(value: Any) -> Iterable[float]:
-    """The numbers of a value, a list or a schedule."""
+    """Return the numbers of a value, a list or a schedule."""
     if isinstance(value, tuple):
         return value
     return value.values() if hasattr(value, "values") else (value,)
 
 
 def each(keys: Iterable[str], rule: Callable[[str], Rule]) -> tuple[Rule, ...]:
-    """The same rule for several keys."""
+    """Return the same rule for several keys."""
     return tuple(map(rule, keys))
 
 
 def exactly_one(first: str, second: str) -> tuple[Rule, Rule]:
-    """The rules of two keys of which one is a number and the other null."""
+    """Return the rules of two keys, one of which must be a number and the other null."""
     wrong = f"exactly one of {first} and {second} (= {{{second}}}) is a number, the other null"
     return (
         Rule(first, lambda c: getattr(c, first) is None and getattr(c, second) is None,
@@ -185,23 +186,23 @@ def exactly_one(first: str, second: str) -> tuple[Rule, Rule]:
     )  # fmt: skip
 
 
-NOUNS = {  # properties of a policy that are no keys
+NOUNS = {  # properties of a policy that are not keys
     "policy.recurrent": "a policy that has a memory",
     "policy.updates": "a policy that learns",
 }
 
 
 def join_words(words: Sequence[str], last: str) -> str:
-    """a, b and c."""
+    """Return ``a, b and c``."""
     most = ", ".join(words[:-1])
     return f"{most} {last} {words[-1]}" if most else words[-1]
 
 
 @dataclass(frozen=True)
 class Condition:
-    """``key`` has one of ``values``; without values, it is neither null nor false."""
+    """``key`` has one of ``values``, or without values is neither null nor false."""
 
-    key: str  # a group stands for the option that was chosen: memory, not memory.name
+    key: str  # a group names its chosen option: memory, not memory.name
     values: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -212,19 +213,19 @@ class Condition:
 
 @dataclass(frozen=True)
 class Reader:
-    """A key is read when all conditions of one of ``any_of`` hold."""
+    """A key is read if all conditions of one of ``any_of`` hold."""
 
     any_of: tuple[tuple[Condition, ...], ...]
-    fix: str | None  # what to do where they do not; None: set the key of the condition
+    fix: str | None  # what to do otherwise; None: set the key of the condition
 
     def __str__(self) -> str:
         return " or ".join(" with ".join(map(str, every)) for every in self.any_of)
 
 
 def read_when(*any_of: str, fix: str | None = None) -> dict[str, Any]:
-    """Metadata of a key that is read only under some values of others.
+    """Return metadata of a key that is read only under some values of others.
 
-    Each of ``any_of`` is ``KEY=VALUE|VALUE`` or ``KEY`` (set at all), or several with `` & ``.
+    Each of ``any_of`` is ``KEY=VALUE|VALUE`` or ``KEY`` (set at all), or several joined by `` & ``.
     """
     parsed = tuple(tuple(map(_condition, text.split(" & "))) for text in any_of)
     return {"read_when": Reader(parsed, fix)}
@@ -239,7 +240,7 @@ WITH_MEMORY = read_when("memory=lstm|gru|mingru|lru|ffm|rtu|lmu|gtrxl & policy.r
 
 
 def default_of(key: str) -> dict[str, Any]:
-    """Metadata of a key that gives ``key`` its default, and is read by nothing else."""
+    """Return metadata of a key that only provides the default of ``key``."""
     return {"default_of": key}
 
 
@@ -251,7 +252,10 @@ class Seconds(float):
 
     @classmethod
     def parse(cls, text: str) -> "Seconds":
-        """Return the duration of a text. Raises: ValueError when it is none."""
+        """Return the duration of a text.
+
+        Raises: ValueError if it is not one.
+        """
         found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*([smhd]?)", text.strip())
         if found is None:
             raise ValueError(f"{text} is not a duration")
@@ -260,7 +264,7 @@ class Seconds(float):
 
 @dataclass(frozen=True)
 class ScheduleConfig(Ranged):
-    """A number that depends on environment steps; a bare number in yaml is ``constant``."""
+    """A number that depends on environment steps. A bare number in yaml is ``constant``."""
 
     kind: Literal["constant", "linear", "exponential", "cosine", "piecewise"]
     start: float
@@ -275,12 +279,12 @@ class ScheduleConfig(Ranged):
     )  # fmt: skip
 
     def rises(self) -> bool:
-        """True for at least two points with rising env_steps."""
+        """Return whether there are at least two points, with rising env_steps."""
         steps = [step for step, _ in self.points or ()]
         return len(steps) >= 2 and steps == sorted(set(steps))
 
     def values(self) -> tuple[float, ...]:
-        """The numbers between which the schedule stays."""
+        """Return the numbers between which the schedule stays."""
         if self.kind == "piecewise":
             return tuple(value for _, value in self.points or ())
         return (self.start,) if self.kind == "constant" else (self.start, self.end)

@@ -177,7 +177,7 @@ class CheckpointConfig(Ranged):
     history: int = field(metadata=within(0, 10**6))
 
 
-OBJECT = "python/"  # namespace of the ids of environments that a script made
+OBJECT = "python/"  # namespace of ids for environments from scripts
 
 
 @dataclass(frozen=True)
@@ -204,8 +204,11 @@ class EnvConfig(Ranged):
 
 @dataclass(frozen=True)
 class ExploreConfig(Ranged):
-    """ladder: base_epsilon ** (1 + alpha i / (N - 1)), N = 1: `epsilon`. schedule: `epsilon`.
-    none: 0. boltzmann: softmax(q / `temperature`), q as the network gives it."""
+    """Keys of exploration.
+
+    ladder: base_epsilon ** (1 + alpha i / (N - 1)), or `epsilon` if N = 1. schedule: `epsilon`.
+    none: 0. boltzmann: softmax(q / `temperature`), with the network's q.
+    """
 
     name: Literal["ladder", "schedule", "boltzmann", "none"]
     base_epsilon: float | None = field(metadata=unit() | _LADDER)
@@ -240,7 +243,7 @@ class CollectorConfig(Ranged):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule("keep_info", lambda c: {*c.keep_info} & {*_OWN_COLUMNS},
-             "holds the name of a column of rlrun's own", f"not one of {', '.join(_OWN_COLUMNS)}",
+             "holds the name of a column that rlrun adds", f"not one of {', '.join(_OWN_COLUMNS)}",
              "choose another key of info"),
         *each(("overlap", "residual"), lambda key: Rule(
             key, lambda c: c.tiling == "lossless" and getattr(c, key) is not None,
@@ -258,7 +261,7 @@ class CollectorConfig(Ranged):
         return self.learned_overlap if self.tiling == "lossless" else self.overlap or 0
 
     def stride(self, window: Window) -> int:
-        """Rows from the start of one window to that of the next."""
+        """Return the rows from the start of one window to that of the next."""
         own = window.learned if self.tiling == "lossless" else window.rows
         return own - self.shared_rows
 
@@ -302,7 +305,7 @@ class PipelineConfig(Ranged):
 
 @dataclass(frozen=True)
 class RoleConfig(Ranged):
-    """What a role asks of the node that it is placed on."""
+    """Resources that a role reserves on its node."""
 
     num_cpus: float = field(metadata=at_least(0))
     num_gpus: float = field(metadata=at_least(0))
@@ -311,7 +314,7 @@ class RoleConfig(Ranged):
 
 @dataclass(frozen=True)
 class RayConfig(PipelineConfig):
-    """Roles as Ray actors; ``num_actors`` are the collectors."""
+    """Keys of pipeline=ray: roles as Ray actors; ``num_actors`` is the number of collectors."""
 
     num_actors: int = field(metadata=at_least(1))
     inference: Literal["local", "central"]
@@ -344,7 +347,7 @@ _JOINT = read_when("agents=joint", fix="use policy=qmix or policy=vdn")
 
 @dataclass(frozen=True)
 class AgentsConfig(Ranged):
-    """shared, separate: every agent a column of its own. joint: one row for all of them."""
+    """Layout of several agents. shared, separate: a column per agent. joint: one row for all."""
 
     name: Literal["shared", "separate", "joint"]
     agent_id: bool

@@ -19,17 +19,17 @@ RENAMED = {  # keys of earlier versions
     "env.stop_value": "env.stop_return",
 }
 _INTERPOLATIONS = {f"${{{old}}}": f"${{{new}}}" for old, new in RENAMED.items()}
-FIXED = {  # keys of earlier versions that one value served: it stands in code
+FIXED = {  # removed keys of earlier versions -> their fixed value
     "bonus.adam_eps": "1e-08",
     "bonus.obs_clip": "5",
     "logger.progress_seconds": "5",
 }
-GONE = (  # keys of earlier versions of pipeline=ray, and groups of them
+GONE = (  # removed keys and groups of pipeline=ray
     *("pipeline.num_shards", "pipeline.max_lead", "pipeline.prefetch"),
     *("pipeline.replay", "pipeline.learner"),
 )
 GONE_BECAUSE = "replay and learner are in the run's own process"
-SYNONYMS = {  # last part of a key elsewhere, or formerly -> its last part here, the likeliest first
+SYNONYMS = {  # other or former last part of a key -> present ones, the likeliest first
     **{old.split(".")[-1]: new.split(".")[-1] for old, new in RENAMED.items()},
     "learning_rate": "lr", "buffer_size": "capacity", "replay_size": "capacity",
     "replay_buffer_size": "capacity", "total_timesteps": "total_steps",
@@ -67,7 +67,7 @@ SYNONYMS = {  # last part of a key elsewhere, or formerly -> its last part here,
     "algo": "policy", "algorithm": "policy", "agent": "policy",
 }  # fmt: skip
 
-OTHER_OPTIONS = {  # of a group elsewhere -> what to type here
+OTHER_OPTIONS = {  # option of another library -> what to type here
     "ddqn": "dqn", "double_dqn": "dqn", "dueling_dqn": "dqn", "per": "prioritized",
     "recurrent_ppo": "ppo memory=lstm", "rppo": "ppo memory=lstm", "rnn": "lstm",
     "transformer": "gtrxl", "ssm": "lru", "s5": "lru", "mamba": "mingru", "subproc": "async",
@@ -77,7 +77,9 @@ OTHER_OPTIONS = {  # of a group elsewhere -> what to type here
 
 
 def with_present_names(config: Any) -> Any:
-    """Return a copy of a stored config with the present names of its keys, also in ``${KEY}``."""
+    """Return a copy of a stored config with the present names of its keys, also inside
+    ``${KEY}``.
+    """
     if not isinstance(config, dict):
         return config
     present = dict(config)

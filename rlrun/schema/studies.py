@@ -1,6 +1,6 @@
 """Settings of searches, sweeps on Ray, ``rlrun bench memory`` and ``rlrun probe``.
 
-No part of the config of a run.
+They are not part of a run's config.
 """
 
 import math
@@ -13,7 +13,7 @@ from rlrun.schema.ranges import Invalid, Range, Ranged, Rule, at_least, each, po
 
 @dataclass(frozen=True)
 class BenchTaskConfig(Ranged):
-    """One task of the benchmark: ``overrides`` choose it; ``published``: setting -> score."""
+    """One task of the benchmark. ``overrides`` choose it; ``published``: setting -> score."""
 
     overrides: tuple[str, ...]
     steps: int = field(metadata=positive())
@@ -60,7 +60,7 @@ MOST_WORKERS = 1024  # runs at a time: processes
 
 _OBJECTIVE = Rule(
     "objective", lambda c: not re.fullmatch(r"final|auc|best_of_last:[1-9]\d{0,8}", c.objective),
-    "is no score", "final, auc or best_of_last:K (K >= 1 evaluations) is allowed", "choose one",
+    "is not a score", "final, auc or best_of_last:K (K >= 1 evaluations) is allowed", "choose one",
 )  # fmt: skip
 
 
@@ -97,7 +97,7 @@ class SeedsConfig(Ranged):
 
 @dataclass(frozen=True)
 class RayLauncherConfig(Ranged):
-    """Keys of ``hydra/launcher=ray``: where jobs run, and what each reserves."""
+    """Keys of ``hydra/launcher=ray``: where jobs run, and the resources that each reserves."""
 
     address: str | None
     num_cpus: float = field(metadata=positive())
@@ -110,18 +110,18 @@ class RayLauncherConfig(Ranged):
         for name, amount in self.resources.items():
             key = f"resources.{name}"
             if type(amount) not in (int, float) or not 0 < amount < math.inf:
-                text = "is no amount of a resource; a number > 0 is allowed"
+                text = "is not an amount of a resource; a number > 0 is allowed"
                 raise Invalid(key, amount, text)
             if name in ("CPU", "GPU", "memory"):
-                allowed = "names of your own are allowed; use num_cpus or num_gpus"
-                raise Invalid(key, amount, f"is no custom resource; {allowed}")
+                allowed = "other names are allowed; use num_cpus or num_gpus"
+                raise Invalid(key, amount, f"is not a custom resource; {allowed}")
 
     @property
     def threads(self) -> int:
-        """The cores that a job counts as its own."""
+        """Return the number of cores that a job may use."""
         return max(1, int(self.num_cpus))
 
     @property
     def reserved(self) -> dict[str, float]:
-        """What a job reserves, by Ray's names."""
+        """Return the resources that a job reserves, by Ray's names."""
         return {"CPU": self.num_cpus, "GPU": self.num_gpus, **self.resources}

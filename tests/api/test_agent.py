@@ -138,7 +138,7 @@ def test_exploration(trained):
     assert (agent.act(obs, explore=1.0) == random).all()
     with pytest.raises(rlrun.ConfigError, match="explore = True: policy=dqn does not sample"):
         agent.act(obs, explore=True)
-    with pytest.raises(rlrun.ConfigError, match="explore = 2: is no probability"):
+    with pytest.raises(rlrun.ConfigError, match="explore = 2: is not a probability"):
         agent.act(obs, explore=2)
     sac = rlrun.load(trained("sac"))
     (obs,) = observations(sac, 1, 512)
@@ -159,7 +159,7 @@ WRONG = {
     "obs: is of 2 environments; 1, the number": lambda agent: agent.act(np.zeros((2, 4))),
     "reward: is float64 \\[2\\]; finite": lambda agent: agent.act(np.zeros(4), [0.0, 1.0]),
     "first: is int64 \\[\\]; bool \\[1\\]": lambda agent: agent.act(np.zeros(4), 0.0, 1),
-    "n = 0: is no number of environments": lambda agent: agent.reset(0),
+    "n = 0: is not a number of environments": lambda agent: agent.reset(0),
 }  # fmt: skip
 
 
@@ -201,7 +201,7 @@ def test_observations_of_every_space_are_read():
         ({"image": image, "pair": [1, bits]}, r"obs\['pair'\]: is a list; a tuple of 2 parts"),
         ({"image": image, "pair": (0, bits)}, r"obs\['pair'\]\[0\]: is \[?0\]?; an integer within"),
         ({"image": image * 1.0, "pair": (1, bits)}, r"obs\['image'\]: is float64 \[2, 2\]; uint8"),
-        ({"image": image, "pair": ([1], [bits])}, "obs: its parts are of one, 1 environments"),
+        ({"image": image, "pair": ([1], [bits])}, "obs: its parts have one, 1 environments"),
     ]:
         with pytest.raises(rlrun.ConfigError, match=text):
             read_obs(SPACE, wrong)

@@ -167,7 +167,7 @@ def test_wrong_commands_are_one_line(run_dir, tmp_path, capsys):
         (["fork", str(run_dir), "~policy.lr", f"run.dir={tmp_path / 'new'}"], "removes a key"),
         (["resume", str(run_dir), "policy.lr=choice(1,2)"], "several values"),
         (["diff", str(run_dir), str(tmp_path / "nowhere")], "no such directory"),
-        (["verify", str(tmp_path)], "is no run directory"),
+        (["verify", str(tmp_path)], "is not a run directory"),
         (["resume", f"{tmp_path / 'nowhere'}@3"], "no such directory"),
     ):
         refused(capsys, words, text)
