@@ -47,7 +47,7 @@ CASES: list[tuple[str, Change, str, int]] = [
     ("alias of itself", forge.added("a: &a [*a]"), ALL, 2),
     ("deep yaml", forge.added(f"a: {DEEP}"), ALL, 2),
     ("300 KiB", forge.added("# " + "x" * 300_000), ALL, 2),
-    ("not UTF-8", forge.text("config.yaml", b"seed: \xff\xfe"), ALL, 2),
+    ("no UTF-8", forge.text("config.yaml", b"seed: \xff\xfe"), ALL, 2),
     ("NUL", forge.text("config.yaml", b"seed: 0\0"), ALL, 2),
     ("empty", forge.text("config.yaml", ""), ALL, 2),
     ("a list", forge.text("config.yaml", "[1, 2]"), ALL, 2),
