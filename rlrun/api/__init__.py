@@ -1,5 +1,5 @@
-"""rlrun from Python: what the command line does, as functions; the classes Run and Agent.
+"""rlrun from Python: the commands of the command line as functions, and the classes Run and Agent.
 
-``import rlrun`` offers these names and imports a module when one of them is used. Every function
-calls what the command line calls.
+``import rlrun`` offers these names and imports a module on first use. Every function calls the same
+code as the command line.
 """

@@ -1,4 +1,4 @@
-"""Trained policies from Python: loaded, evaluated, shown, exported."""
+"""Trained policies from Python: load, evaluate, show, export."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -26,11 +26,11 @@ def load(
     """Return the agent of a run: its policy with trained weights.
 
     ``run_dir``: a run directory, a ``Run`` or an exported agent. ``weights``: ``final``, ``best``
-    (those of the best evaluation) or the env step of a version that ``checkpoint.history`` kept.
-    ``device``: None: that of the run. ``trust``: packages whose code the run's config may name.
+    (of the best evaluation) or the env step of a version that ``checkpoint.history`` kept.
+    ``device`` None: that of the run. ``trust``: packages whose code the run's config may name.
 
     Raises:
-        ConfigError: it is no run directory. CheckpointError: it has no such weights, or they are
+        ConfigError: it is not a run directory. CheckpointError: it has no such weights, or they are
             damaged. ResourceError: the device is missing.
     """
     path, name = directory_of(run_dir), str(weights)
@@ -62,8 +62,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Return the greedy score of a run, as ``rlrun eval RUN_DIR``: return_mean, return_std, ...
 
-    ``episodes``: None: ``run.eval_episodes`` of the run. ``seed``: None: one that no evaluation of
-    the training used. ``video``: a new file, .mp4 or .gif. The rest is that of ``load``.
+    ``episodes`` None: ``run.eval_episodes`` of the run. ``seed`` None: one that training never uses
+    for evaluations. ``video``: a new file, .mp4 or .gif. Other arguments are those of ``load``.
 
     Raises: as ``load``; ConfigError for a wrong argument.
     """
@@ -94,13 +94,13 @@ def play(
 ) -> "list[Episode]":
     """Show greedy episodes in a window or in the file ``video``, as ``rlrun play RUN_DIR``.
 
-    ``traces``: recurrent state, Q or probabilities and reward beside the picture. ``overwrite``:
-    replace the file. The rest is that of ``evaluate``.
+    ``traces``: draw recurrent state, Q or probabilities and reward next to the picture.
+    ``overwrite``: replace the file. Other arguments are those of ``evaluate``.
 
     Returns:
-        total (return), length and cut (it did not end by itself) of every episode that was shown.
+        total (return), length and cut (it did not end by itself) of every episode shown.
 
-    Raises: as ``evaluate``; ResourceError where there is no window.
+    Raises: as ``evaluate``; ResourceError if no window can be opened.
     """
     args = arguments(
         "play", directory_of(run_dir), weights=weights, episodes=episodes, seed=seed,
@@ -127,8 +127,8 @@ def export_policy(
 
     ``tolerance``: largest difference from the actor. Returns a line that describes the file.
 
-    Raises: as ``load``; NumericError where the graph computes something else than the actor,
-        StorageError where the file cannot be written, ResourceError where a package is missing.
+    Raises: as ``load``; NumericError if the graph's results differ from the actor's, StorageError
+    if the file cannot be written, ResourceError if a package is missing.
     """
     args = arguments(
         "export policy", directory_of(run_dir), onnx=onnx, weights=weights, tolerance=tolerance,
@@ -152,8 +152,8 @@ def export_card(
 ) -> str:
     """Write the agent of a run as the new directory ``out``, as ``rlrun export card``.
 
-    ``load``, ``evaluate`` and ``play`` take the directory. ``gif``: film an episode, where the
-    environment can be drawn. The rest is that of ``export_policy``.
+    ``load``, ``evaluate`` and ``play`` take the directory. ``gif``: film an episode if the
+    environment can be drawn. Other arguments are those of ``export_policy``.
     """
     args = arguments(
         "export card", directory_of(run_dir), directory_of(out), weights=weights,
@@ -167,7 +167,7 @@ def export_card(
 
 @contextmanager
 def _acting(trust: Sequence[str]) -> Iterator[None]:
-    """``running_call`` that leaves the process's generators and threads as they were."""
+    """Apply ``running_call`` and restore the process's generators and threads after the block."""
     with running_call([], trust):
         from rlrun.pipeline.state import process_restored
 

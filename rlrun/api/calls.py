@@ -1,4 +1,4 @@
-"""Shared by all calls from Python: errors of the command line, and a process left as it was."""
+"""Shared code of all calls from Python: errors of the command line, and an unchanged process."""
 
 import inspect
 import logging
@@ -28,9 +28,9 @@ _running = threading.Lock()
 def errors_of_cli(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Raise every error as RlrunError whose text is the line that the command line prints.
 
-    Its traceback ends here: what is inside concerns nobody who reads that line. A cause is kept,
-    such as what an environment raised or a bug, but for a ConfigError. RLRUN_DEBUG=1 keeps all.
-    Arguments that the function does not take are a TypeError, as of any other function.
+    Its traceback ends here, because the line says all that a user needs. A cause, such as an error
+    of an environment or a bug, is kept, except for a ConfigError. RLRUN_DEBUG=1 keeps everything.
+    Arguments that the function does not take raise TypeError.
     """
     signature = inspect.signature(function)
 
@@ -68,14 +68,14 @@ def _as_overrides(name: str, kwargs: dict[str, object], unknown: list[str]) -> s
     given = ", ".join(f"{key}={kwargs[key]!r}" for key in unknown)
     form = f"[{words}]" if name == "sweep" else f"RUN_DIR, {words}" if name == "resume" else words
     return (
-        f"rlrun.{name}({given}): options are no keywords; each is a string KEY=VALUE; type "
+        f"rlrun.{name}({given}): options are not keywords; each is a string KEY=VALUE; type "
         f"rlrun.{name}({form})"
     )
 
 
 @contextmanager
 def call(trust: str | Sequence[str] = ()) -> Iterator[None]:
-    """Trust packages, whose code a config may name, and leave Hydra's global objects alone."""
+    """Trust packages, whose code a config may name, and restore Hydra's global objects."""
     with trusting([trust] if isinstance(trust, str) else trust):
         from rlrun.config.hydra_keys import hydra_restored
 
@@ -85,10 +85,10 @@ def call(trust: str | Sequence[str] = ()) -> Iterator[None]:
 
 @contextmanager
 def running_call(argv: Sequence[str], trust: Sequence[str] = ()) -> Iterator[None]:
-    """``call`` for what trains, one at a time: random generators and signals are the process's.
+    """Apply ``call`` for training, one at a time, because generators and signals are process-wide.
 
-    ``argv``: the words of the same command line, which the records of the run name. Handlers of
-    logging stay as they were.
+    ``argv``: the words of the same command line, which the run's records name. Handlers of logging
+    stay unchanged.
     """
     end_if_importing_main()
     if not _running.acquire(blocking=False):
@@ -111,15 +111,18 @@ def running_call(argv: Sequence[str], trust: Sequence[str] = ()) -> Iterator[Non
 
 
 def check_words(overrides: Iterable[object], name: str) -> list[Override]:
-    """The overrides, each a string KEY=VALUE. Raises: ConfigError."""
+    """Return the overrides, each a string KEY=VALUE.
+
+    Raises: ConfigError.
+    """
     fix = f'e.g. {name}("policy=dqn", "env=cartpole")'
     words = []
     for word in overrides:
         if not isinstance(word, str):
             shown = repr(word)[:60]
-            raise ConfigError(f"{name}: {shown} is no string; KEY=VALUE is allowed; {fix}")
+            raise ConfigError(f"{name}: {shown} is not a string; KEY=VALUE is allowed; {fix}")
         if word.startswith("-") or ("=" not in word.lstrip("~") and not word.startswith("~")):
-            raise ConfigError(f"{name}: {word} is no override; KEY=VALUE is allowed; {fix}")
+            raise ConfigError(f"{name}: {word} is not an override; KEY=VALUE is allowed; {fix}")
         several = _split(word)
         if len(several) > 1 and all("=" in part for part in several):
             given = ", ".join(f'"{part}"' for part in several)
@@ -140,15 +143,18 @@ def _split(word: str) -> list[str]:
 
 
 def directory_of(run_dir: object) -> Path:
-    """The absolute path of a run directory, given as a path or a ``Run``. Raises: ConfigError."""
+    """Return the absolute path of a run directory, given as a path or a ``Run``.
+
+    Raises: ConfigError.
+    """
     if not isinstance(run_dir, str | os.PathLike):
-        wrong = f"run_dir = {str(run_dir)[:60]}: is no path"
+        wrong = f"run_dir = {str(run_dir)[:60]}: is not a path"
         raise ConfigError(f"{wrong}; a path and a Run are allowed; give the directory of a run")
     return Path(run_dir).expanduser().absolute()
 
 
 def arguments(command: str, *words: object, **options: object) -> Namespace:
-    """Arguments of ``rlrun COMMAND``: words, and options by their names; None: the default.
+    """Return the arguments of ``rlrun COMMAND``: words, and options by name; None: the default.
 
     Raises: ConfigError, as the command line.
     """
@@ -163,6 +169,6 @@ def arguments(command: str, *words: object, **options: object) -> Namespace:
 
 
 def trust_words(trust: str | Sequence[str]) -> list[str]:
-    """The flags of a command line that trusts these packages."""
+    """Return the flags of a command line that trusts these packages."""
     trust = [trust] if isinstance(trust, str) else trust
     return [word for name in trust for word in ("--trust", name)]

@@ -1,4 +1,4 @@
-"""An environment that a script has made, where ``env=NAME`` stands."""
+"""Environments made by a script, as a replacement for ``env=NAME``."""
 
 import itertools
 import re
@@ -16,14 +16,16 @@ _numbers = itertools.count()
 
 
 def as_overrides(env: Any, words: Sequence[Override]) -> list[Override]:
-    """Register an environment under an id of its own; return the overrides that name it.
+    """Register an environment under its own id. Return the overrides that name it.
 
-    ``words``: the other overrides. Raises: ConfigError.
+    ``words``: the other overrides.
+
+    Raises: ConfigError.
     """
     keys = {word.key: word for word in words}
     for key in ("env", "env.id", "env.backend"):
         if key in keys:
-            wrong = "the argument env says which environment it is"
+            wrong = "the argument env already sets the environment"
             raise ConfigError(f"{keys[key]}: {wrong}; one of both is allowed; leave it out")
     make, one = _maker(env)
     made = type(env.unwrapped) if one else env
@@ -36,7 +38,10 @@ def as_overrides(env: Any, words: Sequence[Override]) -> list[Override]:
 
 
 def register_again(env: Any, env_id: str) -> None:
-    """Register the environment of a run that was given one. Raises: ConfigError."""
+    """Register the environment of a run that was started with one.
+
+    Raises: ConfigError.
+    """
     if not env_id.startswith(OBJECT):
         wrong = f"the environment of this run is {env_id}, which needs no argument"
         raise ConfigError(f"env = {env!r:.60}: {wrong}; None is allowed; leave it out")
@@ -49,19 +54,22 @@ def _register(env_id: str, make: Callable[..., Any]) -> None:
 
 
 def _maker(env: Any) -> tuple[Callable[..., Any], bool]:
-    """Return (what makes the environment, whether it is one object). Raises: ConfigError."""
+    """Return (function that makes the environment, whether it is a single object).
+
+    Raises: ConfigError.
+    """
     if isinstance(env, gym.Env):
         return partial(_Lent, env, env.unwrapped.spec), True
     if callable(env) and not isinstance(env, gym.vector.VectorEnv):
         return env, False
     raise ConfigError(
-        f"env = {env!r:.60}: is no environment; a gymnasium.Env and a function that returns one "
-        "are allowed; a vector environment is made by rlrun: collector.num_envs=N"
+        f"env = {env!r:.60}: is not an environment; a gymnasium.Env and a function that returns "
+        "one are allowed; a vector environment is made by rlrun: collector.num_envs=N"
     )
 
 
 class _Lent(gym.Wrapper[Any, Any, Any, Any]):
-    """The user's environment: whoever closes it leaves it as it was."""
+    """The user's environment. Closing it leaves it open and unchanged."""
 
     def __init__(self, env: gym.Env[Any, Any], own_spec: Any, **arguments: Any) -> None:
         super().__init__(env)

@@ -29,10 +29,10 @@ def report(
     nothing is written.
 
     Returns:
-        ``scores`` (a row for every setting, with the interval of its mean), ``comparisons``,
-        ``efficiency``, ``runs``, ``seeds``, ``evaluations``, ... , those that the runs allow; each
+        ``scores`` (a row per setting, with the interval of its mean), ``comparisons``,
+        ``efficiency``, ``runs``, ``seeds``, ``evaluations``, ... , as far as the runs allow; each
         a DataFrame with pandas, else a list of dicts. An interval takes three columns: ``score``,
-        ``score low`` and ``score high``, NaN where none is claimed.
+        ``score low`` and ``score high``, NaN if none is claimed.
 
     Raises:
         ConfigError: a directory holds no run, or an argument is wrong. StorageError: ``out``
@@ -64,9 +64,10 @@ def compare(
 ) -> list[str]:
     """Return the lines of ``rlrun compare A B``: config diff, scores, the verdict on B against A.
 
-    ``a``, ``b``: run, sweep, parent or glob of one setting. ``score``: that of ``report``.
+    ``a``, ``b``: run, sweep, parent directory or glob, each with one setting. ``score``: as in
+    ``report``.
 
-    Raises: ConfigError for a side without a score, of several settings, or in other environments.
+    Raises: ConfigError for a side without a score, with several settings, or in other environments.
     """
     from rlrun.cli.report import lines_of_comparison
 

@@ -1,4 +1,4 @@
-"""A run directory as Python sees it."""
+"""The class Run: a run directory in Python."""
 
 import copy
 import os
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """A run directory, whoever made it: its config, its record, its metrics, its agent.
+    """A run directory: its config, its record, its metrics, its agent.
 
-    A ``Run`` is a path: ``rlrun.load(run)`` and ``open(run / "config.yaml")`` take it. What is read
-    is what the files hold at that moment, also while the run goes on.
+    A ``Run`` is a path: ``rlrun.load(run)`` and ``open(run / "config.yaml")`` accept it. Properties
+    read the files at that moment, also while the run is active.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
-        """Raises: ConfigError when it is no run directory, CheckpointError when it is damaged."""
+        """Raises: ConfigError if it is not a run directory, CheckpointError if it is damaged."""
         self.directory = directory_of(directory)
         self.record  # noqa: B018, raises
 
@@ -56,19 +56,22 @@ class Run:
 
     @property
     def summary(self) -> dict[str, float] | None:
-        """The evaluation of the final weights: return_mean, return_std, ...; None without."""
+        """The evaluation of the final weights: return_mean, return_std, ...; None if there is
+        none.
+        """
         found: dict[str, float] | None = self.record.get("eval")
         return found
 
     @property
     def score(self) -> float | None:
-        """The mean return of the final weights; None: they were not evaluated."""
+        """The mean return of the final weights; None if they were not evaluated."""
         return None if self.summary is None else self.summary["return_mean"]
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The config of the run, nested as on the command line; interpolations are resolved, but
-        not those of ``oc.env``, which may be secrets.
+        """The config of the run, nested as on the command line.
+
+        Interpolations are resolved, except those of ``oc.env``, which may be secrets.
         """
         return _config(self.directory / CONFIG)
 
@@ -76,22 +79,24 @@ class Run:
     def metrics(self) -> Any:
         """All metrics that the run logged (metrics.jsonl).
 
-        With pandas a DataFrame: a row for each env step (the index), a column for each metric, NaN
-        where it was not logged. Without pandas a dict: metric -> (env_steps int64 [K], values
-        float64 [K]).
+        With pandas a DataFrame: a row per env step (the index), a column per metric, NaN where it
+        was not logged. Without pandas a dict: metric -> (env_steps int64 [K], values float64 [K]).
         """
         return self._table(METRICS)
 
     @property
     def timings(self) -> Any:
-        """Metrics that differ from run to run (timings.jsonl: ``time/...``), as ``metrics``."""
+        """Metrics that differ between equal runs (timings.jsonl: ``time/...``), in the form of
+        ``metrics``.
+        """
         return self._table(TIMINGS)
 
     @errors_of_cli
     def metric(self, name: str) -> Series:
-        """(env_steps int64 [K], values float64 [K]) of one metric, e.g. ``eval/return_mean``.
+        """Return (env_steps int64 [K], values float64 [K]) of one metric, e.g.
+        ``eval/return_mean``.
 
-        Raises: ConfigError when the run has not logged it.
+        Raises: ConfigError if the run has not logged it.
         """
         file = TIMINGS if name.startswith(TIMED) else METRICS
         found = as_series(_records(self.directory / file))
@@ -106,7 +111,7 @@ class Run:
         return found[name]
 
     def agent(self, weights: str | int = "final", *, device: str | None = None) -> "Agent":
-        """``rlrun.load`` of this run."""
+        """Return the agent of this run, as ``rlrun.load``."""
         from rlrun.api.agents import load
 
         return load(self, weights, device=device)

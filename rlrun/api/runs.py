@@ -1,4 +1,4 @@
-"""Runs from Python: start one, go on with one, branch off, check, compare to the bit."""
+"""Runs from Python: start, resume, fork, verify and compare them."""
 
 import os
 from collections.abc import Sequence
@@ -30,10 +30,10 @@ def train(
     """Train to the end of a run, as ``rlrun KEY=VALUE ...`` does, and return the run.
 
     ``overrides``: those of the command line: ``rlrun.train("policy=r2d2", "env=cartpole")``.
-    ``env``: instead of ``env=NAME`` a ``gymnasium.Env``, or a function that returns one; the run
+    ``env``: instead of ``env=NAME`` a ``gymnasium.Env``, or a function that returns one. The run
     stays in this process, and its record says that it cannot be resumed exactly.
-    ``quiet``: nothing is printed. ``config_dir``: a directory with yaml files of your own.
-    ``trust``: packages whose code the config may name.
+    ``quiet``: print nothing. ``config_dir``: a directory with your yaml files. ``trust``: packages
+    whose code the config may name.
 
     The first Ctrl-C (or SIGTERM) saves the run and raises Interrupted, the second raises
     KeyboardInterrupt. Signals arrive in the main thread only.
@@ -70,12 +70,12 @@ def resume(
     discard: bool = False,
     trust: Sequence[str] = (),
 ) -> Run:
-    """Go on with a run, as ``rlrun resume RUN_DIR KEY=VALUE ...`` does, and return it.
+    """Continue a run, as ``rlrun resume RUN_DIR KEY=VALUE ...`` does, and return it.
 
-    ``run_dir``: a run directory or a ``Run``; ``DIR@ENV_STEP``: from the checkpoint of that env
-    step. ``env``: as for ``train``, of a run that was given one. ``discard``: delete the
-    checkpoints and records after it. The other arguments, signals and errors are those of
-    ``train``.
+    ``run_dir``: a run directory or a ``Run``; ``DIR@ENV_STEP`` continues from the checkpoint of
+    that env step. ``env``: as in ``train``, for a run that was started with one. ``discard``:
+    delete the checkpoints and records after that env step. Other arguments, signals and errors are
+    those of ``train``.
     """
     words = check_words(overrides, "rlrun.resume")
     text = os.fspath(run_dir)
@@ -105,8 +105,8 @@ def fork(
 ) -> Run:
     """Start a new run from a checkpoint of another, as ``rlrun fork RUN_DIR run.dir=NEW ...``.
 
-    ``run_dir``: ``DIR@ENV_STEP``: from the checkpoint of that env step. ``overrides``: run.dir=NEW
-    among them. The rest is that of ``train``.
+    ``run_dir``: ``DIR@ENV_STEP`` starts from the checkpoint of that env step. ``overrides`` must
+    include run.dir=NEW. Other arguments are those of ``train``.
     """
     words, text = check_words(overrides, "rlrun.fork"), os.fspath(run_dir)
     flags = [*quiet * ["-q"], *trust_words(trust)]
@@ -118,9 +118,9 @@ def fork(
 
 @errors_of_cli
 def verify(run_dir: str | os.PathLike[str]) -> list[str]:
-    """Return what is damaged in a run directory, a line each, as ``rlrun verify RUN_DIR``.
+    """Return a line per damaged part of a run directory, as ``rlrun verify RUN_DIR``.
 
-    Raises: ConfigError when it is no run directory.
+    Raises: ConfigError if it is not a run directory.
     """
     from rlrun.run.manifest import Report
 
@@ -131,9 +131,10 @@ def verify(run_dir: str | os.PathLike[str]) -> list[str]:
 def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> tuple[bool, list[str]]:
     """Return whether two runs are equal to the bit, and lines that say where they first differ.
 
-    ``a``, ``b``: ``DIR@ENV_STEP``: the checkpoint of that env step and what was before it.
+    ``a``, ``b``: ``DIR@ENV_STEP`` compares the checkpoint of that env step and the records before
+    it.
 
-    Raises: ConfigError when one is no run directory, CheckpointError when one is damaged.
+    Raises: ConfigError if one is not a run directory, CheckpointError if one is damaged.
     """
     with call():
         from rlrun.cli.runs import difference
@@ -142,6 +143,8 @@ def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> tuple[bool, li
 
 
 def _without_logging(words: Sequence[str]) -> list[str]:
-    """Overrides that keep Hydra from configuring the process's logging, where none asks for it."""
+    """Return overrides that keep Hydra from configuring the process's logging, unless one asks
+    for it.
+    """
     asked = any("_logging" in word or word.startswith("hydra.verbose") for word in words)
     return [] if asked else [f"{name}=none" for name in _OWN_LOGGING]

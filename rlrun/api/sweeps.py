@@ -1,4 +1,4 @@
-"""Sweeps and searches from Python: a row for every job, the best setting."""
+"""Sweeps and searches from Python: a row per job, the best setting."""
 
 import os
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from rlrun.run.files import read_record
 from rlrun.sweeps.launcher import CONSOLE, last_error
 from rlrun.sweeps.record import JobRecord, resume_line
 
-_SHOWN = "logger.progress"  # of quiet=True, which changes nothing of a run
+_SHOWN = "logger.progress"  # set by quiet=True; does not change the run
 
 
 @errors_of_cli
@@ -29,18 +29,19 @@ def sweep(
     """Train every combination, several at a time, as ``rlrun -m KEY=A,B ...`` does.
 
     ``overrides``: those of the command line, ``rlrun.sweep(["policy=r2d2,dqn", "seed=0,1"])``,
-    ``sweep.dir=PATH`` among them; jobs are added to a sweep that is there. Every job is a process.
-    The other arguments are those of ``train``; a job that fails is named on stderr, also if quiet.
+    which may include ``sweep.dir=PATH``. Jobs are added to an existing sweep. Every job is a
+    process. Other arguments are those of ``train``; failed jobs are named on stderr even if
+    ``quiet``.
 
     Returns:
-        A row for every job of the sweep, as a DataFrame with pandas, else as a list of dicts: the
+        A row per job of the sweep, as a DataFrame with pandas, else as a list of dicts: the
         keys that its overrides set, then status, exit_code, score (mean return of the final
-        weights, None without), env_steps, seconds, directory, and error (the line of a job that
-        failed, else None). A failed job is a row, not an exception.
+        weights, or None), env_steps, seconds, directory, and error (the line of a failed job,
+        else None). A failed job is a row, not an exception.
 
     Raises:
-        RlrunError: as ``train``, before any job is started; Interrupted at Ctrl-C, when the jobs
-            that ran are saved.
+        RlrunError: as ``train``, before any job is started; Interrupted at Ctrl-C, once the running
+            jobs are saved.
     """
     if isinstance(overrides, str):
         overrides = [overrides]
@@ -77,15 +78,15 @@ def search(
 ) -> dict[str, Any]:
     """Search for the setting of the best score, as ``rlrun search 'KEY=interval(LOW,HIGH)' ...``.
 
-    ``overrides``: those of the command line, ``search.KEY=VALUE`` among them. The other arguments
-    are those of ``train``.
+    ``overrides``: those of the command line, which may include ``search.KEY=VALUE``. Other
+    arguments are those of ``train``.
 
     Returns:
         ``overrides`` of the chosen setting, ``score`` on fresh seeds with ``low`` and ``high``,
         ``seeds``, ``scores``, ``failed_seeds``, ``selection_score``, ``directory``, ... .
 
     Raises:
-        RlrunError: as ``train``; exit_code 1: no trial ended well. Interrupted at Ctrl-C.
+        RlrunError: as ``train``; exit_code 1: no trial was completed. Interrupted at Ctrl-C.
     """
     words = check_words([overrides] if isinstance(overrides, str) else overrides, "rlrun.search")
     flags = [] if config_dir is None else ["--config-dir", os.fspath(config_dir)]
@@ -114,7 +115,7 @@ def _stopped(e: SweepStopped, directory: str | None) -> Interrupted:
 
 
 def _row(sweep_dir: Path, job: JobRecord) -> dict[str, Any]:
-    """The row of a job, with what its run.json says."""
+    """Return the row of a job, with values from its run.json."""
     record: dict[str, Any] = {}
     with suppress(RlrunError):  # it did not start, or is damaged
         record = read_record(sweep_dir / job.name)
@@ -134,7 +135,7 @@ def _row(sweep_dir: Path, job: JobRecord) -> dict[str, Any]:
 
 
 def _setting(override: Override) -> tuple[str, Any]:
-    """The key of an override and its value: a number, or the text as it was typed."""
+    """Return the key of an override and its value: a number, or the text as typed."""
     for number in (int, float):
         with suppress(ValueError):
             return override.key, number(override.value)

@@ -1,4 +1,4 @@
-"""Tables for Python: pandas where it is installed, else lists of dicts and dicts of arrays."""
+"""Tables for Python: pandas if it is installed, else lists of dicts and dicts of arrays."""
 
 from collections.abc import Iterable, Mapping
 from importlib import import_module
@@ -13,7 +13,7 @@ Series = tuple[NDArray[np.int64], NDArray[np.float64]]  # env_steps [K], values 
 
 
 def find_pandas() -> Any:
-    """The package pandas; None where it is not installed."""
+    """Return the package pandas, or None if it is not installed."""
     try:
         return import_module("pandas")
     except ImportError:
@@ -21,13 +21,13 @@ def find_pandas() -> Any:
 
 
 def as_table(rows: list[dict[str, Any]]) -> Any:
-    """The rows as a DataFrame; without pandas as they are."""
+    """Return the rows as a DataFrame, or unchanged without pandas."""
     pandas = find_pandas()
     return rows if pandas is None else pandas.DataFrame(rows)
 
 
 def table_rows(table: Table) -> list[dict[str, Any]]:
-    """The rows of a report's table, in Python's numbers.
+    """Return the rows of a report's table, in Python's numbers.
 
     An interval becomes ``name``, ``name low`` and ``name high``.
     """
@@ -56,7 +56,7 @@ def _plain(cell: Any) -> Any:
 
 
 def as_series(records: Iterable[tuple[int, Mapping[str, float]]]) -> dict[str, Series]:
-    """Metric -> (env_steps, values), in the order of the records."""
+    """Return metric -> (env_steps, values), in the order of the records."""
     found: dict[str, list[tuple[int, float]]] = {}
     for step, values in records:
         for name, value in values.items():
@@ -68,9 +68,9 @@ def as_series(records: Iterable[tuple[int, Mapping[str, float]]]) -> dict[str, S
 
 
 def as_frame(records: Iterable[tuple[int, Mapping[str, float]]]) -> Any:
-    """A DataFrame with a row for each env step and a column for each metric, NaN where it has none.
+    """Return a DataFrame with a row per env step and a column per metric, NaN where it has none.
 
-    None where pandas is not installed.
+    None if pandas is not installed.
     """
     pandas = find_pandas()
     if pandas is None:

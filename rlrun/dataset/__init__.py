@@ -35,7 +35,7 @@ _MINARI = "minari:"
 
 @contextmanager
 def errors_name_key(key: str) -> Iterator[None]:
-    """Let errors about a dataset name ``buffer.KEY`` instead of ``buffer.load``."""
+    """Make errors about a dataset name ``buffer.KEY`` instead of ``buffer.load``."""
     try:
         yield
     except (ConfigError, ResourceError, StorageError) as e:

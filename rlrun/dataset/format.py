@@ -43,7 +43,7 @@ def flatten(tree: Tree, name: str) -> tuple[Any, dict[str, Any]]:
             return {"dict": [[k, visit(v, f"{path}/{k}")] for k, v in node.items()]}
         if isinstance(node, tuple):
             return {"tuple": [visit(v, f"{path}/{i}") for i, v in enumerate(node)]}
-        while path in leaves:  # a key with a slash in it
+        while path in leaves:  # a key contains a slash
             path += "#"
         leaves[path] = node
         return path
@@ -62,7 +62,10 @@ def unflatten(structure: Any, leaf: Callable[[str], Any]) -> Tree:
 
 
 def leaf_names(structure: Any) -> list[str]:
-    """Return the names of the leaves of a structure. Raises: TypeError: it is none."""
+    """Return the names of the leaves of a structure.
+
+    Raises: TypeError if it is not one.
+    """
     match structure:
         case str(name):
             return [name]
@@ -91,7 +94,7 @@ def require_structure(structure: Any, space: gym.Space[Any]) -> None:
 def require_description(description: dict[str, Any]) -> tuple[list[str], list[int]]:
     """Return the files of the shards and their rows of each column.
 
-    Raises: KeyError, TypeError, ValueError for the description of no dataset.
+    Raises: KeyError, TypeError, ValueError if it does not describe a dataset.
     """
     columns, rows = (_whole(description, name, 1) for name in ("columns", "rows"))
     for name in ("steps", "episodes", "trajectories"):
@@ -100,17 +103,17 @@ def require_description(description: dict[str, Any]) -> tuple[list[str], list[in
         raise ValueError(f"{rows} rows of {columns} columns")
     for name in ("index", "fields", "spaces", "source"):
         if not isinstance(description[name], dict):
-            raise TypeError(f"{name} is no mapping")
+            raise TypeError(f"{name} is not a mapping")
     for name in ("obs", "action"):
         if not isinstance(description["spaces"][name], dict):
-            raise TypeError(f"spaces {name} is no mapping")
+            raise TypeError(f"spaces {name} is not a mapping")
     fields = description["fields"]
     for name in ("first", *STEP_FIELDS, *leaf_names(description["obs"])):
         kind = fields[name]
         if not isinstance(kind["dtype"], str) or not isinstance(kind["shape"], list):
             raise TypeError(f"field {name} is {str(kind)[:80]}")
     if any(fields[name] != {"dtype": "bool", "shape": []} for name in _FLAGS):
-        raise TypeError("a flag is none")
+        raise TypeError("a flag is not true or false")
     start = np.asarray(description.get("action_start", 0))
     if start.dtype.kind != "i" or [*start.shape] not in ([], fields["action"]["shape"]):
         raise TypeError(f"action_start is {str(start)[:40]}")
@@ -155,7 +158,7 @@ def as_segment(
 ) -> Segment:
     """Return the segment of ``tensor(name)``: the inverse of ``arrays_by_name``.
 
-    ``obs``: its structure. ``extras``: their names, without ``extras/``.
+    ``obs``: the structure of observations. ``extras``: their names, without ``extras/``.
     """
     return Segment(
         obs=unflatten(obs, tensor),
@@ -255,7 +258,7 @@ def require_spaces(given: dict[str, Any], spec: Spec, prefix: str) -> None:
 def require_new_directory(directory: Path) -> None:
     """Raise ConfigError unless ``directory`` is new or empty, StorageError if it cannot be made.
 
-    The file system is not changed.
+    Does not change the file system.
     """
     allowed = "a new or empty directory is allowed; choose another path"
     if directory.is_dir() and any(directory.iterdir()):

@@ -1,4 +1,4 @@
-"""Minari datasets as trajectories; requires the optional package minari."""
+"""Minari datasets as trajectories. Requires the optional package minari."""
 
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
@@ -20,9 +20,9 @@ _ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.Mult
 
 
 def import_minari(dataset_id: str) -> "MinariDataset":
-    """Open the local Minari dataset ``dataset_id``; nothing is downloaded.
+    """Open the local Minari dataset ``dataset_id``. Nothing is downloaded.
 
-    Raises: ConfigError when the package or the dataset is missing, or its spaces have parts that
+    Raises: ConfigError if the package or the dataset is missing, or its spaces have parts that
     cannot be stored as arrays.
     """
     prefix = f"buffer.load = minari:{dataset_id}"
@@ -71,8 +71,10 @@ class MinariDataset(TrajectorySource):
     def trajectories(self) -> Iterator[Trajectory]:
         """Yield every episode with steps, in the dataset's order, without infos.
 
-        Discrete actions are counted from 0. Raises: ConfigError for a value outside of its space,
-        StorageError for an episode that violates Minari's format otherwise.
+        Discrete actions are counted from 0.
+
+        Raises: ConfigError for a value outside its space, StorageError for an episode that violates
+        Minari's format otherwise.
         """
         return to_trajectories(self.dataset.iterate_episodes(), self.spec, self.prefix)
 
@@ -104,21 +106,21 @@ def _trajectory(episode: Any, spec: RowSpaces, prefix: str) -> Trajectory:
         }
         violation = _format_violation(obs, fields, steps)
     except (ValueError, TypeError, KeyError, IndexError, OverflowError) as e:
-        violation = f"its arrays are none of its spaces ({' '.join(str(e).split())[:200]})"
+        violation = f"its arrays are not in its spaces ({' '.join(str(e).split())[:200]})"
     if violation is not None:
         allowed = f"{steps} steps, {steps + 1} observations, an end at the last step only"
         raise StorageError(f"{prefix}: {violation}; a Minari episode has {allowed}; {fix}")
     columns = [tree_map(lambda x: x[:, None], x) for x in (obs, action, fields["terminated"])]
     wrong = spec.violation(columns[0], columns[1], np.ones_like(columns[2]))
     if wrong is not None:
-        allowed = "a dataset holds values of its spaces"
+        allowed = "a dataset must hold values of its spaces"
         raise ConfigError(f"{prefix}: {wrong}; {allowed}; {fix}")
     fields["truncated"][-1] |= not fields["terminated"][-1]
     return Trajectory(steps, partial(_read, obs, fields))
 
 
 def _format_violation(obs: Tree, fields: dict[str, np.ndarray], steps: int) -> str | None:
-    """Describe how an episode violates the format; None if it does not."""
+    """Describe how an episode violates the format, or return None."""
     lengths = {name: len(x) for name, x in fields.items() if len(x) != steps}
     if lengths:
         return f"it has {steps} rewards but {lengths}"
@@ -132,7 +134,10 @@ def _format_violation(obs: Tree, fields: dict[str, np.ndarray], steps: int) -> s
 
 
 def _cast(value: Any, space: gym.Space[Any]) -> np.ndarray:
-    """Return ``value`` [*, *shape] in the dtype of ``space``. Raises: ValueError: it cannot be."""
+    """Return ``value`` [*, *shape] in the dtype of ``space``.
+
+    Raises: ValueError if that changes a value.
+    """
     given = np.asarray(value)
     with np.errstate(invalid="ignore", over="ignore"):
         cast: np.ndarray = given.astype(space.dtype)

@@ -23,9 +23,9 @@ ColumnQueues = list[deque[tuple[int, "Trajectory"]]]  # of every column: (first 
 class Trajectory:
     """Consecutive steps of one episode, read lazily.
 
-    ``read(start, stop)`` returns steps [start, stop) as a segment [n, 1] and the observation after
-    them (that of the end row for stop = ``steps``). The last step is terminated or truncated, the
-    first one is ``first``, all are valid.
+    ``read(start, stop)`` returns steps [start, stop) as a segment [n, 1], with the observation
+    after them (that of the end row for stop = ``steps``). The last step is terminated or truncated,
+    the first one is ``first``, all are valid.
     """
 
     steps: int
@@ -38,7 +38,7 @@ class TrajectorySource:
     prefix: str  # of error messages
 
     def trajectories(self) -> Iterator[Trajectory]:
-        """Yield all trajectories with steps, in the order that the source has."""
+        """Yield all trajectories with steps, in the order of the source."""
         raise NotImplementedError
 
     def episodes(self) -> Iterator[Segment]:
@@ -50,8 +50,8 @@ class TrajectorySource:
 
         ``states`` are zeros except before rows with a stored state, the first rows of the exported
         windows. Windows of the same tiling find theirs, except in a trajectory whose beginning was
-        overwritten, which is tiled from its new beginning.
-        Memory: the segment and its rows of one trajectory, of Minari the whole episode.
+        overwritten, which is tiled from its new beginning. Memory: the segment and its rows of one
+        trajectory; for Minari the whole episode.
 
         Raises: ConfigError (fields differ from ``like``), StorageError (damaged files).
         """
@@ -70,7 +70,7 @@ def pack_trajectories(
     """Yield collected segments [T, columns], T = ``rows`` (the last one: at most), for a buffer.
 
     Every trajectory lies in one column as a whole, starting with ``first`` and followed by its end
-    row; the least filled column gets the next one. The end of a column is padded with filler rows
+    row. The least filled column gets the next one. The end of a column is padded with filler rows
     (``first`` and truncated, episodes of no steps, not valid), so that rows added later start a new
     trajectory. Actions, rewards and extras of end rows and filler rows are 0.
 
@@ -79,13 +79,13 @@ def pack_trajectories(
         columns: number of columns of the segments.
         rows: rows T of a segment.
         like: a collected segment (of any length) of the run that uses the segments. Its fields are
-            required; other extras are dropped. ``states`` have its shapes and are those of the
-            source where it has some for a row, zeros elsewhere.
+            required; other extras are dropped. ``states`` have its shapes and the source's values,
+            or zeros for rows without.
         prefix: prefix of error messages.
 
-    Memory: two segments and the queued trajectories, besides the memory of ``read``.
+    Memory: two segments and the queued trajectories, in addition to the memory of ``read``.
 
-    Raises: ConfigError when the fields differ from those of ``like``.
+    Raises: ConfigError if the fields differ from those of ``like``.
     """
     heap = [(0, column) for column in range(columns)]  # (rows assigned, column)
     queues: ColumnQueues = [deque() for _ in range(columns)]
@@ -95,7 +95,7 @@ def pack_trajectories(
         offset, column = heap[0]
         queues[column].append((offset, trajectory))
         heapq.heapreplace(heap, (offset + trajectory.steps + 1, column))
-        while heap[0][0] > start + rows:  # every column has the row after the segment
+        while heap[0][0] > start + rows:  # until every column has the row after the segment
             yield builder.segment(queues, start, rows)
             start += rows
     end = max(heap)[0]
@@ -121,7 +121,7 @@ class _SegmentBuilder:
             _logger.info(text, prefix)
 
     def segment(self, queues: ColumnQueues, start: int, rows: int) -> Segment:
-        """Return rows [start, start + rows) of all columns; remove finished trajectories."""
+        """Return rows [start, start + rows) of all columns. Remove finished trajectories."""
         out = {
             name: np.zeros((rows + has_final_entry(name), len(queues), *x.shape[2:]), x.dtype)
             for name, x in self.fields.items()
@@ -174,7 +174,7 @@ def _require_fields(source: Segment, like: Segment, prefix: str) -> None:
                 f"{prefix}: {violation}; both must be the same; use the env it came from"
             )
     if unknown := [n for n in own if n not in needed and has_final_entry(n)]:
-        violation = f"its field {unknown[0]} is none of this run's"
+        violation = f"its field {unknown[0]} is not one of this run's"
         raise ConfigError(f"{prefix}: {violation}; both must be the same; use the env it came from")
 
 

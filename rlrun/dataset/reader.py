@@ -1,4 +1,4 @@
-"""Reader of dataset directories: files are verified at first use and memory-mapped."""
+"""Reader of dataset directories. Files are verified at first use and memory-mapped."""
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterator
@@ -40,17 +40,17 @@ MAX_DECODED_SHARDS = 2  # coded shards are decoded into memory
 
 
 class _AllNames:
-    """Container of every name: all tensors are read as numpy arrays."""
+    """A container of every name, so that all tensors are read as numpy arrays."""
 
     def __contains__(self, name: object) -> bool:
         return True
 
 
 def read_dataset(directory: str | Path) -> "Dataset":
-    """Open the dataset in ``directory``; its rows are verified and read lazily.
+    """Open the dataset in ``directory``. Its rows are verified and read lazily.
 
-    Raises: ConfigError when there is none or its format is unknown, StorageError when its
-    description is damaged.
+    Raises: ConfigError if there is none or its format is unknown, StorageError if its description
+    is damaged.
     """
     directory = Path(directory)
     key = f"buffer.load = {directory}"
@@ -76,7 +76,7 @@ def read_dataset(directory: str | Path) -> "Dataset":
 
 @contextmanager
 def _described(directory: Path, file: str = DESCRIPTION_FILE) -> Iterator[None]:
-    """Raise StorageError for a description of other parts or types than a writer's."""
+    """Raise StorageError for a description with other parts or types than the writer's."""
     try:
         yield
     except MISFITS as e:
@@ -93,18 +93,21 @@ def _damaged_error(directory: Path, file: str, reason: str) -> StorageError:
 
 
 def _numbers(tensors: dict[str, np.ndarray], name: str) -> np.ndarray:
-    """Return a vector of integers. Raises: TypeError for anything else."""
+    """Return a vector of integers.
+
+    Raises: TypeError for anything else.
+    """
     found = tensors[name]
     if found.ndim != 1 or found.dtype.kind not in "iu":
-        raise TypeError(f"{name} is {found.dtype} {list(found.shape)}, no vector of integers")
+        raise TypeError(f"{name} is {found.dtype} {list(found.shape)}, not a vector of integers")
     return found.astype(np.int64)
 
 
 class Dataset(TrajectorySource):
-    """Rows collected by a run, in ``columns`` environments.
+    """Rows collected by a run in ``columns`` environments.
 
     ``description`` is dataset.json. Memory: 24 bytes per trajectory. At most ``MAX_MAPPED_SHARDS``
-    shards (and the states) are mapped at a time; coded shards are decoded into memory,
+    shards (and the states) are mapped at a time. Coded shards are decoded into memory,
     ``MAX_DECODED_SHARDS`` at a time.
     """
 
@@ -113,17 +116,17 @@ class Dataset(TrajectorySource):
         self.prefix = f"buffer.load = {directory}"
         shards, rows = require_description(description)
         self.columns: int = description["columns"]
-        self.rows: int = description["rows"]  # over all columns, end rows included
+        self.rows: int = description["rows"]  # of all columns, including end rows
         self.steps: int = description["steps"]
         self.episodes_finished: int = description["episodes"]
         self.source: dict[str, Any] = description["source"]
         self._action_start = np.asarray(description.get("action_start", 0), np.int64)
-        self._row_spaces: RowSpaces | None = None  # of the environment, once they are required
+        self._row_spaces: RowSpaces | None = None  # spaces of the environment, once required
         self._starts = np.cumsum([0, *rows])[:-1].tolist()  # first row of every shard
-        self._shard_rows = dict(zip(shards, rows, strict=True))  # of each column, by file
+        self._shard_rows = dict(zip(shards, rows, strict=True))  # rows per column, by file
         self._open: dict[int, dict[str, np.ndarray]] = {}  # least recently used first
         self._verified: set[str] = set()
-        self._compared: set[str] = set()  # shards whose values are of the spaces
+        self._compared: set[str] = set()  # shards whose values are checked
 
     def summary(self) -> str:
         """Return a one-line summary."""
@@ -140,7 +143,7 @@ class Dataset(TrajectorySource):
     def require(self, spec: Spec, extras: Collection[str] = ()) -> None:
         """Raise ConfigError unless the rows have the spaces ``spec`` and these ``extras``.
 
-        Rows that are read later raise it for a value outside of these spaces. Raise StorageError
+        Rows that are read later raise it for a value outside these spaces. Raise StorageError
         unless every file exists with its size.
         """
         require_spaces(self.description["spaces"], spec, self.prefix)
@@ -165,7 +168,7 @@ class Dataset(TrajectorySource):
         """Yield all trajectories in the order of their first rows.
 
         A trajectory whose beginning the buffer had overwritten starts with its oldest row. One that
-        was unfinished when it was written, or was interrupted by a resume, ends truncated.
+        was unfinished when written, or interrupted by a resume, ends truncated.
         """
         for row, column, steps in zip(*(x.tolist() for x in self._index), strict=True):
             yield Trajectory(steps, partial(self._read, column, row, steps))
@@ -207,7 +210,7 @@ class Dataset(TrajectorySource):
         )
 
     def _rows(self, name: str, column: int, start: int, stop: int) -> np.ndarray:
-        """Rows [start, stop) of one column, a copy."""
+        """Return a copy of rows [start, stop) of one column."""
         number, found = bisect_right(self._starts, start) - 1, list[np.ndarray]()
         while not found or start < stop:
             rows, offset = self._shard(number)[name], self._starts[number]
@@ -275,9 +278,9 @@ class Dataset(TrajectorySource):
         return found
 
     def _check_shard(self, arrays: dict[str, np.ndarray], file: str) -> None:
-        """Count the actions from 0; compare fields and values of the rows, once.
+        """Count the actions from 0, and check fields and values of the rows once.
 
-        Raises: StorageError, ConfigError: a value is outside of the spaces required.
+        Raises: StorageError; ConfigError for a value outside the required spaces.
         """
         rows = self._shard_rows[file]
         with _described(self.directory, file):
@@ -290,7 +293,7 @@ class Dataset(TrajectorySource):
                 shifted = arrays["action"].astype(np.int64) - self._action_start
                 arrays["action"] = shifted.astype(arrays["action"].dtype)
                 if (arrays["action"] != shifted).any():
-                    raise ValueError("an action is none of its dtype")
+                    raise ValueError("an action does not fit its dtype")
             if file in self._compared:
                 return
             valid = arrays["valid"].astype(bool)
@@ -307,7 +310,7 @@ class Dataset(TrajectorySource):
             self._compared.add(file)
 
     def _load(self, entry: dict[str, Any]) -> dict[str, np.ndarray]:
-        """Return the tensors of a file; verify it the first time."""
+        """Return the tensors of a file, verified the first time."""
         name = entry["file"]
         try:
             path = member(self.directory, name)

@@ -48,24 +48,24 @@ def write_dataset(
     """Write consecutive collected segments as a dataset.
 
     The dataset is written into a temporary directory next to ``directory``, fsynced and renamed, so
-    that a crash leaves no partial dataset. End rows end a trajectory; one that is unfinished after
-    the last segment is truncated by the reader.
+    a crash leaves no partial dataset. End rows end a trajectory. One that is unfinished after the
+    last segment is truncated by the reader.
 
     Args:
         directory: the new dataset.
         parts: time-major [T, B] segments with the same B columns; their ``states`` are ignored.
-        spec: the spaces of the environment; Discrete actions are counted from 0 all the same.
+        spec: the spaces of the environment. Discrete actions are counted from 0 in any case.
         meta: origin of the rows (JSON values).
         shard_rows: rows per file, over all columns.
         states: (row, column, leaves) of stored recurrent states, row 0 being the first row of
             ``parts``; states of rows that are not written are dropped.
         coder: write shards as frames of ``rlrun.codec`` with this coder.
 
-    Memory: one shard, the states and the index of trajectories; with ``coder`` about three shards,
+    Memory: one shard, the states and the index of trajectories. With ``coder`` about three shards,
     for the reader as well.
 
-    Raises: ConfigError (``directory`` is not new or empty, no steps, an action outside of its
-    space), StorageError.
+    Raises: ConfigError (``directory`` is not new or empty, no steps, an action outside its space),
+    StorageError.
     """
     if coder is not None:
         codec.check_coder(coder)
@@ -74,7 +74,7 @@ def write_dataset(
     temporary = directory.with_name(f".tmp_{directory.name}_{os.getpid()}")
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)  # of an earlier process with this pid
+        shutil.rmtree(temporary, ignore_errors=True)  # left by an earlier process with this pid
         temporary.mkdir()
         checked = _of_spaces(parts, RowSpaces(spec.obs, spec.action), directory)
         description = _write_tensors(temporary, checked, shard_rows, states, coder)
@@ -98,7 +98,10 @@ def write_dataset(
 def _of_spaces(
     parts: Iterable[Segment], row_spaces: RowSpaces, directory: Path
 ) -> Iterator[Segment]:
-    """Yield ``parts``. Raises: ConfigError for an action outside of its space."""
+    """Yield ``parts``.
+
+    Raises: ConfigError for an action outside its space.
+    """
     for part in parts:
         wrong = row_spaces.violation(None, part.action, part.valid)
         if wrong is not None:
@@ -116,7 +119,7 @@ def _write_tensors(
     states: KeptStates | None,
     coder: str | None,
 ) -> dict[str, Any]:
-    """Write the tensors; return their description for dataset.json."""
+    """Write the tensors. Return their description for dataset.json."""
     like = next(parts, None)
     if like is None:
         return {"steps": 0}
@@ -152,7 +155,7 @@ def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _write_shard(path: Path, arrays: dict[str, np.ndarray], coder: str | None) -> dict[str, Any]:
-    """Write the rows of a shard; return its entry, with the decoded size if it is coded."""
+    """Write the rows of a shard. Return its entry, with the decoded size if it is coded."""
     if coder is None:
         return _write_arrays(path.with_suffix(".safetensors"), arrays)
     frame, path = codec.encode_chunk(arrays, coder=coder), path.with_suffix(CODED_SUFFIX)
@@ -175,7 +178,8 @@ def _write_states(path: Path, states: KeptStates | None, rows: int) -> dict[str,
 
 
 def _split_into_shards(parts: Iterable[Segment], rows: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yield the rows in shards of ``rows`` per column, each with the observation after its last.
+    """Yield the rows in shards of ``rows`` per column, each with the observation after its last
+    row.
 
     The next shard overwrites the arrays.
     """
@@ -212,12 +216,12 @@ def _check_rows(arrays: dict[str, np.ndarray]) -> None:
 
 
 class _TrajectoryIndex:
-    """Incremental index of trajectories, the runs of valid rows in a column."""
+    """Incremental index of trajectories, which are runs of valid rows in a column."""
 
     def __init__(self, columns: int) -> None:
         self.row = 0
         self.begin = np.full(columns, -1, np.int64)  # first row of the current trajectory
-        self.whole = np.zeros(columns, bool)  # it starts with its episode
+        self.whole = np.zeros(columns, bool)  # whether it starts with its episode
         self.done = np.zeros(columns, bool)  # the previous row ended its episode
         self.total = np.zeros(columns)  # sum of its rewards in earlier shards
         self.table: list[tuple[int, int, int]] = []  # row, column, steps

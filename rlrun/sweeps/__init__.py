@@ -1,1 +1,1 @@
-"""Sweeps: many runs, each in a process of its own."""
+"""Sweeps: many runs, each in its own process."""

@@ -1,8 +1,8 @@
 """The fork server: a process that has imported torch, from which jobs are forked.
 
 Importing torch and rlrun takes seconds, a fork milliseconds. The server has one thread and starts
-none, so that a child finds no lock held; it knows nothing of sweeps. ``Pool`` starts it as a
-process of its own and exchanges JSON lines with it.
+none, so that a child finds no lock held. It does not know about sweeps. ``Pool`` starts it as a
+process and exchanges JSON lines with it.
 
 Requests: ``{"job": 3, "call": "rlrun.cli.main:main", "arguments": [["seed=3"]], "argv": [...],
 "cwd": "/x", "log": "/x/console.txt", "env": {}}`` starts a job, ``{"job": 3, "signal": 2}`` sends a
@@ -10,9 +10,9 @@ signal. Replies: ``{"job": 3, "pid": 123}`` and ``{"job": 3, "code": 0}``. At th
 the server asks its jobs to save, waits for them and ends.
 
 SIGTERM asks a job to save; a second one ends it at once. A signal that a cluster or a user sends to
-all processes reaches the job directly and by way of the sweep, so the server sends ``ASK`` for
-SIGTERM: the job takes it as SIGTERM unless it is stopping already. The kernel sends it too when the
-server itself was killed.
+all processes reaches the job both directly and through the sweep. So the server sends ``ASK``
+instead of SIGTERM: the job takes it as SIGTERM unless it is stopping already. The kernel also sends
+it if the server itself is killed.
 """
 
 import atexit
@@ -40,7 +40,7 @@ _PRELOAD = (
     *("rlrun.log.tensorboard", "rlrun.log.loggers"),
     *("rlrun.video.files", "PIL.ImageDraw", "PIL.ImageFont", "PIL.ImageSequence"),
 )
-_POLICIES = ("r2d2", "dqn", "ppo", "sac")  # their modules bring what all others need
+_POLICIES = ("r2d2", "dqn", "ppo", "sac")  # their modules import what all others need
 ASK = signal.SIGUSR2  # asks a job to save and end, however often it is sent
 _BUG = 9
 _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
@@ -55,11 +55,12 @@ class Server:
         self._jobs: dict[int, int] = {}  # process id -> number of the job
         self._buffer = b""
         self._handlers: dict[int, Any] = {}
-        self._own = [requests, replies]  # file descriptors that no job gets
+        self._own = [requests, replies]  # file descriptors closed in jobs
 
     def serve(self) -> None:
-        """Serve until the input and all jobs have ended. Stop signals are ignored: jobs get theirs
-        from the pool.
+        """Serve until the input and all jobs have ended.
+
+        Stop signals are ignored, because jobs get theirs from the pool.
         """
         self._handlers = {n: signal.signal(n, signal.SIG_IGN) for n in SIGNALS}
         waker, woken = os.pipe()
@@ -85,7 +86,7 @@ class Server:
             self._reap()
 
     def _read(self) -> bool:
-        """Read and answer requests; False at the end of the input."""
+        """Read and answer requests. Return False at the end of the input."""
         content = os.read(self._requests, 1 << 20)
         *lines, self._buffer = (self._buffer + content).split(b"\n")
         for line in lines:
@@ -103,7 +104,7 @@ class Server:
             os.close(ready)
             self._become_job(request, set_up)
         os.close(set_up)
-        os.read(ready, 1)  # from now on signals reach it
+        os.read(ready, 1)  # from now on signals reach the job
         os.close(ready)
         if pid is None:
             self._reply(job=request["job"], code=ResourceError.exit_code)
@@ -112,7 +113,7 @@ class Server:
         self._reply(job=request["job"], pid=pid)
 
     def _send(self, job: int, number: int) -> None:
-        """Send a signal to a job that still runs; SIGKILL to all processes of its session."""
+        """Send a signal to a running job, SIGKILL to all processes of its session."""
         number = ASK if number == signal.SIGTERM else number
         for pid, found in self._jobs.items():
             if found == job:
@@ -129,7 +130,7 @@ class Server:
                 self._reply(job=self._jobs.pop(pid), code=code)
 
     def _reply(self, **fields: Any) -> None:
-        with suppress(BrokenPipeError):  # the pool has ended: the jobs end too
+        with suppress(BrokenPipeError):  # the pool has ended, so the jobs end, too
             content = memoryview(json.dumps(fields).encode() + b"\n")
             while content:
                 content = content[os.write(self._replies, content) :]
@@ -137,7 +138,7 @@ class Server:
     def _become_job(self, request: dict[str, Any], set_up: int) -> NoReturn:
         code = _BUG
         try:
-            os.setsid()  # Ctrl-C reaches the sweep alone
+            os.setsid()  # Ctrl-C reaches the sweep only
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for number, handler in self._handlers.items():
@@ -151,10 +152,10 @@ class Server:
             _redirect(request["log"])
             sys.argv[:] = request["argv"]
             code = int(call(request["call"])(*request["arguments"]))
-        except BaseException as e:  # SystemExit of foreign code too: the job ends here
+        except BaseException as e:  # including SystemExit of other code: the job ends here
             code = _code_of(e)
         finally:
-            for number in (*SIGNALS, ASK):  # all is written: they would only change the exit code
+            for number in (*SIGNALS, ASK):  # all is written: signals would change the exit code
                 signal.signal(number, signal.SIG_IGN)
             atexit._run_exitfuncs()  # multiprocessing's: worker processes and their sockets
             with suppress(OSError, ValueError):
@@ -172,13 +173,13 @@ def _stop_once(number: int, frame: FrameType | None) -> None:
 
 
 def _ask_when_parent_dies() -> None:
-    """Let the kernel send ``ASK`` to this process when its server dies; on Linux alone."""
+    """Let the kernel send ``ASK`` to this process when its server dies (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(ASK))
 
 
 def _fork() -> int | None:
-    """``os.fork``; None where no memory or no process is left."""
+    """Return ``os.fork()``, or None if no memory or no process is left."""
     try:
         return os.fork()
     except OSError as e:
@@ -187,7 +188,7 @@ def _fork() -> int | None:
 
 
 def _redirect(log: str) -> None:
-    """Let stdin be empty and stdout and stderr append to the file ``log``."""
+    """Make stdin empty and append stdout and stderr to the file ``log``."""
     empty = os.open(os.devnull, os.O_RDONLY)
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
     for source, targets in ((empty, (0,)), (out, (1, 2))):
@@ -219,14 +220,14 @@ def call(name: str) -> Callable[..., Any]:
 
 
 def preload() -> None:
-    """Import what jobs need, without starting a thread."""
+    """Import the modules that jobs need, without starting a thread."""
     gc.disable()
     import torch
 
     torch.set_num_threads(1)
     for name in (*_PRELOAD, *(f"rlrun.policy.{policy}" for policy in _POLICIES)):
         import_module(name)
-    import_module("PIL.Image").preinit()  # its plugins, which the first picture imports
+    import_module("PIL.Image").preinit()  # plugins that the first picture imports
     import_module("rlrun.config").Composer()  # Hydra's plugins
     _preload_numba()
     gc.collect()
@@ -235,8 +236,8 @@ def preload() -> None:
 
 
 def _preload_numba() -> None:
-    """Let numba build its tables, which the first kernel of every process takes 0.3 s for."""
-    with suppress(ImportError, AttributeError):  # not installed, or of another version
+    """Let numba build its tables, for which the first kernel of every process takes 0.3 s."""
+    with suppress(ImportError, AttributeError):  # not installed, or another version
         from numba.core.registry import cpu_target
 
         cpu_target.typing_context.refresh()
@@ -244,10 +245,10 @@ def _preload_numba() -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Main function of the server's process; its stdin and stdout belong to the pool."""
+    """Run the server: the main function of its process. stdin and stdout belong to the pool."""
     requests, replies = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)  # what an import prints must not be read as a reply
+    os.dup2(2, 1)  # output of imports must not be read as replies
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # Ray's workers inherit a blocked SIGINT
     os.set_inheritable(requests, False)
     os.set_inheritable(replies, False)

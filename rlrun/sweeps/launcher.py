@@ -1,4 +1,4 @@
-"""Runs the jobs of a sweep in a pool and records how each ended."""
+"""Running the jobs of a sweep in a pool, and recording how each ended."""
 
 import os
 import sys
@@ -30,12 +30,12 @@ from rlrun.sweeps.record import (
 
 CONSOLE = "console.txt"  # stdout and stderr of a job, in its run directory
 LOG = "sweep.log"
-_TAIL = 8192  # bytes of the output of a job in which its error is looked for
+_TAIL = 8192  # bytes at the end of a job's output that are searched for its error
 
 
 @dataclass(frozen=True)
 class Task:
-    """What to call for a job: the function ``package.module:function`` and its JSON arguments."""
+    """The call of a job: the function ``package.module:function`` and its JSON arguments."""
 
     job: JobRecord
     function: str
@@ -43,9 +43,9 @@ class Task:
 
 
 def default_workers(configs: Sequence[Config]) -> int:
-    """Jobs at a time when ``hydra.launcher.workers`` is null; 1 where a job uses a GPU.
+    """Return the jobs at a time if ``hydra.launcher.workers`` is null; 1 if a job uses a GPU.
 
-    As many as the cores hold, when a job takes ``learner.threads`` (null: one) and the overlapped
+    As many as the cores allow, if a job takes ``learner.threads`` (null: one) and the overlapped
     pipeline one more.
     """
     if any(config.device != "cpu" for config in configs):
@@ -55,7 +55,7 @@ def default_workers(configs: Sequence[Config]) -> int:
 
 
 def divide_cores(workers: int, jobs: int) -> tuple[int, int]:
-    """Return the jobs at a time, at most ``workers``, and the cores that each counts as its own."""
+    """Return the jobs at a time, at most ``workers``, and the cores of each."""
     workers = max(1, min(workers, jobs))
     return workers, max(1, usable_cores() // workers)
 
@@ -75,12 +75,13 @@ def run_tasks(
     quiet: bool,
     own_process: bool = True,
 ) -> int | None:
-    """Run ``tasks``, some jobs of the sweep; return the exit code of the signal that stopped it.
+    """Run ``tasks``, jobs of the sweep. Return the exit code of the signal that stopped it, or
+    None.
 
     ``record`` has the jobs at a time and the threads of each. sweep.json is written whenever a job
-    starts or ends. ``own_process``: False in the process of a user's script.
+    starts or ends. ``own_process``: False in a user's process.
 
-    Raises: ResourceError when jobs cannot be started, or the head of their cluster is lost.
+    Raises: ResourceError if jobs cannot be started, or the head of their cluster is lost.
     """
     pool_of_jobs = make_pool(record, own_process=own_process)
     try:
@@ -95,7 +96,7 @@ def run_tasks(
 
 
 def make_pool(record: SweepRecord, *, own_process: bool) -> Pool | RayPool:
-    """Return the pool of a sweep: of this machine, or of Ray."""
+    """Return the pool of a sweep: on this machine, or on Ray."""
     if record.ray is not None:
         return RayPool(record.ray, record.workers, None, own_process=own_process)
     return Pool(record.workers or 1, None, own_process=own_process)
@@ -111,7 +112,7 @@ class _Sweep:
         self._progress = progress_of(record, sweep_dir)
         self._display = make_display(record.jobs, self._progress, quiet=quiet)
         self._texts = differing(record.jobs)
-        self._of: dict[int, JobRecord] = {}  # number in the pool -> job
+        self._of: dict[int, JobRecord] = {}  # number in the pool -> record of the job
 
     def run(self, pool: Pool | RayPool, stop: StopRequest) -> int | None:
         stopping = False
@@ -168,7 +169,7 @@ class _Sweep:
 
 
 def progress_of(record: SweepRecord, sweep_dir: Path) -> dict[int, JobProgress]:
-    """The progress of every job, by its number."""
+    """Return the progress of every job, by its number."""
     found = {j.num: JobProgress(sweep_dir / j.name, j.total_steps) for j in record.jobs}
     for progress in found.values():
         progress.finish()
@@ -182,9 +183,9 @@ def _end_text(
     sweep_dir: Path,
     lost: str | None,
 ) -> str:
-    """``job 3 (seed=3) failed (exit 4): loss = nan; ...; its output: PATH``.
+    """Return ``job 3 (seed=3) failed (exit 4): loss = nan; ...; its output: PATH``.
 
-    ``lost``: why, for a job whose process was lost and whose output cannot tell.
+    ``lost``: the reason, for a job whose process was lost, which its output does not contain.
     """
     name = f"job {job.num} ({overrides})"
     after = "" if job.seconds is None else f" after {format_duration(job.seconds)}"
@@ -202,7 +203,7 @@ def _end_text(
 
 
 def last_error(log: Path) -> str:
-    """The last error that a job printed, else its last line."""
+    """Return the last error that a job printed, else its last line."""
     try:
         handle = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(handle, "rb") as file:

@@ -1,4 +1,4 @@
-"""A pool of job processes, forked from one server; the cores it may divide. Torch-free."""
+"""A pool of job processes, forked from one server, and the cores it may divide. Torch-free."""
 
 import json
 import os
@@ -19,8 +19,8 @@ from rlrun.errors import ResourceError
 from rlrun.pipeline.forkserver import SIGNALS
 from rlrun.run.files import no_follow
 
-CORES = "RLRUN_CORES"  # environment variable: the cores that a job counts as its own
-SETTLE_SECONDS = 0.5  # a signal to all processes has then reached the jobs too
+CORES = "RLRUN_CORES"  # environment variable: the cores that a job may use
+SETTLE_SECONDS = 0.5  # by then a signal to all processes has reached the jobs
 MAIN = "rlrun.cli.main:main"
 _SERVER = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); " \
     "from rlrun.sweeps.fork_server import main; main(sys.argv)"  # fmt: skip
@@ -34,14 +34,14 @@ class Job:
         self.pid: int | None = None
         self.code: int | None = None
         self.started: float | None = None  # time.monotonic() of the fork
-        self.seconds: float | None = None  # it took
-        self.why: str | None = None  # it was lost, where its output cannot tell
+        self.seconds: float | None = None  # duration
+        self.why: str | None = None  # reason of a loss that its output does not contain
         self.log = Path(request["log"])
         self._request = request
 
     @property
     def request(self) -> dict[str, Any]:
-        """What to call, where, with which environment variables, as the fork server takes it."""
+        """Return call, directory and environment variables in the form of the fork server."""
         return self._request
 
     def note(self, line: str) -> None:
@@ -51,7 +51,7 @@ class Job:
 
     @property
     def line(self) -> str:
-        """The request to the server, as JSON."""
+        """Return the request to the server as JSON."""
         return json.dumps({"job": self.num, **self._request})
 
 
@@ -63,20 +63,20 @@ def make_request(
     log: Path,
     threads: int | None,
 ) -> dict[str, Any]:
-    """The request of a job to the fork server, of JSON's types."""
+    """Return the request of a job to the fork server, in JSON's types."""
     request = {"call": function, "arguments": arguments, "argv": argv, "cwd": str(cwd)}
     env = {} if threads is None else {CORES: str(threads)}
     return {**request, "log": str(log), "env": env}
 
 
 class Pool:
-    """Runs at most ``workers`` jobs at a time; each is a process in a session of its own.
+    """Runs at most ``workers`` jobs at a time, each a process in its own session.
 
-    The end of a job, however it comes about, never ends the pool. ``threads``: cores that each job
-    counts as its own (the rule of ``learner.threads=null``); None: all.
+    The end of a job, whatever its cause, never ends the pool. ``threads``: cores that each job may
+    use (the rule of ``learner.threads=null``); None: all.
 
     Jobs are asked once to save and end, and have the time that they need. Leaving the block asks
-    those that still run, and waits for them. A signal that comes meanwhile kills them.
+    the running ones and waits for them. A signal during that time kills them.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Pool:
         own_process: bool = True,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """``own_process``: False where a second signal must not end the process of the pool.
+        """``own_process``: False if a second signal must not end the process of the pool.
 
         ``env``: the environment variables of the server and its jobs; None: those of this process.
         """
@@ -98,8 +98,8 @@ class Pool:
         self._server: subprocess.Popen[bytes] | None = None
         self._ended: list[Job] = []
         self._count, self._buffer = 0, b""
-        self._has_replied = False  # the present server
-        self._handlers: dict[int, Any] = {}  # of signals, before ``_kill_on_signals``
+        self._has_replied = False  # whether the present server has replied
+        self._handlers: dict[int, Any] = {}  # signal handlers before ``_kill_on_signals``
 
     def __enter__(self) -> Self:
         self._start_server()
@@ -109,7 +109,7 @@ class Pool:
         self.close()
 
     def submit(self, argv: list[str], cwd: Path, log: Path) -> Job:
-        """Start ``rlrun *argv`` in ``cwd`` now, or when a worker is free.
+        """Start ``rlrun *argv`` in ``cwd`` when a worker is free.
 
         Its stdout and stderr are appended to the file ``log``.
         """
@@ -124,16 +124,16 @@ class Pool:
         log: Path,
         threads: int | None = None,
     ) -> Job:
-        """Like ``submit``, for a function ``package.module:function`` that returns an exit code.
+        """Submit a function ``package.module:function`` that returns an exit code; see ``submit``.
 
-        ``arguments``: of JSON's types. ``argv``: becomes sys.argv. ``threads``: of this job; None:
+        ``arguments``: in JSON's types. ``argv``: becomes sys.argv. ``threads``: of this job; None:
         those of the pool.
         """
         threads = self.threads if threads is None else threads
         return self.submit_request(make_request(function, arguments, argv, cwd, log, threads))
 
     def submit_request(self, request: dict[str, Any]) -> Job:
-        """Like ``submit``, for a request to the fork server."""
+        """Submit a request to the fork server; see ``submit``."""
         job = Job(self._count, request)
         self._count += 1
         self.queue.append(job)
@@ -143,8 +143,8 @@ class Pool:
     def wait_any(self, timeout: float | None = None) -> list[Job]:
         """Return the jobs that ended since the last call.
 
-        Waits for the first, at most ``timeout`` seconds (None: for ever); [] when none ended, also
-        when none is running.
+        Waits for the first, at most ``timeout`` seconds (None: no limit). Returns [] if none ended
+        or none is running.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._ended and self.running:
@@ -157,7 +157,7 @@ class Pool:
     def stop(self, job: Job, number: int = signal.SIGTERM) -> None:
         """Ask a job to save and end (SIGTERM: at most once), or send it another signal.
 
-        One that waits is dropped (its code stays None).
+        A waiting job is dropped (its code stays None).
         """
         if job in self.queue:
             self.queue.remove(job)
@@ -165,9 +165,9 @@ class Pool:
             self._send(json.dumps({"job": job.num, "signal": int(number)}))
 
     def stop_all(self) -> None:
-        """Drop the jobs that wait and ask those that run to save and end.
+        """Drop the waiting jobs and ask the running ones to save and end.
 
-        A signal from then on kills them and ends this process at once.
+        A later signal kills them and ends this process at once.
         """
         self.queue.clear()
         self._kill_on_signals()
@@ -176,7 +176,7 @@ class Pool:
             self.stop(job)
 
     def close(self) -> None:
-        """Stop what runs and end the server."""
+        """Stop running jobs and end the server."""
         self.queue.clear()
         server, self._server = self._server, None
         if server is None:
@@ -187,7 +187,7 @@ class Pool:
             self._kill_on_signals()
             time.sleep(SETTLE_SECONDS)
         with suppress(BrokenPipeError):
-            server.stdin.close()  # the server asks its jobs to save and end
+            server.stdin.close()  # makes the server ask its jobs to save and end
         try:
             server.wait(None if self.running else 10)
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
@@ -241,7 +241,7 @@ class Pool:
             self._server.stdin.flush()
 
     def _receive(self, timeout: float | None) -> bool:
-        """Read replies, waiting at most ``timeout`` seconds for one; False: none came."""
+        """Read replies, waiting at most ``timeout`` seconds for one. Return False if none came."""
         assert self._server is not None
         assert self._server.stdout is not None
         with selectors.DefaultSelector() as selector:
@@ -271,9 +271,9 @@ class Pool:
         self._ended.append(job)
 
     def _bury_server(self) -> None:
-        """End the jobs of a server that was killed; those it has not started go to another one.
+        """End the jobs of a server that was killed. Jobs it has not started go to another one.
 
-        Raises: ResourceError when it ended before it answered.
+        Raises: ResourceError if it ended before it answered.
         """
         assert self._server is not None
         assert self._server.stdin is not None
@@ -306,20 +306,22 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def usable_cores() -> int:
-    """Whole cores by affinity and cgroup quota, at least 1."""
+    """Return the whole cores by affinity and cgroup quota, at least 1."""
     share = cgroup_quota(_CGROUP)
     return affinity() if share is None else max(1, min(affinity(), int(share)))
 
 
 def affinity() -> int:
-    """Cores on which the scheduler may run this process."""
+    """Return the cores on which the scheduler may run this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cgroup_quota(root: Path | None = None) -> float | None:
-    """Cores' worth of time that the cgroup at ``root`` (version 2 or 1) gets, None: no limit."""
+    """Return the cores' worth of time of the cgroup at ``root`` (version 2 or 1); None: no
+    limit.
+    """
     root = _CGROUP if root is None else root
     text = _read(root / "cpu.max") or " ".join(
         _read(root / "cpu" / f"cpu.cfs_{name}_us") for name in ("quota", "period")

@@ -1,8 +1,8 @@
-"""A pool of job processes on the nodes of Ray; the same interface as ``Pool``. Torch-free.
+"""A pool of job processes on the nodes of Ray, with the interface of ``Pool``. Torch-free.
 
-``JobActor``: the actor that runs one job on a node; it imports no Ray. The job is a process of its
-own, forked by a ``Pool``: what ends it does not end the actor. When the actor is killed, the pool's
-fork server asks its job to save and end, as when a sweep on one machine was killed.
+``JobActor`` is the actor that runs one job on a node. It does not import Ray. The job is a process
+forked by a ``Pool``, so its end does not end the actor. When the actor is killed, the pool's fork
+server asks its job to save and end, as when a sweep on one machine is killed.
 """
 
 import os
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from rlrun.pipeline.ray.cluster import Cluster
 
 
-is_lost = False  # the head of a cluster was lost: Ray cannot be shut down in this process any more
+is_lost = False  # a cluster's head was lost, so Ray cannot be shut down in this process
 
 
 def require_room(settings: RayLauncherConfig) -> None:
-    """Raise ResourceError when no node has what a job reserves."""
+    """Raise ResourceError if no node has the resources that a job reserves."""
     import ray
 
     found = ray.nodes()  # type: ignore[no-untyped-call]
@@ -52,7 +52,7 @@ def require_room(settings: RayLauncherConfig) -> None:
 
 
 def is_running(pid: int | None) -> bool:
-    """Return whether a process of this machine runs."""
+    """Return whether a process of this machine is running."""
     import psutil
 
     try:
@@ -63,22 +63,22 @@ def is_running(pid: int | None) -> bool:
 
 POLL_SECONDS = 0.25
 HOST_POLL_SECONDS = 0.1
-LOCK_SECONDS = 120.0  # that a lost process of a job has to save and end before the next begins
-KILL_SECONDS = 3.0  # that killed jobs have to end before the sweep does
-MOST_PLACING = 64  # actors that wait for resources at a time; each takes memory of the head
-_OF_THE_COMMAND = ("RLRUN_", "OMP_NUM_THREADS")  # variables a job has as on the sweep's machine
-_OF_RAY = ("RAY_AUTH_", "RAY_ADDRESS")  # the only ones of Ray that a job keeps
+LOCK_SECONDS = 120.0  # for a lost process of a job to save and end before the next begins
+KILL_SECONDS = 3.0  # for killed jobs to end before the sweep does
+MOST_PLACING = 64  # most actors waiting for resources; each uses memory of the head
+_OF_THE_COMMAND = ("RLRUN_", "OMP_NUM_THREADS")  # variables copied from the sweep's machine
+_OF_RAY = ("RAY_AUTH_", "RAY_ADDRESS")  # the only variables of Ray that a job keeps
 
-End = tuple[int, str]  # exit code, and a line about it that the job could not write
+End = tuple[int, str]  # exit code, and a line on it that the job could not write
 
 
 def command_environment() -> dict[str, str]:
-    """The environment variables of the sweep's process that jobs get on every node."""
+    """Return the environment variables of the sweep's process that jobs get on every node."""
     return {name: v for name, v in os.environ.items() if name.startswith(_OF_THE_COMMAND)}
 
 
 def job_environment(own: Mapping[str, str], command: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a worker of Ray without what Ray adds, and those of the command."""
+    """Return the variables of a Ray worker without Ray's own, and those of the command."""
     added = ("RAY_", *_OF_THE_COMMAND)
     kept = {n: v for n, v in own.items() if n.startswith(_OF_RAY) or not n.startswith(added)}
     return {**kept, **command}
@@ -88,22 +88,22 @@ class JobActor:
     """Runs a job. Ray calls its methods in several threads."""
 
     def __init__(self, path: list[str] | None, command: dict[str, str]) -> None:
-        """``path``: sys.path of the sweep's process where that is on this machine.
+        """``path``: sys.path of the sweep's process if that is on this machine.
 
-        ``command``: of ``command_environment``.
+        ``command``: from ``command_environment``.
         """
         if path is not None:
             sys.path[:] = path
         self._pool = Pool(1, None, env=job_environment(os.environ, command))
-        self._pool.__enter__()  # imports what jobs need meanwhile
+        self._pool.__enter__()  # imports the modules of jobs meanwhile
         self._signals: SimpleQueue[int] = SimpleQueue()
         self._job: Job | None = None
 
     def ready(self) -> None:
-        """Return once there is such an actor."""
+        """Return once the actor exists."""
 
     def start(self, request: dict[str, Any], again: bool) -> tuple[int | None, End]:
-        """Start the job; return its process id, or None and how it ended.
+        """Start the job. Return its process id, or None and how it ended.
 
         ``again``: an earlier process of it may still be saving.
         """
@@ -139,11 +139,11 @@ class JobActor:
         self._signals.put(number)
 
     def _received(self) -> list[int]:
-        """The signals that came since the last call."""
+        """Return the signals since the last call."""
         return [self._signals.get() for _ in range(self._signals.qsize())]
 
     def _wait_for_lock(self, run_dir: Path) -> bool:
-        """Wait until no process uses the directory; False when the job is to stop."""
+        """Wait until no process uses the directory. Return False if the job is to stop."""
         deadline = time.monotonic() + LOCK_SECONDS
         while time.monotonic() < deadline:
             if self._received():
@@ -154,7 +154,7 @@ class JobActor:
             except LockedError:
                 time.sleep(HOST_POLL_SECONDS)
             except StorageError:
-                break  # the job will say so
+                break  # the job will report it
         return True
 
 
@@ -169,11 +169,11 @@ class Slot:
 
 
 class RayPool(Pool):
-    """Runs jobs at most ``workers`` at a time, None: as many as the resources of Ray hold.
+    """Runs at most ``workers`` jobs at a time; None: as many as Ray's resources allow.
 
-    Each job is a process that an actor of its own starts on its node; the actor reserves what
-    ``settings`` say. A job whose node, actor or process was lost (SIGKILL) is begun again at most
-    ``settings.retries`` times, from its checkpoint where it has one; then its code is -9.
+    Each job is a process that its own actor starts on a node. The actor reserves the resources of
+    ``settings``. A job whose node, actor or process was lost (SIGKILL) is restarted at most
+    ``settings.retries`` times, from its checkpoint if it has one. After that its code is -9.
     """
 
     def __init__(
@@ -188,9 +188,9 @@ class RayPool(Pool):
         self.settings, self.most = settings, workers
         self._cluster: Cluster | None = None
         self._slots: list[Slot] = []
-        self._lost: Counter[int] = Counter()  # number of a job -> times that it was lost
-        self._stopped: dict[int, int] = {}  # number of a job -> the signal that it was sent
-        self._failed = 0  # actors in a row that could not be placed
+        self._lost: Counter[int] = Counter()  # number of a job -> how often it was lost
+        self._stopped: dict[int, int] = {}  # number of a job -> signal sent to it
+        self._failed = 0  # successive actors that could not be placed
         self._closing = False
         self._signal: int | None = None  # the signal to kill all jobs and end
 
@@ -209,7 +209,10 @@ class RayPool(Pool):
         return self
 
     def wait_any(self, timeout: float | None = None) -> list[Job]:
-        """As in ``Pool``. Raises: ResourceError when the head of the cluster is lost."""
+        """Return the jobs that ended, as ``Pool.wait_any``.
+
+        Raises: ResourceError if the head of the cluster is lost.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._ended and (self.running or self.queue):
             self._check()
@@ -235,7 +238,7 @@ class RayPool(Pool):
         super().stop_all()
 
     def close(self) -> None:
-        """Stop what runs; end the actors, and a Ray of our own."""
+        """Stop running jobs, and end the actors and a Ray started here."""
         if self._cluster is None:
             return
         try:
@@ -266,7 +269,7 @@ class RayPool(Pool):
         return self._cluster is not None and self._cluster.local
 
     def _fill(self) -> None:
-        """Make as many actors as jobs may run; they take their jobs when they have a node."""
+        """Make as many actors as jobs may run. They take their jobs when they have a node."""
         import ray
 
         wanted = min(self.workers, len(self.running) + len(self.queue))
@@ -276,7 +279,7 @@ class RayPool(Pool):
             "num_gpus": self.settings.num_gpus,
             "resources": dict(self.settings.resources),
             "max_restarts": 0,
-            "max_concurrency": 4,  # a signal passes a call that waits
+            "max_concurrency": 4,  # signals must pass waiting calls
         }
         for _ in range(min(wanted - len(self._slots), MOST_PLACING - placing)):
             make: Any = ray.remote(JobActor)
@@ -285,23 +288,23 @@ class RayPool(Pool):
             self._slots.append(Slot(actor, actor.ready.remote()))
 
     def _release(self, slot: Slot, *, alive: bool = True) -> None:
-        """End an actor, whose resources are free then."""
+        """End an actor, which frees its resources."""
         import ray
 
         self._slots.remove(slot)
-        if alive:  # else the call would wait for the head
+        if alive:  # otherwise the call would wait for the head
             with suppress(Exception):  # it, or its node, may be gone
                 ray.kill(slot.actor)
 
     def _drop_waiting(self) -> None:
-        """Drop the jobs that wait, and the actors that wait for a node."""
+        """Drop the waiting jobs, and the actors that wait for a node."""
         self.queue.clear()
         assert self._cluster is not None
         for slot in [slot for slot in self._slots if slot.job is None]:
             self._release(slot, alive=not self._cluster.lost)
 
     def _advance(self, seconds: float) -> None:
-        """Take what actors returned, waiting at most ``seconds``."""
+        """Process replies of actors, waiting at most ``seconds``."""
         import ray
 
         self._fill()
@@ -313,7 +316,7 @@ class RayPool(Pool):
             try:
                 value = ray.get(reply)
             except ray.exceptions.RayTaskError:
-                raise  # a bug of ours
+                raise  # a bug in rlrun
             except ray.exceptions.RayError as e:
                 self._lose(of[reply], e)
             else:
@@ -321,7 +324,7 @@ class RayPool(Pool):
         self._fill()
 
     def _take(self, slot: Slot, value: Any) -> None:
-        """Take the answer of an actor to its last call, and make the next one."""
+        """Take the answer of an actor to its last call, and make the next call."""
         if slot.job is None:
             self._failed = 0
             if not self.queue:
@@ -350,7 +353,7 @@ class RayPool(Pool):
     # -- ends --------------------------------------------------------------------------------------
 
     def _lose(self, slot: Slot, e: Exception) -> None:
-        """Give up an actor that died; its job is begun again."""
+        """Give up an actor that died, and restart its job."""
         self._release(slot)
         if slot.job is None:
             self._failed += 1
@@ -366,14 +369,14 @@ class RayPool(Pool):
             self._begin_again(slot.job, "its worker or node was lost")
 
     def _begin_again(self, job: Job, why: str) -> None:
-        """Let a job that was lost go on from its checkpoint, or end it with -9."""
+        """Restart a lost job from its checkpoint, or end it with -9."""
         self._lost[job.num] += 1
         times, most = self._lost[job.num], self.settings.retries
         if times > most:
             job.why = f"{why} ({times} times; hydra.launcher.retries = {most})"
             self._finish(job, -signal.SIGKILL)
             return
-        job.note(f"rlrun: {why}; it is begun again ({times} of {most} retries)")
+        job.note(f"rlrun: {why}; it is restarted ({times} of {most} retries)")
         del self.running[job.num]
         job.pid = None
         run_dir, words = job.log.parent, job.request["arguments"]
@@ -389,12 +392,12 @@ class RayPool(Pool):
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         if self._signal is not None and self.own_process:
             os._exit(130 if number == signal.SIGINT else 128 + number)
-        self._signal = number  # calls of Ray do not belong into a handler
+        self._signal = number  # a signal handler must not call Ray
 
     def _check(self) -> None:
-        """Kill all jobs and end, after a second signal; end jobs whose cluster is lost.
+        """Kill all jobs and end after a second signal. End jobs whose cluster is lost.
 
-        Raises: ResourceError when it is lost, unless the jobs are to stop anyway.
+        Raises: ResourceError if the cluster is lost, unless the jobs are to stop anyway.
         """
         global is_lost
         assert self._cluster is not None
@@ -402,7 +405,7 @@ class RayPool(Pool):
         if not self._cluster.lost:
             return
         is_lost = True
-        if self._is_own:  # their workers may live on for a while
+        if self._is_own:  # their workers may still run for a while
             self._signal_processes(ASK)
             while any(is_running(job.pid) for job in self.running.values()):
                 time.sleep(POLL_SECONDS)
@@ -413,11 +416,11 @@ class RayPool(Pool):
         if not self._closing:
             raise ResourceError(
                 f"hydra/launcher = ray: {self._cluster.lost}; jobs whose worker is lost save and "
-                "end; a cluster that runs is needed"
+                "end; a running cluster is needed"
             )
 
     def _end_after_signal(self) -> None:
-        """Kill all jobs and end, where a signal came once the jobs were to stop."""
+        """Kill all jobs and end if a signal came after the jobs were asked to stop."""
         if self._signal is None:
             return
         self._kill_jobs()
@@ -427,7 +430,7 @@ class RayPool(Pool):
         os._exit(130 if self._signal == signal.SIGINT else 128 + self._signal)
 
     def _signal_processes(self, number: int) -> None:
-        """Send a signal to the jobs of this machine, without Ray."""
+        """Send a signal to the jobs on this machine, without Ray."""
         for job in self.running.values():
             if job.pid is not None and is_running(job.pid):
                 with suppress(ProcessLookupError, PermissionError):

@@ -1,7 +1,7 @@
-"""sweep.json: the jobs of a sweep and how each ended; the table made from it. Torch-free.
+"""sweep.json: the jobs of a sweep and how each ended, and the table made from it. Torch-free.
 
-The directory may be a stranger's: names of jobs are checked before anything is read or written. The
-table is live in a terminal, lines as jobs end elsewhere.
+The directory may be untrusted, so names of jobs are checked before anything is read or written. The
+table is live in a terminal; elsewhere a line is printed when a job ends.
 """
 
 import datetime
@@ -63,11 +63,11 @@ class JobRecord:
     exit_code: int | None = None
     seconds: float | None = None  # of its last process
     total_steps: int | None = None  # env steps of its run
-    threads: int | None = None  # cores that it counts as its own; None: another launcher runs it
+    threads: int | None = None  # cores that it may use; None: another launcher runs it
     pending: list[str] = field(default_factory=list)  # overrides of a resume, until it ends well
 
     def end(self, code: int, seconds: float | None = None) -> None:
-        """Note how its process ended."""
+        """Record how the job's process ended."""
         stopped = code in INTERRUPTED or code in (-2, -15)
         self.status = "done" if code == 0 else "interrupted" if stopped else "failed"
         self.exit_code, self.seconds = code, seconds
@@ -89,30 +89,33 @@ def _now() -> str:
 
 @dataclass
 class SweepRecord:
-    """Contents of sweep.json; replaced whenever a job starts or ends."""
+    """The contents of sweep.json, which is replaced whenever a job starts or ends."""
 
     jobs: list[JobRecord]
-    commands: list[list[str]] = field(default_factory=list)  # that began it or added jobs
+    commands: list[list[str]] = field(default_factory=list)  # those that began it or added jobs
     started: str = field(default_factory=_now)  # UTC
     versions: dict[str, str | None] = field(default_factory=_versions)
     workers: int | None = None  # jobs at a time; None: a cluster or another launcher decides
     ray: RayLauncherConfig | None = None  # where the jobs run on Ray
 
     def write(self, sweep_dir: Path) -> None:
-        """Replace sweep.json. Raises: StorageError."""
+        """Replace sweep.json.
+
+        Raises: StorageError.
+        """
         try:
             replace_file(sweep_dir / FILE, seal(asdict(self)))
         except OSError as e:
             raise StorageError(
                 f"{sweep_dir / FILE}: cannot be written ({e.strerror or e}); the directory of a "
-                "sweep must be writable; make room or rights, then rlrun resume it"
+                "sweep must be writable; free space or fix the permissions, then rlrun resume it"
             ) from e
 
     @classmethod
     def read(cls, sweep_dir: Path) -> "SweepRecord":
-        """Return the record of a sweep, with the state of its runs as their run.json has it.
+        """Return the record of a sweep, with the states of its runs from their run.json.
 
-        Raises: ConfigError when there is no sweep.json, CheckpointError when it is damaged.
+        Raises: ConfigError if there is no sweep.json, CheckpointError if it is damaged.
         """
         path = sweep_dir / FILE
         try:
@@ -121,7 +124,7 @@ class SweepRecord:
             ray = _read_ray(fields.pop("ray", None))
             record = cls(jobs, **fields, ray=ray)
             if not _is_count(record.workers):
-                raise ValueError("its workers are no number")
+                raise ValueError("its workers are not a number")
             if [job.num for job in jobs] != list(range(len(jobs))):
                 raise ValueError("its jobs are not numbered from 0")
             return record
@@ -137,7 +140,10 @@ class SweepRecord:
 
 
 def _read_job(sweep_dir: Path, fields: Any) -> JobRecord:
-    """Raises: ValueError, TypeError for what no sweep writes."""
+    """Return a job.
+
+    Raises: ValueError, TypeError for fields that no sweep writes.
+    """
     job = JobRecord(**fields)
     lists = (job.overrides, job.pending)
     texts = all(isinstance(x, list) and all(isinstance(y, str) for y in x) for x in lists)
@@ -158,7 +164,10 @@ def _read_job(sweep_dir: Path, fields: Any) -> JobRecord:
 
 
 def _read_ray(fields: Any) -> RayLauncherConfig | None:
-    """Raises: ValueError, TypeError for what no sweep writes."""
+    """Return the launcher's settings, or None.
+
+    Raises: ValueError, TypeError for fields that no sweep writes.
+    """
     if fields is None:
         return None
     if not isinstance(fields["resources"], dict):
@@ -180,14 +189,14 @@ def _is_count(value: object) -> bool:
 
 
 def update(job: JobRecord, sweep_dir: Path) -> None:
-    """Correct the status by run.json: the sweep may have been killed, or its run resumed alone.
+    """Correct the status by run.json: the sweep may have been killed, or the run resumed alone.
 
-    A job that was done and has no usable run.json has failed. One with pending overrides is not
-    done, whatever its run was before them.
+    A finished job without a usable run.json has failed. A job with pending overrides is not
+    finished, whatever its run was before them.
     """
     try:
         run = read_record(sweep_dir / job.name)
-    except RlrunError:  # it has not begun, or its own resume will say what is wrong
+    except RlrunError:  # it has not begun, or its resume will report the error
         if job.status == "done":
             job.status, job.exit_code = "failed", None
         job.status = "interrupted" if job.status == "running" else job.status
@@ -199,7 +208,7 @@ def update(job: JobRecord, sweep_dir: Path) -> None:
 
 
 def has_lost_record(run_dir: Path) -> bool:
-    """True for a run that has begun and whose run.json is missing or damaged."""
+    """Return whether a run has begun but its run.json is missing or damaged."""
     try:
         read_record(run_dir)
     except CheckpointError:
@@ -210,7 +219,7 @@ def has_lost_record(run_dir: Path) -> bool:
 
 
 def set_aside(run_dir: Path) -> Path:
-    """Move what a run left into a directory in it, so that it can begin anew; return that."""
+    """Move the remains of a run into a directory inside it, so that it can restart. Return that."""
     kept = {*TEXTS, LOCK, *(entry.name for entry in run_dir.glob("lost*"))}
     lost = run_dir / f"lost_{sum(name.startswith('lost_') for name in kept)}"
     try:
@@ -221,18 +230,18 @@ def set_aside(run_dir: Path) -> Path:
     except OSError as e:
         raise StorageError(
             f"{lost}: cannot be made ({e.strerror or e}); what a run without run.json left is "
-            "moved into it; make room or rights, or restore run.json from a copy"
+            "moved into it; free space or fix the permissions, or restore run.json from a copy"
         ) from e
     return lost
 
 
 def is_sweep(path: Path) -> bool:
-    """True for the directory of a sweep."""
-    return os.path.isfile(path / FILE)  # False too for a name that no file can have
+    """Return whether ``path`` is the directory of a sweep."""
+    return os.path.isfile(path / FILE)  # also False for an invalid name
 
 
 def differing(jobs: Sequence[JobRecord]) -> list[str]:
-    """The overrides of each job that not all jobs have, as one string each."""
+    """Return the overrides in which jobs differ, as one string per job."""
     common: set[str] = set()
     if len(jobs) > 1:
         common = set.intersection(*(set(job.overrides) for job in jobs))
@@ -240,7 +249,7 @@ def differing(jobs: Sequence[JobRecord]) -> list[str]:
 
 
 def resume_line(sweep_dir: Path, ray: RayLauncherConfig | None = None) -> str:
-    """The command that goes on with a sweep; the address of a cluster is to be typed again."""
+    """Return the command that continues a sweep. The address of a cluster must be typed again."""
     line = f"rlrun resume {shlex.quote(str(sweep_dir))}"
     if ray is None or ray.address is None:
         return line
@@ -257,9 +266,9 @@ _COLOURS = {"done": "green", "failed": "red", "interrupted": "yellow", "running"
 
 @dataclass
 class JobProgress:
-    """How far a run is, read from the new lines of its metrics.jsonl.
+    """The progress of a run, read from the new lines of its metrics.jsonl.
 
-    The file may be a stranger's: what is no number of env steps or score is passed over.
+    The file may be untrusted: values that are not numbers of env steps or scores are ignored.
     """
 
     run_dir: Path
@@ -270,12 +279,12 @@ class JobProgress:
     _offset: int = field(default=0, repr=False)
 
     def start(self) -> None:
-        """Note that a process of it starts."""
+        """Note that a process of the run starts."""
         self.read()
         self.began = (time.monotonic(), self.env_steps)
 
     def read(self) -> None:
-        """Read all that was written since the last call."""
+        """Read everything written since the last call."""
         with (
             suppress(OSError),  # no file yet, a link, a directory
             open(self.run_dir / METRICS, "rb", opener=_no_wait) as file,
@@ -287,16 +296,17 @@ class JobProgress:
                 self._offset = 0
             file.seek(self._offset)
             while line := file.readline(MAX_LINE):
-                if not line.endswith(b"\n") and len(line) < MAX_LINE:  # is being written
+                if not line.endswith(b"\n") and len(line) < MAX_LINE:  # still being written
                     break
                 self._offset += len(line)
                 with suppress(ValueError, RecursionError):
                     self._note(json.loads(line))
-        if self.began is not None and self.env_steps < self.began[1]:  # a checkpoint was earlier
+        # True after a resume from an earlier checkpoint.
+        if self.began is not None and self.env_steps < self.began[1]:
             self.began = (time.monotonic(), self.env_steps)
 
     def finish(self) -> None:
-        """Take steps and score from run.json, which has those of the final weights."""
+        """Read steps and score of the final weights from run.json."""
         self.read()
         with suppress(RlrunError):
             record = read_record(self.run_dir)
@@ -314,7 +324,9 @@ class JobProgress:
             self.score = float(score)
 
     def eta(self) -> float | None:
-        """Seconds to ``run.total_steps`` at the mean speed of this process; None: unknown."""
+        """Return the seconds to ``run.total_steps`` at the mean speed of this process; None:
+        unknown.
+        """
         if self.began is None or self.total_steps is None:
             return None
         then, steps = self.began
@@ -323,12 +335,14 @@ class JobProgress:
 
 
 def _no_wait(path: str, flags: int) -> int:
-    """``opener`` of ``open`` that refuses a link and does not wait for the writer of a pipe."""
+    """Open a file without following a link or waiting for a pipe's writer: an ``opener`` for
+    ``open``.
+    """
     return no_follow(path, flags | os.O_NONBLOCK)
 
 
 def cells(job: JobRecord, text: str, progress: JobProgress | None) -> list[str]:
-    """A row: number, overrides, status, steps, score, time left or taken."""
+    """Return a row: number, overrides, status, steps, score, time left or taken."""
     steps = score = left = ""
     if progress is not None:
         total = "?" if progress.total_steps is None else str(progress.total_steps)
@@ -343,7 +357,7 @@ def cells(job: JobRecord, text: str, progress: JobProgress | None) -> list[str]:
 
 
 def status_text(job: JobRecord) -> str:
-    """``failed (exit 4)``, ``failed (SIGKILL)``, or the status alone."""
+    """Return ``failed (exit 4)``, ``failed (SIGKILL)``, or the status alone."""
     code = job.exit_code
     if job.status not in ("failed", "interrupted") or code is None:
         return job.status
@@ -351,7 +365,7 @@ def status_text(job: JobRecord) -> str:
 
 
 def exit_text(code: int) -> str:
-    """``exit 4``, or the name of the signal that ended a process."""
+    """Return ``exit 4``, or the name of the signal that ended a process."""
     if code >= 0:
         return f"exit {code}"
     with suppress(ValueError):
@@ -360,7 +374,7 @@ def exit_text(code: int) -> str:
 
 
 def format_table(jobs: Sequence[JobRecord], progress: Mapping[int, JobProgress]) -> list[str]:
-    """The table as lines of text."""
+    """Return the table as lines of text."""
     texts = differing(jobs)
     rows = [[*_COLUMNS]]
     rows += [cells(j, t, progress.get(j.num)) for j, t in zip(jobs, texts, strict=True)]
@@ -373,7 +387,7 @@ def format_table(jobs: Sequence[JobRecord], progress: Mapping[int, JobProgress])
 def make_display(
     jobs: Sequence[JobRecord], progress: Mapping[int, JobProgress], *, quiet: bool
 ) -> "Lines":
-    """A live table on a terminal, lines elsewhere; errors alone with ``quiet``."""
+    """Return a live table on a terminal, lines elsewhere, or only errors with ``quiet``."""
     terminal = sys.stdout.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
     if terminal and not quiet:
         return LiveTable(jobs, progress, sys.stdout)
@@ -381,7 +395,7 @@ def make_display(
 
 
 class Lines:
-    """What a sweep shows while it runs: a line for every job that ends, the table at the end."""
+    """The output of a running sweep: a line for every job that ends, and the table at the end."""
 
     def __init__(
         self, jobs: Sequence[JobRecord], progress: Mapping[int, JobProgress], *, quiet: bool
@@ -389,7 +403,7 @@ class Lines:
         self._jobs, self._progress, self._quiet = jobs, progress, quiet
 
     def show(self) -> None:
-        """Show the present state; called every ``SECONDS``."""
+        """Show the present state. Called every ``SECONDS``."""
 
     def ended(self, job: JobRecord, text: str) -> None:
         """Report a job that has ended."""
@@ -398,19 +412,19 @@ class Lines:
             _print(f"rlrun: {text}", sys.stderr if failed else sys.stdout)
 
     def close(self) -> None:
-        """Show the last state; restore the terminal."""
+        """Show the last state and restore the terminal."""
         if not self._quiet:
             for line in format_table(self._jobs, self._progress):
                 _print(line, sys.stdout)
 
 
 def _print(line: str, stream: TextIO) -> None:
-    with suppress(OSError, ValueError):  # a reader that has left must not fail the sweep
+    with suppress(OSError, ValueError):  # a closed reader must not fail the sweep
         print(line, file=stream, flush=True)
 
 
 class LiveTable(Lines):
-    """The table, redrawn in place; lines of jobs that failed appear above it."""
+    """The table, redrawn in place. Lines of failed jobs appear above it."""
 
     def __init__(
         self, jobs: Sequence[JobRecord], progress: Mapping[int, JobProgress], stream: TextIO
@@ -440,7 +454,7 @@ class LiveTable(Lines):
         self._live.stop()
 
     def _chosen(self, rows: int) -> list[JobRecord]:
-        """At most ``rows`` jobs: those that run, then the last that ended, then the next."""
+        """Return at most ``rows`` jobs: running ones, then the last that ended, then the next."""
         if len(self._jobs) <= rows:
             return list(self._jobs)
         order = {"running": 0, "failed": 1, "interrupted": 1, "done": 2, "waiting": 3}

@@ -1,10 +1,11 @@
 """Search: trials of several seeds each, then the best setting again on fresh seeds.
 
-What is tried depends on ``search.seed`` and on earlier trials by number, never on which run ends
-first: trial n is asked for when exactly trials 0 … n - lag have been told, in order, and compared
-at its rungs with those alone. A search that was interrupted tries the settings of one that was not.
+The settings depend on ``search.seed`` and on earlier trials by number, never on which run ends
+first. Trial n is suggested when exactly trials 0 … n - lag have been recorded, in order, and is
+compared at its rungs with those alone. So an interrupted search tries the same settings as an
+uninterrupted one.
 
-`SeedRuns`: runs of one seed each in a pool, started, gone on with, scored.
+`SeedRuns`: runs of one seed each in a pool, started, resumed and scored.
 """
 
 import re
@@ -30,22 +31,22 @@ POLL_SECONDS = 0.5  # between looks at the metrics of running jobs
 
 @dataclass(eq=False)
 class SeedRun:
-    """A run of one seed. ``log``: the file of its terminal output, beside the run directory."""
+    """A run of one seed. ``log``: the file of its terminal output, next to the run directory."""
 
     path: Path
     log: Path
     overrides: tuple[str, ...]
     state: Literal["waiting", "running", "done", "failed", "stopped"] = "waiting"
-    score: float | None = None  # of a run that is done
-    failure: str = ""  # how it ended where it failed
+    score: float | None = None  # of a finished run
+    failure: str = ""  # how a failed run ended
 
     @property
     def has_ended(self) -> bool:
-        """True if nothing more is to come of it."""
+        """Return whether the run is over."""
         return self.state in ("done", "failed", "stopped")
 
     def read(self) -> RunData:
-        """The run with the evaluations so far; cheaper than ``read_run``."""
+        """Return the run with its evaluations so far; cheaper than ``read_run``."""
         return RunData(self.path, self.path.name, self.state, {}, {})
 
 
@@ -58,11 +59,11 @@ class SeedRuns:
 
     @property
     def free(self) -> int:
-        """Workers without a job."""
+        """Return the number of workers without a job."""
         return self._pool.workers - len(self._running)
 
     def start(self, run: SeedRun) -> None:
-        """Start a run, or go on with one that was interrupted; one that is done is scored."""
+        """Start a run or resume an interrupted one. A finished one is scored."""
         if read_run(run.path).status == "done":
             self._finish(run, 0)
             return
@@ -82,7 +83,7 @@ class SeedRuns:
         for job in self._pool.wait_any(POLL_SECONDS) if self._running else ():
             run = self._running.pop(job)
             if run.state == "running" and job.code == LockedError.exit_code:
-                run.state = "waiting"  # a killed search's process of it still saves
+                run.state = "waiting"  # its process from a killed search is still saving
                 continue
             if run.state == "running":  # not stopped
                 assert job.code is not None
@@ -91,7 +92,7 @@ class SeedRuns:
         return ended
 
     def stop(self, run: SeedRun) -> None:
-        """Ask a run to save and end; its worker is free once it has."""
+        """Ask a run to save and end. Its worker is free once it has ended."""
         if run.has_ended:
             return
         run.state = "stopped"
@@ -107,7 +108,7 @@ class SeedRuns:
 
 
 def quote(value: object) -> str:
-    """The value as Hydra's quoted string, interpolations taken literally."""
+    """Return the value as Hydra's quoted string, without interpolation."""
     text = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), str(value))
     return "'" + text.replace("${", "\\${") + "'"
 
@@ -116,9 +117,9 @@ def quote(value: object) -> str:
 class SearchResult:
     """The score of the chosen setting. ``seeds`` [F]: fresh ones, ``scores`` [F]: their scores.
 
-    ``estimate``: mean of ``scores`` with its interval; ``selection``: the trial that was chosen,
-    whose own score is the largest of many and so too high. ``failed``: fresh seeds without score;
-    where there is one, nothing is claimed (``estimate`` is None): the mean of the others would
+    ``estimate``: mean of ``scores`` with its interval. ``selection``: the chosen trial, whose own
+    score is the largest of many and therefore too high. ``failed``: fresh seeds without a score. If
+    there are any, nothing is claimed (``estimate`` is None), because the mean of the others would
     favour a setting that sometimes fails.
     """
 
@@ -130,15 +131,15 @@ class SearchResult:
 
     @property
     def bias(self) -> float | None:
-        """Selection bias: the score it was chosen by minus the score on fresh seeds.
+        """Selection bias: the score by which it was chosen minus the score on fresh seeds.
 
-        Only the latter is an honest score: the maximum of noisy scores is biased upwards.
-        Source: Patterson et al. 2024; Cawley & Talbot 2010.
+        The maximum of noisy scores is biased upwards; the score on fresh seeds is not. Source:
+        Patterson et al. 2024; Cawley & Talbot 2010.
         """
         return None if self.estimate is None else self.selection.score - self.estimate.value
 
     def to_dict(self) -> dict[str, Any]:
-        """Contents of result.json."""
+        """Return the contents of result.json."""
         interval = {} if self.estimate is None else asdict(self.estimate)
         if interval:
             interval = {"score": interval.pop("value"), **interval}
@@ -155,7 +156,7 @@ class SearchResult:
         }
 
     def lines(self, trials: Sequence[Trial]) -> list[str]:
-        """The result in words; ``trials``: all that were tried."""
+        """Return the result in words. ``trials``: all trials."""
         counts = {s: sum(t.state == s for t in trials) for s in ("complete", "pruned", "failed")}
         tried = ", ".join(f"{n} {state}" for state, n in counts.items() if n)
         found = [f"{len(trials)} trials ({tried}); trial {self.selection.number} was chosen"]
@@ -180,10 +181,10 @@ class SearchResult:
 
 @dataclass
 class _Attempt:
-    """A trial that is running.
+    """A running trial.
 
-    Its seeds run at the same time but count one after another. Where there are rungs, a trial has
-    failed once a seed has and all seeds before it are done: one of those may yet fall behind.
+    Its seeds run in parallel but count one after another. With rungs, a trial has failed once a
+    seed has failed and all seeds before it are done, because one of those may still fall behind.
     """
 
     trial: Trial
@@ -194,7 +195,7 @@ class _Attempt:
 
     @property
     def failed(self) -> SeedRun | None:
-        """The seed that made the trial fail."""
+        """Return the seed that made the trial fail, or None."""
         open_runs = [run for run in self.runs if run.state != "done"]
         if self.has_rungs:
             open_runs = open_runs[:1]
@@ -202,20 +203,20 @@ class _Attempt:
 
     @property
     def has_ended(self) -> bool:
-        """True if no further seed of it is needed."""
+        """Return whether no further seed is needed."""
         lost = self.lost_at is not None or self.failed is not None
         return lost or all(run.state == "done" for run in self.runs)
 
     @property
     def needed(self) -> list[SeedRun]:
-        """The seeds that can still change the result: none behind one that has failed."""
+        """Return the seeds that can still change the result: none after a failed one."""
         if self.has_ended:
             return []
         states = [run.state for run in self.runs]
         return self.runs[: states.index("failed")] if "failed" in states else self.runs
 
     def result(self) -> Trial:
-        """The trial with its end."""
+        """Return the finished trial."""
         if self.lost_at is not None or self.failed is not None:
             state: Any = "failed" if self.lost_at is None else "pruned"
             return replace(self.trial, state=state, rungs=self.rungs)
@@ -224,9 +225,9 @@ class _Attempt:
 
 
 class Search:
-    """A search in ``directory``. ``fixed``: overrides of every run; ``say``: prints a line.
+    """A search in ``directory``. ``fixed``: overrides of every run. ``say``: prints a line.
 
-    ``first_seed``: trials use the seeds from it on, the score those that follow.
+    Trials use seeds from ``first_seed`` on, the final score the seeds after those.
     """
 
     def __init__(
@@ -249,9 +250,9 @@ class Search:
         self._told: list[Trial] = []
 
     def run(self, pool: Pool) -> SearchResult | None:
-        """Try all settings, then score the best one; None when no trial ended well.
+        """Try all settings, then score the best one. Return None if no trial was completed.
 
-        Raises: Interrupted when a signal came.
+        Raises: Interrupted if a signal came.
         """
         runs = SeedRuns(pool, self._config.objective, self._flags)
         self._told = self._study.trials()
@@ -266,7 +267,7 @@ class Search:
         return None if chosen is None else self._run_fresh_seeds(chosen, runs)
 
     def _ask(self) -> bool:
-        """Suggest trials as far as the earlier ones allow; True if there was one."""
+        """Suggest trials as far as the earlier ones allow. Return whether there was one."""
         before = len(self._open)
         left = self._config.trials - len(self._told) - before
         for _ in range(min(left, self._lag - before)):
@@ -275,7 +276,7 @@ class Search:
 
     @property
     def _lag(self) -> int:
-        """Trials that run at the same time, at most: enough to keep the workers busy."""
+        """Return the most trials at a time: enough to keep the workers busy."""
         workers, seeds = self._config.workers, self._config.seeds
         return 1 if workers == 1 else -(-workers // seeds) + 1
 
@@ -304,7 +305,7 @@ class Search:
             compared = attempt.trial.number - self._lag
             earlier = [t.rungs for t in self._told if t.number <= compared]
             lost = first_lost(attempt.rungs, earlier, self._config.reduction)
-            if lost is not None:  # also where a seed has failed since
+            if lost is not None:  # even if a seed has failed since
                 attempt.lost_at = lost
                 attempt.rungs = {r: s for r, s in attempt.rungs.items() if r <= lost}
             needed = attempt.needed
@@ -313,7 +314,7 @@ class Search:
                     runs.stop(run)
 
     def _measure(self, attempt: _Attempt) -> None:
-        """Score the rungs that a trial has come to since: mean over the seeds begun there."""
+        """Score the rungs that a trial has reached since: the mean over the seeds begun there."""
         for rung in self._rungs if attempt.lost_at is None else ():
             before = [run.score for run in attempt.runs[: rung.seed]]
             if rung.total in attempt.rungs or None in before:
@@ -325,7 +326,7 @@ class Search:
                 attempt.rungs[rung.total] = sum(scores) / len(scores)
 
     def _tell(self, runs: SeedRuns) -> None:
-        """Record the trials that have ended, in their order; ask for one after each."""
+        """Record the ended trials in order, and ask for a new one after each."""
         while self._open and self._open[0].has_ended:
             attempt = self._open.pop(0)
             trial = attempt.result()

@@ -1,10 +1,10 @@
 """``seeds=auto``: seeds are added to every setting until each comparison is decided.
 
-Settings are compared within their environment. All comparisons together are one family: the chance
-that any of them names a difference that is not there is at most ``seeds.level``.
+Settings are compared within their environment. All comparisons form one family: the probability of
+naming any difference that does not exist is at most ``seeds.level``.
 
 Source: Mathieu et al. 2024, "AdaStop: adaptive statistical testing for sound comparisons of Deep RL
-agents"; the test is that of ``rlrun.reports.comparison``.
+agents". The test is that of ``rlrun.reports.comparison``.
 """
 
 import itertools
@@ -22,14 +22,14 @@ Place = tuple[int, int]  # (index of the setting, seed)
 UNDECIDED = "undecided so far"  # status in seeds.json while seeds may follow
 _ERROR = "a difference between equal distributions with a chance of at most {:.0%} (family-wise)"
 CAVEAT = (
-    "settings of equal mean and unlike spread, e.g. where only one has failing seeds, are told "
-    "apart more often: see rlrun help statistics"
+    "settings of equal mean and unequal spread, e.g. if only one has failing seeds, are "
+    "declared different more often: see rlrun help statistics"
 )
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is compared. ``name``: what sets it apart; ``task``: its environment.
+    """A compared setting. ``name``: its distinguishing part; ``task``: its environment.
 
     ``bounds``: returns that the environment allows.
     """
@@ -41,7 +41,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class SeedsResult:
-    """Scores of each setting, by seed from ``first_seed`` on, and what they decided so far."""
+    """Scores of each setting, by seed from ``first_seed`` on, and the decisions so far."""
 
     settings: tuple[Setting, ...]
     scores: tuple[tuple[float, ...], ...]
@@ -51,11 +51,11 @@ class SeedsResult:
 
     @property
     def undecided(self) -> list[tuple[int, int]]:
-        """Pairs of settings of which none is known to be better."""
+        """Return the pairs of settings neither of which is known to be better."""
         return [pair for pair, winner in self.decision.winners.items() if winner is None]
 
     def lines(self) -> list[str]:
-        """The result in words."""
+        """Return the result in words."""
         found = []
         for setting, scores in zip(self.settings, self.scores, strict=True):
             mean = mean_interval(scores, bounds=setting.bounds)
@@ -74,7 +74,7 @@ class SeedsResult:
         return [*found, f"{which} {_ERROR.format(self.config.level)}", CAVEAT]
 
     def to_dict(self) -> dict[str, Any]:
-        """Contents of seeds.json: the plan, and what it decided so far."""
+        """Return the contents of seeds.json: the plan, and the decisions so far."""
         status = self.decision.status
         return {
             **self.plan(),
@@ -93,16 +93,19 @@ class SeedsResult:
         }
 
     def plan(self) -> dict[str, Any]:
-        """What is chosen before the first run and holds the error: no part may change after it."""
+        """Return the choices made before the first run, on which the error rate depends.
+
+        No part may change afterwards.
+        """
         names = [setting.name for setting in self.settings]
         tasks = [setting.task for setting in self.settings]
         return {"settings": names, "tasks": tasks, "seed": self.first_seed, **asdict(self.config)}
 
 
 def plan_seeds(settings: Sequence[Setting], config: SeedsConfig, first_seed: int) -> SeedsResult:
-    """Return the result before the first run: nothing is scored, every comparison is undecided.
+    """Return the result before the first run: no scores, every comparison undecided.
 
-    Raises: ConfigError when nothing is compared, or more than can be tested.
+    Raises: ConfigError if nothing is compared, or more than can be tested.
     """
     pairs = _check_settings(settings)
     _check_size(settings, pairs, config)
@@ -120,7 +123,10 @@ def plan_seeds(settings: Sequence[Setting], config: SeedsConfig, first_seed: int
 
 
 def _check_settings(settings: Sequence[Setting]) -> list[tuple[int, int]]:
-    """Return the pairs that are compared. Raises: ConfigError when there is none."""
+    """Return the compared pairs.
+
+    Raises: ConfigError if there is none.
+    """
     indices = range(len(settings))
     pairs = [
         (a, b)
@@ -140,7 +146,7 @@ def _check_settings(settings: Sequence[Setting]) -> list[tuple[int, int]]:
 def _check_size(
     settings: Sequence[Setting], pairs: Sequence[tuple[int, int]], config: SeedsConfig
 ) -> None:
-    """Raise ConfigError where a look would take too long, or too much memory."""
+    """Raise ConfigError if a look would take too long or too much memory."""
     looks = math.ceil(config.max / config.group)
 
     def fits(count: int) -> bool:
@@ -160,9 +166,9 @@ def _check_size(
 
 
 def check_plan(found: Any, planned: SeedsResult, path: str) -> None:
-    """Raise ConfigError where the seeds.json of a sweep, ``found``, has another plan.
+    """Raise ConfigError if the seeds.json of a sweep, ``found``, has another plan.
 
-    Looking again after a comparison was undecided, by another plan, would spend its error twice.
+    Testing again by another plan after an undecided comparison would spend its error twice.
     """
     before = found if isinstance(found, dict) else {}
     for key, value in planned.plan().items():
@@ -190,12 +196,12 @@ def run_until_decided(
 ) -> SeedsResult:
     """Add seeds by groups until every comparison is decided or ``seeds.max`` is reached.
 
-    ``run`` returns the scores of the places, in their order; places that were run before, by an
-    interrupted call, must give the same scores: a comparison that was interrupted is done again
-    from the first look. Settings that are in no undecided comparison get no more seeds.
-    ``look``: is called with the result after every look.
+    ``run`` returns the scores of the places, in order. Places of an earlier, interrupted call must
+    give the same scores, because an interrupted comparison is repeated from the first look.
+    Settings without an undecided comparison get no more seeds. ``look`` is called with the result
+    after every look.
 
-    Raises: what ``run`` raises.
+    Raises: the errors of ``run``.
     """
     config, settings = planned.config, planned.settings
     starts = range(0, config.max, config.group)

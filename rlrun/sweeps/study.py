@@ -1,10 +1,10 @@
-"""The trials of a search: what is tried next, what came of it. Optuna's ask and tell.
+"""The trials of a search: suggested settings and their results, with Optuna's ask and tell.
 
 Sources: Akiba et al. 2019 (Optuna); Bergstra et al. 2011 (the tree-structured Parzen estimator).
 
-And what a search maximises, with the rungs at which asynchronous successive halving compares
-trials. Source: Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning" (ASHA);
-trials are stopped at a rung, as in its stopping variant, rather than paused.
+Also the score that a search maximises, and the rungs at which asynchronous successive halving
+compares trials. Source: Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning"
+(ASHA). Trials are stopped at a rung, as in its stopping variant, rather than paused.
 """
 
 import math
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 NAME = "study.db"
 _STUDY = "search"
-_MISFITS = (  # what Optuna raises of rows that it has not written
+_MISFITS = (  # errors of Optuna on rows that it has not written
     ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError,
     ValueError,
 )  # fmt: skip
@@ -39,7 +39,7 @@ _STATES: dict[str, State] = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL":
 
 @dataclass(frozen=True)
 class Trial:
-    """A setting that is tried. ``rungs``: rung -> score, ``scores``: one of each seed."""
+    """A setting that is tried. ``rungs``: rung -> score. ``scores``: one per seed."""
 
     number: int
     overrides: tuple[str, ...]
@@ -49,20 +49,20 @@ class Trial:
 
     @property
     def score(self) -> float:
-        """Mean over seeds."""
+        """The mean over seeds."""
         return float(np.mean(self.scores))
 
 
 class Study:
-    """Settings are suggested by number: equal trials before number n make an equal trial n.
+    """Suggests settings by number: equal trials before number n give an equal trial n.
 
-    ``path``: the SQLite file, which is made or gone on with; None keeps all in memory.
+    ``path``: the SQLite file, which is created or continued; None keeps all in memory.
     """
 
     def __init__(
         self, path: Path | None, space: Sequence[Dimension], *, sampler: str, seed: int
     ) -> None:
-        """Raises: ResourceError without Optuna, StorageError when the file cannot be used."""
+        """Raises: ResourceError without Optuna, StorageError if the file cannot be used."""
         optuna = import_optuna()
         self._optuna, self._path, self._space = optuna, path, space
         self._name, self._seed = sampler, seed
@@ -77,18 +77,24 @@ class Study:
     def trials(self) -> list[Trial]:
         """Return the trials that have ended, by number.
 
-        Raises: StorageError when the file is of another search.
+        Raises: StorageError if the file belongs to another search.
         """
         return [self._read(t) for t in self._stored() if t.state.name != "RUNNING"]
 
     def ask(self) -> Trial:
-        """Return the next trial. Raises: StorageError."""
+        """Return the next trial.
+
+        Raises: StorageError.
+        """
         self._seed_sampler(len(self._stored()))
         with _storage_errors(self._path):
             return self._suggest(self._study.ask())
 
     def running(self) -> list[Trial]:
-        """Return the trials that were asked for and not told, by number. Raises: StorageError."""
+        """Return the trials that were asked for but not told, by number.
+
+        Raises: StorageError.
+        """
         found = []
         for trial in self._stored():
             if trial.state.name == "RUNNING":
@@ -103,7 +109,7 @@ class Study:
         return found
 
     def _seed_sampler(self, number: int) -> None:
-        """Seed what suggests trial ``number``, whatever was suggested before."""
+        """Seed the sampler for trial ``number``, independently of earlier suggestions."""
         seed = int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
         samplers = self._optuna.samplers
         with warnings.catch_warnings():
@@ -114,7 +120,7 @@ class Study:
                 self._study.sampler = samplers.TPESampler(seed=seed, constant_liar=True)
 
     def _suggest(self, asked: Any) -> Trial:
-        """Give a trial the values it lacks: all, or some where the process was killed."""
+        """Give a trial the values it lacks: all, or some if the process was killed."""
         values = {}
         for d in self._space:
             if d.choices:
@@ -129,7 +135,7 @@ class Study:
     def tell(self, trial: Trial) -> None:
         """Record the end of a trial."""
         with warnings.catch_warnings(), _storage_errors(self._path):
-            warnings.simplefilter("ignore")  # of a rung that was recorded before a kill
+            warnings.simplefilter("ignore")  # about a rung recorded before a kill
             self._record(trial)
 
     def _record(self, trial: Trial) -> None:
@@ -151,7 +157,7 @@ class Study:
 
     def _read(self, found: "FrozenTrial") -> Trial:
         try:
-            state = _STATES[found.state.name]  # KeyError: WAITING, which another program adds
+            state = _STATES[found.state.name]  # KeyError: WAITING, which only other programs add
             scores = tuple(float(x) for x in found.user_attrs.get(_SCORES, ()))
             overrides = self._overrides(found.params)
         except (KeyError, TypeError, ValueError) as e:
@@ -170,13 +176,13 @@ class Study:
 
 @contextmanager
 def _storage_errors(path: Path | None) -> Iterator[None]:
-    """Raise StorageError for what SQLite, SQLAlchemy and Optuna raise of a file."""
+    """Raise StorageError for errors of SQLite, SQLAlchemy and Optuna on the file."""
     from optuna.exceptions import StorageInternalError
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
         yield
-    except (StorageInternalError, SQLAlchemyError, *_MISFITS) as e:  # rows of no study
+    except (StorageInternalError, SQLAlchemyError, *_MISFITS) as e:  # rows that are not a study's
         text = " ".join(str(e).split())[:200]
         raise StorageError(
             f"{path}: cannot be used as a study ({text}); one of rlrun search, on a disk with "
@@ -185,14 +191,14 @@ def _storage_errors(path: Path | None) -> Iterator[None]:
 
 
 def _require_tables(path: Path) -> None:
-    """Raise CheckpointError for a file of anything but tables and their indexes.
+    """Raise CheckpointError for a file with anything but tables and their indexes.
 
-    Triggers, views and virtual tables would run a stranger's SQL when rlrun writes to it.
+    Triggers, views and virtual tables would run untrusted SQL when rlrun writes to it.
     """
     if not os.path.lexists(path):
         return
     fix = "restore it, or search again with another search.dir"
-    need = "a study as rlrun search wrote it is needed"
+    need = "an unchanged study of rlrun search is needed"
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as file:
             file.execute("PRAGMA trusted_schema = OFF")
@@ -209,7 +215,7 @@ def _require_tables(path: Path) -> None:
 
 
 def _storage(path: Path) -> Any:
-    """The file as Optuna's storage. Connections are closed after each use: none is left open."""
+    """Return the file as Optuna's storage. Connections are closed after each use."""
     from optuna.storages import RDBStorage
     from sqlalchemy.engine import URL
     from sqlalchemy.pool import NullPool
@@ -219,13 +225,16 @@ def _storage(path: Path) -> Any:
 
 
 def best(trials: Sequence[Trial]) -> Trial | None:
-    """Return the complete trial of the highest mean score, the first of equal ones."""
+    """Return the complete trial with the highest mean score, the first of equal ones."""
     complete = [trial for trial in trials if trial.state == "complete"]
     return max(complete, key=lambda trial: (trial.score, -trial.number), default=None)
 
 
 def import_optuna() -> Any:
-    """Return Optuna, silent. Raises: ResourceError when it is not installed."""
+    """Return Optuna with its messages off.
+
+    Raises: ResourceError if it is not installed.
+    """
     try:
         import optuna
     except ModuleNotFoundError as e:
@@ -239,10 +248,10 @@ def import_optuna() -> Any:
 
 @dataclass(frozen=True)
 class Rung:
-    """A point of a trial whose seeds are counted one after another.
+    """A point of a trial whose seeds count one after another.
 
-    ``seed``: index of the seed that is being run there, ``env_steps``: how far it has come.
-    ``total``: env steps of all seeds up to there, which orders the rungs.
+    ``seed``: index of the seed at that point. ``env_steps``: its env steps. ``total``: env steps of
+    all seeds up to that point, which orders the rungs.
     """
 
     seed: int
@@ -255,7 +264,7 @@ def make_rungs(
 ) -> list[Rung]:
     """Return the rungs of a trial, lowest first.
 
-    They lie at ``seeds * total_steps / reduction ** j``, j = 1 … ``count``; those before a first
+    They lie at ``seeds * total_steps / reduction ** j``, j = 1 … ``count``. Those before a first
     evaluation are left out, and all of a run without steps.
     """
     found: list[Rung] = []
@@ -273,7 +282,7 @@ def make_rungs(
 def partial_score(run: RunData, kind: str, env_steps: float) -> float | None:
     """Return the score of ``kind`` at the first evaluation at or after ``env_steps``.
 
-    ``final`` is the mean return of that evaluation. A run that ended before, because it was solved,
+    ``final`` is the mean return of that evaluation. A run that ended earlier because it was solved
     keeps its last evaluation up to ``env_steps``. None: the run has not come that far.
     """
     last = parse_score(kind)
@@ -293,8 +302,8 @@ def partial_score(run: RunData, kind: str, env_steps: float) -> float | None:
 def falls_behind(score: float, others: Sequence[float], reduction: int) -> bool:
     """Return whether a trial with ``score`` at a rung is stopped there.
 
-    It goes on when it is among the best 1/``reduction`` of all trials that reached the rung, ties
-    included, or when there are fewer than ``reduction`` of them.
+    It continues if it is among the best 1/``reduction`` of all trials that reached the rung, ties
+    included, or if there are fewer than ``reduction`` of them.
     """
     scores = sorted([score, *others], reverse=True)
     kept = len(scores) // reduction
@@ -304,9 +313,9 @@ def falls_behind(score: float, others: Sequence[float], reduction: int) -> bool:
 def first_lost(
     scores: Mapping[int, float], earlier: Sequence[Mapping[int, float]], reduction: int
 ) -> int | None:
-    """Return the lowest rung (its ``total``) at which a trial is stopped; None: at none.
+    """Return the lowest rung (its ``total``) at which a trial is stopped, or None.
 
-    ``scores``: rung -> score of the trial, ``earlier``: those of the trials to compare with.
+    ``scores``: rung -> score of the trial. ``earlier``: those of the trials to compare with.
     """
     for rung in sorted(scores):
         others = [trial[rung] for trial in earlier if rung in trial]

@@ -174,7 +174,7 @@ def test_wrong_arguments_are_one_line(trained):
         rlrun.load(trained("sac")).q_values(np.zeros(3, np.float32))
     with pytest.raises(rlrun.ConfigError, match="seed = -1: is no seed"):
         agent.env(2).reset(seed=-1)
-    with pytest.raises(rlrun.ConfigError, match="run_dir = 3: is no path"):
+    with pytest.raises(rlrun.ConfigError, match="run_dir = 3: is not a path"):
         rlrun.load(3)
     with pytest.raises(TypeError, match="weight"):
         rlrun.load(trained("r2d2"), weight="best")

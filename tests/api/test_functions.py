@@ -143,8 +143,8 @@ def test_an_environment_object(tmp_path):
 @pytest.mark.parametrize(
     ("words", "env", "text"),
     [(["env=cartpole"], make_cartpole, "env=cartpole: the argument env says which"),
-     ([], 3, "env = 3: is no environment"),
-     ([], gym.make_vec("CartPole-v1", 2, vectorization_mode="sync"), "is no environment"),
+     ([], 3, "env = 3: is not an environment"),
+     ([], gym.make_vec("CartPole-v1", 2, vectorization_mode="sync"), "is not an environment"),
      (["pipeline=overlapped"], make_cartpole, "pipeline = overlapped: the environment was made"),
      (["collector.num_envs=2"], CartPoleEnv(), "env.instances = 1"),
      ([], lambda: np.zeros(3), "must inherit from the gymnasium.Env")],

@@ -134,9 +134,9 @@ def test_misuse_is_one_line(tmp_path, trained):
     (tmp_path / "s").mkdir()
     (tmp_path / "s/sweep.json").write_text("{}")
     calls: dict[str, Callable[[], Any]] = {
-        "rlrun.train: policy is no override; KEY=VALUE": lambda: rlrun.train("policy"),
-        "rlrun.train: -q is no override": lambda: rlrun.train("-q"),
-        "rlrun.train: {'seed': 1} is no string": lambda: rlrun.train({"seed": 1}),
+        "rlrun.train: policy is not an override; KEY=VALUE": lambda: rlrun.train("policy"),
+        "rlrun.train: -q is not an override": lambda: rlrun.train("-q"),
+        "rlrun.train: {'seed': 1} is not a string": lambda: rlrun.train({"seed": 1}),
         "RUN_DIR = .*s: is the directory of a sweep": lambda: rlrun.resume(tmp_path / "s"),
         "hydra.mode: asks for a sweep": lambda: rlrun.train("hydra.mode=MULTIRUN", "seed=0,1"),
         "weights = worst: unknown; final, best": lambda: rlrun.load(trained("dqn"), "worst"),
