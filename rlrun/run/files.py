@@ -90,8 +90,9 @@ def verify_file(path: Path, expected: Mapping[str, Any], *, grown: bool = False)
 def seal(fields: dict[str, Any]) -> bytes:
     """Return the fields as JSON with the SHA-256 of the rest as the last key."""
     text = json.dumps(fields, indent=1, allow_nan=False)
-    sealed = {**fields, "sha256": hashlib.sha256(text.encode()).hexdigest()}
-    return json.dumps(sealed, indent=1, allow_nan=False).encode() + b"\n"
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    rest = f"{text[:-2]}," if fields else "{"  # without the last line, its bracket
+    return f'{rest}\n "sha256": "{digest}"\n}}\n'.encode()
 
 
 def unseal(content: bytes) -> dict[str, Any]:

@@ -78,8 +78,8 @@ def run_tasks(
     """Run ``tasks``, jobs of the sweep. Return the exit code of the signal that stopped it, or
     None.
 
-    ``record`` has the jobs at a time and the threads of each. sweep.json is written whenever a job
-    starts or ends. ``own_process``: False in a user's process.
+    ``record`` has the jobs at a time and the threads of each. sweep.json is written when jobs have
+    started or ended. ``own_process``: False in a user's process.
 
     Raises: ResourceError if jobs cannot be started, or the head of their cluster is lost.
     """
@@ -120,12 +120,15 @@ class _Sweep:
             jobs = [self._submit(pool, task) for task in self._tasks]
             started: set[int] = set()
             while pool.running or pool.queue:
-                self._note_started(jobs, started)
+                changed = self._note_started(jobs, started)
                 if stop() and not stopping:
                     stopping = True
                     pool.stop_all()
                 for job in pool.wait_any(SECONDS):
                     self._end(job)
+                    changed = True
+                if changed:
+                    self._record.write(self._sweep_dir)
                 for job in pool.running.values():
                     self._progress[self._of[job.num].num].read()
                 self._display.show()
@@ -142,15 +145,15 @@ class _Sweep:
         self._of[job.num] = task.job
         return job
 
-    def _note_started(self, jobs: Sequence[Job], started: set[int]) -> None:
+    def _note_started(self, jobs: Sequence[Job], started: set[int]) -> bool:
+        """Note the jobs that have started since; return whether there are any."""
         new = [j for j in jobs if j.started is not None and j.code is None and j.num not in started]
         for job in new:
             started.add(job.num)
             record = self._of[job.num]
             record.status, record.exit_code = "running", None
             self._progress[record.num].start()
-        if new:
-            self._record.write(self._sweep_dir)
+        return bool(new)
 
     def _end(self, job: Job) -> None:
         assert job.code is not None
@@ -158,7 +161,6 @@ class _Sweep:
         record.end(job.code, None if seconds is None else round(seconds, 1))
         progress = self._progress[record.num]
         progress.finish()
-        self._record.write(self._sweep_dir)
         text = _end_text(record, self._texts[record.num], progress, self._sweep_dir, job.why)
         self._display.ended(record, text)
         with (

@@ -103,8 +103,10 @@ class SweepRecord:
 
         Raises: StorageError.
         """
+        ray = None if self.ray is None else asdict(self.ray)
+        fields = {**vars(self), "jobs": [vars(job) for job in self.jobs], "ray": ray}
         try:
-            replace_file(sweep_dir / FILE, seal(asdict(self)))
+            replace_file(sweep_dir / FILE, seal(fields))
         except OSError as e:
             raise StorageError(
                 f"{sweep_dir / FILE}: cannot be written ({e.strerror or e}); the directory of a "
