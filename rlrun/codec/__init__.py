@@ -52,7 +52,7 @@ __all__ = [
 
 
 def encode(tree: Any, *, coder: str = "auto", base: Any = None, second: Any = None) -> bytes:
-    """Encode a tree as one frame: a delta to ``base`` (and to ``second``, the tree before it).
+    """Encode a tree as one frame, a delta to ``base`` (and to ``second``, the tree before it).
 
     Raises: CodecError for a dtype that cannot be coded.
     """
@@ -65,7 +65,10 @@ def encode_chunk(tree: Any, *, coder: str = "auto") -> bytes:
 
 
 def as_bytes(array: Any) -> bytes:
-    """Return the elements of an array or tensor in C order, little-endian. Raises: CodecError."""
+    """Return the elements of an array or tensor in C order, little-endian.
+
+    Raises: CodecError.
+    """
     found = as_array(array, "array")
     return to_words(found, kind_of(found, "array")).tobytes()
 
@@ -105,7 +108,10 @@ def decode(
 
 
 def is_key_frame(data: bytes) -> bool:
-    """Return whether a frame can be decoded without a base. Raises: DamagedFrame."""
+    """Return whether a frame can be decoded without a base.
+
+    Raises: DamagedFrame.
+    """
     return frame.unpack(data, MAX_BYTES)[0].key
 
 
@@ -118,7 +124,7 @@ def _encode(
 
 
 def _bases(base: Any, second: Any) -> Bases | None:
-    """Return the contents of the trees that a delta refers to."""
+    """Return the contents of the trees to which a delta refers."""
     if base is None:
         return None
     return Bases(

@@ -1,4 +1,4 @@
-"""Coders by name. ``auto`` chooses one per field; ``raw`` is used where a coder saves nothing."""
+"""Coders by name. ``auto`` chooses one per field; ``raw`` replaces a coder that saves nothing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +30,9 @@ class CoderChoice:
 
 
 class Coder(NamedTuple):
-    """Functions of a coder: payload of n > 0 words, words of a payload; bases: of a delta."""
+    """Functions of a coder: payload of n > 0 words, and words of a payload, given the bases of a
+    delta.
+    """
 
     name: str
     encode: Callable[[FieldSpec, Array, Bases], bytes] | None  # None: only read
@@ -113,7 +115,7 @@ def choose_coder(spec: FieldSpec, bases: Bases) -> tuple[str, str]:
 def encode_field(
     name: str, spec: FieldSpec, words: Array, bases: Bases
 ) -> tuple[int, bytes, CoderChoice]:
-    """Return (coder number, payload, choice); the coder is ``raw`` where ``name`` saves nothing."""
+    """Return (coder number, payload, choice). The coder is ``raw`` if ``name`` saves nothing."""
     chosen, reason = choose_coder(spec, bases) if name == "auto" else (name, "requested")
     if chosen == "planes_ctx" and (bases[0] is None or bases[1] is None):
         chosen, reason = "planes", f"{reason}; no two bases: planes"
@@ -132,7 +134,10 @@ def encode_field(
 
 
 def decode_field(code: int, spec: FieldSpec, data: memoryview, bases: Bases) -> Array:
-    """Return the words [n] of a payload as a new array. Raises: DamagedFrame."""
+    """Return the words [n] of a payload as a new array.
+
+    Raises: DamagedFrame.
+    """
     if code >= len(CODERS):
         raise damaged_frame(f"coder {code} is unknown")
     if code != 0 and spec.size == 0:

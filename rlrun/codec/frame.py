@@ -1,12 +1,12 @@
-"""Frame: a header that is checked before anything is allocated, and the payload.
+"""Frames: a header that is checked before anything is allocated, and the payload.
 
 Little-endian. Header: magic ``RLDF`` · version u8 · codec u8 (of the only field; 255: a tree) ·
 flags u8 · kind u8 (0: a tree) · ndim u8 · 0 u8 · header length u16 · stream u64 · seq u64 · base
-seq u64 · base hash u64 · content hash u64 · payload length u64 · shape u64 each · payload hash
-u64 · crc32 of all before it u32. Hashes are xxh3 (64 bits).
+seq u64 · base hash u64 · content hash u64 · payload length u64 · shape u64 each · payload hash u64
+· crc32 of all before it u32. Hashes are xxh3 (64 bits).
 
-Payload of one array: its field. Of a tree: table length varint (0: the base's table) · table ·
-for each field coder u8, length varint, bytes.
+Payload of one array: its field. Of a tree: table length varint (0: the base's table) · table · for
+each field coder u8, length varint, bytes.
 """
 
 import math
@@ -37,8 +37,8 @@ from rlrun.errors import CodecError
 MAX_DEPTH = 64  # of a tree
 MAX_DIMS = 64  # numpy's own limit
 MAX_PATH = 200  # characters of a path in messages
-FREE_BYTES = 1 << 24  # that any frame may decode to
-MAX_RATIO = 1024  # of a larger key frame to its payload
+FREE_BYTES = 1 << 24  # size to which any frame may decode
+MAX_RATIO = 1024  # of larger key frames, decoded to payload
 NO_LIMIT = 1 << 128  # for arrays that are in memory already
 _LEAF, _DICT, _TUPLE, _LIST = 0, 1, 2, 3
 _U16, _U32, _I64 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<q")
@@ -60,7 +60,7 @@ class LeafSpec:
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """Path, kind and sizes of a field; the decoder has it before the words."""
+    """Path, kind and sizes of a field. The decoder has it before the words."""
 
     path: str  # of the leaf, or of the first of several
     kind: Kind
@@ -90,7 +90,10 @@ class Content:
 
 
 def content_of(tree: Any, *, chunk: bool) -> Content:
-    """Return the content of a tree of arrays. Raises: CodecError, naming the leaf at fault."""
+    """Return the content of a tree of arrays.
+
+    Raises: CodecError naming the leaf at fault.
+    """
     table, leaves, arrays = bytearray(), list[LeafSpec](), list[Array]()
     _append_node(tree, "", table, leaves, arrays, MAX_DEPTH)
     groups, words = group_leaves(leaves, chunk), []
@@ -165,7 +168,9 @@ def leaves_of(table: bytes, limit: int) -> list[LeafSpec]:
 
 
 def array_bytes(shape: tuple[int, ...], width: int) -> tuple[int, int]:
-    """Return (bytes with empty dimensions counted as one, bytes); numpy limits the first too."""
+    """Return (bytes with empty dimensions counted as one, bytes). numpy limits the first as
+    well.
+    """
     return math.prod(max(n, 1) for n in shape) * width, math.prod(shape) * width
 
 
@@ -225,7 +230,10 @@ def _append_node(
 
 
 def _encode_key(key: Any, path: str) -> bytes:
-    """Encode a dict key. Raises: CodecError unless it is a string or a 64-bit integer."""
+    """Encode a dict key.
+
+    Raises: CodecError unless it is a string or a 64-bit integer.
+    """
     if isinstance(key, str):
         text = key.encode("utf-8", "surrogatepass")
         if len(text) < 1 << 16:
@@ -304,12 +312,12 @@ class Header:
 
     @property
     def key(self) -> bool:
-        """True for a key frame, which needs no base."""
+        """Whether it is a key frame, which needs no base."""
         return bool(self.flags & KEY)
 
     @property
     def chunk(self) -> bool:
-        """True if the arrays are time-major rows."""
+        """Whether the arrays are time-major rows."""
         return bool(self.flags & CHUNK)
 
 
@@ -329,7 +337,7 @@ def pack(header: Header, parts: list[bytes]) -> bytes:
 
 
 def unpack(data: bytes | bytearray | memoryview, limit: int) -> tuple[Header, memoryview, int]:
-    """Return (header, payload, payload hash of the header); the payload is not checked.
+    """Return (header, payload, payload hash of the header). The payload is not checked.
 
     Raises: DamagedFrame, LimitExceeded for arrays of more than ``limit`` bytes.
     """

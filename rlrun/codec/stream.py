@@ -1,7 +1,7 @@
-"""Streams of frames: each is a delta to the previous one; lost frames are recovered on request.
+"""Streams of frames. Each is a delta to the previous one; lost frames are recovered on request.
 
 The encoder assumes that every frame arrives. A decoder that misses the base of a delta raises
-``NeedKeyFrame``, keeps its base and refuses deltas; the encoder answers with a delta to the
+``NeedKeyFrame``, keeps its base and rejects deltas. The encoder answers with a delta to the
 decoder's last frame, if it still has that content, or with a key frame. Not thread-safe.
 """
 
@@ -153,7 +153,7 @@ def decode_content(header: Header, payload: memoryview, bases: Bases | None, lim
 
 
 MAX_BYTES = 1 << 32  # of the arrays of one frame; a decoder allocates a small multiple of it
-RETIRED = 64  # earlier stream ids of a restarted encoder, whose late frames are refused
+RETIRED = 64  # earlier stream ids of a restarted encoder, whose late frames are rejected
 
 
 def stream_id(name: str) -> int:
@@ -167,7 +167,7 @@ def name_hash(name: str) -> int:
 
 
 class Encoder:
-    """Encoder of one stream; frames are numbered from 0."""
+    """Encoder of one stream. Frames are numbered from 0."""
 
     def __init__(
         self,
@@ -192,7 +192,8 @@ class Encoder:
         self._answers: dict[int, bytes] = {}  # to the last content, by base seq; −1: key frame
 
     def encode(self, tree: Any) -> bytes:
-        """Encode a snapshot: a delta to the previous one, a key frame if that has other shapes.
+        """Encode a snapshot as a delta to the previous one, or as a key frame if that has other
+        shapes.
 
         The arrays are copied. A CodecError leaves the encoder unchanged.
         """
@@ -260,7 +261,7 @@ class Encoder:
 
 
 class Decoder:
-    """Decoder of one stream: every tree once, in order.
+    """Decoder of one stream. Decodes every tree once, in order.
 
     An error leaves the decoder unchanged.
     """
@@ -290,7 +291,7 @@ class Decoder:
         return tree
 
     def key_frame_request(self, stream: int | None = None) -> NeedKeyFrame:
-        """Return the message for the encoder's ``answer``, of a late joiner or after an error."""
+        """Return the message for the encoder's ``answer``, for a late joiner or after an error."""
         if stream is not None and stream != self.id:
             return NeedKeyFrame(stream, -1, 0)
         if self._first is None or self.id is None:
@@ -311,7 +312,10 @@ class Decoder:
             )
 
     def _bases(self, header: Header) -> Bases | None:
-        """Return the bases of a delta frame. Raises: NeedKeyFrame."""
+        """Return the bases of a delta frame.
+
+        Raises: NeedKeyFrame.
+        """
         if header.key:
             return None
         bases = None

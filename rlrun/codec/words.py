@@ -35,9 +35,9 @@ class MissingCoder(CodecError):
 
 
 class NeedKeyFrame(CodecError):
-    """A delta whose base the decoder does not have; to be passed to the encoder's ``answer``.
+    """A delta whose base the decoder does not have. Pass it to the encoder's ``answer``.
 
-    ``stream`` is the stream id of the refused frame; ``have_seq`` and ``have_hash`` are sequence
+    ``stream`` is the stream id of the rejected frame. ``have_seq`` and ``have_hash`` are sequence
     number and content hash of the decoder's last frame of it (−1 and 0: none).
     """
 

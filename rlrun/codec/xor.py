@@ -1,8 +1,8 @@
-"""``xor``, which is only read: significant bits of the difference to the previous word.
+"""``xor``, which is only decoded: significant bits of the difference to the previous word.
 
-Per element, with L the length (significant bits) of this element's previous delta, initially 0:
-a delta of at most L bits is written as ``0`` and L bits; a longer one as ``1``, its count of
-leading zeros (6, 5, 4 or 3 bits for words of 64, 32, 16 or 8) and its bits without the leading
+Per element, with L the length (significant bits) of this element's previous delta, initially 0: a
+delta of at most L bits is written as ``0`` and L bits. A longer one is written as ``1``, its count
+of leading zeros (6, 5, 4 or 3 bits for words of 64, 32, 16 or 8) and its bits without the leading
 one. L becomes the length of the delta just written. Floats use XOR, integers subtraction modulo
 2^width.
 

@@ -1,4 +1,4 @@
-"""zstd at level 1; the reader is given the expected size and never allocates more."""
+"""zstd at level 1. The decoder is given the expected size and never allocates more."""
 
 import threading
 
@@ -35,7 +35,7 @@ def compress_plane(data: memoryview) -> bytes:
 
 
 def compress_blocks(data: memoryview) -> bytes:
-    """Return one zstd frame of blocks of ``BLOCK`` bytes, each of which takes 4 bytes at least."""
+    """Return one zstd frame of blocks of ``BLOCK`` bytes, each of which takes at least 4 bytes."""
     compressor = _coders.compressor.compressobj(size=len(data))
     parts = []
     for start in range(0, len(data), BLOCK):
@@ -45,9 +45,12 @@ def compress_blocks(data: memoryview) -> bytes:
 
 
 def decompress(data: memoryview, size: int) -> bytes:
-    """Return the ``size`` bytes of one zstd frame. Raises: DamagedFrame for anything else.
+    """Return the ``size`` bytes of one zstd frame.
 
-    The library allocates the size stored in the frame whatever its limit: it is checked first.
+    The size stored in the frame is checked first, because the library allocates it whatever its
+    limit.
+
+    Raises: DamagedFrame for anything else.
     """
     try:
         if zstandard.frame_content_size(data) != size:

@@ -1,1 +1,1 @@
-"""Statistics, tables, figures and pages about finished runs."""
+"""Statistics, tables, figures and pages on finished runs."""

@@ -1,7 +1,7 @@
-"""Which returns an environment allows, as far as that is known: intervals are cut there.
+"""Bounds of the returns that an environment allows, as far as known. Intervals are cut at them.
 
-Three sources: the rules of environments that rlrun knows by their id, the arguments of the
-diagnostic tasks, and the least and the largest return of the evaluated episodes.
+There are three sources: the rules of environments that rlrun knows by id, the arguments of the
+diagnostic tasks, and the smallest and largest return of the evaluated episodes.
 """
 
 import math
@@ -17,7 +17,7 @@ _CARTPOLE = 500, lambda n: (1, n)
 _LAKE = 100, lambda n: (0, 1)
 _CLIFF = math.inf, lambda n: (-100 * n, -1)
 _INVERTED = 1000, lambda n: (0, n)
-# id -> (steps as registered, the least and the largest return of an episode of at most n steps)
+# id -> (registered steps, smallest and largest return of an episode of at most n steps)
 _BY_STEPS: dict[str, tuple[float, Callable[[float], Bounds]]] = {
     "CartPole-v0": (200, _CARTPOLE[1]),
     "CartPole-v1": _CARTPOLE,
@@ -37,7 +37,7 @@ _BY_STEPS: dict[str, tuple[float, Callable[[float], Bounds]]] = {
     "Blackjack-v1": (math.inf, lambda n: (-1, 1)),
 }
 _HARMLESS = ("desc", "g", "goal_velocity", "is_slippery", "map_name", "render_mode", "screen_size")
-# diagnostic task -> the least and the largest return by its arguments
+# diagnostic task -> smallest and largest return by its arguments
 _BY_ARGUMENTS: dict[str, Callable[[Mapping[str, float]], Bounds]] = {
     "Autoencode": lambda k: (-1, 1),
     "Bandit": lambda k: (0, 1),
@@ -73,13 +73,14 @@ _BY_NAME: tuple[tuple[str, Bounds], ...] = (
 )
 _SKIPPING = ("max_and_skip", "repeat_action")
 _REWARDING = ("clip_reward",)
-_EPISODES = 100  # evaluated ones, before their extremes say anything
+_EPISODES = 100  # fewest evaluated episodes whose extremes are limits
 
 
 def return_bounds(runs: Sequence[RunData]) -> Bounds:
-    """Return the least and the largest return that the environment of ``runs`` allows.
+    """Return the smallest and the largest return that the environment of ``runs`` allows.
 
-    Infinite where it is not known. The widest where the runs differ in their arguments.
+    Unknown bounds are infinite. If the runs differ in their arguments, the widest bounds are
+    returned.
     """
     each = {known_bounds(run.keys) for run in runs}
     known = (
@@ -97,7 +98,7 @@ def known_bounds(keys: Mapping[str, Any]) -> Bounds:
         return UNBOUNDED
     arguments = {
         key.removeprefix(part): value
-        for part in ("env.kwargs.", "env.eval_kwargs.")  # evaluations are what is scored
+        for part in ("env.kwargs.", "env.eval_kwargs.")  # scores are those of evaluations
         for key, value in keys.items()
         if key.startswith(part)
     }
@@ -105,7 +106,7 @@ def known_bounds(keys: Mapping[str, Any]) -> Bounds:
     if task is not None and task[1] in _BY_ARGUMENTS:
         try:
             return _BY_ARGUMENTS[task[1]]({key: finite(value) for key, value in arguments.items()})
-        except KeyError:  # an argument that the config leaves to the task
+        except KeyError:  # the config leaves the argument to the task
             return UNBOUNDED
     if name in _BY_STEPS and {*arguments} <= {*_HARMLESS}:
         registered, bounds = _BY_STEPS[name]
@@ -117,7 +118,7 @@ def known_bounds(keys: Mapping[str, Any]) -> Bounds:
 
 
 def _wrappers(given: Any) -> dict[str, float] | None:
-    """Return env steps of a step of each wrapper; None where one is not rlrun's own."""
+    """Return the env steps per step of each wrapper, or None if one is not rlrun's own."""
     found = {}
     for entry in given if isinstance(given, list | tuple) else []:
         name = entry.get("name") if isinstance(entry, dict) else entry
@@ -129,9 +130,9 @@ def _wrappers(given: Any) -> dict[str, float] | None:
 
 
 def _seen(runs: Sequence[RunData]) -> Bounds:
-    """Return the least and the largest return of evaluated episodes, where either is a limit.
+    """Return the smallest and the largest return of evaluated episodes, as far as each is a limit.
 
-    A limit is an extreme that two runs have reached, or 0 where no return is beyond it.
+    A limit is an extreme that two runs have reached, or 0 if no return is beyond it.
     """
     names = ("eval/return_min", "eval/return_max")
     ends = [[run.records.columns[name][1] for name in names] for run in runs]

@@ -1,15 +1,15 @@
 """Comparison of two groups of runs: difference, probability of improvement, many comparisons.
 
-The verdict on two groups is the interval of their *difference*: two intervals that overlap prove
-nothing. That interval is an inverted permutation test, so it excludes 0 exactly when the test
-rejects, and its false positives are bounded at any number of seeds if the groups are equal in
-distribution. Groups of equal mean and unlike shape are told apart more often. Generators are seeded
-by the argument ``seed``: equal input gives equal output.
+The verdict on two groups uses the interval of their *difference*, because two overlapping intervals
+prove nothing. It is an inverted permutation test, so it excludes 0 exactly when the test rejects.
+If the groups are equal in distribution, its false positives are bounded at any number of seeds.
+Groups of equal mean but unequal shape are declared different more often. Generators are seeded by
+the argument ``seed``, so equal input gives equal output.
 
-Sequential comparison adds seeds until it is decided or the budget is spent. Looking at a test after
-every few seeds and stopping when it rejects inflates its false positives. Here the error is spent
-over the planned looks and over the pairs of agents, so that the chance of *any* wrong "differs" in
-the whole study is at most 1 - level.
+Sequential comparison adds seeds until it is decided or the budget is spent. Testing after every few
+seeds and stopping at a rejection would inflate the false positives. Here the error is spent over
+the planned looks and over the pairs of agents, so the probability of *any* wrong "differs" in the
+whole study is at most 1 - level.
 """
 
 import itertools
@@ -41,10 +41,10 @@ from rlrun.reports.intervals import (
     within,
 )
 
-PERMUTATIONS = 5000  # all of them where there are no more: up to 7 against 7 seeds, 12 pairs
+PERMUTATIONS = 5000  # exhaustive up to 7 against 7 seeds, or 12 pairs
 MIN_PAIRS = 6  # five pairs have 32 sign patterns: no two-sided p below 0.0625
 CAVEAT = (
-    "The interval of a difference holds every difference that its test does not reject; the test "
+    "The interval of a difference contains the differences that its test does not reject; the test "
     "rejects equal means too often when seeds fail on one side only."
 )
 _TIE = 1.0 - 1e-9  # equal statistics differ by rounding
@@ -52,13 +52,17 @@ _TIE = 1.0 - 1e-9  # equal statistics differ by rounding
 
 @dataclass(frozen=True, slots=True)
 class Difference(Estimate):
-    """Difference a - b. ``p``: two-sided permutation test of no difference; None below 5 seeds."""
+    """The difference a - b. ``p``: two-sided permutation test of no difference; None below 5
+    seeds.
+    """
 
     p: float | None
 
     @property
     def decided(self) -> bool:
-        """True if a and b differ at ``level``; the sign of ``value`` says which is higher."""
+        """Return whether a and b differ at ``level``. The sign of ``value`` says which is
+        higher.
+        """
         if self.p is None or self.p > 1.0 - self.level + 1e-12:
             return False
         return self.low is None or self.high is None or not self.low <= 0.0 <= self.high
@@ -77,23 +81,24 @@ def difference(
     """Return mean(a) - mean(b) of scores [Ra] and [Rb] with its interval and p.
 
     The interval is cut to the differences that scores within ``bounds`` can have. Exchanging a and
-    b changes signs, no digits.
+    b only changes signs.
 
-    paired: a[i] and b[i] share a seed; the signs of their differences are permuted. With 5 pairs
-    that cannot reach p = 0.05, so they are compared as unpaired, and ``method`` says so.
-    Unpaired: labels are permuted, the statistic is Welch's t, which keeps the level when the
+    paired: a[i] and b[i] share a seed, and the signs of their differences are permuted. With 5
+    pairs that cannot reach p = 0.05, so they are compared as unpaired, and ``method`` says so.
+    Unpaired: labels are permuted, and the statistic is Welch's t, which keeps the level when the
     variances differ.
 
-    Groups without spread have a p, which is exact, and no interval: p alone decides then.
+    Groups without spread have an exact p but no interval, and p alone decides.
 
-    Equal means equal in distribution. Of comparisons of seeds that fail with P = 0.1 (0.2) with
-    seeds of the same mean that never fail, 59 (34) % "differ" at 5 seeds, 36 (13) % at 10 and 13
-    (9) % at 20, paired or not: where no seed shows the failure the groups do differ.
+    The hypothesis is equality in distribution. If seeds that fail with P = 0.1 (0.2) are compared
+    with seeds of the same mean that never fail, 59 (34) % of comparisons "differ" at 5 seeds, 36
+    (13) % at 10 and 13 (9) % at 20, paired or not. The groups do differ then, in particular if no
+    seed shows the failure.
 
     Raises: ConfigError for scores that are not finite, or pairs of unequal number.
 
-    Source: Janssen 1997; Chung & Romano 2013 (studentised permutation test);
-    Colas et al. 2019, "A Hitchhiker's Guide to Statistical Comparisons of RL Algorithms".
+    Source: Janssen 1997; Chung & Romano 2013 (studentised permutation test); Colas et al. 2019, "A
+    Hitchhiker's Guide to Statistical Comparisons of RL Algorithms".
     """
     x, y = score_array(a), score_array(b)
     if paired and len(x) != len(y):
@@ -106,7 +111,7 @@ def difference(
     if fewest < MIN_SEEDS:
         return Difference(value, None, None, level, "points", few_seeds(fewest), None)
     against = f"{len(x)} against {len(y)} seeds"
-    mirrored = (value, *x) < (0.0, *y)  # one order, whichever side comes first
+    mirrored = (value, *x) < (0.0, *y)  # the same order, whichever side is first
     if mirrored:
         x, y, value = y, x, 0.0 - value
     p_of, scale, pairs = _p_of(x, y, paired, permutations, seed)
@@ -124,7 +129,7 @@ def difference(
         return Difference(value, None, None, level, method, f"{why}.", p)
     alpha = 1.0 - level
     ends = [scale * _end(p_of, value / scale, side, alpha, p) for side in (-1.0, 1.0)]
-    isolated = np.unique(ties)  # on scores of few values, where ties make p jump up
+    isolated = np.unique(ties)  # with few distinct scores ties make p jump up
     if len(isolated) <= ties.size // 4:
         ends += [float(d) for d in isolated if d and p_of(d / scale) > alpha]
     low, high = _possible(x, y, min(ends), max(ends), bounds)
@@ -156,7 +161,9 @@ def permutation_p(
 def _p_of(
     x: Floats, y: Floats, paired: bool, limit: int, seed: int
 ) -> tuple[Callable[[float], float], float, bool]:
-    """Return p as a function of the difference in units of a scale, the scale, whether paired."""
+    """Return p as a function of the difference in units of a scale, the scale, and whether
+    paired.
+    """
     rng = np.random.default_rng(seed)
     if paired and len(x) >= MIN_PAIRS:
         scale = float(np.abs(x - y).max()) or 1.0
@@ -168,13 +175,13 @@ def _p_of(
 def _end(
     p_of: Callable[[float], float], value: float, side: float, alpha: float, p_zero: float
 ) -> float:
-    """Return where ``p_of`` falls to ``alpha`` when going from ``value`` to ``side`` (-1, 1).
+    """Return where ``p_of`` falls to ``alpha`` going from ``value`` to ``side`` (-1, 1).
 
-    Differences are scaled so that the scores span 1. Zero is on the outer side exactly when its p
-    is at most alpha, so that interval and p agree also where p is not monotone.
+    Differences are scaled so that the scores span 1. Zero is outside exactly when its p is at most
+    alpha, so interval and p agree even if p is not monotone.
     """
     accepted, step = value, 0.125
-    if side * value < 0.0:  # zero lies on this side
+    if side * value < 0.0:  # zero is on this side
         if p_zero <= alpha + 1e-12:
             return _bisected(p_of, accepted, 0.0, alpha)
         accepted = 0.0
@@ -201,8 +208,8 @@ def _bisected(
 def label_permutations(n: int, chosen: int, limit: int, rng: np.random.Generator) -> Floats:
     """Return which of ``n`` scores get the first label: [P, n] of 0 and 1, ``chosen`` ones each.
 
-    Row 0 is the identity. All C(n, chosen) rows where that is at most ``limit``, else ``limit``
-    random ones: with the identity among them p is valid (Hemerik & Goeman 2018, theorem 2).
+    Row 0 is the identity. Returns all C(n, chosen) rows if these are at most ``limit``, else
+    ``limit`` random ones. Including the identity makes p valid (Hemerik & Goeman 2018, theorem 2).
     """
     if math.comb(n, chosen) <= limit:
         return _all_labels(n, chosen)
@@ -226,7 +233,7 @@ def _labels_p(
 ) -> Callable[[float], float]:
     """Return p(delta) of the hypothesis that x - delta and y are equal in distribution.
 
-    The sums that Welch's t needs are quadratic in delta: each p costs O(permutations).
+    The sums in Welch's t are quadratic in delta, so each p costs O(permutations).
     """
     na, nb = len(x), len(y)
     pooled = np.concatenate([x, y])
@@ -277,8 +284,8 @@ def probability_of_improvement(
     """Return P(a seed of ``a`` beats one of ``b``), averaged over environments.
 
     a: [Ra] or [Ra, T]; b: [Rb] or [Rb, T]. Ties count half. Several environments: stratified
-    bootstrap. One environment, or groups that do not overlap (where every resample is equal): the
-    score interval, which has a width also there.
+    bootstrap. One environment, or groups that do not overlap (so that all resamples are equal): the
+    score interval, which has a positive width in this case, too.
 
     Source: Agarwal et al. 2021, section 4.3; Newcombe 2006, "Confidence intervals for an effect
     size measure based on the Mann-Whitney statistic", part 2, method 5.
@@ -291,7 +298,7 @@ def probability_of_improvement(
         return got
     low = _improvement_end(got.value, len(x), len(y), tasks, level)
     high = 1.0 - _improvement_end(1.0 - got.value, len(x), len(y), tasks, level)
-    why = f"{len(x)} against {len(y)} seeds; says how often a beats b, not by how much."
+    why = f"{len(x)} against {len(y)} seeds; it says how often a beats b, not by how much."
     return Estimate(got.value, low, high, level, "Mann-Whitney, score interval", why)
 
 
@@ -319,8 +326,8 @@ def aggregate_difference(
 ) -> Difference:
     """Return statistic(a) - statistic(b) of score matrices [Ra, T] and [Rb, T].
 
-    Interval: stratified bootstrap of both. p: labels permuted within each environment, exact if
-    a and b are equal in distribution in every one. ``decided`` needs both to agree.
+    Interval: stratified bootstrap of both. p: labels permuted within each environment, exact if a
+    and b are equal in distribution in every one. ``decided`` requires that both agree.
     """
     got = stratified_bootstrap(
         lambda x, y: statistic(x) - statistic(y),
@@ -340,7 +347,7 @@ def aggregate_difference(
 def _shuffled_p(
     x: Floats, y: Floats, statistic: Statistic, count: int, rng: np.random.Generator
 ) -> float:
-    """Return the p of equal ``statistic`` with labels permuted within each environment."""
+    """Return the p of equal ``statistic``, with labels permuted within each environment."""
     pooled = np.concatenate([x, y])
     parts: list[Floats] = [np.abs(statistic(x) - statistic(y)).reshape(1)]
     while (left := count - sum(map(len, parts))) > 0:  # in blocks, for memory
@@ -351,9 +358,10 @@ def _shuffled_p(
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Return p values adjusted for their number: reject those at most alpha, family-wise.
+    """Return p values adjusted for their number. Rejecting those <= alpha controls the family-wise
+    error.
 
-    The i-th smallest of m is multiplied by m - i + 1, never falls below a smaller one's, and is
+    The i-th smallest of m is multiplied by m - i + 1, raised to the previous one if smaller, and
     capped at 1. Source: Holm 1979.
     """
     adjusted, largest = [0.0] * len(p), 0.0
@@ -365,8 +373,8 @@ def holm(p: Sequence[float]) -> list[float]:
 
 # -- sequential comparison -------------------------------------------------------------------------
 
-SEQUENTIAL_PERMUTATIONS = 10_000  # of each pair's labels, at least
-_COARSE = 4  # permutations that may reject at a look at the smallest level, at least
+SEQUENTIAL_PERMUTATIONS = 10_000  # fewest per pair
+_COARSE = 4  # fewest permutations that may reject at a look at the smallest level
 _MOST = 1e10  # permuted scores of a look; 50 settings, 4 looks of 5 seeds: 20 to 49 s, 213 MB
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(
     np.float64
@@ -377,13 +385,13 @@ Pair = tuple[int, int]  # of agents, by index
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a look decided.
+    """The decisions of a look.
 
     status: "decided" (every pair differs), "undecided" (more seeds may follow), or "budget spent"
     (no look is left and a pair is undecided).
     winners: for each pair of agents the better one; None: undecided.
-    looks: for each decided pair the look whose scores decided it, from 1 on. It is earlier than
-    ``look`` where that pair came to differ once others were decided.
+    looks: for each decided pair the look whose scores decided it, from 1 on. It may be earlier than
+    ``look`` if the pair could only be decided after others.
     seeds: for each decided pair the seeds of each agent at that look (of the one that had fewer).
     active: agents in an undecided pair, the only ones that need more seeds.
     why: one sentence for a report.
@@ -401,30 +409,32 @@ class Decision:
 class Comparison:
     """Group-sequential permutation test of several agents with family-wise error control.
 
-    Every look adds a block of seeds for each agent that is still active. Under the hypothesis that
-    two agents are equal, labels may be permuted within each block; the statistic of a pair is
-    abs(mean a - mean b) over all blocks so far. At each of K looks a pair may reject in a share
-    alpha / K of the permutations, among those that did not reject at an earlier look. A permutation
-    is followed through all looks with the identity among them, so that the level is exact at any
-    number of seeds, for any distribution (Hemerik & Goeman 2018, theorem 2).
+    Every look adds a block of seeds for each active agent. Under the hypothesis that two agents are
+    equal, labels may be permuted within each block. The statistic of a pair is abs(mean a - mean b)
+    over all blocks so far. At each of K looks a pair may reject in a share alpha / K of the
+    permutations, among those that did not reject at an earlier look. All permutations, including
+    the identity, are followed through all looks, so the level is exact at any number of seeds, for
+    any distribution (Hemerik & Goeman 2018, theorem 2).
 
     Several pairs: Holm's step-down at each look, alpha / r with r pairs undecided. The rejections
     at alpha / r contain those at smaller levels, which makes the step-down valid for looks as well.
-    A pair that rejected at alpha / r at an earlier look is decided as soon as r are undecided; the
+    A pair that rejected at alpha / r at an earlier look is decided as soon as r are undecided. The
     better agent is that with the higher mean at the look that rejected.
 
-    Equal means equal in distribution: agents of equal mean are told apart more often where only
-    one of them has failing seeds; measured in tests/reports/test_coverage.py.
+    The hypothesis is equality in distribution: agents of equal mean are declared different more
+    often if only one of them has failing seeds, as measured in tests/reports/test_coverage.py.
 
     agents: their number, or their names. looks: K, how often ``update`` may be called.
-    pairs: of agents to compare by index; default all. level: 1 - family-wise error.
+    pairs: of agents to compare, by index; default all. level: 1 - family-wise error.
     permutations: of each pair's labels; None: ``permutations_needed``.
-    Five against five seeds reach p = 0.008 at best: with five looks or fewer a single pair can be
-    decided at the first. Raises: ConfigError for fewer than two agents or less than one look.
+    Five against five seeds reach p = 0.008 at best, so with five looks or fewer a single pair can
+    be decided at the first look.
+
+    Raises: ConfigError for fewer than two agents or less than one look.
 
     Source: Mathieu et al. 2024, "AdaStop: adaptive statistical testing for sound comparisons of
-    Deep RL agents", TMLR (blocks, permutations, spending); Maurer & Bretz 2013
-    (Holm with group-sequential tests) instead of AdaStop's maximum over pairs.
+    Deep RL agents", TMLR (blocks, permutations, spending); Maurer & Bretz 2013 (Holm with
+    group-sequential tests) instead of AdaStop's maximum over pairs.
     """
 
     def __init__(
@@ -461,18 +471,18 @@ class Comparison:
 
     @property
     def scores(self) -> list[Floats]:
-        """All scores of each agent so far, in their order."""
+        """Return all scores of each agent so far, in order."""
         return [
             np.concatenate([np.empty(0), *blocks]) for blocks in zip(*self._blocks, strict=True)
         ]
 
     def update(self, *scores: ArrayLike) -> Decision:
-        """Add the new ``scores`` [n] of each agent since the last look and decide.
+        """Add the new ``scores`` [n] of each agent since the last look, and decide.
 
-        An agent that is no longer active gets an empty array. A pair is not tested before both
-        have 5 seeds. To go on after an interruption, give the same blocks in the same order.
+        Inactive agents get an empty array. A pair is not tested before both agents have 5 seeds. To
+        continue after an interruption, give the same blocks in the same order.
 
-        Raises: ConfigError for another number of agents, or when all looks are used.
+        Raises: ConfigError for another number of agents, or if all looks are used.
         """
         if len(scores) != len(self.names) or self.look == self.looks:
             raise ConfigError(
@@ -490,17 +500,18 @@ class Comparison:
         return self._decision()
 
     def _seeds(self, pair: Pair, look: int) -> int:
-        """Seeds of each agent at a look; of the one that has fewer."""
+        """Return the seeds of each agent at a look, those of the one that has fewer."""
         return min(sum(len(block[agent]) for block in self._blocks[:look]) for agent in pair)
 
     def _differences(self, pair: Pair) -> Floats:
-        """Return mean a - mean b of all blocks under every permutation [P]; [0]: as observed.
+        """Return mean a - mean b of all blocks under every permutation [P]; [0] is the observed
+        one.
 
-        Differences that are rounding errors are 0.
+        Differences within rounding errors are set to 0.
         """
         blocks = [(block[pair[0]], block[pair[1]]) for block in self._blocks]
         every = np.concatenate([x for block in blocks for x in block])
-        center = every.mean()  # without it sums of large scores would round their differences
+        center = every.mean()  # otherwise sums of large scores would round differences
         sums = np.zeros(self._permutations)
         for look, (a, b) in enumerate(blocks):
             labels = self._labels_of(look, len(a), len(b))
@@ -517,8 +528,8 @@ class Comparison:
     def _labels_of(self, look: int, a: int, b: int) -> NDArray[np.uint8]:
         """Return which of a + b scores of a block get the first label: one bit each [bytes, P].
 
-        Permutation 0 is the identity. All pairs share them: each test needs its own permutations
-        to be uniform, no more.
+        Permutation 0 is the identity. All pairs share the permutations, because each test only
+        needs its own to be uniform.
         """
         key = (look, a, b)
         if key not in self._labels:
@@ -530,7 +541,7 @@ class Comparison:
         return self._labels[key]
 
     def _step_down(self, open_pairs: list[Pair]) -> None:
-        """Holm: reject what crosses at alpha / r, then test the others at alpha / (r - 1)."""
+        """Reject by Holm: those that cross at alpha / r, then the others at alpha / (r - 1)."""
         while open_pairs:
             level = self._level_of[len(open_pairs) - 1]
             crossed = [pair for pair in open_pairs if self._tests[pair].rejects(level)]
@@ -552,7 +563,7 @@ class Comparison:
             if w is not None
         ]
         found += [f"{self.names[a]} and {self.names[b]} undecided" for a, b in undecided]
-        why = f"Look {self.look} of {self.looks}: {', '.join(found)}; chance of any false "
+        why = f"Look {self.look} of {self.looks}: {', '.join(found)}; probability of any false "
         why += f"difference in the whole study at most {1.0 - self.level:.0%}."
         active = tuple(sorted({agent for pair in undecided for agent in pair}))
         seeds = {pair: self._seeds(pair, look) for pair, look in self._decided_at.items()}
@@ -562,20 +573,20 @@ class Comparison:
 
 
 def permutations_needed(pairs: int, looks: int, alpha: float) -> int:
-    """Return how many permutations the smallest level, alpha / (pairs * looks), needs."""
+    """Return the number of permutations that the smallest level, alpha / (pairs * looks), needs."""
     return max(SEQUENTIAL_PERMUTATIONS, int(_COARSE * pairs * looks / alpha) + 1)
 
 
 def can_compare(pairs: int, *, looks: int, seeds: int, alpha: float) -> bool:
-    """Return whether a look at ``pairs`` of agents of ``seeds`` seeds takes minutes at most."""
+    """Return whether a look at ``pairs`` of agents with ``seeds`` seeds takes minutes at most."""
     return permutations_needed(pairs, looks, alpha) * seeds * max(pairs, 20) <= _MOST
 
 
 class _PairTest:
-    """Which permutations of a pair have rejected, at every level, with the look of the identity.
+    """The permutations of a pair that have rejected, at every level, with the identity's look.
 
-    A permutation that rejects at a level does so at all larger ones, by induction over looks: among
-    fewer that did not reject before, it has fewer above it, and more may. Hence one number for each
+    A permutation that rejects at a level also rejects at all larger ones, by induction over looks:
+    fewer have not rejected before, so fewer are above it, and more may reject. Hence one number per
     permutation is enough, and permutations below the largest statistics never need one.
 
     budgets [L]: permutations that may reject at a look, at each level, the largest level first.
@@ -583,8 +594,8 @@ class _PairTest:
 
     def __init__(self, budgets: NDArray[np.integer[Any]]) -> None:
         self.budgets = budgets
-        self.rows = np.empty(0, np.int32)  # permutations that have rejected
-        self.levels = np.empty(0, np.int16)  # at how many levels, each of them
+        self.rows = np.empty(0, np.int32)  # indices of permutations that have rejected
+        self.levels = np.empty(0, np.int16)  # number of levels at which each rejects
         self._identity: list[tuple[int, int]] = []  # (look, sign of a - b) for each level
 
     def add(self, differences: Floats, look: int) -> None:
@@ -611,5 +622,5 @@ class _PairTest:
         return level < len(self._identity)
 
     def rejected_at(self, level: int) -> tuple[int, int]:
-        """Return the look at which it came to differ at a level, and the sign of a - b there."""
+        """Return the look that rejected at a level, and the sign of a - b there."""
         return self._identity[level]

@@ -1,10 +1,10 @@
 """A report as sections of sentences, tables and figures, written as HTML, Markdown, text and CSV.
 
-Texts are escaped for where they go: a name in a config may be a stranger's. The page is one HTML
-file: figures and style inside, no scripts, nothing loaded. Every text, name and link is escaped;
-figures are those of `inline_svg`, whose texts matplotlib has escaped. A content security policy
-forbids scripts and requests besides. The report directory holds it as index.html, report.md, the
-tables as CSV files, figures as SVG and PNG.
+Texts are escaped for each format, because names in a config may be untrusted. The page is one HTML
+file with figures and style inside. It has no scripts and loads nothing, and a content security
+policy forbids both. Every text, name and link is escaped. Figures are those of `inline_svg`, whose
+texts matplotlib has escaped. The report directory contains the page as index.html, report.md, the
+tables as CSV files, and figures as SVG and PNG.
 """
 
 import csv
@@ -28,7 +28,7 @@ from rlrun.terminal import table_lines
 
 
 class Interval(NamedTuple):
-    """An estimate and its interval; low and high are NaN where none is claimed."""
+    """An estimate and its interval. ``low`` and ``high`` are NaN if none is claimed."""
 
     value: float
     low: float
@@ -40,7 +40,7 @@ Cell = str | int | float | Interval | None
 
 @dataclass(frozen=True)
 class Grid:
-    """A table as a reader sees it. ``right``: which columns have numbers, aligned to the right."""
+    """The displayed form of a table. ``right``: columns of numbers, aligned to the right."""
 
     columns: list[str]
     right: list[bool]
@@ -49,7 +49,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class MadeRows:
-    """Rows that are made whenever they are read: 10^6 of them would need 200 MB."""
+    """Rows that are made on every read, because 10^6 of them would need 200 MB."""
 
     make: Callable[[], Iterator[tuple[Cell, ...]]]
 
@@ -66,9 +66,9 @@ class Table:
     rows: list[tuple[Cell, ...]] | MadeRows
 
     def shown(self) -> Grid:
-        """Texts of the cells, without columns that say nothing.
+        """Return the texts of the cells, without uninformative columns.
 
-        These are empty ones, and the environment where it is the same in all rows.
+        These are empty columns, and the environment if it is the same in all rows.
         """
         rows = [[show_cell(cell) for cell in row] for row in self.rows]
         columns = [[row[i] for row in rows] for i in range(len(self.columns))]
@@ -92,7 +92,7 @@ def show_number(value: float) -> str:
 
 
 def show_cell(cell: Cell) -> str:
-    """Return the text of a cell as a reader sees it."""
+    """Return the displayed text of a cell."""
     if isinstance(cell, Interval):
         text = show_number(cell.value)
         if math.isnan(cell.low) and math.isnan(cell.high):
@@ -119,7 +119,7 @@ def terminal_lines(table: Table) -> list[str]:
 
 
 def markdown(table: Table) -> str:
-    """Return the table in the Markdown of GitHub."""
+    """Return the table in GitHub's Markdown."""
     grid = table.shown()
     head, *rows = (" | ".join(map(markdown_text, cells)) for cells in [grid.columns, *grid.rows])
     rule = " | ".join("---:" if right else "---" for right in grid.right)
@@ -127,13 +127,13 @@ def markdown(table: Table) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """Return a text that Markdown shows as it is."""
+    """Return a text escaped so that Markdown shows it unchanged."""
     text = html.escape(printable(text), quote=False)
     return "".join(f"\\{c}" if c in "\\`*_[]|#~$!" else c for c in text)
 
 
 def csv_text(table: Table) -> str:
-    """Return the table as CSV, with all digits; an interval takes three columns.
+    """Return the table as CSV with all digits. An interval takes three columns.
 
     NaN is an empty cell. A text that a spreadsheet would take for a formula gets an apostrophe.
     """
@@ -163,11 +163,11 @@ def _csv_text(cell: Cell) -> str:
 
 # -- sections and figures --------------------------------------------------------------------------
 
-INK = "#1a1b1c"  # of texts and axes; the page replaces it by the colour of its text
+INK = "#1a1b1c"  # of texts and axes; the page replaces it by its text colour
 
 
 class Picture(NamedTuple):
-    """A drawn figure. ``name``: of its files; ``title``: says in words what it shows."""
+    """A finished figure. ``name``: of its files. ``title``: a description in words."""
 
     name: str
     title: str
@@ -177,7 +177,7 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """Figures, then tables, then what is to be known of them, under a title."""
+    """Figures, then tables, then notes on them, under a title."""
 
     title: str
     text: list[str] = field(default_factory=list)
@@ -192,7 +192,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """The whole report. ``text``: what it says in short. ``data``: tables that are only CSV."""
+    """The whole report. ``text``: its summary. ``data``: tables that are written only as CSV."""
 
     title: str
     text: list[str]
@@ -211,7 +211,7 @@ class Document:
 
 
 def document_markdown(document: Document) -> str:
-    """Return the report in Markdown; figures and tables are files beside it."""
+    """Return the report in Markdown. Figures and tables are separate files."""
     parts = [f"# {markdown_text(document.title)}\n"]
     parts += [f"{markdown_text(text)}\n" for text in document.text]
     for part in document.sections:
@@ -228,7 +228,7 @@ _DIGITS = "All digits, and every evaluation: the CSV files"
 
 GENERATOR = '<meta name="generator" content="rlrun report">'
 MARK = '<meta name="rlrun-runs" content="{}">'  # which runs the report is on
-_LONG = 30  # rows of a table that scrolls by itself
+_LONG = 30  # rows from which a table scrolls
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1d21; --paper: #ffffff; --line: #d9dce1;
@@ -284,13 +284,13 @@ _HEAD = f"""<!doctype html>
 
 
 def unfinished(mark: str) -> str:
-    """Return the page that stands until the report is written."""
-    text = "This report is being written, or was interrupted: then run the command again."
+    """Return the page that is there until the report is written."""
+    text = "This report is being written. If it was interrupted, run the command again."
     return f"{_HEAD.format(mark)}<title>Report</title>\n<p>{text}</p>\n"
 
 
 def document_html(document: Document, mark: str) -> str:
-    """Return the page. ``mark``: of the runs it is on, see `mark_of`."""
+    """Return the page. ``mark``: identifies its runs, see `mark_of`."""
     links = (_tag("a", part.title, href=f"#{part.anchor}") for part in document.sections)
     return "\n".join([
         f"{_HEAD.format(mark)}{_tag('title', document.title)}\n<style>{_STYLE}</style>",
@@ -298,13 +298,13 @@ def document_html(document: Document, mark: str) -> str:
         *(_tag("p", text, kind="lead") for text in document.text),
         f"<nav>{' '.join(links)}</nav>",
         *(_section(part) for part in document.sections),
-        _tag("footer", f"Written by rlrun report. {_DIGITS} beside this page."),
+        _tag("footer", f"Written by rlrun report. {_DIGITS} next to this page."),
         "",
     ])  # fmt: skip
 
 
 def _tag(name: str, text: str, kind: str = "", **attributes: str) -> str:
-    """An element around an escaped text. ``kind``: its class."""
+    """Return an element around an escaped text. ``kind``: its class."""
     given = {"class": kind, **attributes} if kind else attributes
     words = "".join(f' {key}="{html.escape(value)}"' for key, value in given.items())
     return f"<{name}{words}>{html.escape(text)}</{name}>"
@@ -336,13 +336,14 @@ def _table(table: Table) -> str:
 
 
 def inline_svg(picture: Picture) -> str:
-    """Return the svg element for a page: no ids that clash, the page's own text colour and font."""
+    """Return the svg element for a page, with unique ids and the page's text colour and font."""
     svg = picture.svg[picture.svg.index("<svg") :].strip()
-    svg = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg, flags=re.S)  # a style is for the page
+    # A style would apply to the whole page.
+    svg = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg, flags=re.S)
     svg = re.sub(r"\bid=\"([\w.-]+)\"", rf'id="{picture.name}-\1"', svg)
     svg = re.sub(r"(url\(#|xlink:href=\"#)", rf"\g<1>{picture.name}-", svg)
     svg = re.sub(r'(<svg .*?)width="[^"]*"|(<svg .*?) height="[^"]*"', r"\1\2", svg)
-    svg = svg.replace("fill: #ffffff", "fill: none")  # the paper is the page's
+    svg = svg.replace("fill: #ffffff", "fill: none")  # the background is the page's
     return svg.replace(INK, "currentColor").replace("<svg ", '<svg role="img" ', 1)
 
 
@@ -354,24 +355,24 @@ TABLES = (
     "evaluations", "seeds", "sequential", "success", "selection",
 )  # fmt: skip
 _FILES = (PAGE, TEXT, *(f"{name}.csv" for name in TABLES), "figure_*.svg", "figure_*.png")
-_OWN = (*_FILES, *(f".tmp_{name}" for name in _FILES))  # the latter of a report that was killed
+_OWN = (*_FILES, *(f".tmp_{name}" for name in _FILES))  # .tmp_: left by a killed report
 
 
 def mark_of(dirs: Sequence[str], out: Path) -> str:
-    """Return what tells a report in ``out`` on the runs of ``dirs`` from one on others.
+    """Return a text that distinguishes a report in ``out`` on the runs of ``dirs`` from others.
 
-    Directories are taken relative to ``out``, so that a sweep may move with the report inside it.
+    Directories are relative to ``out``, so that a sweep can be moved together with its report.
     """
     base = os.path.realpath(out)
-    paths = (name.replace("\0", "") for name in dirs)  # refused when it is read
+    paths = (name.replace("\0", "") for name in dirs)  # rejected when read
     names = sorted({os.path.relpath(os.path.realpath(path), base) for path in paths})
     return sha256("\0".join(names).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def default_out(dirs: Sequence[str]) -> Path:
-    """Return where a report goes: ``report`` in the directory it is on, else here.
+    """Return the directory of a report: ``report`` in the directory of its runs, else here.
 
-    Where that is taken by a report on other runs, or by other files, the next free of report-2, …
+    If a report on other runs, or other files, are there, it is the next free one of report-2, …
     """
     top = Path(dirs[0]) if len(dirs) == 1 and Path(dirs[0]).is_dir() else Path()
     number = 1
@@ -393,7 +394,7 @@ def check_out(out: Path, mark: str) -> None:
 
 
 def _taken(out: Path, mark: str) -> str:
-    """Return why no report with ``mark`` may be written to ``out``; "" where one may."""
+    """Return why no report with ``mark`` may be written to ``out``, "" if it may."""
     if not os.path.lexists(out):
         return ""
     if not out.is_dir():
@@ -411,10 +412,10 @@ def _taken(out: Path, mark: str) -> str:
 
 
 def write_report(document: Document, out: Path, mark: str) -> None:
-    """Write a report: every file atomically, the page last; then delete files of an earlier one.
+    """Write a report: every file atomically, the page last. Then delete files of an earlier one.
 
-    One that is interrupted leaves the page of the earlier report, or one that says so, and can be
-    written again.
+    If interrupted, the page is that of the earlier report or says that it is unfinished, and the
+    report can be written again.
 
     Raises: ConfigError as `check_out`, StorageError.
     """

@@ -1,7 +1,7 @@
 """Figures as SVG and PNG. The only module that needs matplotlib (the extra `plot`).
 
-Texts stay texts in the SVG, which keeps it small and lets a page set its font and colour; names are
-never read as formulas. Equal data give equal bytes.
+Texts stay texts in the SVG, which keeps it small and lets a page set its font and colour. Names are
+never parsed as formulas. Equal data give equal bytes.
 """
 
 import io
@@ -25,7 +25,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8
 MAX_GROUPS = 8  # lines of one figure
 MAX_ROWS = 24  # groups of the figure of scores
 MAX_AXES = 8  # of parallel coordinates
-_WIDTH = 5.4  # inches; at 72 units each it is read unscaled at a phone's width and beside another
+_WIDTH = 5.4  # inches; readable at a phone's width, and two fit next to each other
 _LONGEST = 46  # characters of a label
 _STYLE: Any = {
     "svg.fonttype": "none",
@@ -51,18 +51,18 @@ _STYLE: Any = {
 
 
 def available() -> bool:
-    """Whether matplotlib is installed."""
+    """Return whether matplotlib is installed."""
     return find_spec("matplotlib") is not None
 
 
 def _shortened(text: str) -> str:
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
-    return f" {text}" if text.startswith("_") else text  # legends leave out names with _
+    return f" {text}" if text.startswith("_") else text  # legends omit names that begin with _
 
 
 @contextmanager
 def _figure(height: float, name: str, title: str, out: list[Picture]) -> Iterator["Figure"]:
-    """A figure to draw on; the finished picture is appended to ``out``."""
+    """Provide a figure to draw on. The finished picture is appended to ``out``."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -86,7 +86,7 @@ def _legend(figure: "Figure", handles: Sequence[Any], labels: Sequence[str]) -> 
 def curve_figure(
     curves: Sequence[Curve], axis: Axis, *, name: str, title: str, threshold: float = math.nan
 ) -> list[Picture]:
-    """Return the learning curves: a thin line for each seed, and mean and band from five on.
+    """Return the learning curves: a thin line per seed, and mean and band from five seeds on.
 
     Dashed: a run that is not done or whose metrics are damaged. ``threshold``: a dotted horizontal
     line; NaN: none.
@@ -113,7 +113,8 @@ def curve_figure(
                 axes.fill_between(one.x, one.low, one.high, **band)
                 axes.step(one.x, one.mean, color=colour, lw=2, where="post")
         low, high = axes.get_ylim()
-        if 2 * low - high <= threshold <= 2 * high - low:  # a far one would flatten the curves
+        # A distant threshold would flatten the curves.
+        if 2 * low - high <= threshold <= 2 * high - low:
             axes.axhline(threshold, color=INK, lw=0.8, ls=":")
         axes.set_ylabel("mean return of an evaluation")
         if axis == "env_steps":
@@ -129,7 +130,7 @@ def curve_figure(
 
 
 def score_figure(groups: Sequence[Group], *, name: str, title: str, label: str) -> list[Picture]:
-    """Return every seed's score as a point, with the interval where one is claimed.
+    """Return every seed's score as a point, with the interval if one is claimed.
 
     ``label``: of the axis.
     """
@@ -153,12 +154,12 @@ def score_figure(groups: Sequence[Group], *, name: str, title: str, label: str) 
 
 
 def _spread(n: int) -> Floats:
-    """Offsets that keep equal scores apart."""
+    """Return offsets that separate equal scores."""
     return np.resize(np.array([0.0, 0.14, -0.14, 0.07, -0.07]), n)
 
 
 def effect_figure(effects: Sequence[Effect], *, name: str, title: str, label: str) -> list[Picture]:
-    """Return the score against each key: a point for each run, a line through the means."""
+    """Return the score against each key: a point per run, a line through the means."""
     out: list[Picture] = []
     if not effects:
         return out
@@ -199,7 +200,7 @@ def _effect(axes: "Axes", effect: Effect) -> None:
 def parallel_figure(
     groups: Sequence[Group], effects: Sequence[Effect], *, name: str, title: str, label: str
 ) -> list[Picture]:
-    """Return parallel coordinates: a line for each group through its values, coloured by score."""
+    """Return parallel coordinates: a line per group through its values, coloured by score."""
     import matplotlib
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
@@ -238,12 +239,12 @@ def parallel_figure(
 
 
 def _few(items: list[Any]) -> list[Any]:
-    """All of a few, else the first, the middle and the last."""
+    """Return all of a few items, else the first, the middle and the last."""
     return items if len(items) <= 8 else [items[0], items[len(items) // 2], items[-1]]
 
 
 def _heights(effect: Effect, groups: Sequence[Group]) -> Floats:
-    """Where the line of each group crosses the axis of a key, in [0, 1]."""
+    """Return where the line of each group crosses the axis of a key, in [0, 1]."""
     last = max(len(effect.values) - 1, 1)
     middle = 0.5 if len(effect.values) == 1 else 0.0
     return np.array(

@@ -1,4 +1,4 @@
-"""The runs of a report, grouped and scored, and what its sections share."""
+"""The runs of a report, grouped and scored, and the functions that its sections share."""
 
 import math
 from collections import Counter
@@ -46,7 +46,7 @@ class Findings:
     def groups(self) -> list[Group]:
         """Every group, the baseline first, then in the order of their first run.
 
-        Raises: ConfigError when ``baseline`` is part of no name of a setting, or of several.
+        Raises: ConfigError if ``baseline`` is part of no setting's name, or of several.
         """
         groups = group_runs(self.runs, self.kind)
         if self.baseline is None:
@@ -68,30 +68,32 @@ class Findings:
         return list(dict.fromkeys(group.environment for group in self.groups))
 
     def of(self, environment: str) -> list[Group]:
-        """The groups of an environment, settings in the same order everywhere."""
+        """Return the groups of an environment, settings in the same order everywhere."""
         settings = list(dict.fromkeys(group.setting for group in self.groups))
         own = [group for group in self.groups if group.environment == environment]
         return sorted(own, key=lambda group: settings.index(group.setting))
 
     @property
     def meaning(self) -> str:
-        """What the score is."""
+        """Return the meaning of the score."""
         count = self.kind.partition(":")[2]
-        best = f"best of the last {count} evaluations, which flatters: a maximum"
+        best = f"best of the last {count} evaluations, a maximum and so biased upwards"
         return _MEANING.get(self.kind, best)
 
     def place(self, environment: str) -> str:
-        """A part of a caption: where there is more than one environment, its name."""
+        """Return the environment's name as part of a caption, "" if there is only one
+        environment.
+        """
         return f"{environment}: " if len(self.environments) > 1 else ""
 
     def stem(self, what: str, environment: str) -> str:
-        """The name of a figure's files."""
+        """Return the name of a figure's files."""
         number = self.environments.index(environment) + 1
         return f"figure_{what}" + (f"_{number}" if len(self.environments) > 1 else "")
 
 
 def interval_of(estimate: Estimate | None) -> Interval:
-    """Return a table cell of an estimate; empty without one."""
+    """Return a table cell of an estimate, empty for None."""
     if estimate is None:
         return Interval(_NAN, _NAN, _NAN)
     low, high = (_NAN if edge is None else edge for edge in (estimate.low, estimate.high))
@@ -113,7 +115,7 @@ def _names(names: list[str]) -> str:
 
 
 def uncounted(group: Group) -> str:
-    """Return what is in a group but not in its score: "1 failed, 2 running"."""
+    """Return the runs of a group that its score leaves out: "1 failed, 2 running"."""
     parts = [f"{n} {why}" for why, n in Counter(map(_why_unscored, group.unscored)).items()]
     again = len(group.repeats)
     parts += [f"{again} repeated seed{'s' if again > 1 else ''}"] if again else []
@@ -127,7 +129,7 @@ def _why_unscored(run: RunData) -> str:
 
 
 def threshold_of(found: Findings, groups: Sequence[Group]) -> float:
-    """Return the threshold given, else the run.stop_return in which all runs agree."""
+    """Return the given threshold, else the run.stop_return that all runs share."""
     if math.isfinite(found.threshold):
         return found.threshold
     values = {run.stop_return for group in groups for run in group.everything}
@@ -142,8 +144,8 @@ def across_section(
 ) -> Section | None:
     """Return the aggregates over all environments of each setting that has scores in all of them.
 
-    ``references``: environment -> the scores that count as 0 and 1; without one the lowest and the
-    highest score in the report. None where no setting has scores in all of several environments.
+    ``references``: environment -> the scores that count as 0 and 1; without them the lowest and the
+    highest score in the report. None if no setting has scores in all of several environments.
     """
     settings = complete_settings(found)
     if not settings:
@@ -187,7 +189,7 @@ def scales_of(
 def matrices_of(
     found: Findings, references: Mapping[str, tuple[float, float]]
 ) -> dict[str, list[Floats]]:
-    """Return setting -> normalised scores in each environment, for those that have all."""
+    """Return setting -> normalised scores in each environment, for settings with scores in all."""
     settings = complete_settings(found)
     scales = scales_of(found, references) if settings else {}
     return {
@@ -199,7 +201,7 @@ def matrices_of(
 def complete_settings(found: Findings) -> dict[str, list[Group]]:
     """Return the settings with scores in every environment of several, and their groups.
 
-    Trials of a search are left out: their scores chose the setting.
+    Trials of a search are left out, because their scores chose the setting.
     """
     places = _places(found)
     if len(places) < 2:
@@ -216,7 +218,7 @@ def complete_settings(found: Findings) -> dict[str, list[Group]]:
 
 
 def _places(found: Findings) -> list[str]:
-    """The environments in which a setting has scores that no search has chosen by."""
+    """Return the environments in which a setting has scores by which no search has chosen."""
     return [env for env in found.environments if scored(found.of(env))]
 
 
@@ -226,7 +228,7 @@ def _extremes(groups: Sequence[Group]) -> tuple[float, float]:
 
 
 def normalised(scores: Floats, scale: tuple[float, float]) -> Floats:
-    """Return (score - low) / (high - low); 0.5 where the scale has no length."""
+    """Return (score - low) / (high - low), or 0.5 if high equals low."""
     low, high = scale
     return (scores - low) / (high - low) if high > low else np.full(len(scores), 0.5)
 
@@ -245,7 +247,10 @@ def _scale_text(
 
 
 def parse_references(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Return environment -> (low, high) of ``ENV=LOW:HIGH``. Raises: ConfigError."""
+    """Return environment -> (low, high) of ``ENV=LOW:HIGH``.
+
+    Raises: ConfigError.
+    """
     found = {}
     for text in texts:
         name, _, scale = text.rpartition("=")
@@ -255,8 +260,8 @@ def parse_references(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
             low = high = math.nan
         if not name or not math.isfinite(high - low) or low >= high:
             raise ConfigError(
-                f"--reference = {text}: is no scale; ENV=LOW:HIGH with LOW < HIGH is allowed; e.g. "
-                "--reference CartPole-v1=20:500",
+                f"--reference = {text}: is not a scale; ENV=LOW:HIGH with LOW < HIGH is allowed; "
+                "e.g. --reference CartPole-v1=20:500",
                 key="--reference",
             )
         found[name] = (low, high)

@@ -1,13 +1,13 @@
-"""Runs that differ in the seed alone: their names, keys, learning curves, main effects of keys.
+"""Runs that differ only in the seed: their names, keys, learning curves and main effects of keys.
 
 Curves are aligned by the last observation carried forward: at every point of the axis a seed has
 the value of its newest evaluation. Interpolation would use evaluations that were not made yet, so
-that a curve would rise before anything was measured and sample efficiency would be flattered. A run
-that is done keeps its last value to the end of the axis, since its final weights are what it gives.
-Mean and band are those of the runs that are done, where all of them have a value, so that no point
-is a mean over other seeds than the next. Runs that failed or still run are drawn beside them, and
-runs that are done but whose evaluations are damaged or missing, which the report names. Seeds, mean
-and band have the same axis and the same rule: a step at each of its points.
+curves would rise too early and sample efficiency would look too good. A finished run keeps its last
+value to the end of the axis, because its final weights are its result. Mean and band are those of
+the finished runs, at points where all of them have a value, so that every point is a mean over the
+same seeds. Runs that failed or are still running are also drawn, and so are finished runs with
+damaged or missing evaluations, which the report names. Seeds, mean and band are steps at the same
+points of the axis.
 """
 
 import json
@@ -31,14 +31,14 @@ from rlrun.reports.intervals import (
 )
 from rlrun.reports.runs import Floats, RunData, finite, flatten, printable, resolve, score
 
-# Keys that say where to run and how to record, not what is computed.
+# Keys that choose where to run and how to record, not what is computed.
 IGNORED = (
     "seed", "device", "run.dir", "run.max_time", "run.keep_checkpoints", "run.checkpoint_every",
 )  # fmt: skip
 IGNORED_GROUPS = ("logger.", "checkpoint.", "sweep.", "resume.")
-_ENVIRONMENT = ("env.id", "env.kwargs", "env.eval_kwargs")  # what the score is measured in
+_ENVIRONMENT = ("env.id", "env.kwargs", "env.eval_kwargs")  # where the score is measured
 _LONGEST = 60  # characters of a label
-TRIAL = " (trial)"  # runs whose scores a search has chosen by
+TRIAL = " (trial)"  # runs by whose scores a search has chosen
 MISSING = "(no such key)"
 
 
@@ -46,8 +46,8 @@ MISSING = "(no such key)"
 class Group:
     """Runs of one setting in one environment.
 
-    ``runs``: those with a score, one for each seed, by seed. ``unscored``: not done. ``repeats``:
-    further runs of a seed that is already in ``runs``: equal seeds are no independent evidence.
+    ``runs``: those with a score, one per seed, sorted by seed. ``unscored``: not done. ``repeats``:
+    further runs of a seed that is already in ``runs``, which are not independent evidence.
     """
 
     environment: str
@@ -61,32 +61,34 @@ class Group:
 
     @cached_property
     def scores(self) -> Floats:
-        """Scores of ``runs``, [n]."""
+        """The scores of ``runs``, [n]."""
         return np.array([score(run, self.kind) for run in self.runs], np.float64)
 
     @cached_property
     def mean(self) -> Estimate | None:
-        """Their mean with its interval; None without a score."""
+        """Their mean with its interval, or None without a score."""
         return mean_interval(self.scores, bounds=self.bounds) if self.runs else None
 
     @cached_property
     def next_seed(self) -> Estimate | None:
-        """Where the next seed falls; None without a score."""
+        """The interval in which the next seed falls, or None without a score."""
         return tolerance_interval(self.scores, bounds=self.bounds) if self.runs else None
 
     @property
     def seeds(self) -> list[int | None]:
-        """Seeds of ``runs``."""
+        """The seeds of ``runs``."""
         return [run.seed for run in self.runs]
 
     @property
     def trial(self) -> bool:
-        """Whether a search has chosen by these scores: they are no sample to test."""
+        """Whether a search has chosen by these scores, so that they are not a sample to test."""
         return any(run.trial for run in self.runs)
 
     @property
     def stopped(self) -> bool:
-        """Whether seeds=auto chose when to stop adding seeds: ordinary tests do not hold."""
+        """Whether seeds=auto chose when to stop adding seeds, so that ordinary tests are
+        invalid.
+        """
         return any(run.auto is not None for run in self.runs)
 
     @property
@@ -106,7 +108,7 @@ class Group:
 
 
 def group_runs(runs: Sequence[RunData], kind: str = "final") -> list[Group]:
-    """Return the groups, in the order of their first run. Runs without a config are in none.
+    """Return the groups, in the order of their first run. Runs without a config are left out.
 
     ``kind``: the score, see `score`.
     """
@@ -131,7 +133,7 @@ def group_runs(runs: Sequence[RunData], kind: str = "final") -> list[Group]:
 
 
 def _group(group: Group, members: Sequence[RunData]) -> Group:
-    """Fill a group: of the runs of a seed that have a score the one started last counts."""
+    """Fill a group. Of several scored runs of a seed, the one started last counts."""
     by_seed: dict[int | None, list[RunData]] = {}
     for run in members:
         if score(run, group.kind) is None:
@@ -146,12 +148,12 @@ def _group(group: Group, members: Sequence[RunData]) -> Group:
 
 
 def scored(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups with scores that no search has chosen by: those that may be tested."""
+    """Return the groups whose scores may be tested, because no search has chosen by them."""
     return [group for group in groups if group.runs and not group.trial]
 
 
 def best_groups(groups: Sequence[Group], count: int) -> list[Group]:
-    """Return the groups with the highest mean scores, in their own order; of few groups all."""
+    """Return the groups with the highest mean scores, in their own order."""
     if len(groups) <= count:
         return list(groups)
     means = [group.scores.mean() if group.runs else -math.inf for group in groups]
@@ -160,7 +162,7 @@ def best_groups(groups: Sequence[Group], count: int) -> list[Group]:
 
 
 def side_of(groups: Sequence[Group], runs: Sequence[RunData]) -> list[Group]:
-    """Return the groups with the members alone that are among ``runs``; empty ones are left out."""
+    """Return the groups restricted to ``runs``. Empty ones are left out."""
     own = {id(run) for run in runs}
     found = []
     for group in groups:
@@ -171,7 +173,7 @@ def side_of(groups: Sequence[Group], runs: Sequence[RunData]) -> list[Group]:
 
 
 def relevant(keys: dict[str, Any]) -> dict[str, Any]:
-    """The keys of a config that change what is computed."""
+    """Return the keys of a config that change what is computed."""
     return {
         name: value
         for name, value in keys.items()
@@ -184,7 +186,9 @@ def _is_environment(name: str) -> bool:
 
 
 def _environments(runs: Sequence[RunData]) -> list[str]:
-    """The name of each run's environment: its id, and the arguments that vary with that id."""
+    """Return the name of each run's environment: its id, and the arguments that vary with that
+    id.
+    """
     keys = [{n: v for n, v in run.keys.items() if _is_environment(n)} for run in runs]
     varying = {
         env_id: varying_keys([k for k in keys if k.get("env.id") == env_id])
@@ -203,7 +207,7 @@ def _environments(runs: Sequence[RunData]) -> list[str]:
 
 
 def _settings(runs: Sequence[RunData], environments: Sequence[str]) -> list[dict[str, Any]]:
-    """The keys of each run but those of its environment.
+    """Return the keys of each run except those of its environment.
 
     Keys below ``env`` that are constant within every environment belong to it (env.stop_return).
     """
@@ -222,9 +226,10 @@ def _settings(runs: Sequence[RunData], environments: Sequence[str]) -> list[dict
 
 
 def folded(configs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return configs whose mappings are one value where others have a value or another kind there.
+    """Return configs whose mappings are single values if other configs have a value or another
+    kind.
 
-    So a schedule stands beside a constant under one name: ``policy.lr``, not ``policy.lr.start``.
+    So a schedule and a constant have the same name: ``policy.lr``, not ``policy.lr.start``.
     """
     fields: dict[str, set[frozenset[str]]] = {}  # mapping with a kind -> its keys in each config
     for keys in configs:
@@ -255,7 +260,7 @@ def _fold(keys: dict[str, Any], whole: Collection[str]) -> dict[str, Any]:
 
 
 def _refer(keys: Sequence[dict[str, Any]], runs: Sequence[RunData]) -> None:
-    """Write a value as ``${env.key}`` where another run does and it is that value: they are equal.
+    """Write a value as ``${env.key}`` if another run does and the values are equal.
 
     Resolved, they would differ between environments.
     """
@@ -271,14 +276,14 @@ def _refer(keys: Sequence[dict[str, Any]], runs: Sequence[RunData]) -> None:
 
 
 def identity(config: dict[str, Any]) -> str:
-    """Return a text that is equal for the configs of runs that compute the same, seed included."""
+    """Return a text that is equal for configs that compute the same, including the seed."""
     keys = dict(flatten(config))
     used = {"seed": keys.get("seed"), **relevant(keys)}
     return _canonical({name: resolve(value, keys) for name, value in used.items()})
 
 
 def varying_keys(configs: Sequence[dict[str, Any]]) -> list[str]:
-    """The keys, in the order of the configs, that have more than one value (or are missing)."""
+    """Return the keys, in the order of the configs, with several values (or missing ones)."""
     names = dict.fromkeys(name for keys in configs for name in keys)
     return [n for n in names if len({_canonical(k.get(n, MISSING)) for k in configs}) > 1]
 
@@ -288,7 +293,7 @@ def _canonical(value: Any) -> str:
 
 
 def _overridden(run: RunData) -> list[str]:
-    """The keys that the command line of a run changed; ``policy=dqn`` is policy.name."""
+    """Return the keys that the command line of a run changed; ``policy=dqn`` is policy.name."""
     names = []
     for name in (override.key for override in read_overrides(run.overrides)):
         names += [name, f"{name}.name", name.replace("env.", "env.kwargs.", 1)]
@@ -298,8 +303,8 @@ def _overridden(run: RunData) -> list[str]:
 def labels_of(configs: Sequence[dict[str, Any]], given: Sequence[str] = ()) -> list[str]:
     """Return a short distinct name for each of several distinct settings.
 
-    The keys that tell them apart: the policy, then those given on the command line; a key that
-    tells no more of them apart is left out.
+    Names use the keys that distinguish them: the policy, then keys of the command line. A key that
+    distinguishes no more of them is left out.
     """
     if len(configs) == 1:
         return [show(configs[0].get("policy.name", "all runs"))]
@@ -327,7 +332,7 @@ def labels_of(configs: Sequence[dict[str, Any]], given: Sequence[str] = ()) -> l
 
 
 def _labels(configs: Sequence[dict[str, Any]], names: dict[str, str]) -> list[str]:
-    """``short name=value`` of each of ``names`` (key -> short name) in each config."""
+    """Return ``short name=value`` of each of ``names`` (key -> short name) in each config."""
     return [
         " ".join(
             ("" if key == "policy.name" else f"{name}=") + show(keys[key])
@@ -344,7 +349,7 @@ def _last_part(key: str) -> str:
 
 
 def _first_words(keys: Sequence[str]) -> dict[str, str]:
-    """``state`` for ``policy.state_init``, where no other key is ``state``."""
+    """Return ``state`` for ``policy.state_init`` if no other key is ``state``."""
     names = {key: _last_part(key) for key in keys}
     words = [name.partition("_")[0] for name in names.values()]
     return {key: word if words.count(word) == 1 else names[key]
@@ -352,7 +357,7 @@ def _first_words(keys: Sequence[str]) -> dict[str, str]:
 
 
 def show(value: Any) -> str:
-    """A config value as the command line writes it."""
+    """Return a config value as the command line writes it."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, float):
@@ -364,7 +369,7 @@ def show(value: Any) -> str:
 
 
 def _schedule(fields: dict[str, Any]) -> str:
-    """A schedule in words: ``linear 0.001 to 0 over 50000``."""
+    """Return a schedule in words: ``linear 0.001 to 0 over 50000``."""
     parts = [show(fields["kind"])]
     if "points" in fields and fields["points"] is not None:
         parts.append(show(fields["points"]))
@@ -385,9 +390,9 @@ def differences(configs: Sequence[dict[str, Any]]) -> list[tuple[str, list[str]]
     ]
 
 
-MAX_LEVELS = 8  # values of a number, above which they are put into ranges
+MAX_LEVELS = 8  # values of a number; more are grouped into ranges
 BINS = 5  # ranges with equally many values
-MAX_KEYS = 12  # keys with the largest shares that are shown
+MAX_KEYS = 12  # shown keys, those with the largest shares
 
 
 @dataclass(frozen=True)
@@ -403,10 +408,9 @@ class Level:
 class Effect:
     """A key, or keys that always vary together, and the scores at each of its values.
 
-    ``values``: every value as text, in order; ``numbers`` [V]: the same, NaN where one is no
-    number. ``levels``: the values, or ranges of a number that has more than ``MAX_LEVELS``.
-    ``share``: of the variance of all scores that lies between the means of the levels (eta
-    squared), in [0, 1].
+    ``values``: every value as text, in order. ``numbers`` [V]: the same as numbers, or NaN.
+    ``levels``: the values, or ranges of a number with more than ``MAX_LEVELS`` values. ``share``:
+    of the variance of all scores between the means of the levels (eta squared), in [0, 1].
     """
 
     keys: tuple[str, ...]
@@ -425,9 +429,9 @@ class Effect:
 def effects(groups: Sequence[Group]) -> list[Effect]:
     """Return the main effects of the keys that vary between groups of one environment.
 
-    Largest share first. The share is SS_between / SS_total over runs, one key at a time: shares of
-    a balanced grid add up to at most 1, the rest is interactions and seeds. With few runs for each
-    value it is biased upwards, and keys that are correlated share what they explain.
+    The largest share is first. The share is SS_between / SS_total over runs, one key at a time.
+    Shares of a balanced grid add up to at most 1; the rest is interactions and seeds. With few runs
+    per value it is biased upwards. Correlated keys share their effect.
 
     Source: Fisher 1925, the correlation ratio; main effects as in Hutter et al. 2014, section 2.
     """
@@ -436,14 +440,14 @@ def effects(groups: Sequence[Group]) -> list[Effect]:
     for name in varying_keys([group.keys for group in scored]):
         shown = [value_text(group, name) for group in scored]
         order = {text: i for i, text in enumerate(dict.fromkeys(shown))}
-        own = name if len(order) > MAX_LEVELS else None  # a sampled number has a value for each
+        own = name if len(order) > MAX_LEVELS else None  # sampled numbers differ in every run
         by_partition.setdefault((own, *(order[text] for text in shown)), []).append(name)
     found = [_effect(scored, tuple(names)) for names in by_partition.values()]
     return sorted(found, key=lambda effect: -effect.share)
 
 
 def value_text(group: Group, name: str) -> str:
-    """The value of a key in a group, as the command line writes it."""
+    """Return the value of a key in a group, as the command line writes it."""
     return show(group.keys[name]) if name in group.keys else MISSING
 
 
@@ -468,10 +472,10 @@ def _effect(groups: Sequence[Group], names: tuple[str, ...]) -> Effect:
 
 
 def explained(scores: Sequence[Floats]) -> float:
-    """Return SS_between / SS_total of the scores at each level; 0 where all scores are equal."""
+    """Return SS_between / SS_total of the scores at each level, 0 if all scores are equal."""
     every = np.concatenate(list(scores))
     spread = float(np.ptp(every))
-    if spread <= 1e-12 * float(np.abs(every).max()):  # the sums of squares are rounding
+    if spread <= 1e-12 * float(np.abs(every).max()):  # the sums of squares are rounding errors
         return 0.0
     center = every.mean()
     total = float(np.square((every - center) / spread).sum())
@@ -487,11 +491,11 @@ Axis = Literal["env_steps", "wall"]
 class Curve:
     """Scores of one group on an axis ``x`` [P], which all its runs share.
 
-    ``seeds``: (run, x [K], return [K]) of every run that was evaluated, at the points of ``x`` from
-    its first evaluation to its last one, of a run that is done to the end. ``mean``, ``low``,
-    ``high`` [P]: NaN where not every run that is done has a value, low and high also with fewer
-    than 5, or where all are equal. ``left_out``: runs that are done but not in the mean, for
-    evaluations or times are missing.
+    ``seeds``: (run, x [K], return [K]) of every evaluated run, at the points of ``x`` from its
+    first evaluation to its last one, for a finished run to the end. ``mean``, ``low``, ``high``
+    [P]: NaN where a finished run has no value; low and high also with fewer than 5 runs, or if all
+    are equal. ``left_out``: finished runs that are not in the mean because evaluations or times are
+    missing.
     """
 
     group: Group
@@ -504,15 +508,15 @@ class Curve:
 
 
 def is_whole(run: RunData) -> bool:
-    """Return True for a run that is done and whose evaluations are all known."""
+    """Return whether a run is done and all its evaluations are known."""
     return run.status == "done" and len(run.evaluations.env_steps) > 0 and not run.damage
 
 
 def curve(group: Group, axis: Axis = "env_steps") -> Curve:
     """Return the curve of a group.
 
-    The band is that of the score (`mean_interval`) at every point: it holds at each point, not for
-    the whole curve at once.
+    The band is the score's interval (`mean_interval`) at every point. It holds at each point, not
+    for the whole curve at once.
     """
     runs = [run for run in [*group.runs, *group.unscored] if len(_x(run, axis))]
     x = common_axis([_x(run, axis) for run in runs])
@@ -534,13 +538,15 @@ def curve(group: Group, axis: Axis = "env_steps") -> Curve:
 
 
 def _x(run: RunData, axis: Axis) -> Floats:
-    """Return the places of a run's evaluations; empty when an axis is not known for all."""
+    """Return the axis values of a run's evaluations, empty if one is unknown."""
     x = run.evaluations.env_steps if axis == "env_steps" else run.evaluations.wall_seconds
     return x if not np.isnan(x).any() else x[:0]
 
 
 def common_axis(axes: Sequence[Floats]) -> Floats:
-    """Return every point at which a seed was evaluated; evenly spaced points if there are many."""
+    """Return every point at which a seed was evaluated, or evenly spaced points if there are
+    many.
+    """
     if not axes:
         return np.zeros(0)
     points: Floats = np.unique(np.concatenate(list(axes)))
@@ -559,7 +565,7 @@ def align(seeds: Sequence[tuple[Floats, Floats]], x: Floats) -> Floats:
 
 
 def steps_to(run: RunData, threshold: float) -> float:
-    """Return the env steps of the first evaluation of at least ``threshold``; inf without one."""
+    """Return the env steps of the first evaluation of at least ``threshold``, or inf."""
     steps = run.evaluations.env_steps[run.evaluations.return_mean >= threshold]
     return float(steps[0]) if len(steps) else math.inf
 
@@ -567,9 +573,10 @@ def steps_to(run: RunData, threshold: float) -> float:
 def arrivals(group: Group, threshold: float) -> tuple[list[float], int]:
     """Return `steps_to` of every seed whose end is known, and how many seeds are left out.
 
-    A seed that failed (a crash, divergence) counts as any other: inf where it had not arrived, for
+    A failed seed (a crash, divergence) counts like any other, as inf if it had not arrived, because
     leaving it out would favour settings that fail. Left out are seeds that have not ended or whose
-    evaluations are not all known, also those that have arrived: of the others nobody knows.
+    evaluations are not all known, even if they have arrived, because the outcome of the others is
+    unknown.
     """
     counted = {run.seed for run in group.runs}
     newest = {run.seed: run for run in sorted(group.unscored, key=lambda run: run.text("started"))}
@@ -579,5 +586,5 @@ def arrivals(group: Group, threshold: float) -> tuple[list[float], int]:
 
 
 def median_steps(steps: Sequence[float]) -> float:
-    """Return the median env steps over seeds, inf where it is a seed that did not arrive."""
+    """Return the median env steps over seeds, inf if it is a seed that did not arrive."""
     return float(np.median(steps)) if len(steps) else math.nan

@@ -1,12 +1,12 @@
-"""Intervals of one quantity and of aggregates over environments; which of them a design allows.
+"""Intervals of one quantity and of aggregates over environments, and which of them a design allows.
 
-One quantity: mean over seeds, the next seed, a success rate. Nothing about it draws random numbers.
-A *score* is one number of one run: seeds are the independent trials, episodes of a run are not.
-With fewer than five seeds no interval is claimed: ``low`` and ``high`` are None, ``why`` says it.
+One quantity: mean over seeds, the next seed, a success rate. These use no random numbers. A *score*
+is one number of one run: seeds are the independent trials, episodes of a run are not. With fewer
+than five seeds no interval is claimed: ``low`` and ``high`` are None, and ``why`` gives the reason.
 
 Aggregates: IQM, optimality gap, performance profile. Score matrices are [R, T]: R seeds on each of
 T environments, normalised so that scores of different environments can be averaged (e.g. 0 random,
-1 solved). A *statistic* is a function of matrices [..., R, T] to [...]; those named ``aggregate_*``
+1 solved). A *statistic* is a function of matrices [..., R, T] to [...]. Those named ``aggregate_*``
 are the quantities of rliable.
 
 Source: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice".
@@ -28,9 +28,9 @@ Floats = NDArray[np.floating[Any]]
 
 LEVEL = 0.95  # confidence of an interval
 CONTENT = 0.9  # share of seeds inside a tolerance interval; Patterson et al. 2024
-MIN_SEEDS = 5  # with fewer, a failure of 20 % of seeds is absent in 4 experiments of 10 or more
+MIN_SEEDS = 5  # with fewer, 4 of 10 experiments or more miss a failure of 20 % of seeds
 
-Bounds = tuple[float, float]  # the least and the largest score that are possible
+Bounds = tuple[float, float]  # the smallest and the largest possible score
 UNBOUNDED: Bounds = (-math.inf, math.inf)
 
 
@@ -39,10 +39,10 @@ class Estimate:
     """An estimated quantity with its interval.
 
     value: the point estimate.
-    low, high: ends of the interval; both None where the data allow no interval.
+    low, high: ends of the interval; both None if the data allow no interval.
     level: confidence of the interval, e.g. 0.95.
     method: name of the method, for a table's footnote.
-    why: one sentence on what the interval can and cannot say, for the reader of a report.
+    why: one sentence for a report's reader on what the interval can and cannot say.
     """
 
     value: float
@@ -58,7 +58,7 @@ class Estimate:
         return self.low is not None
 
     def __str__(self) -> str:
-        """``0.3 [0.0136909, 0.776019]``, or the value alone."""
+        """Return ``0.3 [0.0136909, 0.776019]``, or the value alone."""
         interval = f" [{self.low:.6g}, {self.high:.6g}]" if self.low is not None else ""
         return f"{self.value:.6g}{interval}"
 
@@ -66,7 +66,7 @@ class Estimate:
 def score_array(scores: ArrayLike, ndim: int = 1) -> Floats:
     """Return ``scores`` as float64.
 
-    Raises: ConfigError when there is none, one is not finite, or the shape is another.
+    Raises: ConfigError if there is none, one is not finite, or the shape is wrong.
     """
     array = np.asarray(scores, np.float64)
     if array.ndim != ndim or array.size == 0:
@@ -77,7 +77,7 @@ def score_array(scores: ArrayLike, ndim: int = 1) -> Floats:
     if not np.isfinite(array).all():
         raise ConfigError(
             "scores = nan or inf: a run without a finite score; finite scores are allowed; "
-            "give a failed run the lowest score of its environment, or name it as left out"
+            "give a failed run the lowest score of its environment, or report it as left out"
         )
     return array
 
@@ -89,7 +89,9 @@ def few_seeds(n: int) -> str:
 
 
 def _points(x: Floats, value: float, level: float) -> Estimate | None:
-    """Return ``value`` without interval where ``x`` [R] allows none: few seeds, or all equal."""
+    """Return ``value`` without interval if ``x`` [R] allows none (few seeds, or all equal), else
+    None.
+    """
     n = len(x)
     if n < MIN_SEEDS:
         return Estimate(value, None, None, level, "points", few_seeds(n))
@@ -101,7 +103,7 @@ def _points(x: Floats, value: float, level: float) -> Estimate | None:
 
 
 def _equal(x: Floats) -> NDArray[np.bool_]:
-    """Return whether the scores [R, ...] are equal but for rounding."""
+    """Return whether the scores [R, ...] are equal up to rounding."""
     equal: NDArray[np.bool_] = np.ptp(x, axis=0) <= 1e-12 * np.abs(x).max(0)
     return equal
 
@@ -112,16 +114,16 @@ def missed_share(n: int, level: float = LEVEL) -> float:
 
 
 def _without_skew(y: float, k: Floats) -> Floats:
-    """Inverse of Hall's transformation g(T) = T + k T²/3 + k² T³/27 + k/6, at ``y``."""
+    """Invert Hall's transformation g(T) = T + k T²/3 + k² T³/27 + k/6 at ``y``."""
     safe = np.where(np.abs(k) < 1e-6, 1.0, k)
     return np.where(np.abs(k) < 1e-6, y, 3.0 * (np.cbrt(1.0 + k * (y - k / 6.0)) - 1.0) / safe)
 
 
 def within(x: Floats, low: Floats, high: Floats, bounds: Bounds) -> tuple[Floats, Floats]:
-    """Return an interval of ``x`` cut to the scores that are possible.
+    """Return an interval of ``x`` cut to the possible scores.
 
-    To cut costs no coverage, since the truth lies within. Scores may exceed ``bounds`` by the
-    rounding of returns; where they do by more, the bounds are wrong and nothing is cut.
+    Cutting costs no coverage, because the truth lies within. Scores may exceed ``bounds`` by the
+    rounding of returns. If they exceed them by more, the bounds are wrong and nothing is cut.
     """
     least, most = float(x.min()), float(x.max())
     slack = 1e-5 * max([1.0, *(abs(edge) for edge in bounds if math.isfinite(edge))])
@@ -135,10 +137,10 @@ def mean_band(
 ) -> tuple[Floats, Floats, Floats]:
     """Return mean, low and high [K] of ``scores`` [R, K], over the R seeds at each of K points.
 
-    Student's t interval corrected for the skewness of the scores. The statistic
-    T = (mean - mu) / (s / sqrt(R)) is transformed to g(T) = T + k T²/3 + k² T³/27 + k/6 with
-    k = skewness / sqrt(R), which removes the skewness of T; g is monotone and inverted in closed
-    form. Low and high are NaN where the interval is undefined: R < 5, or all seeds equal.
+    Student's t interval corrected for the skewness of the scores. The statistic T = (mean - mu) /
+    (s / sqrt(R)) is transformed to g(T) = T + k T²/3 + k² T³/27 + k/6 with k = skewness / sqrt(R),
+    which removes the skewness of T. g is monotone and inverted in closed form. Low and high are NaN
+    if the interval is undefined: R < 5, or all seeds equal.
 
     Coverage of the 95 % interval is measured in tests/reports/test_coverage.py.
 
@@ -166,12 +168,12 @@ def mean_interval(
 ) -> Estimate:
     """Return the mean of ``scores`` [R] over seeds, with its interval; see ``mean_band``.
 
-    Of the interval methods measured at 5 to 50 seeds (t, percentile, BCa, expanded BCa,
-    studentised bootstrap, Hall's transformation with t and with bootstrap quantiles), only this
-    one and the studentised bootstrap stay at 93 % or more on skewed scores from 10 seeds and, from
-    20, on bimodal ones of which either group holds 20 % of seeds; the bootstrap's interval becomes
-    endless when scores form tight groups. No method covers for failures that no seed shows: of 20
-    seeds that fail with P = 0.05 or 0.1, the intervals of 63 and 87 % hold the mean.
+    Of the interval methods measured at 5 to 50 seeds (t, percentile, BCa, expanded BCa, studentised
+    bootstrap, Hall's transformation with t and with bootstrap quantiles), only this one and the
+    studentised bootstrap keep 93 % coverage or more on skewed scores from 10 seeds on, and from 20
+    seeds on for bimodal scores with 20 % of seeds or more in each group. The bootstrap's interval
+    becomes unbounded if scores form tight groups. No method covers failures that no seed shows: of
+    20 seeds that fail with P = 0.05 or 0.1, the intervals of 63 and 87 % contain the mean.
     """
     x = score_array(scores)
     n = len(x)
@@ -183,7 +185,7 @@ def mean_interval(
     bound = "from 10 seeds on skewed scores and " if n < 10 else ""
     where = "from 20 where" if n < 20 else "on skewed scores and where"
     why = (
-        f"Mean of {n} seeds. A failure that hits fewer than {missed:.0%} of seeds may be absent; "
+        f"Mean of {n} seeds. A failure of fewer than {missed:.0%} of seeds may be absent; "
         f"the interval misses it then. The {level:.0%} hold {bound}{where} scores form groups of "
         "20% of seeds or more. Coverage is lower with heavy tails (a few scores far from all "
         "others): 88% at 5 and 92% at 20 seeds."
@@ -192,10 +194,10 @@ def mean_interval(
 
 
 def _order_statistics(n: int, content: float, level: float) -> int:
-    """Return how many scores to drop at each end; -1 when even [min, max] is not enough.
+    """Return how many scores to drop at each end; -1 if even [min, max] is not enough.
 
-    The share of the population between the r-th and the s-th of n scores is Beta(s - r, n - s + r
-    + 1): with d dropped at each end, P(share >= content) = P(Beta >= content).
+    The share of the population between the r-th and the s-th of n scores is Beta(s - r, n - s + r +
+    1). With d dropped at each end, P(share >= content) = P(Beta >= content).
     """
     dropped = -1
     while n - 2 * dropped > 3:
@@ -213,15 +215,15 @@ def tolerance_interval(
     content: float = CONTENT,
     level: float = LEVEL,
 ) -> Estimate:
-    """Return where the next seed falls: an interval with ``content`` of all seeds in it.
+    """Return an interval for the next seed: it contains ``content`` of all seeds.
 
-    Holds with confidence ``level``. ``value`` is the median of ``scores`` [R]. Order statistics
-    without assumption where R allows (46 seeds for 90 % with 95 % confidence), else the normal
-    interval mean ± k s, widened to hold every score seen and cut to ``bounds``. On scores that are
-    not normal the confidence of the latter is lower: 56 % where 15 % of seeds fail far from the
-    others (5 seeds), 66 % with 10 % (10 seeds), 85 % on exponential scores. The next seed still
-    falls inside with P = 0.9 or nearly so (0.896 on lognormal scores of sigma 2, 5 seeds), see
-    tests/reports/test_coverage.py.
+    Holds with confidence ``level``. ``value`` is the median of ``scores`` [R]. If R is large enough
+    (46 seeds for 90 % with 95 % confidence), it uses order statistics, without assumptions.
+    Otherwise it is the normal interval mean ± k s, widened to contain every score seen and cut to
+    ``bounds``. On scores that are not normal its confidence is lower: 56 % if 15 % of seeds fail
+    far from the others (5 seeds), 66 % with 10 % (10 seeds), 85 % on exponential scores. The next
+    seed still falls inside with P = 0.9 or nearly so (0.896 on lognormal scores of sigma 2, 5
+    seeds), see tests/reports/test_coverage.py.
 
     Source: Wilks 1941, "Determination of sample sizes for setting tolerance limits"; Howe 1969,
     "Two-sided tolerance limits for normal populations"; Patterson et al. 2024.
@@ -254,11 +256,11 @@ def tolerance_interval(
 def success_interval(successes: int, trials: int, *, level: float = LEVEL) -> Estimate:
     """Return the success rate ``successes`` / ``trials`` with its exact binomial interval.
 
-    The trials must be independent: seeds that solved a task, or episodes of *one* trained
-    policy. Episodes of several seeds are not; take each seed's rate as its score there. The
-    interval covers at least ``level`` for every rate and number of trials.
+    The trials must be independent: seeds that solved a task, or episodes of *one* trained policy.
+    Episodes of several seeds are not; use each seed's rate as its score instead. The interval
+    covers at least ``level`` for every rate and number of trials.
 
-    Raises: ConfigError when ``successes`` is not in 0..``trials`` or there is no trial.
+    Raises: ConfigError if ``successes`` is not in 0..``trials`` or there is no trial.
 
     Source: Clopper & Pearson 1934.
     """
@@ -348,7 +350,7 @@ def chi2_quantile(p: float, df: float) -> float:
     return 2.0 * _bisect(lambda x: gamma_cdf(x, 0.5 * df), p, 0.0, high)
 
 
-RESAMPLES = 2000  # of a bootstrap; as rliable's examples for point estimates
+RESAMPLES = 2000  # of a bootstrap; as in rliable's examples for point estimates
 FEW_SCORES = 50  # R T below which the interval was measured to cover less than its level
 _BLOCK = 4_000_000  # scores in memory at once
 
@@ -356,10 +358,10 @@ Statistic = Callable[..., Floats]
 
 
 def aggregate_iqm(scores: Floats) -> Floats:
-    """Return the interquartile mean: that of the middle half of all R T scores.
+    """Return the interquartile mean: the mean of the middle half of all R T scores.
 
-    As ``scipy.stats.trim_mean(scores, 0.25, axis=None)``: R T // 4 scores are cut at each end.
-    Source: Agarwal et al. 2021, section 4.3.
+    Equal to ``scipy.stats.trim_mean(scores, 0.25, axis=None)``: R T // 4 scores are cut at each
+    end. Source: Agarwal et al. 2021, section 4.3.
     """
     pooled = np.sort(scores.reshape(*scores.shape[:-2], -1), axis=-1)
     cut = pooled.shape[-1] // 4
@@ -367,7 +369,7 @@ def aggregate_iqm(scores: Floats) -> Floats:
 
 
 def aggregate_optimality_gap(scores: Floats, gamma: float = 1.0) -> Floats:
-    """Return by how much scores fall short of ``gamma`` on average; scores above count as gamma.
+    """Return by how much scores fall short of ``gamma`` on average. Scores above count as gamma.
 
     Source: Agarwal et al. 2021, section 4.3.
     """
@@ -387,9 +389,9 @@ def improvement(a: Floats, b: Floats) -> Floats:
 def resampled(statistic: Statistic, *scores: Floats, resamples: int, seed: int = 0) -> Floats:
     """Return ``statistic`` of ``resamples`` stratified bootstrap samples: [resamples, ...].
 
-    Every environment's R seeds are resampled by themselves (environments are fixed strata), by
-    drawing R - 1 of them with replacement: R draws make the variance too small by (R - 1) / R,
-    20 % at 5 seeds. Deterministic in ``seed``.
+    Each environment's R seeds are resampled separately (environments are fixed strata), by drawing
+    R - 1 of them with replacement. R draws would make the variance too small by (R - 1) / R, 20 %
+    at 5 seeds. Deterministic in ``seed``.
 
     Source: Agarwal et al. 2021, section 4.1; Rao & Wu 1988 (R - 1 draws in small strata).
     """
@@ -426,8 +428,8 @@ def stratified_bootstrap(
     """Return ``statistic`` of score matrices [R, T] with its stratified bootstrap interval.
 
     Percentile interval of ``resampled``; no interval below 5 seeds per environment. Measured
-    coverage of 95 % intervals of the IQM, the mean and the optimality gap: 92-96 % from R T = 50,
-    with R draws instead of R - 1: 88-93 %; see tests/reports/test_coverage.py.
+    coverage of 95 % intervals of the IQM, the mean and the optimality gap: 92-96 % from R T = 50 on
+    (with R draws instead of R - 1: 88-93 %), see tests/reports/test_coverage.py.
 
     Raises: ConfigError for scores that are not finite or not [R, T].
     """
@@ -465,7 +467,7 @@ def performance_profile(
 ) -> tuple[Floats, Floats, Floats]:
     """Return the share of runs of ``scores`` [R, T] above each of ``thresholds`` [K], low and high.
 
-    The run-score distribution, which never rises; the band is pointwise, by stratified bootstrap,
+    The run-score distribution, which never rises. The band is pointwise, by stratified bootstrap,
     NaN with fewer than 5 seeds. Source: Agarwal et al. 2021, section 4.2.
     """
     matrix, taus = score_array(scores, 2), score_array(thresholds)
@@ -483,7 +485,7 @@ def performance_profile(
 def balanced(scores: Sequence[ArrayLike]) -> tuple[Floats, str]:
     """Return scores of each environment as a matrix [R, T], R the fewest seeds of any.
 
-    The first R scores of each environment are taken: give them in order of the seed, so that no
+    The first R scores of each environment are used. Give them in order of the seed, so that no
     choice depends on a score. Also returns a sentence on what was left out, or "".
     """
     arrays = [score_array(x) for x in scores]
@@ -501,13 +503,13 @@ def choose(
 ) -> tuple[str, str]:
     """Return the statistic that the design of an experiment allows, and the reason for it.
 
-    ``seeds``: of a setting in an environment. ``success``: a seed scores 0 or 1, not any number
-    (also its share of successful episodes). ``normalized``: the environments share a scale.
+    ``seeds``: per setting and environment. ``success``: a seed scores 0 or 1 (also its share of
+    successful episodes). ``normalized``: the environments share a scale.
 
     The statistic is "points" (each seed, no interval), "mean" (``mean_interval`` and
     ``tolerance_interval``), "success" (``success_interval``), "iqm" (``iqm``, ``optimality_gap``,
-    ``performance_profile``; without intervals for few seeds), or "mean each" (every environment has
-    its own mean). The report shows aggregates over environments for "iqm" alone.
+    ``performance_profile``; without intervals for few seeds), or "mean each" (a mean per
+    environment). Only "iqm" makes the report show aggregates over environments.
 
     Source: Agarwal et al. 2021, section 4; Patterson et al. 2024.
     """

@@ -1,9 +1,9 @@
-"""The table of ``rlrun bench memory``: settings on memory tasks, beside scores published elsewhere.
+"""The table of ``rlrun bench memory``: settings on memory tasks, next to published scores.
 
-MMER, the maximum mean episodic reward, is the measure of POPGym (Morad et al., ICLR 2023): of each
+MMER, the maximum mean episodic reward, is the measure of POPGym (Morad et al., ICLR 2023): for each
 seed the maximum over epochs of the mean return of an epoch's episodes, then the mean over seeds.
-An epoch is an evaluation here, whose episodes are greedy; POPGym's are those of training. A
-maximum flatters: the score of the final weights, with its interval, stands beside it.
+Here an epoch is an evaluation with greedy episodes; POPGym's episodes are those of training. A
+maximum is biased upwards, so the score of the final weights is shown with its interval.
 
 `MemoryGap` is the finding of ``rlrun probe``: does a task need memory?
 """
@@ -27,11 +27,11 @@ from rlrun.reports.versus import PAIRS
 SHARE = 0.9  # of the way from random actions to the best MMER of a task
 _NAN = math.nan
 ABOUT = (
-    "MMER: mean over seeds of the largest mean return of an evaluation (POPGym's measure, which "
-    "flatters). Score: mean return of the final weights, with the 95 % interval of the mean over "
+    "MMER: mean over seeds of the largest mean return of an evaluation (POPGym's measure, biased "
+    "upwards). Score: mean return of the final weights, with the 95 % interval of the mean over "
     "seeds (from 5 seeds on). Steps and seconds to 90 %: median over seeds of the first evaluation "
-    "that is 90 % of the way from random actions to the best MMER of the task; a seed that never "
-    "gets there, or fails, counts as slower than all others. Rows whose algorithm is in brackets "
+    "that is 90 % of the way from random actions to the best MMER of the task. Seeds that never "
+    "get there or fail count as slower than all others. Rows whose algorithm is in brackets "
     "were published elsewhere, with 15M env steps, and were not run here."
 )
 
@@ -48,18 +48,18 @@ class BenchSetting:
 
     @property
     def scored(self) -> list[RunData]:
-        """The runs that are done, with all their evaluations."""
+        """Return the finished runs with all their evaluations."""
         return [run for run in self.runs if score(run, "auc") is not None]
 
     @property
     def mmer(self) -> float:
-        """Maximum mean episodic reward; NaN without a run that is done."""
+        """Return the maximum mean episodic reward, NaN without a finished run."""
         tops = [float(run.evaluations.return_mean.max()) for run in self.scored]
         return float(np.mean(tops)) if tops else _NAN
 
     @property
     def final(self) -> Interval:
-        """Mean return of the final weights with its interval."""
+        """Return the mean return of the final weights with its interval."""
         scores = [x for run in self.scored if (x := score(run, "final")) is not None]
         bounds = return_bounds(self.runs)
         return interval_of(mean_interval(scores, bounds=bounds) if scores else None)
@@ -79,7 +79,7 @@ class BenchSetting:
 
     @property
     def outcome(self) -> str:
-        """Number of runs, and how those ended that are not done."""
+        """Return the number of runs, and how those ended that are not done."""
         lost = [run for run in self.runs if run not in self.scored]
         whys = dict.fromkeys(run.failure or run.problem or run.damage or run.status for run in lost)
         text = f"{len(self.scored)} of {len(self.runs)}"
@@ -89,7 +89,7 @@ class BenchSetting:
 def bench_table(
     settings: Sequence[BenchSetting], published: Mapping[str, Mapping[str, float]]
 ) -> Table:
-    """Return the table, best MMER of a task first; ``published``: task -> setting -> MMER."""
+    """Return the table, best MMER of a task first. ``published``: task -> setting -> MMER."""
     rows: list[tuple[Cell, ...]] = []
     for task in dict.fromkeys(setting.task for setting in settings):
         own = [setting for setting in settings if setting.task == task]
@@ -113,7 +113,7 @@ def bench_markdown(table: Table) -> str:
 
 
 def raw_lines(settings: Sequence[BenchSetting]) -> str:
-    """Return one JSON object a run: what it was, how it ended, all its evaluations."""
+    """Return one JSON object per run: setting, outcome, and all evaluations."""
     lines = []
     for setting in settings:
         for run in setting.runs:
@@ -130,12 +130,12 @@ def raw_lines(settings: Sequence[BenchSetting]) -> str:
 
 
 MEMORYLESS, STACKED, RECURRENT, FULL = "memoryless", "frame-stacked", "recurrent", "full state"
-_WITH_PAST = (RECURRENT, STACKED)  # agents that see more than the newest observation
+_WITH_PAST = (RECURRENT, STACKED)  # agents that see past observations
 
 
 @dataclass(frozen=True)
 class MemoryGap:
-    """Scores [R] of each agent, and the gap of every other one to the memoryless agent.
+    """Scores [R] of each agent, and the gap of every other agent to the memoryless one.
 
     ``needed``: whether an agent that sees the past is better, after Holm's correction for two
     comparisons.
@@ -148,7 +148,7 @@ class MemoryGap:
 
     @property
     def gaps(self) -> dict[str, Difference]:
-        """Score of an agent minus that of the memoryless one."""
+        """Return the score of each agent minus that of the memoryless one."""
         base = self.scores[MEMORYLESS]
         return {
             name: difference(own, base, paired=len(own) == len(base) >= PAIRS, bounds=self.bounds)
@@ -157,7 +157,9 @@ class MemoryGap:
         }
 
     def _better(self, names: Sequence[str]) -> list[str]:
-        """Those of ``names`` that are better than the memoryless agent, corrected for them all."""
+        """Return those of ``names`` that are better than the memoryless agent, corrected for
+        all.
+        """
         gaps = self.gaps
         tested = [name for name in names if name in gaps and gaps[name].p is not None]
         ps = holm([p for name in tested if (p := gaps[name].p) is not None])
@@ -174,7 +176,7 @@ class MemoryGap:
 
     @property
     def sentence(self) -> str:
-        """The finding, for a reader who has not seen the table."""
+        """Return the finding in a sentence that does not need the table."""
         gaps, better = self.gaps, self._better(_WITH_PAST)
         at = f"at {self.budget} env steps"
         gap = show_cell(interval_of(gaps[RECURRENT]))
@@ -197,7 +199,7 @@ class MemoryGap:
 
 
 def gap_table(gap: MemoryGap) -> Table:
-    """Return a row for each agent: its score with the interval, its gap, p before correction."""
+    """Return a row per agent: its score with the interval, its gap, p before correction."""
     rows: list[tuple[Cell, ...]] = []
     for name, scores in gap.scores.items():
         own = gap.gaps.get(name)

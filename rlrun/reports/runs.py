@@ -1,10 +1,9 @@
-"""A run as the report needs it: status, config, evaluations, scores. Torch-free.
+"""Runs in the form that reports need: status, config, evaluations, scores. Does not import torch.
 
-Files may be a stranger's: only regular files of bounded size are read, only finite numbers and text
-that can be printed leave this module, and whatever cannot be read makes the run ``damaged``, which
-the report lists. Env steps never go back within metrics.jsonl and timings.jsonl, and only finite
-numbers are logged: any other line is damage, after which nothing is read, for what follows may be
-of another run.
+Files may be untrusted. Only regular files of bounded size are read, and only finite numbers and
+printable text leave this module. Unreadable files make a run ``damaged``, which the report lists.
+Env steps never decrease within metrics.jsonl and timings.jsonl, and only finite numbers are logged.
+Any other line is damage, after which nothing is read, because the rest may belong to another run.
 """
 
 import glob
@@ -43,7 +42,7 @@ T = TypeVar("T")
 
 # -- records of metrics.jsonl and timings.jsonl ----------------------------------------------------
 
-_LARGEST = 1e150  # of a number: sums of squares overflow beyond
+_LARGEST = 1e150  # largest number; sums of squares would overflow beyond it
 _LINE = re.compile(rb'\{"env_steps": ?(\d{1,18}(?:\.0)?)[,}]')  # how each record begins
 
 Floats = NDArray[np.float64]
@@ -53,7 +52,7 @@ Floats = NDArray[np.float64]
 class Records:
     """Records of a file. ``columns``: metric -> env_steps [K], values [K].
 
-    ``damage``: "line 7 is no record", or "" where the file is whole. ``env_steps``: of the last
+    ``damage``: "line 7 is not a record", or "" if the file is whole. ``env_steps``: of the last
     record, 0 without one.
     """
 
@@ -63,24 +62,24 @@ class Records:
 
 
 def read_records(path: Path, keys: Sequence[str] | None, *, ended: bool) -> Records:
-    """Return the records of the metrics ``keys``, of all with None; no file has no records.
+    """Return the records of the metrics ``keys``, of all if None. Without a file there are none.
 
-    ``ended``: nobody writes the file, so that its last line must be complete. The file is read line
-    by line: memory holds 8 bytes for each number and each env step, which metrics share.
+    ``ended``: nobody writes the file, so its last line must be complete. The file is read line by
+    line: memory holds 8 bytes per number and per env step, which metrics share.
     """
     columns: _Columns = {key: (array("d"), array("d")) for key in keys or ()}
     wanted = re.compile(b"|".join(re.escape(json.dumps(key).encode()) for key in keys or ()))
     env_steps, damage = 0.0, ""
     try:
         if path.exists() and not path.is_file():
-            raise ValueError("it is no regular file")
+            raise ValueError("it is not a regular file")
         for number, line in enumerate(read_lines(path) if os.path.lexists(path) else (), 1):
             start, fault = _LINE.match(line), ""
             if not line.endswith(b"\n"):
                 damage = f"line {number} is cut" if ended else ""
                 break
             if start is None or not line.endswith(b"}\n"):
-                fault = "is no record"
+                fault = "is not a record"
             elif float(start[1]) < env_steps:
                 fault = f"goes back to {float(start[1]):.0f} env steps"
             else:
@@ -98,7 +97,7 @@ _Columns = dict[str, tuple["array[float]", "array[float]"]]
 
 
 def _arrays(columns: _Columns) -> dict[str, tuple[Floats, Floats]]:
-    """The columns as arrays of the same memory; metrics of the same env steps share theirs."""
+    """Return the columns as arrays of the same memory. Metrics of the same env steps share them."""
     shared: list[Floats] = []
     arrays = {}
     for key in [*columns]:
@@ -110,11 +109,11 @@ def _arrays(columns: _Columns) -> dict[str, tuple[Floats, Floats]]:
 
 
 def _append(line: bytes, columns: _Columns, keys: Sequence[str] | None) -> str:
-    """Append the metrics of a record to their columns; return how it is damaged, or ""."""
+    """Append the metrics of a record to their columns. Return the damage, or ""."""
     try:
         values = json.loads(line)
     except (ValueError, RecursionError):
-        return "is no record"
+        return "is not a record"
     env_steps = values.pop("env_steps")
     for key in values if keys is None else values.keys() & columns.keys():
         if (value := finite_number(values[key])) is None:
@@ -126,7 +125,7 @@ def _append(line: bytes, columns: _Columns, keys: Sequence[str] | None) -> str:
 
 
 def finite_number(value: Any) -> float | None:
-    """Return a number as float; None for anything else, and where its square is not finite."""
+    """Return a number as float, or None for anything else and if its square is not finite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if abs(value) <= _LARGEST else None
@@ -135,13 +134,13 @@ def finite_number(value: Any) -> float | None:
 # -- where runs are --------------------------------------------------------------------------------
 
 SWEEP = "sweep.json"
-SEEDS = "seeds.json"  # of a sweep with seeds=auto
+SEEDS = "seeds.json"  # in a sweep with seeds=auto
 _DEEPEST = 32  # levels of directories that are searched for runs
 
 
 @dataclass(frozen=True)
 class RunSource:
-    """A directory where a run is or should be. ``sweep``: its entry in sweep.json, or {}."""
+    """A directory that is or should be a run. ``sweep``: its entry in sweep.json, or {}."""
 
     path: Path
     sweep: dict[str, Any]
@@ -150,7 +149,7 @@ class RunSource:
 def find_jobs(arguments: Sequence[str]) -> list[RunSource]:
     """Return the runs that run directories, sweep directories, parents and globs name, each once.
 
-    Links below an argument are not followed: a directory may be a stranger's.
+    Links below an argument are not followed, because a directory may be untrusted.
 
     Raises: ConfigError for an argument that holds no run.
     """
@@ -178,7 +177,7 @@ def _expand(argument: str) -> list[Path]:
 
 
 def natural(text: str) -> list[tuple[int, int, str]]:
-    """Sort key that orders the digits in a name by value: run2 before run10."""
+    """Return a sort key that orders the digits in a name by value: run2 before run10."""
     parts = [part for part in re.split("([0-9]+)", text) if part]
     return [(0, int(p[:18]), "") if p[0] in "0123456789" else (1, 0, p) for p in parts]
 
@@ -188,7 +187,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _search(top: Path) -> Iterator[RunSource]:
-    """Yield the runs at and below ``top``, breadth first, those that a sweep lists in its order."""
+    """Yield the runs at and below ``top``, breadth first, a sweep's runs in its order."""
     if _is_run(top):
         yield RunSource(top, {})
         return
@@ -218,12 +217,14 @@ def _entries(directory: Path) -> list[os.DirEntry[str]]:
     except FileNotFoundError:  # removed meanwhile
         return []
     except OSError as e:
-        text = f"cannot be read ({e.strerror}); a readable directory is needed; change its rights, "
-        raise _dir_error(directory, f"{text}or name the runs with a glob") from e
+        text = f"cannot be read ({e.strerror}); a readable directory is needed; fix its "
+        raise _dir_error(directory, f"{text}permissions, or name the runs with a glob") from e
 
 
 def read_json(path: Path, read: Callable[[Any], T], default: T) -> T:
-    """Return ``read`` of a stranger's JSON file; ``default`` where there is none or it misfits."""
+    """Return ``read`` of an untrusted JSON file, or ``default`` if there is none or it does not
+    fit.
+    """
     try:
         return read(json.loads(read_file(path)))
     except (OSError, ValueError, TypeError, LookupError, RecursionError):
@@ -231,7 +232,7 @@ def read_json(path: Path, read: Callable[[Any], T], default: T) -> T:
 
 
 def sweep_jobs(sweep_dir: Path) -> list[RunSource]:
-    """Return the jobs that sweep.json lists, in its order; none when there is no such file."""
+    """Return the jobs that sweep.json lists, in its order; none if there is no such file."""
 
     def read(fields: Any) -> list[RunSource]:
         jobs = fields["jobs"] if isinstance(fields, dict) else fields
@@ -244,10 +245,10 @@ _Sweeps = dict[Path, tuple[bool, frozenset[Path]] | None]  # directory -> (seeds
 
 
 def _auto_sweep(run_dir: Path, known: _Sweeps) -> Path | None:
-    """Return the sweep with ``seeds=auto`` that a run is of, maybe several levels above, or None.
+    """Return the sweep with ``seeds=auto`` of a run, maybe several levels above, or None.
 
-    Such a sweep is known by seeds.json, or by ``seeds=auto`` in a command in sweep.json: so also
-    while it runs, when it failed or was interrupted, and when ``rlrun resume`` finished it.
+    Such a sweep is recognised by seeds.json, or by ``seeds=auto`` in a command in sweep.json. So it
+    is also recognised while it runs, after a failure or interruption, and after ``rlrun resume``.
     ``known``: the sweeps that were read before.
     """
     run_dir = Path(os.path.realpath(run_dir))
@@ -276,10 +277,10 @@ def _read_sweep(directory: Path) -> tuple[bool, frozenset[Path]] | None:
 # -- a run -----------------------------------------------------------------------------------------
 
 TIMINGS = "timings.jsonl"
-SEARCH, FRESH = "search.json", "final_"  # of a search; prefix of its runs on fresh seeds
+SEARCH, FRESH = "search.json", "final_"  # file of a search; prefix of its runs on fresh seeds
 _MAX_CONFIG = 2**18  # bytes of config.yaml
 _MAX_DEPTH = 32
-_MAX_LINKS = 9  # references that lead from one to the next
+_MAX_LINKS = 9  # most references in a chain
 _MAX_TEXT = 500  # characters of a name or a message
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _METRICS = (
@@ -290,7 +291,7 @@ _METRICS = (
 
 @dataclass(frozen=True)
 class Evaluations:
-    """Evaluations of a run in order: all arrays [K]. NaN where a value is not known."""
+    """Evaluations of a run in order, all arrays [K]. NaN: the value is not known."""
 
     env_steps: Floats
     return_mean: Floats
@@ -300,9 +301,9 @@ class Evaluations:
 
 @dataclass(frozen=True)
 class RunData:
-    """One run. ``status``: that of run.json, or waiting, not started (of a sweep) or damaged.
+    """One run. ``status``: that of run.json, or waiting, not started (in a sweep) or damaged.
 
-    ``problem``: which file is damaged, and how. ``trial``: a search chose by its score.
+    ``problem``: which file is damaged, and how. ``trial``: whether a search chose by its score.
     """
 
     path: Path
@@ -313,9 +314,9 @@ class RunData:
     problem: str = ""
     overrides: tuple[str, ...] = ()
     trial: bool = False
-    listed_code: int | None = None  # exit code in sweep.json, also of a killed job
-    auto: Path | None = None  # the sweep that added its seed until it was decided (seeds=auto)
-    search: Path | None = None  # the search that it is a run of
+    listed_code: int | None = None  # exit code in sweep.json, present even for a killed job
+    auto: Path | None = None  # the seeds=auto sweep that added its seed
+    search: Path | None = None  # the search to which it belongs
 
     @cached_property
     def keys(self) -> dict[str, Any]:
@@ -324,7 +325,7 @@ class RunData:
 
     @property
     def seed(self) -> int | None:
-        """The seed, or None when it is not known."""
+        """The seed, or None if it is not known."""
         seed = self.keys.get("seed", self.record.get("seed"))
         return seed if isinstance(seed, int) and not isinstance(seed, bool) else None
 
@@ -339,7 +340,7 @@ class RunData:
 
     @cached_property
     def damage(self) -> str:
-        """How metrics.jsonl is damaged; "" where its evaluations are all that the run made."""
+        """The damage of metrics.jsonl, "" if its evaluations are all that the run made."""
         damage = self.records.damage
         if not damage and self.status == "done" and self.final:
             steps, last = self.evaluations.env_steps, finite(self.final.get("env_steps"))
@@ -350,14 +351,14 @@ class RunData:
 
     @property
     def damaged_times(self) -> str:
-        """How timings.jsonl is damaged; wall times are not known then."""
+        """The damage of timings.jsonl, without which wall times are not known."""
         return f"{TIMINGS}: {self._times.damage}" if self._times.damage else ""
 
     @cached_property
     def evaluations(self) -> Evaluations:
-        """The evaluations, the last one of an env step where there are several.
+        """The evaluations, the last one if an env step has several.
 
-        Those before the damage in a file that is damaged, see ``damage``.
+        In a damaged file those before the damage, see ``damage``.
         """
         columns = self.records.columns
         steps, returns = columns["eval/return_mean"]
@@ -372,7 +373,9 @@ class RunData:
         return Evaluations(steps, returns, self._wall_at(steps), shares)
 
     def _wall_at(self, env_steps: Floats) -> Floats:
-        """Seconds since the run began, interpolated between the records around each step."""
+        """Return the seconds since the run began, interpolated between the records around each
+        step.
+        """
         steps, seconds = self._times.columns["time/wall_seconds"]
         if not len(steps) or self._times.damage:
             return np.full(len(env_steps), math.nan)
@@ -384,19 +387,21 @@ class RunData:
 
     @property
     def final(self) -> dict[str, Any]:
-        """The evaluation of the final weights in run.json; empty without one."""
+        """The evaluation of the final weights in run.json, empty if there is none."""
         result = self.record.get("eval")
         return result if isinstance(result, dict) else {}
 
     @property
     def exit_code(self) -> int | None:
-        """That of run.json; of the sweep where the run was killed (a signal's is negative)."""
+        """The exit code in run.json, or the sweep's if the run was killed (a signal's is
+        negative).
+        """
         code = self.record.get("exit_code")
         return code if isinstance(code, int) else self.listed_code
 
     @cached_property
     def failure(self) -> str:
-        """The last error in rlrun.log; "" when there is none."""
+        """The last error in rlrun.log, or ""."""
         path = self.path / "rlrun.log"
         try:
             lines = read_file(path).decode("utf-8", "replace").splitlines() if path.exists() else []
@@ -407,19 +412,19 @@ class RunData:
 
     @property
     def successes(self) -> tuple[int, int] | None:
-        """(successes, episodes) of the final weights, where the environment reports success."""
+        """(successes, episodes) of the final weights, if the environment reports success."""
         share, episodes = (finite(self.final.get(key)) for key in ("success", "episodes"))
         if not (0 <= share <= 1 and 1 <= episodes <= 1e9):
             return None
         return round(share * episodes), int(episodes)
 
     def number(self, key: str) -> float:
-        """A number of run.json; NaN when it has none."""
+        """Return a number of run.json, or NaN."""
         return finite(self.record.get(key))
 
     @cached_property
     def progress(self) -> tuple[float, float]:
-        """(env steps, wall-clock seconds) so far; of a killed run what its files know last."""
+        """Return (env steps, wall-clock seconds) so far, for a killed run the last known ones."""
         steps, wall = self.number("env_steps"), self.number("wall_seconds")
         if self.status == "done" or not self.record:
             return steps, wall
@@ -428,28 +433,28 @@ class RunData:
         return max(steps, self.records.env_steps), max(wall, last)
 
     def text(self, key: str) -> str:
-        """A text of run.json that can be printed; "" when it has none."""
+        """Return a printable text of run.json, or ""."""
         value = self.record.get(key)
         return printable(value) if isinstance(value, str) else ""
 
     @cached_property
     def restarts(self) -> int:
-        """Workers of environments that were restarted."""
+        """Number of restarted workers of environments."""
         return int(self.records.columns["collect/restarts"][1].sum())
 
     @property
     def total_steps(self) -> float:
-        """Env steps that the run was to do; NaN when the config does not say."""
+        """Env steps that the run was to do, NaN if the config does not say."""
         return finite(resolve(self.keys.get("run.total_steps"), self.keys))
 
     @property
     def stop_return(self) -> float:
-        """Mean return that counts as solved; NaN when the config does not say."""
+        """Mean return that counts as solved, NaN if the config does not say."""
         return finite(resolve(self.keys.get("run.stop_return"), self.keys))
 
 
 def read_run(path: Path | str) -> RunData:
-    """Return the run in a directory; damage gives the status ``damaged``, not an error."""
+    """Return the run in a directory. Damage gives the status ``damaged``, not an error."""
     return _read(RunSource(Path(path), {}), {})
 
 
@@ -465,7 +470,9 @@ def read_runs(arguments: Sequence[str]) -> list[RunData]:
 
 
 def _renamed(run: RunData) -> RunData:
-    """A run of several sweeps' directories of one name: the sweep's name before its own."""
+    """Return a run whose directory name occurs in several sweeps, with the sweep's name in
+    front.
+    """
     return replace(run, name=f"{printable(run.path.absolute().parent.name)}/{run.name}")
 
 
@@ -497,11 +504,11 @@ def _read(job: RunSource, sweeps: _Sweeps) -> RunData:
 
 
 def _status(job: RunSource, record: dict[str, Any]) -> str:
-    """Status of run.json; of the sweep where the job did not write one."""
+    """Return the status in run.json, or the sweep's if the job did not write one."""
     own, listed = record.get("status"), job.sweep.get("status")
     known = ("running", "done", "failed", "interrupted", "waiting")
     if own == "running" and listed in ("failed", "interrupted"):
-        return str(listed)  # killed: it could not say so itself
+        return str(listed)  # a killed run cannot record that itself
     return str(own) if own in known else str(listed) if listed in known else "not started"
 
 
@@ -512,21 +519,26 @@ def _overrides(run_dir: Path) -> tuple[str, ...]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Return the config of a run. Raises: OSError, ValueError."""
+    """Return the config of a run.
+
+    Raises: OSError, ValueError.
+    """
     return parse_config(read_file(path, _MAX_CONFIG))
 
 
 def parse_config(content: bytes) -> dict[str, Any]:
-    """Return the config in the bytes of a config.yaml, which is not to be changed.
+    """Return the config in the bytes of a config.yaml. It must not be changed.
 
-    The groups that runs have in common are parsed once. Raises: ValueError.
+    Groups that runs share are parsed once.
+
+    Raises: ValueError.
     """
     parts = [part for part in re.split(rb"^(?=\w)", content, flags=re.MULTILINE) if part]
     try:
         values = [(_safe_part if len(part) < _LARGE_PART else _safe_yaml)(part) for part in parts]
     except ValueError:
         values = []
-    if not values or not all(isinstance(value, dict) for value in values):  # not as rlrun writes it
+    if not values or not all(isinstance(value, dict) for value in values):  # not a config of rlrun
         values = [_safe_yaml(content)]
         if not isinstance(values[0], dict):
             raise ValueError("config.yaml holds no config")
@@ -536,7 +548,7 @@ def parse_config(content: bytes) -> dict[str, Any]:
 
 
 def _safe_yaml(content: bytes) -> Any:
-    """The value of yaml without aliases, which could stand for far more than its bytes."""
+    """Return the value of yaml without aliases, which could expand far beyond its size."""
     try:
         depth = 0
         for event in yaml.parse(content, Loader=_Loader):
@@ -556,7 +568,7 @@ _LARGE_PART = 4096  # bytes
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (full name, value) of the leaves of a config; a list is a leaf."""
+    """Yield (full name, value) of the leaves of a config. A list is a leaf."""
     for key, value in config.items():
         name = f"{prefix}{printable(key)}"
         if isinstance(value, dict) and value:
@@ -566,7 +578,7 @@ def flatten(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def resolve(value: Any, keys: dict[str, Any]) -> Any:
-    """Return what ``${other.key}`` stands for among ``keys``; any other value as it is."""
+    """Return the value of ``${other.key}`` among ``keys``, or any other value unchanged."""
     for _ in range(_MAX_LINKS):
         if not (isinstance(value, str) and value[:2] == "${" and value[-1] == "}"):
             break
@@ -575,27 +587,27 @@ def resolve(value: Any, keys: dict[str, Any]) -> Any:
 
 
 def finite(value: Any) -> float:
-    """Return a number; NaN for anything else, and for what no float can hold."""
+    """Return a number, or NaN for anything else and for numbers that no float can hold."""
     number = finite_number(value)
     return math.nan if number is None else number
 
 
 def printable(value: object) -> str:
-    """Return a text on one line, cut where it is long, with escapes for control characters."""
+    """Return a text on one line, shortened, with control characters escaped."""
     return errors.printable(str(value)[:_MAX_TEXT])
 
 
-# -- the score: one number of a run, which every comparison and every interval rests on ------------
+# -- the score: one number per run, the basis of every comparison and interval ---------------------
 
 SCORES = "final, best_of_last:K or auc"
 
 
 def score(run: RunData, kind: str) -> float | None:
-    """Return the score of a run that is done, else None.
+    """Return the score of a finished run, else None.
 
     ``final``: mean return of the final weights (run.json). ``best_of_last:K``: the best of the last
-    K evaluations, which flatters. ``auc``: `mean_over_steps` to run.total_steps. The latter two are
-    None too where evaluations are missing in metrics.jsonl.
+    K evaluations, which is biased upwards. ``auc``: `mean_over_steps` to run.total_steps. The last
+    two are None if evaluations are missing in metrics.jsonl.
 
     Raises: ConfigError for another ``kind``.
     """
@@ -616,13 +628,13 @@ def mean_over_steps(steps: Floats, returns: Floats, end: float) -> float:
     """Return the area under a learning curve from 0 to ``end`` env steps, divided by ``end``.
 
     ``steps`` [K] increase up to ``end``, ``returns`` [K]. Between evaluations the curve is a line
-    (trapezoidal rule); before the first one it has the value of the first, after the last one that
-    of the last, as a run that was solved keeps its weights.
+    (trapezoidal rule). Before the first it has the first value, after the last one the last value,
+    as a solved run keeps its weights.
 
     Of the definitions measured it depends least on ``run.eval_every``: on learners that rise
     linearly, exponentially or as a sigmoid it is within 1.3 % of the range of returns of the true
-    area with 20 evaluations, 3 % with 10 and 10 % with 5; the rest is what a learner gained before
-    its first evaluation. With each value in force until the next one it would be 3, 7 and 15 %.
+    area with 20 evaluations, 3 % with 10 and 10 % with 5. The rest is what a learner gained before
+    its first evaluation. If each value held until the next one, these would be 3, 7 and 15 %.
     Measured in tests/reports/test_intervals.py.
     """
     if end <= 0:
@@ -632,14 +644,17 @@ def mean_over_steps(steps: Floats, returns: Floats, end: float) -> float:
 
 
 def parse_score(kind: str) -> int | None:
-    """Return K of ``best_of_last:K``, None for the others. Raises: ConfigError."""
+    """Return K of ``best_of_last:K``, None for the others.
+
+    Raises: ConfigError.
+    """
     name, colon, count = kind.partition(":")
     if kind in ("final", "auc"):
         return None
     if name == "best_of_last" and colon and re.fullmatch("[1-9][0-9]{0,7}", count):
         return int(count)
     raise ConfigError(
-        f"--score = {printable(kind)}: is no score; {SCORES} is allowed, with K >= 1; "
+        f"--score = {printable(kind)}: is not a score; {SCORES} is allowed, with K >= 1; "
         "correct the command",
         key="--score",
     )

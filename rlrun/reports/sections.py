@@ -55,14 +55,14 @@ from rlrun.reports.selection import seeds_auto_section, selection_section
 from rlrun.reports.versus import comparison_section
 
 _NAN = math.nan
-_NAMED = 5  # damaged runs that are named, and settings of which some runs are not counted
+_NAMED = 5  # damaged runs, or settings with uncounted runs, that are named
 _SCORE_COLUMNS = (
     "environment", "setting", "seeds", "score", "next seed", "min", "max", "not counted",
 )  # fmt: skip
 
 
 def score_section(found: Findings) -> Section:
-    """The score of every group with its interval, where the next seed falls, and success rates."""
+    """Return the score of every group with its interval, the next seed's, and success rates."""
     shown = [group for place in found.environments for group in _in_table(found.of(place))]
     rows: list[tuple[Cell, ...]] = []
     for g in shown:
@@ -96,10 +96,10 @@ def score_section(found: Findings) -> Section:
 
 
 def design_choice(found: Findings) -> tuple[str, str] | None:
-    """Return the statistic that the experiment allows and why; None without a score.
+    """Return the statistic that the experiment allows and why, or None without a score.
 
-    Seeds: the most that a setting has, as each one with fewer says so itself. Environments share a
-    scale where a setting has scores in all of them.
+    Seeds: the most that a setting has, because settings with fewer are marked themselves.
+    Environments share a scale if a setting has scores in all of them.
     """
     seeds = max((len(group.runs) for group in found.groups), default=0)
     if not seeds:
@@ -109,7 +109,7 @@ def design_choice(found: Findings) -> tuple[str, str] | None:
 
 
 def _in_table(groups: Sequence[Group]) -> list[Group]:
-    """The groups in their order; of many the best first."""
+    """Return the groups in order, or if there are many the best first."""
     if len(groups) <= MAX_GROUPS:
         return list(groups)
     return sorted(groups, key=lambda g: -g.scores.mean() if g.runs else math.inf)
@@ -128,7 +128,7 @@ def _score_figure(found: Findings, environment: str) -> list[Picture]:
 
 
 def _cuts(groups: Sequence[Group]) -> list[str]:
-    """Return which returns an environment allows, where that is known."""
+    """Return sentences on the known bounds of returns."""
     known = {g.environment: g.bounds for g in groups if g.bounds != UNBOUNDED}
     ranges = ", ".join(f"{env} {_range(*bounds)}" for env, bounds in known.items())
     if not known:
@@ -143,30 +143,30 @@ def _range(low: float, high: float) -> str:
 
 
 def _cautions(found: Findings) -> list[str]:
-    """What flatters a setting."""
+    """Return sentences on biases in favour of a setting."""
     out = []
     diverged = [g.setting for g in found.groups if any(r.exit_code == 4 for r in g.unscored)]
     if diverged:
         out.append(
             f"Runs of {', '.join(dict.fromkeys(diverged))} diverged (exit code 4) and have no "
-            "score: the mean of the others flatters a setting that diverges."
+            "score: the mean of the others favours a setting that diverges."
         )
     again = [f"{g.setting} (seed {r.seed})" for g in found.groups for r in g.failed_again]
     if again:
         out.append(
             f"Failed when run again: {', '.join(dict.fromkeys(again))}. The last run of a seed "
-            "that is done counts, which flatters a setting that fails now and then."
+            "that is done counts, which favours a setting that sometimes fails."
         )
     if any(run.trial for run in found.runs):
         out.append(
-            "The best trial of a search was chosen by these scores, which therefore flatter it; "
+            "The best trial of a search was chosen by these scores, which are therefore too high; "
             "its score is the one on fresh seeds."
         )
     return out
 
 
 def _success_table(groups: Sequence[Group]) -> Table | None:
-    """The success rate of every group whose environment reports success; None where none does."""
+    """Return the success rate of every group that reports success, or None if none does."""
     rows: list[tuple[Cell, ...]] = []
     for group in groups:
         found = [run.successes for run in group.runs if run.successes is not None]
@@ -181,7 +181,7 @@ def _success_table(groups: Sequence[Group]) -> Table | None:
 def success_rate(shares: np.ndarray) -> tuple[Interval, str]:
     """Return the mean success of seeds and the name of its interval.
 
-    ``shares`` [n]: successful episodes of each seed, in [0, 1]; so is the interval.
+    ``shares`` [n]: successful episodes of each seed, in [0, 1], like the interval.
     """
     n, certain = len(shares), bool(np.isin(shares, (0.0, 1.0)).all())
     if choose(1, n, success=certain)[0] == "success":
@@ -192,7 +192,7 @@ def success_rate(shares: np.ndarray) -> tuple[Interval, str]:
 
 
 def curve_section(found: Findings) -> tuple[Section, Table]:
-    """Learning curves, and the table of means and bands behind them."""
+    """Return the learning curves, and the table of means and bands behind them."""
     pictures: list[Picture] = []
     rows: list[tuple[Cell, ...]] = []
     left_out: list[str] = []
@@ -231,9 +231,9 @@ def curve_section(found: Findings) -> tuple[Section, Table]:
 
 
 def _left_out(one: Curve, axis: Axis, found: Findings) -> list[str]:
-    """A sentence on the seeds that are done but not in the mean of a curve; none without any."""
+    """Return a sentence on finished seeds that are not in the mean of a curve, if there are any."""
     steps = axis == "env_steps"
-    runs = [run for run in one.left_out if steps or is_whole(run)]  # else said of env steps
+    runs = [run for run in one.left_out if steps or is_whole(run)]  # else reported for env steps
     if not runs:
         return []
     seeds = ", ".join(str(run.seed) for run in runs)
@@ -255,7 +255,7 @@ def _curve_rows(one: Curve, axis: Axis) -> list[tuple[Cell, ...]]:
 
 
 def efficiency_section(found: Findings) -> Section:
-    """Env steps until the threshold, and how many seeds got there."""
+    """Return the env steps until the threshold, and how many seeds reached it."""
     rows: list[tuple[Cell, ...]] = []
     for environment in found.environments:
         threshold = threshold_of(found, found.of(environment))
@@ -285,7 +285,7 @@ def efficiency_section(found: Findings) -> Section:
 
 
 def sensitivity_section(found: Findings) -> Section | None:
-    """Score against every key that varies; None where fewer than two settings have scores."""
+    """Return score against every varying key, or None if fewer than two settings have scores."""
     rows: list[tuple[Cell, ...]] = []
     pictures: list[Picture] = []
     for environment in found.environments:
@@ -323,7 +323,7 @@ def _joined(keys: Sequence[str]) -> str:
 
 
 def config_section(found: Findings) -> Section | None:
-    """The keys in which the settings differ; None for a single one."""
+    """Return the keys in which the settings differ, or None for a single setting."""
     settings = {group.setting: group.keys for group in found.groups}
     found_keys = differences(list(settings.values()))
     if not found_keys:
@@ -344,7 +344,7 @@ _RUN_COLUMNS: tuple[str, ...] = (
 
 
 def health_section(found: Findings) -> Section:
-    """How every run ended, whether it can be trusted, and what it took."""
+    """Return how every run ended, whether it can be trusted, and its costs."""
     settings = {id(run): group for group in found.groups for run in group.everything}
     rows = [_health(run, settings.get(id(run))) for run in found.runs]
     states = Counter(run.status for run in found.runs)
@@ -395,7 +395,7 @@ def _health(run: RunData, group: Group | None) -> tuple[Cell, ...]:
 
 
 def _mixtures(found: Findings) -> list[str]:
-    """Warnings on what differs between runs besides the config."""
+    """Return warnings on differences between runs other than the config."""
     out = []
     for name, of in (
         ("devices", "device"),
@@ -412,7 +412,7 @@ def _mixtures(found: Findings) -> list[str]:
 
 
 def evaluation_table(found: Findings) -> Table:
-    """Every evaluation of every run, for CSV."""
+    """Return every evaluation of every run, for CSV."""
 
     def rows() -> Iterator[tuple[Cell, ...]]:
         for group in found.groups:
@@ -426,7 +426,7 @@ def evaluation_table(found: Findings) -> Table:
 
 
 def seed_table(found: Findings) -> Table:
-    """The score of every seed, for CSV."""
+    """Return the score of every seed, for CSV."""
     rows: list[tuple[Cell, ...]] = [
         (group.environment, group.setting, run.seed, run.name, score(run, found.kind))
         for group in found.groups

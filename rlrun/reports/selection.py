@@ -1,11 +1,11 @@
-"""What a search has chosen, and by how much the score it was chosen by flatters the setting.
+"""The choices of searches, and the bias of the scores by which they chose.
 
-The best of many trials is partly the luckiest: only its score on fresh seeds is an honest one
-(Cawley & Talbot 2010). Both are in the result.json of the search.
+The best of many trials is partly the luckiest, so only its score on fresh seeds is unbiased (Cawley
+& Talbot 2010). Both are in the search's result.json.
 
-And what sweeps with ``seeds=auto`` have decided; tests that ignore how they stopped do not hold. A
-sweep that runs, failed or was interrupted may have decided some comparisons, which hold; of the
-others nothing is said.
+Also the decisions of sweeps with ``seeds=auto``, for which tests that ignore the stopping rule are
+invalid. A sweep that runs, failed or was interrupted may have decided some comparisons, which hold;
+nothing is claimed about the others.
 """
 
 import math
@@ -18,7 +18,7 @@ from rlrun.reports.findings import reasons
 from rlrun.reports.runs import SEARCH, SEEDS, RunData, finite, finite_number, printable, read_json
 
 RESULT = "result.json"  # of a search
-_SAID = 3  # searches that the head of a report puts in words
+_SAID = 3  # searches described at the head of a report
 _COLUMNS = (
     "search", "trial", "setting", "objective", "selection score", "on seeds", "score",
     "fresh seeds", "failed seeds", "selection bias",
@@ -26,9 +26,9 @@ _COLUMNS = (
 
 
 def selection_section(runs: Sequence[RunData]) -> tuple[Section | None, list[str]]:
-    """Return the choices of the searches that the runs are of, and a sentence on each of a few.
+    """Return the choices of the searches to which the runs belong, and a sentence on each of a few.
 
-    None where no run is of a search.
+    None if no run belongs to a search.
     """
     searches = list(dict.fromkeys(run.search for run in runs if run.search is not None))
     if not searches:
@@ -38,7 +38,7 @@ def selection_section(runs: Sequence[RunData]) -> tuple[Section | None, list[str
     rows = [row for row, _ in results]
     open_ = [
         f"{printable(search.name)}: the search has no {RESULT} that can be read: it runs, failed "
-        "or was interrupted; the scores of its trials flatter the best of them."
+        "or was interrupted; the score of its best trial is too high."
         for search, result in found.items()
         if result is None
     ]
@@ -65,7 +65,9 @@ def _sentence(row: tuple[Cell, ...]) -> str:
 
 
 def _read(search: Path) -> tuple[tuple[Cell, ...], str] | None:
-    """The row of a search and the reason for its interval; None of a result that is damaged."""
+    """Return the row of a search and the reason for its interval, or None if the result is
+    damaged.
+    """
 
     def row(fields: Any) -> tuple[tuple[Cell, ...], str] | None:
         keys = ("seeds", "failed_seeds", "selection_scores", "overrides")
@@ -85,7 +87,7 @@ def _read(search: Path) -> tuple[tuple[Cell, ...], str] | None:
 
 
 def _objective(search: Path) -> str:
-    """The score that the search maximised; "" where search.json does not say."""
+    """Return the score that the search maximised, "" if search.json does not say."""
     return read_json(search / SEARCH, lambda x: printable(x["settings"]["objective"]), "")
 
 
@@ -94,9 +96,9 @@ _OPEN = "undecided so far"  # status in seeds.json while seeds may follow
 
 
 def seeds_auto_section(runs: Sequence[RunData]) -> tuple[Section | None, list[str]]:
-    """Return the decisions of the sweeps that the runs are of, and a sentence on each of a few.
+    """Return the decisions of the sweeps to which the runs belong, and a sentence on each of a few.
 
-    None where no sweep had ``seeds=auto``.
+    None if no sweep had ``seeds=auto``.
     """
     sweeps = dict.fromkeys(run.auto for run in runs if run.auto is not None)
     by_sweep = {sweep: _rows(sweep) for sweep in sweeps}
@@ -109,7 +111,7 @@ def seeds_auto_section(runs: Sequence[RunData]) -> tuple[Section | None, list[st
         for sweep, own in by_sweep.items() if not own
     ]  # fmt: skip
     text = [
-        "Seeds were added until each comparison was decided or the seeds were spent. Level: the "
+        "Seeds were added until each comparison was decided or no seeds were left. Level: the "
         "largest chance that any of these decisions is between settings that are equal in "
         "distribution; it is larger for settings of equal mean of which only one has failing "
         "seeds. Tests that ignore how the sweep stopped would not hold and are left out. Means and "
@@ -128,7 +130,7 @@ def seeds_auto_section(runs: Sequence[RunData]) -> tuple[Section | None, list[st
 
 
 def _rows(sweep: Path) -> list[tuple[Cell, ...]]:
-    """The comparisons of a seeds.json; none of one that is damaged or has no look behind it."""
+    """Return the comparisons of a seeds.json, none if it is damaged or has no look yet."""
 
     def read(fields: Any) -> list[tuple[Cell, ...]]:
         names = [printable(name) for name in fields["settings"]]

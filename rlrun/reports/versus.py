@@ -1,6 +1,6 @@
-"""Which of two groups scores higher: the interval of the difference, and a verdict in one sentence.
+"""Comparison of two groups: the interval of the difference, and a verdict in one sentence.
 
-Better means a higher return. ``rlrun compare`` takes two sides, each of one setting.
+Better means a higher return. ``rlrun compare`` takes two sides with one setting each.
 """
 
 import itertools
@@ -44,8 +44,8 @@ T = TypeVar("T")
 class Versus:
     """Group ``b`` against group ``a`` in an environment.
 
-    ``gap``: score of b minus score of a. ``chance``: that a seed of b beats one of a. ``adjusted``:
-    p of the gap, corrected for the number of comparisons; NaN where there is no test.
+    ``gap``: score of b minus score of a. ``chance``: probability that a seed of b beats one of a.
+    ``adjusted``: p of the gap, corrected for the number of comparisons; NaN if there is no test.
     """
 
     environment: str
@@ -60,14 +60,14 @@ class Versus:
 
     @property
     def winner(self) -> str | None:
-        """The better setting, or None while that is undecided."""
+        """Return the better setting, or None while that is undecided."""
         if not self.gap.decided or not self.adjusted <= 1 - LEVEL + 1e-12:
             return None
         return self.b if self.gap.value > 0 else self.a
 
     @property
     def short(self) -> str:
-        """The verdict in a word, beside the numbers."""
+        """Return the verdict in a word, for a table with the numbers."""
         if self.stopped:
             return "see sequential seeds"
         after = " after correction" if self.gap.decided else ""
@@ -75,7 +75,7 @@ class Versus:
 
     @property
     def verdict(self) -> str:
-        """The verdict with the difference."""
+        """Return the verdict with the difference."""
         gap = interval_of(self.gap)
         if self.stopped:
             return f"not tested: seeds=auto chose when to stop; see {SEEDS} or rlrun report;"
@@ -99,19 +99,19 @@ def _positive(gap: Interval) -> Interval:
 
 
 def same_seeds(a: Group, b: Group) -> bool:
-    """Whether two groups have the same seeds, each known."""
+    """Return whether two groups have the same, known seeds."""
     return a.seeds == b.seeds and None not in a.seeds
 
 
 def versus(a: Group, b: Group) -> Versus:
     """Return the comparison of two groups with scores.
 
-    Paired where they have the same seeds and ``PAIRS`` of them. This depends on the two groups
-    alone, so that ``rlrun report`` and ``rlrun compare`` give one interval for one comparison.
+    It is paired if they have the same seeds and at least ``PAIRS`` of them. This depends only on
+    the two groups, so ``rlrun report`` and ``rlrun compare`` give the same interval.
 
-    Where one side lacks a seed nothing is paired, and ``gap.why`` says how many pairs that leaves
-    unused. A seed is missing mostly because its run failed: to leave out its partner as well would
-    compare the seeds that both sides survived, and other means than the report shows.
+    If one side lacks a seed, nothing is paired, and ``gap.why`` says how many pairs are unused. A
+    seed is usually missing because its run failed. Leaving out its partner would compare only the
+    seeds that both sides survived, and other means than the report shows.
     """
     bounds = min(a.bounds[0], b.bounds[0]), max(a.bounds[1], b.bounds[1])
     paired = same_seeds(a, b) and len(a.runs) >= PAIRS
@@ -125,7 +125,7 @@ def versus(a: Group, b: Group) -> Versus:
 
 
 def _unused_pairs(a: Group, b: Group) -> str:
-    """Return why the seeds that both groups have are not paired; "" where they are, or are few."""
+    """Return why the seeds that both groups have are not paired, "" if they are, or are few."""
     both = {*a.seeds} & {*b.seeds} - {None}
     if len(both) < PAIRS or same_seeds(a, b):
         return ""
@@ -135,13 +135,15 @@ def _unused_pairs(a: Group, b: Group) -> str:
 
 
 def smallest_p(seeds: int) -> float:
-    """Return the least p that two groups of ``seeds`` each can have."""
+    """Return the smallest p that two groups of ``seeds`` each can have."""
     patterns = 2 ** (seeds - 1) if seeds >= PAIRS else math.comb(2 * seeds, seeds) / 2
     return max(1 / patterns, 1 / PERMUTATIONS)
 
 
 def pairs(groups: Sequence[T]) -> list[tuple[T, T]]:
-    """Return what is compared: all pairs of ``ALL_PAIRS`` or fewer, else each with the first."""
+    """Return the compared pairs: all if there are at most ``ALL_PAIRS``, else each with the
+    first.
+    """
     if len(groups) <= ALL_PAIRS:
         return list(itertools.combinations(groups, 2))
     return [(groups[0], other) for other in groups[1:]]
@@ -180,7 +182,7 @@ def compare_all(found: Findings, matrices: Mapping[str, Sequence[Floats]]) -> li
 def comparison_section(
     found: Findings, matrices: Mapping[str, Sequence[Floats]]
 ) -> tuple[Section | None, list[str]]:
-    """Return the comparisons of a report, and a sentence on each where there are few.
+    """Return the comparisons of a report, and a sentence on each if there are few.
 
     None with fewer than two settings in an environment.
     """
@@ -227,7 +229,7 @@ def comparison_section(
 
 
 def sentence(one: Versus) -> str:
-    """Return the verdict with what it rests on."""
+    """Return the verdict with its basis."""
     if math.isnan(one.adjusted):
         return f"{one.verdict} {one.b} minus {one.a}: {show_number(one.gap.value)}."
     how = "paired by seed" if one.paired else one.gap.method

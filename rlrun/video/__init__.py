@@ -1,1 +1,1 @@
-"""Pictures of episodes: video files, panels of what the agent computes, a window."""
+"""Pictures of episodes: video files, panels of the agent's outputs, a window."""

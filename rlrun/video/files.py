@@ -1,8 +1,8 @@
-"""Where the pictures of episodes go: video files, a window; panels beside the picture.
+"""Outputs for pictures of episodes: video files, a window, and panels next to the picture.
 
-Videos (MP4, animated GIF) are written beside their place and renamed once they are whole. The
-window shows frames at their speed, by pygame. Panels show what the agent computes, over the last
-steps of the episode.
+Videos (MP4, animated GIF) are written next to their path and renamed once they are complete. The
+window shows frames at their speed, with pygame. Panels show the agent's outputs over the last steps
+of the episode.
 """
 
 import io
@@ -25,7 +25,7 @@ SUFFIXES = (".mp4", ".gif")
 _NEEDS = {".mp4": ("imageio", "imageio_ffmpeg"), ".gif": ("PIL",)}  # modules
 _QUALITY = 8  # of imageio, 0 to 10
 _COLORS = 256  # of a GIF's frame
-_HUNDREDTHS = 100  # a second in the unit of a GIF's durations
+_HUNDREDTHS = 100  # units of a GIF's durations per second
 _MIN_DURATION = 2  # hundredths of a second; browsers take less for 10
 
 
@@ -38,13 +38,13 @@ def require_writable_video(flag: str, path: Path, *, overwrite: bool) -> None:
         wrong = f"there is no directory {path.parent}"
         raise ConfigError(f"{flag} = {path}: {wrong}; an existing one is allowed; make it")
     if path.is_dir() or (os.path.lexists(path) and not overwrite):
-        wrong = "is there already"
+        wrong = "exists already"
         raise ConfigError(f"{flag} = {path}: {wrong}; a new file is allowed; add --overwrite")
     require_packages(f"{flag} = {path}", path.suffix.lower())
 
 
 def require_packages(subject: str, suffix: str) -> None:
-    """Raise ResourceError, beginning with ``subject``, when packages of a format are missing."""
+    """Raise ResourceError, beginning with ``subject``, if packages of a format are missing."""
     missing = [name for name in _NEEDS[suffix] if find_spec(name) is None]
     if missing:
         wrong = f"needs packages that are not installed ({', '.join(missing)})"
@@ -54,9 +54,10 @@ def require_packages(subject: str, suffix: str) -> None:
 
 
 class VideoFile:
-    """A video at ``path`` once the block has ended well; without frames there is none.
+    """A video that exists at ``path`` once the block has ended without an error. No frames, no
+    file.
 
-    Raises: StorageError when it cannot be written, ResourceError when the encoder fails.
+    Raises: StorageError if it cannot be written, ResourceError if the encoder fails.
     """
 
     def __init__(self, path: Path, *, fps: float) -> None:
@@ -67,7 +68,7 @@ class VideoFile:
         self._size = (0, 0)
 
     def add(self, frame: np.ndarray) -> None:
-        """Append a frame, uint8 [H, W, 3]; all are shown in the size of the first."""
+        """Append a frame, uint8 [H, W, 3]. All are shown in the size of the first."""
         if not self.frames:
             self._size = frame.shape[0], frame.shape[1]
         frame = fitted(frame, *self._size)
@@ -88,7 +89,7 @@ class VideoFile:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Finish the file, or remove what there is of it after an error."""
+        """Finish the file, or remove its parts after an error."""
         try:
             with suppress(Exception) if kind else _errors(self.path):
                 if self._encoder is not None:
@@ -103,7 +104,7 @@ class VideoFile:
 
 @contextmanager
 def _errors(path: Path) -> Iterator[None]:
-    """Turn errors of a file or an encoder into those of rlrun."""
+    """Convert errors of a file or an encoder to those of rlrun."""
     try:
         yield
     except BrokenPipeError as e:
@@ -132,7 +133,7 @@ def encode_gif(frames: Sequence[np.ndarray], *, fps: float) -> bytes:
 
 
 def _quantized(frame: np.ndarray) -> Any:
-    """Return an image with a palette of its own, exactly the frame where that has 256 colours."""
+    """Return an image with its own palette, exactly the frame if that has at most 256 colours."""
     from PIL import Image
 
     image = Image.fromarray(frame)
@@ -142,7 +143,7 @@ def _quantized(frame: np.ndarray) -> Any:
 
 
 def _gif_bytes(frames: Sequence[Any], fps: float) -> bytes:
-    """Return the file; durations are whole hundredths of a second, at least two."""
+    """Return the file. Durations are whole hundredths of a second, at least two."""
     duration = max(round(_HUNDREDTHS / fps), _MIN_DURATION) * 1000 // _HUNDREDTHS
     out = io.BytesIO()
     frames[0].save(
@@ -152,7 +153,7 @@ def _gif_bytes(frames: Sequence[Any], fps: float) -> bytes:
 
 
 def even(frame: np.ndarray) -> np.ndarray:
-    """Return the frame with even sides, which H.264 needs: the last line is repeated."""
+    """Return the frame with even sides, which H.264 needs, by repeating the last line."""
     pad = [(0, frame.shape[0] % 2), (0, frame.shape[1] % 2), (0, 0)]
     return np.pad(frame, pad, mode="edge") if any(p[1] for p in pad) else frame
 
@@ -184,9 +185,9 @@ def reduced(frame: np.ndarray, *, side: int) -> np.ndarray:
 
 
 def install_pygame() -> str | None:
-    """Return the command that brings the module pygame; None where it is whole.
+    """Return the command that installs the module pygame, or None if it is complete.
 
-    The packages pygame and pygame-ce write the same files: uninstalling one leaves an empty
+    The packages pygame and pygame-ce write the same files. Uninstalling one leaves an empty
     directory of the other, which pip takes for installed.
     """
     spec = find_spec("pygame")
@@ -203,20 +204,20 @@ def has_display() -> bool:
 
 
 def prepare_pygame() -> None:
-    """Keep pygame quiet, and let it draw into memory where there is no screen."""
+    """Keep pygame quiet, and let it draw into memory if there is no screen."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     if not has_display():
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
 
 _VIDEO = "add --video out.mp4"
-_HIDDEN = ("dummy", "offscreen", "kmsdrm", "evdev")  # drivers of SDL without a window of ours
+_HIDDEN = ("dummy", "offscreen", "kmsdrm", "evdev")  # SDL drivers that open no window
 
 
 def require_window() -> None:
-    """Raise ConfigError when no window can be opened."""
+    """Raise ConfigError if no window can be opened."""
     if install := install_pygame():
-        text = "a window needs the package pygame-ce, which is not installed, or not whole"
+        text = "a window needs the package pygame-ce, which is not installed, or incomplete"
         raise ResourceError(f"rlrun play: {text}; install it: {install}; or {_VIDEO}")
     if not (os.environ.get("SDL_VIDEODRIVER") or has_display()):
         raise _no_window("neither DISPLAY nor WAYLAND_DISPLAY is set")
@@ -228,7 +229,7 @@ def _no_window(why: str) -> ConfigError:
 
 
 class EpisodeWindow:
-    """A window of the size of the first frame; closing it, q or Escape end the show."""
+    """A window of the size of the first frame. Closing it, q or Escape ends the show."""
 
     def __init__(self, title: str, *, fps: float) -> None:
         self.title, self.fps, self.closed = title, fps, False
@@ -236,7 +237,10 @@ class EpisodeWindow:
         self._due = 0.0
 
     def add(self, frame: np.ndarray) -> None:
-        """Show a frame, uint8 [H, W, 3], once it is due. Raises: ConfigError: no window opens."""
+        """Show a frame, uint8 [H, W, 3], once it is due.
+
+        Raises: ConfigError if no window opens.
+        """
         prepare_pygame()
         import pygame
 
@@ -278,7 +282,7 @@ class EpisodeWindow:
 
 WIDTH, HEIGHT = 360, 400  # pixels of all panels; the height is at least this
 STEPS = 80  # of the time axis
-UNITS = 64  # of a recurrent state that are drawn, the first ones
+UNITS = 64  # first units of a recurrent state that are drawn
 LINES = 18  # actions with a line
 MARGIN, TITLE, FONT = 8, 18, 13  # pixels
 PALETTE = [
@@ -292,7 +296,7 @@ Reading = Any  # ``rlrun.policy.actor.Reading``: kind, values, state and action 
 
 
 class Panels:
-    """Draws readings beside pictures; one episode after the other."""
+    """Draws readings next to pictures, one episode after the other."""
 
     def __init__(self) -> None:
         from PIL import ImageFont
@@ -314,8 +318,8 @@ class Panels:
     ) -> np.ndarray:
         """Return the picture, uint8 [H, W, 3], with the panels to its right.
 
-        ``reward``: of the step that led to it; ``total``: the return so far. ``reading`` None: the
-        last picture of an episode, for which nothing was computed.
+        ``reward``: of the step before it. ``total``: the return so far. ``reading`` None: the last
+        picture of an episode, for which the policy computes nothing.
         """
         from PIL import Image, ImageDraw
 
@@ -345,7 +349,7 @@ class Panels:
         return np.asarray(image).copy()
 
     def _draw_state(self, image: Any, pen: Any, box: tuple[int, int, int, int]) -> None:
-        """Heat map: a line for each unit, a column for each step; blue < 0 < red."""
+        """Draw a heat map: a line per unit, a column per step; blue < 0 < red."""
         from PIL import Image
 
         left, top, width, height = box
@@ -362,9 +366,9 @@ class Panels:
         pen.rectangle((left, top, left + width, top + height), outline=AXIS)
 
     def _draw_values(self, image: Any, pen: Any, box: tuple[int, int, int, int]) -> None:
-        """A line for each action; the dot and the star are on the chosen one where it is a number.
+        """Draw a line per action. The dot and the star mark the chosen one if it is a number.
 
-        Where the labels of all do not fit, that of the chosen one, or of the first, is shown.
+        If the labels of all do not fit, that of the chosen one, or of the first, is shown.
         """
         left, top, width, _ = box
         readings = [r for r in self._readings if r is not None]
@@ -399,9 +403,9 @@ class Panels:
     def _lines(
         self, pen: Any, box: tuple[int, int, int, int], values: np.ndarray
     ) -> tuple[list[list[tuple[float, float]]], str]:
-        """Draw the rows of ``values`` [K, T] as lines; return their points and the range as text.
+        """Draw the rows of ``values`` [K, T] as lines. Return their points and the range as text.
 
-        It stands above the box at its right end.
+        The range is written above the box at its right end.
         """
         left, top, width, height = box
         low, high = float(values.min()), float(values.max())

@@ -1,7 +1,7 @@
-"""Hydra's side of ``hydra/launcher=local`` and ``ray``; values: conf/hydra/launcher/*.yaml.
+"""Hydra's launchers ``hydra/launcher=local`` and ``ray``; values: conf/hydra/launcher/*.yaml.
 
-A sweep of Hydra's basic sweeper runs without it (rlrun/cli/sweep.py); sweepers that choose their
-jobs as they go call ``launch``. Hydra loads this file by scanning ``hydra_plugins``.
+Sweeps of Hydra's basic sweeper run without them (rlrun/cli/sweep.py). Sweepers that choose their
+jobs adaptively call ``launch``. Hydra loads this file by scanning ``hydra_plugins``.
 """
 
 from collections.abc import Sequence
@@ -42,9 +42,9 @@ class LocalLauncher(Launcher):
 
 
 class RayLauncher(LocalLauncher):
-    """Runs jobs in processes that actors of Ray start, on this machine or on a cluster.
+    """Runs jobs in processes that Ray actors start, on this machine or on a cluster.
 
-    Its keys are read by rlrun/cli/sweep.py, from the config that ``setup`` is given.
+    rlrun/cli/sweep.py reads its keys from the config that ``setup`` receives.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""``rlrun doctor RUN_DIR``: what looks wrong in the records of a run, and which key to try."""
+"""``rlrun doctor RUN_DIR``: symptoms in the records of a run, and which keys to change."""

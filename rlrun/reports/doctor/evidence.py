@@ -1,4 +1,4 @@
-"""Evidence of the rules: metrics as series, keys of the config, how the score went. Torch-free."""
+"""Evidence for the rules: metrics as series, config keys, the course of the score. Torch-free."""
 
 import math
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _NAN = math.nan
 
 
 def steps(count: float) -> str:
-    """A number of env steps as text."""
+    """Return a number of env steps as text."""
     return f"{count:.0f} env steps"
 
 
@@ -50,17 +50,17 @@ class Metric:
 
     @property
     def early(self) -> float:
-        """Median of the first third of the records; NaN of fewer than three records."""
+        """Median of the first third of the records, NaN for fewer than three records."""
         return float(np.median(self.values[: len(self) // 3])) if len(self) >= 3 else _NAN
 
     @property
     def late(self) -> float:
-        """Median of the last third of the records; NaN of fewer than three records."""
+        """Median of the last third of the records, NaN for fewer than three records."""
         return float(np.median(self.values[-(len(self) // 3) :])) if len(self) >= 3 else _NAN
 
     @property
     def since(self) -> str:
-        """When the last third of the records begins, in words."""
+        """Return in words when the last third of the records begins."""
         return f"from {steps(self.env_steps[-max(1, len(self) // 3)])} on" if len(self) else ""
 
 
@@ -68,7 +68,7 @@ _NONE = np.empty(0), np.empty(0)
 
 
 class Evidence:
-    """One run, as the rules read it."""
+    """One run in the form that rules read."""
 
     def __init__(self, run: RunData) -> None:
         self.run = run
@@ -93,33 +93,33 @@ class Evidence:
         return read_records(self.run.path / file, None, ended=self.run.status == "done")
 
     def metric(self, name: str) -> Metric:
-        """A metric of metrics.jsonl; empty where it was not recorded."""
+        """Return a metric of metrics.jsonl, empty if it was not recorded."""
         return Metric(*self.records.columns.get(name, _NONE))
 
     def records_metric(self, name: str) -> bool:
-        """Whether the run has a metric; True for a file."""
+        """Return whether the run has a metric. True for a file name."""
         return "/" not in name or name.startswith("time/") or name in self.records.columns
 
     def spent(self, part: str) -> float:
-        """Seconds that went into a part of the loop, e.g. ``eval``."""
+        """Return the seconds spent in a part of the loop, e.g. ``eval``."""
         return float(self.times.columns.get(f"time/{part}_seconds", _NONE)[1].max(initial=0.0))
 
     # -- the config --------------------------------------------------------------------------------
 
     def value(self, key: str) -> Any:
-        """The value of a key, None where there is no such key."""
+        """Return the value of a key, or None if there is no such key."""
         return resolve(self.run.keys.get(key), self.run.keys)
 
     def number(self, key: str) -> float:
-        """A number; of a schedule its start; NaN where it is none."""
+        """Return a number, the start of a schedule, or NaN."""
         own = finite(self.value(key))
         return finite(self.value(f"{key}.start")) if math.isnan(own) else own
 
     def matters(self, key: str) -> bool:
-        """Return whether the key, or a schedule of that name, changes what this policy does.
+        """Return whether the key, or a schedule of that name, affects this policy.
 
         Rollouts are learned from once and dropped, datasets are not collected, and explore.epsilon
-        belongs to the schedule, of a ladder to one environment.
+        is read by the schedule, or by a ladder with one environment.
         """
         if key not in self.run.keys and f"{key}.start" not in self.run.keys:
             return False
@@ -132,7 +132,7 @@ class Evidence:
         return True
 
     def preset(self, key: str) -> bool:
-        """Return whether an experiment may have set ``key`` on purpose, for its own environment."""
+        """Return whether an experiment may have set ``key`` on purpose for its environment."""
         typed = keys_of(read_overrides(self.run.overrides))
         other = any(name == key or name.startswith((f"{key}.", "env")) for name in typed)
         return "experiment" in typed and not other
@@ -140,8 +140,8 @@ class Evidence:
     def tries(self, words: str) -> list[str]:
         """Return overrides of words ``key=value`` and ``key*factor`` (of the present value).
 
-        Those that change nothing are left out: of keys that do not matter, that have the value
-        already, or that hold no number to multiply.
+        Overrides that change nothing are left out: of keys that do not matter, that already have
+        the value, or that hold no number to multiply.
         """
         found = []
         for word in words.split():
@@ -164,7 +164,7 @@ class Evidence:
 
     @property
     def reward_scale(self) -> float:
-        """What rewards are multiplied with; 1 where the policy does not say."""
+        """The factor of rewards, 1 if the policy does not set it."""
         scale = self.number("policy.reward_scale")
         return scale if scale > 0 else 1.0
 
@@ -181,7 +181,7 @@ class Evidence:
 
     @property
     def progress(self) -> float:
-        """Share of run.total_steps that is done; NaN where it is not known."""
+        """Share of run.total_steps that is done, NaN if it is not known."""
         return self.env_steps / self.total_steps if self.total_steps > 0 else _NAN
 
     @cached_property
@@ -191,10 +191,11 @@ class Evidence:
 
     @cached_property
     def unsolved(self) -> bool:
-        """False where the last evaluation reached run.stop_return; if that is null, where late
-        evaluations have the largest return ever seen, and others have not.
+        """Whether the task is not solved.
 
-        Within 1 % of the distance between the largest and the smallest return of an episode.
+        It is solved if the last evaluation reached run.stop_return. If that is null, it is solved
+        if late evaluations have the largest return ever seen and others do not. Tolerance: 1 % of
+        the distance between the largest and the smallest return of an episode.
         """
         if not math.isnan(stop := self.run.stop_return):
             return not self.score.last >= stop
@@ -203,7 +204,7 @@ class Evidence:
         return not (most > least and late >= most - 0.01 * (most - least))
 
     def _noise(self, std: Floats) -> Floats:
-        """Twice the standard errors of evaluations with the standard deviations ``std``."""
+        """Return twice the standard errors of evaluations with the standard deviations ``std``."""
         return 2 * np.abs(std) / math.sqrt(max(1.0, self.number("run.eval_episodes") or 1.0))
 
     @cached_property
@@ -214,7 +215,7 @@ class Evidence:
 
     @cached_property
     def best_noise(self) -> float:
-        """Twice the standard error of the best evaluation, or ``noise`` where that is more."""
+        """Twice the standard error of the best evaluation, or ``noise`` if that is larger."""
         std = self.metric("eval/return_std")
         best = std.values[std.env_steps == self.score.env_steps[np.argmax(self.score.values)]]
         return max(self.noise, float(self._noise(best).max(initial=0.0)))
@@ -228,12 +229,12 @@ class Evidence:
 
     @cached_property
     def improved(self) -> bool:
-        """True where the last third of the evaluations is above the first by more than noise."""
+        """Whether the last third of the evaluations is above the first by more than noise."""
         return self.score.late - self.score.early > self.noise
 
     @cached_property
     def thrives(self) -> bool:
-        """True where the score rose and stays within a fifth of its best."""
+        """Whether the score rose and stays within a fifth of its best."""
         if not self.improved:
             return False
         best, least = float(self.score.values.max()), float(self.score.values.min())
@@ -248,9 +249,9 @@ class Evidence:
 
     @cached_property
     def lost(self) -> float:
-        """Share of the largest gain of the score that was lost again, 0 where none was.
+        """Share of the largest gain of the score that was lost again, 0 if none was.
 
-        Two evaluations and more after the best one, and the last third as a whole, must be lower.
+        At least two evaluations after the best one, and the last third as a whole, must be lower.
         """
         if len(self.score) < 5 or len(self.after_best) < 2:
             return 0.0
@@ -261,22 +262,22 @@ class Evidence:
 
     @property
     def fails(self) -> bool:
-        """True where the score did not rise, or fell again."""
+        """Whether the score did not rise, or fell again."""
         return self.lost > 0.5 or not self.improved
 
     @property
     def fails_late(self) -> bool:
-        """True where it ``fails`` after a quarter of the run, with three evaluations or more."""
+        """Whether it ``fails`` after a quarter of the run, with three evaluations or more."""
         return len(self.score) >= 3 and self.progress >= 0.25 and self.fails
 
     @cached_property
     def returns(self) -> tuple[float, float]:
-        """The smallest and the largest return of any episode; NaN where none ended."""
+        """The smallest and the largest return of any episode, NaN if none ended."""
         names = [f"{where}/return_{end}" for where in ("collect", "eval") for end in ("min", "max")]
         seen = np.concatenate([self.metric(name).values for name in names])
         return (float(seen.min()), float(seen.max())) if len(seen) else (_NAN, _NAN)
 
     @property
     def largest_return(self) -> float:
-        """The largest |return| of any episode; NaN where none ended."""
+        """The largest |return| of any episode, NaN if none ended."""
         return max(map(abs, self.returns))

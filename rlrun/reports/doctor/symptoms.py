@@ -1,8 +1,8 @@
-"""What looks wrong with a run: a table of symptoms, each with its evidence, and their diagnosis.
+"""Symptoms of a run: a table with the evidence of each, and the diagnosis.
 
-A row is a function under ``@symptom`` that looks at `Evidence` and yields the symptom with its
-numbers, or nothing; its name is that of the function. Thresholds are justified in its docstring.
-The order breaks ties of severity.
+A row is a function under ``@symptom`` that reads `Evidence` and yields the symptom with its
+numbers, or nothing. The symptom has the function's name. The function's docstring justifies its
+thresholds. The order breaks ties of severity.
 """
 
 import math
@@ -20,7 +20,7 @@ BROKEN, HARMFUL, NOTE = 3, 2, 1  # severities
 
 @dataclass(frozen=True)
 class Finding:
-    """A symptom with its numbers, what it usually means, and what to try.
+    """A symptom with its numbers, its usual cause, and what to try.
 
     ``tries``: overrides ``key=value``, or a word on what to do, the likeliest first. ``metrics``:
     where to look.
@@ -35,7 +35,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Found:
-    """A symptom of which more than the numbers depend on the run; "" and (): those of its row."""
+    """A symptom whose other columns depend on the run, too; "" and () mean those of its row."""
 
     symptom: str
     tries: str | Sequence[str] = ""
@@ -49,11 +49,11 @@ Find = Callable[[Evidence], Rows]
 
 @dataclass(frozen=True)
 class Symptom:
-    """A row of the table. ``look``, ``when`` and ``tries`` are words, ``explains`` has commas.
+    """A row of the table. ``look``, ``when`` and ``tries`` are words; ``explains`` has commas.
 
-    when: attributes of `Evidence` that must hold for the row to be looked at.
-    why: what the symptom usually means. tries: as `Evidence.tries` reads them.
-    look: metrics and files that show it. explains: symptoms that follow, left out beside it.
+    when: attributes of `Evidence` that must be true for the row to be checked.
+    why: the usual meaning of the symptom. tries: in the form of `Evidence.tries`.
+    look: metrics and files that show it. explains: symptoms that follow from it and are left out.
     """
 
     name: str
@@ -66,7 +66,9 @@ class Symptom:
     explains: str = ""
 
     def finding(self, evidence: Evidence) -> Finding | None:
-        """Return what the row finds in a run; metrics that the run does not record are left out."""
+        """Return the row's finding in a run, or None. Metrics that the run does not record are
+        left out.
+        """
         if not all(getattr(evidence, word) for word in self.when.split()):
             return None
         for got in self.find(evidence):
@@ -106,7 +108,7 @@ def failed(e: Evidence) -> Rows:
 @symptom(BROKEN, why="What follows the damage was not looked at.", look="metrics.jsonl",
          explains="no updates")  # fmt: skip
 def damaged(e: Evidence) -> Rows:
-    """Files cannot be read whole."""
+    """Files cannot be read completely."""
     if what := e.run.problem or e.run.damage or e.run.damaged_times:
         fix = f"rlrun verify {e.run.path}"
         yield Found(f"Its files are damaged: {what.rstrip('.')}.", [fix])
@@ -115,7 +117,7 @@ def damaged(e: Evidence) -> Rows:
 @symptom(NOTE, why="A resumed run gives the same records as one that was not interrupted.",
          look="run.json")  # fmt: skip
 def interrupted(e: Evidence) -> Rows:
-    """The run was stopped by a signal or run.max_time and can go on."""
+    """The run was stopped by a signal or run.max_time and can be resumed."""
     go_on = f"rlrun resume {e.run.path}"
     if e.run.status == "interrupted":
         yield Found(f"It was interrupted at {steps(e.env_steps)} of {e.total_steps:.0f}.", [go_on])
@@ -129,7 +131,7 @@ def interrupted(e: Evidence) -> Rows:
          why="Each restart cuts an episode, which does not count; the first error is in rlrun.log.",
          look="collect/restarts eval/restarted_episodes rlrun.log")  # fmt: skip
 def restarts(e: Evidence) -> Rows:
-    """Environments were started again after their process failed."""
+    """Environments were restarted after their process failed."""
     metrics = e.metric("collect/restarts"), e.metric("eval/restarted_episodes")
     if any(map(len, metrics)):
         times = sum(metric.values.sum() for metric in metrics)
@@ -138,15 +140,15 @@ def restarts(e: Evidence) -> Rows:
 
 
 _PARTS = ("collect", "add", "bonus", "sample", "update", "prioritize", "eval", "log", "checkpoint")
-_SLOW_SECONDS = 60.0  # shorter runs are as fast as they need to be
+_SLOW_SECONDS = 60.0  # shorter runs need not be faster
 
 
 @symptom(NOTE, why="Training waits for them.")
 def slow(e: Evidence) -> Rows:
-    """Of a minute or more, most of the time went into what is not training.
+    """In a run of a minute or more, most of the time went into other work than training.
 
-    Evaluation above 40 %, checkpoints above 15 %, records above 10 %: each can be had at less than
-    a tenth of it by a longer period.
+    Evaluation above 40 %, checkpoints above 15 %, records above 10 %: a longer period reduces each
+    to less than a tenth.
     """
     total = sum(map(e.spent, _PARTS))
     if total < _SLOW_SECONDS or not math.isfinite(total):
@@ -188,7 +190,7 @@ def no_updates(e: Evidence) -> Rows:
          why="Before that, rows are collected and nothing is learned from them.",
          explains="no progress, target stands still, little replay")  # fmt: skip
 def late_learning(e: Evidence) -> Rows:
-    """Learning starts at half of the run or later. The presets start at 0.1 to 5 % of it."""
+    """Learning starts at half of the run or later. The presets start at 0.1 to 5 % of the run."""
     starts, recorded = e.learning_starts, e.metric("train/updates").last
     if recorded > 0 and not e.improved and starts >= 0.5 * e.total_steps:
         updates = np.fmax(recorded, e.run.number("updates"))
@@ -204,7 +206,7 @@ def late_learning(e: Evidence) -> Rows:
          tries="policy.lr*0.25 policy.max_grad_norm=10",
          look="train/loss train/grad_norm")  # fmt: skip
 def rollbacks(e: Evidence) -> Rows:
-    """The loss became NaN and the run went back (run.on_nan=rollback)."""
+    """The loss became NaN and the run went back to a checkpoint (run.on_nan=rollback)."""
     if (count := e.run.number("rollbacks")) >= 1:
         times = f"{count:.0f} time{'' if count == 1 else 's'}"
         yield f"The loss became NaN or infinite, and the run went back to a checkpoint: {times}."
@@ -233,13 +235,13 @@ def large_step_size(e: Evidence) -> Rows:
          explains="loss grows, gradients clipped, large errors, forgetting, no "
          "progress")  # fmt: skip
 def overestimation(e: Evidence) -> Rows:
-    """Action values beyond what any policy could reach, and growing.
+    """Action values are beyond the reach of any policy, and growing.
 
     Values are compared with the largest return seen, or the largest mean reward per step over a
     horizon of 1 / (1 - gamma), whichever is larger, in the units of the rescaled target. Three
-    times that leaves room for better policies, ten times for those of a dataset, whose returns are
-    not known; overestimation grows without bound (van Hasselt et al. 2018, "Deep RL and the deadly
-    triad": soft divergence is Q beyond the bound).
+    times that allows for better policies. For policies of a dataset, whose returns are not known,
+    it is ten times. Overestimation grows without bound (van Hasselt et al. 2018, "Deep RL and the
+    deadly triad": soft divergence is Q beyond the bound).
     """
     q, returns = e.metric("train/q_taken"), e.largest_return
     shaped = e.value("bonus.name") not in (None, "none") or e.value("policy.munchausen") is not None
@@ -259,7 +261,7 @@ def overestimation(e: Evidence) -> Rows:
 
 
 def _entropy_bonus(e: Evidence) -> float:
-    """The addition of SAC's entropy to a reward: Q is of rewards plus temperature times entropy."""
+    """Return the addition of SAC's entropy to a reward: Q includes temperature times entropy."""
     weight, entropy = e.metric("train/temperature").values, e.metric("train/entropy").values
     return float(np.abs(weight).max(initial=0.0) * np.abs(entropy).max(initial=0.0))
 
@@ -268,9 +270,10 @@ def _entropy_bonus(e: Evidence) -> float:
          why="Targets move with every update, and errors feed themselves.",
          explains="overestimation, loss grows, forgetting, no progress")  # fmt: skip
 def no_target_network(e: Evidence) -> Rows:
-    """The target is the online network: the case target networks were made against.
+    """The target is the online network, the case that target networks are meant to prevent.
 
-    Half a copy an update and more leave no delay. Source: Mnih et al. 2015, extended data table 3.
+    Half a copy per update, or more, leaves no delay. Source: Mnih et al. 2015, extended data table
+    3.
     """
     tau, every = e.number("policy.target_tau"), e.number("policy.target_update_every")
     lag = e.metric("train/target_lag").last
@@ -286,10 +289,10 @@ def no_target_network(e: Evidence) -> Rows:
          why="Values are learned from a network that knows nothing.",
          explains="no progress, constant score")  # fmt: skip
 def target_stands_still(e: Evidence) -> Rows:
-    """Late in the run the target is still, mostly, the network before learning.
+    """Late in the run the target is still mostly the network before learning.
 
     After u updates a soft target has moved by 1 - (1 - tau)^u; below 0.5 most of it is initial.
-    Fewer than 100 updates are a test of the command line.
+    Runs with fewer than 100 updates only test a command line.
     """
     updates = e.metric("train/updates").last
     tau, every = e.number("policy.target_tau"), e.number("policy.target_update_every")
@@ -308,10 +311,11 @@ def target_stands_still(e: Evidence) -> Rows:
          why="Values of hundreds take long to learn; rewards near 1 per step work best.",
          explains="gradients clipped, no progress, loss grows, explained variance")  # fmt: skip
 def large_errors(e: Evidence) -> Rows:
-    """TD errors of a hundred and more, half squared value errors of 10^5 and more.
+    """TD errors of a hundred or more, or half squared value errors of 10^5 or more.
 
-    Networks start with outputs near 1 and Adam moves them by about lr a step: at lr 1e-3 values of
-    hundreds take 10^5 updates. Healthy runs: below 10 (pendulum), value losses of 300 (cartpole).
+    Networks start with outputs near 1 and Adam moves them by about lr per step, so at lr 1e-3
+    values of hundreds take 10^5 updates. Healthy runs: below 10 (pendulum), value losses of 300
+    (cartpole).
     """
     tries = "policy.reward_scale*0.01" + " policy.normalize_reward=true" * e.on_policy
     for name, most in (("train/td_abs", 100), ("train/value_loss", 1e5)):
@@ -324,9 +328,9 @@ def large_errors(e: Evidence) -> Rows:
          why="Rewards or errors are large for this step size.",
          tries="policy.reward_scale*0.1 policy.lr*0.3", explains="no progress")  # fmt: skip
 def gradients_clipped(e: Evidence) -> Rows:
-    """Of policies with a replay: gradients ten times ``max_grad_norm`` all the time.
+    """With a replay: gradients are always ten times ``max_grad_norm``.
 
-    Then every step has the same length, whatever the error. On-policy learners live so by default:
+    Then every step has the same length, whatever the error. For on-policy learners this is normal:
     PPO's norms are 60 to 90 at max_grad_norm=0.5 in a run that solves its task.
     """
     norm, clip = e.metric("train/grad_norm"), e.number("policy.max_grad_norm")
@@ -355,7 +359,7 @@ def loss_grows(e: Evidence) -> Rows:
          why="Units are saturated or dead, or every target equals every value.",
          tries="policy.lr*0.1 policy.reward_scale*10", explains="no progress")  # fmt: skip
 def gradients_vanish(e: Evidence) -> Rows:
-    """Gradients of float32 noise: below 1e-7, the precision of the numbers."""
+    """Gradients are float32 noise: below 1e-7, the precision of the numbers."""
     norm = e.metric("train/grad_norm")
     if norm.late < 1e-7:
         yield f"Gradients have vanished: their norm is {norm.late:.1g} {norm.since}."
@@ -368,8 +372,8 @@ def gradients_vanish(e: Evidence) -> Rows:
 def dead_units(e: Evidence) -> Rows:
     """More than 75 % of the hidden units are dead, or more than 60 % and many more than at first.
 
-    A fresh ReLU network on few inputs has 20 to 57 % dormant units, and healthy runs keep that
-    (measured); Sokar et al. 2023 see learning suffer where the share grows.
+    An untrained ReLU network with few inputs has 20 to 57 % dormant units, and healthy runs keep
+    that (measured). Sokar et al. 2023 see learning suffer if the share grows.
     """
     dead = e.metric("train/dead_units")
     value = dead.late if len(dead) >= 3 else dead.last
@@ -382,7 +386,7 @@ def dead_units(e: Evidence) -> Rows:
 def learning_rate_gone(e: Evidence) -> Rows:
     """Adam's step fell below 1 % of its start before half of run.total_steps.
 
-    The schedules of the presets are at half of their start there.
+    The schedules of the presets are then at half of their start.
     """
     lr = e.metric("train/lr")
     small = lr.env_steps[lr.values < 0.01 * lr.first]
@@ -395,7 +399,7 @@ def learning_rate_gone(e: Evidence) -> Rows:
          why="They are small beside the initial values; rewards near 1 per step work best.",
          explains="no progress, overestimation")  # fmt: skip
 def tiny_rewards(e: Evidence) -> Rows:
-    """No return of more than 0.01 after scaling: below the noise of the initial values."""
+    """No return is above 0.01 after scaling, which is below the noise of the initial values."""
     size = e.largest_return * e.reward_scale
     if 0 < size < 0.01:
         text = f"Rewards are tiny for the networks: no scaled return is larger than {size:.2g}."
@@ -409,9 +413,9 @@ def tiny_rewards(e: Evidence) -> Rows:
          why="The network forgets what the buffer no longer holds.", tries="buffer.capacity*10",
          explains="late priorities, forgetting, no progress, much replay")  # fmt: skip
 def small_buffer(e: Evidence) -> Rows:
-    """A full buffer with fewer than 20 batches, less than a tenth of what was collected.
+    """A full buffer holds fewer than 20 batches and less than a tenth of what was collected.
 
-    Every window is then drawn many times within a short past and forgotten. Source: Fedus et al.
+    Every window is then sampled many times within a short past and forgotten. Source: Fedus et al.
     2020, "Revisiting Fundamentals of Experience Replay", figure 2 (more capacity, higher scores).
     """
     windows, batch = e.metric("buffer/windows").last, e.number("learner.batch_size")
@@ -437,10 +441,10 @@ def early_evictions(e: Evidence) -> Rows:
          why="The networks overfit to early data.",
          explains="forgetting, no progress, dead units, loss grows")  # fmt: skip
 def much_replay(e: Evidence) -> Rows:
-    """A thousand rows learned per row collected, and the score does not hold.
+    """A thousand rows are learned per row collected, and the score falls or does not rise.
 
-    Four updates of 256 rows per env step: from there on networks overfit early data without resets
-    (Nikishin et al. 2022, "The Primacy Bias"; D'Oro et al. 2023). Presets have 32 to 256.
+    That is four updates of 256 rows per env step, from which on networks overfit early data without
+    resets (Nikishin et al. 2022, "The Primacy Bias"; D'Oro et al. 2023). Presets have 32 to 256.
     """
     ratio = e.metric("train/replay_ratio").late
     if ratio > 1000:
@@ -453,9 +457,9 @@ def much_replay(e: Evidence) -> Rows:
          why="More updates cost compute time but no env steps.", tries="learner.replay_ratio=64",
          explains="no progress")  # fmt: skip
 def little_replay(e: Evidence) -> Rows:
-    """Fewer than one row in four is ever learned from.
+    """Fewer than one row in four is ever learned.
 
-    R2D2 and Ape-X learn 0.8 to 1.3 rows per row with hundreds of actors, where rows are cheap.
+    R2D2 and Ape-X learn 0.8 to 1.3 rows per row with hundreds of actors, with which rows are cheap.
     """
     ratios = e.metric("train/replay_ratio").values
     if len(ratios) and ratios.mean() < 0.25:
@@ -467,7 +471,7 @@ def little_replay(e: Evidence) -> Rows:
          why="A few windows with large errors are in every batch; others are hardly seen.",
          explains="no progress, extreme weights")  # fmt: skip
 def priorities_collapsed(e: Evidence) -> Rows:
-    """The effective sample of all stored windows is smaller than one batch, and below 5 %."""
+    """The effective sample size of all stored windows is smaller than one batch, and below 5 %."""
     ess, windows = e.metric("buffer/priority_ess"), e.metric("buffer/windows").late
     if ess.late < 0.05 and ess.late * windows < e.number("learner.batch_size"):
         scalar = e.value("policy.distribution") in (None, "none")
@@ -482,7 +486,7 @@ def priorities_collapsed(e: Evidence) -> Rows:
          why="Rare windows with tiny priorities have nearly all the weight.",
          tries="buffer.alpha*0.5 buffer.beta.end*0.5", explains="no progress")  # fmt: skip
 def extreme_weights(e: Evidence) -> Rows:
-    """Importance weights spread by twice their mean: an effective batch of a fifth.
+    """Importance weights spread by twice their mean, which gives an effective batch of a fifth.
 
     Kish 1965: weights of coefficient of variation c leave n / (1 + c^2) of n samples.
     """
@@ -498,9 +502,9 @@ def extreme_weights(e: Evidence) -> Rows:
 def stale_states(e: Evidence) -> Rows:
     """At the last learned row Q still differs by half from Q of the true state.
 
-    R2D2, figure 1, has 0.02 to 0.2 with stored states and burn-in; 90 runs of repeat_previous 0.01
-    to 0.14 with burn-in and 0.16 to 0.3 without. Relative to max Q it can be large where Q is near
-    0 (tmaze), so runs whose score rises are left out.
+    R2D2, figure 1, has 0.02 to 0.2 with stored states and burn-in. 90 runs of repeat_previous have
+    0.01 to 0.14 with burn-in and 0.16 to 0.3 without. Relative to max Q it can be large where Q is
+    near 0 (tmaze), so runs whose score rises are left out.
     """
     state = "zero" if e.value("policy.state_init") == "zero" else "stored"
     name = f"train/delta_q_{state}_last"
@@ -534,7 +538,7 @@ def padding(e: Evidence) -> Rows:
 @symptom(HARMFUL, "collects", why="Ends of episodes fill no window and are dropped.",
          look="buffer/learned_fraction", explains="no progress")  # fmt: skip
 def rows_lost(e: Evidence) -> Rows:
-    """More than a fifth of all steps is in no window; open episodes explain little of it."""
+    """More than a fifth of all steps is in no window, and open episodes explain little of it."""
     part, length = e.metric("buffer/learned_fraction").last, e.metric("collect/length_mean").late
     open_rows = e.number("collector.num_envs") * max(length, 1.0)
     if part < 0.8 and not open_rows > 0.05 * e.env_steps:
@@ -546,7 +550,7 @@ def rows_lost(e: Evidence) -> Rows:
 @symptom(HARMFUL, why="The buffer turns over within a few updates.", tries="buffer.capacity*10",
          look="buffer/late_priorities buffer/fill", explains="no progress")  # fmt: skip
 def late_priorities(e: Evidence) -> Rows:
-    """More than 1 % of the priorities came back for windows that were gone."""
+    """More than 1 % of the priorities arrived after their windows were overwritten."""
     late, updates = e.metric("buffer/late_priorities").last, e.metric("train/updates").last
     share = late / max(1.0, updates * e.number("learner.batch_size"))
     if share > 0.01:
@@ -582,12 +586,12 @@ def _score_text(e: Evidence) -> str:
          explains="forgetting, no progress, greedy is stuck, one action, gradients vanish, "
          "entropy collapsed, explained variance, much replay")  # fmt: skip
 def short_horizon(e: Evidence) -> Rows:
-    """Episodes are five times as long as the horizon 1 / (1 - gamma), and the score does not hold.
+    """Episodes are five times as long as the horizon 1 / (1 - gamma), and the score is bad.
 
-    Rewards k steps away count gamma^k, so five horizons away by less than 1 %. Presets have 0.99 to
-    0.999. Tasks whose actions are rewarded at once are solved with any gamma, so only runs of which
-    the score does not rise, falls again, or stays below what the first actions got, are accused,
-    not before a quarter of the run, and not where an experiment chose gamma for its task.
+    Rewards k steps away count gamma^k, so five horizons away less than 1 %. Presets have 0.99 to
+    0.999. Tasks with immediate rewards are solved with any gamma. So the rule only applies to runs
+    whose score does not rise, falls again, or stays below that of the first actions. It does not
+    apply before a quarter of the run, or if an experiment chose gamma for its task.
     """
     gamma, length = e.number("policy.gamma"), e.metric("collect/length_mean").median
     early = len(e.score) < 3 or not e.progress >= 0.25
@@ -607,8 +611,8 @@ def short_horizon(e: Evidence) -> Rows:
 def long_horizon(e: Evidence) -> Rows:
     """The horizon 1 / (1 - gamma) is above 2000 steps and five episodes, and the score is bad.
 
-    No preset looks further than 1000 steps. Values of a task whose episodes are cut by a time limit
-    must grow to the rewards of a whole horizon, and the value of one action is lost in them.
+    No preset has a horizon above 1000 steps. Values of a task whose episodes are cut by a time
+    limit must grow to the rewards of a whole horizon, in which the value of one action is lost.
     """
     gamma, length = e.number("policy.gamma"), e.metric("collect/length_mean").median
     horizon = 1 / (1 - gamma) if gamma < 1 else math.inf
@@ -623,11 +627,11 @@ def long_horizon(e: Evidence) -> Rows:
          why="Replayed returns of many rows are those of old, exploring policies.",
          explains="no progress, forgetting, one action")  # fmt: skip
 def long_returns(e: Evidence) -> Rows:
-    """Ten rows of reward or more before a value, from a replay, and the score does not hold.
+    """Returns from a replay sum ten rows of reward or more before a value, and the score is bad.
 
-    Such returns are those of the policy that collected, exploration included, not of the one that
-    learns: 1 to 5 rows are best (Hessel et al. 2018, figure 4 of Rainbow's ablations; Hernandez-
-    Garcia and Sutton 2019). Presets have 1 to 5.
+    Such returns belong to the policy that collected, with its exploration, not to the one that
+    learns. 1 to 5 rows are best (Hessel et al. 2018, figure 4 of Rainbow's ablations;
+    Hernandez-Garcia and Sutton 2019). Presets have 1 to 5.
     """
     nstep, length = e.number("policy.nstep"), e.metric("collect/length_mean").median
     if nstep >= 10:
@@ -641,7 +645,7 @@ def long_returns(e: Evidence) -> Rows:
 def still_exploring(e: Evidence) -> Rows:
     """At 80 % of the run more than 30 % of the actions are still random.
 
-    Schedules end at 0.01 to 0.1 (Mnih et al. 2015), the ladder has a mean of 0.07.
+    Schedules end at 0.01 to 0.1 (Mnih et al. 2015); the ladder has a mean of 0.07.
     """
     epsilon, constant = e.metric("collect/epsilon_mean").last, finite(e.value("explore.epsilon"))
     if e.progress >= 0.8 and epsilon > 0.3:
@@ -656,7 +660,7 @@ def still_exploring(e: Evidence) -> Rows:
          look="collect/epsilon_mean collect/action_entropy",
          explains="one action, no progress")  # fmt: skip
 def no_exploration(e: Evidence) -> Rows:
-    """Within the first tenth of the run fewer than 2 % of the actions are random.
+    """In the first tenth of the run fewer than 2 % of the actions are random.
 
     Mnih et al. 2015 explore with more than 10 % for the first million of 50 million frames.
     """
@@ -669,7 +673,7 @@ def no_exploration(e: Evidence) -> Rows:
 
 
 def _decay(e: Evidence) -> list[str]:
-    """An epsilon that falls over a third of the run; nothing for the ladder, which has none."""
+    """Return overrides with an epsilon that falls over a third of the run; none for the ladder."""
     if e.value("explore.name") != "schedule":
         return []
     over = max(1, int(0.3 * e.total_steps)) if e.total_steps > 0 else 10_000
@@ -680,7 +684,7 @@ def _decay(e: Evidence) -> list[str]:
 
 @symptom(NOTE, "unsolved", why="The run ends in the middle of the schedule.")
 def schedule_outlasts_run(e: Evidence) -> Rows:
-    """A schedule that ends after half as many steps again as the run has."""
+    """A schedule is at least 1.5 times as long as the run."""
     for key, metric in _SCHEDULES.items():
         over, kind = e.number(f"{key}.over"), e.value(f"{key}.kind")
         if e.matters(key) and kind in ("linear", "cosine") and over > 1.5 * e.total_steps > 0:
@@ -693,9 +697,10 @@ def schedule_outlasts_run(e: Evidence) -> Rows:
          look="train/entropy collect/action_entropy",
          explains="one action, no progress")  # fmt: skip
 def entropy_collapsed(e: Evidence) -> Rows:
-    """An on-policy learner acts all but deterministically and has not solved its task.
+    """An on-policy learner acts almost deterministically and has not solved its task.
 
-    Both its entropy (0.02 nats: one action has 99.7 % of two) and that of the actions taken.
+    Both the entropy of its policy (0.02 nats: one of two actions has 99.7 %) and that of its
+    actions are low.
     """
     entropy, taken = e.metric("train/entropy"), e.metric("collect/action_entropy")
     if 0 <= entropy.late < 0.02 and taken.late < 0.1:
@@ -709,9 +714,9 @@ def entropy_collapsed(e: Evidence) -> Rows:
          why="Values or the policy are saturated, or nothing explores.",
          explains="no progress")  # fmt: skip
 def one_action(e: Evidence) -> Rows:
-    """The actions taken are all but equal: entropy below 2 % of the largest.
+    """Almost all actions are equal: entropy below 2 % of the largest.
 
-    An epsilon of 0.01 over two actions alone has 4.5 %.
+    An epsilon of 0.01 over two actions alone gives 4.5 %.
     """
     taken = e.metric("collect/action_entropy")
     rows = np.median(np.diff(taken.env_steps)) if len(taken) > 1 else 0
@@ -726,9 +731,9 @@ def one_action(e: Evidence) -> Rows:
          tries="policy.lr*0.3 policy.epochs*0.5 policy.target_kl=0.03",
          explains="no progress, forgetting")  # fmt: skip
 def large_steps(e: Evidence) -> Rows:
-    """PPO: KL above 0.1, or half of the rows outside of the clip.
+    """PPO: the KL is above 0.1, or half of the rows are clipped.
 
-    target_kl is 0.01 to 0.05 where it is used (Dossa et al. 2021); healthy runs have 0.001 to 0.01.
+    target_kl is 0.01 to 0.05 in practice (Dossa et al. 2021); healthy runs have 0.001 to 0.01.
     """
     kl, clipped = e.metric("train/approx_kl").late, e.metric("train/clip_fraction").late
     if kl > 0.1 or clipped > 0.5:
@@ -740,7 +745,7 @@ def large_steps(e: Evidence) -> Rows:
          tries="policy.normalize_reward=true policy.value_coef*2 policy.separate_value=true",
          explains="no progress")  # fmt: skip
 def explained_variance(e: Evidence) -> Rows:
-    """The value explains nothing of the returns late in the run (0 is a constant, 1 all)."""
+    """Late in the run the value explains nothing of the returns (0: a constant, 1: everything)."""
     explained = e.metric("train/explained_variance")
     if len(explained) >= 10 and explained.late < 0.02 and e.span != 0:
         now = f"{explained.late:.2g} {explained.since}"
@@ -756,9 +761,9 @@ def explained_variance(e: Evidence) -> Rows:
          tries="explore.epsilon.end*0.3 run.total_steps*2",
          explains="no progress, forgetting")  # fmt: skip
 def greedy_is_stuck(e: Evidence) -> Rows:
-    """The greedy policy scores less than the exploring one by 30 % of all that was ever between.
+    """The greedy policy scores less than the exploring one by 30 % of the whole range of scores.
 
-    Some noise saves a policy that runs in circles; it has not learned what it does by chance.
+    Some noise frees a policy that runs in circles; the policy itself has not learned to leave them.
     """
     collected, score = e.metric("collect/return_mean").late, e.score
     gap = collected - score.late
@@ -795,7 +800,7 @@ def forgetting(e: Evidence) -> Rows:
          why="The reward was never found, so there is nothing to learn from.",
          explains="no progress, explained variance, gradients vanish, greedy is stuck")  # fmt: skip
 def constant_score(e: Evidence) -> Rows:
-    """Fifty episodes or more, of two evaluations and exploring, and all had the same return."""
+    """At least fifty episodes, from two evaluations and exploring, all had the same return."""
     least, most = e.returns
     count = len(e.score) * e.number("run.eval_episodes") + e.metric("collect/episodes").last
     if len(e.score) >= 2 and least == most and not count < 50:
@@ -808,14 +813,14 @@ def constant_score(e: Evidence) -> Rows:
          why="No other symptom was found: the step size, exploration or the length of the run may "
          "be wrong, or the task needs a memory.")  # fmt: skip
 def no_progress(e: Evidence) -> Rows:
-    """Late evaluations are not above the early ones, at half of the run and more."""
+    """Late evaluations are not above the early ones, at half of the run or later."""
     if e.improved or len(e.score) < 6 or not e.progress >= 0.5:
         return
     first, best = e.score.early, float(e.score.values.max())
     if best - first > 3 * e.best_noise and e.score.late > first:
         return
     if e.offline and np.ptp(e.returns) == 0:
-        return  # good from the first evaluation on, or never: returns of the data are unknown
+        return  # good from the start, or never: returns of the data are unknown
     tries = e.tries("policy.state_init=stored")
     if e.value("memory.name") in (None, "none"):
         tries += ["memory=lstm"] if e.on_policy else _RECURRENT.get(e.policy, "").split()
@@ -827,8 +832,8 @@ def no_progress(e: Evidence) -> Rows:
 
 # -- the diagnosis ---------------------------------------------------------------------------------
 
-_FEW = 3  # records; below nothing can be said of learning
-_EVENTS = {"collect/restarts", "eval/restarted_episodes", "eval/cut_episodes"}  # seldom recorded
+_FEW = 3  # fewest records for a statement on learning
+_EVENTS = {"collect/restarts", "eval/restarted_episodes", "eval/cut_episodes"}  # rarely recorded
 
 
 def diagnose(run: RunData) -> dict[str, Finding]:
@@ -840,7 +845,7 @@ def diagnose(run: RunData) -> dict[str, Finding]:
 
 
 def _diagnose(evidence: Evidence) -> dict[str, Finding]:
-    with np.errstate(all="ignore"):  # a stranger's numbers may be of any size
+    with np.errstate(all="ignore"):  # numbers of untrusted files may have any size
         every = {row.name: row.finding(evidence) for row in SYMPTOMS}
     found = {name: finding for name, finding in every.items() if finding is not None}
     explained = {x for row in SYMPTOMS if row.name in found for x in row.explains.split(", ")}
@@ -849,7 +854,7 @@ def _diagnose(evidence: Evidence) -> dict[str, Finding]:
 
 
 def report_lines(run: RunData) -> Iterator[str]:
-    """Yield what ``rlrun doctor`` prints of a run."""
+    """Yield the lines that ``rlrun doctor`` prints on a run."""
     evidence = Evidence(run)
     found = _diagnose(evidence)
     records = max((len(x) for x, _ in evidence.records.columns.values()), default=0)
@@ -876,7 +881,7 @@ def report_lines(run: RunData) -> Iterator[str]:
 
 
 def _has_records(row: Symptom, evidence: Evidence) -> bool:
-    """Whether a run records a metric that a row looks at; True for a row that needs none."""
+    """Return whether a run records a metric of a row. True for a row that needs none."""
     metrics = [name for name in row.look.split() if name not in _EVENTS]
     return not metrics or any(map(evidence.records_metric, metrics))
 
