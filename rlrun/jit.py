@@ -2,6 +2,23 @@
 
 Without numba (or with RLRUN_NUMBA=0) ``jit`` returns the function unchanged: a slow loop with the
 same numbers.
+
+Compiled loops index without a test. A number that one of them takes from a file or another process
+is checked once, where it enters: exit code 5 from a run directory, 2 or 6 from a dataset.
+
+* ``buffer/kernels.py``, rows and flags: head and first rows of a checkpoint by ``saved.integer``
+  and ``saved.check_cutter``, shapes of chunks by ``ChunkValidator``.
+* ``buffer/kernels.py``, table of windows: tail, slots and lines of a checkpoint by
+  ``saved.check_table``, then ``check()``. Leaves: slots by ``saved.check_priorities`` and
+  ``check()``; nodes are computed anew at a load.
+* ``kernels/``, torch's gather and one_hot: actions and discrete observations of rows by
+  ``functional.recorded.RowSpaces``, called where a ring, a collector or a rollout is loaded, in
+  ``dataset/reader.py``, ``dataset/minari.py`` and ``pipeline/overlapped.py``. Kernels check the
+  previous actions of end rows themselves.
+* ``codec/xor.py``, ``codec/context.py``: bit positions by the kernel, against the payload's bits;
+  contexts are at most (bits of a word + 1) 256.
+* ``codec/kernels.py``: lengths and shapes of bitmaps, planes and bases by ``planes.decode_part``
+  and ``stream.decode_content``. Encoders use counts of their own and the bases of one table.
 """
 
 import logging

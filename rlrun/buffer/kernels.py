@@ -10,7 +10,7 @@ Arrays that belong together are passed as one tuple, which costs nothing in numb
     tree    nodes float64 [2 leaves], leaves, whether it holds minima
 
 Unsigned indices save a test for negative ones. Indices are not checked against the arrays' lengths:
-see rlrun/README.md, "Who may index what".
+see ``rlrun.jit``.
 """
 
 from typing import Any
