@@ -16,7 +16,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from rlrun.env.contract import exception_text, pass_ctrl_c
+from rlrun.env.contract import exception_text, missing_text, pass_ctrl_c
 from rlrun.env.diagnostic.vector import SingleFromVector
 from rlrun.errors import ConfigError, EnvError, ResourceError, RlrunError
 from rlrun.schema import EnvConfig
@@ -252,7 +252,7 @@ def first_line(error: BaseException) -> str:
 
 def _missing_package(spec: EnvSpec, error: Exception) -> RlrunError:
     if (install := _pip_requirement(spec)) is not None:
-        return MissingPackageError(spec.id, str(error), install)
+        return MissingPackageError(spec.id, missing_text(error), install)
     newer = _newest(spec)
     use = "" if newer is None else f"use env.id={newer}, or "
     text = f"it cannot be imported ({error}); {use}install what it requires"

@@ -91,6 +91,12 @@ def _is_ctrl_c(error: BaseException | None) -> bool:
     return _is_ctrl_c(error.__context__)
 
 
+def missing_text(error: Exception) -> str:
+    """Return what a package that is missing is called, without Gymnasium's advice to install it."""
+    text = " ".join(str(error).split())
+    return text.partition(", ")[0] if isinstance(error, gym.error.DependencyNotInstalled) else text
+
+
 def pass_ctrl_c(error: BaseException) -> None:
     """Raise ``error`` if a signal caused it. Return if an environment's code raised it."""
     if _is_ctrl_c(error):

@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rlrun.env.contract import pass_ctrl_c
+from rlrun.env.contract import missing_text, pass_ctrl_c
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.video.files import install_pygame
 
@@ -40,11 +40,10 @@ def draw(env_id: str, picture: Draw) -> np.ndarray:
     try:
         image = picture()
     except (ImportError, gym.error.DependencyNotInstalled) as e:
-        text = " ".join(str(e).split())
         install = install_pygame() or "pip install 'rlrun[video]'"
         raise ResourceError(
-            f"env.id = {env_id}: its picture needs a package that is not installed ({text}); "
-            f"install it: {install}"
+            f"env.id = {env_id}: its picture needs a package that is not installed "
+            f"({missing_text(e)}); install it: {install}"
         ) from e
     except BaseException as e:  # a driver may raise anything
         pass_ctrl_c(e)

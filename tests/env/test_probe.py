@@ -82,6 +82,7 @@ def test_a_missing_package_names_the_command(env_id, command, module, monkeypatc
     text = refusal(config_of(env_id), 7)
     assert text.startswith(f"env.id = {env_id}: ")
     assert text.endswith(command)
+    assert text.count("pip install") == 1
 
 
 def test_modules_are_imported_only_where_they_exist():
