@@ -156,7 +156,7 @@ WRONG = {
         lambda agent: agent.act(np.zeros(3, np.float32)),
     "obs: is no array": lambda agent: agent.act([[1.0], [1.0, 2.0]]),
     "obs: is not finite": lambda agent: agent.act([np.nan] * 4),
-    "obs: is of 2 environments; 1, the number": lambda agent: agent.act(np.zeros((2, 4))),
+    "obs: has 2 environments; 1, the number": lambda agent: agent.act(np.zeros((2, 4))),
     "reward: is float64 \\[2\\]; finite": lambda agent: agent.act(np.zeros(4), [0.0, 1.0]),
     "first: is int64 \\[\\]; bool \\[1\\]": lambda agent: agent.act(np.zeros(4), 0.0, 1),
     "n = 0: is not a number of environments": lambda agent: agent.reset(0),

@@ -142,7 +142,7 @@ def test_an_environment_object(tmp_path):
 
 @pytest.mark.parametrize(
     ("words", "env", "text"),
-    [(["env=cartpole"], make_cartpole, "env=cartpole: the argument env says which"),
+    [(["env=cartpole"], make_cartpole, "env=cartpole: the argument env already sets"),
      ([], 3, "env = 3: is not an environment"),
      ([], gym.make_vec("CartPole-v1", 2, vectorization_mode="sync"), "is not an environment"),
      (["pipeline=overlapped"], make_cartpole, "pipeline = overlapped: the environment was made"),

@@ -151,7 +151,7 @@ def test_a_window_shows_the_frames_until_it_is_closed(runs, monkeypatch, capsys)
 REFUSED = [
     (["--video", "a.avi"], "--video = a.avi: its name does not say the format; .mp4 and .gif"),
     (["--video", "no/such/a.gif"], "there is no directory no/such"),
-    (["--video", "old.gif"], "--video = old.gif: is there already; a new file is allowed"),
+    (["--video", "old.gif"], "--video = old.gif: exists already; a new file is allowed"),
     (["--video", "a.gif", "--fps", "0"], "0 is not a number > 0"),
     ([], "no window can be opened (neither DISPLAY nor WAYLAND_DISPLAY is set)"),
 ]
