@@ -149,7 +149,7 @@ class Log:
 
         Call it at the start with an empty ``final``, so that a killed run has a row, and at the end
         with the final metrics by tag (``eval/return_mean``). The first call starts the other
-        loggers (csv, wandb, mlflow).
+        loggers (csv, wandb, trackio, mlflow).
         """
         if not self._config_shown:
             sources = (METRICS, TIMINGS)

@@ -117,6 +117,7 @@ class TrackioLogger:
     def __init__(self, run_dir: Path, config_yaml: str, trial: TrialRow) -> None:
         import trackio as wandb
 
+        self.package = wandb
         known = _read(run_dir / TRACKIO_NAME)
         name = known or f"{trial.name}-{secrets.token_hex(3)}"
         with redirect_stdout(io.StringIO()):
@@ -131,7 +132,7 @@ class TrackioLogger:
 
     def close(self) -> None:
         with redirect_stdout(io.StringIO()):
-            self.run.finish()
+            self.package.finish()  # which forgets the run, too: it would end it again, and say so
 
 
 class MlflowLogger:

@@ -95,15 +95,19 @@ class Trackio(types.ModuleType):
 
     def __init__(self):
         super().__init__("trackio")
-        self.runs = {}
+        self.runs, self.open = {}, []
 
     def init(self, *, project, name, resume, config, auto_log_cpu, auto_log_gpu):
         assert (project, resume, auto_log_cpu, auto_log_gpu) == ("rlrun", "allow", False, False)
         print("* Trackio project initialized")
         run, records = types.SimpleNamespace(), self.runs.setdefault(name, [config["seed"]])
         run.log = lambda values, step: records.append((step, values))
-        run.finish = lambda: print("* Run finished")
+        self.open.append(name)
         return run
+
+    def finish(self):
+        print("* Run finished")
+        self.open.pop()
 
 
 def test_trackio(tmp_path, monkeypatch, capsys):
@@ -121,6 +125,7 @@ def test_trackio(tmp_path, monkeypatch, capsys):
     record = (10, {"train/loss": 1.0})
     assert [*trackio.runs.values()] == [[0, record, record], [0, record]]
     assert all(name.startswith(TRIAL.name) for name in trackio.runs)
+    assert trackio.open == []
     assert "*" not in capsys.readouterr().out
 
 
