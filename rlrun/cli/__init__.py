@@ -1,1 +1,3 @@
-"""The command line: one file per verb or pair of verbs; torch-free until a run starts."""
+"""The command line: one file per verb or pair of verbs. torch is imported only when a run
+starts.
+"""

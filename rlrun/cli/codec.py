@@ -1,4 +1,4 @@
-"""``rlrun codec bench``: its arguments are checked without torch, then codec_bench measures."""
+"""``rlrun codec bench``: checks its arguments without torch; codec_bench measures."""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def bench(args: Namespace) -> int:
 
 
 def check_paths(paths: Sequence[Path]) -> None:
-    """Raise ConfigError for the first path that is not there."""
+    """Raise ConfigError for the first path that does not exist."""
     for path in paths:
         if not path.exists():
             readable = "a run directory, a dataset directory, or .npy, .npz and .safetensors files"
@@ -30,7 +30,7 @@ def check_paths(paths: Sequence[Path]) -> None:
 
 
 def check_plot(path: Path) -> None:
-    """Raise ConfigError before anything is measured."""
+    """Raise ConfigError for a wrong path before anything is measured."""
     if find_spec("matplotlib") is None:
         wrong = "drawing needs the package matplotlib, which is missing"
         raise ResourceError(

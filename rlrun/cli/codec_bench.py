@@ -1,8 +1,8 @@
-"""Size and speed of every coder on a user's own weights and rows, and a plot of ratio over time.
+"""Size and speed of every coder on a user's weights and rows, and a plot of ratio over time.
 
-A stream is coded as a run would code it: framed, hashed, each snapshot a delta to the two before
-it, each chunk by itself. Every frame is decoded and compared. Speeds are of raw bytes, one thread,
-the best of a few passes.
+A stream is coded as a run would code it: framed and hashed, each snapshot as a delta to the two
+before it, each chunk by itself. Every frame is decoded and compared. Speeds are of raw bytes, with
+one thread, the best of a few passes.
 """
 
 import logging
@@ -30,7 +30,7 @@ from rlrun.tree import Tree, tree_leaves
 _logger = logging.getLogger(__name__)
 
 ROWS = 128  # of each column in a chunk
-CHUNKS = 64  # of a series at most, the newest
+CHUNKS = 64  # most chunks per series, the newest
 READABLE = "a run directory, a dataset directory, or .npy, .npz and .safetensors files"
 _SNAPSHOTS = (".npz", ".safetensors")
 
@@ -47,14 +47,14 @@ class Series:
 
     @property
     def nbytes(self) -> list[int]:
-        """Raw bytes of each item."""
+        """Return the raw bytes of each item."""
         return [sum(int(x.nbytes) for x in tree_leaves(item)) for item in self.items]
 
 
 def series_of(paths: list[Path]) -> list[Series]:
-    """The series of all paths.
+    """Return the series of all paths.
 
-    Raises: ConfigError for what is none of those or cannot be read, CheckpointError for a run
+    Raises: ConfigError for a path of another kind or an unreadable one, CheckpointError for a run
     without anything to measure, StorageError for a damaged dataset.
     """
     found: list[Series] = []
@@ -100,7 +100,7 @@ def _of_directory(path: Path) -> list[Series]:
 
 
 def _of_run(path: Path) -> list[Series]:
-    """Weights of its history, else of its checkpoints, and the rows of its replay."""
+    """Return the weights of its history, else of its checkpoints, and the rows of its replay."""
     directory = path / "checkpoints"
     weights = Series(f"{path}: weights", rows=False, unit="env steps")
     for steps, tree in history.iterate_newest_first(directory / history.DIRECTORY):
@@ -130,7 +130,7 @@ def _of_run(path: Path) -> list[Series]:
 
 
 def _state(file: Path) -> dict[str, Any]:
-    """The state of a checkpoint, empty if it cannot be used."""
+    """Return the state of a checkpoint, empty if it cannot be used."""
     try:
         return checkpoint.load(file)
     except CheckpointError as e:
@@ -139,7 +139,7 @@ def _state(file: Path) -> dict[str, Any]:
 
 
 def _replay_chunks(ring: dict[str, Any]) -> Iterator[tuple[int, dict[str, Tree]]]:
-    """(first row, fields [ROWS, columns, …]) of a saved ring, newest last."""
+    """Yield (first row, fields [ROWS, columns, …]) of a saved ring, newest last."""
     reward = ring["fields"]["reward"]
     for start in _starts(reward.first, reward.stop):
         stop = min(start + ROWS, reward.stop)
@@ -148,7 +148,7 @@ def _replay_chunks(ring: dict[str, Any]) -> Iterator[tuple[int, dict[str, Tree]]
 
 
 def _columns(tree: Tree, first: int, stop: int) -> Tree:
-    """``read_columns`` of a tree of observations."""
+    """Return ``read_columns`` of a tree of observations."""
     if isinstance(tree, tuple):
         return tuple(_columns(node, first, stop) for node in tree)
     if isinstance(tree, dict) and not is_saved_field(tree):
@@ -160,7 +160,7 @@ def _columns(tree: Tree, first: int, stop: int) -> Tree:
 
 
 def _dataset_chunks(path: Path) -> Iterator[tuple[int, dict[str, Tree]]]:
-    """The same of a dataset's newest rows."""
+    """Yield (first row, fields [ROWS, columns, …]) of a dataset's newest rows."""
     dataset = read_dataset(path)
     rows = dataset.rows // dataset.columns
     for start in _starts(0, rows):
@@ -168,12 +168,12 @@ def _dataset_chunks(path: Path) -> Iterator[tuple[int, dict[str, Tree]]]:
 
 
 def _starts(oldest: int, stop: int) -> range:
-    """First rows of the newest chunks."""
+    """Return the first rows of the newest chunks."""
     return range(max(oldest, stop - ROWS * CHUNKS), stop, ROWS)
 
 
 def _of_rows(chunks: Iterator[tuple[int, dict[str, Tree]]], name: str) -> list[Series]:
-    """A series for observations, actions and rewards each."""
+    """Return a series each for observations, actions and rewards."""
     names = {"obs": "observations", "action": "actions", "reward": "rewards"}
     found = {n: Series(f"{name}: {text}", rows=True, unit="row") for n, text in names.items()}
     for start, fields in chunks:
@@ -184,7 +184,7 @@ def _of_rows(chunks: Iterator[tuple[int, dict[str, Tree]]], name: str) -> list[S
 
 
 def _of_npy(path: Path) -> Series:
-    """An array, whose first axis is time."""
+    """Return an array whose first axis is time."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as e:
@@ -199,7 +199,7 @@ def _of_npy(path: Path) -> Series:
 
 
 def _arrays(path: Path) -> dict[str, Any]:
-    """The arrays of a file by name."""
+    """Return the arrays of a file by name."""
     try:
         if path.suffix == ".npz":
             with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
@@ -209,12 +209,12 @@ def _arrays(path: Path) -> dict[str, Any]:
         raise _unreadable(path, f"cannot be read ({' '.join(str(e).split())})") from e
 
 
-PASSES, SECONDS = 3, 2.0  # at most, of one coder on one series
+PASSES, SECONDS = 3, 2.0  # limits for one coder on one series
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One coder on one series; a number for each item."""
+    """One coder on one series, with a number per item."""
 
     coder: str
     rows: bool  # chunks, each by itself
@@ -222,11 +222,13 @@ class Measurement:
     coded: np.ndarray  # int64 bytes, headers included
     encode: np.ndarray  # seconds
     decode: np.ndarray
-    chosen: str  # what ``auto`` took, and why; empty for the others
+    chosen: str  # choice of ``auto`` and its reason; empty for others
 
     @property
     def figures(self) -> tuple[float, float, float]:
-        """(coded / raw, raw bytes/s encoded, decoded); a stream's key frame left out, if it can."""
+        """Return (coded / raw, raw bytes/s encoded, decoded), without a stream's key frame if
+        possible.
+        """
         rest = slice(0 if self.rows or len(self.raw) == 1 else 1, None)
         raw = self.raw[rest].sum()
         return (
@@ -237,12 +239,12 @@ class Measurement:
 
 
 def usable_coders() -> list[str]:
-    """The coders that can be measured here."""
+    """Return the coders that can be measured here."""
     return [name for name in codec.CODER_OPTIONS if name != "pco" or planes.installed()]
 
 
 def measure(series: Series, coder: str) -> Measurement:
-    """Encode the series, decode it, compare."""
+    """Encode the series, decode it and compare."""
     best = np.full((2, len(series.items)), np.inf)
     began = time.perf_counter()
     for done in range(PASSES):
@@ -258,7 +260,7 @@ def measure(series: Series, coder: str) -> Measurement:
 
 
 def _pass(series: Series, coder: str) -> tuple[np.ndarray, np.ndarray, codec.Encoder]:
-    """(bytes of the frames, seconds [2, N] to encode and decode, the encoder)."""
+    """Return (bytes of the frames, seconds [2, N] to encode and decode, the encoder)."""
     encoder = codec.Encoder("bench", keep=2, key_seconds=0.0, coder=coder)
     decoder = codec.Decoder("bench")
     sizes, spent = [], np.zeros((2, len(series.items)))
@@ -279,7 +281,7 @@ def _pass(series: Series, coder: str) -> tuple[np.ndarray, np.ndarray, codec.Enc
 
 
 def table_lines(series: Series, found: Sequence[Measurement]) -> Iterator[str]:
-    """The table of one series."""
+    """Yield the table of one series."""
     raw = series.nbytes
     what = "chunks" if series.rows else "snapshots" if len(raw) > 1 else "snapshot, by itself"
     yield f"{series.name}: {len(raw)} {what} of {_size(float(np.mean(raw)))}"
@@ -303,7 +305,7 @@ def _size(nbytes: float) -> str:
 
 
 def bench(paths: Sequence[Path], plot: Path | None) -> Iterator[str]:
-    """Lines of the report, as they are measured; ``plot``: where to draw it, besides.
+    """Yield the lines of the report as they are measured. ``plot``: also draw a plot there.
 
     Raises: ConfigError (nothing to read), CheckpointError, StorageError.
     """
@@ -324,9 +326,9 @@ def bench(paths: Sequence[Path], plot: Path | None) -> Iterator[str]:
 
 
 def plot_ratios(measured: Sequence[tuple[Series, Sequence[Measurement]]], path: Path) -> None:
-    """A panel a series: ratio of every coder over what the items are numbered by.
+    """Draw a panel per series: ratio of every coder over the number of the items.
 
-    Raises: StorageError when the file cannot be written.
+    Raises: StorageError if the file cannot be written.
     """
     from matplotlib.figure import Figure
 

@@ -1,6 +1,4 @@
-"""The subcommands of ``rlrun``: one table of their arguments, from which a command line is parsed,
-``rlrun --help`` is printed and Tab completes.
-"""
+"""The subcommands of ``rlrun``: one table of arguments for parsing, help and completion."""
 
 import math
 import re
@@ -21,14 +19,14 @@ MOST_SEED = 2**32
 
 
 class Argument(NamedTuple):
-    """Names and options of ``add_argument`` of argparse."""
+    """Names and options for argparse's ``add_argument``."""
 
     names: tuple[str, ...]
     options: dict[str, Any]
 
 
 class Command(NamedTuple):
-    """``run`` is module:function of rlrun.cli; it is given the parsed arguments.
+    """A subcommand. ``run`` is module:function of rlrun.cli and receives the parsed arguments.
 
     usage   lines of ``rlrun --help``: (arguments, what they do)
     """
@@ -44,7 +42,9 @@ class Command(NamedTuple):
 
 
 def _checked(what: str, kind: Callable[[str], Any], fits: Callable[[Any], bool]) -> Any:
-    """A type of argparse: ``kind`` of a text, which ``fits``; its error says ``is not what``."""
+    """Return a type for argparse: ``kind`` of a text if it ``fits``. Its error says ``is not
+    what``.
+    """
 
     def convert(text: str) -> Any:
         import argparse
@@ -61,7 +61,10 @@ def _checked(what: str, kind: Callable[[str], Any], fits: Callable[[Any], bool])
 
 
 def _digits(text: str) -> int:
-    """The integer of at most 15 ASCII digits. Raises: ValueError."""
+    """Return the integer of at most 15 ASCII digits.
+
+    Raises: ValueError.
+    """
     if not (text.isascii() and text.isdecimal() and len(text) <= 15):
         raise ValueError(text)
     return int(text)
@@ -326,7 +329,9 @@ _GONE = {  # flags of earlier versions
 
 
 def split_command(argv: Sequence[str]) -> tuple[str | None, list[str]]:
-    """(name of the subcommand, its words): one word or two; None where they name none."""
+    """Return (name of the subcommand, its words): one or two words name it; None: they name
+    none.
+    """
     for count in (2, 1):
         if (name := " ".join(argv[:count])) in COMMANDS and len(argv) >= count:
             return name, list(argv[count:])
@@ -334,7 +339,10 @@ def split_command(argv: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def run_command(name: str, argv: Sequence[str]) -> int:
-    """Parse the words of a subcommand and run it; return the exit code. Raises: RlrunError."""
+    """Parse the words of a subcommand and run it. Return the exit code.
+
+    Raises: RlrunError.
+    """
     module, _, function = COMMANDS[name].run.partition(":")
     args = parser_of(name).parse_intermixed_args(list(argv))
     try:
@@ -350,7 +358,7 @@ def run_command(name: str, argv: Sequence[str]) -> int:
 
 
 def parser_of(name: str) -> "argparse.ArgumentParser":
-    """The parser of a subcommand."""
+    """Return the parser of a subcommand."""
     command = COMMANDS[name]
     parser = make_parser(f"rlrun {name}", command.about, command.more)
     for names, options in command.arguments:
@@ -361,7 +369,7 @@ def parser_of(name: str) -> "argparse.ArgumentParser":
 def make_parser(
     prog: str, about: str | None = None, more: str | None = None
 ) -> "argparse.ArgumentParser":
-    """argparse with errors of one line."""
+    """Return a parser whose errors are one line."""
     import argparse
 
     class Parser(argparse.ArgumentParser):
@@ -373,7 +381,7 @@ def make_parser(
 
 
 def usage_error(prog: str, message: str) -> ConfigError:
-    """The error for words that a parser does not take."""
+    """Return the error for words that a parser does not take."""
     found = re.search(r"unrecognized arguments: --(\w[\w.-]*)", message)
     if found and (why := _GONE.get(f"--{found[1]}")):
         return ConfigError(f"{prog} --{found[1]}: {why}")

@@ -1,7 +1,7 @@
-"""Tab completion: subcommands, their arguments, groups, options and keys, from the tables alone.
+"""Tab completion: subcommands, arguments, groups, options and keys, from the tables alone.
 
-The shell asks ``rlrun -sc query=bash`` with the line so far in COMP_LINE and COMP_POINT, and gets a
-candidate a line.
+The shell calls ``rlrun -sc query=bash`` with the line so far in COMP_LINE and COMP_POINT, and gets
+one candidate per line.
 """
 
 import os
@@ -30,7 +30,7 @@ _SPECIAL = re.compile(r"([\s'\"\\$&|;<>()*?\[\]!`])")  # characters a shell read
 
 
 def answer(argv: Sequence[str]) -> str | None:
-    """Return what ``rlrun -sc WORD`` prints; None: it is none of ours, but Hydra's."""
+    """Return the output of ``rlrun -sc WORD``, or None if Hydra must answer."""
     if len(argv) != 2 or argv[0] not in ("-sc", "--shell-completion", "--shell_completion"):
         return None
     action, _, shell = argv[1].partition("=")
@@ -51,7 +51,7 @@ def answer(argv: Sequence[str]) -> str | None:
 
 
 def relative(found: Iterable[str], line: str, word: str | None) -> list[str]:
-    """Return candidates without what stands before the shell's own word, which ends at = or :."""
+    """Return candidates without the part before the shell's own word, which ends at = or :."""
     current = split(line)[1]
     word = "" if word in ("=", ":") else word
     if word is None or not current.endswith(word):
@@ -60,7 +60,7 @@ def relative(found: Iterable[str], line: str, word: str | None) -> list[str]:
 
 
 def split(line: str) -> tuple[list[str], str]:
-    """Return (words before the current one, the current one); backslashes are left in it."""
+    """Return (words before the current one, the current one). Backslashes stay in it."""
     words = re.findall(r"(?:\\.|'[^']*'|\"[^\"]*\"|[^\s\\'\"])+|['\"][^'\"]*$", line)
     if not line or (line[-1].isspace() and not line.endswith("\\ ")):
         return words, ""
@@ -68,7 +68,9 @@ def split(line: str) -> tuple[list[str], str]:
 
 
 def candidates(line: str) -> list[str]:
-    """Return what the last word of ``line`` may become; one that is whole ends with a space."""
+    """Return the possible completions of the last word of ``line``. Complete ones end with a
+    space.
+    """
     before, current = split(line)
     name, words = split_command(before[1:])
     arguments = COMMANDS[name].arguments if name else (CONFIG_DIR,)
@@ -91,7 +93,7 @@ def candidates(line: str) -> list[str]:
 
 
 def _positionals(arguments: Sequence[Argument], words: Sequence[str]) -> int:
-    """The number of words that are neither a flag nor the value of one."""
+    """Return the number of words that are neither a flag nor the value of one."""
     with_value = {n for a in arguments if "action" not in a.options for n in a.names}
     flags = [word.startswith("-") for word in words]
     values = [False, *(word in with_value for word in words[:-1])]
@@ -99,7 +101,7 @@ def _positionals(arguments: Sequence[Argument], words: Sequence[str]) -> int:
 
 
 def _values(argument: Argument, current: str, words: Sequence[str]) -> Iterator[str]:
-    """Yield what an argument may be: its choices, else what its metavar says that it takes."""
+    """Yield possible values of an argument: its choices, else those that its metavar names."""
     kinds = str(argument.options.get("metavar", "")).split("|")
     yield from (f"{choice} " for choice in argument.options.get("choices", ()))
     yield from (f"{kind} " for kind in kinds if kind.islower())  # final|best|ENV_STEPS
@@ -120,9 +122,10 @@ def _values(argument: Argument, current: str, words: Sequence[str]) -> Iterator[
 
 
 def _overrides(current: str, words: Sequence[str]) -> list[str]:
-    """Return groups and keys that begin with ``current``, up to the next dot; options of a group.
+    """Return groups and keys that begin with ``current``, up to the next dot; or options of a
+    group.
 
-    Keys are those of the options that ``words`` choose; a key has the value it has without one.
+    Keys are those of the options that ``words`` choose. A complete key is offered with its default.
     """
     before = (word for flag, word in pairwise(words) if flag in CONFIG_DIR.names)
     table = Table(next(before, None))
@@ -146,11 +149,13 @@ def _overrides(current: str, words: Sequence[str]) -> list[str]:
 
 
 def _keys(table: Table, words: Sequence[str], current: str) -> dict[str, str]:
-    """Return full key -> value as written, empty: a mapping; of what ``words`` choose."""
+    """Return full key -> value as written (empty: a mapping) for the options that ``words``
+    choose.
+    """
     typed = dict(w.partition("=")[::2] for w in words if w.partition("=")[0] in GROUPS)
     policy = table.options["policy"].get(typed.get("policy", ""))
     chosen = table.chosen | (policy.chooses if policy else {}) | typed
-    node = current.partition(".")[0]  # keys of a command are offered where its name is typed
+    node = current.partition(".")[0]  # keys of a command are offered once its name is typed
     found = {
         name: key.value for name, key in table.root.items()
         if name.partition(".")[0] not in {*COMMAND_NODES} - {node}
@@ -165,7 +170,7 @@ def _keys(table: Table, words: Sequence[str], current: str) -> dict[str, str]:
 
 
 def paths(current: str, *, files: bool = False) -> Iterator[str]:
-    """Yield directories that begin with ``current``; a run directory is whole."""
+    """Yield directories that begin with ``current``. A run directory is complete."""
     typed = re.sub(r"\\(.)", r"\1", current)
     above, _, start = typed.rpartition("/")
     root = Path(os.path.expanduser(f"{above}/" if above or typed.startswith("/") else "."))

@@ -1,4 +1,4 @@
-"""``rlrun doctor``: facts for a bug report."""
+"""``rlrun doctor``: facts for a bug report, symptoms of runs, and checks of an environment."""
 
 import importlib.metadata
 import logging
@@ -25,9 +25,9 @@ Fact = tuple[str, str]  # name, value
 
 
 def doctor(args: Namespace) -> int:
-    """Print what looks wrong with runs or an environment, or a fact of this machine a line.
+    """Print findings on runs or an environment, or one fact on this machine per line.
 
-    The exit code is 0 whether or not there are findings: they are advice, not a verdict.
+    The exit code is 0 with and without findings, because they are advice, not a verdict.
     """
     words = args.words
     if words and args.config_dir is None and all(os.path.lexists(w) or "=" not in w for w in words):
@@ -47,7 +47,7 @@ def doctor(args: Namespace) -> int:
 
 
 def facts() -> Iterator[Fact]:
-    """Versions, hardware and limits of this machine."""
+    """Yield versions, hardware and limits of this machine."""
     yield "rlrun", rlrun_version()
     yield "python", f"{platform.python_version()} on {platform.platform()}"
     yield from ((name, _version(name)) for name in _PACKAGES)
@@ -83,10 +83,10 @@ def _numba() -> str:
 
 
 def _torch() -> Iterator[Fact]:
-    """Version, then a line for every CUDA device, or why there is none."""
+    """Yield the version, then a line for every CUDA device, or why there is none."""
     try:
         import torch
-    except (ImportError, OSError) as e:  # OSError: one of its libraries does not load
+    except (ImportError, OSError) as e:  # OSError: a library cannot be loaded
         yield "torch", f"{_version('torch')}, cannot be imported: {' '.join(str(e).split())}"
         return
     yield "torch", torch.__version__
@@ -108,7 +108,9 @@ def _why_no_cuda() -> str:
 
 
 def cpu_facts(cpuinfo: str) -> Iterator[Fact]:
-    """Model and bfloat16 instructions by the text of /proc/cpuinfo (empty where there is none)."""
+    """Yield model and bfloat16 instructions from the text of /proc/cpuinfo (empty if there is
+    none).
+    """
     found = dict(re.findall(r"^(model name|flags|Features)\s*: *(.*\S)", cpuinfo, re.MULTILINE))
     yield "cpu", found.get("model name") or platform.processor() or platform.machine()
     if "Features" in found:
@@ -124,7 +126,7 @@ def cpu_facts(cpuinfo: str) -> Iterator[Fact]:
 
 
 def cores() -> str:
-    """Cores of the machine and, where it is less, what this process may use."""
+    """Return the cores of the machine and, if fewer, those that this process may use."""
     count, allowed, share = os.cpu_count() or 1, affinity(), cgroup_quota()
     limits = [f"{allowed} by affinity"] if allowed < count else []
     limits += [f"{share:g} by cgroup"] if share is not None and share < count else []
@@ -141,7 +143,7 @@ def _memory() -> str:
 
 
 def extras() -> str:
-    """The optional extras of the package: installed or not, with the missing packages."""
+    """Return the optional extras of the package: installed or not, with the missing packages."""
     try:
         requires = importlib.metadata.requires("rlrun") or []
     except importlib.metadata.PackageNotFoundError:
@@ -151,7 +153,9 @@ def extras() -> str:
 
 
 def _packages_of_extra(package: str, extra: str) -> list[str]:
-    """The packages that ``package[extra]`` installs under this Python, nested extras included."""
+    """Return the packages that ``package[extra]`` installs under this Python, with nested
+    extras.
+    """
     try:
         requires = importlib.metadata.requires(package) or []
     except importlib.metadata.PackageNotFoundError:
@@ -181,7 +185,7 @@ def _extra(name: str, packages: Sequence[str]) -> str:
 
 
 def _read(path: Path) -> str:
-    """The text of a file, empty when it is not there."""
+    """Return the text of a file, empty if it does not exist."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -191,7 +195,7 @@ def _read(path: Path) -> str:
 def _examine_environment(overrides: Sequence[str], config_dir: str | None) -> None:
     """Print one line per check of the environment of ``overrides``.
 
-    Raises: ConfigError: no such environment, or it cannot be made.
+    Raises: ConfigError if there is no such environment, or it cannot be made.
     """
     from rlrun.config import Composer
     from rlrun.config.compose import read_presets
@@ -205,7 +209,7 @@ def _examine_environment(overrides: Sequence[str], config_dir: str | None) -> No
     config = read_presets(composer, composer.compose(typed), typed)
     check_values(config, typed)
     count = 0
-    logging.disable(logging.WARNING)  # what is logged of an environment is among the checks
+    logging.disable(logging.WARNING)  # the checks report what would be logged
     try:
         for check in examine(config.env, config.agents):
             label, text = f"{check.verdict:<15}{check.name:<20}", printable(check.text)

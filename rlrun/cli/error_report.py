@@ -1,4 +1,4 @@
-"""Report errors: one line on stderr and an exit code, never a traceback."""
+"""Error reports: one line on stderr and an exit code, never a traceback."""
 
 import errno
 import logging
@@ -14,12 +14,13 @@ from rlrun.errors import Interrupted, ResourceError, RlrunError, StorageError, p
 from rlrun.trust import NotTrusted, fault_of_users
 
 _LONGEST = 2000  # characters of a message
-_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)  # of any file
-_NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT, errno.ENOTDIR)  # of the run's
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)  # errors of any file
+# Errors of the run's files.
+_NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT, errno.ENOTDIR)
 
 
 class SweepStopped(BaseException):
-    """A job was stopped by a signal; the rest of the sweep is not started."""
+    """Raised when a signal stops a job, so that the rest of the sweep is not started."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -27,9 +28,9 @@ class SweepStopped(BaseException):
 
 
 def job_error(e: Exception, run_dir: Path | None) -> RlrunError:
-    """The error of a run that ended in ``e``, which becomes its cause; None: it has no directory.
+    """Return the error of a run that ended in ``e``, its cause. ``run_dir`` None: no directory.
 
-    What is no error of the user's is a bug, whose traceback is written into the run directory.
+    Any other error than a user's is a bug, whose traceback is written into the run directory.
     """
     error = _typed_error(e, run_dir)
     if error is not e:
@@ -40,8 +41,8 @@ def job_error(e: Exception, run_dir: Path | None) -> RlrunError:
 def _typed_error(e: Exception, run_dir: Path | None) -> RlrunError:
     if isinstance(e, OSError) and _is_storage(e, run_dir):
         why = (e.strerror or str(e)).lower()
-        where = f" ({e.filename})" if e.filename else ""  # unknown of a write
-        fix = "make room or rights, then rlrun resume"
+        where = f" ({e.filename})" if e.filename else ""  # unknown for a write
+        fix = "free space or fix the permissions, then rlrun resume"
         line = f"run.dir = {run_dir}: {why}{where}; a writable directory is needed; {fix}"
         return StorageError(line)
     if isinstance(e, MemoryError) or "can't allocate memory" in str(e):
@@ -59,15 +60,15 @@ def _typed_error(e: Exception, run_dir: Path | None) -> RlrunError:
 
 
 def exit_code(e: BaseException, run_dir: Path | None = None, words: Sequence[str] = ()) -> int:
-    """Report what a run or a command ended in, and return its exit code.
+    """Report the error that ended a run or a command, and return its exit code.
 
-    ``run_dir``: of the run that it is about, which gets the traceback of a bug. ``words``: the
-    command line, to which a missing --trust is added.
+    ``run_dir``: of the run, which gets the traceback of a bug. ``words``: the command line, to
+    which a missing --trust is added.
     """
     if isinstance(e, NotTrusted) and words:
         flags = (word for name in e.packages for word in ("--trust", name))
         return report(e.typed(shlex.join(["rlrun", *words, *flags])))
-    if isinstance(e, BrokenPipeError):  # the reader of our output has left: rlrun list | head
+    if isinstance(e, BrokenPipeError):  # the reader of the output has closed it: rlrun list | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if isinstance(e, KeyboardInterrupt):
@@ -75,7 +76,7 @@ def exit_code(e: BaseException, run_dir: Path | None = None, words: Sequence[str
         return Interrupted.exit_code
     if isinstance(e, SweepStopped):
         return e.code
-    if isinstance(e, SystemExit) and not e.code:  # the help of a parser was printed
+    if isinstance(e, SystemExit) and not e.code:  # a parser has printed its help
         return 0
     if not isinstance(e, Exception):
         raise e
@@ -83,14 +84,14 @@ def exit_code(e: BaseException, run_dir: Path | None = None, words: Sequence[str
 
 
 def going_on(e: Interrupted, words: Sequence[str]) -> Interrupted:
-    """The same interruption, with the command line ``words`` that goes on."""
+    """Return the interruption with the command line ``words``, which continues the work."""
     error = Interrupted(f"{str(e).partition('; go on')[0]}; go on: rlrun {shlex.join(words)}")
     error.exit_code = e.exit_code
     return error
 
 
 def log_error(e: RlrunError) -> None:
-    """Write the exit code and the line into the log of the run."""
+    """Write the exit code and the line to the log of the run."""
     logging.getLogger("rlrun").info("exit %d: %s", e.exit_code, line_of(e))
 
 
@@ -105,7 +106,7 @@ def _inside(name: Any, run_dir: Path | None) -> bool:
 
 
 def line_of(e: RlrunError) -> str:
-    """The text of an error on one line, without secrets and control characters."""
+    """Return the text of an error on one line, without secrets and control characters."""
     line = redact(" ".join(str(e).split()))
     return printable(line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ...")
 
@@ -120,7 +121,9 @@ def report(e: RlrunError) -> int:
 
 
 def _bug(e: Exception, run_dir: Path | None) -> RlrunError:
-    """The error of a bug; its traceback is written into the run directory if there is one."""
+    """Return the error of a bug. Its traceback is written into the run directory if there is
+    one.
+    """
     hint = "set RLRUN_DEBUG=1 for the traceback"
     if run_dir is not None:
         try:

@@ -30,7 +30,7 @@ _VERBS = {  # words of other tools: what rlrun has for them
     "rlrun help": "man usage docs explain",
 }
 _VERB_OF = {verb: meant for meant, verbs in _VERBS.items() for verb in verbs.split()}
-_FLAGS = {  # of other tools, which name no key
+_FLAGS = {  # flags of other tools that name no key
     "verbose": "the log of a run is in its rlrun.log; set RLRUN_DEBUG=1 for tracebacks",
     "dry_run": "add --cfg job, which prints the whole config",
     "debug": "add debug=smoke, which takes a few hundred steps",
@@ -41,7 +41,7 @@ _SHORT = {"-s": "seed", "-e": "env", "-n": "run.total_steps", "-d": "device"}
 
 
 def refuse_typographic(argv: Sequence[str]) -> None:
-    """Raise ConfigError for the dashes and quotes of a word processor."""
+    """Raise ConfigError for dashes and quotes of a word processor."""
     typed = (w for w in argv if any(w.startswith(c) or f"={c}" in w for c in _TYPOGRAPHIC))
     if (word := next(typed, None)) is None:
         return
@@ -55,7 +55,7 @@ def refuse_typographic(argv: Sequence[str]) -> None:
 
 
 def refuse_flags(argv: Sequence[str], parser: argparse.ArgumentParser) -> None:
-    """Raise ConfigError for a flag that is none, with the option that it stands for."""
+    """Raise ConfigError for an unknown flag, with the option that it stands for."""
     known = parser._option_string_actions
     for i, word in enumerate(argv):
         flag, equals, value = word.partition("=")
@@ -71,19 +71,19 @@ def refuse_flags(argv: Sequence[str], parser: argparse.ArgumentParser) -> None:
 
         if other := SYNONYMS.get(name):
             fix += f" (here: {other.split()[0]}, see rlrun help {other.split()[0]})"
-        wrong = "is no flag of rlrun, options have no dashes"
+        wrong = "is not a flag of rlrun: options have no dashes"
         raise ConfigError(f"{flag}: {wrong}; KEY=VALUE is allowed, flags are in --help; {fix}")
 
 
 def unknown_command(argv: Sequence[str]) -> ConfigError:
-    """The error for a first word that is no subcommand."""
+    """Return the error for a first word that is not a subcommand."""
     allowed = f"subcommands are {', '.join(name for name in COMMANDS if ' ' not in name)}"
     fix = what_was_meant(argv[0], argv[1:])
     return ConfigError(f"{argv[0]}: unknown subcommand; {allowed}; {fix}")
 
 
 def what_was_meant(name: str, argv: Sequence[str]) -> str:
-    """Return what to type in place of the unknown first word ``name``."""
+    """Return what to type instead of the unknown first word ``name``."""
     key, _, value = name.partition(":")
     rest = [word.lstrip("=") for word in argv if word not in (":", "=")]
     if name in _VERB_OF and not (key in GROUPS and rest and "=" not in "".join(argv)):

@@ -1,6 +1,6 @@
 """The texts of ``rlrun --help``, ``help WORD``, ``list`` and ``--cfg job``, from the key table.
 
-Torch-free; all but the list of environments, which makes them, do without numpy and Hydra too.
+Does not import torch. Only the list of environments, which makes them, imports numpy and Hydra.
 """
 
 import re
@@ -76,7 +76,7 @@ _FLAGS = (
 
 
 def help_text(version: str, config_dir: str | None = None) -> str:
-    """The short help."""
+    """Return the short help."""
     table = Table(config_dir)
     groups = (
         paragraph(f"  {group:<11}", f"{what}: {', '.join(table.options[group])}")
@@ -98,7 +98,7 @@ def help_text(version: str, config_dir: str | None = None) -> str:
 
 
 def _beside(name: str, text: str, column: int = _COLUMN) -> str:
-    """``text`` in a column beside ``name``, or below it where the name is long."""
+    """Return ``text`` in a column next to ``name``, or below it if the name is long."""
     label = f"  {name:<{column - 4}}  "
     if len(label) <= column:
         return paragraph(label, text)
@@ -106,7 +106,7 @@ def _beside(name: str, text: str, column: int = _COLUMN) -> str:
 
 
 def explain(args: "Namespace") -> int:
-    """Print the help; with words, that of the key, group, option, topic or subcommand."""
+    """Print the help, or with words that of the key, group, option, topic or subcommand."""
     from rlrun import __version__
 
     word = " ".join(args.words)
@@ -121,9 +121,9 @@ def explain(args: "Namespace") -> int:
 
 
 def help_lines(word: str, config_dir: str | None = None) -> Iterator[str]:
-    """The lines about a key, a group, an option or a topic.
+    """Yield the lines on a key, a group, an option or a topic.
 
-    Raises: ConfigError when ``word`` is none of them, with the nearest.
+    Raises: ConfigError if ``word`` is none of them, with the nearest names.
     """
     reference = Reference(Table(config_dir))
     options = reference.table.options
@@ -144,7 +144,7 @@ def help_lines(word: str, config_dir: str | None = None) -> Iterator[str]:
 
 
 def _joined(entries: "Iterator[Iterator[str]]") -> Iterator[str]:
-    """The lines of all entries, an empty one between two."""
+    """Yield the lines of all entries, with an empty line between two."""
     yield "\n\n".join("\n".join(entry) for entry in entries)
 
 
@@ -156,8 +156,10 @@ class Reference:
 
     @cached_property
     def keys(self) -> dict[str, dict[str, Key]]:
-        """Full name -> option -> key, first the option of a run without arguments; "" is the
-        option of a key of config.yaml."""
+        """Full name -> option -> key. The option of a run without arguments is first.
+
+        The option of a key of config.yaml is "".
+        """
         found = {n: {"": key} for n, key in self.table.root.items() if n not in _NODES}
         for group in (g for g in GROUPS if g not in PRESETS):
             chosen = self.table.chosen.get(group)
@@ -167,7 +169,9 @@ class Reference:
         return found
 
     def named(self, word: str) -> list[str]:
-        """The full names of the keys that ``word`` may mean: all of it, or the last part."""
+        """Return the full names of the keys that ``word`` may mean, by its full name or its last
+        part.
+        """
         word = self.table.renamed.get(word, word)
         if word in self.keys and word not in _ABOUT:
             return [word]
@@ -176,7 +180,7 @@ class Reference:
         return [n for n in self.keys if n.count(".") == 1 and n.rpartition(".")[2] == word]
 
     def unknown(self, word: str) -> ConfigError:
-        """The error for a word that means nothing."""
+        """Return the error for a word without meaning."""
         from rlrun.schema.spelling import SYNONYMS, nearest
 
         last = word.rpartition(".")[2]
@@ -195,7 +199,7 @@ class Reference:
     # -- a key -------------------------------------------------------------------------------------
 
     def key(self, name: str) -> Iterator[str]:
-        """The lines about one key."""
+        """Yield the lines on one key."""
         facts = self.table.facts.get(name, {})
         group = name.partition(".")[0] if "" not in self.keys[name] else ""
         yield paragraph(f"{name}: ", next(iter(self.keys[name].values())).meaning)
@@ -219,7 +223,9 @@ class Reference:
         yield paragraph("  see also ", ", ".join(self._related(name)))
 
     def _defaults(self, name: str, group: str) -> Iterator[str]:
-        """A line for every value and source: the value, the options that have it, the source."""
+        """Yield a line for every value and source: the value, the options that have it, the
+        source.
+        """
         by_line: dict[tuple[str, str], list[str]] = {}
         for option, key in self.keys[name].items():
             value = key.value or self._parts(name, option)
@@ -231,14 +237,14 @@ class Reference:
             yield f"{value}{whose}{f'  ({source})' if source else ''}"
 
     def _parts(self, name: str, option: str) -> str:
-        """The values of a mapping that are not null."""
+        """Return the values of a mapping that are not null."""
         parts = {n: keys.get(option) for n, keys in self.keys.items() if n.startswith(f"{name}.")}
         given = [f"{n.removeprefix(f'{name}.')}: {key.value}" for n, key in parts.items()
                  if key and key.value not in ("", "null")]  # fmt: skip
         return f"{{{', '.join(given)}}}"
 
     def _readers(self, name: str, group: str) -> str:
-        """The runs that read a key."""
+        """Return the runs that read a key."""
         facts, options = self.table.facts.get(name, {}), self.keys[name]
         if other := facts.get("default_of"):
             return f"{other}, whose default it is"
@@ -250,7 +256,9 @@ class Reference:
         return f"runs with {reader}" if scope == "every run" else f"{scope}, with {reader}"
 
     def _related(self, name: str) -> list[str]:
-        """Keys that decide whether ``name`` is read or that it decides about, then neighbours."""
+        """Return keys that decide whether ``name`` is read, keys that it decides about, then
+        neighbours.
+        """
         conditions = {n: facts.get("conditions", ()) for n, facts in self.table.facts.items()}
         found = [c for c in conditions.get(name, ()) if c in self.keys or c in _ABOUT]
         found += [n for n, keys in conditions.items() if name in keys]
@@ -265,7 +273,7 @@ class Reference:
     # -- a group, an option ------------------------------------------------------------------------
 
     def group(self, group: str) -> Iterator[str]:
-        """The lines about a group: its options and its keys."""
+        """Yield the lines on a group: its options and its keys."""
         yield f"{group}: {_ABOUT[group]}"
         options = self.table.options.get(group, {})
         width = max(map(len, options), default=0) + 2
@@ -283,7 +291,7 @@ class Reference:
         yield f"more: {example}rlrun help {(tops or ['policy.nstep'])[-1]}"
 
     def option(self, group: str, name: str) -> Iterator[str]:
-        """The lines about an option: what it chooses besides, and its keys."""
+        """Yield the lines on an option: the options that it chooses, and its keys."""
         option = self.table.options[group][name]
         yield paragraph(f"{group}={name}: ", option.about)
         if option.chooses:
@@ -293,7 +301,7 @@ class Reference:
 
 
 def _key_lines(keys: Mapping[str, Key]) -> Iterator[str]:
-    """``key = value`` and the comment of each key."""
+    """Yield ``key = value`` and the comment of each key."""
     texts = {f"{name} = {key.value}": key for name, key in keys.items()}
     column = min(max(map(len, texts), default=0), 36) + 2
     for text, key in texts.items():
@@ -305,7 +313,7 @@ _SHAPES: dict[str, Callable[[str, str], str]] = {"```sh": command, "```text": pa
 
 
 def topic_lines(text: str) -> Iterator[str]:
-    """The lines of a section of a README: prose and tables wrap, code is indented instead."""
+    """Yield the lines of a README section: prose and tables are wrapped, code is indented."""
     blocks = re.split(r"^(```.*?^```$|\|[^\n]*(?:\n\|[^\n]*)*)", text, flags=re.M | re.S)
     for number, block in enumerate(filter(None, (block.strip("\n") for block in blocks))):
         if number:
@@ -322,12 +330,12 @@ def topic_lines(text: str) -> Iterator[str]:
 
 
 def _cells(line: str) -> list[str]:
-    """The cells of a table's line in Markdown."""
+    """Return the cells of a Markdown table's line."""
     return [cell.replace("\\|", "|").strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
 def _prose(text: str) -> Iterator[str]:
-    """Paragraphs and items of lists."""
+    """Yield paragraphs and list items."""
     for number, block in enumerate(re.split(r"\n\s*\n", text)):
         if number:
             yield ""
@@ -344,10 +352,10 @@ _COMMENTS = 34  # column of most comments
 
 
 def annotated(text: str, table: Table, choices: Mapping[str, str | None]) -> str:
-    """The yaml ``text`` of a config with a comment on every key that the table explains.
+    """Return the yaml ``text`` of a config with a comment on every key in the table.
 
-    ``choices``: group -> option of it that the config has. The text can be an option of the group
-    experiment; its head says how that is used.
+    ``choices``: group -> its option in the config. The text can be used as an option of the group
+    experiment; its head says how.
     """
     import yaml
 
@@ -368,7 +376,7 @@ def annotated(text: str, table: Table, choices: Mapping[str, str | None]) -> str
 
 
 def _meanings(table: Table, choices: Mapping[str, str | None]) -> dict[str, str]:
-    """Full name of a key, or of a node -> what it means, said by the option that was chosen."""
+    """Return full name of a key or node -> its meaning, from the option that was chosen."""
     found = dict(_NODES)
     for name, options in Reference(table).keys.items():
         chosen = options.get(choices.get(name.partition(".")[0]) or "")
@@ -381,7 +389,7 @@ def _meanings(table: Table, choices: Mapping[str, str | None]) -> dict[str, str]
 
 
 def _ends(pairs: Sequence[Any], prefix: str = "") -> Iterator[tuple[str, int]]:
-    """(full name, number of the line that a comment may end) of the keys of a mapping."""
+    """Yield (full name, number of the line at whose end a comment may be) of a mapping's keys."""
     for key, node in pairs:
         name, is_nested = f"{prefix}{key.value}", node.id != "scalar" and not node.flow_style
         if getattr(node, "style", None) not in ("|", ">"):
@@ -411,7 +419,7 @@ _LISTS = {  # title -> group, of rlrun list
 
 
 def list_options(args: "Namespace") -> int:
-    """Print a line for each option, of one group or of those that a reader asks for first."""
+    """Print a line per option, of one group or of the groups that a reader needs first."""
     table = Table(args.config_dir)
     if args.group is not None:
         lines = _group_lines(table, args.group, args.words)
@@ -423,16 +431,16 @@ def list_options(args: "Namespace") -> int:
 
 
 def _texts(table: Table, group: str) -> dict[str, str]:
-    """Name -> text of the options of a group; wrappers are named with their arguments."""
+    """Return name -> text of the options of a group. Wrappers are named with their arguments."""
     if group == "wrappers":
         return dict(table.wrappers.values())
     return {name: option.about for name, option in table.options[group].items()}
 
 
 def _group_lines(table: Table, group: str, words: Sequence[str]) -> list[str]:
-    """The lines of options whose name or text has every word, in any case.
+    """Return the lines of options whose name or text contains every word, in any case.
 
-    Raises: ConfigError for an unknown group, and when no option has the words.
+    Raises: ConfigError for an unknown group, or if no option has the words.
     """
     name = _LISTED.get(group, group)
     if name != "wrappers" and name not in GROUPS:
@@ -448,14 +456,14 @@ def _group_lines(table: Table, group: str, words: Sequence[str]) -> list[str]:
 
 
 def _searched(table: Table, group: str, option: str, text: str) -> str:
-    """The text that words are looked for in; of an environment its note, id and wrappers too."""
+    """Return the searched text of an option, for an environment with its note, id and wrappers."""
     keys = table.keys_of(group, option) if group == "env" else {}
     shown = (keys[k].value for k in ("env.note", "env.id", "env.wrappers") if k in keys)
     return " ".join([option, text, *shown]).casefold()
 
 
 def _lines(table: Table, group: str, texts: Mapping[str, str]) -> Iterator[str]:
-    """A line for each option; environments are made, to show their spaces."""
+    """Yield a line per option. Environments are made, to show their spaces."""
     if group == "env":
         for name in texts:
             first, *more = filter(None, _environment(name, table))
@@ -466,7 +474,7 @@ def _lines(table: Table, group: str, texts: Mapping[str, str]) -> Iterator[str]:
 
 
 def _environment(name: str, table: Table) -> tuple[str, str]:
-    """(spaces or what to install, note and wrappers) of an environment."""
+    """Return (spaces or what to install, note and wrappers) of an environment."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError

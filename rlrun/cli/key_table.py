@@ -1,7 +1,7 @@
 """The table of all keys, options and help topics: ``keys.json``, made from schema, yaml, READMEs.
 
 ``python -m tests.key_reference`` writes it. ``rlrun help``, ``rlrun list`` and Tab completion only
-read it; of yaml files they parse those of ``--config-dir``.
+read it, and parse only the yaml files of ``--config-dir``.
 """
 
 import json
@@ -67,14 +67,14 @@ TOPICS = {  # topic -> (README of a room, its section)
 
 
 class Key(NamedTuple):
-    """A key as a yaml has it."""
+    """A key as a yaml file has it."""
 
     value: str  # as written; empty: a mapping, whose keys follow
     comment: str  # unit and meaning; source
 
     @property
     def meaning(self) -> str:
-        """The comment without the source, which stands after the last semicolon."""
+        """The comment without the source, which follows the last semicolon."""
         return self.comment.rpartition("; ")[0] or self.comment
 
     @property
@@ -94,9 +94,9 @@ class Option(NamedTuple):
 
 
 class Table:
-    """The content of ``keys.json`` and the options of ``config_dir``, which add, never replace.
+    """The content of ``keys.json`` and the options of ``config_dir``, which add but never replace.
 
-    options   group -> name -> Option; _base holds what several options start from
+    options   group -> name -> Option; _base holds the bases of several options
     root      the keys of config.yaml and of the yaml files of commands
     chosen    group -> option of a run without arguments
     facts     key -> what the schema says of it: allowed, read_when, default_of, conditions
@@ -104,7 +104,7 @@ class Table:
     topics    topic -> text
     wrappers  name -> (name and arguments, effect)
 
-    Raises: ConfigError when ``config_dir`` is no directory.
+    Raises: ConfigError if ``config_dir`` is not a directory.
     """
 
     def __init__(self, config_dir: str | None = None) -> None:
@@ -132,7 +132,7 @@ class Table:
                 self.options[group].setdefault(path.stem, read_option(path, prefix))
 
     def keys_of(self, group: str, option: str) -> dict[str, Key]:
-        """Full name -> key of an option, its own first, then those of what it starts from."""
+        """Return full name -> key of an option, its own first, then those of its bases."""
         found = self.own_keys(group, option)
         for parent in self.options[group][option].parents:
             if parent in self.options[group]:
@@ -140,7 +140,7 @@ class Table:
         return found
 
     def own_keys(self, group: str, option: str) -> dict[str, Key]:
-        """Full name -> key of an option's file and of the bases it starts from."""
+        """Return full name -> key of an option's file and of its bases."""
         found = dict(self.options[group][option].keys)
         for parent in self.options[group][option].parents:
             base = self.options[BASES].get(parent.removeprefix(f"/{BASES}/"))
@@ -149,7 +149,7 @@ class Table:
 
 
 def _add(found: dict[str, Key], inherited: Mapping[str, Key]) -> None:
-    """Add the inherited keys, but for those of a mapping that ``found`` replaces by a number."""
+    """Add the inherited keys, except those of a mapping that ``found`` replaces by a number."""
     for name, key in inherited.items():
         outer = found.get(name.rpartition(".")[0])
         if name not in found and (outer is None or outer.value[:1] in ("", "{")):
@@ -164,7 +164,7 @@ def _keys(values: Mapping[str, Iterable[str]]) -> dict[str, Key]:
 
 
 def read_option(path: Path, prefix: str) -> Option:
-    """The option that a yaml file holds, its keys below ``prefix``; (cannot be read: why) else."""
+    """Return the option in a yaml file, with keys below ``prefix``, or (cannot be read: why)."""
     import yaml  # slow
 
     try:
@@ -184,7 +184,7 @@ def read_option(path: Path, prefix: str) -> Option:
 
 
 def _defaults(pairs: Sequence[Any]) -> tuple[dict[str, str], list[str]]:
-    """({group: option}, [what it starts from]) of the defaults list of a yaml."""
+    """Return ({group: option}, [its bases]) from the defaults list of a yaml."""
     chooses, parents = {}, []
     for entry in (entry for key, node in pairs if key.value == "defaults" for entry in node.value):
         if isinstance(entry.value, str):  # dqn, /_base/value_based@_here_
@@ -199,7 +199,7 @@ def _defaults(pairs: Sequence[Any]) -> tuple[dict[str, str], list[str]]:
 def _walk(
     pairs: Sequence[Any], prefix: str, text: str, seen: set[int]
 ) -> Iterator[tuple[str, Key]]:
-    """(full name, key) of the nodes of a mapping and of the block mappings inside it, once each."""
+    """Yield (full name, key) of the nodes of a mapping and its block mappings, each once."""
     for key, node in pairs:
         if id(node) in seen or key.value in ("hydra", "defaults"):
             continue

@@ -1,9 +1,9 @@
-"""The ``rlrun`` command. Torch-free: only a run that starts imports ``rlrun.run.build``.
+"""The ``rlrun`` command. Only a run that starts imports ``rlrun.run.build`` and so torch.
 
 ``rlrun KEY=VALUE…`` is Hydra; a first word without ``=`` is a subcommand. A single run is composed
-and validated before its directory is made; a sweep is expanded and every job validated before the
-first starts. Every error of the user is one line on stderr and its own exit code. What is slow to
-import is imported by the commands that need it: the help and Tab answer in 0.1 s.
+and validated before its directory is made. A sweep is expanded and every job validated before the
+first starts. Every user error is one line on stderr and has its own exit code. Slow modules are
+imported only by the commands that need them: help and Tab answer in 0.1 s.
 """
 
 import os
@@ -25,7 +25,7 @@ _BESIDE_HELP = (*_HELP, *_QUIET, "-m", "--multirun")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code of the command line ``argv`` (default: that of the process)."""
+    """Return the exit code of the command line ``argv`` (default: that of the process)."""
     words = sys.argv[1:] if argv is None else argv
     end_if_importing_main()
     # Read when numpy is loaded: products as small as those of acting are slower on more threads,
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _leave(code: int) -> None:
-    """All is done and written: a signal would only change the exit code."""
+    """Exit with ``code`` ignoring signals, which would only change the exit code now."""
     import signal
 
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
@@ -63,9 +63,11 @@ def _leave(code: int) -> None:
 
 
 def _command(argv: list[str]) -> Callable[[], int]:
-    """Return what does as a command line asks for, and returns the exit code. Raises: RlrunError.
+    """Return a function that does what a command line asks for and returns the exit code.
 
-    That of a run, or sweep, is ready to start: all is checked.
+    A run or a sweep is then ready to start: everything is checked.
+
+    Raises: RlrunError.
     """
     if argv[:1] and argv[0] in ("-sc", "--shell-completion", "--shell_completion"):
         from rlrun.cli.completion import answer
@@ -105,7 +107,10 @@ def _print(text: str, *, end: str = "\n") -> int:
 
 
 def _train(argv: list[str]) -> Callable[[], int]:
-    """Return what overrides ask for: a run, a sweep, or what Hydra prints. Raises: RlrunError."""
+    """Return a function for overrides: a run, a sweep, or output of Hydra.
+
+    Raises: RlrunError.
+    """
     from hydra._internal.utils import get_args_parser
 
     from rlrun.cli.commands import usage_error
@@ -156,7 +161,7 @@ def _train(argv: list[str]) -> Callable[[], int]:
 def _print_job(
     parser: "argparse.ArgumentParser", args: "argparse.Namespace", choices: dict[str, str | None]
 ) -> int:
-    """Print the config of a run as yaml, with what each key means."""
+    """Print the config of a run as yaml, with the meaning of each key."""
     from contextlib import redirect_stdout
     from io import StringIO
 

@@ -1,7 +1,7 @@
 """``rlrun bench memory`` and ``rlrun probe``: agents with and without memory, a sweep each.
 
-Torch-free; their runs are processes of their own, in a directory that another command of the same
-kind goes on with.
+Does not import torch. The runs are processes, in a directory that a later command of the same kind
+can continue.
 """
 
 import shlex
@@ -70,9 +70,10 @@ def _refuse_chosen(common: Sequence[Override], keys: Sequence[str], who: str, al
 
 
 def _directory_of(given: str | None, key: str) -> Path:
-    """The directory of ``key`` (bench.dir, probe.dir), absolute.
+    """Return the directory of ``key`` (bench.dir, probe.dir), absolute.
 
-    ``given``: new, empty or that of a sweep; None: a new one, which is made, below ``outputs``.
+    ``given``: new, empty or that of a sweep; None: make a new one below ``outputs``.
+
     Raises: ConfigError, also for the directory of another command.
     """
     if given is None:
@@ -94,9 +95,9 @@ def _directory_of(given: str | None, key: str) -> Path:
 
 
 def table_command(path: Path) -> str | None:
-    """The command line that writes the table of a bench or probe in ``path``, if it is one.
+    """Return the command line that writes the table of a bench or probe in ``path``, or None.
 
-    ``rlrun resume`` runs the jobs alone.
+    ``rlrun resume`` runs only the jobs.
     """
     commands = SweepRecord.read(path).commands
     words = commands[0][1:] if commands else []
@@ -108,13 +109,13 @@ def table_command(path: Path) -> str | None:
 
 
 def _flags(args: Namespace) -> list[str]:
-    """The flags that go on as this command did."""
+    """Return the flags for continuing this command."""
     config_dir = ["--config-dir", args.config_dir] if args.config_dir else []
     return ["-q"] * args.quiet + config_dir
 
 
 def _line(composer: Composer, overrides: Sequence[Override], path: Path, args: Namespace) -> Line:
-    """The line of the sweep in ``path``, with overrides of all jobs."""
+    """Return the line of the sweep in ``path``, with overrides of all jobs."""
     return Line(composer, [*overrides, *silent(args.quiet)], str(path), quiet=args.quiet)
 
 
@@ -124,7 +125,7 @@ _FILES = ("bench.md", "bench.csv", "bench.jsonl")  # what is written into bench.
 
 
 def bench(args: Namespace) -> int:
-    """Run what is missing in bench.dir and write the table; 0, or 1 when a run failed."""
+    """Run what is missing in bench.dir and write the table. Return 0, or 1 if a run failed."""
     composer = Composer(config_dir=args.config_dir)
     own, common = split_node(read_overrides(args.overrides), "bench")
     settings: BenchConfig = read_settings(composer, "bench", [])
@@ -150,9 +151,9 @@ def bench(args: Namespace) -> int:
 
 
 def _settings(composer: Composer, path: Path) -> list[BenchSetting]:
-    """All settings that have runs in bench.dir, those of earlier commands too.
+    """Return all settings with runs in bench.dir, including those of earlier commands.
 
-    Where they differ in more than task, policy and memory, the cell's name says in what.
+    If they differ in more than task, policy and memory, the cell's name contains the difference.
     """
     tasks = {tuple(composer.rewrite(_task(name).overrides)): name for name in _known()}
     groups: dict[tuple[str, str, str, frozenset[Override]], list[RunData]] = {}
@@ -198,14 +199,17 @@ def _write_bench(path: Path, found: Sequence[BenchSetting], *, quiet: bool) -> i
 
 @cache
 def _known() -> dict[str, Any]:
-    """The tasks of conf/bench_tasks.yaml."""
+    """Return the tasks of conf/bench_tasks.yaml."""
     known = OmegaConf.to_container(OmegaConf.create(read_yaml(shipped_conf() / "bench_tasks.yaml")))
     assert isinstance(known, dict)
     return {str(name): task for name, task in known.items()}
 
 
 def _task(name: str) -> BenchTaskConfig:
-    """The task of that name in conf/bench_tasks.yaml. Raises: ConfigError."""
+    """Return the task of that name in conf/bench_tasks.yaml.
+
+    Raises: ConfigError.
+    """
     known = _known()
     if name not in known:
         close = nearest(name, [*known], 1)
@@ -216,7 +220,7 @@ def _task(name: str) -> BenchTaskConfig:
 
 
 def _words(task: BenchTaskConfig, settings: BenchConfig) -> list[str]:
-    """The overrides of every run of a task: a fixed budget, evaluated at equal distances."""
+    """Return the overrides of every run of a task: a fixed budget, evaluated at equal distances."""
     steps = settings.steps or task.steps
     every = max(1, steps // settings.evaluations)
     budget = [f"run.total_steps={steps}", f"run.eval_every={every}", "run.stop_return=null"]
@@ -231,9 +235,9 @@ _FULL_STATE = "full_state"  # argument of an environment that can show its state
 
 
 def probe(args: Namespace) -> int:
-    """Train the agents that are missing in probe.dir, and print what memory is worth.
+    """Train the agents that are missing in probe.dir, and print what memory adds to the score.
 
-    Raises: ConfigError before any run starts; RlrunError when one of them failed.
+    Raises: ConfigError before any run starts; RlrunError if one of them failed.
     """
     composer = Composer(config_dir=args.config_dir)
     own, common = split_node(read_overrides(args.overrides), "probe")
@@ -266,7 +270,7 @@ def probe(args: Namespace) -> int:
 
 
 def _agents(config: Config, settings: ProbeConfig) -> dict[str, list[str]]:
-    """Name -> overrides of every agent that the environment allows."""
+    """Return name -> overrides of every agent that the environment allows."""
     from gymnasium import spaces
 
     from rlrun.env import known_spaces
@@ -293,7 +297,7 @@ def _agents(config: Config, settings: ProbeConfig) -> dict[str, list[str]]:
 
 
 def _check_task(path: Path, memoryless: Sequence[str]) -> None:
-    """Raise ConfigError where probe.dir holds runs of another task."""
+    """Raise ConfigError if probe.dir holds runs of another task."""
     if not is_sweep(path):
         return
     task = _env_words(memoryless)
@@ -313,7 +317,10 @@ def _env_words(job: Sequence[str]) -> set[str]:
 
 
 def _scores(runs: Sequence[RunData]) -> list[float]:
-    """The final scores. Raises: RlrunError when a run has none."""
+    """Return the final scores.
+
+    Raises: RlrunError if a run has none.
+    """
     found = [score(run, "final") for run in runs]
     scores = [value for value in found if value is not None]
     if len(scores) < len(runs):

@@ -1,4 +1,4 @@
-"""``rlrun report`` and ``rlrun compare``: what finished runs show. Torch-free."""
+"""``rlrun report`` and ``rlrun compare``: results of finished runs. Does not import torch."""
 
 import math
 from argparse import Namespace
@@ -48,7 +48,7 @@ def make_report(
     axes: tuple["Axis", ...],
     out: Path | None,
 ) -> tuple["Document", bool]:
-    """Return the report on runs, and whether it has figures; ``out``: where it is written.
+    """Return the report on runs, and whether it has figures. ``out``: where it is written.
 
     The arguments are those of the command line, checked except ``threshold``, a finite number.
 
@@ -84,7 +84,7 @@ def compare(args: Namespace) -> int:
 
 
 def lines_of_comparison(args: Namespace) -> list[str]:
-    """The lines of ``rlrun compare``."""
+    """Return the lines of ``rlrun compare``."""
     from rlrun.reports.runs import parse_score
     from rlrun.reports.versus import compare_lines
 

@@ -1,6 +1,6 @@
 """A line of overrides, and the single run that it starts: validated, given a directory, run.
 
-``NewRun.run`` and ``resume_run`` raise errors; ``rlrun.api`` calls them too.
+``NewRun.run`` and ``resume_run`` raise errors; ``rlrun.api`` calls them as well.
 """
 
 import logging
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Line:
     """A typed line, read once: the overrides of a run, or of every run of a sweep.
 
-    ``own_process``: False when the process is not rlrun's own, but that of a user's script.
+    ``own_process``: False in a user's process.
     """
 
     composer: "Composer"
@@ -40,7 +40,7 @@ class Line:
 
     @property
     def asks_for_sweep(self) -> bool:
-        """True where the overrides of Hydra itself ask for a sweep."""
+        """Whether Hydra's own overrides ask for a sweep."""
         if not any("hydra.mode" in o for o in self.overrides):
             return False
         cfg = self.composer.compose(self.overrides, sweep=True)
@@ -50,7 +50,10 @@ class Line:
 def read_line(
     composer: "Composer", overrides: Sequence[str], *, quiet: bool, own_process: bool = True
 ) -> Line:
-    """The line of these overrides. Raises: ConfigError."""
+    """Return the line of these overrides.
+
+    Raises: ConfigError.
+    """
     sweep, rest = split_node(read_overrides(overrides), "sweep.dir")
     seeds, rest = split_node(rest, "seeds")
     rest = [*open_resources(composer.rewrite(rest)), *silent(quiet)]
@@ -58,7 +61,10 @@ def read_line(
 
 
 def _sweep_dir(typed: Sequence[Override]) -> str | None:
-    """The value of ``sweep.dir=PATH``. Raises: ConfigError."""
+    """Return the value of ``sweep.dir=PATH``.
+
+    Raises: ConfigError.
+    """
     text = typed[-1].value if typed else "null"
     value = text.strip("'\"")
     if value == "" or ("," in value and value == text):
@@ -71,12 +77,12 @@ def _sweep_dir(typed: Sequence[Override]) -> str | None:
 
 
 def silent(quiet: bool) -> list[Override]:
-    """The overrides that -q stands for."""
+    """Return the overrides for which -q stands."""
     return read_overrides(["logger.progress=off"] if quiet else [])
 
 
 def open_resources(overrides: Sequence[Override]) -> list[Override]:
-    """``++`` before the custom resources of ``hydra/launcher=ray``, whose names are free."""
+    """Put ``++`` before the custom resources of ``hydra/launcher=ray``, whose names are free."""
     name = "hydra.launcher.resources"
     return read_overrides(
         f"++{o}" if o.is_below(name) and o.name == o.key else o for o in overrides
@@ -91,9 +97,9 @@ _FORMAT = "[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"  # Hydra's
 
 @contextmanager
 def closed_log(run_dir: Path, *, own_process: bool) -> Iterator[None]:
-    """Close the run's log after the block: later records of this process are not of the run.
+    """Close the run's log after the block, because later records of this process are not the run's.
 
-    ``own_process``: False in the process of a user's script, whose handlers of logging stay.
+    ``own_process``: False in a user's process, whose handlers of logging stay.
     """
     try:
         with nullcontext() if own_process else _added_log(run_dir):
@@ -106,10 +112,10 @@ def closed_log(run_dir: Path, *, own_process: bool) -> Iterator[None]:
 
 @contextmanager
 def _added_log(run_dir: Path) -> Iterator[None]:
-    """Write the records of a process that is not the run's own to the run's log too.
+    """Also write the records of a user's process to the run's log.
 
-    Hydra's logging, that of the command line, would close the handlers which such a process has.
-    Where it has none, warnings are shown on stderr.
+    Hydra's logging, which the command line uses, would close the handlers of such a process. If it
+    has none, warnings are shown on stderr.
     """
     root, own = logging.getLogger(), logging.getLogger("rlrun")
     asked = any(_directory(handler) == run_dir for handler in root.handlers)  # hydra/job_logging=…
@@ -133,7 +139,7 @@ def _added_log(run_dir: Path) -> Iterator[None]:
 
 
 def _directory(handler: logging.Handler) -> Path | None:
-    """The directory of the file that a handler writes."""
+    """Return the directory of the file that a handler writes."""
     return Path(handler.baseFilename).parent if isinstance(handler, logging.FileHandler) else None
 
 
@@ -150,7 +156,7 @@ _STOPS = (75, Interrupted.exit_code, 143)  # signals: a sweep in one process end
 
 @dataclass(frozen=True)
 class NewRun:
-    """A run that was checked and has a directory."""
+    """A checked run with a directory."""
 
     line: Line
     run_dir: Path
@@ -158,7 +164,10 @@ class NewRun:
     composed: "DictConfig"
 
     def run(self) -> int:
-        """Run to the end; return the exit code. Raises: RlrunError."""
+        """Run to the end and return the exit code.
+
+        Raises: RlrunError.
+        """
         job = partial(start_job, config=self.config, own_process=self.line.own_process)
         ended: int | Exception = self.line.composer.run(job, self.composed)
         if isinstance(ended, Exception):
@@ -167,7 +176,10 @@ class NewRun:
 
 
 def new_run(line: Line) -> NewRun:
-    """The run that a line asks for, checked, with a directory of its own. Raises: RlrunError."""
+    """Return the run that a line asks for, checked, with its own directory.
+
+    Raises: RlrunError.
+    """
     from rlrun.config import read_checked, read_composed
     from rlrun.config.checks import check_typed_keys
     from rlrun.config.directories import absolute, claim, require_new, require_writable
@@ -203,7 +215,7 @@ def new_run(line: Line) -> NewRun:
 
 
 def _unresolved(overrides: Any) -> list[str]:
-    """The overrides with their interpolations, which may hide secrets, left as they are."""
+    """Return the overrides with unresolved interpolations, which may hide secrets."""
     from omegaconf import OmegaConf
 
     values = OmegaConf.to_container(overrides, resolve=False)
@@ -211,7 +223,7 @@ def _unresolved(overrides: Any) -> list[str]:
 
 
 def write_texts(run_dir: Path, raw_yaml: str, overrides: Sequence[str]) -> None:
-    """Write config.yaml and overrides.yaml; a sweep has written those of its jobs already."""
+    """Write config.yaml and overrides.yaml, unless a sweep has written those of its job."""
     from omegaconf import OmegaConf
 
     from rlrun.run.files import CONFIG, replace_file
@@ -230,12 +242,12 @@ def start_job(
     own_process: bool = True,
     checked: bool = False,
 ) -> int | Exception:
-    """One run, in the directory Hydra was given; return its exit code, or the error it ended in.
+    """Run in Hydra's directory. Return the exit code, or the error that ended the run.
 
-    The log of the run has the error; one that is raised is one that Hydra prints. ``config``:
-    ``cfg`` as it was read; None: read from ``cfg`` (a launcher composes its jobs anew).
-    ``own_process``: as for ``NewRun.run``. ``checked``: its environment could be made when the
-    sweep began.
+    The log of the run contains the error. A raised error is one that Hydra prints. ``config``:
+    ``cfg`` as already read; None: read it from ``cfg`` (a launcher composes its jobs again).
+    ``own_process``: as for ``NewRun.run``. ``checked``: its environment was checked when the sweep
+    began.
     """
     from hydra.core.hydra_config import HydraConfig
 
@@ -262,7 +274,7 @@ def start_job(
 
 
 def _prepare(config: "Config", *, own_process: bool) -> None:
-    """Begin what the collector's process imports, before this one imports torch itself."""
+    """Begin the imports of the collector's process, before this one imports torch."""
     if own_process:
         logging.raiseExceptions = False  # a log on a full disk prints no traceback of every record
     if config.pipeline.name == "overlapped":
@@ -272,7 +284,7 @@ def _prepare(config: "Config", *, own_process: bool) -> None:
 
 
 def run_job(cfg: "DictConfig", config: "Config | None" = None) -> int:
-    """``start_job`` of a job of a sweep: prints the error of the run; return its exit code."""
+    """Run ``start_job`` for a job of a sweep, print the run's error, and return its exit code."""
     ended = start_job(cfg, config, checked=True)
     return exit_code(ended) if isinstance(ended, Exception) else ended
 
@@ -285,7 +297,7 @@ def resume_run(
     discard: bool = False,
     own_process: bool = True,
 ) -> int:
-    """Go on with a run, from the checkpoint of an env step where one is given; return 0.
+    """Continue a run, from the checkpoint of an env step if one is given. Return 0.
 
     ``discard``: delete the checkpoints after ``step``, if there are any. ``own_process``: as for
     ``NewRun.run``.
@@ -319,9 +331,9 @@ def resume_loaded(
     own_process: bool = True,
     origin: Path | None = None,
 ) -> int:
-    """``resume_run`` with what ``rlrun.config.load`` returned.
+    """Run ``resume_run`` with the result of ``rlrun.config.load``.
 
-    ``origin``: the run whose checkpoint it is, where ``run_dir`` is a fork.
+    ``origin``: the run of the checkpoint, if ``run_dir`` is a fork.
     """
     try:
         _prepare(config, own_process=own_process)
@@ -344,7 +356,7 @@ _SHAPED_BY = {  # parts of a checkpoint, and the groups of the keys that shape t
 
 
 def _misfit(error: RlrunError, origin: Path, overrides: Sequence[Override]) -> RlrunError:
-    """The error of a checkpoint that does not fit a key that was typed; else ``error``."""
+    """Return the error of a checkpoint that does not fit a typed key, else ``error``."""
     part = getattr(error, "part", None)
     if part is None:
         return error
@@ -369,7 +381,7 @@ def _misfit(error: RlrunError, origin: Path, overrides: Sequence[Override]) -> R
 
 
 def _value_of(config: Any, key: str) -> Any:
-    """The value of a dotted key of a config; None where it has no such key."""
+    """Return the value of a dotted key of a config, or None if it has no such key."""
     for name in key.split("."):
         config = config.get(name) if isinstance(config, dict) else getattr(config, name, None)
     return config

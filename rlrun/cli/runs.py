@@ -1,6 +1,6 @@
-"""The subcommands that are given a run directory: eval, play, resume, fork, verify, diff, export.
+"""The subcommands on a run directory: eval, play, resume, fork, verify, diff, export.
 
-What needs no torch is checked first.
+Checks that need no torch come first.
 """
 
 import os
@@ -34,11 +34,11 @@ def evaluate(args: Namespace) -> int:
 
 
 def score_of(args: Namespace) -> dict[str, float]:
-    """The evaluation of the weights of a run: return_mean, return_std, ..."""
+    """Return the evaluation of the weights of a run: return_mean, return_std, ..."""
     _check(args)
     if args.video is None and (args.traces or args.fps or args.overwrite):
         flag = next(n for n in ("traces", "fps", "overwrite") if getattr(args, n))
-        raise ConfigError(f"--{flag}: is of a video; one is made by --video FILE; add it")
+        raise ConfigError(f"--{flag}: needs a video; one is made by --video FILE; add it")
     from rlrun.run.evaluate import evaluate_run
 
     return evaluate_run(args.run_dir, **{name: getattr(args, name) for name in _EPISODES})
@@ -51,7 +51,7 @@ def play(args: Namespace) -> int:
 
 
 def show(args: Namespace) -> list["Episode"]:
-    """``play``; returns the episodes that were shown."""
+    """Run ``play`` and return the episodes shown."""
     if args.video is None:
         from rlrun.video.files import require_window
 
@@ -75,7 +75,7 @@ def _check(args: Namespace) -> None:
 
 
 def resume(args: Namespace) -> int:
-    """Go on with a run, a sweep or a search."""
+    """Continue a run, a sweep or a search."""
     from rlrun.cli.run import resume_run, silent
     from rlrun.run.branch import split_step
     from rlrun.sweeps.record import is_sweep
@@ -111,7 +111,7 @@ def fork(args: Namespace) -> int:
 
 
 def fork_run(origin: str, words: Sequence[str], *, quiet: bool, own_process: bool = True) -> Path:
-    """``fork`` of RUN_DIR[@ENV_STEP]; returns the directory of the new run.
+    """Fork RUN_DIR[@ENV_STEP] and return the directory of the new run.
 
     ``own_process``: as for ``resume_run``.
     """
@@ -138,14 +138,14 @@ def fork_run(origin: str, words: Sequence[str], *, quiet: bool, own_process: boo
         raise
     try:
         resume_loaded(new, config, raw_yaml, overrides, origin=run_dir, own_process=own_process)
-    except ConfigError:  # what was typed does not fit the checkpoint
+    except ConfigError:  # typed keys do not fit the checkpoint
         shutil.rmtree(new, ignore_errors=True)
         raise
     return new
 
 
 def verify(args: Namespace) -> int:
-    """Check the hashes of all files of a run; 5 when one is damaged."""
+    """Check the hashes of all files of a run. Return 5 if one is damaged."""
     from rlrun.run.manifest import Report
 
     report = Report(args.run_dir)
@@ -156,7 +156,7 @@ def verify(args: Namespace) -> int:
 
 
 def diff(args: Namespace) -> int:
-    """Name where two runs first differ; 1 when they do."""
+    """Print where two runs first differ. Return 1 if they do."""
     equal, lines = difference(args.a, args.b)
     for line in lines:
         print(line)
@@ -164,7 +164,7 @@ def diff(args: Namespace) -> int:
 
 
 def difference(a: str, b: str) -> tuple[bool, list[str]]:
-    """Whether two runs, each RUN_DIR[@ENV_STEP], are equal; lines that say where they are not."""
+    """Return whether two runs, each RUN_DIR[@ENV_STEP], are equal, and lines that say where not."""
     from rlrun.run.branch import split_step
     from rlrun.run.files import require_run
 
@@ -178,7 +178,7 @@ def difference(a: str, b: str) -> tuple[bool, list[str]]:
 
 
 def export(args: Namespace) -> int:
-    """Export the replay of a run as a dataset; a run of a GPU is exported without one."""
+    """Export the replay of a run as a dataset. A run on a GPU is exported without one."""
     from rlrun.codec import check_coder
     from rlrun.config import directories, load
     from rlrun.run.files import require_run
@@ -210,7 +210,7 @@ def export_policy(args: Namespace) -> int:
 
 
 def write_policy(args: Namespace) -> str:
-    """``export_policy``; returns the line that describes the file."""
+    """Run ``export_policy`` and return the line that describes the file."""
     from rlrun.config import load
 
     if args.onnx is None:
@@ -232,7 +232,7 @@ def export_card(args: Namespace) -> int:
 
 
 def write_card(args: Namespace) -> str:
-    """``export_card``; returns the line that describes the directory."""
+    """Run ``export_card`` and return the line that describes the directory."""
     from rlrun.config import directories, load
     from rlrun.run.files import require_run
     from rlrun.video.files import require_packages
@@ -255,14 +255,14 @@ def write_card(args: Namespace) -> str:
 
 
 def _require_onnx(subject: str) -> None:
-    """Raise ResourceError, beginning with ``subject``, when a package of ONNX is missing."""
+    """Raise ResourceError, beginning with ``subject``, if a package of ONNX is missing."""
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
         wrong = f"exporting needs the package {missing[0]}, which is missing"
         raise ResourceError(f"{subject}: {wrong}; pip install 'rlrun[onnx]'")
 
 
 def _check_policy(config: "Config") -> None:
-    """Raise ConfigError when the actions are known not to be those of one network."""
+    """Raise ConfigError if the actions are known not to be those of one network."""
     name, agents = config.policy.name, config.agents.name
     allowed = "allowed are policies of one network with actions of one agent; export another run"
     if name in _NO_NETWORK:
@@ -274,9 +274,9 @@ def _check_policy(config: "Config") -> None:
 
 
 def _check_onnx(path: Path, *, overwrite: bool) -> None:
-    """Raise ConfigError unless ``path`` is FILE.onnx, new, in a directory that is there."""
+    """Raise ConfigError unless ``path`` is FILE.onnx, new, in an existing directory."""
     if path.suffix != ".onnx":
-        raise ConfigError(f"--onnx = {path}: is no ONNX file; FILE.onnx is allowed; rename it")
+        raise ConfigError(f"--onnx = {path}: is not an ONNX file; FILE.onnx is allowed; rename it")
     if path.is_dir():
         raise ConfigError(f"--onnx = {path}: this is a directory; a file is allowed; name one")
     if os.path.lexists(path) and not overwrite:

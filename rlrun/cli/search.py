@@ -1,4 +1,4 @@
-"""``rlrun search``: its command line checked, its directory made, gone on with."""
+"""``rlrun search``: checks its command line, makes its directory, and continues a search."""
 
 import json
 import sys
@@ -31,7 +31,7 @@ from rlrun.sweeps.pool import Pool, usable_cores
 from rlrun.sweeps.search import Search, SearchResult
 from rlrun.sweeps.study import NAME, Rung, Study, import_optuna, make_rungs
 
-MARKER = "search.json"  # what a search directory holds from the start
+MARKER = "search.json"  # file of a search directory, written first
 RESULT = "result.json"
 _MOST_SEEDS = 2**32
 
@@ -44,9 +44,9 @@ def search(args: Namespace) -> int:
 def run_search(
     typed: Sequence[str], *, config_dir: str | None, quiet: bool, own_process: bool = True
 ) -> tuple[Path, SearchResult | None]:
-    """Search; return its directory and the result, None where no trial ended well.
+    """Search. Return its directory and the result, or None if no trial was completed.
 
-    ``own_process``: False in the process of a user's script.
+    ``own_process``: False in a user's process.
     """
     config_dir = None if config_dir is None else str(Path(config_dir).absolute())
     composer = Composer(config_dir=config_dir)
@@ -69,9 +69,9 @@ def run_search(
 
 
 def resume_search(directory: Path, overrides: Sequence[Override], *, quiet: bool) -> int:
-    """Go on with the search in ``directory``; search.trials and addresses may change.
+    """Continue the search in ``directory``. search.trials and addresses may change.
 
-    Raises: ConfigError, CheckpointError when search.json is damaged.
+    Raises: ConfigError, CheckpointError if search.json is damaged.
     """
     require_regular_files(directory)
     content = _read_marker(directory)
@@ -93,14 +93,14 @@ def resume_search(directory: Path, overrides: Sequence[Override], *, quiet: bool
 
 
 def _exit_code(directory: Path, result: SearchResult | None) -> int:
-    """0, or 1 when no trial, or not every fresh seed, ended well."""
+    """Return 0, or 1 if no trial, or not every fresh seed, was completed."""
     if result is None:
         print(f"rlrun: {no_result(directory)}", file=sys.stderr)
     return 1 if result is None or result.failed else 0
 
 
 def no_result(directory: Path) -> str:
-    """What is said of a search without a result."""
+    """Return the message on a search without a result."""
     return f"no trial ended well: see {directory}/console"
 
 
@@ -159,7 +159,7 @@ def _rungs(config: Config, settings: SearchConfig) -> list[Rung]:
 
 
 def _check_seeds(config: Config, settings: SearchConfig) -> None:
-    """Raise ConfigError when the seeds of the search leave the range of seeds."""
+    """Raise ConfigError if the seeds of the search leave the range of seeds."""
     last = config.seed + settings.seeds + settings.final_seeds - 1
     if last >= _MOST_SEEDS:
         wrong, allowed = f"the last seed of the search would be {last}", "seeds within [0, 2^32)"
@@ -178,7 +178,7 @@ def _make_directory(given: str | None) -> Path:
 
 
 def _read_marker(directory: Path) -> dict[str, Any]:
-    """The content of search.json, of the types that it should have."""
+    """Return the content of search.json, checked for its types."""
     path = directory / MARKER
     try:
         content = unseal(read_file(path))
@@ -195,7 +195,10 @@ def _read_marker(directory: Path) -> dict[str, Any]:
 def _more_trials(
     composer: Composer, settings: SearchConfig, overrides: Sequence[Override]
 ) -> SearchConfig:
-    """The settings with another search.trials. Raises: ConfigError for any other key."""
+    """Return the settings with another search.trials.
+
+    Raises: ConfigError for any other key.
+    """
     if other := next((o for o in overrides if o.key != "search.trials"), None):
         wrong, allowed = "a resumed search cannot change this", "search.trials may change"
         fix = "start a new search with another search.dir"

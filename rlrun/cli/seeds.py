@@ -28,11 +28,14 @@ from rlrun.sweeps.seeds import (
 
 
 class _Failed(Exception):
-    """Jobs failed, which the sweep has reported."""
+    """Raised when jobs failed, which the sweep has reported."""
 
 
 def _read_seeds(composer: Composer, own: Sequence[Override]) -> SeedsConfig:
-    """The settings of seeds=auto. Raises: ConfigError, also when it was not typed."""
+    """Return the settings of seeds=auto.
+
+    Raises: ConfigError, also if it was not typed.
+    """
     chosen = [o.value for o in own if o.key == "seeds"]
     if not chosen:
         allowed, fix = "it is read with seeds=auto", "add seeds=auto or leave it out"
@@ -46,7 +49,7 @@ def _read_seeds(composer: Composer, own: Sequence[Override]) -> SeedsConfig:
 
 
 def run_auto(line: Line) -> int:
-    """Run the sweep until it is decided; 0, or 1 when a job failed."""
+    """Run the sweep until it is decided. Return 0, or 1 if a job failed."""
     composer, quiet = line.composer, line.quiet
     settings = _read_seeds(composer, line.seeds)
     cfg = composer.compose(line.overrides, sweep=True)
@@ -96,7 +99,7 @@ def run_auto(line: Line) -> int:
 
 
 def _check_before(path: Path, planned: SeedsResult) -> None:
-    """Raise ConfigError where seeds=auto was begun in a directory by another plan."""
+    """Raise ConfigError if seeds=auto was begun in a directory with another plan."""
     file = path / SEEDS
     if not file.exists():
         return
@@ -112,13 +115,16 @@ def _check_before(path: Path, planned: SeedsResult) -> None:
 
 
 def _write(path: Path, result: SeedsResult) -> None:
-    """Replace seeds.json. Raises: StorageError."""
+    """Replace seeds.json.
+
+    Raises: StorageError.
+    """
     try:
         replace_file(path / SEEDS, json.dumps(result.to_dict(), indent=1).encode() + b"\n")
     except OSError as e:
         raise StorageError(
             f"{path / SEEDS}: cannot be written ({e.strerror or e}); the directory of a sweep must "
-            "be writable; make room or rights, then type the command again"
+            "be writable; free space or fix the permissions, then repeat the command"
         ) from e
 
 
@@ -135,7 +141,7 @@ def _refuse_seeds(composer: Composer, overrides: Sequence[Override]) -> None:
 
 
 def _name(arms: Sequence[Sequence[str]], configs: Sequence[Config]) -> list[Setting]:
-    """The settings by the overrides that not all of them have."""
+    """Return the settings, named by the overrides in which they differ."""
     common = set.intersection(*(set(arm) for arm in arms)) if arms else set()
     names = [" ".join(o for o in arm if o not in common) for arm in arms]
     return [
@@ -149,13 +155,16 @@ def _name(arms: Sequence[Sequence[str]], configs: Sequence[Config]) -> list[Sett
 
 
 def _task(env: EnvConfig) -> str:
-    """Return a text that is equal for equal environments, however the policy is shown them."""
+    """Return a text that is equal for equal environments, however policies see them."""
     parts = (env.id, env.kwargs, env.eval_kwargs, list(env.wrappers), env.max_episode_steps)
     return " ".join(str(part) for part in parts if part)
 
 
 def _scores(runs: Sequence[RunData], objective: str) -> list[float]:
-    """The scores of runs. Raises: RlrunError when one has none."""
+    """Return the scores of runs.
+
+    Raises: RlrunError if one has none.
+    """
     scores = []
     for run in runs:
         value = score(run, objective)

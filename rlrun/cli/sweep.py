@@ -1,4 +1,4 @@
-"""Sweeps: their jobs are validated, then run; jobs are added; interrupted sweeps are resumed."""
+"""Sweeps: jobs are validated, then run; jobs are added; interrupted sweeps are resumed."""
 
 import shlex
 import sys
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _MAIN, _PACKED = "rlrun.cli.main:main", "rlrun.cli.sweep:run_packed_job"
 _LONGEST_NAME = 255  # bytes in one part of a path
-_SHOWN = ("logger.progress",)  # keys of -q, which change nothing of a run
+_SHOWN = ("logger.progress",)  # keys of -q, which do not change a run
 _WORKERS = "hydra.launcher.workers"
 _LOCAL = "hydra_plugins.rlrun_launcher.LocalLauncher"
 _RAY = "hydra_plugins.rlrun_launcher.RayLauncher"
@@ -46,29 +46,32 @@ _CHOICE = "hydra/launcher"
 
 
 def is_local(cfg: "DictConfig") -> bool:
-    """True when the sweep runs in our own pool on this machine."""
+    """Return whether the sweep runs in rlrun's pool on this machine."""
     return str(cfg.hydra.launcher.get("_target_", "")) == _LOCAL
 
 
 def is_ours(cfg: "DictConfig") -> bool:
-    """True when the sweep runs in a pool of ours, on this machine or on Ray."""
+    """Return whether the sweep runs in a pool of rlrun, on this machine or on Ray."""
     return is_local(cfg) or str(cfg.hydra.launcher.get("_target_", "")) == _RAY
 
 
 def _read_workers(cfg: "DictConfig") -> int | None:
-    """Return the value of hydra.launcher.workers. Raises: ConfigError."""
+    """Return the value of hydra.launcher.workers.
+
+    Raises: ConfigError.
+    """
     value = cfg.hydra.launcher.get("workers")
     if value is None or (type(value) is int and 1 <= value <= MOST_WORKERS):
         return value
     most = f"an integer within [1, {MOST_WORKERS}]"
-    wrong = f"is no number of jobs; {most}, or null (as many as the cores hold)"
+    wrong = f"is not a number of jobs; {most}, or null (as many as the cores hold)"
     raise ConfigError(f"{_WORKERS} = {value}: {wrong}, is allowed; set {_WORKERS}=2", key=_WORKERS)
 
 
 def _read_ray(cfg: "DictConfig") -> RayLauncherConfig | None:
-    """Return the keys of ``hydra/launcher=ray``, None for another launcher.
+    """Return the keys of ``hydra/launcher=ray``, or None for another launcher.
 
-    Raises: ConfigError, ResourceError when Ray is not installed.
+    Raises: ConfigError, ResourceError if Ray is not installed.
     """
     if str(cfg.hydra.launcher.get("_target_", "")) != _RAY:
         return None
@@ -91,8 +94,8 @@ def _read(values: Mapping[Any, Any]) -> RayLauncherConfig:
         return ray
     key, host = "hydra.launcher.address", ray.address.rpartition(":")[0].strip("[]")
     if ray.address != "auto" and (not host or "://" in ray.address):
-        wrong = "is no host:port of a cluster's head"
-        fix = "leave it out for a Ray of our own"
+        wrong = "is not host:port of a cluster's head"
+        fix = "leave it out to start Ray here"
         raise config_error(key, ray.address, wrong, "host:port or auto is allowed", fix)
     if not is_loopback(ray.address) and not has_token():
         wrong = "anyone who reaches an open cluster can run code on it"
@@ -116,14 +119,14 @@ def _check_devices(ray: RayLauncherConfig, configs: Sequence["Config"]) -> None:
 def _split_launcher(
     overrides: Sequence[Override], record: SweepRecord, sweep_dir: Path
 ) -> tuple[int | None, RayLauncherConfig | None, list[Override]]:
-    """Return what a resume says of the launcher, and the other overrides.
+    """Return the launcher's settings for a resume, and the other overrides.
 
-    That is the jobs at a time, None where they are not typed, and the keys of Ray, None for jobs
-    of this machine. The launcher and its keys are those of the sweep unless others are typed. The
-    address of a cluster must be typed: sweep.json may be a stranger's, and the head of a cluster
-    can run code in the processes that connect to it.
+    These are the jobs at a time (None: not typed) and the keys of Ray (None: jobs on this machine).
+    The launcher and its keys are those of the sweep unless others are typed. The address of a
+    cluster must be typed: sweep.json may be untrusted, and the head of a cluster can run code in
+    the processes that connect to it.
 
-    Raises: ConfigError, ResourceError when Ray is not installed.
+    Raises: ConfigError, ResourceError if Ray is not installed.
     """
     typed = [o for o in overrides if o.key.startswith(("hydra.launcher.", _CHOICE))]
     own = [o for o in overrides if o not in typed]
@@ -148,7 +151,10 @@ def _split_launcher(
 
 
 def _compose(typed: Sequence[Override], before: RayLauncherConfig | None) -> "DictConfig":
-    """The config of a sweep by our launchers. Raises: ConfigError for another one."""
+    """Return the config of a sweep with one of rlrun's launchers.
+
+    Raises: ConfigError for another launcher.
+    """
     from rlrun.config import Composer
 
     chosen = [] if before is None else [f"{_CHOICE}=ray"]
@@ -166,7 +172,7 @@ def _compose(typed: Sequence[Override], before: RayLauncherConfig | None) -> "Di
 
 @dataclass(frozen=True)
 class ValidJob:
-    """A job that was composed and found valid."""
+    """A composed and valid job."""
 
     overrides: list[Override]
     name: str  # of its directory
@@ -175,7 +181,10 @@ class ValidJob:
 
 
 def validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], num: int) -> ValidJob:
-    """The job, composed. Raises: ConfigError for one that is not valid."""
+    """Return the composed job.
+
+    Raises: ConfigError if it is not valid.
+    """
     from rlrun.config import read_checked
     from rlrun.config.compose import pack
     from rlrun.config.directories import check_inside
@@ -205,7 +214,7 @@ def _validate_jobs(
     record: SweepRecord,
     path: Path,
 ) -> list[ValidJob]:
-    """The jobs that the sweep does not have yet, each once, numbered after those it has.
+    """Return the jobs that the sweep does not have yet, each once, numbered after its own.
 
     Equal jobs differ at most in where they run and how they are recorded.
     """
@@ -238,7 +247,7 @@ def _stored_identity(run_dir: Path) -> str | None:
 
 
 def _require_different(names: Sequence[str]) -> None:
-    """Raise ConfigError when two jobs of a sweep would share a directory."""
+    """Raise ConfigError if two jobs of a sweep would share a directory."""
     seen: set[str] = set()
     twice = next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
     if twice is not None:
@@ -252,7 +261,7 @@ def _require_different(names: Sequence[str]) -> None:
 
 @dataclass
 class Sweep:
-    """A sweep that is about to start: its directory, its record and the jobs that it runs."""
+    """A sweep that is about to start: its directory, its record and its jobs."""
 
     line: Line
     cfg: "DictConfig"
@@ -264,14 +273,16 @@ class Sweep:
 
     @property
     def overrides(self) -> list[str]:
-        """Those that Hydra is given."""
+        """Return the overrides for Hydra."""
         return [*_silent(self.line), f"hydra.sweep.dir={quote(self.path)}"]
 
     def divide_cores(self, count: int, *, same_threads: bool) -> None:
         """Set jobs at a time and the threads of each, for a command of ``count`` jobs.
 
-        ``same_threads``: those of the jobs that the sweep has, which the new ones are compared
-        with. Raises: ConfigError.
+        ``same_threads``: use the threads of the sweep's existing jobs, with which the new ones are
+        compared.
+
+        Raises: ConfigError.
         """
         typed, ray = _read_workers(self.cfg), self.record.ray
         configs = [job.config for job in self.jobs]
@@ -286,7 +297,7 @@ class Sweep:
             self.record.workers, self.threads = divide_cores(workers, count)
 
     def add(self) -> list[Task]:
-        """Write the directories of the jobs and their record; return what to run."""
+        """Write the directories of the jobs and their record. Return the tasks to run."""
         from rlrun.config.compose import place
 
         tasks = []
@@ -306,13 +317,15 @@ class Sweep:
 
 
 def _silent(line: Line) -> list[str]:
-    """The overrides; those of a quiet sweep silence Hydra's launcher too, unless asked not to."""
+    """Return the overrides. In a quiet sweep they also silence Hydra's launcher, unless asked
+    not to.
+    """
     asked = any("hydra_logging" in o for o in line.overrides)
     return [*line.overrides, *["hydra/hydra_logging=none"] * (line.quiet and not asked)]
 
 
 def run_sweep(line: Line) -> int:
-    """``start_sweep`` that names the jobs which failed; 0 when every job ended well, else 1."""
+    """Run ``start_sweep`` and name failed jobs. Return 0 if every job was completed, else 1."""
     path, record = start_sweep(line)
     if not line.quiet:
         print_report_line(path, record)
@@ -326,10 +339,10 @@ def run_jobs(
     *,
     begin: Callable[[Path], None] = lambda directory: None,
 ) -> "list[RunData]":
-    """Run those of the jobs that the sweep of ``line`` lacks or has not ended; return all runs.
+    """Run the jobs that the sweep of ``line`` lacks or has not finished. Return all runs.
 
-    What an earlier call began is ended first. ``command``: words that go on after an interruption;
-    ``begin``: as for ``start_sweep``.
+    Jobs of an earlier call are finished first. ``command``: words that continue after an
+    interruption. ``begin``: as for ``start_sweep``.
 
     Raises: ConfigError before any job runs; Interrupted, which names ``command``.
     """
@@ -354,7 +367,7 @@ def run_jobs(
 
 
 def print_report_line(path: Path, record: SweepRecord) -> None:
-    """Name the command that shows the jobs which are done."""
+    """Print the command that shows the finished jobs."""
     if any(job.status == "done" for job in record.jobs):
         print(f"rlrun: see it with: rlrun report {shlex.quote(str(path))}", flush=True)
 
@@ -365,10 +378,10 @@ def start_sweep(
     jobs: Sequence[Sequence[str]] | None = None,
     begin: Callable[[Path], None] = lambda directory: None,
 ) -> tuple[Path, SweepRecord]:
-    """Run a sweep to its end; return its directory and record, with jobs that failed too.
+    """Run a sweep to its end. Return its directory and record, which includes failed jobs.
 
     ``jobs``: the overrides of each job; None: every combination of those of the line. They are
-    added to those that ``sweep.dir`` has. ``begin``: is called with the directory of the sweep,
+    added to those that ``sweep.dir`` has. ``begin`` is called with the directory of the sweep,
     which is locked, before the first job.
 
     Raises: ConfigError before any job runs, Interrupted, SweepStopped.
@@ -412,7 +425,10 @@ def start_sweep(
 
 
 def _needs_short_names(sweep: Sweep, jobs: Sequence[Sequence[str]]) -> bool:
-    """True where numbers name the directories of jobs. Raises: ConfigError when two would share."""
+    """Return whether directories of jobs are named by numbers.
+
+    Raises: ConfigError if two would share one.
+    """
     names = [*(job.name for job in sweep.record.jobs), *(job.name for job in sweep.jobs)]
     _require_different(names)
     parts = (part for name in names for part in name.split("/"))
@@ -431,7 +447,7 @@ def _require_ours(cfg: "DictConfig", path: Path) -> None:
 
 
 def _run_ours(sweep: Sweep) -> None:
-    """Run the jobs in a pool of ours."""
+    """Run the jobs in rlrun's pool."""
     from rlrun.config.compose import Multirun
 
     sweep.record.commands.append(list(sys.argv))
@@ -452,7 +468,10 @@ def _run(
     quiet: bool,
     own_process: bool = True,
 ) -> None:
-    """Run the jobs. Raises: Interrupted."""
+    """Run the jobs.
+
+    Raises: Interrupted.
+    """
     if not quiet:
         skipped = len(record.jobs) - len(tasks)
         there = f" ({skipped} more are there already)" if skipped else ""
@@ -472,7 +491,7 @@ def _run(
 
 
 def _report_failures(record: SweepRecord, path: Path) -> int:
-    """Name the jobs that did not end well; return the exit code of the sweep."""
+    """Name the jobs that failed. Return the exit code of the sweep."""
     jobs = record.jobs
     failed = [job for job in jobs if job.status != "done"]
     if not failed:
@@ -485,7 +504,7 @@ def _report_failures(record: SweepRecord, path: Path) -> int:
 
 
 def run_packed_job(text: str) -> int:
-    """Run the job that ``rlrun.config.compose`` packed; the main function of its process."""
+    """Run a job packed by ``rlrun.config.compose``: the main function of its process."""
     from rlrun.config.compose import run_packed
 
     try:
@@ -495,7 +514,7 @@ def run_packed_job(text: str) -> int:
 
 
 def _run_by_hydra(sweep: Sweep) -> None:
-    """Run the jobs by another launcher (basic, joblib, submitit), which composes them anew."""
+    """Run the jobs with another launcher (basic, joblib, submitit), which composes them again."""
     sweep.record.commands.append(list(sys.argv))
     sweep.add()
     extra = ["hydra.sweep.subdir=${hydra.job.num}"] if sweep.short_names else []
@@ -514,7 +533,7 @@ def _run_by_hydra(sweep: Sweep) -> None:
 
 
 def _print_resume_line(sweep: Sweep) -> None:
-    """Say how an interrupted sweep goes on whose runs have reported the signal."""
+    """Print how to continue an interrupted sweep whose runs have reported the signal."""
     words = resume_line(sweep.path, sweep.record.ray)
     print(f"rlrun: the sweep goes on with: {words}", file=sys.stderr)
 
@@ -523,7 +542,7 @@ def _print_resume_line(sweep: Sweep) -> None:
 
 
 def run_scored_job(cfg: "DictConfig") -> float:
-    """Run a job and return its score, so that the sweeper can compare."""
+    """Run a job and return its score for the sweeper."""
     from hydra.core.hydra_config import HydraConfig
 
     code = run_sweep_job(cfg)
@@ -531,7 +550,7 @@ def run_scored_job(cfg: "DictConfig") -> float:
 
 
 class AdaptiveJob:
-    """``run_scored_job`` for our own launchers, which ask what sweep it is of."""
+    """``run_scored_job`` for rlrun's launchers, which ask for its sweep."""
 
     def __init__(self, sweep: Sweep) -> None:
         self.sweep = sweep
@@ -541,7 +560,10 @@ class AdaptiveJob:
 
 
 def score_of(run_dir: Path, code: int | None) -> float:
-    """The final score of a run. Raises: RlrunError when it has none."""
+    """Return the final score of a run.
+
+    Raises: RlrunError if it has none.
+    """
     from rlrun.run.files import read_record
 
     score = (read_record(run_dir).get("eval") or {}).get("return_mean") if code == 0 else None
@@ -553,7 +575,9 @@ def score_of(run_dir: Path, code: int | None) -> float:
 def launch_batch(
     sweep: Sweep, cfg: "DictConfig", jobs: Sequence[Sequence[str]]
 ) -> list[tuple[list[str], float | RlrunError]]:
-    """Run some jobs of an adaptive sweep in our pool; return overrides and score, or the error."""
+    """Run some jobs of an adaptive sweep in rlrun's pool. Return overrides and score, or the
+    error.
+    """
     first = len(sweep.record.jobs)
     composer = sweep.line.composer
     sweep.jobs = [validate_job(composer, cfg, job, first + i) for i, job in enumerate(jobs)]
@@ -574,9 +598,9 @@ def launch_batch(
 
 
 def run_adaptive(sweep: Sweep) -> None:
-    """Let a sweeper of Hydra choose the jobs; it reports the best by itself.
+    """Let a sweeper of Hydra choose the jobs. It reports the best itself.
 
-    A launcher of ours runs them in the pool; others may send what they call to another process.
+    rlrun's launchers run them in the pool. Others may send the call to another process.
     """
     sweep.record.commands.append(list(sys.argv))
     task = AdaptiveJob(sweep) if is_ours(sweep.cfg) else run_scored_job
@@ -592,11 +616,11 @@ def run_adaptive(sweep: Sweep) -> None:
 
 
 def resume_sweep(path: Path, overrides: Sequence[Override], *, quiet: bool) -> int:
-    """Go on with all jobs of a sweep that are not done; 0 when all are done then, else 1.
+    """Continue all unfinished jobs of a sweep. Return 0 if all are finished then, else 1.
 
-    ``overrides``: as for a run; all jobs then get them, those that are done too. They are kept in
-    sweep.json for the jobs that have not ended with them. ``hydra.launcher.workers=N`` among them:
-    jobs at a time; other keys of our launchers, and ``hydra/launcher``, run them elsewhere.
+    ``overrides``: as for a run. All jobs get them, including finished ones. sweep.json keeps them
+    for jobs that have not ended with them. They may include ``hydra.launcher.workers=N`` (jobs at a
+    time), other keys of rlrun's launchers, and ``hydra/launcher``, which run the jobs elsewhere.
     """
     from rlrun.config import load
     from rlrun.config.directories import check_length, check_written

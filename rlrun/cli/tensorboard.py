@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 HOST, PORT = "127.0.0.1", 6006
 REFRESH = 10.0  # seconds between looks for new runs
 _ENDING = [getattr(signal, n) for n in ("SIGTERM", "SIGHUP") if hasattr(signal, n)]
-_START = 60.0  # seconds that TensorBoard may take to answer
+_START = 60.0  # seconds for TensorBoard to answer
 
 
 def serve(args: Namespace) -> int:
@@ -68,7 +68,7 @@ def _serve(view: "BoardView", port: int) -> int:
 
 
 class _Server:
-    """TensorBoard in a process of its own."""
+    """TensorBoard in its own process."""
 
     def __init__(self, view: "BoardView", address: str) -> None:
         self.log, self.address, self.logdir = (
@@ -91,7 +91,7 @@ class _Server:
             )
 
     def wait(self) -> None:
-        """Return when it answers; another program's answer at its port is none."""
+        """Return when it answers. An answer of another program at its port does not count."""
         from http.client import HTTPException  # slow to import
 
         end = time.monotonic() + _START
@@ -103,7 +103,7 @@ class _Server:
         raise self.failed()
 
     def _answered(self) -> object:
-        """The directory that the server shows; None where it is no TensorBoard."""
+        """Return the directory that the server shows, or None if it is not TensorBoard."""
         from urllib.request import urlopen  # slow to import
 
         with urlopen(f"{self.address}data/environment", timeout=5) as answer:
@@ -127,7 +127,9 @@ class _Server:
 
 @contextmanager
 def _ending() -> Iterator[None]:
-    """SIGTERM and SIGHUP end like Ctrl-C, so that the server and the directory of links go."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C, so that the server and the directory of links are
+    removed.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -141,7 +143,7 @@ def _ending() -> Iterator[None]:
 
 
 def _free_port() -> int:
-    """6006, or a port that the system chooses where that is taken."""
+    """Return 6006, or a port that the system chooses if that is taken."""
     for wanted in (PORT, 0):
         if (port := _bound(wanted)) is not None:
             return port
@@ -149,7 +151,7 @@ def _free_port() -> int:
 
 
 def _bound(port: int) -> int | None:
-    """The port, or one that the system chooses for 0; None where it cannot be had."""
+    """Return the port, or for 0 one that the system chooses. None: it is not available."""
     with socket.socket() as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -160,7 +162,7 @@ def _bound(port: int) -> int | None:
 
 
 def rebuild(args: Namespace) -> int:
-    """Write the event files of a run anew."""
+    """Rebuild the event files of a run."""
     from rlrun.run.tensorboard import rebuild as write
 
     print(write(args.run_dir))

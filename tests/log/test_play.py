@@ -168,7 +168,7 @@ def test_misuse_is_one_line_and_writes_nothing(runs, tmp_path, monkeypatch, caps
     assert err.count("\n") == 1
     assert text in err
     assert main(["eval", str(runs / "bandit"), "--traces"]) == 2
-    assert "--traces: is of a video; one is made by --video FILE" in capsys.readouterr().err
+    assert "--traces: needs a video; one is made by --video FILE" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["old.gif"]
 
 
