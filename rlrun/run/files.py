@@ -387,10 +387,10 @@ def require_run(run_dir: Path, *, card: bool = False) -> None:
         text = "is an exported agent; the run directory that it came from is allowed; an agent is "
         text += "for rlrun eval, rlrun play, rlrun export policy and rlrun.load"
         raise ConfigError(f"RUN_DIR = {run_dir}: {text}", key="RUN_DIR")
-    if (run_dir / CONFIG).is_file():
+    if os.path.isfile(run_dir / CONFIG):  # False for names that are too long
         return
     what, fix = "no such directory", "run directories are under outputs/"
-    if run_dir.is_dir():
+    if os.path.isdir(run_dir):
         what = "is not a run directory"
         inside = sorted(path.parent for path in run_dir.glob(f"*/{CONFIG}"))
         if any((run_dir / name).is_file() for name in ("sweep.json", "search.json")):

@@ -14,7 +14,7 @@ from rlrun.nets.memory import Cell, make_memory
 from rlrun.schema import MemoryConfig
 from rlrun.trust import trusting
 from tests.once import made_once
-from tests.project.test_package import wheel  # noqa: F401  a fixture
+from tests.project.test_package import built, wheel  # noqa: F401  fixtures
 
 EXAMPLES = Path(__file__).parent
 SHORT = ["debug=smoke", "-q", "run.dir=run", "watchdog.warn_seconds=60"]  # kernels are compiled
