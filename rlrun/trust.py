@@ -61,7 +61,7 @@ def trusting(packages: Sequence[str]) -> Iterator[None]:
     for name in packages:
         if not is_package(name):
             raise ConfigError(
-                f"--trust {name}: is no package; the name of an importable package is allowed; "
+                f"--trust {name}: is not a package; the name of an importable package is allowed; "
                 "e.g. --trust mypkg"
             )
     before = os.environ.get(VARIABLE)

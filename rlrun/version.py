@@ -16,7 +16,7 @@ _GIT_SECONDS = 2.0
 def commit(root: Path) -> str | None:
     """Return the commit of the checkout ``root``, or the one that a build of it recorded.
 
-    ``-dirty`` follows where files were changed. None: unknown.
+    ``-dirty`` is appended if files were changed. None: unknown.
     """
     if (root / ".git").exists():
         return _described(root)
@@ -27,7 +27,7 @@ def commit(root: Path) -> str | None:
 
 
 def _described(root: Path) -> str | None:
-    """Return what git calls the checked-out commit; None where there is no git, or it is slow."""
+    """Return git's name of the checked-out commit, or None if there is no git, or it is slow."""
     names = ("describe", "--always", "--dirty", "--abbrev=10", "--exclude=*")
     env = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
     try:
@@ -41,7 +41,7 @@ def _described(root: Path) -> str | None:
 
 
 def torch_version() -> str | None:
-    """Return the version of the installed torch, with its build; torch is not imported."""
+    """Return the version of the installed torch with its build, without importing torch."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -54,7 +54,7 @@ def torch_version() -> str | None:
 
 
 def rlrun_version() -> str:
-    """Return ``0.2.0, commit 10c4700e2e``; without the commit where that is unknown."""
+    """Return ``0.2.0, commit 10c4700e2e``, or the version alone if the commit is unknown."""
     from rlrun import __version__
 
     made_from = commit(Path(__file__).parents[1])

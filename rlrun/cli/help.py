@@ -355,7 +355,7 @@ def annotated(text: str, table: Table, choices: Mapping[str, str | None]) -> str
     """Return the yaml ``text`` of a config with a comment on every key in the table.
 
     ``choices``: group -> its option in the config. The text can be used as an option of the group
-    experiment; its head says how.
+    experiment; its first lines say how.
     """
     import yaml
 

@@ -357,7 +357,7 @@ class _Leaf:
         self.name = "observation" + "".join(f"[{key!r}]" for key in path)
 
     def fault(self, obs: Any) -> Fault | None:
-        """Return what is wrong with this part of an observation."""
+        """Return the fault of this part of an observation, or None."""
         try:
             x = leaf_of(obs, self.path)
         except (LookupError, TypeError):

@@ -490,7 +490,7 @@ class RowsVectorEnv(VectorEnv[Any, Any, Any]):
             seed = int(np.random.SeedSequence().generate_state(1)[0]) >> 1
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
             raise ConfigError(
-                f"seed = {seed}: is no seed; an integer >= 0, that of the first environment, or "
+                f"seed = {seed}: is not a seed; an integer >= 0, that of the first environment, or "
                 "None is allowed; e.g. seed=0"
             )
         return tree_map(np.array, self.rows.reset(seed=int(seed))), {}

@@ -15,7 +15,7 @@ harutyunyan_q_lambda   lambda                           Q(a)         greedy
 =====================  ===============================  ===========  =====================
 
 a is the action that was taken, mu(a) the probability it was taken with. Values are those of the
-target network; the online network decides what is greedy where ``double``.
+target network; with ``double`` the online network selects the greedy action.
 """
 
 import torch

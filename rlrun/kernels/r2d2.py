@@ -117,7 +117,9 @@ class Trace(NamedTuple):
 
 
 class NumpyLSTM:
-    """Forward and backward passes of an ``nn.LSTM`` of one layer. Weights are views of its own."""
+    """Forward and backward passes of an ``nn.LSTM`` of one layer. Weights are views of the
+    module's.
+    """
 
     def __init__(self, lstm: nn.LSTM, grads: dict[int, np.ndarray] | None = None) -> None:
         """``grads``: data_ptr of a parameter -> array for its gradient; None: forward only."""

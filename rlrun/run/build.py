@@ -288,9 +288,9 @@ def _sampler(plan: Plan, slots: int) -> Uniform:
 
 
 def load_rows(plan: Plan, buffer: Replay | Mixed | Streams) -> str:
-    """Fill a new replay with the rows of ``buffer.load``; return a line on what was loaded.
+    """Fill a new replay with the rows of ``buffer.load``. Return a line on the loaded rows.
 
-    Raises: ConfigError when they are not of this environment, StorageError when damaged.
+    Raises: ConfigError if they do not fit the environment, StorageError if they are damaged.
     """
     c = plan.config.buffer
     assert c.load is not None
@@ -307,7 +307,7 @@ def load_rows(plan: Plan, buffer: Replay | Mixed | Streams) -> str:
 
 
 def _add_all(replay: Replay, source: Any, plan: Plan) -> None:
-    """Add the rows of a dataset; its pieces end no trajectory, as a collect call may."""
+    """Add the rows of a dataset. Its chunks end no trajectory, unlike collect calls."""
     close, replay.close = replay.close, False
     like = empty_chunk(plan.row, plan.columns).segment()
     for chunk in source.chunks(plan.columns, READ_ROWS, like=like):
@@ -316,10 +316,10 @@ def _add_all(replay: Replay, source: Any, plan: Plan) -> None:
 
 
 def make_store(plan: Plan, *, note: Note) -> Replay | Mixed:
-    """The learner's replay, beside one of the demonstrations of ``buffer.demos``, which are read.
+    """Return the learner's replay, combined with one for the demonstrations of ``buffer.demos``.
 
-    Raises: ConfigError when they are not of this environment, ResourceError, StorageError when
-        damaged.
+    Raises: ConfigError if they do not fit the environment, ResourceError, StorageError if they are
+    damaged.
     """
     own, c = make_replay(plan, note=note), plan.config.buffer
     if c.demos is None:

@@ -29,7 +29,7 @@ from rlrun.run.onnx import INTERFACE, OPSET, description_in, verified_onnx
 FORMAT = 1
 PROGRAMS = ("act.py", "act.c")  # beside this module
 ONNX, PICTURE, README = "policy.onnx", "episode.gif", "README.md"
-_LEVELS = 4  # directories above a run in which its sweep is looked for
+_LEVELS = 4  # directories above a run that may be its sweep
 _EVALUATIONS = {"final": "eval", "best": "best_eval"}  # fields of run.json
 _LOCAL = ("run.dir=", "device=", "logger", "hydra.", "sweep.", "search.", "checkpoint.")
 
@@ -37,12 +37,12 @@ _LOCAL = ("run.dir=", "device=", "logger", "hydra.", "sweep.", "search.", "check
 def export_card(
     run_dir: Path, out: Path, config_yaml: str, *, weights: str, tolerance: float, picture: bool
 ) -> str:
-    """Write the agent of ``run_dir`` as the new directory ``out``; return a line that describes it.
+    """Write the agent of ``run_dir`` as the new directory ``out``. Return a line that describes it.
 
     ``config_yaml``: of the run. ``weights``, ``tolerance``: as for ``export_policy``. ``picture``:
-    film an episode where the environment can be drawn.
+    film an episode if the environment can be drawn.
 
-    Raises: as ``export_policy``; ResourceError when a package that draws is missing.
+    Raises: as ``export_policy``; ResourceError if a package for pictures is missing.
     """
     trained = load_trained(run_dir, weights=weights, device="cpu")
     graph, _, difference = verified_onnx(
@@ -76,9 +76,9 @@ def export_card(
 
 
 def _film(trained: TrainedPolicy) -> tuple[bytes | None, str]:
-    """Return an episode of ``rlrun eval`` as a GIF, else None and why there is none.
+    """Return an episode of ``rlrun eval`` as a GIF, or None and the reason.
 
-    Raises: ResourceError when a package that draws is missing.
+    Raises: ResourceError if a package for pictures is missing.
     """
     config = trained.plan.config
     try:
@@ -86,7 +86,7 @@ def _film(trained: TrainedPolicy) -> tuple[bytes | None, str]:
             config.env, episodes=1, seed=trained.plan.env_seeds.final, agents=config.agents,
             max_steps=min(config.eval.max_episode_steps, MAX_STEPS), envs=1, render=True,
         )  # fmt: skip
-        evaluator.warned = True  # of an episode that is cut
+        evaluator.warned = True  # cut episodes are not reported
         try:
             filmed = film(evaluator, trained.policy, env_steps=trained.env_steps)
         finally:
@@ -101,11 +101,11 @@ def _film(trained: TrainedPolicy) -> tuple[bytes | None, str]:
 
 
 def scores_of(run_dir: Path, weights: str) -> dict[str, Any]:
-    """Return what was measured of an agent, and of other seeds of its setting; plain JSON.
+    """Return the scores of an agent, and of other seeds of its setting, as plain JSON.
 
-    ``agent``: the evaluation of these weights in run.json, or None. ``seeds``, ``finals``: of the
-    runs of the same setting in the run's sweep that are done, their final returns; ``mean`` of
-    those with the interval ``low`` to ``high`` that ``rlrun report`` gives, or None and ``why``.
+    ``agent``: the evaluation of these weights in run.json, or None. ``seeds``, ``finals``: seeds
+    and final returns of the finished runs of the same setting in the run's sweep. ``mean``: theirs,
+    with the interval ``low`` to ``high`` that ``rlrun report`` gives, or None and ``why``.
     ``unfinished``: runs of the setting without a score.
     """
     run = read_run(run_dir)
@@ -125,9 +125,9 @@ def scores_of(run_dir: Path, weights: str) -> dict[str, Any]:
 
 
 def _setting_of(run: RunData) -> Group | None:
-    """Return the runs of a sweep that differ from ``run`` in the seed alone; None without one.
+    """Return the runs of a sweep that differ from ``run`` only in the seed, or None.
 
-    Runs that a search chose by their scores are no sample.
+    Runs that a search chose by their scores are not a sample, so they give None.
     """
     path = Path(os.path.realpath(run.path))
     for above in path.parents[:_LEVELS]:
@@ -149,7 +149,7 @@ def _readme(
     picture: bool,
     weights: str,
 ) -> str:
-    """Return the page, with the front matter that hubs read."""
+    """Return the README with the front matter that hubs read."""
     config, run = trained.plan.config, read_run(run_dir)
     policy, env = printable(policy_title(config, run_dir)), printable(config.env.id)
     what = f"{policy} on {env}"
@@ -225,7 +225,7 @@ that the observation opens an episode; `prev_action` and `prev_reward` are those
 
 
 def _front_matter(policy: str, env: str, scores: dict[str, Any]) -> str:
-    """Return yaml whose texts are written as JSON, so that no name can change it."""
+    """Return yaml whose texts are written as JSON, so that no name can change its structure."""
     tags = ["reinforcement-learning", "deep-reinforcement-learning", "onnx", "rlrun", policy, env]
     lines = ["---", "library_name: rlrun", "pipeline_tag: reinforcement-learning",
              f"tags: {json.dumps(tags)}"]  # fmt: skip
@@ -242,7 +242,7 @@ def _front_matter(policy: str, env: str, scores: dict[str, Any]) -> str:
 
 
 def _score_text(scores: dict[str, Any], weights: str) -> str:
-    """Return sentences on what was measured, and on how many seeds."""
+    """Return sentences on the scores and the number of seeds."""
     agent = scores["agent"]
     if agent is None:
         own = "These weights were not evaluated."
@@ -252,7 +252,7 @@ def _score_text(scores: dict[str, Any], weights: str) -> str:
             f"{agent.get('return_std', 0.0):.6g} over {agent.get('episodes', 0):g} greedy episodes."
         )
         if weights == "best":
-            own += " The weights were chosen by this score, so it flatters."
+            own += " The weights were chosen by this score, so it is biased upwards."
     seeds = scores["seeds"]
     if "mean" not in scores:
         return f"{own} {scores['why']}"
@@ -278,7 +278,7 @@ def _arrays(kind: str, arrays: dict[str, Any]) -> str:
 
 
 def _command(overrides: Sequence[str]) -> str:
-    """Return the command line of the run without what concerns its machine."""
+    """Return the command line of the run, without keys that concern only its machine."""
     kept = [x for x in overrides if not x.lstrip("+~").startswith(_LOCAL)]
     return shlex.join(["rlrun", *kept])
 

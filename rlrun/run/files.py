@@ -238,7 +238,7 @@ def read_record(run_dir: Path) -> dict[str, Any]:
 def read_card(directory: Path) -> dict[str, Any]:
     """Return the description of an exported agent.
 
-    Raises: ConfigError when there is none, CheckpointError when it is damaged.
+    Raises: ConfigError if there is none, CheckpointError if it is damaged.
     """
     meta = _read_sealed(directory / CARD).get("meta")
     return meta if isinstance(meta, dict) else {}

@@ -172,7 +172,7 @@ def test_wrong_arguments_are_one_line(trained):
         assert "\n" not in str(error.value)
     with pytest.raises(rlrun.ConfigError, match=r"policy=sac .*has no Q"):
         rlrun.load(trained("sac")).q_values(np.zeros(3, np.float32))
-    with pytest.raises(rlrun.ConfigError, match="seed = -1: is no seed"):
+    with pytest.raises(rlrun.ConfigError, match="seed = -1: is not a seed"):
         agent.env(2).reset(seed=-1)
     with pytest.raises(rlrun.ConfigError, match="run_dir = 3: is not a path"):
         rlrun.load(3)

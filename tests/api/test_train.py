@@ -147,7 +147,7 @@ def test_misuse_is_one_line(tmp_path, trained):
         'type rlrun.train."policy=r2d2", "env=bandit".': lambda: rlrun.train(
             "policy=r2d2 env=bandit"
         ),
-        "--trust a-b: is no package": lambda: rlrun.train(*QUICK, trust=["a-b"]),
+        "--trust a-b: is not a package": lambda: rlrun.train(*QUICK, trust=["a-b"]),
     }
     for text, wrong in calls.items():
         with pytest.raises(rlrun.ConfigError, match=text) as error:

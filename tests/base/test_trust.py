@@ -104,7 +104,7 @@ def test_what_is_no_function(package, name):
 
 def test_names_of_packages(package):
     for name in ("", "a,", "a,../x", "../x", "a:b", "1a"):
-        with pytest.raises(ConfigError, match="is no package"), trusting([name]):
+        with pytest.raises(ConfigError, match="is not a package"), trusting([name]):
             pass
 
 

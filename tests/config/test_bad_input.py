@@ -53,7 +53,7 @@ UNWRITTEN = [  # words that no text file holds, what the line on stderr holds
     *[(["eval", ".", "--episodes", text], "--episodes") for text in ("9" * 5000, "\u00b2")],
     (["eval", ".", "--weights", "\u00b2"], "--weights"),
     (["help", LONG], ""),
-    (["--trust", "a b"], "is no package"),
+    (["--trust", "a b"], "is not a package"),
 ]  # fmt: skip
 BAD = [*read_lines(HERE / "bad_lines.txt"), *(("", words, [text]) for words, text in UNWRITTEN)]
 
