@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rlrun.env import make_env
+from rlrun.env import make_env, rows
 from rlrun.env.contract import numbered
 from rlrun.errors import EnvError
 from rlrun.functional.masks import allowed_actions
@@ -279,3 +279,12 @@ def test_a_mask_without_an_action_is_said_once_and_counted(caplog):
     assert counts[2] == counts[9] == 2, "both environments forbid all in their third step"
     assert sum(counts) == 4, "the mask of a row that ends an episode does not count"
     assert caplog.text.count("environment 0 at step 3: its action_mask allows no action") == 1
+
+
+def test_a_first_observation_without_an_action_is_said_too(caplog, monkeypatch):
+    monkeypatch.setattr(rows, "mask_warned", set())
+    monkeypatch.setattr(
+        sick.Stuck, "_seen", lambda env, *, ended: sick.Masked._seen(env, ended=True)
+    )
+    make_env(config_of("sick/Stuck-v0"), num_envs=2).reset(seed=0)
+    assert caplog.text.count("in reset: its action_mask allows no action") == 1

@@ -1,6 +1,7 @@
 """Environments of several agents as joint rows and as columns; PettingZoo's interface."""
 
 import json
+import sys
 from collections import Counter
 from typing import Any
 
@@ -153,6 +154,13 @@ def test_a_restarted_worker_opens_an_episode_of_all_its_agents():
 def test_what_cannot_be_made(given, words):
     with pytest.raises((ConfigError, ResourceError), match=words):
         zoo(**given)
+
+
+def test_the_extra_of_a_family_is_named(monkeypatch):
+    for name in ("pygame", "pymunk"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ResourceError, match=r"pip install 'pettingzoo\[sisl\]'"):
+        zoo(env_id="pettingzoo:pettingzoo.sisl.waterworld_v4")
 
 
 class Breaking(Leaving):
