@@ -42,7 +42,7 @@ def test_every_name_is_there():
 
 
 def messages(log):
-    """The messages of a log but those of the watchdog, which come where kernels compile for long."""
+    """The messages of a log without those of the watchdog, which come when kernels compile."""
     lines = log.read_text().splitlines()
     return [line.partition("] - ")[2] for line in lines if "watchdog" not in line]
 
