@@ -174,7 +174,7 @@ def pytest_unconfigure() -> None:
 
 
 def reach(directory: str | None, mutants: list[Mutant]) -> dict[Mutant, list[str]]:
-    """For each change the tests to run, the cheapest first."""
+    """For each change the tests to run, the cheapest first; else those of its room."""
     wanted: dict[str, list[Mutant]] = {}
     for mutant in mutants:
         wanted.setdefault(mutant.file, []).append(mutant)
@@ -187,8 +187,15 @@ def reach(directory: str | None, mutants: list[Mutant]) -> dict[Mutant, list[str
                     if mutant.line in files[file]:
                         found[mutant][test] = seconds
     ordered = {m: sorted(tests, key=tests.__getitem__) for m, tests in found.items()}
-    return {m: tests or [f"tests/{ROOMS.get(m.file.split('/')[1], '')}"]
-            for m, tests in ordered.items()}  # fmt: skip
+    for mutant in mutants:
+        if compiled(mutant.file) or not ordered[mutant]:
+            ordered[mutant] = [f"tests/{ROOMS.get(mutant.file.split('/')[1], '')}"]
+    return ordered
+
+
+def compiled(file: str) -> bool:
+    """Whether the file holds numba kernels, whose lines are not seen to be reached."""
+    return "\n@jit" in (ROOT / file).read_text("utf-8")
 
 
 # -- running them ----------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import elu, huber_loss, mse_loss
 
-from rlrun.functional.rows import masked_mean, masked_sum
+from rlrun.functional.rows import masked_mean
 from rlrun.schema import ValueConfig
 
 
@@ -175,5 +175,5 @@ def mixed_priority(td: Tensor, valid: Tensor, eta: float) -> Tensor:
     ``td`` [L, B] -> [B]. Source: R2D2 section 2.3 (eta 0.9).
     """
     size = torch.where(valid, td.abs(), torch.zeros_like(td))
-    mean = masked_sum(td.abs(), valid, 0) / valid.sum(0).clamp(min=1)
+    mean = masked_mean(td.abs(), valid, 0)
     return eta * size.amax(0) + (1 - eta) * mean

@@ -10,6 +10,7 @@ import rlrun
 from rlrun.buffer.replay import Replay
 from rlrun.cli.main import main
 from rlrun.errors import ConfigError, EnvError, NumericError, error_named, known_error
+from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.parts import MAX_ROLLBACKS, first_non_finite, other_streams
 from rlrun.policy.control import ControlLearner
 from rlrun.policy.dqn import DQN
@@ -81,6 +82,22 @@ def test_weights_are_checked_before_they_are_saved(tmp_path, monkeypatch, every)
         assert "the newest checkpoint is step_000000048; go on: rlrun resume" in str(error)
     else:
         assert "go on" not in str(error)
+
+
+def test_a_bonus_is_checked_before_it_is_saved(tmp_path, monkeypatch):
+    update = RND.update
+
+    def spoil(self, env_steps):
+        update(self, env_steps)
+        if env_steps >= 60:
+            next(self.predictor.parameters()).data[0] = math.nan
+
+    monkeypatch.setattr(RND, "update", spoil)
+    words = (*BANDIT, "bonus=rnd", "run.checkpoint_every=20", "run.total_steps=80",
+             "run.eval_every=1000", "logger.every=1000000", "collector.num_envs=1")  # fmt: skip
+    error, _ = fails(NumericError, tmp_path, *words)
+    assert str(error).startswith("bonus/")
+    assert max(saved(tmp_path)) < 60
 
 
 @pytest.mark.parametrize("pipeline", ["serial", "overlapped"])

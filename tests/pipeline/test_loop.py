@@ -129,6 +129,12 @@ def test_profile_reports_the_shares_of_time(tmp_path, capsys):
     assert any("profile" in tag for tag in board.Tags()["tensors"])
 
 
+def test_a_profile_that_the_run_cuts_short_is_written(tmp_path):
+    words = ("run.total_steps=160", "learner.learning_starts=100", "logger.profile=1000000")
+    go(tmp_path, *R2D2, *words, "buffer.capacity=1000", "learner.backend=torch")
+    assert json.loads((tmp_path / "profile" / "profile.pt.trace.json").read_text())["traceEvents"]
+
+
 # -- periods, scores and the end -------------------------------------------------------------------
 
 
