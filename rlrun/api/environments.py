@@ -62,9 +62,12 @@ def _maker(env: Any) -> tuple[Callable[..., Any], bool]:
         return partial(_Lent, env, env.unwrapped.spec), True
     if callable(env) and not isinstance(env, gym.vector.VectorEnv):
         return env, False
+    fix = "a vector environment is made by rlrun: collector.num_envs=N"
+    if isinstance(env, str):
+        fix = f'type a name as an override: rlrun.train("env={env:.60}", ...)'
     raise ConfigError(
         f"env = {env!r:.60}: is not an environment; a gymnasium.Env and a function that returns "
-        "one are allowed; a vector environment is made by rlrun: collector.num_envs=N"
+        f"one are allowed; {fix}"
     )
 
 

@@ -136,6 +136,8 @@ def help_lines(word: str, config_dir: str | None = None) -> Iterator[str]:
     elif topic in TOPICS or group.startswith(_OF_SWEEPS):
         yield from topic_lines(reference.table.topics[topic if topic in TOPICS else "sweep"])
     elif found := reference.named(group):
+        if present := reference.table.renamed.get(group):
+            yield f"{group} is {present} now.\n"
         yield from _joined(reference.key(name) for name in found)
     elif chosen := [g for g in GROUPS if word.lower() in options[g]]:
         yield from _joined(reference.option(g, word.lower()) for g in chosen)
@@ -193,7 +195,9 @@ class Reference:
         close = close or [lasts[n] for n in nearest(last, lasts)]
         guess = f"did you mean {' or '.join(close[:3])}?"
         fix = guess if close else "rlrun --help shows the groups"
-        allowed = f"a key, a group, GROUP=OPTION, or a topic: {', '.join(TOPICS)}"
+        allowed = "a key, a group, GROUP=OPTION or a topic is allowed"
+        if not close:
+            allowed += f"; topics: {', '.join(TOPICS)}"
         return ConfigError(f"rlrun help {word}: nothing has that name; {allowed}; {fix}")
 
     # -- a key -------------------------------------------------------------------------------------
@@ -370,9 +374,10 @@ def annotated(text: str, table: Table, choices: Mapping[str, str | None]) -> str
             starts += [" " * column] * (len(parts) - 1)
             lines[number] = "\n".join(f"{s}# {part}" for s, part in zip(starts, parts, strict=True))
     chosen = (f"{g}={choices[g]}" for g, o in table.chosen.items() if choices.get(g, o) != o)
-    used = " ".join(["read by: rlrun --config-dir DIR experiment=NAME", *chosen])
-    head = ["@package _global_", *wrap(f"DIR/experiment/NAME.yaml, {used}", width() - 2)]
-    return "".join(f"{line}\n" for line in (*(f"# {text}" for text in head), *lines))
+    used = " ".join(["rlrun --config-dir DIR experiment=NAME", *chosen])
+    how = "Save as DIR/experiment/NAME.yaml, then type on one line:"
+    head = (f"# {text}" for text in ("@package _global_", how, f"  {used}"))
+    return "".join(f"{line}\n" for line in (*head, *lines))
 
 
 def _meanings(table: Table, choices: Mapping[str, str | None]) -> dict[str, str]:

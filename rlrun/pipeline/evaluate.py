@@ -299,7 +299,7 @@ class Evaluator:
         if counted.cut and not self.warned:
             self.warned = True
             text = "%d of %d evaluation episodes did not end within eval.max_episode_steps = %d"
-            text += "; their returns so far count"
+            text += "; their returns so far count; env.max_episode_steps=N ends episodes earlier"
             _logger.warning(text, counted.cut, len(counted.results), self.max_steps)
         _, _, returns, lengths, success = map(np.array, zip(*sorted(counted.results), strict=True))
         return Evaluation(

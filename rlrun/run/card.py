@@ -207,7 +207,7 @@ that the observation opens an episode; `prev_action` and `prev_reward` are those
 ## Training
 
 ```sh
-{_command(run.overrides)}
+{_training(run)}
 ```
 
 {_versions(run)}
@@ -281,6 +281,17 @@ def _command(overrides: Sequence[str]) -> str:
     """Return the command line of the run, without keys that concern only its machine."""
     kept = [x for x in overrides if not x.lstrip("+~").startswith(_LOCAL)]
     return shlex.join(["rlrun", *kept])
+
+
+def _training(run: RunData) -> str:
+    """Return the command line of the run, and those that resumed it with other keys."""
+    lines, resumes = [_command(run.overrides)], run.record.get("resumes")
+    for words in resumes if isinstance(resumes, list) else []:
+        given = [str(word) for word in words if "=" in str(word)]
+        kept = [x for x in given if not x.lstrip("+~").startswith(_LOCAL)]
+        if kept:
+            lines.append(printable(shlex.join(["rlrun", "resume", "RUN_DIR", *kept])))
+    return "\n".join(lines)
 
 
 def _versions(run: RunData) -> str:

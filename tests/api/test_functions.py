@@ -144,6 +144,7 @@ def test_an_environment_object(tmp_path):
     ("words", "env", "text"),
     [(["env=cartpole"], make_cartpole, "env=cartpole: the argument env already sets"),
      ([], 3, "env = 3: is not an environment"),
+     ([], "cartpole", 'rlrun.train("env=cartpole"'),
      ([], gym.make_vec("CartPole-v1", 2, vectorization_mode="sync"), "is not an environment"),
      (["pipeline=overlapped"], make_cartpole, "pipeline = overlapped: the environment was made"),
      (["collector.num_envs=2"], CartPoleEnv(), "env.instances = 1"),

@@ -190,7 +190,7 @@ def test_python_without_torch_acts_as_the_run(
 ) -> None:
     np.savez(tmp_path / "rows.npz", **rows)
     files = [str(tmp_path / name) for name in ("rows.npz", "actions.npy")]
-    command = [sys.executable, "-c", WITHOUT_TORCH, *files]
+    command = [sys.executable, "-B", "-c", WITHOUT_TORCH, *files]  # the card is shared
     done = subprocess.run(command, cwd=whole / "card", capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert_same(np.load(tmp_path / "actions.npy"), rows)
@@ -312,6 +312,17 @@ def test_scores_are_those_of_the_sweep(tmp_path: Path) -> None:
     assert scores_of(tmp_path / "alone", "final")["seeds"] == [4]
     assert scores_of(tmp_path / "alone", "best")["agent"] is None
     assert "mean" not in scores_of(tmp_path / "alone", "129")
+
+
+def test_its_readme_names_the_lines_that_went_on_with_the_run(whole: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(whole / "run", tmp_path / "run"))
+    words = ["/x/rlrun", "resume", str(run), "run.total_steps=900", "run.dir=elsewhere"]
+    hostile.record(resumes=[words[:3], words])(run)
+    hostile.reseal(run)
+    rlrun.export_card(run, tmp_path / "card", gif=False)
+    text = (tmp_path / "card" / "README.md").read_text()
+    assert text.count("rlrun resume") == 1, "one that changed nothing is left out"
+    assert "\nrlrun resume RUN_DIR run.total_steps=900\n" in text
 
 
 def test_an_environment_without_pictures() -> None:
