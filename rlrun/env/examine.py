@@ -384,7 +384,9 @@ class _Single:
         if truncated := sum(e.truncated and not e.terminated for e in ended):
             return f"{truncated} of {len(ended)} episodes were truncated"
         if limit is None:
-            raise NotCheckable("no episode was truncated and no limit is registered")
+            text = "no episode was truncated and no limit is registered: an evaluation episode "
+            text += "that never ends takes eval.max_episode_steps; set env.max_episode_steps=N"
+            raise NotCheckable(text)
         return (
             f"Gymnasium's TimeLimit truncates after {limit} steps; no random episode was that long"
         )
