@@ -1,6 +1,6 @@
 """The version of rlrun, the commit it was made from, and the torch that is installed.
 
-Nothing slow is imported: ``rlrun --version`` answers in 0.1 s. setup.py runs this file by its path.
+Nothing slow is imported: ``rlrun --version`` answers in 0.1 s. _build.py runs this file as it is.
 """
 
 import os

@@ -1,13 +1,12 @@
-"""Records the commit in wheels and sdists; all else of the build is in pyproject.toml."""
+"""Commands of setuptools, named in pyproject.toml, that record the commit in wheels and sdists."""
 
 import runpy
 from pathlib import Path
 
-from setuptools import setup
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
-ROOT = Path(__file__).parent
+ROOT = Path(__file__).parents[1]
 VERSION = runpy.run_path(str(ROOT / "rlrun" / "version.py"))
 
 
@@ -29,8 +28,5 @@ class BuildWithCommit(build_py):
 
 class SdistWithCommit(sdist):
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
-        super().make_release_tree(base_dir, files)
+        super().make_release_tree(base_dir, [*files, "CHANGELOG.md", "CITATION.cff"])
         record_commit(Path(base_dir, "rlrun"))
-
-
-setup(cmdclass={"build_py": BuildWithCommit, "sdist": SdistWithCommit})
