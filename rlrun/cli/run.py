@@ -40,7 +40,7 @@ class Line:
 
     @property
     def asks_for_sweep(self) -> bool:
-        """Whether Hydra's own overrides ask for a sweep."""
+        """True if Hydra's own overrides ask for a sweep."""
         if not any("hydra.mode" in o for o in self.overrides):
             return False
         cfg = self.composer.compose(self.overrides, sweep=True)

@@ -312,12 +312,12 @@ class Header:
 
     @property
     def key(self) -> bool:
-        """Whether it is a key frame, which needs no base."""
+        """True for a key frame, which needs no base."""
         return bool(self.flags & KEY)
 
     @property
     def chunk(self) -> bool:
-        """Whether the arrays are time-major rows."""
+        """True if the arrays are time-major rows."""
         return bool(self.flags & CHUNK)
 
 

@@ -22,7 +22,7 @@ _error_state: Any = getattr(_ufunc_config, "_extobj_contextvar", None)
 
 
 class Setting(NamedTuple):
-    """How a setting of the process is read and set."""
+    """A setting of the process: the functions that read and set it."""
 
     read: Callable[[], Any]
     write: Callable[[Any], None]

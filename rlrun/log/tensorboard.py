@@ -322,7 +322,7 @@ class TensorBoardWriter:
 
     @property
     def is_open(self) -> bool:
-        """Whether all events could be written."""
+        """True if all events could be written."""
         return self._file is not None
 
     def close(self) -> None:
