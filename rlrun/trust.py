@@ -6,11 +6,13 @@ Config files may come from anywhere, so they cannot grant trust. A package is tr
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -49,6 +51,14 @@ def trusted() -> list[str]:
 def is_package(name: str) -> bool:
     """Return whether ``name`` can be the name of an importable package."""
     return re.fullmatch(_NAME, name) is not None and len(name) <= 100
+
+
+def resume_line(path: Path, *overrides: str) -> str:
+    """Return the command that continues what lies in ``path``, with the packages that are trusted
+    now.
+    """
+    trust = ["--trust", ",".join(trusted())] if trusted() else []
+    return shlex.join(["rlrun", "resume", str(path), *overrides, *trust])
 
 
 @contextmanager

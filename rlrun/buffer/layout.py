@@ -182,20 +182,19 @@ class Layout:
     def describe(self) -> str:
         """Return one line with the sizes of rows, states, and the rest."""
         parts, rows = self.parts(), (self.rows - 1) * self.columns
-        fields = len(tree_leaves(self.ring()))
-        text = f"buffer: {_grouped(rows)} rows, {fields} fields, {amount(parts['rows'])}"
+        of = [f"the rows {amount(parts['rows'])}"]
         states = [b for b in tree_leaves(self.row.state) if isinstance(b, ArraySpec)]
         if states and self.windows is not None:
             each = sum(b.nbytes for b in states)
-            text += f"; states {_grouped(self.windows)} x {amount(each)}"
-        rest = parts["table"] + parts["sampler"]
-        if rest:
-            text += f"; windows and priorities {amount(rest)}"
-        whole = f"; {amount(self.nbytes)} in all" if self.nbytes > parts["rows"] else ""
+            of.append(f"{_grouped(self.windows)} recurrent states of {amount(each)}")
+        if rest := parts["table"] + parts["sampler"]:
+            of.append(f"windows and priorities {amount(rest)}")
+        text = f"replay: room for {_grouped(rows)} rows, {amount(self.nbytes)}"
+        text += f" ({', '.join(of)})" if len(of) > 1 else ""
         if self.packed:
             most = self.packed if self.room is None else min(self.packed, self.room)
-            whole += f", and compressed images: {amount(most)} at most"
-        return text + whole
+            text += f" and compressed images, {amount(most)} at most"
+        return text
 
 
 def num_leaves(capacity: int) -> int:

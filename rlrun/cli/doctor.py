@@ -181,7 +181,8 @@ def _for_this_python(marker: str) -> bool:
 
 def _extra(name: str, packages: Sequence[str]) -> str:
     missing = [p for p in packages if _version(p) == "not installed"]
-    return f"{name} no ({', '.join(missing)} missing)" if missing else f"{name} yes"
+    without = ".gif only" if name == "video" else "no"
+    return f"{name} {without} ({', '.join(missing)} missing)" if missing else f"{name} yes"
 
 
 def _read(path: Path) -> str:

@@ -30,6 +30,7 @@ from rlrun.schema import Config, SearchConfig
 from rlrun.sweeps.pool import Pool, usable_cores
 from rlrun.sweeps.search import Search, SearchResult
 from rlrun.sweeps.study import NAME, Rung, Study, import_optuna, make_rungs
+from rlrun.trust import resume_line
 
 MARKER = "search.json"  # file of a search directory, written first
 RESULT = "result.json"
@@ -172,7 +173,7 @@ def _make_directory(given: str | None) -> Path:
     if given is not None:
         if (path / MARKER).is_file():
             wrong, allowed = "there is a search in it", "a new or empty directory is allowed"
-            raise config_error("search.dir", given, wrong, allowed, f"rlrun resume {path}")
+            raise config_error("search.dir", given, wrong, allowed, resume_line(path))
         require_new(path, "search.dir")
     return claim(path, exact=given is not None, key="search.dir")
 

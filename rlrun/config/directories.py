@@ -9,6 +9,7 @@ from pathlib import Path
 from rlrun.config.config_errors import config_error
 from rlrun.errors import ConfigError, StorageError
 from rlrun.schema import Config
+from rlrun.trust import resume_line
 
 _LONGEST_NAME, _LONGEST_PATH = 255, 4096  # bytes of one part and of a whole path
 
@@ -111,7 +112,7 @@ def require_new(path: Path, key: str = "run.dir") -> None:
     except OSError as e:
         raise storage_error(path, (e.strerror or str(e)).lower(), key) from e
     resumable = key == "run.dir" and (path / "config.yaml").exists()
-    fix = f"rlrun resume {path}" if resumable else "choose another path"
+    fix = resume_line(path) if resumable else "choose another path"
     what = "the directory is not empty" if path.is_dir() else "this is not a directory"
     raise config_error(key, path, what, "a new or empty directory is allowed", fix)
 

@@ -44,6 +44,7 @@ REPLAYS = 3  # episodes that are repeated up to their last step
 FEW = 3  # least steps, however long they take
 WAITS = 10  # most real seconds of a walk per CPU second
 _SEED, _NUM_ENVS = 20_261, 2
+_ENDLESS = 1000  # steps without an end that are a finding
 _SINGLE_STEPS, _ROWS_STEPS, _STATE_STEPS, _REPLAY_STEPS = 2000, 200, 30, 300
 _SHARES, _REPLAY_SECONDS = 6, 0.3  # number of long walks; seconds of a short one
 _FEW_STARTS = 5  # fewest episodes whose starts show a range
@@ -365,6 +366,9 @@ class _Single:
     def _time_limit(self) -> str:
         """Check that a time limit truncates: the value of the last observation still counts."""
         ended, limit = self.walk.ended, self.limit
+        if limit is None and not ended and self.walk.steps >= _ENDLESS and not self.walk.violations:
+            text = f"no episode ended within {self.walk.steps} steps and no limit is registered"
+            raise Finding(f"{text}: an evaluation would not end; set env.max_episode_steps=N")
         if limit is None:
             ended = self.walk.require_ended()
         all_terminated = len(ended) > 2 and all(episode.terminated for episode in ended)

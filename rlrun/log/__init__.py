@@ -244,7 +244,8 @@ def final_line(
     best: float | None = None,
     solved: float | None = None,
 ) -> str:
-    """Return the last line of a run: score, env steps, wall time, directory, TensorBoard command.
+    """Return the last lines of a run: score, env steps, wall time; the command that shows its
+    directory.
 
     ``result`` is an evaluation with ``return_mean``, ``return_std`` and ``episodes``. ``clock`` is
     the unit of ``env_steps``. ``best``: mean return of the best evaluation, shown if it is not the
@@ -262,6 +263,6 @@ def final_line(
         score += f"; solved (run.stop_return = {solved:g})"
     path = shlex.quote(str(run_dir))
     return (
-        f"rlrun: {score}; {env_steps} {clock} in {format_duration(wall_seconds)}; "
-        f"run directory {path}; see it with: rlrun tensorboard {path}"
+        f"rlrun: {score}; {env_steps} {clock} in {format_duration(wall_seconds)}\n"
+        f"rlrun: see it with: rlrun tensorboard {path}"
     )

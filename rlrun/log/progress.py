@@ -39,7 +39,7 @@ Mode = Literal["live", "plain", "off"]
 
 LIVE_SECONDS = 0.25  # between two frames of the live display
 
-RATE_SECONDS = 5.0  # window of the fps estimate
+RATE_SECONDS = 5.0  # window of the fps estimate; the first one has no ETA
 
 
 class Display(Protocol):
@@ -89,14 +89,15 @@ class Progress:
         self._every = LIVE_SECONDS if mode == "live" else seconds
         now = clock()
         self._due = now + (0 if mode == "live" else seconds)
-        self._past = deque([(now, start_steps)])
+        self._began, self._past = now, deque([(now, start_steps)])
         self._env_steps, self._updates = start_steps, 0
         self._latest: dict[str, float] = {}
         self._display: Display | None = _make_display(mode, stream)
 
     def begin(self) -> None:
         """Measure the speed from now on, without the time of starting."""
-        self._past = deque([(self._clock(), self._env_steps)])
+        self._began = self._clock()
+        self._past = deque([(self._began, self._env_steps)])
 
     def update(self, env_steps: int, updates: int, latest: Mapping[str, float]) -> None:
         """Store the counters and latest values. Show them if the interval has passed."""
@@ -152,7 +153,7 @@ class Progress:
             total_steps=self._total,
             updates=self._updates,
             fps=fps,
-            eta=left / fps if fps > 0 else None,
+            eta=left / fps if fps > 0 and now - self._began >= RATE_SECONDS else None,
             latest=self._latest,
         )
 

@@ -99,6 +99,7 @@ class Watch:
 
 
 MAX_LOST = 10  # successive episodes of an environment lost by restarts
+LONG = 10_000  # steps of an episode that are worth a warning
 MAX_ENVS = 50  # evaluation environments stepped in lock-step
 
 
@@ -226,7 +227,7 @@ class Evaluator:
 
         ``envs``: most environments. ``env``: an existing one, which the caller closes.
         """
-        self.max_steps, self.warned = max_steps, False
+        self.max_steps, self.warned, self.warned_of_length = max_steps, False, False
         envs = min(episodes, envs, config.instances or envs)
         self.seed, self.steps = seed, 0  # since the process began, for the watchdog
         self.repeats: str | None = None  # why a reset does not repeat, "": it does; None: not tried
@@ -286,9 +287,20 @@ class Evaluator:
             longest = self.max_steps if self.steps - began >= self.max_steps else None
             wanted = counted.left[0] > 0
             over = counted.add(step, self.success, longest)
+            if (self.steps - began) % LONG == 0:
+                self._warn_of_length(counted, env_steps)
             if watch is not None and wanted:
                 watch.stepped(self.env, step, over=bool(over[0]))
         return self._evaluation(counted, opening, env_steps)
+
+    def _warn_of_length(self, counted: EpisodeCounts, env_steps: int) -> None:
+        """Say once, while they last, that episodes are long."""
+        longest = int(counted.length[counted.left > 0].max(initial=0))
+        if longest >= LONG and not self.warned_of_length:
+            self.warned_of_length = True
+            text = "evaluation at %d env steps: an episode has %d steps and goes on to "
+            text += "eval.max_episode_steps = %d; env.max_episode_steps=N ends episodes earlier"
+            _logger.warning(text, env_steps, longest, self.max_steps)
 
     def _evaluation(self, counted: EpisodeCounts, opening: str, env_steps: int) -> Evaluation:
         """Return the results. Warn of cut episodes."""
@@ -419,7 +431,7 @@ class FilmingEvaluator(Evaluator):
             config.env, episodes=1, seed=seed, max_steps=min(steps, MAX_STEPS), agents=agents,
             envs=1, render=True,
         )  # fmt: skip
-        self.film.warned = True  # cut episodes are not reported
+        self.film.warned = self.film.warned_of_length = True  # said by the evaluation
 
     def run_until(
         self, stop: Stop, policy: Policy, *, env_steps: int, watch: Watch | None = None

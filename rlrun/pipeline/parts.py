@@ -35,7 +35,7 @@ from rlrun.run.files import require_in_place
 from rlrun.run.manifest import CHECKPOINTS
 from rlrun.run.tensors import copied, require_kind
 from rlrun.schema import RunConfig
-from rlrun.trust import fault_of_users
+from rlrun.trust import fault_of_users, resume_line
 from rlrun.types import Counters, Policy
 
 _logger = logging.getLogger(__name__)
@@ -499,7 +499,7 @@ class Faults:
 
     def _say(self, error: RlrunError, end: str) -> None:
         if end:
-            error.args = (f"{error}; {end}; go on: rlrun resume {self.parts.run_dir}",)
+            error.args = (f"{error}; {end}; go on: {resume_line(self.parts.run_dir)}",)
 
     def _roll_back(self, error: NumericError) -> bool:
         """Load the newest checkpoint with other random numbers. Return False if that is not

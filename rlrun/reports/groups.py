@@ -217,6 +217,8 @@ def _settings(runs: Sequence[RunData], environments: Sequence[str]) -> list[dict
         return folded(
             [{n: resolve(v, r.keys) for n, v in k.items()} for k, r in zip(keys, runs, strict=True)]
         )
+    for own, run in zip(keys, runs, strict=True):
+        own |= {n: resolve(v, run.keys) for n, v in own.items() if not _of_env(v)}
     _refer(keys, runs)
     varying = set()
     for place in places:
@@ -259,6 +261,10 @@ def _fold(keys: dict[str, Any], whole: Collection[str]) -> dict[str, Any]:
     return out
 
 
+def _of_env(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith("${env.")
+
+
 def _refer(keys: Sequence[dict[str, Any]], runs: Sequence[RunData]) -> None:
     """Write a value as ``${env.key}`` if another run does and the values are equal.
 
@@ -267,7 +273,7 @@ def _refer(keys: Sequence[dict[str, Any]], runs: Sequence[RunData]) -> None:
     references: dict[str, dict[str, None]] = {}
     for own in keys:
         for name, value in own.items():
-            if isinstance(value, str) and value.startswith("${env."):
+            if _of_env(value):
                 references.setdefault(name, {})[value] = None
     for own, run in zip(keys, runs, strict=True):
         for name in references.keys() & own.keys():
@@ -357,9 +363,10 @@ def _first_words(keys: Sequence[str]) -> dict[str, str]:
 
 
 def show(value: Any) -> str:
-    """Return a config value as the command line writes it."""
+    """Return a config value as the command line writes it, ``${env.key}`` as ``env.key``."""
     if isinstance(value, str):
-        return printable(value)
+        text = value.removeprefix("${").removesuffix("}") if _of_env(value) else value
+        return printable(text)
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, dict) and "kind" in value:

@@ -240,7 +240,7 @@ _MOST = 30  # keys of a config diff
 
 
 def compare_lines(a: str, b: str, kind: str) -> Iterator[str]:
-    """Yield the config diff, both scores and the verdict on B against A, in each environment.
+    """Yield the verdict on B against A in each environment, both scores and what differs.
 
     Raises: ConfigError for a side without a score, of several settings, or in other environments.
     """
@@ -257,21 +257,21 @@ def compare_lines(a: str, b: str, kind: str) -> Iterator[str]:
             f"B = {printable(b)}: no environment in common; A has {found['A']}, B has "
             f"{found['B']}; compare runs of the same environment"
         )
-    yield from _config_lines(sides["A"][0], sides["B"][0])
-    yield from _code_lines(runs)
+    compared = corrected([_versus(by_env["A"][env], by_env["B"][env]) for env in both])
+    for one in compared:
+        place = f"{one.environment}: " if len(both) > 1 else ""
+        yield f"{place}{sentence(one)}"
+    tested = sum(not math.isnan(one.adjusted) for one in compared)
+    if tested:
+        yield CAVEAT + (f" p is corrected for {tested} comparisons (Holm)." if tested > 1 else "")
     yield ""
     yield from terminal_lines(_score_table(by_env, both))
     for name in ("A", "B"):
         if alone := [env for env in by_env[name] if env not in both]:
             yield f"only in {name}: {', '.join(alone)}"
     yield ""
-    compared = corrected([_versus(by_env["A"][env], by_env["B"][env]) for env in both])
-    tested = sum(not math.isnan(one.adjusted) for one in compared)
-    if tested:
-        yield CAVEAT + (f" p is corrected for {tested} comparisons (Holm)." if tested > 1 else "")
-    for one in compared:
-        place = f"{one.environment}: " if len(both) > 1 else ""
-        yield f"{place}{sentence(one)}"
+    yield from _config_lines(sides["A"][0], sides["B"][0])
+    yield from _code_lines(runs)
 
 
 def _check_side(name: str, argument: str, groups: Sequence[Group]) -> None:

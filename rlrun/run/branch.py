@@ -4,7 +4,6 @@ torch.
 
 import json
 import os
-import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +29,7 @@ from rlrun.run.files import (
 )
 from rlrun.run.manifest import CHECKPOINTS, MANIFEST, ROWS
 from rlrun.schema import RunConfig
+from rlrun.trust import resume_line
 
 
 def split_step(text: str) -> tuple[Path, int | None]:
@@ -50,7 +50,7 @@ def checkpoint_at(run_dir: Path, step: int | None) -> Path:
         raise ConfigError(
             f"RUN_DIR = {run_dir}: has no checkpoint yet; a run saves one every "
             "run.checkpoint_every env steps and at its end; wait for the first, or continue: "
-            f"rlrun resume {shlex.quote(str(run_dir))}",
+            f"{resume_line(run_dir)}",
             key="RUN_DIR",
         )
     steps = [(manifest.parse_name(path) or (0,))[0] for path in existing]

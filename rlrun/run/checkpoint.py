@@ -10,7 +10,6 @@ import hashlib
 import json
 import logging
 import os
-import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,6 +35,7 @@ from rlrun.run.tensors import (
     unpack,
     write_tensors,
 )
+from rlrun.trust import resume_line
 
 _logger = logging.getLogger(__name__)
 
@@ -93,11 +93,10 @@ def load_newest(directory: Path) -> tuple[dict[str, Any], Path]:
 def require_saved(directory: Path) -> None:
     """Raise CheckpointError if a run has not saved anything yet. Nothing is damaged then."""
     if not list_checkpoints(directory) and not (directory / "last.json").exists():
-        run = shlex.quote(str(directory.parent))
         raise CheckpointError(
             f"{directory.parent}: has no weights and no checkpoint yet; a run saves them every "
             "run.checkpoint_every env steps and at its end; wait for the first, or continue: "
-            f"rlrun resume {run}"
+            f"{resume_line(directory.parent)}"
         )
 
 

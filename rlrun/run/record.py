@@ -29,6 +29,7 @@ from rlrun.run import checkpoint, manifest
 from rlrun.run.files import RECORD, read_record, replace_file, require_in_place, seal
 from rlrun.run.manifest import CHECKPOINTS
 from rlrun.run.tensors import raw_bytes
+from rlrun.trust import resume_line
 
 GIT_SECONDS = 2.0
 BLOCK = 4096  # smallest allocation of a file system, in bytes
@@ -256,7 +257,7 @@ def end_at_once(
 def _go_on(run_dir: Path) -> str:
     earlier = checkpoint.list_checkpoints(run_dir / CHECKPOINTS)
     newest = f"; the newest checkpoint is {earlier[-1].name}" if earlier else ""
-    return f"{newest}; go on: rlrun resume {run_dir}" if newest else ""
+    return f"{newest}; go on: {resume_line(run_dir)}" if newest else ""
 
 
 def raise_in_main_thread(stop: StopRequest, run_dir: Path, exit_code: int, text: str) -> None:
@@ -272,7 +273,7 @@ def raise_in_main_thread(stop: StopRequest, run_dir: Path, exit_code: int, text:
 def interrupted_error(code: int, env_steps: int, run_dir: Path) -> RlrunError:
     """Return the error of a run that was saved after a signal."""
     error = Interrupted(
-        f"interrupted at env step {env_steps}; saved; go on: rlrun resume {run_dir}"
+        f"interrupted at env step {env_steps}; saved; go on: {resume_line(run_dir)}"
     )
     error.exit_code = code
     return error

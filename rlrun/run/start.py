@@ -49,7 +49,7 @@ from rlrun.run.record import (
 )
 from rlrun.schema import Config
 from rlrun.schema.run import OBJECT
-from rlrun.trust import fault_of_users
+from rlrun.trust import fault_of_users, resume_line
 
 _SAME_NUMBERS = (
     "run.total_steps", "run.stop_return", "run.stop_after", "run.max_time", "run.on_nan",
@@ -327,11 +327,10 @@ def _done(run_dir: Path, config: Config) -> str | None:
         return None
     path = shlex.quote(str(run_dir))
     later = 2 * max(config.run.total_steps, record.env_steps) or config.env.total_steps
-    more = f"run.total_steps={later}"
-    more += " run.stop_return=null" if solved else ""
+    more = [f"run.total_steps={later}", *["run.stop_return=null"] * solved]
     return (
         f"rlrun: {path}: the run is done ({record.env_steps} env steps); nothing was changed; to "
-        f"go on: rlrun resume {path} {more}"
+        f"go on: {resume_line(run_dir, *more)}"
     )
 
 

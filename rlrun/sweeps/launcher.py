@@ -197,8 +197,9 @@ def _end_text(
     assert job.exit_code is not None
     log = sweep_dir / job.name / CONSOLE
     why = last_error(log)
-    if job.exit_code < 0 and job.status == "failed":
-        why = "killed; lack of memory is the usual reason" if job.exit_code == -9 else "killed"
+    if job.exit_code < 0:
+        why = "killed" if job.status == "failed" else "a signal ended it before it could save"
+        why += "; lack of memory is the usual reason" if job.exit_code == -9 else ""
     why = lost or why
     text = f"{name} {job.status} ({exit_text(job.exit_code)}){after}: {why}; its output: {log}"
     return printable(text)

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import platform
-import shlex
 import signal
 import stat
 import sys
@@ -21,7 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, TextIO, get_args
 
-from rlrun import __version__
+from rlrun import __version__, trust
 from rlrun.errors import (
     CheckpointError,
     ConfigError,
@@ -252,10 +251,9 @@ def differing(jobs: Sequence[JobRecord]) -> list[str]:
 
 def resume_line(sweep_dir: Path, ray: RayLauncherConfig | None = None) -> str:
     """Return the command that continues a sweep. The address of a cluster must be typed again."""
-    line = f"rlrun resume {shlex.quote(str(sweep_dir))}"
-    if ray is None or ray.address is None:
-        return line
-    return f"{line} {shlex.quote(f'hydra.launcher.address={ray.address}')}"
+    address = None if ray is None else ray.address
+    again = [] if address is None else [f"hydra.launcher.address={address}"]
+    return trust.resume_line(sweep_dir, *again)
 
 
 METRICS = "metrics.jsonl"

@@ -25,6 +25,7 @@ from rlrun.schema import SearchConfig
 from rlrun.sweeps.pool import Job, Pool
 from rlrun.sweeps.record import exit_text
 from rlrun.sweeps.study import Rung, Study, Trial, best, first_lost, partial_score
+from rlrun.trust import resume_line
 
 POLL_SECONDS = 0.5  # between looks at the metrics of running jobs
 
@@ -377,7 +378,7 @@ class Search:
         done, all_trials = len(self._told), self._config.trials
         error = Interrupted(
             f"interrupted after {done} of {all_trials} trials; saved; go on: "
-            f"rlrun resume {self._directory}"
+            f"{resume_line(self._directory)}"
         )
         error.exit_code = code
         raise error

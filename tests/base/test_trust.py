@@ -1,6 +1,7 @@
 """Code named by a config: only of packages that the command line or the environment trusts."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -124,6 +125,8 @@ def test_command_line(package, capsys):
     assert main(["eval", "one", "--episodes", "3", "--trust", "mine"]) == 0
     assert main(["resume", "two", "run.total_steps=500"]) == 2
     assert main(["--trust", "mine", "resume", "two", "run.total_steps=500", "-q"]) == 0
+    assert main(line("mine.acts:leftmost", "run.dir=one", "--trust", "mine")) == 2
+    assert re.search("rlrun resume .*one --trust mine", capsys.readouterr().err)
     assert main(["--trust"]) == 2
     assert "--trust" in capsys.readouterr().err
 

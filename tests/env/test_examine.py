@@ -124,6 +124,8 @@ def test_what_cannot_be_checked_says_why() -> None:
     assert found["final observation"].verdict == UNKNOWN
     assert "do not change" in found["final observation"].text
     endless = checks(config_of("test/Endless-v0"))
+    assert endless["time limit"].verdict == FINDING
+    assert "env.max_episode_steps" in endless["time limit"].text
     for name in ("flags", "time limit", "final observation", "step after the end"):
         assert "no episode ended" in endless[name].text
     fixed = checks(preset("repeat_previous"))["time limit"]

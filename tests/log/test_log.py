@@ -3,6 +3,7 @@
 import shutil
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -143,7 +144,9 @@ def test_final_line_states_all_there_is(tmp_path):
         assert part in line
     assert f"rlrun tensorboard '{tmp_path}/a b'" in line
     assert "success 0.5" in line
-    assert "\n" not in line
+    plain = result | {"return_mean": 500, "return_std": 0}
+    short = final_line(plain, env_steps=10**6, wall_seconds=1, run_dir=Path("r"))
+    assert max(map(len, short.split("\n"))) <= 80
     assert "best" not in line
     given = {"env_steps": 1, "wall_seconds": 1, "run_dir": tmp_path}
     assert "episodes, success 0.5 (best 500); 1 env" in final_line(result, **given, best=500.0)

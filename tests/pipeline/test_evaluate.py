@@ -231,3 +231,13 @@ def test_an_episode_that_never_ends_is_cut(caplog):
     assert eval_metrics(result.summary())["eval/cut_episodes"] == result.cut
     (line,) = caplog.messages
     assert "did not end within eval.max_episode_steps = 7" in line
+
+
+def test_a_long_episode_is_told_of_while_it_lasts(caplog, monkeypatch):
+    monkeypatch.setattr("rlrun.pipeline.evaluate.LONG", 10)
+    evaluator = Evaluator(counter((3, 12)), episodes=2 * MAX_ENVS, seed=0, max_steps=1000)
+    for _ in range(2):
+        evaluator.run(Recording(), env_steps=0)
+    (line,) = caplog.messages
+    assert "an episode has 10 steps" in line
+    assert "env.max_episode_steps" in line

@@ -275,7 +275,7 @@ def test_an_exception_of_a_users_policy(tmp_path, monkeypatch, capsys, method, p
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert f"{package.name}, line 12: raised ValueError: no such thing" in err
-    assert err.endswith(f"; saved; go on: rlrun resume {run_dir}\n")
+    assert err.endswith(f"; saved; go on: rlrun resume {run_dir} --trust {package.name}\n")
     assert method == "load" or state_of(run_dir)["policy"]["updates"] == 3
     assert record_of(run_dir)["exit_code"] == 3
     assert not (run_dir / "crash.txt").exists()

@@ -12,9 +12,9 @@ LAYERS = [  # lowest first; a room imports only from layers below its own, or fr
     # Files of ``run`` named here are below the rest of the room.
     "tree jit blas denormals spaces errors override startup version _build terminal",
     "schema",
-    "types schedule",
+    "types schedule trust",
     "functional codec log video",
-    "trust run.files run.manifest run.branch run.tensors run.checkpoint run.history run.diff",
+    "run.files run.manifest run.branch run.tensors run.checkpoint run.history run.diff",
     "reports",
     "nets buffer env",
     "dataset",

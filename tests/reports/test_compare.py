@@ -15,10 +15,10 @@ SCORES = [3.0, 1.0, 4.0, 1.5, 9.0, 2.0, 6.0]
 TEN = [*SCORES, 5.0, 8.0, 7.0]
 
 
-def last_line(rlrun, *words):
+def verdict(rlrun, *words):
     done = rlrun("compare", *words)
     assert done.code == 0, done
-    return done.unwrapped.splitlines()[-1]
+    return done.unwrapped.splitlines()[0]
 
 
 def test_better(rlrun, tmp_path):
@@ -26,10 +26,10 @@ def test_better(rlrun, tmp_path):
     forge_seeds(tmp_path / "b", [x + 31 for x in TEN[::-1]], policy__lr=0.2)
     out = rlrun("compare", "a", "b").unwrapped
     assert ["policy.lr", "0.1", "0.2"] in [line.split() for line in out.splitlines()]
-    last = out.splitlines()[-1]
+    first = out.splitlines()[0]
     for fact in ("B is better by 31 [", "paired", "p = 0.002", "10 pairs"):
-        assert fact in last
-    assert last_line(rlrun, "b", "a").startswith("A is better by 31 [")
+        assert fact in first
+    assert verdict(rlrun, "b", "a").startswith("A is better by 31 [")
 
 
 def test_undecided(rlrun, tmp_path):
@@ -37,9 +37,9 @@ def test_undecided(rlrun, tmp_path):
     forge_seeds(tmp_path / "a", SCORES)
     for i, x in enumerate(SCORES):
         forge(tmp_path / f"b/{i}", seed=10 + i, returns=(x + 0.5,))
-    assert last_line(rlrun, "a", "b/*").startswith("undecided: B minus A is 0.5 [")
+    assert verdict(rlrun, "a", "b/*").startswith("undecided: B minus A is 0.5 [")
     forge_seeds(tmp_path / "c", SCORES[:3])
-    assert last_line(rlrun, "a", "c").startswith("undecided: 3 seeds")
+    assert verdict(rlrun, "a", "c").startswith("undecided: 3 seeds")
 
 
 @pytest.mark.parametrize("seeds", [6, 7])
@@ -112,7 +112,7 @@ def test_report_and_compare_give_one_interval(rlrun, tmp_path, monkeypatch, seed
         assert [got.value, got.low, got.high] == gap
         assert [-back.value, -back.high, -back.low] == gap
         for number in gap[1:]:
-            assert f"{abs(number):.4g}" in last_line(rlrun, f"runs/{one}", f"runs/{other}")
+            assert f"{abs(number):.4g}" in verdict(rlrun, f"runs/{one}", f"runs/{other}")
 
 
 def test_many_settings_are_compared_with_the_first(rlrun, tmp_path, monkeypatch):

@@ -23,14 +23,16 @@ def start(run_dir: Path, *words: str) -> "subprocess.Popen[str]":
     )
 
 
-def wait_for_checkpoint(run_dir: Path, known: set[str]) -> set[str]:
+def wait_for_checkpoint(run: "subprocess.Popen[str]", run_dir: Path, known: set[str]) -> set[str]:
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
+        assert run.poll() is None, run.communicate()
         found = {p.name for p in (run_dir / "checkpoints").glob("step_*")}
         if found - known:
             return found
         time.sleep(0.1)
-    raise AssertionError("no checkpoint came")
+    run.kill()
+    raise AssertionError(f"no checkpoint came: {run.communicate()}")
 
 
 def children_of(run: "subprocess.Popen[str]") -> list[psutil.Process]:
@@ -62,7 +64,7 @@ def test_signals_a_lost_head_and_a_killed_driver(tmp_path):
     """SIGTERM saves and ends (75); without a head a resumed run ends (7); so does SIGKILL all."""
     run_dir = tmp_path / "run"
     run = start(run_dir, *RUN, f"run.dir={run_dir}")
-    known = wait_for_checkpoint(run_dir, set())
+    known = wait_for_checkpoint(run, run_dir, set())
     files, processes = ray_processes(run)
     daemons = [p for p in processes if p.name() in ("gcs_server", "raylet")]
     assert len({os.getpgid(p.pid) for p in daemons} - {run.pid}) == 2, "groups of their own"
@@ -75,7 +77,7 @@ def test_signals_a_lost_head_and_a_killed_driver(tmp_path):
     known |= {p.name for p in (run_dir / "checkpoints").glob("step_*")}
 
     resumed = start(run_dir, "resume", str(run_dir))
-    wait_for_checkpoint(run_dir, known)
+    wait_for_checkpoint(resumed, run_dir, known)
     files, processes = ray_processes(resumed)
     next(p for p in processes if "gcs_server" in p.name()).kill()
     _, err = resumed.communicate(timeout=300)
