@@ -64,7 +64,12 @@ def errors_of_cli(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 def _as_overrides(name: str, kwargs: dict[str, object], unknown: list[str]) -> str:
     """Return the line to type instead of ``train(policy="r2d2")``."""
-    words = ", ".join(f'"{key}={kwargs[key]}"' for key in unknown)
+    from rlrun.cli.help import Reference
+    from rlrun.cli.key_table import Table
+
+    reference = Reference(Table())
+    full = {key: reference.meant(key) for key in unknown}
+    words = ", ".join(f'"{full[key]}={kwargs[key]}"' for key in unknown)
     given = ", ".join(f"{key}={kwargs[key]!r}" for key in unknown)
     form = f"[{words}]" if name == "sweep" else f"RUN_DIR, {words}" if name == "resume" else words
     return (

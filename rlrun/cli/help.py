@@ -183,22 +183,36 @@ class Reference:
 
     def unknown(self, word: str) -> ConfigError:
         """Return the error for a word without meaning."""
-        from rlrun.schema.spelling import SYNONYMS, nearest
+        from rlrun.schema.spelling import nearest
 
-        last = word.rpartition(".")[2]
+        last = word.rpartition(".")[2].replace(" ", "_")
         lasts = {n.rpartition(".")[2]: n for n in reversed(self.keys)}
         options = [f"{g}={o}" for g in GROUPS for o in self.table.options[g]]
-        close = [n for other in SYNONYMS.get(last.lower(), "").split() for n in self.named(other)]
+        close = self._synonyms(last)
         close = close or nearest(word, options if "=" in word else [*TOPICS, *_ABOUT])
         if "." in word:
             close = nearest(word, self.keys)
         close = close or [lasts[n] for n in nearest(last, lasts)]
+        close = close or [n for n in self.keys if self._says(n, word)]
         guess = f"did you mean {' or '.join(close[:3])}?"
         fix = guess if close else "rlrun --help shows the groups"
         allowed = "a key, a group, GROUP=OPTION or a topic is allowed"
         if not close:
             allowed += f"; topics: {', '.join(TOPICS)}"
         return ConfigError(f"rlrun help {word}: nothing has that name; {allowed}; {fix}")
+
+    def _synonyms(self, last: str) -> list[str]:
+        from rlrun.schema.spelling import SYNONYMS
+
+        return [n for other in SYNONYMS.get(last.lower(), "").split() for n in self.named(other)]
+
+    def meant(self, word: str) -> str:
+        """Return the likeliest full name for a word that may be one of another library."""
+        found = self.named(word) or self._synonyms(word) or [word]
+        return next((name for name in found if name.startswith("env.")), found[0])
+
+    def _says(self, name: str, words: str) -> bool:
+        return any(words.lower() in key.meaning.lower() for key in self.keys[name].values())
 
     # -- a key -------------------------------------------------------------------------------------
 

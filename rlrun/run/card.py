@@ -64,6 +64,10 @@ def export_card(
             "env": trained.plan.config.env.id, "seed": trained.plan.config.seed,
             "weights": weights, "env_steps": trained.env_steps, "scores": scores,
             "files": {CONFIG: [hashlib.sha256(config).hexdigest()]},
+            "beside": {  # README.md is for its owner to edit
+                name: hashlib.sha256(content).hexdigest()
+                for name, content in files.items() if name not in (CONFIG, README)
+            },
         }  # fmt: skip
         save_weights(out / CARD_WEIGHTS, trained.policy.weights(), meta)
     except BaseException as e:
@@ -217,7 +221,7 @@ that the observation opens an episode; `prev_action` and `prev_reward` are those
 | file | what it is |
 | --- | --- |
 | `{CARD_WEIGHTS}` | weights |
-| `{CARD}` | their sha256, that of `{CONFIG}`, and the scores |
+| `{CARD}` | the scores, and the sha256 of the other files, which `rlrun verify .` compares |
 | `{ONNX}` | a greedy step, with all that acting does |
 | `{CONFIG}` | the config of the run |
 | `act.py`, `act.c` | programs that act with `{ONNX}`; rlrun does not run them |

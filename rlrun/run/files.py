@@ -385,7 +385,7 @@ def require_run(run_dir: Path, *, card: bool = False) -> None:
     """Raise ConfigError unless ``run_dir`` is a run directory, or with ``card`` an agent."""
     if is_card(run_dir) and not card:
         text = "is an exported agent; the run directory that it came from is allowed; an agent is "
-        text += "for rlrun eval, rlrun play, rlrun export policy and rlrun.load"
+        text += "for rlrun eval, rlrun play, rlrun verify, rlrun export policy and rlrun.load"
         raise ConfigError(f"RUN_DIR = {run_dir}: {text}", key="RUN_DIR")
     if os.path.isfile(run_dir / CONFIG):  # False for names that are too long
         return

@@ -17,9 +17,13 @@ from typing import Any
 from rlrun import __version__
 from rlrun.errors import CheckpointError, RlrunError
 from rlrun.run.files import (
+    CARD,
+    CARD_WEIGHTS,
     MAX_READ,
     RECORD,
+    is_card,
     member,
+    read_card,
     read_file,
     read_lines,
     read_record,
@@ -258,19 +262,26 @@ _DAMAGED = (  # errors of reading damaged or manipulated files
 
 
 class Report:
-    """Problems of a run directory, one line each, and its intact checkpoints, oldest first."""
+    """Problems of a run directory, one line each, and its intact checkpoints, oldest first.
+
+    Of an exported agent: only problems.
+    """
 
     def __init__(self, run_dir: Path) -> None:
         """Raises: ConfigError if ``run_dir`` is not a run directory, or holds a link, pipe or
         device.
         """
         if not (run_dir / RECORD).exists():
-            require_run(run_dir)
+            require_run(run_dir, card=True)
         require_regular_files(run_dir)
         self.run_dir, self.directory = run_dir, run_dir / CHECKPOINTS
         self.problems: list[str] = []
         self.intact: list[Path] = []
         self.files = 0  # verified so far
+        self.card = is_card(run_dir)
+        if self.card:
+            self._card()
+            return
         self.record = self._record()
         self._checkpoints()
         self._weights()
@@ -291,6 +302,16 @@ class Report:
         record: dict[str, Any] = self._try(RECORD, read_record, self.run_dir) or {}
         self.problems += self._try(RECORD, text_problems, self.run_dir, record) or []
         return record
+
+    def _card(self) -> None:
+        meta = self._try(CARD, read_card, self.run_dir) or {}
+        self.problems += self._try(CARD, text_problems, self.run_dir, meta, CARD) or []
+        self._try(CARD_WEIGHTS, weights_entry, self.run_dir / CARD_WEIGHTS)
+        beside = meta.get("beside")
+        for name, expected in beside.items() if isinstance(beside, dict) else ():
+            found = self._try(name, _sha256_of, self.run_dir, name)
+            if found not in (None, expected):
+                self.problems.append(f"{name}: its sha256 is not in {CARD}")
 
     def _checkpoints(self) -> None:
         known: dict[Path, str | None] = {}
@@ -331,6 +352,8 @@ class Report:
     def lines(self) -> Iterator[str]:
         """Yield a line for each problem, then what can be resumed."""
         yield from self.problems
+        if self.card:
+            return
         last = self.directory / "last.json"  # written after the first checkpoint
         saved = last.exists() or bool(list_checkpoints(self.directory))
         if self.intact:
@@ -340,6 +363,10 @@ class Report:
             yield "can be resumed from its start: nothing was saved"
         else:
             yield "nothing can be resumed: no checkpoint is intact"
+
+
+def _sha256_of(directory: Path, name: str) -> str:
+    return sha256_file(member(directory, name))
 
 
 def _env_steps(path: Path) -> int:

@@ -149,6 +149,9 @@ def test_misuse_is_one_line(tmp_path, trained):
         "RUN_DIR = .*nowhere: no such directory": lambda: rlrun.load(tmp_path / "nowhere"),
         "run.json: cannot be read": lambda: rlrun.Run(tmp_path),
         'type rlrun.train."policy=r2d2", "seed=3".': lambda: rlrun.train(policy="r2d2", seed=3),
+        'type rlrun.train."env.max_episode_steps=9", "policy.lr=1".': lambda: rlrun.train(
+            max_episode_steps=9, learning_rate=1
+        ),
         'type rlrun.sweep.."policy=r2d2"..': lambda: rlrun.sweep(policy="r2d2"),
         'type rlrun.train."policy=r2d2", "env=bandit".': lambda: rlrun.train(
             "policy=r2d2 env=bandit"

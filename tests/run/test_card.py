@@ -117,7 +117,6 @@ def test_what_needs_a_run_refuses_it(
     for line in (
         ["resume", card],
         ["fork", card, "run.dir=new"],
-        ["verify", card],
         ["diff", card, card],
         ["export", card, "data"],
         ["export", "card", card, "again"],
@@ -376,6 +375,18 @@ CASES: dict[str, tuple[hostile.Change, int]] = {
 }
 
 
+@pytest.mark.parametrize("name", ["policy.onnx", "act.py", "model.safetensors", "config.yaml"])
+def test_verify_finds_what_changed(
+    card: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (card / "README.md").write_text("mine now")
+    assert main(["verify", str(card)]) == 0
+    assert "no problems" in capsys.readouterr().out
+    (card / name).write_bytes((card / name).read_bytes()[:-1])
+    assert main(["verify", str(card)]) == 5
+    assert f"{name}: " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("what", CASES)
 def test_damage_and_deceit(
     card: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], what: str
@@ -386,6 +397,9 @@ def test_damage_and_deceit(
     monkeypatch.chdir(card.parent)
     change(card)
     before = sorted(card.parent.rglob("*"))
+    if what not in ("code of a stranger", "edited config with its hash", "weights of nan"):
+        assert main(["verify", "card"]) in (2, 5)
+        capsys.readouterr()
     assert main(["eval", "card", "--episodes", "1"]) == code
     assert capsys.readouterr().err.count("\n") == 1
     assert sorted(card.parent.rglob("*")) == before
