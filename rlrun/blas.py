@@ -1,13 +1,16 @@
-"""Number of threads of BLAS, which computes numpy's matrix products.
+"""BLAS, which computes numpy's matrix products: its threads, its product for compiled code.
 
 Products as small as those of acting are slower on several threads, which also occupy cores while
 they wait.
 """
 
+import ctypes
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np  # noqa: F401  whose BLAS must be loaded to be found
@@ -58,3 +61,29 @@ def one_thread_of_run() -> Iterator[None]:
             for library in libraries():
                 if library.filepath not in before:
                     library.set_num_threads(max(before.values(), default=1))
+
+
+# With 64-bit sizes: numpy's wheels, OpenBLAS, MKL, Accelerate. cblas_sgemm: 32-bit sizes.
+_SGEMM = (
+    "scipy_cblas_sgemm64_", "cblas_sgemm64_", "cblas_sgemm_64", "cblas_sgemm$NEWLAPACK$ILP64",
+    "cblas_sgemm",
+)  # fmt: skip
+
+
+@cache
+def sgemm() -> int | None:
+    """Return the address of the single-precision product of numpy's BLAS; None: not found.
+
+    It may be called with 64-bit sizes, also where they are 32-bit ones: arguments on the stack take
+    8 bytes each everywhere but on Apple's ARM.
+    """
+    products = import_module("numpy._core._multiarray_umath").__file__
+    narrow = platform.system() == "Darwin" and platform.machine() == "arm64"
+    try:
+        library = ctypes.CDLL(products)  # finds symbols of its dependencies too
+    except OSError:
+        return None
+    for name in _SGEMM[:-1] if narrow else _SGEMM:
+        if (function := getattr(library, name, None)) is not None:
+            return ctypes.cast(function, ctypes.c_void_p).value
+    return None

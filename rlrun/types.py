@@ -25,7 +25,7 @@ Termination kills the discount, truncation kills the trace, padding kills the lo
 Letters: T time, B batch, E environments, S window rows, A actions, H hidden, N capacity.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -168,10 +168,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The result of one learning step: new priorities, and metrics as 0-d tensors."""
+    """The result of one learning step: new priorities, and metrics as 0-d tensors or numbers."""
 
     priority: Tensor | None  # [B] >= 0, in the order of Sample.key
-    metrics: dict[str, Tensor]
+    metrics: Mapping[str, Tensor | float]
     steps: int = 1  # gradient steps
 
 

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from rlrun.buffer import saved
 from rlrun.buffer.layout import BLOCK_ROWS, Allocate, ArraySpec, in_memory
@@ -112,8 +110,8 @@ class CompressedRows:
         """Return an array of entries [*lead, ...] for ``take``."""
         return np.empty((*lead, *self.entry.shape), self.entry.dtype)
 
-    def take(self, cells: np.ndarray, out: np.ndarray) -> Tensor:
-        """Copy the entries at ``cells`` [*] to ``out`` [*, ...] and return it as a tensor."""
+    def take(self, cells: np.ndarray, out: np.ndarray) -> None:
+        """Copy the entries at ``cells`` [*] to ``out`` [*, ...]."""
         wanted = cells.reshape(-1)
         into = out.reshape(len(wanted), *self.entry.shape)
         assert into.base is not None, "out is contiguous"
@@ -125,7 +123,6 @@ class CompressedRows:
         edges = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
         for at in np.split(order, edges) if len(order) else ():
             into[at] = self._block(int(index[at[0]]))[offset[at]]
-        return torch.from_numpy(out)
 
     def _block(self, index: int) -> np.ndarray:
         """Return the rows of a block, zeros if it was never written."""

@@ -238,6 +238,19 @@ def expire_lines(table: Arrays, tail: int, head: int, oldest: int, size: int) ->
 
 
 @jit
+def candidates(
+    number: np.ndarray, columns: int, capacity: int, tail: int, alive: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (slots int64, whether each holds a live window) of ``WindowTable.candidates``."""
+    slots, live = np.empty(len(number), np.int64), np.empty(len(number), np.bool_)
+    for i in range(len(number)):
+        back = number[i] // columns
+        slots[i] = (number[i] - back * columns) * capacity + (tail + back) % capacity
+        live[i] = alive[slots[i]]
+    return slots, live
+
+
+@jit
 def row_spans(ring: Arrays, slots: np.ndarray, head: int, nstep: int) -> np.ndarray:
     """Return the ``Spans.lines`` of windows of one row and the ``nstep`` rows after it."""
     flags, _, rows, columns = ring

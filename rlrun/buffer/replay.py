@@ -387,22 +387,29 @@ class Gather:
         kernels.read_windows(ring.arrays, lines, burnin, out.cells, out.decoded)
         seen, step, before = out.cells
         shown = seen if self.stack == 1 else self._frames(seen)
-        leaves = iter([x.take(shown, o) for x, o in zip(self.obs, out.obs, strict=True)])
-        first, terminated, truncated, valid, reward, opens, prev_reward = (
-            self.tensor(x) for x in out.decoded
-        )
+        obs = [x.take(shown, o) for x, o in zip(self.obs, out.obs, strict=True)]
         action = ring.action.take(step, out.action)
-        extras = {
-            n: x.take(step, o) for (n, x), o in zip(ring.extras.items(), out.extras, strict=True)
-        }
+        extras = [x.take(step, o) for x, o in zip(ring.extras.values(), out.extras, strict=True)]
         previous = ring.action.take(before, out.prev_action)
-        if out.prev_action is None:
-            previous.masked_fill_(opens.view(-1, *[1] * (previous.dim() - 1)), 0)
-        else:
+        if out.segment is not None:  # in host memory
             out.prev_action[out.decoded[5]] = 0
-        extras["prev_action"], extras["prev_reward"] = previous, prev_reward
-        obs = tree_map(lambda _: next(leaves), self.row.obs)
-        return Segment(obs, first, action, reward, terminated, truncated, valid, extras)
+            return out.segment
+        assert ring.device is not None
+        decoded = [upload(x, ring.device) for x in out.decoded]
+        previous.masked_fill_(decoded[5].view(-1, *[1] * (previous.dim() - 1)), 0)
+        return self._segment(decoded, obs, action, previous, extras)
+
+    def _segment(
+        self, decoded: list[Tensor], obs: list[Tensor], action: Tensor, previous: Tensor,
+        extras: list[Tensor],
+    ) -> Segment:  # fmt: skip
+        """Return the segment of tensors in the order of ``Outputs``."""
+        first, terminated, truncated, valid, reward, _, prev_reward = decoded
+        named = dict(zip(self.ring.extras, extras, strict=True))
+        named |= {"prev_action": previous, "prev_reward": prev_reward}
+        leaves = iter(obs)
+        tree = tree_map(lambda _: next(leaves), self.row.obs)
+        return Segment(tree, first, action, reward, terminated, truncated, valid, named)
 
     def _frames(self, cells: np.ndarray) -> np.ndarray:
         """Return the cells [*cells, stack] of the last frames at ``cells``, oldest first.
@@ -419,16 +426,28 @@ class Gather:
 
     def _outputs(self, positions: int, batch: int, reuse: bool) -> "Outputs":
         if not reuse:
-            return Outputs(self.ring, positions, batch, self.stack)
+            return self._new_outputs(positions, batch)
         out = self.sets.pop(0) if len(self.sets) == 2 else None
         if out is None or out.size != (positions, batch):
-            out = Outputs(self.ring, positions, batch, self.stack)
+            out = self._new_outputs(positions, batch)
         self.sets.append(out)
+        return out
+
+    def _new_outputs(self, positions: int, batch: int) -> "Outputs":
+        out = Outputs(self.ring, positions, batch, self.stack)
+        if self.ring.device is None:
+            decoded, obs, extras = (
+                [torch.from_numpy(x) for x in xs] for xs in (out.decoded, out.obs, out.extras)
+            )
+            action, previous = map(torch.from_numpy, (out.action, out.prev_action))
+            out.segment = self._segment(decoded, obs, action, previous, extras)
         return out
 
 
 class Outputs:
     """Output arrays for a batch of windows of ``positions`` rows."""
+
+    segment: Segment | None = None  # in host memory: tensors that share memory with the arrays
 
     def __init__(self, ring: Ring, positions: int, batch: int, stack: int) -> None:
         self.size = positions, batch

@@ -39,10 +39,9 @@ class HostRows:
         """Return an array of entries [*lead, ...] for ``take``."""
         return np.empty((*lead, *self.entry.shape), self.entry.dtype)
 
-    def take(self, cells: np.ndarray, out: Any) -> Tensor:
-        """Copy the entries in ``cells`` [*] to ``out`` [*, ...] and return it as a tensor."""
+    def take(self, cells: np.ndarray, out: Any) -> None:
+        """Copy the entries in ``cells`` [*] to ``out`` [*, ...]."""
         self.flat.take(cells, 0, out, "clip")
-        return torch.from_numpy(out)
 
 
 class DeviceRows:
@@ -71,6 +70,7 @@ class DeviceRows:
         """Return None: the device's allocator reuses memory."""
 
     def take(self, cells: np.ndarray, out: Any) -> Tensor:
+        """Return the entries in ``cells`` [*] as a tensor [*, ...]."""
         shape = (*cells.shape, *self.entry.shape)
         if not self.entry.nbytes:
             return self.array.new_empty(shape)
@@ -270,7 +270,9 @@ def read_columns(field: Any, first: int, stop: int) -> np.ndarray:
         blocks = from_state(field)
         slots = np.arange(first, stop) % blocks.rows
         cells = slots[:, None] + np.arange(blocks.columns) * blocks.rows
-        return blocks.take(cells, blocks.empty(*cells.shape)).numpy()
+        out = blocks.empty(*cells.shape)
+        blocks.take(cells, out)
+        return out
     rows: Rows = field if isinstance(field, Rows) else field["rows"]
     return np.stack([*rows.read(first, stop)], axis=1)
 

@@ -326,9 +326,7 @@ class WindowTable:
 
     def candidates(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (slots, whether each holds a live window) of candidates 0..num_candidates-1."""
-        back, column = np.divmod(number, self.columns)
-        slots = column * self.capacity + (self.tail + back) % self.capacity
-        return slots, self.alive[slots]
+        return kernels.candidates(number, self.columns, self.capacity, self.tail, self.alive)
 
     def spans(self, slots: np.ndarray) -> Spans:
         """Return the rows of the windows in ``slots``."""

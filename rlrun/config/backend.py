@@ -4,6 +4,7 @@ from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
 
+from rlrun.blas import sgemm
 from rlrun.schema import (
     POLICY_CONFIGS,
     ActionValueConfig,
@@ -90,11 +91,21 @@ def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
         return "observations hold no number"
     if policy.masks and _has_mask(config, obs):
         return "observations have an action mask"
-    return "numba is not installed or off" if recurrent and not _has_numba() else None
+    return _compiled_obstacle(policy)
+
+
+def _compiled_obstacle(policy: Any) -> str | None:
+    """Return why the compiled loops of a policy's kernel cannot run; None: they can."""
+    single_rows = isinstance(policy, DQNConfig)
+    if not single_rows and not isinstance(policy, R2D2Config):
+        return None
+    if not _has_numba():
+        return "numba is not installed or off"
+    return "compiled code does not find numpy's BLAS" if single_rows and not sgemm() else None
 
 
 def _has_numba() -> bool:
-    """Return whether numba is there; without it the loops of an LSTM kernel run in Python."""
+    """Return whether numba is there; without it compiled loops run in Python."""
     from rlrun.jit import COMPILED
 
     return COMPILED

@@ -7,8 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlrun.jit import COMPILED, jit_ieee
 from rlrun.policy.numpy_net import FORWARD, NumpyNorm, make_norm
 from rlrun.policy.optim import Adam
+
+_ZERO, _ONE = np.float32(0), np.float32(1)
 
 
 def flat_gradients(adam: Adam) -> dict[int, np.ndarray]:
@@ -80,40 +83,57 @@ class DifferentiableMLP:
         if isinstance(layers, nn.Sequential):
             layers = linear_layers(layers, grads)
         self.layers = layers
+        self.transposed = [layer.weight.mT for layer in layers]
         self.activations: list[np.ndarray] = []  # input and layer outputs of the last call
         self.norms: list[tuple[np.ndarray, np.ndarray] | None] = []  # (unit, inverse) of each layer
         self.ones = np.ones(0, np.float32)
+        # Shape of the input -> arrays of each layer: its products, d loss / d its input.
+        self.products: dict[tuple[int, ...], list[np.ndarray | None]] = {}
+        self.input_grads: dict[tuple[int, ...], list[np.ndarray | None]] = {}
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Map [N, in] to a new array [N, out] or [C, N, out]. Keeps what ``backward`` needs."""
+        """Map [N, in] to [N, out] or [C, N, out]. Keeps what ``backward`` needs.
+
+        The result is a new array if the last layer has no activation. If it has one, the next call
+        with as many rows and ``backward`` overwrite it.
+        """
         self.activations, self.norms = [x], []
-        for layer in self.layers:
-            x = x @ layer.weight.mT
-            x += layer.bias
+        products = _arrays(self.products, x.shape, len(self.layers))
+        for i, layer in enumerate(self.layers):
+            reused = layer.activation is not None and layer.norm is None
+            x = products[i] = np.matmul(x, self.transposed[i], out=products[i])
             kept = None
-            if layer.norm is not None:
-                norm, unit = layer.norm.forward, x
-                kept = unit, norm.normalise(unit)
-                x = unit * norm.weight
-                x += norm.bias
+            if reused and layer.activation is nn.ReLU and COMPILED:
+                size = x.shape[-1]
+                _add_bias_relu(x.reshape(-1, size), layer.bias.reshape(-1, size))
+            else:
+                x += layer.bias
+                if layer.norm is not None:
+                    norm, unit = layer.norm.forward, x
+                    kept = unit, norm.normalise(unit)
+                    x = unit * norm.weight
+                    x += norm.bias
+                if layer.activation is not None:
+                    FORWARD[layer.activation](x)
+            if not reused:
+                products[i] = None
             self.norms.append(kept)
-            if layer.activation is not None:
-                FORWARD[layer.activation](x)
             self.activations.append(x)
         return x
 
     def backward(self, grad: np.ndarray, *, inputs: bool | slice) -> np.ndarray:
         """Write the gradients of the parameters. Return that of the first n inputs.
 
-        ``grad`` [n, out] (or [C, n, out]): d loss / d output of the first n rows of the last call,
-        the only ones on which the loss depends. ``inputs``: whether, or for which columns, the
-        gradient [n, in] (or [C, n, in]) is computed; if not, the return value has no meaning.
-        Overwrites the kept activations.
+        ``grad`` [n, out]: d loss / d output of the first n rows of the last call, the only ones on
+        which the loss depends; of several networks [C, N, out]. ``inputs``: whether, or for which
+        columns, the gradient [n, in] (or [C, N, in]) is computed; if not, the return value has no
+        meaning. Overwrites the kept activations. The next call overwrites the result.
         """
         count = grad.shape[-2]
         if len(self.ones) < count:
             self.ones = np.ones(count, np.float32)
         ones = self.ones[:count]
+        input_grads = _arrays(self.input_grads, grad.shape, len(self.layers))
         for i in reversed(range(len(self.layers))):
             layer = self.layers[i]
             if layer.activation is not None:
@@ -129,8 +149,37 @@ class DifferentiableMLP:
                 columns = isinstance(inputs, slice) and not i
                 weight = layer.weight[..., inputs] if columns else layer.weight
                 # One output: an outer product, for which numpy has no fast product.
-                grad = grad * weight if grad.shape[-1] == 1 else grad @ weight
+                product = np.multiply if grad.shape[-1] == 1 else np.matmul
+                grad = input_grads[i] = product(grad, weight, out=input_grads[i])
         return grad
+
+
+_KEPT = 8  # shapes whose arrays are kept; more are rare (minibatches of several sizes)
+
+
+def _arrays(
+    arrays: dict[tuple[int, ...], list[np.ndarray | None]], shape: tuple[int, ...], layers: int
+) -> list[np.ndarray | None]:
+    """Return the arrays kept for ``shape``, one per layer, at first None."""
+    if shape not in arrays:
+        if len(arrays) == _KEPT:
+            arrays.clear()
+        arrays[shape] = [None] * layers
+    return arrays[shape]
+
+
+@jit_ieee
+def _add_bias_relu(x: np.ndarray, bias: np.ndarray) -> None:
+    """Replace ``x`` [C N, H] by max(x + bias, 0), NaN for NaN; ``bias`` [C, H]."""
+    networks, units = bias.shape
+    rows = len(x) // networks
+    for c in range(networks):
+        own = bias[c]
+        for i in range(c * rows, (c + 1) * rows):
+            row = x[i]
+            for j in range(units):
+                y = row[j] + own[j]
+                row[j] = _ZERO if y < _ZERO else y
 
 
 def linear_layers(
@@ -158,8 +207,18 @@ def linear_layers(
 
 
 def _relu_backward(grad: np.ndarray, out: np.ndarray) -> np.ndarray:
-    masked: np.ndarray = grad * (out > 0)  # half the time of np.where
-    return masked
+    if COMPILED:
+        _mask(grad.reshape(-1), out.reshape(-1))
+    else:
+        np.multiply(grad, out > 0, out=out)  # half the time of np.where
+    return out
+
+
+@jit_ieee
+def _mask(grad: np.ndarray, out: np.ndarray) -> None:
+    """Replace ``out`` [N] by ``grad`` where it is positive, elsewhere by 0 (NaN for NaN)."""
+    for i in range(len(out)):
+        out[i] = grad[i] * (_ONE if out[i] > _ZERO else _ZERO)
 
 
 def _tanh_backward(grad: np.ndarray, out: np.ndarray) -> np.ndarray:

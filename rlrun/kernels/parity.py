@@ -1,6 +1,7 @@
 """Comparison of a kernel with the policy's own loss before a run's first update."""
 
 import logging
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -82,7 +83,8 @@ def largest_gap(
     if not (_finite(expected) or _finite(computed)):
         return 0.0  # an overflow, which ends the run
     compared = expected.metrics.keys() - SHARES
-    gaps = [_gap(expected.metrics[k], computed.metrics[k]) for k in compared]
+    numbers = [[torch.as_tensor(x.metrics[k]) for x in (expected, computed)] for k in compared]
+    gaps = [_gap(*pair) for pair in numbers]
     if expected.metrics.keys() != computed.metrics.keys():
         return torch.inf
     if expected.priority is not None and computed.priority is not None:
@@ -101,7 +103,7 @@ def _moments(state: Any) -> list[Tensor]:
 
 
 def _finite(update: Update) -> bool:
-    return all(bool(x.isfinite()) for x in update.metrics.values())
+    return all(math.isfinite(x) for x in update.metrics.values())
 
 
 def _gap(one: Tensor, other: Tensor) -> float:

@@ -5,7 +5,8 @@
 
 import math
 import time
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -135,9 +136,8 @@ class Means:
         self.names_loaded = False  # True: names of a checkpoint, compared with the next update's
         self.updates = 0
 
-    @torch.no_grad()
-    def add(self, metrics: dict[str, Tensor]) -> None:
-        """Add to running sums without reading a value (no device synchronisation).
+    def add(self, metrics: Mapping[str, Tensor | float]) -> None:
+        """Add to running sums without reading a tensor (no device synchronisation).
 
         All updates have the same metrics, not necessarily in the same order: a delayed actor's come
         last.
@@ -148,10 +148,15 @@ class Means:
             same = set(self.names) == set(metrics)
             saved.require(same, "learner.means.names", "are not those of this policy")
         self.names_loaded = False
-        stacked = torch.stack([metrics[name] for name in self.names])
-        sums = self.sums  # in host memory after a resume
-        self.sums = stacked if sums is None else sums.to(stacked.device) + stacked
+        values = [metrics[name] for name in self.names]
         self.updates += 1
+        sums = self.sums  # in host memory after a resume
+        if isinstance(values[0], float):  # of a kernel; numpy's sum costs less than torch's
+            numbers = np.array(values, np.float32)
+            self.sums = torch.from_numpy(numbers if sums is None else sums.numpy() + numbers)
+        else:
+            stacked = torch.stack(cast("list[Tensor]", values)).detach()
+            self.sums = stacked if sums is None else sums.to(stacked.device) + stacked
 
     def require_finite(self) -> None:
         """Raise NumericError unless all sums are finite."""

@@ -79,6 +79,13 @@ class Kernel(Protocol):
         """Return the gradients of the losses of ``batch``, whose type the policy defines."""
 
 
+class WholeKernel(Protocol):
+    """A faster implementation of one policy class's ``learn``, equal to it up to rounding."""
+
+    def update(self, sample: Sample, rates: Rates) -> Update:
+        """Learn from ``sample``; metrics are numbers."""
+
+
 class Part:
     """A network with its optimiser, and optionally a target network that copies it or a part of
     it.
@@ -262,6 +269,9 @@ class WindowLearner(LearningPolicy[C]):
 
     def learn(self, sample: Sample) -> Update:
         rates = self.rates(sample.env_steps)
+        update: Callable[[Sample, Rates], Update] | None = getattr(self.kernel, "update", None)
+        if update is not None:
+            return update(sample, rates)
         priority: Tensor | None
         if self.graph is not None:
             priority, metrics = self.graph.step(*sample.to(self.device), *rates[self.main])

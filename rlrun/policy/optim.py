@@ -125,7 +125,7 @@ class Adam:
         else:
             norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(given)))
         if norm.device.type == "cpu":
-            self._require_finite(norm.item())
+            self.require_finite(norm.item())
         if self.max_grad_norm is not None:
             torch._foreach_mul_(given, (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
         self._apply(given if self.flat is None else self.run_grads, rates)
@@ -140,13 +140,23 @@ class Adam:
         assert self.flat is not None, "flatten first"
         array = self.flat.grads.numpy()
         norm = math.sqrt(np.dot(array, array))
-        self._require_finite(norm)
+        self.require_finite(norm)
         if self.max_grad_norm is not None and norm > self.max_grad_norm:
             array *= np.float32(self.max_grad_norm / (norm + 1e-6))
         self._apply(self.run_grads, rates)
         return norm
 
-    def _require_finite(self, norm: float) -> None:
+    def flat_moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the moments as two flat arrays, in the order of ``flat.values``.
+
+        All parameters must have one learning rate.
+        """
+        assert self.flat is not None, "flatten first"
+        (group,) = self.groups
+        return group.mean[0].numpy(), group.square[0].numpy()
+
+    def require_finite(self, norm: float) -> None:
+        """Raise NumericError if the norm of the gradients is NaN or infinite."""
         if not math.isfinite(norm):
             raise NumericError(
                 f"train/grad_norm = {norm} in update {int(self.steps[0]) + 1}: the loss diverged, "

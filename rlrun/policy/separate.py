@@ -63,7 +63,7 @@ class Separate:
             done.append((which, policy.update(part)))
         self.seconds = {k: sum(p.seconds[k] for p in self.policies) for k in self.seconds}
         metrics = [update.metrics for _, update in done]
-        mean = {k: torch.stack([m[k] for m in metrics]).mean() for k in metrics[0]}
+        mean = {k: torch.stack([torch.as_tensor(m[k]) for m in metrics]).mean() for k in metrics[0]}
         return Update(self._join_priorities(sample, done), mean, max(u.steps for _, u in done))
 
     def priority(self, sample: Sample) -> Tensor:

@@ -31,6 +31,7 @@ from tests.benchmarks.rows import Row, make_row
 
 BENCHMARKS = {  # name -> (where it is, what it measures); the first give the table of speeds
     "update": ("update:main", "one R2D2 update beside a hand-written one"),
+    "products": ("products:main", "one update of DQN, SAC, TD3 beside its products and Adam"),
     "cells": ("cells:main", "every recurrent memory over a window beside nn.LSTM"),
     "collect": ("collect:main", "acting and collecting beside a bare loop and others' collectors"),
     "startup": ("whole:startup", "--help, a config error, the first rows of a run"),
@@ -47,7 +48,7 @@ BENCHMARKS = {  # name -> (where it is, what it measures); the first give the ta
     "autoreset": ("autoreset:main", "certificate: no rows are joined across episodes"),
     "ray_scaling": ("ray:ray_scaling", "collectors whose environments sleep, beside the ideal"),
 }
-SPEED = [*BENCHMARKS][:9]
+SPEED = [*BENCHMARKS][:10]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

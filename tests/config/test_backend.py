@@ -77,9 +77,10 @@ def test_auto_leaves_large_lstms_to_torch(words, threads, reason):
     assert reason is None or reason in backend.reason
 
 
-def test_without_numba_sequences_use_torch(monkeypatch):
+def test_without_numba_compiled_updates_use_torch(monkeypatch):
     monkeypatch.setattr("rlrun.jit.COMPILED", False)
-    assert (backend_of("policy=r2d2").name, backend_of("policy=dqn").name) == ("torch", "numpy")
+    names = [backend_of(f"policy={name}").name for name in ("r2d2", "dqn", "sac")]
+    assert names == ["torch", "torch", "numpy"]
 
 
 UNIT = ("env=gym", "env.id=test/Unit-v0")
