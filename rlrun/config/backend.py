@@ -12,6 +12,8 @@ from rlrun.schema import (
     ControlConfig,
     DQNConfig,
     MemoryConfig,
+    PPOConfig,
+    PQNConfig,
     R2D2Config,
 )
 from rlrun.tree import Tree
@@ -79,7 +81,8 @@ def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
     if not recurrent:
         if policy.window is not None and policy.window[:2] != (0, 1):
             return "windows of several rows"
-        if isinstance(policy, ActionValueConfig | ControlConfig) and policy.prev_inputs:
+        reads_past = ActionValueConfig | ControlConfig | PPOConfig
+        if isinstance(policy, reads_past) and policy.prev_inputs:
             return "policy.prev_inputs=true"
     if config.learner.precision != "float32":
         return f"learner.precision={config.learner.precision}"
@@ -97,7 +100,7 @@ def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
 def _compiled_obstacle(policy: Any) -> str | None:
     """Return why the compiled loops of a policy's kernel cannot run; None: they can."""
     single_rows = isinstance(policy, DQNConfig)
-    if not single_rows and not isinstance(policy, R2D2Config):
+    if not single_rows and not isinstance(policy, R2D2Config | PPOConfig | PQNConfig):
         return None
     if not _has_numba():
         return "numba is not installed or off"

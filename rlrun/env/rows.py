@@ -144,6 +144,24 @@ class Env:
         """Number of environments whose process failed and was restarted."""
         return self._source.restarts
 
+    @property
+    def native(self) -> AnyVectorEnv | None:
+        """The vector environment whose rows these are, or None."""
+        return self._source.env if isinstance(self._source, NativeVector) else None
+
+    @property
+    def continues(self) -> bool:
+        """Whether the next row comes from ``native`` as it is, not from an earlier reset."""
+        return self._first_obs is None
+
+    def stepped(self, rows: int, done: np.ndarray) -> None:
+        """Count ``rows`` steps of ``native`` that were not made here.
+
+        ``done`` [E]: whether the last one ended an episode.
+        """
+        self._steps += rows
+        self._done = done.copy()
+
     def reset(self, *, seed: int) -> Any:
         """Return the first observations [E, ...]; environment i gets seed + i.
 

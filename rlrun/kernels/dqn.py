@@ -1,17 +1,16 @@
 """Updates of DQN with feed-forward networks by compiled loops (``off_policy``).
 
-Also gradients of PQN in numpy. Numbers agree with ``DQN.loss`` and ``PQN.loss`` to 1e-5.
+Numbers agree with ``DQN.loss`` to 1e-5.
 """
 
 import time
-from dataclasses import replace
 from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from rlrun.kernels.mlp import DifferentiableMLP, flat_gradients
+from rlrun.kernels.mlp import DifferentiableMLP
 from rlrun.kernels.off_policy import dqn_gradients
 from rlrun.kernels.packed import (
     NOTHING,
@@ -23,11 +22,9 @@ from rlrun.kernels.packed import (
     zeros,
 )  # fmt: skip
 from rlrun.nets.qnet import QNet
-from rlrun.nets.torso import MLP, Stack, flatten
-from rlrun.policy.base import Gradients, Rates
+from rlrun.nets.torso import MLP, Stack
+from rlrun.policy.base import Rates
 from rlrun.policy.dqn import DQN
-from rlrun.policy.pqn import PQN
-from rlrun.policy.rollout import Minibatch, RolloutRows, split_range
 from rlrun.schema import DQNConfig
 from rlrun.types import Sample, Update
 
@@ -68,30 +65,6 @@ class NumpyHeads:
         centred = grad - total / np.float32(grad.shape[1])
         of_value += self.advantage.backward(centred, inputs=inputs)
         return of_value
-
-
-class NumpyQNet:
-    """Forward and backward passes of a ``QNet`` without memory. Weights are views of the
-    network's.
-    """
-
-    def __init__(self, net: QNet, grads: dict[int, np.ndarray] | None = None) -> None:
-        """``grads``: data_ptr of a parameter -> array for its gradient; None: forward only."""
-        assert isinstance(net.torso, MLP)
-        self.space = net.torso.space
-        self.torso = DifferentiableMLP(net.torso.layers, grads)
-        self.heads = NumpyHeads(net, grads)
-
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Return action values [B, A] of flat observations [B, F]."""
-        return self.heads(self.torso(x))
-
-    def backward(self, grad: np.ndarray) -> None:
-        """Write the gradients of the parameters; ``grad`` [B, A]: d loss / d q of the last call."""
-        deep = bool(self.torso.layers)
-        h = self.heads.backward(grad, inputs=deep)
-        if deep:
-            self.torso.backward(h, inputs=False)
 
 
 class DQNKernel:
@@ -151,54 +124,3 @@ class DQNKernel:
             inverse = np.zeros((layers, rows), np.float32)
             self.work = x, reward, discount, h, target_h, units, inverse, d, NOTHING
         return self.work
-
-
-Rows = tuple[np.ndarray, np.ndarray, np.ndarray]  # inputs [N, F], actions [N], targets [N]
-
-
-class PQNKernel:
-    """The gradients of ``PQN.loss`` for networks of linear layers."""
-
-    def __init__(self, policy: PQN) -> None:
-        self.policy = policy
-        self.net = NumpyQNet(policy.net, flat_gradients(policy.parts["net"].adam))
-
-    def values(self, rows: RolloutRows) -> Tensor:
-        """Return Q [T+1, B, A]."""
-        x = flatten(self.net.space, rows.obs)
-        q = self.net(x.flatten(0, 1).numpy())
-        return torch.from_numpy(q).reshape(*x.shape[:2], -1)
-
-    def begin(self, whole: Minibatch, parts: int) -> Rows:
-        """Return single rows [1, N] as arrays."""
-        self.whole, inputs = whole, flatten(self.net.space, whole.obs)
-        x, action, target = (x.squeeze(0).numpy() for x in (inputs, whole.action, whole.target))
-        return x, action, target
-
-    def shuffle(self, rollout: Rows, parts: int) -> list[Rows]:
-        """Return ``Minibatch.shuffle`` of the arrays."""
-        if parts == 1:
-            return [rollout]
-        order = self.policy.shuffle_generator.permutation(len(rollout[0]))
-        x, action, target = (x.take(order, 0) for x in rollout)
-        ranges = split_range(len(order), parts)
-        return [(x[a:b], action[a:b], target[a:b]) for a, b in ranges]
-
-    def gradients(self, batch: Rows, env_steps: int, *, with_metrics: bool) -> Gradients:
-        """Return the gradients of ``PQN.loss``."""
-        x, action, target = batch
-        q, row = self.net(x), np.arange(len(x))
-        metrics = self.metrics(batch, q) if with_metrics else {}
-        began = time.perf_counter()
-        grad = np.zeros_like(q)
-        grad[row, action] = (q[row, action] - target) / np.float32(max(1, len(x)))
-        self.net.backward(grad)
-        return Gradients({"net": None}, None, metrics, time.perf_counter() - began)
-
-    def metrics(self, batch: Rows, q: np.ndarray) -> dict[str, Tensor]:
-        """Return the metrics of ``PQN.loss`` for a minibatch with Q [N, A]."""
-        action, target = (torch.from_numpy(x[None]) for x in batch[1:])
-        valid = torch.ones_like(target, dtype=torch.bool)
-        rows = replace(self.whole, action=action, target=target, valid=valid)  # all fields read
-        with torch.no_grad():
-            return self.policy.loss(rows, torch.from_numpy(q[None]))[1]

@@ -1,4 +1,4 @@
-"""Gradients of the terms of PPO's loss in numpy, for minibatches without padding.
+"""Log-probabilities of actions and their gradients in numpy, without padding.
 
 With 256 rows the overhead of a torch operation is several times its computation, and numpy's is a
 fifth of that. All arrays are float32.
@@ -102,51 +102,3 @@ def gaussian_grad(
     if entropy is not None:
         log_std_grad = log_std_grad + entropy.sum()
     return log_prob[:, None] * scaled * inverse, log_std_grad
-
-
-# -- gradients of losses ---------------------------------------------------------------------------
-
-
-def ppo_grad(
-    log_prob: np.ndarray, behaviour: np.ndarray, advantage: np.ndarray, *, clip: float
-) -> np.ndarray:
-    """Return d L / d log pi [N] of ``PPO.loss``'s policy loss.
-
-    It is -ratio A / N if the unclipped of the two terms is the smaller one, else 0.
-    """
-    ratio = np.exp(log_prob - behaviour)
-    unclipped = ratio * advantage
-    clipped = np.minimum(np.maximum(ratio, np.float32(1 - clip)), np.float32(1 + clip)) * advantage
-    grad: np.ndarray = np.where(
-        unclipped <= clipped, unclipped * np.float32(-1 / max(1, len(unclipped))), np.float32(0)
-    )
-    return grad
-
-
-def value_grad(
-    value: np.ndarray, target: np.ndarray, old: np.ndarray, *, clip: float | None
-) -> np.ndarray:
-    """Return d L / d V [N] of ``PPO.loss``'s value loss; 0 where the clipped error is larger."""
-    error: np.ndarray = value - target
-    if clip is not None:
-        change = value - old
-        clipped = error + (np.minimum(np.maximum(change, -clip), clip) - change)
-        error[clipped * clipped > error * error] = 0
-    error *= np.float32(1 / max(1, len(error)))
-    return error
-
-
-def entropy_grad(count: int, coef: float) -> np.ndarray | None:
-    """Return d(-coef mean entropy) / d entropy for ``count`` rows [N]; None for coef 0."""
-    return np.full(count, -coef / max(1, count), np.float32) if coef > 0 else None
-
-
-def standardise(x: np.ndarray) -> np.ndarray:
-    """Return ``functional.policy.standardise`` [N]."""
-    count = len(x)
-    if count < 2:
-        return x
-    centred: np.ndarray = x - np.add.reduce(x) / np.float32(count)
-    std = np.sqrt(np.dot(centred, centred) / np.float32(count - 1))
-    centred /= std + np.float32(1e-8)
-    return centred

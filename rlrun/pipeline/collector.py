@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -233,6 +233,17 @@ class ChunkInterrupted(Exception):
     """Raised between two rows of a chunk when ``Collector.stop`` is true."""
 
 
+class CompiledRows(Protocol):
+    """A faster implementation of ``Collector._step`` for several rows."""
+
+    def collect(
+        self, collector: "Collector", t: int, units: int, epsilon: np.ndarray
+    ) -> tuple[int, int] | None:
+        """Collect rows from row ``t`` of a chunk with ``units`` units. Return the row after the
+        last, and the units; None: ``_step`` must collect row ``t``.
+        """
+
+
 class Collector:
     """Collects chunks of rows from E environments. Recurrent state carries over between chunks."""
 
@@ -277,6 +288,7 @@ class Collector:
         self.inexact: str | None = None  # why a resumed run differs from an uninterrupted one
         self.pushed = False  # the stack already holds the present observation
         self.seconds = {"act": 0.0, "env": 0.0}
+        self.compiled: CompiledRows | None = None  # collects rows in place of ``_step``
         self.flat = isinstance(self.obs, np.ndarray)
         self.arrays: dict[str, Any] = {}
         self._allocate(max(2, -(-config.n_sample // self.num_envs) + 8))
@@ -308,6 +320,10 @@ class Collector:
             try:
                 if self.stop():
                     raise ChunkInterrupted
+                rows = self.compiled and self.compiled.collect(self, t, units, epsilon)
+                if rows:
+                    t, units = rows
+                    continue
                 units += self._step(t, epsilon)
             except Exception as e:
                 self.interrupted, self.interrupted_units = t, units

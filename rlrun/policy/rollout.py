@@ -46,7 +46,7 @@ class MinibatchLearner(RolloutPolicy[M], Generic[M]):
     """A policy that makes several passes over each rollout in random minibatches.
 
     Targets come from the network before the update, metrics from the last minibatch. A kernel
-    replaces the methods ``values``, ``begin``, ``shuffle`` and ``gradients``.
+    replaces the method ``learn``.
     """
 
     target_kl: float | None = None  # passes end when train/approx_kl exceeds it
@@ -79,30 +79,25 @@ class MinibatchLearner(RolloutPolicy[M], Generic[M]):
         """Update statistics after the last pass. Return more metrics."""
 
     def learn(self, sample: Sample) -> Update:
+        if self.kernel is not None:
+            update: Update = self.kernel.learn(sample)
+            return update
         c, steps, env_steps = self.config, 0, sample.env_steps
-        by, rates = self if self.kernel is None else self.kernel, self.rates(env_steps)
-        rows = self.prepare(sample)
+        rates, rows = self.rates(env_steps), self.prepare(sample)
         with torch.no_grad():
-            whole = self.with_targets(rows, by.values(rows))
+            whole = self.with_targets(rows, self.values(rows))
         parts = max(1, round(len(rows.index) / c.batch_size))
-        rollout = by.begin(whole, parts)
         for epoch in range(c.epochs):
-            batches = by.shuffle(rollout, parts)
+            batches = self.shuffle(whole, parts)
             read = self.target_kl is not None or epoch == c.epochs - 1
             for batch in batches:
                 wanted = read and batch is batches[-1]
-                out = by.gradients(batch, env_steps, with_metrics=wanted)
+                out = self.gradients(batch, env_steps, with_metrics=wanted)
                 metrics = self.gradient_step(out, rates)
             steps += len(batches)
             if self.target_kl is not None and metrics["train/approx_kl"] > self.target_kl:
                 break
         return Update(None, metrics | self.finish(rows, whole), steps=steps)
-
-    def begin(self, whole: "Minibatch", parts: int) -> "Minibatch":
-        """Return a rollout in the form of ``shuffle``. ``parts``: number of minibatches per
-        pass.
-        """
-        return whole
 
     def shuffle(self, rollout: "Minibatch", parts: int) -> list["Minibatch"]:
         """Return random minibatches. A single one is not shuffled."""

@@ -80,10 +80,16 @@ KERNELS = {  # for exactly the class of that name
     "sac": "rlrun.kernels.sac_td3:SACKernel",
     "td3": "rlrun.kernels.sac_td3:TD3Kernel",
     "ddpg": "rlrun.kernels.sac_td3:TD3Kernel",
-    "ppo": "rlrun.kernels.on_policy:PPOKernel",
+    "ppo": "rlrun.kernels.minibatches:PPOKernel",
     "a2c": "rlrun.kernels.on_policy:RolloutKernel",
     "impala": "rlrun.kernels.on_policy:RolloutKernel",
-    "pqn": "rlrun.kernels.dqn:PQNKernel",
+    "pqn": "rlrun.kernels.minibatches:PQNKernel",
+}
+
+
+ROLLOUTS = {  # collect rows of policies with these kernels, where environment and settings allow it
+    "ppo": "rlrun.kernels.rollouts:CompiledRollout",
+    "pqn": "rlrun.kernels.rollouts:CompiledRollout",
 }
 
 
@@ -361,7 +367,7 @@ def make_collector(plan: Plan, counters: Counters) -> Collector:
         resumable=True,
     )
     by_window = plan.window is not None and c.unit == "window"
-    return Collector(
+    collector = Collector(
         c,
         env=env,
         policy=make_policy(plan),
@@ -371,6 +377,10 @@ def make_collector(plan: Plan, counters: Counters) -> Collector:
         cutter=make_cutter(plan) if by_window else None,
         stack=make_frame_stack(config.env.frame_stack, env.obs_space, plan.columns),
     )
+    name = config.policy.name
+    if name in ROLLOUTS and getattr(collector.policy, "kernel", None) and not config.env.instances:
+        collector.compiled = resolve_name(ROLLOUTS[name]).of(collector)
+    return collector
 
 
 def make_evaluator(
@@ -409,6 +419,8 @@ def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
         policy = collector.policy
     else:
         policy = make_policy(plan)
+    if (line := getattr(getattr(policy, "kernel", None), "note", None)) is not None:
+        log.note(line)
     if collector is not None:  # also for a second policy in this process
         policy.generator = collector.policy.generator
     if config.learner.cuda_graph and config.device == "cpu":

@@ -30,6 +30,7 @@ OBSTACLES = {
     "policy=dqn policy.trace=retrace": "policy.trace=retrace",
     f"policy=dqn {SOFT}": "policy.munchausen=0.9",
     "policy=dqn learner.precision=bf16": "learner.precision=bf16",
+    "policy=ppo policy.prev_inputs=true": "policy.prev_inputs=true",
     "policy=ppo memory=gru": "memory=gru", "policy=rsac env=pendulum": "memory=",
     "policy=sac env=pendulum policy.prev_inputs=true": "policy.prev_inputs=true",
 }  # fmt: skip

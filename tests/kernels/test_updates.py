@@ -49,13 +49,18 @@ SWITCHES = {  # every branch of a kernel once
         ["policy.separate_value=false", "policy.value_clip=0.1", "policy.max_grad_norm=null"],
         ["torso.layer_norm=true", "torso.activation=elu"],
         ["policy.entropy_coef=0", "policy.normalize_advantage=false", "policy.max_grad_norm=0.05"],
-        ["policy.normalize_obs=true", "learner.batch_size=1000", "policy.prev_inputs=true"],
+        ["policy.normalize_obs=true", "learner.batch_size=1000"],
         ["policy.target_kl=0.001", "torso.hidden=[]", "policy.head_hidden=[5]"],
         ["policy.separate_value=true", "policy.head_hidden=[5]", "torso.activation=elu"],
     ],
     "a2c": [[], ["policy.entropy_coef=0", "policy.normalize_advantage=true"]],
     "impala": [["policy.rho_clip=1.01"], ["policy.separate_value=true", "policy.c_clip=0.9"]],
-    "pqn": [[], ["learner.batch_size=1000", "torso.hidden=[]", "policy.head_hidden=[5]"]],
+    "pqn": [
+        [],
+        ["learner.batch_size=1000", "torso.hidden=[]", "policy.head_hidden=[5]"],
+        ["policy.dueling=true", "torso.layer_norm=true", "torso.hidden=[20,33]", LINEAR],
+        ["torso.activation=tanh", "policy.max_grad_norm=1e-3", "policy.epochs=1"],
+    ],
 }  # fmt: skip
 ON_POLICY_BOX = ("env=gym", "env.id=test/Levers-v0", "env.kwargs={length: 4}")
 

@@ -1,0 +1,189 @@
+"""Rollouts of PPO and PQN in environments with a compiled step: one compiled call for all rows."""
+
+import copy
+import logging
+import time
+from typing import Any
+
+import numpy as np
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+
+from rlrun.env import Env
+from rlrun.functional.explore import Temperature
+from rlrun.kernels import compiled
+from rlrun.kernels.minibatches import CompiledLearner, PPOKernel
+
+ROWS = 128  # most rows of a call: a signal waits for its end
+CHECKED, MOST_DIFFERENT = 32, 0.05  # rows that are compared, share of actions that may differ
+ROW_ARRAYS = "obs", "first", "action", "reward", "terminated", "truncated", "valid"
+CARRIED = "first", "ended", "episode_return", "episode_length"
+_logger = logging.getLogger(__name__)
+
+
+class CartPole:
+    """The compiled step of Gymnasium's ``CartPoleVectorEnv``."""
+
+    def __init__(self, env: CartPoleVectorEnv) -> None:
+        self.env = env
+        self.constants = np.array([
+            env.gravity, env.masspole, env.total_mass, env.length, env.polemass_length,
+            env.force_mag, env.tau, env.theta_threshold_radians, env.x_threshold, env.low, env.high,
+            env.max_episode_steps, env._sutton_barto_reward,
+        ], np.float64)  # fmt: skip
+
+    @staticmethod
+    def supports(env: Any) -> bool:
+        """Return whether ``env`` is one that this class steps."""
+        return type(env) is CartPoleVectorEnv and env.kinematics_integrator == "euler"
+
+    def world(self) -> tuple[np.ndarray, ...]:
+        """Return copies of the arrays that a step changes."""
+        env: Any = self.env
+        return np.array(env.state), env.steps.copy(), env.prev_done.copy()
+
+    def set_world(self, world: tuple[np.ndarray, ...]) -> None:
+        """Set the arrays after the last step."""
+        self.env.state, self.env.steps, self.env.prev_done = world  # type: ignore[assignment]
+
+
+class CompiledRollout:
+    """Collects rows of a ``Collector`` without leaving compiled code.
+
+    The random numbers are those of the actor and the environments. Rows are those of the
+    collector's own loop up to the rounding of the network's outputs.
+    """
+
+    def __init__(self, kernel: CompiledLearner, env: Env, raw: Any) -> None:
+        """``raw``: the vector environment within ``env``."""
+        self.kernel, self.env, self.task = kernel, env, CartPole(raw)
+        self.columns = columns = env.num_envs
+        self.rule = compiled.EPSILON_GREEDY
+        self.layers, self.heads = kernel.layers, kernel.heads
+        if isinstance(kernel, PPOKernel):  # the value is computed with the update
+            self.rule, self.layers = compiled.SAMPLED, kernel.layers[: kernel.heads[0] + 1]
+            self.heads = np.array([kernel.heads[0], -1])
+        packed = kernel.packed
+        self.p = np.zeros(packed.size, np.float32)
+        sizes = packed.inputs + 1, packed.width, packed.width, len(self.layers)
+        self.work = tuple(np.zeros(columns * n, np.float32) for n in sizes)
+        self.finished = np.zeros((ROWS * columns, 2))
+        self.agrees: bool | None = None  # None: not compared yet
+
+    @classmethod
+    def of(cls, collector: Any) -> "CompiledRollout | None":
+        """Return the compiled rows of a ``Collector``, or None if it needs its own loop."""
+        c, kernel = collector.config, collector.policy.kernel
+        plain = isinstance(kernel, CompiledLearner) and c.unit == "step" and not c.keep_info
+        if not plain or collector.stack is not None or not CartPole.supports(collector.env.native):
+            return None
+        if getattr(collector.policy.net, "moments", None) is not None:
+            return None
+        return cls(kernel, collector.env, collector.env.native)
+
+    def collect(
+        self, collector: Any, t: int, units: int, epsilon: np.ndarray
+    ) -> tuple[int, int] | None:
+        """Collect rows from row ``t`` of a chunk that has ``units`` valid ones, with the policy's
+        weights, until it is complete, full, or ``ROWS`` rows longer.
+
+        Returns: the row after the last, and the units; None: the next row needs the collector's
+        loop.
+        """
+        env = self.env
+        if not env.continues or isinstance(epsilon, Temperature):
+            return None
+        compiled.pack(self.kernel.state[0], self.kernel.index, self.p)
+        if self.agrees is None:
+            self.agrees = self._compare(collector, t, epsilon)
+        if not self.agrees:
+            return None
+        began, generators = (
+            time.perf_counter(),
+            (collector.policy.generator, self.task.env.np_random),
+        )
+        world = self.task.world()
+        carried = tuple(np.array(getattr(collector, name)) for name in CARRIED)
+        end = min(collector.capacity, t + ROWS)
+        wanted = collector.config.n_sample
+        stop, units, steps, episodes = self._run(
+            collector.arrays, world, carried, epsilon, generators, (t, end, units, wanted)
+        )
+        self.task.set_world(world)
+        for name, x in zip(CARRIED, carried, strict=True):
+            setattr(collector, name, x)
+        env.stepped(stop - t, collector.ended)
+        last = {name: collector.arrays[name][stop - 1].copy() for name in ("action", "reward")}
+        collector.prev_action, collector.prev_reward = last["action"], last["reward"]
+        collector.obs = collector.arrays["obs"][stop].copy()
+        collector.stats.steps += steps
+        collector.stats.finished_episodes += [
+            (score, int(length)) for score, length in self.finished[:episodes].tolist()
+        ]
+        collector.seconds["env"] += time.perf_counter() - began
+        return stop, units
+
+    def _run(
+        self,
+        arrays: dict[str, Any],
+        world: tuple[np.ndarray, ...],
+        carried: tuple[np.ndarray, ...],
+        epsilon: np.ndarray,
+        generators: tuple[np.random.Generator, np.random.Generator],
+        limits: tuple[int, int, int, int],
+    ) -> tuple[int, int, int, int]:
+        """Return the result of ``compiled.rollout``, which writes ``world`` and ``carried``."""
+        unrecorded = np.empty((len(arrays["action"]), self.columns), np.float32)
+        out: tuple[int, int, int, int] = compiled.rollout(
+            self.rule, self.layers, self.kernel.packed.eps, self.p, self.work, self.heads, epsilon,
+            generators, self.task.constants, world, tuple(arrays[name] for name in ROW_ARRAYS),
+            arrays["extras"].get("log_prob", unrecorded), carried, self.finished, *limits,
+        )  # fmt: skip
+        return out
+
+    def _compare(self, collector: Any, t: int, epsilon: np.ndarray) -> bool:
+        """Return whether the next rows are those of actor and environment, up to rounding.
+
+        Both act on copies with the same random numbers, so the comparison has no other effect.
+        """
+        actor, twin, env = collector.actor, copy.deepcopy(self.task.env), self.task.env
+        before = copy.deepcopy(actor.generator)
+        rows = {
+            name: np.zeros((CHECKED + 1, *x.shape[1:]), x.dtype)
+            for name, x in collector.arrays.items() if name in ROW_ARRAYS
+        }  # fmt: skip
+        rows["obs"][0] = collector.arrays["obs"][t]
+        log_prob = np.zeros((CHECKED + 1, self.columns), np.float32)
+        self._run(
+            {**rows, "extras": {"log_prob": log_prob}}, self.task.world(),
+            tuple(np.array(getattr(collector, name)) for name in CARRIED), epsilon,
+            (copy.deepcopy(before), copy.deepcopy(env.np_random)),
+            (0, CHECKED, 0, CHECKED * self.columns + 1),
+        )  # fmt: skip
+        different, past = 0, (collector.prev_action, collector.prev_reward, collector.state)
+        kept, actor.generator = actor.generator, before
+        try:
+            for k in range(CHECKED):
+                out = actor.act(rows["obs"][k], rows["first"][k], *past, explore=epsilon)
+                same = out.action == rows["action"][k]
+                different += int(np.count_nonzero(~same))
+                recorded = out.extras.get("log_prob", log_prob[k])
+                near = np.isclose(recorded, log_prob[k], atol=1e-3) | ~same
+                obs, reward, terminated, truncated, _ = twin.step(rows["action"][k])
+                expected = reward, terminated, truncated & ~terminated
+                flags = zip(expected, ("reward", "terminated", "truncated"), strict=True)
+                if not (
+                    near.all()
+                    and np.allclose(obs, rows["obs"][k + 1], atol=1e-5)
+                    and all((x == rows[name][k]).all() for x, name in flags)
+                ):
+                    different = CHECKED * self.columns
+                    break
+        finally:
+            actor.generator = kept
+        if different <= MOST_DIFFERENT * CHECKED * self.columns:
+            return True
+        _logger.warning(
+            "collector: the compiled rows are not those of this policy and environment; the "
+            "collector's own loop is used"
+        )
+        return False

@@ -1,0 +1,147 @@
+"""Compiled rollouts are those of the collector's own loop, and of Gymnasium's environment."""
+
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+
+from rlrun.jit import COMPILED
+from rlrun.log import Log
+from rlrun.run.build import make_pipeline
+from rlrun.run.plan import make_plan
+from rlrun.types import tree_leaves
+from tests.compose import config
+from tests.kernels.make import perturb
+
+pytestmark = pytest.mark.skipif(not COMPILED, reason="rollouts are compiled by numba")
+WORDS = ("env=cartpole", "collector.num_envs=5", "collector.n_sample=200", "learner.batch_size=64",
+         "torso.hidden=[9,6]", "logger.progress=off", "logger.tensorboard=false")  # fmt: skip
+SHORT = "env.max_episode_steps=17"
+CASES = {
+    "ppo": ("policy=ppo",),
+    "shared trunk": ("policy=ppo", "policy.separate_value=false", SHORT),
+    "other rewards": ("policy=ppo", "env.kwargs={sutton_barto_reward: true}"),
+    "pqn": ("policy=pqn", SHORT),
+    "dueling": ("policy=pqn", "policy.dueling=true", "policy.head_hidden=[5]"),
+}
+
+
+@pytest.fixture
+def collector_of(tmp_path):
+    """Makes the collector of a command line, with weights that fall at different times."""
+    pipelines = []
+
+    def make(*words):
+        c = config(*WORDS, *words)
+        log = Log(c.logger, tmp_path, total_steps=400, title="")
+        pipelines.append((make_pipeline(make_plan(c), tmp_path, log), log))
+        collector = pipelines[-1][0].parts.source.collector
+        perturb(collector.policy, noise=0.5)
+        return collector
+
+    yield make
+    for pipeline, log in pipelines:
+        pipeline.close()
+        log.close()
+
+
+def same_rows(one, two, near=1e-5):
+    """Compare two chunks; ``near``: absolute difference of real numbers."""
+    assert one.extras.keys() == two.extras.keys()
+    for name in ("obs", "first", "action", "reward", "terminated", "truncated", "valid"):
+        np.testing.assert_allclose(getattr(one, name), getattr(two, name), rtol=0, atol=near)
+    for name, x in one.extras.items():
+        np.testing.assert_allclose(x, two.extras[name], rtol=0, atol=near)
+
+
+def same_states(one, two):
+    for x, y in zip(tree_leaves(one), tree_leaves(two), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("words", CASES.values(), ids=CASES)
+def test_rows_are_those_of_the_collectors_own_loop(words, collector_of):
+    ours, text = collector_of(*words), collector_of(*words)
+    assert ours.compiled is not None
+    text.compiled = None
+    for _ in range(4):
+        same_rows(ours.collect(), text.collect())
+        same_states(ours.state_dict(), text.state_dict())
+    assert ours.counters.env_steps == text.counters.env_steps >= 800
+    assert ours.counters.episodes > 5
+    assert ours.seconds["act"] == 0 < text.seconds["act"]
+    same_states(*(x.policy.generator.bit_generator.state for x in (ours, text)))
+
+
+def test_observations_are_gymnasiums_bit_for_bit(collector_of):
+    collector = collector_of("policy=pqn", SHORT)
+    twin = CartPoleVectorEnv(5, max_episode_steps=17)
+    twin.reset(seed=collector.seed)
+    for _ in range(3):
+        chunk = collector.collect()
+        for t, action in enumerate(chunk.action):
+            obs, reward, terminated, truncated, _ = twin.step(action)
+            np.testing.assert_array_equal(chunk.obs[t + 1], obs)
+            np.testing.assert_array_equal(chunk.reward[t], reward)
+            np.testing.assert_array_equal(chunk.terminated[t], terminated)
+            np.testing.assert_array_equal(chunk.truncated[t], truncated & ~terminated)
+
+
+@pytest.mark.parametrize("name", ["ppo", "pqn"])
+def test_a_restored_collector_goes_on_bit_for_bit(name, collector_of):
+    ours, again = (collector_of(f"policy={name}") for _ in range(2))
+    ours.collect()
+    again.load_state_dict(ours.state_dict())
+    again.policy.generator.bit_generator.state = ours.policy.generator.bit_generator.state
+    again.counters.env_steps = ours.counters.env_steps
+    for _ in range(2):
+        one, two = (x.collect() for x in (ours, again))
+        same_rows(one, two, near=0)
+
+
+def test_a_reset_between_rows_is_seen(collector_of):
+    """After environments were lent, the next row opens episodes, and the rest is compiled."""
+    ours, text = (collector_of("policy=ppo") for _ in range(2))
+    text.compiled = None
+    for collector in (ours, text):
+        collector.collect()
+        with collector.lent_env() as env:
+            env.reset(seed=7)
+    for _ in range(2):
+        same_rows(ours.collect(), text.collect())
+
+
+def test_another_environment_is_found(collector_of, monkeypatch, caplog):
+    step = CartPoleVectorEnv.step
+
+    def doubled(self, action):
+        obs, reward, *rest = step(self, action)
+        return obs, 2 * reward, *rest
+
+    monkeypatch.setattr(CartPoleVectorEnv, "step", doubled)
+    chunk = collector_of("policy=ppo").collect()
+    assert set(np.unique(chunk.reward)) <= {0, 2}
+    assert len(caplog.messages) == 1
+
+
+def test_another_actor_is_found(collector_of, monkeypatch, caplog):
+    collector = collector_of("policy=pqn")
+    act = type(collector.actor).choose
+
+    def other(self, outputs, obs, explore):
+        action, extras = act(self, outputs, obs, explore)
+        return 1 - action, extras
+
+    monkeypatch.setattr(type(collector.actor), "choose", other)
+    collector.collect()
+    assert collector.seconds["act"] > 0
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("learner.backend=torch",), ("env.frame_stack=2",), ("collector.num_envs=1",),
+     ("policy.normalize_obs=true",), ("env=acrobot",), ("collector.unit=episode",)],
+    ids=str,
+)  # fmt: skip
+def test_other_settings_have_the_collectors_own_loop(words, collector_of):
+    assert collector_of("policy=ppo", *words).compiled is None
