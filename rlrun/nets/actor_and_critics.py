@@ -79,7 +79,8 @@ class ActorNet(ActingNet):
 
 
 class Critics(nn.Module):
-    """Q_c(s, a) of ``count`` critics, whose layers are evaluated as batched products.
+    """Q_c(s, a) of ``count`` critics, whose layers are evaluated as batched products; with several
+    ``outputs`` each, quantiles of it.
 
     Every critic has its own head. The encoder of images and memory is shared.
     """
@@ -91,13 +92,14 @@ class Critics(nn.Module):
         memory: MemoryConfig,
         spec: Spec,
         count: int,
+        outputs: int = 1,
     ) -> None:
         super().__init__()
         self.count, actions = count, math.prod(spec.action.shape or ())
         self.encoder = ObsEncoder(policy, torso, memory, spec)
         assert self.encoder.head_hidden, "a head linear in the action; checked in rlrun.config"
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        sizes = [self.encoder.size + actions, *self.encoder.head_hidden, 1]
+        sizes = [self.encoder.size + actions, *self.encoder.head_hidden, outputs]
         for n_in, n_out in pairwise(sizes):
             bound = n_in**-0.5  # the default of nn.Linear
             weight = torch.empty(count, n_in, n_out).uniform_(-bound, bound)
@@ -109,7 +111,8 @@ class Critics(nn.Module):
     def forward(
         self, features: Tensor, action: Tensor, count: int | None = None, *, frozen: bool = False
     ) -> Tensor:
-        """Return float32 [C, L, B] for features [L, B, F] and unit actions [L, B, A].
+        """Return float32 [C, L, B] for features [L, B, F] and unit actions [L, B, A]; with N > 1
+        outputs [C, L, B, N].
 
         ``count``: evaluate only the first critics; None: all. ``frozen``: gradients reach the
         inputs, not the parameters.
@@ -124,9 +127,13 @@ class Critics(nn.Module):
         layers = zip(weights[:-1], biases[:-1], self.activations, strict=True)
         for weight, bias, activation in layers:
             x = activation(torch.baddbmm(bias, x, weight))
+        lead = features.shape[:-1]
+        if biases[-1].shape[-1] > 1:
+            outputs: Tensor = torch.baddbmm(biases[-1], x, weights[-1])
+            return outputs.reshape(len(outputs), *lead, -1).float()
         # A sum of products takes a tenth of the time of a product with a one-column matrix.
         q: Tensor = torch.linalg.vecdot(x, weights[-1].mT) + biases[-1].squeeze(-1)
-        return q.reshape(-1, *features.shape[:-1]).float()
+        return q.reshape(-1, *lead).float()
 
 
 # -- inputs ----------------------------------------------------------------------------------------

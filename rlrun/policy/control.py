@@ -39,12 +39,13 @@ class ControlLearner(TargetLearner[K], Generic[K]):
 
     main = "critics"
     outputs: ClassVar[int]  # the actor's outputs per action dimension
-    critics: ClassVar[int]
+    critics: int
+    critic_outputs = 1  # of every critic: its value, or quantiles of it
     logged: ClassVar[tuple[str, ...]] = ()  # metrics of the actor's steps in addition to its loss
 
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
         c, given = self.config, (self.config, torso, memory, self.spec)
-        pi, q = ActorNet(*given, self.outputs), Critics(*given, self.critics)
+        pi, q = ActorNet(*given, self.outputs), Critics(*given, self.critics, self.critic_outputs)
         self.net = self.pi = pi.to(self.device)
         self.q, self.recurrent = q.to(self.device), memory.name != "none"
         actor = self.add("actor", self.pi, follows=self.pi, lr=c.actor_lr)

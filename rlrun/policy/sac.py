@@ -49,16 +49,26 @@ class SAC(ControlLearner[Z], Generic[Z]):
         features, next_features = batch.encode_both(self.pi.encoder, batch.state)
         outputs = self.pi(features) if self.actor_due() else None
 
-        # y = R_n + gamma^n (min_c Q'_c(s', a') - alpha log pi(a'|s')), a' ~ pi(s')  (eq. 2, 3)
+        # a' ~ pi(s')
         with torch.no_grad():
             next_action, next_log_pi = self.sample_action(self.pi(next_features), 1)
             next_q = self.q_target(batch.encode_next(self.q_target.encoder), next_action)
-            soft_value = next_q.amin(0) - alpha * next_log_pi
-            y = td_target(batch.reward, batch.discount, soft_value, rescale_eps=None)
+            y = self.soft_target(batch, next_q, -alpha * next_log_pi)
 
         q_features = batch.encode(self.q.encoder)
         out = self.critic_losses(batch, self.q(q_features, batch.action), y)
         return self.add_actor_losses(out, batch, outputs, q_features, alpha)
+
+    def soft_target(self, batch: Batch, next_q: Tensor, entropy: Tensor) -> Tensor:
+        """y = R_n + gamma^n (min_c Q'_c(s', a') - alpha log pi(a'|s')) [L, B]; ``next_q`` [C, L,
+        B], ``entropy`` = -alpha log pi [L, B].                                     (eq. 2, 3)
+        """
+        value = self.value_of(next_q) + entropy
+        return td_target(batch.reward, batch.discount, value, rescale_eps=None)
+
+    def value_of(self, q: Tensor) -> Tensor:
+        """Return what the actor maximises: min_c Q_c, [C, L, B] -> [L, B]."""
+        return q.amin(0)
 
     def add_actor_losses(
         self,
@@ -80,7 +90,7 @@ class SAC(ControlLearner[Z], Generic[Z]):
         if outputs is None:
             return out
         action, log_pi = self.sample_action(outputs, 0)
-        q_pi = self.q(q_features.detach(), action, frozen=True).amin(0)  # gradient to a only
+        q_pi = self.value_of(self.q(q_features.detach(), action, frozen=True))  # gradient to a only
         loss = weighted_row_mean(alpha * log_pi - q_pi, batch.valid, batch.weight)
         losses["actor"], metrics["train/actor_loss"] = loss, loss.detach()
         metrics["train/entropy"] = masked_mean(-log_pi.detach(), batch.valid)

@@ -63,6 +63,7 @@ POLICIES = {
     "ddpg": "rlrun.policy.ddpg:DDPG",
     "td3": "rlrun.policy.td3:TD3",
     "sac": "rlrun.policy.sac:SAC",
+    "tqc": "rlrun.policy.tqc:TQC",
     "scripted": "rlrun.policy.scripted:Scripted",
     "ppo": "rlrun.policy.ppo:PPO",
     "a2c": "rlrun.policy.a2c:A2C",

@@ -47,6 +47,7 @@ from rlrun.schema.policy import ScriptedConfig as ScriptedConfig
 from rlrun.schema.policy import SequenceConfig as SequenceConfig
 from rlrun.schema.policy import SwitchedConfig as SwitchedConfig
 from rlrun.schema.policy import TD3Config as TD3Config
+from rlrun.schema.policy import TQCConfig as TQCConfig
 from rlrun.schema.policy import ValueConfig as ValueConfig
 from rlrun.schema.ranges import Invalid as Invalid
 from rlrun.schema.ranges import Range, Ranged
@@ -114,6 +115,7 @@ POLICY_CONFIGS: dict[str, type[PolicyConfig]] = {
     "ddpg": DDPGConfig,
     "td3": TD3Config,
     "sac": SACConfig,
+    "tqc": TQCConfig,
     "scripted": ScriptedConfig,
     "ppo": PPOConfig,
     "a2c": A2CConfig,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
 from rlrun.schema.ranges import (
+    MOST_CRITICS,
     MOST_ROWS,
     MOST_UNITS,
     WITH_MEMORY,
@@ -317,6 +318,23 @@ class SACConfig(ControlConfig):
         Rule("temperature", lambda c: c.temperature_auto and c.temperature <= 0,
              "is where log temperature starts and must be > 0", "",
              "policy.temperature_auto=false allows 0 (no entropy bonus)"),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TQCConfig(SACConfig):
+    num_critics: int = field(metadata=within(1, MOST_CRITICS))
+    num_quantiles: int = field(metadata=within(1, MOST_ROWS))
+    dropped_quantiles: int = field(metadata=at_least(0))
+    kappa: float = field(metadata=at_least(0))
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("dropped_quantiles", lambda c: c.dropped_quantiles >= c.num_quantiles,
+             "must be < policy.num_quantiles = {num_quantiles}, else no target is left", "",
+             "lower it"),
+        Rule("td_clip", lambda c: c.td_clip is not None,
+             "is not read: policy.kappa bounds the slope of quantiles' losses", "null is allowed",
+             "use policy.kappa"),
     )  # fmt: skip
 
 

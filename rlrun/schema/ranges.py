@@ -16,6 +16,7 @@ _MOST_ENTRIES = 64  # of a list, for instance of layers
 _MOST_INTEGER = 2**53  # beyond it, not every integer is a float
 _LONGEST = 120  # characters of a value in an error
 MOST_UNITS = 2**16  # of a layer
+MOST_CRITICS = 100
 MOST_ROWS = 10**5  # of a window, or numbers of a distribution
 
 

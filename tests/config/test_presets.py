@@ -23,7 +23,10 @@ NEEDS = {
     **{f"policy={p}": ["env=twostep"] for p in ("qmix", "vdn")},
     "agents=joint": ["env=twostep", "policy=random"],
     "agents=separate": ["env=twostep"],
-    **{f"policy={p}": ["env=pendulum"] for p in ("sac", "td3", "ddpg", "rsac", "rtd3", "cql_sac")},
+    **{
+        f"policy={p}": ["env=pendulum"]
+        for p in ("sac", "td3", "ddpg", "rsac", "rtd3", "cql_sac", "tqc")
+    },
     "buffer=rollout": ["policy=ppo"],
     "env=atari": ["torso=nature_cnn"],
 }

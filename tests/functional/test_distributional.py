@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from rlrun.functional import criterion
 from rlrun.functional.criterion import (
     cosines,
     cross_entropy,
@@ -17,6 +18,7 @@ from rlrun.functional.criterion import (
     quantile_huber,
     support,
 )
+from rlrun.jit import COMPILED
 from tests.reference import distributional as naive
 
 G = torch.Generator().manual_seed(0)
@@ -56,6 +58,21 @@ def test_cross_entropy_by_hand_and_its_grad():
     assert kl_divergence(logits, logits.softmax(-1)).item() == pytest.approx(0, abs=1e-7)
     sure = torch.tensor([[1.0, 0.0]])  # 0 log 0 = 0
     assert kl_divergence(logits, sure).item() == pytest.approx(math.log(4))
+
+
+@pytest.mark.skipif(not COMPILED, reason="without numba there is one form")
+def test_the_compiled_quantile_huber_is_the_readable_one(monkeypatch):
+    given = {"theta": (5, 2, 7, 25), "target": (5, 2, 7, 30), "tau": (5, 2, 7, 25)}
+    theta, target, tau = (torch.randn(s, generator=G) for s in given.values())
+    theta.requires_grad_()
+    out = []
+    for most in (10**12, 0):
+        monkeypatch.setattr(criterion, "_MANY_PAIRS", most)
+        loss = quantile_huber(theta, target, tau.sigmoid(), kappa=0.7)
+        out.append((loss.detach(), *torch.autograd.grad((loss**2).sum(), theta)))
+    for readable, compiled in zip(*out, strict=True):
+        torch.testing.assert_close(compiled, readable, rtol=1e-5, atol=1e-5)
+        assert not torch.equal(compiled, readable), "two forms"
 
 
 @pytest.mark.parametrize("kappa", [0.0, 0.3, 1.0])

@@ -35,7 +35,7 @@ RECURRENT = {"learn_unroll_len": 7, "burnin_step": 3, "prev_inputs": True, "memo
 _CONTROL = {"pipeline": "serial", "env": "pendulum"}
 _WORDS = {
     "sac": _CONTROL, "td3": _CONTROL, "ddpg": _CONTROL, "cql_sac": _CONTROL, "bc": _CONTROL,
-    "iql": _CONTROL, "cql": {"pipeline": "serial"}, "qmix": {"env": "relay"},
+    "tqc": _CONTROL, "iql": _CONTROL, "cql": {"pipeline": "serial"}, "qmix": {"env": "relay"},
 }  # fmt: skip
 
 
@@ -54,7 +54,7 @@ _SMALL = {
     "head_hidden": (6,), "reward_scale": 2.0, "reward_clip": None, "td_clip": None,
     "target_update_every": None, "target_tau": 0.1, "atoms": 7, "v_min": -2.0, "v_max": 3.0,
     "kappa": 0.1, "num_quantiles": 4, "num_quantiles_target": 5, "num_quantiles_act": 6,
-    "cosines": 8, "smoothing": 0.2,
+    "cosines": 8, "num_critics": 3, "dropped_quantiles": 1, "smoothing": 0.2,
     "smoothing_clip": 0.3, "temperature": 0.3, "temperature_auto": True, "target_entropy": None,
     "noise": constant(0.1), "actor_every": 1, "epochs": 1, "batch_size": 10**6,
     "normalize_advantage": False,

@@ -15,7 +15,7 @@ from rlrun.types import Segment, Spec, tree_map
 from tests.policy import make
 from tests.policy.make import BOX, RECURRENT, build, windows
 
-NAMES = ["sac", "td3", "ddpg", "cql_sac"]
+NAMES = ["sac", "td3", "ddpg", "cql_sac", "tqc"]
 SHAPES = {
     "single": {},
     "one step": {"nstep": 1},
@@ -40,7 +40,7 @@ def box_windows(policy, **given):
 
 
 def heads_one_by_one(critics, h, action):
-    """[C] values of one row, layer by layer."""
+    """[C] values of one row, or [C, N] quantiles, layer by layer."""
     out = []
     for c in range(critics.count):
         x = torch.cat([h, action])
@@ -48,8 +48,22 @@ def heads_one_by_one(critics, h, action):
             x = F.linear(x, w[c].T, b[c, 0])
             if i < len(critics.weights) - 1:
                 x = critics.activations[i](x)
-        out.append(x[0])
+        out.append(x if len(x) > 1 else x[0])
     return torch.stack(out)
+
+
+def quantiles_one_by_one(q, atoms, kappa):
+    """[C] losses of quantiles [C, N] against ``atoms``, pair by pair."""
+    losses = []
+    for theta in q:
+        total = torch.zeros(())
+        for i, z in enumerate(theta):
+            for y in atoms:
+                u, level = y - z, (i + 0.5) / len(theta)
+                huber = 0.5 * u**2 if abs(u) <= kappa else kappa * (abs(u) - 0.5 * kappa)
+                total = total + abs(level - float(u < 0)) * huber / kappa
+        losses.append(total / len(theta) / len(atoms))
+    return torch.stack(losses)
 
 
 def to_unit(action):
@@ -83,7 +97,7 @@ def features_one_by_one(own, encoder, segment, b, state):
 def one_by_one(own, segment: Segment, b: int, noise):
     """(critic loss, actor loss, -log probs, |td|s, gaps) of window b; ``noise``: of its draws."""
     c, w, name = own.config, own.window, own.config.name
-    soft = name in ("sac", "cql_sac")
+    soft = name in ("sac", "cql_sac", "tqc")
     state = tree_map(lambda x: x[b : b + 1], segment.state)
     zero = own.q.encoder.memory.initial_state(1, torch.device("cpu"))
     seen = {n: features_one_by_one(own, getattr(own, n).encoder, segment, b,
@@ -124,13 +138,19 @@ def one_by_one(own, segment: Segment, b: int, noise):
                 if name == "td3":
                     blur = (c.smoothing * noise[0][t, b]).clamp(-c.smoothing_clip, c.smoothing_clip)
                     action = (action + blur).clamp(-1, 1)
-            value = heads_one_by_one(own.q_target, seen["q_target"][p + k], action).min()
-            if name == "sac" or getattr(c, "entropy_in_target", False):
+            value = heads_one_by_one(own.q_target, seen["q_target"][p + k], action)
+            kept = c.num_critics * (c.num_quantiles - 1) if name == "tqc" else 1
+            value = value.flatten().sort().values[:kept].squeeze()
+            if name in ("sac", "tqc") or getattr(c, "entropy_in_target", False):
                 value = value - c.temperature * log_prob
             target = (target + c.gamma**k * value).detach()
         unit = to_unit(segment.action[p, b])
         q = heads_one_by_one(own.q, seen["q"][p], unit)
-        error, size = 0.5 * (target - q) ** 2, (target - q).abs()
+        if name == "tqc":
+            error = quantiles_one_by_one(q, target.reshape(-1), c.kappa)
+            size = (target.mean() - q.mean(-1)).abs()
+        else:
+            error, size = 0.5 * (target - q) ** 2, (target - q).abs()
         if c.td_clip is not None:
             error = torch.where(size > c.td_clip, c.td_clip * (size - 0.5 * c.td_clip), error)
         loss = loss + error.sum() / w.learned
@@ -142,7 +162,8 @@ def one_by_one(own, segment: Segment, b: int, noise):
         fixed = seen["q"][p].detach()
         if soft:
             action, log_prob = sample(seen["pi"][p], noise[0][t, b])
-            gain = heads_one_by_one(own.q, fixed, action).min() - c.temperature * log_prob
+            gain = heads_one_by_one(own.q, fixed, action)
+            gain = (gain.mean() if name == "tqc" else gain.min()) - c.temperature * log_prob
             entropies.append(-log_prob.item())
         else:
             gain = heads_one_by_one(own.q, fixed, own.pi(seen["pi"][p]).tanh())[0]
@@ -174,7 +195,7 @@ def check_against_naive(name, **given):
     if name == "cql_sac":
         room = [[c.gap_threshold - g for g in x[4]] for x in naive]
         want["conservatism.log"] = of_multiplier(c.conservatism, room)
-    if name in ("sac", "cql_sac"):
+    if name in ("sac", "cql_sac", "tqc"):
         surplus = [[e + 2 for e in x[2]] for x in naive]  # target entropy: -2, the dimensions
         want["temperature.log"] = of_multiplier(c.temperature, surplus)
     update, grads = make.gradients(policy, sample)
@@ -193,7 +214,8 @@ def check_against_naive(name, **given):
 @BY_NAME
 def test_an_update_is_the_loop_over_rows(name, shape):
     """Losses, gradients (of each network by its own loss alone), priorities, multipliers."""
-    check_against_naive(name, **SHAPES[shape])
+    given = SHAPES[shape] | ({"td_clip": None} if name == "tqc" else {})
+    check_against_naive(name, **given)
 
 
 def test_cql_with_entropy_in_its_targets_is_the_loop():
@@ -225,7 +247,7 @@ def test_the_actor_moves_every_so_often_and_targets_follow(name):
         moved.append(any(not torch.equal(x, now[k]) for k, x in before.items() if "actor" in k))
         assert any(not torch.equal(x, now[k]) for k, x in before.items() if "critics" in k)
         for k in (k for k in lag if k in now and k.startswith("critics")):
-            follows = "sac" in name or moved[-1]
+            follows = "sac" in name or name == "tqc" or moved[-1]
             want = lag[k] + 0.1 * (now[k] - lag[k]) if follows else lag[k]
             torch.testing.assert_close(after[k], want)
     assert moved == [False, False, True] * 2
@@ -329,7 +351,7 @@ def test_uniform_before_the_first_update_then_the_policy(name):
     assert not np.array_equal(play(None), greedy)
     acted = play(0.0)
     apart = ((acted - play(None)) / span * 2).std(0)
-    if "sac" not in name:
+    if name in ("td3", "ddpg"):
         np.testing.assert_allclose(apart, 0.1, rtol=0.15)
     assert (apart > 0.05).all()
     assert (play(0.0) != acted).any()

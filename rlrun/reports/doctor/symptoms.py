@@ -565,8 +565,8 @@ _SCHEDULES = {
     "policy.clip_range": "train/clip_fraction",
 }  # fmt: skip
 _RECURRENT = {
-    "dqn": "policy=r2d2", "sac": "policy=rsac", "td3": "policy=rtd3", "ddpg": "policy=rtd3",
-    "bc": "policy=bc_recurrent",
+    "dqn": "policy=r2d2", "sac": "policy=rsac", "tqc": "policy=rsac", "td3": "policy=rtd3",
+    "ddpg": "policy=rtd3", "bc": "policy=bc_recurrent",
 }  # fmt: skip
 _FEW_ROWS = 50  # of a record; the entropy of one action is 0
 
