@@ -8,9 +8,7 @@ from typing import cast
 
 import numpy as np
 import torch
-from torch import nn
 
-from rlrun.kernels.mlp import DifferentiableMLP
 from rlrun.kernels.off_policy import dqn_gradients
 from rlrun.kernels.packed import (
     NOTHING,
@@ -21,7 +19,6 @@ from rlrun.kernels.packed import (
     window_of,
     zeros,
 )  # fmt: skip
-from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP, Stack
 from rlrun.policy.base import Rates
 from rlrun.policy.dqn import DQN
@@ -31,40 +28,6 @@ from rlrun.types import Sample, Update
 METRICS = tuple(
     f"train/{name}" for name in ("loss", "td_abs", "q_taken", "target", "valid_fraction")
 )
-
-
-class NumpyHeads:
-    """Forward and backward passes of the heads of a ``QNet``. Weights are views of the
-    network's.
-    """
-
-    def __init__(self, net: QNet, grads: dict[int, np.ndarray] | None) -> None:
-        """``grads``: data_ptr of a parameter -> array for its gradient; None: forward only."""
-        assert isinstance(net.advantage, nn.Sequential)
-        self.advantage, self.value = DifferentiableMLP(net.advantage, grads), None
-        if isinstance(net.value, nn.Sequential):
-            self.value = DifferentiableMLP(net.value, grads)
-
-    def __call__(self, h: np.ndarray) -> np.ndarray:
-        """Return action values [N, A] of features [N, H]."""
-        q = self.advantage(h)
-        if self.value is not None:
-            q -= q.mean(1, keepdims=True)
-            q += self.value(h)
-        return q
-
-    def backward(self, grad: np.ndarray, *, inputs: bool) -> np.ndarray:
-        """Write the gradients of the parameters. Return those of the features if ``inputs``.
-
-        ``grad`` [n, A]: d loss / d q of the first n rows of the last call.
-        """
-        if self.value is None:
-            return self.advantage.backward(grad, inputs=inputs)
-        total = grad.sum(1, keepdims=True)
-        of_value = self.value.backward(total, inputs=inputs)
-        centred = grad - total / np.float32(grad.shape[1])
-        of_value += self.advantage.backward(centred, inputs=inputs)
-        return of_value
 
 
 class DQNKernel:

@@ -13,7 +13,6 @@ from torch import nn
 
 from rlrun.functional.rows import RAW_REWARD
 from rlrun.jit import jit_ieee
-from rlrun.kernels.dqn import NumpyHeads
 from rlrun.kernels.mlp import DifferentiableMLP, as_metrics, flat_gradients
 from rlrun.nets.memory.gated import LSTM
 from rlrun.nets.qnet import QNet
@@ -175,6 +174,40 @@ class NumpyLSTM:
 
 
 _ZERO, _TWO, _FOUR = np.float32(0), np.float32(2), np.float32(4)
+
+
+class NumpyHeads:
+    """Forward and backward passes of the heads of a ``QNet``. Weights are views of the
+    network's.
+    """
+
+    def __init__(self, net: QNet, grads: dict[int, np.ndarray] | None) -> None:
+        """``grads``: data_ptr of a parameter -> array for its gradient; None: forward only."""
+        assert isinstance(net.advantage, nn.Sequential)
+        self.advantage, self.value = DifferentiableMLP(net.advantage, grads), None
+        if isinstance(net.value, nn.Sequential):
+            self.value = DifferentiableMLP(net.value, grads)
+
+    def __call__(self, h: np.ndarray) -> np.ndarray:
+        """Return action values [N, A] of features [N, H]."""
+        q = self.advantage(h)
+        if self.value is not None:
+            q -= q.mean(1, keepdims=True)
+            q += self.value(h)
+        return q
+
+    def backward(self, grad: np.ndarray, *, inputs: bool) -> np.ndarray:
+        """Write the gradients of the parameters. Return those of the features if ``inputs``.
+
+        ``grad`` [n, A]: d loss / d q of the first n rows of the last call.
+        """
+        if self.value is None:
+            return self.advantage.backward(grad, inputs=inputs)
+        total = grad.sum(1, keepdims=True)
+        of_value = self.value.backward(total, inputs=inputs)
+        centred = grad - total / np.float32(grad.shape[1])
+        of_value += self.advantage.backward(centred, inputs=inputs)
+        return of_value
 
 
 class NumpyRecurrentQNet:

@@ -20,7 +20,10 @@ from torch import Tensor
 
 from rlrun.functional.policy import LOG_STD_BOUNDS
 from rlrun.kernels.mlp import DifferentiableMLP, LinearLayer, as_metrics
-from rlrun.nets.actor_and_critics import Batch, Critics
+from rlrun.kernels.off_policy import read_rows
+from rlrun.kernels.packed import reward_rule, window_of
+from rlrun.nets.actor_and_critics import Critics
+from rlrun.nets.torso import FlatObs
 from rlrun.policy.base import Gradients
 from rlrun.policy.control import ControlLearner
 from rlrun.policy.optim import IGNORE_OVERFLOW
@@ -126,15 +129,20 @@ class ContinuousKernel(Generic[P]):
         # The same weights with separate activations: another thread may run at the same time.
         self.q_of_pi = DifferentiableMLP(critic_layers(policy.q, count=num_critics))
         self.size, self.seconds = policy.bounds.size, 0.0  # of the last backward pass
+        assert isinstance(policy.pi.encoder.torso, FlatObs)
+        self.space, self.rewards = policy.pi.encoder.torso.space, reward_rule(policy.config)
 
     def rows(self, sample: Sample) -> RowBatch:
         """Return the arrays of a sample on the CPU."""
-        policy, weight = self.policy, sample.weight
-        batch = Batch(sample.segment, weight, policy.pi, policy.config, recurrent=False)
-        obs, next_obs = (x[0].numpy() for x in batch.encode_both(policy.pi.encoder))
-        given = batch.action, batch.reward, batch.discount, batch.valid
-        action, reward, discount, valid = (x[0].numpy() for x in given)
-        share = weight.numpy() * valid / np.float32(len(weight))
+        segment, window = sample.segment, window_of(sample.segment, self.space)
+        count, size = window[0].shape[1:]
+        obs, next_obs = np.empty((2, count, size), np.float32)
+        reward, discount = np.empty((2, count), np.float32)
+        read_rows(window, *self.rewards, obs.reshape(-1), next_obs.reshape(-1), reward, discount)
+        valid = window[4][0]
+        unit = self.policy.bounds.to_unit_array(segment.action[0].numpy())
+        action = np.where(valid[:, None], unit, np.float32(0))
+        share = sample.weight.numpy() * valid / np.float32(count)
         return RowBatch(obs, next_obs, action, reward, discount, valid, share)
 
     def noise(self, number: int, count: int) -> np.ndarray:
