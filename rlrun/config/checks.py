@@ -232,6 +232,9 @@ def _unread(config: Config, key: str) -> tuple[str, str] | None:
     metadata: Mapping[str, Any] = known[name].metadata if name in known else {}
     if "default_of" in metadata:
         other = metadata["default_of"]
+        reads, _, default = other.partition(".")
+        if default not in _fields(config, reads):
+            return f"{reads}={_value(config, reads)} has no {other}", f"choose another {reads}"
         value = _value(config, other)
         if value != _value(config, f"{group}.{name}"):
             return f"{other} is {format_value(value)} whatever the environment", f"set {other}"

@@ -30,6 +30,7 @@ from rlrun.schema import (
     OPTION_CONFIGS,
     WRAPPER_CONFIGS,
     Config,
+    EnvConfig,
     Invalid,
     MemoryConfig,
     PolicyConfig,
@@ -460,6 +461,8 @@ def read_config(value: Mapping[str, Any]) -> Config:
     """
     refuse_code(value, "")
     given: dict[str, Any] = {}
+    if "env" in value:  # before the groups that use its values, so that errors name its keys
+        given["env"] = read_dataclass(EnvConfig, value["env"], "env")
     for key, table in OPTION_CONFIGS.items():
         if key in value:
             given[key] = _read_option(key, value[key], table)

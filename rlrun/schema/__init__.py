@@ -87,7 +87,7 @@ class Config(Ranged):
 
     seed: int = field(metadata={"range": Range(0, 2**32, open_high=True)})
     device: str
-    env: EnvConfig  # read before groups that use its values, so that errors name its keys
+    env: EnvConfig
     run: RunConfig
     eval: EvalConfig
     watchdog: WatchdogConfig

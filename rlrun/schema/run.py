@@ -194,6 +194,7 @@ class EnvConfig(Ranged):
     instances: int | None = field(metadata={"range": Range(1, 1)})
     frame_stack: int = field(metadata=within(1, 1024))
     reward_scale: float = field(metadata=positive())
+    gamma: float = field(metadata=unit() | default_of("policy.gamma"))
     stop_return: float | None = field(metadata=default_of("run.stop_return"))
     total_steps: int = field(metadata=positive() | default_of("run.total_steps"))
     eval_every: int = field(metadata=positive() | default_of("run.eval_every"))

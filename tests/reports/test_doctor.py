@@ -296,6 +296,11 @@ def test_a_run_that_has_not_come_to_learn_is_not_accused(tmp_path):
 
 def test_no_advice_against_what_an_experiment_sets_on_purpose(tmp_path):
     run = sick(CASES["short horizon"], tmp_path / "run")
+    keys = {"policy.gamma": "${env.gamma}", "env.gamma": 0.1}
+    of_env = sick(Case("r2d2", CASES["short horizon"].metrics, keys), tmp_path / "of_env")
+    for typed, expected in ((["policy=r2d2"], False), (["env.gamma=0.1"], True)):
+        found = diagnose(replace(of_env, overrides=tuple(typed)))
+        assert ("short horizon" in found) == expected
     for typed, expected in (
         (["experiment=r2d2_repeat_previous", "seed=1"], False),
         (["experiment=r2d2_repeat_previous", "policy.gamma=0.1"], True),

@@ -132,8 +132,13 @@ class Evidence:
         return True
 
     def preset(self, key: str) -> bool:
-        """Return whether an experiment may have set ``key`` on purpose for its environment."""
+        """Return whether an experiment or the environment's yaml may have set ``key`` on purpose
+        for the environment.
+        """
         typed = keys_of(read_overrides(self.run.overrides))
+        raw = str(self.run.keys.get(key))
+        if raw.startswith("${env."):
+            return raw[2:-1] not in typed
         other = any(name == key or name.startswith((f"{key}.", "env")) for name in typed)
         return "experiment" in typed and not other
 

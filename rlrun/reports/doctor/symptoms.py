@@ -591,7 +591,8 @@ def short_horizon(e: Evidence) -> Rows:
     Rewards k steps away count gamma^k, so five horizons away less than 1 %. Presets have 0.99 to
     0.999. Tasks with immediate rewards are solved with any gamma. So the rule only applies to runs
     whose score does not rise, falls again, or stays below that of the first actions. It does not
-    apply before a quarter of the run, or if an experiment chose gamma for its task.
+    apply before a quarter of the run, or if an experiment or the environment chose gamma for its
+    task.
     """
     gamma, length = e.number("policy.gamma"), e.metric("collect/length_mean").median
     early = len(e.score) < 3 or not e.progress >= 0.25
