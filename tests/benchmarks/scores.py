@@ -115,7 +115,7 @@ def missing(row: Row, peers: Path | None) -> str:
 
 
 TMAZE = {"metric": "success", "episodes": 1000}
-SHORT = "policy.burnin_step=4 policy.learn_unroll_len=12"
+SHORT = "policy.burnin_step=4 policy.learn_unroll_len=12 policy.adam_eps=1e-3"
 TMAZE30 = "experiment=r2d2_tmaze50 env.length=30"
 MINGRU = (
     "memory=mingru memory.readout=false memory.forget_bias=0 policy.head_hidden=[64] "
@@ -190,6 +190,8 @@ ROWS = {
     "cartpole_uniform": Row("policy=r2d2 env=cartpole buffer=uniform", "for comparison"),
     "novel": Row("policy=r2d2 env=cartpole_novel", ">= 450, 150 s, 150k steps"),
     "novel_dqn": Row("policy=dqn env=cartpole_novel policy.prev_inputs=true", "<= 180"),
+    "acrobot_r2d2": Row("policy=r2d2 env=acrobot", ">= -100, 200k steps"),
+    "repeat_default": Row("policy=r2d2 env=repeat_previous", ">= 0.9, 200k steps"),
     "repeat": Row("experiment=r2d2_repeat_previous", ">= 0.9, 120 s, 200k steps"),
     "repeat_gru": Row("experiment=r2d2_repeat_previous memory=gru", ">= 0.9"),
     "repeat_mingru": Row(f"experiment=r2d2_repeat_previous {MINGRU}", ">= 0.9"),
