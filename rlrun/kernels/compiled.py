@@ -21,6 +21,7 @@ from rlrun.jit import COMPILED, jit_ieee, jit_sums
 F = np.float32
 ZERO, ONE, HALF = F(0), F(1), F(0.5)
 LANES = 16  # columns of a tile: two registers of AVX2, one of AVX-512
+BLOCK = 64  # rows of B, approximately, that are multiplied before the next, from the L1 cache
 BETA1, BETA2 = 0.9, 0.999  # ``policy.optim.BETAS``
 # Columns of the table of layers.
 SOURCE, N_IN, N_OUT, WEIGHT, LD, NORM, ACTIVATION, OUT = range(8)
@@ -120,14 +121,21 @@ def product(
 
     Columns beyond ``columns`` up to a multiple of LANES are computed, too.
     """
-    for j in range(0, columns, LANES):
-        i = 0
-        while i + TILE <= rows:
-            several_rows(a, ao + i * ai, ai, ak, b, bo + j, bk, c, co + i * ci + j, ci, count, add)
-            i += TILE
-        while i < rows:
-            one_row(a, ao + i * ai, ai, ak, b, bo + j, bk, c, co + i * ci + j, ci, count, add)
-            i += 1
+    parts = max(1, count // BLOCK)
+    for part in range(parts):
+        first = part * count // parts
+        size = (part + 1) * count // parts - first
+        xo, yo, more = ao + first * ak, bo + first * bk, add or part > 0
+        for j in range(0, columns, LANES):
+            i = 0
+            while i + TILE <= rows:
+                several_rows(
+                    a, xo + i * ai, ai, ak, b, yo + j, bk, c, co + i * ci + j, ci, size, more
+                )
+                i += TILE
+            while i < rows:
+                one_row(a, xo + i * ai, ai, ak, b, yo + j, bk, c, co + i * ci + j, ci, size, more)
+                i += 1
 
 
 # -- layers ----------------------------------------------------------------------------------------
@@ -171,9 +179,9 @@ def normalise(h: Any, u: Any, inverse: Any, scale: Any, shift: Any, eps: float) 
         x = ONE / np.sqrt(square / F(units) + F(eps))
         inverse[i] = x
         for j in range(units):
-            u[i, j] = (h[i, j] - mean) * x
-        for j in range(units):
-            h[i, j] = u[i, j] * scale[j] + shift[j]
+            unit = (h[i, j] - mean) * x
+            u[i, j] = unit
+            h[i, j] = unit * scale[j] + shift[j]
 
 
 @jit_sums
@@ -190,13 +198,11 @@ def normalise_backward(
     for i in range(len(d)):
         mean, along = ZERO, ZERO
         for j in range(units):
-            scale_grad[j] += d[i, j] * u[i, j]
-        for j in range(units):
-            shift_grad[j] += d[i, j]
-        for j in range(units):
-            x = d[i, j] * scale[j]
-            mean += x
-            along += x * u[i, j]
+            grad, unit = d[i, j], u[i, j]
+            scale_grad[j] += grad * unit
+            shift_grad[j] += grad
+            mean += grad * scale[j]
+            along += grad * scale[j] * unit
         mean /= F(units)
         along /= F(units)
         x = inverse[i]
@@ -439,6 +445,22 @@ def moments(x: Any, index: Any) -> tuple[float, float]:
 
 
 @jit_ieee
+def explained_variance(value: Any, advantage: Any, rows: Any) -> float:
+    """Return ``functional.policy.explained_variance`` of rows [n]; targets are A + V."""
+    count = max(1, len(rows))
+    mean, residual_mean, total, residual = 0.0, 0.0, 0.0, 0.0
+    for i in range(len(rows)):
+        mean += value[rows[i]] + advantage[rows[i]]
+        residual_mean += advantage[rows[i]]
+    mean, residual_mean = mean / count, residual_mean / count
+    for i in range(len(rows)):
+        x, y = value[rows[i]] + advantage[rows[i]] - mean, advantage[rows[i]] - residual_mean
+        total += x * x
+        residual += y * y
+    return 1 - residual / total if total > 1e-10 * (total + count * mean * mean) else 0.0
+
+
+@jit_ieee
 def choices(z: Any, action: Any, sizes: Any, p: Any, entropies: Any) -> Any:
     """Return log pi of a row's choices; write the probabilities, and the entropy of each choice.
 
@@ -563,7 +585,8 @@ def ppo_passes(
         returns: gamma, lambda. loss: clip, value clip, value and entropy coefficient, target KL,
             whether advantages are standardised.
         step: number of steps before, learning rate, largest norm, epsilon.
-        advantage, value, metrics: outputs [T, B], [T + 1, B], [5].
+        advantage, value, metrics: outputs [T, B], [T + 1, B], [6]: those of ``ppo_loss`` for the
+            last minibatch, and the explained variance of the values before the update.
     """
     x, h, u, inverse, d, turned, g, p, mean, square = work
     pack(state[0], index, p)
@@ -613,6 +636,7 @@ def ppo_passes(
     unpack(p, index, state[0])
     unpack(mean, index, state[1])
     unpack(square, index, state[2])
+    metrics[5] = explained_variance(flat_value, flat_advantage, valid_rows)
     return passes, steps - int(step[0]), norm
 
 

@@ -6,10 +6,8 @@ from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
-import torch
 from torch import Tensor, nn
 
-from rlrun.functional.policy import explained_variance
 from rlrun.jit import is_cached
 from rlrun.kernels import compiled
 from rlrun.nets.qnet import QNet
@@ -143,10 +141,9 @@ class CompiledLearner:
         self.adam.counted[0] += steps
         self.adam.require_finite(norm)
         metrics |= {"grad_norm": norm, "lr": lr}
+        self.finish(rows, metrics)
         policy.seconds["backward"] += time.perf_counter() - began
-        numbers = torch.from_numpy(np.array([*metrics.values()], np.float32)).unbind()
-        named = {f"train/{name}": x for name, x in zip(metrics, numbers, strict=True)}
-        return Update(None, named | self.finish(rows), steps=steps)
+        return Update(None, {f"train/{name}": x for name, x in metrics.items()}, steps=steps)
 
     def passes(
         self,
@@ -160,9 +157,8 @@ class CompiledLearner:
         """Return (passes, steps, gradient norm, metrics) of the compiled call."""
         raise NotImplementedError
 
-    def finish(self, rows: RolloutRows) -> dict[str, Tensor]:
-        """Return more metrics, after the last pass."""
-        return {}
+    def finish(self, rows: RolloutRows, metrics: dict[str, float]) -> None:
+        """Update statistics after the last pass."""
 
     def inputs(self, obs: Any) -> np.ndarray:
         """Return the first layer's inputs [(T + 1) B, F]."""
@@ -205,29 +201,26 @@ class PPOKernel(CompiledLearner):
             policy.clip_at(sample.env_steps), limit, c.value_coef, c.entropy_coef, most_kl,
             c.normalize_advantage,
         ])  # fmt: skip
-        self.advantage = np.empty((steps, columns), np.float32)
-        self.value = np.empty((steps + 1, columns), np.float32)
-        metrics = np.zeros(5)
+        metrics = np.zeros(6)
         action = rows.action.reshape(steps * columns, -1).float().numpy()
         passes, count, norm = self.function(
             self.layers, self.packed.eps, self.index, self.state, self.work, self.inputs(obs),
             action, rows.behaviour_log_prob.reshape(-1).numpy(), rows.reward.numpy(),
             tuple(x.numpy() for x in rows.ends), valid, orders, bounds, self.sizes, self.heads,
-            self.log_std_at, np.array([c.gamma, c.gae_lambda]), loss, step, self.advantage,
-            self.value, metrics,
+            self.log_std_at, np.array([c.gamma, c.gae_lambda]), loss, step,
+            np.empty((steps, columns), np.float32), np.empty((steps + 1, columns), np.float32),
+            metrics,
         )  # fmt: skip
-        policy_loss, value_loss, entropy, kl, clipped = metrics.tolist()
+        policy_loss, value_loss, entropy, kl, clipped, self.explained = metrics.tolist()
         total = policy_loss + c.value_coef * value_loss - c.entropy_coef * entropy
         return passes, count, norm, {
             "loss": total, "policy_loss": policy_loss, "value_loss": value_loss,
             "entropy": entropy, "approx_kl": kl, "clip_fraction": clipped,
         }  # fmt: skip
 
-    def finish(self, rows: RolloutRows) -> dict[str, Tensor]:
+    def finish(self, rows: RolloutRows, metrics: dict[str, float]) -> None:
         self.ppo.update_obs_moments(rows)
-        value, advantage = torch.from_numpy(self.value[:-1]), torch.from_numpy(self.advantage)
-        explained = explained_variance(value, value + advantage, rows.valid)
-        return {"train/explained_variance": explained}
+        metrics["explained_variance"] = self.explained
 
 
 class PQNKernel(CompiledLearner):

@@ -12,6 +12,7 @@ from rlrun.env import Env
 from rlrun.functional.explore import Temperature
 from rlrun.kernels import compiled
 from rlrun.kernels.minibatches import CompiledLearner, PPOKernel
+from rlrun.types import Actor
 
 ROWS = 128  # most rows of a call: a signal waits for its end
 CHECKED, MOST_DIFFERENT = 32, 0.05  # rows that are compared, share of actions that may differ
@@ -23,7 +24,7 @@ _logger = logging.getLogger(__name__)
 class CartPole:
     """The compiled step of Gymnasium's ``CartPoleVectorEnv``."""
 
-    def __init__(self, env: CartPoleVectorEnv) -> None:
+    def __init__(self, env: Any) -> None:
         self.env = env
         self.constants = np.array([
             env.gravity, env.masspole, env.total_mass, env.length, env.polemass_length,
@@ -43,7 +44,7 @@ class CartPole:
 
     def set_world(self, world: tuple[np.ndarray, ...]) -> None:
         """Set the arrays after the last step."""
-        self.env.state, self.env.steps, self.env.prev_done = world  # type: ignore[assignment]
+        self.env.state, self.env.steps, self.env.prev_done = world
 
 
 class CompiledRollout:
@@ -53,9 +54,8 @@ class CompiledRollout:
     collector's own loop up to the rounding of the network's outputs.
     """
 
-    def __init__(self, kernel: CompiledLearner, env: Env, raw: Any) -> None:
-        """``raw``: the vector environment within ``env``."""
-        self.kernel, self.env, self.task = kernel, env, CartPole(raw)
+    def __init__(self, kernel: CompiledLearner, env: Env, actor: Actor) -> None:
+        self.kernel, self.env, self.actor, self.task = kernel, env, actor, CartPole(env.native)
         self.columns = columns = env.num_envs
         self.rule = compiled.EPSILON_GREEDY
         self.layers, self.heads = kernel.layers, kernel.heads
@@ -78,7 +78,7 @@ class CompiledRollout:
             return None
         if getattr(collector.policy.net, "moments", None) is not None:
             return None
-        return cls(kernel, collector.env, collector.env.native)
+        return cls(kernel, collector.env, collector.actor)
 
     def collect(
         self, collector: Any, t: int, units: int, epsilon: np.ndarray
@@ -90,7 +90,8 @@ class CompiledRollout:
         loop.
         """
         env = self.env
-        if not env.continues or isinstance(epsilon, Temperature):
+        remote = collector.actor is not self.actor  # a predictor's, with weights of its own
+        if remote or not env.continues or isinstance(epsilon, Temperature):
             return None
         compiled.pack(self.kernel.state[0], self.kernel.index, self.p)
         if self.agrees is None:
