@@ -23,6 +23,7 @@ WITH_KERNEL = (  # policies with a kernel
     "r2d2", "dqn", "sac", "td3", "ddpg", "ppo", "a2c", "impala", "pqn",
 )  # fmt: skip
 _MOST_UNITS = 128  # of an LSTM; measured: 0.5 of torch's time at 32 units, 0.8 to 0.9 at 128
+_WIDEST = 256  # units of a layer of PPO and PQN; measured: 0.7 of torch's time at 256, 1.1 at 512
 _MOST_THREADS = 2  # of torch, faster with more than the kernel's one, measured from 64 units on
 
 
@@ -52,7 +53,10 @@ def choose_backend(config: Config, obs: gym.Space[Any], threads: int) -> Backend
 
 
 def _slower(config: Config, threads: int) -> str | None:
-    """Return why torch updates a recurrent policy faster; None: it does not."""
+    """Return why torch updates a policy faster; None: it does not."""
+    widest = max(config.torso.hidden, default=0)
+    if isinstance(config.policy, PPOConfig | PQNConfig) and widest > _WIDEST:
+        return f"torso.hidden={list(config.torso.hidden)}: torch is faster above {_WIDEST}"
     if not isinstance(config.policy, R2D2Config):
         return None
     if config.memory.hidden > _MOST_UNITS:

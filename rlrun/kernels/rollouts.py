@@ -42,6 +42,13 @@ class CartPole:
         env: Any = self.env
         return np.array(env.state), env.steps.copy(), env.prev_done.copy()
 
+    def twin(self) -> Any:
+        """Return an environment in the same state."""
+        twin = copy.copy(self.env)
+        twin.state, twin.steps, twin.prev_done = self.world()
+        twin._np_random = copy.deepcopy(self.env.np_random)
+        return twin
+
     def set_world(self, world: tuple[np.ndarray, ...]) -> None:
         """Set the arrays after the last step."""
         self.env.state, self.env.steps, self.env.prev_done = world
@@ -146,8 +153,11 @@ class CompiledRollout:
 
         Both act on copies with the same random numbers, so the comparison has no other effect.
         """
-        actor, twin, env = collector.actor, copy.deepcopy(self.task.env), self.task.env
-        before = copy.deepcopy(actor.generator)
+        actor, twin, before = (
+            collector.actor,
+            self.task.twin(),
+            copy.deepcopy(collector.actor.generator),
+        )
         rows = {
             name: np.zeros((CHECKED + 1, *x.shape[1:]), x.dtype)
             for name, x in collector.arrays.items() if name in ROW_ARRAYS
@@ -157,7 +167,7 @@ class CompiledRollout:
         self._run(
             {**rows, "extras": {"log_prob": log_prob}}, self.task.world(),
             tuple(np.array(getattr(collector, name)) for name in CARRIED), epsilon,
-            (copy.deepcopy(before), copy.deepcopy(env.np_random)),
+            (copy.deepcopy(before), copy.deepcopy(self.task.env.np_random)),
             (0, CHECKED, 0, CHECKED * self.columns + 1),
         )  # fmt: skip
         different, past = 0, (collector.prev_action, collector.prev_reward, collector.state)

@@ -70,9 +70,11 @@ def test_a_run_records_what_computed_its_updates(value, name, tmp_path, monkeypa
      ("policy=r2d2 memory.hidden=128", 1, None),
      ("policy=r2d2 memory.hidden=129", 1, "memory.hidden=129"),
      ("policy=r2d2 memory.hidden=129 learner.backend=numpy", 3, None),
-     ("policy=dqn torso.hidden=[512]", 8, None)],
+     ("policy=dqn torso.hidden=[512]", 8, None), ("policy=ppo torso.hidden=[256]", 1, None),
+     ("policy=pqn torso.hidden=[64,512]", 1, "torso.hidden=[64, 512]"),
+     ("policy=pqn torso.hidden=[512] learner.backend=numpy", 1, None)],
 )  # fmt: skip
-def test_auto_leaves_large_lstms_to_torch(words, threads, reason):
+def test_auto_leaves_large_networks_to_torch(words, threads, reason):
     backend = backend_of(words, threads)
     assert backend.name == ("numpy" if reason is None else "torch")
     assert reason is None or reason in backend.reason
