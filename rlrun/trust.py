@@ -55,9 +55,10 @@ def is_package(name: str) -> bool:
 
 def resume_line(path: Path, *overrides: str) -> str:
     """Return the command that continues what lies in ``path``, with the packages that are trusted
-    now.
+    now or whose environments this process has run.
     """
-    trust = ["--trust", ",".join(trusted())] if trusted() else []
+    packages = dict.fromkeys([*trusted(), *_typed])
+    trust = ["--trust", ",".join(packages)] if packages else []
     return shlex.join(["rlrun", "resume", str(path), *overrides, *trust])
 
 
@@ -121,19 +122,38 @@ def import_named(module: str) -> ModuleType:
     return import_module(module)
 
 
+_typed: dict[str, None] = {}  # packages of environments that command lines of this process named
+
+
+def note_typed_env(env_id: str) -> None:
+    """Note that a command line of this process runs ``env_id``: files may name its package too."""
+    if module := module_of(env_id):
+        _typed[module.partition(".")[0]] = None
+
+
+def forget_typed_envs() -> None:
+    """A command line trusts what it names itself."""
+    _typed.clear()
+
+
 def require_trusted_env(env_id: str) -> None:
     """Raise ConfigError if a file's ``env.id`` would import a package that is not trusted.
 
     ``mypkg:Env-v0`` and ``pettingzoo:mypkg.mod`` do; ids of Gymnasium and of rlrun's extras do not.
     """
+    module = module_of(env_id)
+    if module and not (_is_trusted(module) or module.partition(".")[0] in _typed):
+        raise _not_trusted("env.id", env_id, module)
+
+
+def module_of(env_id: str) -> str:
+    """Return the module of a user's that ``env_id`` imports, or "" for none."""
     name = env_id.removeprefix("pettingzoo:")
     module, colon, _ = name.rpartition(":")
     if not colon and name != env_id and "/" not in name and "-v" not in name:
         module = name  # parsed as in rlrun.env.agents
-    if not module or (_installed(module) and module.partition(".")[0] in ENVIRONMENTS):
-        return
-    if not _is_trusted(module):
-        raise _not_trusted("env.id", env_id, module)
+    known = not module or (_installed(module) and module.partition(".")[0] in ENVIRONMENTS)
+    return "" if known else module
 
 
 def _installed(module: str) -> bool:

@@ -69,7 +69,8 @@ def _as_overrides(name: str, kwargs: dict[str, object], unknown: list[str]) -> s
 
     reference = Reference(Table())
     full = {key: reference.meant(key) for key in unknown}
-    words = ", ".join(f'"{full[key]}={kwargs[key]}"' for key in unknown)
+    full |= {"env": "env"} if isinstance(kwargs.get("env"), str) else {}
+    words = ", ".join(f'"{full[key]}={kwargs[key]}"' for key in kwargs if key in full)
     given = ", ".join(f"{key}={kwargs[key]!r}" for key in unknown)
     form = f"[{words}]" if name == "sweep" else f"RUN_DIR, {words}" if name == "resume" else words
     return (

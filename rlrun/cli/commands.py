@@ -97,7 +97,7 @@ def flag(name: str, about: str) -> Argument:
 RUN_DIR = arg("run_dir", type=Path, metavar="RUN_DIR")
 RUN_DIR_AT = arg("run_dir", metavar="RUN_DIR[@ENV_STEP]")
 CONFIG_DIR = arg("--config-dir", "-cd", metavar="DIR", help="a directory with your own yaml files")
-QUIET = arg("--quiet", "-q", action="store_true", help="no progress display")
+QUIET = arg("--quiet", "-q", action="store_true", help="print warnings and errors only")
 OVERWRITE = flag("--overwrite", "replace FILE")
 SCORE = arg(
     "--score",
@@ -388,4 +388,6 @@ def usage_error(prog: str, message: str) -> ConfigError:
     fix = "correct the command"
     if found and prog == "rlrun":
         fix = f"options are written {found[1].replace('-', '_')}=VALUE, without dashes"
+    elif message.startswith("unrecognized arguments: ") and prog == "rlrun compare":
+        fix = "A and B are one argument each: put a glob in quotes"
     return ConfigError(f"{prog}: {message}; see rlrun --help; {fix}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.errors import Interrupted, ResourceError, RlrunError, StorageError, printable, redact
-from rlrun.trust import NotTrusted, fault_of_users
+from rlrun.trust import NotTrusted, fault_of_users, resume_line
 
 _LONGEST = 2000  # characters of a message
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)  # errors of any file
@@ -72,7 +72,10 @@ def exit_code(e: BaseException, run_dir: Path | None = None, words: Sequence[str
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if isinstance(e, KeyboardInterrupt):
-        print("rlrun: interrupted", file=sys.stderr)
+        go_on = ""
+        if run_dir is not None and (run_dir / "config.yaml").exists():
+            go_on = f"; nothing new to save; go on: {resume_line(run_dir)}"
+        print(f"rlrun: interrupted{go_on}", file=sys.stderr)
         return Interrupted.exit_code
     if isinstance(e, SweepStopped):
         return e.code

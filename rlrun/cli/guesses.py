@@ -37,6 +37,7 @@ _FLAGS = {  # flags of other tools that name no key
     "list": "type rlrun list",
     "config": "type --config-dir DIR and GROUP=NAME, see rlrun help yaml files",
 }
+_PLAIN = ("seed", "device", *GROUPS)  # keys without a group
 _SHORT = {"-s": "seed", "-e": "env", "-n": "run.total_steps", "-d": "device"}
 
 
@@ -56,6 +57,8 @@ def refuse_typographic(argv: Sequence[str]) -> None:
 
 def refuse_flags(argv: Sequence[str], parser: argparse.ArgumentParser) -> None:
     """Raise ConfigError for an unknown flag, with the option that it stands for."""
+    from rlrun.schema.spelling import SYNONYMS, nearest  # completion does without the schema
+
     known = parser._option_string_actions
     for i, word in enumerate(argv):
         flag, equals, value = word.partition("=")
@@ -65,10 +68,8 @@ def refuse_flags(argv: Sequence[str], parser: argparse.ArgumentParser) -> None:
             continue
         if not equals and i + 1 < len(argv) and argv[i + 1][0:1] not in ("-", ""):
             value = argv[i + 1] if "=" not in argv[i + 1] else ""
-        key = _SHORT.get(flag, name)
+        key = _SHORT.get(flag) or next(iter(nearest(name, _PLAIN)), name)
         fix = _FLAGS.get(name) or f"write {key}={shlex.quote(value) if value else 'VALUE'}"
-        from rlrun.schema.spelling import SYNONYMS  # completion does without the schema
-
         if other := SYNONYMS.get(name):
             fix += f" (here: {other.split()[0]}, see rlrun help {other.split()[0]})"
         wrong = "is not a flag of rlrun: options have no dashes"

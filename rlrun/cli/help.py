@@ -209,7 +209,8 @@ class Reference:
     def meant(self, word: str) -> str:
         """Return the likeliest full name for a word that may be one of another library."""
         found = self.named(word) or self._synonyms(word) or [word]
-        return next((name for name in found if name.startswith("env.")), found[0])
+        rooms = [name.partition(".")[0] for name in found]
+        return found[next((rooms.index(room) for room in ("run", "env") if room in rooms), 0)]
 
     def _says(self, name: str, words: str) -> bool:
         return any(words.lower() in key.meaning.lower() for key in self.keys[name].values())

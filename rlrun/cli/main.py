@@ -33,9 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         require_working_directory()
-        from rlrun.trust import flags_of, trusting
+        from rlrun.trust import flags_of, forget_typed_envs, trusting
 
         packages, argv_left = flags_of(words)
+        forget_typed_envs()
         with trusting(packages):
             with uncollected() if argv is None else nullcontext():
                 run = _command(argv_left)

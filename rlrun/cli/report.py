@@ -33,7 +33,7 @@ def report(args: Namespace) -> int:
     for line in terminal_lines(document.sections[0].tables[0]):
         print(line)
     if not drawn:
-        print("no figures: matplotlib is missing; pip install 'rlrun[plot]'")
+        print("no figures: matplotlib is missing; pip install 'rlrun[report]'")
     print(f"report: {out / PAGE}")
     return 0
 

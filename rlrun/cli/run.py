@@ -16,6 +16,7 @@ from rlrun.cli.error_report import SweepStopped, exit_code, job_error, log_error
 from rlrun.errors import ConfigError, Interrupted, RlrunError
 from rlrun.override import Override, read_overrides, split_node
 from rlrun.startup import uncollected
+from rlrun.trust import note_typed_env
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -201,6 +202,7 @@ def new_run(line: Line) -> NewRun:
         raise ConfigError(f"sweep = {preset}: {wrong}; type rlrun -m", key="sweep")
     config = read_checked(composer, cfg, overrides)
     check_typed_keys(config, overrides)
+    note_typed_env(config.env.id)
     given = config.run.dir is not None
     path = absolute("run.dir", Path(config.run.dir or composer.directory(cfg, "hydra.run.dir")))
     if given:
@@ -257,6 +259,7 @@ def start_job(
     with closed_log(run_dir, own_process=own_process):
         try:
             config, raw_yaml = config or read_composed(cfg), to_yaml(cfg)
+            note_typed_env(config.env.id)
             _prepare(config, own_process=own_process)
             write_texts(run_dir, raw_yaml, _unresolved(HydraConfig.get().overrides.task))
             with uncollected() if own_process else nullcontext():

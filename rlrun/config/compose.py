@@ -67,6 +67,7 @@ from rlrun.config.reader import (
 from rlrun.errors import ConfigError, remember
 from rlrun.override import Override, read_overrides
 from rlrun.schema import Config, EnvConfig
+from rlrun.schema.spelling import nearest
 
 VERSION_BASE = "1.3"
 _MOST_TEXTS = 1000  # cached parts of configs as yaml
@@ -455,8 +456,11 @@ def _rewrite_override(
     if name not in _FREE:
         if parts[1] in known["env.kwargs"]:
             return Override(f"env.kwargs.{override.removeprefix('env.')}")
-        names = {*field_types(EnvConfig), *known["env.kwargs"]}
-        raise unknown_key(key, value, names, candidates=possible_keys(key, cfg, names))
+        names = {*field_types(EnvConfig), *known["env.kwargs"]} - {"rules"}
+        candidates = possible_keys(key, cfg, names)
+        if not candidates and not nearest(parts[1], names):
+            candidates = [f"env.kwargs.{parts[1]}"]  # an argument that its yaml does not name
+        raise unknown_key(key, value, names, candidates=candidates)
     new = len(parts) == 2 or parts[2] not in known[name]
     return Override(f"++{override}") if new else override
 

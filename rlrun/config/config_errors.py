@@ -316,6 +316,8 @@ def _no_override(text: str, before: Sequence[str]) -> ConfigError:
     )
     if before and before[0].endswith("="):
         fix = f"an option has no spaces around its equals sign: {before[0]}{text}"
+    elif re.fullmatch(r"[\w.]+", text):
+        fix = f"write {text}=VALUE, without spaces around the equals sign; {fix}"
     elif ":" in text:
         fix = f"write {text.replace(':', '=', 1)}"
     return ConfigError(f"{text}: {wrong}; {_ALLOWED}; {fix}")

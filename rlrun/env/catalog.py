@@ -121,7 +121,8 @@ def find_spec(env_id: str) -> EnvSpec:
         )
     similar = ", ".join(closest_ids(name, gym.registry))
     raise ConfigError(
-        f"env.id = {env_id}: no such environment; closest: {similar}; see `rlrun list`"
+        f"env.id = {env_id}: no such environment; closest: {similar}; see `rlrun list`; one of "
+        "your own is env.id=PACKAGE:ID"
     )
 
 

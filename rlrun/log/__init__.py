@@ -144,6 +144,10 @@ class Log:
         self._env_steps, self._updates = env_steps, updates
         self._progress.update(env_steps, updates, latest)
 
+    def status(self, text: str) -> None:
+        """Show what is being done instead of training, until the next ``progress``."""
+        self._progress.update(self._env_steps, self._updates, {}, text)
+
     def hparams(self, config_yaml: str, trial: TrialRow, final: Mapping[str, float]) -> None:
         """Write the config to TensorBoard, as a text and as a row of the HPARAMS tab.
 

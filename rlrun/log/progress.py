@@ -92,6 +92,7 @@ class Progress:
         self._began, self._past = now, deque([(now, start_steps)])
         self._env_steps, self._updates = start_steps, 0
         self._latest: dict[str, float] = {}
+        self._status = ""
         self._display: Display | None = _make_display(mode, stream)
 
     def begin(self) -> None:
@@ -99,8 +100,14 @@ class Progress:
         self._began = self._clock()
         self._past = deque([(self._began, self._env_steps)])
 
-    def update(self, env_steps: int, updates: int, latest: Mapping[str, float]) -> None:
-        """Store the counters and latest values. Show them if the interval has passed."""
+    def update(
+        self, env_steps: int, updates: int, latest: Mapping[str, float], status: str = ""
+    ) -> None:
+        """Store the counters and latest values. Show them if the interval has passed.
+
+        ``status``: what is being done instead of training.
+        """
+        self._status = status
         self._env_steps, self._updates = env_steps, updates
         if latest:
             self._latest.update(latest)
@@ -148,7 +155,7 @@ class Progress:
         fps = (self._env_steps - steps) / max(now - then, 1e-9)
         left = max(self._total - self._env_steps, 0)
         return ProgressSnapshot(
-            title=self._title,
+            title=f"{self._status}: {self._title}" if self._status else self._title,
             env_steps=self._env_steps,
             total_steps=self._total,
             updates=self._updates,

@@ -233,13 +233,25 @@ class LoopEvaluations:
         before = p.policy.generator.bit_generator.state, generators_state()
         self.pending, p.progress.unsaved, p.progress.phase = True, True, "evaluate"
         with p.progress.part("eval"):
-            evaluation = p.evaluator.run_until(stop, p.policy, env_steps=steps)
+            evaluation = p.evaluator.run_until(self._shown(stop), p.policy, env_steps=steps)
             self.pending = evaluation is None
             if evaluation is not None:
                 self.record(evaluation, steps)
             else:  # it is repeated later with the same random numbers
                 p.policy.generator.bit_generator.state = before[0]
                 load_generators(before[1])
+
+    def _shown(self, stop: StopRequest) -> Callable[[], bool]:
+        """Return ``stop``, which shows on the way how long the evaluation already is."""
+        p, began = self.parts, self.parts.evaluator.steps
+
+        def shown() -> bool:
+            done = p.evaluator.steps - began
+            if done and done % 1024 == 0:
+                p.log.status(f"evaluating, step {done}")
+            return stop()
+
+        return shown
 
     def record(
         self, evaluation: Evaluation, steps: int, weights: Mapping[str, Tensor] | None = None

@@ -48,7 +48,10 @@ def play(path: str, episodes: int) -> None:
     spec = agent.about["env"]
     if spec["wrappers"]:
         sys.exit(f"{path}: its environment has wrappers of rlrun; rlrun play shows it")
-    env = gym.make(spec["id"], **spec["kwargs"])
+    try:
+        env = gym.make(spec["id"], **spec["kwargs"])
+    except (gym.error.Error, ImportError) as e:
+        sys.exit(f"{spec['id']}: {e}; its package must be installed, or be in PYTHONPATH")
     for episode in range(episodes):
         obs, _ = env.reset(seed=episode)
         reward, first, total, done = 0.0, True, 0.0, False

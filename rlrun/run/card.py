@@ -25,6 +25,7 @@ from rlrun.run.checkpoint import save_weights
 from rlrun.run.files import CARD, CARD_WEIGHTS, CONFIG, write_file
 from rlrun.run.hparams import policy_title
 from rlrun.run.onnx import INTERFACE, OPSET, description_in, verified_onnx
+from rlrun.trust import module_of
 
 FORMAT = 1
 PROGRAMS = ("act.py", "act.c")  # beside this module
@@ -160,6 +161,9 @@ def _readme(
     picture_line = f"\n![an episode of greedy actions]({PICTURE})\n" if picture else ""
     own = env.startswith("rlrun/") or about["env"]["wrappers"]
     needs = " (this environment needs rlrun too)" if own else ""
+    package = module_of(config.env.id).partition(".")[0]
+    trust, argument = (f" --trust {package}", f', trust="{package}"') if package else ("", "")
+    also = f"The environment comes with the package `{package}`.\n\n" if package else ""
     return f"""{_front_matter(policy, env, scores)}
 # {what}
 {picture_line}
@@ -167,17 +171,17 @@ An agent trained with rlrun: seed {config.seed}, {weights} weights, {trained.env
 
 ## Use
 
-With rlrun, in this directory:
+{also}With rlrun, in this directory:
 
 ```sh
-rlrun play .
-rlrun eval .
+rlrun play .{trust}
+rlrun eval .{trust}
 ```
 
 ```python
 import rlrun
 
-agent = rlrun.load(".")
+agent = rlrun.load("."{argument})
 action = agent.act(obs, reward)  # reward: of the last step
 ```
 

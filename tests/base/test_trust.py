@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import rlrun
 from rlrun import trust
 from rlrun.cli.main import main
 from rlrun.errors import ConfigError
@@ -129,6 +130,24 @@ def test_command_line(package, capsys):
     assert re.search("rlrun resume .*one --trust mine", capsys.readouterr().err)
     assert main(["--trust"]) == 2
     assert "--trust" in capsys.readouterr().err
+
+
+def test_an_environment_that_was_typed(tmp_path, capsys, monkeypatch):
+    """Its process may load the run; the line to go on with in another one names the package."""
+    (tmp_path / "typedenv.py").write_text(
+        "import gymnasium as gym\n"
+        "gym.register('Typed-v0', 'gymnasium.envs.classic_control:CartPoleEnv', 20)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    words = ["policy=random", "debug=smoke", "env=gym", "env.id=typedenv:Typed-v0", "run.dir=one"]
+    assert main([*words, "-q"]) == 0
+    assert main(words) == 2
+    assert re.search("rlrun resume .*one --trust typedenv", capsys.readouterr().err)
+    assert main(["eval", "one", "--episodes", "1"]) == 2, "another command"
+    assert "eval one --episodes 1 --trust typedenv" in capsys.readouterr().err
+    run = rlrun.train(*words[:-1], quiet=True)
+    assert rlrun.evaluate(run, episodes=1)["length_mean"] <= 20
 
 
 def test_a_file_cannot_trust(package, capsys):

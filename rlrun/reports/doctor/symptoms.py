@@ -775,7 +775,7 @@ def greedy_is_stuck(e: Evidence) -> Rows:
 
 @symptom(NOTE, "unsolved", look="eval/cut_episodes eval/length_mean",
          why="Their returns are those of a part; training may have such episodes, too.",
-         tries="env.max_episode_steps=1000")  # fmt: skip
+         tries="env.max_episode_steps=1000", explains="slow")  # fmt: skip
 def endless_episodes(e: Evidence) -> Rows:
     """Evaluation episodes were cut because they did not end."""
     cut, limit = e.metric("eval/cut_episodes"), e.number("eval.max_episode_steps")
@@ -827,7 +827,8 @@ def no_progress(e: Evidence) -> Rows:
         tries += ["memory=lstm"] if e.on_policy else _RECURRENT.get(e.policy, "").split()
     now = f"{e.score.late:.4g} {e.score.since}, {first:.4g} at first, its best {best:.4g}"
     yield Found(
-        f"No progress: the score is {now}.", [*tries, *e.tries("policy.lr*0.3 run.total_steps*3")]
+        f"No progress, unless no score can be higher: it is {now}.",
+        [*tries, *e.tries("policy.lr*0.3 run.total_steps*3")],
     )
 
 
