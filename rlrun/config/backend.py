@@ -103,12 +103,12 @@ def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
 
 def _compiled_obstacle(policy: Any) -> str | None:
     """Return why the compiled loops of a policy's kernel cannot run; None: they can."""
-    single_rows = isinstance(policy, DQNConfig)
-    if not single_rows and not isinstance(policy, R2D2Config | PPOConfig | PQNConfig):
+    with_blas = isinstance(policy, DQNConfig | R2D2Config)
+    if not with_blas and not isinstance(policy, PPOConfig | PQNConfig):
         return None
     if not _has_numba():
         return "numba is not installed or off"
-    return "compiled code does not find numpy's BLAS" if single_rows and not sgemm() else None
+    return "compiled code does not find numpy's BLAS" if with_blas and not sgemm() else None
 
 
 def _has_numba() -> bool:

@@ -33,6 +33,7 @@ SOURCE, N_IN, N_OUT, WEIGHT, BIAS, TURNED, NORM, ACTIVATION, OUT = range(9)
 NONE, RELU, TANH, ELU = range(4)
 NORM_EPS = F(1e-5)  # of nn.LayerNorm
 
+sgemm: Any = None
 if COMPILED:
     import llvmlite.binding as llvm
     from numba.core import types
@@ -42,7 +43,7 @@ if COMPILED:
     llvm.add_symbol("rlrun_sgemm", blas.sgemm() or 0)
     _FLAG, _SIZE, _NUMBER, _ARRAY = types.int32, types.int64, types.float32, types.uintp
     _MATRIX = _ARRAY, _SIZE
-    sgemm: Any = types.ExternalFunction(
+    sgemm = types.ExternalFunction(
         "rlrun_sgemm",
         types.void(
             *[_FLAG] * 3, *[_SIZE] * 3, _NUMBER, *_MATRIX, *_MATRIX, _NUMBER, *_MATRIX

@@ -14,6 +14,7 @@ from torch import nn
 from rlrun.functional.rows import RAW_REWARD
 from rlrun.jit import jit_ieee
 from rlrun.kernels.mlp import DifferentiableMLP, as_metrics, flat_gradients
+from rlrun.kernels.off_policy import sgemm
 from rlrun.nets.memory.gated import LSTM
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP, flatten
@@ -102,6 +103,52 @@ def _step_backward(
             carried[j] = grad * f
 
 
+@jit_ieee
+def _unroll(
+    gates: np.ndarray, weight: np.ndarray, bias: np.ndarray, hidden: np.ndarray, cell: np.ndarray,
+    squashed: np.ndarray, own: np.ndarray,
+) -> None:  # fmt: skip
+    """Compute all rows of B sequences; see ``Trace``.
+
+    ``gates`` [T, B, 4H]: the inputs' products, replaced by activations. ``weight`` [4H, H]: of the
+    state. ``hidden`` and ``cell``: row 0 is the start state. ``own`` bool [T, B]: sequences whose
+    state changes in a row; of no rows: all change.
+    """
+    rows, batch, width = gates.shape
+    units = width // 4
+    product = np.empty((batch, width), np.float32)
+    for t in range(rows):
+        sgemm(
+            101, 111, 112, batch, width, units, _ONE, hidden[t].ctypes.data, units,
+            weight.ctypes.data, units, np.float32(0), product.ctypes.data, width,
+        )  # fmt: skip
+        _step(gates[t], product, bias, cell[t], cell[t + 1], squashed[t], hidden[t + 1])
+        if len(own):
+            for b in range(batch):
+                if not own[t, b]:
+                    hidden[t + 1, b] = hidden[t, b]
+                    cell[t + 1, b] = cell[t, b]
+
+
+@jit_ieee
+def _unroll_backward(
+    gates: np.ndarray, weight: np.ndarray, cell: np.ndarray, squashed: np.ndarray, grad: np.ndarray
+) -> None:
+    """Overwrite the ``gates`` [T, B, 4H] of an unroll with the gradients of their sums.
+
+    ``grad`` [T, B, H]: d loss / d h_t from the outputs.
+    """
+    rows, batch, width = gates.shape
+    units = width // 4
+    later, carried = np.zeros((batch, units), np.float32), np.zeros((batch, units), np.float32)
+    for t in range(rows - 1, -1, -1):
+        _step_backward(gates[t], cell[t], squashed[t], grad[t], later, carried)
+        sgemm(
+            101, 111, 111, batch, units, width, _ONE, gates[t].ctypes.data, width,
+            weight.ctypes.data, units, np.float32(0), later.ctypes.data, units,
+        )  # fmt: skip
+
+
 State = tuple[np.ndarray, np.ndarray]  # h and c, [B, H] each
 
 
@@ -137,15 +184,10 @@ class NumpyLSTM:
         gates = gates.reshape(rows, batch, 4 * units)
         hidden, cell = (np.empty((rows + 1, batch, units), np.float32) for _ in range(2))
         squashed = np.empty((rows, batch, units), np.float32)
-        product = np.empty((batch, 4 * units), np.float32)
         hidden[0], cell[0] = state
-        weight, bias = self.of_hidden.T, self.biases[0] + self.biases[1]
-        for t in range(rows):
-            np.matmul(hidden[t], weight, out=product)
-            _step(gates[t], product, bias, cell[t], cell[t + 1], squashed[t], hidden[t + 1])
-            if own is not None and not own[t].all():
-                for part in (hidden, cell):
-                    np.copyto(part[t + 1], part[t], where=~own[t, :, None])
+        own = np.ones((0, batch), bool) if own is None else own
+        bias = self.biases[0] + self.biases[1]
+        _unroll(gates, self.of_hidden, bias, hidden, cell, squashed, own)
         return Trace(x, gates, hidden, cell, squashed)
 
     def backward(self, trace: Trace, grad: np.ndarray, *, inputs: int) -> np.ndarray:
@@ -156,11 +198,8 @@ class NumpyLSTM:
         """
         assert self.grads is not None, "made without arrays for gradients"
         rows, batch, units = grad.shape
-        later, cell = np.zeros((batch, units), np.float32), np.zeros((batch, units), np.float32)
-        gates, weight = trace.gates[:rows], self.of_hidden
-        for t in reversed(range(rows)):
-            _step_backward(gates[t], trace.cell[t], trace.squashed[t], grad[t], later, cell)
-            np.matmul(gates[t], weight, out=later)
+        gates = trace.gates[:rows]
+        _unroll_backward(gates, self.of_hidden, trace.cell, trace.squashed, grad)
         flat = gates.reshape(rows * batch, 4 * units)
         if len(self.ones) != len(flat):
             self.ones = np.ones(len(flat), np.float32)
