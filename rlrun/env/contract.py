@@ -400,7 +400,9 @@ class _Leaf:
         if not np.isfinite(value):
             allowed = f"{self.dtype} {self.space.shape}, finite"
             return f"{self.name} has {value}{where}; allowed is {allowed}", index
-        bounds = (np.broadcast_to(b, self.space.shape or ())[inner] for b in self.limits or ())
+        space = self.space
+        declared = (space.low, space.high) if isinstance(space, spaces.Box) else self.limits or ()
+        bounds = (np.broadcast_to(b, space.shape or ())[inner] for b in declared)
         allowed = ", ".join(f"{bound:g}" for bound in bounds)
         return f"{self.name} is {value:g}{where}; allowed is [{allowed}]", index
 

@@ -208,7 +208,8 @@ def _no_end(steps: int, *, late: bool) -> str:
     """Return why nothing can be said about ends."""
     if late:
         return f"no episode ended within the {steps} steps that the time allowed"
-    return "no episode ended within the steps made; env.max_episode_steps=100 makes them end"
+    fix = "env.max_episode_steps=100 makes them end"
+    return f"no episode ended within the {steps} steps of this check; {fix}"
 
 
 def walk_single(

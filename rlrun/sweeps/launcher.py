@@ -11,7 +11,7 @@ from typing import Any
 from rlrun.errors import Interrupted, ResourceError, printable
 from rlrun.log.progress import format_duration
 from rlrun.pipeline.stop import StopRequest, stop_on_signals
-from rlrun.run.files import no_follow
+from rlrun.run.files import no_follow, read_file
 from rlrun.schema import Config
 from rlrun.schema.studies import RayLauncherConfig
 from rlrun.sweeps.pool import Job, Pool, usable_cores
@@ -193,7 +193,7 @@ def _end_text(
     after = "" if job.seconds is None else f" after {format_duration(job.seconds)}"
     if job.status == "done":
         score = "" if progress.score is None else f": return {progress.score:.4g}"
-        return f"{name} is done{after}{score}"
+        return f"{name} is done{after}{score}{_warnings(sweep_dir / job.name)}"
     assert job.exit_code is not None
     log = sweep_dir / job.name / CONSOLE
     why = last_error(log)
@@ -203,6 +203,18 @@ def _end_text(
     why = lost or why
     text = f"{name} {job.status} ({exit_text(job.exit_code)}){after}: {why}; its output: {log}"
     return printable(text)
+
+
+def _warnings(directory: Path) -> str:
+    """Return ``; 2 warnings in PATH, the first: TEXT``, or "" for none."""
+    path = directory / "rlrun.log"
+    try:
+        lines = read_file(path).decode(errors="replace").splitlines()
+    except (OSError, ValueError):
+        return ""
+    found = [text for _, warned, text in (x.partition("[WARNING] - ") for x in lines) if warned]
+    count = f"{len(found)} warning{'s' * (len(found) > 1)}"
+    return f"; {count} in {path}, the first: {found[0]}" if found else ""
 
 
 def last_error(log: Path) -> str:

@@ -76,8 +76,12 @@ def test_a_wrong_key_is_one_line_and_nothing_is_written(tmp_path):
 
 
 def test_a_sweep_and_its_report(tmp_path):
-    words = ["policy=dqn", "env=bandit", "debug=smoke", "sweep.dir=pair"]
-    assert rlrun(tmp_path, "-m", *words, "seed=0,1").returncode == 0
+    words = ["policy=dqn", "env=cartpole", "debug=smoke", "sweep.dir=pair"]
+    sweep = rlrun(tmp_path, "-m", *words, "seed=0,1", "eval.max_episode_steps=5")
+    assert sweep.returncode == 0
+    ends = [x for x in (sweep.stdout + sweep.stderr).splitlines() if "is done" in x]
+    assert len(ends) == 2
+    assert all("1 warning in " in x and "did not end within" in x for x in ends), ends
     assert len([*tmp_path.glob("pair/*/run.json")]) == 2
     assert "dqn" in done(tmp_path, "report", "pair")
     assert (tmp_path / "pair/report/index.html").exists()
