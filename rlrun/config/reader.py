@@ -32,6 +32,7 @@ from rlrun.schema import (
     Config,
     EnvConfig,
     Invalid,
+    LearnerConfig,
     MemoryConfig,
     PolicyConfig,
     ScheduleConfig,
@@ -461,8 +462,10 @@ def read_config(value: Mapping[str, Any]) -> Config:
     """
     refuse_code(value, "")
     given: dict[str, Any] = {}
-    if "env" in value:  # before the groups that use its values, so that errors name its keys
-        given["env"] = read_dataclass(EnvConfig, value["env"], "env")
+    # Before the groups that use their values, so that errors name their keys.
+    for key, cls in (("env", EnvConfig), ("learner", LearnerConfig)):
+        if key in value:
+            given[key] = read_dataclass(cls, value[key], key)
     for key, table in OPTION_CONFIGS.items():
         if key in value:
             given[key] = _read_option(key, value[key], table)

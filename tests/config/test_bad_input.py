@@ -30,6 +30,7 @@ UNWRITTEN = [  # words that no text file holds, what the line on stderr holds
     ([f"run.dir={LONG}"], "a name in it has 300 bytes"),
     (["-m", "seed=1,2", f"hydra.sweep.dir={LONG}"], "hydra.sweep.dir = "),
     ([f"run.dir={'a/' * 3000}b"], "4096 in all"),
+    (["policy=ppo", "learner.batch_size=64.5"], "learner.batch_size = 64.5"),
     *[([f"{key}={NOT_UTF8}"], key) for key in ("run.dir", "policy.lr", "env.id")],
     *[([verb, path, *more], "RUN_DIR") for path in (LONG, NOT_UTF8)
       for verb, *more in (["eval"], ["resume"], ["export", "data"])],
