@@ -167,7 +167,8 @@ def check_rollout(config: Config, row: Row) -> str:
     each = sum(b.nbytes for b in tree_leaves((row.obs, row.action, row.extras, row.state)))
     need = c.capacity * (each + _FLAGS)
     limit, why = _limit(c)
-    text = f"rollout: {c.capacity} rows in {config.collector.num_envs} columns, {amount(need)}"
+    envs = config.collector.num_envs
+    text = f"rollout: room for {c.capacity} rows of {envs} environments, {amount(need)}"
     if need > limit:
         raise ResourceError(
             f"buffer.capacity = {c.capacity}: {text}; allowed are {amount(limit)} ({why}); lower "
