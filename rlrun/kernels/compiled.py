@@ -106,7 +106,7 @@ if COMPILED:
         return intrinsic(tile)
 
     TILE = 8 if get_host_cpu_features().get("avx512f") else 4  # rows; sums do not depend on it
-    one_row, several_rows = _make_tile(1), _make_tile(TILE)
+    one_row, four_rows, several_rows = _make_tile(1), _make_tile(4), _make_tile(TILE)
 
 
 # -- products --------------------------------------------------------------------------------------
@@ -133,6 +133,9 @@ def product(
                     a, xo + i * ai, ai, ak, b, yo + j, bk, c, co + i * ci + j, ci, size, more
                 )
                 i += TILE
+            if i + 4 <= rows:
+                four_rows(a, xo + i * ai, ai, ak, b, yo + j, bk, c, co + i * ci + j, ci, size, more)
+                i += 4
             while i < rows:
                 one_row(a, xo + i * ai, ai, ak, b, yo + j, bk, c, co + i * ci + j, ci, size, more)
                 i += 1

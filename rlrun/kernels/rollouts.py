@@ -74,7 +74,7 @@ class CompiledRollout:
         sizes = packed.inputs + 1, packed.width, packed.width, len(self.layers)
         self.work = tuple(np.zeros(columns * n, np.float32) for n in sizes)
         self.finished = np.zeros((ROWS * columns, 2))
-        self.agrees: bool | None = None  # None: not compared yet
+        self.compared = False
 
     @classmethod
     def of(cls, collector: Any) -> "CompiledRollout | None":
@@ -85,7 +85,8 @@ class CompiledRollout:
             return None
         if getattr(collector.policy.net, "moments", None) is not None:
             return None
-        return cls(kernel, collector.env, collector.actor)
+        boltzmann = isinstance(collector.explore(0), Temperature)
+        return None if boltzmann else cls(kernel, collector.env, collector.actor)
 
     def collect(
         self, collector: Any, t: int, units: int, epsilon: np.ndarray
@@ -97,14 +98,19 @@ class CompiledRollout:
         loop.
         """
         env = self.env
-        remote = collector.actor is not self.actor  # a predictor's, with weights of its own
-        if remote or not env.continues or isinstance(epsilon, Temperature):
+        if collector.actor is not self.actor:  # a predictor's, with weights of its own
+            collector.compiled = None
+            return None
+        if not env.continues:
+            collector.actor.refresh()
             return None
         compiled.pack(self.kernel.state[0], self.kernel.index, self.p)
-        if self.agrees is None:
-            self.agrees = self._compare(collector, t, epsilon)
-        if not self.agrees:
-            return None
+        if not self.compared:
+            self.compared = True
+            collector.actor.refresh()
+            if not self._compare(collector, t, epsilon):
+                collector.compiled = None
+                return None
         began, generators = (
             time.perf_counter(),
             (collector.policy.generator, self.task.env.np_random),

@@ -240,7 +240,9 @@ class CompiledRows(Protocol):
         self, collector: "Collector", t: int, units: int, epsilon: np.ndarray
     ) -> tuple[int, int] | None:
         """Collect rows from row ``t`` of a chunk with ``units`` units. Return the row after the
-        last, and the units; None: ``_step`` must collect row ``t``.
+        last, and the units.
+
+        None: ``_step`` must collect row ``t``, for which the actor has the present weights.
         """
 
 
@@ -297,7 +299,8 @@ class Collector:
 
     def collect(self) -> Chunk:
         """Collect rows with the policy's present weights and count them."""
-        self.actor.refresh()
+        if self.compiled is None:
+            self.actor.refresh()
         chunk = self.collect_rows()
         self.collect_metrics.commit(self.take_stats(), chunk)
         return chunk

@@ -139,12 +139,13 @@ def test_another_actor_is_found(collector_of, monkeypatch, caplog):
 
 @pytest.mark.parametrize(
     "words",
-    [("learner.backend=torch",), ("env.frame_stack=2",), ("collector.num_envs=1",),
-     ("policy.normalize_obs=true",), ("env=acrobot",), ("collector.unit=episode",)],
+    [("policy=ppo", x) for x in ("learner.backend=torch", "env.frame_stack=2", "env=acrobot",
+     "collector.num_envs=1", "policy.normalize_obs=true", "collector.unit=episode")]
+    + [("policy=pqn", "explore=boltzmann")],
     ids=str,
 )  # fmt: skip
 def test_other_settings_have_the_collectors_own_loop(words, collector_of):
-    assert collector_of("policy=ppo", *words).compiled is None
+    assert collector_of(*words).compiled is None
 
 
 def test_a_replaced_actor_acts(collector_of):
