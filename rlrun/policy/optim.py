@@ -55,12 +55,12 @@ class Adam:
         self.key = key
         self.mean = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
         self.square = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
-        self.steps = [torch.zeros((), device=p.device) for p in self.parameters]
+        self.counted = [torch.zeros((), device=p.device) for p in self.parameters[:1]]
+        self.steps = self.counted * len(self.parameters)  # one number, incremented in each step
         self.flat: FlatParameters | None = None
         own = {id(p) for p in apart}
         self.group_of = [int(id(p) in own) for p in self.parameters]
         assert sum(self.group_of) == len(own), "apart must be a subset of the parameters"
-        self.counted = self.steps  # step numbers, incremented in each step
         self.groups = self._groups(
             self.group_of, self.parameters, self.mean, self.square, self.steps
         )
@@ -72,7 +72,6 @@ class Adam:
             self.flat = FlatParameters(self.parameters)
             moments = _join(self.mean), _join(self.square)
             self.mean, self.square = (_views(x, self.parameters) for x in moments)
-            self.counted = self.steps[:1]
             self._group_runs(self.flat, *moments)
         return self.flat
 
