@@ -127,7 +127,8 @@ class LearningPolicy(ABC, Generic[C]):
 
     main: ClassVar[str] = "net"  # the part whose grad_norm, lr and target_lag are logged
     net: nn.Module
-    kernel: Any = None  # a ``Kernel`` in place of autograd, unless learner.backend=torch
+    # A ``Kernel`` or ``WholeKernel`` in place of autograd, unless learner.backend=torch.
+    kernel: Any = None
     check: Callable[[Sample], None] | None = (
         None  # compares it with autograd before the first update
     )

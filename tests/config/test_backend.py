@@ -5,6 +5,7 @@ import json
 import pytest
 import yaml
 
+from rlrun.blas import sgemm
 from rlrun.cli.main import main
 from rlrun.config import Composer
 from rlrun.config.backend import choose_backend
@@ -84,6 +85,15 @@ def test_without_numba_compiled_updates_use_torch(monkeypatch):
     monkeypatch.setattr("rlrun.jit.COMPILED", False)
     names = [backend_of(f"policy={name}").name for name in ("r2d2", "dqn", "sac")]
     assert names == ["torch", "torch", "numpy"]
+
+
+def test_without_a_product_for_compiled_code_updates_of_windows_use_torch(monkeypatch):
+    assert sgemm(), "numpy's BLAS is found"
+    monkeypatch.setattr("rlrun.config.backend.sgemm", lambda: None)
+    for name in ("dqn", "r2d2"):
+        backend = backend_of(f"policy={name}")
+        assert backend.name == "torch"
+        assert "BLAS" in backend.reason
 
 
 UNIT = ("env=gym", "env.id=test/Unit-v0")

@@ -8,7 +8,7 @@ import torch
 
 from rlrun.buffer.rollout import Rollout
 from rlrun.errors import NumericError
-from rlrun.pipeline.learner import Learner, RolloutLearner
+from rlrun.pipeline.learner import Learner, Means, RolloutLearner
 from rlrun.schema import LearnerConfig
 from rlrun.types import Counters, Sample, Update, Window
 from tests.buffer.make import make_replay
@@ -184,6 +184,22 @@ def test_reported_metrics_are_those_since_the_last_report_also_across_a_resume()
     other.step(20, np.arange(4))
     assert other.metrics()["train/loss"] == 9.0
     assert other.metrics() == {}
+
+
+@pytest.mark.parametrize("number", [float, torch.tensor])
+def test_metrics_of_kernels_are_numbers_with_the_sums_of_tensors(number):
+    """Before and after a resume, which continues either with either."""
+    values = [0.1, 0.7, 1e-3, 2.5]
+    tensors, given = Means(Counters()), Means(Counters())
+    for means, kind in ((tensors, torch.tensor), (given, number)):
+        for value in values[:2]:
+            means.add({"train/loss": kind(value), "train/lr": kind(2 * value)})
+    resumed = Means(Counters())
+    resumed.load_state_dict(given.state_dict())
+    for value in values[2:]:
+        tensors.add({"train/loss": torch.tensor(value), "train/lr": torch.tensor(2 * value)})
+        resumed.add({"train/loss": float(value), "train/lr": float(2 * value)})
+    assert resumed.report() == tensors.report()
 
 
 def test_the_logged_replay_ratio_is_that_since_the_last_record_also_across_a_resume():
