@@ -12,6 +12,7 @@ from rlrun.codec import CODER_OPTIONS
 from rlrun.codec.coders import decode_field, encode_field
 from rlrun.codec.frame import FieldSpec
 from rlrun.codec.words import kind_of, to_words
+from rlrun.denormals import flushed
 from rlrun.env import make_env
 from rlrun.functional.scan import linear_scan
 from rlrun.nets.memory import make_memory
