@@ -203,7 +203,7 @@ def test_a_hang_ends_on_sigterm(tmp_path):
     "words",
     [
         ("policy=dqn", "env=bandit", "collector.n_sample=40"),
-        ("policy=ppo", "env=cartpole"),
+        ("policy=ppo", "env=tmaze"),
         ("policy=r2d2", "env=tmaze", "transport=coded", "bonus=rnd", "env.frame_stack=2"),
     ],
 )
