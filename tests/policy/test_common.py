@@ -13,7 +13,7 @@ from rlrun.types import tree_map
 from tests.policy import make, test_offline, test_on_policy, test_qmix, test_value
 from tests.policy.make import BOX, DISCRETE, RECURRENT, build
 from tests.policy.test_control import NAMES as CONTROL
-from tests.policy.test_control import SHAPES
+from tests.policy.test_control import shape_of
 from tests.policy.test_qmix import TEAM
 
 ROLLOUTS = (*test_on_policy.NAMES, "pqn")
@@ -21,7 +21,7 @@ CASES = {  # case -> (policy, its keys)
     **{case: (test_value.name_of(case), x) for case, x in test_value.CASES.items()},
     **{case: (case.split()[0], x) for case, x in test_offline.CASES.items()},
     **{f"qmix, {case}": ("qmix", {"spec": TEAM} | x) for case, x in test_qmix.CASES.items()},
-    **{f"{name} {shape}": (name, SHAPES[shape] | {"spec": BOX})
+    **{f"{name} {shape}": (name, shape_of(name, shape) | {"spec": BOX})
        for name in CONTROL for shape in ("inputs", "lstm", "partial")},
     **{f"{name} {memory}": (name, {"memory": memory, "prev_inputs": True, "hidden": 8})
        for name in ROLLOUTS for memory in ("none", "lstm")},
