@@ -3,7 +3,9 @@
 Does not import torch. Only the list of environments, which makes them, imports numpy and Hydra.
 """
 
+import os
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from textwrap import wrap
@@ -239,7 +241,8 @@ class Reference:
         ]  # fmt: skip
         if presets:
             yield paragraph("  set by   ", ", ".join(presets))
-        yield paragraph("  see also ", ", ".join(self._related(name)))
+        if related := self._related(name):
+            yield paragraph("  see also ", ", ".join(related))
 
     def _defaults(self, name: str, group: str) -> Iterator[str]:
         """Yield a line for every value and source: the value, the options that have it, the
@@ -253,6 +256,7 @@ class Reference:
             named = ", ".join(options[:_NAMED])
             more = f" and {len(options) - _NAMED} more" if len(options) > _NAMED else ""
             whose = f"  {group}={named}{more}" if group and len(by_line) > 1 else ""
+            source = re.sub("^ours", "chosen by rlrun", source)
             yield f"{value}{whose}{f'  ({source})' if source else ''}"
 
     def _parts(self, name: str, option: str) -> str:
@@ -531,5 +535,7 @@ def _unknown_group(group: str) -> ConfigError:
     fix = f"a word is looked for in one: rlrun list env {group}"
     if close:
         fix = f"rlrun list {close[0]}"
+    elif os.path.isdir(group):
+        fix = f"rlrun report {shlex.quote(group)} lists the runs in it"
     wrong = f"unknown group; groups are {', '.join(names)}"
     return ConfigError(f"rlrun list {group}: {wrong}; {fix}")
