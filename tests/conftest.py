@@ -13,6 +13,7 @@ os.environ["PYTHONPATH"] = str(Path(__file__).parent.parent)
 import pytest
 import torch
 
+from rlrun.trust import forget_typed_envs
 from tests import (
     read_once,  # patches Hydra
     tiers,  # which tests run
@@ -51,6 +52,11 @@ def _read_once(request, tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _one_thread():
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _no_environment_was_typed():
+    forget_typed_envs()
 
 
 @pytest.fixture(scope="session")

@@ -110,6 +110,7 @@ def stored_columns(run_dir):
     rings = [stream["ring"] for stream in state_of(run_dir)["buffer"]["streams"]]
     rows = [ring["obs"] if "obs" in ring else ring["fields"]["obs"] for ring in rings]
     rows = [x["rows"] if isinstance(x, dict) else x for x in rows]
+    rows = [x for x in rows if x.stop > x.first]  # a collector may begin when the run ends
     return [column for x in rows for column in x.read(x.first, x.stop)]
 
 
@@ -124,8 +125,9 @@ def test_every_row_is_stored_once_and_updates_keep_their_ratio(tmp_path):
     words = (*COUNTER, "run.total_steps=1500", "learner.replay_ratio=8", "logger.every=300",
              "learner.update_per_collect=null", "collector.n_sample=16")  # fmt: skip
     record = go(tmp_path, *words, *RAY, "pipeline.num_actors=2", "transport=coded")
-    for column in stored_columns(tmp_path):
-        assert len(column) > 100
+    columns = stored_columns(tmp_path)
+    assert sum(map(len, columns)) >= 1000
+    for column in columns:
         assert follows(column)
         assert (np.diff(column[:, 1]) >= 0).all(), "no episode comes twice"
     assert last(tmp_path, "ray/weights_age") > 0
