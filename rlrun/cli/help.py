@@ -328,7 +328,8 @@ def _key_lines(keys: Mapping[str, Key]) -> Iterator[str]:
     texts = {f"{name} = {key.value}": key for name, key in keys.items()}
     column = min(max(map(len, texts), default=0), 36) + 2
     for text, key in texts.items():
-        yield paragraph(f"  {text:<{column}}", key.comment)
+        gap = "  " * (len(text) >= column)
+        yield paragraph(f"  {text:<{column}}{gap}", key.comment)
 
 
 # Of a block of code: commands and what they print wrap, other code is left as it is.

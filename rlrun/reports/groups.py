@@ -487,7 +487,8 @@ def explained(scores: Sequence[Floats]) -> float:
     center = every.mean()
     total = float(np.square((every - center) / spread).sum())
     between = sum(len(x) * float((x - center).mean() / spread) ** 2 for x in scores)
-    return min(1.0, between / total)
+    share = min(1.0, between / total)
+    return share if share > 1e-12 else 0.0  # rounding
 
 
 MAX_POINTS = 200
