@@ -180,7 +180,7 @@ def test_the_lock_dies_with_its_process_even_when_a_forked_worker_lives_on(tmp_p
         "from rlrun.run.files import lock_run_dir\n"
         "with lock_run_dir(Path(sys.argv[1])):\n"
         "    worker = os.fork()\n"
-        "    if worker: print(worker, flush=True)\n"
+        "    if not worker: print(os.getpid(), flush=True)  # after the hooks of the fork\n"
         "    time.sleep(60)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE)
