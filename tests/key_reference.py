@@ -86,12 +86,11 @@ def _wrapper(name: str) -> tuple[str, str]:
 def _facts(name: str) -> dict[str, Any]:
     """What the schema says of a key: allowed values, who reads it, which keys decide that."""
     declared = _declared(name)
-    texts = dict.fromkeys(_allowed(kind, metadata) for kind, metadata in declared)
-    metadata = next((m for _, m in declared), {})
+    metadata = next((m for _, _, m in declared), {})
     reader, other = metadata.get("read_when"), metadata.get("default_of")
     conditions = [c.key for every in reader.any_of for c in every] if reader else []
     facts = {
-        "allowed": ", or ".join(text for text in texts if f"{text} or null" not in texts),
+        "allowed": _allowed_by_option(name.partition(".")[0], declared),
         "read_when": str(reader or ""),
         "default_of": other,
         "conditions": [*conditions, *([other] if other else [])],
@@ -99,17 +98,29 @@ def _facts(name: str) -> dict[str, Any]:
     return {fact: value for fact, value in facts.items() if value}
 
 
-def _declared(name: str) -> list[tuple[Any, Mapping[str, Any]]]:
-    """(type, metadata) of a key in every class that has it."""
+def _allowed_by_option(group: str, declared: list[tuple[str, Any, Mapping[str, Any]]]) -> str:
+    """Allowed values; those of fewer options follow with their names."""
+    options: dict[str, list[str]] = {}
+    for option, kind, metadata in declared:
+        options.setdefault(_allowed(kind, metadata), []).append(option)
+    first, *others = sorted(options, key=lambda text: -len(options[text])) or [""]
+    others = [text for text in others if f"{text} or null" not in options]
+    named = [f"{text} for {group}={', '.join(sorted(options[text]))}" for text in others]
+    return "; ".join([first, *named])
+
+
+def _declared(name: str) -> list[tuple[str, Any, Mapping[str, Any]]]:
+    """(option, type, metadata) of a key in every class that has it."""
     group, _, rest = name.partition(".")
-    if group in OPTION_CONFIGS:
-        kinds = [*OPTION_CONFIGS[group].values()]
-    else:
-        kinds = [COMMAND_CONFIGS.get(group) or field_types(Config).get(group)]
+    kinds = OPTION_CONFIGS.get(group)
+    if kinds is None:
+        kinds = {"": COMMAND_CONFIGS.get(group) or field_types(Config).get(group)}
     if not rest:
-        return [_field(Config, [name])] if name in field_types(Config) else []
-    found = [_field(kind, rest.split(".")) for kind in kinds if is_dataclass(kind)]
-    return [one for one in found if one is not None]
+        kinds, rest = {"": Config}, name
+        if name not in field_types(Config):
+            return []
+    found = [(o, _field(k, rest.split("."))) for o, k in kinds.items() if is_dataclass(k)]
+    return [(option, *one) for option, one in found if one is not None]
 
 
 def _field(cls: Any, parts: list[str]) -> tuple[Any, Mapping[str, Any]] | None:
@@ -142,7 +153,8 @@ def _type_text(kind: Any) -> str:
     if origin is Literal:
         return " | ".join(map(str, get_args(kind)))
     if origin is tuple:
-        return f"list of {_type_text(get_args(kind)[0])}s"
+        inner = _type_text(get_args(kind)[0])
+        return f"list of lists of {inner[8:]}" if inner[:8] == "list of " else f"list of {inner}s"
     if origin is dict:
         return "mapping"
     if kind is ScheduleConfig:

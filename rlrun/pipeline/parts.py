@@ -650,9 +650,6 @@ def time_table(seconds: Mapping[str, float], wall: float) -> list[str]:
     return [*lines, f"{'other':12s} {rest:8.2f}  {rest / max(wall, 1e-9):6.1%}"]
 
 
-_SHOWN = {"collect/return_mean": "return", "collect/epsilon_mean": "epsilon"}  # in the terminal
-
-
 @dataclass(frozen=True, slots=True)
 class LoopReport:
     """Writes a record of metrics every ``every`` env steps."""
@@ -661,6 +658,7 @@ class LoopReport:
     parts: Parts
     saving: Saving
     profiler: Profiler | None
+    shown: Mapping[str, str]  # metric -> its name in the terminal
 
     def after_chunk(self, before: int) -> None:
         """Show the counters. Write a record if one became due since env step ``before``."""
@@ -680,7 +678,7 @@ class LoopReport:
             if p.bonus is not None:
                 metrics |= p.bonus.metrics()
             p.log.write(counters.env_steps, metrics)
-            shown = {short: metrics[name] for name, short in _SHOWN.items() if name in metrics}
+            shown = {short: metrics[name] for name, short in self.shown.items() if name in metrics}
             p.log.progress(counters.env_steps, counters.updates, **shown)
         seconds = {f"time/{name}_seconds": value for name, value in self.elapsed().items()}
         p.log.write_timings(counters.env_steps, seconds | self._codec_metrics())

@@ -322,7 +322,7 @@ def _add_all(replay: Replay, source: Any, plan: Plan) -> None:
     replay.close = close
 
 
-def make_store(plan: Plan, *, note: Note) -> Replay | Mixed:
+def make_store(plan: Plan, *, note: Note = _silent) -> Replay | Mixed:
     """Return the learner's replay, combined with one for the demonstrations of ``buffer.demos``.
 
     Raises: ConfigError if they do not fit the environment, ResourceError, StorageError if they are
@@ -456,7 +456,10 @@ def with_loop(plan: Plan, parts: Parts, evaluations: LoopEvaluations, saving: Sa
     run, logger = plan.config.run, plan.config.logger
     recorded = logger.profile
     profiler = Profiler(parts.run_dir / "profile", recorded) if recorded is not None else None
-    report = LoopReport(logger.every, parts, saving, profiler)
+    shown = {"collect/return_mean": "return"}
+    if plan.config.explore.name != "none":
+        shown["collect/epsilon_mean"] = "epsilon"
+    report = LoopReport(logger.every, parts, saving, profiler, shown)
     return Pipeline(run, parts, report, evaluations, saving, Faults(run, parts, saving))
 
 

@@ -109,7 +109,7 @@ def make_ray_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
     count, cores = c.num_actors + 1 + (c.inference == "central"), os.cpu_count() or 1
     where = "starting Ray on this machine" if c.address is None else f"connecting to {c.address}"
     # Each process loads torch, one per core at a time.
-    seconds = "some seconds" if c.address else f"about {3 + 2 * math.ceil(count / cores)} s"
+    seconds = "some seconds" if c.address else f"{3 + 2 * math.ceil(count / cores)} s or more"
     log.note(f"pipeline=ray: {where} and {count} roles, {seconds}")
     roles = Roles(_connect(c), run_dir)
     try:
@@ -181,7 +181,9 @@ def _streams(plan: Plan, policy: Policy, log: Log) -> Streams | Rollouts:
     config, numbers = plan.config, range(ray_config(plan).num_actors)
     if config.policy.on_policy:
         return Rollouts([make_rollout(plan, policy.actor(plan.columns)) for _ in numbers])
-    replays = [make_store(_stream_plan(plan, number), note=log.note) for number in numbers]
+    plans = [_stream_plan(plan, number) for number in numbers]
+    first = make_store(plans[0], note=lambda line: log.note(f"{line}; one per collector"))
+    replays = [first, *(make_store(other) for other in plans[1:])]
     return Streams(replays, generator=generator(config.seed, "streams"))
 
 

@@ -249,6 +249,13 @@ def test_a_run_of_no_steps_evaluates_the_untrained_policy(tmp_path, policy):
     assert "eval/return_mean" in line
 
 
+@pytest.mark.parametrize(("policy", "explores"), [("dqn", True), ("a2c", False)])
+def test_the_terminal_shows_epsilon_where_it_explores(tmp_path, capsys, policy, explores):
+    words = ("run.total_steps=64", "logger.every=16", "logger.progress=plain")
+    go(tmp_path, f"policy={policy}", "env=bandit", *TINY, *words)
+    assert ("  epsilon " in capsys.readouterr().err) == explores
+
+
 # -- resumed runs ----------------------------------------------------------------------------------
 
 
