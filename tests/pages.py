@@ -19,7 +19,18 @@ PAGES = [
 TINY = "debug=smoke"
 SHORTER = {  # what is added to end soon where debug=smoke does not win or is not allowed
     "rlrun policy=dqn env=gym env.id=Acrobot-v1 run.total_steps=100000": "run.total_steps=400",
-    "rlrun resume outputs/first run.total_steps=100000 run.stop_return=null": "run.total_steps=600",
+    **{
+        f"rlrun resume outputs/first run.total_steps={steps} run.stop_return=null": (
+            "run.total_steps=600"
+        )
+        for steps in (40000, 100000)
+    },
+    "rlrun fork outputs/trunk policy.lr=1e-4 run.total_steps=100000 run.stop_return=null "
+    "run.dir=outputs/branch": "run.total_steps=600",
+    "rlrun probe env=memory_chain env.length=2 --budget 300 probe.episodes=4 "
+    "probe.dir=outputs/probed": "probe.seeds=2",
+    "rlrun policy=r2d2 env=cartpole_novel pipeline=ray pipeline.num_actors=2 "
+    "run.total_steps=5000": "run.total_steps=400",
     "rlrun search policy=dqn env=cartpole 'policy.lr=interval(1e-4,1e-2,log)' "
     "'policy.nstep=choice(1,3)' search.dir=outputs/found": (
         "search.trials=2 search.seeds=1 search.final_seeds=1"

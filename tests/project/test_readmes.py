@@ -41,6 +41,8 @@ LONG = "trains for minutes with many seeds"
 COMPOSED = {  # composed and checked instead, every job of a sweep
     "rlrun policy=r2d2 env=cartpole device=cuda": "needs a GPU",
     "rlrun experiment=r2d2_paper env=cartpole": "wants a big machine",
+    "rlrun policy=r2d2 env=cartpole pipeline=ray pipeline.num_actors=2": "as README.md's, "
+    "which is run",
     "rlrun -m policy=dqn env=bandit seed=0,1 hydra/launcher=ray": "starts a "
     "Ray; tests/sweeps/test_ray_pool.py runs a sweep on one",
     "rlrun -m experiment=r2d2_stored_state policy.state_init=stored,zero seed=0,1,2,3,4 "
@@ -77,6 +79,10 @@ def test_commands(page, drive, tmp_path):
         if not right or bool(out + err) == (" -q" in shown):
             bad[shown] = (code, out, err)
     assert not bad
+
+
+def test_what_is_shortened_is_shown():
+    assert not {*SHORTER} - {command for lines in EVERY.values() for command in lines}
 
 
 def test_commands_are_valid_shell():
