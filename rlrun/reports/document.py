@@ -68,15 +68,15 @@ class Table:
     def shown(self) -> Grid:
         """Return the texts of the cells, without uninformative columns.
 
-        These are empty columns, and the environment if it is the same in all rows.
+        These are columns without a value, and the environment if it is the same in all rows.
         """
         rows = [[show_cell(cell) for cell in row] for row in self.rows]
         columns = [[row[i] for row in rows] for i in range(len(self.columns))]
         kept = [
             i
             for i, (name, texts) in enumerate(zip(self.columns, columns, strict=True))
-            if not rows or (any(texts) and (name != "environment" or len({*texts}) > 1))
-        ]
+            if not rows or ({*texts} - {"", "-"} and (name != "environment" or len({*texts}) > 1))
+        ] or [*range(len(columns))]
         right = [any(_is_numeric(row[i]) for row in self.rows) for i in kept]
         names = [self.columns[i] for i in kept]
         return Grid(names, right, [[row[i] for i in kept] for row in rows])

@@ -66,8 +66,7 @@ def score_section(found: Findings) -> Section:
     shown = [group for place in found.environments for group in _in_table(found.of(place))]
     rows: list[tuple[Cell, ...]] = []
     for g in shown:
-        claimed = g.next_seed is not None and g.next_seed.claimed
-        following = interval_of(g.next_seed)._replace(value=_NAN) if claimed else None
+        following = interval_of(g.next_seed)._replace(value=_NAN)
         ends = (float(g.scores.min()), float(g.scores.max())) if g.runs else (_NAN, _NAN)
         rows.append((g.environment, g.setting, len(g.runs), interval_of(g.mean), following, *ends,
                      uncounted(g)))  # fmt: skip
