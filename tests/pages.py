@@ -27,8 +27,6 @@ SHORTER = {  # what is added to end soon where debug=smoke does not win or is no
     },
     "rlrun fork outputs/trunk policy.lr=1e-4 run.total_steps=100000 run.stop_return=null "
     "run.dir=outputs/branch": "run.total_steps=600",
-    "rlrun probe env=memory_chain env.length=2 --budget 300 probe.episodes=4 "
-    "probe.dir=outputs/probed": "probe.seeds=2",
     "rlrun policy=r2d2 env=cartpole_novel pipeline=ray pipeline.num_actors=2 "
     "run.total_steps=5000": "run.total_steps=400",
     "rlrun search policy=dqn env=cartpole 'policy.lr=interval(1e-4,1e-2,log)' "
