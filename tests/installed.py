@@ -31,10 +31,16 @@ CONTINUOUS = {
 }
 
 
+def preset_values(name: str) -> dict[str, Any]:
+    """The values of a preset, with those of the base."""
+    base, own = CONF / "_base/env.yaml", FOLDER / f"{name}.yaml"
+    return yaml.safe_load(base.read_text()) | yaml.safe_load(own.read_text())
+
+
 @cache
 def module_of(name: str) -> str | None:
     """The module that the preset needs besides rlrun's own dependencies."""
-    env_id = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())["id"]
+    env_id = preset_values(name)["id"]
     return next((m for start, m in MODULES.items() if env_id.startswith(start)), None)
 
 

@@ -42,7 +42,11 @@ def table_text() -> str:
     chosen = {g: o for g, o in files[0].chooses.items() if g in GROUPS and o != "null"}
     chosen |= options["policy"][chosen["policy"]].chooses
     of_groups = (n for g in GROUPS if g not in PRESETS for o in options[g].values() for n in o.keys)
-    of_bases = (f"policy.{n}" for option in options[BASES].values() for n in option.keys)
+    of_bases = (
+        f"{base if base in GROUPS else 'policy'}.{n}"
+        for base, option in options[BASES].items()
+        for n in option.keys
+    )
     facts = {name: _facts(name) for name in dict.fromkeys([*root, *of_groups, *of_bases])}
     table = {
         "chosen": chosen,

@@ -132,20 +132,28 @@ class Table:
                 self.options[group].setdefault(path.stem, read_option(path, prefix))
 
     def keys_of(self, group: str, option: str) -> dict[str, Key]:
-        """Return full name -> key of an option, its own first, then those of its bases."""
-        found = self.own_keys(group, option)
-        for parent in self.options[group][option].parents:
-            if parent in self.options[group]:
-                _add(found, self.keys_of(group, parent))
+        """Return full name -> key of an option, its own first, then those of its bases and of the
+        base of the group.
+        """
+        found = self._chosen_keys(group, option)
+        _add(found, self._base_keys(group, group))
         return found
 
-    def own_keys(self, group: str, option: str) -> dict[str, Key]:
-        """Return full name -> key of an option's file and of its bases."""
+    def _chosen_keys(self, group: str, option: str) -> dict[str, Key]:
         found = dict(self.options[group][option].keys)
         for parent in self.options[group][option].parents:
-            base = self.options[BASES].get(parent.removeprefix(f"/{BASES}/"))
-            _add(found, {f"{group}.{name}": key for name, key in base.keys.items()} if base else {})
+            is_option = parent in self.options[group]
+            base = parent.removeprefix(f"/{BASES}/")
+            _add(
+                found,
+                self._chosen_keys(group, parent) if is_option else self._base_keys(group, base),
+            )
         return found
+
+    def _base_keys(self, group: str, name: str) -> dict[str, Key]:
+        """Return the keys of a base as keys of ``group``, none if there is no such base."""
+        base = self.options[BASES].get(name)
+        return {f"{group}.{key}": value for key, value in base.keys.items()} if base else {}
 
 
 def _add(found: dict[str, Key], inherited: Mapping[str, Key]) -> None:

@@ -120,9 +120,8 @@ def _add_new_keys(cfg: DictConfig) -> None:
     cfg.logger = OmegaConf.merge(logger, cfg.get("logger") or {})
     torso: Any = OmegaConf.create(read_yaml(shipped_conf() / "torso/mlp.yaml"))
     cfg.torso = OmegaConf.merge({"layer_norm": torso.layer_norm}, cfg.get("torso") or {})
-    env: Any = OmegaConf.create(read_yaml(shipped_conf() / "env/gym.yaml"))
-    new = {"instances": env.instances, "gamma": env.gamma}
-    cfg.env = OmegaConf.merge(new, cfg.get("env") or {})
+    env: Any = OmegaConf.create(read_yaml(shipped_conf() / "_base/env.yaml"))
+    cfg.env = OmegaConf.merge(env, cfg.get("env") or {})
     if (cfg.get("memory") or {}).get("name") in ("lru", "mingru"):  # had no layer after the sums
         cfg.memory = OmegaConf.merge({"readout": False}, cfg.memory)
     if "log_std_init" in (cfg.get("policy") or {}):  # earlier versions acted in the box's unit

@@ -59,7 +59,8 @@ def test_the_table_has_the_keys_and_values_of_every_yaml():
 
 
 @pytest.mark.parametrize(
-    "option", ["policy=c51", "policy=iqn", "policy=rsac", "policy=bc_recurrent", "memory=gtrxl"]
+    "option",
+    ["policy=c51", "policy=iqn", "policy=rsac", "policy=bc_recurrent", "memory=gtrxl", "env=tmaze"],
 )
 def test_an_option_has_the_keys_that_it_starts_from(rlrun, composer, option):
     """``c51`` starts from ``dqn``, that from a base; ``iqn`` has a number for a schedule."""

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -180,6 +181,24 @@ def test_users_own_yaml(rlrun, build, tmp_path):
     assert "float32 [4] -> Discrete 2" in out[out.index("  mine ") :].splitlines()[0]
     assert all(text in out for text in ("my own pole", "my slow one", "both at once"))
     assert rlrun("resume", str(build.run_dirs[-1])).code == 0  # without the directory of yaml files
+
+
+def test_what_an_env_yaml_leaves_out_has_a_default(rlrun, build, tmp_path):
+    """Keys that are newer than the file too; the id has none."""
+    assert rlrun("env=gym", "env.id=CartPole-v1", "policy=dqn").code == 0
+    expected = replace(build.config.env, note="", total_steps=5)
+    assert build.config.policy.gamma == expected.gamma > 0
+    (tmp_path / "my/env").mkdir(parents=True)
+    (tmp_path / "my/env/pole.yaml").write_text("# my pole\nid: CartPole-v1\ntotal_steps: 5\n")
+    (tmp_path / "my/env/nothing.yaml").write_text("total_steps: 5\n")
+    assert rlrun("--config-dir", "my", "env=pole", "policy=dqn").code == 0
+    assert (build.config.env, build.config.policy.gamma) == (expected, expected.gamma)
+    listed = rlrun("list", "env", "pole", "--config-dir", "my").out
+    assert "float32 [4] -> Discrete 2" in listed
+    assert "my pole" in listed
+    done = rlrun("--config-dir", "my", "env=nothing")
+    assert_one_error(done)
+    assert "env.id" in done.err
 
 
 def test_user_files_that_are_refused(rlrun, tmp_path):

@@ -30,6 +30,7 @@ NEEDS = {
     "buffer=rollout": ["policy=ppo"],
     "env=atari": ["torso=nature_cnn"],
 }
+ENV_BASE = CONF / "_base/env.yaml"  # the base of every environment, which may change its values
 IMAGES = ("torso=nature_cnn", "torso=image_and_vector")  # the default env has none
 
 
@@ -76,7 +77,7 @@ def test_every_key_has_a_comment():
 
 def test_bases_hold_each_shared_key_once_and_are_no_options(composer, rlrun):
     used = {(base, path) for path in CONF.glob("*/*.yaml") for base in bases(path)}
-    assert {base for base, _ in used} == set(CONF.glob("_base/*.yaml"))
+    assert {base for base, _ in used} | {ENV_BASE} == set(CONF.glob("_base/*.yaml"))
     for base, path in used:
         assert not own_keys(base).keys() & own_keys(path).keys()
     assert "_base" not in composer.groups()
@@ -226,6 +227,8 @@ def batches(option):
     group, _, name = option.partition("=")
     path = CONF / group / f"{name}.yaml" if name else CONF / "config.yaml"
     values = own_keys(path)
+    if group == "env":
+        values = own_keys(ENV_BASE) | values
     for base in bases(path):
         values |= own_keys(base)
     values = {k: v for k, v in values.items() if k not in ("defaults", "hydra")}

@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from rlrun.config.reader import read_dataclass
 from rlrun.env import Env, Step, probe
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.schema import WRAPPER_CONFIGS, EnvConfig
 from rlrun.tree import tree_map
-from tests.installed import FOLDER, PRESETS, needs
+from tests.installed import FOLDER, PRESETS, needs, preset_values
 
 __all__ = ["FOLDER", "NAMES", "OWN", "config_of", "needs_envpool", "preset", "wrapper"]
 ROW = ("obs", "reward", "terminated", "truncated", "first")
@@ -26,7 +25,7 @@ OWN += ["multiarmed_bandit"]
 
 def preset(name: str, **changes: Any) -> EnvConfig:
     """The config of conf/env/<name>.yaml; ``kwargs`` are laid over its own."""
-    values = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
+    values = preset_values(name)
     if values["id"] == "???":
         values["id"] = ""
     config: EnvConfig = read_dataclass(EnvConfig, values, "env")

@@ -47,10 +47,9 @@ SEEDLESS = ("counter", "bandit", "bandit_continuous", "chain")  # nothing in the
 
 
 @pytest.mark.parametrize("name", [*NAMES, "gym"])
-def test_a_preset_has_the_keys_of_the_schema(name):
-    text = (FOLDER / f"{name}.yaml").read_text()
-    keys = re.findall(r"^(\w+):", text, re.MULTILINE)
-    assert keys == [field.name for field in fields(EnvConfig)]
+def test_a_preset_has_keys_of_the_schema_and_a_note(name):
+    keys = re.findall(r"^(\w+):", (FOLDER / f"{name}.yaml").read_text(), re.MULTILINE)
+    assert keys == [field.name for field in fields(EnvConfig) if field.name in keys]
     assert preset(name).note
 
 

@@ -6,7 +6,6 @@ import math
 import gymnasium as gym
 import numpy as np
 import pytest
-import yaml
 
 import rlrun.env  # noqa: F401  (registers the diagnostic tasks)
 from rlrun.reports.bounds import known_bounds, return_bounds
@@ -15,7 +14,7 @@ from rlrun.reports.groups import curve, group_runs
 from rlrun.reports.intervals import mean_interval, tolerance_interval
 from rlrun.reports.memory_bench import BenchSetting
 from rlrun.reports.runs import read_runs
-from tests.installed import FOLDER, PRESETS
+from tests.installed import PRESETS, preset_values
 from tests.reports.forge import forge, forge_seeds
 
 UNBOUNDED = (-math.inf, math.inf)
@@ -33,7 +32,7 @@ def keys_of(preset):
         else:
             keys[name] = value
 
-    add(yaml.safe_load((FOLDER / f"{preset}.yaml").read_text("utf-8")), "env")
+    add(preset_values(preset), "env")
     return keys
 
 
