@@ -68,9 +68,9 @@ def test_an_option_has_the_keys_that_it_starts_from(rlrun, composer, option):
     cfg = OmegaConf.to_container(composer.compose([option])[group], resolve=False)
     composed, found = leaves(cfg, f"{group}."), Table().keys_of(group, name)
     assert parsed(found) == composed
-    shown = rlrun("help", option).out
+    shown = " ".join(rlrun("help", option).out.split())
     for key, (value, _) in found.items():
-        assert f"  {key} = {value}" in shown
+        assert f" {key} = {value}" in shown
 
 
 @pytest.mark.parametrize(

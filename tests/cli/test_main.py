@@ -186,11 +186,11 @@ def test_users_own_yaml(rlrun, build, tmp_path):
 def test_what_an_env_yaml_leaves_out_has_a_default(rlrun, build, tmp_path):
     """Keys that are newer than the file too; the id has none."""
     assert rlrun("env=gym", "env.id=CartPole-v1", "policy=dqn").code == 0
-    expected = replace(build.config.env, note="", total_steps=5)
+    expected = replace(build.config.env, note="", total_steps=5000)
     assert build.config.policy.gamma == expected.gamma > 0
     (tmp_path / "my/env").mkdir(parents=True)
-    (tmp_path / "my/env/pole.yaml").write_text("# my pole\nid: CartPole-v1\ntotal_steps: 5\n")
-    (tmp_path / "my/env/nothing.yaml").write_text("total_steps: 5\n")
+    (tmp_path / "my/env/pole.yaml").write_text("# my pole\nid: CartPole-v1\ntotal_steps: 5000\n")
+    (tmp_path / "my/env/nothing.yaml").write_text("total_steps: 5000\n")
     assert rlrun("--config-dir", "my", "env=pole", "policy=dqn").code == 0
     assert (build.config.env, build.config.policy.gamma) == (expected, expected.gamma)
     listed = rlrun("list", "env", "pole", "--config-dir", "my").out
