@@ -125,8 +125,9 @@ class Critics(nn.Module):
         x = torch.cat([features, action], -1).flatten(0, -2)
         x = x.expand(len(weights[0]), *x.shape)
         layers = zip(weights[:-1], biases[:-1], self.activations, strict=True)
-        for weight, bias, activation in layers:
-            x = activation(torch.baddbmm(bias, x, weight))
+        for i, (weight, bias, activation) in enumerate(layers):
+            x = activation(torch.baddbmm(bias, self.layer_inputs(i, x, frozen=frozen), weight))
+        x = self.layer_inputs(-1, x, frozen=frozen)
         lead = features.shape[:-1]
         if biases[-1].shape[-1] > 1:
             outputs: Tensor = torch.baddbmm(biases[-1], x, weights[-1])
@@ -134,6 +135,10 @@ class Critics(nn.Module):
         # A sum of products takes a tenth of the time of a product with a one-column matrix.
         q: Tensor = torch.linalg.vecdot(x, weights[-1].mT) + biases[-1].squeeze(-1)
         return q.reshape(-1, *lead).float()
+
+    def layer_inputs(self, layer: int, x: Tensor, *, frozen: bool) -> Tensor:
+        """Return what a layer reads, [C, N, F], of the outputs ``x`` of the one before."""
+        return x
 
 
 # -- inputs ----------------------------------------------------------------------------------------

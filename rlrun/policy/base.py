@@ -165,7 +165,7 @@ class LearningPolicy(ABC, Generic[C]):
         *,
         follows: nn.Module | None = None,
         lr: ScheduleConfig | None = None,
-        optimiser: type[Adam] = Adam,
+        optimiser: Callable[..., Adam] = Adam,
     ) -> Part:
         """Add a part. ``net`` and ``follows``, which its target copies, are on the device.
 
@@ -348,9 +348,9 @@ class TargetLearner(WindowLearner[T]):
         With hard copies, the distance is the one before the last copy.
         """
         lag, part = self.target_lag, self.parts[self.main]
-        if lag is None:
+        if lag is None and part.target is not None:
             lag = relative_distance(part.target_params, part.followed)
-        health = {"train/target_lag": lag}
+        health = {} if lag is None else {"train/target_lag": lag}
         if self.compute.compile:  # compiled layers do not call the hooks
             return health
         dead = self.dead_units(windows)

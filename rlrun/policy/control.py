@@ -44,8 +44,7 @@ class ControlLearner(TargetLearner[K], Generic[K]):
     logged: ClassVar[tuple[str, ...]] = ()  # metrics of the actor's steps in addition to its loss
 
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
-        c, given = self.config, (self.config, torso, memory, self.spec)
-        pi, q = ActorNet(*given, self.outputs), Critics(*given, self.critics, self.critic_outputs)
+        c, (pi, q) = self.config, self.make_nets(torso, memory)
         self.net = self.pi = pi.to(self.device)
         self.q, self.recurrent = q.to(self.device), memory.name != "none"
         actor = self.add("actor", self.pi, follows=self.pi, lr=c.actor_lr)
@@ -58,6 +57,11 @@ class ControlLearner(TargetLearner[K], Generic[K]):
         self.noise_generator = torch.Generator(self.device)
         names = ("train/actor_loss", "train/actor_grad_norm", *self.logged)
         self.last = {name: torch.zeros((), device=self.device) for name in names}
+
+    def make_nets(self, torso: TorsoConfig, memory: MemoryConfig) -> tuple[ActorNet, Critics]:
+        """Return actor and critics."""
+        given = self.config, torso, memory, self.spec
+        return ActorNet(*given, self.outputs), Critics(*given, self.critics, self.critic_outputs)
 
     def add_coefficient(self, name: str, start: float) -> Tensor:
         """Add a coefficient that a loss adjusts by Adam at ``policy.lr``. Return its logarithm,

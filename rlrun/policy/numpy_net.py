@@ -18,6 +18,7 @@ from rlrun.nets.memory.gated import GRU, LSTM, MinGRU
 from rlrun.nets.noise import NoisyLinear, NoisyMLP, noisy_layers
 from rlrun.nets.policy_net import PolicyNet
 from rlrun.nets.qnet import DistNet, QNet
+from rlrun.nets.renorm import BatchRenorm
 from rlrun.nets.torso import MLP, FlatObs
 from rlrun.spaces import image_scale
 from rlrun.types import Tree
@@ -120,8 +121,11 @@ class ForwardMLP:
     """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
-        """``modules``: linear layers, each followed by an optional normalisation and activation."""
+        """``modules``: linear layers, each followed by an optional normalisation and activation,
+        or after a ``BatchRenorm``, which becomes a part of the linear layer.
+        """
         self.sources: list[nn.Linear | NoisyLinear] = []
+        self.folded: dict[int, BatchRenorm] = {}  # layer -> the normalisation of its inputs
         self.norm_sources: list[nn.LayerNorm | None] = []
         self.activations: list[Callable[[np.ndarray], None] | None] = []
         for module in modules:
@@ -131,6 +135,8 @@ class ForwardMLP:
                 self.norm_sources.append(None)
             elif isinstance(module, nn.LayerNorm):
                 self.norm_sources[-1] = module
+            elif isinstance(module, BatchRenorm):
+                self.folded[len(self.sources)] = module
             else:
                 self.activations[-1] = FORWARD[type(module)]
         self.weights = [copy_parameter(m.weight).T for m in self.sources]  # [in, out]
@@ -138,6 +144,13 @@ class ForwardMLP:
         self.norms = [m if m is None else make_norm(m, copy=True) for m in self.norm_sources]
         parts = self.weights, self.biases, self.norms, self.activations
         self.layers = list(zip(*parts, strict=True))
+        self._fold()
+
+    def _fold(self) -> None:
+        for layer, norm in self.folded.items():
+            scale, shift = norm.affine()
+            self.biases[layer] += shift @ self.weights[layer]
+            self.weights[layer] *= scale[:, None]
 
     def refresh(self) -> None:
         for source, weight, bias in zip(self.sources, self.weights, self.biases, strict=True):
@@ -147,6 +160,7 @@ class ForwardMLP:
             if module is not None and norm is not None:
                 np.copyto(norm.weight, module.weight.detach().numpy())
                 np.copyto(norm.bias, module.bias.detach().numpy())
+        self._fold()
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Return the outputs [*, out] of ``x`` [*, in] in a new array."""

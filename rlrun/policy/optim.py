@@ -44,15 +44,16 @@ class Adam:
         max_grad_norm: float | None,
         key: str = "policy.lr",
         apart: Iterable[Tensor] = (),
+        beta1: float = BETAS[0],
     ) -> None:
         """``max_grad_norm``: largest norm over all gradients; None: not clipped.
 
         ``key``: config key of the learning rate, for error messages. ``apart``: the parameters with
         their own learning rate, the second one of ``step``. Moments, order and clipping do not
-        depend on it.
+        depend on it. ``beta1``: the part of the first moment that a step keeps.
         """
         self.parameters, self.eps, self.max_grad_norm = list(parameters), eps, max_grad_norm
-        self.key = key
+        self.key, self.beta1 = key, beta1
         self.mean = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
         self.square = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
         self.counted = [torch.zeros((), device=p.device) for p in self.parameters[:1]]
@@ -169,8 +170,8 @@ class Adam:
         for group, lr in zip(self.groups, rates, strict=False):
             torch._fused_adam_(
                 group.parameters, [grads[i] for i in group.numbers], group.mean, group.square, [],
-                group.steps, lr=lr, beta1=BETAS[0], beta2=BETAS[1], weight_decay=0.0, eps=self.eps,
-                amsgrad=False, maximize=False, grad_scale=None, found_inf=None,
+                group.steps, lr=lr, beta1=self.beta1, beta2=BETAS[1], weight_decay=0.0,
+                eps=self.eps, amsgrad=False, maximize=False, grad_scale=None, found_inf=None,
             )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:

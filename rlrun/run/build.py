@@ -64,6 +64,7 @@ POLICIES = {
     "td3": "rlrun.policy.td3:TD3",
     "sac": "rlrun.policy.sac:SAC",
     "tqc": "rlrun.policy.tqc:TQC",
+    "crossq": "rlrun.policy.crossq:CrossQ",
     "scripted": "rlrun.policy.scripted:Scripted",
     "ppo": "rlrun.policy.ppo:PPO",
     "a2c": "rlrun.policy.a2c:A2C",

@@ -30,6 +30,7 @@ from rlrun.schema.policy import BonusConfig as BonusConfig
 from rlrun.schema.policy import ControlConfig as ControlConfig
 from rlrun.schema.policy import CQLConfig as CQLConfig
 from rlrun.schema.policy import CQLSACConfig as CQLSACConfig
+from rlrun.schema.policy import CrossQConfig as CrossQConfig
 from rlrun.schema.policy import DDPGConfig as DDPGConfig
 from rlrun.schema.policy import DQNConfig as DQNConfig
 from rlrun.schema.policy import IMPALAConfig as IMPALAConfig
@@ -116,6 +117,7 @@ POLICY_CONFIGS: dict[str, type[PolicyConfig]] = {
     "td3": TD3Config,
     "sac": SACConfig,
     "tqc": TQCConfig,
+    "crossq": CrossQConfig,
     "scripted": ScriptedConfig,
     "ppo": PPOConfig,
     "a2c": A2CConfig,

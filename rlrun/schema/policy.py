@@ -9,6 +9,7 @@ from rlrun.schema.ranges import (
     MOST_ROWS,
     MOST_UNITS,
     WITH_MEMORY,
+    Range,
     Ranged,
     Rule,
     ScheduleConfig,
@@ -335,6 +336,18 @@ class TQCConfig(SACConfig):
         Rule("td_clip", lambda c: c.td_clip is not None,
              "is not read: policy.kappa bounds the slope of quantiles' losses", "null is allowed",
              "use policy.kappa"),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CrossQConfig(SACConfig):
+    adam_beta1: float = field(metadata={"range": Range(0, 1, open_high=True)})
+    norm_momentum: float = field(metadata=unit())
+    norm_warmup: int = field(metadata=at_least(0))
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("target_tau", lambda c: c.target_tau != 1,
+             "policy crossq has no target networks", "1 is allowed", "leave it out"),
     )  # fmt: skip
 
 

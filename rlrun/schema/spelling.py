@@ -63,7 +63,8 @@ SYNONYMS = {  # other or former last part of a key -> present ones, the likelies
     "rollout_fragment_length": "n_sample", "time_limit": "max_episode_steps",
     "n_eval_episodes": "eval_episodes", "entropy_coeff": "entropy_coef temperature",
     "burn_in": "burnin_step", "n_critics": "num_critics", "n_quantiles": "num_quantiles",
-    "top_quantiles_to_drop_per_net": "dropped_quantiles",
+    "top_quantiles_to_drop_per_net": "dropped_quantiles", "beta1": "adam_beta1",
+    "adam_b1": "adam_beta1", "policy_delay": "actor_every", "policy_frequency": "actor_every",
     "sequence_length": "learn_unroll_len", "unroll_len": "learn_unroll_len",
     "algo": "policy", "algorithm": "policy", "agent": "policy",
 }  # fmt: skip

@@ -25,7 +25,7 @@ NEEDS = {
     "agents=separate": ["env=twostep"],
     **{
         f"policy={p}": ["env=pendulum"]
-        for p in ("sac", "td3", "ddpg", "rsac", "rtd3", "cql_sac", "tqc")
+        for p in ("sac", "td3", "ddpg", "rsac", "rtd3", "cql_sac", "tqc", "crossq")
     },
     "buffer=rollout": ["policy=ppo"],
     "env=atari": ["torso=nature_cnn"],
@@ -170,6 +170,7 @@ policy.distribution=quantile policy.munchausen=null policy.td_clip=null | memory
 memory.recurrence=nonlinear | collector.unit=episode | collector.trajectory=collect
 buffer.weight_norm=buffer | buffer.initial_priority=td | logger.progress=plain
 run.on_nan=rollback | policy.double=false policy.munchausen=null
+policy.adam_beta1=0.25 | policy.norm_momentum=0.5
 """  # a key that needs more than any other value, with what it needs
 OTHERS = {  # where that is the old one
     "policy.state_init": "stored",
@@ -235,7 +236,7 @@ def batches(option):
     own = {k: v for k, v in flat(values, group if name else "").items() if v != {}}
     apart = {}
     for key, old in own.items():
-        if not key.endswith(".name"):
+        if not key.endswith(".name") and (option, key) != ("policy=crossq", "policy.target_tau"):
             text, new, needs = change(key, old)
             assert new != old, f"{key} is not changed"
             needs = [n for n in needs if not n.startswith("policy.") or n.split("=")[0] in own]

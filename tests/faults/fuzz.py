@@ -59,7 +59,7 @@ PROCESSES = "env.backend=async pipeline=overlapped transport=coded"  # slow to s
 FAMILIES = {  # policies: (switches that most of them have, whether a memory is an option)
     "r2d2 drqn r2d2_c51 r2d2_qr": (f"{FLAT} {WINDOWS} {DRAWN} {VALUE}", True),
     "dqn rainbow c51 qrdqn iqn mdqn cql": (f"{FLAT} {DRAWN} {VALUE}", False),
-    "sac td3 ddpg": (f"{CONTROL} {DRAWN}", False),
+    "sac td3 ddpg crossq": (f"{CONTROL} {DRAWN}", False),
     "tqc": (f"{CONTROL.replace('td_clip=1', 'kappa=0')} {DRAWN}", False),
     "rsac rtd3": (f"{CONTROL} {WINDOWS} {DRAWN}", True),
     "ppo a2c impala": (ON_POLICY, True),
@@ -68,7 +68,7 @@ FAMILIES = {  # policies: (switches that most of them have, whether a memory is 
 }
 DISCRETE = "r2d2 drqn r2d2_c51 r2d2_qr dqn rainbow c51 qrdqn iqn mdqn pqn ppo a2c impala random"
 ON_POLICY_NAMES = "ppo a2c impala"
-CONTROL_NAMES = "sac td3 ddpg rsac rtd3 tqc"
+CONTROL_NAMES = "sac td3 ddpg rsac rtd3 tqc crossq"
 REAL = f"{CONTROL_NAMES} ppo a2c impala random"
 RARE = "cql cql_sac qmix vdn bc bc_recurrent iql scripted"
 MEMORIES = "lstm gru mingru lru ffm lmu rtu gtrxl none"

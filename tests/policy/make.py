@@ -35,7 +35,8 @@ RECURRENT = {"learn_unroll_len": 7, "burnin_step": 3, "prev_inputs": True, "memo
 _CONTROL = {"pipeline": "serial", "env": "pendulum"}
 _WORDS = {
     "sac": _CONTROL, "td3": _CONTROL, "ddpg": _CONTROL, "cql_sac": _CONTROL, "bc": _CONTROL,
-    "tqc": _CONTROL, "iql": _CONTROL, "cql": {"pipeline": "serial"}, "qmix": {"env": "relay"},
+    "tqc": _CONTROL, "crossq": _CONTROL, "iql": _CONTROL, "cql": {"pipeline": "serial"},
+    "qmix": {"env": "relay"},
 }  # fmt: skip
 
 
@@ -65,7 +66,7 @@ _OWN = {
     "r2d2": {"learn_unroll_len": 7, "burnin_step": 3},
     "qmix": {"learn_unroll_len": 6, "burnin_step": 2, "nstep": 2, "value_rescale_eps": None,
              "reward_scale": 1.0},
-    "bc": {"learn_unroll_len": 2}, "cql": {"conservatism": 0.7},
+    "bc": {"learn_unroll_len": 2}, "crossq": {"target_tau": 1.0}, "cql": {"conservatism": 0.7},
     "iql": {"nstep": 2, "inverse_temperature": 2.0, "weight_clip": 3.0},
     "cql_sac": {"conservatism": 0.7, "gap_threshold": 0.5, "samples": 3,
                 "entropy_in_target": False},
@@ -132,7 +133,7 @@ def parts_of(policy: Any, kind: str) -> dict[str, Any]:
 def weights(policy: Any) -> dict[str, torch.Tensor]:
     """Copies of everything that learns, by name."""
     found = {f"{n}.{k}": x for n, part in parts_of(policy, "net").items() for k, x in part.items()}
-    buffers = ("learned", "noise", "mean", "square", "count")
+    buffers = ("learned", "noise", "mean", "square", "var", "count")
     return {k: x.clone() for k, x in found.items()
             if x.is_floating_point() and k.rpartition(".")[2] not in buffers}  # fmt: skip
 

@@ -44,7 +44,7 @@ FAMILIES = [
     ("policy=ppo", "env=pendulum", "policy.normalize_obs=true", "env.frame_stack=4"),
     ("policy=impala", "env=cartpole", "memory=lstm", "policy.prev_inputs=true"),
     ("policy=pqn", "env=cartpole", "memory=gru", "policy.prev_inputs=true"),
-    *[(f"policy={p}", "env=pendulum") for p in ("sac", "ddpg", "rtd3", "tqc")],
+    *[(f"policy={p}", "env=pendulum") for p in ("sac", "ddpg", "rtd3", "tqc", "crossq")],
     *[(f"policy={p}", "env=cartpole", *OFFLINE) for p in ("bc_recurrent", "cql")],
 ]
 BOX = gym.spaces.Box(-5, 5, (3,), np.float32)

@@ -20,7 +20,7 @@ from rlrun.types import Counters, Window, tree_leaves
 from tests.compose import config
 
 PRESETS = sorted(p.stem for p in (Path(__file__).parents[2] / "conf/policy").glob("*.yaml"))
-BOX = ("ddpg", "td3", "sac", "rsac", "rtd3", "cql_sac", "tqc")
+BOX = ("ddpg", "td3", "sac", "rsac", "rtd3", "cql_sac", "tqc", "crossq")
 TEAM = {"qmix": ("agents=joint", "env=twostep"), "vdn": ("agents=joint", "env=twostep")}
 
 

@@ -273,8 +273,10 @@ def no_target_network(e: Evidence) -> Rows:
     """The target is the online network, the case that target networks are meant to prevent.
 
     Half a copy per update, or more, leaves no delay. Source: Mnih et al. 2015, extended data table
-    3.
+    3. CrossQ normalises instead.
     """
+    if e.value("policy.name") == "crossq":
+        return
     tau, every = e.number("policy.target_tau"), e.number("policy.target_update_every")
     lag = e.metric("train/target_lag").last
     now = "" if math.isnan(lag) else f" (train/target_lag {lag:.1g})"
@@ -565,8 +567,8 @@ _SCHEDULES = {
     "policy.clip_range": "train/clip_fraction",
 }  # fmt: skip
 _RECURRENT = {
-    "dqn": "policy=r2d2", "sac": "policy=rsac", "tqc": "policy=rsac", "td3": "policy=rtd3",
-    "ddpg": "policy=rtd3", "bc": "policy=bc_recurrent",
+    "dqn": "policy=r2d2", "sac": "policy=rsac", "tqc": "policy=rsac", "crossq": "policy=rsac",
+    "td3": "policy=rtd3", "ddpg": "policy=rtd3", "bc": "policy=bc_recurrent",
 }  # fmt: skip
 _FEW_ROWS = 50  # of a record; the entropy of one action is 0
 

@@ -1,0 +1,139 @@
+"""Networks whose layers read inputs that are normalised over a batch: batch renormalisation.
+
+Ioffe 2017, "Batch Renormalization: Towards Reducing Minibatch Dependence in Batch-Normalized
+Models", NeurIPS.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlrun.nets.actor_and_critics import ActorNet, Critics
+from rlrun.nets.torso import Stack
+
+EPS, MAX_SCALE, MAX_SHIFT = 1e-3, 3.0, 5.0  # Bhatt et al. 2024; Ioffe 2017, section 4.1
+
+
+class BatchRenorm(nn.Module):
+    """Normalises each unit: y = weight ((x - mean) / std) + bias.
+
+    Within ``batch_statistics`` mean and std are those of the batch, and from update ``warmup`` on
+    corrected towards the running ones: y = weight ((x - mean) / std r + d) + bias with r = std /
+    running std, d = (mean - running mean) / running std, both bounded and without gradient.
+    Otherwise they are the running ones. A forward pass does not change these: ``follow`` does.
+    """
+
+    mean: Tensor  # [*S, 1, F] running mean
+    var: Tensor  # [*S, 1, F] running variance
+    count: Tensor  # 0-d: updates of the running statistics
+
+    def __init__(self, *shape: int, momentum: float, warmup: int) -> None:
+        """``shape``: units, or networks x units. ``momentum``: the part of the running statistics
+        that an update keeps.
+        """
+        super().__init__()
+        full = (*shape[:-1], 1, shape[-1])
+        self.momentum, self.warmup = momentum, warmup
+        self.weight, self.bias = nn.Parameter(torch.ones(full)), nn.Parameter(torch.zeros(full))
+        self.register_buffer("mean", torch.zeros(full))
+        self.register_buffer("var", torch.ones(full))
+        self.register_buffer("count", torch.zeros(()))
+        self.rows: Tensor | None = None  # bool [N, 1]: rows of the batch; None: not in a batch
+        self.last: tuple[Tensor, Tensor] | None = None  # statistics of the last batch
+
+    def forward(self, x: Tensor, *, frozen: bool = False) -> Tensor:
+        """Return the normalised ``x`` [*, F], with several networks [C, N, F].
+
+        ``frozen``: gradients reach the input, not the parameters.
+        """
+        weight, bias = self.weight, self.bias
+        if frozen:
+            weight, bias = weight.detach(), bias.detach()
+        flat = x.reshape(*self.mean.shape[:-2], -1, x.shape[-1])
+        if self.rows is None:
+            out = (flat - self.mean) * (weight * (self.var + EPS).rsqrt()) + bias
+        else:
+            out = self._by_batch(flat, self.rows) * weight + bias
+        return out.reshape(x.shape)
+
+    def affine(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return (scale, shift) [F] of the running statistics: y = scale x + shift."""
+        scale = self.weight * (self.var + EPS).rsqrt()
+        shift = self.bias - scale * self.mean
+        return scale.detach().numpy().ravel(), shift.detach().numpy().ravel()
+
+    def _by_batch(self, x: Tensor, rows: Tensor) -> Tensor:
+        share = rows / rows.sum().clamp(min=1)
+        x = torch.where(rows, x, 0.0)
+        mean = (x * share).sum(-2, keepdim=True)
+        centred = x - mean
+        var = (centred.square() * share).sum(-2, keepdim=True)
+        self.last = mean.detach(), var.detach()
+        normal = centred * (var + EPS).rsqrt()
+        running = (self.var + EPS).sqrt()
+        r = ((self.last[1] + EPS).sqrt() / running).clamp(1 / MAX_SCALE, MAX_SCALE)
+        d = ((self.last[0] - self.mean) / running).clamp(-MAX_SHIFT, MAX_SHIFT)
+        warm = self.count >= self.warmup
+        return normal * torch.where(warm, r, 1.0) + torch.where(warm, d, 0.0)
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Move the running statistics towards those of the last batch."""
+        assert self.last is not None, "no batch yet"
+        for running, new in zip((self.mean, self.var), self.last, strict=True):
+            running.lerp_(new, 1 - self.momentum)
+        self.count += 1
+
+
+def normalisations(net: nn.Module) -> list[BatchRenorm]:
+    """Return the batch renormalisations of ``net``."""
+    return [module for module in net.modules() if isinstance(module, BatchRenorm)]
+
+
+@contextmanager
+def batch_statistics(net: nn.Module, rows: Tensor) -> Iterator[None]:
+    """Normalise by the statistics of the batch in this block. ``rows``: bool, the rows that
+    count.
+    """
+    norms = normalisations(net)
+    for norm in norms:
+        norm.rows = rows.reshape(-1, 1)
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.rows = None
+
+
+class NormalisedActor(ActorNet):
+    """An ``ActorNet`` whose linear layers read normalised inputs."""
+
+    def __init__(self, *args: Any, momentum: float, warmup: int) -> None:
+        """``args``: those of ``ActorNet``."""
+        super().__init__(*args)
+        layers: list[nn.Module] = []
+        for layer in self.head:
+            if isinstance(layer, nn.Linear):
+                layers.append(BatchRenorm(layer.in_features, momentum=momentum, warmup=warmup))
+            layers.append(layer)
+        self.head = Stack(*layers)
+
+
+class NormalisedCritics(Critics):
+    """``Critics`` whose layers read normalised inputs, each critic with its own statistics."""
+
+    def __init__(self, *args: Any, momentum: float, warmup: int) -> None:
+        """``args``: those of ``Critics``."""
+        super().__init__(*args)
+        shapes = [weight.shape[:2] for weight in self.weights]
+        self.norms = nn.ModuleList(
+            BatchRenorm(*shape, momentum=momentum, warmup=warmup) for shape in shapes
+        )
+
+    def layer_inputs(self, layer: int, x: Tensor, *, frozen: bool) -> Tensor:
+        normal: Tensor = self.norms[layer](x, frozen=frozen)
+        return normal
