@@ -4,7 +4,7 @@ Ioffe 2017, "Batch Renormalization: Towards Reducing Minibatch Dependence in Bat
 Models", NeurIPS.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,9 +50,8 @@ class BatchRenorm(nn.Module):
 
         ``frozen``: gradients reach the input, not the parameters.
         """
-        weight, bias = self.weight, self.bias
-        if frozen:
-            weight, bias = weight.detach(), bias.detach()
+        own = self.weight, self.bias
+        weight, bias = (p.detach() for p in own) if frozen else own
         flat = x.reshape(*self.mean.shape[:-2], -1, x.shape[-1])
         if self.rows is None:
             out = (flat - self.mean) * (weight * (self.var + EPS).rsqrt()) + bias
@@ -89,6 +88,9 @@ class BatchRenorm(nn.Module):
         self.count += 1
 
 
+MakeNorm = Callable[..., BatchRenorm]  # of its shape
+
+
 def normalisations(net: nn.Module) -> list[BatchRenorm]:
     """Return the batch renormalisations of ``net``."""
     return [module for module in net.modules() if isinstance(module, BatchRenorm)]
@@ -112,13 +114,13 @@ def batch_statistics(net: nn.Module, rows: Tensor) -> Iterator[None]:
 class NormalisedActor(ActorNet):
     """An ``ActorNet`` whose linear layers read normalised inputs."""
 
-    def __init__(self, *args: Any, momentum: float, warmup: int) -> None:
+    def __init__(self, *args: Any, make_norm: MakeNorm) -> None:
         """``args``: those of ``ActorNet``."""
         super().__init__(*args)
         layers: list[nn.Module] = []
         for layer in self.head:
             if isinstance(layer, nn.Linear):
-                layers.append(BatchRenorm(layer.in_features, momentum=momentum, warmup=warmup))
+                layers.append(make_norm(layer.in_features))
             layers.append(layer)
         self.head = Stack(*layers)
 
@@ -126,13 +128,10 @@ class NormalisedActor(ActorNet):
 class NormalisedCritics(Critics):
     """``Critics`` whose layers read normalised inputs, each critic with its own statistics."""
 
-    def __init__(self, *args: Any, momentum: float, warmup: int) -> None:
+    def __init__(self, *args: Any, make_norm: MakeNorm) -> None:
         """``args``: those of ``Critics``."""
         super().__init__(*args)
-        shapes = [weight.shape[:2] for weight in self.weights]
-        self.norms = nn.ModuleList(
-            BatchRenorm(*shape, momentum=momentum, warmup=warmup) for shape in shapes
-        )
+        self.norms = nn.ModuleList(make_norm(*weight.shape[:2]) for weight in self.weights)
 
     def layer_inputs(self, layer: int, x: Tensor, *, frozen: bool) -> Tensor:
         normal: Tensor = self.norms[layer](x, frozen=frozen)

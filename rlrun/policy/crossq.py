@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rlrun.nets.actor_and_critics import ActorNet, Batch, Critics
 from rlrun.nets.renorm import (
+    BatchRenorm,
     NormalisedActor,
     NormalisedCritics,
     batch_statistics,
@@ -32,9 +33,9 @@ class CrossQ(SAC[CrossQConfig]):
 
     def make_nets(self, torso: TorsoConfig, memory: MemoryConfig) -> tuple[ActorNet, Critics]:
         c, given = self.config, (self.config, torso, memory, self.spec)
-        norm = {"momentum": c.norm_momentum, "warmup": c.norm_warmup}
-        actor = NormalisedActor(*given, self.outputs, **norm)
-        return actor, NormalisedCritics(*given, self.critics, **norm)
+        make_norm = partial(BatchRenorm, momentum=c.norm_momentum, warmup=c.norm_warmup)
+        actor = NormalisedActor(*given, self.outputs, make_norm=make_norm)
+        return actor, NormalisedCritics(*given, self.critics, make_norm=make_norm)
 
     def add(
         self,

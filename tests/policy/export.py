@@ -63,6 +63,8 @@ def untrained(*words: str, spaces: Any = None) -> TrainedPolicy:
                 weights[name] = torch.full_like(x, 100)
             case "mean":  # of observations
                 weights[name] = noise.to(x.dtype)
+            case "var":
+                weights[name] = noise.square()
             case "square":
                 weights[name] = noise.square().to(x.dtype) * 100
             case _ if x.is_floating_point() and x.ndim > 1:
