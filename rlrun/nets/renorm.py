@@ -54,10 +54,10 @@ class BatchRenorm(nn.Module):
         weight, bias = (p.detach() for p in own) if frozen else own
         flat = x.reshape(*self.mean.shape[:-2], -1, x.shape[-1])
         if self.rows is None:
-            out = (flat - self.mean) * (weight * (self.var + EPS).rsqrt()) + bias
-        else:
-            out = self._by_batch(flat, self.rows) * weight + bias
-        return out.reshape(x.shape)
+            scale = weight * (self.var + EPS).rsqrt()
+            return torch.addcmul(bias - scale * self.mean, flat, scale).reshape(x.shape)
+        with torch.autocast(x.device.type, enabled=False):
+            return self._by_batch(flat.float(), self.rows, weight, bias).reshape(x.shape)
 
     def affine(self) -> tuple[np.ndarray, np.ndarray]:
         """Return (scale, shift) [F] of the running statistics: y = scale x + shift."""
@@ -65,19 +65,19 @@ class BatchRenorm(nn.Module):
         shift = self.bias - scale * self.mean
         return scale.detach().numpy().ravel(), shift.detach().numpy().ravel()
 
-    def _by_batch(self, x: Tensor, rows: Tensor) -> Tensor:
-        share = rows / rows.sum().clamp(min=1)
-        x = torch.where(rows, x, 0.0)
-        mean = (x * share).sum(-2, keepdim=True)
+    def _by_batch(self, x: Tensor, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Return the normalised ``x`` [*S, N, F]; a product with ``share`` is a mean over rows."""
+        share = (rows / rows.sum().clamp(min=1)).T
+        mean = share @ x
         centred = x - mean
-        var = (centred.square() * share).sum(-2, keepdim=True)
+        var = share @ centred.square()
         self.last = mean.detach(), var.detach()
-        normal = centred * (var + EPS).rsqrt()
         running = (self.var + EPS).sqrt()
         r = ((self.last[1] + EPS).sqrt() / running).clamp(1 / MAX_SCALE, MAX_SCALE)
         d = ((self.last[0] - self.mean) / running).clamp(-MAX_SHIFT, MAX_SHIFT)
         warm = self.count >= self.warmup
-        return normal * torch.where(warm, r, 1.0) + torch.where(warm, d, 0.0)
+        r, d = torch.where(warm, r, 1.0), torch.where(warm, d, 0.0)
+        return torch.addcmul(weight * d + bias, centred, weight * r * (var + EPS).rsqrt())
 
     @torch.no_grad()
     def follow(self) -> None:
