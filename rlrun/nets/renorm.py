@@ -55,7 +55,7 @@ class BatchRenorm(nn.Module):
         flat = x.reshape(*self.mean.shape[:-2], -1, x.shape[-1])
         if self.rows is None:
             scale = weight * (self.var + EPS).rsqrt()
-            return torch.addcmul(bias - scale * self.mean, flat, scale).reshape(x.shape)
+            return torch.addcmul(bias, flat - self.mean, scale).reshape(x.shape)
         with torch.autocast(x.device.type, enabled=False):
             return self._by_batch(flat.float(), self.rows, weight, bias).reshape(x.shape)
 

@@ -64,7 +64,7 @@ def untrained(*words: str, spaces: Any = None) -> TrainedPolicy:
             case "mean":  # of observations
                 weights[name] = noise.to(x.dtype)
             case "var":
-                weights[name] = noise.square()
+                weights[name] = 0.1 + noise.square()
             case "square":
                 weights[name] = noise.square().to(x.dtype) * 100
             case _ if x.is_floating_point() and x.ndim > 1:
