@@ -12,6 +12,7 @@ from rlrun.schema import (
     ControlConfig,
     DQNConfig,
     MemoryConfig,
+    OnPolicyConfig,
     PPOConfig,
     PQNConfig,
     R2D2Config,
@@ -85,7 +86,7 @@ def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
     if not recurrent:
         if policy.window is not None and policy.window[:2] != (0, 1):
             return "windows of several rows"
-        reads_past = ActionValueConfig | ControlConfig | PPOConfig
+        reads_past = ActionValueConfig | ControlConfig | OnPolicyConfig
         if isinstance(policy, reads_past) and policy.prev_inputs:
             return "policy.prev_inputs=true"
     if config.learner.precision != "float32":
@@ -103,12 +104,11 @@ def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
 
 def _compiled_obstacle(policy: Any) -> str | None:
     """Return why the compiled loops of a policy's kernel cannot run; None: they can."""
-    with_blas = isinstance(policy, DQNConfig | R2D2Config)
-    if not with_blas and not isinstance(policy, PPOConfig | PQNConfig):
+    if isinstance(policy, ControlConfig):
         return None
     if not _has_numba():
         return "numba is not installed or off"
-    return "compiled code does not find numpy's BLAS" if with_blas and not sgemm() else None
+    return None if sgemm() else "compiled code does not find numpy's BLAS"
 
 
 def _has_numba() -> bool:

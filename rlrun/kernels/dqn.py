@@ -1,24 +1,34 @@
-"""Updates of DQN with feed-forward networks by compiled loops (``off_policy``).
+"""Updates of DQN with feed-forward networks in compiled loops.
 
 Numbers agree with ``DQN.loss`` to 1e-5.
 """
 
 import time
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 
-from rlrun.kernels.off_policy import dqn_gradients
-from rlrun.kernels.packed import (
-    NOTHING,
-    PackedPart,
-    Table,
+from rlrun.jit import jit_ieee
+from rlrun.kernels.layers import (
+    HALF,
+    ZERO,
+    F,
+    action_values,
+    action_values_backward,
+    backward,
+    forward,
+)
+from rlrun.kernels.nstep import (
+    clamp,
     or_else,
+    read_rows,
+    rescale,
     reward_rule,
+    unrescale,
     window_of,
-    zeros,
-)  # fmt: skip
+)
+from rlrun.kernels.packed import PackedNet
 from rlrun.nets.torso import MLP, Stack
 from rlrun.policy.base import Rates
 from rlrun.policy.dqn import DQN
@@ -30,60 +40,113 @@ METRICS = tuple(
 )
 
 
+@jit_ieee
+def gradients(
+    layers: np.ndarray, heads: tuple[int, int], p: np.ndarray, g: np.ndarray, target_p: np.ndarray,
+    window: Any, action: np.ndarray, weight: np.ndarray, rewards: Any, rule: Any, work: Any,
+    td_abs: np.ndarray, metrics: np.ndarray,
+) -> None:  # fmt: skip
+    """Write the gradients ``g`` of DQN's loss.
+
+    Args:
+        layers, heads: the table, and see ``action_values``.
+        p, target_p: parameters of the network and its target network.
+        window, rewards: see ``read_rows``.
+        action, weight: [B].
+        rule: double, eps of the value rescaling (negative: none), td_clip.
+        work: see ``DQNKernel.arrays``.
+        td_abs: [B], to be filled with |delta|.
+        metrics: to be filled: loss, means of |delta|, Q and target over valid rows, their share.
+    """
+    double, eps, td_clip = rule
+    x, reward, discount, target_h, (q, next_q), (h, unit, inverse, d) = work
+    valid, batch = window[4], len(weight)
+    size = batch * window[0].shape[2]
+    read_rows(window, rewards[0], rewards[1], x[:size], x[size:], reward, discount)
+    forward(layers, target_p, x[size:], batch, target_h, unit, inverse)
+    rows = 2 * batch if double else batch
+    forward(layers, p, x, rows, h, unit, inverse)
+    action_values(h, layers, heads, rows, q[:rows])
+    action_values(target_h, layers, heads, batch, next_q)
+
+    loss = sizes = predictions = targets = 0.0
+    count = 0
+    for b in range(batch):
+        td_abs[b], weighted, taken = ZERO, ZERO, 0
+        if valid[0, b]:
+            target, taken = reward[b], action[b]
+            if discount[b] > ZERO:
+                choice = q[batch + b] if double else next_q[b]
+                value = next_q[b, choice.argmax()]
+                target += discount[b] * (value if eps < ZERO else unrescale(value, eps))
+            if eps >= ZERO:
+                target = rescale(target, eps)
+            delta = target - q[b, taken]
+            clipped = clamp(delta, td_clip)
+            weighted = clipped * (weight[b] / F(batch))
+            td_abs[b] = abs(delta)
+            loss += float(weighted * (delta - HALF * clipped))
+            sizes += float(td_abs[b])
+            predictions += float(q[b, taken])
+            targets += float(target)
+            count += 1
+        action_values_backward(d, layers, heads, rows, b, taken, -weighted)
+    some = max(count, 1)
+    metrics[0], metrics[1], metrics[2] = loss, sizes / some, predictions / some
+    metrics[3], metrics[4] = targets / some, count / batch
+    backward(layers, p, g, x, rows, batch, h, unit, inverse, d)
+
+
 class DQNKernel:
     """Updates of DQN for scalar action values of single rows."""
 
     def __init__(self, policy: DQN[DQNConfig]) -> None:
         c, net, torso = policy.config, policy.net, policy.net.torso
         assert isinstance(torso, MLP)
-        self.policy, self.space = policy, torso.space
-        self.part = PackedPart(policy.parts["net"])
-        table = Table(self.part.values)
-        features = table.add_mlp(torso.layers, -1)
-        streams = [table.add_mlp(cast("Stack", net.advantage), features)]
+        self.policy, self.space, self.actions = policy, torso.space, net.actions
+        self.net = PackedNet(policy.parts["net"])
+        features, value = self.net.add(torso.layers, -1), -1
+        advantage = self.net.add(cast("Stack", net.advantage), features)
         if net.value is not None:
-            streams.append(table.add_mlp(cast("Stack", net.value), features))
-        outs = [table.rows[i].out for i in streams]
-        at = outs[0], outs[1] if len(outs) > 1 else -1, net.actions
-        self.net, self.width = (table.array(), at), table.width
+            value = self.net.add(cast("Stack", net.value), features)
+        self.layers, self.heads = self.net.table(), (advantage, value)
         self.rewards = reward_rule(c)
         self.rule = c.double, or_else(c.value_rescale_eps, -1), or_else(c.td_clip, np.inf)
-        self.work: tuple[np.ndarray, ...] = ()
+        self.work: tuple[Any, ...] = ()
 
     def update(self, sample: Sample, rates: Rates) -> Update:
         """Make the update of ``sample`` with the learning ``rates``."""
-        policy, segment, part, (lr,) = self.policy, sample.segment, self.part, rates["net"]
+        policy, segment, net, (lr,) = self.policy, sample.segment, self.net, rates["net"]
         window, began = window_of(segment, self.space), time.perf_counter()
         td_abs, metrics = np.empty(len(sample.weight), np.float32), np.empty(5)
-        dqn_gradients(
-            self.net, part.values, part.grads, part.target, window, segment.action[0].numpy(),
-            sample.weight.numpy(), self.rewards, self.rule, self.arrays(*window[0].shape[1:]),
-            td_abs, metrics,
+        gradients(
+            self.layers, self.heads, net.values, net.grads, net.target, window,
+            segment.action[0].numpy(), sample.weight.numpy(), self.rewards, self.rule,
+            self.arrays(*window[0].shape[1:]), td_abs, metrics,
         )  # fmt: skip
         computed = time.perf_counter()
-        norm = part.step(lr)
+        norm = net.step(lr)
         policy.updates += 1
         if policy.config.target_tau is None:
             policy.update_targets("net")
         else:
-            part.follow(policy.config.target_tau)
+            net.follow(policy.config.target_tau)
         policy.seconds["backward"] += computed - began
         policy.seconds["optimiser"] += time.perf_counter() - computed
         named = dict(zip(METRICS, metrics.tolist(), strict=True))
         return Update(torch.from_numpy(td_abs), named | {"train/grad_norm": norm, "train/lr": lr})
 
-    def arrays(self, batch: int, size: int) -> tuple[np.ndarray, ...]:
+    def arrays(self, batch: int, size: int) -> tuple[Any, ...]:
         """Return arrays that an update of ``batch`` rows of ``size`` numbers overwrites.
 
-        Inputs, return, discount, outputs of both networks, what normalisations keep (twice),
-        gradients of outputs, and an empty array.
+        Inputs (of rows, then of those from which targets bootstrap), return, discount, outputs of
+        the target network, action values of both networks, and those of ``PackedNet.work``.
         """
         if not self.work or len(self.work[1]) != batch:
-            rows, layers = 2 * batch, len(self.net[0])
-            x, reward, discount, h, target_h, units, d = zeros(
-                (rows * size, batch, batch, rows * self.width, batch * self.width,
-                 rows * self.width, rows * self.width)
-            )  # fmt: skip
-            inverse = np.zeros((layers, rows), np.float32)
-            self.work = x, reward, discount, h, target_h, units, inverse, d, NOTHING
+            x, reward, discount, target_h = (
+                np.zeros(n, np.float32)
+                for n in (2 * batch * size, batch, batch, batch * self.net.width)
+            )
+            values = tuple(np.zeros((n, self.actions), np.float32) for n in (2 * batch, batch))
+            self.work = x, reward, discount, target_h, values, self.net.work(2 * batch)
         return self.work

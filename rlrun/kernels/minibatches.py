@@ -1,97 +1,52 @@
-"""PPO and PQN with linear layers: all passes over a rollout in one compiled call."""
+"""PPO, A2C, IMPALA and PQN with linear layers: all passes over a rollout in one compiled call."""
 
 import math
 import time
-from typing import Any, cast
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple, cast
 
 import gymnasium as gym
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from rlrun.jit import is_cached
-from rlrun.kernels import compiled
+from rlrun.kernels import layers, on_policy
+from rlrun.kernels.nstep import or_else
+from rlrun.kernels.packed import PackedNet
+from rlrun.nets.actor_critic import ActorCritic
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP, flatten
+from rlrun.policy.a2c import OnePassLearner
 from rlrun.policy.ppo import PPO
 from rlrun.policy.pqn import PQN
-from rlrun.policy.rollout import MinibatchLearner, RolloutRows, split_range
+from rlrun.policy.rollout import RolloutPolicy, RolloutRows, split_range
 from rlrun.types import Sample, Update
 
-ACTIVATIONS = {nn.ReLU: compiled.RELU, nn.Tanh: compiled.TANH, nn.ELU: compiled.ELU}
+
+class Passes(NamedTuple):
+    """Results of a compiled call."""
+
+    made: int
+    norm: float  # of the last gradient
+    metrics: dict[str, float]
 
 
-class PackedLayers:
-    """The table of a network's layers, and the position of every parameter in packed arrays.
-
-    See ``kernels/compiled.py``.
-    """
-
-    def __init__(self, parameters: list[Tensor]) -> None:
-        """``parameters``: in the order of the flat array of their optimiser."""
-        self.parameters = parameters
-        self.positions: dict[int, np.ndarray] = {}  # data_ptr of a parameter -> its positions
-        self.rows: list[list[int]] = []
-        self.size = self.width = 0  # packed parameters, outputs of all layers in a row
-        self.eps = 0.0
-
-    def add(self, modules: nn.Sequential, source: int) -> int:
-        """Add the layers of ``modules`` after layer ``source`` (-1: the observation).
-
-        Returns the number of the last one, ``source`` if there are none.
-        """
-        for module in modules:
-            if isinstance(module, nn.Linear):
-                out, n_in = module.weight.shape
-                ld = compiled.row_length(out)
-                row = [source, n_in, out, self.size, ld, -1, compiled.NONE, self.width]
-                matrix = self.size + np.arange(n_in + 1)[:, None] * ld + np.arange(out)
-                self.positions[module.weight.data_ptr()] = matrix[:-1].T
-                self.positions[module.bias.data_ptr()] = matrix[-1]
-                self.size, self.width = self.size + (n_in + 1) * ld, self.width + ld
-                self.rows.append(row)
-                source = len(self.rows) - 1
-            elif isinstance(module, nn.LayerNorm):
-                self.eps = module.eps
-                self.rows[-1][compiled.NORM] = self.place(module.weight)
-                self.place(module.bias)
-            else:
-                self.rows[-1][compiled.ACTIVATION] = ACTIVATIONS[type(module)]
-        return source
-
-    def place(self, parameter: Tensor) -> int:
-        """Give a vector the next packed positions. Return the first."""
-        start, size = self.size, parameter.numel()
-        self.positions[parameter.data_ptr()] = start + np.arange(size)
-        self.size += size
-        return start
-
-    @property
-    def inputs(self) -> int:
-        """The number of inputs of the first layers."""
-        return next(row[compiled.N_IN] for row in self.rows if row[compiled.SOURCE] < 0)
-
-    def table(self) -> np.ndarray:
-        """Return the layers, int64 [layers, 8]."""
-        return np.array(self.rows, np.int64)
-
-    def index(self) -> np.ndarray:
-        """Return the packed position of every number of the flat parameters, int64 [P]."""
-        parts = [self.positions[p.data_ptr()].reshape(-1) for p in self.parameters]
-        return np.concatenate(parts).astype(np.int64)
+Batches = tuple[np.ndarray, np.ndarray, np.ndarray]  # rows, orders and bounds; see ``on_policy``
 
 
-class CompiledLearner:
+class CompiledLearner(ABC):
     """Base class of the kernels: the packed network and its arrays."""
 
     function: Any  # the compiled one
-    heads: np.ndarray  # int64 [2]: numbers of the last layers; see ``compiled``
+    layers: np.ndarray  # the table
+    heads: tuple[int, int]  # numbers of the last layers; see ``on_policy``
+    policy: Any
 
-    def __init__(self, policy: MinibatchLearner[Any], space: gym.Space[Any]) -> None:
+    def __init__(self, policy: RolloutPolicy[Any], space: gym.Space[Any]) -> None:
         """``space``: of the observations that the torsos read."""
-        self.policy, self.adam, self.space = policy, policy.parts["net"].adam, space
-        flat = self.adam.flatten()
-        self.packed = PackedLayers(self.adam.parameters)
-        self.state = flat.values.numpy(), *self.adam.flat_moments()
+        self.policy, self.space = policy, space
+        self.net = PackedNet(policy.parts["net"])
         self.work: tuple[np.ndarray, ...] = ()
         self.room = 0
 
@@ -100,65 +55,69 @@ class CompiledLearner:
         """A line to show before the first update, or None."""
         if is_cached(self.function):
             return None
-        return "kernels: this machine compiles them once, in the first update, in some 20 s"
-
-    def prepare(self) -> None:
-        """Make the tables of the layers that were added."""
-        self.layers, self.index = self.packed.table(), self.packed.index()
+        return "kernels: this machine compiles them once, in the first update, in some 10 s"
 
     def reserve(self, rows: int) -> None:
         """Make the arrays for minibatches of up to ``rows`` rows."""
-        if rows <= self.room:
-            return
-        packed, self.room = self.packed, rows
-        size, n_in = rows * packed.width, packed.inputs + 1
-        most_out = int(self.layers[:, compiled.N_OUT].max())
-        turned = most_out * int(self.layers[:, compiled.LD].max())
-        sizes = (
-            rows * n_in, size, size, rows * len(self.layers), size, turned, *[packed.size] * 4
-        )  # fmt: skip
-        self.work = tuple(np.zeros(n, np.float32) for n in sizes)
+        if rows > self.room:
+            x = np.zeros(rows * self.net.inputs, np.float32)
+            self.room, self.work = rows, (x, *self.net.work(rows))
 
     def learn(self, sample: Sample) -> Update:
-        """Return ``MinibatchLearner.learn`` of the policy."""
-        began, policy, c = time.perf_counter(), self.policy, self.policy.config
+        """Return ``learn`` of the policy."""
+        began, policy, adam = time.perf_counter(), self.policy, self.net.adam
         rows, lr = policy.prepare(sample), policy.rates(sample.env_steps)["net"][0]
-        valid = rows.index.numpy()
+        batches, states = self.batches(rows.index.numpy())
+        self.reserve(int(np.diff(batches[2]).max(initial=1)))
+        optimiser = self.net.kind, self.net.state, self.net.most, float(lr), self.net.eps
+        before = int(adam.counted[0])
+        passes = self.passes(rows, optimiser, batches, sample)
+        if states:
+            policy.shuffle_generator.bit_generator.state = states[passes.made - 1]
+        adam.require_finite(passes.norm)
+        metrics = passes.metrics | {"grad_norm": passes.norm, "lr": float(lr)}
+        self.finish(rows, metrics)
+        policy.seconds["backward"] += time.perf_counter() - began
+        named = {f"train/{name}": x for name, x in metrics.items()}
+        return Update(None, named, steps=int(adam.counted[0]) - before)
+
+    def batches(self, valid: np.ndarray) -> tuple[Batches, list[Any]]:
+        """Return the minibatches, and the shuffle generator's states after every pass.
+
+        There are no states if all passes are made.
+        """
+        policy, c = self.policy, self.policy.config
         parts = max(1, round(len(valid) / c.batch_size))
-        ranges = split_range(len(valid), parts)
-        bounds = np.array([0, *(stop for _, stop in ranges)])
-        self.reserve(int(np.diff(bounds).max(initial=1)))
+        bounds = np.array([0, *(stop for _, stop in split_range(len(valid), parts))])
         states, orders = [], np.zeros((c.epochs, len(valid) if parts > 1 else 0), np.int64)
         for order in orders if parts > 1 else ():
             order[:] = policy.shuffle_generator.permutation(len(valid))
             if policy.target_kl is not None:
                 states.append(policy.shuffle_generator.bit_generator.state)
-        most = math.inf if c.max_grad_norm is None else c.max_grad_norm
-        step = np.array([float(self.adam.counted[0]), lr, most, c.adam_eps])
-        passes, steps, norm, metrics = self.passes(rows, valid, orders, bounds, step, sample)
-        if states:
-            policy.shuffle_generator.bit_generator.state = states[passes - 1]
-        self.adam.counted[0] += steps
-        self.adam.require_finite(norm)
-        metrics |= {"grad_norm": norm, "lr": lr}
-        self.finish(rows, metrics)
-        policy.seconds["backward"] += time.perf_counter() - began
-        return Update(None, {f"train/{name}": x for name, x in metrics.items()}, steps=steps)
+        return (valid, orders, bounds), states
 
+    @abstractmethod
     def passes(
-        self,
-        rows: RolloutRows,
-        valid: np.ndarray,
-        orders: np.ndarray,
-        bounds: np.ndarray,
-        step: np.ndarray,
-        sample: Sample,
-    ) -> tuple[int, int, float, dict[str, float]]:
-        """Return (passes, steps, gradient norm, metrics) of the compiled call."""
-        raise NotImplementedError
+        self, rows: RolloutRows, optimiser: tuple[Any, ...], batches: Batches, sample: Sample
+    ) -> Passes:
+        """Return the results of the compiled call."""
 
-    def finish(self, rows: RolloutRows, metrics: dict[str, float]) -> None:
+    def finish(self, rows: RolloutRows, metrics: dict[str, float]) -> None:  # noqa: B027
         """Update statistics after the last pass."""
+
+    def outputs(self, obs: np.ndarray) -> list[np.ndarray]:
+        """Return the outputs [N, *] of the heads for inputs [N, F]."""
+        _, h, unit, inverse, _ = self.work
+        parts = []
+        for start in range(0, len(obs), self.room):
+            x = obs[start : start + self.room]
+            layers.forward(self.layers, self.net.values, x.reshape(-1), len(x), h, unit, inverse)
+            parts.append([x.copy() for x in self.read(h, len(x))])
+        return [np.concatenate(x) for x in zip(*parts, strict=True)]
+
+    def read(self, h: np.ndarray, rows: int) -> list[np.ndarray]:
+        """Return the outputs of the heads in ``h``."""
+        return [layers.part(h, self.layers[i], rows) for i in self.heads]
 
     def inputs(self, obs: Any) -> np.ndarray:
         """Return the first layer's inputs [(T + 1) B, F]."""
@@ -166,97 +125,180 @@ class CompiledLearner:
         return x.reshape(-1, x.shape[-1]).numpy()
 
 
-class PPOKernel(CompiledLearner):
-    """``PPO.learn`` for networks of linear layers."""
+# Metrics of ``on_policy.actor_critic_passes``.
+TERMS = "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction"
 
-    function = staticmethod(compiled.ppo_passes)
 
-    def __init__(self, policy: PPO) -> None:
-        net, torsos = policy.net, [cast("MLP", t.torso) for t in policy.net.trunks]
+def arrays(ends: tuple[Tensor, Tensor, Tensor]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return ``RolloutRows.ends`` as arrays."""
+    terminated, truncated, valid = ends
+    return terminated.numpy(), truncated.numpy(), valid.numpy()
+
+
+def explained_variance(value: np.ndarray, target: np.ndarray, rows: np.ndarray) -> float:
+    """Return ``functional.policy.explained_variance`` of ``rows``."""
+    x = target[rows].astype(np.float64)
+    total, mean = (x.var(), x.mean()) if len(x) else (0.0, 0.0)
+    varies = total > 1e-10 * (total + mean * mean)
+    return float(1 - (x - value[rows]).var() / total) if varies else 0.0
+
+
+class ActorCriticKernel(CompiledLearner):
+    """Base class for policies with an ``ActorCritic``."""
+
+    function = staticmethod(on_policy.actor_critic_passes)
+
+    def __init__(self, policy: PPO | OnePassLearner[Any]) -> None:
+        actor_critic: ActorCritic = policy.net
+        torsos = [cast("MLP", t.torso) for t in actor_critic.trunks]
         super().__init__(policy, torsos[0].space)
-        self.ppo, packed = policy, self.packed
-        shared = packed.add(torsos[0].layers, -1)
-        policy_head = packed.add(net.policy, shared)  # acting computes the layers up to here
-        own = shared if len(torsos) == 1 else packed.add(torsos[1].layers, -1)
-        self.heads = np.array([policy_head, packed.add(net.value, own)])
-        self.sizes = np.array(net.sizes, np.int64)
-        self.log_std_at = 0 if net.log_std is None else packed.place(net.log_std)
-        self.prepare()
+        net = self.net
+        shared = net.add(torsos[0].layers, -1)
+        policy_head = net.add(actor_critic.policy, shared)  # acting computes the layers up to here
+        own = shared if len(torsos) == 1 else net.add(torsos[1].layers, -1)
+        self.heads = policy_head, net.add(actor_critic.value, own)
+        self.layers, self.sizes = net.table(), np.array(actor_critic.sizes, np.int64)
+        log_std = actor_critic.log_std
+        self.log_std = None
+        if log_std is not None:
+            start, stop = net.offset(log_std), net.offset(log_std) + log_std.numel()
+            self.log_std = net.values[start:stop], net.grads[start:stop]
+
+    @abstractmethod
+    def targets(
+        self, rows: RolloutRows, params: np.ndarray, value: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return advantages and value targets [T, B].
+
+        ``params`` [(T + 1) B, K]: of the distribution; ``value`` [T + 1, B].
+        """
+
+    @abstractmethod
+    def rule(self, sample: Sample) -> tuple[float, ...]:
+        """Return the constants of the loss; see ``on_policy.actor_critic_passes``."""
 
     def passes(
-        self,
-        rows: RolloutRows,
-        valid: np.ndarray,
-        orders: np.ndarray,
-        bounds: np.ndarray,
-        step: np.ndarray,
-        sample: Sample,
-    ) -> tuple[int, int, float, dict[str, float]]:
-        c, policy = self.ppo.config, self.ppo
-        obs = rows.obs if policy.net.moments is None else policy.net.moments(rows.obs)
-        steps, columns = rows.valid.shape
-        limit = math.inf if c.value_clip is None else c.value_clip
-        most_kl = math.inf if policy.target_kl is None else policy.target_kl
-        loss = np.array([
-            policy.clip_at(sample.env_steps), limit, c.value_coef, c.entropy_coef, most_kl,
-            c.normalize_advantage,
-        ])  # fmt: skip
-        metrics = np.zeros(6)
-        action = rows.action.reshape(steps * columns, -1).float().numpy()
-        passes, count, norm = self.function(
-            self.layers, self.packed.eps, self.index, self.state, self.work, self.inputs(obs),
-            action, rows.behaviour_log_prob.reshape(-1).numpy(), rows.reward.numpy(),
-            tuple(x.numpy() for x in rows.ends), valid, orders, bounds, self.sizes, self.heads,
-            self.log_std_at, np.array([c.gamma, c.gae_lambda]), loss, step,
-            np.empty((steps, columns), np.float32), np.empty((steps + 1, columns), np.float32),
-            metrics,
+        self, rows: RolloutRows, optimiser: tuple[Any, ...], batches: Batches, sample: Sample
+    ) -> Passes:
+        moments, (steps, columns) = self.policy.net.moments, rows.valid.shape
+        obs = self.inputs(rows.obs if moments is None else moments(rows.obs))
+        params, value = self.outputs(obs)
+        value = value.reshape(steps + 1, columns)
+        advantage, target = self.targets(rows, params, value)
+        explained = explained_variance(value[:-1].reshape(-1), target.reshape(-1), batches[0])
+        rollout = (
+            obs, rows.action.reshape(steps * columns, -1).float().numpy(),
+            rows.behaviour_log_prob.reshape(-1).numpy(), advantage.reshape(-1), target.reshape(-1),
+            value.reshape(-1),
         )  # fmt: skip
-        policy_loss, value_loss, entropy, kl, clipped, self.explained = metrics.tolist()
-        total = policy_loss + c.value_coef * value_loss - c.entropy_coef * entropy
-        return passes, count, norm, {
-            "loss": total, "policy_loss": policy_loss, "value_loss": value_loss,
-            "entropy": entropy, "approx_kl": kl, "clip_fraction": clipped,
-        }  # fmt: skip
+        metrics = np.zeros(5)
+        count, norm = self.function(
+            self.layers, self.heads, optimiser, self.work, rollout, batches, self.sizes,
+            self.log_std, self.rule(sample), metrics,
+        )  # fmt: skip
+        c, found = self.policy.config, dict(zip(TERMS, metrics.tolist(), strict=True))
+        total = found["policy_loss"] + c.value_coef * found["value_loss"]
+        found = {"loss": total - c.entropy_coef * found["entropy"]} | found
+        return Passes(count, norm, found | {"explained_variance": explained})
 
     def finish(self, rows: RolloutRows, metrics: dict[str, float]) -> None:
-        self.ppo.update_obs_moments(rows)
-        metrics["explained_variance"] = self.explained
+        self.policy.update_obs_moments(rows)
+
+
+class PPOKernel(ActorCriticKernel):
+    """``PPO.learn`` for networks of linear layers."""
+
+    def targets(
+        self, rows: RolloutRows, params: np.ndarray, value: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        c, advantage = self.policy.config, np.empty(rows.valid.shape, np.float32)
+        on_policy.gae(
+            rows.reward.numpy(), value, *arrays(rows.ends), c.gamma, c.gae_lambda, advantage
+        )
+        return advantage, value[:-1] + advantage
+
+    def rule(self, sample: Sample) -> tuple[float, ...]:
+        policy, c = self.policy, self.policy.config
+        constants = (
+            policy.clip_at(sample.env_steps), or_else(c.value_clip, math.inf), c.value_coef,
+            c.entropy_coef, or_else(policy.target_kl, math.inf), c.normalize_advantage, True,
+        )  # fmt: skip
+        return tuple(float(x) for x in constants)
+
+    def finish(self, rows: RolloutRows, metrics: dict[str, float]) -> None:
+        super().finish(rows, metrics)
+        metrics["explained_variance"] = metrics.pop("explained_variance")  # the last, as in PPO
+
+
+class OnePassKernel(ActorCriticKernel):
+    """``OnePassLearner.learn`` of A2C and IMPALA. Advantages are those of the policy."""
+
+    def batches(self, valid: np.ndarray) -> tuple[Batches, list[Any]]:
+        bounds = np.array([0, len(valid)] if len(valid) else [0])
+        return (valid, np.zeros((1, 0), np.int64), bounds), []
+
+    @torch.no_grad()
+    def targets(
+        self, rows: RolloutRows, params: np.ndarray, value: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        steps, columns = rows.valid.shape
+        of_rows = torch.from_numpy(params).reshape(steps + 1, columns, -1)[:-1]
+        log_prob, _ = self.policy.net.evaluate_actions(of_rows, rows.action)
+        out, self.more = self.policy.advantages(rows, log_prob, torch.from_numpy(value))
+        return out.advantage.numpy(), out.target.numpy()
+
+    def passes(
+        self, rows: RolloutRows, optimiser: tuple[Any, ...], batches: Batches, sample: Sample
+    ) -> Passes:
+        out = super().passes(rows, optimiser, batches, sample)
+        explained = out.metrics.pop("explained_variance")
+        for name in ("approx_kl", "clip_fraction"):
+            del out.metrics[name]
+        for name, x in self.more.items():
+            mean = torch.where(rows.valid, x, 0.0).sum() / max(1, len(rows.index))
+            out.metrics[name.removeprefix("train/")] = float(mean)
+        out.metrics["explained_variance"] = explained
+        return out
+
+    def rule(self, sample: Sample) -> tuple[float, ...]:
+        c, inf = self.policy.config, math.inf
+        return inf, inf, c.value_coef, c.entropy_coef, inf, 0.0, 0.0
 
 
 class PQNKernel(CompiledLearner):
     """``PQN.learn`` for networks of linear layers."""
 
-    function = staticmethod(compiled.pqn_passes)
+    function = staticmethod(on_policy.pqn_passes)
 
     def __init__(self, policy: PQN) -> None:
         net: QNet = policy.net
         torso = cast("MLP", net.torso)
         super().__init__(policy, torso.space)
-        self.pqn, packed = policy, self.packed
-        source = packed.add(torso.layers, -1)
-        streams = [net.advantage, *([] if net.value is None else [net.value])]
-        heads = [packed.add(cast("nn.Sequential", stream), source) for stream in streams]
-        self.heads = np.array([*heads, -1][:2])
-        self.prepare()
+        source, value = self.net.add(torso.layers, -1), -1
+        advantage = self.net.add(cast("nn.Sequential", net.advantage), source)
+        if net.value is not None:
+            value = self.net.add(cast("nn.Sequential", net.value), source)
+        self.heads, self.layers, self.actions = (advantage, value), self.net.table(), net.actions
+
+    def read(self, h: np.ndarray, rows: int) -> list[np.ndarray]:
+        q = np.empty((rows, self.actions), np.float32)
+        layers.action_values(h, self.layers, self.heads, rows, q)
+        return [q]
 
     def passes(
-        self,
-        rows: RolloutRows,
-        valid: np.ndarray,
-        orders: np.ndarray,
-        bounds: np.ndarray,
-        step: np.ndarray,
-        sample: Sample,
-    ) -> tuple[int, int, float, dict[str, float]]:
-        c, metrics = self.pqn.config, np.zeros(4)
-        steps, columns = rows.valid.shape
-        passes, count, norm = self.function(
-            self.layers, self.packed.eps, self.index, self.state, self.work,
-            self.inputs(rows.obs), rows.action.reshape(-1).numpy(), rows.reward.numpy(),
-            tuple(x.numpy() for x in rows.ends), valid, orders, bounds, self.heads,
-            np.array([c.gamma, c.q_lambda]), step, np.empty((steps, columns), np.float32),
-            np.empty((steps + 1, columns), np.float32), metrics,
-        )  # fmt: skip
+        self, rows: RolloutRows, optimiser: tuple[Any, ...], batches: Batches, sample: Sample
+    ) -> Passes:
+        c, (steps, columns) = self.policy.config, rows.valid.shape
+        obs, q = self.inputs(rows.obs), np.empty((self.room, self.actions), np.float32)
+        value = self.outputs(obs)[0].max(1).reshape(steps + 1, columns)
+        target = np.empty((steps, columns), np.float32)
+        on_policy.lambda_return(
+            rows.reward.numpy(), value, *arrays(rows.ends), c.gamma, c.q_lambda, target
+        )
+        rollout, metrics = (obs, rows.action.reshape(-1).numpy(), target.reshape(-1)), np.zeros(4)
+        count, norm = self.function(
+            self.layers, self.heads, optimiser, self.work, rollout, batches, q, metrics
+        )
         names = "loss", "td_abs", "q_taken", "target"
         found = dict(zip(names, metrics.tolist(), strict=True))
-        return passes, count, norm, found | {"valid_fraction": 1.0}
+        return Passes(count, norm, found | {"valid_fraction": 1.0})

@@ -1,152 +1,315 @@
-"""Gradients of A2C and IMPALA with linear layers in numpy. Torch computes only advantages."""
+"""Compiled passes of PPO, A2C, IMPALA and PQN over a rollout.
 
-import time
-from typing import Any, cast
+One call makes all minibatches of an update: between two products there is nothing but compiled
+loops.
+"""
+
+import math
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from rlrun.functional.policy import mean_terms
-from rlrun.kernels import policy_losses
-from rlrun.kernels.mlp import DifferentiableMLP, as_metrics, flat_gradients
-from rlrun.kernels.policy_losses import ActionLogProb
-from rlrun.nets.actor_critic import ActorCritic
-from rlrun.nets.torso import MLP, flatten
-from rlrun.policy.a2c import OnePassLearner
-from rlrun.policy.base import Gradients
-from rlrun.policy.optim import Adam
-from rlrun.policy.rollout import RolloutRows
-from rlrun.types import Tree
+from rlrun.jit import jit_ieee
+from rlrun.kernels.layers import (
+    HALF,
+    ONE,
+    ZERO,
+    F,
+    action_values,
+    action_values_backward,
+    backward,
+    forward,
+    part,
+    step,
+)
 
-
-class NumpyActorCritic:
-    """A feed-forward network of linear layers in float32 on the CPU, without action masks."""
-
-    def __init__(self, net: ActorCritic, adam: Adam) -> None:
-        """``adam``: the optimiser of ``net``, which holds the arrays of its gradients."""
-        self.net, self.sizes = net, net.sizes
-        self.torso_space = cast("MLP", net.trunk.torso).space
-        self.prev_inputs, self.width = net.prev_inputs, net.trunk.torso.size
-        grads = flat_gradients(adam)
-        self.torsos = [DifferentiableMLP(cast("MLP", t.torso).layers, grads) for t in net.trunks]
-        self.heads = [DifferentiableMLP(m, grads) for m in (net.policy, net.value)]
-        self.log_std = self.log_std_grad = np.zeros(0, np.float32)
-        if net.log_std is not None:
-            self.log_std = net.log_std.detach().numpy()
-            self.log_std_grad = grads[net.log_std.data_ptr()]
-
-    def inputs(self, obs: Tree) -> np.ndarray:
-        """Return the first layer's inputs, float32 [N, F], of ``obs`` [*, *O]."""
-        normalized = obs if self.net.moments is None else self.net.moments(obs)
-        x = flatten(self.torso_space, normalized)
-        return x.reshape(-1, x.shape[-1]).numpy()
-
-    def forward(self, x: np.ndarray, previous: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (parameters of the distribution [N, K], V [N]).
-
-        ``previous`` [N, S]: encoded previous action and reward, if the network reads them.
-        """
-        h = [torso(x) for torso in self.torsos]
-        if self.prev_inputs:
-            h = [np.concatenate([features, previous], 1) for features in h]
-        return self.heads[0](h[0]), self.heads[1](h[-1])[:, 0]
-
-    def outputs(self, rows: RolloutRows) -> tuple[Tensor, Tensor]:
-        """Return ``ActorCriticLearner.outputs`` ([T+1, B, K], [T+1, B]) without a graph."""
-        lead = rows.previous.shape[:-1]
-        params, value = self.forward(self.inputs(rows.obs), rows.previous.flatten(0, 1).numpy())
-        return torch.from_numpy(params).reshape(*lead, -1), torch.from_numpy(value).reshape(lead)
-
-    def evaluate(self, params: np.ndarray, action: np.ndarray, *, entropy: bool) -> ActionLogProb:
-        """Return log pi [N] of actions [N, *A], and the entropy [N] if ``entropy``."""
-        if self.sizes:
-            return policy_losses.categorical(params, action, self.sizes, entropy=entropy)
-        return policy_losses.gaussian(params, self.log_std, action, entropy=entropy)
-
-    def backward_from_log_prob(
-        self,
-        evaluated: ActionLogProb,
-        log_prob_grad: np.ndarray,
-        value_grad: np.ndarray,
-        entropy_grad: np.ndarray | None,
-    ) -> None:
-        """Run ``backward`` from the gradients [N] of log pi, V and, unless None, the entropy."""
-        if self.sizes:
-            params_grad = policy_losses.categorical_grad(evaluated, log_prob_grad, entropy_grad)
-        else:
-            params_grad, self.log_std_grad[:] = policy_losses.gaussian_grad(
-                evaluated, log_prob_grad, entropy_grad
-            )
-        self.backward(params_grad, value_grad)
-
-    def backward(self, params_grad: np.ndarray, value_grad: np.ndarray) -> None:
-        """Write the gradients of the parameters except ``log_std``. Call it once per ``forward``.
-
-        ``params_grad`` [n, K], ``value_grad`` [n]: gradients of the outputs of the first n rows,
-        the only ones on which the loss depends.
-        """
-        deep = bool(self.torsos[0].layers)
-        feature_grads = [
-            head.backward(grad, inputs=self.prev_inputs or deep)
-            for head, grad in zip(self.heads, (params_grad, value_grad[:, None]), strict=True)
-        ]
-        if not deep:
-            return
-        if len(self.torsos) == 1:
-            feature_grads = [feature_grads[0] + feature_grads[1]]
-        for torso, grad in zip(self.torsos, feature_grads, strict=True):
-            torso.backward(grad[:, : self.width], inputs=False)
+# -- minibatches -----------------------------------------------------------------------------------
 
 
-class RolloutKernel:
-    """The gradients of ``OnePassLearner.loss`` for networks that ``NumpyActorCritic`` supports."""
-
-    def __init__(self, policy: OnePassLearner[Any]) -> None:
-        self.policy, self.net = policy, NumpyActorCritic(policy.net, policy.parts["net"].adam)
-
-    def gradients(self, rows: RolloutRows) -> Gradients:
-        """Return the gradients of a rollout's loss."""
-        net, c = self.net, self.policy.config
-        params, values = net.outputs(rows)
-        action = rows.action.flatten(0, 1).numpy()
-        evaluated = net.evaluate(params[:-1].flatten(0, 1).numpy(), action, entropy=True)
-        log_prob, valid = evaluated.log_prob, rows.valid.flatten().numpy()
-        of_rows = torch.from_numpy(log_prob).reshape(rows.valid.shape)
-        advantages, more = self.policy.advantages(rows, of_rows, values)
-        advantage, target = (x.flatten().numpy() for x in advantages)
-        # The weight of a row in a mean, 0 in padding (whose inputs are all 0).
-        share = valid.astype(np.float32) / max(1, int(np.count_nonzero(valid)))
-        error = np.where(valid, values[:-1].flatten().numpy() - target, np.float32(0))
-
-        began = time.perf_counter()
-        entropy_grad = -c.entropy_coef * share if c.entropy_coef > 0 else None
-        value_grad = c.value_coef * error * share
-        net.backward_from_log_prob(evaluated, -advantage * share, value_grad, entropy_grad)
-        seconds = time.perf_counter() - began
-
-        policy_loss = -np.dot(advantage * share, log_prob)
-        value_loss = 0.5 * np.dot(error * share, error)
-        assert evaluated.entropy is not None
-        entropy = np.dot(share, evaluated.entropy)
-        metrics = as_metrics(
-            loss=policy_loss + c.value_coef * value_loss - c.entropy_coef * entropy,
-            policy_loss=policy_loss,
-            value_loss=value_loss,
-            entropy=entropy,
-        )
-        if more:
-            metrics |= mean_terms(more, rows.valid)
-        metrics |= as_metrics(explained_variance=explained_variance(error, target, share))
-        return Gradients({"net": None}, None, metrics, seconds)
+@jit_ieee
+def choose(
+    valid_rows: np.ndarray, orders: np.ndarray, epoch: int, begin: int, end: int, obs: np.ndarray,
+    x: np.ndarray, rows: np.ndarray,
+) -> int:  # fmt: skip
+    """Write the rows of a minibatch and their inputs ``x``, flat. Return their number."""
+    width = obs.shape[1]
+    for k in range(begin, end):
+        row = valid_rows[orders[epoch, k] if orders.shape[1] else k]
+        rows[k - begin] = row
+        at = (k - begin) * width
+        for j in range(width):
+            x[at + j] = obs[row, j]
+    return end - begin
 
 
-def explained_variance(error: np.ndarray, target: np.ndarray, share: np.ndarray) -> float:
-    """Return the explained variance for ``error`` = V - target; ``share``: weights of the rows.
+# -- PPO, A2C, IMPALA ------------------------------------------------------------------------------
 
-    See ``functional.policy.explained_variance``.
+# Metrics of ``actor_critic_loss``, in this order.
+POLICY_LOSS, VALUE_LOSS, ENTROPY, APPROX_KL, CLIP_FRACTION = range(5)
+
+
+@jit_ieee
+def gae(
+    reward: Any, value: Any, terminated: Any, truncated: Any, valid: Any, gamma: float,
+    trace: float, advantage: Any,
+) -> None:  # fmt: skip
+    """Write ``functional.returns.gae``'s advantages [T, B]; ``value`` [T + 1, B]."""
+    steps, columns = reward.shape
+    for b in range(columns):
+        following = 0.0
+        for t in range(steps - 1, -1, -1):
+            if not valid[t, b]:
+                following = advantage[t, b] = 0.0
+                continue
+            if terminated[t, b] or truncated[t, b] or t + 1 == steps or not valid[t + 1, b]:
+                following = 0.0
+            after = 0.0 if terminated[t, b] else value[t + 1, b]
+            following = reward[t, b] + gamma * (after + trace * following) - value[t, b]
+            advantage[t, b] = following
+
+
+@jit_ieee
+def moments(x: Any, index: Any) -> tuple[float, float]:
+    """Return (mean, 1 / (std + 1e-8)) of x[index], (0, 1) of a single row; see ``standardise``."""
+    count = len(index)
+    if count < 2:
+        return 0.0, 1.0
+    mean, square = 0.0, 0.0
+    for i in range(count):
+        mean += x[index[i]]
+    mean /= count
+    for i in range(count):
+        apart = x[index[i]] - mean
+        square += apart * apart
+    return mean, 1 / (math.sqrt(square / (count - 1)) + 1e-8)
+
+
+@jit_ieee
+def choices(z: Any, action: Any, sizes: Any, p: Any, entropies: Any) -> tuple[Any, Any]:
+    """Return log pi and the entropy of a row's choices; write probabilities and entropies.
+
+    ``z`` [sum(sizes)]: logits. ``p``: like it. ``entropies`` [choices].
     """
-    mean = np.dot(share, target)
-    total = np.dot(share, np.square(target - mean))
-    residual = np.dot(share, np.square(error - np.dot(share, error)))
-    return float(1 - residual / total) if total > 1e-10 * (total + mean * mean) else 0.0
+    log_prob = entropy = ZERO
+    start = 0
+    for c in range(len(sizes)):
+        stop = start + sizes[c]
+        most, total, mean = z[start], ZERO, ZERO
+        for j in range(start + 1, stop):
+            most = max(most, z[j])
+        for j in range(start, stop):
+            p[j] = np.exp(z[j] - most)
+            total += p[j]
+        for j in range(start, stop):
+            p[j] /= total
+            mean += p[j] * (z[j] - most)
+        log_total = np.log(total)
+        log_prob += z[start + int(action[c])] - most - log_total
+        entropies[c] = log_total - mean
+        entropy += entropies[c]
+        start = stop
+    return log_prob, entropy
+
+
+@jit_ieee
+def choices_backward(
+    d: Any, action: Any, sizes: Any, p: Any, entropies: Any, log_prob: Any, entropy: Any
+) -> None:
+    """Write the gradients of logits from those of log pi and of the entropy.
+
+    d log p_a / d z_j = 1[j = a] - p_j; d H / d z_j = -p_j (log p_j + H).
+    """
+    start = 0
+    for c in range(len(sizes)):
+        stop, own = start + sizes[c], entropies[c]
+        for j in range(start, stop):
+            d[j] = -log_prob * p[j]
+            if entropy != ZERO and p[j] > ZERO:
+                d[j] -= entropy * p[j] * (np.log(p[j]) + own)
+        d[start + int(action[c])] += log_prob
+        start = stop
+
+
+@jit_ieee
+def gaussian(z: Any, action: Any, log_std: Any, scaled: Any) -> tuple[Any, Any]:
+    """Return log pi and the entropy of real actions [K]; write (action - mean) / std."""
+    log_prob = entropy = ZERO
+    for j in range(len(z)):
+        scaled[j] = (action[j] - z[j]) * np.exp(-log_std[j])
+        constant = log_std[j] + F(0.5 * math.log(2 * math.pi))
+        log_prob -= constant + HALF * scaled[j] * scaled[j]
+        entropy += constant + HALF
+    return log_prob, entropy
+
+
+@jit_ieee
+def actor_critic_loss(
+    rows: Any, rollout: Any, sizes: Any, log_std: Any, outputs: Any, grads: Any, rule: Any,
+    metrics: Any,
+) -> None:  # fmt: skip
+    """Write the gradients of ``PPO.loss`` or ``OnePassLearner.loss`` for ``rows`` of the rollout.
+
+    ``outputs``, ``grads``: the policy's outputs [n, K] and V [n, 1], and their gradients.
+    Others: see ``actor_critic_passes``.
+    """
+    _, action, behaviour, advantage, target, old = rollout
+    clip, value_clip, value_coef, entropy_coef, _, standardised, surrogate = rule
+    (z, value), (dz, dv) = outputs, grads
+    count = len(rows)
+    share, low, high = F(1 / max(1, count)), F(1 - clip), F(1 + clip)
+    mean, inverse = moments(advantage, rows) if standardised > 0 else (0.0, 1.0)
+    p, entropies = np.empty(z.shape[1], np.float32), np.empty(max(1, len(sizes)), np.float32)
+    weight = F(-entropy_coef) * share
+    metrics[:] = 0.0
+    if log_std is not None:
+        log_std[1][:] = ZERO
+    for i in range(count):
+        r = rows[i]
+        if log_std is None:
+            log_prob, entropy = choices(z[i], action[r], sizes, p, entropies)
+        else:
+            log_prob, entropy = gaussian(z[i], action[r], log_std[0], p)
+        gain = F((advantage[r] - mean) * inverse)
+        log_ratio = log_prob - behaviour[r]
+        ratio = np.exp(log_ratio)
+        clipped = min(max(ratio, low), high)
+        if surrogate > 0:
+            slope = -ratio * gain * share if ratio * gain <= clipped * gain else ZERO
+            metrics[POLICY_LOSS] += max(-gain * ratio, -gain * clipped) * share
+        else:  # the score function
+            slope = -gain * share
+            metrics[POLICY_LOSS] += slope * log_prob
+        if log_std is None:
+            choices_backward(dz[i], action[r], sizes, p, entropies, slope, weight)
+        else:
+            for j in range(len(p)):
+                dz[i, j] = slope * p[j] * np.exp(-log_std[0][j])
+                log_std[1][j] += slope * (p[j] * p[j] - ONE) + weight
+
+        error, change = value[i, 0] - target[r], value[i, 0] - old[r]
+        loss, active = error * error, ONE
+        if value_clip < np.inf:
+            limited = error + (min(max(change, F(-value_clip)), F(value_clip)) - change)
+            if limited * limited > loss:
+                loss, active = limited * limited, ZERO
+        dv[i, 0] = F(value_coef) * active * error * share
+
+        metrics[VALUE_LOSS] += HALF * loss * share
+        metrics[ENTROPY] += entropy * share
+        metrics[APPROX_KL] += (ratio - ONE - log_ratio) * share
+        metrics[CLIP_FRACTION] += share if ratio != clipped else ZERO
+
+
+@jit_ieee
+def actor_critic_passes(
+    layers: Any, heads: Any, optimiser: Any, work: Any, rollout: Any, batches: Any, sizes: Any,
+    log_std: Any, rule: Any, metrics: Any,
+) -> tuple[int, float]:  # fmt: skip
+    """Make all passes over a rollout. Return their number and the norm of the last gradient.
+
+    Args:
+        layers, heads: the table, and the numbers of the layers of the policy and of the value.
+        optimiser: arguments of ``layers.step``.
+        work: inputs of a minibatch, flat, then those of ``PackedNet.work``.
+        rollout: inputs [(T + 1) B, F], action [T B, S], and [T B]: log-probability of the actor,
+            advantage, target of the value, the value before the update.
+        batches: rows to learn from [n]; orders [epochs, n]: positions in it, or [epochs, 0]; where
+            the minibatches of a pass begin, and n.
+        sizes: of the choices of an action. log_std: None, or for real numbers the logarithm of the
+            standard deviation and its gradient, [K] each.
+        rule: clip, value clip, value and entropy coefficient, target KL, whether advantages are
+            standardised, and whether the surrogate of PPO is the objective.
+        metrics: to be filled [5]: those of the last minibatch.
+    """
+    x, h, unit, inverse, d = work
+    kind, state, most, lr, eps = optimiser
+    p, g = state[0], state[1]
+    valid_rows, orders, bounds = batches
+    rows = np.empty(len(inverse) // len(layers), np.int64)
+    norm, passes, parts = 0.0, 0, len(bounds) - 1
+    for epoch in range(len(orders)):
+        for k in range(parts):
+            count = bounds[k + 1] - bounds[k]
+            if parts > 1 or epoch == 0:
+                choose(valid_rows, orders, epoch, bounds[k], bounds[k + 1], rollout[0], x, rows)
+            forward(layers, p, x, count, h, unit, inverse)
+            outputs = part(h, layers[heads[0]], count), part(h, layers[heads[1]], count)
+            grads = part(d, layers[heads[0]], count), part(d, layers[heads[1]], count)
+            actor_critic_loss(rows[:count], rollout, sizes, log_std, outputs, grads, rule, metrics)
+            backward(layers, p, g, x, count, count, h, unit, inverse, d)
+            norm = step(kind, state, most, lr, eps)
+            if not np.isfinite(norm):
+                return passes + 1, norm
+        passes += 1
+        if metrics[APPROX_KL] > rule[4]:
+            break
+    return passes, norm
+
+
+# -- PQN -------------------------------------------------------------------------------------------
+
+# Metrics of ``pqn_passes``, in this order.
+LOSS, TD_ABS, Q_TAKEN, TARGET = range(4)
+
+
+@jit_ieee
+def lambda_return(
+    reward: Any, value: Any, terminated: Any, truncated: Any, valid: Any, gamma: float,
+    trace: float, target: Any,
+) -> None:  # fmt: skip
+    """Write ``functional.returns.lambda_return`` [T, B]; ``value`` [T + 1, B]."""
+    steps, columns = reward.shape
+    for b in range(columns):
+        following = 0.0
+        for t in range(steps - 1, -1, -1):
+            if not valid[t, b]:
+                following = target[t, b] = 0.0
+                continue
+            decay = trace
+            if terminated[t, b] or truncated[t, b] or t + 1 == steps or not valid[t + 1, b]:
+                decay = 0.0
+            after = 0.0 if terminated[t, b] else value[t + 1, b]
+            following = reward[t, b] + gamma * ((1 - decay) * after + decay * following)
+            target[t, b] = following
+
+
+@jit_ieee
+def pqn_passes(
+    layers: Any, heads: Any, optimiser: Any, work: Any, rollout: Any, batches: Any, q: Any,
+    metrics: Any,
+) -> tuple[int, float]:  # fmt: skip
+    """Make all passes of PQN over a rollout. Return (passes, norm of the last gradient).
+
+    Arguments are those of ``actor_critic_passes``, except heads: numbers of the layers of the
+    advantages and of the value (-1: none); rollout: inputs, action [T B], target [T B]; metrics
+    [4].
+    """
+    x, h, unit, inverse, d = work
+    kind, state, most, lr, eps = optimiser
+    p, g = state[0], state[1]
+    obs, action, target = rollout
+    valid_rows, orders, bounds = batches
+    rows, norm, passes, parts = np.empty(len(q), np.int64), 0.0, 0, len(bounds) - 1
+    for epoch in range(len(orders)):
+        for k in range(parts):
+            count = bounds[k + 1] - bounds[k]
+            if parts > 1 or epoch == 0:
+                choose(valid_rows, orders, epoch, bounds[k], bounds[k + 1], obs, x, rows)
+            forward(layers, p, x, count, h, unit, inverse)
+            action_values(h, layers, heads, count, q[:count])
+            share = F(1 / max(1, count))
+            metrics[:] = 0.0
+            for i in range(count):
+                taken = action[rows[i]]
+                error = q[i, taken] - target[rows[i]]
+                action_values_backward(d, layers, heads, count, i, taken, error * share)
+                metrics[LOSS] += HALF * error * error * share
+                metrics[TD_ABS] += abs(error) * share
+                metrics[Q_TAKEN] += q[i, taken] * share
+                metrics[TARGET] += target[rows[i]] * share
+            backward(layers, p, g, x, count, count, h, unit, inverse, d)
+            norm = step(kind, state, most, lr, eps)
+            if not np.isfinite(norm):
+                return passes + 1, norm
+        passes += 1
+    return passes, norm

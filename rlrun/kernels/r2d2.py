@@ -13,8 +13,9 @@ from torch import nn
 
 from rlrun.functional.rows import RAW_REWARD
 from rlrun.jit import jit_ieee
+from rlrun.kernels.layers import HALF, ONE, ZERO, sgemm, tanh
 from rlrun.kernels.mlp import DifferentiableMLP, as_metrics, flat_gradients
-from rlrun.kernels.off_policy import sgemm
+from rlrun.kernels.nstep import clamp, or_else, rescale, unrescale
 from rlrun.nets.memory.gated import LSTM
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP, flatten
@@ -22,26 +23,6 @@ from rlrun.policy.base import Gradients
 from rlrun.policy.optim import IGNORE_OVERFLOW
 from rlrun.policy.r2d2 import R2D2
 from rlrun.types import Sample, Segment
-
-# tanh(x) = x P(x^2) / Q(x^2) on [-8.5, 8.5], fitted; relative error 4e-7 in float32.
-_END, _HALF, _ONE = np.float32(8.5), np.float32(0.5), np.float32(1)
-_P1, _P2 = np.float32(1.341324895620346e-01), np.float32(3.5340290050953627e-03)
-_P3, _P4 = np.float32(2.12510785786435e-05), np.float32(1.426927376257936e-08)
-_Q1, _Q2 = np.float32(4.6746572852134705e-01), np.float32(2.6022758334875107e-02)
-_Q3, _Q4 = np.float32(3.3488680492155254e-04), np.float32(8.145142373905401e-07)
-
-
-@jit_ieee
-def _tanh(x: np.float32) -> np.float32:
-    """Return tanh(x) within +-1, NaN for NaN, in a form that loops can vectorise."""
-    x = -_END if x < -_END else x
-    x = _END if x > _END else x
-    u = x * x
-    p = (((_P4 * u + _P3) * u + _P2) * u + _P1) * u + _ONE
-    q = (((_Q4 * u + _Q3) * u + _Q2) * u + _Q1) * u + _ONE
-    y = x * p / q
-    y = -_ONE if y < -_ONE else y
-    return _ONE if y > _ONE else y
 
 
 @jit_ieee
@@ -59,21 +40,21 @@ def _step(
         for j in range(4 * units):
             row[j] += more[j] + bias[j]
         for j in range(2 * units):
-            row[j] = _tanh(row[j] * _HALF) * _HALF + _HALF
+            row[j] = tanh(row[j] * HALF) * HALF + HALF
         candidate = row[2 * units : 3 * units]
         for j in range(units):
-            candidate[j] = _tanh(candidate[j])
+            candidate[j] = tanh(candidate[j])
         output = row[3 * units :]
         for j in range(units):
-            output[j] = _tanh(output[j] * _HALF) * _HALF + _HALF
+            output[j] = tanh(output[j] * HALF) * HALF + HALF
         before, after = cell[b], next_cell[b]
         for j in range(units):
             after[j] = row[units + j] * before[j] + row[j] * row[2 * units + j]
-        tanh, h = squashed[b], hidden[b]
+        end, h = squashed[b], hidden[b]
         for j in range(units):
-            tanh[j] = _tanh(after[j])
+            end[j] = tanh(after[j])
         for j in range(units):
-            h[j] = row[3 * units + j] * tanh[j]
+            h[j] = row[3 * units + j] * end[j]
 
 
 @jit_ieee
@@ -88,18 +69,18 @@ def _step_backward(
     """
     batch, units = cell.shape
     for b in range(batch):
-        row, before, tanh = gates[b], cell[b], squashed[b]
+        row, before, end = gates[b], cell[b], squashed[b]
         up, later, carried = hidden_grad[b], later_grad[b], cell_grad[b]
         for j in range(units):
-            o, y = row[3 * units + j], tanh[j]
+            o, y = row[3 * units + j], end[j]
             grad = up[j] + later[j]
-            carried[j] += grad * o * (_ONE - y * y)
-            row[3 * units + j] = grad * y * o * (_ONE - o)
+            carried[j] += grad * o * (ONE - y * y)
+            row[3 * units + j] = grad * y * o * (ONE - o)
         for j in range(units):
             i, f, g, grad = row[j], row[units + j], row[2 * units + j], carried[j]
-            row[j] = grad * g * i * (_ONE - i)
-            row[units + j] = grad * before[j] * f * (_ONE - f)
-            row[2 * units + j] = grad * i * (_ONE - g * g)
+            row[j] = grad * g * i * (ONE - i)
+            row[units + j] = grad * before[j] * f * (ONE - f)
+            row[2 * units + j] = grad * i * (ONE - g * g)
             carried[j] = grad * f
 
 
@@ -119,7 +100,7 @@ def _unroll(
     product = np.empty((batch, width), np.float32)
     for t in range(rows):
         sgemm(
-            101, 111, 112, batch, width, units, _ONE, hidden[t].ctypes.data, units,
+            101, 111, 112, batch, width, units, ONE, hidden[t].ctypes.data, units,
             weight.ctypes.data, units, np.float32(0), product.ctypes.data, width,
         )  # fmt: skip
         _step(gates[t], product, bias, cell[t], cell[t + 1], squashed[t], hidden[t + 1])
@@ -144,7 +125,7 @@ def _unroll_backward(
     for t in range(rows - 1, -1, -1):
         _step_backward(gates[t], cell[t], squashed[t], grad[t], later, carried)
         sgemm(
-            101, 111, 111, batch, units, width, _ONE, gates[t].ctypes.data, width,
+            101, 111, 111, batch, units, width, ONE, gates[t].ctypes.data, width,
             weight.ctypes.data, units, np.float32(0), later.ctypes.data, units,
         )  # fmt: skip
 
@@ -210,9 +191,6 @@ class NumpyLSTM:
         biases[1][...] = biases[0]
         of_x: np.ndarray = flat @ self.of_inputs[:, :inputs]
         return of_x
-
-
-_ZERO, _TWO, _FOUR = np.float32(0), np.float32(2), np.float32(4)
 
 
 class NumpyHeads:
@@ -309,11 +287,10 @@ class R2D2Kernel:
         self.target = NumpyRecurrentQNet(policy.target)
         assert isinstance(policy.net.torso, MLP)
         self.space = policy.net.torso.space
-        c, infinite = self.config, np.float32(np.inf)
+        c = self.config
         self.reward_scale = np.float32(c.reward_scale)
-        self.reward_clip = infinite if c.reward_clip is None else np.float32(c.reward_clip)
-        self.td_clip = infinite if c.td_clip is None else np.float32(c.td_clip)
-        self.rescale_eps = np.float32(-1 if c.value_rescale_eps is None else c.value_rescale_eps)
+        self.reward_clip, self.td_clip = or_else(c.reward_clip, np.inf), or_else(c.td_clip, np.inf)
+        self.rescale_eps = or_else(c.value_rescale_eps, -1)
         self.powers = np.float32(c.gamma) ** np.arange(c.nstep + 1, dtype=np.float32)
 
     @torch.no_grad()
@@ -376,13 +353,6 @@ class R2D2Kernel:
 
 
 @jit_ieee
-def _clamp(x: np.float32, limit: np.float32) -> np.float32:
-    """Return ``x`` clipped to +-limit, NaN for NaN."""
-    x = -limit if x < -limit else x
-    return limit if x > limit else x
-
-
-@jit_ieee
 def _network_inputs(
     obs: np.ndarray, action: np.ndarray, reward: np.ndarray, first: np.ndarray,
     terminated: np.ndarray, valid: np.ndarray, prev_action: np.ndarray, prev_reward: np.ndarray,
@@ -405,26 +375,8 @@ def _network_inputs(
             if t > 0 and not own_first:
                 chosen, earned = action[t - 1, b], reward[t - 1, b]
             if 0 <= chosen < actions:
-                previous[t, b, chosen] = _ONE
-            previous[t, b, actions] = _clamp(earned * scale, clip)
-
-
-@jit_ieee
-def _rescale(x: np.float32, eps: np.float32) -> np.float32:
-    """Return h(x), see functional.value.rescale."""
-    size = abs(x)
-    h: np.float32 = size / (np.sqrt(size + _ONE) + _ONE) + eps * size
-    return -h if x < _ZERO else h
-
-
-@jit_ieee
-def _unrescale(x: np.float32, eps: np.float32) -> np.float32:
-    """Return the inverse of h, see functional.value.unrescale."""
-    size = abs(x)
-    root = np.sqrt(_ONE + _FOUR * eps * (size + _ONE + eps))
-    u = _TWO * size / (root + _ONE + _TWO * eps)
-    h: np.float32 = u * (u + _TWO)
-    return -h if x < _ZERO else h
+                previous[t, b, chosen] = ONE
+            previous[t, b, actions] = clamp(earned * scale, clip)
 
 
 @jit_ieee
@@ -444,14 +396,14 @@ def _td_errors(
     loss = sizes = predictions = targets = 0.0
     count = 0
     for b in range(batch):
-        largest, total, own = _ZERO, 0.0, 0
+        largest, total, own = ZERO, 0.0, 0
         for t in range(rows):
             if not valid[t, b]:
                 continue
-            target, k, dead = _ZERO, 0, False
+            target, k, dead = ZERO, 0, False
             while k < len(powers) - 1 and t + k < len(valid) and valid[t + k, b]:
                 row = t + k
-                target += powers[k] * _clamp(reward[row, b] * scale, clip)
+                target += powers[k] * clamp(reward[row, b] * scale, clip)
                 k += 1
                 if terminated[row, b] or truncated[row, b]:
                     dead = terminated[row, b]
@@ -459,20 +411,20 @@ def _td_errors(
             if not dead:
                 choosing = q[t + k, b] if double else q_target[t + k, b]
                 value = q_target[t + k, b, np.argmax(choosing)]
-                target += powers[k] * (value if eps < _ZERO else _unrescale(value, eps))
-            if eps >= _ZERO:
-                target = _rescale(target, eps)
+                target += powers[k] * (value if eps < ZERO else unrescale(value, eps))
+            if eps >= ZERO:
+                target = rescale(target, eps)
             prediction = q[t, b, action[t, b]]
             delta = target - prediction
-            clipped = _clamp(delta, td_clip)
+            clipped = clamp(delta, td_clip)
             grad[t, b, action[t, b]] = -clipped * weight[b] / np.float32(rows * batch)
-            loss += float(weight[b] * clipped * (delta - _HALF * clipped))
+            loss += float(weight[b] * clipped * (delta - HALF * clipped))
             largest = max(largest, abs(delta))
             total += float(abs(delta))
             predictions += float(prediction)
             targets += float(target)
             own += 1
-        priority[b] = eta * largest + (_ONE - eta) * np.float32(total / max(own, 1))
+        priority[b] = eta * largest + (ONE - eta) * np.float32(total / max(own, 1))
         sizes += total
         count += own
     some = max(count, 1)

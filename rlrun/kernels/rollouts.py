@@ -10,8 +10,8 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 from rlrun.env import Env
 from rlrun.functional.explore import Temperature
-from rlrun.kernels import compiled
-from rlrun.kernels.minibatches import CompiledLearner, PPOKernel
+from rlrun.kernels.minibatches import ActorCriticKernel, CompiledLearner
+from rlrun.kernels.rollout_loops import rollout
 from rlrun.types import Actor
 
 ROWS = 128  # most rows of a call: a signal waits for its end
@@ -64,15 +64,11 @@ class CompiledRollout:
     def __init__(self, kernel: CompiledLearner, env: Env, actor: Actor) -> None:
         self.kernel, self.env, self.actor, self.task = kernel, env, actor, CartPole(env.native)
         self.columns = columns = env.num_envs
-        self.rule = compiled.EPSILON_GREEDY
         self.layers, self.heads = kernel.layers, kernel.heads
-        if isinstance(kernel, PPOKernel):  # the value is computed with the update
-            self.rule, self.layers = compiled.SAMPLED, kernel.layers[: kernel.heads[0] + 1]
-            self.heads = np.array([kernel.heads[0], -1])
-        packed = kernel.packed
-        self.p = np.zeros(packed.size, np.float32)
-        sizes = packed.inputs + 1, packed.width, packed.width, len(self.layers)
-        self.work = tuple(np.zeros(columns * n, np.float32) for n in sizes)
+        self.samples = isinstance(kernel, ActorCriticKernel)
+        if self.samples:  # the value is computed with the update
+            self.layers, self.heads = kernel.layers[: kernel.heads[0] + 1], (kernel.heads[0], -1)
+        self.work = kernel.net.work(columns)
         self.finished = np.zeros((ROWS * columns, 2))
         self.compared = False
 
@@ -104,7 +100,6 @@ class CompiledRollout:
         if not env.continues:
             collector.actor.refresh()
             return None
-        compiled.pack(self.kernel.state[0], self.kernel.index, self.p)
         if not self.compared:
             self.compared = True
             collector.actor.refresh()
@@ -145,10 +140,11 @@ class CompiledRollout:
         generators: tuple[np.random.Generator, np.random.Generator],
         limits: tuple[int, int, int, int],
     ) -> tuple[int, int, int, int]:
-        """Return the result of ``compiled.rollout``, which writes ``world`` and ``carried``."""
+        """Return the result of ``rollout``, which writes ``world`` and ``carried``."""
         unrecorded = np.empty((len(arrays["action"]), self.columns), np.float32)
-        out: tuple[int, int, int, int] = compiled.rollout(
-            self.rule, self.layers, self.kernel.packed.eps, self.p, self.work, self.heads, epsilon,
+        out: tuple[int, int, int, int] = rollout(
+            self.layers, self.heads, self.kernel.net.values, self.work,
+            None if self.samples else epsilon,
             generators, self.task.constants, world, tuple(arrays[name] for name in ROW_ARRAYS),
             arrays["extras"].get("log_prob", unrecorded), carried, self.finished, *limits,
         )  # fmt: skip

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from rlrun.functional.policy import LOG_STD_BOUNDS
 from rlrun.kernels.mlp import DifferentiableMLP, LinearLayer, as_metrics
-from rlrun.kernels.off_policy import read_rows
-from rlrun.kernels.packed import reward_rule, window_of
+from rlrun.kernels.nstep import read_rows, reward_rule, window_of
 from rlrun.nets.actor_and_critics import Critics
 from rlrun.nets.torso import FlatObs
 from rlrun.policy.base import Gradients

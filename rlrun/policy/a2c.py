@@ -15,7 +15,7 @@ from rlrun.functional.policy import explained_variance, mean_terms, standardise
 from rlrun.functional.returns import Advantage, gae
 from rlrun.functional.rows import masked_mean
 from rlrun.policy.actor_critic import A, ActorCriticLearner
-from rlrun.policy.base import Gradients, Losses
+from rlrun.policy.base import Losses
 from rlrun.policy.rollout import RolloutRows
 from rlrun.schema import A2CConfig
 from rlrun.types import Sample, Update
@@ -29,13 +29,12 @@ class OnePassLearner(ActorCriticLearner[A], Generic[A]):
 
     def learn(self, sample: Sample) -> Update:
         """Make one gradient step on a whole rollout."""
+        if self.kernel is not None:
+            update: Update = self.kernel.learn(sample)
+            return update
         rows = self.prepare(sample)
-        out: Gradients
-        if self.kernel is None:
-            loss, metrics = self.loss(rows, *self.outputs(rows))
-            out = self.autograd(Losses({"net": loss}, None, metrics))
-        else:
-            out = self.kernel.gradients(rows)
+        loss, metrics = self.loss(rows, *self.outputs(rows))
+        out = self.autograd(Losses({"net": loss}, None, metrics))
         metrics = self.gradient_step(out, self.rates(sample.env_steps))
         self.update_obs_moments(rows)
         return Update(None, metrics)

@@ -83,8 +83,8 @@ KERNELS = {  # for exactly the class of that name
     "td3": "rlrun.kernels.sac_td3:TD3Kernel",
     "ddpg": "rlrun.kernels.sac_td3:TD3Kernel",
     "ppo": "rlrun.kernels.minibatches:PPOKernel",
-    "a2c": "rlrun.kernels.on_policy:RolloutKernel",
-    "impala": "rlrun.kernels.on_policy:RolloutKernel",
+    "a2c": "rlrun.kernels.minibatches:OnePassKernel",
+    "impala": "rlrun.kernels.minibatches:OnePassKernel",
     "pqn": "rlrun.kernels.minibatches:PQNKernel",
 }
 

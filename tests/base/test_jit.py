@@ -1,8 +1,12 @@
 """Where compiled kernels are kept."""
 
+import importlib
 import os
+import sys
 import tempfile
 from pathlib import Path
+
+import pytest
 
 from rlrun import jit
 
@@ -40,3 +44,25 @@ def test_code_is_read_from_a_private_directory_alone(tmp_path, monkeypatch):
     assert jit._private_directory() is None
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     assert jit._private_directory() is None
+
+
+def test_an_edited_file_is_compiled_anew_for_the_files_that_import_it(tmp_path, monkeypatch):
+    """numba's cache alone compares only the file of the function that is called."""
+    if not jit.COMPILED:
+        pytest.skip("nothing is compiled")
+    head = "from rlrun.jit import jit\n"
+    (tmp_path / "caller.py").write_text(
+        head + "from middle import g\n@jit\ndef f(x):\n    return g(x)\n"
+    )
+    (tmp_path / "middle.py").write_text(
+        head + "from called import h\n@jit\ndef g(x):\n    return h(x)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    found = []
+    for term in ("1", "10"):
+        (tmp_path / "called.py").write_text(head + f"@jit\ndef h(x):\n    return x + {term}\n")
+        importlib.invalidate_caches()
+        found.append(importlib.import_module("caller").f(1))
+        for name in ("caller", "middle", "called"):
+            monkeypatch.delitem(sys.modules, name)
+    assert found == [2, 11]

@@ -7,7 +7,8 @@ import torch
 
 from rlrun.errors import NumericError
 from rlrun.jit import COMPILED
-from rlrun.kernels.r2d2 import NumpyLSTM, _tanh
+from rlrun.kernels.layers import tanh
+from rlrun.kernels.r2d2 import NumpyLSTM
 from rlrun.types import tree_leaves
 from tests.kernels.make import CONTROL, NAMES, line, perturb, policy_of, same_state, samples_of
 from tests.policy.make import SPACES
@@ -204,8 +205,8 @@ def test_divergence_is_the_learners_to_tell(name, thread):
 def test_tanh_stays_within_its_bounds(x):
     """Beyond 1 the derivative 1 - y^2 of a saturated unit would have the wrong sign."""
     for value in (np.float32(x), np.float32(-x)):
-        assert abs(_tanh(value)) <= 1
-        assert _tanh(value) == pytest.approx(np.tanh(value), rel=1e-6)
+        assert abs(tanh(value)) <= 1
+        assert tanh(value) == pytest.approx(np.tanh(value), rel=1e-6)
 
 
 def test_gates_that_saturate_stay_within_their_bounds():

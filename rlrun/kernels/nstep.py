@@ -1,0 +1,102 @@
+"""Compiled n-step returns of sampled windows, and the value rescaling; for DQN, R2D2, SAC, TD3."""
+
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from rlrun.jit import jit_ieee
+from rlrun.kernels.layers import ONE, ZERO, F
+from rlrun.nets.torso import flatten
+from rlrun.types import Segment
+
+TWO, FOUR = F(2), F(4)
+
+
+@jit_ieee
+def clamp(x: np.float32, limit: np.float32) -> np.float32:
+    """Return ``x`` clipped to +-limit, NaN for NaN."""
+    x = -limit if x < -limit else x
+    return limit if x > limit else x
+
+
+@jit_ieee
+def rescale(x: np.float32, eps: np.float32) -> np.float32:
+    """Return h(x), see functional.value.rescale."""
+    size = abs(x)
+    h: np.float32 = size / (np.sqrt(size + ONE) + ONE) + eps * size
+    return -h if x < ZERO else h
+
+
+@jit_ieee
+def unrescale(x: np.float32, eps: np.float32) -> np.float32:
+    """Return the inverse of h, see functional.value.unrescale."""
+    size = abs(x)
+    root = np.sqrt(ONE + FOUR * eps * (size + ONE + eps))
+    u = TWO * size / (root + ONE + TWO * eps)
+    h: np.float32 = u * (u + TWO)
+    return -h if x < ZERO else h
+
+
+@jit_ieee
+def read_rows(
+    window: tuple[np.ndarray, ...], shaping: tuple[np.float32, np.float32], powers: np.ndarray,
+    x: np.ndarray, next_x: np.ndarray, reward: np.ndarray, discount: np.ndarray,
+) -> None:  # fmt: skip
+    """Read row 0 of every window with its n-step return (functional.returns.nstep_return).
+
+    ``window``: obs float32 [T+1, B, F], reward, terminated, truncated, valid [T, B]. ``shaping``:
+    scale and clip of rewards. ``powers``: gamma^0 .. gamma^n. Fills ``x`` and ``next_x``, flat
+    [B, F], with the row's observation and the one from which its target bootstraps, 0 where there
+    is none, and the return and gamma^k, 0 after a termination, [B].
+    """
+    obs, raw, terminated, truncated, valid = window
+    batch, size = obs.shape[1], obs.shape[2]
+    for b in range(batch):
+        total, k, dead = ZERO, 0, False
+        while k < len(powers) - 1 and k < len(valid) and valid[k, b]:
+            total += powers[k] * clamp(raw[k, b] * shaping[0], shaping[1])
+            k += 1
+            if terminated[k - 1, b] or truncated[k - 1, b]:
+                dead = terminated[k - 1, b]
+                break
+        reward[b], discount[b] = total, (ZERO if dead else powers[k])
+        own, bootstraps = valid[0, b], valid[0, b] and not dead
+        for j in range(size):
+            x[b * size + j] = obs[0, b, j] if own else ZERO
+            next_x[b * size + j] = obs[k, b, j] if bootstraps else ZERO
+
+
+class ReturnConfig(Protocol):
+    """Config keys of n-step returns."""
+
+    @property
+    def nstep(self) -> int: ...
+    @property
+    def gamma(self) -> float: ...
+    @property
+    def reward_scale(self) -> float: ...
+    @property
+    def reward_clip(self) -> float | None: ...
+
+
+def or_else(value: float | None, default: float) -> np.float32:
+    """Return a setting as float32; ``default`` if it is None."""
+    return F(default if value is None else value)
+
+
+def reward_rule(config: ReturnConfig) -> tuple[tuple[np.float32, np.float32], np.ndarray]:
+    """Return scale and clip of rewards, and gamma^0 .. gamma^n: arguments of ``read_rows``."""
+    powers = config.gamma ** torch.arange(config.nstep + 1.0)
+    return (F(config.reward_scale), or_else(config.reward_clip, np.inf)), powers.numpy()
+
+
+def window_of(segment: Segment, space: gym.Space[Any]) -> tuple[np.ndarray, ...]:
+    """Return the windows that ``read_rows`` reads, with observations of ``space`` flattened."""
+    obs = segment.obs
+    if not (isinstance(obs, torch.Tensor) and obs.ndim == 3 and obs.dtype == torch.float32):
+        obs = flatten(space, obs)
+    s = segment
+    flags = s.terminated.numpy(), s.truncated.numpy(), s.valid.numpy()
+    return obs.numpy(), s.reward.numpy(), *flags
