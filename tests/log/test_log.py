@@ -137,6 +137,21 @@ def test_progress_and_the_final_line(tmp_path, capsys, monkeypatch):
     assert not sys.stderr.isatty()
 
 
+def test_what_is_done_instead_of_training_is_shown_until_it_goes_on(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("rlrun.log.PROGRESS_SECONDS", 1e-9)
+    with make(replace(BARE, progress="auto"), tmp_path) as log:
+        log.progress(10, 2)
+        log.status("evaluating, step 3")
+        log.progress(20, 4)
+    shown = [line.partition("  updates")[0] for line in capsys.readouterr().err.splitlines()]
+    title = "r2d2 cartpole s0"
+    assert shown == [
+        f"{title}:   1%  steps 10/1000",
+        f"evaluating, step 3: {title}:   1%  steps 10/1000",
+        f"{title}:   2%  steps 20/1000",
+    ]
+
+
 def test_final_line_states_all_there_is(tmp_path):
     result = {"return_mean": 497.25, "return_std": 4.125, "episodes": 20, "success": 0.5}
     line = final_line(result, env_steps=24_320, wall_seconds=19.2, run_dir=tmp_path / "a b")
