@@ -107,6 +107,7 @@ def stop_on_signals(
 
 POLL_SECONDS = 0.5
 COMPILING_SECONDS = 60.0  # another process may compile kernels for its first chunk
+TELL_SECONDS = 2.0  # of compiling, after which the terminal says so
 GRACE_SECONDS = 4.0  # from a signal to the end of a run that still waits
 
 Pulse = tuple[str, Any]  # phase, and a value that changes with progress
@@ -142,17 +143,19 @@ class Watchdog:
         env_id: str,
         in_place: Callable[[], None] = lambda: None,
         report: Callable[[], None] = lambda: None,
+        tell: Callable[[str], None] = lambda line: None,
         poll: float = POLL_SECONDS,
         grace: float = GRACE_SECONDS,
     ) -> None:
         """``in_place``: raises if the run directory has moved. ``report``: called at every check
-        while it has not.
+        while it has not. ``tell``: gets a line for the terminal.
         """
         self.config, self.pulse, self.stop, self.end = config, pulse, stop, end
-        self.env_id, self.in_place, self.report = env_id, in_place, report
+        self.env_id, self.in_place, self.report, self.tell = env_id, in_place, report, tell
         self.poll, self.grace = poll, grace
         self.waited, self.signalled, self.watched = 0.0, 0.0, 0.0
         self.compiled = compilations.ended  # kernels, when the present wait began
+        self.told = False  # that kernels are compiled
         self.warned: int | None = None  # level of the line about the present wait
         self.reported: dict[str, float] = {}  # phase -> seconds of the longest wait reported
         self.last: Pulse | None = None
@@ -221,6 +224,9 @@ class Watchdog:
         what = self._what(phase)
         limit = self.config.max_seconds if phase in _ENVIRONMENTS else None
         quiet = max(self.config.warn_seconds, 2 * self.reported.get(phase, 0.0))
+        if self.waited >= TELL_SECONDS and not self.told and self._compiles():
+            self.told = True
+            self.tell("compiling kernels, once after an installation: up to half a minute")
         if self.waited >= quiet and self.warned is None:
             ends = "" if limit is None else f" (watchdog.max_seconds = {limit:g} ends the run)"
             self.warned = logging.WARNING
@@ -244,7 +250,10 @@ class Watchdog:
         another process.
         """
         elsewhere = phase == "chunk" and self.watched < COMPILING_SECONDS
-        return compilations.begun > self.compiled or elsewhere
+        return self._compiles() or elsewhere
+
+    def _compiles(self) -> bool:
+        return compilations.begun > self.compiled
 
     def _what(self, phase: str) -> str:
         what = WAITS_FOR.get(phase, phase)

@@ -96,7 +96,7 @@ int main(int argc, char **argv) {
       if (!strcmp(names[i], "first")) element(infos[i].type, data[i], 0, &first);
       if (!strcmp(names[i], "prev_reward")) element(infos[i].type, data[i], 0, &reward);
       for (size_t k = 0; k < infos[i].count && !strncmp(names[i], "obs", 3); k++) {
-        if (scanf("%lf", &x) != 1) fail("a line is too short");
+        if (scanf("%lf", &x) != 1) fail("a line holds first, reward, the observation");
         element(infos[i].type, data[i], k, &x);
       }
     }

@@ -63,4 +63,6 @@ def play(path: str, episodes: int) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3 or not sys.argv[2].isdecimal():
+        sys.exit(__doc__)
     play(sys.argv[1], int(sys.argv[2]))

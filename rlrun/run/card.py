@@ -188,10 +188,11 @@ action = agent.act(obs, reward)  # reward: of the last step
 Without torch, from Python{needs}: `pip install onnxruntime gymnasium`, then
 
 ```sh
-python act.py {ONNX} 3
+python act.py {ONNX} 3  # episodes
 ```
 
-From C, with the library that comes with the Python package onnxruntime:
+From C, with the library that comes with the Python package onnxruntime. The program reads lines of
+numbers (1 if an episode begins, else 0; the last reward; the observation) and answers with actions:
 
 ```sh
 cc -O2 act.c -o act -ldl

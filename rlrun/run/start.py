@@ -272,6 +272,7 @@ class _Run:
         return Watchdog(
             self.config.watchdog, self.pipeline.pulse, stop, end, env_id=self.config.env.id,
             in_place=partial(require_in_place, self.run_dir), report=self.running,
+            tell=self.log.note,
         )  # fmt: skip
 
     def update(self) -> None:

@@ -331,7 +331,8 @@ class JobProgress:
             return None
         then, steps = self.began
         speed = (self.env_steps - steps) / max(time.monotonic() - then, 1e-9)
-        return (self.total_steps - self.env_steps) / speed if speed > 0 else None
+        left = max(self.total_steps - self.env_steps, 0)  # a chunk may go beyond the last step
+        return left / speed if speed > 0 else None
 
 
 def _no_wait(path: str, flags: int) -> int:

@@ -59,11 +59,11 @@ def until_ended(dog: Watchdog) -> tuple[int, str, float]:
     raise AssertionError("it has not ended")
 
 
-def lines(caplog, seconds_of_updates, during=lambda: None) -> list[tuple[int, str]]:
+def lines(caplog, seconds_of_updates, during=lambda: None, **more) -> list[tuple[int, str]]:
     """(level, text) of what a watchdog says while updates, and ``during``, take so long."""
     caplog.set_level(logging.INFO)
     pulse = [0]
-    dog = watching(lambda: ("learn", pulse[0]), limit=None)
+    dog = watching(lambda: ("learn", pulse[0]), limit=None, **more)
     for seconds in seconds_of_updates:
         for half_seconds in range(round(2 * seconds)):
             dog.look(0.5)
@@ -88,9 +88,12 @@ def test_of_long_waits_only_what_is_new_is_said(caplog):
 def test_waits_for_kernels_that_are_compiled_are_no_warnings(caplog):
     import numba
 
-    told = lines(caplog, [20], lambda: numba.njit(lambda x: x + 1)(1))
+    shown = []
+    told = lines(caplog, [20], lambda: numba.njit(lambda x: x + 1)(1), tell=shown.append)
     assert [level for level, _ in told] == [logging.INFO] * 2
     assert "compiles kernels" in told[0][1]
+    assert len(shown) == 1
+    assert "compiling kernels" in shown[0]
 
 
 def test_progress_restarts_the_clock(caplog):

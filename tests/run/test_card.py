@@ -279,7 +279,7 @@ def test_c_says_what_is_wrong(card: Path, tmp_path: Path) -> None:
         ([program, "none.so", policy], "", "none.so"),
         ([program, library, "none.onnx"], "", "none.onnx"),
         ([program, library, str(tmp_path / "other.onnx")], "", "interface"),
-        ([program, library, policy], "1 0 0.5", "too short"),
+        ([program, library, policy], "1 0 0.5", "a line holds first, reward"),
     ):
         done = subprocess.run(command, input=lines, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (1, "")
