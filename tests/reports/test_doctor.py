@@ -136,6 +136,14 @@ def test_command(rlrun, tmp_path):
     assert (nowhere.code, nowhere.out) == (2, "")
 
 
+def test_a_stopped_run_has_the_env_steps_of_its_record(tmp_path):
+    """The last record of metrics.jsonl is of an earlier step."""
+    for status, code in (("interrupted", 75), ("failed", 4)):
+        record = {"status": status, "exit_code": code, "env_steps": 22_109}
+        run = sick(Case("dqn", record=record), tmp_path / status)
+        assert " 22109 env steps" in diagnose(run)[status].symptom
+
+
 def test_a_run_without_records_is_too_early(tmp_path):
     path = copy_of("dqn", tmp_path / "run")
     (path / "metrics.jsonl").write_text("")
@@ -209,6 +217,11 @@ ENTROPY = returns(1.0) | {
     "eval/return_mean": lambda x: x, "collect/length_mean": 100.0, "eval/return_std": 0.1,
     "train/q_taken": lambda x: 1 + 30 * x, "train/entropy": 1.4,
 }  # fmt: skip
+CERTAIN = LEAST | {"train/entropy": 0.002, "collect/action_entropy": 0.004,
+                   "eval/return_std": 0.0, "eval/return_max": 400.0}  # fmt: skip
+RISEN = dict.fromkeys(("eval/return_mean", "collect/return_mean"), lambda x: min(400, 9 + 4e3 * x))
+FALLEN = dict.fromkeys(RISEN, lambda x: 9 + 391.0 * (0.1 < x < 0.5))
+ENDLESS = BEST | {"eval/cut_episodes": 20.0}
 WIDE = {"eval/return_mean": lambda x: 9 + x, "collect/return_mean": 20.0, "eval/return_std": 0.5}
 BORDERS = {
     "what follows from another is left out, the most severe comes first": (
@@ -236,6 +249,15 @@ BORDERS = {
         Case("dqn", returns(10.0) | {"train/q_taken": 5.0},
              NO_STOP | UNFINISHED | {"pipeline.name": "offline"}), []),
     "a short horizon is no fault of a run that learns": (Case("r2d2", keys=SHORT), []),
+    "a certain policy that holds its best score, short of the luckiest episode": (
+        Case("ppo", RISEN | CERTAIN, NO_STOP), []),
+    "one that lost it again": (
+        Case("ppo", FALLEN | CERTAIN, NO_STOP), ["entropy collapsed", "forgetting"]),
+    "endless episodes of an interrupted run with the largest return": (
+        Case("dqn", ENDLESS, NO_STOP, {"status": "interrupted", "exit_code": 75}),
+        ["interrupted", "endless episodes"]),
+    "endless episodes that reach stop_return": (
+        Case("dqn", ENDLESS, {"run.stop_return": 475.0}), []),
     "it is one of a run that does not": (Case("r2d2", WIDE, SHORT), ["short horizon"]),
 }  # fmt: skip
 

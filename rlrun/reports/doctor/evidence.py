@@ -181,6 +181,11 @@ class Evidence:
         return self.records.env_steps
 
     @property
+    def ended_at(self) -> float:
+        """Env steps of the last record or of run.json, whichever are more."""
+        return float(np.fmax(self.env_steps, self.run.number("env_steps")))
+
+    @property
     def total_steps(self) -> float:
         return self.run.total_steps
 
@@ -239,11 +244,19 @@ class Evidence:
 
     @cached_property
     def thrives(self) -> bool:
-        """Whether the score rose and stays within a fifth of its best."""
-        if not self.improved:
+        """Whether the score rose and stays within a fifth of its best.
+
+        It rose above its first third, its first value or the first episodes of an on-policy
+        learner, which acts in training as in evaluations.
+        """
+        if not len(self.score):
             return False
-        best, least = float(self.score.values.max()), float(self.score.values.min())
-        return best - self.score.late <= 0.2 * (best - least)
+        late = self.score.late if len(self.score) >= 3 else self.score.last
+        first = np.fmin(self.score.first, self.score.early)
+        if self.on_policy:
+            first = np.fmin(first, self.metric("collect/return_mean").first)
+        best, least = float(self.score.values.max()), min(float(self.score.values.min()), first)
+        return bool(late - first > self.noise and best - late <= 0.2 * (best - least))
 
     @cached_property
     def after_best(self) -> Metric:

@@ -102,7 +102,7 @@ def failed(e: Evidence) -> Rows:
     if e.run.status == "failed":
         error = e.run.failure or f"exit code {e.run.exit_code}"
         fix = f"rlrun resume {e.run.path}, once that is done"
-        yield Found(f"The run failed at {steps(e.env_steps)}: {error}", [fix])
+        yield Found(f"The run failed at {steps(e.ended_at)}: {error}", [fix])
 
 
 @symptom(BROKEN, why="What follows the damage was not looked at.", look="metrics.jsonl",
@@ -120,7 +120,7 @@ def interrupted(e: Evidence) -> Rows:
     """The run was stopped by a signal or run.max_time and can be resumed."""
     go_on = f"rlrun resume {e.run.path}"
     if e.run.status == "interrupted":
-        yield Found(f"It was interrupted at {steps(e.env_steps)} of {e.total_steps:.0f}.", [go_on])
+        yield Found(f"It was interrupted at {steps(e.ended_at)} of {e.total_steps:.0f}.", [go_on])
     if e.run.status == "not started" and e.policy and not e.env_steps:
         why = "It was interrupted while it started, or is starting."
         fix = f"{go_on}, unless it is starting"
@@ -703,10 +703,10 @@ def entropy_collapsed(e: Evidence) -> Rows:
     """An on-policy learner acts almost deterministically and has not solved its task.
 
     Both the entropy of its policy (0.02 nats: one of two actions has 99.7 %) and that of its
-    actions are low.
+    actions are low. A policy whose score rose and holds is certain for a reason.
     """
     entropy, taken = e.metric("train/entropy"), e.metric("collect/action_entropy")
-    if 0 <= entropy.late < 0.02 and taken.late < 0.1:
+    if 0 <= entropy.late < 0.02 and taken.late < 0.1 and not e.thrives:
         now = f"{entropy.late:.2g} nats {entropy.since} ({entropy.first:.2g} at first)"
         more = "*3" if e.number("policy.entropy_coef") > 0 else "=0.02"
         tries = f"policy.entropy_coef{more} policy.lr*0.3"
@@ -719,11 +719,12 @@ def entropy_collapsed(e: Evidence) -> Rows:
 def one_action(e: Evidence) -> Rows:
     """Almost all actions are equal: entropy below 2 % of the largest.
 
-    An epsilon of 0.01 over two actions alone gives 4.5 %.
+    An epsilon of 0.01 over two actions alone gives 4.5 %. One action can be the best policy, so
+    runs whose score rose and holds are left out.
     """
     taken = e.metric("collect/action_entropy")
     rows = np.median(np.diff(taken.env_steps)) if len(taken) > 1 else 0
-    if rows >= _FEW_ROWS and taken.late < 0.02:
+    if rows >= _FEW_ROWS and taken.late < 0.02 and not e.thrives:
         now = f"{taken.late:.1%} of the largest {taken.since}"
         tries = "policy.entropy_coef*3 " * e.on_policy + "explore.epsilon.end=0.05 policy.lr*0.3"
         yield Found(f"It takes one action only: action entropy {now}.", tries)
@@ -775,13 +776,17 @@ def greedy_is_stuck(e: Evidence) -> Rows:
         yield f"Evaluation is below what exploring episodes get: {both}."
 
 
-@symptom(NOTE, "unsolved", look="eval/cut_episodes eval/length_mean",
+@symptom(NOTE, look="eval/cut_episodes eval/length_mean",
          why="Their returns are those of a part; training may have such episodes, too.",
          tries="env.max_episode_steps=1000", explains="slow")  # fmt: skip
 def endless_episodes(e: Evidence) -> Rows:
-    """Evaluation episodes were cut because they did not end."""
+    """Evaluation episodes were cut because they did not end.
+
+    Without stop_return the largest return is no sign of a solved task if its episodes were cut.
+    """
     cut, limit = e.metric("eval/cut_episodes"), e.number("eval.max_episode_steps")
-    if cut.last > 0:
+    at_last = len(cut) and len(e.score) and cut.env_steps[-1] >= e.score.env_steps[-1]
+    if cut.last > 0 and (e.unsolved or (at_last and math.isnan(e.run.stop_return))):
         when = f"within {limit:.0f} steps, last at {steps(cut.env_steps[-1])}"
         yield f"{cut.last:.0f} evaluation episodes did not end {when}."
 
@@ -817,7 +822,7 @@ def constant_score(e: Evidence) -> Rows:
          "be wrong, or the task needs a memory.")  # fmt: skip
 def no_progress(e: Evidence) -> Rows:
     """Late evaluations are not above the early ones, at half of the run or later."""
-    if e.improved or len(e.score) < 6 or not e.progress >= 0.5:
+    if e.improved or e.thrives or len(e.score) < 6 or not e.progress >= 0.5:
         return
     first, best = e.score.early, float(e.score.values.max())
     if best - first > 3 * e.best_noise and e.score.late > first:
