@@ -25,8 +25,8 @@ NORM_EPS = F(1e-5)  # of nn.LayerNorm
 
 # Columns of the table of layers. SOURCE: the layer that is read, -1: the input. WEIGHT, BIAS, NORM:
 # offsets in the parameters; weights are [out, in]; NORM: of scale, then shift, -1: none. OUT:
-# offset in a row of all outputs.
-SOURCE, N_IN, N_OUT, WEIGHT, BIAS, NORM, ACTIVATION, OUT = range(8)
+# offset in a row of all outputs. SHARED: whether a later layer has the same source.
+SOURCE, N_IN, N_OUT, WEIGHT, BIAS, NORM, ACTIVATION, OUT, SHARED = range(9)
 NONE, RELU, TANH, ELU = range(4)  # activations
 ADAM, RADAM = range(2)
 
@@ -185,7 +185,7 @@ def forward(
     """
     at_x, at_p, at_h = address(x), address(p), address(h)
     for i in range(len(layers)):
-        source, n_in, n_out, weight, bias, norm, activation, out = layers[i]
+        source, n_in, n_out, weight, bias, norm, activation, out, _ = layers[i]
         below = at_x if source < 0 else at_h + BYTES * layers[source, OUT] * rows
         sgemm(
             ROWS, PLAIN, TURNED, rows, n_out, n_in, ONE, below, n_in, at_p + BYTES * weight, n_in,
@@ -210,10 +210,9 @@ def backward(
     ``room``: rows of the ``forward`` pass, of which the loss depends on the first ``rows``.
     Gradients of other layers are overwritten.
     """
-    seen = np.zeros(len(layers), np.bool_)
     at_x, at_p, at_g, at_h, at_d = address(x), address(p), address(g), address(h), address(d)
     for i in range(len(layers) - 1, -1, -1):
-        source, n_in, n_out, weight, bias, norm, activation, out = layers[i]
+        source, n_in, n_out, weight, bias, norm, activation, out, shared = layers[i]
         y, dy = part(h, layers[i], room)[:rows], part(d, layers[i], room)[:rows]
         bias_grad = g[bias : bias + n_out]
         bias_grad[:] = ZERO
@@ -235,9 +234,8 @@ def backward(
         if source >= 0:
             sgemm(
                 ROWS, PLAIN, PLAIN, rows, n_in, n_out, ONE, slope, n_out, at_p + BYTES * weight,
-                n_in, ONE if seen[source] else ZERO, at_d + at, n_in,
+                n_in, F(shared), at_d + at, n_in,
             )  # fmt: skip
-            seen[source] = True
 
 
 # -- action values ---------------------------------------------------------------------------------

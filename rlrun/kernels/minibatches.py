@@ -61,7 +61,7 @@ class CompiledLearner(ABC):
         """Make the arrays for minibatches of up to ``rows`` rows."""
         if rows > self.room:
             x = np.zeros(rows * self.net.inputs, np.float32)
-            self.room, self.work = rows, (x, *self.net.work(rows))
+            self.room, self.work = rows, (np.zeros(rows, np.int64), x, *self.net.work(rows))
 
     def learn(self, sample: Sample) -> Update:
         """Return ``learn`` of the policy."""
@@ -107,7 +107,7 @@ class CompiledLearner(ABC):
 
     def outputs(self, obs: np.ndarray) -> list[np.ndarray]:
         """Return the outputs [N, *] of the heads for inputs [N, F]."""
-        _, h, unit, inverse, _ = self.work
+        _, _, h, unit, inverse, _ = self.work
         parts = []
         for start in range(0, len(obs), self.room):
             x = obs[start : start + self.room]

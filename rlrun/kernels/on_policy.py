@@ -210,7 +210,7 @@ def actor_critic_passes(
     Args:
         layers, heads: the table, and the numbers of the layers of the policy and of the value.
         optimiser: arguments of ``layers.step``.
-        work: inputs of a minibatch, flat, then those of ``PackedNet.work``.
+        work: rows of a minibatch, int64, and their inputs, flat, then those of ``PackedNet.work``.
         rollout: inputs [(T + 1) B, F], action [T B, S], and [T B]: log-probability of the actor,
             advantage, target of the value, the value before the update.
         batches: rows to learn from [n]; orders [epochs, n]: positions in it, or [epochs, 0]; where
@@ -221,11 +221,10 @@ def actor_critic_passes(
             standardised, and whether the surrogate of PPO is the objective.
         metrics: to be filled [5]: those of the last minibatch.
     """
-    x, h, unit, inverse, d = work
+    rows, x, h, unit, inverse, d = work
     kind, state, most, lr, eps = optimiser
     p, g = state[0], state[1]
     valid_rows, orders, bounds = batches
-    rows = np.empty(len(inverse) // len(layers), np.int64)
     norm, passes, parts = 0.0, 0, len(bounds) - 1
     for epoch in range(len(orders)):
         for k in range(parts):
@@ -284,12 +283,12 @@ def pqn_passes(
     advantages and of the value (-1: none); rollout: inputs, action [T B], target [T B]; metrics
     [4].
     """
-    x, h, unit, inverse, d = work
+    rows, x, h, unit, inverse, d = work
     kind, state, most, lr, eps = optimiser
     p, g = state[0], state[1]
     obs, action, target = rollout
     valid_rows, orders, bounds = batches
-    rows, norm, passes, parts = np.empty(len(q), np.int64), 0.0, 0, len(bounds) - 1
+    norm, passes, parts = 0.0, 0, len(bounds) - 1
     for epoch in range(len(orders)):
         for k in range(parts):
             count = bounds[k + 1] - bounds[k]

@@ -24,6 +24,7 @@ class Layer(NamedTuple):
     norm: int
     activation: int
     out: int
+    shared: int = 0
 
 
 class PackedNet:
@@ -69,8 +70,11 @@ class PackedNet:
         return source
 
     def table(self) -> np.ndarray:
-        """Return the table of layers, int64 [layers, 8]."""
-        return np.array(self.rows, np.int64)
+        """Return the table of layers, int64 [layers, 9]."""
+        sources = [row.source for row in self.rows]
+        shared = (source in sources[i + 1 :] for i, source in enumerate(sources))
+        rows = zip(self.rows, shared, strict=True)
+        return np.array([row._replace(shared=x) for row, x in rows], np.int64)
 
     @property
     def inputs(self) -> int:
