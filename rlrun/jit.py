@@ -21,17 +21,20 @@ is checked once, where it enters: exit code 5 from a run directory, 2 or 6 from 
   and ``stream.decode_content``. Encoders use counts of their own and the bases of one table.
 """
 
+import fcntl
 import logging
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+LOCK_SECONDS = 120.0  # for another process that compiles the same function
 VARIABLE = "NUMBA_CACHE_DIR"  # read when numba is imported; child processes inherit it
 
 
@@ -149,6 +152,7 @@ def _compiled(
     except RuntimeError:  # no cache directory is writable
         compiled = numba.njit(**options)(function)
     _watch_imported(compiled)
+    _compile_in_one_process(compiled)
     return cast(F, compiled)
 
 
@@ -165,3 +169,47 @@ def _watch_imported(compiled: Any) -> None:
         files = (getattr(x._cache, "_cache_file", None) for x in imported)
         stamps = {str(getattr(file, "_source_stamp", None)) for file in files}
         own._source_stamp = (own._source_stamp, *sorted(stamps))
+
+
+def _compile_in_one_process(compiled: Any) -> None:
+    """Let one process compile a function while others, as of a sweep, wait to load what it saves.
+
+    numba's global lock is held in between, so threads of a process do not wait for each other here.
+    """
+    cache = compiled._cache
+    if not hasattr(cache, "_cache_file"):  # nothing is kept
+        return
+    load, save, lock = cache.load_overload, cache.save_overload, ExitStack()
+    name = f"{compiled.py_func.__module__}.{compiled.py_func.__qualname__}"
+
+    def load_or_begin(signature: Any, target: Any) -> Any:
+        found = load(signature, target)
+        if found is None:
+            lock.enter_context(_lock(Path(cache.cache_path, f"{name}.lock")))
+            found = load(signature, target)
+            if found is not None:
+                lock.close()
+        return found
+
+    def save_and_end(signature: Any, result: Any) -> None:
+        with lock:
+            save(signature, result)
+
+    cache.load_overload, cache.save_overload = load_or_begin, save_and_end
+
+
+def _lock(path: Path) -> AbstractContextManager[Any]:
+    """Return what holds a lock file until it is closed, after LOCK_SECONDS without the lock."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a")
+    except OSError:
+        return nullcontext()
+    deadline = time.monotonic() + LOCK_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError:
+            time.sleep(0.05)
+    return file

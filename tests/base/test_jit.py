@@ -2,6 +2,8 @@
 
 import importlib
 import os
+import select
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -44,6 +46,40 @@ def test_code_is_read_from_a_private_directory_alone(tmp_path, monkeypatch):
     assert jit._private_directory() is None
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     assert jit._private_directory() is None
+
+
+COMPILES = """
+import sys, compiled_once
+from rlrun import jit
+compiler = compiled_once.f._compiler
+compile = compiler.compile
+def slow(*given):
+    print("compiles", flush=True)
+    sys.stdin.readline()
+    return compile(*given)
+compiler.compile = slow
+print(compiled_once.f(1), jit.compilations.begun)
+"""
+
+
+@pytest.mark.skipif(not jit.COMPILED, reason="nothing is compiled")
+def test_one_of_several_processes_compiles_and_the_others_load(tmp_path):
+    text = "from rlrun.jit import jit\n@jit\ndef f(x):\n    return x + 1\n"
+    (tmp_path / "compiled_once.py").write_text(text)
+    path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
+    first, second = (
+        subprocess.Popen(
+            [sys.executable, "-c", COMPILES], env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        ) for _ in range(2)
+    )  # fmt: skip
+    done, _, _ = select.select([first.stdout, second.stdout], [], [], 120)
+    one, other = (first, second) if done[0] is first.stdout else (second, first)
+    assert one.stdout.readline() == "compiles\n"
+    with pytest.raises(subprocess.TimeoutExpired):
+        other.communicate(timeout=0.5)
+    assert one.communicate("\n", timeout=120)[0] == "2 1\n"
+    assert other.communicate(timeout=120)[0] == "2 0\n"
 
 
 def test_an_edited_file_is_compiled_anew_for_the_files_that_import_it(tmp_path, monkeypatch):
