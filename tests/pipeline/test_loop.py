@@ -250,7 +250,10 @@ def test_a_run_of_no_steps_evaluates_the_untrained_policy(tmp_path, policy):
 
 
 @pytest.mark.parametrize(("policy", "explores"), [("dqn", True), ("a2c", False)])
-def test_the_terminal_shows_epsilon_where_it_explores(tmp_path, capsys, policy, explores):
+def test_the_terminal_shows_epsilon_where_it_explores(
+    tmp_path, capsys, monkeypatch, policy, explores
+):
+    monkeypatch.setattr("rlrun.log.PROGRESS_SECONDS", 1e-9)
     words = ("run.total_steps=64", "logger.every=16", "logger.progress=plain")
     go(tmp_path, f"policy={policy}", "env=bandit", *TINY, *words)
     assert ("  epsilon " in capsys.readouterr().err) == explores
