@@ -46,6 +46,7 @@ BENCHMARKS = {  # name -> (where it is, what it measures); the first give the ta
     "ablation": ("pictures:ablation", "R2D2 without its parts, drawn; --runs DIR makes the runs"),
     "curve": ("pictures:curve", "learning curves, drawn; --peers DIR makes the runs"),
     "autoreset": ("autoreset:main", "certificate: no rows are joined across episodes"),
+    "conformance": ("conformance:main", "probes of recurrent learners; --out FILE makes the runs"),
     "ray_scaling": ("ray:ray_scaling", "collectors whose environments sleep, beside the ideal"),
 }
 SPEED = [*BENCHMARKS][:10]

@@ -14,6 +14,7 @@ from rlrun.codec.frame import FieldSpec
 from rlrun.codec.words import kind_of, to_words
 from rlrun.denormals import flushed
 from rlrun.env import make_env
+from rlrun.env.conform import PROBES
 from rlrun.functional.scan import linear_scan
 from rlrun.nets.memory import make_memory
 from rlrun.pipeline.collector import Collector
