@@ -75,8 +75,9 @@ def write_rows(store: np.ndarray, source: np.ndarray, start: int, rows: int, col
                 i, j = np.uint64(2 * (c * rows + slot)), np.uint64(2 * (t * columns + c))
                 to[i], to[i + one] = given[j], given[j + one]
             else:
-                i, j = (c * rows + slot) * width, (t * columns + c) * width
-                to[i : i + width] = given[j : j + width]
+                own, row = store[c * rows + slot], source[t * columns + c]
+                for k in range(width):  # own[:] = row would compile the text of an error, for 2 s
+                    own[k] = row[k]
             slot += 1
 
 

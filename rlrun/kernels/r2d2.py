@@ -107,8 +107,8 @@ def _unroll(
         if len(own):
             for b in range(batch):
                 if not own[t, b]:
-                    hidden[t + 1, b] = hidden[t, b]
-                    cell[t + 1, b] = cell[t, b]
+                    for j in range(units):
+                        hidden[t + 1, b, j], cell[t + 1, b, j] = hidden[t, b, j], cell[t, b, j]
 
 
 @jit_ieee
@@ -367,7 +367,8 @@ def _network_inputs(
             is_valid = t < steps and valid[t, b]
             if not (is_valid or (after_valid and not terminated[t - 1, b])):
                 continue
-            x[t, b] = obs[t, b]
+            for j in range(x.shape[2]):
+                x[t, b, j] = obs[t, b, j]
             if actions < 0 or first[t, b]:
                 continue
             own_first = is_valid and not after_valid
