@@ -100,7 +100,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main(o: Namespace) -> int:
     """``--quick``: one probe, few env steps, no verdict."""
     if o.quick:
-        row = own_cell("rlrun R2D2", "late", False, 0, 600)
+        row = own_cell("rlrun R2D2", "late", False, 0, 1500)
         print(f"late {row['score']:.2f}")
         return 0
     runs.in_process = True  # importing torch takes longer than some runs
