@@ -29,7 +29,7 @@ _VERBS = {  # words of other tools: what rlrun has for them
     "rlrun doctor": "info check validate status diagnose",
     "rlrun help": "man usage docs explain",
 }
-_VERB_OF = {verb: meant for meant, verbs in _VERBS.items() for verb in verbs.split()}
+VERB_OF = {verb: meant for meant, verbs in _VERBS.items() for verb in verbs.split()}
 _FLAGS = {  # flags of other tools that name no key
     "verbose": "the log of a run is in its rlrun.log; set RLRUN_DEBUG=1 for tracebacks",
     "dry_run": "add --cfg job, which prints the whole config",
@@ -87,8 +87,8 @@ def what_was_meant(name: str, argv: Sequence[str]) -> str:
     """Return what to type instead of the unknown first word ``name``."""
     key, _, value = name.partition(":")
     rest = [word.lstrip("=") for word in argv if word not in (":", "=")]
-    if name in _VERB_OF and not (key in GROUPS and rest and "=" not in "".join(argv)):
-        meant = _VERB_OF[name]
+    if name in VERB_OF and not (key in GROUPS and rest and "=" not in "".join(argv)):
+        meant = VERB_OF[name]
         place = next((word for word in argv if word[0:1] not in ("-", "") and "=" not in word), "")
         return re.sub(r"\b(RUN_)?DIR\b", shlex.quote(place), meant) if place else meant
     if key in GROUPS or argv[:1] == ["="] or (argv[:1] and argv[0].startswith("=")):

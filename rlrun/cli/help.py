@@ -31,6 +31,11 @@ _NODES = {  # of conf/config.yaml and of commands
     "seeds": "how `seeds=auto` adds seeds until a comparison is decided",
 }
 _ABOUT = GROUPS | _NODES
+_TOPIC_OF = {section.lower(): topic for topic, (_, section) in TOPICS.items()} | dict.fromkeys(
+    ("environment", "environments of your own", "own environment", "custom environment",
+     "custom env", "gymnasium", "register", "gymnasium.register", "gym.register"),
+    "environments",
+) | {"monitor": "metrics"}  # fmt: skip
 _OF_SWEEPS = ("sweep.", "hydra.launcher", "hydra/launcher")  # on the line, in no run's config
 _NAMED = 6  # options in a line of defaults
 _VALUES = 12  # lines of defaults
@@ -131,6 +136,7 @@ def help_lines(word: str, config_dir: str | None = None) -> Iterator[str]:
     options = reference.table.options
     group, _, option = word.partition("=")
     topic = word.lower().replace("_", " ")
+    topic = _TOPIC_OF.get(topic, topic)
     if group in _ABOUT and not option and topic not in TOPICS:
         yield from reference.group(group)
     elif group in GROUPS and option in options[group]:
@@ -185,19 +191,22 @@ class Reference:
 
     def unknown(self, word: str) -> ConfigError:
         """Return the error for a word without meaning."""
+        from rlrun.cli.guesses import VERB_OF
         from rlrun.schema.spelling import nearest
 
-        last = word.rpartition(".")[2].replace(" ", "_")
+        last = re.sub("[ -]", "_", word.rpartition(".")[2])
         lasts = {n.rpartition(".")[2]: n for n in reversed(self.keys)}
         options = [f"{g}={o}" for g in GROUPS for o in self.table.options[g]]
-        close = self._synonyms(last)
+        close = self.named(last) if last != word else []
+        close = close or self._synonyms(last)
+        verb = "" if close else VERB_OF.get(last.lower(), "")
         close = close or nearest(word, options if "=" in word else [*TOPICS, *_ABOUT])
         if "." in word:
             close = nearest(word, self.keys)
         close = close or [lasts[n] for n in nearest(last, lasts)]
         close = close or [n for n in self.keys if self._says(n, word)]
         guess = f"did you mean {' or '.join(close[:3])}?"
-        fix = guess if close else "rlrun --help shows the groups"
+        fix = verb or (guess if close else "rlrun --help shows the groups")
         allowed = "a key, a group, GROUP=OPTION or a topic is allowed"
         if not close:
             allowed += f"; topics: {', '.join(TOPICS)}"
@@ -223,7 +232,7 @@ class Reference:
         """Yield the lines on one key."""
         facts = self.table.facts.get(name, {})
         group = name.partition(".")[0] if "" not in self.keys[name] else ""
-        yield paragraph(f"{name}: ", next(iter(self.keys[name].values())).meaning)
+        yield from self._meanings_of(name, group)
         if "allowed" in facts:
             yield paragraph("  allowed  ", facts["allowed"])
         label = "  default  "
@@ -243,6 +252,19 @@ class Reference:
             yield paragraph("  set by   ", ", ".join(presets))
         if related := self._related(name):
             yield paragraph("  see also ", ", ".join(related))
+
+    def _meanings_of(self, name: str, group: str) -> Iterator[str]:
+        """Yield the meaning of a key. Arguments of environments have one for each that has them."""
+        by_meaning: dict[str, list[str]] = {}
+        for option, key in self.keys[name].items():
+            by_meaning.setdefault(key.meaning, []).append(option)
+        if len(by_meaning) == 1 or group != "env":
+            yield paragraph(f"{name}: ", next(iter(by_meaning)))
+            return
+        yield f"{name}:"
+        for meaning, options in by_meaning.items():
+            more = ", ..." if len(options) > _NAMED else ""
+            yield paragraph("  ", f"{group}={', '.join(options[:_NAMED])}{more}: {meaning}")
 
     def _defaults(self, name: str, group: str) -> Iterator[str]:
         """Yield a line for every value and source: the value, the options that have it, the

@@ -48,6 +48,7 @@ TOPICS = {  # topic -> (README of a room, its section)
     "exploration": ("policy", "Exploration"),
     "files": ("run", "Files"),
     "health": ("reports", "Run health"),
+    "environments": ("env", "Your own environments"),
     "environment checks": ("env", "Environment checks"),
     "metrics": ("log", "Metrics"),
     "overrides": ("config", "Overrides"),

@@ -209,21 +209,21 @@ def _missing_option_error(e: MissingConfigException, options: Options) -> Config
     known = [o for o in options(group) if o != "__init__"]
     if group != "env":
         return unknown_option(group, option, known)
-    from rlrun.env.catalog import atari_game  # imports gymnasium
+    from rlrun.env.catalog import atari_game, choice_of, own_environment  # imports gymnasium
 
     if (game := atari_game(option)) is not None:
         fix = f"set env=atari env.game={game} torso=nature_cnn"
         wrong, allowed = "Atari games are chosen by a key", "names are those of rlrun list"
         return config_error(group, option, wrong, allowed, fix)
-    any_id = "any Gymnasium id: env=gym env.id="
-    if not re.search(r"-v\d+$", option):
-        return ConfigError(f"{unknown_option(group, option, known)}; {any_id}ID")
+    if not re.search(r"-v\d+$|:", option):
+        error = unknown_option(group, option, known)
+        return ConfigError(f"{error}; any Gymnasium id: env=gym env.id=ID; {own_environment()}")
     name = re.sub(r"\W", "_", option).lower()
     names = (name, re.sub(r"_v\d+$", "", name))
     close = next(([n] for n in names if n in known), nearest(names[1], known, 2))
     fix = f"did you mean {' or '.join(f'env={n}' for n in close)}?; " if close else ""
     wrong, allowed = "that is an id, not a name", "names are those of rlrun list"
-    return config_error(group, option, wrong, allowed, f"{fix}{any_id}{option}")
+    return config_error(group, option, wrong, allowed, f"{fix}{choice_of(option)}")
 
 
 def as_config_error(

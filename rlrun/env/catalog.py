@@ -66,17 +66,40 @@ def require_in_every_process(env_id: str) -> None:
     """Raise ConfigError for an id that a script or notebook registered only in its own process."""
     if ":" in env_id or env_id not in gym.registry or _package_of(env_id) is not None:
         return
-    entry: Any = gym.registry[env_id].entry_point or gym.registry[env_id].vector_entry_point
-    where = entry if isinstance(entry, str) else str(getattr(entry, "__module__", ""))
     plugins = entry_points(group="gymnasium.envs")  # imported by Gymnasium itself
     known = {*ENVIRONMENTS, *(plugin.module.partition(".")[0] for plugin in plugins)}
-    if where.partition(":")[0].partition(".")[0] not in known:
+    if _package_with(gym.registry[env_id]) not in known:
         raise ConfigError(
             f"env.id = {env_id}: only this process has it, but every job of a sweep is a new "
             "one; an id with the module that registers it is allowed; move the class and its "
             f"gym.register into a file, mymodule.py, and set env.id=mymodule:{env_id}",
             key="env.id",
         )
+
+
+def _package_with(spec: EnvSpec) -> str:
+    """Return the package or module that holds the class of ``spec``."""
+    entry: Any = spec.entry_point or spec.vector_entry_point
+    where = entry if isinstance(entry, str) else str(getattr(entry, "__module__", ""))
+    return where.partition(":")[0].partition(".")[0]
+
+
+def own_environment(name: str = "ID", module: str = "MODULE", entry: str = "...") -> str:
+    """Return in words how an environment of one's own is registered and chosen."""
+    return (
+        f"for your own, {module} calls gymnasium.register(id={name!r}, entry_point={entry}), then "
+        f"env=gym env.id={module}:{name} (rlrun help environments)"
+    )
+
+
+def choice_of(name: str) -> str:
+    """Return in words how an environment is chosen by what may be its id."""
+    module, colon, env_id = name.rpartition(":")
+    if colon:
+        return own_environment(env_id, module)
+    if name in gym.registry or _package_of(name) is not None:
+        return f"any Gymnasium id: env=gym env.id={name}"
+    return own_environment(name)
 
 
 def atari_game(name: str) -> str | None:
@@ -119,11 +142,27 @@ def find_spec(env_id: str) -> EnvSpec:
             f"env.id = {env_id}: {wrong}; the same environment is needed; rlrun.resume(RUN_DIR, "
             "env=...) takes it"
         )
+    if module:
+        raise _unregistered(env_id, module, name)
     similar = ", ".join(closest_ids(name, gym.registry))
     raise ConfigError(
-        f"env.id = {env_id}: no such environment; closest: {similar}; see `rlrun list`; one of "
-        "your own is env.id=PACKAGE:ID"
+        f"env.id = {env_id}: no such environment; closest: {similar}; see `rlrun list`; "
+        f"{own_environment(name or 'ID')}"
     )
+
+
+def _unregistered(env_id: str, module: str, name: str) -> ConfigError:
+    """Return the error for a module that was imported and did not register ``name``."""
+    package = module.partition(".")[0]
+    ids = [spec.id for spec in gym.registry.values() if _package_with(spec) == package]
+    if ids:
+        has = f"module {module} registers {', '.join(closest_ids(name, ids))}"
+        fix = f"set env.id={module}:{closest_ids(name, ids)[0]}"
+    else:
+        has = f"module {module} registers none"
+        entry = f"'{module}:{name}'" if name.isidentifier() else "..."
+        fix = own_environment(name, module, entry)
+    return ConfigError(f"env.id = {env_id}: no such environment; {has}; {fix}")
 
 
 def _package_of(name: str) -> tuple[tuple[str, ...], str, str] | None:

@@ -67,6 +67,14 @@ SYNONYMS = {  # other or former last part of a key -> present ones, the likelies
     "adam_b1": "adam_beta1", "policy_delay": "actor_every", "policy_frequency": "actor_every",
     "sequence_length": "learn_unroll_len", "unroll_len": "learn_unroll_len",
     "algo": "policy", "algorithm": "policy", "agent": "policy",
+    "norm_adv": "normalize_advantage", "normalize_advantages": "normalize_advantage",
+    "norm": "normalize_obs normalize_reward normalize_advantage", "anneal_lr": "lr",
+    "lr_schedule": "lr", "vecnormalize": "normalize_obs normalize_reward",
+    "norm_obs": "normalize_obs", "norm_reward": "normalize_reward",
+    **dict.fromkeys(("capture_video", "recordvideo", "vecvideorecorder"), "video_every"),
+    **dict.fromkeys(("callback", "callbacks"), "eval_every checkpoint_every"),
+    **dict.fromkeys(("save", "save_freq", "checkpointcallback", "save_model"), "checkpoint_every"),
+    "evalcallback": "eval_every", "stoptrainingonrewardthreshold": "stop_return",
 }  # fmt: skip
 
 OTHER_OPTIONS = {  # option of another library -> what to type here

@@ -92,6 +92,19 @@ def test_modules_are_imported_only_where_they_exist():
     assert "importing .foo raised TypeError" in refusal(config_of(".foo:A-v0"), 2)
 
 
+def test_a_module_of_one_s_own_is_told_how_to_register(tmp_path, monkeypatch):
+    """With the class's name typed for the id, before and after it is registered."""
+    monkeypatch.syspath_prepend(tmp_path)
+    maze = "import gymnasium\nclass Maze(gymnasium.Env): ...\n"
+    (tmp_path / "own_maze_a.py").write_text(maze)
+    text = refusal(config_of("own_maze_a:Maze"), 2)
+    assert "gymnasium.register(id='Maze', entry_point='own_maze_a:Maze')" in text
+    assert "env.id=own_maze_a:Maze " in text
+    registered = f"{maze}gymnasium.register(id='OwnMaze-v0', entry_point='own_maze_b:Maze')\n"
+    (tmp_path / "own_maze_b.py").write_text(registered)
+    assert "set env.id=own_maze_b:OwnMaze-v0" in refusal(config_of("own_maze_b:Maze"), 2)
+
+
 @pytest.mark.parametrize("line", ["raise RuntimeError('a\\nb')", "raise SystemExit(0)", "1 +"])
 def test_a_module_that_cannot_be_imported_is_named(line, tmp_path, monkeypatch):
     name = f"broken_{len(line)}"
