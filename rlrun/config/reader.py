@@ -199,10 +199,17 @@ _NO_VALUE = ("", "None")  # an unset shell variable, and Python's None
 _MISSING = "???"  # OmegaConf's mark for a value that must be given
 
 
+def _meant(value: object) -> str:
+    """Return the number that 20k or 1.5M means, "" for anything else."""
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([kKmM])", str(value))
+    return str(round(float(found[1]) * {"k": 1e3, "m": 1e6}[found[2].lower()])) if found else ""
+
+
 def _number(path: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         what = "is not a number" if value is not None else "has no value"
-        raise config_error(path, value, what, "a finite number is allowed", f"set {path}=NUMBER")
+        fix = f"set {path}={_meant(value) or 'NUMBER'}"
+        raise config_error(path, value, what, "a finite number is allowed", fix)
     try:
         number = float(value)
     except OverflowError:  # an integer of more than 308 digits
@@ -223,9 +230,8 @@ def _int(path: str, value: object) -> int:
         return value
     number = _number(path, value) if isinstance(value, float) else 0.5
     if number != int(number):
-        raise config_error(
-            path, value, "is not an integer", "an integer is allowed", f"set {path}=INTEGER"
-        )
+        fix = f"set {path}={_meant(value) or 'INTEGER'}"
+        raise config_error(path, value, "is not an integer", "an integer is allowed", fix)
     return int(number)
 
 
