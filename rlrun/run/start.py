@@ -241,6 +241,7 @@ class _Run:
         if self.state is not None:
             with checkpoint.fitting(run_dir / CHECKPOINTS):
                 pipeline.saving.load_state_dict(self.state)
+        self._note_no_steps_left()
         self._begin_writing()
         self.log.open()
         if self.state is not None:
@@ -256,6 +257,16 @@ class _Run:
         record.write(run_dir)
         self.trial = trial_of(run_dir, self.launch.raw_yaml, record.started)
         self.log.hparams(self.launch.raw_yaml, self.trial, {})
+
+    def _note_no_steps_left(self) -> None:
+        """Print that a resume trains nothing, because its checkpoint is past run.total_steps."""
+        total, steps = self.config.run.total_steps, self.pipeline.parts.progress.counters.env_steps
+        if self.state is not None and steps > total:
+            more = resume_line(self.run_dir, f"run.total_steps={2 * steps}")
+            self.log.note(
+                f"rlrun: run.total_steps = {total}: the checkpoint is of env step {steps}, so "
+                f"nothing is trained; to train on: {more}"
+            )
 
     def _begin_writing(self) -> None:
         self.unchanged, launch = False, self.launch

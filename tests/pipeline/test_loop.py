@@ -345,6 +345,27 @@ def test_a_signal_saves_and_prints_how_to_resume(tmp_path, monkeypatch, capsys, 
     assert (record_of(run_dir)["status"], record_of(run_dir)["env_steps"]) == ("done", 100)
 
 
+def test_a_resume_with_fewer_steps_than_are_done_says_so(tmp_path, monkeypatch, capsys):
+    """It evaluates the weights that are there."""
+
+    def signalled(n):
+        if n == 23:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    run_dir = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        on_steps(patch, training=signalled)
+        line = [*STEPWISE, "debug=smoke", "-q", "run.total_steps=100", f"run.dir={run_dir}"]
+        assert main(line) == 75
+    capsys.readouterr()
+    again = ["resume", str(run_dir), "run.total_steps=10", "logger.progress=plain"]
+    assert main(again) == 0
+    out = capsys.readouterr().out
+    assert "run.total_steps = 10: " in out
+    assert f"rlrun resume {run_dir} run.total_steps=24" in out
+    assert (record_of(run_dir)["status"], record_of(run_dir)["env_steps"]) == ("done", 12)
+
+
 @pytest.mark.parametrize(
     ("pipeline", "at", "killed"),
     [("serial", 1, True), ("serial", 3, False), ("overlapped", 2, True)],
