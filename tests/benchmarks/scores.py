@@ -139,7 +139,7 @@ DQN_DATA = (  # its replay holds the whole run, from random to trained
 TRAINED = "--last 5000"  # what a run wrote when it could already do it
 ROWS = {
     # value-based
-    "cartpole_dqn": Row("policy=dqn env=cartpole", ">= 475", steps=50_000),
+    "cartpole_dqn": Row("policy=dqn env=cartpole", ">= 475", steps=50_000, seeds=10),
     "cartpole_qrdqn": Row("policy=qrdqn env=cartpole", ">= 475", steps=50_000),
     "cartpole_c51": Row("policy=c51 env=cartpole", ">= 475", steps=100_000),
     "cartpole_iqn": Row("policy=iqn env=cartpole", ">= 475", steps=50_000),

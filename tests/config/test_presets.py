@@ -90,7 +90,7 @@ def test_bases_hold_each_shared_key_once_and_are_no_options(composer, rlrun):
     [("policy=r2d2", "prioritized ladder lstm 120"),
      ("buffer=uniform policy=r2d2", "uniform ladder lstm 120"),
      ("policy=r2d2 explore=schedule memory=gru", "prioritized schedule gru 120"),
-     ("policy=drqn", "uniform ladder lstm 120"), ("policy=dqn", "uniform schedule none 64"),
+     ("policy=drqn", "uniform ladder lstm 120"), ("policy=dqn", "uniform schedule none 128"),
      ("policy=dqn learner=default", "uniform schedule none 120"),
      ("policy=rainbow buffer=rank explore=boltzmann", "rank boltzmann none 32"),
      ("policy=rainbow", "prioritized none none 32"), ("policy=random", "uniform none none 120"),
