@@ -115,6 +115,7 @@ def missing(row: Row, peers: Path | None) -> str:
 
 
 TMAZE = {"metric": "success", "episodes": 1000}
+RARE = "policy.nstep=3 learner=transitions_large"  # of policy=dqn when these rows were measured
 EPS = "policy.adam_eps=1e-3"  # the default of policy=r2d2 when these rows were measured
 SHORT = f"policy.burnin_step=4 policy.learn_unroll_len=12 {EPS}"
 TMAZE30 = "experiment=r2d2_tmaze50 env.length=30"
@@ -139,12 +140,12 @@ DQN_DATA = (  # its replay holds the whole run, from random to trained
 TRAINED = "--last 5000"  # what a run wrote when it could already do it
 ROWS = {
     # value-based
-    "cartpole_dqn": Row("policy=dqn env=cartpole", ">= 475", steps=50_000, seeds=10),
+    "cartpole_dqn": Row("policy=dqn env=cartpole", ">= 475", steps=50_000),
     "cartpole_qrdqn": Row("policy=qrdqn env=cartpole", ">= 475", steps=50_000),
     "cartpole_c51": Row("policy=c51 env=cartpole", ">= 475", steps=100_000),
     "cartpole_iqn": Row("policy=iqn env=cartpole", ">= 475", steps=50_000),
     "cartpole_rainbow": Row("policy=rainbow env=cartpole", ">= 475", steps=100_000),
-    "acrobot_dqn": Row("policy=dqn env=acrobot", ">= -90", steps=100_000),
+    "acrobot_dqn": Row(f"policy=dqn env=acrobot {RARE}", ">= -90", steps=100_000),
     "acrobot_qrdqn": Row("policy=qrdqn env=acrobot", ">= -90", steps=100_000),
     # on-policy
     "cartpole_ppo": Row("policy=ppo env=cartpole", ">= 475", steps=100_000),
@@ -184,26 +185,30 @@ ROWS = {
     # several agents
     "twostep_qmix": Row("policy=qmix env=twostep", ">= 8"),
     "twostep_vdn": Row("policy=vdn env=twostep", "== 7"),
-    "twostep_dqn": Row("policy=dqn env=twostep explore=anneal", "<= 7"),
-    "twostep_dqn_separate": Row("policy=dqn env=twostep explore=anneal agents=separate", "<= 7"),
+    "twostep_dqn": Row(f"policy=dqn env=twostep explore=anneal {RARE}", "<= 7"),
+    "twostep_dqn_separate": Row(
+        f"policy=dqn env=twostep explore=anneal agents=separate {RARE}", "<= 7"
+    ),
     # R2D2 and its memories
     "cartpole": Row("policy=r2d2 env=cartpole", ">= 475, 60 s, 60k steps"),
     "cartpole_uniform": Row(f"policy=r2d2 env=cartpole buffer=uniform {EPS}", "for comparison"),
     "novel": Row(f"policy=r2d2 env=cartpole_novel {EPS}", ">= 450, 150 s, 150k steps"),
     "novel_default": Row("policy=r2d2 env=cartpole_novel", ">= 450, 150k steps"),
-    "novel_dqn": Row("policy=dqn env=cartpole_novel policy.prev_inputs=true", "<= 180"),
+    "novel_dqn": Row(
+        f"policy=dqn env=cartpole_novel policy.prev_inputs=true {RARE}", "<= 180"
+    ),
     "acrobot_r2d2": Row("policy=r2d2 env=acrobot", ">= -100, 200k steps"),
     "repeat_default": Row("policy=r2d2 env=repeat_previous", ">= 0.9, 200k steps"),
     "repeat": Row("experiment=r2d2_repeat_previous", ">= 0.9, 120 s, 200k steps"),
     "repeat_gru": Row("experiment=r2d2_repeat_previous memory=gru", ">= 0.9"),
     "repeat_mingru": Row(f"experiment=r2d2_repeat_previous {MINGRU}", ">= 0.9"),
     "repeat_dqn": Row(
-        "policy=dqn env=repeat_previous policy.prev_inputs=true policy.gamma=0.997",
+        f"policy=dqn env=repeat_previous policy.prev_inputs=true policy.gamma=0.997 {RARE}",
         "about -0.49",
     ),
     "tmaze10": Row("policy=r2d2 env=tmaze env.length=10", ">= 0.95", **TMAZE),
     "tmaze10_dqn": Row(
-        "policy=dqn env=tmaze env.length=10 policy.prev_inputs=true", "<= 0.55", **TMAZE
+        f"policy=dqn env=tmaze env.length=10 policy.prev_inputs=true {RARE}", "<= 0.55", **TMAZE
     ),
     "tmaze30": Row(TMAZE30, ">= 0.95", **TMAZE),
     "tmaze30_gru": Row(f"{TMAZE30} memory=gru", ">= 0.95", **TMAZE),
