@@ -106,8 +106,8 @@ def test_what_is_not_typed_for_nothing(rlrun, line):
         "learner.learning_starts=60000 run.total_steps=60001",
         "learner.learning_starts=400 run.total_steps=401",
         "buffer.window_capacity=32",
-        "policy=dqn env=twostep buffer.capacity=80 collector.num_envs=8 learner.batch_size=1 "
-        "learner.learning_starts=0",
+        "policy=dqn policy.nstep=3 env=twostep buffer.capacity=80 collector.num_envs=8 "
+        "learner.batch_size=1 learner.learning_starts=0",
         "memory=ffm memory.horizon=2",
     ],
 )
