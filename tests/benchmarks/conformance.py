@@ -40,7 +40,7 @@ R2D2 = {  # settings of a probe beside those of all
     "buffer.alpha=0.9 explore.epsilon=1 collector.num_envs=4",
 }
 OWN = {"rlrun R2D2": (REPLAYED, R2D2, 4000)}  # words, words of probes, env steps
-PEERS = {"sb3-contrib RecurrentPPO": ("sb3", "conform_sb3.py")}  # environment, script
+PEERS = {"sb3-contrib RecurrentPPO": ("sb3", "conform_recurrent_ppo.py")}  # environment, script
 
 
 def own_cell(

@@ -1,4 +1,4 @@
-"""sb3-contrib's RecurrentPPO on a probe: python conform_sb3.py PROBE CONTROL SEED.
+"""sb3-contrib's RecurrentPPO on a probe: python conform_recurrent_ppo.py PROBE CONTROL SEED.
 
 Prints one JSON line: the greedy return of Stable-Baselines3's ``evaluate_policy``, or why the probe
 cannot be expressed. ``stored`` and ``own`` have rollouts of 4 rows, so sequences of at most 4.
