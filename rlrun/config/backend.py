@@ -24,7 +24,7 @@ WITH_KERNEL = (  # policies with a kernel
     "r2d2", "dqn", "sac", "td3", "ddpg", "ppo", "a2c", "impala", "pqn",
 )  # fmt: skip
 _MOST_UNITS = 128  # of an LSTM; measured: 0.5 of torch's time at 32 units, 0.8 to 0.9 at 128
-_WIDEST = 256  # units of a layer of PPO and PQN; measured: 0.7 of torch's time at 256, 1.1 at 512
+_WIDEST = 256  # units of a layer of PPO and PQN; measured: 0.5 of torch's time at 256, 0.9 at 512
 _MOST_THREADS = 2  # of torch, faster with more than the kernel's one, measured from 64 units on
 
 
