@@ -94,7 +94,7 @@ if COMPILED:
 
 
 class Compilations:
-    """Compilations of kernels in this process, which take seconds after an installation."""
+    """Compilations of kernels, here or waited for, which take seconds after an installation."""
 
     begun = ended = 0
 
@@ -206,10 +206,12 @@ def _lock(path: Path) -> AbstractContextManager[Any]:
     except OSError:
         return nullcontext()
     deadline = time.monotonic() + LOCK_SECONDS
+    compilations.begun += 1
     while time.monotonic() < deadline:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         except OSError:
             time.sleep(0.05)
+    compilations.ended += 1
     return file

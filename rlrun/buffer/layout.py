@@ -186,10 +186,10 @@ class Layout:
         states = [b for b in tree_leaves(self.row.state) if isinstance(b, ArraySpec)]
         if states and self.windows is not None:
             each = sum(b.nbytes for b in states)
-            of.append(f"{_grouped(self.windows)} recurrent states of {amount(each)}")
+            of.append(f"{self.windows:,} recurrent states of {amount(each)}")
         if rest := parts["table"] + parts["sampler"]:
             of.append(f"windows and priorities {amount(rest)}")
-        text = f"replay: room for {_grouped(rows)} rows, {amount(self.nbytes)}"
+        text = f"replay: room for {rows:,} rows, {amount(self.nbytes)}"
         text += f" ({', '.join(of)})" if len(of) > 1 else ""
         if self.packed:
             most = self.packed if self.room is None else min(self.packed, self.room)
@@ -233,10 +233,6 @@ def amount(nbytes: float) -> str:
             return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"
         nbytes /= 1000
     return f"{nbytes:.3g} PB"
-
-
-def _grouped(number: int) -> str:
-    return f"{number:,}".replace(",", " ")
 
 
 def free_bytes(directory: Path | None) -> int:

@@ -278,6 +278,7 @@ class Reference:
             named = ", ".join(options[:_NAMED])
             more = f" and {len(options) - _NAMED} more" if len(options) > _NAMED else ""
             whose = f"  {group}={named}{more}" if group and len(by_line) > 1 else ""
+            source = re.sub(r"^ours \((.*)\)$", r"ours; \1", source)
             source = re.sub("^ours", "chosen by rlrun", source)
             yield f"{value}{whose}{f'  ({source})' if source else ''}"
 

@@ -45,6 +45,7 @@ from rlrun.reports.groups import (
     median_steps,
 )
 from rlrun.reports.intervals import (
+    MIN_SEEDS,
     UNBOUNDED,
     choose,
     mean_interval,
@@ -184,7 +185,7 @@ def success_rate(shares: np.ndarray) -> tuple[Interval, str]:
     ``shares`` [n]: successful episodes of each seed, in [0, 1], like the interval.
     """
     n, certain = len(shares), bool(np.isin(shares, (0.0, 1.0)).all())
-    if choose(1, n, success=certain)[0] == "success":
+    if n >= MIN_SEEDS and choose(1, n, success=certain)[0] == "success":
         got = success_interval(int(shares.sum()), n)
     else:
         got = mean_interval(shares, bounds=(0.0, 1.0))

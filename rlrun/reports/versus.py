@@ -179,6 +179,12 @@ def compare_all(found: Findings, matrices: Mapping[str, Sequence[Floats]]) -> li
     return corrected(out)
 
 
+_COLUMNS = (
+    "B - A is the interval of the difference: the intervals of A and B may overlap although the "
+    "difference is clear. P(B > A) is how often a seed of B beats one of A."
+)
+
+
 def comparison_section(
     found: Findings, matrices: Mapping[str, Sequence[Floats]]
 ) -> tuple[Section | None, list[str]]:
@@ -191,15 +197,14 @@ def comparison_section(
         return None, []
     rows: list[tuple[Cell, ...]] = [
         (one.environment, one.a, one.b, interval_of(one.gap), interval_of(one.chance),
-         one.adjusted, "by seed" if one.paired else "no", one.short)
+         one.adjusted, _pairing(one), one.short)
         for one in every
     ]  # fmt: skip
     tested = sum(not math.isnan(one.adjusted) for one in every)
     if all(one.stopped for one in every):
         return None, []
     text = [
-        "B - A is the interval of the difference: the intervals of A and B may overlap although "
-        "the difference is clear. P(B > A) is how often a seed of B beats one of A.",
+        *[_COLUMNS] * bool(tested),
         f"A verdict needs a p of at most 0.05, corrected for {tested} comparisons (Holm), and an "
         "interval without 0, which is not corrected."
         if tested > 1
@@ -226,6 +231,11 @@ def comparison_section(
             for one in every if not one.stopped]  # fmt: skip
     section = Section("Comparisons", text, [Table("comparisons", columns, rows)])
     return section, said if len(said) <= _FEW else []
+
+
+def _pairing(one: Versus) -> str:
+    untested = math.isnan(one.adjusted)
+    return "" if untested else "by seed" if one.paired else "no"
 
 
 def sentence(one: Versus) -> str:

@@ -136,7 +136,7 @@ def check(c, window):
 def test_a_buffer_that_fits_is_made(name, window):
     need = bytes_of(sized(name, 5000), window)
     check(sized(name, 5000, max_bytes=need), window)
-    with pytest.raises(ResourceError, match=r"buffer\.capacity = 5000: .*room for 5 000 rows"):
+    with pytest.raises(ResourceError, match=r"buffer\.capacity = 5000: .*room for 5,000 rows"):
         check(sized(name, 5000, max_bytes=need - 1), window)
 
 

@@ -23,7 +23,7 @@ WORDS = (
     "policy=dqn", "env=cartpole", "torso.hidden=[8]", "run.total_steps=400", "run.eval_every=200",
     "run.eval_episodes=1", "run.checkpoint_every=100", "run.keep_checkpoints=9", "logger.every=50",
     "learner.learning_starts=50", "learner.threads=1", "logger.tensorboard=false",
-    "logger.progress=off", "run.stop_return=null", "buffer.capacity=150", "learner.batch_size=16",
+    "logger.progress=off", "run.stop_return=null", "buffer.capacity=160", "learner.batch_size=16",
     "learner.update_per_collect=1",
     "learner.replay_ratio=null",
 )  # fmt: skip
