@@ -11,6 +11,7 @@ import time
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tests.benchmarks import runs
 from tests.benchmarks.product import PROBES
@@ -103,21 +104,26 @@ def main(o: Namespace) -> int:
         row = own_cell("rlrun R2D2", "late", False, 0, 1500)
         print(f"late {row['score']:.2f}")
         return 0
-    runs.in_process = True  # importing torch takes longer than some runs
     if o.out is not None:
-        done = {(row["library"], row["probe"]) for row in runs.json_lines(o.out)}
-        for library in [*OWN, *(PEERS if o.peers else ())]:
-            for probe in PROBES:
-                words = f"{library} {probe}"
-                if (library, probe) in done or (o.only and not any(w in words for w in o.only)):
-                    continue
-                try:
-                    row = cell(library, probe, o.first_seed, o.peers)
-                except PeerFailed as e:
-                    print(f"{library}, {probe}: {e}", flush=True)
-                    continue
-                print(json.dumps(row), flush=True)
-                with o.out.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+        with mock.patch.object(runs, "in_process", True):  # imports take longer than some runs
+            _run_missing(o)
     print(table(runs.json_lines(o.out or runs.RESULTS / "conformance.jsonl")))
     return 0
+
+
+def _run_missing(o: Namespace) -> None:
+    """Run the cells that ``o.out`` lacks."""
+    done = {(row["library"], row["probe"]) for row in runs.json_lines(o.out)}
+    for library in [*OWN, *(PEERS if o.peers else ())]:
+        for probe in PROBES:
+            words = f"{library} {probe}"
+            if (library, probe) in done or (o.only and not any(w in words for w in o.only)):
+                continue
+            try:
+                row = cell(library, probe, o.first_seed, o.peers)
+            except PeerFailed as e:
+                print(f"{library}, {probe}: {e}", flush=True)
+                continue
+            print(json.dumps(row), flush=True)
+            with o.out.open("a") as file:
+                file.write(json.dumps(row) + "\n")
