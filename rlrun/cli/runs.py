@@ -27,9 +27,7 @@ _EPISODES = ("episodes", "weights", "seed", "device", "video", "traces", "fps")
 
 def evaluate(args: Namespace) -> int:
     """Score the weights of a run."""
-    scores = score_of(args)
-    print(f"{'weights':14s} {args.weights}")
-    for key, value in scores.items():
+    for key, value in score_of(args).items():
         print(f"{key:14s} {value:g}")
     sys.stdout.flush()
     return 0

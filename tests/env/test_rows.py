@@ -43,7 +43,7 @@ POOLED = [  # presets whose ids envpool has too
     for name in ("acrobot", "cartpole", "mountaincar_continuous", "lunarlander", "atari")
 ]
 REMEMBERING = ("bipedalwalker",)  # Gymnasium's keeps its Box2D world over resets
-SEEDLESS = ("counter", "bandit", "bandit_continuous", "chain")  # nothing in them is random
+SEEDLESS = ("counter", "bandit", "bandit_continuous", "chain", "conform")  # nothing shown is random
 
 
 @pytest.mark.parametrize("name", [*NAMES, "gym"])

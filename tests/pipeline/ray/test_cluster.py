@@ -86,7 +86,7 @@ def test_the_start_says_how_long_it_takes(actors, cores, seconds, monkeypatch, t
     monkeypatch.setattr("os.cpu_count", lambda: cores)
     with pytest.raises(ResourceError, match="no Ray here"):
         build.make_ray_pipeline(plan, tmp_path, SimpleNamespace(note=notes.append))
-    assert f"{actors + 1} roles, about {seconds} s" in notes[0]
+    assert f"{actors + 1} roles, {seconds} s" in notes[0]
 
 
 def test_a_head_that_ends_while_ray_starts_ends_the_process(monkeypatch, capsys):
