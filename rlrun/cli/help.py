@@ -511,14 +511,26 @@ def _searched(table: Table, group: str, option: str, text: str) -> str:
 
 
 def _lines(table: Table, group: str, texts: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line per option. Environments are made, to show their spaces."""
-    if group == "env":
-        for name in texts:
-            first, *more = filter(None, _environment(name, table))
-            yield "\n".join([_beside(name, first), *(_beside("", text) for text in more)])
+    """Yield a line per option. Environments are made, to show their spaces; variants (option A_B
+    that starts from A) are named below A.
+    """
+    if group != "env":
+        yield from (_beside(name, text) for name, text in texts.items())
         return
-    for name, text in texts.items():
-        yield _beside(name, text)
+    listed = {name: _variant_of(name, table) for name in texts}
+    for name in texts:
+        if listed[name] in texts:
+            continue
+        variants = [n.removeprefix(f"{name}_") for n, parent in listed.items() if parent == name]
+        also = f"also {name}_NAME: {', '.join(variants)}" if variants else ""
+        first, *more = filter(None, (*_environment(name, table), also))
+        yield "\n".join([_beside(name, first), *(_beside("", text) for text in more)])
+
+
+def _variant_of(name: str, table: Table) -> str | None:
+    """Return the option from which the environment starts and with which its name begins."""
+    parents = table.options["env"][name].parents
+    return next((parent for parent in parents if name.startswith(f"{parent}_")), None)
 
 
 def _environment(name: str, table: Table) -> tuple[str, str]:

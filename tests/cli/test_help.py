@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 
 from rlrun.cli.commands import COMMANDS
 from rlrun.cli.key_table import GROUPS, PRESETS, TOPICS, Table
+from rlrun.env.conform import PROBES
 from rlrun.schema import COMMAND_CONFIGS
 from tests.in_process import assert_one_error, files_under
 from tests.installed import CONF, module_of
@@ -194,6 +195,9 @@ def test_list(rlrun, tmp_path):
         absent = module is not None and find_spec(module) is None
         assert ("pip install " in lines[name]) == absent
         assert (" -> " in lines[name]) != absent
+    _, _, variants = lines["conform"].partition(" conform_NAME: ")
+    assert sorted(variants.split(", ")) == sorted(PROBES)
+    assert not any(name.startswith("conform_") for name in lines)
     assert files_under(tmp_path) == []
 
 
@@ -202,6 +206,7 @@ def test_list(rlrun, tmp_path):
     [
         ("env CartPole_V", ["cartpole_v0"]),
         ("env pole velocities", ["cartpole_novel"]),  # words of its note
+        ("env one row late", ["conform_late"]),
         ("env pick_obs", ["minigrid_memory_s13", "minigrid_memory_s7"]),
         ("policy soft-q", []),
         ("wrappers FLICKER", ["flicker_obs"]),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.windows import WindowTable
@@ -23,6 +24,7 @@ from rlrun.run.plan import make_plan
 from rlrun.run.start import Launch, start
 from rlrun.tree import tree_map
 from tests.compose import config
+from tests.installed import FOLDER
 from tests.policy.make import constant
 
 EVERY = """
@@ -106,6 +108,12 @@ def test_the_best_return_is_1_and_ignorance_is_below_the_bound(name):
         assert played(name, ORACLES[name], control=control) == pytest.approx(1, abs=0.2)
     ignorant = [lambda e: 0, lambda e: 1, lambda e: int(rng.integers(e.action_space.n))]
     assert max(played(name, policy) for policy in ignorant) < PROBES[name].pass_mark()
+
+
+def test_every_probe_is_an_environment():
+    for name in PROBES:
+        own = yaml.safe_load((FOLDER / f"conform_{name}.yaml").read_text())
+        assert (own["defaults"][0], own["kwargs"]) == ("conform", {"probe": name})
 
 
 def test_an_unknown_probe_is_refused():
