@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from rlrun.sweeps.launcher import Task, default_workers, divide_cores, run_tasks
 from rlrun.sweeps.record import (
     JobRecord,
     SweepRecord,
+    common_overrides,
     exit_text,
     has_lost_record,
     is_sweep,
@@ -180,8 +181,19 @@ class ValidJob:
     packed: dict[str, Any]  # see rlrun.config.compose
 
 
-def validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], num: int) -> ValidJob:
-    """Return the composed job.
+def _constant_keys(*jobs: Sequence[str]) -> set[str]:
+    """Return the keys that are equal in all jobs, except the seed."""
+    return keys_of(read_overrides(common_overrides(jobs))) - {"seed"}
+
+
+def validate_job(
+    composer: "Composer",
+    cfg: "DictConfig",
+    job: Sequence[str],
+    num: int,
+    unnamed: Collection[str] = (),
+) -> ValidJob:
+    """Return the composed job. ``unnamed``: as for ``compose_job``.
 
     Raises: ConfigError if it is not valid.
     """
@@ -193,7 +205,7 @@ def validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], nu
     of_files, own = {*(cfg.hydra.sweeper.get("params") or {})}, read_overrides(job)
     typed = [*typed_overrides(cfg), *(o for o in own if o.key not in of_files)]
     try:
-        composed = composer.compose_job(cfg, own, num)
+        composed = composer.compose_job(cfg, own, num, unnamed)
         config = read_checked(composer, composed, own, typed=typed)
         if config.run.dir is not None:
             wrong = "names the directory of a single run; null is allowed in a sweep"
@@ -223,11 +235,12 @@ def _validate_jobs(
 
     typed = {frozenset(job.overrides) for job in record.jobs}
     known = {own for job in record.jobs if (own := _stored_identity(path / job.name))}
+    unnamed = _constant_keys(*(job.overrides for job in record.jobs), *jobs)
     valid: list[ValidJob] = []
     for job in jobs:
         if frozenset(job) in typed:
             continue
-        found = validate_job(composer, cfg, job, len(record.jobs) + len(valid))
+        found = validate_job(composer, cfg, job, len(record.jobs) + len(valid), unnamed)
         own = identity(parse_config(found.packed["config"].encode()))
         if own not in known:
             valid.append(found)
@@ -515,10 +528,15 @@ def run_packed_job(text: str) -> int:
 
 def _run_by_hydra(sweep: Sweep) -> None:
     """Run the jobs with another launcher (basic, joblib, submitit), which composes them again."""
+    from omegaconf import OmegaConf
+
     sweep.record.commands.append(list(sys.argv))
     sweep.add()
-    extra = ["hydra.sweep.subdir=${hydra.job.num}"] if sweep.short_names else []
     jobs = sweep.record.jobs
+    key = "hydra.job.config.override_dirname.exclude_keys"
+    unnamed = [*OmegaConf.select(sweep.cfg, key), *_constant_keys(*(j.overrides for j in jobs))]
+    extra = ["hydra.sweep.subdir=${hydra.job.num}"] if sweep.short_names else []
+    extra.append(f"{key}=[{','.join(unnamed)}]")
     try:
         codes = sweep.line.composer.sweep(run_sweep_job, [*sweep.overrides, *extra])
         for job, code in zip(jobs, codes, strict=True):
@@ -578,9 +596,14 @@ def launch_batch(
     """Run some jobs of an adaptive sweep in rlrun's pool. Return overrides and score, or the
     error.
     """
+    from rlrun.config.hydra_keys import typed_overrides
+
     first = len(sweep.record.jobs)
     composer = sweep.line.composer
-    sweep.jobs = [validate_job(composer, cfg, job, first + i) for i, job in enumerate(jobs)]
+    unnamed = _constant_keys(typed_overrides(cfg), *jobs)
+    sweep.jobs = [
+        validate_job(composer, cfg, job, first + i, unnamed) for i, job in enumerate(jobs)
+    ]
     sweep.cfg, sweep.short_names = cfg, _needs_short_names(sweep, jobs)
     sweep.divide_cores(len(jobs), same_threads=True)
     quiet = all(job.config.logger.progress == "off" for job in sweep.jobs)

@@ -7,9 +7,10 @@ Uses ``hydra._internal`` because Hydra 1.3 has no public way to compose as its c
 import copy
 import json
 import os
+import re
 import warnings
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import cache
@@ -83,7 +84,16 @@ def _environment_variable(name: str, *default: object) -> object:
     return value
 
 
+_ANY_ID = ("gym", "pettingzoo")  # options of env that need an env.id
+
+
+def _env_name(option: str, env_id: str) -> str:
+    """Resolve ``${env_name:OPTION,ID}``: the environment in the name of a run directory."""
+    return re.sub(r"[^\w.-]+", "_", env_id)[-100:] if option in _ANY_ID else option
+
+
 OmegaConf.register_new_resolver("oc.env", _environment_variable, replace=True)
+OmegaConf.register_new_resolver("env_name", _env_name, replace=True)
 _FREE = tuple(f"env.{name}" for name in FREE)  # dicts whose keys the environment defines
 _EXCLUSIVE = (  # pairs of keys: one is a number, the other null
     ("learner.update_per_collect", "learner.replay_ratio"),
@@ -313,11 +323,13 @@ class Composer:
             raise as_config_error(e, typed_overrides(cfg), [], self.options) from e
         return [read_overrides(job) for batch in batches for job in batch]
 
-    def compose_job(self, cfg: DictConfig, overrides: Sequence[str], num: int) -> DictConfig:
+    def compose_job(
+        self, cfg: DictConfig, overrides: Sequence[str], num: int, unnamed: Collection[str] = ()
+    ) -> DictConfig:
         """Return the config of one job of the sweep ``cfg``, equal to that of a single run.
 
         It is valid until the next job is composed: files are read and nodes made once for all jobs
-        that choose the same options.
+        that choose the same options. ``unnamed``: keys left out of the name of its directory.
         """
         try:
             typed = self.parse(overrides)
@@ -330,7 +342,8 @@ class Composer:
         naming = job.hydra.job.config.override_dirname
         with flag_override(job.hydra, "readonly", False), open_dict(job):
             job.hydra.overrides.task = [str(override.input_line) for override in task]
-            name = get_overrides_dirname(task, naming.exclude_keys, naming.item_sep, naming.kv_sep)
+            excluded = [*naming.exclude_keys, *unnamed]
+            name = get_overrides_dirname(task, excluded, naming.item_sep, naming.kv_sep)
             job.hydra.job.override_dirname = _one_part(name)
             job.hydra.job.id, job.hydra.job.num = str(num), num
         OmegaConf.copy_cache(from_config=cfg, to_config=job)

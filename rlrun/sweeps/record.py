@@ -241,11 +241,14 @@ def is_sweep(path: Path) -> bool:
     return os.path.isfile(path / FILE)  # also False for an invalid name
 
 
+def common_overrides(jobs: Sequence[Sequence[str]]) -> set[str]:
+    """Return the overrides that all jobs have; none for a single job."""
+    return set.intersection(*map(set, jobs)) if len(jobs) > 1 else set()
+
+
 def differing(jobs: Sequence[JobRecord]) -> list[str]:
     """Return the overrides in which jobs differ, as one string per job."""
-    common: set[str] = set()
-    if len(jobs) > 1:
-        common = set.intersection(*(set(job.overrides) for job in jobs))
+    common = common_overrides([job.overrides for job in jobs])
     return [printable(" ".join(o for o in job.overrides if o not in common)) for job in jobs]
 
 

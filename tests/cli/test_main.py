@@ -111,6 +111,17 @@ def test_hydra_run_dir_is_respected_and_never_shared(rlrun, build, tmp_path):
         assert Path(build.config.buffer.mmap).absolute() == tmp_path / expected / "rows"
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [("env=cartpole", "cartpole"), ("env=cartpole env.id=Acrobot-v1", "cartpole"),
+     ("env=gym env.id=CartPole-v1", "CartPole-v1"),
+     ("env=gym env.id=gymnasium.envs:CartPole-v1", "gymnasium.envs_CartPole-v1")],
+)  # fmt: skip
+def test_the_directory_of_a_run_names_its_environment(rlrun, build, words, name):
+    assert rlrun("policy=dqn", *words.split()).code == 0
+    assert build.run_dirs[-1].name.partition("_")[2] == f"dqn_{name}_s0"
+
+
 def test_directories_claimed_at_once_are_different(tmp_path):
     """Private: two processes that start in the same second are no test."""
     with ThreadPoolExecutor(16) as pool:

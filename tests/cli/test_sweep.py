@@ -25,7 +25,7 @@ from tests.in_process import assert_one_error, files_under
 def test_m_stands_anywhere(rlrun, build, tmp_path, line):
     done = rlrun(*line)
     assert (done.code, done.err) == (0, "")
-    expected = ["0_policy=dqn,seed=0", "1_policy=dqn,seed=1"]
+    expected = ["0_seed=0", "1_seed=1"]
     if line[0] == "-m":
         expected = ["0_policy=r2d2,seed=0", "1_policy=r2d2,seed=1"]
         expected += ["2_policy=dqn,seed=0", "3_policy=dqn,seed=1"]
@@ -121,7 +121,7 @@ def test_sweep_directories_are_never_shared(rlrun, build):
 
 def test_long_overrides_get_short_names(rlrun, build):
     note = "x" * 300
-    assert rlrun("-m", "seed=0,1", f"env.note={note}").code == 0
+    assert rlrun("-m", "seed=0", f"env.note={note}0,{note}1").code == 0
     assert [p.name for p in build.run_dirs] == ["0", "1"]
 
 
@@ -139,7 +139,7 @@ def test_jobs_are_added_to_a_sweep(rlrun, build):
         assert rlrun("-m", *line, "sweep.dir=s").code == 0
     assert [c[1][0].seed for c in build.calls] == [0, 1, 2, 3]
     assert SweepRecord.read(Path("s")).ray is None, "what is added here runs here"
-    assert [p.name for p in build.run_dirs] == [f"{i}_policy=dqn,seed={i}" for i in range(4)]
+    assert [p.name for p in build.run_dirs] == [f"{i}_seed={i}" for i in range(4)]
     assert_one_error(rlrun("-m", "seed=7", "sweep.dir=s", "hydra/launcher=basic"))
     Path("other").mkdir()
     Path("other/file").touch()
@@ -155,6 +155,19 @@ def resumed(build):
     found = {c[1][0].name: c[1][1].run.total_steps for c in build.calls if c[0] == "resume"}
     build.calls.clear()
     return found
+
+
+@pytest.mark.parametrize("launcher", ["local", "basic"])
+def test_directories_name_the_seed_and_what_varies(rlrun, build, launcher):
+    line = ["policy=dqn", "env=bandit", "policy.lr=0.1,0.2", "++env.kwargs.noise=0.5", "seed=0"]
+    assert rlrun("-m", *line, "sweep.dir=s", f"hydra/launcher={launcher}").code == 0
+    assert rlrun("-m", "policy=dqn", "policy.gamma=0.9", "seed=7").code == 0
+    names = [p.name for p in build.run_dirs]
+    assert names[:2] == ["0_policy.lr=0.1,seed=0", "1_policy.lr=0.2,seed=0"]
+    assert names[2:] == ["0_policy.gamma=0.9,policy=dqn,seed=7"], "a job alone"
+    if launcher == "local":
+        assert rlrun("-m", *line[1:2], "policy=ppo", "seed=0", "sweep.dir=s").code == 0
+        assert build.run_dirs[-1].name == "2_policy=ppo,seed=0", "differs from those before"
 
 
 def test_overrides_of_an_interrupted_resume_reach_all_jobs(rlrun, build, monkeypatch):
