@@ -26,10 +26,12 @@ _EPISODES = ("episodes", "weights", "seed", "device", "video", "traces", "fps")
 
 
 def evaluate(args: Namespace) -> int:
-    """Score the weights of a run."""
+    """Score the weights of a run. Standard error says which weights and episodes these are."""
     for key, value in score_of(args).items():
         print(f"{key:14s} {value:g}")
     sys.stdout.flush()
+    seeds = "that training never used" if args.seed is None else f"from {args.seed} on"
+    print(f"rlrun: weights: {args.weights}; episodes: seeds {seeds}", file=sys.stderr)
     return 0
 
 

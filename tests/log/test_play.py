@@ -100,7 +100,14 @@ def test_the_score_of_an_evaluation_with_a_video_is_its_score(runs, tmp_path, ca
     """Also where a native vector environment plays; the video shows its first environment."""
     run_dir, path = str(runs / name), tmp_path / "out.gif"
     assert main(["eval", run_dir, "--episodes", "2"]) == 0
-    plain = capsys.readouterr().out
+    plain, err = capsys.readouterr()
+    assert {*plain.split()[::2]} >= {"return_mean", "env_steps"}, "standard output has scores alone"
+    assert "weights: final" in err
+    assert "training never" in err
+    assert main(["eval", run_dir, "--episodes", "2", "--seed", "7", "--weights", "best"]) == 0
+    err = capsys.readouterr().err
+    assert "weights: best" in err
+    assert "training never" not in err
     assert main(["eval", run_dir, "--episodes", "2", "--video", str(path), "--traces"]) == 0
     first, second, *rest = capsys.readouterr().out.splitlines(keepends=True)
     assert "".join(rest) == plain
