@@ -53,12 +53,14 @@ def is_package(name: str) -> bool:
     return re.fullmatch(_NAME, name) is not None and len(name) <= 100
 
 
-def resume_line(path: Path, *overrides: str) -> str:
-    """Return the command that continues what lies in ``path``, with the packages that are trusted
-    now or whose environments this process has run.
+def resume_line(path: Path, *overrides: str, packages: Sequence[str] = ()) -> str:
+    """Return the command that continues what lies in ``path``.
+
+    It trusts ``packages``, those that are trusted now and those whose environments this process
+    has run.
     """
-    packages = dict.fromkeys([*trusted(), *_typed])
-    trust = ["--trust", ",".join(packages)] if packages else []
+    names = dict.fromkeys([*packages, *trusted(), *_typed])
+    trust = ["--trust", ",".join(names)] if names else []
     return shlex.join(["rlrun", "resume", str(path), *overrides, *trust])
 
 
@@ -223,6 +225,16 @@ def flags_of(words: Sequence[object]) -> tuple[list[str], list[str]]:
         else:
             packages += [name.strip() for name in (value if equals else next(left, "")).split(",")]
     return packages, rest
+
+
+def packages_of(command: object, env_id: str = "") -> list[str]:
+    """Return the packages that the recorded ``command`` of a run trusted or ``env_id`` imports.
+
+    They are to be shown, not to be trusted.
+    """
+    names = flags_of(command)[0] if isinstance(command, list) else []
+    names.append(module_of(env_id).partition(".")[0])
+    return [name for name in dict.fromkeys(names) if is_package(name)]
 
 
 def _refused(key: str, name: str, wrong: str, allowed: str, fix: str) -> ConfigError:

@@ -19,7 +19,7 @@ from rlrun.run.files import check_texts, read_record, require_regular_files, req
 from rlrun.schema import Config
 from rlrun.schema.ranges import format_value
 from rlrun.schema.spelling import FIXED, with_present_names
-from rlrun.trust import NotTrusted, flags_of, is_package, require_trusted_env
+from rlrun.trust import NotTrusted, packages_of, require_trusted_env
 
 _RESUMABLE = (
     "run", "eval", "watchdog", "resume", "checkpoint", "logger", "learner.threads", "device",
@@ -96,11 +96,9 @@ def published(config_yaml: str) -> str:
 def _trusted_before(run_dir: Path) -> list[str]:
     """Return the packages that the run's own command line trusted, to be shown."""
     try:
-        command = read_record(run_dir)["command"]
-        names = flags_of(command)[0] if isinstance(command, list) else []
-    except (RlrunError, KeyError):
+        return packages_of(read_record(run_dir).get("command"))
+    except RlrunError:
         return []
-    return [name for name in names if is_package(name)]
 
 
 def _drop_fixed_keys(cfg: DictConfig) -> None:

@@ -39,7 +39,7 @@ Mode = Literal["live", "plain", "off"]
 
 LIVE_SECONDS = 0.25  # between two frames of the live display
 
-RATE_SECONDS = 5.0  # window of the fps estimate; the first one has no ETA
+RATE_SECONDS = 5.0  # window of the fps estimate; the first one of learning has no ETA
 
 
 class Display(Protocol):
@@ -107,12 +107,17 @@ class Progress:
 
         ``status``: what is being done instead of training.
         """
+        first = updates and not self._updates  # until now it acted without learning, and compiled
         self._status = status
         self._env_steps, self._updates = env_steps, updates
         if latest:
             self._latest.update(latest)
+        if first:
+            self._began = self._clock()
         if self._display is not None and self._clock() >= self._due:
             self._show()
+        if first:
+            self.begin()
 
     def finish(self, line: str) -> None:
         """End the display and print the run's last line to stdout (nothing when off)."""
@@ -154,13 +159,15 @@ class Progress:
         self._past.append((now, self._env_steps))
         fps = (self._env_steps - steps) / max(now - then, 1e-9)
         left = max(self._total - self._env_steps, 0)
+        representative = self._updates or self._env_steps >= self._total / 10
+        known = representative and fps > 0 and now - self._began >= RATE_SECONDS
         return ProgressSnapshot(
             title=f"{self._status}: {self._title}" if self._status else self._title,
             env_steps=self._env_steps,
             total_steps=self._total,
             updates=self._updates,
             fps=fps,
-            eta=left / fps if fps > 0 and now - self._began >= RATE_SECONDS else None,
+            eta=left / fps if known else None,
             latest=self._latest,
         )
 

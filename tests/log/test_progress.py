@@ -68,8 +68,7 @@ def test_plain_lines_come_every_few_seconds_and_hold_everything():
         shown.update(5 * tick, tick, {"return": tick / 7} if tick % 2 else {"epsilon": 0.1})
     lines = stream.getvalue().splitlines()
     assert lines == [
-        "r2d2 cartpole s0:  25%  steps 250/1000  updates 50  fps 50  return 7  epsilon 0.1  "
-        "eta 0:15",
+        "r2d2 cartpole s0:  25%  steps 250/1000  updates 50  fps 50  return 7  epsilon 0.1",
         "r2d2 cartpole s0:  50%  steps 500/1000  updates 100  fps 50  return 14.14  epsilon 0.1  "
         "eta 0:10",
     ]
@@ -88,6 +87,25 @@ def test_fps_is_of_the_last_interval_and_of_this_process():
         shown.update(steps, 0, {})
     fps = [line.split("fps ")[1].split()[0] for line in stream.getvalue().splitlines()]
     assert fps == ["20", "60"]
+
+
+def test_the_eta_is_that_of_learning():
+    """Acting before the first update, and compiling, have other speeds. A policy may not learn."""
+    stream, clock = Stream(), Clock()
+    shown = progress("plain", stream, clock)
+    for steps, updates in ((20, 0), (40, 1), (60, 10), (110, 20)):
+        clock.now += 6
+        shown.update(steps, updates, {})
+    lines = stream.getvalue().splitlines()
+    assert ["eta" in line for line in lines] == [False, False, True, True]
+    assert lines[2].endswith("eta 4:42"), "940 steps at 20 in 6 s"
+    assert lines[1].endswith("fps 3"), "of all steps so far"
+    stream = Stream()
+    shown = progress("plain", stream, clock)
+    for steps in (90, 110):
+        clock.now += 6
+        shown.update(steps, 0, {})
+    assert ["eta" in line for line in stream.getvalue().splitlines()] == [False, True]
 
 
 @pytest.mark.parametrize("mode", ["plain", "live", "off"])

@@ -144,6 +144,14 @@ def test_a_stopped_run_has_the_env_steps_of_its_record(tmp_path):
         assert " 22109 env steps" in diagnose(run)[status].symptom
 
 
+def test_the_line_to_resume_names_packages_of_users(tmp_path):
+    stopped = {"status": "interrupted", "exit_code": 75}
+    command = ["rlrun", "policy=dqn", "--trust", "losses"]
+    case = Case("dqn", {}, {"env.id": "mine:Game-v0"}, stopped | {"command": command})
+    tries = diagnose(sick(case, tmp_path / "run"))["interrupted"].tries
+    assert tries == [f"rlrun resume {tmp_path / 'run'} --trust losses,mine"]
+
+
 def test_a_run_without_records_is_too_early(tmp_path):
     path = copy_of("dqn", tmp_path / "run")
     (path / "metrics.jsonl").write_text("")

@@ -14,6 +14,7 @@ import numpy as np
 from rlrun.reports.doctor.evidence import Evidence, steps
 from rlrun.reports.runs import RunData, finite, printable
 from rlrun.terminal import paragraph
+from rlrun.trust import packages_of, resume_line
 
 BROKEN, HARMFUL, NOTE = 3, 2, 1  # severities
 
@@ -96,12 +97,17 @@ def symptom(severity: int, when: str = "", **columns: str) -> Callable[[Find], N
 # -- how the run went: failures, damage, time ------------------------------------------------------
 
 
+def _resume_line(e: Evidence) -> str:
+    packages = packages_of(e.run.record.get("command"), str(e.run.keys.get("env.id", "")))
+    return resume_line(e.run.path, packages=packages)
+
+
 @symptom(BROKEN, why="Its last line says what to do.", look="rlrun.log")
 def failed(e: Evidence) -> Rows:
     """The run ended with an error, which rlrun.log has."""
     if e.run.status == "failed":
         error = e.run.failure or f"exit code {e.run.exit_code}"
-        fix = f"rlrun resume {e.run.path}, once that is done"
+        fix = f"{_resume_line(e)}, once that is done"
         yield Found(f"The run failed at {steps(e.ended_at)}: {error}", [fix])
 
 
@@ -118,7 +124,7 @@ def damaged(e: Evidence) -> Rows:
          look="run.json")  # fmt: skip
 def interrupted(e: Evidence) -> Rows:
     """The run was stopped by a signal or run.max_time and can be resumed."""
-    go_on = f"rlrun resume {e.run.path}"
+    go_on = _resume_line(e)
     if e.run.status == "interrupted":
         yield Found(f"It was interrupted at {steps(e.ended_at)} of {e.total_steps:.0f}.", [go_on])
     if e.run.status == "not started" and e.policy and not e.env_steps:
