@@ -263,10 +263,9 @@ def final_line(
             score += f", success {result['success']:.3g}"
         if best is not None and best > mean:
             score += f" (best {best:.4g})"
-    if solved is not None:
-        score += f"; solved (run.stop_return = {solved:g})"
+    score += "; " if solved is None else f"\nrlrun: solved (run.stop_return = {solved:g}); "
     path = shlex.quote(str(run_dir))
     return (
-        f"rlrun: {score}; {env_steps} {clock} in {format_duration(wall_seconds)}\n"
+        f"rlrun: {score}{env_steps} {clock} in {format_duration(wall_seconds)}\n"
         f"rlrun: see it with: rlrun tensorboard {path}"
     )

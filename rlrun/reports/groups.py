@@ -12,7 +12,7 @@ points of the axis.
 
 import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -338,16 +338,24 @@ def labels_of(configs: Sequence[dict[str, Any]], given: Sequence[str] = ()) -> l
 
 
 def _labels(configs: Sequence[dict[str, Any]], names: dict[str, str]) -> list[str]:
-    """Return ``short name=value`` of each of ``names`` (key -> short name) in each config."""
-    return [
-        " ".join(
-            ("" if key == "policy.name" else f"{name}=") + show(keys[key])
-            for key, name in names.items()
-            if key in keys
-        )
-        or f"{next(iter(names.values()))}={MISSING}"
-        for keys in configs
-    ]
+    """Return ``short name=value`` of each of ``names`` (key -> short name) in each config.
+
+    Values that are left to the environment are not named, unless labels would be equal.
+    """
+    labels = []
+    for keys in configs:
+        found = [(key, name) for key, name in names.items() if key in keys]
+        typed = [(key, name) for key, name in found if not _of_env(keys[key])]
+        labels.append([_label(keys, part, names) for part in (found, typed or found)])
+    full, short = (list(column) for column in zip(*labels, strict=True))
+    return short if len(set(short)) == len(set(full)) else full
+
+
+def _label(
+    keys: Mapping[str, Any], chosen: Sequence[tuple[str, str]], names: Mapping[str, str]
+) -> str:
+    shown = [("" if k == "policy.name" else f"{name}=") + show(keys[k]) for k, name in chosen]
+    return " ".join(shown) or f"{next(iter(names.values()))}={MISSING}"
 
 
 def _last_part(key: str) -> str:

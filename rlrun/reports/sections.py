@@ -265,6 +265,8 @@ def efficiency_section(found: Findings) -> Section:
             arrived = sum(map(math.isfinite, steps))
             if steps:
                 share = interval_of(success_interval(arrived, len(steps)))
+                if len(steps) < MIN_SEEDS:
+                    share = Interval(share.value, _NAN, _NAN)
                 known = [step for step in steps if math.isfinite(step)]
                 bounds = (min(known), max(known)) if known else (_NAN, _NAN)
                 rows.append(
@@ -277,8 +279,8 @@ def efficiency_section(found: Findings) -> Section:
     text = [
         f"Env steps of the first evaluation at or above the threshold ({source}). Seeds that never "
         "reached it, including failed ones, count as slower than all others in the median. Share: "
-        "seeds that arrived, with the exact binomial interval. Left out: seeds that have not ended "
-        "or whose evaluations are damaged.",
+        f"seeds that arrived, from {MIN_SEEDS} on with the exact binomial interval. Left out: "
+        "seeds that have not ended or whose evaluations are damaged.",
     ]
     if not rows:
         text = ["No threshold: the environment has no run.stop_return; give --threshold."]

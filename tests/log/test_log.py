@@ -166,7 +166,9 @@ def test_final_line_states_all_there_is(tmp_path):
     given = {"env_steps": 1, "wall_seconds": 1, "run_dir": tmp_path}
     assert "episodes, success 0.5 (best 500); 1 env" in final_line(result, **given, best=500.0)
     assert "best" not in final_line(result, **given, best=497.25)
-    assert "0.5; solved (run.stop_return = 490); 1" in final_line(result, **given, solved=490.0)
+    solved = final_line(result | {"return_mean": 499.75}, **given, best=499.9, solved=490.0)
+    assert "\nrlrun: solved (run.stop_return = 490); 1 env steps in " in solved
+    assert max(map(len, solved.split("\n")[:2])) <= 80
     assert "not evaluated" in final_line(None, env_steps=1, wall_seconds=1, run_dir=tmp_path)
 
 

@@ -111,6 +111,16 @@ def test_a_key_of_env_that_varies_within_an_environment_is_a_setting(tmp_path):
             [],
             ["a=1 b=1", "a=1 b=2", "a=2 b=1"],
         ),
+        ([{"a": "${env.a}"}, {"a": 5}], [], ["a=env.a", "a=5"]),
+        (
+            [
+                {"policy.name": "dqn", "a": 5},
+                {"policy.name": "dqn", "a": "${env.a}"},
+                {"policy.name": "ppo", "a": "${env.a}"},
+            ],
+            ["a"],
+            ["dqn a=5", "dqn", "ppo"],
+        ),
         ([{"a": 1}, {}], [], ["a=1", f"a={MISSING}"]),
         ([{"a": None}, {"a": [1, "x"]}], [], ["a=null", 'a=[1, "x"]']),
     ],
@@ -118,7 +128,7 @@ def test_a_key_of_env_that_varies_within_an_environment_is_a_setting(tmp_path):
 def test_labels(configs, given, expected):
     """The policy, then keys of the command line; what tells nothing more apart is left out.
 
-    References to keys of the environment come last.
+    References to keys of the environment come last, and are not named where they need not be.
     """
     assert labels_of(configs, given) == expected
 

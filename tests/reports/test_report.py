@@ -201,6 +201,14 @@ def test_other_settings_in_each_environment_have_no_aggregate(rlrun, tmp_path):
     assert not (tmp_path / "runs/report/aggregates.csv").exists()
 
 
+@pytest.mark.parametrize("seeds", [4, 5])
+def test_the_share_of_seeds_that_arrived_has_an_interval_from_five_on(rlrun, tmp_path, seeds):
+    forge_seeds(tmp_path / "runs", [500.0] * seeds)
+    assert rlrun("report", "runs", "--threshold", "450").code == 0
+    (row,) = read_csv(tmp_path / "runs/report/efficiency.csv")
+    assert (row["share"], row["share high"]) == ("1.0", "1.0" if seeds == 5 else "")
+
+
 def test_success_is_a_rate_over_seeds(rlrun, tmp_path):
     """Of 6 seeds, not of 120 episodes."""
     for i, share in enumerate([1.0, 1.0, 1.0, 0.0, 1.0, 1.0]):
