@@ -273,7 +273,8 @@ class LoopEvaluations:
         best = {"eval/best_return_mean": self.best["return_mean"]}
         diagnosis = p.learner.diagnose() if p.learner is not None else {}
         p.log.write(steps, eval_metrics(summary) | best | diagnosis)
-        p.log.progress(steps, p.progress.counters.updates, eval=summary["return_mean"])
+        counters = p.progress.counters  # beyond ``steps`` if an evaluator ran at the same time
+        p.log.progress(counters.env_steps, counters.updates, eval=summary["return_mean"])
 
     def state_dict(self) -> dict[str, Any]:
         return {

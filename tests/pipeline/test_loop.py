@@ -448,3 +448,16 @@ def test_order_of_observing_learning_and_counting_a_chunk(tmp_path, monkeypatch)
         clock += rows
         assert (seen, word, after, learned) == (("see",), "step", clock, ("learn", clock))
     assert clock == record["env_steps"]
+
+
+def test_an_evaluation_that_ran_meanwhile_does_not_set_the_display_back(pipeline_of, monkeypatch):
+    """It is of an earlier env step, at which metrics.jsonl has it."""
+    pipeline, shown = pipeline_of("policy=dqn"), []
+    parts = pipeline.parts
+    evaluation = parts.evaluator.run(parts.policy, env_steps=16)
+    parts.progress.counters.env_steps = 64
+    monkeypatch.setattr(parts.log, "progress", lambda steps, updates, **_: shown.append(steps))
+    pipeline.evaluations.record(evaluation, 16)
+    assert shown == [64]
+    (line,) = read_records(parts.run_dir / "metrics.jsonl")
+    assert line["env_steps"] == 16
