@@ -418,9 +418,8 @@ def annotated(text: str, table: Table, choices: Mapping[str, str | None]) -> str
             lines[number] = "\n".join(f"{s}# {part}" for s, part in zip(starts, parts, strict=True))
     chosen = (f"{g}={choices[g]}" for g, o in table.chosen.items() if choices.get(g, o) != o)
     used = " ".join(["rlrun --config-dir DIR experiment=NAME", *chosen])
-    how = "Save as DIR/experiment/NAME.yaml, then type on one line:"
-    head = (f"# {text}" for text in ("@package _global_", how, f"  {used}"))
-    return "".join(f"{line}\n" for line in (*head, *lines))
+    head = ("# @package _global_", "# Save as DIR/experiment/NAME.yaml, then type:")
+    return "".join(f"{line}\n" for line in (*head, command("#   ", used), *lines))
 
 
 def _meanings(table: Table, choices: Mapping[str, str | None]) -> dict[str, str]:
