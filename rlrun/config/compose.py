@@ -68,7 +68,7 @@ from rlrun.config.reader import (
 from rlrun.errors import ConfigError, remember
 from rlrun.override import Override, read_overrides
 from rlrun.schema import Config, EnvConfig
-from rlrun.schema.spelling import nearest
+from rlrun.schema.spelling import RENAMED, nearest
 
 VERSION_BASE = "1.3"
 _MOST_TEXTS = 1000  # cached parts of configs as yaml
@@ -551,7 +551,7 @@ def read_presets(composer: Composer, cfg: DictConfig, overrides: Sequence[Overri
         experiment = cfg.hydra.runtime.choices.get("experiment")
         group, key = str(e.key).partition(".")[0], str(e.key)
         typed = {override.key: override for override in overrides if override[:1] not in "+~"}
-        if key in typed or group not in typed or group == key:
+        if key in typed or key in RENAMED or group not in typed or group == key:
             raise
         if experiment is None or not composer.gives(f"experiment/{experiment}", key):
             raise

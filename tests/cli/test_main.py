@@ -352,6 +352,23 @@ def test_resume_a_run_of_an_earlier_version(rlrun, build, old):
     assert "learning_starts: " in build.calls[-1][2]["raw_yaml"]
 
 
+@pytest.mark.parametrize("former", RENAMED)
+def test_a_former_key_is_answered_with_the_present_one(rlrun, tmp_path, former):
+    policy = {"clip": "ppo", "taus": "iqn", "noisy": "rainbow", "target": "sac"}.get(
+        re.split(r"[._]", former)[1], "r2d2"
+    )
+    path = tmp_path / "my/experiment/mine.yaml"
+    path.parent.mkdir(parents=True)
+    group, _, name = former.partition(".")
+    path.write_text(f"# @package _global_\n{group}: {{{name}: 3}}\n")
+    env = "pendulum" if policy == "sac" else "cartpole"
+    line = [f"policy={policy}", f"env={env}"]
+    for words in ([f"{former}=3"], ["--config-dir", "my", "experiment=mine"]):
+        done = rlrun(*line, *words)
+        assert_one_error(done)
+        assert f"did you mean {RENAMED[former]}?" in done.err
+
+
 @pytest.mark.parametrize("text", ["seed: [1\n", "[1, 2]\n", "seed: 0\n", ""])
 def test_damaged_config(rlrun, old, text):
     (old / "config.yaml").write_text(text)
