@@ -618,6 +618,8 @@ AT_LAST = (  # a dataset does not repair settings that do not fit
 )  # fmt: skip
 
 PRECISION = (  # separate: testing for an LSTM in bf16 on a CPU imports torch
+    Rule("learner.precision", lambda c: c.learner.precision == "tf32" and c.device == "cpu",
+         "a CPU has no TF32", "float32 and bf16 are allowed", "set it, or device=cuda"),
     Rule("learner.precision", lambda c: c.learner.precision == "bf16" and c.bf16_fault,
          "{bf16_fault}", "float32 is allowed",
          "set learner.precision=float32, or use memory=gru, another CPU or a GPU", ResourceError),

@@ -46,7 +46,10 @@ def nstep_return(
     is_valid = _windows(valid, ahead, nstep)
     end = _windows(terminated | truncated, ahead, nstep)
     # A step counts if it and all before it are valid and none before it ended the episode.
-    unbroken = (is_valid & ~end).cumprod(-1).bool()
+    unbroken, apart = is_valid & ~end, 1
+    while apart < nstep:  # of 1, 2, 4, ... steps
+        unbroken[..., apart:] &= unbroken[..., :-apart].clone()
+        apart *= 2
     used = is_valid.clone()
     used[..., 1:] &= unbroken[..., :-1]
     power = gamma ** torch.arange(nstep, device=reward.device, dtype=reward.dtype)

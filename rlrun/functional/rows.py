@@ -34,7 +34,7 @@ def network_inputs(
 
     Position t has action and reward of row t - 1. A window's first row has those of the row before
     the window (``extras``). An episode's first row has action -1 (real actions: 0) and reward 0.
-    Positions that are not ``readable`` are zero without an action.
+    Positions that are not ``readable`` have no action, and floats are zero there.
     """
     valid, none = segment.valid, torch.zeros_like(segment.valid[:1])
     read = readable(valid, segment.terminated)
@@ -50,7 +50,7 @@ def network_inputs(
     action = previous("prev_action", segment.action, none_taken)
     acted_on = segment.extras.get(RAW_REWARD, segment.reward)
     reward = previous("prev_reward", acted_on, 0)
-    obs = tree_map(lambda x: keep_rows(read, x), segment.obs)
+    obs = _finite_obs(read, segment.obs)
     return obs, action, shape_reward(reward, scale, clip)
 
 
@@ -65,9 +65,15 @@ def keep_rows(mask: Tensor, x: Tensor) -> Tensor:
 
 
 def readable_obs(segment: Segment) -> Tree:
-    """Observations [T+1, B, *O], zero where they are not ``readable``."""
-    read = readable(segment.valid, segment.terminated)
-    return tree_map(lambda x: keep_rows(read, x), segment.obs)
+    """Observations [T+1, B, *O]; floats are zero where they are not ``readable``.
+
+    There whole numbers stay as they are, because they cannot be NaN.
+    """
+    return _finite_obs(readable(segment.valid, segment.terminated), segment.obs)
+
+
+def _finite_obs(read: Tensor, obs: Tree) -> Tree:
+    return tree_map(lambda x: keep_rows(read, x) if x.is_floating_point() else x, obs)
 
 
 def rows(tree: Tree, start: int, stop: int | None) -> Tree:

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from rlrun.schema import ImageAndVectorConfig, TorsoConfig
 from rlrun.spaces import image_scale, is_image, leaf_of, leaf_spaces
@@ -121,6 +122,50 @@ class MLP(nn.Module):
         return features
 
 
+class FirstConv(nn.Conv2d):
+    """The convolution that reads the images; on a GPU ``block_conv``.
+
+    ``scale``: there it reads uint8 images too, and divides them by it.
+    """
+
+    scale: float = 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not x.is_cuda:
+            return super().forward(x)
+        dtype = torch.float32
+        if torch.is_autocast_enabled("cuda"):
+            dtype = torch.get_autocast_dtype("cuda")
+        weight = self.weight / self.scale if x.dtype == torch.uint8 else self.weight
+        return block_conv(x, weight, self.bias, self.stride[0], dtype)
+
+
+def block_conv(
+    images: Tensor, weight: Tensor, bias: Tensor | None, stride: int, dtype: torch.dtype
+) -> Tensor:
+    """Return the convolution of ``images`` [N, C, H, W] as one of stride 1 over blocks of pixels.
+
+    ``weight`` [F, C, K, K] with K a multiple of ``stride``. A block of stride x stride pixels
+    becomes C stride^2 channels, of which tensor cores compute a product, while few channels are
+    slow: the three convolutions of 84 x 84 x 4 take a quarter of the time in bfloat16, in which
+    uint8 is exact. The sums are the same in another order.
+    """
+    n, channels, height, width = images.shape
+    filters, side = len(weight), weight.shape[-1] // stride
+    rows, columns = height // stride, width // stride
+    x = images[..., : rows * stride, : columns * stride].contiguous()
+    x = x.reshape(n, channels, rows, stride, columns, stride)
+    if images.dtype == torch.uint8 and stride == 4:  # four bytes move as one number
+        x = x.view(torch.int32).permute(0, 2, 4, 1, 3, 5).contiguous().view(torch.uint8)
+    else:
+        x = x.permute(0, 2, 4, 1, 3, 5)
+    blocks = x.to(dtype, memory_format=torch.contiguous_format)
+    blocks = blocks.reshape(n, rows, columns, -1).permute(0, 3, 1, 2)  # channels last in memory
+    w = weight.reshape(filters, channels, side, stride, side, stride)
+    w = w.permute(0, 1, 3, 5, 2, 4).reshape(filters, -1, side, side)
+    return F.conv2d(blocks, w, bias)
+
+
 class NatureCNN(nn.Module):
     """Three convolutions and a linear layer on images, channels first or last.
 
@@ -137,12 +182,15 @@ class NatureCNN(nn.Module):
         channels, height, width = (shape[-1], *shape[:2]) if self.channels_last else shape
         layers: list[nn.Module] = []
         for n_out, side, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-            layers.append(nn.Conv2d(channels, n_out, side, stride))
+            conv = nn.Conv2d if layers else FirstConv
+            layers.append(conv(channels, n_out, side, stride))
             height, width = ((x - side) // stride + 1 for x in (height, width))
             channels = n_out
             if config.layer_norm:
                 layers.append(nn.LayerNorm([channels, height, width]))
             layers.append(nn.ReLU(inplace=True))
+        assert isinstance(layers[0], FirstConv)
+        layers[0].scale = self.scale
         self.convolutions = Stack(*layers, nn.Flatten())
         sizes = [channels * height * width, *config.hidden]
         self.layers = mlp(sizes, config.activation, last=True, layer_norm=config.layer_norm)
@@ -162,7 +210,8 @@ class NatureCNN(nn.Module):
         return features
 
     def forward(self, obs: Tensor) -> Tensor:
-        return self.features(self.inputs(obs))
+        raw = obs.is_cuda and obs.dtype == torch.uint8  # the convolution converts its blocks
+        return self.features(obs if raw else self.inputs(obs))
 
 
 class ImageAndVector(nn.Module):

@@ -102,6 +102,9 @@ class Part:
         self.target, self.followed, self.target_params = None, list[Tensor](), list[Tensor]()
         if follows is not None:
             self.target = copy.deepcopy(follows).requires_grad_(False)
+            for part in self.target.modules():
+                if isinstance(part, nn.RNNBase):  # a copy's weights are apart
+                    part.flatten_parameters()
             self.followed = list(follows.parameters())
             self.target_params = list(self.target.parameters())
 
@@ -206,11 +209,13 @@ class LearningPolicy(ABC, Generic[C]):
 
     def autograd(self, out: Losses) -> Gradients:
         """Return the gradients of all losses, computed before the first step."""
-        began = time.perf_counter()
-        grads: dict[str, Sequence[Tensor] | None] = {
-            name: torch.autograd.grad(loss, self.parts[name].params, materialize_grads=True)
-            for name, loss in out.losses.items()
-        }
+        began, scale = time.perf_counter(), self.compute.loss_scale(self.device)
+        grads: dict[str, Sequence[Tensor] | None] = {}
+        for name, loss in out.losses.items():
+            loss = loss if scale == 1 else loss * scale
+            own = torch.autograd.grad(loss, self.parts[name].params, materialize_grads=True)
+            own = own if scale == 1 else torch._foreach_div(own, scale)
+            grads[name] = [g.contiguous() for g in own]  # the optimiser's layout
         return Gradients(grads, out.priority, out.metrics, time.perf_counter() - began)
 
     def step(self, gradients: Gradients, rates: Mapping[str, Sequence[Rate]]) -> dict[str, Tensor]:

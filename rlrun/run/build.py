@@ -110,8 +110,9 @@ def make_policy(plan: Plan) -> Policy:
 
     def make(spec: Spec, seed: int) -> Policy:
         compute = Compute(
-            c.precision, target_thread=plan.target_thread, graph=c.cuda_graph, compile=c.compile
-        )
+            c.precision, target_thread=plan.target_thread, graph=c.cuda_graph, compile=c.compile,
+            device=torch.device(config.device),
+        )  # fmt: skip
         policy: Policy = cls(
             config.policy,
             config.torso,

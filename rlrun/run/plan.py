@@ -151,6 +151,8 @@ def _target_thread(config: Config, threads: int, backend: Backend) -> bool:
     c = config.learner
     if c.target_thread is not None:
         return c.target_thread
+    if config.device != "cpu":
+        return c.cuda_graph  # else launching kernels takes the time, which threads do not share
     alone = config.agents.name != "separate"  # agents split the batch
     halves = alone and config.policy.name in ("ddpg", "td3", "sac")  # critics' and actor's
     if halves and _feed_forward(config):
@@ -160,7 +162,7 @@ def _target_thread(config: Config, threads: int, backend: Backend) -> bool:
         least = 4096 if backend.name == "numpy" else 8192
         large = c.batch_size * config.memory.hidden >= least
         several = threads >= 2
-    return several and large and config.device == "cpu"
+    return several and large
 
 
 def _free_cores(config: Config) -> int:

@@ -30,6 +30,7 @@ from rlrun.pipeline.loop import Pipeline, Result
 from rlrun.pipeline.parts import Profiler, time_table
 from rlrun.pipeline.state import process_restored, seed_generators
 from rlrun.pipeline.stop import End, StopRequest, Watchdog, stop_on_signals
+from rlrun.policy.compute import tensor_cores
 from rlrun.run import checkpoint
 from rlrun.run.branch import checkpoint_at, go_back
 from rlrun.run.build import backend_used, load_rows, make_pipeline, prepare_process
@@ -94,7 +95,7 @@ def start(launch: Launch) -> int:
         check_precision(config)  # the run may have begun on another machine
         plan = make_plan(config)
         restored = nullcontext() if launch.own_process else process_restored()
-        with lock_run_dir(run_dir), restored, flushed():
+        with lock_run_dir(run_dir), restored, flushed(), tensor_cores(config.learner.precision):
             saved = _read_saved(launch)
             with checkpoint.fitting(run_dir / CHECKPOINTS):
                 plan = plan if saved.state is None else plan.resumed(saved.state["settings"])

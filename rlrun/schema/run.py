@@ -276,7 +276,7 @@ class LearnerConfig(Ranged):
     threads: int | None = field(metadata=at_least(1))
     target_thread: bool | None = field(metadata=_UPDATES)
     backend: Literal["auto", "torch", "numpy"] = field(metadata=_UPDATES)
-    precision: Literal["float32", "bf16"] = field(metadata=_UPDATES)
+    precision: Literal["float32", "tf32", "bf16"] = field(metadata=_UPDATES)
     cuda_graph: bool = field(metadata=_UPDATES)
     compile: bool = field(metadata=_UPDATES)
 

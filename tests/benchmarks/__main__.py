@@ -47,6 +47,7 @@ BENCHMARKS = {  # name -> (where it is, what it measures); the first give the ta
     "curve": ("pictures:curve", "learning curves, drawn; --peers DIR makes the runs"),
     "autoreset": ("autoreset:main", "certificate: no rows are joined across episodes"),
     "conformance": ("conformance:main", "probes of recurrent learners; --out FILE makes the runs"),
+    "gpu": ("gpu:main", "R2D2 of the paper's sizes on a GPU"),
     "ray_scaling": ("ray:ray_scaling", "collectors whose environments sleep, beside the ideal"),
 }
 SPEED = [*BENCHMARKS][:10]

@@ -9,8 +9,9 @@ import torch
 from rlrun.errors import EnvError
 from rlrun.nets.actor_critic import unroll_episodes
 from rlrun.nets.memory import burn_in, make_memory, reset_state
-from rlrun.nets.memory.gated import GRU, legendre
+from rlrun.nets.memory.gated import _ONE_LAYER, GRU, _aligned, legendre
 from rlrun.nets.memory.linear import ring
+from rlrun.policy.compute import tensor_cores
 from rlrun.schema import MEMORY_CONFIGS, MemoryConfig
 from tests.nets.cells import CONFIGS, CPU, FEATURES, make, state_of, stepped
 
@@ -68,6 +69,36 @@ def same_gradients(got, want, of, near):
         assert (a is None) == (b is None)
         if a is not None:
             torch.testing.assert_close(a, b, rtol=max(near, 1e-12), atol=near)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_gpu_unrolls_as_the_cpu_in_values_and_gradients(name):
+    memory = make(name)
+    x, state = torch.randn(20, 3, FEATURES), state_of(memory, 6, 3, torch.float32)
+    found = []
+    with tensor_cores("float32"):
+        for device in ("cpu", "cuda"):
+            memory.to(device)
+            out, last = memory.unroll(x.to(device), tuple(s.to(device) for s in state))
+            grads = torch.autograd.grad(out.square().sum(), [*memory.parameters()])
+            found.append([y.cpu() for y in (out, *last, *grads)])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_padded_features_and_weights_in_one_array(name):
+    """A private part, because only a GPU uses it."""
+    memory, x = make(name), torch.randn(4, 3, FEATURES)
+    state = [s.unsqueeze(0) for s in state_of(memory, 6, 3, torch.float32)]
+    padded, weights = _aligned(x, memory.core)
+    assert padded.shape[-1] == weights[0].shape[-1] == 8
+    assert len({w.untyped_storage().data_ptr() for w in weights}) == 1
+    function = torch.lstm if name == "lstm" else torch.gru
+    got = function(padded, state if name == "lstm" else state[0], weights, *_ONE_LAYER)
+    want, after = memory.unroll(x, tuple(s.squeeze(0) for s in state))
+    torch.testing.assert_close(got[0], want)
+    torch.testing.assert_close(got[1].squeeze(0), after[0])
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.nets.torso import flat_size, flatten, make_torso
+from rlrun.nets.torso import block_conv, flat_size, flatten, make_torso
+from rlrun.policy.compute import tensor_cores
 from rlrun.policy.numpy_net import flatten as flatten_array
 from rlrun.schema import ImageAndVectorConfig
+from tests.compose import config
 
 BOX = gym.spaces.Box(-1, 1, (2, 3), np.float32)
 
@@ -68,3 +70,30 @@ def test_images_pass_the_convolutions_and_the_rest_the_layers():
         differs[part] = False
         assert not differs.any()
     torch.testing.assert_close(out[..., :16], torso.convolutions[0](one["b"]))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("shape", [(4, 84, 84), (3, 37, 46), (1, 12, 20)])
+def test_a_convolution_over_blocks(shape, dtype):
+    """A private part, because only a GPU uses it."""
+    g = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (5, *shape), generator=g).to(dtype)
+    weight, bias = torch.randn(6, shape[0], 8, 8, generator=g), torch.randn(6, generator=g)
+    want = torch.nn.functional.conv2d(images.float(), weight, bias, stride=4)
+    got = block_conv(images, weight, bias, 4, torch.float32)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+@pytest.mark.parametrize("last", [False, True])
+def test_images_on_a_gpu(last):
+    shape = (84, 84, 4) if last else (4, 84, 84)
+    for high, dtype in ((255, np.uint8), (127, np.uint8), (255, np.float32)):
+        space = gym.spaces.Box(0, high, shape, dtype)
+        torso = make_torso(config("torso=nature_cnn").torso, space)
+        obs = torch.from_numpy(np.random.default_rng(0).integers(high + 1, size=(3, 2, *shape)))
+        obs = obs.to(torch.from_numpy(np.zeros(1, dtype)).dtype)
+        with tensor_cores("float32"):
+            want = torso(obs)
+            got = torso.cuda()(obs.cuda()).cpu()
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)

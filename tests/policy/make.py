@@ -98,9 +98,9 @@ def build(name: str, **given: Any) -> Any:
     return make_policy(plan_of(name, **given))
 
 
-def build_on(device: str, name: str, *, graph: bool) -> Any:
-    """``build`` on a GPU, with updates as CUDA graphs or not."""
-    plan = plan_of(name, learner={"cuda_graph": graph})
+def build_on(device: str, name: str, **learner: Any) -> Any:
+    """``build`` on a GPU with keys of learner."""
+    plan = plan_of(name, learner=learner)
     return make_policy(replace(plan, config=replace(plan.config, device=device)))
 
 

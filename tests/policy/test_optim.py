@@ -333,8 +333,9 @@ def test_a_cpu_has_no_graphs():
 
 
 @CUDA
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_a_gpu_gives_the_same_numbers_as_a_graph_and_an_update_does_not_wait():
-    plain, other = (make.build_on("cuda", "r2d2", graph=graph) for graph in (False, True))
+    plain, other = (make.build_on("cuda", "r2d2", cuda_graph=graph) for graph in (False, True))
     samples = samples_of(build("r2d2"), WARM_UP + 20)
     for sample in samples:
         want, got = plain.update(sample), other.update(sample)
@@ -347,6 +348,20 @@ def test_a_gpu_gives_the_same_numbers_as_a_graph_and_an_update_does_not_wait():
             plain.update(sample)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@CUDA
+@pytest.mark.parametrize("size", [1.0, 0.01])
+def test_gradients_in_bf16_on_a_gpu_do_not_underflow(size):
+    """Autocast computes an LSTM in float16 there."""
+    plain, rough = (make.build_on("cuda", "r2d2", precision=p) for p in ("float32", "bf16"))
+    (sample,) = samples_of(build("r2d2"), 1)
+    reward = sample.segment.reward * size
+    sample = replace(sample, segment=replace(sample.segment, reward=reward))
+    want, got = ([x for x in p.gradients(sample).grads["net"]] for p in (plain, rough))
+    for (name, _), a, b in zip(plain.net.named_parameters(), got, want, strict=True):
+        if "memory" in name:
+            assert (a - b).norm() <= 0.06 * b.norm(), name
 
 
 def test_layers_of_torsos_and_heads_are_compiled(monkeypatch, caplog):

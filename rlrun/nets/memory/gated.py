@@ -4,6 +4,7 @@ memories.
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from rlrun.functional.scan import linear_scan
@@ -70,8 +71,12 @@ class LSTM(nn.Module):
 
     def unroll(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
         """Return outputs [T, B, H] of ``x`` [T, B, F], and the state after row T-1."""
-        h, c = state
-        out, (h, c) = self.core(x, (h.unsqueeze(0), c.unsqueeze(0)))
+        h, c = (s.unsqueeze(0) for s in state)
+        if x.is_cuda:
+            x, weights = _aligned(x, self.core)
+            out, h, c = torch.lstm(x, (h, c), weights, *_ONE_LAYER)
+        else:
+            out, (h, c) = self.core(x, (h, c))
         return out, (h.squeeze(0), c.squeeze(0))
 
     def state_after(self, x: Tensor, lengths: Tensor, state: Tree) -> Tree:
@@ -96,7 +101,12 @@ class GRU(nn.Module):
         return (torch.zeros(batch, self.size, device=device),)
 
     def unroll(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        out, h = self.core(x, state[0].unsqueeze(0))
+        h = state[0].unsqueeze(0)
+        if x.is_cuda:
+            x, weights = _aligned(x, self.core)
+            out, h = torch.gru(x, h, weights, *_ONE_LAYER)
+        else:
+            out, h = self.core(x, h)
         return out, (h.squeeze(0),)
 
     def state_after(self, x: Tensor, lengths: Tensor, state: Tree) -> Tree:
@@ -105,6 +115,25 @@ class GRU(nn.Module):
     def step(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
         h = torch.gru_cell(x, state[0], *self.core.all_weights[0])
         return h, (h,)
+
+
+_ONE_LAYER = (True, 1, 0.0, True, False, False)  # the arguments of torch.lstm behind the weights
+
+
+def _aligned(x: Tensor, core: nn.LSTM | nn.GRU) -> tuple[Tensor, list[Tensor]]:
+    """Return inputs with a multiple of 8 features, padded with zeros, and the weights for them.
+
+    cuDNN multiplies other widths without the fast paths of tensor cores. The weights lie in one
+    array, else cuDNN copies them with a warning; autocast makes that array.
+    """
+    first, *rest = core.all_weights[0]
+    pad = (0, -x.shape[-1] % 8)
+    weights = [F.pad(first, pad), *rest]
+    if not torch.is_autocast_enabled("cuda"):
+        flat = torch.cat([w.reshape(-1) for w in weights])
+        parts = torch.split(flat, [w.numel() for w in weights])
+        weights = [part.view_as(w) for part, w in zip(parts, weights, strict=True)]
+    return F.pad(x, pad), weights
 
 
 class NoMemory(nn.Module):
