@@ -156,13 +156,13 @@ def block_conv(
     x = images[..., : rows * stride, : columns * stride].contiguous()
     x = x.reshape(n, channels, rows, stride, columns, stride)
     if images.dtype == torch.uint8 and stride == 4:  # four bytes move as one number
-        x = x.view(torch.int32).permute(0, 2, 4, 1, 3, 5).contiguous().view(torch.uint8)
+        x = torch.movedim(x.view(torch.int32), (2, 4), (1, 2)).contiguous().view(torch.uint8)
     else:
-        x = x.permute(0, 2, 4, 1, 3, 5)
+        x = torch.movedim(x, (2, 4), (1, 2))
     blocks = x.to(dtype, memory_format=torch.contiguous_format)
-    blocks = blocks.reshape(n, rows, columns, -1).permute(0, 3, 1, 2)  # channels last in memory
+    blocks = torch.movedim(blocks.reshape(n, rows, columns, -1), -1, 1)  # channels last in memory
     w = weight.reshape(filters, channels, side, stride, side, stride)
-    w = w.permute(0, 1, 3, 5, 2, 4).reshape(filters, -1, side, side)
+    w = torch.movedim(w, (2, 4), (-2, -1)).reshape(filters, -1, side, side)
     return F.conv2d(blocks, w, bias)
 
 
