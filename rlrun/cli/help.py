@@ -35,7 +35,7 @@ _TOPIC_OF = {section.lower(): topic for topic, (_, section) in TOPICS.items()} |
     ("environment", "environments of your own", "own environment", "custom environment",
      "custom env", "gymnasium", "register", "gymnasium.register", "gym.register"),
     "environments",
-) | {"monitor": "metrics"}  # fmt: skip
+) | {"monitor": "metrics", "install": "extras", "pip": "extras"}  # fmt: skip
 _OF_SWEEPS = ("sweep.", "hydra.launcher", "hydra/launcher")  # on the line, in no run's config
 _NAMED = 6  # options in a line of defaults
 _VALUES = 12  # lines of defaults

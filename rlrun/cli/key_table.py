@@ -46,6 +46,7 @@ TOPICS = {  # topic -> (README of a room, its section)
     "ending": ("run", "Ending"),
     "exit codes": ("cli", "Exit codes"),
     "exploration": ("policy", "Exploration"),
+    "extras": ("env", "Extras"),
     "files": ("run", "Files"),
     "health": ("reports", "Run health"),
     "environments": ("env", "Your own environments"),

@@ -91,6 +91,7 @@ def test_an_option_has_the_keys_that_it_starts_from(rlrun, composer, option):
      ("environment", "gymnasium.register( | env.id=maze:Maze-v0"),
      ("environments of your own", "gymnasium.register("), ("gymnasium", "gymnasium.register("),
      ("register", "gymnasium.register("), ("your own yaml files", "--config-dir"),
+     ("install", "rlrun[all] | imageio, FFmpeg"),
      ("Monitor", "Metrics | collect/return_mean"),
      ("policy.target_theta", "policy.target_theta is policy.target_tau now. | policy.target_tau: "),
      ("policy", "r2d2 | ppo | learn_unroll_len"), ("run", "total_steps"),
