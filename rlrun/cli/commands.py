@@ -158,7 +158,7 @@ COMMANDS: dict[str, Command] = {
     "play": Command(
         "runs:play",
         "Shows greedy episodes of a run's weights, in a window or, with --video, in a file.",
-        (("RUN_DIR [--video out.mp4]", "shows its episodes, in a window or a file"),),
+        (("RUN_DIR [--video out.gif]", "shows its episodes, in a window or a file"),),
         (*EPISODES,
          arg("--episodes", type=POSITIVE, default=1, help="how many; default: %(default)s"),
          arg("--video", type=Path, metavar="FILE",

@@ -210,7 +210,7 @@ def prepare_pygame() -> None:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
 
-_VIDEO = "add --video out.mp4"
+_VIDEO = "add --video out.gif"
 _HIDDEN = ("dummy", "offscreen", "kmsdrm", "evdev")  # SDL drivers that open no window
 
 
