@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from rlrun import kernels
 from rlrun.nets.memory import Cell, make_memory
 from rlrun.schema import MemoryConfig
 from rlrun.trust import trusting
@@ -20,12 +21,23 @@ EXAMPLES = Path(__file__).parent
 SHORT = ["debug=smoke", "-q", "run.dir=run", "watchdog.warn_seconds=60"]  # kernels are compiled
 
 
+def install(file: Path, path: Path) -> None:
+    """Unpack a wheel, with the kernels that this checkout has compiled from the same sources."""
+    shutil.unpack_archive(file, path, "zip")
+    here = Path(kernels.__file__).parents[1]
+    for source in (path / "rlrun").rglob("*.py"):
+        own = here / source.relative_to(path / "rlrun")
+        if own.is_file() and own.read_bytes() == source.read_bytes():
+            shutil.copystat(own, source)  # numba compares it
+            for kernel in (own.parent / "__pycache__").glob(f"{own.stem}.*.nb?"):
+                (source.parent / "__pycache__").mkdir(exist_ok=True)
+                shutil.copy2(kernel, source.parent / "__pycache__")
+
+
 @pytest.fixture(scope="module")
 def site(wheel, tmp_path_factory):  # noqa: F811
-    """What is installed; kernels are compiled in it once."""
-    return made_once(
-        tmp_path_factory, "site", lambda path: shutil.unpack_archive(wheel, path, "zip")
-    )
+    """What is installed."""
+    return made_once(tmp_path_factory, "site", lambda path: install(wheel, path))
 
 
 # Forks a process for each line: [arguments, script, working directory, stdout, stderr].
