@@ -10,11 +10,12 @@ def linear_scan(decay: Tensor, drive: Tensor, start: Tensor) -> Tensor:
     """h [T, B, H] of h_t = decay_t h_{t-1} + drive_t with h_{-1} = start, for every t.
 
     ``decay`` [T, B, H], or [H] if it is the same in all rows, ``drive`` [T, B, H], ``start`` [B,
-    H], all real or all complex. Values and gradients equal those of a loop. Only products and sums
-    are formed, no quotient and no logarithm: for |decay| <= 1 nothing overflows, and a decay of 0
-    forgets exactly. On the CPU this is an in-place loop with one fused operation of B x H numbers
-    per row. Other devices take log2(T) levels of operations on T x B x H numbers. Source: Ladner &
-    Fischer 1980 (the pairs); Martin & Cundy 2018, section 2 (for recurrences).
+    H], all real or all complex. H may be several sides, of which decays may have 1s instead. Values
+    and gradients equal those of a loop. Only products and sums are formed, no quotient and no
+    logarithm: for |decay| <= 1 nothing overflows, and a decay of 0 forgets exactly. On the CPU this
+    is an in-place loop with one fused operation of B x H numbers per row. Other devices take
+    log2(T) levels of operations on T x B x H numbers. Source: Ladner & Fischer 1980 (the pairs);
+    Martin & Cundy 2018, section 2 (for recurrences).
     """
     out: Tensor = _LinearScan.apply(decay, drive, start)  # type: ignore[no-untyped-call]
     return out
@@ -46,8 +47,7 @@ class _LinearScan(torch.autograd.Function):
         d_decay = torch.empty_like(h)
         torch.mul(g[1:], h[:-1], out=d_decay[1:])
         torch.mul(g[0], start, out=d_decay[0])
-        if decay.ndim == 1:
-            d_decay = d_decay.sum((0, 1))
+        d_decay = d_decay.sum_to_size(decay.shape)
         d_start = _row(decay, 0) * g[0]
         if not g.is_complex():
             return d_decay, g, d_start

@@ -21,6 +21,7 @@ from rlrun.functional.policy import mask_logits
 from rlrun.nets.acting import ActingNet
 from rlrun.nets.actor_critic import ActorCritic
 from rlrun.nets.memory import Cell
+from rlrun.nets.memory.gated import MinGRU
 from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise, noise_size, noisy_layers, split_noise
 from rlrun.nets.policy_net import PolicyNet
 from rlrun.nets.torso import MLP, FlatObs
@@ -72,7 +73,8 @@ class TorchNet:
 def copy_of(net: ActingNet, num_envs: int) -> TorchNet | NumpyNet:
     """Return the faster copy of this network by a fixed rule. Outputs of both agree to 1e-5."""
     numpy = device_of(net).type == "cpu" and all(
-        isinstance(torso, (MLP, FlatObs)) and not isinstance(memory, Cell)
+        isinstance(torso, (MLP, FlatObs))
+        and (isinstance(memory, MinGRU) or not isinstance(memory, Cell))
         for torso, memory in net.acting_trunks()
     )
     return (NumpyNet if numpy else TorchNet)(net, num_envs)

@@ -14,14 +14,18 @@ from rlrun.schema.buffer import PrioritizedConfig as PrioritizedConfig
 from rlrun.schema.buffer import PriorityConfig as PriorityConfig
 from rlrun.schema.buffer import RankConfig as RankConfig
 from rlrun.schema.buffer import RolloutConfig as RolloutConfig
+from rlrun.schema.nets import BMRUConfig as BMRUConfig
 from rlrun.schema.nets import FFMConfig as FFMConfig
 from rlrun.schema.nets import GTrXLConfig as GTrXLConfig
 from rlrun.schema.nets import ImageAndVectorConfig as ImageAndVectorConfig
+from rlrun.schema.nets import IndRNNConfig as IndRNNConfig
 from rlrun.schema.nets import LMUConfig as LMUConfig
 from rlrun.schema.nets import LRUConfig as LRUConfig
 from rlrun.schema.nets import MemoryConfig as MemoryConfig
 from rlrun.schema.nets import MinGRUConfig as MinGRUConfig
+from rlrun.schema.nets import MLSTMConfig as MLSTMConfig
 from rlrun.schema.nets import RTUConfig as RTUConfig
+from rlrun.schema.nets import SLSTMConfig as SLSTMConfig
 from rlrun.schema.nets import TorsoConfig as TorsoConfig
 from rlrun.schema.policy import A2CConfig as A2CConfig
 from rlrun.schema.policy import ActionValueConfig as ActionValueConfig
@@ -143,6 +147,10 @@ MEMORY_CONFIGS: dict[str, type[MemoryConfig]] = {
     "rtu": RTUConfig,
     "lmu": LMUConfig,
     "gtrxl": GTrXLConfig,
+    "indrnn": IndRNNConfig,
+    "bmru": BMRUConfig,
+    "mlstm": MLSTMConfig,
+    "slstm": SLSTMConfig,
     "none": MemoryConfig,
 }
 TORSO_CONFIGS: dict[str, type[TorsoConfig]] = {

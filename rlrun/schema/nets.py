@@ -10,20 +10,24 @@ from rlrun.schema.ranges import (
     Range,
     Ranged,
     Rule,
+    at_least,
     positive,
     read_when,
     unit,
     within,
 )
 
-MEMORIES = ("lstm", "gru", "mingru", "lru", "ffm", "rtu", "lmu", "gtrxl", "none")
+MEMORIES = ("lstm", "gru", "mingru", "lru", "ffm", "rtu", "lmu", "gtrxl", "indrnn", "bmru",
+            "mlstm", "slstm", "none")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class MemoryConfig(Ranged):
     name: str = field(metadata={"or_class": MEMORIES})  # or mypkg.mod:Cell
     hidden: int = field(metadata=within(0, MOST_UNITS) | WITH_MEMORY)
-    forget_bias: float = field(metadata=read_when("memory=lstm|mingru & policy.recurrent"))
+    forget_bias: float = field(
+        metadata=read_when("memory=lstm|mingru|mlstm|slstm & policy.recurrent")
+    )
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule("hidden", lambda c: c.name != "none" and c.hidden < 1, "must be >= 1", "", ""),
@@ -90,19 +94,57 @@ class LMUConfig(MemoryConfig):
 
 
 @dataclass(frozen=True)
-class GTrXLConfig(MemoryConfig):
-    window: int = field(metadata=within(1, MOST_UNITS))
-    layers: int = field(metadata=within(1, 2**12))
+class HeadsConfig(MemoryConfig):
+    """Memories of several heads of equal width."""
+
     heads: int = field(metadata=within(1, 2**12))
-    mlp: int = field(metadata=within(1, MOST_UNITS))
-    gate_bias: float
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule("heads", lambda c: c.hidden % c.heads, "must divide memory.hidden = {hidden}", "", ""),
     )
 
+
+@dataclass(frozen=True)
+class GTrXLConfig(HeadsConfig):
+    window: int = field(metadata=within(1, MOST_UNITS))
+    layers: int = field(metadata=within(1, 2**12))
+    mlp: int = field(metadata=within(1, MOST_UNITS))
+    gate_bias: float
+
     def state_widths(self) -> tuple[int, ...]:
         return (*(self.window * self.hidden,) * self.layers, 1)
+
+
+@dataclass(frozen=True)
+class IndRNNConfig(MemoryConfig):
+    horizon: float = field(metadata=at_least(1))
+
+    def state_widths(self) -> tuple[int, ...]:
+        return (self.hidden,)
+
+
+@dataclass(frozen=True)
+class BMRUConfig(MemoryConfig):
+    threshold: float = field(metadata=at_least(0))
+    readout: bool
+
+    def state_widths(self) -> tuple[int, ...]:
+        return (self.hidden,)
+
+
+@dataclass(frozen=True)
+class MLSTMConfig(HeadsConfig):
+    readout: bool
+
+    def state_widths(self) -> tuple[int, ...]:
+        d = self.hidden // self.heads
+        return (self.heads * (d + 1) * d, self.heads)
+
+
+@dataclass(frozen=True)
+class SLSTMConfig(HeadsConfig):
+    def state_widths(self) -> tuple[int, ...]:
+        return (self.hidden,) * 4
 
 
 @dataclass(frozen=True)

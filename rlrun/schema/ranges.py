@@ -237,7 +237,9 @@ def _condition(text: str) -> Condition:
     return Condition(key, tuple(values.split("|")) if values else ())
 
 
-WITH_MEMORY = read_when("memory=lstm|gru|mingru|lru|ffm|rtu|lmu|gtrxl & policy.recurrent")
+WITH_MEMORY = read_when(
+    "memory=lstm|gru|mingru|lru|ffm|rtu|lmu|gtrxl|indrnn|bmru|mlstm|slstm & policy.recurrent"
+)
 
 
 def default_of(key: str) -> dict[str, Any]:

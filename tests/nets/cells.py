@@ -6,13 +6,17 @@ import torch
 
 from rlrun.nets.memory import make_memory
 from rlrun.schema import (
+    BMRUConfig,
     FFMConfig,
     GTrXLConfig,
+    IndRNNConfig,
     LMUConfig,
     LRUConfig,
     MemoryConfig,
     MinGRUConfig,
+    MLSTMConfig,
     RTUConfig,
+    SLSTMConfig,
 )
 
 RING = {"r_min": 0.4, "r_max": 0.99, "max_phase": 2 * math.pi}
@@ -28,6 +32,12 @@ CONFIGS = {
     "rtu_nonlinear": RTUConfig("rtu", 6, 0.0, **RING, recurrence="nonlinear", activation="tanh"),
     "lmu": LMUConfig("lmu", 6, 0.0, order=5, channels=2, theta=8.0),
     "gtrxl": GTrXLConfig("gtrxl", 6, 0.0, window=4, layers=2, heads=2, mlp=7, gate_bias=2.0),
+    "indrnn": IndRNNConfig("indrnn", 6, 0.0, horizon=12.0),
+    "bmru": BMRUConfig("bmru", 6, 0.0, threshold=1.0, readout=True),
+    "bmru_bits": BMRUConfig("bmru", 6, 0.0, threshold=1.0, readout=False),
+    "mlstm": MLSTMConfig("mlstm", 6, 6.0, heads=2, readout=True),
+    "mlstm_sums": MLSTMConfig("mlstm", 6, 6.0, heads=2, readout=False),
+    "slstm": SLSTMConfig("slstm", 6, 4.0, heads=2),
 }
 
 

@@ -6,15 +6,19 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.errors import ConfigError, EnvError
+from rlrun.nets.memory.bmru import BMRU
+from rlrun.nets.memory.cell import Cell as Cell
 from rlrun.nets.memory.gated import GRU, LMU, LSTM, MinGRU, NoMemory
-from rlrun.nets.memory.gated import Cell as Cell
 from rlrun.nets.memory.gtrxl import GTrXL
+from rlrun.nets.memory.indrnn import IndRNN
 from rlrun.nets.memory.linear import FFM, LRU, RTU
+from rlrun.nets.memory.mlstm import MLSTM
+from rlrun.nets.memory.slstm import SLSTM
 from rlrun.schema import MemoryConfig
 from rlrun.trust import trusted_class
 from rlrun.types import Tree, tree_leaves, tree_map
 
-Memory = LSTM | GRU | MinGRU | NoMemory | Cell
+Memory = LSTM | GRU | NoMemory | Cell
 
 
 _MEMORIES: dict[str, type[Memory]] = {
@@ -26,6 +30,10 @@ _MEMORIES: dict[str, type[Memory]] = {
     "rtu": RTU,
     "lmu": LMU,
     "gtrxl": GTrXL,
+    "indrnn": IndRNN,
+    "bmru": BMRU,
+    "mlstm": MLSTM,
+    "slstm": SLSTM,
     "none": NoMemory,
 }
 

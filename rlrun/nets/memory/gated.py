@@ -1,56 +1,13 @@
-"""Memories with real states: LSTM, GRU, minGRU, LMU, none, and ``Cell``, the base of users'
-memories.
-"""
+"""Memories with real states: LSTM, GRU, minGRU, LMU and none."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from rlrun.functional.scan import linear_scan
+from rlrun.nets.memory.cell import Readout, RowCell, ScanCell, at_least_float32, make_readout
 from rlrun.schema import LMUConfig, MemoryConfig, MinGRUConfig
 from rlrun.types import Tree, tree_map
-
-
-class Cell(nn.Module):
-    """A user-defined memory: define ``__init__``, ``initial_state`` and ``step`` as ``GRU`` does.
-
-    ``unroll`` and ``state_after`` call ``step`` row by row. Override them if all rows can be
-    computed at once. States start at zero, and their shapes do not depend on the number of
-    features.
-    """
-
-    size: int  # width of the outputs
-
-    def __init__(self, config: MemoryConfig, features: int) -> None:
-        super().__init__()
-        self.size = config.hidden
-
-    def initial_state(self, batch: int, device: torch.device) -> Tree:
-        """Return a tuple of zeros [B, S], of any widths S."""
-        raise NotImplementedError
-
-    def step(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """Return output [B, size] and state of one row [B, F]."""
-        raise NotImplementedError
-
-    def unroll(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """Return outputs [T, B, size] of ``x`` [T, B, F], and the state after row T-1."""
-        out = []
-        for row in x:
-            y, state = self.step(row, state)
-            out.append(y)
-        return torch.stack(out), state
-
-    def state_after(self, x: Tensor, lengths: Tensor, state: Tree) -> Tree:
-        """Return the states after the first ``lengths[b]`` rows of ``x`` [T, B, F]."""
-        for t, row in enumerate(x):
-            within = (t < lengths).unsqueeze(-1)
-            after = self.step(row, state)[1]
-            state = tuple(
-                torch.where(within, new, old) for new, old in zip(after, state, strict=True)
-            )
-        return state
 
 
 class LSTM(nn.Module):
@@ -168,26 +125,7 @@ def _state_after(memory: LSTM | GRU, x: Tensor, lengths: Tensor, state: Tree) ->
     return tree_map(lambda s, new: s.index_copy(0, nonempty, new.squeeze(0)), state, last)
 
 
-class Readout(nn.Sequential):
-    """relu(LayerNorm(W y + b)): outputs [*, H] of the same width.
-
-    The gates and decays of a linear memory do not depend on its state, so a linear head without
-    this layer would read sums of inputs. Source: the blocks of Orvieto et al. 2023, figure 1, and
-    of Feng et al. 2024, section 4, which use a gated linear unit or an MLP.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self:
-            x = layer(x)
-        return x
-
-
-def make_readout(size: int) -> Readout:
-    """Return a readout for outputs of width ``size``."""
-    return Readout(nn.Linear(size, size), nn.LayerNorm(size), nn.ReLU())
-
-
-class MinGRU(nn.Module):
+class MinGRU(ScanCell):
     """minGRU: h_t = (1 - z_t) h_{t-1} + z_t c_t with z_t = sigmoid(W_z x_t), c_t = W_c x_t.
 
     Gate and candidate read only the input, never the state. The biases of the keep gates 1 - z
@@ -199,55 +137,24 @@ class MinGRU(nn.Module):
     """
 
     def __init__(self, config: MemoryConfig, features: int) -> None:
-        super().__init__()
         assert isinstance(config, MinGRUConfig)
-        self.size = config.hidden
+        super().__init__(config, features)
+        self.shape = (config.hidden,)
         self.core = nn.Linear(features, 2 * config.hidden)  # keep gate, candidate
         with torch.no_grad():
             bias = torch.linspace(0, config.forget_bias, config.hidden)
             self.core.bias[: config.hidden] = bias
         self.readout: Readout | None = make_readout(self.size) if config.readout else None
 
-    def initial_state(self, batch: int, device: torch.device) -> Tree:
-        return (torch.zeros(batch, self.size, device=device),)
+    def read(self, s: Tensor, x: Tensor, *others: Tensor) -> Tensor:
+        return s if self.readout is None else self.readout(s)
 
-    def unroll(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """Return outputs [T, B, H] of ``x`` [T, B, F], and the state after row T-1."""
-        h = linear_scan(*self._gates(x), state[0])
-        return self._read(h), (h[-1],)
-
-    def unroll_episodes(self, x: Tensor, first: Tensor, state: Tree) -> Tensor:
-        """Return outputs [T, B, H]; the keep gates of ``first`` rows, bool [T, B], are 0."""
-        keep, update = self._gates(x)
-        keep = torch.where(first.to(x.device).unsqueeze(-1), 0, keep)
-        return self._read(linear_scan(keep, update, state[0]))
-
-    def state_after(self, x: Tensor, lengths: Tensor, state: Tree) -> Tree:
-        """Return the states [B, H] after the first ``lengths[b]`` rows of ``x`` [T, B, F]."""
-        if not len(x):
-            return state
-        h = linear_scan(*self._gates(x), state[0])
-        last = h[(lengths - 1).clamp(min=0), torch.arange(len(lengths), device=h.device)]
-        return (torch.where((lengths > 0).unsqueeze(-1), last, state[0]),)
-
-    def step(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """Return output [B, H] and state of one row [B, F]: ``unroll`` with T = 1."""
-        keep, update = self._gates(x)
-        h = keep * state[0] + update
-        return self._read(h), (h,)
-
-    def _read(self, h: Tensor) -> Tensor:
-        return h if self.readout is None else self.readout(h)
-
-    def _gates(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (1 - z, z c) in at least float32, because the scan sums over many rows."""
-        out = self.core(x)
-        dtype = torch.promote_types(out.dtype, torch.float32)
-        gate, candidate = out.to(dtype).chunk(2, -1)
+    def gates(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        gate, candidate = at_least_float32(self.core(x)).chunk(2, -1)
         return torch.sigmoid(gate), torch.sigmoid(-gate) * candidate
 
 
-class LMU(Cell):
+class LMU(RowCell):
     """Legendre memory unit with k channels of order q over the last ``theta`` rows.
 
     u_t = E_x x_t + E_h h_{t-1} + E_m m_{t-1}  [k]
@@ -290,18 +197,11 @@ class LMU(Cell):
         m = torch.zeros(batch, self.channels * self.order, device=device)
         return (torch.zeros(batch, self.size, device=device), m)
 
-    def step(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        return self._row(self.input(x), state)
+    def inputs(self, x: Tensor) -> Tensor:
+        out: Tensor = self.input(x)
+        return out
 
-    def unroll(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """Return outputs [T, B, H] of ``x`` [T, B, F], and the state after row T-1."""
-        out = []
-        for row in self.input(x):
-            h, state = self._row(row, state)
-            out.append(h)
-        return torch.stack(out), state
-
-    def _row(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+    def row(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
         h, m = state
         k = self.channels
         u = x[..., :k] + self.encode(torch.cat((h, m), -1))
@@ -323,8 +223,3 @@ def legendre(order: int, theta: float) -> tuple[Tensor, Tensor]:
     both[:order, :order], both[:order, order] = a, scale * sign
     held = torch.linalg.matrix_exp(both)  # of [[A, B], [0, 0]]: [[e^A, A^-1 (e^A - 1) B], [0, 1]]
     return held[:order, :order], held[:order, order]
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    """Return ``x`` in float32, or in float64 if it is that. Sums over many rows need it."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rlrun.nets.memory.gated import Cell, at_least_float32
+from rlrun.nets.memory.cell import Cell, at_least_float32
 from rlrun.schema import GTrXLConfig, MemoryConfig
 from rlrun.types import Tree
 

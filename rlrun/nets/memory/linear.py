@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlrun.functional.scan import linear_scan
-from rlrun.nets.memory.gated import Cell, at_least_float32, make_readout
+from rlrun.nets.memory.cell import Cell, at_least_float32, make_readout
 from rlrun.schema import FFMConfig, LRUConfig, MemoryConfig, RTUConfig
 from rlrun.types import Tree
 

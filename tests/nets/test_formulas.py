@@ -1,0 +1,150 @@
+"""Formulas by hand of the memories in files of their own, and finite differences of them all."""
+
+import pytest
+import torch
+
+from tests.nets.cells import CONFIGS, CPU, FEATURES, make, state_of
+
+DOUBLE = {"dtype": torch.float64}
+
+
+def given(memory, rows=1):
+    """Inputs [rows, F] and a state of one column, in float64."""
+    state = tuple(s[0] for s in state_of(memory, 5, 1, torch.float64))
+    return torch.randn(rows, FEATURES, **DOUBLE), state
+
+
+def stepped(memory, x, state):
+    y, after = memory.step(x[None], tuple(s[None] for s in state))
+    return y[0], tuple(s[0] for s in after)
+
+
+@pytest.mark.parametrize("name", [n for n in CONFIGS if CONFIGS[n].name != "bmru"])
+def test_gradients_are_finite_differences(name):
+    """Of parameters and inputs. A BMRU's steps have other gradients, below."""
+    memory = make(name, torch.float64)
+    x = torch.randn(4, 2, FEATURES, requires_grad=True, **DOUBLE)
+    names, values = zip(*memory.named_parameters(), strict=True)
+    state = state_of(memory, 3, 2, torch.float64)
+
+    memory.forward = lambda x: memory.unroll(x, state)[0]
+
+    def unrolled(x, *parameters):
+        return torch.func.functional_call(memory, dict(zip(names, parameters, strict=True)), (x,))
+
+    assert torch.autograd.gradcheck(unrolled, (x, *values), fast_mode=True)
+
+
+def test_indrnn_is_the_formula():
+    """h = relu(W x + u h + b), |u| at most 2^(1/T); a weight beyond the limit has a gradient."""
+    memory = make("indrnn", torch.float64)
+    limit = 2 ** (1 / 12)
+    assert (memory.u >= 0).all()
+    assert (memory.u <= limit).all()
+    with torch.no_grad():
+        memory.u[0], memory.u[1] = 3.0, -3.0
+    x, (h,) = given(memory)
+    u = torch.cat([torch.tensor([limit, -limit], **DOUBLE), memory.u[2:]])
+    y, state = stepped(memory, x[0], (h,))
+    want = (memory.input.weight @ x[0] + memory.input.bias + u * h).clamp(min=0)
+    torch.testing.assert_close(y, want)
+    torch.testing.assert_close(state, (want,))
+    grad = torch.autograd.grad(y.sum(), memory.u)[0]
+    torch.testing.assert_close(grad, torch.where(want > 0, h, 0))
+
+
+def test_bmru_is_the_formula():
+    memory = make("bmru_bits", torch.float64)
+    torch.testing.assert_close(memory.core.bias[6:].float(), torch.linspace(0, 1, 6))
+    with torch.no_grad():
+        memory.alpha.copy_(torch.linspace(0.5, 2, 6))
+        memory.core.weight.zero_()
+        memory.core.weight[:6, 0] = torch.tensor([3.0, -3.0, 0.9, -0.9, 0.0, 1.1])
+        memory.core.bias.zero_()
+        memory.core.bias[6:] = torch.tensor([1.0, -1, 1, -1, 1, 1])  # |beta| = 1
+    x, h = torch.zeros(FEATURES, **DOUBLE), torch.linspace(-1, 1, 6, **DOUBLE)
+    x[0] = 1.0
+    y, _ = stepped(memory, x, (h,))
+    a = memory.alpha
+    torch.testing.assert_close(y, torch.stack([a[0], -a[1], h[2], h[3], h[4], a[5]]))
+
+
+def test_bmru_keeps_a_bit_exactly_for_any_number_of_rows():
+    """Between two inputs beyond the threshold, whatever the inputs below it."""
+    memory = make("bmru_bits")
+    with torch.no_grad():
+        memory.core.weight[6:] = 0
+        memory.core.bias[6:] = 1.0
+        memory.core.weight[:6] = torch.eye(6, FEATURES)
+        memory.core.bias[:6] = 0
+        x = torch.rand(10_000, 1, FEATURES) * 1.9 - 0.95
+        x[0, 0, 0], x[5_000, 0, 0] = 3.0, -3.0
+        out, _ = memory.unroll(x, memory.initial_state(1, CPU))
+    assert (out[:5_000, 0, 0] == 1).all()
+    assert (out[5_000:, 0, 0] == -1).all()
+    assert not out[:, 0, 1].any()  # never set
+
+
+def test_bmru_gradients_are_those_of_smooth_steps():
+    """dz/dv = 1 / (1 + (pi v)^2), and twice that for the sign."""
+    memory = make("bmru_bits", torch.float64)
+    x, (h,) = given(memory)
+    c, b = (memory.core.weight @ x[0] + memory.core.bias).split(6)
+    y, _ = stepped(memory, x[0], (h,))
+    grad = torch.autograd.grad(y.sum(), memory.core.bias)[0]
+    a, v = memory.alpha, c.abs() - b.abs()
+
+    def slope(v):
+        return 1 / (1 + (torch.pi * v) ** 2)
+
+    of_z = slope(v) * (c.sign() * a - h)
+    want_c = of_z * c.sign() + (v > 0) * 2 * slope(c) * a
+    torch.testing.assert_close(grad, torch.cat([want_c, -of_z * b.sign()]))
+
+
+def test_mlstm_is_the_formula():
+    """The unstabilised one: C' = f C + i v k^T, n' = f n + i k, h = o C' q / max(|n' q|, 1)."""
+    memory = make("mlstm_sums", torch.float64)
+    torch.testing.assert_close(memory.gate.bias[2:].float(), torch.tensor([3.0, 6.0]))
+    x, (c, m) = given(memory)
+    y, (after, m_after) = stepped(memory, x[0], (c, m))
+    (k, v), (q, o) = ((layer.weight @ x[0] + layer.bias).reshape(2, 2, 3) for layer in
+                      (memory.kv, memory.qo))  # fmt: skip
+    i, f = (memory.gate.weight @ x[0] + memory.gate.bias).reshape(2, 2)
+    for head in (0, 1):
+        c_true, n_true = (c.reshape(2, 4, 3)[head] * m[head].exp()).split([3, 1])
+        key = k[head] / 3**0.5
+        c_true = f[head].sigmoid() * c_true + i[head].exp() * torch.outer(v[head], key)
+        n_true = f[head].sigmoid() * n_true[0] + i[head].exp() * key
+        h = o[head].sigmoid() * (c_true @ q[head]) / (n_true @ q[head]).abs().clamp(min=1)
+        torch.testing.assert_close(y.reshape(2, 3)[head], h)
+        want = torch.cat([c_true, n_true[None]])
+        torch.testing.assert_close(after.reshape(2, 4, 3)[head] * m_after[head].exp(), want)
+
+
+def test_slstm_is_the_formula():
+    """The unstabilised one: c' = f c + i tanh(z), n' = f n + i, h' = o c' / n'."""
+    memory = make("slstm", torch.float64)
+    x, (c, n, m, h) = given(memory)
+    r = torch.zeros(4, 6, 6, **DOUBLE)  # blocks of z, i, f, o
+    for head in (0, 1):
+        own = slice(3 * head, 3 * head + 3)
+        for gate, block in enumerate(memory.hidden[head].split(3, 1)):
+            r[gate, own, own] = block.T
+    z, i, f, o = (memory.input.weight @ x[0] + memory.input.bias).reshape(4, 6) + r @ h
+    y, after = stepped(memory, x[0], (c, n, m, h))
+    c_true = f.sigmoid() * c * m.exp() + i.exp() * z.tanh()
+    n_true = f.sigmoid() * n * m.exp() + i.exp()
+    torch.testing.assert_close(y, o.sigmoid() * c_true / n_true)
+    torch.testing.assert_close(after[0] * after[2].exp(), c_true)
+    torch.testing.assert_close(after[1] * after[2].exp(), n_true)
+
+
+@pytest.mark.parametrize("name", ["mlstm", "slstm"])
+@pytest.mark.parametrize("size", [1e3, 1e4])
+def test_exponential_gates_never_overflow(name, size):
+    memory = make(name)
+    x = size * torch.randn(50, 2, FEATURES, requires_grad=True)
+    out, last = memory.unroll(x, memory.initial_state(2, CPU))
+    grads = torch.autograd.grad(out.sum(), (x, *memory.parameters()))
+    assert all(v.isfinite().all() for v in (out, *last, *grads))
