@@ -1,5 +1,6 @@
 """Look-up of environment ids, and construction of single and native vector environments."""
 
+import copy
 import difflib
 import importlib.util
 import logging
@@ -16,6 +17,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
+from rlrun.env.classic import NATIVE
 from rlrun.env.contract import exception_text, missing_text, pass_ctrl_c
 from rlrun.env.diagnostic.vector import SingleFromVector
 from rlrun.errors import ConfigError, EnvError, ResourceError, RlrunError
@@ -109,6 +111,16 @@ def atari_game(name: str) -> str | None:
     return next((game for game in _ATARI.split("|") if game.lower() == word), None)
 
 
+def _with_native(spec: EnvSpec) -> EnvSpec:
+    """Return the entry with rlrun's vector environment, for what Gymnasium has only single."""
+    gymnasiums = str(spec.entry_point).startswith("gymnasium.envs.classic_control")
+    if spec.vector_entry_point is not None or not gymnasiums or spec.id not in NATIVE:
+        return spec
+    spec = copy.copy(spec)  # the registry stays Gymnasium's
+    spec.vector_entry_point = NATIVE[spec.id]
+    return spec
+
+
 def find_spec(env_id: str) -> EnvSpec:
     """Return Gymnasium's registry entry of ``env_id``. ``module:id`` imports the module first.
 
@@ -126,7 +138,7 @@ def find_spec(env_id: str) -> EnvSpec:
             )
         _import(env_id, module)
     if name in gym.registry:
-        return gym.registry[name]
+        return _with_native(gym.registry[name])
     if (game := _OLD_ATARI.fullmatch(name)) is not None:
         one = f"env=gym env.id=ALE/{game[1]}-v5"
         use = f"env=atari env.game={game[1]} torso=nature_cnn, or {one} for Gymnasium's frames"

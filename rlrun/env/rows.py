@@ -468,6 +468,8 @@ class NativeVector:
     ) -> tuple[list[str], np.ndarray]:
         self._probe, self._twin, self._steps = None, None, steps
         try:
+            if "environments" in state:
+                raise Unsupported("single environments saved it (an earlier rlrun)")
             if (reason := state.get("reason")) is None:
                 restore_exactly(self.env, state["state"], seed)
                 return [], np.zeros(self.num_envs, np.bool_)

@@ -140,7 +140,7 @@ def test_a_module_that_cannot_be_imported_is_named(line, tmp_path, monkeypatch):
         (preset("minesweeper", kwargs={"show": "all"}), "show = all: must be one of board, last"),
         (preset("identity", eval_kwargs={"n": 5}), "env.eval_kwargs = {'n': 5}"),
         (preset("identity", eval_kwargs={"oops": 5}), "'oops'"),
-        (config_of("MountainCar-v0", backend="vector"), "env.backend = vector: MountainCar-v0"),
+        (config_of("Blackjack-v1", backend="vector"), "env.backend = vector: Blackjack-v1"),
         (config_of("test/Words-v0"), "observation['text'] space is Text"),
         (config_of("test/NoPackage-v0"), "cannot be imported"),
         (config_of("Hopper-v2"), "use env.id=Hopper-v5"),  # moved to another package
