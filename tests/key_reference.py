@@ -30,6 +30,7 @@ CONF = ROOT / "conf"
 LAUNCHERS = "hydra/launcher"
 TASKS = "bench_tasks.yaml"  # a table of tasks, not of keys
 KEYS = Path(key_table.FILE)
+METRICS = ROOT / "rlrun/log/metrics.txt"  # name: meaning
 
 
 def table_text() -> str:
@@ -55,6 +56,7 @@ def table_text() -> str:
         "facts": {name: about for name, about in facts.items() if about},
         "renamed": RENAMED,
         "topics": {topic: _section(*where) for topic, where in TOPICS.items()},
+        "metrics": dict(line.split(": ", 1) for line in METRICS.read_text("utf-8").splitlines()),
         "wrappers": {name: _wrapper(name) for name in WRAPPERS},
     }
     return f"{_lines(table)}\n"

@@ -83,19 +83,6 @@ def commands(page: str) -> list[str]:
     return list(dict.fromkeys(line for line in lines if line and not line.startswith("#")))
 
 
-def section(page: str, title: str) -> str:
-    """The text below ``## title``."""
-    text = (ROOT / page).read_text("utf-8")
-    match = re.search(rf"^(##+) {re.escape(title)}\n(.*?)(?=^##|\Z)", text, re.M | re.S)
-    assert match, title
-    return match[2]
-
-
-def first_cells(text: str) -> list[str]:
-    """The text in backticks at the start of every table row."""
-    return re.findall(r"^\| `([^`]+)` \|", text, re.M)
-
-
 def argv_of(command: str) -> list[str]:
     """The command that is run for a command line of a README."""
     program, *words = shlex.split(command)

@@ -143,6 +143,11 @@ def help_lines(word: str, config_dir: str | None = None) -> Iterator[str]:
         yield from reference.option(group, option)
     elif topic in TOPICS or group.startswith(_OF_SWEEPS):
         yield from topic_lines(reference.table.topics[topic if topic in TOPICS else "sweep"])
+        if topic == "metrics":
+            yield ""
+            yield from table_lines([("key", "meaning"), *reference.table.metrics.items()])
+    elif meaning := reference.table.metrics.get(word):
+        yield paragraph(f"{word}: ", meaning)
     elif found := reference.named(group):
         if present := reference.table.renamed.get(group):
             yield f"{group} is {present} now.\n"
@@ -203,11 +208,13 @@ class Reference:
         close = close or nearest(word, options if "=" in word else [*TOPICS, *_ABOUT])
         if "." in word:
             close = nearest(word, self.keys)
+        if "/" in word:
+            close = nearest(word, self.table.metrics)
         close = close or [lasts[n] for n in nearest(last, lasts)]
         close = close or [n for n in self.keys if self._says(n, word)]
         guess = f"did you mean {' or '.join(close[:3])}?"
         fix = verb or (guess if close else "rlrun --help shows the groups")
-        allowed = "a key, a group, GROUP=OPTION or a topic is allowed"
+        allowed = "a key, a group, GROUP=OPTION, a metric or a topic is allowed"
         if not close:
             allowed += f"; topics: {', '.join(TOPICS)}"
         return ConfigError(f"rlrun help {word}: nothing has that name; {allowed}; {fix}")

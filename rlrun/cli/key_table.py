@@ -104,6 +104,7 @@ class Table:
     facts     key -> what the schema says of it: allowed, read_when, default_of, conditions
     renamed   former key -> key
     topics    topic -> text
+    metrics   name -> meaning
     wrappers  name -> (name and arguments, effect)
 
     Raises: ConfigError if ``config_dir`` is not a directory.
@@ -117,6 +118,7 @@ class Table:
         self.facts: dict[str, dict[str, Any]] = data["facts"]
         self.renamed: dict[str, str] = data["renamed"]
         self.topics: dict[str, str] = data["topics"]
+        self.metrics: dict[str, str] = data["metrics"]
         self.wrappers: dict[str, tuple[str, str]] = data["wrappers"]
         self.options: dict[str, dict[str, Option]] = {
             group: {

@@ -11,11 +11,11 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from rlrun.cli.key_table import Table
 from rlrun.reports.doctor.symptoms import diagnose, report_lines
 from rlrun.reports.runs import read_run
 from rlrun.run.files import read_record, seal
 from tests.compose import config
-from tests.pages import first_cells, section
 from tests.reports.forge import forge, forge_sweep
 from tests.reports.sick_runs import CASES, HEALTHY, Case, flat, noise, returns, sick
 
@@ -50,9 +50,18 @@ def test_a_sick_run_has_its_finding_and_no_other(findings_of, name):
     found = findings_of(name)
     assert [*found] == [name]
     assert found[name].tries, "something to try"
-    listed = first_cells(section("rlrun/log/README.md", "Metrics"))
+    listed = Table().metrics
     files = ("rlrun.log", "run.json", "metrics.jsonl", "collect/restarts")
     assert all(metric in listed or metric in files for metric in found[name].metrics)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_help_explains_every_metric_of_a_run(name):
+    files = [HEALTHY / name / f"{part}.jsonl" for part in ("metrics", "timings")]
+    records = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    names = {key for record in records for key in record if "/" in key}
+    assert len(names) > 30
+    assert names <= {*Table().metrics}
 
 
 def test_every_rule_has_a_sick_run():
