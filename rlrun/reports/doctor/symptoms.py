@@ -640,7 +640,7 @@ def long_returns(e: Evidence) -> Rows:
 
     Such returns belong to the policy that collected, with its exploration, not to the one that
     learns. 1 to 5 rows are best (Hessel et al. 2018, figure 4 of Rainbow's ablations;
-    Hernandez-Garcia and Sutton 2019). Presets have 1 to 8.
+    Hernandez-Garcia and Sutton 2019). Presets have 1 to 5.
     """
     nstep, length = e.number("policy.nstep"), e.metric("collect/length_mean").median
     if nstep >= 10:
