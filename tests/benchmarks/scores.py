@@ -152,6 +152,10 @@ ROWS = {
     "lunarlander_ppo": Row(
         "policy=ppo env=lunarlander", ">= 200", steps=1_000_000, needs="box2d"
     ),
+    "mountaincar_ppo": Row(
+        "policy=ppo env=mountaincar policy.normalize_obs=true policy.normalize_reward=true",
+        ">= -110",
+    ),
     "cartpole_a2c": Row("policy=a2c env=cartpole", ">= 450", steps=500_000),
     "novel_ppo": Row("policy=ppo memory=lstm env=cartpole_novel", ">= 450", steps=200_000),
     "cartpole_pqn": Row(f"{PQN} env=cartpole", ">= 495.1", steps=500_000),  # CleanRL's pqn.py
