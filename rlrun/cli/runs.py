@@ -43,8 +43,7 @@ def score_of(args: Namespace) -> dict[str, float]:
         raise ConfigError(f"--{flag}: needs a video; one is made by --video FILE; add it")
     from rlrun.run.evaluate import evaluate_run
 
-    given = {name: getattr(args, name) for name in (*_EPISODES, "overrides")}
-    return evaluate_run(args.run_dir, **given)
+    return evaluate_run(args.run_dir, **{name: getattr(args, name) for name in _EPISODES})
 
 
 def play(args: Namespace) -> int:
@@ -70,8 +69,7 @@ def _check(args: Namespace) -> None:
     """Raise ConfigError unless the run can be loaded and its video written."""
     from rlrun.config import load
 
-    typed = [*vars(args).get("overrides", ()), *([f"device={args.device}"] if args.device else [])]
-    load(args.run_dir, typed, replay=False, evaluation=True)
+    load(args.run_dir, [f"device={args.device}"] if args.device else [], replay=False)
     if args.video is not None:
         from rlrun.video.files import require_writable_video
 

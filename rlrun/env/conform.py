@@ -41,10 +41,14 @@ class Probe(gym.Env[Any, Any]):
     actions: ClassVar[int] = 2
     metadata = METADATA
 
-    def __init__(self, *, control: bool = False, evaluation: bool = False) -> None:
-        self.control, self.evaluation, self.t = control, evaluation, 0
+    def __init__(
+        self, *, control: bool = False, evaluation: bool = False, box: bool = False
+    ) -> None:
+        self.control, self.evaluation, self.box, self.t = control, evaluation, box, 0
         self.observation_space: gym.Space[Any] = spaces.Box(0, 1, (SIZE,), np.float32)
         self.action_space: gym.Space[Any] = spaces.Discrete(self.actions)
+        if box:
+            self.action_space = spaces.Box(-1, 1, (self.actions,), np.float32)
 
     @classmethod
     def pass_mark(cls) -> float:
@@ -76,7 +80,7 @@ class Probe(gym.Env[Any, Any]):
         return self.observation(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        reward, end = self.act(int(action))
+        reward, end = self.act(int(np.argmax(action)) if self.box else int(action))
         self.t += 1
         return self.observation(), float(reward), end == TERMINATED, end == TRUNCATED, {}
 
@@ -307,11 +311,25 @@ class One(Last):
     The task of ``last`` without the blank rows.
 
     Trap: an episode is a door and its end, shorter than any sequence, n-step return or pair of
-    rows. Best 1; dropped 0, and 1/2 if only truncated or only terminated ones are lost.
+    rows. Best 1; dropped 0, and 1/2 if only truncated or only terminated ones are lost. In
+    training, half of the episodes are a mark and blank rows instead, which pay nothing: they teach
+    the value of the row behind a truncation, which no episode of one row gets to.
     Control: two more rows follow.
     """
 
     lead = 0
+
+    def begin(self) -> None:
+        super().begin()
+        self.idle = not self.evaluation and self.np_random.random() < 0.5
+
+    def seen(self) -> tuple[int, ...]:
+        return super().seen() if not self.idle else (MARK,) if self.t == 0 else ()
+
+    def act(self, action: int) -> tuple[float, str]:
+        if self.idle:
+            return 0.0, GOES_ON if self.t < TAIL else TERMINATED
+        return super().act(action)
 
 
 class Truncation(Doors):
@@ -416,7 +434,7 @@ class Padding(Probe):
 
 
 class Mask(Recall):
-    """Action masks hold in a recurrent policy: acting, exploring and in the target's maximum.
+    """Action masks hold when acting, exploring and in the target's maximum.
 
     Observations are a Dict of ``observation`` and ``action_mask`` (four 0 or 1). Row 0 shows a cue;
     action 0 leads to the jackpot, action 1 to the question, 2 and 3 are masked. Question: two
@@ -434,8 +452,10 @@ class Mask(Recall):
     actions = 4
     asks = (1,)
 
-    def __init__(self, *, control: bool = False, evaluation: bool = False) -> None:
-        super().__init__(control=control, evaluation=evaluation)
+    def __init__(self, *, box: bool = False, **given: bool) -> None:
+        if box:
+            raise ValueError("box = True: continuous actions have no mask")
+        super().__init__(**given)
         mask = spaces.MultiBinary(self.actions)
         self.observation_space = spaces.Dict(
             {"observation": self.observation_space, "action_mask": mask}
@@ -528,11 +548,15 @@ PROBES: dict[str, type[Probe]] = {
 }
 
 
-def make(probe: str, *, control: bool = False, evaluation: bool = False) -> Probe:
+def make(
+    probe: str, *, control: bool = False, evaluation: bool = False, box: bool = False
+) -> Probe:
     """Return a new environment of the probe with this name.
+
+    ``box``: actions are continuous, a number for each action of which the largest is taken.
 
     Raises: ValueError for a name that is not in ``PROBES``.
     """
     if probe not in PROBES:
         raise ValueError(f"probe = {probe}: must be one of {', '.join(PROBES)}")
-    return PROBES[probe](control=control, evaluation=evaluation)
+    return PROBES[probe](control=control, evaluation=evaluation, box=box)

@@ -18,7 +18,7 @@ from tests.benchmarks.product import PROBES
 from tests.benchmarks.rows import PeerFailed
 
 EVERY = """
-env=conform policy.prev_inputs=false torso.hidden=[16] memory.hidden=16 run.eval_episodes=200
+policy.prev_inputs=false torso.hidden=[16] memory.hidden=16 run.eval_episodes=200
 run.checkpoint_every=1000000
 """
 REPLAYED = f"""{EVERY}
@@ -26,7 +26,8 @@ policy=r2d2 policy.nstep=1 policy.burnin_step=0 policy.learn_unroll_len=5 collec
 explore=linear learner.batch_size=32 learner.replay_ratio=32 learner.learning_starts=200
 policy.lr.start=1e-2 policy.lr.end=1e-3 policy.target_tau=0.05 buffer.capacity=8000
 """
-STORED = "policy.learn_unroll_len=4 torso.hidden=[] memory.hidden=32 buffer.capacity=1500"
+STORED = "policy.learn_unroll_len=4 torso.hidden=[] memory.hidden=32 buffer.capacity=1500 "
+STORED += "run.total_steps=8000"  # 1 of 7 seeds fails after 4000 env steps
 R2D2 = {  # settings of a probe beside those of all
     "own": STORED,
     "stored": f"{STORED} collector.num_envs=1",
@@ -40,18 +41,65 @@ R2D2 = {  # settings of a probe beside those of all
     "weights": "policy.value_rescale_eps=null policy.learn_unroll_len=2 buffer.beta=1 "
     "buffer.alpha=0.9 explore.epsilon=1 collector.num_envs=4",
 }
-OWN = {"rlrun R2D2": (REPLAYED, R2D2, 4000)}  # words, words of probes, env steps
-PEERS = {"sb3-contrib RecurrentPPO": ("sb3", "conform_recurrent_ppo.py")}  # environment, script
+ROLLED = f"""{EVERY}
+memory=lstm collector.num_envs=8 collector.n_sample=256 policy.gamma=0.9 policy.lr.start=1e-2
+policy.lr.end=1e-3 learner.batch_size=64
+"""
+SEGMENTS = "policy.segment_len=4 torso.hidden=[] memory.hidden=32"
+ON_POLICY = {
+    "own": SEGMENTS,
+    "stored": f"{SEGMENTS} collector.num_envs=1",
+    "odd": "collector.num_envs=3 policy.segment_len=5 learner.batch_size=7",
+    "previous": "policy.prev_inputs=true",
+    "burnin": "policy.segment_len=4",
+    "fresh": "run.eval_episodes=50",
+}
+RSAC = R2D2 | {  # odd: whole episodes, as the critics' sequences start from zero states
+    "odd": "collector.num_envs=3 learner.batch_size=7 policy.learn_unroll_len=10",
+    "weights": "buffer=prioritized policy.learn_unroll_len=2 buffer.beta=1 buffer.alpha=0.9",
+}
+PPO = f"{ROLLED} policy=ppo policy.gae_lambda=0.8"
+PQN = f"{ROLLED} policy=pqn"
+CONTROL = f"""{EVERY}
+policy=rsac env.box=true policy.gamma=0.9 policy.burnin_step=0 policy.learn_unroll_len=5
+collector.num_envs=8 learner.batch_size=32 learner.replay_ratio=32 learner.learning_starts=200
+policy.lr=1e-2 policy.actor_lr=3e-3 policy.target_tau=0.05 buffer.capacity=8000
+policy.head_hidden=[32] policy.temperature_auto=false policy.temperature=0.1
+"""
+OWN = {  # words, words of probes, env steps
+    "rlrun R2D2": (REPLAYED, R2D2, 4000),
+    "rlrun R2D2, overlapped": (f"{REPLAYED} pipeline=overlapped", R2D2, 2500),
+    "rlrun R2D2, Ray": (f"{REPLAYED} pipeline=ray pipeline.num_actors=1", R2D2, 2500),
+    "rlrun RSAC": (CONTROL, RSAC, 8000),
+    "rlrun PPO-LSTM": (PPO, ON_POLICY, 16000),
+    "rlrun PQN-LSTM": (PQN, ON_POLICY, 16000),
+}
+ZERO = "the critics' sequences start from zero states"
+CANNOT = {
+    "rlrun RSAC": {"own": ZERO, "stored": ZERO, "mask": "continuous actions have no masks"},
+    "rlrun PPO-LSTM": {"weights": "no replay"},
+    "rlrun PQN-LSTM": {"weights": "no replay"},
+}
+PEERS = {  # environment, script
+    "sb3-contrib RecurrentPPO": ("sb3", "conform_recurrent_ppo.py"),
+    "Tianshou recurrent DQN": ("tianshou", "conform_tianshou.py"),
+    "TorchRL LSTM DQN": ("torchrl", "conform_torchrl.py"),
+    "CleanRL PPO-LSTM": ("cleanrl", "conform_cleanrl.py"),
+    "skrl PPO_RNN": ("skrl", "conform_skrl.py"),
+    "DI-engine R2D2": ("diengine", "conform_diengine.py"),
+}
 
 
 def own_cell(
     library: str, probe: str, control: bool, seed: int, env_steps: int | None = None
 ) -> dict[str, Any]:
-    """The score of one of rlrun's policies, by the command line."""
+    """The answer of one of rlrun's policies, by the command line."""
+    if probe in CANNOT.get(library, {}):
+        return {"cannot": CANNOT[library][probe], "version": runs.commit()}
     words, more, steps = OWN[library]
     steps = env_steps or steps
-    line = [*words.split(), f"env.probe={probe}", f"env.control={str(control).lower()}"]
-    line += [*more.get(probe, "").split(), f"run.eval_every={steps}"]
+    line = [*words.split(), f"env=conform_{probe}", f"env.control={str(control).lower()}"]
+    line += [*more.get(probe, "").split(), f"run.eval_every={steps // 2}"]
     found = runs.own_run(*line, seed=seed, threads=1, env_steps=steps)
     return {"score": found["curve"][-1][1], "version": runs.commit()}
 
@@ -80,22 +128,35 @@ def cell(library: str, probe: str, seed: int, peers: Path | None) -> dict[str, A
 
 
 def verdict(row: dict[str, Any]) -> str:
-    """The text of a cell."""
+    """The text of a cell: whether a library has the property."""
     if "cannot" in row:
-        return "cannot be expressed"
-    score, mark = row["score"], row["mark"]
-    if row["control"] <= mark:
-        return "control not learned"
-    return "passes" if score > mark else f"**fails** ({score:.2f}, mark {mark:.2f})"
+        return "-"
+    if row["control"] <= row["mark"]:
+        return "?"
+    return "yes" if row["score"] > row["mark"] else f"**no** {row['score']:.2f}"
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Probes by libraries, as markdown."""
-    libraries = list(dict.fromkeys(row["library"] for row in rows))
-    cells = {(row["probe"], row["library"]): verdict(row) for row in rows}
-    lines = [["probe", *libraries], ["---"] * (len(libraries) + 1)]
-    lines += [[f"`{p}`", *(cells.get((p, x), "") for x in libraries)] for p in PROBES]
+    """Probes by libraries, as markdown; rlrun's learners share a column."""
+    libraries: dict[str, dict[str, list[str]]] = {}
+    for row in rows:
+        name = "rlrun" if row["library"] in OWN else row["library"]
+        libraries.setdefault(name, {}).setdefault(row["probe"], []).append(verdict(row))
+    head = ["probe", "property", "mark", *libraries]
+    lines = [head, ["---"] * len(head)]
+    for name, probe in PROBES.items():
+        words = str(probe.__doc__).splitlines()[0].rstrip(".")
+        cells = [_cell(found.get(name, [])) for found in libraries.values()]
+        lines.append([f"`{name}`", words, f"{probe.pass_mark():g}", *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(verdicts: list[str]) -> str:
+    """The verdicts that differ, with their number if there are several."""
+    count = {text: verdicts.count(text) for text in verdicts}
+    if len(verdicts) < 2:
+        return "".join(verdicts)
+    return ", ".join(f"{n} {text}" for text, n in count.items())
 
 
 def main(o: Namespace) -> int:

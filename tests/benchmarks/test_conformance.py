@@ -11,10 +11,10 @@ from tests.benchmarks.runs import RESULTS, json_lines
 
 @pytest.mark.parametrize(
     ("row", "text"),
-    [({"control": 1.0, "score": 0.9, "mark": 0.75}, "passes"),
-     ({"control": 1.0, "score": 0.75, "mark": 0.75}, "**fails** (0.75, mark 0.75)"),
-     ({"control": 0.75, "score": 1.0, "mark": 0.75}, "control not learned"),
-     ({"cannot": "no replay"}, "cannot be expressed")],
+    [({"control": 1.0, "score": 0.9, "mark": 0.75}, "yes"),
+     ({"control": 1.0, "score": 0.75, "mark": 0.75}, "**no** 0.75"),
+     ({"control": 0.75, "score": 1.0, "mark": 0.75}, "?"),
+     ({"cannot": "no replay"}, "-")],
 )  # fmt: skip
 def test_a_miss_counts_only_beside_a_learned_control(row, text):
     assert verdict(row) == text
@@ -22,10 +22,13 @@ def test_a_miss_counts_only_beside_a_learned_control(row, text):
 
 def test_results_are_kept_and_printed(tmp_path, capsys):
     """With FILE complete no run is made; without one the committed results are shown."""
-    rows = [{"library": "other", "probe": "last", "control": 1.0, "score": 0.0, "mark": 0.75}]
+    scores = {"probe": "last", "control": 1.0, "mark": 0.75}
+    libraries = {"other": 0.0, "rlrun R2D2": 1.0, "rlrun RSAC": 1.0, "rlrun PPO-LSTM": 0.5}
+    rows = [scores | {"library": name, "score": score} for name, score in libraries.items()]
     (tmp_path / "rows").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     assert main(["conformance", "--out", str(tmp_path / "rows"), "--only", "nothing"]) == 0
-    assert "| `last` | **fails** (0.00, mark 0.75) |" in capsys.readouterr().out
+    line = "| 0.75 | **no** 0.00 | 2 yes, 1 **no** 0.50 |"
+    assert f"| `last` | The last row of an episode is learned {line}" in capsys.readouterr().out
     assert json_lines(tmp_path / "rows") == rows
 
 

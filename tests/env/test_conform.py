@@ -110,6 +110,19 @@ def test_the_best_return_is_1_and_ignorance_is_below_the_bound(name):
     assert max(played(name, policy) for policy in ignorant) < PROBES[name].pass_mark()
 
 
+def test_the_largest_of_continuous_actions_is_taken():
+    env = conform.make("last", box=True)
+    env.reset(seed=0)
+    for _ in range(3):
+        env.step(env.action_space.sample())
+    best = np.full(4, -0.5, np.float32)
+    best[conform.ONE_OF_FOUR[env.door]] = 0.5
+    assert env.action_space.contains(best)
+    assert env.step(best)[1] == 1
+    with pytest.raises(ValueError, match="mask"):
+        conform.make("mask", box=True)
+
+
 def test_every_probe_is_an_environment():
     for name in PROBES:
         own = yaml.safe_load((FOLDER / f"conform_{name}.yaml").read_text())

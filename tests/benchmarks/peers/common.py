@@ -3,17 +3,21 @@
 Imported by scripts that run in a peer's own environment: no rlrun here, no package either.
 """
 
+import importlib.util
 import json
 import os
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 OUT = sys.stdout  # some peers print: ``quiet`` leaves it to the answers alone
 ENV = "CartPole-v1"
 EVAL_EVERY, EPISODES, EVAL_SEED = 2000, 50, 1_000_000
+CONFORM = Path(__file__).parents[3] / "rlrun" / "env" / "conform.py"
 COLLECT = 256  # env steps that take turns with learning
 
 
@@ -88,6 +92,27 @@ def quiet() -> None:
 def say(message: dict) -> None:
     """Print a JSON line."""
     print(json.dumps(message), file=OUT, flush=True)
+
+
+def probe_main(
+    version: str, cannot: dict[str, str], score: Callable[[str, Any, int], float]
+) -> None:
+    """Answer PROBE CONTROL SEED: the greedy return, or why a library cannot express the probe.
+
+    ``score`` gets the probe's name, ``make`` of rlrun.env.conform for it, and the seed.
+    """
+    import torch
+
+    quiet()
+    probe, control, seed = sys.argv[1], sys.argv[2] == "1", int(sys.argv[3])
+    spec = importlib.util.spec_from_file_location("conform", CONFORM)
+    conform = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(conform)
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    make = partial(conform.make, probe, control=control)
+    found = {"cannot": cannot[probe]} if probe in cannot else {"score": score(probe, make, seed)}
+    say(found | {"version": version})
 
 
 def serve(facts: dict, answer: Callable[[str], dict]) -> None:
