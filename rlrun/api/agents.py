@@ -58,17 +58,19 @@ def evaluate(
     seed: int | None = None,
     device: str | None = None,
     video: StrPath | None = None,
+    overrides: Sequence[str] = (),
     trust: Sequence[str] = (),
 ) -> dict[str, float]:
     """Return the greedy score of a run, as ``rlrun eval RUN_DIR``: return_mean, return_std, ...
 
     ``episodes`` None: ``run.eval_episodes`` of the run. ``seed`` None: one that training never uses
-    for evaluations. ``video``: a new file, .mp4 or .gif. Other arguments are those of ``load``.
+    for evaluations. ``video``: a new file, .mp4 or .gif. ``overrides``: ``["env.length=100"]``,
+    keys of the environment and of ``eval``. Other arguments are those of ``load``.
 
     Raises: as ``load``; ConfigError for a wrong argument.
     """
     args = arguments(
-        "eval", directory_of(run_dir), weights=weights, episodes=episodes, seed=seed,
+        "eval", directory_of(run_dir), *overrides, weights=weights, episodes=episodes, seed=seed,
         device=device, video=video,
     )  # fmt: skip
     with _acting(trust):

@@ -72,7 +72,8 @@ def _as_overrides(name: str, kwargs: dict[str, object], unknown: list[str]) -> s
     full |= {"env": "env"} if isinstance(kwargs.get("env"), str) else {}
     words = ", ".join(f'"{full[key]}={kwargs[key]}"' for key in kwargs if key in full)
     given = ", ".join(f"{key}={kwargs[key]!r}" for key in unknown)
-    form = f"[{words}]" if name == "sweep" else f"RUN_DIR, {words}" if name == "resume" else words
+    listed = {"sweep": f"[{words}]", "evaluate": f"RUN_DIR, overrides=[{words}]"}
+    form = listed.get(name, f"RUN_DIR, {words}" if name == "resume" else words)
     return (
         f"rlrun.{name}({given}): options are not keywords; each is a string KEY=VALUE; type "
         f"rlrun.{name}({form})"

@@ -148,8 +148,9 @@ COMMANDS: dict[str, Command] = {
     ),
     "eval": Command(
         "runs:evaluate", "Scores the weights of a run, greedily.",
-        (("RUN_DIR [--episodes N]", "scores the weights of a run"),),
+        (("RUN_DIR [KEY=VALUE]", "scores the weights of a run"),),
         (*EPISODES,
+         overrides("*", "of the environment, such as env.length=100, and of eval"),
          arg("--episodes", type=POSITIVE, help="default: run.eval_episodes of the run"),
          arg("--video", type=Path, metavar="FILE",
              help="the episodes of the first environment as a video, .mp4 or .gif")),

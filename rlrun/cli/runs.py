@@ -43,7 +43,8 @@ def score_of(args: Namespace) -> dict[str, float]:
         raise ConfigError(f"--{flag}: needs a video; one is made by --video FILE; add it")
     from rlrun.run.evaluate import evaluate_run
 
-    return evaluate_run(args.run_dir, **{name: getattr(args, name) for name in _EPISODES})
+    given = {name: getattr(args, name) for name in (*_EPISODES, "overrides")}
+    return evaluate_run(args.run_dir, **given)
 
 
 def play(args: Namespace) -> int:
@@ -69,7 +70,8 @@ def _check(args: Namespace) -> None:
     """Raise ConfigError unless the run can be loaded and its video written."""
     from rlrun.config import load
 
-    load(args.run_dir, [f"device={args.device}"] if args.device else [], replay=False)
+    typed = [*vars(args).get("overrides", ()), *([f"device={args.device}"] if args.device else [])]
+    load(args.run_dir, typed, replay=False, evaluation=True)
     if args.video is not None:
         from rlrun.video.files import require_writable_video
 

@@ -297,7 +297,7 @@ class Composer:
         except HYDRA_ERRORS as e:
             raise as_config_error(e, overrides, self.groups(), self.options) from e
         for override, parsed in zip(new, found, strict=True):
-            if _is_free(parsed.key_or_group) or parsed.key_or_group == "env":
+            if is_free(parsed.key_or_group) or parsed.key_or_group == "env":
                 check_override(parsed)
             override.parsed = parsed
         return overrides
@@ -418,12 +418,12 @@ class Composer:
         overrides = read_overrides(typed)
         self.parse([o for o in overrides if o.key.startswith("env")])
         overrides += self._exclusive_nulls(overrides)
-        doubtful = [o for o in overrides if _is_free(o.key) and o[:1] not in "+~"]
+        doubtful = [o for o in overrides if is_free(o.key) and o[:1] not in "+~"]
         if not doubtful:
             return overrides
         cfg = self.compose([o for o in overrides if o not in doubtful], sweep=True)
         kwargs = self._env_kwargs(cfg)
-        return [_rewrite_override(o, kwargs, cfg) if o in doubtful else o for o in overrides]
+        return [rewrite_override(o, kwargs, cfg) if o in doubtful else o for o in overrides]
 
     def _exclusive_nulls(self, overrides: Sequence[Override]) -> list[Override]:
         """Yield ``learner.replay_ratio=null`` if only ``update_per_collect=4`` was typed."""
@@ -432,7 +432,7 @@ class Composer:
             for key, other in (pair, pair[::-1]):
                 if typed.get(key, "null") == "null" or other in typed:
                     continue
-                plain = [o for o in overrides if not _is_free(o.key)]
+                plain = [o for o in overrides if not is_free(o.key)]
                 if OmegaConf.select(self.compose(plain, sweep=True), other) is not None:
                     nulls.append(Override(f"{other}=null"))
         return nulls
@@ -453,16 +453,21 @@ def _one_part(name: str) -> str:
     return "".join(c if c.isprintable() and c not in "/\\" else "_" for c in name)
 
 
-def _is_free(key: str) -> bool:
+def is_free(key: str) -> bool:
+    """Return whether ``key`` is an argument of the environment, with or without ``kwargs``."""
     parts = key.split(".")
     if parts[0] != "env" or len(parts) < 2:
         return False
     return ".".join(parts[:2]) in _FREE or parts[1] not in field_types(EnvConfig)
 
 
-def _rewrite_override(
+def rewrite_override(
     override: Override, known: Mapping[str, set[str]], cfg: DictConfig
 ) -> Override:
+    """Return ``env.kwargs.length=50`` for ``env.length=50``, and ``++`` before new arguments.
+
+    ``known``: the arguments in ``env.kwargs`` and ``env.eval_kwargs``.
+    """
     key, value = override.key, override.value
     parts = key.split(".")
     name = ".".join(parts[:2])

@@ -8,7 +8,14 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlrun.config.checks import check
-from rlrun.config.compose import Composer, read_composed, shipped_conf, to_yaml
+from rlrun.config.compose import (
+    Composer,
+    is_free,
+    read_composed,
+    rewrite_override,
+    shipped_conf,
+    to_yaml,
+)
 from rlrun.config.config_errors import as_config_error, config_error
 from rlrun.config.directories import check_length, check_written
 from rlrun.config.hydra_keys import check_addresses
@@ -28,14 +35,23 @@ _RESUMABLE = (
 _GROW = ("run", "eval", "watchdog", "resume", "checkpoint")  # groups of the root yaml
 
 
+_EVALUATED = ("env", "eval", "device")  # what an evaluation may change
+
+
 def load(
-    run_dir: Path, typed: Sequence[str] = (), *, replay: bool = True, fork: bool = False
+    run_dir: Path,
+    typed: Sequence[str] = (),
+    *,
+    replay: bool = True,
+    fork: bool = False,
+    evaluation: bool = False,
 ) -> tuple[Config, str]:
     """Return the checked config of an earlier run, with ``overrides`` applied, and its yaml.
 
     ``replay`` False: the config is not used to continue or to read the replay, so the run's device,
     replay directory and addresses do not matter. Otherwise directories to write to must be below
-    the working directory, or in ``overrides``. ``fork``: every key may change.
+    the working directory, or in ``overrides``. ``fork``: every key may change. ``evaluation``: keys
+    of the environment may change, and its arguments replace those of ``eval_kwargs``, too.
 
     Raises: ConfigError if there is no run, or an override changes a key that a run cannot change.
     """
@@ -58,9 +74,12 @@ def load(
         _drop_fixed_keys(cfg)
         _add_new_keys(cfg)
         OmegaConf.set_struct(cfg, True)
-        overrides = composer.parse(overrides)
-        _refuse_options(composer, overrides, fork)
-        _change(cfg, overrides, fork, run_dir)
+        what = "an evaluation" if evaluation else "a fork" if fork else "a resumed run"
+        overrides = composer.parse(_env_arguments(cfg, overrides, evaluation))
+        _refuse_options(composer, overrides, what)
+        refused = _change(cfg, overrides, _EVALUATED if evaluation else _RESUMABLE, fork)
+        if refused:
+            raise _refusal(refused, run_dir, evaluation)
         if not replay:
             OmegaConf.update(cfg, "buffer.device", "cpu")
             OmegaConf.update(cfg, "buffer.mmap", None)
@@ -126,12 +145,31 @@ def _add_new_keys(cfg: DictConfig) -> None:
         cfg.policy = OmegaConf.merge({"rescale_actions": False}, cfg.policy)
 
 
-def _refuse_options(composer: Composer, overrides: Sequence[Override], fork: bool) -> None:
+def _env_arguments(
+    cfg: DictConfig, overrides: Sequence[Override], evaluation: bool
+) -> list[Override]:
+    """Return ``env.length=9`` as ``env.kwargs.length=9``.
+
+    An evaluation has ``env.eval_kwargs.length=9`` where these have the argument.
+    """
+    known = {f"env.{node}": {*map(str, cfg.env[node] or {})} for node in ("kwargs", "eval_kwargs")}
+    found = []
+    for override in overrides:
+        if is_free(override.key) and override[:1] not in "+~":
+            override = rewrite_override(override, known, cfg)
+        name = override.key.removeprefix("env.kwargs.")
+        if evaluation and name != override.key and name in known["env.eval_kwargs"]:
+            override = Override(f"env.eval_kwargs.{name}={override.value}")
+        found.append(override)
+    return found
+
+
+def _refuse_options(composer: Composer, overrides: Sequence[Override], what: str) -> None:
     """Raise ConfigError for several values, none, or an option such as ``memory=gru``.
 
     Options build other parts than those that were saved.
     """
-    groups, what = composer.groups(), "a fork" if fork else "a resumed run"
+    groups = composer.groups()
     for override in overrides:
         key, parsed = override.key, override.parsed
         if parsed.is_sweep_override() or parsed.is_delete():
@@ -145,16 +183,15 @@ def _refuse_options(composer: Composer, overrides: Sequence[Override], fork: boo
             group,
             value,
             f"{what} continues with the networks, replay and environments of its checkpoint",
-            "single keys, such as policy.lr=1e-4, are allowed, options of a group are not",
+            "single keys are allowed, options of a group are not",
             f"leave it out, or start a new run with {group}={format_value(value)}",
         )
 
 
-def _change(cfg: DictConfig, overrides: Sequence[Override], fork: bool, run_dir: Path) -> None:
-    """Set ``overrides``.
-
-    Raises: ConfigError listing those that a resumed run cannot change.
-    """
+def _change(
+    cfg: DictConfig, overrides: Sequence[Override], changeable: Sequence[str], fork: bool
+) -> list[Override]:
+    """Set ``overrides``. Return those that change other keys than ``changeable``."""
     refused: list[Override] = []
     before = {override.key: _plain(cfg, override.key) for override in overrides}
     for override in overrides:
@@ -163,26 +200,35 @@ def _change(cfg: DictConfig, overrides: Sequence[Override], fork: bool, run_dir:
         if fixed:
             refused.append(override)
         else:
-            OmegaConf.update(cfg, key, override.parsed.value(), merge=True)
-    allowed = (*_RESUMABLE, *map(str, cfg.resume.allow))
-    refused += [
+            new = override.startswith("++") and is_free(key)
+            OmegaConf.update(cfg, key, override.parsed.value(), merge=True, force_add=new)
+    allowed = (*changeable, *map(str, cfg.resume.allow))
+    return refused + [
         override
         for override in overrides
         if _plain(cfg, key := override.key) != before[key] and not (fork or _within(key, allowed))
     ]
-    if refused:
-        keys = list(dict.fromkeys(override.key for override in refused))
-        lines = [override for override in refused if override.key != "run.dir"]
-        words = map(shlex.quote, ("rlrun", "fork", str(run_dir), *lines))
-        branch = f"branch off: {' '.join(words)} run.dir=NEW"
-        insist = f"insist with 'resume.allow=[{','.join(keys)}]'"
-        raise config_error(
-            ", ".join(keys),
-            ", ".join(override.value for override in refused),
-            f"a resumed run cannot change {'this' if len(keys) == 1 else 'these'}",
-            f"{', '.join(_RESUMABLE)} may change (not run.dir)",
-            branch if "run.dir" in keys else f"{branch}; or {insist}",
-        )
+
+
+def _refusal(refused: Sequence[Override], run_dir: Path, evaluation: bool) -> ConfigError:
+    """Return the error of overrides that a resumed run or an evaluation cannot change."""
+    keys = list(dict.fromkeys(override.key for override in refused))
+    these = "this" if len(keys) == 1 else "these"
+    named = ", ".join(keys), ", ".join(override.value for override in refused)
+    if evaluation:
+        wrong = f"an evaluation cannot change {these}"
+        fix = "leave it out, or train with it"
+        return config_error(*named, wrong, "keys of env and eval may change", fix)
+    lines = [override for override in refused if override.key != "run.dir"]
+    words = map(shlex.quote, ("rlrun", "fork", str(run_dir), *lines))
+    branch = f"branch off: {' '.join(words)} run.dir=NEW"
+    insist = f"insist with 'resume.allow=[{','.join(keys)}]'"
+    return config_error(
+        *named,
+        f"a resumed run cannot change {these}",
+        f"{', '.join(_RESUMABLE)} may change (not run.dir)",
+        branch if "run.dir" in keys else f"{branch}; or {insist}",
+    )
 
 
 def _plain(cfg: DictConfig, key: str) -> object:

@@ -1,15 +1,19 @@
 """Evaluation of a finished run's weights."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from rlrun.config import load
+from rlrun.errors import ConfigError
 from rlrun.pipeline.evaluate import Evaluator, Watch, WatchedRow
 from rlrun.run.agent import load_trained
 from rlrun.run.hparams import policy_title
+from rlrun.run.plan import Plan, make_plan
+from rlrun.schema import Config
 from rlrun.video.files import EpisodeWindow, Panels, VideoFile, enlarged
 
 SIDE = 320  # approximate pixels of the longer side of a small picture
@@ -125,6 +129,23 @@ def show_in_window(title: str, *, traces: bool, fps: float) -> Iterator[Show]:
         window.close()
 
 
+def _evaluated_config(
+    plan: Plan, run_dir: Path, overrides: Sequence[str], device: str | None
+) -> Config:
+    """Return the config of a run with ``overrides``, which leave the spaces of ``plan`` alone."""
+    typed = [*overrides, *([f"device={device}"] if device else [])]
+    config, _ = load(run_dir, typed, replay=False, evaluation=True)
+    other = make_plan(config)
+    same = other.policy_spec == plan.policy_spec
+    if not (same and other.columns_per_env == plan.columns_per_env):
+        found, trained = (f"{p.policy_spec.obs} and {p.policy_spec.action}" for p in (other, plan))
+        raise ConfigError(
+            f"{', '.join(overrides)}: the environment has the spaces {found}; {trained}, those of "
+            "training, are allowed; leave out what changes them"
+        )
+    return config
+
+
 def evaluate_run(
     run_dir: Path,
     *,
@@ -135,14 +156,20 @@ def evaluate_run(
     video: Path | None = None,
     traces: bool = False,
     fps: float | None = None,
+    overrides: Sequence[str] = (),
 ) -> dict[str, float]:
     """Return the greedy score of a run's weights on seeds that training never uses.
 
     ``weights``, ``device``: as for ``load_trained``. ``video``: a file with the episodes of the
     first environment, drawn while they are scored. ``traces``, ``fps``: as for ``play_run``.
+    ``overrides``: of keys of the environment and of ``eval``.
+
+    Raises: as ``load_trained``; ConfigError if the overrides change spaces.
     """
     trained = load_trained(run_dir, weights=weights, device=device)
     config = trained.plan.config
+    if overrides:
+        config = _evaluated_config(trained.plan, run_dir, overrides, device)
     evaluator = Evaluator(
         config.env,
         episodes=episodes or config.run.eval_episodes,

@@ -15,12 +15,15 @@ from rlrun.schema.buffer import PriorityConfig as PriorityConfig
 from rlrun.schema.buffer import RankConfig as RankConfig
 from rlrun.schema.buffer import RolloutConfig as RolloutConfig
 from rlrun.schema.nets import BMRUConfig as BMRUConfig
+from rlrun.schema.nets import DecayConfig as DecayConfig
 from rlrun.schema.nets import FFMConfig as FFMConfig
+from rlrun.schema.nets import GatedDeltaNetConfig as GatedDeltaNetConfig
 from rlrun.schema.nets import GTrXLConfig as GTrXLConfig
 from rlrun.schema.nets import ImageAndVectorConfig as ImageAndVectorConfig
 from rlrun.schema.nets import IndRNNConfig as IndRNNConfig
 from rlrun.schema.nets import LMUConfig as LMUConfig
 from rlrun.schema.nets import LRUConfig as LRUConfig
+from rlrun.schema.nets import Mamba2Config as Mamba2Config
 from rlrun.schema.nets import MemoryConfig as MemoryConfig
 from rlrun.schema.nets import MinGRUConfig as MinGRUConfig
 from rlrun.schema.nets import MLSTMConfig as MLSTMConfig
@@ -151,6 +154,8 @@ MEMORY_CONFIGS: dict[str, type[MemoryConfig]] = {
     "bmru": BMRUConfig,
     "mlstm": MLSTMConfig,
     "slstm": SLSTMConfig,
+    "gated_deltanet": GatedDeltaNetConfig,
+    "mamba2": Mamba2Config,
     "none": MemoryConfig,
 }
 TORSO_CONFIGS: dict[str, type[TorsoConfig]] = {

@@ -18,7 +18,7 @@ from rlrun.schema.ranges import (
 )
 
 MEMORIES = ("lstm", "gru", "mingru", "lru", "ffm", "rtu", "lmu", "gtrxl", "indrnn", "bmru",
-            "mlstm", "slstm", "none")  # fmt: skip
+            "mlstm", "slstm", "gated_deltanet", "mamba2", "none")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,34 @@ class MLSTMConfig(HeadsConfig):
 class SLSTMConfig(HeadsConfig):
     def state_widths(self) -> tuple[int, ...]:
         return (self.hidden,) * 4
+
+
+@dataclass(frozen=True)
+class DecayConfig(HeadsConfig):
+    """Memories whose heads have decays exp(-dt) of the input."""
+
+    dt_min: float = field(metadata={"range": Range(1e-8, 100)})
+    dt_max: float = field(metadata={"range": Range(1e-8, 100)})
+    readout: bool
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("dt_min", lambda c: c.dt_min > c.dt_max, "must be at most memory.dt_max = {dt_max}",
+             "", ""),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GatedDeltaNetConfig(DecayConfig):
+    def state_widths(self) -> tuple[int, ...]:
+        return (self.hidden**2 // self.heads,)
+
+
+@dataclass(frozen=True)
+class Mamba2Config(DecayConfig):
+    state_size: int = field(metadata=within(1, 2**12))
+
+    def state_widths(self) -> tuple[int, ...]:
+        return (self.hidden * self.state_size,)
 
 
 @dataclass(frozen=True)

@@ -238,7 +238,8 @@ def _condition(text: str) -> Condition:
 
 
 WITH_MEMORY = read_when(
-    "memory=lstm|gru|mingru|lru|ffm|rtu|lmu|gtrxl|indrnn|bmru|mlstm|slstm & policy.recurrent"
+    "memory=lstm|gru|mingru|lru|ffm|rtu|lmu|gtrxl|indrnn|bmru|mlstm|slstm|gated_deltanet|mamba2 "
+    "& policy.recurrent"
 )
 
 

@@ -80,7 +80,8 @@ SYNONYMS = {  # other or former last part of a key -> present ones, the likelies
 OTHER_OPTIONS = {  # option of another library -> what to type here
     "ddqn": "dqn", "double_dqn": "dqn", "dueling_dqn": "dqn", "per": "prioritized",
     "recurrent_ppo": "ppo memory=lstm", "rppo": "ppo memory=lstm", "rnn": "lstm",
-    "transformer": "gtrxl", "ssm": "lru", "s5": "lru", "mamba": "mingru", "subproc": "async",
+    "transformer": "gtrxl", "ssm": "lru", "s5": "lru", "mamba": "mamba2",
+    "xlstm": "mlstm slstm", "subproc": "async",
     "adqn": "dqn", "discrete_sac": "dqn", "reinforce": "a2c", "a3c": "a2c", "apex": "dqn",
     "epsilon_greedy": "schedule", "greedy": "none", "cnn": "nature_cnn",
 }  # fmt: skip

@@ -33,6 +33,28 @@ def test_evaluate(trained, capsys):
         rlrun.evaluate(run, 7)
 
 
+def test_evaluate_in_a_changed_environment(trained):
+    run = trained("dqn")
+    short = "env.max_episode_steps=3"
+    assert rlrun.evaluate(run, overrides=[short])["length_mean"] == 3
+    found = rlrun.evaluate(run, overrides=[short, "env.kwargs.sutton_barto_reward=true"])
+    assert found["return_max"] == 0, "an argument that no yaml names"
+    for bad, text in (
+        ("policy.gamma=0.5", "an evaluation cannot change this"),
+        ("device=cpu,cuda", "several values"),
+        ("env=pendulum", "an evaluation continues"),
+        ("env.max_episode_stps=3", "env.max_episode_steps"),
+        ("env.frame_stack=2", "has the spaces"),
+        ("env.kwargs.lenght=3", "lenght"),
+    ):
+        with pytest.raises(rlrun.ConfigError, match=text):
+            rlrun.evaluate(run, overrides=[bad])
+    with pytest.raises(rlrun.ConfigError, match="has the spaces"):
+        rlrun.evaluate(trained("r2d2"), overrides=["env.id=Acrobot-v1"])
+    with pytest.raises(rlrun.ConfigError, match=r"evaluate\(RUN_DIR, overrides="):
+        rlrun.evaluate(run, max_episode_steps=3)
+
+
 def test_play(trained, tmp_path):
     pytest.importorskip("pygame")
     file = tmp_path / "episode.gif"

@@ -115,7 +115,7 @@ def missing(row: Row, peers: Path | None) -> str:
 
 
 TMAZE = {"metric": "success", "episodes": 1000}
-RARE = "policy.nstep=3 learner=transitions_large"  # of policy=dqn when these rows were measured
+RARE = "explore=schedule learner=transitions_large"  # of policy=dqn when these rows were measured
 EPS = "policy.adam_eps=1e-3"  # the default of policy=r2d2 when these rows were measured
 SHORT = f"policy.burnin_step=4 policy.learn_unroll_len=12 {EPS}"
 TMAZE30 = "experiment=r2d2_tmaze50 env.length=30"
@@ -152,6 +152,10 @@ ROWS = {
     "lunarlander_ppo": Row(
         "policy=ppo env=lunarlander", ">= 200", steps=1_000_000, needs="box2d"
     ),
+    "mountaincar_ppo": Row(
+        "policy=ppo env=mountaincar policy.normalize_obs=true policy.normalize_reward=true",
+        ">= -110",
+    ),
     "cartpole_a2c": Row("policy=a2c env=cartpole", ">= 450", steps=500_000),
     "novel_ppo": Row("policy=ppo memory=lstm env=cartpole_novel", ">= 450", steps=200_000),
     "cartpole_pqn": Row(f"{PQN} env=cartpole", ">= 495.1", steps=500_000),  # CleanRL's pqn.py
@@ -185,9 +189,9 @@ ROWS = {
     # several agents
     "twostep_qmix": Row("policy=qmix env=twostep", ">= 8"),
     "twostep_vdn": Row("policy=vdn env=twostep", "== 7"),
-    "twostep_dqn": Row(f"policy=dqn env=twostep explore=anneal {RARE}", "<= 7"),
+    "twostep_dqn": Row("policy=dqn env=twostep explore=anneal learner=transitions_large", "<= 7"),
     "twostep_dqn_separate": Row(
-        f"policy=dqn env=twostep explore=anneal agents=separate {RARE}", "<= 7"
+        "policy=dqn env=twostep explore=anneal agents=separate learner=transitions_large", "<= 7"
     ),
     # R2D2 and its memories
     "cartpole": Row("policy=r2d2 env=cartpole", ">= 475, 60 s, 60k steps"),

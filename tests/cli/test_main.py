@@ -14,7 +14,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlrun import __version__
-from rlrun.config import to_yaml
+from rlrun.config import load, to_yaml
 from rlrun.config.directories import claim
 from rlrun.errors import EnvError, Interrupted
 from rlrun.schema.spelling import RENAMED
@@ -278,6 +278,7 @@ def old(rlrun, tmp_path):
 
 def test_eval(rlrun, build, old):
     film = {"video": None, "traces": False, "fps": None}
+    film |= {"overrides": []}
     nothing = {"episodes": None, "weights": "final", "seed": None, "device": None}
     given = {"episodes": 7, "weights": "best", "seed": 9, "device": "cpu"}
     assert rlrun("eval", str(old)).code == 0
@@ -286,6 +287,19 @@ def test_eval(rlrun, build, old):
     assert rlrun("eval", str(old), *line).code == 0
     assert build.calls[-1] == ("eval", (old,), given | film)
     assert rlrun("eval", str(old), "--device", "tpu").code == 2
+
+
+def test_eval_in_a_changed_environment(rlrun, build, tmp_path):
+    """Arguments of the environment replace those of evaluations too."""
+    assert rlrun("run.dir=old", "env=tmaze", "debug=smoke").code == 0
+    path, typed = tmp_path / "old", ["env.length=100", "env.balanced=false"]
+    assert rlrun("eval", str(path), *typed).code == 0
+    assert build.calls[-1][2]["overrides"] == typed
+    env = load(path, typed, replay=False, evaluation=True)[0].env
+    assert (env.kwargs["length"], env.eval_kwargs) == (100, {"balanced": False})
+    done = rlrun("eval", str(path), "env.lenght=100")
+    assert_one_error(done)
+    assert "env.kwargs.length" in done.err or "env.length" in done.err
 
 
 def test_resume(rlrun, build, old):

@@ -71,7 +71,9 @@ ON_POLICY_NAMES = "ppo a2c impala"
 CONTROL_NAMES = "sac td3 ddpg rsac rtd3 tqc crossq"
 REAL = f"{CONTROL_NAMES} ppo a2c impala random"
 RARE = "cql cql_sac qmix vdn bc bc_recurrent iql scripted"
-MEMORIES = "lstm gru mingru lru ffm lmu rtu gtrxl indrnn bmru mlstm slstm none"
+MEMORIES = (
+    "lstm gru mingru lru ffm lmu rtu gtrxl indrnn bmru mlstm slstm gated_deltanet mamba2 none"
+)
 TORSOS = "mlp layer_norm tanh64 mlp_400_300"
 IMAGES = {"image", "gray", "float_image", "image_and_vector"}
 UNUSUAL = {"text", "sequence", "no_dict", "no_tuple", "flat_image", "tiny_image"}

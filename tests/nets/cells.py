@@ -8,10 +8,12 @@ from rlrun.nets.memory import make_memory
 from rlrun.schema import (
     BMRUConfig,
     FFMConfig,
+    GatedDeltaNetConfig,
     GTrXLConfig,
     IndRNNConfig,
     LMUConfig,
     LRUConfig,
+    Mamba2Config,
     MemoryConfig,
     MinGRUConfig,
     MLSTMConfig,
@@ -20,6 +22,7 @@ from rlrun.schema import (
 )
 
 RING = {"r_min": 0.4, "r_max": 0.99, "max_phase": 2 * math.pi}
+DECAYS = {"heads": 2, "dt_min": 0.05, "dt_max": 0.5}
 CONFIGS = {
     "lstm": MemoryConfig("lstm", 6, 1.0),
     "gru": MemoryConfig("gru", 6, 0.0),
@@ -38,6 +41,10 @@ CONFIGS = {
     "mlstm": MLSTMConfig("mlstm", 6, 6.0, heads=2, readout=True),
     "mlstm_sums": MLSTMConfig("mlstm", 6, 6.0, heads=2, readout=False),
     "slstm": SLSTMConfig("slstm", 6, 4.0, heads=2),
+    "gated_deltanet": GatedDeltaNetConfig("gated_deltanet", 6, 0.0, readout=True, **DECAYS),
+    "gated_deltanet_sums": GatedDeltaNetConfig("gated_deltanet", 6, 0.0, readout=False, **DECAYS),
+    "mamba2": Mamba2Config("mamba2", 6, 0.0, state_size=3, readout=True, **DECAYS),
+    "mamba2_sums": Mamba2Config("mamba2", 6, 0.0, state_size=3, readout=False, **DECAYS),
 }
 
 

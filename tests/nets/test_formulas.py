@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.nets.cells import CONFIGS, CPU, FEATURES, make, state_of
+from tests.nets.cells import stepped as by_steps
 
 DOUBLE = {"dtype": torch.float64}
 
@@ -148,3 +149,84 @@ def test_exponential_gates_never_overflow(name, size):
     out, last = memory.unroll(x, memory.initial_state(2, CPU))
     grads = torch.autograd.grad(out.sum(), (x, *memory.parameters()))
     assert all(v.isfinite().all() for v in (out, *last, *grads))
+
+
+@pytest.mark.parametrize("name", ["gated_deltanet", "mamba2"])
+def test_decays_start_at_the_configured_time_scales(name):
+    gate = make(name).gate
+    dt, log_decay = gate(torch.zeros(FEATURES))
+    torch.testing.assert_close(dt, torch.tensor([0.05, 0.5]))
+    torch.testing.assert_close(log_decay, -dt)
+
+
+def test_gated_deltanet_is_the_formula():
+    """S' = S alpha (I - beta k k^T) + beta v k^T, o = S' q."""
+    memory = make("gated_deltanet_sums", torch.float64)
+    torch.nn.init.normal_(memory.gate.a_log)
+    x, (s,) = given(memory)
+    y, (after,) = stepped(memory, x[0], (s,))
+    raw = (memory.qkv.weight @ x[0] + memory.qkv.bias).reshape(3, 2, 3)
+    q, k, v = raw * raw.sigmoid()
+    beta = (memory.beta.weight @ x[0] + memory.beta.bias).sigmoid()
+    dt = (memory.gate.input.weight @ x[0] + memory.gate.input.bias).exp().add(1).log()
+    alpha = torch.exp(-memory.gate.a_log.exp() * dt)
+    for head in (0, 1):
+        key, query = k[head] / k[head].norm(), q[head] / q[head].norm()
+        old = s.reshape(2, 3, 3)[head]
+        erased = torch.eye(3, **DOUBLE) - beta[head] * torch.outer(key, key)
+        new = alpha[head] * old @ erased + beta[head] * torch.outer(v[head], key)
+        torch.testing.assert_close(after.reshape(2, 3, 3)[head], new)
+        torch.testing.assert_close(y.reshape(2, 3)[head], new @ query)
+
+
+def test_gated_deltanet_replaces_what_it_holds_for_a_key():
+    """With beta = alpha = 1 a second value for the same key leaves nothing of the first."""
+    memory = make("gated_deltanet_sums", torch.float64)
+    with torch.no_grad():
+        memory.beta.bias.fill_(50)
+        memory.gate.a_log.fill_(-50)
+        memory.qkv.weight[:12, 0] = 0  # q and k do not read the first input
+    x = torch.randn(1, FEATURES, **DOUBLE).repeat(2, 1)
+    x[1, 0] += 1
+    zero = tuple(s.double() for s in memory.initial_state(1, CPU))
+    after = memory.unroll(x[:, None], zero)[1]
+    once = memory.unroll(x[1:, None], zero)[1]
+    torch.testing.assert_close(after, once)
+
+
+def test_gated_deltanet_over_several_chunks():
+    memory = make("gated_deltanet", torch.float64)
+    x = torch.randn(150, 3, FEATURES, **DOUBLE)
+    first = torch.rand(150, 3) < 0.03
+    state = state_of(memory, 5, 3, torch.float64)
+    torch.testing.assert_close(memory.unroll_episodes(x, first, state),
+                               by_steps(memory, x, state, first)[0])  # fmt: skip
+    lengths = torch.tensor([0, 64, 129])
+    after = memory.state_after(x, lengths, state)[0]
+    for b, rows in enumerate(lengths.tolist()):
+        own = (state[0][b : b + 1],)
+        want = by_steps(memory, x[:rows, b : b + 1], own)[1][0] if rows else own[0]
+        torch.testing.assert_close(after[b : b + 1], want)
+
+
+def test_mamba2_is_the_formula():
+    """S' = exp(A dt) S + dt u B^T, y = (S' C + D u) silu(z)."""
+    memory = make("mamba2_sums", torch.float64)
+    torch.nn.init.normal_(memory.gate.a_log)
+    torch.nn.init.normal_(memory.d)
+    x, (s,) = given(memory)
+    y, (after,) = stepped(memory, x[0], (s,))
+
+    def silu(v):
+        return v * v.sigmoid()
+
+    u, b = silu(memory.ub.weight @ x[0] + memory.ub.bias).split([6, 3])
+    c, z = (memory.cz.weight @ x[0] + memory.cz.bias).split([3, 6])
+    dt = (memory.gate.input.weight @ x[0] + memory.gate.input.bias).exp().add(1).log()
+    decay = torch.exp(-memory.gate.a_log.exp() * dt)
+    for head in (0, 1):
+        channels = slice(3 * head, 3 * head + 3)
+        new = decay[head] * s.reshape(2, 3, 3)[head] + dt[head] * torch.outer(u[channels], b)
+        torch.testing.assert_close(after.reshape(2, 3, 3)[head], new)
+        want = (new @ silu(c) + memory.d[head] * u[channels]) * silu(z[channels])
+        torch.testing.assert_close(y[channels], want)

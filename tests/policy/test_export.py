@@ -35,11 +35,9 @@ SAC = ("policy=sac", "env=pendulum", "env.max_episode_steps=40", "torso.hidden=[
 
 OFFLINE = ("pipeline=serial", "learner=transitions")
 SMALL = ("torso.hidden=[8]", "policy.head_hidden=[8]")
+MEMORIES = ["lstm", "gru", "mingru", "indrnn", "bmru", "mlstm", "slstm", "gated_deltanet", "mamba2"]
 FAMILIES = [
-    *[
-        ("policy=r2d2", "env=cartpole", f"memory={m}")
-        for m in ("lstm", "gru", "mingru", "indrnn", "bmru", "mlstm", "slstm")
-    ],
+    *[("policy=r2d2", "env=cartpole", f"memory={m}") for m in MEMORIES],
     ("policy=r2d2", "env=cartpole", "policy.reward_scale=0.1", "policy.reward_clip=0.05"),
     *[(f"policy={p}", "env=cartpole") for p in ("r2d2_c51", "r2d2_qr", "dqn")],
     ("policy=rainbow", "env=cartpole", "env.frame_stack=3"),

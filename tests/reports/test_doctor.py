@@ -109,6 +109,18 @@ def test_what_changes_nothing_is_not_tried(tmp_path):
     assert diagnose(run)["dead units"].tries == ["policy.lr=0.0003"]
 
 
+def test_an_on_policy_run_without_any_reward_is_normalised(tmp_path):
+    """By both running statistics; the one that is there already is left out."""
+    obs, reward = "policy.normalize_obs=true", "policy.normalize_reward=true"
+    for i, (keys, first) in enumerate([({}, f"{obs} {reward}"),
+                                       ({"policy.normalize_obs": True}, reward)]):  # fmt: skip
+        run = sick(Case("ppo", returns(-200.0), keys), tmp_path / str(i))
+        assert diagnose(run)["constant score"].tries[:2] == [first, "bonus=rnd"]
+    assert CASES["constant score"].run == "dqn"
+    found = diagnose(sick(CASES["constant score"], tmp_path / "dqn"))
+    assert found["constant score"].tries[0] == "bonus=rnd"
+
+
 def test_advice_fits_the_policy(tmp_path):
     """PPO has no replay and no epsilon, whatever is found; no metric is named that is not there."""
     whole = yaml.safe_load((HEALTHY / "ppo/config.yaml").read_text())

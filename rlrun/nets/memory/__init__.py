@@ -9,9 +9,11 @@ from rlrun.errors import ConfigError, EnvError
 from rlrun.nets.memory.bmru import BMRU
 from rlrun.nets.memory.cell import Cell as Cell
 from rlrun.nets.memory.gated import GRU, LMU, LSTM, MinGRU, NoMemory
+from rlrun.nets.memory.gated_deltanet import GatedDeltaNet
 from rlrun.nets.memory.gtrxl import GTrXL
 from rlrun.nets.memory.indrnn import IndRNN
 from rlrun.nets.memory.linear import FFM, LRU, RTU
+from rlrun.nets.memory.mamba2 import Mamba2
 from rlrun.nets.memory.mlstm import MLSTM
 from rlrun.nets.memory.slstm import SLSTM
 from rlrun.schema import MemoryConfig
@@ -34,6 +36,8 @@ _MEMORIES: dict[str, type[Memory]] = {
     "bmru": BMRU,
     "mlstm": MLSTM,
     "slstm": SLSTM,
+    "gated_deltanet": GatedDeltaNet,
+    "mamba2": Mamba2,
     "none": NoMemory,
 }
 
