@@ -72,7 +72,7 @@ _RUNS = (
 )
 _FLAGS = (
     ("-m, --multirun", "a sweep"),
-    ("-q, --quiet", "no progress display"),
+    ("-q, --quiet", "warnings and errors only"),
     ("--config-dir DIR", "your own yaml files"),
     ("--trust PACKAGE", "a config may name its functions"),
     ("--cfg job", "the whole config, what each key means, and no run"),

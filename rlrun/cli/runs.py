@@ -31,8 +31,17 @@ def evaluate(args: Namespace) -> int:
         print(f"{key:14s} {value:g}")
     sys.stdout.flush()
     seeds = "that training never used" if args.seed is None else f"from {args.seed} on"
-    print(f"rlrun: weights: {args.weights}; episodes: seeds {seeds}", file=sys.stderr)
+    which = f"{args.weights}{_unless_finished(args.run_dir)}"
+    print(f"rlrun: weights: {which}; episodes: seeds {seeds}", file=sys.stderr)
     return 0
+
+
+def _unless_finished(run_dir: Path) -> str:
+    """Return a hint if the run is not finished, so its weights are those of a checkpoint."""
+    from rlrun.run.files import RECORD, read_record
+
+    done = not (run_dir / RECORD).is_file() or read_record(run_dir).get("status") == "done"
+    return "" if done else " so far (the run is not finished)"
 
 
 def score_of(args: Namespace) -> dict[str, float]:

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlrun.jit import is_cached
 from rlrun.kernels import layers, on_policy
 from rlrun.kernels.nstep import or_else
 from rlrun.kernels.packed import PackedNet
@@ -49,13 +48,6 @@ class CompiledLearner(ABC):
         self.net = PackedNet(policy.parts["net"])
         self.work: tuple[np.ndarray, ...] = ()
         self.room = 0
-
-    @property
-    def note(self) -> str | None:
-        """A line to show before the first update, or None."""
-        if is_cached(self.function):
-            return None
-        return "kernels: this machine compiles them once, in the first update, in some 10 s"
 
     def reserve(self, rows: int) -> None:
         """Make the arrays for minibatches of up to ``rows`` rows."""

@@ -247,13 +247,15 @@ def final_line(
     clock: str = "env steps",
     best: float | None = None,
     solved: float | None = None,
+    resumed: bool = False,
 ) -> str:
     """Return the last lines of a run: score, env steps, wall time; the command that shows its
     directory.
 
     ``result`` is an evaluation with ``return_mean``, ``return_std`` and ``episodes``. ``clock`` is
     the unit of ``env_steps``. ``best``: mean return of the best evaluation, shown if it is not the
-    last one. ``solved``: run.stop_return if it ended the run.
+    last one. ``solved``: run.stop_return if it ended the run. ``resumed``: the time includes that
+    of earlier processes.
     """
     score = "not evaluated"
     if result is not None:
@@ -264,8 +266,10 @@ def final_line(
         if best is not None and best > mean:
             score += f" (best {best:.4g})"
     score += "; " if solved is None else f"\nrlrun: solved (run.stop_return = {solved:g}); "
-    path = shlex.quote(str(run_dir))
+    here = Path.cwd()
+    path = shlex.quote(str(run_dir.relative_to(here) if run_dir.is_relative_to(here) else run_dir))
+    spent = format_duration(wall_seconds) + (" in all" if resumed else "")
     return (
-        f"rlrun: {score}{env_steps} {clock} in {format_duration(wall_seconds)}\n"
+        f"rlrun: {score}{env_steps} {clock} in {spent}\n"
         f"rlrun: see it with: rlrun tensorboard {path}"
     )

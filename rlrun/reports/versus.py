@@ -274,6 +274,7 @@ def compare_lines(a: str, b: str, kind: str) -> Iterator[str]:
     tested = sum(not math.isnan(one.adjusted) for one in compared)
     if tested:
         yield CAVEAT + (f" p is corrected for {tested} comparisons (Holm)." if tested > 1 else "")
+    yield f"A = {printable(a)}, B = {printable(b)}"
     yield ""
     yield from terminal_lines(_score_table(by_env, both))
     for name in ("A", "B"):

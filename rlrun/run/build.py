@@ -422,8 +422,6 @@ def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
         policy = collector.policy
     else:
         policy = make_policy(plan)
-    if (line := getattr(getattr(policy, "kernel", None), "note", None)) is not None:
-        log.note(line)
     if collector is not None:  # also for a second policy in this process
         policy.generator = collector.policy.generator
     if config.learner.cuda_graph and config.device == "cpu":

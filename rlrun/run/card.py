@@ -77,7 +77,7 @@ def export_card(
             raise directories.storage_error(out, (e.strerror or str(e)).lower(), "OUT") from e
         raise
     what = f"{len(files) + 2} files" + (f"; no {PICTURE}: {no_gif}" if gif is None else "")
-    return f"card: {out}, {what}; largest difference of {ONNX} from the actor {difference}"
+    return f"card: {out}, {what}\nlargest difference of {ONNX} from the actor: {difference}"
 
 
 def _film(trained: TrainedPolicy) -> tuple[bytes | None, str]:

@@ -344,6 +344,21 @@ def lock_run_dir(run_dir: Path) -> Iterator[None]:
                 _held[run_dir] = earlier
 
 
+def is_in_use(run_dir: Path) -> bool:
+    """Return whether another process holds the lock of a run directory, as far as can be seen."""
+    try:
+        handle = os.open(run_dir / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except OSError as e:
+        return isinstance(e, BlockingIOError)
+    finally:
+        os.close(handle)
+
+
 def require_in_place(run_dir: Path) -> None:
     """Raise StorageError if a directory that this process locked was renamed or removed.
 

@@ -242,7 +242,7 @@ class _Run:
         if self.state is not None:
             with checkpoint.fitting(run_dir / CHECKPOINTS):
                 pipeline.saving.load_state_dict(self.state)
-        self._note_no_steps_left()
+        self._note_start()
         self._begin_writing()
         self.log.open()
         if self.state is not None:
@@ -259,10 +259,17 @@ class _Run:
         self.trial = trial_of(run_dir, self.launch.raw_yaml, record.started)
         self.log.hparams(self.launch.raw_yaml, self.trial, {})
 
-    def _note_no_steps_left(self) -> None:
-        """Print that a resume trains nothing, because its checkpoint is past run.total_steps."""
+    def _note_start(self) -> None:
+        """Print where a resume goes on, or that its checkpoint is past run.total_steps."""
         total, steps = self.config.run.total_steps, self.pipeline.parts.progress.counters.env_steps
-        if self.state is not None and steps > total:
+        if self.launch.resumed is None:
+            return
+        clock = self.pipeline.parts.source.clock
+        if self.state is None:
+            self.log.note("rlrun: there is no checkpoint yet: the run starts again")
+        elif steps <= total:
+            self.log.note(f"rlrun: goes on from {steps} {clock}")
+        else:
             more = resume_line(self.run_dir, f"run.total_steps={2 * steps}")
             self.log.note(
                 f"rlrun: run.total_steps = {total}: the checkpoint is of env step {steps}, so "
@@ -324,6 +331,7 @@ class _Run:
             run_dir=run_dir, clock=pipeline.parts.source.clock,
             best=None if record.best_eval is None else record.best_eval["return_mean"],
             solved=self.config.run.stop_return if solved else None,
+            resumed=bool(record.resumes),
         )  # fmt: skip
         log.finish(line)
 

@@ -267,6 +267,9 @@ _COLUMNS, _LEFT = ("job", "overrides", "status", "steps", "score", "time"), ("ov
 _COLOURS = {"done": "green", "failed": "red", "interrupted": "yellow", "running": "cyan"}
 
 
+_STILL = 5.0  # seconds without a new env step in which no time left is shown
+
+
 @dataclass
 class JobProgress:
     """The progress of a run, read from the new lines of its metrics.jsonl.
@@ -279,6 +282,7 @@ class JobProgress:
     env_steps: int = 0
     score: float | None = None
     began: tuple[float, int] | None = None  # time and env steps when its process started
+    moved: float = 0.0  # time of the last new env step
     _offset: int = field(default=0, repr=False)
 
     def start(self) -> None:
@@ -322,15 +326,19 @@ class JobProgress:
             return
         steps, score = record.get("env_steps"), record.get(SCORE)
         if type(steps) is int and 0 <= steps < _MOST_STEPS:
+            if steps != self.env_steps:
+                self.moved = time.monotonic()
             self.env_steps = steps
         if type(score) is float or (type(score) is int and abs(score) < _MOST_STEPS):
             self.score = float(score)
 
     def eta(self) -> float | None:
         """Return the seconds to ``run.total_steps`` at the mean speed of this process; None:
-        unknown.
+        unknown, also while it makes no steps (it compiles, or evaluates).
         """
         if self.began is None or self.total_steps is None:
+            return None
+        if time.monotonic() - self.moved > _STILL:
             return None
         then, steps = self.began
         speed = (self.env_steps - steps) / max(time.monotonic() - then, 1e-9)

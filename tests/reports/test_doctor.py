@@ -14,7 +14,7 @@ import yaml
 from rlrun.cli.key_table import Table
 from rlrun.reports.doctor.symptoms import diagnose, report_lines
 from rlrun.reports.runs import read_run
-from rlrun.run.files import read_record, seal
+from rlrun.run.files import lock_run_dir, read_record, seal
 from tests.compose import config
 from tests.reports.forge import forge, forge_sweep
 from tests.reports.sick_runs import CASES, HEALTHY, Case, flat, noise, returns, sick
@@ -178,8 +178,10 @@ def test_a_run_without_records_is_too_early(tmp_path):
     (path / "metrics.jsonl").write_text("")
     record = read_record(path) | {"status": "running", "eval": None}
     (path / "run.json").write_bytes(seal(record))
-    (line,) = report_lines(read_run(path))
-    assert "too early" in line
+    with lock_run_dir(path):
+        (line,) = report_lines(read_run(path))
+        assert "too early" in line
+    assert [*diagnose(read_run(path))] == ["interrupted"], "a killed one: no process has it"
 
 
 def test_a_run_that_was_interrupted_before_it_began(tmp_path):

@@ -110,10 +110,11 @@ def metrics(path, *records):
 
 
 def test_progress_reads_what_is_new(tmp_path, monkeypatch):
-    clock = iter([10.0, 20.0])
-    monkeypatch.setattr(record.time, "monotonic", lambda: next(clock))
+    now = [10.0]
+    monkeypatch.setattr(record.time, "monotonic", lambda: now[0])
     progress, path = JobProgress(tmp_path, 1000), tmp_path / "metrics.jsonl"
     progress.start()
+    now[0] = 20.0
     assert (progress.env_steps, progress.score) == (0, None)
     metrics(path, {"env_steps": 100, "eval/return_mean": 2.5}, {"env_steps": 200})
     with path.open("a") as file:
@@ -125,6 +126,8 @@ def test_progress_reads_what_is_new(tmp_path, monkeypatch):
     progress.read()
     assert progress.env_steps == 300
     assert progress.eta() == (1000 - 300) / (300 / 10)
+    now[0] = 26.0
+    assert progress.eta() is None, "no step in six seconds: it may compile"
     path.write_text("")
     metrics(path, {"env_steps": 50, "eval/return_mean": 1})
     progress.read()
@@ -175,14 +178,16 @@ def test_the_time_left_of_a_resumed_run(tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
     lines = [json.dumps({"env_steps": i, "note": "x" * 1000}) + "\n" for i in range(3001)]
     path.write_text("".join(lines))
-    clock = iter([10.0, 11.0, 21.0])
-    monkeypatch.setattr(record.time, "monotonic", lambda: next(clock))
+    now = [10.0]
+    monkeypatch.setattr(record.time, "monotonic", lambda: now[0])
     progress = JobProgress(tmp_path, 4000)
     progress.start()
+    now[0] = 11.0
     assert progress.began == (10.0, 3000)
     path.write_text("".join(lines[:2901]))
     progress.read()
     metrics(path, {"env_steps": 3100})
+    now[0] = 21.0
     progress.read()
     assert progress.eta() == (4000 - 3100) / (200 / 10)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from rlrun.reports.doctor.evidence import Evidence, steps
 from rlrun.reports.runs import RunData, finite, printable
+from rlrun.run.files import is_in_use
 from rlrun.terminal import paragraph
 from rlrun.trust import packages_of, resume_line
 
@@ -127,6 +128,9 @@ def interrupted(e: Evidence) -> Rows:
     go_on = _resume_line(e)
     if e.run.status == "interrupted":
         yield Found(f"It was interrupted at {steps(e.ended_at)} of {e.total_steps:.0f}.", [go_on])
+    if e.run.status == "running" and not is_in_use(e.run.path):
+        at = f"{steps(e.env_steps)} of {e.total_steps:.0f}"
+        yield Found(f"It was killed at about {at}: no process runs it.", [go_on])
     if e.run.status == "not started" and e.policy and not e.env_steps:
         why = "It was interrupted while it started, or is starting."
         fix = f"{go_on}, unless it is starting"
