@@ -98,8 +98,9 @@ def own_cell(
         return {"cannot": CANNOT[library][probe], "version": runs.commit()}
     words, more, steps = OWN[library]
     steps = env_steps or steps
+    every = steps // 2 if probe == "fresh" else steps  # fresh: the second evaluation counts
     line = [*words.split(), f"env=conform_{probe}", f"env.control={str(control).lower()}"]
-    line += [*more.get(probe, "").split(), f"run.eval_every={steps // 2}"]
+    line += [*more.get(probe, "").split(), f"run.eval_every={every}"]
     found = runs.own_run(*line, seed=seed, threads=1, env_steps=steps)
     return {"score": found["curve"][-1][1], "version": runs.commit()}
 
