@@ -189,7 +189,7 @@ class Layout:
             of.append(f"{self.windows:,} recurrent states of {amount(each)}")
         if rest := parts["table"] + parts["sampler"]:
             of.append(f"windows and priorities {amount(rest)}")
-        text = f"replay: room for {rows:,} rows, {amount(self.nbytes)}"
+        text = f"room for {rows:,} rows, {amount(self.nbytes)}"
         text += f" ({', '.join(of)})" if len(of) > 1 else ""
         if self.packed:
             most = self.packed if self.room is None else min(self.packed, self.room)

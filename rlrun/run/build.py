@@ -52,6 +52,7 @@ from rlrun.policy.compute import Compute, keep_freed_memory
 from rlrun.run.manifest import CHECKPOINTS
 from rlrun.run.plan import Plan, plan_of_demos
 from rlrun.schema import PrioritizedConfig, PriorityConfig, RankConfig, RNDConfig
+from rlrun.terminal import paragraph
 from rlrun.trust import trusted_class
 from rlrun.types import Actor, Chunk, Counters, Policy, Spec, generator, tree_map
 
@@ -222,7 +223,7 @@ def make_replay(plan: Plan, *, note: Note = _silent) -> Replay:
     device = torch_device(c.device)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
     layout = check_size(config, plan.layout, window, free=free)
-    note(layout.describe())
+    note(paragraph("replay: ", layout.describe()))
     replay = Replay(
         layout,
         window=window,

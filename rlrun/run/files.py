@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.errors import CheckpointError, ConfigError, LockedError, StorageError
+from rlrun.schema.spelling import nearest
 
 _logger = logging.getLogger(__name__)
 
@@ -405,6 +406,9 @@ def require_run(run_dir: Path, *, card: bool = False) -> None:
     if os.path.isfile(run_dir / CONFIG):  # False for names that are too long
         return
     what, fix = "no such directory", "run directories are under outputs/"
+    beside = [path.parent.name for path in run_dir.parent.glob(f"*/{CONFIG}")]
+    if close := nearest(run_dir.name, beside, 1):
+        fix = f"did you mean {shlex.quote(str(run_dir.with_name(close[0])))}?"
     if os.path.isdir(run_dir):
         what = "is not a run directory"
         inside = sorted(path.parent for path in run_dir.glob(f"*/{CONFIG}"))
