@@ -384,12 +384,12 @@ def show(value: Any) -> str:
 
 
 def _schedule(fields: dict[str, Any]) -> str:
-    """Return a schedule in words: ``linear 0.001 to 0 over 50000``."""
+    """Return a schedule in words: ``linear 0.001 to 0 over 50000``, a constant as its number."""
     parts = [show(fields["kind"])]
     if "points" in fields and fields["points"] is not None:
         parts.append(show(fields["points"]))
     elif fields["kind"] == "constant":
-        parts.append(show(fields.get("start")))
+        parts = [show(fields.get("start"))]
     else:
         parts.append(f"{show(fields.get('start'))} to {show(fields.get('end'))}")
         if fields.get("over") is not None:

@@ -149,11 +149,18 @@ def _names(
     alike: dict[str, list[int]] = {}
     for i, name in enumerate(names):
         alike.setdefault(name, []).append(i)
-    for same in alike.values():
+    longer: list[tuple[dict[str, Value], frozenset[str]]] = []  # typed settings -> shown
+    for same in (same for same in alike.values() if len(same) > 1):
         more = shown | differing_keys([trials[i] for i in same])
-        for i in same if len(same) > 1 else []:
-            names[i] = trial_name(own[i], more, begin)
+        longer += [(_without_seed(own[i]), more) for i in same]
+    for i, settings in enumerate(own):  # other seeds of a setting have the same name
+        more = next((keys for typed, keys in longer if typed == _without_seed(settings)), shown)
+        names[i] = trial_name(settings, more, begin)
     return names
+
+
+def _without_seed(settings: dict[str, Value]) -> dict[str, Value]:
+    return {key: value for key, value in settings.items() if key != "seed"}
 
 
 def _unique(name: str, taken: set[str]) -> str:

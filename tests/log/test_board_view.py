@@ -91,6 +91,18 @@ def test_runs_that_were_not_started_alike(tmp_path, view):
         assert columns == dict.fromkeys(("env", "seed"), False) | dict.fromkeys(differing, True)
 
 
+def test_seeds_of_one_setting_have_names_of_one_form(tmp_path, view):
+    """Seed 0 needs its budget in its name because a longer run has that seed too."""
+    for seed, total in ((0, 9000), (0, 400), (1, 400)):
+        typed = ["policy=dqn", f"seed={seed}"] + ["run.total_steps=400"] * (total == 400)
+        path = tmp_path / f"outputs/{seed}_{total}"
+        run = forge(path, overrides=typed, seed=seed, run__total_steps=total)
+        (run / "events.out.tfevents.1700000000.a.1.0").write_bytes(b"")
+    BoardView([str(tmp_path / "outputs")], view)
+    names = sorted(p.name for p in view.iterdir())
+    assert [n for n in names if "400" in n] == ["s0-total_steps400", "s1-total_steps400"], names
+
+
 def test_every_run_has_the_columns_of_all_with_the_values_in_force(tmp_path, view):
     """Defaults are no blanks; names are what differs; a later key rewrites all rows."""
     capacity = {"buffer__capacity": 60000, "policy__lr": {"start": 0.01, "end": 0.001}}
