@@ -23,8 +23,9 @@ class BMRU(ScanCell):
     Steps have no gradient: backwards, z and sgn are those of 1/2 + atan(pi v) / pi and its double
     less 1, v their argument.
     Initialisation: b_beta evenly spread over [0, ``threshold``], alpha = 1, else that of nn.Linear.
-    Source: De Geeter et al. 2026, "Parallelizable memory recurrent units"; surrogate gradients,
-    initial values and readout are ours.
+    Source: De Geeter et al. 2026, "Parallelizable memory recurrent units": units with two stable
+    states that a scan computes. The equations were not compared with the paper's text, and
+    surrogate gradients, initial values and readout are ours.
     """
 
     def __init__(self, config: MemoryConfig, features: int) -> None:
