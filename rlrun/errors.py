@@ -17,6 +17,8 @@ Text form: ``key.path = value: what is wrong; what is allowed; what to do``.
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 NO_GUARD = 86  # exit code of a worker whose script has no main guard
 
@@ -120,6 +122,15 @@ class StorageError(RlrunError):
     """A file or directory cannot be written, or a dataset is damaged."""
 
     exit_code = 6
+
+
+@contextmanager
+def storage_errors(what: object, need: str, wrong: str = "cannot be written") -> Iterator[None]:
+    """Raise StorageError ``WHAT WRONG (why); NEED`` for an OSError of the block."""
+    try:
+        yield
+    except OSError as e:
+        raise StorageError(f"{what} {wrong} ({e.strerror or e}); {need}") from e
 
 
 class CodecError(StorageError):

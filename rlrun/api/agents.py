@@ -1,18 +1,15 @@
 """Trained policies from Python: load, evaluate, show, export."""
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rlrun.api.calls import arguments, call, directory_of, errors_of_cli, running_call
+from rlrun.api.calls import StrPath, arguments, call, directory_of, errors_of_cli, running_call
 from rlrun.errors import ConfigError
 
 if TYPE_CHECKING:
     from rlrun.run.agent import Agent
     from rlrun.run.evaluate import Episode
-
-StrPath = str | os.PathLike[str]
 
 
 @errors_of_cli
@@ -110,9 +107,9 @@ def play(
         overwrite=overwrite,
     )  # fmt: skip
     with _acting(trust):
-        from rlrun.cli.runs import show
+        from rlrun.cli import runs
 
-        return show(args)
+        return runs.play(args)
 
 
 @errors_of_cli
@@ -137,9 +134,9 @@ def export_policy(
         overwrite=overwrite,
     )  # fmt: skip
     with _acting(trust):
-        from rlrun.cli.runs import write_policy
+        from rlrun.cli import runs
 
-        return write_policy(args)
+        return runs.export_policy(args)
 
 
 @errors_of_cli
@@ -162,9 +159,9 @@ def export_card(
         tolerance=tolerance, no_gif=not gif,
     )  # fmt: skip
     with _acting(trust):
-        from rlrun.cli.runs import write_card
+        from rlrun.cli import runs
 
-        return write_card(args)
+        return runs.export_card(args)
 
 
 @contextmanager

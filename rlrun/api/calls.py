@@ -19,6 +19,7 @@ from rlrun.errors import ConfigError, end_if_importing_main, require_working_dir
 from rlrun.override import Override
 from rlrun.trust import NotTrusted, trusting
 
+StrPath = str | os.PathLike[str]
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -91,11 +92,17 @@ def call(trust: str | Sequence[str] = ()) -> Iterator[None]:
 
 
 @contextmanager
-def running_call(argv: Sequence[str], trust: Sequence[str] = ()) -> Iterator[None]:
+def running_call(
+    argv: Sequence[str],
+    trust: str | Sequence[str] = (),
+    *,
+    quiet: bool = False,
+    config_dir: StrPath | None = None,
+) -> Iterator[None]:
     """Apply ``call`` for training, one at a time, because generators and signals are process-wide.
 
-    ``argv``: the words of the same command line, which the run's records name. Handlers of logging
-    stay unchanged.
+    The words ``argv`` and the flags are those of the same command line, which the run's records
+    name. Handlers of logging stay unchanged.
     """
     end_if_importing_main()
     if not _running.acquire(blocking=False):
@@ -105,7 +112,10 @@ def running_call(argv: Sequence[str], trust: Sequence[str] = ()) -> Iterator[Non
         )
     root, own_argv = logging.getLogger(), sys.argv
     handlers, level = root.handlers[:], root.level
-    sys.argv = ["rlrun", *argv]
+    trust = [trust] if isinstance(trust, str) else trust
+    flags = [] if config_dir is None else ["--config-dir", os.fspath(config_dir)]
+    flags += [*["-q"] * quiet, *(word for name in trust for word in ("--trust", name))]
+    sys.argv = ["rlrun", *argv, *flags]
     try:
         from rlrun.blas import one_thread_of_run
 
@@ -173,9 +183,3 @@ def arguments(command: str, *words: object, **options: object) -> Namespace:
         elif value is not None and value is not False:
             flags.append(f"{flag}={os.fspath(value) if isinstance(value, os.PathLike) else value}")
     return parser_of(command).parse_args([*flags, "--", *map(str, words)])
-
-
-def trust_words(trust: str | Sequence[str]) -> list[str]:
-    """Return the flags of a command line that trusts these packages."""
-    trust = [trust] if isinstance(trust, str) else trust
-    return [word for name in trust for word in ("--trust", name)]

@@ -6,20 +6,20 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlrun.api.calls import arguments, errors_of_cli
+from rlrun.api.calls import StrPath, arguments, errors_of_cli
 from rlrun.api.tables import as_table, table_rows
 from rlrun.errors import ConfigError
 
 
 @errors_of_cli
 def report(
-    dirs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    dirs: StrPath | Iterable[StrPath],
     *,
     score: str = "final",
     threshold: float | None = None,
     references: Mapping[str, tuple[float, float]] | None = None,
     baseline: str | None = None,
-    out: str | os.PathLike[str] | None = None,
+    out: StrPath | None = None,
 ) -> dict[str, Any]:
     """Return the tables of ``rlrun report DIR...`` by name.
 
@@ -59,9 +59,7 @@ def report(
 
 
 @errors_of_cli
-def compare(
-    a: str | os.PathLike[str], b: str | os.PathLike[str], *, score: str = "final"
-) -> list[str]:
+def compare(a: StrPath, b: StrPath, *, score: str = "final") -> list[str]:
     """Return the lines of ``rlrun compare A B``: config diff, scores, the verdict on B against A.
 
     ``a``, ``b``: run, sweep, parent directory or glob, each with one setting. ``score``: as in

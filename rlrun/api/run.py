@@ -1,13 +1,12 @@
 """The class Run: a run directory in Python."""
 
 import copy
-import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlrun.api.calls import directory_of, errors_of_cli
+from rlrun.api.calls import StrPath, directory_of, errors_of_cli
 from rlrun.api.tables import Series, as_frame, as_series
 from rlrun.errors import ConfigError
 from rlrun.log import METRICS, TIMED, TIMINGS
@@ -27,7 +26,7 @@ class Run:
     read the files at that moment, also while the run is active.
     """
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
+    def __init__(self, directory: StrPath) -> None:
         """Raises: ConfigError if it is not a run directory, CheckpointError if it is damaged."""
         self.directory = directory_of(directory)
         self.record  # noqa: B018, raises
@@ -56,9 +55,7 @@ class Run:
 
     @property
     def summary(self) -> dict[str, float] | None:
-        """The evaluation of the final weights: return_mean, return_std, ...; None if there is
-        none.
-        """
+        """The evaluation of the final weights: return_mean, return_std, ...; None without one."""
         found: dict[str, float] | None = self.record.get("eval")
         return found
 
@@ -86,9 +83,7 @@ class Run:
 
     @property
     def timings(self) -> Any:
-        """Metrics that differ between equal runs (timings.jsonl: ``time/...``), in the form of
-        ``metrics``.
-        """
+        """Metrics that differ between equal runs (timings.jsonl: ``time/...``), as ``metrics``."""
         return self._table(TIMINGS)
 
     @errors_of_cli

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlrun.api.calls import (
+    StrPath,
     call,
     check_words,
     directory_of,
     errors_of_cli,
     running_call,
-    trust_words,
 )
 from rlrun.api.environments import as_overrides, register_again
 from rlrun.api.run import Run
@@ -24,7 +24,7 @@ def train(
     *overrides: str,
     env: Any = None,
     quiet: bool = False,
-    config_dir: str | os.PathLike[str] | None = None,
+    config_dir: StrPath | None = None,
     trust: Sequence[str] = (),
 ) -> Run:
     """Train to the end of a run, as ``rlrun KEY=VALUE ...`` does, and return the run.
@@ -45,14 +45,12 @@ def train(
     words = check_words(overrides, "rlrun.train")
     if env is not None:
         words += as_overrides(env, words)
-    flags = [] if config_dir is None else ["--config-dir", os.fspath(config_dir)]
-    with running_call([*words, *flags, *quiet * ["-q"], *trust_words(trust)], trust):
+    with running_call(words, trust, quiet=quiet, config_dir=config_dir):
         from rlrun.cli.run import new_run, read_line
         from rlrun.config import Composer
 
-        composer = Composer(config_dir=None if config_dir is None else os.fspath(config_dir))
         typed = [*words, *_without_logging(words)]
-        line = read_line(composer, typed, quiet=quiet, own_process=False)
+        line = read_line(Composer(config_dir=config_dir), typed, quiet=quiet, own_process=False)
         if line.asks_for_sweep:
             wrong = "asks for a sweep; rlrun.train runs once"
             raise ConfigError(f"hydra.mode: {wrong}; leave it out, or use rlrun.sweep")
@@ -63,7 +61,7 @@ def train(
 
 @errors_of_cli
 def resume(
-    run_dir: str | os.PathLike[str],
+    run_dir: StrPath,
     *overrides: str,
     env: Any = None,
     quiet: bool = False,
@@ -79,8 +77,7 @@ def resume(
     """
     words = check_words(overrides, "rlrun.resume")
     text = os.fspath(run_dir)
-    flags = [*quiet * ["-q"], *discard * ["--discard"], *trust_words(trust)]
-    with running_call(["resume", text, *words, *flags], trust):
+    with running_call(["resume", text, *words, *discard * ["--discard"]], trust, quiet=quiet):
         from rlrun.cli.run import resume_run, silent
         from rlrun.run.branch import split_step
         from rlrun.sweeps.record import is_sweep
@@ -98,7 +95,7 @@ def resume(
 
 @errors_of_cli
 def fork(
-    run_dir: str | os.PathLike[str],
+    run_dir: StrPath,
     *overrides: str,
     quiet: bool = False,
     trust: Sequence[str] = (),
@@ -109,15 +106,14 @@ def fork(
     include run.dir=NEW. Other arguments are those of ``train``.
     """
     words, text = check_words(overrides, "rlrun.fork"), os.fspath(run_dir)
-    flags = [*quiet * ["-q"], *trust_words(trust)]
-    with running_call(["fork", text, *words, *flags], trust):
+    with running_call(["fork", text, *words], trust, quiet=quiet):
         from rlrun.cli.runs import fork_run
 
         return Run(fork_run(text, words, quiet=quiet, own_process=False))
 
 
 @errors_of_cli
-def verify(run_dir: str | os.PathLike[str]) -> list[str]:
+def verify(run_dir: StrPath) -> list[str]:
     """Return a line per damaged part of a run directory, as ``rlrun verify RUN_DIR``.
 
     Raises: ConfigError if it is not a run directory.
@@ -128,7 +124,7 @@ def verify(run_dir: str | os.PathLike[str]) -> list[str]:
 
 
 @errors_of_cli
-def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> tuple[bool, list[str]]:
+def diff(a: StrPath, b: StrPath) -> tuple[bool, list[str]]:
     """Return whether two runs are equal to the bit, and lines that say where they first differ.
 
     ``a``, ``b``: ``DIR@ENV_STEP`` compares the checkpoint of that env step and the records before
@@ -143,8 +139,6 @@ def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> tuple[bool, li
 
 
 def _without_logging(words: Sequence[str]) -> list[str]:
-    """Return overrides that keep Hydra from configuring the process's logging, unless one asks
-    for it.
-    """
+    """Return overrides that leave the process's logging alone, unless ``words`` configure it."""
     asked = any("_logging" in word or word.startswith("hydra.verbose") for word in words)
     return [] if asked else [f"{name}=none" for name in _OWN_LOGGING]

@@ -1,12 +1,11 @@
 """Sweeps and searches from Python: a row per job, the best setting."""
 
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rlrun.api.calls import check_words, errors_of_cli, running_call, trust_words
+from rlrun.api.calls import StrPath, check_words, errors_of_cli, running_call
 from rlrun.api.tables import as_table
 from rlrun.cli.error_report import SweepStopped
 from rlrun.errors import ConfigError, Interrupted, RlrunError
@@ -23,7 +22,7 @@ def sweep(
     overrides: Sequence[str],
     *,
     quiet: bool = False,
-    config_dir: str | os.PathLike[str] | None = None,
+    config_dir: StrPath | None = None,
     trust: Sequence[str] = (),
 ) -> Any:
     """Train every combination, several at a time, as ``rlrun -m KEY=A,B ...`` does.
@@ -46,14 +45,12 @@ def sweep(
     if isinstance(overrides, str):
         overrides = [overrides]
     words = check_words(overrides, "rlrun.sweep")
-    flags = [] if config_dir is None else ["--config-dir", os.fspath(config_dir)]
-    argv = ["-m", *words, *flags, *quiet * ["-q"], *trust_words(trust)]
-    with running_call(argv, trust):
+    with running_call(["-m", *words], trust, quiet=quiet, config_dir=config_dir):
         from rlrun.cli.run import read_line
         from rlrun.cli.sweep import is_ours, start_sweep
         from rlrun.config import Composer
 
-        composer = Composer(config_dir=None if config_dir is None else os.fspath(config_dir))
+        composer = Composer(config_dir=config_dir)
         line = read_line(composer, words, quiet=quiet, own_process=False)
         if line.seeds:
             wrong = "rlrun.sweep runs the jobs that it is given"
@@ -73,7 +70,7 @@ def search(
     overrides: Sequence[str],
     *,
     quiet: bool = False,
-    config_dir: str | os.PathLike[str] | None = None,
+    config_dir: StrPath | None = None,
     trust: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Search for the setting of the best score, as ``rlrun search 'KEY=interval(LOW,HIGH)' ...``.
@@ -89,17 +86,10 @@ def search(
         RlrunError: as ``train``; exit_code 1: no trial was completed. Interrupted at Ctrl-C.
     """
     words = check_words([overrides] if isinstance(overrides, str) else overrides, "rlrun.search")
-    flags = [] if config_dir is None else ["--config-dir", os.fspath(config_dir)]
-    argv = ["search", *words, *flags, *quiet * ["-q"], *trust_words(trust)]
-    with running_call(argv, trust):
+    with running_call(["search", *words], trust, quiet=quiet, config_dir=config_dir):
         from rlrun.cli.search import no_result, run_search
 
-        directory, result = run_search(
-            words,
-            config_dir=None if config_dir is None else os.fspath(config_dir),
-            quiet=quiet,
-            own_process=False,
-        )
+        directory, result = run_search(words, config_dir=config_dir, quiet=quiet, own_process=False)
     if result is None:
         error = RlrunError(no_result(directory))
         error.exit_code = 1

@@ -1,3 +1,1 @@
-"""The command line: one file per verb or pair of verbs. torch is imported only when a run
-starts.
-"""
+"""The command line: one file per verb or pair of verbs. Only a run that starts imports torch."""

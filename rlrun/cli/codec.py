@@ -1,7 +1,6 @@
 """``rlrun codec bench``: checks its arguments without torch; codec_bench measures."""
 
 from argparse import Namespace
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,7 +9,6 @@ from rlrun.errors import ConfigError, ResourceError
 
 def bench(args: Namespace) -> int:
     """Print a table for every series of weights or rows found."""
-    check_paths(args.paths)
     if args.plot is not None:
         check_plot(args.plot)
     from rlrun.cli.codec_bench import bench as measured  # torch
@@ -18,15 +16,6 @@ def bench(args: Namespace) -> int:
     for line in measured(args.paths, args.plot):
         print(line, flush=True)
     return 0
-
-
-def check_paths(paths: Sequence[Path]) -> None:
-    """Raise ConfigError for the first path that does not exist."""
-    for path in paths:
-        if not path.exists():
-            readable = "a run directory, a dataset directory, or .npy, .npz and .safetensors files"
-            wrong = "no such file or directory"
-            raise ConfigError(f"FILE = {path}: {wrong}; {readable}; give one of them")
 
 
 def check_plot(path: Path) -> None:

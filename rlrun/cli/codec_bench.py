@@ -21,7 +21,7 @@ from rlrun.buffer.ring import is_saved_field, read_columns
 from rlrun.codec import planes, tree_table
 from rlrun.dataset import read_dataset
 from rlrun.dataset.format import DESCRIPTION_FILE
-from rlrun.errors import CheckpointError, ConfigError, StorageError
+from rlrun.errors import CheckpointError, ConfigError, storage_errors
 from rlrun.run import checkpoint, history
 from rlrun.run.files import require_run
 from rlrun.run.tensors import read_tensors
@@ -226,9 +226,7 @@ class Measurement:
 
     @property
     def figures(self) -> tuple[float, float, float]:
-        """Return (coded / raw, raw bytes/s encoded, decoded), without a stream's key frame if
-        possible.
-        """
+        """Return (coded / raw, raw bytes/s encoded, decoded), if possible without a key frame."""
         rest = slice(0 if self.rows or len(self.raw) == 1 else 1, None)
         raw = self.raw[rest].sum()
         return (
@@ -344,10 +342,5 @@ def plot_ratios(measured: Sequence[tuple[Series, Sequence[Measurement]]], path: 
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
         axes.legend(ncols=3, fontsize="small")
-    try:
+    with storage_errors(f"--plot = {path}:", "a writable file is needed; choose another"):
         figure.savefig(path, dpi=130)
-    except OSError as e:
-        raise StorageError(
-            f"--plot = {path}: cannot be written ({e.strerror or e}); a writable file is needed; "
-            "choose another"
-        ) from e

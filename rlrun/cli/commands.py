@@ -42,9 +42,7 @@ class Command(NamedTuple):
 
 
 def _checked(what: str, kind: Callable[[str], Any], fits: Callable[[Any], bool]) -> Any:
-    """Return a type for argparse: ``kind`` of a text if it ``fits``. Its error says ``is not
-    what``.
-    """
+    """Return a type for argparse: ``kind`` of a text if it ``fits``, else ``is not WHAT``."""
 
     def convert(text: str) -> Any:
         import argparse
@@ -330,9 +328,7 @@ _GONE = {  # flags of earlier versions
 
 
 def split_command(argv: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Return (name of the subcommand, its words): one or two words name it; None: they name
-    none.
-    """
+    """Return (name of the subcommand, its words): one or two words name it; None: none do."""
     for count in (2, 1):
         if (name := " ".join(argv[:count])) in COMMANDS and len(argv) >= count:
             return name, list(argv[count:])
@@ -342,12 +338,16 @@ def split_command(argv: Sequence[str]) -> tuple[str | None, list[str]]:
 def run_command(name: str, argv: Sequence[str]) -> int:
     """Parse the words of a subcommand and run it. Return the exit code.
 
+    Its function returns the code, or a text, which is printed; anything else is for Python.
+
     Raises: RlrunError.
     """
     module, _, function = COMMANDS[name].run.partition(":")
     args = parser_of(name).parse_intermixed_args(list(argv))
     try:
-        code: int = getattr(import_module(f"rlrun.cli.{module}"), function)(args)
+        result = getattr(import_module(f"rlrun.cli.{module}"), function)(args)
+        if isinstance(result, str):
+            print(result)
     except (RlrunError, BrokenPipeError):
         raise
     except Exception as e:
@@ -355,7 +355,7 @@ def run_command(name: str, argv: Sequence[str]) -> int:
 
         run_dir = getattr(args, "run_dir", None)
         raise job_error(e, run_dir if isinstance(run_dir, Path) else None) from e
-    return code
+    return result if isinstance(result, int) else 0
 
 
 def parser_of(name: str) -> "argparse.ArgumentParser":

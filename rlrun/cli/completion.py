@@ -68,9 +68,7 @@ def split(line: str) -> tuple[list[str], str]:
 
 
 def candidates(line: str) -> list[str]:
-    """Return the possible completions of the last word of ``line``. Complete ones end with a
-    space.
-    """
+    """Return completions of the last word of ``line``. Complete ones end with a space."""
     before, current = split(line)
     name, words = split_command(before[1:])
     arguments = COMMANDS[name].arguments if name else (CONFIG_DIR,)
@@ -149,9 +147,7 @@ def _overrides(current: str, words: Sequence[str]) -> list[str]:
 
 
 def _keys(table: Table, words: Sequence[str], current: str) -> dict[str, str]:
-    """Return full key -> value as written (empty: a mapping) for the options that ``words``
-    choose.
-    """
+    """Return full key -> value as written (empty: a mapping) for the options in ``words``."""
     typed = dict(w.partition("=")[::2] for w in words if w.partition("=")[0] in GROUPS)
     policy = table.options["policy"].get(typed.get("policy", ""))
     chosen = table.chosen | (policy.chooses if policy else {}) | typed

@@ -108,9 +108,7 @@ def _why_no_cuda() -> str:
 
 
 def cpu_facts(cpuinfo: str) -> Iterator[Fact]:
-    """Yield model and bfloat16 instructions from the text of /proc/cpuinfo (empty if there is
-    none).
-    """
+    """Yield model and bfloat16 instructions from the text of /proc/cpuinfo, which may be empty."""
     found = dict(re.findall(r"^(model name|flags|Features)\s*: *(.*\S)", cpuinfo, re.MULTILINE))
     yield "cpu", found.get("model name") or platform.processor() or platform.machine()
     if "Features" in found:
@@ -153,9 +151,7 @@ def extras() -> str:
 
 
 def _packages_of_extra(package: str, extra: str) -> list[str]:
-    """Return the packages that ``package[extra]`` installs under this Python, with nested
-    extras.
-    """
+    """Return the packages that ``package[extra]`` installs here, with nested extras."""
     try:
         requires = importlib.metadata.requires(package) or []
     except importlib.metadata.PackageNotFoundError:
@@ -225,7 +221,7 @@ def _examine_environment(overrides: Sequence[str], config_dir: str | None) -> No
 
 def _examine_runs(dirs: Sequence[str]) -> None:
     """Print the findings on each run that the arguments name."""
-    from rlrun.reports.doctor.symptoms import report_lines
+    from rlrun.reports.doctor.diagnosis import report_lines
     from rlrun.reports.runs import read_runs
 
     for run in read_runs(dirs):

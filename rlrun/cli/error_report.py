@@ -124,9 +124,7 @@ def report(e: RlrunError) -> int:
 
 
 def _bug(e: Exception, run_dir: Path | None) -> RlrunError:
-    """Return the error of a bug. Its traceback is written into the run directory if there is
-    one.
-    """
+    """Return the error of a bug. Its traceback is written into a run directory."""
     hint = "set RLRUN_DEBUG=1 for the traceback"
     if run_dir is not None:
         try:

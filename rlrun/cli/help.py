@@ -184,9 +184,7 @@ class Reference:
         return found
 
     def named(self, word: str) -> list[str]:
-        """Return the full names of the keys that ``word`` may mean, by its full name or its last
-        part.
-        """
+        """Return the full names of the keys that ``word``, a full name or a last part, may mean."""
         word = self.table.renamed.get(word, word)
         if word in self.keys and word not in _ABOUT:
             return [word]
@@ -274,9 +272,7 @@ class Reference:
             yield paragraph("  ", f"{group}={', '.join(options[:_NAMED])}{more}: {meaning}")
 
     def _defaults(self, name: str, group: str) -> Iterator[str]:
-        """Yield a line for every value and source: the value, the options that have it, the
-        source.
-        """
+        """Yield a line for every value and source: the value, options that have it, the source."""
         by_line: dict[tuple[str, str], list[str]] = {}
         for option, key in self.keys[name].items():
             value = key.value or self._parts(name, option)
@@ -309,9 +305,7 @@ class Reference:
         return f"runs with {reader}" if scope == "every run" else f"{scope}, with {reader}"
 
     def _related(self, name: str) -> list[str]:
-        """Return keys that decide whether ``name`` is read, keys that it decides about, then
-        neighbours.
-        """
+        """Return keys that decide whether ``name`` is read, those it decides about, neighbours."""
         conditions = {n: facts.get("conditions", ()) for n, facts in self.table.facts.items()}
         found = [c for c in conditions.get(name, ()) if c in self.keys or c in _ABOUT]
         found += [n for n, keys in conditions.items() if name in keys]
@@ -517,9 +511,7 @@ def _searched(table: Table, group: str, option: str, text: str) -> str:
 
 
 def _lines(table: Table, group: str, texts: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line per option. Environments are made, to show their spaces; variants (option A_B
-    that starts from A) are named below A.
-    """
+    """Yield a line per option. Environments are made to show their spaces; variants are below."""
     if group != "env":
         yield from (_beside(name, text) for name, text in texts.items())
         return

@@ -136,9 +136,7 @@ class Table:
                 self.options[group].setdefault(path.stem, read_option(path, prefix))
 
     def keys_of(self, group: str, option: str) -> dict[str, Key]:
-        """Return full name -> key of an option, its own first, then those of its bases and of the
-        base of the group.
-        """
+        """Return full name -> key of an option: its own, then those of its bases, its group."""
         found = self._chosen_keys(group, option)
         _add(found, self._base_keys(group, group))
         return found

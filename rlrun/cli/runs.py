@@ -56,14 +56,8 @@ def score_of(args: Namespace) -> dict[str, float]:
     return evaluate_run(args.run_dir, **given)
 
 
-def play(args: Namespace) -> int:
-    """Show episodes of a run, in a window or a file."""
-    show(args)
-    return 0
-
-
-def show(args: Namespace) -> list["Episode"]:
-    """Run ``play`` and return the episodes shown."""
+def play(args: Namespace) -> list["Episode"]:
+    """Show episodes of a run, in a window or a file. Return them."""
     if args.video is None:
         from rlrun.video.files import require_window
 
@@ -190,8 +184,11 @@ def difference(a: str, b: str) -> tuple[bool, list[str]]:
     return equal, [printable(line) for line in lines]
 
 
-def export(args: Namespace) -> int:
-    """Export the replay of a run as a dataset. A run on a GPU is exported without one."""
+def export(args: Namespace) -> str:
+    """Export the replay of a run as a dataset, that of a run on a GPU without one.
+
+    Return the line that describes it.
+    """
     from rlrun.codec import check_coder
     from rlrun.config import directories, load
     from rlrun.run.files import require_run
@@ -212,18 +209,11 @@ def export(args: Namespace) -> int:
     raw_yaml = (args.run_dir / "config.yaml").read_text(encoding="utf-8")
     export_run(args.run_dir, args.data_dir, config, raw_yaml=raw_yaml,
                shard_rows=args.shard_rows, last=args.last, coder=args.codec)  # fmt: skip
-    print(read_dataset(args.data_dir).summary())
-    return 0
+    return read_dataset(args.data_dir).summary()
 
 
-def export_policy(args: Namespace) -> int:
-    """Export the greedy policy of a run as an ONNX file."""
-    print(write_policy(args))
-    return 0
-
-
-def write_policy(args: Namespace) -> str:
-    """Run ``export_policy`` and return the line that describes the file."""
+def export_policy(args: Namespace) -> str:
+    """Export the greedy policy of a run as an ONNX file. Return the line that describes it."""
     from rlrun.config import load
 
     if args.onnx is None:
@@ -238,14 +228,8 @@ def write_policy(args: Namespace) -> str:
     return write(args.run_dir, args.onnx, weights=args.weights, tolerance=args.tolerance)
 
 
-def export_card(args: Namespace) -> int:
-    """Export the agent of a run as a directory for others."""
-    print(write_card(args))
-    return 0
-
-
-def write_card(args: Namespace) -> str:
-    """Run ``export_card`` and return the line that describes the directory."""
+def export_card(args: Namespace) -> str:
+    """Export the agent of a run as a directory for others. Return the line that describes it."""
     from rlrun.config import directories, load
     from rlrun.run.files import require_run
     from rlrun.video.files import require_packages

@@ -1,6 +1,7 @@
 """``rlrun search``: checks its command line, makes its directory, and continues a search."""
 
 import json
+import os
 import sys
 import time
 from argparse import Namespace
@@ -43,7 +44,11 @@ def search(args: Namespace) -> int:
 
 
 def run_search(
-    typed: Sequence[str], *, config_dir: str | None, quiet: bool, own_process: bool = True
+    typed: Sequence[str],
+    *,
+    config_dir: str | os.PathLike[str] | None,
+    quiet: bool,
+    own_process: bool = True,
 ) -> tuple[Path, SearchResult | None]:
     """Search. Return its directory and the result, or None if no trial was completed.
 

@@ -11,7 +11,7 @@ from rlrun.config import Composer
 from rlrun.config.config_errors import config_error
 from rlrun.config.directories import absolute, claim
 from rlrun.config.space import read_settings
-from rlrun.errors import ConfigError, RlrunError, StorageError, printable
+from rlrun.errors import ConfigError, RlrunError, printable, storage_errors
 from rlrun.override import Override
 from rlrun.reports.bounds import known_bounds
 from rlrun.reports.runs import SEEDS, RunData, flatten, score
@@ -119,13 +119,9 @@ def _write(path: Path, result: SeedsResult) -> None:
 
     Raises: StorageError.
     """
-    try:
+    fix = "free space or fix the permissions, then repeat the command"
+    with storage_errors(f"{path / SEEDS}:", f"the directory of a sweep must be writable; {fix}"):
         replace_file(path / SEEDS, json.dumps(result.to_dict(), indent=1).encode() + b"\n")
-    except OSError as e:
-        raise StorageError(
-            f"{path / SEEDS}: cannot be written ({e.strerror or e}); the directory of a sweep must "
-            "be writable; free space or fix the permissions, then repeat the command"
-        ) from e
 
 
 def _typed(settings: SeedsConfig) -> list[str]:

@@ -330,9 +330,7 @@ class Sweep:
 
 
 def _silent(line: Line) -> list[str]:
-    """Return the overrides. In a quiet sweep they also silence Hydra's launcher, unless asked
-    not to.
-    """
+    """Return the overrides. A quiet sweep also silences Hydra's launcher, unless asked not to."""
     asked = any("hydra_logging" in o for o in line.overrides)
     return [*line.overrides, *["hydra/hydra_logging=none"] * (line.quiet and not asked)]
 
@@ -593,9 +591,7 @@ def score_of(run_dir: Path, code: int | None) -> float:
 def launch_batch(
     sweep: Sweep, cfg: "DictConfig", jobs: Sequence[Sequence[str]]
 ) -> list[tuple[list[str], float | RlrunError]]:
-    """Run some jobs of an adaptive sweep in rlrun's pool. Return overrides and score, or the
-    error.
-    """
+    """Run some jobs of an adaptive sweep in rlrun's pool. Return overrides and score, or error."""
     from rlrun.config.hydra_keys import typed_overrides
 
     first = len(sweep.record.jobs)

@@ -127,9 +127,7 @@ class _Server:
 
 @contextmanager
 def _ending() -> Iterator[None]:
-    """Handle SIGTERM and SIGHUP like Ctrl-C, so that the server and the directory of links are
-    removed.
-    """
+    """Handle SIGTERM and SIGHUP like Ctrl-C, which ends the server and removes its links."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -161,9 +159,8 @@ def _bound(port: int) -> int | None:
         return int(s.getsockname()[1])
 
 
-def rebuild(args: Namespace) -> int:
-    """Rebuild the event files of a run."""
+def rebuild(args: Namespace) -> str:
+    """Rebuild the event files of a run. Return the path of the new one."""
     from rlrun.run.tensorboard import rebuild as write
 
-    print(write(args.run_dir))
-    return 0
+    return str(write(args.run_dir))

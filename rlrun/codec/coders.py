@@ -30,9 +30,7 @@ class CoderChoice:
 
 
 class Coder(NamedTuple):
-    """Functions of a coder: payload of n > 0 words, and words of a payload, given the bases of a
-    delta.
-    """
+    """Functions of a coder: payload of n > 0 words, and words of a payload, given the bases."""
 
     name: str
     encode: Callable[[FieldSpec, Array, Bases], bytes] | None  # None: only read

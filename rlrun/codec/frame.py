@@ -168,9 +168,7 @@ def leaves_of(table: bytes, limit: int) -> list[LeafSpec]:
 
 
 def array_bytes(shape: tuple[int, ...], width: int) -> tuple[int, int]:
-    """Return (bytes with empty dimensions counted as one, bytes). numpy limits the first as
-    well.
-    """
+    """Return (bytes with empty dimensions counted as one, which numpy limits as well, bytes)."""
     return math.prod(max(n, 1) for n in shape) * width, math.prod(shape) * width
 
 

@@ -177,9 +177,7 @@ class Encoder:
         key_seconds: float,
         coder: str = "auto",
     ) -> None:
-        """``keep`` >= 2: number of past contents in memory. Requested key frames are at least
-        ``key_seconds`` apart.
-        """
+        """``keep`` >= 2: past contents in memory. ``key_seconds``: between requested key frames."""
         check_coder(coder)
         assert keep >= 2
         self.id, self.coder, self.keep = stream_id(name), coder, keep

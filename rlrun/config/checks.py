@@ -279,9 +279,7 @@ def _fix(config: Config, reader: Reader, condition: Condition) -> str:
 
 
 def _keys_read_instead(config: Config, group: str, unmet: Condition) -> str:
-    """Return a text with the group's keys that are read now but would not be if ``unmet`` were
-    met.
-    """
+    """Return a text with the group's keys that are read now and not if ``unmet`` were met."""
     keys = []
     for name, field in _fields(config, group).items():
         reader: Reader | None = field.metadata.get("read_when")

@@ -102,9 +102,7 @@ _EXCLUSIVE = (  # pairs of keys: one is a number, the other null
 
 
 def search_path() -> str:
-    """Return Hydra's address of the shipped yaml files: in the package, or next to it in a
-    checkout.
-    """
+    """Return Hydra's address of the shipped yaml files, of the package or the checkout."""
     if find_spec("rlrun.conf") is not None:
         return "pkg://rlrun.conf"
     return f"file://{shipped_conf()}"
@@ -211,7 +209,9 @@ class _Chosen:
 class Composer:
     """Composes configs like ``rlrun KEY=VALUE…``. Nothing is written to the disk."""
 
-    def __init__(self, *, config_name: str | None = None, config_dir: str | None = None) -> None:
+    def __init__(
+        self, *, config_name: str | None = None, config_dir: str | os.PathLike[str] | None = None
+    ) -> None:
         version.setbase(VERSION_BASE)
         self.config_name = config_name or "config"
         search = create_config_search_path(search_path())
@@ -386,9 +386,7 @@ class Composer:
             cfg.hydra.run.dir, cfg.hydra.mode = str(path), RunMode.RUN
 
     def run(self, task: TaskFunction, cfg: DictConfig) -> Any:
-        """Run ``task`` in ``hydra.run.dir`` and return its result, like ``Hydra.run`` without
-        composing.
-        """
+        """Run ``task`` in ``hydra.run.dir``, like ``Hydra.run`` without composing."""
         try:
             configure_log(cfg.hydra.hydra_logging, cfg.hydra.verbose)
             callbacks = Callbacks(cfg)
@@ -527,9 +525,7 @@ def _has_interpolation(value: Any) -> bool:
 
 
 def to_yaml(cfg: DictConfig) -> str:
-    """Return the composed config as yaml without hydra, interpolations (and so secrets)
-    unresolved.
-    """
+    """Return the composed config as yaml without hydra, interpolations (secrets) unresolved."""
     names = [name for name in cfg if name != "hydra"]
     texts = [_yaml_of(name, _unresolved(cfg._get_node(name))) for name in names]
     return "".join(texts) or "{}\n"
@@ -587,9 +583,7 @@ def pack(cfg: DictConfig) -> dict[str, Any]:
 
 
 def place(packed: dict[str, Any], sweep_dir: Path, subdir: str | None) -> str:
-    """Return the packed job as JSON with the directory of its sweep. ``subdir``: another name in
-    it.
-    """
+    """Return the packed job as JSON with the directory of its sweep. ``subdir``: its own name."""
     packed["hydra"]["sweep"]["dir"] = str(sweep_dir)
     if subdir is not None:
         packed["hydra"]["sweep"]["subdir"] = subdir

@@ -191,9 +191,7 @@ def _schedule_part_error(key: str, given: str) -> ConfigError:
 
 
 def _typed_key(key: str, overrides: Sequence[Override]) -> str:
-    """Return the override that led to ``key``. Hydra names only the first part that does not
-    exist.
-    """
+    """Return the override that led to ``key``, of which Hydra names only the first missing part."""
     return next((override.key for override in overrides if override.is_below(key)), key)
 
 

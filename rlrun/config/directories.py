@@ -80,9 +80,7 @@ def check_name(key: str, path: Path) -> None:
 
 
 def storage_error(path: Path, why: str, key: str = "run.dir") -> StorageError:
-    """Return the error for an output directory that cannot be made. ``key`` chooses the
-    directory.
-    """
+    """Return the error for a directory that cannot be made. ``key`` chooses the directory."""
     fix = f"choose another with {key}=PATH"
     return StorageError(f"{key} = {path}: {why}; a writable directory is needed; {fix}")
 

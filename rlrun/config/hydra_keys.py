@@ -69,9 +69,7 @@ _PLUGINS = ("hydra._internal.core_plugins.", "hydra_plugins.")
 
 
 def typed_overrides(cfg: DictConfig, kind: str = "task") -> list[Override]:
-    """Return the overrides of a command line, with their interpolations (of each job)
-    unresolved.
-    """
+    """Return the overrides of a command line, interpolations (of each job) unresolved."""
     values = OmegaConf.to_container(cfg.hydra.overrides[kind], resolve=False)
     assert isinstance(values, list)
     return read_overrides(map(str, values))

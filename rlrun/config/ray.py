@@ -30,9 +30,7 @@ def is_loopback(address: str) -> bool:
 
 
 def has_token() -> bool:
-    """Return whether Ray would send a token: RAY_AUTH_MODE=token with a token in one of its
-    places.
-    """
+    """Return whether Ray would send a token: RAY_AUTH_MODE=token and one in one of its places."""
     if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
         return False
     if os.environ.get("RAY_AUTH_TOKEN"):

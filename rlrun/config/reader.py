@@ -48,9 +48,7 @@ _NO_NUMBER = re.compile(r"[+-]?(inf|infinity|nan)", re.IGNORECASE)  # in yaml; .
 
 
 def check_override(override: Override) -> None:
-    """Raise ConfigError for an environment's argument whose type would not be what it looks
-    like.
-    """
+    """Raise ConfigError for an environment's argument whose type is not what it looks like."""
     value = override._value  # with its quotes, which ``value()`` drops
     choices = value.list if isinstance(value, ChoiceSweep) else value
     for key, word in _plain_words(choices, override.key_or_group):
@@ -371,9 +369,7 @@ def _wrapper(path: str, value: object) -> Any:
 
 
 def _schedule(path: str, value: object) -> ScheduleConfig:
-    """Convert a schedule. A bare number is constant; keys that a kind does not need may be
-    missing.
-    """
+    """Convert a schedule. A bare number is constant; keys that a kind does not need may lack."""
     if not isinstance(value, Mapping):
         start = _float(path, value)
         return ScheduleConfig(kind="constant", start=start, end=start, over=None, points=None)
@@ -449,9 +445,7 @@ def _read_option(path: str, value: object, table: Mapping[str, type]) -> Any:
 
 
 def _own_config(name: str) -> type[PolicyConfig]:
-    """Return the dataclass of the keys of ``policy.name = mypkg.mod:Class``, which its class
-    names.
-    """
+    """Return the dataclass of keys that the class ``policy.name = mypkg.mod:Class`` names."""
     kind = getattr(trusted_class("policy.name", name), "config_class", None)
     if not (isinstance(kind, type) and issubclass(kind, PolicyConfig) and is_dataclass(kind)):
         wrong = "the class does not say which keys it has"

@@ -1,6 +1,4 @@
-"""Logging of metrics to metrics.jsonl, timings.jsonl, TensorBoard, other loggers and the
-terminal.
-"""
+"""Logging of metrics to metrics.jsonl, timings.jsonl, TensorBoard, loggers and the terminal."""
 
 import re
 import shlex
@@ -191,9 +189,7 @@ class Log:
         self._timings.sync()
 
     def rewind(self, env_steps: int, committed: Mapping[str, Committed]) -> None:
-        """Drop the records after ``env_steps``, at which ``committed`` was taken. The run
-        continues there.
-        """
+        """Drop the records after ``env_steps``, when ``committed`` was taken, to go on there."""
         self._metrics.rewind(env_steps, committed.get(METRICS))
         self._timings.rewind(env_steps, committed.get(TIMINGS))
         self._timed = None

@@ -11,7 +11,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, SupportsFloat, TypeAlias
 
-from rlrun.errors import NumericError, StorageError
+from rlrun.errors import NumericError, StorageError, storage_errors
 
 Committed: TypeAlias = Mapping[str, Any]  # bytes and sha256, from ``JsonLinesFile.committed``
 
@@ -157,19 +157,14 @@ def read_records(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
 
     Raises: StorageError if it cannot be read.
     """
-    try:
-        with path.open("rb") as file:
-            while raw := file.readline(_MAX_LINE):
-                record = _parse(raw)
-                if record is None:
-                    return
-                step = record.pop("env_steps")
-                yield step, {k: v for k, v in record.items() if isinstance(v, int | float)}
-    except OSError as e:
-        raise StorageError(
-            f"{path}: cannot be read ({e.strerror or e}); the records of a run are needed; give "
-            "the directory of a run"
-        ) from e
+    need = "the records of a run are needed; give the directory of a run"
+    with storage_errors(f"{path}:", need, "cannot be read"), path.open("rb") as file:
+        while raw := file.readline(_MAX_LINE):
+            record = _parse(raw)
+            if record is None:
+                return
+            step = record.pop("env_steps")
+            yield step, {k: v for k, v in record.items() if isinstance(v, int | float)}
 
 
 def _append(path: str, flags: int) -> int:

@@ -110,9 +110,7 @@ class WandbLogger:
 
 
 class TrackioLogger:
-    """Trackio: files in TRACKIO_DIR, by default in the user's cache, unless its variables name a
-    Space or a server.
-    """
+    """Trackio: files in TRACKIO_DIR (default: the user's cache), or its Space or server."""
 
     def __init__(self, run_dir: Path, config_yaml: str, trial: TrialRow) -> None:
         import trackio as wandb
@@ -166,9 +164,7 @@ class MlflowLogger:
 
 
 class Loggers:
-    """The loggers of a run. After its first error, which is a warning, a logger receives nothing
-    more.
-    """
+    """The loggers of a run. After its first error, a warning, a logger receives nothing more."""
 
     def __init__(self) -> None:
         self.open: dict[str, MetricsLogger] = {}

@@ -172,9 +172,7 @@ def declare(trial: TrialRow) -> list[Summary.Value]:
 
 
 def _text(value: Value, kind: type) -> str:
-    """Return a value as text. Integers are padded, so that they sort as numbers; browsers hide
-    the padding.
-    """
+    """Return a value as text. Integers are padded to sort as numbers; browsers hide that."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return f"{text:>{_DIGITS}}" if kind is int else text
 

@@ -69,9 +69,7 @@ def file_name(text: str) -> str:
 
 
 def _part(name: str, value: Value) -> str:
-    """Return ``lr1e-3`` for a number, ``gru`` for a group's option, ``double=true`` for the
-    rest.
-    """
+    """Return ``lr1e-3`` for a number, ``gru`` for a group's option, else ``double=true``."""
     if isinstance(value, bool):
         return f"{name}={str(value).lower()}"
     if isinstance(value, int | float) and abs(value) < math.inf:

@@ -1,6 +1,4 @@
-"""A picture of sampled windows: the purpose of each position, |delta| of learned rows,
-priorities.
-"""
+"""A picture of sampled windows: kinds of positions, |delta| of learned rows, priorities."""
 
 import io
 from dataclasses import dataclass
@@ -42,9 +40,7 @@ def kinds(valid: np.ndarray, terminated: np.ndarray, *, burnin: int, learned: in
 
 @dataclass(frozen=True)
 class WindowFigure:
-    """A picture of B windows of S positions. ``td``: |delta| [S, B] of learned positions;
-    ``priority`` [B].
-    """
+    """B windows of S positions. ``td``: |delta| [S, B] of learned ones; ``priority`` [B]."""
 
     kind: np.ndarray
     td: np.ndarray

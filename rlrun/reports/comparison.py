@@ -52,17 +52,13 @@ _TIE = 1.0 - 1e-9  # equal statistics differ by rounding
 
 @dataclass(frozen=True, slots=True)
 class Difference(Estimate):
-    """The difference a - b. ``p``: two-sided permutation test of no difference; None below 5
-    seeds.
-    """
+    """The difference a - b. ``p``: two-sided permutation test of none; None below 5 seeds."""
 
     p: float | None
 
     @property
     def decided(self) -> bool:
-        """Return whether a and b differ at ``level``. The sign of ``value`` says which is
-        higher.
-        """
+        """Return whether a and b differ at ``level``; the sign of ``value`` says how."""
         if self.p is None or self.p > 1.0 - self.level + 1e-12:
             return False
         return self.low is None or self.high is None or not self.low <= 0.0 <= self.high
@@ -161,9 +157,7 @@ def permutation_p(
 def _p_of(
     x: Floats, y: Floats, paired: bool, limit: int, seed: int
 ) -> tuple[Callable[[float], float], float, bool]:
-    """Return p as a function of the difference in units of a scale, the scale, and whether
-    paired.
-    """
+    """Return p of a difference in units of a scale, the scale, and whether pairs are tested."""
     rng = np.random.default_rng(seed)
     if paired and len(x) >= MIN_PAIRS:
         scale = float(np.abs(x - y).max()) or 1.0

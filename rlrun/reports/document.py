@@ -19,7 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from rlrun.errors import ConfigError, StorageError
+from rlrun.errors import ConfigError, storage_errors
 from rlrun.reports.runs import printable
 from rlrun.run.files import replace_file
 from rlrun.terminal import table_lines
@@ -427,7 +427,8 @@ def write_report(document: Document, out: Path, mark: str) -> None:
     }
     for picture in document.pictures:
         files |= {f"{picture.name}.svg": picture.svg.encode(), f"{picture.name}.png": picture.png}
-    try:
+    need = "a writable directory is needed; choose another"
+    with storage_errors(f"--out = {out}:", need):
         out.mkdir(parents=True, exist_ok=True)
         if not (out / PAGE).exists():
             replace_file(out / PAGE, unfinished(mark).encode())
@@ -438,8 +439,3 @@ def write_report(document: Document, out: Path, mark: str) -> None:
         for path in [path for pattern in _OWN for path in out.glob(pattern)]:
             if path.name not in files:
                 path.unlink()
-    except OSError as e:
-        raise StorageError(
-            f"--out = {out}: cannot be written ({e.strerror or e}); a writable directory is "
-            "needed; choose another"
-        ) from e

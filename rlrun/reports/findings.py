@@ -81,9 +81,7 @@ class Findings:
         return _MEANING.get(self.kind, best)
 
     def place(self, environment: str) -> str:
-        """Return the environment's name as part of a caption, "" if there is only one
-        environment.
-        """
+        """Return the environment's name as part of a caption, "" if there is only one."""
         return f"{environment}: " if len(self.environments) > 1 else ""
 
     def stem(self, what: str, environment: str) -> str:

@@ -86,9 +86,7 @@ class Group:
 
     @property
     def stopped(self) -> bool:
-        """Whether seeds=auto chose when to stop adding seeds, so that ordinary tests are
-        invalid.
-        """
+        """Whether seeds=auto chose when to stop, which makes ordinary tests invalid."""
         return any(run.auto is not None for run in self.runs)
 
     @property
@@ -186,9 +184,7 @@ def _is_environment(name: str) -> bool:
 
 
 def _environments(runs: Sequence[RunData]) -> list[str]:
-    """Return the name of each run's environment: its id, and the arguments that vary with that
-    id.
-    """
+    """Return the name of each run's environment: its id, and arguments that vary with that id."""
     keys = [{n: v for n, v in run.keys.items() if _is_environment(n)} for run in runs]
     varying = {
         env_id: varying_keys([k for k in keys if k.get("env.id") == env_id])
@@ -560,9 +556,7 @@ def _x(run: RunData, axis: Axis) -> Floats:
 
 
 def common_axis(axes: Sequence[Floats]) -> Floats:
-    """Return every point at which a seed was evaluated, or evenly spaced points if there are
-    many.
-    """
+    """Return every point at which a seed was evaluated; of many, evenly spaced points."""
     if not axes:
         return np.zeros(0)
     points: Floats = np.unique(np.concatenate(list(axes)))

@@ -89,9 +89,7 @@ def few_seeds(n: int) -> str:
 
 
 def _points(x: Floats, value: float, level: float) -> Estimate | None:
-    """Return ``value`` without interval if ``x`` [R] allows none (few seeds, or all equal), else
-    None.
-    """
+    """Return ``value`` without interval if ``x`` [R] is few or all equal, else None."""
     n = len(x)
     if n < MIN_SEEDS:
         return Estimate(value, None, None, level, "points", few_seeds(n))

@@ -157,9 +157,7 @@ class MemoryGap:
         }
 
     def _better(self, names: Sequence[str]) -> list[str]:
-        """Return those of ``names`` that are better than the memoryless agent, corrected for
-        all.
-        """
+        """Return which of ``names`` are better than the memoryless agent, corrected for all."""
         gaps = self.gaps
         tested = [name for name in names if name in gaps and gaps[name].p is not None]
         ps = holm([p for name in tested if (p := gaps[name].p) is not None])

@@ -222,9 +222,7 @@ def _entries(directory: Path) -> list[os.DirEntry[str]]:
 
 
 def read_json(path: Path, read: Callable[[Any], T], default: T) -> T:
-    """Return ``read`` of an untrusted JSON file, or ``default`` if there is none or it does not
-    fit.
-    """
+    """Return ``read`` of an untrusted JSON file, ``default`` if it does not fit or exist."""
     try:
         return read(json.loads(read_file(path)))
     except (OSError, ValueError, TypeError, LookupError, RecursionError):
@@ -373,9 +371,7 @@ class RunData:
         return Evaluations(steps, returns, self._wall_at(steps), shares)
 
     def _wall_at(self, env_steps: Floats) -> Floats:
-        """Return the seconds since the run began, interpolated between the records around each
-        step.
-        """
+        """Return the seconds since the run began, interpolated between records around each step."""
         steps, seconds = self._times.columns["time/wall_seconds"]
         if not len(steps) or self._times.damage:
             return np.full(len(env_steps), math.nan)
@@ -393,9 +389,7 @@ class RunData:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code in run.json, or the sweep's if the run was killed (a signal's is
-        negative).
-        """
+        """The exit code in run.json, or the sweep's of a killed run (a signal's is negative)."""
         code = self.record.get("exit_code")
         return code if isinstance(code, int) else self.listed_code
 
@@ -470,9 +464,7 @@ def read_runs(arguments: Sequence[str]) -> list[RunData]:
 
 
 def _renamed(run: RunData) -> RunData:
-    """Return a run whose directory name occurs in several sweeps, with the sweep's name in
-    front.
-    """
+    """Return a run whose name occurs in several sweeps, with the sweep's name in front."""
     return replace(run, name=f"{printable(run.path.absolute().parent.name)}/{run.name}")
 
 

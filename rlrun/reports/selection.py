@@ -65,9 +65,7 @@ def _sentence(row: tuple[Cell, ...]) -> str:
 
 
 def _read(search: Path) -> tuple[tuple[Cell, ...], str] | None:
-    """Return the row of a search and the reason for its interval, or None if the result is
-    damaged.
-    """
+    """Return the row of a search and the reason for its interval, or None if it is damaged."""
 
     def row(fields: Any) -> tuple[tuple[Cell, ...], str] | None:
         keys = ("seeds", "failed_seeds", "selection_scores", "overrides")

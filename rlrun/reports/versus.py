@@ -141,9 +141,7 @@ def smallest_p(seeds: int) -> float:
 
 
 def pairs(groups: Sequence[T]) -> list[tuple[T, T]]:
-    """Return the compared pairs: all if there are at most ``ALL_PAIRS``, else each with the
-    first.
-    """
+    """Return the compared pairs: all of at most ``ALL_PAIRS``, else each with the first."""
     if len(groups) <= ALL_PAIRS:
         return list(itertools.combinations(groups, 2))
     return [(groups[0], other) for other in groups[1:]]

@@ -1,6 +1,4 @@
-"""Return to an earlier checkpoint of a run, in its directory or in a new one. Does not import
-torch.
-"""
+"""Return to an earlier checkpoint of a run, in its directory or a new one. Torch-free."""
 
 import json
 import os
@@ -11,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from rlrun.errors import CheckpointError, ConfigError, StorageError
+from rlrun.errors import CheckpointError, ConfigError, StorageError, storage_errors
 from rlrun.override import keys_of, read_overrides
 from rlrun.run import manifest
 from rlrun.run.files import (
@@ -172,7 +170,8 @@ def fork(
     Raises: CheckpointError if ``path`` is damaged, StorageError.
     """
     fields = _verified(run_dir, path)
-    try:
+    need = "a writable directory with enough space is allowed; choose another with run.dir=PATH"
+    with storage_errors(f"run.dir = {new}: the fork", need):
         target = new / CHECKPOINTS / path.name
         (new / CHECKPOINTS / ROWS).mkdir(parents=True)
         target.mkdir()
@@ -203,11 +202,6 @@ def fork(
             "resumes": [], "ended_by": None,
         }  # fmt: skip
         replace_file(new / RECORD, seal(record))
-    except OSError as e:
-        raise StorageError(
-            f"run.dir = {new}: the fork cannot be written ({e.strerror or e}); a writable "
-            "directory with enough space is allowed; choose another with run.dir=PATH"
-        ) from e
     return parent
 
 

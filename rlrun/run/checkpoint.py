@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rlrun.errors import CheckpointError, StorageError
+from rlrun.errors import CheckpointError, StorageError, storage_errors
 from rlrun.run import manifest
 from rlrun.run.files import fsync_directory, read_file, replace_file, seal, write_file
 from rlrun.run.manifest import METRICS, ROWS, STATE, TENSORS, list_checkpoints
@@ -159,7 +159,8 @@ def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, A
     Raises: StorageError.
     """
     description = path.with_suffix(".json")
-    try:
+    need = "free space or fix the permissions of the run directory"
+    with storage_errors(f"{path}: the weights", need):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".tmp_{path.name}")
         temporary.unlink(missing_ok=True)
@@ -169,11 +170,6 @@ def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, A
         replace_file(description, seal({**entry, "previous": _current_weights(path)}))
         os.rename(temporary, path)
         fsync_directory(path.parent)
-    except OSError as e:
-        raise StorageError(
-            f"{path}: the weights cannot be written ({e.strerror or e}); free space or fix the "
-            "permissions of the run directory"
-        ) from e
 
 
 def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -383,9 +379,7 @@ class Saver:
         fsync_directory(directory)
 
     def _prune(self, target: Path, env_steps: int, keep: int) -> None:
-        """Delete all but the ``keep`` newest checkpoints up to ``env_steps``, and unused
-        segments.
-        """
+        """Delete all but the ``keep`` newest checkpoints up to ``env_steps``; unused segments."""
         existing = manifest.list_checkpoints(self.directory)
         needed = {path: self._needed(path) for path in existing}
         older = [p for p in existing if (manifest.parse_name(p) or (0,))[0] < env_steps]

@@ -13,7 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlrun.errors import CheckpointError, ConfigError, LockedError, StorageError
+from rlrun.errors import (
+    CheckpointError,
+    ConfigError,
+    LockedError,
+    StorageError,
+    storage_errors,
+)
 from rlrun.schema.spelling import nearest
 
 _logger = logging.getLogger(__name__)
@@ -320,18 +326,14 @@ def lock_run_dir(run_dir: Path) -> Iterator[None]:
     made.
     """
     path = run_dir / LOCK
-    try:
+    need = "the run directory must be writable; fix its permissions, or choose another with "
+    with storage_errors(f"{path}:", f"{need}run.dir=PATH", "cannot be made"):
         directory = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
         except OSError:
             os.close(directory)
             raise
-    except OSError as e:
-        raise StorageError(
-            f"{path}: cannot be made ({e.strerror or e}); the run directory must be writable; fix "
-            "its permissions, or choose another with run.dir=PATH"
-        ) from e
     earlier, _held[run_dir] = _held.get(run_dir), (handle, directory)
     try:
         _acquire(handle, path)

@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from rlrun import codec
-from rlrun.errors import CheckpointError, CodecError, StorageError
+from rlrun.errors import CheckpointError, CodecError, storage_errors
 from rlrun.run.files import MAX_READ, read_file, replace_file
 
 _logger = logging.getLogger(__name__)
@@ -58,7 +58,9 @@ def save(
         "env_steps": np.int64(env_steps),
         "updates": np.int64(updates),
     }
-    try:
+    what = f"{directory}: the weights of env step {env_steps}"
+    need = "the earlier ones are unchanged; free space, or set checkpoint.history=0"
+    with storage_errors(what, need):
         directory.mkdir(parents=True, exist_ok=True)
         for path in directory.glob(".tmp_*"):
             path.unlink()
@@ -71,12 +73,6 @@ def save(
         files = versions(directory).values()
         raw = sum(tensor.nbytes for tensor in weights.values())
         return HistorySize(len(files) * raw, sum(path.stat().st_size for path in files))
-    except OSError as e:
-        raise StorageError(
-            f"{directory}: the weights of env step {env_steps} cannot be written "
-            f"({e.strerror or e}); the earlier ones are unchanged; free space, or set "
-            "checkpoint.history=0"
-        ) from e
 
 
 def load(directory: Path, env_steps: int) -> tuple[dict[str, Tensor], dict[str, int]]:

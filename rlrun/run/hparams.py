@@ -1,6 +1,4 @@
-"""A run as a trial: the settings and the short name that TensorBoard shows. Does not import
-torch.
-"""
+"""A run as a trial: the settings and the short name that TensorBoard shows. Torch-free."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -10,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from rlrun.errors import RlrunError
 from rlrun.log.trial import NAMED, TrialRow, Value, trial_name
 from rlrun.override import read_overrides
 from rlrun.reports.groups import IGNORED, IGNORED_GROUPS
@@ -135,10 +132,7 @@ def _typed(run_dir: Path) -> list[str]:
 
 def _swept(run_dir: Path) -> frozenset[str]:
     """Return the settings in which the jobs of the run's sweep differ."""
-    try:
-        jobs = [job.sweep.get("overrides") for job in sweep_jobs(run_dir.parent)]
-    except (OSError, ValueError, RlrunError):
-        return frozenset()
+    jobs = [job.sweep.get("overrides") for job in sweep_jobs(run_dir.parent)]
     lines = [[str(x) for x in job] for job in jobs if isinstance(job, list)]
     typed = [typed_settings(line) for line in lines]
     seeds = {text for line in lines for text in line if text.startswith("seed=")}

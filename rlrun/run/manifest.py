@@ -268,9 +268,7 @@ class Report:
     """
 
     def __init__(self, run_dir: Path) -> None:
-        """Raises: ConfigError if ``run_dir`` is not a run directory, or holds a link, pipe or
-        device.
-        """
+        """Raises: ConfigError if ``run_dir`` is no run directory, or holds a link or pipe."""
         if not (run_dir / RECORD).exists():
             require_run(run_dir, card=True)
         require_regular_files(run_dir)

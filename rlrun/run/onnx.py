@@ -16,7 +16,7 @@ import torch
 
 from rlrun import __version__
 from rlrun.env.framestack import make_frame_stack
-from rlrun.errors import ConfigError, NumericError, StorageError, redact
+from rlrun.errors import ConfigError, NumericError, redact, storage_errors
 from rlrun.functional.masks import FORBIDDEN
 from rlrun.nets.acting import discrete_sizes
 from rlrun.nets.actor_critic import ActorCritic
@@ -231,13 +231,8 @@ def export_policy(run_dir: Path, path: Path, *, weights: str, tolerance: float) 
     content, step, difference = verified_onnx(
         trained, f"--onnx = {path}", weights=weights, tolerance=tolerance
     )
-    try:
+    with storage_errors(f"--onnx = {path}:", "a writable file is needed; choose another"):
         replace_file(path, content)
-    except OSError as e:
-        why = (e.strerror or str(e)).lower()
-        raise StorageError(
-            f"--onnx = {path}: {why}; a writable file is needed; choose another"
-        ) from e
     return _summary(path, content, step, difference)
 
 

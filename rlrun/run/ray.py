@@ -188,9 +188,7 @@ def _streams(plan: Plan, policy: Policy, log: Log) -> Streams | Rollouts:
 
 
 def _stream_plan(plan: Plan, number: int) -> Plan:
-    """Return the plan of collector ``number``'s replay, with its part of the capacity and a
-    seed.
-    """
+    """Return the plan of collector ``number``'s replay: its part of the capacity, its seed."""
     config, actors = plan.config, ray_config(plan).num_actors
     buffer = replace(config.buffer, capacity=config.buffer.capacity // actors)
     if buffer.window_capacity is not None:

@@ -20,7 +20,14 @@ import torch
 from torch import Tensor
 
 from rlrun import __version__
-from rlrun.errors import CheckpointError, EnvError, Interrupted, RlrunError, StorageError
+from rlrun.errors import (
+    CheckpointError,
+    EnvError,
+    Interrupted,
+    RlrunError,
+    StorageError,
+    storage_errors,
+)
 from rlrun.log import Log
 from rlrun.pipeline.loop import Pipeline
 from rlrun.pipeline.parts import LoopProgress
@@ -126,7 +133,8 @@ class RunRecord:
         """
         path = run_dir / RECORD
         text = seal(dataclasses.asdict(self))
-        try:
+        fix = "free space, or choose another with run.dir=PATH"
+        with storage_errors(f"{path}:", f"the run directory must be writable; {fix}"):
             try:
                 replace_file(path, text)
             except OSError as e:
@@ -136,11 +144,6 @@ class RunRecord:
                 with path.open("r+b", buffering=0) as file:
                     file.write(text)
                     file.truncate()
-        except OSError as e:
-            raise StorageError(
-                f"{run_dir / RECORD}: cannot be written ({e.strerror or e}); the run directory "
-                "must be writable; free space, or choose another with run.dir=PATH"
-            ) from e
 
     @classmethod
     def read(cls, run_dir: Path) -> "RunRecord":
@@ -169,13 +172,9 @@ def run_digest(metrics: Path, weights: Mapping[str, Tensor]) -> str:
         (name, str(x.dtype).removeprefix("torch."), x.shape, raw_bytes(x))
         for name, x in sorted(weights.items())
     )
-    try:
+    fix = "check whether the run directory was moved or removed"
+    with storage_errors(f"{metrics}:", f"a run needs its metrics file; {fix}", "cannot be read"):
         return manifest.run_digest(metrics, tensors)
-    except OSError as e:
-        raise StorageError(
-            f"{metrics}: cannot be read ({e.strerror or e}); a run needs its metrics file; check "
-            "whether the run directory was moved or removed"
-        ) from e
 
 
 EVERY_SECONDS = 2.0  # between two writes

@@ -356,9 +356,7 @@ def _done(run_dir: Path, config: Config) -> str | None:
 
 
 def _replace_config(run_dir: Path, record: RunRecord | None, raw_yaml: str) -> None:
-    """Replace config.yaml. If killed at any time, run.json has the hash of the file that is
-    there.
-    """
+    """Replace config.yaml. Killed at any time, run.json has the hash of the file that is there."""
     content = raw_yaml.encode()
     if record is None:
         replace_file(run_dir / CONFIG, content)

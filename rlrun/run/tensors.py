@@ -277,9 +277,7 @@ class Rows(ABC):
 
 
 def slices(first: int, stop: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Yield (slot, count) of the slices that rows first..stop-1 occupy in a ring of ``rows``
-    slots.
-    """
+    """Yield (slot, count) of the slices of rows first..stop-1 in a ring of ``rows`` slots."""
     while first < stop:
         slot = first % rows
         count = min(stop - first, rows - slot)
@@ -565,9 +563,7 @@ def require_kind(part: str, given: Any, own: Any) -> None:
 
 
 def _dtype(x: Array) -> str:
-    """Return a tensor's dtype or an array's kind: an actor's numbers may be wider than a
-    space's.
-    """
+    """Return a tensor's dtype or an array's kind: an actor's numbers may be wider."""
     return str(x.dtype).removeprefix("torch.") if isinstance(x, Tensor) else x.dtype.kind
 
 

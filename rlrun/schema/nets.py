@@ -41,9 +41,7 @@ class MemoryConfig(Ranged):
 
 @dataclass(frozen=True)
 class RingConfig(MemoryConfig):
-    """Memories with complex decays, initialised on a ring r_min <= |lambda| <= r_max with phases
-    up to max_phase.
-    """
+    """Memories with complex decays on a ring r_min <= |lambda| <= r_max, phases up to max_phase."""
 
     r_min: float = field(metadata=unit())
     r_max: float = field(metadata=unit())

@@ -88,9 +88,7 @@ OTHER_OPTIONS = {  # option of another library -> what to type here
 
 
 def with_present_names(config: Any) -> Any:
-    """Return a copy of a stored config with the present names of its keys, also inside
-    ``${KEY}``.
-    """
+    """Return a stored config with the present names of its keys, also inside ``${KEY}``."""
     if not isinstance(config, dict):
         return config
     present = dict(config)

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from rlrun.errors import ConfigError, ResourceError, StorageError
+from rlrun.errors import ConfigError, ResourceError, storage_errors
 
 SUFFIXES = (".mp4", ".gif")
 _NEEDS = {".mp4": ("imageio", "imageio_ffmpeg"), ".gif": ("PIL",)}  # modules
@@ -105,16 +105,12 @@ class VideoFile:
 @contextmanager
 def _errors(path: Path) -> Iterator[None]:
     """Convert errors of a file or an encoder to those of rlrun."""
-    try:
-        yield
-    except BrokenPipeError as e:
-        text = "the encoder ended; FFmpeg is needed for .mp4; write a .gif"
-        raise ResourceError(f"{path}: {text}") from e
-    except OSError as e:
-        raise StorageError(
-            f"{path}: cannot be written ({e.strerror or e}); a writable place is needed; choose "
-            "another"
-        ) from e
+    with storage_errors(f"{path}:", "a writable place is needed; choose another"):
+        try:
+            yield
+        except BrokenPipeError as e:
+            text = "the encoder ended; FFmpeg is needed for .mp4; write a .gif"
+            raise ResourceError(f"{path}: {text}") from e
 
 
 def _mp4_writer(path: Path, fps: float) -> Any:

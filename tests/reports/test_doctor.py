@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from rlrun.cli.key_table import Table
-from rlrun.reports.doctor.symptoms import diagnose, report_lines
+from rlrun.reports.doctor.diagnosis import diagnose, report_lines
 from rlrun.reports.runs import read_run
 from rlrun.run.files import lock_run_dir, read_record, seal
 from tests.compose import config

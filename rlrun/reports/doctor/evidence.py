@@ -132,9 +132,7 @@ class Evidence:
         return True
 
     def preset(self, key: str) -> bool:
-        """Return whether an experiment or the environment's yaml may have set ``key`` on purpose
-        for the environment.
-        """
+        """Return whether an experiment or the environment's yaml may have set ``key``."""
         typed = keys_of(read_overrides(self.run.overrides))
         raw = str(self.run.keys.get(key))
         if raw.startswith("${env."):
