@@ -15,6 +15,7 @@ from rlrun.api.calls import (
 from rlrun.api.environments import as_overrides, register_again
 from rlrun.api.run import Run
 from rlrun.errors import ConfigError
+from rlrun.override import read_overrides
 
 _OWN_LOGGING = ("hydra/hydra_logging", "hydra/job_logging")  # of the command line's process
 
@@ -49,8 +50,9 @@ def train(
         from rlrun.cli.run import new_run, read_line
         from rlrun.config import Composer
 
-        typed = [*words, *_without_logging(words)]
-        line = read_line(Composer(config_dir=config_dir), typed, quiet=quiet, own_process=False)
+        if not any("_logging" in word or word.startswith("hydra.verbose") for word in words):
+            words += read_overrides([f"{name}=none" for name in _OWN_LOGGING])
+        line = read_line(Composer(config_dir=config_dir), words, quiet=quiet, own_process=False)
         if line.asks_for_sweep:
             wrong = "asks for a sweep; rlrun.train runs once"
             raise ConfigError(f"hydra.mode: {wrong}; leave it out, or use rlrun.sweep")
@@ -136,9 +138,3 @@ def diff(a: StrPath, b: StrPath) -> tuple[bool, list[str]]:
         from rlrun.cli.runs import difference
 
         return difference(os.fspath(a), os.fspath(b))
-
-
-def _without_logging(words: Sequence[str]) -> list[str]:
-    """Return overrides that leave the process's logging alone, unless ``words`` configure it."""
-    asked = any("_logging" in word or word.startswith("hydra.verbose") for word in words)
-    return [] if asked else [f"{name}=none" for name in _OWN_LOGGING]

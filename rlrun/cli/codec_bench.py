@@ -60,8 +60,13 @@ def series_of(paths: list[Path]) -> list[Series]:
     found: list[Series] = []
     snapshots: dict[bytes, Series] = {}
     for path in paths:
-        if path.is_dir():
-            found += _of_directory(path)
+        if (path / DESCRIPTION_FILE).is_file():
+            found += _of_rows(_dataset_chunks(path), str(path))
+        elif (path / "config.yaml").is_file():
+            require_run(path)
+            found += _of_run(path)
+        elif path.is_dir():
+            raise _unreadable(path, "neither a run nor a dataset")
         elif not path.exists():
             raise _unreadable(path, "no such file or directory")
         elif path.suffix == ".npy":
@@ -85,15 +90,6 @@ def series_of(paths: list[Path]) -> list[Series]:
 
 def _unreadable(path: Path, why: str) -> ConfigError:
     return ConfigError(f"FILE = {path}: {why}; {READABLE}; give one of them")
-
-
-def _of_directory(path: Path) -> list[Series]:
-    if (path / DESCRIPTION_FILE).is_file():
-        return _of_rows(_dataset_chunks(path), str(path))
-    if (path / "config.yaml").is_file():
-        require_run(path)
-        return _of_run(path)
-    raise _unreadable(path, "neither a run nor a dataset")
 
 
 # -- runs ------------------------------------------------------------------------------------------
@@ -236,11 +232,6 @@ class Measurement:
         )
 
 
-def usable_coders() -> list[str]:
-    """Return the coders that can be measured here."""
-    return [name for name in codec.CODER_OPTIONS if name != "pco" or planes.installed()]
-
-
 def measure(series: Series, coder: str) -> Measurement:
     """Encode the series, decode it and compare."""
     best = np.full((2, len(series.items)), np.inf)
@@ -309,7 +300,8 @@ def bench(paths: Sequence[Path], plot: Path | None) -> Iterator[str]:
     """
     measured: list[tuple[Series, list[Measurement]]] = []
     for series in series_of(list(paths)):
-        found = [measure(series, coder) for coder in usable_coders()]
+        usable = (name for name in codec.CODER_OPTIONS if name != "pco" or planes.installed())
+        found = [measure(series, coder) for coder in usable]
         measured.append((series, found))
         yield from table_lines(series, found)
         yield ""

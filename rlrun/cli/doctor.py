@@ -31,7 +31,12 @@ def doctor(args: Namespace) -> int:
     """
     words = args.words
     if words and args.config_dir is None and all(os.path.lexists(w) or "=" not in w for w in words):
-        _examine_runs(words)
+        from rlrun.reports.doctor.diagnosis import report_lines
+        from rlrun.reports.runs import read_runs
+
+        for run in read_runs(words):
+            for line in report_lines(run):
+                print(line, flush=True)
     elif any(word.startswith("env=") for word in words):
         _examine_environment(words, args.config_dir)
     elif words or args.config_dir:
@@ -61,7 +66,9 @@ def facts() -> Iterator[Fact]:
     if hasattr(os, "getloadavg"):
         yield "load", f"{os.getloadavg()[0]:.1f} over the last minute"
     yield from ((name, os.environ[name]) for name in _VARIABLES if name in os.environ)
-    yield "memory", _memory()
+    from rlrun.buffer.layout import amount, free_bytes
+
+    yield "memory", f"{amount(free_bytes(None))} free"
     yield "extras", extras()
 
 
@@ -91,20 +98,17 @@ def _torch() -> Iterator[Fact]:
         return
     yield "torch", torch.__version__
     if not torch.cuda.is_available():
-        yield "cuda", f"none: {_why_no_cuda()}"
+        from rlrun.config.checks import cuda_devices
+
+        count, why = cuda_devices()
+        unusable = f"the driver has {count} devices that torch cannot use"
+        yield "cuda", f"none: {unusable if count else why}"
         return
     from rlrun.buffer.layout import amount
 
     for i in range(torch.cuda.device_count()):
         device = torch.cuda.get_device_properties(i)
         yield f"cuda:{i}", f"{device.name}, {amount(device.total_memory)}"
-
-
-def _why_no_cuda() -> str:
-    from rlrun.config.checks import cuda_devices
-
-    count, why = cuda_devices()
-    return f"the driver has {count} devices that torch cannot use" if count else why
 
 
 def cpu_facts(cpuinfo: str) -> Iterator[Fact]:
@@ -217,13 +221,3 @@ def _examine_environment(overrides: Sequence[str], config_dir: str | None) -> No
     number = {0: "no finding", 1: "1 finding"}.get(count, f"{count} findings")
     end = printable(f"{config.env.id}: {number} (rlrun help environment checks)")
     print(paragraph(end), flush=True)
-
-
-def _examine_runs(dirs: Sequence[str]) -> None:
-    """Print the findings on each run that the arguments name."""
-    from rlrun.reports.doctor.diagnosis import report_lines
-    from rlrun.reports.runs import read_runs
-
-    for run in read_runs(dirs):
-        for line in report_lines(run):
-            print(line, flush=True)

@@ -39,7 +39,9 @@ def job_error(e: Exception, run_dir: Path | None) -> RlrunError:
 
 
 def _typed_error(e: Exception, run_dir: Path | None) -> RlrunError:
-    if isinstance(e, OSError) and _is_storage(e, run_dir):
+    if isinstance(e, OSError) and (
+        e.errno in _FULL_DISK or (e.errno in _NO_ACCESS and _inside(e.filename, run_dir))
+    ):
         why = (e.strerror or str(e)).lower()
         where = f" ({e.filename})" if e.filename else ""  # unknown for a write
         fix = "free space or fix the permissions, then rlrun resume"
@@ -96,10 +98,6 @@ def going_on(e: Interrupted, words: Sequence[str]) -> Interrupted:
 def log_error(e: RlrunError) -> None:
     """Write the exit code and the line to the log of the run."""
     logging.getLogger("rlrun").info("exit %d: %s", e.exit_code, line_of(e))
-
-
-def _is_storage(e: OSError, run_dir: Path | None) -> bool:
-    return e.errno in _FULL_DISK or (e.errno in _NO_ACCESS and _inside(e.filename, run_dir))
 
 
 def _inside(name: Any, run_dir: Path | None) -> bool:

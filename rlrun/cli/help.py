@@ -209,7 +209,10 @@ class Reference:
         if "/" in word:
             close = nearest(word, self.table.metrics)
         close = close or [lasts[n] for n in nearest(last, lasts)]
-        close = close or [n for n in self.keys if self._says(n, word)]
+        close = close or [
+            name for name, options in self.keys.items()
+            if any(word.lower() in key.meaning.lower() for key in options.values())
+        ]  # fmt: skip
         guess = f"did you mean {' or '.join(close[:3])}?"
         fix = verb or (guess if close else "rlrun --help shows the groups")
         allowed = "a key, a group, GROUP=OPTION, a metric or a topic is allowed"
@@ -227,9 +230,6 @@ class Reference:
         found = self.named(word) or self._synonyms(word) or [word]
         rooms = [name.partition(".")[0] for name in found]
         return found[next((rooms.index(room) for room in ("run", "env") if room in rooms), 0)]
-
-    def _says(self, name: str, words: str) -> bool:
-        return any(words.lower() in key.meaning.lower() for key in self.keys[name].values())
 
     # -- a key -------------------------------------------------------------------------------------
 

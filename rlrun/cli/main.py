@@ -85,7 +85,10 @@ def _command(argv: list[str]) -> Callable[[], int]:
     if name is not None:
         return partial(run_command, name, rest)
     if "--version" in argv:
-        return partial(_print, _version_line())
+        from rlrun.version import rlrun_version, torch_version
+
+        torch = torch_version() or "not installed"
+        return partial(_print, f"rlrun {rlrun_version()}, torch {torch}")
     if {*_HELP} & {*argv}:  # with a word, the help of that word
         words = [w for w in argv if w.startswith("--config-dir") or "=" not in w]
         return partial(run_command, "help", [w for w in words if w not in _BESIDE_HELP])
@@ -94,12 +97,6 @@ def _command(argv: list[str]) -> Callable[[], int]:
 
         raise unknown_command(argv)
     return _train(argv)
-
-
-def _version_line() -> str:
-    from rlrun.version import rlrun_version, torch_version
-
-    return f"rlrun {rlrun_version()}, torch {torch_version() or 'not installed'}"
 
 
 def _print(text: str, *, end: str = "\n") -> int:

@@ -35,7 +35,6 @@ from rlrun.reports.memory_bench import (
     STACKED,
     BenchSetting,
     MemoryGap,
-    bench_markdown,
     bench_table,
     gap_table,
     raw_lines,
@@ -188,7 +187,8 @@ def _is_budget(override: Override) -> bool:
 
 def _write_bench(path: Path, found: Sequence[BenchSetting], *, quiet: bool) -> int:
     table = bench_table(found, {setting.task: _task(setting.task).published for setting in found})
-    texts = (bench_markdown(table), csv_text(table), raw_lines(found))
+    page = f"# rlrun bench memory\n\n{markdown(table)}\n{ABOUT}\n"
+    texts = (page, csv_text(table), raw_lines(found))
     for name, text in zip(_FILES, texts, strict=True):
         replace_file(path / name, text.encode())
     if not quiet:
@@ -300,20 +300,19 @@ def _check_task(path: Path, memoryless: Sequence[str]) -> None:
     """Raise ConfigError if probe.dir holds runs of another task."""
     if not is_sweep(path):
         return
-    task = _env_words(memoryless)
+
+    def task_of(job: Sequence[str]) -> set[str]:
+        return {*split_node(read_overrides(job), "env")[0]}
+
     for job in SweepRecord.read(path).jobs[:1]:  # that of the memoryless agent
-        before = _env_words(job.overrides)
-        if before == task:
+        before = task_of(job.overrides)
+        if before == task_of(memoryless):
             continue
         raise ConfigError(
             f"probe.dir = {path}: holds a probe of {' '.join(sorted(before))}; a new directory, "
             "or one of the same task, is allowed; choose another",
             key="probe.dir",
         )
-
-
-def _env_words(job: Sequence[str]) -> set[str]:
-    return {*split_node(read_overrides(job), "env")[0]}
 
 
 def _scores(runs: Sequence[RunData]) -> list[float]:

@@ -60,7 +60,10 @@ def run_search(
     settings: SearchConfig = read_settings(composer, "search", own)
     fixed, space = split_space(composer, rest)
     config = check_space(composer, fixed, space)
-    _check_seeds(config, settings)
+    last = config.seed + settings.seeds + settings.final_seeds - 1
+    if last >= _MOST_SEEDS:
+        wrong, allowed = f"the last seed of the search would be {last}", "seeds within [0, 2^32)"
+        raise config_error("seed", config.seed, wrong, allowed, "lower it")
     rungs = _rungs(config, settings)
     import_optuna()
     directory = _make_directory(settings.dir)
@@ -162,14 +165,6 @@ def _rungs(config: Config, settings: SearchConfig) -> list[Rung]:
         allowed = "asha with a rung after an evaluation, or none"
         raise config_error("search.prune", "asha", wrong, allowed, "lower run.eval_every")
     return rungs
-
-
-def _check_seeds(config: Config, settings: SearchConfig) -> None:
-    """Raise ConfigError if the seeds of the search leave the range of seeds."""
-    last = config.seed + settings.seeds + settings.final_seeds - 1
-    if last >= _MOST_SEEDS:
-        wrong, allowed = f"the last seed of the search would be {last}", "seeds within [0, 2^32)"
-        raise config_error("seed", config.seed, wrong, allowed, "lower it")
 
 
 def _make_directory(given: str | None) -> Path:

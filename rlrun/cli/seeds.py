@@ -58,7 +58,10 @@ def run_auto(line: Line) -> int:
         raise ConfigError(
             f"hydra/launcher: {wrong}; leave hydra/launcher out", key="hydra/launcher"
         )
-    _refuse_seeds(composer, line.overrides)
+    for override in composer.parse(line.overrides):
+        if override.key == "seed" and override.parsed.is_sweep_override():
+            wrong, allowed = "seeds=auto chooses the seeds", "seed=FIRST is allowed with seeds=auto"
+            raise config_error("seed", override.value, wrong, allowed, "give one")
     arms = [[o for o in job if o.key != "seed"] for job in composer.jobs(cfg)]
     first_seed = int(cfg.seed)
     jobs = [[*arm, f"seed={first_seed}"] for arm in arms]
@@ -71,7 +74,8 @@ def run_auto(line: Line) -> int:
         path = absolute("sweep.dir", Path(line.sweep_dir))
         _check_before(path, planned)
     line = replace(line, sweep_dir=str(path))
-    command = ["-m", *line.overrides, "seeds=auto", *_typed(settings), f"sweep.dir={path}"]
+    typed = [f"seeds.{key}={value}" for key, value in asdict(settings).items()]
+    command = ["-m", *line.overrides, "seeds=auto", *typed, f"sweep.dir={path}"]
 
     def run(places: Sequence[Place]) -> list[float]:
         wanted = [[*arms[index], f"seed={seed}"] for index, seed in places]
@@ -122,18 +126,6 @@ def _write(path: Path, result: SeedsResult) -> None:
     fix = "free space or fix the permissions, then repeat the command"
     with storage_errors(f"{path / SEEDS}:", f"the directory of a sweep must be writable; {fix}"):
         replace_file(path / SEEDS, json.dumps(result.to_dict(), indent=1).encode() + b"\n")
-
-
-def _typed(settings: SeedsConfig) -> list[str]:
-    return [f"seeds.{key}={value}" for key, value in asdict(settings).items()]
-
-
-def _refuse_seeds(composer: Composer, overrides: Sequence[Override]) -> None:
-    """Raise ConfigError for a sweep over seeds."""
-    for override in composer.parse(overrides):
-        if override.key == "seed" and override.parsed.is_sweep_override():
-            wrong, allowed = "seeds=auto chooses the seeds", "seed=FIRST is allowed with seeds=auto"
-            raise config_error("seed", override.value, wrong, allowed, "give one")
 
 
 def _name(arms: Sequence[Sequence[str]], configs: Sequence[Config]) -> list[Setting]:

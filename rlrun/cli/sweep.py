@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -259,16 +260,6 @@ def _stored_identity(run_dir: Path) -> str | None:
         return None
 
 
-def _require_different(names: Sequence[str]) -> None:
-    """Raise ConfigError if two jobs of a sweep would share a directory."""
-    seen: set[str] = set()
-    twice = next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
-    if twice is not None:
-        wrong = "is the directory of more than one job; a name of its own for each is allowed"
-        fix = "put ${hydra.job.num} into it"
-        raise ConfigError(f"hydra.sweep.subdir = {twice}: {wrong}; {fix}")
-
-
 # -- a sweep ---------------------------------------------------------------------------------------
 
 
@@ -407,7 +398,10 @@ def start_sweep(
     is_new, same_threads = not (exact and is_sweep(path)), jobs is not None
     with ExitStack() as held:
         if not is_new:
-            _require_ours(cfg, path)
+            if not is_ours(cfg):
+                wrong = "this launcher numbers jobs from 0; local and ray add jobs to a sweep"
+                fix = "leave hydra/launcher out, or choose a new directory"
+                raise ConfigError(f"sweep.dir = {path}: {wrong}; {fix}", key="sweep.dir")
             held.enter_context(lock_run_dir(path))  # another process may be adding jobs
             sweep.record = replace(SweepRecord.read(path), ray=sweep.record.ray)
         elif exact:
@@ -441,20 +435,14 @@ def _needs_short_names(sweep: Sweep, jobs: Sequence[Sequence[str]]) -> bool:
     Raises: ConfigError if two would share one.
     """
     names = [*(job.name for job in sweep.record.jobs), *(job.name for job in sweep.jobs)]
-    _require_different(names)
+    if twice := next((name for name, count in Counter(names).items() if count > 1), None):
+        wrong = "is the directory of more than one job; a name of its own for each is allowed"
+        fix = "put ${hydra.job.num} into it"
+        raise ConfigError(f"hydra.sweep.subdir = {twice}: {wrong}; {fix}")
     parts = (part for name in names for part in name.split("/"))
     if any(len(part.encode()) > _LONGEST_NAME for part in parts):
         return True
     return not is_ours(sweep.cfg) and any("/" in o for job in jobs for o in job)
-
-
-def _require_ours(cfg: "DictConfig", path: Path) -> None:
-    if not is_ours(cfg):
-        wrong = (
-            "this launcher numbers jobs from 0; hydra/launcher=local or ray adds jobs to a sweep"
-        )
-        fix = "leave hydra/launcher out, or choose a new directory"
-        raise ConfigError(f"sweep.dir = {path}: {wrong}; {fix}", key="sweep.dir")
 
 
 def _run_ours(sweep: Sweep) -> None:

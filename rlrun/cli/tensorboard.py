@@ -39,7 +39,11 @@ def serve(args: Namespace) -> int:
                 f"--port = {args.port}: another program listens there; a free port is needed; "
                 "choose another one, or none for one that is free"
             )
-        return _serve(BoardView(args.dirs, view), args.port or _free_port())
+        port = args.port or _bound(PORT) or _bound(0)
+        if port is None:
+            text = "no port is free; one is needed; try again later"
+            raise ResourceError(f"rlrun tensorboard: {text}")
+        return _serve(BoardView(args.dirs, view), port)
 
 
 def _serve(view: "BoardView", port: int) -> int:
@@ -138,14 +142,6 @@ def _ending() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _free_port() -> int:
-    """Return 6006, or a port that the system chooses if that is taken."""
-    for wanted in (PORT, 0):
-        if (port := _bound(wanted)) is not None:
-            return port
-    raise ResourceError("rlrun tensorboard: no port is free; one is needed; try again later")
 
 
 def _bound(port: int) -> int | None:

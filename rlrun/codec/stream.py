@@ -156,11 +156,6 @@ MAX_BYTES = 1 << 32  # of the arrays of one frame; a decoder allocates a small m
 RETIRED = 64  # earlier stream ids of a restarted encoder, whose late frames are rejected
 
 
-def stream_id(name: str) -> int:
-    """Return 64 bits: a hash of the name and 32 random bits, new in a restarted encoder."""
-    return name_hash(name) << 32 | int.from_bytes(os.urandom(4), "little")
-
-
 def name_hash(name: str) -> int:
     """Return 32 bits of the name of worker and set of tensors."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "little")
@@ -180,7 +175,9 @@ class Encoder:
         """``keep`` >= 2: past contents in memory. ``key_seconds``: between requested key frames."""
         check_coder(coder)
         assert keep >= 2
-        self.id, self.coder, self.keep = stream_id(name), coder, keep
+        self.coder, self.keep = coder, keep
+        # The name, and 32 random bits: new in a restarted encoder.
+        self.id = name_hash(name) << 32 | int.from_bytes(os.urandom(4), "little")
         self.key_seconds, self.clock = key_seconds, time.monotonic
         self.seq = -1  # of the last frame
         self.choices: list[CoderChoice] = []  # of the fields of the last frame

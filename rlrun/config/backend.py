@@ -97,33 +97,19 @@ def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
         return f"device={config.device}"
     if gym.spaces.flatdim(obs) == 0:  # empty parameters share an address
         return "observations hold no number"
-    if policy.masks and _has_mask(config, obs):
-        return "observations have an action mask"
-    return _compiled_obstacle(policy)
-
-
-def _compiled_obstacle(policy: Any) -> str | None:
-    """Return why the compiled loops of a policy's kernel cannot run; None: they can."""
-    if isinstance(policy, ControlConfig):
-        return None
-    if not _has_numba():
-        return "numba is not installed or off"
-    return None if sgemm() else "compiled code does not find numpy's BLAS"
-
-
-def _has_numba() -> bool:
-    """Return whether numba is there; without it compiled loops run in Python."""
-    from rlrun.jit import COMPILED
-
-    return COMPILED
-
-
-def _has_mask(config: Config, obs: gym.Space[Any]) -> bool:
     from rlrun.functional.masks import has_mask
 
     if config.agents.name == "separate" and isinstance(obs, gym.spaces.Dict):
         obs = obs["observation"]
-    return has_mask(obs)
+    if policy.masks and has_mask(obs):
+        return "observations have an action mask"
+    if isinstance(policy, ControlConfig):  # the others' kernels have compiled loops
+        return None
+    from rlrun.jit import COMPILED
+
+    if not COMPILED:
+        return "numba is not installed or off"
+    return None if sgemm() else "compiled code does not find numpy's BLAS"
 
 
 def bf16_fault(config: Config) -> str | None:

@@ -246,9 +246,10 @@ def _unread(config: Config, key: str) -> tuple[str, str] | None:
         return None
     reads = " or ".join(" with ".join(map(str, every)) for every in unmet)
     condition = unmet[0][-1]
-    return f"{reads} reads it{_keys_read_instead(config, group, condition)}", _fix(
-        config, reader, condition
-    )
+    fix = reader.fix or f"set {condition.key}={(condition.values or ('',))[0]}"
+    if condition.key in NOUNS:
+        fix = f"use {config.policy.recurrent_variant or 'one that does'}"
+    return f"{reads} reads it{_keys_read_instead(config, group, condition)}", fix
 
 
 def _fields(config: Config, group: str) -> dict[str, Field[Any]]:
@@ -270,12 +271,6 @@ def _is_met(config: Config, condition: Condition) -> bool:
         return value not in (None, False)
     own_class = condition.key == "memory" and ":" in value  # it may read any key
     return own_class or format_value(value) in condition.values
-
-
-def _fix(config: Config, reader: Reader, condition: Condition) -> str:
-    if condition.key in NOUNS:
-        return f"use {config.policy.recurrent_variant or 'one that does'}"
-    return reader.fix or f"set {condition.key}={condition.values[0]}"
 
 
 def _keys_read_instead(config: Config, group: str, unmet: Condition) -> str:

@@ -344,7 +344,10 @@ class Composer:
             job.hydra.overrides.task = [str(override.input_line) for override in task]
             excluded = [*naming.exclude_keys, *unnamed]
             name = get_overrides_dirname(task, excluded, naming.item_sep, naming.kv_sep)
-            job.hydra.job.override_dirname = _one_part(name)
+            # One part of a path, although values of a sweep may be paths themselves.
+            job.hydra.job.override_dirname = "".join(
+                c if c.isprintable() and c not in "/\\" else "_" for c in name
+            )
             job.hydra.job.id, job.hydra.job.num = str(num), num
         OmegaConf.copy_cache(from_config=cfg, to_config=job)
         return job
@@ -444,11 +447,6 @@ class Composer:
             for name in _FREE:
                 known[name] |= {str(k) for k in OmegaConf.select(config, name) or {}}
         return known
-
-
-def _one_part(name: str) -> str:
-    """Return ``name`` as one part of a path. Values of a sweep may be paths themselves."""
-    return "".join(c if c.isprintable() and c not in "/\\" else "_" for c in name)
 
 
 def is_free(key: str) -> bool:

@@ -265,9 +265,8 @@ def _unreadable(override: Override, overrides: Sequence[Override]) -> ConfigErro
     """Return the error for an override that Hydra's grammar cannot read."""
     text, key, given = override.lstrip("+~"), override.key, override.value
     after = [*overrides[overrides.index(override) + 1 :]] if override in overrides else []
-    before = (
-        overrides[len(overrides) - len(after) - 2 :][:1] if len(after) + 1 < len(overrides) else []
-    )
+    place = len(overrides) - len(after) - 1  # of the override
+    before = overrides[place - 1 : place] if place > 0 else []
     if "=" not in override:
         return _no_override(text, before)
     wrong, allowed, fix = "the value cannot be read", _ALLOWED, ""
@@ -280,11 +279,10 @@ def _unreadable(override: Override, overrides: Sequence[Override]) -> ConfigErro
         wrong, allowed = "has two equals signs", "one is allowed"
         fix = f"write {key}={given.lstrip('=')}"
     elif given.endswith(",") or given.startswith(","):
-        values = [given.strip(","), *(word.strip(",") for word in _plain_values(after))]
-        wrong, allowed = (
-            "has too many commas",
-            "values with commas and no spaces are allowed with -m",
-        )
+        more = takewhile(lambda word: "=" not in word, after)  # seed=1, 2, 3
+        values = [given.strip(","), *(word.strip(",") for word in more)]
+        wrong = "has too many commas"
+        allowed = "values with commas and no spaces are allowed with -m"
         fix = f"write {key}={','.join(filter(None, values))}"
     elif function is not None:
         return _function_error(key, given, function[1])
@@ -302,23 +300,15 @@ def _unreadable(override: Override, overrides: Sequence[Override]) -> ConfigErro
     )
 
 
-def _plain_values(words: Sequence[str]) -> list[str]:
-    """Return the words up to the next override: ``seed=1, 2, 3``."""
-    return [*takewhile(lambda word: "=" not in word, words)]
-
-
 def _no_override(text: str, before: Sequence[str]) -> ConfigError:
-    wrong, fix = (
-        "is not KEY=VALUE",
-        "a value with spaces needs quotes around all of it: 'KEY=[A, B]'",
-    )
+    fix = "a value with spaces needs quotes around all of it: 'KEY=[A, B]'"
     if before and before[0].endswith("="):
         fix = f"an option has no spaces around its equals sign: {before[0]}{text}"
     elif re.fullmatch(r"[\w.]+", text):
         fix = f"write {text}=VALUE, without spaces around the equals sign; {fix}"
     elif ":" in text:
         fix = f"write {text.replace(':', '=', 1)}"
-    return ConfigError(f"{text}: {wrong}; {_ALLOWED}; {fix}")
+    return ConfigError(f"{text}: is not KEY=VALUE; {_ALLOWED}; {fix}")
 
 
 def _function_error(key: str, given: str, name: str) -> ConfigError:
@@ -383,11 +373,8 @@ def _other_error(
             if re.match(r"(choice|range|glob|sort|shuffle|tag)\(", given):
                 fix = f"add -m: rlrun -m '{key}={given}'"
                 return config_error(key, given, "several values", "one value is allowed", fix)
-    if (
-        "Could not append to config" in message
-        or "Multiple values for" in message
-        or ("force-add of config groups" in message)
-    ):
+    twice = ("Could not append to config", "Multiple values for", "force-add of config groups")
+    if any(text in message for text in twice):
         for override in overrides:
             key, given = override.key, override.value
             if override.startswith("+") and f"'{key}'" in message + f"'{_group_of(message)}'":

@@ -50,7 +50,10 @@ def absolute(key: str, path: Path) -> Path:
         found = path.expanduser().absolute()
     except RuntimeError as e:
         raise config_error(key, path, "there is no such user", "a path", "write it out") from e
-    check_name(key, found)
+    check_length(key, found)
+    if "${" in str(found):
+        wrong, allowed = "holds ${, which starts an interpolation", "other characters are allowed"
+        raise config_error(key, found, wrong, allowed, "rename the directory or choose another")
     return found
 
 
@@ -68,15 +71,6 @@ def check_length(key: str, path: Path) -> None:
         wrong = f"a name in it has {max(sizes)} bytes"
         allowed = f"names of {_LONGEST_NAME} bytes, {_LONGEST_PATH} in all, are allowed"
         raise config_error(key, text, wrong, allowed, "choose a shorter one")
-
-
-def check_name(key: str, path: Path) -> None:
-    """Raise ConfigError for a path that no file system can hold or that Hydra would resolve."""
-    check_length(key, path)
-    text = str(path)
-    if "${" in text:
-        wrong, allowed = "holds ${, which starts an interpolation", "other characters are allowed"
-        raise config_error(key, text, wrong, allowed, "rename the directory or choose another")
 
 
 def storage_error(path: Path, why: str, key: str = "run.dir") -> StorageError:

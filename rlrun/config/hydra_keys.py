@@ -246,7 +246,11 @@ def _check(cfg: DictConfig, name: str, run_dir: Path) -> None:
             return
         for handler in (settings.get("handlers") or {}).values():
             if "filename" in handler:
-                _check_file(name, Path(handler["filename"]), run_dir)
+                path = Path(handler["filename"]).absolute()
+                if path.parent != run_dir.absolute() and not path.parent.is_dir():
+                    allowed = "a file of the run directory or an existing one is allowed"
+                    wrong = "its directory does not exist"
+                    raise config_error(f"hydra.{name}", path, wrong, allowed, "make it first")
                 handler["delay"] = True  # opens the file at the first message
         logging.config.dictConfig(settings)
     except ConfigError:
@@ -268,10 +272,3 @@ def _resolved(cfg: DictConfig, name: str, run_dir: Path) -> Any:
             return OmegaConf.to_container(cfg.hydra[name], resolve=True)
         finally:
             runtime.output_dir = "???"  # as composed
-
-
-def _check_file(name: str, path: Path, run_dir: Path) -> None:
-    """Raise ConfigError for a log in a directory that does not exist, except the run's."""
-    if path.absolute().parent != run_dir.absolute() and not path.absolute().parent.is_dir():
-        key, allowed = f"hydra.{name}", "a file of the run directory or an existing one is allowed"
-        raise config_error(key, path, "its directory does not exist", allowed, "make it first")

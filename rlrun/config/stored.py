@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,10 @@ def load(
             allowed = "the keys of rlrun are allowed"
             raise config_error("hydra", "(config.yaml)", "no run stores this", allowed, "remove it")
         cfg = OmegaConf.create(with_present_names(OmegaConf.to_container(cfg)))
-        _drop_fixed_keys(cfg)
+        for key, value in FIXED.items():  # of an earlier version
+            group, _, name = key.partition(".")
+            if OmegaConf.select(cfg, key) is not None and float(cfg[group][name]) == float(value):
+                del cfg[group][name]
         _add_new_keys(cfg)
         OmegaConf.set_struct(cfg, True)
         what = "an evaluation" if evaluation else "a fork" if fork else "a resumed run"
@@ -91,7 +95,9 @@ def load(
         config = read_composed(cfg)
         require_trusted_env(config.env.id)
     except NotTrusted as e:
-        e.packages = list(dict.fromkeys([*_trusted_before(run_dir), *e.packages]))
+        with suppress(RlrunError):  # those that the run's own command line trusted, to be shown
+            before = packages_of(read_record(run_dir).get("command"))
+            e.packages = list(dict.fromkeys([*before, *e.packages]))
         raise
     if replay:
         check_addresses(config, overrides)
@@ -110,22 +116,6 @@ def published(config_yaml: str) -> str:
     if "address" in cfg.pipeline:
         cfg.pipeline.address = None
     return to_yaml(cfg)
-
-
-def _trusted_before(run_dir: Path) -> list[str]:
-    """Return the packages that the run's own command line trusted, to be shown."""
-    try:
-        return packages_of(read_record(run_dir).get("command"))
-    except RlrunError:
-        return []
-
-
-def _drop_fixed_keys(cfg: DictConfig) -> None:
-    """Drop keys that an earlier version stored and that now have only one value."""
-    for key, value in FIXED.items():
-        group, _, name = key.partition(".")
-        if OmegaConf.select(cfg, key) is not None and float(cfg[group][name]) == float(value):
-            del cfg[group][name]
 
 
 def _add_new_keys(cfg: DictConfig) -> None:

@@ -5,7 +5,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -161,12 +160,11 @@ def _require_fields(source: Segment, like: Segment, prefix: str) -> None:
     needed = {n: s for n, s in _shapes(arrays_by_name(like)).items() if not n.startswith("states")}
     for name, shape in needed.items():
         if name not in own and name.startswith("extras/"):
-            violation = (
-                f"its rows lack {name.removeprefix('extras/')}, which collector.keep_info names"
-            )
+            lacks = f"its rows lack {name.removeprefix('extras/')}, which collector.keep_info names"
+            extras = [n.removeprefix("extras/") for n in own if n.startswith("extras/")]
             raise ConfigError(
-                f"{prefix}: {violation}; it has {_extra_names(own)}; export it from a run that "
-                "keeps it, or remove it from collector.keep_info"
+                f"{prefix}: {lacks}; it has {', '.join(extras) or 'no extras'}; export it from a "
+                "run that keeps it, or remove it from collector.keep_info"
             )
         if own.get(name) != shape:
             violation = f"its field {name} is {own.get(name, 'missing')}, this run's is {shape}"
@@ -176,8 +174,3 @@ def _require_fields(source: Segment, like: Segment, prefix: str) -> None:
     if unknown := [n for n in own if n not in needed and has_final_entry(n)]:
         violation = f"its field {unknown[0]} is not one of this run's"
         raise ConfigError(f"{prefix}: {violation}; both must be the same; use the env it came from")
-
-
-def _extra_names(fields: dict[str, Any]) -> str:
-    extras = [n.removeprefix("extras/") for n in fields if n.startswith("extras/")]
-    return ", ".join(extras) or "no extras"

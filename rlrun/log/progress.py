@@ -93,7 +93,11 @@ class Progress:
         self._env_steps, self._updates = start_steps, 0
         self._latest: dict[str, float] = {}
         self._status = ""
-        self._display: Display | None = _make_display(mode, stream)
+        self._display: Display | None = PlainLines(stream) if mode == "plain" else None
+        if mode == "live":
+            from rlrun.log.live import LiveDisplay, NotebookDisplay  # imports rich
+
+            self._display = NotebookDisplay() if in_notebook() else LiveDisplay(stream)
 
     def begin(self) -> None:
         """Measure the speed from now on, without the time of starting."""
@@ -170,16 +174,6 @@ class Progress:
             eta=left / fps if known else None,
             latest=self._latest,
         )
-
-
-def _make_display(mode: Mode, stream: TextIO) -> Display | None:
-    if mode == "off":
-        return None
-    if mode == "plain":
-        return PlainLines(stream)
-    from rlrun.log.live import LiveDisplay, NotebookDisplay  # imports rich
-
-    return NotebookDisplay() if in_notebook() else LiveDisplay(stream)
 
 
 class PlainLines:

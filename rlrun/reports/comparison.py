@@ -110,7 +110,7 @@ def difference(
     mirrored = (value, *x) < (0.0, *y)  # the same order, whichever side is first
     if mirrored:
         x, y, value = y, x, 0.0 - value
-    p_of, scale, pairs = _p_of(x, y, paired, permutations, seed)
+    p_of, scale, pairs = p_of_gap(x, y, paired, permutations, seed)
     p = p_of(0.0)
     if pairs:
         method, why = "permutation of signs", f"{fewest} pairs of equal seed"
@@ -128,33 +128,15 @@ def difference(
     isolated = np.unique(ties)  # with few distinct scores ties make p jump up
     if len(isolated) <= ties.size // 4:
         ends += [float(d) for d in isolated if d and p_of(d / scale) > alpha]
-    low, high = _possible(x, y, min(ends), max(ends), bounds)
+    gaps, reach = np.array([x.min() - y.max(), x.max() - y.min()]), bounds[1] - bounds[0]
+    ends_at = np.array(min(ends)), np.array(max(ends))
+    low, high = map(float, within(gaps, *ends_at, (-reach, reach)))
     if mirrored:
         value, low, high = -value, -high, -low
     return Difference(value, low, high, level, method, f"{why}.", p)
 
 
-def _possible(x: Floats, y: Floats, low: float, high: float, bounds: Bounds) -> tuple[float, float]:
-    """Return the ends of the interval of a difference, cut to those of scores within ``bounds``."""
-    gaps = np.array([x.min() - y.max(), x.max() - y.min()])
-    reach = (bounds[0] - bounds[1], bounds[1] - bounds[0])
-    lows, highs = within(gaps, np.array(low), np.array(high), reach)
-    return float(lows), float(highs)
-
-
-def permutation_p(
-    a: ArrayLike,
-    b: ArrayLike,
-    *,
-    paired: bool = False,
-    permutations: int = PERMUTATIONS,
-    seed: int = 0,
-) -> float:
-    """Return the p of ``difference(a, b)`` without its interval, in a tenth of the time."""
-    return _p_of(score_array(a), score_array(b), paired, permutations, seed)[0](0.0)
-
-
-def _p_of(
+def p_of_gap(
     x: Floats, y: Floats, paired: bool, limit: int, seed: int
 ) -> tuple[Callable[[float], float], float, bool]:
     """Return p of a difference in units of a scale, the scale, and whether pairs are tested."""
@@ -538,11 +520,11 @@ class Comparison:
         """Reject by Holm: those that cross at alpha / r, then the others at alpha / (r - 1)."""
         while open_pairs:
             level = self._level_of[len(open_pairs) - 1]
-            crossed = [pair for pair in open_pairs if self._tests[pair].rejects(level)]
+            crossed = [pair for pair in open_pairs if level < len(self._tests[pair].rejections)]
             if not crossed:
                 return
             for pair in crossed:
-                self._decided_at[pair], sign = self._tests[pair].rejected_at(level)
+                self._decided_at[pair], sign = self._tests[pair].rejections[level]
                 self.winners[pair] = pair[0] if sign > 0 else pair[1]
             open_pairs = [pair for pair in open_pairs if pair not in crossed]
 
@@ -590,7 +572,8 @@ class _PairTest:
         self.budgets = budgets
         self.rows = np.empty(0, np.int32)  # indices of permutations that have rejected
         self.levels = np.empty(0, np.int16)  # number of levels at which each rejects
-        self._identity: list[tuple[int, int]] = []  # (look, sign of a - b) for each level
+        # of the observed labels: (look, sign of a - b) for each level that rejects
+        self.rejections: list[tuple[int, int]] = []
 
     def add(self, differences: Floats, look: int) -> None:
         """Spend the error of a look. ``differences`` [P]: mean a - mean b; row 0: the identity."""
@@ -608,13 +591,5 @@ class _PairTest:
         level[top] = (~waiting | rejects).sum(0)
         self.rows = np.flatnonzero(level).astype(np.int32)
         self.levels = level[self.rows]
-        new = int(level[0]) - len(self._identity)
-        self._identity += [(look, int(np.sign(differences[0])))] * new
-
-    def rejects(self, level: int) -> bool:
-        """Return whether the pair differs at a level, by its index in ``budgets``."""
-        return level < len(self._identity)
-
-    def rejected_at(self, level: int) -> tuple[int, int]:
-        """Return the look that rejected at a level, and the sign of a - b there."""
-        return self._identity[level]
+        new = int(level[0]) - len(self.rejections)
+        self.rejections += [(look, int(np.sign(differences[0])))] * new

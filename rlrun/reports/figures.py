@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlrun.reports.document import INK, Picture
-from rlrun.reports.groups import Axis, Curve, Effect, Group, is_whole, value_text
+from rlrun.reports.groups import Axis, Curve, Effect, Group, is_whole
 from rlrun.reports.intervals import Floats
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#7F7F7F")
 MAX_GROUPS = 8  # lines of one figure
 MAX_ROWS = 24  # groups of the figure of scores
-MAX_AXES = 8  # of parallel coordinates
 _WIDTH = 5.4  # inches; readable at a phone's width, and two fit next to each other
 _LONGEST = 46  # characters of a label
 _STYLE: Any = {
@@ -146,16 +145,12 @@ def score_figure(groups: Sequence[Group], *, name: str, title: str, label: str) 
                 axes.plot([mean.low, mean.high], [y, y], color=colour, lw=7, alpha=0.3)
                 axes.plot([mean.value], [y], "|", color=colour, ms=13, mew=2)
             scores = group.scores
-            axes.plot(scores, y + _spread(len(scores)), "o", color=colour, ms=3.5, alpha=0.8)
+            apart = np.resize([0.0, 0.14, -0.14, 0.07, -0.07], len(scores))  # equal ones
+            axes.plot(scores, y + apart, "o", color=colour, ms=3.5, alpha=0.8)
         axes.set_yticks(range(len(rows)), [_shortened(group.setting) for group, _ in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlabel(label)
     return out
-
-
-def _spread(n: int) -> Floats:
-    """Return offsets that separate equal scores."""
-    return np.resize(np.array([0.0, 0.14, -0.14, 0.07, -0.07]), n)
 
 
 def effect_figure(effects: Sequence[Effect], *, name: str, title: str, label: str) -> list[Picture]:
@@ -195,61 +190,6 @@ def _effect(axes: "Axes", effect: Effect) -> None:
         axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel(_shortened(effect.name)[-32:])
     axes.set_title(f"{100 * effect.share:.0f} % of the variance", fontsize=9)
-
-
-def parallel_figure(
-    groups: Sequence[Group], effects: Sequence[Effect], *, name: str, title: str, label: str
-) -> list[Picture]:
-    """Return parallel coordinates: a line per group through its values, coloured by score."""
-    import matplotlib
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
-
-    out: list[Picture] = []
-    scored = [group for group in groups if group.runs]
-    used = list(effects[:MAX_AXES])
-    if len(used) < 2 or len(scored) < 3:
-        return out
-    means = np.array([group.scores.mean() for group in scored])
-    with _figure(3.4, name, title, out) as figure:
-        axes = figure.subplots()
-        colours = ScalarMappable(
-            Normalize(means.min(), means.max()), matplotlib.colormaps["viridis"]
-        )
-        columns = [_heights(effect, scored) for effect in used]
-        columns.append((means - means.min()) / (float(np.ptp(means)) or 1.0))
-        heights = np.array(columns)
-        for i in np.argsort(means):
-            axes.plot(heights[:, i], color=colours.to_rgba(means[i]), lw=1.4, alpha=0.8)
-        for x, effect in enumerate(used):
-            axes.axvline(x, color=INK, lw=0.6)
-            places = np.linspace(0, 1, len(effect.values)) if len(effect.values) > 1 else [0.5]
-            for y, text in _few(list(zip(places, effect.values, strict=True))):
-                axes.annotate(
-                    text[:12], (x, y), (3, 0), textcoords="offset points", fontsize=8, va="center"
-                )
-        axes.axvline(len(used), color=INK, lw=0.6)
-        names = [effect.keys[0].rpartition(".")[2][:14] for effect in used]
-        axes.set_xticks(range(len(used) + 1), [*names, "score"], rotation=20)
-        axes.set_yticks([])
-        axes.set_xlim(-0.1, len(used) + 0.1)
-        axes.spines[["left", "bottom"]].set_visible(False)
-        figure.colorbar(colours, ax=axes, label=label, pad=0.02)
-    return out
-
-
-def _few(items: list[Any]) -> list[Any]:
-    """Return all of a few items, else the first, the middle and the last."""
-    return items if len(items) <= 8 else [items[0], items[len(items) // 2], items[-1]]
-
-
-def _heights(effect: Effect, groups: Sequence[Group]) -> Floats:
-    """Return where the line of each group crosses the axis of a key, in [0, 1]."""
-    last = max(len(effect.values) - 1, 1)
-    middle = 0.5 if len(effect.values) == 1 else 0.0
-    return np.array(
-        [middle + effect.values.index(value_text(g, effect.keys[0])) / last for g in groups]
-    )
 
 
 def profile_figure(

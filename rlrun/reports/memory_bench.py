@@ -18,7 +18,7 @@ import numpy as np
 
 from rlrun.reports.bounds import return_bounds
 from rlrun.reports.comparison import Difference, difference, holm
-from rlrun.reports.document import Cell, Interval, Table, markdown, show_cell
+from rlrun.reports.document import Cell, Interval, Table, show_cell
 from rlrun.reports.findings import interval_of
 from rlrun.reports.intervals import LEVEL, UNBOUNDED, Bounds, mean_interval
 from rlrun.reports.runs import RunData, score
@@ -105,11 +105,6 @@ def bench_table(
     columns = ("task", "algorithm", "cell", "MMER", "score", "steps to 90 %", "seconds to 90 %",
                "runs")  # fmt: skip
     return Table("bench", columns, rows)
-
-
-def bench_markdown(table: Table) -> str:
-    """Return the page of the benchmark."""
-    return f"# rlrun bench memory\n\n{markdown(table)}\n{ABOUT}\n"
 
 
 def raw_lines(settings: Sequence[BenchSetting]) -> str:

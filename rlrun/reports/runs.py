@@ -155,7 +155,10 @@ def find_jobs(arguments: Sequence[str]) -> list[RunSource]:
     """
     found: dict[str, RunSource] = {}
     for argument in arguments:
-        jobs = [job for path in _expand(argument) for job in _search(path)]
+        paths = [argument]
+        if glob.has_magic(argument) and not os.path.lexists(argument):
+            paths = sorted(glob.glob(argument, recursive=True), key=natural)
+        jobs = [job for path in paths for job in _search(Path(path))]
         if not jobs:
             wrong = "holds no run" if os.path.lexists(argument) else "no such directory"
             allowed = "a run directory, a sweep, a directory above them or a glob in quotes"
@@ -168,12 +171,6 @@ def find_jobs(arguments: Sequence[str]) -> list[RunSource]:
 
 def _dir_error(directory: object, text: str) -> ConfigError:
     return ConfigError(f"DIR = {directory}: {text}", key="DIR")
-
-
-def _expand(argument: str) -> list[Path]:
-    if os.path.lexists(argument) or not glob.has_magic(argument):
-        return [Path(argument)]
-    return [Path(name) for name in sorted(glob.glob(argument, recursive=True), key=natural)]
 
 
 def natural(text: str) -> list[tuple[int, int, str]]:
@@ -460,12 +457,11 @@ def read_runs(arguments: Sequence[str]) -> list[RunData]:
     sweeps: _Sweeps = {}
     runs = [_read(job, sweeps) for job in find_jobs(arguments)]
     often = Counter(run.name for run in runs)
-    return [run if often[run.name] == 1 else _renamed(run) for run in runs]
-
-
-def _renamed(run: RunData) -> RunData:
-    """Return a run whose name occurs in several sweeps, with the sweep's name in front."""
-    return replace(run, name=f"{printable(run.path.absolute().parent.name)}/{run.name}")
+    sweep_of = {run.path: printable(run.path.absolute().parent.name) for run in runs}
+    return [
+        run if often[run.name] == 1 else replace(run, name=f"{sweep_of[run.path]}/{run.name}")
+        for run in runs
+    ]
 
 
 def _read(job: RunSource, sweeps: _Sweeps) -> RunData:

@@ -292,8 +292,7 @@ def sensitivity_section(found: Findings) -> Section | None:
     rows: list[tuple[Cell, ...]] = []
     pictures: list[Picture] = []
     for environment in found.environments:
-        groups = found.of(environment)
-        every: list[Effect] = effects(groups)
+        every: list[Effect] = effects(found.of(environment))
         rows += [
             (environment, _joined(effect.keys), level.name, len(level.scores),
              float(level.scores.mean()), effect.share)
@@ -304,10 +303,6 @@ def sensitivity_section(found: Findings) -> Section | None:
             pictures += figures.effect_figure(
                 every[:MAX_KEYS], name=found.stem("effects", environment), label=label,
                 title=f"{place}score against each key: a point is a run, the line the mean",
-            )  # fmt: skip
-            pictures += figures.parallel_figure(
-                groups, every, name=found.stem("parallel", environment), label=f"mean {label}",
-                title=f"{place}every setting as a line, coloured by its mean score",
             )  # fmt: skip
     if not rows:
         return None

@@ -82,7 +82,8 @@ class Versus:
         if math.isnan(self.adjusted):
             return f"undecided: {self.gap.why}"
         if self.winner:
-            return f"{self.winner} is better by {show_cell(_positive(gap))}"
+            more = gap if gap.value > 0 else Interval(-gap.value, -gap.high, -gap.low)
+            return f"{self.winner} is better by {show_cell(more)}"
         found = f"{self.b} minus {self.a} is {show_cell(gap)}"
         if self.gap.decided:
             return f"undecided after correction for {self.family} comparisons: {found}"
@@ -92,10 +93,6 @@ class Versus:
         if low <= 0 <= high:
             return f"undecided: {found}, which includes 0"
         return f"undecided: {found}, which leaves out 0, but p is above {1 - LEVEL:.2g}"
-
-
-def _positive(gap: Interval) -> Interval:
-    return gap if gap.value > 0 else Interval(-gap.value, -gap.high, -gap.low)
 
 
 def same_seeds(a: Group, b: Group) -> bool:
@@ -195,7 +192,8 @@ def comparison_section(
         return None, []
     rows: list[tuple[Cell, ...]] = [
         (one.environment, one.a, one.b, interval_of(one.gap), interval_of(one.chance),
-         one.adjusted, _pairing(one), one.short)
+         one.adjusted, "" if math.isnan(one.adjusted) else "by seed" if one.paired else "no",
+         one.short)
         for one in every
     ]  # fmt: skip
     tested = sum(not math.isnan(one.adjusted) for one in every)
@@ -231,11 +229,6 @@ def comparison_section(
     return section, said if len(said) <= _FEW else []
 
 
-def _pairing(one: Versus) -> str:
-    untested = math.isnan(one.adjusted)
-    return "" if untested else "by seed" if one.paired else "no"
-
-
 def sentence(one: Versus) -> str:
     """Return the verdict with its basis."""
     if math.isnan(one.adjusted):
@@ -265,7 +258,8 @@ def compare_lines(a: str, b: str, kind: str) -> Iterator[str]:
             f"B = {printable(b)}: no environment in common; A has {found['A']}, B has "
             f"{found['B']}; compare runs of the same environment"
         )
-    compared = corrected([_versus(by_env["A"][env], by_env["B"][env]) for env in both])
+    named = ([replace(by_env[name][env], setting=name) for name in ("A", "B")] for env in both)
+    compared = corrected([versus(a, b) for a, b in named])
     for one in compared:
         place = f"{one.environment}: " if len(both) > 1 else ""
         yield f"{place}{sentence(one)}"
@@ -303,11 +297,6 @@ def _check_side(name: str, argument: str, groups: Sequence[Group]) -> None:
             f"{name} = {printable(argument)}: has no score ({missing}); runs that are done are "
             "needed; finish them with rlrun resume"
         )
-
-
-def _versus(a: Group, b: Group) -> Versus:
-    """The comparison with the sides as names."""
-    return versus(replace(a, setting="A"), replace(b, setting="B"))
 
 
 def _config_lines(a: Group, b: Group) -> Iterator[str]:

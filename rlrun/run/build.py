@@ -220,7 +220,7 @@ def make_replay(plan: Plan, *, note: Note = _silent) -> Replay:
     config, c, window = plan.config, plan.config.buffer, plan.window
     assert window is not None
     assert plan.layout is not None
-    device = torch_device(c.device)
+    device = torch.device(c.device)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
     layout = check_size(config, plan.layout, window, free=free)
     note(paragraph("replay: ", layout.describe()))
@@ -279,11 +279,6 @@ def empty_chunk(row: Row, columns: int) -> Chunk:
         extras={name: zeros(block) for name, block in row.extras.items()},
         states=tree_map(zeros, row.state),
     )
-
-
-def torch_device(name: str) -> torch.device:
-    """Return the device of ``buffer.device``."""
-    return torch.device(name)
 
 
 def _sampler(plan: Plan, slots: int) -> Uniform:
@@ -430,7 +425,11 @@ def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
     if config.learner.compile and plan.backend.name == "numpy" and config.policy.name == "dqn":
         log.note("learner.compile: unused, because numpy computes these updates")
     bonus = make_bonus(plan)
-    buffer = _make_buffer(plan, policy, log)
+    buffer: Replay | Mixed | Rollout | None = None
+    if config.policy.on_policy:
+        buffer = make_rollout(plan, policy.actor(plan.columns), note=log.note)
+    elif plan.window is not None:
+        buffer = make_store(plan, note=log.note)
     learner = make_learner(plan, policy, buffer, counters, log, bonus)
     evaluator = make_evaluator(plan, run_dir, log, collector)
     source = _source(plan, collector, policy, learner, counters)
@@ -468,12 +467,6 @@ def explore_of(plan: Plan, collectors: int = 1) -> Explore:
     """Return the exploration of all columns of ``collectors`` collectors."""
     explore, columns = plan.config.explore, plan.columns * collectors
     return make_explore(explore, num_envs=columns, total_steps=plan.horizon)
-
-
-def _make_buffer(plan: Plan, policy: Policy, log: Log) -> Replay | Mixed | Rollout | None:
-    if plan.config.policy.on_policy:
-        return make_rollout(plan, policy.actor(plan.columns), note=log.note)
-    return None if plan.window is None else make_store(plan, note=log.note)
 
 
 def make_learner(

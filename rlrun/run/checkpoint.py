@@ -204,18 +204,15 @@ def _read(directory: Path) -> dict[str, Any]:
     manifest.verify_committed(directory.parent.parent, fields, METRICS)
     packed = json.loads(read_file(directory / STATE))
     tensors = read_tensors(directory / TENSORS, numpy=array_names(packed["state"]))
-    rings = [_row_files(directory.parent, ring, fields["segments"]) for ring in packed["rings"]]
+    listed, rings = fields["segments"], []
+    for ring in packed["rings"]:  # [file, first, stop] of each segment, in the order of its rows
+        parts = [
+            SegmentFile(file, int(first), int(stop), listed[file]["sha256"], listed[file]["bytes"])
+            for file, first, stop in ring
+        ]
+        rings.append(RowFiles(directory.parent / ROWS, parts))
     state: dict[str, Any] = unpack(packed["state"], tensors, rings)
     return state
-
-
-def _row_files(directory: Path, ring: list[Any], listed: Mapping[str, Any]) -> RowFiles:
-    """Return the segments of a ring: [file, first, stop] each, in the order of their rows."""
-    parts = [
-        SegmentFile(file, int(first), int(stop), listed[file]["sha256"], listed[file]["bytes"])
-        for file, first, stop in ring
-    ]
-    return RowFiles(directory / ROWS, parts)
 
 
 def _current_weights(path: Path) -> dict[str, Any] | None:

@@ -78,7 +78,8 @@ def settings_of(config: Mapping[str, Any], typed: Mapping[str, str]) -> dict[str
     A value from a resolver (``${oc.env:...}``) is shown as that text, because it may be a secret.
     """
     keys = dict(flatten(dict(config)))
-    env = typed.get("env") or _short_id(str(keys.get("env.id", "?")))
+    env_id = re.split(r"[/:]", str(keys.get("env.id", "?")))[-1]  # ALE/Pong-v5 is pong
+    env = typed.get("env") or re.sub(r"-v\d+$", "", env_id).lower()
     seed = str(keys.get("seed", "?"))  # a name, not a quantity
     named = (typed.get("policy") or keys.get("policy.name", "?"), env, seed)
     settings: dict[str, Value] = dict(zip(NAMED, map(_value, named), strict=True))
@@ -137,11 +138,6 @@ def _swept(run_dir: Path) -> frozenset[str]:
     typed = [typed_settings(line) for line in lines]
     seeds = {text for line in lines for text in line if text.startswith("seed=")}
     return differing_keys(typed) | ({"seed"} if len(seeds) > 1 else set())
-
-
-def _short_id(env_id: str) -> str:
-    """Return ``pong`` for ``ALE/Pong-v5``."""
-    return re.sub(r"-v\d+$", "", re.split(r"[/:]", env_id)[-1]).lower()
 
 
 def _parsed(text: str) -> Value:

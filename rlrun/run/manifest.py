@@ -307,7 +307,7 @@ class Report:
         self._try(CARD_WEIGHTS, weights_entry, self.run_dir / CARD_WEIGHTS)
         beside = meta.get("beside")
         for name, expected in beside.items() if isinstance(beside, dict) else ():
-            found = self._try(name, _sha256_of, self.run_dir, name)
+            found = self._try(name, lambda x: sha256_file(member(self.run_dir, x)), name)
             if found not in (None, expected):
                 self.problems.append(f"{name}: its sha256 is not in {CARD}")
 
@@ -355,22 +355,12 @@ class Report:
         last = self.directory / "last.json"  # written after the first checkpoint
         saved = last.exists() or bool(list_checkpoints(self.directory))
         if self.intact:
-            steps = ", ".join(str(step) for step in map(_env_steps, reversed(self.intact)))
-            yield f"can be resumed from env step {steps}"
+            names = filter(None, map(parse_name, reversed(self.intact)))
+            yield f"can be resumed from env step {', '.join(str(step) for step, _ in names)}"
         elif not saved:
             yield "can be resumed from its start: nothing was saved"
         else:
             yield "nothing can be resumed: no checkpoint is intact"
-
-
-def _sha256_of(directory: Path, name: str) -> str:
-    return sha256_file(member(directory, name))
-
-
-def _env_steps(path: Path) -> int:
-    parsed = parse_name(path)
-    assert parsed is not None
-    return parsed[0]
 
 
 def _check_lines(path: Path) -> None:

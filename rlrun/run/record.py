@@ -55,15 +55,6 @@ def package_versions() -> dict[str, str | None]:
     return found
 
 
-def host_info() -> dict[str, str | int | None]:
-    """Return the machine's name, platform and number of CPU cores."""
-    return {
-        "hostname": platform.node(),
-        "platform": platform.platform(),
-        "cpu_count": os.cpu_count(),
-    }
-
-
 def git_state() -> dict[str, str | bool] | None:
     """Return commit and dirty flag of rlrun's repository, else of the working directory's.
 
@@ -124,7 +115,13 @@ class RunRecord:
     )
     versions: dict[str, str | None] = field(default_factory=package_versions)
     git: dict[str, str | bool] | None = field(default_factory=git_state)
-    host: dict[str, str | int | None] = field(default_factory=host_info)
+    host: dict[str, str | int | None] = field(
+        default_factory=lambda: {
+            "hostname": platform.node(),
+            "platform": platform.platform(),
+            "cpu_count": os.cpu_count(),
+        }
+    )
 
     def write(self, run_dir: Path) -> None:
         """Replace run.json atomically. On a full disk overwrite it, which needs no space.

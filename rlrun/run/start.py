@@ -194,7 +194,8 @@ class _Run:
             record.parent = earlier.parent
         if earlier is not None or (self.run_dir / "metrics.jsonl").exists():
             record.resumes = [*(earlier.resumes if earlier else []), list(sys.argv)]
-        changed = _changes_of_numbers(overrides)
+        keys = keys_of(read_overrides(overrides))
+        changed = [k for k in keys if not f"{k}.".startswith(tuple(f"{n}." for n in _SAME_NUMBERS))]
         record.changed = sorted({*(earlier.changed if earlier else []), *changed})
 
     @contextmanager
@@ -365,12 +366,6 @@ def _replace_config(run_dir: Path, record: RunRecord | None, raw_yaml: str) -> N
     record.files[CONFIG] = [*known, hashlib.sha256(content).hexdigest()]
     record.write(run_dir)
     replace_file(run_dir / CONFIG, content)
-
-
-def _changes_of_numbers(overrides: Sequence[str]) -> list[str]:
-    """Return the keys of a resume that change the numbers of an uninterrupted run."""
-    keys = keys_of(read_overrides(overrides))
-    return [k for k in keys if not any(k == n or k.startswith(f"{n}.") for n in _SAME_NUMBERS)]
 
 
 def _report_profile(profiler: Profiler, elapsed: dict[str, float], log: Log) -> None:

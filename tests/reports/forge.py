@@ -3,8 +3,10 @@
 import json
 from typing import Any
 
+import numpy as np
 import yaml
 
+from rlrun.reports.comparison import p_of_gap
 from rlrun.run.files import seal
 
 CONFIG: dict[str, Any] = {
@@ -14,6 +16,11 @@ CONFIG: dict[str, Any] = {
     "policy": {"name": "dqn", "lr": 0.001},
 }
 VERSIONS = {"python": "3.11.7", "rlrun": "0.1.0", "torch": "2.9.0", "numpy": "2.3.0"}
+
+
+def permutation_p(a, b, *, permutations=5000, seed=0):
+    """The p of ``difference(a, b)`` without its interval, in a tenth of the time."""
+    return p_of_gap(np.asarray(a, float), np.asarray(b, float), False, permutations, seed)[0](0.0)
 
 
 def merged(config, changes):

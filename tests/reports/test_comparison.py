@@ -12,14 +12,13 @@ from rlrun.reports.comparison import (
     aggregate_difference,
     difference,
     holm,
-    permutation_p,
     probability_of_improvement,
 )
 from rlrun.reports.groups import group_runs
 from rlrun.reports.intervals import aggregate_optimality_gap
 from rlrun.reports.runs import read_runs
 from rlrun.reports.versus import corrected, versus
-from tests.reports.forge import forge_seeds
+from tests.reports.forge import forge_seeds, permutation_p
 
 TEN = [3.0, 1.0, 4.0, 1.5, 9.0, 2.0, 6.0, 5.0, 8.0, 7.0]
 

@@ -10,7 +10,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from rlrun.reports.comparison import Comparison, aggregate_difference, difference, permutation_p
+from rlrun.reports.comparison import Comparison, aggregate_difference, difference
 from rlrun.reports.intervals import (
     aggregate_iqm,
     mean_band,
@@ -18,6 +18,7 @@ from rlrun.reports.intervals import (
     success_interval,
     tolerance_interval,
 )
+from tests.reports.forge import permutation_p
 
 
 def bimodal(share, apart):
