@@ -31,9 +31,9 @@ from tests.benchmarks.rows import Row, make_row
 
 BENCHMARKS = {  # name -> (where it is, what it measures); the first give the table of speeds
     "update": ("update:main", "one R2D2 update beside a hand-written one"),
-    "products": ("products:main", "one update of DQN, SAC, TD3 beside its products and Adam"),
+    "kernels": ("kernels:main", "one update of DQN, SAC, TD3 by a kernel beside autograd"),
     "cells": ("cells:main", "every recurrent memory over a window beside nn.LSTM"),
-    "collect": ("collect:main", "acting and collecting beside a bare loop and others' collectors"),
+    "collect": ("collect:main", "acting and collecting beside a bare loop and DI-engine"),
     "startup": ("whole:startup", "--help, a config error, the first rows of a run"),
     "overlap": ("whole:overlap", "pipeline=overlapped beside pipeline=serial"),
     "diengine": ("whole:diengine", "updates and runs of DI-engine's settings beside DI-engine"),
@@ -198,7 +198,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--jobs", type=int, default=1, help="of scores, side by side; 1: it has all cores")
     add("--runs", type=Path, metavar="DIR", dest="runs_in", help="of ablation")
     add("--rows", type=int, help="of codec_uses (4000 a column), autoreset (1 000 000)")
-    add("--updates", type=int, help="of the codec's LSTM learner (400)")
+    add("--updates", type=int, help="of the codec's LSTM learner (20)")
     return parser
 
 

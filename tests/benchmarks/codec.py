@@ -22,14 +22,11 @@ import numpy as np
 import torch
 import zstandard
 
-from tests.benchmarks import codec_data, product
+from tests.benchmarks import collect, floor, product
 from tests.benchmarks.product import CODER_OPTIONS, Chunk, FieldSpec, kind_of, layout, to_words
 from tests.benchmarks.rows import Row, make_row, time_calls
 
 REPEATS = 9
-SNAPSHOTS = 24  # of the PPO weights, spread over the run
-CLIPS = 32  # of 16 KB
-QUICK = 2  # of either, with --quick
 Coded = tuple[int, float, float]  # bytes, seconds to encode, seconds to decode
 Item = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]  # now, base, second
 Coder = tuple[Callable[[], bytes], Callable[[bytes], Any]]  # of one item: encode, decode
@@ -163,78 +160,83 @@ def coders(case: Case) -> dict[str, Callable[[Item, bool], Coder]]:
     return rows | {name: own(name) for name in ours}
 
 
-def consecutive(weights: list[np.ndarray], count: int) -> list[tuple]:
-    """``count`` snapshots over the run, each with the two before it."""
-    at = np.linspace(2, len(weights) - 1, count).astype(int)
-    return [(weights[k], weights[k - 1], weights[k - 2]) for k in at]
-
-
 def cases(updates: int, *, quick: bool = False) -> list[Case]:
-    """All data; ``quick``: shorter runs and fewer arrays of the same kinds."""
-    rollouts, snapshots, frames = (2, QUICK, 64) if quick else (195, SNAPSHOTS, 512)
-    wide, narrow = (codec_data.ppo(dtype, rollouts) for dtype in (torch.float64, torch.float32))
-    print(f"PPO CartPole: last 50 episodes return {wide.returns:.0f} and {narrow.returns:.0f}")
-    obs32 = narrow.obs[-128 * (QUICK if quick else CLIPS) :].astype(np.float32)
-    found = [
-        Case("obs f64", [(wide.obs[-8192:], None, None)], True),
-        Case("action f64", [(wide.action[-8192:].astype(np.float64), None, None)], True),
-        Case("obs f32 16 KB", [(x, None, None) for x in obs32.reshape(-1, 128, 8, 4)], True),
-        Case("PPO weights f64", consecutive(wide.weights, snapshots)),
-        Case("PPO weights f32", consecutive(narrow.weights, snapshots)),
+    """All data; ``quick``: a smaller network and fewer arrays of the same kinds."""
+    collector = collect.make(8)
+    collector.collect()  # 320 rows: the first ones of all columns are alike
+    chunks = [collector.collect() for _ in range(2 if quick else 32)]
+    shape = floor.DEFAULT if quick else floor.LARGE
+    last = learned(shape, updates)[::-1]
+    halves = tuple(
+        torch.from_numpy(x).bfloat16().view(torch.int16).numpy().view("V2") for x in last
+    )
+    screen = breakout(64 if quick else 512)
+    return [
+        Case("obs f32", [(chunk.obs, None, None) for chunk in chunks], True),
+        Case("actions", [(chunk.action, None, None) for chunk in chunks], True),
+        Case("LSTM f32", [tuple(last)]),
+        Case("LSTM f64cast", [tuple(x.astype(np.float64) for x in last)]),
+        Case("LSTM bf16", [tuple(halves)]),
+        Case("frames one by one", [(b, a, None) for a, b in pairwise(screen)][:200]),
+        Case("frames by 32", [(x, None, None) for x in screen.reshape(-1, 32, 84, 84)], True),
     ]
-    for eps in (1e-3,) if quick else (1e-3, 1e-8):
-        found += weights(narrow, eps, updates, 64 if quick else 512)
-    screen = codec_data.breakout(frames)
-    clips = screen.reshape(-1, 32, 84, 84)
-    found.append(Case("frames one by one", [(b, a, None) for a, b in pairwise(screen)][:200]))
-    found.append(Case("frames by 32", [(x, None, None) for x in clips], True))
+
+
+def learned(shape: floor.Shape, updates: int) -> list[np.ndarray]:
+    """The weights of R2D2 after each of the last three updates, side by side."""
+    policy, replay = floor.make_policy(shape), floor.make_replay(shape, rows=20_000)
+    found = []
+    for _ in range(updates):
+        policy.update(replay.sample(shape.batch, 0))
+        flat = [p.detach().reshape(-1) for p in policy.net.parameters()]
+        found = [*found[-2:], torch.cat(flat).numpy().copy()]
     return found
 
 
-def weights(run: codec_data.PPORun, eps: float, updates: int, units: int) -> list[Case]:
-    """Successive weights of an LSTM learner whose Adam has ``eps``."""
-    fast, slow = codec_data.lstm(run, eps, updates, units=units)
-    halves = [codec_data.bfloat16(x) for x in fast[::-1]]
-    found = [Case(f"LSTM f32 {eps:g}", [tuple(fast[::-1])]),
-             Case(f"LSTM bf16 {eps:g}", [tuple(halves)])]  # fmt: skip
-    if eps == 1e-3:
-        found.append(Case("LSTM f64cast", [tuple(x.astype(np.float64) for x in fast[::-1])]))
-        halves = [codec_data.bfloat16(x) for x in slow[::-1]]
-        same = np.mean(words_of(halves[0]) == words_of(halves[1]))
-        print(f"LSTM bf16 slow: {100 * same:.1f} % of the elements unchanged")
-        found.append(Case("LSTM bf16 slow", [tuple(halves)]))
-    return found
+def breakout(frames: int = 512, seed: int = 0) -> np.ndarray:
+    """uint8 [frames, 84, 84]: a wall that loses bricks, a ball, a paddle; averaged down by two."""
+    rng = np.random.default_rng(seed)
+    out = np.empty((frames, 84, 84), np.uint8)
+    wall = rng.random((6, 18)) < 0.8
+    tones = np.array([110, 127, 134, 139, 148, 160], np.float32)
+    ball, speed, paddle = np.array([80.0, 60.0]), np.array([2.3, 1.7]), 80.0
+    for k in range(frames):
+        ball += speed
+        speed = np.where((ball < (30, 10)) | (ball > (150, 154)), -speed, speed)
+        ball = ball.clip((30, 10), (150, 154))
+        brick = int((ball[0] - 46) // 6), int((ball[1] - 10) // 8.2)
+        if 0 <= brick[0] < 6 and 0 <= brick[1] < 18 and wall[brick]:
+            wall[brick], speed[0] = False, -speed[0]
+        paddle += np.clip(ball[1] - paddle, -4, 4) + rng.integers(-1, 2)
+        big = np.zeros((168, 168), np.float32)
+        big[16:28] = big[28:, :8] = big[28:, -8:] = 142
+        bricks = np.repeat(np.repeat(wall * tones[:, None], 6, 0), 8, 1)
+        big[46:82, 12:156] = bricks
+        left = int(np.clip(paddle, 12, 140))
+        big[152:156, left : left + 16] = 200
+        big[int(ball[0]) : int(ball[0]) + 4, int(ball[1]) : int(ball[1]) + 2] = 200
+        big[4:12, 40 : 52 + 8 * (k // 200)] = 142
+        out[k] = big.reshape(84, 2, 84, 2).mean((1, 3))
+    return out
 
 
 Figures = dict[str, dict[str, Coded]]
 ZSTD, BLOSC, PCODEC = "zstd-1 raw", "blosc2 shuffle+zstd1", "pcodec 8 SUB2"
-F32 = "LSTM f32 0.001", "LSTM f32 1e-08"
-BF16 = "LSTM bf16 0.001", "LSTM bf16 1e-08"
 WHAT = ("size", "encode", "decode")
-TARGETS = [  # cases, coder, what of it, over whose ("raw": bytes, "µs": of an item), bound
-    (("obs f64",), "planes", "size", "raw", 0.84),
-    (("action f64",), "planes", "size", "raw", 0.02),
-    (("PPO weights f64",), "planes_ctx", "size", "raw", 0.72),
-    (F32, "planes", "size", "raw", 0.40),
-    (F32, "planes", "size", ZSTD, 0.48),
-    (F32, "planes", "size", BLOSC + " SUB", 1.02),
-    (F32, "planes", "encode", ZSTD, 0.5),
-    (F32, "planes", "decode", ZSTD, 1.0),
-    (F32, "planes_ctx", "size", "raw", 0.34),
-    (F32, "planes_ctx", "size", PCODEC, 0.95),
-    (F32, "planes_ctx", "size", ZSTD, 0.40),
-    (F32, "planes_ctx", "encode", PCODEC, 1.7),
-    (F32, "planes_ctx", "decode", PCODEC, 0.6),
-    (BF16, "planes", "size", "raw", 0.05),
-    (BF16, "planes", "encode", ZSTD, 0.6),
-    (BF16, "planes", "decode", ZSTD, 1.0),
-    (("LSTM bf16 slow",), "planes", "size", "raw", 0.011),
-    (("frames one by one",), "xorz", "size", ZSTD, 0.65),
-    (("frames one by one",), "xorz", "encode", "µs", 10),
-    (("frames one by one",), "xorz", "decode", "µs", 10),
-    (("obs f32 16 KB",), "planes", "size", "raw", 0.80),
-    (("obs f32 16 KB",), "planes", "size", BLOSC, 0.96),
-    (("obs f32 16 KB",), "planes", "encode", "µs", 150),
+TARGETS = [  # case, coder, what of it, over whose ("raw": bytes, "µs": of an item), bound
+    ("actions", "planes", "size", "raw", 0.05),
+    ("LSTM f32", "planes", "size", BLOSC + " SUB", 1.02),
+    ("LSTM f32", "planes", "encode", ZSTD, 0.5),
+    ("LSTM f32", "planes", "decode", ZSTD, 1.0),
+    ("LSTM f32", "planes_ctx", "size", PCODEC, 0.95),
+    ("LSTM f32", "planes_ctx", "encode", PCODEC, 1.7),
+    ("LSTM f32", "planes_ctx", "decode", PCODEC, 0.6),
+    ("LSTM bf16", "planes", "encode", ZSTD, 0.6),
+    ("LSTM bf16", "planes", "decode", ZSTD, 1.0),
+    ("frames one by one", "xorz", "size", ZSTD, 0.65),
+    ("frames one by one", "xorz", "encode", "µs", 10),
+    ("frames one by one", "xorz", "decode", "µs", 10),
+    ("obs f32", "planes", "size", BLOSC, 0.96),
 ]
 
 
@@ -257,17 +259,15 @@ def target_row(case: Case, figures: Figures, coder: str, what: str, over: str, b
 def codec(o: Namespace) -> list[Row]:
     """Sizes and speeds, printed; rows of the targets."""
     figures: Figures = {}
-    data = cases(o.updates or (3 if o.quick else 400), quick=o.quick)
+    data = cases(o.updates or (3 if o.quick else 20), quick=o.quick)
     for case in data:
         print(f"\n{case.name}: {len(case.items)} x {case.items[0][0].nbytes} bytes")
         figures[case.name] = measured(case, coders(case), 1 if o.quick else REPEATS)
         for name, (size, spent, read) in figures[case.name].items():
             speeds = f"{case.nbytes / spent / 1e6:8.0f} {case.nbytes / read / 1e6:8.0f} MB/s"
             print(f"  {name:26s} {100 * size / case.nbytes:7.2f} % {speeds}")
-    return [
-        target_row(case, figures, *target)
-        for names, *target in TARGETS for case in data if case.name in names
-    ]  # fmt: skip
+    by_name = {case.name: case for case in data}
+    return [target_row(by_name[name], figures, *target) for name, *target in TARGETS]
 
 
 # -- codec_uses ------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def chunk_of(obs: np.ndarray) -> Chunk:
 
 def replays(rows: int, columns: int, sizes: Sequence[int]) -> None:
     """Memory and sampling time of a replay of frames, plain and in blocks of so many rows."""
-    screens = np.stack([codec_data.breakout(rows, seed=c) for c in range(columns)], axis=1)
+    screens = np.stack([breakout(rows, seed=c) for c in range(columns)], axis=1)
     window, chunk = product.Window(0, 1, 3), chunk_of(screens)
     plain = product.Layout(product.Row.of(chunk), columns, rows - 64, None, {})
     segments: list[torch.Tensor] = []

@@ -1,4 +1,4 @@
-"""Acting and collecting on CartPole: beside a bare loop, DI-engine and torchrl."""
+"""Acting and collecting on CartPole: beside a bare loop and DI-engine."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -19,12 +19,6 @@ SHAPE = FLOOR  # its layers
 ROWS = 40  # of every environment in a chunk
 ENVS = (8, 64)
 FLOOR_TARGET, PEER_TARGET = 0.7, 10.0
-PEERS = {"di-engine": ("ding", "diengine.py collect", PEER_TARGET),
-         "torchrl": ("torchrl", "torchrl_peer.py", None)}  # fmt: skip
-NOTES = {
-    "di-engine": "its own cartpole R2D2 settings, nn.LSTM, and its own windows",
-    "torchrl": "the same layers without the second head; gymnasium environments in a loop",
-}
 
 
 def make(envs: int) -> Collector:
@@ -79,7 +73,7 @@ def main(o: Namespace) -> list[Row]:
 
 
 def rows_of(peers: Path | None, envs: int, effort: tuple[int, float]) -> list[Row]:
-    """Acting and collecting beside the bare loop, then collecting beside every peer."""
+    """Acting and collecting beside the bare loop, then collecting beside DI-engine."""
     collector, bare = make(envs), BareLoop(envs)
     setting: dict[str, Any] = {"envs": envs, "lstm": SHAPE.lstm, "threads": 1}
     setting["params"] = sum(p.numel() for p in collector.policy.net.parameters())
@@ -96,22 +90,19 @@ def rows_of(peers: Path | None, envs: int, effort: tuple[int, float]) -> list[Ro
         beside("collect", setting, "bare loop", collector.collect, bare.chunk, effort,
                kind="speedup", target=FLOOR_TARGET, note=f"{ROWS} rows of every environment; ours "
                "keeps rows, states and episode returns"),
-        *(_peer(who, peers, collector, setting, effort[0]) for who in PEERS),
+        _peer(peers, collector, setting, effort[0]),
     ]  # fmt: skip
 
 
-def _peer(
-    who: str, peers: Path | None, collector: Collector, setting: dict[str, Any], repeats: int
-) -> Row:
-    """Env steps a second beside a peer's collector."""
-    folder, script, target = PEERS[who]
+def _peer(peers: Path | None, collector: Collector, setting: dict[str, Any], repeats: int) -> Row:
+    """Env steps a second beside DI-engine's collector."""
     envs = collector.num_envs
     ours: list[float] = []
     theirs: list[float] = []
-    fields: dict[str, Any] = {"kind": "speedup", "higher": True, "target": target}
-    fields["note"] = f"{who}: {NOTES[who]}"
+    fields: dict[str, Any] = {"kind": "speedup", "higher": True, "target": PEER_TARGET}
+    fields["note"] = "its own cartpole R2D2 settings, nn.LSTM, and its own windows"
     try:
-        with asked(interpreter(peers, folder), script, envs) as (facts, ask):
+        with asked(interpreter(peers, "ding"), "diengine.py collect", envs) as (facts, ask):
             setting = {**setting, "peer_params": facts["parameters"]}
             ask(envs * ROWS)
             for _ in range(repeats):
@@ -120,7 +111,7 @@ def _peer(
     except PeerFailed as e:
         fields["missing"] = str(e)
         ours, theirs = [_rate(collector) for _ in range(repeats)], []
-    return make_row("collect", setting, who, "env steps/s", ours, theirs, **fields)
+    return make_row("collect", setting, "di-engine", "env steps/s", ours, theirs, **fields)
 
 
 def _rate(collector: Collector) -> float:

@@ -13,7 +13,6 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -102,44 +101,26 @@ ACROBOT = (  # its physics in Python, one environment after the other
 
 
 def overlap(o: Namespace) -> list[Row]:
-    """pipeline=overlapped beside pipeline=serial, where learner and collector cost about the same.
-
-    A second row says what the machine's cores give at all: two serial runs at once against one
-    after the other. No division of a run among two processes can gain more.
-    """
+    """pipeline=overlapped beside pipeline=serial; learner and collector cost about the same."""
     env_steps = o.env_steps or (2_000 if o.quick else 150_000)
     never = [f"run.eval_every={10 * env_steps}", f"run.checkpoint_every={10 * env_steps}"]
 
-    def run(name: str, seed: int = 0) -> Answer:
+    def run(name: str, seed: int) -> Answer:
         words = [*ACROBOT, *never, f"pipeline={name}"]
         return own_run(*words, seed=0, threads=1, env_steps=env_steps)
 
-    def two(seed: int) -> Answer:
-        if runs.in_process:  # a run wants the main thread for its signals
-            both = [run("serial")] * 2
-        else:
-            with ThreadPoolExecutor(2) as pool:
-                both = list(pool.map(run, ["serial"] * 2))
-        assert both[0]["digest"] == both[1]["digest"], "not deterministic"
-        return {**both[0], "wall": max(r["wall"] for r in both) / 2}
-
-    sides = {"overlapped": partial(run, "overlapped"), "serial": partial(run, "serial"), "two": two}
+    sides = {name: partial(run, name) for name in ("overlapped", "serial")}
     found, _ = in_turn(sides, {}, o.runs)
-    assert all(len({r["digest"] for r in side}) == 1 for side in found.values()), (
-        "not deterministic"
-    )
-    walls = {n: [r["wall"] for r in side] for n, side in found.items()}
+    same = all(len({r["digest"] for r in side}) == 1 for side in found.values())
+    assert same, "not deterministic"
+    walls = ([r["wall"] for r in side] for side in found.values())
     shares = [r["collect"] / (r["collect"] + r["update"]) for r in found["serial"]]
     setting = {"env_steps": env_steps, "replay_ratio": RATIO, "cores": os.cpu_count()}
     setting["collect_share"] = f"{sum(shares) / len(shares):.0%}"
-    row = partial(make_row, kind="speedup")
-    return [row(
-        "overlapped run", setting, "serial run", "s", walls["overlapped"], walls["serial"],
-        target=1.3, note="from the first line of the log to the last, the start of the collector's "
-        "process (1 to 2 s) included; both give the same digest every time",
-    ), row(
-        "the machine's ceiling", setting, "serial run", "s", walls["two"], walls["serial"],
-        note="two serial runs at once, half of the slower one's time",
+    return [make_row(
+        "overlapped run", setting, "serial run", "s", *walls, kind="speedup", target=1.3,
+        note="from the first line of the log to the last, the start of the collector's process "
+        "(1 to 2 s) included; both give the same digest every time",
     )]  # fmt: skip
 
 

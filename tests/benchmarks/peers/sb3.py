@@ -3,10 +3,10 @@
 usage: python sb3.py dqn|ppo|recurrent_ppo SEED THREADS ENV_STEPS
        python sb3.py control ALGO ENV_ID SEED THREADS ENV_STEPS EPISODES
 
-The first on CartPole-v1, recurrent_ppo without velocities. control: SAC, TD3 or DDPG with SB3's
-defaults and what rl-zoo3 changes for HalfCheetah (SAC, TD3: 10000 random steps, TD3 and DDPG: noise
-0.1, nets of 400 and 300) or for Pendulum (step size 1e-3); its score is the mean return of EPISODES
-greedy episodes of the final weights on seeds that training did not use.
+The first on CartPole-v1, recurrent_ppo without velocities. control: SAC or TD3 with SB3's defaults
+and what rl-zoo3 changes for HalfCheetah (10000 random steps, TD3: noise 0.1, nets of 400 and 300);
+its score is the mean return of EPISODES greedy episodes of the final weights on seeds that training
+did not use.
 
 Prints one JSON line. Nothing of SB3 is changed; evaluations are a callback at the start of a
 collect, so that they see the weights of the learning before it, as rlrun's do.
@@ -22,19 +22,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
-SETTINGS = {  # rl-zoo3's hyperparams, what is not SB3's default
-    "HalfCheetah": {
-        "sac": {"learning_starts": 10_000},
-        "td3": {"learning_starts": 10_000, "policy_kwargs": {"net_arch": [400, 300]}},
-        "ddpg": {"learning_starts": 10_000, "policy_kwargs": {"net_arch": [400, 300]}},
-    },
-    "Pendulum": {
-        "sac": {"learning_rate": 1e-3},
-        "td3": {"learning_rate": 1e-3, "gamma": 0.98, "learning_starts": 10_000,
-                "policy_kwargs": {"net_arch": [400, 300]}},
-        "ddpg": {"learning_rate": 1e-3, "gamma": 0.98, "learning_starts": 10_000,
-                 "policy_kwargs": {"net_arch": [400, 300]}},
-    },
+STARTS = {"learning_starts": 10_000}
+SETTINGS = {  # rl-zoo3's hyperparams of HalfCheetah, what is not SB3's default
+    "sac": STARTS, "td3": STARTS | {"policy_kwargs": {"net_arch": [400, 300]}},
 }  # fmt: skip
 
 
@@ -99,7 +89,7 @@ def control(algo: str, env_id: str, *words: str) -> None:
 
     seed, threads, env_steps, episodes = integers([*words])
     env = make_vec_env(env_id, 1, seed=seed)
-    settings = dict(SETTINGS.get(env_id.partition("-")[0], {}).get(algo, {}))
+    settings = dict(SETTINGS[algo])
     if algo != "sac":
         size = env.action_space.shape[0]
         settings["action_noise"] = NormalActionNoise(np.zeros(size), 0.1 * np.ones(size))
