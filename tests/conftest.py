@@ -18,6 +18,9 @@ from tests import (
     read_once,  # patches Hydra
     tiers,  # which tests run
 )
+from tests.in_process import build as build  # fixtures
+from tests.in_process import composer as composer
+from tests.in_process import rlrun as rlrun
 from tests.pages import Driver
 
 multiprocessing.set_forkserver_preload(["rlrun.run.build"])  # as the command line does

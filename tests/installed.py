@@ -62,8 +62,3 @@ def needs(module: str | None) -> Any:
 def case(name: str, *rest: Any) -> Any:
     """The parameters (preset, ...), skipped where the preset's package is not installed."""
     return pytest.param(name, *rest, marks=needs(module_of(name)))
-
-
-def extra_of(module: Any) -> str:
-    """The extra of pyproject.toml that brings a module, as a cell of a table."""
-    return f"`[{ {'ale_py': 'atari'}.get(module, module.lower()) }]`" if module else ""

@@ -3,8 +3,6 @@
 import pytest
 
 from rlrun import Run, train
-from tests.in_process import build as build
-from tests.in_process import rlrun as rlrun  # a fixture
 from tests.once import made_once
 
 SMOKE = ("debug=smoke", "run.total_steps=200", "run.eval_every=200", "logger.tensorboard=false")
