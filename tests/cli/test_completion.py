@@ -61,6 +61,7 @@ def complete(rlrun, tmp_path, monkeypatch):
         ("rlrun policy=ppo buffer.bet", []),  # it brings a rollout along
         ("rlrun policy=dqn se", ["seed="]),  # search. is a command's
         ("rlrun search search.tri", ["search.trials="]),
+        ("rlrun -m policy=dqn,pp", ["policy=dqn,ppo "]),
         ("rlrun buffer.alp", ["buffer.alpha."]),  # r2d2 brings its buffer along
         ("rlrun run.stop_after=", ["run.stop_after=2 "]),
         ("rlrun resume outputs/other run.max", ["run.max_time="]),
@@ -102,10 +103,6 @@ def test_own_yaml_files_are_options(complete):
     Path("yaml/policy").mkdir(parents=True)
     Path("yaml/policy/mine.yaml").write_text("defaults: [r2d2, _self_]\nlr: 1e-5\n")
     assert "policy=mine " in complete("rlrun --config-dir yaml policy=m")
-
-
-def test_lists_of_a_sweep(complete):
-    assert complete("rlrun -m policy=dqn,pp")[-1].startswith("policy=dqn,pp")
 
 
 def test_fish_is_given_whole_words(complete):

@@ -120,7 +120,3 @@ def test_numba_that_is_not_in_use(rlrun, monkeypatch):
     monkeypatch.setattr("rlrun.jit.COMPILED", False)
     monkeypatch.setenv("RLRUN_NUMBA", "0")
     assert "RLRUN_NUMBA=0" in facts_of(rlrun)["numba"]
-
-
-def test_words_that_are_not_for_it(rlrun):
-    assert_one_error(rlrun("doctor", "policy=r2d2"))

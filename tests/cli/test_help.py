@@ -6,8 +6,7 @@ from importlib.util import find_spec
 import pytest
 from omegaconf import OmegaConf
 
-from rlrun.cli.commands import COMMANDS
-from rlrun.cli.key_table import GROUPS, PRESETS, TOPICS, Table
+from rlrun.cli.key_table import GROUPS, PRESETS, Table
 from rlrun.env.conform import PROBES
 from rlrun.schema import COMMAND_CONFIGS
 from tests.in_process import assert_one_error, files_under
@@ -137,15 +136,6 @@ def test_a_word_beside_the_flag_and_none(rlrun):
         assert word in rlrun("help").out
 
 
-def test_lines_are_at_most_80_columns_wide(rlrun, monkeypatch):
-    monkeypatch.delenv("COLUMNS", raising=False)
-    options = [f"{group}={option}" for group in GROUPS for option in Table().options[group]]
-    words = [*TOPICS, *COMMANDS, *GROUPS, *options, *Table().facts]
-    lines = [["help", *word.split()] for word in words]
-    texts = [rlrun(*line).out for line in [*lines, ["--help"], ["list"]]]
-    assert [line for text in texts for line in text.splitlines() if len(line) > 80] == []
-
-
 @pytest.mark.parametrize(
     ("command", "facts"),
     [("codec", "usage: rlrun codec"), ("export", "RUN_DIR DATA_DIR --shard-rows 65536"),
@@ -166,16 +156,6 @@ def test_a_user_s_option(rlrun, tmp_path):
     assert re.search(r"\n +7  policy=slow  \(mine\)\n", out)
     assert re.search(r"  slow +My R2D2\n", rlrun("help", "policy", "-cd", "my").out)
     assert re.search(r"  slow +My R2D2\n", rlrun("list", "policy", "--config-dir", "my").out)
-
-
-def test_the_examples_of_the_help_are_valid(rlrun, build):
-    examples = rlrun("--help").out.partition("\nexamples:\n")[2]
-    lines = [line.strip() for line in examples.splitlines()]
-    assert len(lines) >= 4
-    for line in (line for line in lines if "=" in line):
-        fewer = ["seed=0"] if "-m" in line else []  # the last one counts: a job per policy
-        assert rlrun(*line.split()[1:], *fewer).code == 0, line
-    assert len(build.run_dirs) >= 4
 
 
 # -- list ------------------------------------------------------------------------------------------

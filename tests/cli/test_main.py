@@ -383,12 +383,6 @@ def test_a_former_key_is_answered_with_the_present_one(rlrun, tmp_path, former):
         assert f"did you mean {RENAMED[former]}?" in done.err
 
 
-@pytest.mark.parametrize("text", ["seed: [1\n", "[1, 2]\n", "seed: 0\n", ""])
-def test_damaged_config(rlrun, old, text):
-    (old / "config.yaml").write_text(text)
-    assert_one_error(rlrun("resume", str(old)))
-
-
 # -- what never imports torch ----------------------------------------------------------------------
 
 LIGHT = [

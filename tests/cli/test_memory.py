@@ -50,12 +50,6 @@ def test_mmer_and_steps_to_90_percent_by_hand(tmp_path):
     assert (rows["(PPO)"]["MMER"], rows["(PPO)"]["runs"]) == (0.7, "elsewhere")
 
 
-def test_a_task_without_a_finished_run_is_shown(tmp_path):
-    run = read_run(forge(tmp_path / "r", status="failed"))
-    (row,) = bench_table([BenchSetting("walk", "ppo", "gru", 0.0, [run])], {}).rows
-    assert row[-1] == "0 of 1; failed"
-
-
 def test_the_benchmark_runs_every_setting_once_and_writes_its_table(rlrun, build):
     build.codes[0] = 4
     words = ("bench", "memory", *ONE, "bench.tasks=[tmaze_100,repeat_previous_hard]",
@@ -113,30 +107,6 @@ def test_a_directory_of_something_else_is_refused(rlrun, begun, words):
     before = files_under(Path())
     assert_one_error(rlrun(*words))
     assert files_under(Path()) == before
-
-
-def test_quick_is_short(rlrun, build):
-    rlrun("bench", "memory", "--quick", "bench.dir=q", "-q")
-    assert len(build.calls) == 4
-    assert {call[1][0].run.total_steps for call in build.calls} == {2000}
-
-
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [(["bench", "memory", "bench.tasks=[tmaze_11]"], "tmaze_10"),
-     (["bench", "memory", "bench.cells=[gruu]"], "memory = gruu"),
-     (["bench", "memory", "bench.seeds=0"], "bench.seeds = 0"),
-     (["bench", "memory", "bench.tasks=[]"], "bench.tasks"),
-     (["bench", "memory", "run.total_steps=9"], "run.total_steps = 9"),
-     (["bench", "speed"], "speed"), (["probe", "env=tmaze", "policy=dqn"], "policy = dqn"),
-     (["probe", "env=tmaze", "probe.seeds=3"], "probe.seeds = 3"),
-     (["probe", "env=tmaz"], "env = tmaz"), (["probe", "env=tmaze", "--budget", "0"], "--budget")],
-)  # fmt: skip
-def test_refused_before_anything_is_written(rlrun, words, error):
-    done = rlrun(*words)
-    assert_one_error(done)
-    assert error in done.err
-    assert files_under(Path()) == []
 
 
 def test_every_task_of_the_benchmark_can_be_made():

@@ -98,11 +98,6 @@ def test_an_interrupted_job_does_not_stop_the_others(rlrun, build):
     assert statuses(Path("s")) == ["done", "interrupted", "done"]
 
 
-def test_environment_keys(rlrun, build):
-    assert rlrun("-m", "env=tmaze", "env.length=10,20").code == 0
-    assert [c[1][0].env.kwargs["length"] for c in build.calls] == [10, 20]
-
-
 def test_parameters_from_yaml(rlrun, build, tmp_path):
     for name, seeds in (("good", "3,4"), ("bad", "3,-4")):
         text = f"defaults: [config, _self_]\nhydra: {{sweeper: {{params: {{seed: '{seeds}'}}}}}}\n"

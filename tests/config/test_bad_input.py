@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.config import checks, directories
-from tests.in_process import Done, assert_one_error, files_under
+from tests.in_process import assert_one_error, files_under
 
 HERE = Path(__file__).parent
 
@@ -204,16 +204,6 @@ def test_a_working_directory_that_is_gone(rlrun, tmp_path, monkeypatch, line):
     assert_one_error(done, 6)
 
 
-@pytest.mark.parametrize(("line", "code"), [("policy.lrr=1", 2), ("run.dir=/proc/nope/x", 6)])
-def test_as_a_process(tmp_path, line, code):
-    done = subprocess.run(
-        [sys.executable, "-m", "rlrun", *line.split()],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert_one_error(Done(done.returncode, done.stdout, done.stderr), code)
-    assert files_under(tmp_path) == []
-
-
 # -- what is Hydra's -------------------------------------------------------------------------------
 
 
@@ -242,12 +232,6 @@ def test_logging_that_python_does_not_take(rlrun, build, tmp_path, monkeypatch, 
     assert_one_error(rlrun("env=cartpole", override, *sweep))
     assert files_under(tmp_path) == []
     assert build.calls == []
-
-
-def test_logging_that_python_takes(rlrun, build, tmp_path):
-    done = rlrun("env=cartpole", "run.dir=run", "hydra.job_logging.root.level=DEBUG")
-    assert done.code == 0, done.err
-    assert (tmp_path / "run" / "rlrun.log").exists()
 
 
 def test_a_callback_that_there_is_not(rlrun, build, tmp_path):

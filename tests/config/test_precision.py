@@ -42,11 +42,6 @@ def test_other_networks_run(rlrun, policy):
     assert rlrun(*policy.split(), BF16).code == 0
 
 
-def test_a_cpu_that_has_it(rlrun, monkeypatch):
-    monkeypatch.setattr(compute, "cpu_has_bf16_lstm", lambda: True)
-    assert rlrun("policy=r2d2", BF16).code == 0
-
-
 @pytest.mark.usefixtures("without")
 def test_a_run_from_another_machine(tmp_path):
     """A bf16 run is not resumed without bfloat16; evaluating its weights does not need it."""

@@ -3,7 +3,6 @@
 import dataclasses
 import re
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import yaml
@@ -65,24 +64,6 @@ def test_a_stored_config_is_that_of_omegaconf(words):
     assert yaml.safe_load(to_yaml(cfg)) == yaml.safe_load(
         OmegaConf.to_yaml(OmegaConf.create(values))
     )
-
-
-def test_every_key_has_a_comment():
-    for path in CONF.rglob("*.yaml"):
-        text = re.sub(r"^defaults:\n(  - .*\n)*", "", path.read_text(), flags=re.M)
-        for line in text.split("\nhydra:")[0].splitlines():
-            if re.match(r" *\w+: +\S", line):
-                assert re.search(r"  # \S", line), f"{path.name}: {line}"
-
-
-def test_bases_hold_each_shared_key_once_and_are_no_options(composer, rlrun):
-    used = {(base, path) for path in CONF.glob("*/*.yaml") for base in bases(path)}
-    assert {base for base, _ in used} | {ENV_BASE} == set(CONF.glob("_base/*.yaml"))
-    for base, path in used:
-        assert not own_keys(base).keys() & own_keys(path).keys()
-    assert "_base" not in composer.groups()
-    listed = rlrun("list", "policy").out
-    assert not any(base.stem in listed for base, _ in used)
 
 
 @pytest.mark.parametrize(
@@ -295,12 +276,3 @@ def test_a_job_of_a_sweep_is_the_single_run_of_its_overrides(words):
     for num, overrides in enumerate(jobs):
         job = composer.compose_job(cfg, overrides, num)
         assert to_yaml(job) == to_yaml(Composer().compose(overrides))
-
-
-def test_groups():
-    names = (
-        "agents bonus buffer collector debug env experiment explore learner logger memory "
-        "pipeline policy sweep torso transport"
-    )
-    assert " ".join(GROUPS) == names
-    assert all(Path(CONF / group).glob("*.yaml") for group in GROUPS)

@@ -13,7 +13,7 @@ from rlrun.cli.main import main
 from rlrun.errors import ResourceError
 from rlrun.run.files import read_record
 from rlrun.sweeps import pool as pool_module
-from rlrun.sweeps.pool import Job, Pool
+from rlrun.sweeps.pool import Pool
 
 BARE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from rlrun.sweeps import "
@@ -113,17 +113,6 @@ def test_a_killed_server_is_replaced(bare, tmp_path):
             time.sleep(0.05)
         assert not is_running(pid), "no job runs on that nobody knows"
         assert finish(pool, start(pool, tmp_path, "succeed")) == [0]
-
-
-def test_jobs_that_a_killed_server_had_not_started_keep_their_order(tmp_path):
-    """Private: when a server dies between two requests is not to be chosen."""
-    pool, requests = Pool(3, None), [{"log": tmp_path / "log"} for _ in range(4)]
-    jobs = [Job(num, request) for num, request in enumerate(requests)]
-    pool.running, pool._has_replied = {job.num: job for job in jobs[:3]}, True
-    pool.queue.append(jobs[3])
-    pool._server = subprocess.Popen(["true"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    pool._bury_server()
-    assert [*pool.queue] == jobs
 
 
 def test_a_server_killed_while_idle_is_replaced(bare, tmp_path):

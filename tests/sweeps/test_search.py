@@ -1,6 +1,5 @@
 """Searches over toy objectives: what is tried, pruned, gone on with, and reported."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from rlrun.config.space import Dimension, split_space
 from rlrun.errors import Interrupted, StorageError
 from rlrun.reports.runs import read_run
 from rlrun.schema import SearchConfig
-from rlrun.sweeps.search import Search, SeedRun, SeedRuns
+from rlrun.sweeps.search import Search
 from rlrun.sweeps.study import (
     Study,
     Trial,
@@ -62,23 +61,6 @@ def lr_of(result):
     return float(result.selection.overrides[0].partition("=")[2])
 
 
-def test_tpe_comes_closer_to_the_optimum_than_chance():
-    """Mean distance of settings 20 to 29 of 30 from the best: chance gives 1.5 decades of 3."""
-    distance = {}
-    for sampler in ("tpe", "random"):
-        found = []
-        for seed in range(4):
-            study = Study(None, (LR,), sampler=sampler, seed=seed)
-            for _ in range(30):
-                trial = study.ask()
-                lr = {"policy.lr": trial.overrides[0].partition("=")[2], "seed": "0"}
-                found.append(abs(log10_of(lr, "policy.lr") + 3))
-                study.tell(replace(trial, state="complete", scores=(toy(lr),)))
-        distance[sampler] = np.mean(np.reshape(found, (4, 30))[:, 20:])
-    assert distance["tpe"] < 1.0
-    assert distance["random"] > 1.2, "the bound would not tell them apart"
-
-
 def test_the_score_is_that_of_fresh_seeds(tmp_path):
     pool = FakePool(2, toy)
     result = search(tmp_path, pool, trials=4)
@@ -115,19 +97,6 @@ def test_settings_do_not_depend_on_which_run_ends_first(tmp_path, prune):
         tried.append(tried_by(pool))
     assert tried[0] == tried[1]
     assert len(tried[0]) == 30
-
-
-def test_one_worker_asks_for_a_trial_when_all_before_it_are_told(tmp_path):
-    study, asked = Study(None, (LR,), sampler="random", seed=0), set()
-
-    def score(given):
-        asked.add(len(study.trials()) + len(study.running()))
-        return toy(given)
-
-    config = settings(trials=4, seeds=1, final_seeds=1, workers=1)
-    given = {"fixed": [], "first_seed": 0, "say": lambda line: None}
-    assert Search(tmp_path, study, config, **given).run(FakePool(1, score)) is not None
-    assert asked == {1, 2, 3, 4}
 
 
 @pytest.mark.parametrize("prune", ["asha", "none"])
@@ -235,17 +204,6 @@ def test_a_trial_that_fails_is_not_chosen(tmp_path):
     assert len(failed) == sum(t.state == "failed" for t in trials)
     (tmp_path / "none").mkdir()
     assert run_search(tmp_path / "none", FakePool(1, lambda settings: "2"), trials=3)[0] is None
-
-
-def test_a_run_without_a_score_says_so(tmp_path):
-    runs = SeedRuns(FakePool(1, lambda settings: "0"), "auc")
-    (tmp_path / "console").mkdir()
-    run = SeedRun(tmp_path / "run", tmp_path / "console/run.txt", ("seed=0",))
-    runs.start(run)
-    while not run.has_ended:
-        runs.wait()
-    assert run.state == "failed"
-    assert "auc" in run.failure
 
 
 def test_a_run_killed_before_it_had_a_record_begins_anew(tmp_path):

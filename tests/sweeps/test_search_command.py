@@ -18,35 +18,6 @@ RUN = ("search", "policy=dqn", "env=bandit")
 LR = "policy.lr=interval(1e-6,1e-1,log)"
 
 
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [([], "KEY=interval(LOW,HIGH)"), (["policy.nstp=choice(1,3)"], "policy.nstp = 1"),
-     (["policy.gamma=interval(0.9,1.1)"], "policy.gamma = 1.1"),
-     (["learner.batch_size=interval(16,99)"], "learner.batch_size=int(interval("),
-     (["policy.nstep=interval(1,3)"], "policy.nstep=int(interval("),
-     (["policy=dqn,dqnn"], "policy = dqnn"), (["seed=range(5)"], "seed = range(5)"),
-     (["env=bandit,cartpole"], "env = bandit,cartpole"), ([LR, LR], "policy.lr = "),
-     (["policy.lr=interval(1,0.1)"], "policy.lr = interval(1,0.1)"),
-     (["policy.lr=interval(0,1,log)"], "logarithm"),
-     ([f"{LR},3"], "policy.lr = tag(log,interval(1e-6,1e-1)),3: "),
-     (["policy.nstep=range(3,4)"], "policy.nstep = range(3,4)"),
-     ([LR, "hydra.run.dir=x"], "hydra.run.dir = x"), ([LR, "run.dir=x"], "run.dir = x"),
-     ([LR, "sweep=lr_grid"], "sweep = lr_grid"), ([LR, "search.trails=5"], "search.trials"),
-     ([LR, "search.trials=0"], "search.trials = 0"),
-     ([LR, "search.objective=best"], "search.objective = best"),
-     ([LR, "search.prune=asha"], "search.prune = asha"),
-     ([LR, "seed=4294967290"], "seed = 4294967290"), ([LR, "search.dir=taken"], "/taken: ")],
-)  # fmt: skip
-def test_refused_before_anything_is_written(rlrun, words, error):
-    taken = Path("taken/file")
-    taken.parent.mkdir()
-    taken.touch()
-    done = rlrun(*RUN, "search.seeds=1", *words)
-    assert_one_error(done)
-    assert error in done.err
-    assert files_under(Path()) == ["taken", "taken/file"]
-
-
 def pool_of(monkeypatch):
     """The pools that searches get."""
     made: list[FakePool] = []

@@ -8,29 +8,10 @@ import pytest
 
 from rlrun.errors import Interrupted
 from rlrun.sweeps.record import JobRecord, SweepRecord, is_sweep
-from tests.in_process import assert_one_error, files_under
+from tests.in_process import assert_one_error
 from tests.sweeps.fakes import forge_run
 
 MEANS = {"dqn": 0.0, "random": 50.0, "ppo": 0.0}
-
-
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [(["-m", "policy=dqn,random", "seeds=5"], "seeds = 5"),
-     (["-m", "policy=dqn,random", "seeds.max=9"], "seeds.max = 9"),
-     (["policy=dqn", "seeds=auto"], "rlrun -m"),
-     (["-m", "policy=dqn", "seeds=auto"], "seeds = auto"),
-     (["-m", "policy=dqn,random", "seeds=auto", "seed=1,2"], "seed = 1,2"),
-     (["-m", "policy=dqn,random", "seeds=auto", "seeds.maxx=9"], "seeds.max"),
-     (["-m", "policy=dqn,random", "seeds=auto", "hydra/launcher=basic"], "hydra/launcher"),
-     (["-m", "policy=dqn,dqnn", "seeds=auto"], "policy = dqnn"),
-     (["-m", "policy=dqn,random", "seeds=auto", "seeds.group=30"], "seeds.max = 20")],
-)  # fmt: skip
-def test_refused_before_anything_is_written(rlrun, words, error):
-    done = rlrun(*words, "env=bandit")
-    assert_one_error(done)
-    assert error in done.err
-    assert files_under(Path()) == []
 
 
 class Sweeps:
