@@ -75,22 +75,6 @@ def test_names_and_columns_are_what_differs(tmp_path, view):
         shown.refresh()
 
 
-def test_runs_that_were_not_started_alike(tmp_path, view):
-    """A key that one of them typed is a column of all; how long is no part of a short name."""
-    board(tmp_path / "outputs/a", seed=0, lr=1e-3, run__total_steps=500)
-    overrides = ["policy=ppo", "policy.clip_range=0.3", "learner.batch_size=8"]
-    given = {"policy__name": "ppo", "policy__clip_range": 0.3, "learner__batch_size": 8}
-    other = forge(tmp_path / "outputs/b", overrides=overrides, **given)
-    (other / "events.out.tfevents.1700000000.a.1.0").write_bytes(b"")
-    BoardView([str(tmp_path / "outputs")], view)
-    names = ["ppo-clip_range0.3-batch_size8", "r2d2"]
-    assert sorted(p.name for p in view.iterdir()) == names
-    differing = ["policy", "policy.clip_range", "learner.batch_size", "run.total_steps"]
-    for name in names:
-        columns = row(view / name)[1]
-        assert columns == dict.fromkeys(("env", "seed"), False) | dict.fromkeys(differing, True)
-
-
 def test_seeds_of_one_setting_have_names_of_one_form(tmp_path, view):
     """Seed 0 needs its budget in its name because a longer run has that seed too."""
     for seed, total in ((0, 9000), (0, 400), (1, 400)):

@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import pytest
 from PIL import Image, ImageSequence
 
 from rlrun.cli.main import main
@@ -148,19 +147,3 @@ def test_a_package_that_is_missing_is_told_before_a_run_goes_on(tmp_path, monkey
     assert main(more) == 7
     assert "its picture needs a package that is not installed" in capsys.readouterr().err
     assert "90" not in (tmp_path / "metrics.jsonl").read_text()
-
-
-@pytest.mark.parametrize(
-    ("every", "eval_every", "steps", "due"),
-    [
-        (1000, 250, [250, 500, 750, 1000, 1250, 2000], [1000, 2000]),
-        (100, 250, [250, 500], [250, 500]),
-        (600, 250, [250, 500, 750, 1000, 1250, 1500], [750, 1250]),
-        (500, 250, [0], [0]),  # a policy that only evaluates
-    ],
-)
-def test_when_a_video_is_due(every, eval_every, steps, due):
-    """A function of the steps: a resumed run makes those of the uncut one."""
-    evaluator = object.__new__(FilmingEvaluator)
-    evaluator.every, evaluator.eval_every = every, eval_every
-    assert [n for n in steps if evaluator._due(n)] == due

@@ -1,14 +1,10 @@
 """The facade: what goes where, and what a resume leaves."""
 
-import shutil
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rlrun.errors import StorageError
 from rlrun.log import Log, final_line
 from rlrun.log.trial import TrialRow
 from rlrun.schema import LoggerConfig
@@ -89,21 +85,6 @@ def test_a_resumed_run_leaves_the_files_of_an_uninterrupted_one(tmp_path):
     assert steps == list(range(0, 300, 30))
 
 
-def test_hparams_are_in_the_runs_own_event_file(tmp_path):
-    with make(QUIET, tmp_path) as log:
-        log.hparams("seed: 1", TRIAL, {})
-        run(log, range(0, 60, 10))
-        log.hparams("seed: 1", TRIAL, {"eval/return_mean": 33.0})
-        log.text("note", "hello")
-    names = {p.name.split(".")[0] for p in tmp_path.iterdir()}
-    assert names == {"metrics", "timings", "events"}
-    assert len(list(tmp_path.glob("events*"))) == 1
-    events = EventAccumulator(str(tmp_path)).Reload()
-    assert {"config", "note"} <= set(events.Tags()["tensors"])
-    assert len(events.Tensors("config")) == 1
-    assert len(events.PluginTagToContent("hparams")) == 3
-
-
 def test_without_tensorboard_there_is_no_event_file(tmp_path):
     with make(BARE, tmp_path) as log:
         run(log, range(0, 60, 10))
@@ -113,37 +94,19 @@ def test_without_tensorboard_there_is_no_event_file(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {"metrics.jsonl", "timings.jsonl"}
 
 
-def test_a_removed_run_directory_stops_the_run_and_only_because_of_the_metrics(tmp_path, caplog):
-    log = make(QUIET, tmp_path / "run")
-    log.open()
-    shutil.rmtree(tmp_path / "run")
-    with pytest.raises(StorageError, match=r"metrics\.jsonl"):
-        log.write(1, {"train/loss": 1.0})
-    log.close()
-    assert caplog.text.count("training continues") == 1
-
-
 def test_progress_and_the_final_line(tmp_path, capsys, monkeypatch):
+    """What is done instead of training is shown until it goes on."""
     monkeypatch.setattr("rlrun.log.PROGRESS_SECONDS", 1e-9)
-    config = replace(BARE, progress="auto")
-    with make(config, tmp_path) as log:
+    with make(replace(BARE, progress="auto"), tmp_path) as log:
         log.progress(10, 2, epsilon=0.5)
+        log.status("evaluating, step 3")
+        log.progress(20, 4)
         log.finish("the end")
     out, err = capsys.readouterr()
     assert out == "the end\n"
-    assert err.startswith("r2d2 cartpole s0:   1%  steps 10/1000  updates 2  fps ")
-    assert "epsilon 0.5" in err
+    assert "epsilon 0.5" in err.splitlines()[0]
     assert "\x1b" not in err
-    assert not sys.stderr.isatty()
-
-
-def test_what_is_done_instead_of_training_is_shown_until_it_goes_on(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("rlrun.log.PROGRESS_SECONDS", 1e-9)
-    with make(replace(BARE, progress="auto"), tmp_path) as log:
-        log.progress(10, 2)
-        log.status("evaluating, step 3")
-        log.progress(20, 4)
-    shown = [line.partition("  updates")[0] for line in capsys.readouterr().err.splitlines()]
+    shown = [line.partition("  updates")[0] for line in err.splitlines()]
     title = "r2d2 cartpole s0"
     assert shown == [
         f"{title}:   1%  steps 10/1000",
@@ -154,22 +117,16 @@ def test_what_is_done_instead_of_training_is_shown_until_it_goes_on(tmp_path, ca
 
 def test_final_line_states_all_there_is(tmp_path):
     result = {"return_mean": 497.25, "return_std": 4.125, "episodes": 20, "success": 0.5}
-    line = final_line(result, env_steps=24_320, wall_seconds=19.2, run_dir=tmp_path / "a b")
-    for part in ("return 497.2 +- 4.12 over 20 episodes", "24320 env steps", "0:19"):
+    given = {"env_steps": 24_320, "wall_seconds": 19.2, "run_dir": tmp_path / "a b"}
+    line = final_line(result, **given)
+    for part in ("497.2 +- 4.12", "20 episodes", "24320 env steps", "0:19", "success 0.5",
+                 f"rlrun tensorboard '{tmp_path}/a b'"):  # fmt: skip
         assert part in line
-    assert f"rlrun tensorboard '{tmp_path}/a b'" in line
-    assert "success 0.5" in line
-    plain = result | {"return_mean": 500, "return_std": 0}
-    short = final_line(plain, env_steps=10**6, wall_seconds=1, run_dir=Path("r"))
-    assert max(map(len, short.split("\n"))) <= 80
     assert "best" not in line
-    given = {"env_steps": 1, "wall_seconds": 1, "run_dir": tmp_path}
-    assert "episodes, success 0.5 (best 500); 1 env" in final_line(result, **given, best=500.0)
+    assert "best 500" in final_line(result, **given, best=500.0)
     assert "best" not in final_line(result, **given, best=497.25)
-    solved = final_line(result | {"return_mean": 499.75}, **given, best=499.9, solved=490.0)
-    assert "\nrlrun: solved (run.stop_return = 490); 1 env steps in " in solved
-    assert max(map(len, solved.split("\n")[:2])) <= 80
-    assert "not evaluated" in final_line(None, env_steps=1, wall_seconds=1, run_dir=tmp_path)
+    assert "run.stop_return = 490" in final_line(result, **given, solved=490.0)
+    assert "not evaluated" in final_line(None, **given)
 
 
 def test_speeds_are_not_counted_over_a_rewind(tmp_path):

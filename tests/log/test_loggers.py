@@ -8,10 +8,9 @@ import types
 from dataclasses import replace
 
 import pytest
-import yaml
 
 from rlrun.cli.main import main
-from rlrun.config import Composer, check, load, read_composed, to_yaml
+from rlrun.config import Composer, check, read_composed
 from rlrun.errors import ResourceError
 from rlrun.log import Log
 from rlrun.log.trial import TrialRow
@@ -140,17 +139,6 @@ def test_a_missing_package_is_said_before_the_run(name, value, monkeypatch):
     with pytest.raises(ResourceError, match=rf"logger\.{name} = .*pip install .*{name}"):
         check(config)
     check(config, fresh=False)  # to evaluate such a run needs no logger
-
-
-def test_a_config_of_an_earlier_version_has_the_defaults(tmp_path):
-    composed = Composer().compose(["policy=random", "env=bandit", "logger.every=7"])
-    given = yaml.safe_load(to_yaml(composed))
-    new = {"figures_every": 5, "csv": False, "wandb": None, "trackio": False, "mlflow": None}
-    assert {key: given["logger"].pop(key) for key in new} == new
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(given))
-    config, text = load(tmp_path)
-    assert {key: getattr(config.logger, key) for key in (*new, "every")} == new | {"every": 7}
-    assert new.keys() <= yaml.safe_load(text)["logger"].keys()
 
 
 def test_wandb_offline(tmp_path, monkeypatch):

@@ -14,8 +14,6 @@ from rlrun.log.live import Frame
 from rlrun.log.progress import (
     Progress,
     ProgressSnapshot,
-    format_duration,
-    format_line,
     resolve_mode,
 )
 
@@ -192,12 +190,6 @@ def test_a_broken_terminal_or_stdout_does_not_stop_a_run(monkeypatch):
         shown.update(1, 1, {})
     monkeypatch.setattr(sys, "stdout", Broken())
     shown.finish("the end")
-
-
-def test_a_reading_without_rate_has_no_eta():
-    assert [format_duration(s) for s in (0, 7.4, 750, 3723)] == ["0:00", "0:07", "12:30", "1:02:03"]
-    reading = ProgressSnapshot("t", 0, 10, 0, 0.0, None, {})
-    assert format_line(reading) == "t:   0%  steps 0/10  updates 0  fps 0"
 
 
 def test_a_notebook_shows_one_output_that_replaces_itself(monkeypatch):

@@ -2,12 +2,10 @@
 
 import re
 import shutil
-import struct
 
 import numpy as np
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar import layout_pb2
-from tensorboard.plugins.hparams import metadata
 
 from rlrun.log.tensorboard import TensorBoardWriter, layout
 from rlrun.log.trial import TrialRow
@@ -23,39 +21,7 @@ def points(events, tag):
     return [(event.step, event.value) for event in events.Scalars(tag)]
 
 
-def as_float32(value):
-    return struct.unpack("<f", struct.pack("<f", value))[0]
-
-
-def test_scalars_read_back(tmp_path):
-    board = TensorBoardWriter(tmp_path)
-    expected = {"train/loss": [], "eval/length_mean": []}
-    for step in range(0, 2000, 10):
-        for tag in expected:
-            value = (step - 700) / 3 + len(tag)
-            board.scalars(step, {tag: value})
-            expected[tag].append((step, as_float32(value)))
-    board.close()
-    board.close()
-    events = load(tmp_path)
-    assert set(events.Tags()["scalars"]) == set(expected)
-    for tag, values in expected.items():
-        assert points(events, tag) == values
-    assert [path.name for path in tmp_path.iterdir()] == [board.path.name]
-
-
-TRIAL = TrialRow(
-    "r2d2-cartpole-s3",
-    {
-        "policy": "r2d2",
-        "env": "cartpole",
-        "seed": 3,
-        "policy.double": True,
-        "policy.lr": 1e-4,
-        "run.total_steps": 5,
-    },
-    frozenset({"seed", "policy.lr", "policy.double", "policy.clip_range"}),
-)
+TRIAL = TrialRow("r2d2-cartpole-s3", {"policy": "r2d2", "seed": 3}, frozenset({"seed"}))
 
 
 def last_layout(path):
@@ -63,46 +29,6 @@ def last_layout(path):
     (last,) = load(path).Tensors("custom_scalars__config__")[-1].tensor_proto.string_val
     found.ParseFromString(last)
     return {page.title: [chart.title for chart in page.chart] for page in found.category}, found
-
-
-def test_text_and_hparams(tmp_path):
-    board = TensorBoardWriter(tmp_path)
-    board.text("config", "```yaml\nseed: 3\n```")
-    board.hparams(0, TRIAL, {})
-    board.scalars(50, {"eval/return_mean": 480.0})
-    board.hparams(50, TRIAL, {"eval/return_mean": 480.0, "eval/success": 1.0})
-    board.close()
-    events = load(tmp_path)
-    assert events.Tensors("config")[0].tensor_proto.string_val == [b"```yaml\nseed: 3\n```"]
-    assert events.SummaryMetadata("config").plugin_data.plugin_name == "text"
-    content = {
-        t: events.SummaryMetadata(t).plugin_data.content
-        for t in events.PluginTagToContent("hparams")
-    }
-    start = metadata.parse_session_start_info_plugin_data(content[metadata.SESSION_START_INFO_TAG])
-    assert start.group_name == "r2d2-cartpole-s3"
-    assert {name: value.WhichOneof("kind") for name, value in start.hparams.items()} == {
-        "policy": "string_value",
-        "env": "string_value",
-        "seed": "number_value",
-        "policy.double": "bool_value",
-        "policy.lr": "number_value",
-    }
-    assert start.hparams["policy.lr"].number_value == 1e-4
-    experiment = metadata.parse_experiment_plugin_data(content[metadata.EXPERIMENT_TAG])
-    differs = {info.name: info.differs for info in experiment.hparam_infos}
-    assert differs == dict.fromkeys(("policy", "env"), False) | dict.fromkeys(TRIAL.differing, True)
-    assert {info.name.tag: info.display_name for info in experiment.metric_infos} == {
-        "eval/return_mean": "final score",
-        "eval/best_return_mean": "best score",
-        "run/env_steps": "env steps",
-        "time/wall_seconds": "wall seconds",
-    }
-    end = metadata.parse_session_end_info_plugin_data(content[metadata.SESSION_END_INFO_TAG])
-    assert end.end_time_secs >= start.start_time_secs
-    assert points(events, "eval/return_mean") == [(50, 480.0)]  # not a second time
-    assert points(events, "eval/success") == [(50, 1.0)]
-    assert points(events, "run/env_steps") == [(50, 50.0)]
 
 
 def test_the_layout_has_a_chart_for_what_there_is_and_none_that_is_empty(tmp_path):
@@ -194,13 +120,3 @@ def test_a_removed_directory_or_a_full_disk_stops_tensorboard_with_one_warning(t
         board.flush()
     board.close()
     assert caplog.text.count("No space left") == 1
-
-
-def test_an_image_is_kept_byte_for_byte(tmp_path):
-    board = TensorBoardWriter(tmp_path)
-    encoded = b"GIF89a: any bytes \x00\xff"
-    board.image("eval/episode", 40, encoded, height=64, width=96)
-    board.close()
-    (image,) = load(tmp_path).Images("eval/episode")
-    shown = (image.step, image.height, image.width, image.encoded_image_string)
-    assert shown == (40, 64, 96, encoded)

@@ -12,7 +12,6 @@ from rlrun.reports.bounds import known_bounds, return_bounds
 from rlrun.reports.comparison import difference
 from rlrun.reports.groups import curve, group_runs
 from rlrun.reports.intervals import mean_interval, tolerance_interval
-from rlrun.reports.memory_bench import BenchSetting
 from rlrun.reports.runs import read_runs
 from tests.installed import PRESETS, preset_values
 from tests.reports.forge import forge, forge_seeds
@@ -72,15 +71,14 @@ def test_random_episodes_and_solved_ones_are_within_the_bounds(preset):
         ({"env.id": "ALE/Pong-v5"}, (-21, 21)),
         ({"env.id": "rlrun/TMaze-v0"}, UNBOUNDED),  # its arguments are not known
         ({"env.id": None}, UNBOUNDED),
+        (
+            {"env.id": "rlrun/Identity-v0", "env.kwargs.length": 10, "env.eval_kwargs.length": 3},
+            (0, 3),
+        ),  # evaluations are what is bounded
     ],
 )
 def test_bounds_follow_from_the_config(changes, expected):
     assert known_bounds({"env.id": "CartPole-v1", **changes}) == expected
-
-
-def test_evaluations_are_what_is_bounded():
-    keys = {"env.id": "rlrun/Identity-v0", "env.kwargs.length": 10, "env.eval_kwargs.length": 3}
-    assert known_bounds(keys) == (0, 3)
 
 
 def test_no_interval_of_a_report_leaves_the_bounds(tmp_path):
@@ -152,16 +150,3 @@ def test_no_interval_passes_zero_where_no_return_does(worst, best, expected, tmp
     for seed in range(5):  # each has another worst episode, all the same best one
         evaluations(tmp_path / str(seed), middle, seed=seed, worst=worst + seed / 5, best=best)
     assert return_bounds(read_runs([str(tmp_path)])) == expected
-
-
-def test_a_bench_cuts_its_intervals(tmp_path):
-    forge_seeds(tmp_path, [1.0, 1.0, 1.0, 1.0, 0.0], env__id="rlrun/Relay-v0")
-    final = BenchSetting("relay", "ppo", "gru", 0.5, read_runs([str(tmp_path)])).final
-    assert 0 <= final.low < final.value < final.high <= 1
-
-
-def test_a_failed_run_of_a_bench_has_not_arrived(tmp_path):
-    forge(tmp_path / "0", returns=(1.0, 5.0), steps=(10, 20))
-    forge(tmp_path / "1", seed=1, returns=(5.0, 5.0), steps=(10, 20), status="failed")
-    bench = BenchSetting("relay", "ppo", "gru", 0.5, read_runs([str(tmp_path)]))
-    assert bench.reached(4.0) == (math.inf, math.inf)

@@ -90,41 +90,24 @@ def test_a_key_of_env_that_varies_within_an_environment_is_a_setting(tmp_path):
     assert len(found) == 4
 
 
+POLICIES = [{"policy.name": "dqn", "policy.lr": 1}, {"policy.name": "r2d2", "policy.burnin": 4}]
+REFERENCES = [{"policy.name": "dqn", "a": 5}, {"policy.name": "dqn", "a": "${env.a}"},
+              {"policy.name": "ppo", "a": "${env.a}"}]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("configs", "given", "expected"),
-    [
-        ([{"policy.name": "dqn"}], [], ["dqn"]),
-        (
-            [{"policy.name": "dqn", "policy.lr": 1}, {"policy.name": "r2d2", "policy.burnin": 4}],
-            [],
-            ["dqn", "r2d2"],
-        ),
-        ([{"a": 1, "b": 1}, {"a": 2, "b": 2}], ["b"], ["b=1", "b=2"]),
-        (
-            [{"b": 1, "policy.name": "dqn"}, {"b": 2, "policy.name": "r2d2"}],
-            ["b", "policy.name"],
-            ["dqn", "r2d2"],
-        ),
-        ([{"a": "${env.a}", "b": 1}, {"a": 5, "b": 2}], [], ["b=1", "b=2"]),
-        (
-            [{"a": 1, "b": 1}, {"a": 1, "b": 2}, {"a": 2, "b": 1}],
-            [],
-            ["a=1 b=1", "a=1 b=2", "a=2 b=1"],
-        ),
-        ([{"a": "${env.a}"}, {"a": 5}], [], ["a=env.a", "a=5"]),
-        (
-            [
-                {"policy.name": "dqn", "a": 5},
-                {"policy.name": "dqn", "a": "${env.a}"},
-                {"policy.name": "ppo", "a": "${env.a}"},
-            ],
-            ["a"],
-            ["dqn a=5", "dqn", "ppo"],
-        ),
-        ([{"a": 1}, {}], [], ["a=1", f"a={MISSING}"]),
-        ([{"a": None}, {"a": [1, "x"]}], [], ["a=null", 'a=[1, "x"]']),
-    ],
-)
+    [([{"policy.name": "dqn"}], [], ["dqn"]), (POLICIES, [], ["dqn", "r2d2"]),
+     ([{"a": 1, "b": 1}, {"a": 2, "b": 2}], ["b"], ["b=1", "b=2"]),
+     ([{"b": 1, "policy.name": "dqn"}, {"b": 2, "policy.name": "r2d2"}], ["b", "policy.name"],
+      ["dqn", "r2d2"]),
+     ([{"a": "${env.a}", "b": 1}, {"a": 5, "b": 2}], [], ["b=1", "b=2"]),
+     ([{"a": 1, "b": 1}, {"a": 1, "b": 2}, {"a": 2, "b": 1}], [],
+      ["a=1 b=1", "a=1 b=2", "a=2 b=1"]),
+     ([{"a": "${env.a}"}, {"a": 5}], [], ["a=env.a", "a=5"]),
+     (REFERENCES, ["a"], ["dqn a=5", "dqn", "ppo"]), ([{"a": 1}, {}], [], ["a=1", f"a={MISSING}"]),
+     ([{"a": None}, {"a": [1, "x"]}], [], ["a=null", 'a=[1, "x"]'])],
+)  # fmt: skip
 def test_labels(configs, given, expected):
     """The policy, then keys of the command line; what tells nothing more apart is left out.
 

@@ -21,15 +21,6 @@ def test_a_run(tmp_path):
     assert run.keys["policy.lr"] == 0.001
 
 
-def test_metrics_of_the_same_env_steps_share_them(tmp_path):
-    run = read_run(forge(tmp_path / "a", returns=range(1, 101), success=[0.5] * 100))
-    columns = run.records.columns
-    returns, shares = columns["eval/return_mean"], columns["eval/success"]
-    assert np.shares_memory(returns[0], shares[0])
-    assert not np.shares_memory(returns[1], shares[1])
-    np.testing.assert_array_equal(returns[1], range(1, 101))
-
-
 @pytest.mark.parametrize(
     "text",
     [
