@@ -1,6 +1,6 @@
 """Random combinations of spaces, policies, memories and wrappers, each run for some 60 steps.
 
-    python -m tests.faults.fuzz --count 2000 --seed 0 [--jobs 2] [--show]
+    python -m tests.faults.fuzz --count 2000 --seed 0 [--show]
 
 Every combination ends with 0, or with one line and 2, 3 or 4 (numbers whose squares float32 cannot
 hold); never with 9, a traceback, a signal or a hang. The combination of a seed and a number is the
@@ -10,28 +10,20 @@ same on every machine; ``--only SEED:NUMBER`` runs one again and prints what it 
 import argparse
 import contextlib
 import io
-import json
 import logging
-import os
 import random
-import selectors
-import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
+from rlrun.cli.main import main as rlrun
 from tests.faults.fuzz_env import ACTIONS, ENDS, INFOS, OBS, REWARDS
 
-ROOT = Path(__file__).parents[2]
-SECONDS = 300.0  # of one combination, with the kernels it compiles, on a busy machine
 SIZES = (
     "run.total_steps=64 run.eval_every=32 run.eval_episodes=1 run.checkpoint_every=32 "
     "eval.max_episode_steps=10 env.max_episode_steps=20 collector.num_envs=2 "
@@ -99,7 +91,7 @@ WRAPPERS = {  # those that fit a kind of observation, actions of any kind
 
 
 class Outcome(NamedTuple):
-    code: int | str  # exit code, "hang" or "ended"
+    code: int
     text: str  # stderr
 
     @property
@@ -193,119 +185,39 @@ def combination(seed: int, number: int) -> list[str]:
     return words + draw.sample(some, min(len(some), draw.choice((1, 1, 2, 3))))
 
 
-def serve() -> None:
-    """Run the lines that stdin names, one after the other in this process."""
-    from rlrun.cli.main import main
-
-    reports = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    for line in sys.stdin:
-        request = json.loads(line)
-        err = io.StringIO()
-        root = logging.getLogger()
-        handlers = list(root.handlers)
-        with (
-            contextlib.redirect_stderr(err),
-            contextlib.redirect_stdout(io.StringIO()),
-            warnings.catch_warnings(),
-        ):
-            code = main([*request["words"], f"run.dir={request['dir']}/run"])
-        for handler in set(root.handlers) - set(handlers):
-            handler.close()
-        root.handlers = handlers
-        reports.write(json.dumps({"code": code, "text": err.getvalue()[-4000:]}) + "\n")
-        reports.flush()
-
-
-class Worker:
-    """A process that runs combinations; a new one follows where it hangs or ends."""
-
-    def __init__(self, scratch: Path) -> None:
-        self._scratch, self._process = scratch, None
-
-    def start(self, words: list[str], name: str) -> None:
-        self._began = time.monotonic()
-        if self._process is None:
-            env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-            self._errors = (self._scratch / f"{name}.stderr").open("w+")
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.fuzz", "--serve"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                text=True,
-                env=env,
-                cwd=ROOT,
-            )
-        request = {"words": words, "dir": str(self._scratch / name)}
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-
-    def outcome(self, seconds: float) -> Outcome | None:
-        """What came of the combination, None while it runs; waits ``seconds`` for it."""
-        with selectors.DefaultSelector() as ready:
-            ready.register(self._process.stdout, selectors.EVENT_READ)
-            answered = ready.select(seconds)
-        if answered and (line := self._process.stdout.readline()):
-            answer = json.loads(line)
-            return Outcome(answer["code"], answer["text"])
-        if not answered and time.monotonic() - self._began < SECONDS:
-            return None
-        how = f"ended {self._process.poll()}" if answered else "hang"
-        self._errors.seek(0)
-        text = self._errors.read()[-4000:]
-        self.stop()
-        return Outcome(how, text)
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            for file in (self._process.stdin, self._process.stdout, self._errors):
-                with contextlib.suppress(BrokenPipeError):
-                    file.close()
-            self._process = None
-
-
-def run(seed: int, numbers: list[int], jobs: int = 1) -> Iterator[tuple[int, Outcome]]:
-    """(number, outcome) of each, in the order in which they end."""
-    with tempfile.TemporaryDirectory() as scratch:
-        workers = [Worker(Path(scratch)) for _ in range(jobs)]
-        waiting, busy = list(numbers), {}
-        try:
-            while waiting or busy:
-                for worker in workers:
-                    if worker not in busy and waiting:
-                        busy[worker] = waiting.pop(0)
-                        worker.start(combination(seed, busy[worker]), str(busy[worker]))
-                for worker in list(busy):
-                    outcome = worker.outcome(0.02 if jobs > 1 else 1.0)
-                    if outcome is not None:
-                        yield busy.pop(worker), outcome
-        finally:
-            for worker in workers:
-                worker.stop()
+def run(seed: int, number: int) -> Outcome:
+    """Run a combination in this process; whatever hangs or kills it does so here."""
+    err, root = io.StringIO(), logging.getLogger()
+    handlers = list(root.handlers)
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        contextlib.redirect_stderr(err),
+        contextlib.redirect_stdout(io.StringIO()),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        code = rlrun([*combination(seed, number), f"run.dir={scratch}/run"])
+    for handler in set(root.handlers) - set(handlers):
+        handler.close()
+    root.handlers = handlers
+    return Outcome(code, err.getvalue())
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", metavar="SEED:NUMBER")
     parser.add_argument("--show", action="store_true", help="print every refusal")
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.serve:
-        serve()
-        return 0
     seed, numbers = given.seed, list(range(given.count))
     if given.only:
         seed, numbers = (int(word) for word in given.only.split(":"))
         numbers = [numbers]
     codes: Counter[Any] = Counter()
     faults = 0
-    for number, outcome in run(seed, numbers, given.jobs):
+    for number in numbers:
+        outcome = run(seed, number)
         codes[outcome.code] += 1
         faults += outcome.fault
         if outcome.fault or given.show or given.only:
