@@ -6,11 +6,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 
 import rlrun
-from rlrun.api.tables import as_frame, as_series
+from rlrun.api.tables import as_frame
 from rlrun.errors import NumericError
 from tests.reports.forge import forge_seeds
 
@@ -93,14 +92,6 @@ def test_a_report_that_is_refused(tmp_path):
         rlrun.report([])
     with pytest.raises(rlrun.ConfigError, match="no such directory"):
         rlrun.report(tmp_path / "nowhere")
-
-
-def test_metrics_as_arrays():
-    series = as_series(RECORDS)
-    assert list(series) == ["a", "b", "c"]
-    steps, values = series["a"]
-    assert (steps.dtype, values.dtype) == (np.int64, np.float64)
-    assert (steps.tolist(), values.tolist()) == ([10, 20], [1.0, 2.0])
 
 
 def test_with_pandas(monkeypatch, tmp_path):

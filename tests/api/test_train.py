@@ -80,17 +80,6 @@ def test_what_a_run_says(trained, monkeypatch):
     assert all(name.startswith(("time/", "codec/")) for name in run.timings)
 
 
-def test_a_resume(tmp_path):
-    run = rlrun.train(*QUICK, "run.total_steps=100", f"run.dir={tmp_path}/r", quiet=True)
-    longer = rlrun.resume(run, "run.total_steps=300", quiet=True)
-    assert longer.record["env_steps"] >= 300
-    assert longer.record["resumes"] == [["rlrun", "resume", str(run.directory),
-                                         "run.total_steps=300", "-q"]]  # fmt: skip
-    whole = rlrun.train(*QUICK[:-2], "logger.tensorboard=false", "run.total_steps=300",
-                        f"run.dir={tmp_path}/w", quiet=True)  # fmt: skip
-    assert whole.metric("eval/return_mean")[1][-1] == longer.metric("eval/return_mean")[1][-1]
-
-
 # -- errors ----------------------------------------------------------------------------------------
 
 LINES = [["policy.lrr=1"], ["seed=0,1"], ["env.id=CartPole-v9"], ["run.dir=/proc/x"]]

@@ -142,14 +142,8 @@ def test_reasons_of_auto() -> None:
     }
     found = {c.path: c for c in codec.explain(chunk, chunk=True)}
     coders = {path: c.coder for path, c in found.items()}
-    assert coders == {
-        "obs": "planes",
-        "frame": "zstd",
-        "action": "planes",
-        "done": "planes",
-        "noise": "raw",
-        "tiny": "raw",
-    }
+    expected = dict.fromkeys(("obs", "action", "done"), "planes")
+    assert coders == expected | {"frame": "zstd", "noise": "raw", "tiny": "raw"}
     assert "along time" in found["obs"].reason
     assert "saves nothing" in found["noise"].reason
     assert found["action"].coded_bytes < 0.04 * found["action"].raw_bytes  # 2 of 64 bits
