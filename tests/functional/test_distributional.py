@@ -25,10 +25,6 @@ G = torch.Generator().manual_seed(0)
 ATOMS = support(0.0, 2.0, 3)
 
 
-def test_support():
-    assert support(-1, 2, 4).tolist() == [-1, 0, 1, 2]
-
-
 @pytest.mark.parametrize(
     ("values", "probabilities", "wanted"),
     [

@@ -1,26 +1,19 @@
 """Novelty: moments against two passes, sums against loops, whitening and bonuses by hand."""
 
-import math
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlrun.functional.novelty import (
-    bonus_reward,
     discounted_sums,
     empty_moments,
     merge_moments,
-    prediction_error,
     whiten,
 )
 from tests.reference import novelty as naive
 
 CPU = torch.device("cpu")
-NAN = math.nan
-
-
 finite = st.floats(-1e4, 1e4, width=32)
 
 
@@ -52,18 +45,6 @@ def test_whiten_by_hand():
     assert out[:, 1].tolist() == pytest.approx([0.0, 5.0, -5.0], abs=1e-6)
 
 
-def test_prediction_error():
-    prediction = torch.tensor([[1.0, 2.0], [0.0, 0.0]], requires_grad=True)
-    target = torch.tensor([[0.0, 4.0], [3.0, 0.0]], requires_grad=True)
-    out = prediction_error(prediction, target)
-    assert out.tolist() == [2.5, 4.5]
-    for row, p, t in zip(out.tolist(), prediction.tolist(), target.tolist(), strict=True):
-        assert row == naive.error(p, t)
-    out.sum().backward()
-    assert prediction.grad.tolist() == [[1.0, -2.0], [-3.0, 0.0]]
-    assert target.grad is None
-
-
 @settings(deadline=None)
 @given(st.integers(1, 9), st.integers(1, 4), st.integers(0, 9), st.integers(0, 2**31))
 def test_discounted_sums_in_chunks_are_those_of_the_stream(rows, columns, cut, seed):
@@ -77,15 +58,3 @@ def test_discounted_sums_in_chunks_are_those_of_the_stream(rows, columns, cut, s
     two, after = discounted_sums(novelty[cut:], valid[cut:], between, 0.9)
     torch.testing.assert_close(torch.cat([one, two]), torch.tensor(want, dtype=torch.float64))
     torch.testing.assert_close(after, torch.tensor(last, dtype=torch.float64))
-
-
-def test_bonus_goes_to_paid_rows_only():
-    reward = torch.tensor([[1.0, 1.0], [0.0, 7.0]])
-    novelty = torch.tensor([[0.5, NAN], [2.0, NAN]])
-    paid = torch.tensor([[True, False], [True, False]])
-    out, mean = bonus_reward(reward, novelty, paid, factor=2.0)
-    assert out.tolist() == [[2.0, 1.0], [4.0, 7.0]]
-    assert mean.item() == 2.5
-    none, mean = bonus_reward(reward, novelty, torch.zeros_like(paid), factor=2.0)
-    assert torch.equal(none, reward)
-    assert mean.item() == 0

@@ -7,10 +7,7 @@ import torch
 
 from rlrun.functional.offline import (
     advantage_weight,
-    categorical_log_prob,
     conservative_gap,
-    expectile_loss,
-    normal_log_prob,
     sampled_gap,
 )
 from rlrun.functional.policy import uniform_log_density
@@ -20,12 +17,6 @@ def random(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def test_expectile_by_hand():
-    """tau 0.7: 0.7 * 2^2 = 2.8 above, 0.3 * 2^2 = 1.2 below, 0 at the point."""
-    loss = expectile_loss(torch.tensor([2.0, -2.0, 0.0]), 0.7)
-    torch.testing.assert_close(loss, torch.tensor([2.8, 1.2, 0.0]))
-
-
 def test_weights_by_hand():
     """exp(2 * 0.5) = e, exp(-2), clipped at 10 also where exp itself is infinite; beta 0: 1."""
     advantage = torch.tensor([0.5, -1.0, 3.0, 1e30], requires_grad=True)
@@ -33,15 +24,6 @@ def test_weights_by_hand():
     torch.testing.assert_close(weight, torch.tensor([math.e, math.exp(-2), 10.0, 10.0]))
     assert not weight.requires_grad
     assert torch.equal(advantage_weight(advantage, 0.0, 10.0), torch.ones(4))
-
-
-def test_log_probs_are_torchs():
-    logits, action = random(6, 4, 3), torch.randint(3, (6, 4), generator=torch.Generator())
-    want = torch.distributions.Categorical(logits=logits).log_prob(action)
-    torch.testing.assert_close(categorical_log_prob(logits, action), want)
-    mean, log_std, x = random(6, 4, 3), random(3, seed=1), random(6, 4, 3, seed=2)
-    want = torch.distributions.Normal(mean, log_std.exp()).log_prob(x).sum(-1)
-    torch.testing.assert_close(normal_log_prob(mean, log_std, x), want)
 
 
 def test_conservative_gap_by_hand():

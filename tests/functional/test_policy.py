@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.functional.explore import draw_categorical, draw_gaussian
+from rlrun.functional.explore import draw_gaussian
 from rlrun.functional.policy import (
     LOG_STD_BOUNDS,
     categorical,
     explained_variance,
     gaussian,
     log_tanh_derivative,
-    smoothed_action,
     squashed_gaussian,
     standardise,
 )
@@ -41,17 +40,6 @@ def test_categorical_by_hand():
     np.testing.assert_allclose(out.entropy, [quarter, math.log(2)])
 
 
-def test_several_choices_add_up():
-    logits, action = numbers(4, 6, 5), torch.tensor([[1, 2]]).expand(4, 6, 2)
-    both = categorical(logits, action, (2, 3))
-    parts = [
-        categorical(logits[..., :2], action[..., 0], (2,)),
-        categorical(logits[..., 2:], action[..., 1], (3,)),
-    ]
-    torch.testing.assert_close(both.log_prob, parts[0].log_prob + parts[1].log_prob)
-    torch.testing.assert_close(both.entropy, parts[0].entropy + parts[1].entropy)
-
-
 def test_gaussian_by_hand_and_number_by_number():
     one = gaussian(t([1.0]), t(math.log(2)).reshape(1), t([5.0]))
     np.testing.assert_allclose(one.log_prob, -2 - math.log(2) - 0.5 * math.log(2 * math.pi))
@@ -64,25 +52,6 @@ def test_gaussian_by_hand_and_number_by_number():
             for a in range(3)
         )
         assert got[i].item() == pytest.approx(want)
-
-
-@pytest.mark.parametrize("sizes", [(4,), (2, 3)])
-def test_drawn_actions_have_their_frequencies_and_log_probs(sizes):
-    logits = numbers(1, sum(sizes), seed=3).float().expand(20_000, -1).numpy()
-    action, log_prob = draw_categorical(logits, sizes, np.random.default_rng(0))
-    chosen = torch.from_numpy(action.reshape(len(action), -1))
-    want = categorical(torch.from_numpy(logits), chosen.squeeze(-1), sizes).log_prob
-    np.testing.assert_allclose(log_prob, want, rtol=1e-5, atol=1e-6)
-    start = 0
-    for i, n in enumerate(sizes):
-        p = torch.from_numpy(logits[0, start : start + n]).softmax(-1).numpy()
-        counts = np.bincount(chosen[:, i].numpy(), minlength=n)
-        chi2 = ((counts - 20_000 * p) ** 2 / (20_000 * p)).sum()
-        assert chi2 < 30, "about 1 in 1e5 for three degrees of freedom"
-        start += n
-    mode, of_mode = draw_categorical(logits[:2], sizes, None)
-    assert (of_mode >= log_prob.max() - 1e-6).all()
-    assert mode.shape == action[:2].shape
 
 
 def test_sampled_real_actions():
@@ -137,16 +106,6 @@ def test_log_prob_is_that_of_torchs_transformed_normal():
     torch.testing.assert_close(got.log_prob, other.log_prob(got.action).sum(-1), rtol=1e-9, atol=0)
 
 
-def test_log_prob_by_hand():
-    """mean 0, std 1, noise 0: log(1 / sqrt(2 pi)) = -0.918939, grad 1; a second dimension adds."""
-    zero = torch.zeros(1, 1)
-    assert squashed_gaussian(zero, zero, zero).log_prob.item() == pytest.approx(-0.918939, abs=1e-6)
-    one = torch.ones(1, 1)  # u = 1: -0.918939 - 0.5 - log(1 - tanh(1)^2) = -1.418939 + 0.867562
-    assert squashed_gaussian(zero, zero, one).log_prob.item() == pytest.approx(-0.551377, abs=1e-6)
-    both = squashed_gaussian(torch.zeros(1, 2), torch.zeros(1, 2), torch.tensor([[0.0, 1.0]]))
-    assert both.log_prob.item() == pytest.approx(-0.918939 - 0.551377, abs=1e-6)
-
-
 def test_log_prob_is_finite_and_exact_where_tanh_is_one():
     """In float32 1 - tanh(u)^2 is 0 from about 9.1 on; the exact log is log 4 - 2 |u| there."""
     u = torch.tensor([-80.0, -20.0, -9.5, 9.5, 20.0, 80.0])
@@ -169,17 +128,6 @@ def test_the_deviation_is_bounded():
         same = squashed_gaussian(zero, torch.full((1, 1), bound), noise)
         assert torch.equal(got.action, same.action)
         assert torch.equal(got.log_prob, same.log_prob)
-
-
-# -- actions ---------------------------------------------------------------------------------------
-
-
-def test_smoothing_by_hand():
-    action = torch.tensor([0.0, 0.0, 0.9, -0.9], requires_grad=True)
-    noise = torch.tensor([1.0, -9.0, 1.0, -1.0])
-    got = smoothed_action(action, noise, sigma=0.2, clip=0.5)
-    torch.testing.assert_close(got, torch.tensor([0.2, -0.5, 1.0, -1.0]))
-    assert not got.requires_grad
 
 
 def test_metrics_are_means_over_valid_rows():

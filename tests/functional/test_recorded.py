@@ -7,7 +7,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rlrun.functional.recorded import RowSpaces, from_zero
+from rlrun.functional.recorded import RowSpaces
 from rlrun.spaces import JointSpace
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
@@ -82,11 +82,3 @@ def test_an_action_is_one_that_its_mask_allows(joint: bool) -> None:
     assert RowSpaces(space, action_space).violation(obs, action, valid) is None
     valid[2, 1] = False
     assert check.violation(obs, action, valid) is None
-
-
-def test_the_numbering_of_a_space() -> None:
-    assert from_zero(spaces.Discrete(3, start=1), [1, 3]).tolist() == [0, 2]
-    assert from_zero(spaces.Discrete(3, start=-1), np.int8([-1, 1])).tolist() == [0, 2]
-    several = spaces.MultiDiscrete([2, 5], start=[1, -3])
-    assert from_zero(several, [[2, -3], [1, 1]]).tolist() == [[1, 0], [0, 4]]
-    assert from_zero(BOX, [0.5]).tolist() == [0.5]

@@ -65,22 +65,6 @@ def test_complex_and_constant_decays(rows, constant, form, monkeypatch):
     assert rows > 8 or torch.autograd.gradcheck(linear_scan, given)
 
 
-@pytest.mark.parametrize("form", ["in place", "pairs"])
-def test_one_decay_for_several_numbers(form, monkeypatch):
-    """As for the matrices of heads: decays [T, B, 2, 1] of states [B, 2, 3]."""
-    if form == "pairs":
-        monkeypatch.setattr(scan, "_row_by_row", lambda x: False)
-    decay = torch.rand(7, 3, 2, 1, dtype=torch.float64, requires_grad=True)
-    drive = torch.randn(7, 3, 2, 3, dtype=torch.float64, requires_grad=True)
-    start = torch.randn(3, 2, 3, dtype=torch.float64, requires_grad=True)
-    given = (decay, drive, start)
-    h, want = linear_scan(*given), loop(decay.expand_as(drive), drive, start)
-    torch.testing.assert_close(h, want)
-    grad = torch.randn_like(want)
-    found, expected = (torch.autograd.grad(x, given, grad) for x in (h, want))
-    torch.testing.assert_close(found, expected)
-
-
 @pytest.mark.parametrize("decay", [0.0, 1e-30, 1.0])
 def test_extreme_decays_over_many_rows(decay):
     """Where quotients or logarithms of decay products would be infinite: sums stay exact."""

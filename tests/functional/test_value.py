@@ -12,22 +12,11 @@ from rlrun.functional.rows import masked_mean, masked_sum, weighted_row_mean
 from rlrun.functional.value import (
     ScalarCriterion,
     dueling,
-    gather_bootstrap,
-    greedy,
-    mask_left_agents,
     mixed_priority,
     qmix_total,
     rescale,
-    take_action,
-    td_target,
-    team_greedy,
     unrescale,
-    vdn_total,
 )
-
-
-def one(value):
-    return torch.tensor([[value]])
 
 
 def test_rescale_golden():
@@ -51,16 +40,6 @@ def test_unrescale_inverts_to_float32_precision(eps):
     np.testing.assert_allclose(unrescale(rescale(y.double(), eps), eps), y.double(), rtol=1e-12)
 
 
-def test_target_golden():
-    h10 = rescale(one(10.0), 1e-2)
-    y = td_target(one(1.99), one(0.99**2), h10, rescale_eps=1e-2)
-    assert y.item() == pytest.approx(2.694361, abs=2e-6)
-    dead = td_target(one(1.99), one(0.0), one(math.nan), rescale_eps=1e-2)
-    assert dead.item() == pytest.approx(0.749062, abs=1e-6)
-    plain = td_target(one(1.99), one(0.9), one(2.0), rescale_eps=None)
-    assert plain.item() == pytest.approx(3.79)
-
-
 def test_priority_golden():
     td = torch.tensor([[1.0], [2.0], [3.0], [99.0]])
     valid = torch.tensor([[True], [True], [True], [False]])
@@ -69,15 +48,6 @@ def test_priority_golden():
     td[3] = math.nan
     assert mixed_priority(td, valid, 0.9).item() == pytest.approx(2.9)
     assert mixed_priority(td, torch.zeros_like(valid), 0.9).item() == 0
-
-
-def test_double_q_selects_with_one_and_evaluates_with_the_other():
-    select = torch.tensor([[[0.0, 1.0]], [[2.0, 1.0]], [[0.0, 5.0]]])
-    evaluate = torch.tensor([[[10.0, 11.0]], [[20.0, 21.0]], [[30.0, 31.0]]])
-    steps = torch.tensor([[1], [1]])
-    value = take_action(evaluate, greedy(select, None))
-    assert gather_bootstrap(value, steps).flatten().tolist() == [20.0, 31.0]
-    assert gather_bootstrap(value, steps * 0).flatten().tolist() == [11.0, 20.0]
 
 
 def loss_of(taken, target, valid, weight, td_clip):
@@ -143,33 +113,6 @@ def test_monotonic_total_is_the_loop():
                 x = x if x > 0 else math.exp(x) - 1
                 value += x * abs(w2[t, b, k].item())
             assert total[t, b].item() == pytest.approx(value)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_better_agent_never_makes_a_worse_team(seed):
-    """dQ_tot / dQ_i >= 0 everywhere, for weights and values of either sign and any size."""
-    lead, n, h = (50,), 3, 8
-    parts = [(10 ** (seed % 4 - 1)) * x for x in weights(lead, n, h, seed)]
-    q = 5 * torch.randn(
-        *lead, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    )
-    q.requires_grad_()
-    (grad,) = torch.autograd.grad(qmix_total(q, *parts).sum(), q)
-    assert (grad >= 0).all()
-    assert (grad > 0).any()
-
-
-def test_every_agent_takes_its_best_allowed_action():
-    q = torch.tensor([[1.0, 3.0, 2.0], [5.0, 4.0, 0.0]])
-    allowed = torch.tensor([[True, False, True], [True, True, True]])
-    assert team_greedy(q, allowed).tolist() == [2, 0]
-    assert vdn_total(q).tolist() == [6.0, 9.0]
-
-
-def test_agents_that_left_contribute_zero():
-    q = torch.tensor([[1.0, torch.nan], [2.0, 3.0]])
-    alive = torch.tensor([[True, False], [True, True]])
-    assert mask_left_agents(q, alive).tolist() == [[1, 0], [2, 3]]
 
 
 def test_team_epsilon_greedy():

@@ -48,13 +48,6 @@ CONFIGS = {
 }
 
 
-def memory_config(name: str, hidden: int, forget_bias: float) -> MemoryConfig:
-    """The config of a memory without keys of its own but ``readout``."""
-    if name == "mingru":
-        return MinGRUConfig(name, hidden, forget_bias, readout=True)
-    return MemoryConfig(name, hidden, forget_bias)
-
-
 FEATURES = 5
 CPU = torch.device("cpu")
 

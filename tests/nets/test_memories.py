@@ -306,20 +306,6 @@ def test_lmu_is_the_formula():
     torch.testing.assert_close(state, (y, after[None]), rtol=1e-6, atol=1e-6)
 
 
-def test_lmu_remembers_a_signal_for_theta_rows():
-    """Held inputs: m(t) are coefficients of u over the last theta rows; their sum with
-    P_i(2 r - 1) is u(t - r theta). Voelker et al. 2019, equation 3."""
-    order, theta = 8, 20.0
-    a, b = legendre(order, theta)
-    u = torch.sin(torch.arange(200, dtype=torch.float64) / 15)
-    m = torch.zeros(order, dtype=torch.float64)
-    for value in u:
-        m = a @ m + b * value
-    signs = (-1.0) ** torch.arange(order)  # P_i(-1): no delay; P_i(1) = 1: theta rows
-    assert (m * signs).sum() == pytest.approx(float(u[-1]), abs=0.05)
-    assert m.sum() == pytest.approx(float(u[-1 - int(theta)]), abs=0.05)
-
-
 def test_lmu_is_discretised_by_zero_order_hold_and_starts_as_in_the_paper():
     a, b = legendre(2, 1.0)  # A = [[-1, -1], [3, -3]], B = [1, -3]
     generator = torch.tensor([[-1.0, -1.0], [3.0, -3.0]], dtype=torch.float64)
