@@ -1,5 +1,6 @@
 """The configs under test: every conf/env preset, and small configs written down here."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -44,8 +45,11 @@ def wrapper(name: str, **arguments: Any) -> Any:
     return WRAPPER_CONFIGS[name](name=name, **arguments)
 
 
-def run(env: Env, steps: int, seed: int) -> list[Step]:
-    """Rows of random actions, copied; the reset observation stands in a leading row."""
+def run(env: Env, steps: int, seed: int, look: Callable[[Env], object] = id) -> list[Step]:
+    """Rows of random actions, copied; the reset observation stands in a leading row.
+
+    ``look`` is called behind every row.
+    """
     env.action_space.seed(seed)
     obs, none = env.reset(seed=seed), np.zeros(env.num_envs, bool)
     zero = np.zeros(env.num_envs, np.float32)
@@ -54,6 +58,7 @@ def run(env: Env, steps: int, seed: int) -> list[Step]:
         s = env.step(np.stack([env.action_space.sample() for _ in range(env.num_envs)]))
         parts = (s.obs, s.reward, s.terminated, s.truncated, s.first, s.info)
         rows.append(Step(*tree_map(np.array, parts)))
+        look(env)
     return rows
 
 

@@ -3,6 +3,7 @@
 Each differs from ``Healthy`` in one thing, by the name that its id has. Torch-free.
 """
 
+from functools import partial
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -166,29 +167,11 @@ class Quiet(Healthy):
         return obs, 0.0, *rest
 
 
-def _vector(num_envs: int, mode: AutoresetMode, make: Any = Healthy) -> SyncVectorEnv:
-    raw = SyncVectorEnv([make] * num_envs, autoreset_mode=mode)
+def vector_env(num_envs: int, mode: str, make: Any, **kwargs: Any) -> SyncVectorEnv:
+    """Resets in ``mode`` and says NEXT_STEP."""
+    raw = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode[mode])
     raw.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
     return raw
-
-
-def next_step(num_envs: int, **kwargs: Any) -> SyncVectorEnv:
-    return _vector(num_envs, AutoresetMode.NEXT_STEP)
-
-
-def same_step(num_envs: int, **kwargs: Any) -> SyncVectorEnv:
-    """Says NEXT_STEP, resets in the step that ends an episode."""
-    return _vector(num_envs, AutoresetMode.SAME_STEP)
-
-
-def quiet_same_step(num_envs: int, **kwargs: Any) -> SyncVectorEnv:
-    """``same_step`` without a reward, the actions without effect."""
-    return _vector(num_envs, AutoresetMode.SAME_STEP, Quiet)
-
-
-def limited_same_step(num_envs: int, **kwargs: Any) -> SyncVectorEnv:
-    """``quiet_same_step`` with a limit known to Gymnasium."""
-    return _vector(num_envs, AutoresetMode.SAME_STEP, lambda: TimeLimit(Quiet(), 7))
 
 
 class RewardedReset(SyncVectorEnv):
@@ -221,8 +204,13 @@ SICK = {  # class -> (the check that finds it, words of its text)
     Hidden: ("state", "gives other rows"),
     Stuck: ("action_mask", "no action is allowed at step 3"),
 }
-VECTORS = {"Next": "next_step", "Same": "same_step", "Rewarded": "RewardedReset"}
-VECTORS |= {"Quiet": "quiet_same_step", "Limited": "limited_same_step"}
+VECTORS = {  # the single environment, the native vector of it
+    "Next": (Healthy, partial(vector_env, mode="NEXT_STEP", make=Healthy)),
+    "Same": (Healthy, partial(vector_env, mode="SAME_STEP", make=Healthy)),
+    "Rewarded": (Healthy, RewardedReset),
+    "Quiet": (Quiet, partial(vector_env, mode="SAME_STEP", make=Quiet)),
+    "Limited": (Quiet, partial(vector_env, mode="SAME_STEP", make=lambda: TimeLimit(Quiet(), 7))),
+}
 for _class in (Healthy, *SICK):
     gym.register(
         f"sick/{_class.__name__}-v0",
@@ -230,11 +218,11 @@ for _class in (Healthy, *SICK):
         max_episode_steps=9 if _class is Registered else None,
         disable_env_checker=True,
     )
-for _name, _entry in VECTORS.items():
+for _name, (_single, _entry) in VECTORS.items():
     gym.register(
         f"sick/{_name}-v0",
-        entry_point=f"tests.env.sick:{'Quiet' if 'quiet' in _entry else 'Healthy'}",
-        max_episode_steps=7 if "limited" in _entry else None,
-        vector_entry_point=f"tests.env.sick:{_entry}",
+        entry_point=f"tests.env.sick:{_single.__name__}",
+        max_episode_steps=7 if _name == "Limited" else None,
+        vector_entry_point=_entry,
         disable_env_checker=True,
     )

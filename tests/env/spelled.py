@@ -7,6 +7,7 @@ rows can be read behind every wrapper. Torch-free: worker processes import it.
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -81,43 +82,23 @@ class Spelled(gym.Env[Any, Any]):
         return obs, {"action_mask": np.array([1, 0, 1], np.int8)}
 
 
-def vector_env(num_envs: int, *, mode: AutoresetMode, declared: AutoresetMode) -> SyncVectorEnv:
+def vector_env(num_envs: int, mode: str, declared: str, **kwargs: Any) -> SyncVectorEnv:
     """A vector environment that resets in ``mode`` and says ``declared``."""
-    raw = SyncVectorEnv([Spelled] * num_envs, autoreset_mode=mode)
-    raw.metadata = {**raw.metadata, "autoreset_mode": declared}
+    raw = SyncVectorEnv([Spelled] * num_envs, autoreset_mode=AutoresetMode[mode])
+    raw.metadata = {**raw.metadata, "autoreset_mode": AutoresetMode[declared]}
     return raw
 
 
-MODES = {"next": AutoresetMode.NEXT_STEP, "same": AutoresetMode.SAME_STEP}
-MODES["disabled"] = AutoresetMode.DISABLED
-
-
-def next_step(num_envs: int, **kwargs: Any) -> SyncVectorEnv:
-    return vector_env(num_envs, mode=MODES["next"], declared=MODES["next"])
-
-
-def same_step(num_envs: int, **kwargs: Any) -> SyncVectorEnv:
-    return vector_env(num_envs, mode=MODES["same"], declared=MODES["same"])
-
-
-def disabled(num_envs: int, **kwargs: Any) -> SyncVectorEnv:
-    return vector_env(num_envs, mode=MODES["disabled"], declared=MODES["disabled"])
-
-
-def undeclared_same_step(num_envs: int, **kwargs: Any) -> SyncVectorEnv:
-    return vector_env(num_envs, mode=MODES["same"], declared=MODES["next"])
-
-
-for _name, _vector in {
-    "next": "next_step",
-    "same": "same_step",
-    "disabled": "disabled",
-    "lying": "undeclared_same_step",
-}.items():
+for _name, _mode, _declared in (
+    ("next", "NEXT_STEP", "NEXT_STEP"),
+    ("same", "SAME_STEP", "SAME_STEP"),
+    ("disabled", "DISABLED", "DISABLED"),
+    ("lying", "SAME_STEP", "NEXT_STEP"),
+):
     gym.register(
         f"tests/Spelled-{_name}-v0",
         entry_point="tests.env.spelled:Spelled",
-        vector_entry_point=f"tests.env.spelled:{_vector}",
+        vector_entry_point=partial(vector_env, mode=_mode, declared=_declared),
         max_episode_steps=50,
         disable_env_checker=True,
     )

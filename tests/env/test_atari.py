@@ -6,9 +6,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlrun.env import make_env, probe
+from rlrun.env import make_env
 from rlrun.env.atari import envpool_arguments, find_game
-from rlrun.errors import ConfigError
 from tests.env.presets import assert_same, needs_envpool, preset, run, table
 from tests.installed import needs
 
@@ -29,29 +28,6 @@ def test_games_by_any_spelling_and_the_arguments_of_envpool():
     assert (given["stack_num"], given["frame_skip"], given["max_episode_steps"]) == (1, 3, 36_000)
     limit = envpool_arguments({"max_episode_steps": 7}, ["Pong-v5"])[1]["max_episode_steps"]
     assert limit == 7
-
-
-@needs("ale_py")
-@pytest.mark.parametrize(
-    ("kwargs", "text"),
-    [
-        ({"game": "Pongg"}, "game = Pongg: no such game; closest: pong"),
-        ({"sticky": 1.5}, "sticky = 1.5: must be a probability"),
-        ({"frame_skip": 0}, "frame_skip = 0: must be"),
-        ({"noop_max": -1}, "noop_max = -1: must be"),
-        ({"oops": 1}, "'oops'"),
-    ],
-)
-def test_arguments_are_tried(kwargs, text):
-    with pytest.raises(ConfigError, match=text):
-        probe(preset("atari", kwargs=kwargs))
-
-
-@needs("ale_py")
-def test_the_action_set():
-    assert probe(preset("atari"))[1].n == 6
-    assert probe(preset("atari", kwargs={"full_action_set": True}))[1].n == 18
-    assert probe(preset("atari", kwargs={"game": "Breakout"}))[1].n == 4
 
 
 def reference(game, **kwargs):
@@ -207,11 +183,3 @@ def run_on(env, actions):
         step = env.step(action)
         rows.append(replace(step, obs=np.array(step.obs)))
     return table(rows, "obs", "reward", "terminated", "truncated", "first")
-
-
-@needs("ale_py")
-def test_the_vector_environment_says_what_can_be_saved():
-    env = make_env(preset("atari", backend="vector"), num_envs=2, resumable=True)
-    env.reset(seed=0)
-    env.state_dict()
-    assert "env.backend=sync may save it" in env.inexact

@@ -1,11 +1,10 @@
-"""Battleship and MineSweeper: boards, rewards, masks; what random cells score."""
+"""Battleship and MineSweeper: boards, rewards, masks."""
 
 import numpy as np
 import pytest
 
 from rlrun.env import make_env
 from rlrun.errors import EnvError
-from rlrun.functional.masks import allowed_actions
 from tests.env.presets import preset
 
 
@@ -13,33 +12,6 @@ def content(env):
     """The boards [E, cells] that are hidden: nothing public shows them."""
     source = env._source
     return (source.envs[0].unwrapped._vector if hasattr(source, "envs") else source.env).content
-
-
-def random_returns(name, episodes, **kwargs):
-    """Mean return of cells drawn uniformly among the allowed, and its standard error."""
-    env = make_env(preset(name, kwargs={"strict": True, **kwargs}), num_envs=100)
-    obs, rng = env.reset(seed=0), np.random.default_rng(1)
-    total, found = np.zeros(100), []
-    while len(found) < episodes:
-        allowed = allowed_actions(obs)
-        s = env.step(np.where(allowed, rng.random(allowed.shape), -1).argmax(1))
-        obs, total = s.obs, total + s.reward
-        over = s.terminated | s.truncated
-        found += total[over].tolist()
-        total[over] = 0
-    return np.mean(found), np.std(found) / np.sqrt(len(found))
-
-
-@pytest.mark.parametrize(
-    ("name", "kwargs", "expected"),
-    [
-        ("battleship", {"size": 3, "ships": [2]}, 1 / 3),
-        ("minesweeper", {"size": 3, "mines": 5}, 1 / 6),
-    ],
-)
-def test_random_cells_score_what_counting_says(name, kwargs, expected):
-    mean, error = random_returns(name, 2000, **kwargs)
-    assert abs(mean - expected) < 5 * error
 
 
 def test_ships_lie_in_lines_and_not_on_each_other():

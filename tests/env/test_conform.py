@@ -177,19 +177,19 @@ def row_before(actor: Any, first: np.ndarray) -> np.ndarray:
     return late
 
 
-def chunks(change: Callable[[Any], dict[str, Any]]) -> Callable[[Patch], None]:
-    """Collected rows have other fields."""
+def changed(owner: Any, name: str, change: Callable[[Any], Any]) -> Callable[[Patch], None]:
+    """What ``owner.name`` returns is changed."""
 
     def apply(patch: Patch) -> None:
-        made = Collector._chunk
-
-        def changed(self, steps):
-            chunk = made(self, steps)
-            return replace(chunk, **change(chunk))
-
-        patch.setattr(Collector, "_chunk", changed)
+        made = getattr(owner, name)
+        patch.setattr(owner, name, lambda *given: change(made(*given)))
 
     return apply
+
+
+def chunks(change: Callable[[Any], dict[str, Any]]) -> Callable[[Patch], None]:
+    """Collected rows have other fields."""
+    return changed(Collector, "_chunk", lambda chunk: replace(chunk, **change(chunk)))
 
 
 def leaking(chunk: Any) -> dict[str, Any]:
@@ -202,17 +202,8 @@ def leaking(chunk: Any) -> dict[str, Any]:
 
 def samples(change: Callable[[Any], dict[str, Any]]) -> Callable[[Patch], None]:
     """Sampled windows have other fields."""
-
-    def apply(patch: Patch) -> None:
-        made = Replay.sample
-
-        def changed(self, batch, env_steps):
-            sample = made(self, batch, env_steps)
-            return replace(sample, segment=replace(sample.segment, **change(sample.segment)))
-
-        patch.setattr(Replay, "sample", changed)
-
-    return apply
+    return changed(Replay, "sample", lambda sample: replace(
+        sample, segment=replace(sample.segment, **change(sample.segment))))  # fmt: skip
 
 
 def padded(segment: Any) -> dict[str, Any]:
@@ -221,27 +212,6 @@ def padded(segment: Any) -> dict[str, Any]:
     return {"valid": torch.ones_like(valid), "action": torch.where(valid, segment.action, 0),
             "reward": torch.where(valid, segment.reward, 0.0), "truncated": ~valid & False,
             "terminated": segment.terminated | ~valid}  # fmt: skip
-
-
-def states(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Patch], None]:
-    """Windows start from other states."""
-
-    def apply(patch: Patch) -> None:
-        made = WindowTable.states_of
-        patch.setattr(WindowTable, "states_of", lambda self, slots: tree_map(
-            change, made(self, slots)))  # fmt: skip
-
-    return apply
-
-
-def foreign_weights(patch: Patch) -> None:
-    made = Replay.sample
-
-    def changed(self, batch, env_steps):
-        sample = made(self, batch, env_steps)
-        return replace(sample, weight=sample.weight.roll(1))
-
-    patch.setattr(Replay, "sample", changed)
 
 
 def leftover(patch: Patch) -> None:
@@ -284,7 +254,9 @@ FAULTS: dict[str, tuple[str, Callable[[Patch], None] | None, dict[str, Any]]] = 
     # probe, fault, settings
     "no_reset": ("reset", steps_from(lambda actor, first: np.zeros_like(first)), {}),
     "late_reset": ("late", steps_from(row_before), {}),
-    "foreign_state": ("own", states(lambda x: np.roll(x, 1, axis=0)), {}),
+    "foreign_state": ("own", changed(
+        WindowTable, "states_of", lambda states: tree_map(
+            lambda x: np.roll(x, 1, axis=0), states)), {}),
     "done_is_terminated": ("truncation", chunks(lambda c: {
         "terminated": c.terminated | c.truncated, "truncated": np.zeros_like(c.truncated)}), {}),
     "done_is_truncated": ("truncation", chunks(lambda c: {
@@ -303,7 +275,8 @@ FAULTS: dict[str, tuple[str, Callable[[Patch], None] | None, dict[str, Any]]] = 
     "unmasked_target": ("mask", unmasked_target, TORCH),
     "joined_to_others": ("odd", chunks(lambda c: {"reward": np.roll(c.reward, 1, axis=1)}), {}),
     "no_weights": ("weights", None, {"buffer.beta": constant(0)}),
-    "foreign_weights": ("weights", foreign_weights, {}),
+    "foreign_weights": ("weights", changed(
+        Replay, "sample", lambda x: replace(x, weight=x.weight.roll(1))), {}),
 }  # fmt: skip
 
 

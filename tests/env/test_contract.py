@@ -8,7 +8,6 @@ import pytest
 from gymnasium import spaces
 
 from rlrun.env import make_env, rows
-from rlrun.env.contract import numbered
 from rlrun.errors import EnvError
 from rlrun.functional.masks import allowed_actions
 from tests.env import faulty, sick, spelled  # noqa: F401  register their ids
@@ -181,14 +180,6 @@ def test_integers_out_of_bounds_of_a_native_environment(low):
         text = rf"environment {place} at step 1: .* {wrong}; allowed is \[{low}, {low + 2}\]"
         with pytest.raises(EnvError, match=text):
             step(wrong, place)
-
-
-def test_environments_that_fail_together_are_numbered():
-    """Private: as many processes are dear."""
-    assert numbered([3]) == "environment 3"
-    assert numbered([4, 5]) == "environments 4 and 5"
-    assert numbered([0, 1, 2]) == "environments 0 to 2"
-    assert numbered([1, 2, 5, 7, 8, 9]) == "environments 1, 2, 5, 7 and 2 more"
 
 
 @pytest.mark.parametrize("backend", ["sync", "vector"])

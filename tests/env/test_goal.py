@@ -70,25 +70,6 @@ def test_starts_and_goals_are_uniform_and_never_equal():
     assert (abs(count[count > 0] - 4000 / 12) < 5 * np.sqrt(4000 / 12)).all()
 
 
-# -- its functions ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("lead", [(), (2, 3), (0,)])
-def test_reward_and_end_over_leading_axes(lead):
-    functions = goal_functions(preset("bitflip", kwargs={"bits": 3}))
-    assert functions.batched == {"compute_reward", "compute_terminated"}
-    assert (functions.goal_shape, functions.goal_dtype) == ((3,), np.int8)
-    rng = np.random.default_rng(0)
-    achieved, desired = rng.integers(2, size=(2, *lead, 3), dtype=np.int8)
-    reward, ends = functions.reward(achieved, desired), functions.terminated(achieved, desired)
-    assert (reward.shape, reward.dtype) == (lead, np.float32)
-    assert (ends.shape, ends.dtype) == (lead, np.bool_)
-    for place in product(*map(range, lead)):
-        same = achieved[place].tolist() == desired[place].tolist()
-        assert reward[place] == (0 if same else -1)
-        assert ends[place] == same
-
-
 # -- any other goal environment --------------------------------------------------------------------
 
 

@@ -6,21 +6,9 @@ import numpy as np
 import pytest
 
 from rlrun.env import make_env
-from tests.env.popgym_walks import GOLDEN, TASKS, excerpt, native, popgym
+from tests.env.popgym_walks import GOLDEN, TASKS, excerpt, native
 from tests.env.presets import preset
-from tests.installed import needs
 from tests.reference.oracle import play, uniform
-
-
-@needs("popgym")
-def test_every_row_is_popgym_s():
-    for task in TASKS:
-        rows, actions = native(task)
-        theirs = popgym(task, actions)
-        for t, (one, other) in enumerate(zip(rows, theirs, strict=True)):
-            np.testing.assert_array_equal(one[0], other[0], err_msg=f"{task}, obs {t}")
-            assert one[1] == np.float32(other[1]), (task, t)
-            assert one[2:] == other[2:], (task, t)
 
 
 def test_rows_are_those_recorded_from_popgym():

@@ -1,6 +1,5 @@
 """Environments of several agents as joint rows and as columns; PettingZoo's interface."""
 
-import json
 import sys
 from collections import Counter
 from typing import Any
@@ -10,11 +9,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rlrun.cli.main import main
 from rlrun.env import make_env
 from rlrun.errors import ConfigError, EnvError, ResourceError
 from rlrun.schema import AgentsConfig
-from rlrun.spaces import AgentSpace, JointSpace, agent_action, joint_actions
+from rlrun.spaces import AgentSpace, JointSpace
 from rlrun.types import Window, tree_map
 from tests.buffer.make import make_replay
 from tests.env.presets import config_of, preset
@@ -110,15 +108,6 @@ def test_environments_in_processes_give_the_same_rows(agents):
     one, two = (play(zoo(backend=b, **given), 5) for b in ("auto", "async"))
     for a, b in zip(one, two, strict=True):
         tree_map(np.testing.assert_array_equal, a, b)
-
-
-def test_an_environment_that_counts_its_episodes_is_not_exact(tmp_path):
-    """Evaluations of a resumed run, in new environments, would be others."""
-    words = ["policy=random", "env=pettingzoo", f"env.id={ZOO}", "--trust", "tests", "-q"]
-    assert main([*words, "agents=shared", "run.total_steps=20", f"run.dir={tmp_path}"]) == 0
-    record = json.loads((tmp_path / "run.json").read_text())
-    assert not record["exact"]
-    assert "carries something from one episode to the next" in record["exact_reason"]
 
 
 def test_a_restarted_worker_opens_an_episode_of_all_its_agents():
@@ -235,18 +224,6 @@ def test_what_a_step_or_a_reset_gets_wrong(monkeypatch):
     assert "not all agents are alive" in broken()
 
 
-def test_joint_and_single_actions_are_inverse():
-    several = spaces.MultiDiscrete([2, 3, 2])
-    for space in (spaces.Discrete(4), spaces.Box(-1, 2, (3,), np.float32), several):
-        assert agent_action(joint_actions([space] * 3)) == space
-    assert agent_action(spaces.MultiDiscrete([2, 3])) is None
-    assert joint_actions([spaces.Discrete(2), spaces.Discrete(2, start=1)]) is None
-    assert joint_actions([spaces.Box(0, 1, (2,)), spaces.Box(0, 1, (3,))]) is None
-    assert joint_actions([several, spaces.MultiDiscrete([2, 3])]) is None
-    assert joint_actions([several, spaces.MultiDiscrete([2, 3, 2], start=[0, 1, 0])]) is None
-    assert agent_action(joint_actions([several, spaces.MultiDiscrete([2, 3, 3])])) is None
-
-
 # -- columns ---------------------------------------------------------------------------------------
 
 
@@ -319,20 +296,6 @@ def collected(chunks, n_sample, **kwargs):
     config = config_of(ZOO, kwargs=kwargs)
     collector = make(env_config=config, agents=SHARED, num_envs=2, n_sample=n_sample)
     return collector, joined([copied(collector.collect()) for _ in range(chunks)])
-
-
-def test_the_collector_counts_steps_and_episodes_of_agents_only():
-    collector, rows = collected(5, 16, lives=(1, 4))
-    assert collector.counters.env_steps == int(rows.valid.sum())
-    ends = (rows.terminated | rows.truncated) & rows.valid
-    assert collector.counters.episodes == int(ends.sum())
-    lengths = [1] * int(ends[:, ::2].sum()) + [4] * int(ends[:, 1::2].sum())
-    assert collector.metrics()["collect/length_mean"] == pytest.approx(np.mean(lengths))
-    # a row that waits opens nothing, is no step, and pays nothing
-    waits = ~rows.valid & rows.first[:-1]
-    assert waits.sum() > 0
-    assert (rows.reward[waits] == 0).all()
-    assert not rows.terminated[waits].any()
 
 
 @pytest.mark.parametrize(

@@ -14,21 +14,9 @@ from rlrun.errors import ConfigError
 from rlrun.schema import AgentsConfig
 from tests.env import faulty  # noqa: F401  registers the test/ ids
 from tests.env.presets import NAMES, config_of, preset, refusal
-from tests.installed import CONTINUOUS, case
 
 SHARED = AgentsConfig("shared", False, "mean", "env")
 BOX = spaces.Box(0, 1, (2,), np.float32)
-TEAMS = ("relay", "twostep")  # probed as joint rows
-
-
-@pytest.mark.parametrize("name", [case(name) for name in NAMES])
-def test_every_preset_has_spaces(name):
-    obs, action = probe(preset(name))
-    kind = spaces.Box if name in CONTINUOUS else spaces.Discrete
-    assert isinstance(action, spaces.MultiDiscrete if name in TEAMS else kind)
-    assert probe(preset(name, backend="async")) == (obs, action)
-
-
 SOLVED = {  # what the preset says of the published score, where it is one
     "acrobot": -100, "mountaincar": -110, "mountaincar_continuous": 90, "lunarlander": 200,
     "lunarlander_continuous": 200, "bipedalwalker": 300, "halfcheetah": 4800, "hopper": 3800,
@@ -90,19 +78,6 @@ def test_modules_are_imported_only_where_they_exist():
     assert probe(config_of("tests.env.faulty:test/Faulty-v0"))[0].shape == (3,)
     assert "no such environment" in refusal(config_of("tests.env.faulty:test/Fault-v0"), 2)
     assert "importing .foo raised TypeError" in refusal(config_of(".foo:A-v0"), 2)
-
-
-def test_a_module_of_one_s_own_is_told_how_to_register(tmp_path, monkeypatch):
-    """With the class's name typed for the id, before and after it is registered."""
-    monkeypatch.syspath_prepend(tmp_path)
-    maze = "import gymnasium\nclass Maze(gymnasium.Env): ...\n"
-    (tmp_path / "own_maze_a.py").write_text(maze)
-    text = refusal(config_of("own_maze_a:Maze"), 2)
-    assert "gymnasium.register(id='Maze', entry_point='own_maze_a:Maze')" in text
-    assert "env.id=own_maze_a:Maze " in text
-    registered = f"{maze}gymnasium.register(id='OwnMaze-v0', entry_point='own_maze_b:Maze')\n"
-    (tmp_path / "own_maze_b.py").write_text(registered)
-    assert "set env.id=own_maze_b:OwnMaze-v0" in refusal(config_of("own_maze_b:Maze"), 2)
 
 
 @pytest.mark.parametrize("line", ["raise RuntimeError('a\\nb')", "raise SystemExit(0)", "1 +"])

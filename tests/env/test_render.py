@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 
 from rlrun.env import make_env
-from rlrun.env.diagnostic.vector import BLUE, DARK, GREEN, GREY, RED
 from rlrun.errors import ConfigError, ResourceError
-from rlrun.tree import tree_leaves
 from tests.compose import config
 from tests.env import faulty
-from tests.env.presets import config_of
+from tests.env.presets import config_of, run, same_rows
 
 PYGAME = ("cartpole", "cartpole_novel", "acrobot")
 
@@ -31,22 +29,12 @@ def test_rows_are_those_without_pictures(name: str, num_envs: int) -> None:
         pytest.importorskip("pygame")
     if name == "atari":
         pytest.importorskip("ale_py")
-    envs = [made(name, num_envs), made(name, num_envs, render=True)]
-    obs = [env.reset(seed=5) for env in envs]
-    envs[0].action_space.seed(0)
-    assert isinstance(envs[1].render(), np.ndarray)
-    for _ in range(30):
-        for a, b in zip(*map(tree_leaves, obs), strict=True):
-            np.testing.assert_array_equal(a, b)
-        action = np.stack([envs[0].action_space.sample() for _ in range(envs[0].num_envs)])
-        one, two = (env.step(action) for env in envs)
-        for field in ("reward", "terminated", "truncated", "first"):
-            np.testing.assert_array_equal(getattr(one, field), getattr(two, field))
-        obs = [one.obs, two.obs]
-        image = envs[1].render()
-        assert (image.dtype, image.ndim, image.shape[-1]) == (np.uint8, 3, 3)
-    for env in envs:
-        env.close()
+    plain, drawn, images = made(name, num_envs), made(name, num_envs, render=True), []
+    rows = run(drawn, 30, seed=5, look=lambda env: images.append(env.render()))
+    same_rows(run(plain, 30, seed=5), rows)
+    assert {(x.dtype, x.ndim, x.shape[-1]) for x in images} == {(np.dtype(np.uint8), 3, 3)}
+    plain.close()
+    drawn.close()
 
 
 @pytest.mark.parametrize("name", ["cartpole", "cartpole_novel"])
@@ -61,28 +49,6 @@ def test_a_native_cartpole_is_drawn_as_gymnasium_draws_it(name: str) -> None:
     single.unwrapped.state = raw.state[:, 0]
     np.testing.assert_array_equal(env.render(), single.render())
     assert env.fps == 50
-
-
-def test_a_tmaze_from_above() -> None:
-    """Cells in a row, the sides of the junction in their colours, the agent where it is."""
-
-    def colors(image: np.ndarray) -> list[list[Any]]:
-        centres = image[14::26, 14::26]
-        return [[tuple(c) for c in row] for row in centres.tolist()]
-
-    env = gym.make("rlrun/TMaze-v0", length=2, balanced=True, render_mode="rgb_array")
-    env.reset(seed=0)  # cue 0: left
-    white = (255, 255, 255)
-    assert colors(np.asarray(env.render())) == [
-        [DARK, white, GREEN], [BLUE, GREY, GREY], [white, white, RED],
-    ]  # fmt: skip
-    for _ in range(2):
-        env.step(0)
-    assert colors(np.asarray(env.render()))[1] == [GREY, GREY, BLUE]
-    env.step(2)  # right: wrong
-    assert colors(np.asarray(env.render())) == [
-        [white, white, GREEN], [GREY, GREY, GREY], [white, white, BLUE],
-    ]  # fmt: skip
 
 
 class Drawn(faulty.Boxes):

@@ -1,25 +1,17 @@
 """Row semantics, for every preset and backend; actions and infos on their way through."""
 
-import re
-from dataclasses import fields
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium.vector.utils import create_empty_array
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rlrun.env import make_env, probe
-from rlrun.env.diagnostic.tasks import counter_reward
 from rlrun.errors import ConfigError, EnvError, NumericError
-from rlrun.schema import EnvConfig
 from rlrun.tree import tree_leaves
 from tests.benchmarks.autoreset import lines
 from tests.env import faulty  # noqa: F401  registers the test/ ids
 from tests.env.presets import (
-    FOLDER,
     NAMES,
     OWN,
     assert_same,
@@ -44,13 +36,6 @@ POOLED = [  # presets whose ids envpool has too
 ]
 REMEMBERING = ("bipedalwalker",)  # Gymnasium's keeps its Box2D world over resets
 SEEDLESS = ("counter", "bandit", "bandit_continuous", "chain", "conform")  # nothing shown is random
-
-
-@pytest.mark.parametrize("name", [*NAMES, "gym"])
-def test_a_preset_has_keys_of_the_schema_and_a_note(name):
-    keys = re.findall(r"^(\w+):", (FOLDER / f"{name}.yaml").read_text(), re.MULTILINE)
-    assert keys == [field.name for field in fields(EnvConfig) if field.name in keys]
-    assert preset(name).note or name == "conform"  # that of a probe is its comment
 
 
 @pytest.mark.parametrize(("name", "backend"), [*CASES, *POOLED])
@@ -108,36 +93,6 @@ def test_backends_of_our_own_environments_agree(name):
                 assert_same(one.info, other.info)
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    lengths=st.lists(st.integers(1, 6), min_size=1, max_size=4),
-    end=st.sampled_from(["terminated", "truncated", "alternate"]),
-    num_envs=st.integers(1, 4),
-    backend=st.sampled_from(["vector", "sync"]),
-)
-def test_counter_spells_env_episode_and_t(lengths, end, num_envs, backend):
-    kwargs = {"lengths": lengths, "end": end}
-    config = config_of("rlrun/Counter-v0", kwargs=kwargs, backend=backend)
-    rows = run(make_env(config, num_envs=num_envs), 25, seed=0)
-    for i in range(num_envs):
-        episode, t = 0, 0
-        for row, after in pairwise(rows):
-            assert row.obs[i].tolist() == [i, episode, t]
-            if row.terminated[i] or row.truncated[i]:
-                assert after.first[i]
-                assert after.reward[i] == 0
-                episode, t = episode + 1, 0
-                continue
-            over = t + 1 == lengths[(i + episode) % len(lengths)]
-            terminates = end == "terminated" or (end == "alternate" and (i + episode) % 2 == 0)
-            assert after.reward[i] == counter_reward(np.int64(i), np.int64(episode), np.int64(t))
-            assert (after.terminated[i], after.truncated[i]) == (
-                over and terminates,
-                over and not terminates,
-            )
-            t += 1
-
-
 def test_no_rows_are_joined_and_every_final_observation_is_there_once():
     """The certificate of tests/benchmarks/autoreset.py in small: backends, wrappers, faults."""
     found = list(lines(640, envs=2))
@@ -153,16 +108,6 @@ def test_eval_kwargs_are_laid_over_kwargs():
         cues.add(tuple(env.reset(seed=1)[:, 1].tolist()))
     assert (0.0, 1.0) * 4 in cues
     assert len(cues) == 2
-
-
-def test_auto_takes_one_environment_of_gymnasium_by_itself():
-    """One native environment of one column is slower, with the same rows."""
-    kinds = [type(make_env(preset("cartpole"), num_envs=n)._source) for n in (1, 2)]
-    vector = make_env(preset("cartpole", backend="vector"), num_envs=1)
-    assert kinds[0] is not kinds[1]
-    assert type(vector._source) is kinds[1]
-    same = make_env(config_of("test/FaultyVector-v0", kwargs={"length": 4}), num_envs=2)
-    assert type(same._source) is kinds[0], "the native one takes fewer arguments"
 
 
 # -- actions ---------------------------------------------------------------------------------------
@@ -221,19 +166,6 @@ def test_what_is_nearly_of_the_space_and_spaces_that_rows_cannot_hold():
     assert (env.step(action).obs[:, :2] == action).all(), "a rounding beyond the bounds"
     with pytest.raises(ConfigError, match=r"test/Echo-v0: its action space is Dict\('a': Discrete"):
         probe(config_of("test/Echo-v0", kwargs={"kind": "dict"}))
-
-
-@pytest.mark.parametrize(("name", "cost"), [("pendulum", 0.004), ("mountaincar_continuous", 0.1)])
-@pytest.mark.parametrize("backend", ["sync", pytest.param("envpool", marks=needs_envpool)])
-def test_the_largest_actions_cost_what_they_should(name, cost, backend):
-    """Rewards depend on the action: of the torque's square, or of the force's."""
-    rewards = []
-    for scale in (0, 1):
-        env = make_env(preset(name, backend=backend), num_envs=2)
-        env.reset(seed=3)
-        rewards.append(env.step(np.full((2, 1), scale, np.float32) * env.action_space.high).reward)
-        env.close()
-    np.testing.assert_allclose(rewards[0] - rewards[1], cost, rtol=1e-4)
 
 
 # -- infos -----------------------------------------------------------------------------------------

@@ -42,24 +42,6 @@ def test_a_killed_or_hung_worker_is_named():
     assert "environment 1 at step 3: no answer within 5 s" in error
 
 
-def test_a_worker_killed_between_steps_is_named():
-    env = make_env(bad("none", backend="async"), num_envs=2)
-    env.reset(seed=20)
-    end_worker(env, 1)
-    with pytest.raises(EnvError, match=r"environment 1 at step 1: a worker process ended"):
-        zero(env)
-    env.close()
-    env.close()
-    assert not any(process.is_alive() for process in processes(env))
-
-
-def test_many_workers_that_end_are_one_line():
-    env = make_env(bad("kill", backend="async", bad_seed=None), num_envs=5)
-    with pytest.raises(EnvError, match="environments 0 to 4 at step 3: a worker process ended"):
-        walk(env, 6)
-    env.close()
-
-
 def test_ctrl_c_is_left_to_the_main_process():
     env = make_env(bad("none", backend="async"), num_envs=2)
     env.reset(seed=20)
@@ -126,14 +108,6 @@ def test_a_worker_that_ends_while_its_state_is_saved_or_loaded_is_restarted(env)
     assert env.cut.tolist() == [False, True, True]
     step = zero(env)
     assert (step.first.tolist(), step.obs[:, 0].tolist()) == ([False, True, True], [2, 0, 0])
-
-
-def test_restarts_far_apart_are_no_crash_loop(env):
-    """Steps are counted since the vector was made, not since the last reset."""
-    for _ in range(5):
-        walk(env, 11)
-        end_worker(env, 0)
-        assert zero(env).restarted.tolist() == [True, False, False]
 
 
 def test_a_crash_loop_ends():
@@ -208,13 +182,6 @@ class Varying(Healthy):
 
 
 gym.register("test/Varying-v0", Varying)
-
-
-def test_copies_whose_spaces_differ_are_named(tmp_path):
-    """Of spaces larger than the memory of a pipe too: nobody waits for a reader."""
-    kwargs = {"counter": str(tmp_path / "made"), "size": 90_000}
-    with pytest.raises(EnvError, match=r"copy 1 of 3: .*observation_space.low\[0\] is -2"):
-        make_env(config_of("test/Varying-v0", backend="async", kwargs=kwargs), num_envs=3)
 
 
 @pytest.mark.parametrize("backend", ["sync", "async"])

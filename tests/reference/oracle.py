@@ -30,18 +30,6 @@ class Maze:
         return np.where(obs[:, 3] == 1, 1 + self.cue, 0)
 
 
-class Balance:
-    """Balances CartPole on position and angle, velocities as differences of the last two rows."""
-
-    def __call__(self, obs: np.ndarray, first: np.ndarray) -> np.ndarray:
-        last = obs if not hasattr(self, "last") else self.last
-        last = np.where(first[:, None], obs, last)
-        rate = (obs - last) / 0.02
-        self.last = np.array(obs)
-        force = 0.1 * obs[:, 0] + 0.3 * rate[:, 0] + 3.0 * obs[:, 1] + rate[:, 1]
-        return (force > 0).astype(int)
-
-
 def identity(obs: np.ndarray, first: np.ndarray) -> np.ndarray:
     return obs
 
