@@ -119,9 +119,3 @@ def perturb(policy: Any, scale: float = 1.0, noise: float = 0.1) -> None:
         change = noise * torch.randn(x.shape, generator=g)
         weights[name] = scale * x + change if x.is_floating_point() and x.ndim else x
     policy.load(weights)
-
-
-def same_state(one: Any, two: Any) -> None:
-    """Assert that two policies have the same state, bit for bit."""
-    for x, y in zip(tree_leaves(one.state_dict()), tree_leaves(two.state_dict()), strict=True):
-        assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y

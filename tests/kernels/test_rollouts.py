@@ -1,4 +1,4 @@
-"""Compiled rollouts are those of the collector's own loop, and of Gymnasium's environment."""
+"""Compiled rollouts are those of the collector's own loop."""
 
 import numpy as np
 import pytest
@@ -72,20 +72,6 @@ def test_rows_are_those_of_the_collectors_own_loop(words, collector_of):
     same_states(*(x.policy.generator.bit_generator.state for x in (ours, text)))
 
 
-def test_observations_are_gymnasiums_bit_for_bit(collector_of):
-    collector = collector_of("policy=pqn", SHORT)
-    twin = CartPoleVectorEnv(5, max_episode_steps=17)
-    twin.reset(seed=collector.seed)
-    for _ in range(3):
-        chunk = collector.collect()
-        for t, action in enumerate(chunk.action):
-            obs, reward, terminated, truncated, _ = twin.step(action)
-            np.testing.assert_array_equal(chunk.obs[t + 1], obs)
-            np.testing.assert_array_equal(chunk.reward[t], reward)
-            np.testing.assert_array_equal(chunk.terminated[t], terminated)
-            np.testing.assert_array_equal(chunk.truncated[t], truncated & ~terminated)
-
-
 @pytest.mark.parametrize("name", ["ppo", "pqn"])
 def test_a_restored_collector_goes_on_bit_for_bit(name, collector_of):
     ours, again = (collector_of(f"policy={name}") for _ in range(2))
@@ -146,11 +132,3 @@ def test_another_actor_is_found(collector_of, monkeypatch, caplog):
 )  # fmt: skip
 def test_other_settings_have_the_collectors_own_loop(words, collector_of):
     assert collector_of(*words).compiled is None
-
-
-def test_a_replaced_actor_acts(collector_of):
-    """A predictor of pipeline=ray has its own weights."""
-    collector = collector_of("policy=ppo")
-    collector.actor = collector.policy.actor(5)
-    collector.collect()
-    assert collector.seconds["act"] > 0

@@ -10,8 +10,8 @@ from rlrun.jit import COMPILED
 from rlrun.kernels.layers import tanh
 from rlrun.kernels.r2d2 import NumpyLSTM
 from rlrun.types import tree_leaves
-from tests.kernels.make import CONTROL, NAMES, line, perturb, policy_of, same_state, samples_of
-from tests.policy.make import SPACES
+from tests.kernels.make import CONTROL, NAMES, line, perturb, policy_of, samples_of
+from tests.policy.make import SPACES, assert_equal_states
 
 pytestmark = pytest.mark.skipif(not COMPILED, reason="R2D2's loops are compiled by numba")
 LINEAR = "policy.lr={kind: linear, start: 1e-2, end: 1e-3, over: 300}"
@@ -163,7 +163,7 @@ def test_a_second_thread_changes_no_bit(name):
         one, two = single.update(sample), threaded.update(sample)
         assert torch.equal(one.priority, two.priority)
         assert one.metrics == two.metrics
-    same_state(single, threaded)
+    assert_equal_states(single, threaded)
     assert threaded.compute.pool is not None, "something ran in a second thread"
     assert all(p.seconds["backward"] > 0 for p in (single, threaded))
 
@@ -196,6 +196,7 @@ def test_divergence_is_the_learners_to_tell(name, thread):
             x.mul_(1e30)
     with pytest.raises(NumericError, match=r"train/grad_norm = (nan|inf) in update 1: "):
         policy.update(sample)
+    assert policy.kernel is not None, "it is no edit of the loss"
 
 
 # -- private: errors of 1e-7 where a unit saturates vanish in every update ------------------------
@@ -218,12 +219,3 @@ def test_gates_that_saturate_stay_within_their_bounds():
     zero = np.zeros((5, 1), np.float32)
     h = NumpyLSTM(lstm).unroll(x, (zero, zero)).hidden[1, :, 0]
     np.testing.assert_allclose(h, [0, 0, np.tanh(1), np.tanh(1), np.nan], atol=1e-6)
-
-
-@pytest.mark.parametrize("text", [False, True])
-@pytest.mark.parametrize("name", ["dqn", "sac"])
-def test_the_parts_of_an_update_take_time(name, text):
-    words = line(name)
-    policy = policy_of(words, text=text)
-    policy.update(samples_of(words, 1)[0])
-    assert all(seconds > 0 for seconds in policy.seconds.values())
