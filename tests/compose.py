@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from rlrun.config import Composer, read_composed
-from rlrun.schema import Config
+from rlrun.schema import Config, ScheduleConfig
 
 
 def config(*overrides: str) -> Config:
@@ -24,3 +24,11 @@ def _composed(overrides: tuple[str, ...]) -> Config:
 def changed(node: Any, **fields: Any) -> Any:
     """A frozen config with other fields."""
     return replace(node, **fields)
+
+
+def constant(value: float) -> ScheduleConfig:
+    return ScheduleConfig("constant", value, value, None, None)
+
+
+def linear(start: float, end: float) -> ScheduleConfig:
+    return ScheduleConfig("linear", start, end, None, None)

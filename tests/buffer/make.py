@@ -16,22 +16,13 @@ from rlrun.buffer.replay import Replay
 from rlrun.buffer.sizing import make_layout
 from rlrun.run import build
 from rlrun.run.plan import Plan, make_plan
-from rlrun.schema import ScheduleConfig
-from rlrun.types import Segment, Window
-from tests.compose import config
+from rlrun.types import Sample, Segment, Window
+from tests.compose import config, constant
 from tests.reference.replay_model import World
 
 KINDS = ("uniform", "prioritized", "rank")
 HORIZON = 1000  # env steps of schedules
 CPU = torch.device("cpu")
-
-
-def constant(value: float) -> ScheduleConfig:
-    return ScheduleConfig("constant", value, value, None, None)
-
-
-def linear(start: float, end: float) -> ScheduleConfig:
-    return ScheduleConfig("linear", start, end, None, None)
 
 
 DRAWS: dict[str, dict[str, Any]] = {
@@ -127,6 +118,18 @@ def flat(kind: str, count: int, *, rows: int | None = None, **given: Any) -> tup
 def host(x: Any) -> np.ndarray:
     """An array or a tensor of any device as an array."""
     return x.numpy(force=True) if isinstance(x, torch.Tensor) else x
+
+
+def same_segments(one: Segment, other: Segment) -> None:
+    """Every bit."""
+    for x, y in zip(one.tensors(), other.tensors(), strict=True):
+        assert x.numpy().tobytes() == y.numpy().tobytes()
+
+
+def same_samples(one: Sample, other: Sample) -> None:
+    np.testing.assert_array_equal(one.key, other.key)
+    assert torch.equal(one.weight, other.weight)
+    same_segments(one.segment, other.segment)
 
 
 def live(replay: Replay) -> np.ndarray:

@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlrun.buffer import layout, sizing
-from rlrun.config import check
-from rlrun.errors import CheckpointError, ConfigError, ResourceError
+from rlrun.errors import ResourceError
 from rlrun.run import checkpoint, start
-from rlrun.schema import Invalid
 from rlrun.types import Segment, Window, tree_leaves
+from tests.buffer.make import same_samples, same_segments
 from tests.buffer.pair import Setup, copied, setups
 from tests.compose import changed, config
 from tests.pipeline.make import SMOKE, go
@@ -56,17 +55,10 @@ class Twins:
         if not len(self.both[0]):
             return
         one, two = (replay.sample(7, 10) for replay in self.both)
-        np.testing.assert_array_equal(one.key, two.key)
-        assert torch.equal(one.weight, two.weight)
-        same(one.segment, two.segment)
+        same_samples(one, two)
         priority = rng.exponential(size=7).astype(np.float32)
         for replay, sample in zip(self.both, (one, two), strict=True):
             replay.prioritize(sample.key, priority)
-
-
-def same(a: Segment, b: Segment) -> None:
-    for x, y in zip(a.tensors(), b.tensors(), strict=True):
-        assert x.numpy().tobytes() == y.numpy().tobytes()
 
 
 @given(setups(), st.lists(st.integers(1, 30), min_size=1, max_size=9), st.integers(0, 99))
@@ -84,7 +76,7 @@ def test_the_same_samples_bit_for_bit(s, steps, seed):
                 replay.load_state_dict(state)
             twins.draw(rng)
     for one, two in zip(*(replay.stored(5) for replay in twins.both), strict=True):
-        same(one, two)
+        same_segments(one, two)
 
 
 @pytest.mark.parametrize("noise", [False, True])
@@ -114,17 +106,9 @@ def test_what_is_certain_is_computed_and_the_rest_is_counted(noise, tmp_path):
     other.load_state_dict(checkpoint.load_newest(tmp_path)[0])
     assert other.codec_metrics() == told
     for one, two in zip(other.stored(50), plain.stored(50), strict=True):
-        same(one, two)
+        same_segments(one, two)
     assert f"{layout.amount(image)} at most" in packed.layout.describe()
     assert "at most" not in plain.layout.describe()
-
-
-def test_a_plain_state_does_not_fit_a_compressed_replay():
-    twins = Twins(Setup())
-    twins.add(screens(twins.world.chunk(9)))
-    for a, b in (twins.both, twins.both[::-1]):
-        with pytest.raises(CheckpointError, match="images compressed"):
-            b.load_state_dict(a.state_dict())
 
 
 def sized(free: int, **buffer) -> layout.Layout:
@@ -176,19 +160,3 @@ def test_images_that_do_not_compress_end_the_run_in_one_line(tmp_path):
     with pytest.raises(ResourceError, match=r"set buffer.capacity to \d+ or less"):
         start.start(start.Launch(c, tmp_path, ""))
     assert json.loads((tmp_path / "run.json").read_text())["exit_code"] == 7
-
-
-@pytest.mark.parametrize(
-    ("line", "key"),
-    [
-        (("env=cartpole", "policy=dqn"), "compress"),  # observes no images
-        ((*SCREEN, "policy=random"), "compress"),  # keeps no replay
-        ((*SCREEN, "policy=dqn", "buffer.mmap=x"), "compress"),
-        (("env=bitflip", "policy=dqn", "buffer.relabel=future"), "relabel"),
-    ],
-)
-def test_where_it_is_refused(line, key):
-    with pytest.raises(ConfigError, match=rf"buffer\.{key} = "):
-        check(config(*line, "buffer.compress=true"))
-    with pytest.raises(Invalid, match=r"buffer\.device = cuda"):
-        changed(config("env=cartpole").buffer, compress=True, device="cuda")

@@ -16,7 +16,7 @@ from rlrun.buffer.rollout import Rollout
 from rlrun.errors import CheckpointError, RlrunError
 from rlrun.functional.recorded import RowSpaces
 from rlrun.run.checkpoint import MISFITS
-from rlrun.run.tensors import RingRows, RowFiles, require_kind
+from rlrun.run.tensors import RingRows, RowFiles
 from rlrun.types import Window, tree_leaves
 from tests.buffer.make import make_replay
 from tests.buffer.test_hindsight import Goals
@@ -52,7 +52,6 @@ REPLAYS: dict[str, Callable[[], Any]] = {
 }
 NUMBERS = (-1, 2**62, -(2**70), 10**30, 0.5, float("nan"), float("inf"), "x", None, True, [1], {})
 VALUES = (-1, np.iinfo(np.int64).max, np.iinfo(np.int64).min, np.nan, np.inf, -np.inf)
-CONTENT = ("obs", "action", "extras", "reward", "states", "recent")  # any finite value is one
 
 
 def rows_of(name: str) -> Any:
@@ -167,31 +166,6 @@ def test_a_stored_action_outside_of_its_space(name: str, value: int) -> None:
     whole.ring.action.array[1, 5] = value
     with pytest.raises(CheckpointError, match=rf"of column 1: its action is {value}"):
         loaded.load_state_dict(whole.state_dict())
-
-
-def test_a_burn_in_longer_than_that_of_the_window() -> None:
-    whole, loaded = table("uniform"), table("uniform")
-    whole.add(STREAM)
-    lines = whole.windows.lines
-    (slot,) = np.flatnonzero(whole.windows.alive & (lines[:, 1] > WINDOW.burnin))[:1]
-    lines[slot, 2] = WINDOW.burnin + 1
-    with pytest.raises(CheckpointError, match=r"windows\.burnin"):
-        loaded.load_state_dict(whole.state_dict())
-
-
-def test_a_state_of_another_kind() -> None:
-    own = {"a": torch.zeros(2), "b": (1, 0.5), "c": None, "d": {"bit_generator": "x"}, "e": "x"}
-    require_kind("x", own, own)
-    require_kind("x", own | {"b": (7, 1), "c": 3, "d": {"x": 1}}, own)
-    for name, value in {
-        "a": (torch.zeros(3), torch.zeros(2).double(), 3, "x"),
-        "b": ((10**30, 0.5), (1, float("nan")), ("x", 0.5), (True, 0.5), 3),
-        "c": (float("inf"), 10**30),
-        "e": (1, [1]),
-    }.items():
-        for changed in value:
-            with pytest.raises(ValueError, match=rf"x\.{name}"):
-                require_kind("x", own | {name: changed}, own)
 
 
 def test_rollouts() -> None:

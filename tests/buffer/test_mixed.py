@@ -10,8 +10,7 @@ from rlrun.buffer.mixed import Mixed, Streams, combined
 from rlrun.errors import CheckpointError
 from rlrun.schema.ranges import ScheduleConfig
 from rlrun.types import Window, tree_leaves
-from tests.buffer.make import KINDS, far_from, make_replay, priorities
-from tests.buffer.pair import copied
+from tests.buffer.make import far_from, make_replay, priorities, same_samples, same_segments
 from tests.reference.streams import make_stream
 
 WINDOW = Window(2, 4, 2)
@@ -81,37 +80,6 @@ def test_priorities_go_back_to_where_windows_came_from(as_drawn):
     buffer.check()
     with pytest.raises(ValueError, match="one number per sampled window"):
         buffer.prioritize(key, torch.ones(3))
-
-
-def test_collecting_leaves_demonstrations_alone():
-    buffer = mixed()
-    before, own = len(buffer.demos), buffer.own.steps
-    segment = make_stream([[30], [30]], [[True], [True]], 31).segment
-    for _ in range(6):  # more rows than the ring has
-        buffer.add(segment)
-    assert (len(buffer.demos), buffer.demos.metrics(0)["buffer/late_priorities"]) == (before, 0)
-    assert buffer.steps == buffer.own.steps > own
-    assert buffer.nbytes == buffer.own.nbytes + buffer.demos.nbytes
-    some = np.random.default_rng(0)
-    assert buffer.histories(4, some)[0].reward.max() < 1e5
-    assert buffer.random_windows(4, some).reward.max() < 1e5
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_resume_draws_the_same_windows(kind):
-    buffer, twin = mixed(kind=kind), mixed(kind=kind, seed=9)
-    for _ in range(3):
-        sample = buffer.sample(8, 0)
-        buffer.prioritize(sample.key, torch.rand(8))
-    twin.load_state_dict(copied(buffer.state_dict()))
-    for _ in range(3):
-        a, b = buffer.sample(8, 0), twin.sample(8, 0)
-        np.testing.assert_array_equal(a.key, b.key)
-        assert torch.equal(a.weight, b.weight)
-        assert torch.equal(a.segment.reward, b.segment.reward)
-        for each, one in ((buffer, a), (twin, b)):
-            each.prioritize(one.key, torch.arange(8.0))
-    assert buffer.metrics(0) == twin.metrics(0)
 
 
 def test_other_demonstrations_are_refused():
@@ -197,10 +165,7 @@ def test_one_stream_is_its_replay_bit_for_bit(kind):
     buffer, (replay,) = streams(kind, 1), replays(kind, 1)
     for _ in range(3):
         one, two = buffer.sample(8, 0), replay.sample(8, 0)
-        np.testing.assert_array_equal(one.key, two.key)
-        assert torch.equal(one.weight, two.weight)
-        for a, b in zip(one.segment.tensors(), two.segment.tensors(), strict=True):
-            assert torch.equal(a, b)
+        same_samples(one, two)
         if kind != "uniform":
             values = np.linspace(0.1, 2, 8, dtype=np.float32)
             buffer.prioritize(one.key, values)
@@ -214,8 +179,7 @@ def test_a_joined_batch_has_the_windows_of_its_keys():
     sample = buffer.sample(12, 0)
     again = buffer.get(sample.key, 0)
     assert len({*(sample.key % 3)}) == 3
-    for a, b in zip(sample.segment.tensors(), again.segment.tensors(), strict=True):
-        assert torch.equal(a, b)
+    same_segments(sample.segment, again.segment)
     assert torch.equal(again.weight, torch.ones(12))
     for column, key in enumerate(sample.key):
         own = buffer.get(sample.key[column : column + 1], 0).segment

@@ -10,9 +10,8 @@ import torch
 from rlrun.env.framestack import FrameStack
 from rlrun.errors import CheckpointError, ConfigError, NumericError
 from rlrun.types import Window, tree_leaves, tree_map
-from tests.buffer.make import CPU, KINDS, live, make_replay, priorities
+from tests.buffer.make import CPU, KINDS, make_replay, priorities
 from tests.buffer.pair import Pair, Setup, copied
-from tests.reference.replay_model import Tiling
 from tests.reference.streams import make_stream, part
 
 TABLES = (None, 50)
@@ -51,33 +50,6 @@ def test_when_a_row_dies_worked_by_hand():
     assert learned(pair) == [3, 4, 5, 6, 7]
 
 
-def test_the_end_of_a_collect_releases_every_row():
-    pair = Pair(Setup(window=Window(0, 1, 3), slack=20, close=True, lengths=((100,),)))
-    for rows in (2, 5, 6, 10):
-        pair.add(rows - len(learned(pair)))
-        assert learned(pair) == list(range(rows))
-        pair.agree_on_all()  # no window reads rows of the next collect
-
-
-def test_terminations_and_rows_are_learned_once():
-    """Invariants 1 and 2: every step once, min(n, T) rows without a bootstrap."""
-    lengths = (5, 1, 12, 3, 20)
-    for window in (Window(0, 1, 3), Window(7, 2, 3), Window(2, 4, 1)):
-        pair = Pair(Setup(window, slack=99, table=300, lengths=(lengths,), ends=((0, 1),)))
-        pair.add(sum(lengths) + len(lengths))
-        s = pair.replay.sample(0, 0).segment
-        rows, dead, bs = Counter(), Counter(), window.burnin
-        for b in range(s.reward.shape[1]):
-            for p in range(bs, bs + window.learned):
-                if s.valid[p, b]:
-                    _, episode, t = s.obs[p, b].int().tolist()
-                    rows[episode, t] += 1
-                    dead[episode] += bool(s.terminated[p : p + window.nstep, b].any())
-        assert rows == Counter((e, t) for e, n in enumerate(lengths) for t in range(n))
-        want = {e: min(window.nstep, n) * (e % 2 == 0) for e, n in enumerate(lengths)}
-        assert dict(dead) == want
-
-
 FIELDS = ("obs", "first", "action", "reward", "terminated", "truncated", "valid")
 
 
@@ -87,47 +59,7 @@ def bytes_of(segment, name):
     return [x[:, b].numpy().tobytes() for b in range(x.shape[1])]
 
 
-# -- what is handed out stays as it is -------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("stack", "table"), [(1, None), (1, 200), (3, None)])
-def test_a_sample_stays_as_it_is_while_the_next_is_drawn(stack, table):
-    """The sample and views of it; a gradient that needs it."""
-    window = Window(2, 3, 2) if table else Window(0, 1, 2)
-    pair = Pair(Setup(window, slack=60, table=table, stack=stack, lengths=((5, 19, 2), (30,)),
-                      obs="dict", kind="prioritized"))  # fmt: skip
-    pair.add(120)
-    seen = set()
-    for i in range(6):
-        sample = pair.replay.sample(16, i)
-        views = [x[1:].numpy() for x in (*tree_leaves(sample.segment.obs), sample.segment.valid)]
-        held = [*sample.segment.tensors(), sample.weight, sample.key, *views]
-        before = [np.asarray(x).tobytes() for x in held]
-        ones = torch.ones(16, requires_grad=True)
-        loss = (sample.segment.reward * ones).sum()
-        expected = sample.segment.reward.sum(0)
-        pair.replay.sample(16, i)
-        pair.add(3)
-        assert [np.asarray(x).tobytes() for x in held] == before
-        loss.backward()
-        assert torch.equal(ones.grad, expected)
-        seen.add(str(before))
-    assert len(seen) == 6, "the samples are all the same"
-
-
 # -- reading back ----------------------------------------------------------------------------------
-
-
-def test_a_sample_of_size_0_is_the_whole_buffer():
-    """On-policy use: all windows, oldest first, weight 1; nothing random happens."""
-    s = Setup(Window(0, 3, 1), slack=30, table=90, kind="prioritized", lengths=((4,), (5,)))
-    pair, twin = Pair(s), Pair(s)
-    assert pair.replay.sample(0, 0).segment.obs.shape == (4, 0, 3), "also of an empty one"
-    for one in (pair, twin):
-        one.add(25)
-    pair.agree_on_all()
-    assert pair.replay.sample(0, 7).env_steps == 7
-    assert pair.replay.sample(8, 0).key.tolist() == twin.replay.sample(8, 0).key.tolist()
 
 
 @pytest.mark.parametrize("close", [False, True])
@@ -164,36 +96,6 @@ def test_random_windows_are_stored_ones_drawn_by_the_given_generator():
     drawn = Counter(bytes_of(one, "obs"))
     assert set(drawn) <= set(stored)
     assert len(drawn) > len(stored) / 2
-
-
-def test_stored_rows_make_the_same_replay():
-    """Rows read back in pieces, written to another replay: the same windows from what is whole."""
-    s = Setup(Window(1, 2, 2), slack=60, table=300, lengths=((5, 1, 9), (3, 20)))
-    pair = Pair(s)
-    for _ in range(9):
-        pair.add(17)
-    chunks = list(pair.replay.stored(13))
-    assert sum(len(c.reward) for c in chunks) == s.rows - 1
-    assert sum(int(c.valid.sum()) for c in chunks) == pair.replay.stored_steps()
-    later = sum(len(c.reward) for c in pair.replay.stored(13, skip=20))
-    assert later == s.rows - 1 - 20
-    other = replace(s, states=False).replay(chunks[0])
-    for chunk in chunks:
-        other.add(chunk)
-    mine, theirs = (Counter(bytes_of(r.sample(0, 0).segment, "obs")) for r in (pair.replay, other))
-    assert sum((mine & theirs).values()) > 20
-    assert sum((theirs - mine).values()) <= 4, "only windows of the episodes whose start is gone"
-
-
-def test_stored_states_are_those_of_the_rows_that_windows_start_from():
-    pair = Pair(Setup(Window(2, 3, 1), slack=40, table=99, lengths=((5, 12), (9,))))
-    for _ in range(9):
-        pair.add(11)
-    rows, columns, states = pair.replay.stored_states()
-    want = [pair.model.row(p.column, p.first)["state"] for p in pair.alive()]
-    assert [(p.first, p.column) for p in pair.alive()] == [*zip(rows, columns, strict=True)]
-    got = [[x[i].tolist() for x in tree_leaves(states)] for i in range(len(rows))]
-    assert got == want
 
 
 # -- what is refused -------------------------------------------------------------------------------
@@ -371,35 +273,6 @@ def test_a_saved_window_of_an_end_row_alone_is_refused():
         pair_of(50).replay.load_state_dict(copied(pair.replay.state_dict()))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("window", [Window(0, 1, 2), Window(2, 3, 2)])
-def test_a_wrapped_replay_goes_on_in_a_fresh_one(kind, window):
-    """Open windows' states, what is pending and the generator are in the state."""
-    s = Setup(window, slack=30, table=64 if window.burnin else None, kind=kind,
-              lengths=((25, 3, 9), (31, 12)))  # fmt: skip
-    one, rng = Pair(s), np.random.default_rng(1)
-    for i in range(25):
-        one.add(6)
-        if len(one.replay):
-            one.prioritize(one.replay.sample(4, i).key, rng.random(4).astype(np.float32))
-    two = replace(s, seed=9).replay(one.world.chunk(0))
-    two.load_state_dict(copied(one.replay.state_dict()))
-    for i in range(25, 45):
-        chunk = one.world.chunk(6)
-        for replay in (one.replay, two):
-            replay.add(chunk)
-            replay.check()
-        assert live(one.replay).tolist() == live(two).tolist()
-        a, b = (replay.sample(4, i) for replay in (one.replay, two))
-        assert a.key.tolist() == b.key.tolist()
-        assert torch.equal(a.weight, b.weight)
-        for x, y in zip(a.segment.tensors(), b.segment.tensors(), strict=True):
-            assert x.numpy().tobytes() == y.numpy().tobytes()
-        for replay, sample in ((one.replay, a), (two, b)):
-            replay.prioritize(sample.key, np.arange(4.0))
-    assert one.replay.metrics(99) == two.metrics(99)
-
-
 def test_an_observation_of_no_numbers():
     """A Box of shape (0,) next to others: nothing to copy, nothing to divide by."""
     stream = make_stream([[40]], [[True]], 60).segment
@@ -418,16 +291,6 @@ def test_a_replay_checks_itself():
     pair.replay.sampler.replace_slots(np.empty(0, np.int64), np.array([49]))
     with pytest.raises(AssertionError):
         pair.replay.check()
-
-
-def test_a_window_whose_first_row_is_overwritten_when_its_end_is_known_is_dropped():
-    """The last window of an episode may begin before others (residual=last)."""
-    window, tiling = Window(5, 2, 4), Tiling(plain=True, overlap=8, residual="last")
-    pair = Pair(Setup(window, slack=2, table=400, tiling=tiling, lengths=((12, 9, 6, 15),)))
-    for steps in (3, 9, 2, 2, 15, 2, 2, 15, 5, 20):
-        pair.add(steps)
-        pair.agree()
-    pair.agree_on_all()
 
 
 # -- stacks of frames ------------------------------------------------------------------------------

@@ -11,17 +11,13 @@ from rlrun.env.framestack import FrameStack
 from rlrun.errors import CheckpointError
 from rlrun.functional.returns import trace_continues
 from rlrun.types import Segment, tree_leaves
+from tests.buffer.make import same_segments
 from tests.reference.streams import make_stream, part
 
 
 def stream(rows: int = 40) -> Segment:
     made = make_stream([[5, 3, 9], [1, 12]], [[True, False], [True]], rows).segment
     return replace(made, extras={"log_prob": torch.arange(rows * 2.0).reshape(rows, 2)})
-
-
-def piece(whole: Segment, start: int, stop: int) -> Segment:
-    cut = part(whole, start, stop)
-    return replace(cut, extras={"log_prob": whole.extras["log_prob"][start:stop]})
 
 
 def same(a: Segment, b: Segment) -> bool:
@@ -37,36 +33,25 @@ def test_rows_come_out_whole_then_the_rollout_is_empty():
     rollout = Rollout(whole, rows=24)
     for start, stop in ((0, 7), (7, 8), (8, 24)):
         assert not rollout.full
-        rollout.add(piece(whole, start, stop))
+        rollout.add(part(whole, start, stop))
     assert rollout.full
     sample = rollout.take(99)
     assert sample.env_steps == 99
-    assert same(sample.segment, piece(whole, 0, 24))
+    assert same(sample.segment, part(whole, 0, 24))
     assert torch.equal(sample.segment.state[0], whole.states[0][0])
     assert (sample.weight == 1).all()
     assert len(rollout) == 0
-    rollout.add(piece(whole, 24, 30))
-    assert same(rollout.take(0).segment, piece(whole, 24, 30))
+    rollout.add(part(whole, 24, 30))
+    assert same(rollout.take(0).segment, part(whole, 24, 30))
 
 
 def test_too_many_rows_are_refused_and_nothing_is_lost():
     whole = stream()
     rollout = Rollout(whole, rows=10)
-    rollout.add(piece(whole, 0, 6))
+    rollout.add(part(whole, 0, 6))
     with pytest.raises(ValueError, match=r"allowed are 4 \(the free rows of 10\)"):
-        rollout.add(piece(whole, 6, 11))
-    assert same(rollout.take(0).segment, piece(whole, 0, 6))
-
-
-def test_save_and_load():
-    whole = stream()
-    one, two = Rollout(whole, rows=20), Rollout(whole, rows=20)
-    one.add(piece(whole, 0, 13))
-    two.add(piece(whole, 20, 40))  # must be forgotten
-    two.load_state_dict(one.state_dict())
-    for rollout in (one, two):
-        rollout.add(piece(whole, 13, 20))
-    assert same(one.take(0).segment, two.take(0).segment)
+        rollout.add(part(whole, 6, 11))
+    assert same(rollout.take(0).segment, part(whole, 0, 6))
 
 
 def test_bytes_are_those_of_the_rows():
@@ -80,9 +65,9 @@ def test_bytes_are_those_of_the_rows():
 
 def test_previous_action_and_reward_are_those_of_the_row_before():
     whole, rollout = stream(), Rollout(stream(), rows=24)
-    rollout.add(piece(whole, 0, 7))
+    rollout.add(part(whole, 0, 7))
     rollout.take(0)
-    rollout.add(piece(whole, 7, 9))
+    rollout.add(part(whole, 7, 9))
     extras = rollout.take(0).segment.extras
     assert torch.equal(extras["prev_action"], whole.action[6])
     assert torch.equal(extras["prev_reward"], whole.reward[6])
@@ -95,7 +80,7 @@ def test_stacks_are_those_the_policy_saw(k):
     stack, rollout = FrameStack(k, whole.obs[0].numpy()), Rollout(whole, rows=24, stack=k)
     start = 0
     for rows in (7, 1, 2, 24, 9):
-        rollout.add(piece(whole, start, start + rows))
+        rollout.add(part(whole, start, start + rows))
         other = Rollout(whole, rows=24, stack=k)
         other.load_state_dict(rollout.state_dict())
         rollout = other
@@ -130,7 +115,6 @@ def test_rollouts_of_unlike_length_are_padded_with_rows_that_count_nothing():
     alone.add([(0, part(first, 0, 12))])
     one, two = alone.take(0), Rollout(first, rows=12)
     two.add(part(first, 0, 12))
-    for a, b in zip(one.segment.tensors(), two.take(0).segment.tensors(), strict=True):
-        assert torch.equal(a, b)
+    same_segments(one.segment, two.take(0).segment)
     with pytest.raises(CheckpointError, match="num_actors = 1: the checkpoint is of 2"):
         alone.load_state_dict(several.state_dict())

@@ -3,18 +3,13 @@
 Ranks are those at a draw that sorts: ``buffer.resort_every`` env steps after the last that did.
 """
 
-import math
-
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rlrun.buffer.samplers import SumTree
 from rlrun.errors import NumericError
 from rlrun.run import checkpoint
-from rlrun.schema import Invalid
 from rlrun.types import Window
 from tests.buffer.make import (
     KINDS,
@@ -22,18 +17,16 @@ from tests.buffer.make import (
     counts,
     far_from,
     flat,
-    linear,
     live,
     make_replay,
-    plan_of,
     priorities,
 )
 from tests.buffer.pair import copied
+from tests.compose import linear
 from tests.reference.replay_model import World
 
 PRIORITIZED = pytest.mark.parametrize("kind", ["prioritized", "rank"])
 SIZES = [1, 2, 7, 100, 16_387]
-GONE = 10**15  # the key of no window
 
 
 def set_priorities(replay, keys, values):
@@ -68,23 +61,6 @@ def test_frequencies_are_as_promised(kind, size):
         found = counts(replay, 25, 1000, env_steps=step)
         assert far_from(found, mass_of(kind, raw, alpha)) < 5
         replay.check()
-
-
-@pytest.mark.parametrize("table", [None, 64])
-@pytest.mark.parametrize("kind", KINDS)
-def test_draws_are_of_the_windows_that_keys_name_through_wrap(kind, table):
-    """Several columns and episodes, many dead places."""
-    world = World([[6, 2], [9], [1, 3]], [[0]], states=False)
-    replay = make_replay(
-        world.chunk(0), rows=25, window=Window(0, 1, 2), capacity=table, kind=kind, seed=3
-    )
-    for step, rows in enumerate((19, 30, 17), 1):
-        replay.add(world.chunk(rows))
-        keys = live(replay)
-        raw = np.random.default_rng(step).permutation(len(keys)) / len(keys) + 0.01
-        replay.prioritize(keys, raw)
-        found = counts(replay, 30, 1000, env_steps=step)
-        assert far_from(found, mass_of(kind, raw, 0.7 if kind == "rank" else 0.6)) < 5
 
 
 @PRIORITIZED
@@ -157,28 +133,6 @@ def test_between_sorts_ranks_stay_and_new_windows_come_first(norm):
 # -- weights ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.floats(0, 1e6, width=32) | st.just(3e38), min_size=1, max_size=30),
-    st.floats(0, 1), st.floats(0, 1), st.sampled_from(["batch", "buffer"]), st.integers(1, 40),
-)  # fmt: skip
-def test_weights_are_within_one(values, alpha, beta, norm, batch):
-    replay, keys = flat(
-        "prioritized", len(values), alpha=constant(alpha), beta=constant(beta), weight_norm=norm,
-    )  # fmt: skip
-    set_priorities(replay, keys, np.array(values, np.float32))
-    sample = replay.sample(batch, 0)
-    weight = sample.weight.numpy()
-    assert (weight > 0).all()
-    assert (weight <= 1).all()
-    assert norm == "buffer" or weight.max() == 1
-    p = priorities(replay).astype(float) ** alpha
-    at = np.asarray(keys).searchsorted(np.asarray(sample.key))
-    raw = (len(p) * p / p.sum()) ** -beta
-    most = raw[at].max() if norm == "batch" else raw.max()
-    np.testing.assert_allclose(weight, raw[at] / most, rtol=1e-5, atol=1e-44)
-
-
 def test_the_smallest_priority_may_rise():
     """weight_norm: buffer divides by the weight of the least priority there is, not there was."""
     given_ = {"weight_norm": "buffer", "alpha": constant(1.0), "beta": constant(1.0)}
@@ -232,28 +186,6 @@ def test_new_windows_get_the_largest_priority_seen(kind):
     found = replay.metrics(0)
     assert priorities(replay)[-1] == found["buffer/priority_max"] == np.float32(5 + eps)
     assert found["buffer/priority_mean"] == pytest.approx(5.3 / 4, rel=1e-4)
-
-
-@PRIORITIZED
-def test_of_duplicates_the_last_wins_and_the_gone_are_counted(kind):
-    """One batch is the sequence of single updates; unknown keys change nothing."""
-    rng = np.random.default_rng(0)
-    (one, keys), (many, _) = (flat(kind, 10) for _ in range(2))
-    given_ = np.where(rng.random(300) < 0.7, rng.choice(keys, 300), GONE)
-    values = rng.random(300).astype(np.float32)
-    values[7] = 9.0
-    set_priorities(many, given_, values)
-    for key, value in zip(given_, values, strict=True):
-        set_priorities(one, [key], [value])
-    last = {key: value for key, value in zip(given_.tolist(), values, strict=True) if key != GONE}
-    expected = [last.get(key, 1.0) for key in keys.tolist()]
-    for replay in (one, many):
-        np.testing.assert_allclose(priorities(replay), expected, atol=2e-6)
-    found = many.metrics(0)
-    assert found == one.metrics(0)
-    assert found["buffer/late_priorities"] == (given_ == GONE).sum()
-    assert many.metrics(0)["buffer/late_priorities"] == found["buffer/late_priorities"]
-    many.check()
 
 
 @PRIORITIZED
@@ -335,19 +267,6 @@ def test_sums_do_not_drift(kind, norm, tmp_path):
             replay.prioritize(a.key, torch.from_numpy(values))
 
 
-def test_config_out_of_range():
-    world = World([[9]], [[0]], states=False).chunk(0)
-    for kind, wrong, text in (
-        ("prioritized", {"alpha": constant(1.1)}, "alpha = 1.1"),
-        ("rank", {"beta": linear(-0.1, 1.0)}, "beta = -0.1"),
-        ("rank", {"beta": linear(1.0, 0.5)}, "must not decrease"),
-        ("rank", {"resort_every": 0}, "resort_every = 0"),
-        ("prioritized", {"priority_eps": -1.0}, "priority_eps = -1"),
-    ):
-        with pytest.raises(Invalid, match=text):
-            plan_of(world, rows=9, window=Window(0, 1, 1), kind=kind, **wrong)
-
-
 # -- the sum tree alone: a search that rounding carries past the total cannot be drawn on purpose
 
 LEAVES = [1, 2, 3, 5, 7, 127, 128, 129, 1000, 128**2 + 1]
@@ -379,29 +298,3 @@ def test_every_leaf_is_found_and_none_of_zero(size):
     values[size // 2] = 1e-300
     tree.set(np.arange(size), values)
     assert (tree.find(np.array([0.0, tree.root, 1.0])) == size // 2).all()
-
-
-@pytest.mark.parametrize("least", [False, True])
-def test_reductions_stay_exact(least):
-    """|root - sum| / sum < 1e-9 after 1e6 updates over 12 decades; filling gives the same nodes."""
-    size, rng = 4097, np.random.default_rng(0)
-    tree, leaves = SumTree(size, minimum=least), np.full(size, np.inf if least else 0.0)
-    for _ in range(100):
-        index, value = rng.integers(size, size=10_000), 10.0 ** rng.uniform(-6, 6, 10_000)
-        leaves[index] = value
-        tree.set(index, leaves[index])
-    assert tree.check() is None
-    assert tree.get(np.arange(size)).tolist() == leaves.tolist()
-    exact = leaves.min() if least else math.fsum(leaves)
-    assert abs(tree.root - exact) <= (0 if least else 1e-12 * exact)
-    other = SumTree(size, minimum=least)
-    other.fill(leaves)
-    assert other.root == pytest.approx(tree.root, rel=1e-14)
-    tree.set(np.empty(0, np.int64), np.empty(0))
-    assert tree.check() is None
-
-
-def test_a_wrong_parent_is_seen():
-    tree = SumTree(9)
-    tree.nodes[-1] = 3.0
-    assert tree.check() is not None

@@ -2,7 +2,6 @@
 
 import functools
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +15,11 @@ from rlrun.buffer import sizing
 from rlrun.buffer.layout import HUGE_PAGE, ArraySpec, Row, free_bytes
 from rlrun.errors import ConfigError, ResourceError, StorageError
 from rlrun.types import Window
-from tests.buffer.make import CPU, KINDS, make_replay, plan_of
+from tests.buffer.make import CPU, KINDS, make_replay, plan_of, same_samples
 from tests.buffer.pair import Pair, Setup
 from tests.compose import changed, config
 from tests.reference.replay_model import World
 
-ROOT = Path(__file__).parents[2]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
@@ -59,13 +57,6 @@ def arrays_of(thing, seen):
         names = [n for kind in type(thing).__mro__ for n in getattr(kind, "__slots__", ())]
         arrays_of([getattr(thing, n, None) for n in names], seen)
         arrays_of(getattr(thing, "__dict__", {}), seen)
-
-
-def test_a_tree_has_the_smallest_power_of_two_of_leaves():
-    """16 bytes a leaf: from 15 to 16 windows none is added, with the 17th one they double."""
-    sizes = [make_replay(rows_of(), rows=99, window=Window(2, 3, 2), capacity=count,
-                         kind="prioritized").nbytes for count in (15, 16, 17)]  # fmt: skip
-    assert sizes[1] - sizes[0] < 16 * 16 < sizes[2] - sizes[1]
 
 
 @pytest.mark.parametrize("table", [None, 2000])
@@ -233,15 +224,12 @@ def test_rows_on_disk_are_rows_in_memory(kind, table, tmp_path):
             pair.add(11)
             pair.agree()
         one, other = (pair.replay.sample(9, i) for pair in (memory, disk))
-        assert (one.key == other.key).all()
-        assert torch.equal(one.weight, other.weight)
-        for x, y in zip(one.segment.tensors(), other.segment.tensors(), strict=True):
-            assert x.numpy().tobytes() == y.numpy().tobytes()
+        same_samples(one, other)
         for pair in (memory, disk):
             pair.prioritize(one.key, np.arange(9, dtype=np.float32))
     disk.load(disk.save(), crash=False)
     disk.agree_on_all()
-    del disk, pair, other, x, y
+    del disk, pair, other
     assert mapped(tmp_path) == 0
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
@@ -259,46 +247,6 @@ def test_a_directory_without_room_or_rights_is_named(tmp_path):
 
 
 # -- resident memory -------------------------------------------------------------------------------
-
-FILL, MORE, T, COLUMNS = 20_000, 120_000, 250, 4
-
-
-def resident():
-    """Bytes of this process in memory."""
-    return int(re.search(r"VmRSS:\s*(\d+)", Path("/proc/self/status").read_text())[1]) * 1024
-
-
-def grow(kind, table):
-    """Bytes by which memory grows over more rows after the first fill, with samples in between."""
-    world = World([[60, 9]] * COLUMNS, [[0, 1]] * COLUMNS, states=table is not None)
-    chunks = [world.chunk(T) for _ in range(8)]
-    replay = make_replay(
-        chunks[0], rows=FILL // COLUMNS + 1, window=Window(4, 10, 2) if table else Window(0, 1, 3),
-        capacity=table, kind=kind,
-    )  # fmt: skip
-
-    def write(rows):
-        for i in range(rows // COLUMNS // T):
-            replay.add(chunks[i % len(chunks)])
-            sample = replay.sample(32 + i % 5, i)
-            replay.prioritize(sample.key, np.full(len(sample.key), 0.5 + i % 7, np.float32))
-
-    write(2 * FILL)
-    before = resident()
-    write(MORE)
-    return resident() - before
-
-
-@linux
-def test_memory_does_not_grow_after_the_first_fill():
-    """Less than 1 MB, in a process of its own."""
-    cases = [("uniform", None), ("prioritized", None), ("rank", None), ("prioritized", 9000)]
-    code = f"from tests.buffer.test_sizes import grow; print(*[grow(*c) for c in {cases}])"
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    growth = [int(x) for x in done.stdout.split()]
-    assert len(growth) == len(cases)
-    assert max(growth) < 1_000_000, dict(zip(map(str, cases), growth, strict=True))
 
 
 @pytest.mark.parametrize("failing", [None, "mmap", "madvise"])

@@ -1,7 +1,5 @@
 """How an episode is cut into windows: by hand, and what else counts them."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -122,22 +120,6 @@ def vars_of(plan):
         "overlap": plan.overlap, "plain": c.collector.tiling == "plain",
         "residual": c.collector.residual, "close": c.collector.trajectory == "collect",
     }  # fmt: skip
-
-
-def test_most_states_are_zeroed_and_the_rest_is_untouched():
-    """L = 15: one row in 15, and all of them where residual: last may start anywhere."""
-    stream = make_stream([[400]] * 4, [[True]] * 4, 200).segment
-    window = Window(4, 15, 5)
-    for plain, share in ((False, 1 / 15), (True, 1)):
-        plan = plan_of(stream, rows=300, window=window, plain=plain, residual="last")
-        chunk = Chunk.of(replace(stream, states=(stream.states[0] + 1,)))
-        before = chunk.states[0].copy()
-        thin = make_state_filter(plan).filter(chunk)
-        np.testing.assert_array_equal(chunk.states[0], before)
-        kept = (thin.states[0] != 0).any(-1)
-        np.testing.assert_array_equal(thin.states[0][kept], before[kept])
-        assert kept.mean() == pytest.approx(share, abs=0.02)
-        assert thin.obs is chunk.obs
 
 
 def test_a_cutter_that_begins_later_cuts_the_windows_of_the_rows_it_has_seen():

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from rlrun.dataset import write_dataset
-from tests.dataset.make import SOURCE, SPEC, cut
-from tests.reference.streams import make_stream
+from tests.dataset.make import SOURCE, SPEC
+from tests.reference.streams import make_stream, part
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -25,6 +25,6 @@ def made(tmp_path: Path) -> Path:
     row, column = np.array([5, 0, 10]), np.array([0, 1, 1])
     states = (row, column, (np.ones((3, 2), np.float32),))
     path = tmp_path / "in" / "data"
-    parts = [cut(segment, 0, 13), cut(segment, 13, 30)]
+    parts = [part(segment, 0, 13), part(segment, 13, 30)]
     write_dataset(path, parts, spec=SPEC, meta=SOURCE, shard_rows=24, states=states)
     return path

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from rlrun.types import Segment, Spec, tree_leaves, tree_map
-from tests.reference.streams import part
+from rlrun.types import Segment, Spec, tree_map
 
 SPEC = Spec(spaces.Box(-1, np.inf, (3,), np.float32), spaces.Discrete(10))
 SOURCE = {"policy": "r2d2", "env": "counter", "seed": 3}
@@ -27,34 +26,6 @@ def dress(segment: Segment, kind: str) -> Segment:
         return segment
     extras = {"log_prob": segment.reward * 0.5, "a/b": segment.action[..., None].to(torch.int32)}
     return replace(segment, obs=obs, extras=extras)
-
-
-def cut(segment: Segment, start: int, stop: int) -> Segment:
-    """Rows [start, stop) of a collected segment with any observations."""
-    x = part(replace(segment, obs=segment.first), start, stop)
-    obs = tree_map(lambda leaf: leaf[start : stop + 1], segment.obs)
-    return replace(x, obs=obs, extras={k: v[start:stop] for k, v in segment.extras.items()})
-
-
-def joined(chunks: list[Segment]) -> Segment:
-    """The rows of chunks that continue each other, as one segment."""
-
-    def rows(name):
-        return torch.cat([getattr(c, name) for c in chunks])
-
-    def ahead(pick):
-        return torch.cat([*(pick(c)[:-1] for c in chunks), pick(chunks[-1])[-1:]])
-
-    leaves = range(len(tree_leaves(chunks[0].obs)))
-    obs = iter([ahead(lambda c, i=i: tree_leaves(c.obs)[i]) for i in leaves])
-    states = iter([torch.cat(list(x)) for x in zip(*(tree_leaves(c.states) for c in chunks))])  # noqa: B905
-    return Segment(
-        obs=tree_map(lambda _: next(obs), chunks[0].obs),
-        first=ahead(lambda c: c.first),
-        extras={k: torch.cat([c.extras[k] for c in chunks]) for k in chunks[0].extras},
-        states=tree_map(lambda _: next(states), chunks[0].states),
-        **{n: rows(n) for n in ("action", "reward", "terminated", "truncated", "valid")},
-    )
 
 
 def spell(segment: Segment, column: int, start: int, stop: int) -> tuple:

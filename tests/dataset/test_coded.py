@@ -9,21 +9,21 @@ from hypothesis import strategies as st
 
 from rlrun import codec
 from rlrun.codec import planes
-from rlrun.dataset import read_dataset, reader, write_dataset
+from rlrun.dataset import read_dataset, write_dataset
 from rlrun.dataset.format import DESCRIPTION_FILE
 from rlrun.errors import ConfigError, StorageError
 from rlrun.run.files import seal, unseal
 from rlrun.types import tree_leaves
 from tests.codec import samples
-from tests.dataset.make import KINDS, SOURCE, SPEC, cut, dress
-from tests.reference.streams import make_stream
+from tests.dataset.make import KINDS, SOURCE, SPEC, dress
+from tests.reference.streams import make_stream, part
 
 
 def both(tmp_path, kind="plain", rows=40, shard_rows=14, coder="auto", lengths=((9, 4), (7,))):
     """(plain, coded) datasets of the same rows."""
     stream = make_stream([list(x) for x in lengths], [[True, False]] * len(lengths), rows).segment
     segment = dress(stream, kind)
-    parts = [cut(segment, 0, rows // 2), cut(segment, rows // 2, rows)]
+    parts = [part(segment, 0, rows // 2), part(segment, rows // 2, rows)]
     given_ = {"spec": SPEC, "meta": SOURCE, "shard_rows": shard_rows}
     write_dataset(tmp_path / "plain", parts, **given_)
     write_dataset(tmp_path / "coded", parts, **given_, coder=coder)
@@ -72,13 +72,6 @@ def test_any_shape(tmp_path_factory, lengths, rows, shard_rows, kind):
     alike(*both(tmp_path_factory.mktemp("d"), kind, rows, shard_rows, lengths=lengths))
 
 
-def test_only_a_few_shards_are_in_memory(tmp_path):
-    _, coded = both(tmp_path, shard_rows=4)
-    for episode in coded.episodes():
-        assert len(coded._open) <= reader.MAX_DECODED_SHARDS
-        del episode
-
-
 def test_damage(tmp_path):
     """A shard is checked by its sha256 before the codec sees it; the error names the file."""
     both(tmp_path)
@@ -112,12 +105,6 @@ def test_formats(tmp_path):
     with pytest.raises(ConfigError, match="reads formats 1 and 2"):
         read_dataset(tmp_path / "coded")
     assert json.loads((tmp_path / "plain" / DESCRIPTION_FILE).read_bytes())["format"] == 1
-
-
-def test_no_such_coder(tmp_path):
-    with pytest.raises(codec.CodecError, match="no such coder"):
-        both(tmp_path, coder="zip")
-    assert not (tmp_path / "coded").exists()
 
 
 @pytest.mark.skipif(not planes.installed(), reason="pcodec is not installed")

@@ -16,8 +16,8 @@ from rlrun.errors import ConfigError, StorageError
 from rlrun.run.files import seal, unseal
 from rlrun.run.tensors import read_tensors, write_tensors
 from rlrun.types import Segment, Spec, tree_map
-from tests.dataset.make import SPEC, cut, dress
-from tests.reference.streams import make_stream
+from tests.dataset.make import SPEC, dress
+from tests.reference.streams import make_stream, part
 
 FILES = [
     "data-00000.safetensors",
@@ -55,23 +55,6 @@ def test_damage_is_found_before_a_row_is_used(made: Path, name: str) -> None:
         use(made)
     path.write_bytes(content)
     assert use(made) == 80
-
-
-def test_damage_is_found_when_the_shard_is_reached(made: Path) -> None:
-    path = made / "data-00003.safetensors"
-    path.write_bytes(path.read_bytes()[:-1])
-    chunks = read_dataset(made).chunks(3, 8)
-    next(chunks)
-    with pytest.raises(StorageError, match=path.name):
-        list(chunks)
-
-
-def test_another_version_is_named(made: Path) -> None:
-    fields = unseal((made / DESCRIPTION_FILE).read_bytes())
-    (made / DESCRIPTION_FILE).write_bytes(seal({**fields, "format": 99, "rlrun": "9.9"}))
-    with pytest.raises(ConfigError, match=r"has format 99 \(of rlrun 9.9\)") as caught:
-        read_dataset(made)
-    assert caught.value.exit_code == 2
 
 
 def test_no_dataset_there(made: Path) -> None:
@@ -139,7 +122,7 @@ def test_fields_must_be_those_of_the_run(tmp_path: Path, caplog) -> None:
             next(dataset.chunks(1, 4, like=like))
         return str(caught.value)
 
-    example = cut(segment, 0, 0)
+    example = part(segment, 0, 0)
     assert set(next(dataset.chunks(1, 4, like=example)).extras) == {"log_prob", "a/b"}
     assert next(dataset.chunks(1, 4, like=replace(example, extras={}))).extras == {}
     more = {**example.extras, "speed": example.reward}
@@ -288,3 +271,33 @@ def test_sealed_descriptions_of_wrong_content_are_refused(made: Path) -> None:
         pytest.fail(f"{name} = {value} was read")
     (made / DESCRIPTION_FILE).write_bytes(whole)
     assert read_all(made)
+
+
+# -- of a stranger, hashes right: nothing outside of the directory is read -------------------------
+
+ELSEWHERE = ("../data/index.safetensors", "/etc/hostname", "/dev/zero", "", "a\0b", "x" * 5000)
+
+
+@pytest.mark.parametrize("part", ["shards", "index"])
+def test_files_elsewhere(made: Path, part: str) -> None:
+    path = made / DESCRIPTION_FILE
+    fields = unseal(path.read_bytes())
+    fields.pop("sha256", None)
+    entry = fields[part][0] if part == "shards" else fields[part]
+    for name in ELSEWHERE:
+        entry["file"] = name
+        path.write_bytes(seal(fields))
+        with pytest.raises((ConfigError, StorageError)) as e:
+            list(read_dataset(made).chunks(2, 8))
+        assert "\n" not in str(e.value)
+
+
+def test_deep_json_and_links(made: Path) -> None:
+    path = made / DESCRIPTION_FILE
+    path.write_text("[" * 100_000)
+    with pytest.raises(StorageError):
+        read_dataset(made)
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(StorageError):
+        read_dataset(made)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from rlrun.dataset import (
     read_dataset,
-    reader,
     require_new_directory,
     write_dataset,
 )
@@ -25,7 +24,8 @@ from rlrun.run.export import export_replay
 from rlrun.run.tensors import write_tensors
 from rlrun.types import Segment, Window, tree_leaves
 from tests.buffer.make import make_replay
-from tests.dataset.make import KINDS, SOURCE, SPEC, cut, dress, joined, spell, spelled
+from tests.dataset.make import KINDS, SOURCE, SPEC, dress, spell, spelled
+from tests.pipeline.make import joined
 from tests.reference.streams import make_stream, part
 
 STREAMS = {
@@ -51,11 +51,11 @@ def test_every_trajectory_comes_back_whole_in_one_column(
 ):
     columns, height = deal
     whole = dress(make_stream(lengths, [dies] * len(lengths), rows + skip).segment, kind)
-    segment = cut(whole, skip, rows + skip)  # what a ring has overwritten is not there
+    segment = part(whole, skip, rows + skip)  # what a ring has overwritten is not there
     parts, at = [], 0
     while at < rows:
         size = sizes[len(parts) % len(sizes)] or 3 * (not any(sizes))
-        parts.append(cut(segment, at, min(at + size, rows)))
+        parts.append(part(segment, at, min(at + size, rows)))
         at += size
     expected = spelled(segment)
     path = tmp_path_factory.mktemp("d") / "data"
@@ -139,29 +139,18 @@ def test_description(made: Path) -> None:
 def test_statistics_are_of_finished_episodes_only(tmp_path: Path) -> None:
     segment = make_stream([[5]], [[True]], 30).segment  # an episode every 6 rows
     path = tmp_path / "fragments"
-    write_dataset(path, [cut(segment, 2, 28)], spec=SPEC, meta={}, shard_rows=5)
+    write_dataset(path, [part(segment, 2, 28)], spec=SPEC, meta={}, shard_rows=5)
     said = read_dataset(path).description
     assert (said["trajectories"], said["episodes"]) == (5, 3)
     assert said["return"]["min"] == sum(10 + t + 1 for t in range(5))
     # The last row of the data ends an episode: its end row is only the observation behind.
-    write_dataset(tmp_path / "end", [cut(segment, 0, 5)], spec=SPEC, meta={}, shard_rows=2)
+    write_dataset(tmp_path / "end", [part(segment, 0, 5)], spec=SPEC, meta={}, shard_rows=2)
     said = read_dataset(tmp_path / "end").description
     assert (said["trajectories"], said["episodes"], said["length_mean"]) == (1, 1, 5.0)
-    write_dataset(tmp_path / "open", [cut(segment, 0, 4)], spec=SPEC, meta={}, shard_rows=2)
+    write_dataset(tmp_path / "open", [part(segment, 0, 4)], spec=SPEC, meta={}, shard_rows=2)
     said = read_dataset(tmp_path / "open").description
     assert (said["trajectories"], said["episodes"], said["return"]) == (1, 0, None)
     assert "finished episodes; 0.0 MB in" in read_dataset(tmp_path / "open").summary()
-
-
-def test_an_open_trajectory_ends_truncated_with_its_last_observation(tmp_path: Path) -> None:
-    segment = make_stream([[50]], [[True]], 9).segment
-    write_dataset(tmp_path / "d", [segment], spec=SPEC, meta={}, shard_rows=4)
-    (chunk,) = read_dataset(tmp_path / "d").chunks(1, 20)
-    assert chunk.truncated[:, 0].tolist() == [False] * 8 + [True, False]
-    assert not chunk.terminated.any()
-    assert chunk.valid[:, 0].tolist() == [True] * 9 + [False]
-    assert chunk.obs[9, 0].tolist() == [0, 0, 9]
-    assert chunk.action[9, 0] == 0
 
 
 def test_a_trajectory_that_a_resume_cut_ends_truncated(tmp_path: Path) -> None:
@@ -172,20 +161,6 @@ def test_a_trajectory_that_a_resume_cut_ends_truncated(tmp_path: Path) -> None:
     dataset = read_dataset(tmp_path / "d")
     assert dataset.description["episodes"] == 1
     assert [e.truncated[-1].item() for e in dataset.episodes()] == [True] * 3
-
-
-def test_few_shards_are_open_and_each_is_verified_once(tmp_path: Path, monkeypatch) -> None:
-    segment = make_stream([[7], [60]], [[True], [True]], 64).segment
-    write_dataset(tmp_path / "d", [segment], spec=SPEC, meta={}, shard_rows=4)
-    seen: list[str] = []
-    verify = reader.verify_file
-    monkeypatch.setattr(reader, "verify_file", lambda p, e: (seen.append(p.name), verify(p, e)))
-    monkeypatch.setattr(reader, "MAX_MAPPED_SHARDS", 1)
-    dataset = read_dataset(tmp_path / "d")
-    assert seen == []
-    for _ in dataset.chunks(2, 3):
-        assert len(dataset._open) <= 1
-    assert sorted(seen) == sorted({p.name for p in (tmp_path / "d").glob("*.safetensors")})
 
 
 # -- writing ---------------------------------------------------------------------------------------
@@ -225,16 +200,6 @@ def test_a_crash_leaves_nothing(tmp_path: Path, monkeypatch, at: str, error) -> 
     assert read_dataset(tmp_path / "data").steps == 24 + 27
 
 
-def test_an_error_of_the_rows_leaves_nothing(tmp_path: Path) -> None:
-    def parts():
-        yield make_stream([[4]], [[True]], 30).segment
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        write_dataset(tmp_path / "data", parts(), spec=SPEC, meta={}, shard_rows=4)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_only_a_new_or_empty_directory_is_taken(made: Path, tmp_path: Path) -> None:
     before = sorted((p.name, p.stat().st_mtime_ns) for p in made.iterdir())
     with pytest.raises(ConfigError, match=rf"DATA_DIR = {made}: the directory is not empty"):
@@ -253,25 +218,14 @@ def test_only_a_new_or_empty_directory_is_taken(made: Path, tmp_path: Path) -> N
         require_new_directory(tmp_path / "link")
 
 
-@pytest.mark.parametrize("broken", ["no end row", "goes on"])
-def test_rows_of_another_layout_are_refused(tmp_path: Path, broken: str) -> None:
-    segment = make_stream([[4]], [[True]], 12).segment
-    if broken == "no end row":
-        segment.first[2] = True
-    else:
-        segment.terminated[2] = True
-    with pytest.raises(AssertionError, match="episode"):
-        write_dataset(tmp_path / "data", [segment], spec=SPEC, meta={}, shard_rows=4)
-
-
 def test_the_writer_copies_arrays_that_are_overwritten(tmp_path: Path) -> None:
     """A collector's segments are views of arrays it fills again; what is read is a copy too."""
     segment = make_stream([[4], [9]], [[True], [False]], 30).segment
-    expected, shared = spelled(segment), cut(segment, 0, 5).map(torch.clone)
+    expected, shared = spelled(segment), part(segment, 0, 5).map(torch.clone)
 
     def parts():
         for start in range(0, 30, 5):
-            fresh = cut(segment, start, start + 5)
+            fresh = part(segment, start, start + 5)
             for old, new in zip(shared.tensors(), fresh.tensors(), strict=True):
                 old.copy_(new)
             yield shared
@@ -325,7 +279,7 @@ def test_export_of_the_last_rows(tmp_path: Path) -> None:
         export_replay(replay, tmp_path / f"{last}", last=last, **given_)
         found = read_dataset(tmp_path / f"{last}")
         assert found.source == {**SOURCE, "config": "seed: 3\n"}
-        assert spelled(joined(list(found.chunks(2, 6)))) == spelled(cut(segment, 30 + skip, 60))
+        assert spelled(joined(list(found.chunks(2, 6)))) == spelled(part(segment, 30 + skip, 60))
         kept = {float(x) for e in found.episodes() for x in e.states[0][:, 0, 0]} - {0.0}
         assert kept <= known
         for e in found.episodes():

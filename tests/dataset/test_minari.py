@@ -1,4 +1,4 @@
-"""Minari episodes as trajectories: of plain objects, a stand-in module, and minari where it is."""
+"""Minari episodes as trajectories: of plain objects, and of a stand-in for the package."""
 
 import sys
 from collections import Counter
@@ -177,48 +177,3 @@ def test_what_cannot_be_opened(monkeypatch, error, kind, text) -> None:
     monkeypatch.setitem(sys.modules, "minari", None)
     with pytest.raises(ResourceError, match=r"is not installed; .* pip install 'minari"):
         import_minari("a/b-v0")
-
-
-def test_spaces_that_are_no_arrays(monkeypatch) -> None:
-    text, pair = spaces.Dict({"x": spaces.Text(3)}), spaces.Tuple((spaces.Discrete(2),))
-    for spec, named in ((Spec(text, SPEC.action), r"observation\['x'\] space is Text"),
-                        (Spec(OBS, pair), "action space is Tuple")):  # fmt: skip
-        stand_in(monkeypatch, spec)
-        with pytest.raises(ConfigError, match=named):
-            import_minari("a/b-v0")
-
-
-@pytest.mark.filterwarnings("default")
-def test_the_real_package(monkeypatch, tmp_path) -> None:
-    minari = pytest.importorskip("minari")
-    pytest.importorskip("h5py")
-    pytest.importorskip("PIL")
-    from minari.data_collector.episode_buffer import EpisodeBuffer
-
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    buffers = []
-    for number, steps, ends in CASES:
-        one = episode(number, steps, ends=ends)
-        buffers.append(
-            EpisodeBuffer(
-                observations={
-                    "goal": one.observations["goal"].astype(np.float32),
-                    "parts": one.observations["parts"],
-                },
-                actions=one.actions.astype(np.float32),
-                rewards=one.rewards,
-                terminations=one.terminations,
-                truncations=one.truncations,
-            )
-        )
-    said = dict.fromkeys(("algorithm_name", "author", "author_email", "description"), "a test")
-    minari.create_dataset_from_buffers(
-        "test/small-v0", buffers, observation_space=OBS, action_space=SPEC.action,
-        code_permalink="https://example.org", jpeg_encoding=False, **said,
-    )  # fmt: skip
-    source = import_minari("test/small-v0")
-    source.require(SPEC)
-    for segment, case in zip(source.episodes(), CASES, strict=True):
-        check_episode(segment, *case)
-    with pytest.raises(ConfigError, match="minari download test/none-v0"):
-        import_minari("test/none-v0")

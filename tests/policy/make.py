@@ -12,9 +12,9 @@ from rlrun.nets.noise import MEAN_WEIGHTS as MEAN_WEIGHTS
 from rlrun.nets.noise import make_noise_generator
 from rlrun.run.build import make_policy
 from rlrun.run.plan import make_plan
-from rlrun.schema import ScheduleConfig
 from rlrun.types import Sample, Segment, Spec, Update, no_actions, torch_seed, tree_leaves, tree_map
-from tests.compose import config
+from tests.compose import config, constant
+from tests.compose import linear as linear
 
 OBS = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
 DISCRETE = Spec(OBS, gym.spaces.Discrete(5))
@@ -38,14 +38,6 @@ _WORDS = {
     "tqc": _CONTROL, "crossq": _CONTROL, "iql": _CONTROL, "cql": {"pipeline": "serial"},
     "qmix": {"env": "relay"},
 }  # fmt: skip
-
-
-def constant(value: float) -> ScheduleConfig:
-    return ScheduleConfig("constant", value, value, None, None)
-
-
-def linear(start: float, end: float) -> ScheduleConfig:
-    return ScheduleConfig("linear", start, end, None, None)
 
 
 # Adam's first step with lr = eps = 1 moves a weight by g / (|g| + 1): ``gradients`` undoes that.
@@ -158,6 +150,12 @@ def normal(policy_seed: int, number: int, *shape: int, uniform: bool = False) ->
     """Noise ``number`` of a policy for continuous actions: a function of seed and number."""
     own = torch.Generator().manual_seed((torch_seed(policy_seed, "noise") + number) % 2**63)
     return (torch.rand if uniform else torch.randn)(shape, generator=own)
+
+
+def to_unit(space: Any, action: torch.Tensor) -> torch.Tensor:
+    """Actions [..., n] of a box within [-1, 1]."""
+    low, high = (torch.from_numpy(np.asarray(x)) for x in (space.low, space.high))
+    return torch.atleast_1d(2 * (action - low) / (high - low) - 1)
 
 
 # -- samples ---------------------------------------------------------------------------------------

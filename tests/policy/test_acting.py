@@ -1,22 +1,14 @@
 """Actors: their networks are those that learn, exploration, masks, what is read of them."""
 
-import math
-
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 
-from rlrun.cli.main import main
-from rlrun.config import check
-from rlrun.errors import ConfigError
 from rlrun.functional.explore import Temperature, draw_categorical, log_probability, select_action
 from rlrun.functional.masks import FORBIDDEN
-from rlrun.functional.policy import categorical, mask_logits
 from rlrun.policy.actor import RecordingActor
 from rlrun.types import Spec, tree_leaves
-from tests.compose import config
-from tests.env.masked import Masked
 from tests.policy import make
 from tests.policy.make import BOX, DISCRETE, MASKED, OBS, build
 
@@ -48,14 +40,6 @@ def of(obs, **given):
 def test_acting_values_are_the_learned_ones_along_episodes(obs, given):
     """A Boltzmann policy records log softmax(Q / temperature): all of Q is in it."""
     assert_acting_is_learning(*of(obs, **given))
-
-
-def test_features_that_hardly_differ_are_normalised_as_in_learning():
-    """Their variance is as small as what layer normalisation adds to it."""
-    policy, spec = of(OBS, memory="none", words=("torso.layer_norm=true",))
-    flat = {k: w * 1e-3 for k, w in policy.weights().items() if k.startswith("torso.layers.0.")}
-    policy.load(policy.weights() | flat)
-    assert_acting_is_learning(policy, spec)
 
 
 def assert_acting_is_learning(policy, spec):
@@ -96,21 +80,6 @@ def test_epsilon_flips_one_coin_for_each_environment(name):
     share = (draws[:, 3:, None] == np.arange(5)).mean((0, 1))
     assert np.abs(share - 0.2).max() < 0.06
     assert (draws[:, 3] == draws[:, 4]).mean() < 0.5, "environments share a coin or a draw"
-
-
-def test_acting_records_the_probability_of_its_action_where_it_is_read():
-    """0.1 / 5 of a random action, 0.9 more of the greedy one."""
-    policy = build("dqn", trace="retrace")
-    greedy = make.act_once(policy, envs=200)
-    np.testing.assert_array_equal(greedy.extras["log_prob"], np.zeros(200, np.float32))
-    act = make.act_once(policy, envs=200, explore=0.1)
-    same = act.action == greedy.action
-    assert not same.all()
-    np.testing.assert_allclose(
-        np.exp(act.extras["log_prob"]), np.where(same, 0.92, 0.02), rtol=1e-5
-    )
-    assert policy.actor(2).extras["log_prob"].dtype == np.float32
-    assert build("dqn").actor(2).extras == {}
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -253,26 +222,6 @@ def test_no_actor_takes_a_forbidden_action(name, given):
     assert len({*action[1::3]}) == 5
 
 
-def observed(mask):
-    mask = torch.as_tensor(mask)
-    return {"action_mask": mask.to(torch.int8), "observation": torch.rand(*mask.shape[:-1], 2)}
-
-
-def test_logits_within_a_mask_by_hand():
-    """Softmax of (0, log 3, 5) over the first two: 1/4, 3/4; no gradient knows the third."""
-    logits = torch.tensor([[0.0, math.log(3), 5.0]], requires_grad=True)
-    choice = categorical(mask_logits(logits, observed([[1, 1, 0]])), torch.tensor([1]), (3,))
-    torch.testing.assert_close(choice.log_prob, torch.tensor([0.75]).log())
-    entropy = 0.25 * np.log(4) + 0.75 * np.log(4 / 3)
-    torch.testing.assert_close(choice.entropy, torch.tensor([entropy]).float())
-    (grad,) = torch.autograd.grad(choice.log_prob.sum(), logits, retain_graph=True)
-    torch.testing.assert_close(grad, torch.tensor([[-0.25, 0.25, 0.0]]))
-    (grad,) = torch.autograd.grad(choice.entropy.sum(), logits)
-    pair = torch.tensor([0.0, math.log(3)], requires_grad=True)
-    alone = torch.autograd.grad(torch.distributions.Categorical(logits=pair).entropy(), pair)[0]
-    torch.testing.assert_close(grad, torch.cat([alone, torch.zeros(1)])[None].float())
-
-
 def test_the_highest_uniform_number_draws_an_allowed_action():
     """Times the total it rounds to the total, which is where the forbidden last one begins."""
 
@@ -286,50 +235,6 @@ def test_the_highest_uniform_number_draws_an_allowed_action():
         action, log_prob = draw_categorical(head, (count + 1,), Highest())
         assert action == count - 1
         assert np.isfinite(log_prob).all()
-
-
-ENV = ("env=gym", "env.id=tests.env.masked:tests/Masked-v0", "--trust", "tests", "debug=smoke",
-       "-q", "logger.tensorboard=false", "run.total_steps=300", "torso.hidden=[8]")  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "policy=r2d2 memory.hidden=8 learner.batch_size=8 env.kwargs={where:info}"
-        " env.wrappers=[{name:mask_from_info}]",
-        "policy=impala memory=lstm memory.hidden=8 collector.num_envs=4 collector.n_sample=64",
-        "policy=random",
-    ],
-)
-def test_a_run_takes_no_forbidden_action(tmp_path, line):
-    """Collecting and evaluating; the environment raises if one is taken."""
-    assert main([*line.split(), *ENV, f"run.dir={tmp_path}"]) == 0
-
-
-@pytest.mark.parametrize(
-    ("policy", "actions", "width", "text"),
-    [
-        ("ppo", gym.spaces.MultiDiscrete([2, 2]), 4, "a mask of Disc"),
-        ("iql", gym.spaces.Box(-1, 1, (4,), np.float32), 4, "a mask of Disc"),
-        ("dqn", gym.spaces.Discrete(4), 7, r"action_mask is of shape \[7\]; one number per"),
-    ],
-)
-def test_masks_that_do_not_fit_the_actions_are_refused(monkeypatch, policy, actions, width, text):
-    class Odd(Masked):
-        def __init__(self):
-            super().__init__()
-            mask = gym.spaces.MultiBinary(width)
-            parts = dict(self.observation_space.spaces) | {"action_mask": mask}
-            self.observation_space, self.action_space = gym.spaces.Dict(parts), actions
-
-    name = f"tests/Odd{policy}-v0"
-    gym.register(name, lambda: Odd())
-    try:
-        c = config(f"policy={policy}", "pipeline=serial", "env=gym", f"env.id={name}")
-        with pytest.raises(ConfigError, match=text):
-            check(c)
-    finally:
-        del gym.registry[name]
 
 
 # -- what a person is shown of an actor ------------------------------------------------------------
@@ -360,15 +265,3 @@ def test_a_reading_is_of_the_first_environment_and_changes_no_action(name, spec,
         assert reading.values.sum() == pytest.approx(1)
     if name == "r2d2":
         np.testing.assert_array_equal(reading.state, one.state[0][0])  # h, not c
-
-
-@pytest.mark.parametrize("eps", [None, 1e-3])
-def test_values_shown_of_a_q_network_are_its_own_scaled_back(eps):
-    """R2D2's network learns h(Q); Q is what is shown."""
-    policy, found = build("dqn", value_rescale_eps=eps), []
-    make.act_once(policy, envs=2, actor=RecordingActor(policy.actor(2), found.append))
-    obs = make.random_tree(OBS, (2,), np.random.default_rng(0))
-    net, x = make.nets(policy).net, found[0].values.astype(np.float64)
-    expected = net.head_outputs(net.torso(torch.from_numpy(obs)))[0].detach().numpy()
-    h = np.sign(x) * (np.sqrt(np.abs(x) + 1) - 1) + eps * x if eps else x
-    np.testing.assert_allclose(h, expected, rtol=1e-4, atol=1e-6)

@@ -4,7 +4,6 @@ import copy
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -17,6 +16,7 @@ from rlrun.errors import ConfigError
 from rlrun.spaces import AgentSpace
 from rlrun.types import Spec, tree_leaves, tree_map
 from tests.compose import config
+from tests.pipeline.make import shown
 from tests.policy import make
 from tests.policy.make import DISCRETE, OBS, build
 
@@ -124,19 +124,6 @@ def test_agents_start_apart_and_act_by_themselves():
                                   together.action.reshape(-1, N)[:, 1:])  # fmt: skip
 
 
-def test_a_checkpoint_and_weights_go_on():
-    one, other, third = of("dqn"), of("dqn", seed=5), of("dqn", seed=6)
-    sample = sample_of("dqn", one)
-    one.update(sample)
-    other.load_state_dict(copy.deepcopy(one.state_dict()))
-    torch.testing.assert_close(one.priority(sample), other.priority(sample))
-    make.assert_same_update(one, other, sample, sample)
-    third.load(one.weights())
-    assert all(torch.equal(w, third.weights()[k]) for k, w in one.weights().items())
-    states = {str(state["generator"]) for state in one.state_dict().values()}
-    assert len(states) == 1, "one stream of exploration for all"
-
-
 def test_stacked_frames_keep_the_agent_number():
     words = (*SEPARATE, "env.frame_stack=4")
     team = build("dqn", spec=TEAM, words=words)
@@ -167,17 +154,12 @@ TEAMS = {
 }  # fmt: skip
 
 
-def records(run_dir: Path, key: str) -> dict[int, float]:
-    lines = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
-    return {line["env_steps"]: line[key] for line in lines if key in line}
-
-
 @pytest.mark.parametrize("team", TEAMS)
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, team):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert main([*TEAMS[team], *SMOKE, f"run.dir={whole}"]) == 0
     shutil.copytree(whole, cut)
-    step = list(records(whole, "eval/return_mean"))[1]
+    step, _ = shown(whole, "eval/return_mean")[1]
     trust = ["--trust", "tests"] if "--trust" in TEAMS[team] else []
     assert main(["resume", f"{cut}@{step}", "--discard", "-q", *trust]) == 0
     one, other = (json.loads((d / "run.json").read_text()) for d in (whole, cut))
@@ -188,7 +170,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, team):
 def test_rows_of_agents_that_leave_survive_export_and_loading(tmp_path):
     words = ("policy=r2d2", "memory.hidden=8", *LEAVING, *SMOKE)
     assert main([*words, f"run.dir={tmp_path / 'run'}"]) == 0
-    lengths = {*records(tmp_path / "run", "eval/length_mean").values()}
+    lengths = {x for _, x in shown(tmp_path / "run", "eval/length_mean")}
     assert lengths == {2.0}, "the mean of 1, 3 and 2, once for every episode"
     trust = ["--trust", "tests"]
     assert main(["export", str(tmp_path / "run"), str(tmp_path / "data"), *trust]) == 0
@@ -196,12 +178,6 @@ def test_rows_of_agents_that_leave_survive_export_and_loading(tmp_path):
     assert main(more) == 0
     record = json.loads((tmp_path / "more/run.json").read_text())
     assert record["updates"] > 0
-
-
-@pytest.mark.parametrize("policy", ["qmix", "dqn"])
-def test_agents_that_choose_several_numbers_need_ppo(policy):
-    with pytest.raises(ConfigError, match="policy=ppo"):
-        check(config(f"policy={policy}", *SEVERAL[:2]))
 
 
 def test_rollouts_have_room_for_agents_that_wait(tmp_path):
@@ -213,15 +189,3 @@ def test_rollouts_have_room_for_agents_that_wait(tmp_path):
     line = [*words, *SMOKE[:4], "run.total_steps=700", "buffer.capacity=9828", *LEAVING[3:]]
     assert main([*line, f"run.dir={run_dir}"]) == 0
     assert json.loads((run_dir / "run.json").read_text())["env_steps"] >= 700
-
-
-@pytest.mark.parametrize(
-    ("package", "module"), [("mpe2", "mpe2.simple_spread_v3"), ("pettingzoo", "classic/rps-v2")]
-)
-def test_real_environments(tmp_path, package, module):
-    pytest.importorskip(package, exc_type=ImportError)
-    if module == "classic/rps-v2" and not hasattr(pytest.importorskip("pettingzoo"), "make"):
-        pytest.skip("no registry before 1.27")
-    words = ("policy=qmix", "env=pettingzoo", f"env.id=pettingzoo:{module}")
-    assert main([*words, *SMOKE, f"run.dir={tmp_path}"]) == 0
-    assert all(x > 1 for x in records(tmp_path, "eval/length_mean").values())

@@ -94,8 +94,6 @@ def test_statistics_follow_the_batches_of_updates_alone():
     policy.update(sample)
     assert first.count == 1
     assert own.pi.head[0].count == 0, "the actor did not step"
-    rows = torch.cat([own.pi.encoder.torso(x) for x in (sample.segment.obs[:1],)])[0]
-    assert torch.isfinite(rows).all()
     moved = first.mean / 0.01  # from 0 with momentum 0.99
     batch = first.last[0]
     torch.testing.assert_close(moved, batch)

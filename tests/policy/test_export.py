@@ -1,7 +1,6 @@
-"""Exported policies act as their actors do, over resets, in ONNX Runtime and without torch."""
+"""Exported policies act as their actors do, over resets."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,20 +13,12 @@ import torch
 from rlrun.errors import ConfigError, NumericError
 from rlrun.run import onnx as export
 from rlrun.run.onnx import OPSET, Deviation, compare_random, onnx_of, onnx_session
-from rlrun.types import no_actions
 from tests.in_process import build, rlrun
 from tests.pages import ROOT
 from tests.policy.export import eager, play, step_of, untrained
 
 assert build  # fixtures
 assert rlrun
-RUNNER = ROOT / "rlrun/run/act.py"
-WITHOUT_TORCH = """
-import runpy, sys
-sys.modules["torch"] = None
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
 R2D2 = ("policy=r2d2", "memory=lstm", "env=cartpole_novel", "env.max_episode_steps=40")
 SAC = ("policy=sac", "env=pendulum", "env.max_episode_steps=40", "torso.hidden=[8]")
 
@@ -132,33 +123,10 @@ def test_only_what_is_read_is_an_input():
     assert inputs("policy=ppo", "env=cartpole", "memory=gru", *one) == ["obs", "first", "state.0"]
 
 
-def test_other_actors_have_none():
-    assert step_of(untrained("policy=qmix", "env=twostep")) is None
-    assert step_of(untrained("policy=random", "env=cartpole")) is None
-
-
 # -- the file --------------------------------------------------------------------------------------
 
 
-def returns_of_actor(trained, episodes):
-    """Returns of greedy episodes in a plain environment, as the runner plays them."""
-    config, actor, out = trained.plan.config.env, trained.policy.actor(1), []
-    env = gym.make(config.id, max_episode_steps=config.max_episode_steps, **config.kwargs)
-    action, reward, state = no_actions(env.action_space, 1), 0.0, actor.initial_state()
-    for episode in range(episodes):
-        obs, _ = env.reset(seed=episode)
-        first, total, done = True, 0.0, False
-        while not done:
-            row = np.array([first]), action, np.array([reward], np.float32), state
-            acted = actor.act(obs[None], *row, explore=None)
-            action, state, first = acted.action, acted.state, False
-            obs, reward, terminated, truncated, _ = env.step(action[0])
-            total, done = total + float(reward), terminated or truncated
-        out.append(total)
-    return out
-
-
-def test_r2d2_from_the_command_line_to_a_process_without_torch(rlrun, monkeypatch, tmp_path):
+def test_the_file_that_the_command_line_writes(rlrun, monkeypatch, tmp_path):
     trained = untrained(*R2D2)
     monkeypatch.setattr(export, "load_trained", lambda run_dir, **given: trained)
     assert rlrun("run.dir=old", *R2D2).code == 0
@@ -174,6 +142,7 @@ def test_r2d2_from_the_command_line_to_a_process_without_torch(rlrun, monkeypatc
     assert [(x.domain, x.version) for x in model.opset_import] == [("", OPSET)]
     assert not any(node.metadata_props or node.doc_string for node in model.graph.node)
     content = path.read_bytes()
+    assert content == onnx_of(trained)[0], "an export is reproducible"
     assert not any(str(p).encode() in content for p in (ROOT, Path(sys.prefix), tmp_path))
     assert {x.key: x.value for x in model.metadata_props}["rlrun_interface"] == "1"
     about = json.loads(model.metadata_props[0].value)
@@ -188,27 +157,10 @@ def test_r2d2_from_the_command_line_to_a_process_without_torch(rlrun, monkeypatc
     assert found.within(1e-5), found
     assert found.rows >= 10 * 9
 
-    command = [sys.executable, "-c", WITHOUT_TORCH, str(RUNNER), "out.onnx", "4"]
-    played = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (played.returncode, played.stderr) == (0, "")
-    returns = [float(line.split()[-1]) for line in played.stdout.splitlines()]
-    assert returns == returns_of_actor(trained, 4)
-    assert len({*returns}) > 1
-
     again = rlrun("export", "policy", "old", "--onnx", "out.onnx")
     assert (again.code, again.out) == (2, "")
     assert "--onnx = out.onnx: the file exists" in again.err
     assert path.read_bytes() == content
-
-
-def test_sac_and_that_an_export_is_reproducible():
-    trained = untrained(*SAC, "policy.head_hidden=[8]")
-    content, step = onnx_of(trained)
-    assert content == onnx_of(trained)[0]
-    assert [x.name for x in onnx.load_from_string(content).graph.input] == ["obs"]
-    found = play(trained, step, onnx_session(content), 1)
-    assert found.within(1e-5), found
-    assert found.rows >= 40 * 10
 
 
 def test_nothing_is_written_where_the_graph_is_not_the_actor(monkeypatch, tmp_path):

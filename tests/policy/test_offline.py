@@ -7,7 +7,7 @@ import torch
 
 from rlrun.types import Spec, tree_map
 from tests.policy import make
-from tests.policy.make import BOX, DISCRETE, MASKED, OBS, build, windows
+from tests.policy.make import BOX, DISCRETE, MASKED, OBS, build, to_unit, windows
 from tests.reference.traces import nstep_rows
 
 NUMBER = Spec(OBS, gym.spaces.Box(10, 20, (), np.float32))  # an action without a dimension
@@ -30,11 +30,6 @@ def spec_of(case):
 
 def of(case, **more):
     return build(case.split()[0], **CASES[case] | more)
-
-
-def to_unit(space, action):
-    low, high = (torch.from_numpy(np.asarray(x)) for x in (space.low, space.high))
-    return (2 * (action - low) / (high - low) - 1).reshape(-1)
 
 
 def nstep_of(own, segment, b, rewards):
@@ -132,15 +127,6 @@ def test_cql_is_dqn_with_the_gap(case):
     assert ours.metrics["train/conservative_gap"].item() == pytest.approx(gap.mean().item())
     make.assert_gradients(got, {k: g + plain[k] for k, g in want.items()})
     torch.testing.assert_close(ours.priority, theirs.priority)
-
-
-def test_critics_of_iql_have_targets_that_follow_softly():
-    policy = build("iql", target_tau=0.25)
-    before = make.targets(policy)
-    policy.update(windows(policy))
-    online = make.weights(policy)
-    for k, x in make.targets(policy).items():
-        torch.testing.assert_close(x, before[k] + 0.25 * (online[f".critics{k}"] - before[k]))
 
 
 # -- acting ----------------------------------------------------------------------------------------

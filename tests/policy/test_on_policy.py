@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlrun.schema import MEMORY_CONFIGS
-from rlrun.types import Spec, tree_leaves
+from rlrun.types import Spec
 from tests.policy import make
 from tests.policy.make import BOX, DISCRETE, MASKED, OBS, build, rollout
 from tests.reference.traces import gae_rows, lambda_rows, ppo_row, vtrace_rows
@@ -177,14 +177,6 @@ def test_metrics_of_ppo_by_hand():
     assert clipped.item() == pytest.approx((ratio > 1.1).float().mean().item())
 
 
-@pytest.mark.parametrize("memory", sorted(MEMORY_CONFIGS))
-def test_the_replay_has_room_for_the_state(memory):
-    given = {"memory": memory, "prev_inputs": True, "hidden": 8}
-    state = tree_leaves(build("r2d2", **given).actor(1).initial_state())
-    room = tree_leaves(make.plan_of("r2d2", **given).row.state)
-    assert [s.shape for s in room] == [s.shape[1:] for s in state]
-
-
 # -- acting is learning ----------------------------------------------------------------------------
 
 
@@ -262,25 +254,6 @@ def test_a_policy_acts_in_the_unit_of_its_box(memory):
     np.testing.assert_allclose(acts[0].action, (middle + half * one).clip(low, high), rtol=1e-5)
     off = make.act_once(build("ppo", spec=boxed, rescale_actions=False), boxed, explore=0.0)
     np.testing.assert_array_equal(off.action, off.extras["raw_action"].clip(low, high))
-
-
-@BY_NAME
-def test_the_unit_of_a_box_changes_no_update(name):
-    """The same samples in two boxes: previous actions are read in the network's unit."""
-    spec = Spec(OBS, gym.spaces.Box(-1, 1, (2,), np.float32))
-    given = {"memory": "gru", "prev_inputs": True}
-    one, other = build(name, spec=spec, **given), build(name, spec=BOX, **given)
-    sample = rollout(one, spec)
-    low, high = (torch.from_numpy(getattr(BOX.action, k)) for k in ("low", "high"))
-
-    def own(x):
-        return low + (x + 1) / 2 * (high - low)
-
-    s = sample.segment
-    extras = s.extras | {"prev_action": own(s.extras["prev_action"])}
-    moved = replace(sample, segment=replace(s, action=own(s.action), extras=extras))
-    (_, a), (_, b) = make.gradients(one, sample), make.gradients(other, moved)
-    make.assert_gradients(a, b)
 
 
 # -- passes over a rollout -------------------------------------------------------------------------
@@ -396,12 +369,3 @@ def test_an_update_of_pqn_is_the_loop_over_rows(given):
         taken[s.valid].mean().item(), rel=1e-3, abs=1e-5
     )
     make.assert_gradients(grads, want)
-
-
-def test_pqn_cut_into_segments_starts_from_their_stored_states():
-    whole, cut = build("pqn", memory="lstm"), build("pqn", memory="lstm", segment_len=5)
-    sample = rollout(whole, explore=0.5)
-    a, b = (p.update(sample).metrics["train/loss"].item() for p in (whole, cut))
-    assert a == pytest.approx(b, rel=1e-4)
-    steps = build("pqn", epochs=3, batch_size=20).update(sample).steps
-    assert steps == 3 * round(sample.segment.valid.sum().item() / 20)

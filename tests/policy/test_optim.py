@@ -1,7 +1,6 @@
 """Adam and RAdam by torch's, learning rates of memories, precision, threads, CUDA graphs."""
 
 import copy
-import resource
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,16 +10,12 @@ import torch
 
 from rlrun.errors import NumericError
 from rlrun.policy.compute import (
-    RECOMPILE_LIMIT,
     WARM_UP,
-    Compute,
     CudaGraph,
     Result,
     cpu_has_bf16_lstm,
-    keep_freed_memory,
 )
 from rlrun.policy.optim import Adam, RAdam
-from rlrun.types import tree_leaves
 from tests.compose import config
 from tests.policy import make
 from tests.policy.make import BOX, DISCRETE, RECURRENT, build, windows
@@ -99,23 +94,6 @@ def test_a_gradient_that_is_not_finite_is_an_error_before_the_step(flat, value):
     assert all(map(torch.equal, own, before))
 
 
-def test_a_step_of_one_array_is_that_of_tensors():
-    """``flat_step``, which kernels take, in numpy."""
-    one, two = numbers(0), numbers(0)
-    plain, flat = adam_of(one, flat=True), adam_of(two, flat=True)
-    for step in range(3):
-        grads = [0.7 * x for x in numbers(100 + step)]  # clipped to some two thirds
-        norm = plain.step([g.clone() for g in grads], 1e-2, 1e-3)
-        for view, g in zip(flat.flatten().grad_views, grads, strict=True):
-            view.copy_(g)
-        assert flat.flat_step(1e-2, 1e-3) == pytest.approx(norm.item(), rel=1e-6)
-    for p, q in zip(one, two, strict=True):
-        torch.testing.assert_close(p, q)
-    flat.flatten().grads.fill_(float("nan"))
-    with pytest.raises(NumericError):
-        flat.flat_step(1e-2, 1e-3)
-
-
 @pytest.mark.parametrize(
     ("name", "given"),
     [("r2d2", {}), ("sac", RECURRENT | {"spec": BOX}), ("qmix", {"spec": TEAM}),
@@ -144,15 +122,6 @@ def test_a_thread_for_the_target_network_changes_no_bit(name):
     sample = windows(one, given["spec"])
     for _ in range(3):
         make.assert_same_update(one, other, sample, sample)
-
-
-def test_an_exception_in_the_second_thread_is_raised_at_the_wait():
-    def fail():
-        raise ZeroDivisionError("in a thread")
-
-    waited = Compute(target_thread=True).run_in_thread(fail)
-    with pytest.raises(ZeroDivisionError, match="in a thread"):
-        waited()
 
 
 @pytest.mark.parametrize(
@@ -214,28 +183,6 @@ def test_threads_follow_a_rule(monkeypatch, line, cores, threads, second_thread)
     monkeypatch.setattr("os.cpu_count", lambda: cores)
     plan = make.make_plan(config(*line.split()))
     assert (plan.threads, plan.target_thread) == (threads, second_thread)
-
-
-def test_agents_with_parts_of_a_batch_share_no_update(monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    c = config(*SAC.split())
-    separate = replace(c, agents=replace(c.agents, name="separate"))
-    assert not make.make_plan(separate).target_thread
-
-
-def test_freed_memory_is_kept():
-    """Arrays of 8 MiB: no page faults once their memory was touched."""
-    if not keep_freed_memory():
-        pytest.skip("the C library has no mallopt")
-
-    def faults():
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        arrays = [np.ones(1 << 20) for _ in range(6)]
-        del arrays
-        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-    faults()
-    assert faults() < 6 * (8 << 20) / resource.getpagesize() / 10
 
 
 # -- graphs and compilation: no GPU and no compiler here, so the private parts with stand-ins ------
@@ -328,10 +275,6 @@ def test_a_failed_capture_is_logged_once(caplog):
     torch.testing.assert_close(make.weights(plain), make.weights(other), rtol=1e-4, atol=1e-5)
 
 
-def test_a_cpu_has_no_graphs():
-    assert build("r2d2", learner={"cuda_graph": True}).graph is None
-
-
 @CUDA
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_a_gpu_gives_the_same_numbers_as_a_graph_and_an_update_does_not_wait():
@@ -384,16 +327,3 @@ def test_layers_of_torsos_and_heads_are_compiled(monkeypatch, caplog):
     sample = windows(plain)
     make.assert_same_update(plain, other, sample, sample)
     assert set(other.network_health(sample.segment)) == {"train/target_lag"}, "no hooks"
-
-
-def test_a_second_thread_has_the_settings_of_the_first():
-    """torch keeps these settings for each thread."""
-
-    def read():
-        from torch._dynamo import config
-
-        return config.suppress_errors, config.recompile_limit, torch.get_num_threads()
-
-    got = Compute(target_thread=True, compile=True).run_in_thread(read)()
-    assert got == (True, RECOMPILE_LIMIT, torch.get_num_threads())
-    assert tree_leaves(got)

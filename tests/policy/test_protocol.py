@@ -11,13 +11,13 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from rlrun.buffer.rollout import Rollout
 from rlrun.log import Log
 from rlrun.run.build import make_pipeline, make_policy, policy_class
-from rlrun.run.hparams import policy_title
 from rlrun.run.plan import make_plan
 from rlrun.schema import POLICY_CONFIGS
 from rlrun.types import no_actions, tree_leaves, tree_map
 from tests.compose import config
 from tests.env import boxes
 from tests.installed import CONF
+from tests.policy.make import assert_equal_states
 
 assert boxes  # registers its environments
 ENVS = {  # by action space; Levers: three dimensions, bounds centred nowhere
@@ -155,25 +155,10 @@ def test_weights_and_state_round_trip(case):
         if a.priority is not None:
             assert torch.equal(a.priority, b.priority)
             assert a.priority.shape == (16,)
-    for x, y in zip(tree_leaves(policy.state_dict()), tree_leaves(twin.state_dict()), strict=True):
-        assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
+    assert_equal_states(policy, twin)
 
 
 def test_every_policy_names_its_keys():
     """A subclass inherits them."""
     for name, keys in POLICY_CONFIGS.items():
         assert policy_class(name).config_class is keys
-
-
-@pytest.mark.parametrize(
-    ("name", "typed", "title"),
-    [
-        ("mypkg.plain:Plain", ["policy=plain", "seed=1"], "plain"),
-        ("mypkg.plain:Plain", ["policy=dqn", "policy.name=mypkg.plain:Plain"], "Plain"),
-        ("dqn", [], "dqn"),
-    ],
-)
-def test_a_run_is_titled_by_the_option_of_its_policy(tmp_path, name, typed, title):
-    (tmp_path / "overrides.yaml").write_text(yaml.safe_dump(typed))
-    c = config("policy=dqn")
-    assert policy_title(replace(c, policy=replace(c.policy, name=name)), tmp_path) == title

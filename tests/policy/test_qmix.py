@@ -136,19 +136,6 @@ def test_an_update_is_the_loop_over_rows_and_agents(case):
     assert not silent, "every part learns"
 
 
-def test_agents_that_left_do_not_change_the_update():
-    one, other = of("qmix"), of("qmix")
-    sample = team_windows(one)
-    s = sample.segment
-    gone, agents, action = (x.clone() for x in (s.obs["alive"], s.obs["agents"], s.action))
-    gone[..., 1], agents[:, :, 1], action[..., 1] = 0, 5.0, 0
-    left = replace(s, obs=s.obs | {"alive": gone})
-    changed = replace(left, obs=left.obs | {"agents": agents}, action=action)
-    losses = [p.update(replace(sample, segment=x)).metrics["train/loss"]
-              for p, x in ((one, left), (other, changed))]  # fmt: skip
-    assert torch.equal(*losses)
-
-
 # -- acting ----------------------------------------------------------------------------------------
 
 
@@ -186,12 +173,3 @@ def test_random_actions_are_those_an_agent_has_and_may_take(case):
     assert {*action[:, 0]} == {*range(A)}
     assert action[:, 2].max() == A - 2
     assert spec.action.contains(action[0])
-
-
-def test_the_global_state_has_no_part_in_acting():
-    policy, g = of("qmix"), np.random.default_rng(0)
-    actor, obs = policy.actor(50), make.random_tree(TEAM.obs, (50,), g)
-    rest = (np.ones(50, bool), np.zeros((50, N), int), np.zeros(50, np.float32))
-    acts = [actor.act(obs | {"state": np.full((50, 5), x, np.float32)}, *rest,
-                      actor.initial_state(), explore=None).action for x in (0, 9)]  # fmt: skip
-    np.testing.assert_array_equal(*acts)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from rlrun.functional.explore import action_table, outside, sine
-from rlrun.schema import Invalid
 from rlrun.types import Spec, no_actions
 from tests.policy.make import build
 
@@ -121,36 +120,3 @@ def test_what_is_an_action(space, good, bad):
     for wrong in (*map(choice, bad), short):
         with pytest.raises(ValueError, match=r"is not an action of|is allowed|\bis\b"):
             action_table([wrong], space)
-
-
-@pytest.mark.parametrize(
-    ("changes", "key"),
-    [
-        ({"script": "constant", "choices": (0.0, 1.0)}, "choices"),
-        ({"script": "uniform", "choices": ()}, "choices"),
-        ({"hold": 0}, "hold"),
-        ({"period": 0.0}, "period"),
-        ({"amplitude": 1.5}, "amplitude"),
-        ({"script": "function"}, "function"),
-        ({"function": "a:b"}, "function"),
-    ],
-)
-def test_ranges(changes, key):
-    with pytest.raises(Invalid) as e:
-        scripted(ARM, **changes)
-    assert e.value.key == key
-
-
-@pytest.mark.parametrize("name", ["random", "scripted"])
-def test_a_policy_without_weights_is_not_learned(name):
-    """Every space is sampled; weights are empty; an update is a bug of the caller."""
-    space = gym.spaces.MultiBinary(3)
-    spec = Spec(gym.spaces.Discrete(2), space)
-    given = {"script": "constant", "choices": ((0.0, 1.0, 1.0),)} if name == "scripted" else {}
-    policy = build(name, spec=spec, **given)
-    assert all(space.contains(a) for a in play(policy, [[1] * 9])[0])
-    assert (policy.weights(), policy.window) == ({}, None)
-    policy.load({})
-    for call in (policy.update, policy.priority):
-        with pytest.raises(AssertionError):
-            call(None)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.schema import Invalid
 from rlrun.types import Segment
 from tests.policy import make
 from tests.policy.make import build, windows
@@ -82,19 +81,6 @@ def test_masks_matter_and_are_not_read_by_the_network():
     assert (8, 3) in shapes, "the torso reads the three numbers alone"
 
 
-def test_beyond_td_clip_the_loss_is_the_tangent():
-    """0.05 |delta| - 0.05^2 / 2 of the |delta| that are the priorities of single rows."""
-    sample = windows(build("dqn"))
-    update = build("dqn", td_clip=0.05).update(sample)
-    delta = update.priority
-    huber = torch.where(delta > 0.05, 0.05 * (delta - 0.025), 0.5 * delta**2)
-    want = (sample.weight * huber).mean()
-    torch.testing.assert_close(update.metrics["train/loss"], want)
-    clipped = build("r2d2", td_clip=0.05).update(windows(build("r2d2"))).metrics["train/loss"]
-    whole = build("r2d2").update(windows(build("r2d2"))).metrics["train/loss"]
-    assert clipped < whole
-
-
 @BOTH
 def test_targets_follow_hard_and_soft(name):
     sample, hard = windows(build(name)), build(name, target_update_every=3, target_tau=None)
@@ -123,14 +109,6 @@ def test_the_next_update_has_other_noise():
     assert not any(map(torch.equal, passes, [*passes[1:], passes[0]])), "each pass has its own"
 
 
-def test_a_seed_fixes_the_networks_and_touches_no_global_generator():
-    state = torch.random.get_rng_state()
-    a, b, c = (make.weights(build("r2d2", seed=s)) for s in (3, 3, 4))
-    assert torch.equal(torch.random.get_rng_state(), state)
-    assert all(torch.equal(x, b[k]) for k, x in a.items())
-    assert not all(torch.equal(x, c[k]) for k, x in a.items())
-
-
 def test_gradients_are_clipped_by_their_whole_norm():
     free, clipped = build("r2d2"), build("r2d2", max_grad_norm=0.05)
     sample = windows(free)
@@ -138,19 +116,6 @@ def test_gradients_are_clipped_by_their_whole_norm():
     assert one.metrics["train/grad_norm"] == two.metrics["train/grad_norm"] > 0.1
     scale = 0.05 / one.metrics["train/grad_norm"]
     make.assert_gradients(cut, {k: g * scale for k, g in whole.items()})
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"distribution": "quantile"}, "policy.distribution=none"),
-        ({**MUNCHAUSEN, **PLAIN}, "policy.munchausen=null"),
-        ({"nstep": 1}, "policy.nstep=3"),
-    ],
-)
-def test_a_trace_is_refused_where_it_is_not_derived(options, text):
-    with pytest.raises(Invalid, match=text):
-        build("dqn", trace="retrace", **options)
 
 
 @pytest.mark.parametrize("memory", ["lstm", "gru", "mingru"])

@@ -1,10 +1,11 @@
 """Columns of rows whose observation spells (column, episode, t), as one segment."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from rlrun.types import Segment
+from rlrun.types import Segment, tree_map
 from tests.reference.replay_model import TERMINATED, TRUNCATED, World
 
 
@@ -40,11 +41,14 @@ def make_stream(lengths: list[list[int]], ends: list[list[bool]], rows: int) -> 
 
 def part(segment: Segment, start: int, stop: int) -> Segment:
     """Rows [start, stop) of a collected segment."""
-    names = ("action", "reward", "terminated", "truncated", "valid")
+
+    def rows(tree: Any, more: int = 0) -> Any:
+        return tree_map(lambda x: x[start : stop + more], tree)
+
+    names = ("action", "reward", "terminated", "truncated", "valid", "extras", "states")
     return Segment(
-        obs=segment.obs[start : stop + 1],
-        first=segment.first[start : stop + 1],
-        state=(segment.states[0][start],),
-        states=(segment.states[0][start:stop],),
-        **{n: getattr(segment, n)[start:stop] for n in names},
+        obs=rows(segment.obs, 1),
+        first=rows(segment.first, 1),
+        state=tree_map(lambda x: x[start], segment.states),
+        **{n: rows(getattr(segment, n)) for n in names},
     )
