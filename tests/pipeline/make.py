@@ -215,12 +215,15 @@ class Scripted:
 
 
 class Acting:
-    """A policy and its actor that record their inputs; actions and states count the steps."""
+    """A policy and its actor that record their inputs; actions and states count the steps.
+
+    ``actions``: how many there are; the count goes on from 0.
+    """
 
     window, extras = None, {}
 
-    def __init__(self):
-        self.shown, self.explored, self.refreshed = [], [], 0
+    def __init__(self, actions=1000):
+        self.shown, self.explored, self.refreshed, self.actions = [], [], 0, actions
 
     def actor(self, num_envs):
         self.num_envs = num_envs
@@ -236,4 +239,4 @@ class Acting:
         inputs = (obs, first, prev_action, prev_reward, state)
         self.shown.append(tuple(np.array(x) for x in inputs))
         self.explored.append(explore)
-        return Act(np.full(self.num_envs, len(self.shown)), {}, state + 1)
+        return Act(np.full(self.num_envs, len(self.shown) % self.actions), {}, state + 1)

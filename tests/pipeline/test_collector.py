@@ -9,13 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlrun.buffer.windows import Cutter
-from rlrun.env import make_env
 from rlrun.env.diagnostic.tasks import counter_reward
 from rlrun.env.framestack import FrameStack
 from rlrun.errors import EnvError
-from rlrun.pipeline.collector import ChunkInterrupted
 from rlrun.run.checkpoint import load_newest, save
-from rlrun.types import Spec, Window, tree_leaves
+from rlrun.types import Window
 from tests.pipeline.make import (
     DIES,
     GO,
@@ -28,7 +26,6 @@ from tests.pipeline.make import (
     joined,
     make,
 )
-from tests.policy.make import build
 
 
 @settings(max_examples=25, deadline=None)
@@ -68,71 +65,6 @@ def test_rows_equal_the_environments_steps(lengths, end, n_sample, num_envs):
                 arrays = (np.array(x) for x in (i, episode[i], t[i]))
                 assert s.reward[row, i] == float(counter_reward(*arrays))
                 t[i] += 1
-
-
-@pytest.mark.parametrize("memory", ["lstm", "mingru"])
-def test_stored_states_equal_recomputed_ones(memory):
-    """Invariant 4: with frozen weights, the state before every row = the state recomputed."""
-    collector = make(n_sample=25)
-    spec = Spec(collector.env.obs_space, collector.env.action_space)
-    collector = make(build("r2d2", spec=spec, memory=memory), n_sample=25)
-    net = collector.policy.net
-    s = joined([copied(collector.collect()) for _ in range(5)])
-    scale = collector.policy.config.reward_scale
-    for i in range(3):
-        state = collector.policy.initial_state(1)
-        for row in range(len(s.reward)):
-            if s.first[row, i]:
-                state = collector.policy.initial_state(1)
-                action, reward = torch.tensor([-1]), torch.zeros(1)
-            else:
-                action, reward = s.action[row - 1, i][None], s.reward[row - 1, i][None] * scale
-            for got, want in zip(tree_leaves(s.states), tree_leaves(state), strict=True):
-                torch.testing.assert_close(got[row, i], want[0], rtol=1e-5, atol=1e-6)
-            x = net.inputs(s.obs[row, i][None], net.encode_previous(action, reward))
-            with torch.no_grad():
-                _, state = net.memory.unroll(x[None], state)
-
-
-def test_learned_q_equals_acting_q():
-    """Invariant 6: with unchanged weights Q at learned positions = the acting Q of that row."""
-    from tests.buffer.make import make_replay
-
-    env = make_env(counter(), num_envs=3)
-    policy = build("r2d2", spec=Spec(env.obs_space, env.action_space))
-    acted = []
-    collector = make(policy, n_sample=30)
-    step = collector.actor.step
-
-    def record(*args):
-        q, state = step(*args)
-        acted.append(torch.from_numpy(q.copy()))
-        return q, state
-
-    collector.actor.step = record
-    replay = make_replay(collector.example(), rows=200, window=policy.window)
-    keys = np.concatenate([replay.add(collector.collect()) for _ in range(6)])
-    acted = torch.stack(acted)
-    segment, w = replay.get(keys, 0).segment, policy.window
-    learner_q = {}
-    unroll = policy.unroll
-
-    def keep(net, *args):
-        q = unroll(net, *args)
-        learner_q["q" if net is policy.net else "target"] = q
-        return q
-
-    policy.unroll = keep
-    policy.loss(segment, torch.ones(len(keys)))
-    spans = replay.windows.spans(replay.windows.find(keys)[0])
-    seen = 0
-    for j, (row, column) in enumerate(zip(spans.learn, spans.column, strict=True)):
-        for p in range(w.learned):
-            if segment.valid[w.burnin + p, j]:
-                got = learner_q["q"][p, j]
-                torch.testing.assert_close(got, acted[row + p, column], rtol=1e-5, atol=1e-5)
-                seen += 1
-    assert seen > 100
 
 
 def test_units():
@@ -259,30 +191,6 @@ def test_a_chunk_may_end_its_trajectory(trajectory, rows):
     assert [len(collector.collect().reward) for _ in range(3)] == rows
 
 
-def test_a_restored_collector_has_the_saved_state():
-    def collector():
-        cutter = Cutter(Window(2, 3, 1), columns=2, overlap=0, residual=None, plain=False)
-        stack = FrameStack(2, np.zeros((2, 1), np.float32))
-        env = Scripted([GO, DIES, OPENS, GO, GO], [GO] * 5)
-        return make(
-            Acting(), env=env, cutter=cutter, stack=stack, unit="window", n_sample=1, num_envs=2
-        )
-
-    one, two = collector(), collector()
-    one.collect()
-    two.counters.env_steps = one.counters.env_steps
-    saved = one.state_dict()
-    two.load_state_dict(saved)
-    np.testing.assert_equal(two.state_dict(), saved)
-    before = len(one.policy.shown)
-    assert before > 1
-    two.collect()
-    obs, _, action, reward, state = two.policy.shown[0]
-    assert obs[:, -1, 0].tolist() == [before, before]
-    assert action.tolist() == [before, before]
-    assert reward.tolist() == state.tolist() == [0, before], "column 0 is about to open an episode"
-
-
 @pytest.mark.parametrize("last", [GO, DIES])
 def test_the_row_of_the_cut_has_no_reward_and_no_end(last):
     """Whatever the chunk's arrays contained, also after the end of an episode."""
@@ -327,17 +235,6 @@ def test_rows_before_an_error_of_the_environment_are_kept(unit, tmp_path):
     assert chunk.reward[:3, 0].tolist() == [1, 2, 0]
     assert two.counters.env_steps == chunk.valid.sum()
     assert two.policy.shown[0][0][0].ravel().tolist() == [1, 2], "its stack was pushed once"
-
-
-def test_a_chunk_that_a_stop_interrupted_is_as_long_as_another():
-    """The rows before the stop count towards ``n_sample`` of the collector that goes on."""
-    given = {"env_config": counter((50,)), "n_sample": 12}
-    (whole, one), told = (make(**given) for _ in range(2)), iter([False, False, True])
-    one.stop = lambda: next(told)
-    with pytest.raises(ChunkInterrupted):
-        one.collect()
-    one.stop = lambda: False
-    assert len(one.collect().reward) == len(whole.collect().reward) == 4
 
 
 def test_a_worker_that_ended_before_a_checkpoint_costs_its_episode():

@@ -1,18 +1,17 @@
-"""Evaluation: fixed shares and seeds, greedy actions, end rows not counted, success."""
+"""Evaluation: fixed shares and seeds, greedy actions, end rows not counted."""
 
 import numpy as np
 import pytest
 
-from rlrun.env.diagnostic.memory import FORWARD, LEFT, RIGHT
 from rlrun.env.diagnostic.tasks import counter_reward
 from rlrun.errors import EnvError
 from rlrun.pipeline import evaluate
 from rlrun.pipeline.evaluate import MAX_ENVS, Evaluation, Evaluator, eval_metrics
-from rlrun.types import Act, Spec
+from rlrun.types import Spec
 from tests.compose import changed, config
 from tests.env import faulty  # noqa: F401  registers the test/ ids
 from tests.env.test_pettingzoo import SHARED, ZOO, config_of
-from tests.pipeline.make import counter
+from tests.pipeline.make import Acting, counter
 from tests.policy.make import build
 
 
@@ -64,9 +63,7 @@ def crashing(episodes, **kwargs):
     changes["worker_seconds"] = 900.0
     env = config_of("test/Faulty-v0", **changes)
     evaluator = Evaluator(env, episodes=episodes, seed=20, max_steps=10**5)
-    policy = Always()
-    policy.turn = policy.forward = 0
-    return evaluator, policy
+    return evaluator, Acting(actions=1)
 
 
 def test_an_episode_that_a_restart_cut_is_played_again(caplog):
@@ -102,67 +99,8 @@ def test_a_stopped_evaluation_can_be_repeated():
     np.testing.assert_array_equal(one.returns, two.returns)
 
 
-class Always:
-    """A policy that goes to the junction and always turns the same way."""
-
-    def actor(self, num_envs):
-        return self
-
-    def refresh(self):
-        pass
-
-    def initial_state(self):
-        return ()
-
-    def act(self, obs, first, prev_action, prev_reward, state, *, explore):
-        junction = obs[..., -1] > 0.5
-        return Act(np.where(junction, self.turn, self.forward), {}, ())
-
-
-def test_success_is_balanced_without_memory():
-    """A constant turn solves exactly half of the T-mazes; never turning solves none."""
-    evaluator = Evaluator(config("env=tmaze").env, episodes=100, seed=0, max_steps=10**5)
-    share = []
-    for turn in (FORWARD, LEFT, RIGHT):
-        policy = Always()
-        policy.turn, policy.forward = turn, FORWARD
-        share.append(evaluator.run(policy, env_steps=0).summary()["success"])
-    assert share == [0.0, 0.5, 0.5]
-
-
-def test_evaluation_config_overrides_kwargs():
-    env = changed(counter((3,)), eval_kwargs={"lengths": [7]})
-    evaluator = Evaluator(env, episodes=2, seed=0, max_steps=10**5)
-    policy = build("r2d2", spec=Spec(evaluator.env.obs_space, evaluator.env.action_space))
-    assert evaluator.run(policy, env_steps=0).lengths.tolist() == [7, 7]
-
-
-class Recording:
-    """A policy and its actor that record their inputs; actions are 1, 2, 0, 1, ..."""
-
-    def __init__(self):
-        self.weight, self.shown, self.used = 0, [], []
-
-    def actor(self, num_envs):
-        self.num_envs = num_envs
-        return self
-
-    def refresh(self):
-        self.copied = self.weight
-
-    def initial_state(self):
-        return np.zeros(self.num_envs)
-
-    def act(self, obs, first, prev_action, prev_reward, state, *, explore):
-        assert explore is None
-        self.used.append(self.copied)
-        shown = (obs, first, prev_action, prev_reward, state)
-        self.shown.append(tuple(np.array(x) for x in shown))
-        return Act(np.full(self.num_envs, len(self.shown) % 3), {}, state + 1)
-
-
 def test_the_actor_receives_the_previous_row():
-    lengths, policy = (4, 2), Recording()
+    lengths, policy = (4, 2), Acting(actions=3)
     Evaluator(counter(lengths), episodes=2, seed=0, max_steps=10**5).run(policy, env_steps=0)
     assert len(policy.shown) == 4
     for t, (obs, first, action, reward, state) in enumerate(policy.shown):
@@ -178,7 +116,7 @@ def expected_step(i, e, t):
 
 
 def test_stacks_begin_with_the_episode():
-    policy = Recording()
+    policy = Acting(actions=3)
     env = changed(counter((3, 1)), frame_stack=2)
     Evaluator(env, episodes=2, seed=0, max_steps=10**5).run(policy, env_steps=0)
     steps = [obs[0, :, 2].tolist() for obs, *_ in policy.shown]
@@ -187,17 +125,12 @@ def test_stacks_begin_with_the_episode():
 
 
 def test_an_evaluation_uses_the_current_weights():
-    evaluator, one, two = (
-        Evaluator(counter((2,)), episodes=1, seed=0, max_steps=10**5),
-        Recording(),
-        Recording(),
-    )
-    evaluator.run(one, env_steps=0)
-    one.weight = 1
-    evaluator.run(one, env_steps=0)
-    two.weight = 2
-    evaluator.run(two, env_steps=0)
-    assert (one.used, two.used) == ([0, 0, 1, 1], [2, 2])
+    evaluator = Evaluator(counter((2,)), episodes=1, seed=0, max_steps=10**5)
+    one, two = Acting(actions=3), Acting(actions=3)
+    for policy in (one, one, two):
+        evaluator.run(policy, env_steps=0)
+    assert (one.refreshed, two.refreshed) == (2, 1), "before its first row"
+    assert (len(one.shown), two.explored) == (4, [None] * 2)
 
 
 def test_summary_of_hand_computed_episodes():
@@ -214,7 +147,7 @@ def test_summary_of_hand_computed_episodes():
 def test_a_waiting_agent_plays_no_episode():
     env = config_of(ZOO, kwargs={"lives": (1, 3)})
     evaluator = Evaluator(env, episodes=2 * MAX_ENVS, seed=0, max_steps=10**5, agents=SHARED)
-    found = evaluator.run(Recording(), env_steps=0)
+    found = evaluator.run(Acting(actions=3), env_steps=0)
     assert found.lengths.tolist() == [1, 3] * 2 * MAX_ENVS
     assert found.returns[:2].tolist() == [1, 101 + 102 + 103]
 
@@ -223,7 +156,7 @@ def test_an_episode_that_never_ends_is_cut(caplog):
     """Its return so far counts, once; other environments play all of their episodes."""
     evaluator = Evaluator(counter((3, 10**9)), episodes=2 * MAX_ENVS, seed=0, max_steps=7)
     for _ in range(2):
-        result = evaluator.run(Recording(), env_steps=0)
+        result = evaluator.run(Acting(actions=3), env_steps=0)
     lengths = sorted(result.lengths)
     assert result.cut == lengths.count(7) > 0
     assert set(lengths) <= {3, 7}
@@ -237,7 +170,7 @@ def test_a_long_episode_is_told_of_while_it_lasts(caplog, monkeypatch):
     monkeypatch.setattr("rlrun.pipeline.evaluate.LONG", 10)
     evaluator = Evaluator(counter((3, 12)), episodes=2 * MAX_ENVS, seed=0, max_steps=1000)
     for _ in range(2):
-        evaluator.run(Recording(), env_steps=0)
+        evaluator.run(Acting(actions=3), env_steps=0)
     (line,) = caplog.messages
     assert "an episode has 10 steps" in line
     assert "env.max_episode_steps" in line

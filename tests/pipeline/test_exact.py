@@ -10,11 +10,9 @@ import torch
 
 from rlrun.kernels import parity
 from rlrun.pipeline.evaluate import Evaluator
-from rlrun.run import checkpoint, start
-from rlrun.run.checkpoint import Saver
-from rlrun.run.record import RunRecord
+from rlrun.run import start
 from tests.compose import config
-from tests.exact import QUIET, Killed, assert_exact_resume, differences
+from tests.exact import QUIET, assert_exact_resume, differences
 from tests.pipeline.make import R2D2, STEPWISE, TINY, go, record_of, resumed, shown, state_of
 
 SMALL = ("run.total_steps=240", "run.eval_every=120", "run.eval_episodes=1", "logger.every=40",
@@ -75,28 +73,6 @@ def test_a_replay_on_a_device_is_resumed_exactly(buffer, tmp_path, monkeypatch):
     assert_exact_resume((*words, *LEARN), (130,), tmp_path)
 
 
-@pytest.mark.parametrize(
-    "last_call",
-    [(RunRecord, "write"), (Saver, "_write_generation"), (checkpoint, "save_weights")],
-    ids=["no run.json", "no checkpoint", "no weights beside it"],
-)
-def test_killed_before_its_first_checkpoint_is_complete(last_call, tmp_path, monkeypatch):
-    words = (*STEPWISE, *QUIET, "run.total_steps=40", "run.checkpoint_every=20")
-    cut = tmp_path / "cut"
-    cut.mkdir()
-    (cut / "config.yaml").write_text("{}")
-
-    def die(*_, **__):
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(*last_call, die)
-        with pytest.raises(Killed):
-            start.start(start.Launch(config("debug=smoke", *words), cut, "seed: 0"))
-    assert not (cut / "checkpoints/last.json").exists()
-    assert resumed(cut, *words)["digest"] == go(tmp_path / "whole", *words)["digest"]
-
-
 def test_saving_changes_nothing(tmp_path):
     """Metrics and digest do not depend on when checkpoints are saved, nor in which storage."""
     found = set()
@@ -111,17 +87,6 @@ def test_saving_changes_nothing(tmp_path):
     assert not list((tmp_path / "rows").iterdir()), "the directory is emptied"
     other = go(tmp_path / "other", *R2D2, "seed=1")
     assert other["digest"] not in {digest for digest, _ in found}
-
-
-def test_environments_in_worker_processes_give_the_same_metrics(tmp_path):
-    """Without a restart, also where one would be allowed."""
-    words = ("policy=dqn", "env=gym", "env.id=CartPole-v1", *TINY, "run.total_steps=200")
-    backends = (("sync",), ("async", "env.on_worker_failure=restart", "collector.num_envs=4"))
-    digests = {
-        go(tmp_path / name, *words, f"env.backend={name}", *more)["digest"]
-        for name, *more in backends
-    }
-    assert len(digests) == 1
 
 
 # -- what a run says of its exactness --------------------------------------------------------------

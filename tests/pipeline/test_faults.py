@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-import rlrun
 from rlrun.buffer.replay import Replay
 from rlrun.cli.main import main
 from rlrun.errors import ConfigError, EnvError, NumericError, error_named, known_error
@@ -14,7 +13,6 @@ from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.parts import MAX_ROLLBACKS, first_non_finite, other_streams
 from rlrun.policy.control import ControlLearner
 from rlrun.policy.dqn import DQN
-from rlrun.policy.optim import Adam
 from rlrun.run.checkpoint import load_weights
 from rlrun.trust import NotTrusted
 from tests.exact import differences
@@ -178,32 +176,6 @@ def test_other_streams_moves_every_generator_that_acts_or_samples():
     assert other_streams({"collector": own() | env}, 1) == {"collector": {"generator": other} | env}
 
 
-def test_one_element_is_found_wherever_it_is():
-    """Private: which tensors are looked at shows only in a run that has diverged there."""
-    state = {
-        "net": {"w": torch.full((3, 4), 3e38)},
-        "adam": {"mean": (torch.ones(2), torch.ones(5))},
-    }
-    assert first_non_finite(state | {"alpha": {"log": torch.tensor(-math.inf)}}) is None
-    assert first_non_finite({"alpha": {"log": torch.tensor(math.inf)}}) == "alpha/log"
-    for value in (math.nan, math.inf, -math.inf):
-        state["adam"]["mean"][1][3] = value
-        assert first_non_finite(state) == "adam/mean/1"
-
-
-@pytest.mark.parametrize("flat", [False, True])
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_adam_stops_before_a_step(value, flat):
-    w = torch.ones(3, requires_grad=True)
-    adam = Adam([w], eps=1e-8, max_grad_norm=1.0)
-    if flat:
-        adam.flatten().grads[:] = torch.tensor([1.0, value, 0.0])
-    with pytest.raises(NumericError, match=r"policy\.lr"):
-        adam.flat_step(0.1) if flat else adam.step([torch.tensor([1.0, value, 0.0])], 0.1)
-    assert torch.equal(w, torch.ones(3))
-    assert not any(x.any() for x in (*adam.mean, *adam.square))
-
-
 def test_non_finite_actions_are_the_policys_fault(tmp_path, monkeypatch):
     weights = ControlLearner.weights
 
@@ -287,21 +259,6 @@ def test_differences_of_states_are_found():
     assert not list(differences(one, {"a": [1, np.zeros(2)], "b": torch.ones(2), "c": one["c"]}))
     for other in ({"a": [1, np.ones(2)]}, {"b": torch.ones(2).double()}, {"c": 0.0}, {"d": 1}):
         assert list(differences(one, one | other))
-
-
-def test_a_package_trusted_after_the_fork_server_started(tmp_path, monkeypatch):
-    """As two cells of a notebook: the second call's process knows what that call trusts."""
-    words = (*SMOKE, *BANDIT, "pipeline=overlapped")
-    rlrun.train(*words, f"run.dir={tmp_path}/first")
-    package = tmp_path / "trustedlater"
-    package.mkdir()
-    (package / "__init__.py").write_text(OWN.format(method="load"))
-    monkeypatch.syspath_prepend(tmp_path)
-    own = (*words, f"policy.name={package.name}:Broken")
-    with pytest.raises(EnvError, match="trustedlater, line 12: raised ValueError: no such thing"):
-        rlrun.train(*own, f"run.dir={tmp_path}/second", trust=package.name)
-    with pytest.raises(ConfigError, match="is not trusted"):
-        rlrun.train(*own, f"run.dir={tmp_path}/third")
 
 
 def test_an_error_of_a_process_keeps_its_class():

@@ -4,8 +4,6 @@ import errno
 import io
 import os
 import resource
-import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -79,44 +77,3 @@ def test_a_disk_that_is_full_at_the_start(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(os, "fsync", fsync)
     assert main([*LINE, f"run.dir={tmp_path / 'run'}"]) == 6
     assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_tensorboard_is_a_view(tmp_path, capsys, monkeypatch):
-    """Its files may be removed, or the disk be full for them: one warning, the run goes on."""
-    run_dir = tmp_path / "run"
-
-    def remove(n: int) -> None:
-        for path in run_dir.glob("events.out.tfevents.*") if n == 20 else ():
-            path.unlink()
-
-    on_steps(monkeypatch, training=remove)
-    assert main([*LINE, "logger.tensorboard=true", f"run.dir={run_dir}"]) == 0
-    assert capsys.readouterr().err.count("TensorBoard logging stops") <= 1
-    assert (run_dir / "rlrun.log").read_text().count("TensorBoard logging stops") == 1
-
-
-@pytest.fixture
-def small_disk(tmp_path) -> Iterator[Callable[[str], Path]]:
-    """Mounts a file system of the given size, where that is allowed."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-
-    def mount(size: str) -> Path:
-        line = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
-        if os.geteuid() or subprocess.run(line, capture_output=True, check=False).returncode:
-            pytest.skip("mounting needs root")
-        return disk
-
-    yield mount
-    if os.path.ismount(disk):
-        subprocess.run(["umount", "-l", str(disk)], check=False)
-
-
-@pytest.mark.parametrize("size", ["8k", "64k"])
-def test_a_file_system_that_fills_up(small_disk, capsys, size):
-    run_dir = small_disk(size) / "run"
-    code = main([*LINE, "torso.hidden=[8]", f"run.dir={run_dir}"])
-    err = capsys.readouterr().err
-    assert (code, err.count("rlrun: error"), err.count("Traceback")) == (6, 1, 0)
-    if size == "64k":
-        assert record_of(run_dir)["exit_code"] == 6

@@ -12,7 +12,7 @@ from rlrun.pipeline.learner import Learner, Means, RolloutLearner
 from rlrun.schema import LearnerConfig
 from rlrun.types import Counters, Sample, Update, Window
 from tests.buffer.make import make_replay
-from tests.policy.make import BOX, build, constant, states_like, windows
+from tests.policy.make import build, states_like
 from tests.reference.streams import make_stream, part
 
 STREAM = make_stream([[9]], [[True]], 100)
@@ -136,19 +136,6 @@ def test_new_windows_get_their_td_error_before_the_first_sample():
     assert learner.buffer.asked[4:] == [("sample", 70), ("prioritize", {20: 10.0, 21: 10.5})]
 
 
-def test_a_real_policy_changes_its_priorities():
-    policy = build("r2d2")
-    stream = make_stream([[9, 14]], [[True]], 200)
-    segment = states_like(policy, stream)
-    replay = make_replay(segment, rows=220, window=policy.window, kind="prioritized")
-    c = learner_config(batch_size=8, update_per_collect=5)
-    learner = Learner(c, policy=policy, buffer=replay, counters=Counters(), td_priority=True)
-    learner.step(180, replay.add(segment))
-    raw = replay.sampler.raw[~np.isnan(replay.sampler.raw)]
-    assert len(set(raw.round(6))) > 5
-    assert learner.counters.updates == 5
-
-
 def test_a_rollout_is_learned_from_once_and_dropped():
     policy, counters = OnPolicy(), Counters()
     learner = of_rollouts(policy, counters, learning_starts=40)
@@ -215,27 +202,6 @@ def test_the_logged_replay_ratio_is_that_since_the_last_record_also_across_a_res
         assert one.metrics()["train/replay_ratio"] == 3 * 2 / 30
     other.step(20, np.arange(0))
     assert other.metrics() == {"train/replay_ratio": 0.0}, "no update, though learning has begun"
-
-
-def test_metrics_are_summed_by_name():
-    """A policy with a delayed actor returns its metrics in varying order."""
-    policy = build("td3", spec=BOX, actor_every=2, lr=constant(1e-2))
-    logged = []
-
-    def update(sample):
-        done = type(policy).update(policy, windows(policy, BOX))
-        logged.append(done.metrics)
-        return replace(done, priority=None)
-
-    policy.update = update
-    learner = replayed(policy, update_per_collect=5)
-    learner.step(20, np.arange(4))
-    found = learner.metrics()
-    assert len({tuple(m) for m in logged}) == 2
-    assert found["train/lr"] == pytest.approx(1e-2)
-    for name in logged[0]:
-        mean = np.mean([m[name].item() for m in logged])
-        assert found[name] == pytest.approx(mean, rel=1e-5), name
 
 
 @pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])

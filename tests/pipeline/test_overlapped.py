@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.errors import CheckpointError, EnvError, Interrupted
+from rlrun.errors import CheckpointError, EnvError
 from rlrun.pipeline import overlapped as process_module
 from rlrun.pipeline.collector import ChunkInterrupted
 from rlrun.pipeline.forkserver import start_method
@@ -33,7 +33,6 @@ from tests.pipeline.make import (
     evaluations,
     fails,
     go,
-    resumed,
     state_of,
 )
 
@@ -107,56 +106,11 @@ def test_weights_are_exactly_one_chunk_old(tmp_path, monkeypatch):
     assert inside["updates"] == updates[-1] + 2, "the last two chunks were not yet learned from"
 
 
-def test_without_weights_nothing_lags(tmp_path):
-    words = (*STEPS_ONLY, "run.total_steps=200")
-    one, two = go(tmp_path / "o", *words), go(tmp_path / "s", *words, "pipeline=serial")
-    assert one["digest"] == two["digest"]
-
-
 def test_every_chunk_is_started_at_its_env_step_and_none_after_the_end(tmp_path, made):
     record = go(tmp_path, *STEPS_ONLY)
     assert made[0].started == [0, 16, 32, 48]
     assert record["env_steps"] == 64
     assert "received" not in state_of(tmp_path)
-
-
-def signalled(monkeypatch, number):
-    """SIGTERM while chunk ``number`` is collected."""
-    result = InTurn.result
-
-    def told(self):
-        if len(self.started) == number:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return result(self)
-
-    monkeypatch.setattr(InTurn, "result", told)
-
-
-def test_episodes_of_the_chunk_in_flight_are_counted(tmp_path, monkeypatch, made):
-    """An interrupted run counts as many episodes as an uninterrupted one."""
-    with monkeypatch.context() as patch:
-        signalled(patch, 2)
-        fails(Interrupted, tmp_path, *STEPS_ONLY)
-    state = state_of(tmp_path)
-    assert len(state["received"]["finished_episodes"]) == state["received"]["steps"] == 16, (
-        "of one step each"
-    )
-    behind = made[0].collector.policy.generator.bit_generator.state
-    generator = state["collector"].pop("generator")
-    assert generator == behind, "exploration goes on where the flight ended"
-    finished = state["collector"].pop("finished_episodes")
-    saved = made[0].collector.state_dict() | {"env": state["collector"]["env"]}  # it was closed
-    assert (len(finished), saved.pop("finished_episodes")) == (32, []), (
-        "of two chunks, not reported"
-    )
-    actions = state["collector"].pop("actions").sum()
-    assert (actions, saved.pop("actions").sum()) == (32, 0), "the same of their actions"
-    np.testing.assert_equal(state["collector"], saved)
-    resumed(tmp_path, *STEPS_ONLY, "run.total_steps=96")
-    assert [remote.started for remote in made] == [[0, 16, 32], [48, 64, 80]]
-    assert made[1].loaded == 48, "the clock behind the flight"
-    counters = state_of(tmp_path)["counters"]
-    assert (counters["episodes"], counters["env_steps"], counters["chunks"]) == (96, 96, 6)
 
 
 def test_a_chunk_that_failed_while_a_checkpoint_waited_for_it_ends_the_run(
@@ -304,25 +258,6 @@ def test_signals_and_the_end_of_the_process():
         with pytest.raises(EnvError, match=r"the collector's process ended \(exit code"):
             _ = gone.start(0), gone.result()
         gone.close()
-
-
-def test_a_state_without_environments_starts_new_episodes():
-    """What is sent with every chunk: the state of the environments is asked for when saved."""
-    here, remote = remote_of("policy=random", "env=cartpole")
-    begun = here.obs.copy()
-    remote.start(0)
-    behind = remote.result().state
-    whole = remote.state()
-    assert behind["env"] is None
-    assert whole["env"]["source"]
-    assert "no state of the environments" in remote.load(behind, 500)
-    remote.start(500)
-    chunk = remote.result().chunk
-    remote.close()
-    np.testing.assert_array_equal(chunk.obs[0], behind["obs"])  # the cut episodes' end
-    assert chunk.first[1].all()
-    assert not chunk.valid[0].any()
-    assert (chunk.obs[1] != begun).any()
 
 
 def test_a_process_that_does_not_answer_is_ended(monkeypatch):

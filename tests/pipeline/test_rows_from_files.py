@@ -3,7 +3,6 @@
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -12,11 +11,10 @@ from rlrun.config import check
 from rlrun.dataset import read_dataset
 from rlrun.env import probe
 from rlrun.errors import ConfigError, ResourceError
-from rlrun.run import build, checkpoint
-from rlrun.run.build import make_collector
+from rlrun.run import build
 from rlrun.run.export import export_run
 from rlrun.run.plan import make_plan
-from rlrun.types import Counters, Window, tree_leaves
+from rlrun.types import Window
 from tests.compose import config
 from tests.exact import QUIET, assert_exact_resume
 from tests.log.records import read_records
@@ -56,43 +54,6 @@ def test_rows_of_a_device_buffer_are_exported_without_the_device(tmp_path, monke
     record = go(tmp_path / "one", *R2D2, "buffer.device=cuda", "run.total_steps=200")
     data = export(tmp_path / "one", "data", *R2D2)  # rlrun export reads it as buffer.device=cpu
     assert read_dataset(data).steps == record["env_steps"]
-
-
-def test_the_newest_rows_are_exported_with_their_states(tmp_path):
-    """--last of a ring that wrapped: the end of every trajectory with its states."""
-    line = (
-        *R2D2, "buffer.capacity=200", "policy.learn_unroll_len=5", "policy.burnin_step=3",
-        "policy.nstep=2",
-    )  # fmt: skip
-    counters, plan = Counters(), make_plan(config(*SMOKE, *line))
-    collector, replay = make_collector(plan, counters), build.make_replay(plan)
-    for _ in range(20):
-        replay.add(collector.collect_rows())
-    state = {"buffer": replay.state_dict(), "counters": {"env_steps": counters.env_steps}}
-    checkpoint.save(tmp_path / "run" / "checkpoints", state, env_steps=1, keep=1)
-
-    def exported(last):
-        return read_dataset(export(tmp_path / "run", f"{last}", *line, shard_rows=64, last=last))
-
-    every = exported(None)
-    assert replay.ring.oldest > 0, "the ring has wrapped"
-    whole = {e.obs[-1].numpy().tobytes(): e for e in every.episodes()}  # by the last observation
-    states = 0
-    for last in (40, 97, every.rows - 4, every.rows, 10**6):
-        some = exported(last)
-        assert some.rows == min(every.rows, -(-last // 4) * 4), "as many of each environment"
-        for name, x in some.block(0, some.rows // 4).items():
-            tail = every.block((every.rows - some.rows) // 4, every.rows // 4)[name]
-            np.testing.assert_array_equal(x, tail)
-        for got in some.episodes():
-            want, n = whole[got.obs[-1].numpy().tobytes()], len(got.reward)
-            assert torch.equal(got.obs, want.obs[-n - 1 :])
-            for field in ("action", "reward", "terminated", "truncated"):
-                assert torch.equal(getattr(got, field), getattr(want, field)[-n:]), field
-            for a, b in zip(tree_leaves(got.states), tree_leaves(want.states), strict=True):
-                assert torch.equal(a, b[-n:])
-                states += int(a.any(-1).sum())
-    assert states > 20, "windows begin within episodes"
 
 
 def test_an_export_contains_own_rows_only(tmp_path, cartpole):
@@ -210,29 +171,14 @@ def test_a_resume_without_its_demonstrations_is_refused(tmp_path, cartpole):
 @pytest.mark.parametrize(
     ("line", "key", "fix"),
     [
-        ("policy=bc", "buffer.load = null", "rlrun export"),
-        ("policy=cql env=cartpole", "buffer.load = null", "pipeline=serial"),
-        ("policy=cql env=pendulum buffer.load=DATA", "policy = cql", "policy=cql_sac"),
         ("policy=cql_sac env=cartpole buffer.load=DATA", "policy = cql_sac", "policy=cql"),
-        ("policy=cql_sac env=pendulum memory=lstm buffer.load=DATA",
-         "policy.learn_unroll_len = null", "learn_unroll_len=16"),
-        ("policy=cql memory=lstm buffer.load=DATA", "memory = lstm", "memory=none"),
         ("policy=iql learner=transitions buffer.load=DATA", "learner.replay_ratio = 32",
          "learner=offline"),
-        ("policy=random pipeline=offline", "pipeline = offline", "pipeline=serial"),
-        ("policy=ppo pipeline=offline", "pipeline = offline", "pipeline=serial"),
-        ("policy=ppo buffer.demos=DATA", "buffer.demos = ", "buffer.demos=null"),
-        ("policy=iql bonus=rnd buffer.load=DATA", "bonus = rnd", "bonus=none"),
-        ("policy=bc bonus=rnd pipeline=serial", "bonus = rnd", "bonus"),
-        ("policy=iql explore=boltzmann buffer.load=DATA", "explore = boltzmann", "policy=cql"),
         ("policy=bc buffer.capacity=300 buffer.load=DATA", "buffer.capacity = 300",
          "set buffer.capacity="),
-        ("policy=bc buffer.load=no/where", "buffer.load = ", "rlrun export"),
         ("policy=bc env=acrobot buffer.load=DATA", "buffer.load = ", "observation space"),
-        ("buffer.demos=no/where", "buffer.demos = ", "rlrun export"),
         ("env=acrobot buffer.demos=DATA", "buffer.demos = ", "observation space"),
-        ("buffer.demos=DATA policy=random", "buffer.demos = ", "buffer.demos=null"),
-        ("buffer.demos=DATA policy=bc buffer.load=DATA", "buffer.demos = ", "buffer.load"),
+        ("buffer.demos=no/where", "buffer.demos = ", "rlrun export"),
         ("buffer.demos=DATA buffer.demo_ratio=1", "buffer.demo_ratio = 1", "(0, 1)"),
         ("policy=bc buffer.load=DATA learner.learning_starts=50000",
          "learner.learning_starts = 50000", "steps"),

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
 
@@ -155,20 +154,6 @@ def test_the_watchdog_notices_a_directory_that_is_gone(tmp_path):
             dog.look(0.5)
         with pytest.raises(StorageError, match="renamed or removed"):
             dog.stop()
-
-
-def test_a_signal_wakes_the_thread():
-    """Its number arrives although the main thread runs no handler of Python's."""
-    ended = threading.Event()
-    with stop_on_signals() as stop:
-        dog = Watchdog(
-            WatchdogConfig(5.0, None), lambda: ("collect", 3), stop, lambda *_: ended.set(),
-            env_id="x", poll=0.01, grace=0.05,
-        )  # fmt: skip
-        with dog:
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert ended.wait(60)
-    assert stop.code == 75
 
 
 HANGS = """

@@ -6,17 +6,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from rlrun.errors import ResourceError
 from rlrun.pipeline.ray import cluster as cluster_module
 from rlrun.pipeline.ray.cluster import Cluster
-from rlrun.run import ray as build
-from rlrun.run.plan import make_plan
-from tests.compose import config
 
 
 @pytest.mark.parametrize(
@@ -71,22 +66,6 @@ def test_the_files_of_a_local_ray_are_this_users_alone(monkeypatch):
         assert (parent.stat().st_mode & 0o777, parent.stat().st_uid) == (0o700, os.getuid())
     finally:
         shutil.rmtree(cluster.files)
-
-
-@pytest.mark.parametrize(("actors", "cores", "seconds"), [(2, 8, 5), (2, 2, 7), (4, 2, 9)])
-def test_the_start_says_how_long_it_takes(actors, cores, seconds, monkeypatch, tmp_path):
-    plan = make_plan(config("policy=r2d2", "env=tmaze", "pipeline=ray",
-                            f"pipeline.num_actors={actors}"))  # fmt: skip
-    notes = []
-
-    def refused(*given):
-        raise ResourceError("no Ray here")
-
-    monkeypatch.setattr(build, "_connect", refused)
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
-    with pytest.raises(ResourceError, match="no Ray here"):
-        build.make_ray_pipeline(plan, tmp_path, SimpleNamespace(note=notes.append))
-    assert f"{actors + 1} roles, {seconds} s" in notes[0]
 
 
 def test_a_head_that_ends_while_ray_starts_ends_the_process(monkeypatch, capsys):
