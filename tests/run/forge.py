@@ -1,4 +1,4 @@
-"""A small finished run, and hostile changes to copies of it whose hashes are right."""
+"""A small finished run, hostile changes to copies of it whose hashes are right, and crashes."""
 
 import hashlib
 import json
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from rlrun.run import checkpoint, files
 from rlrun.run import manifest as names
@@ -180,3 +181,35 @@ def reseal(run: Path) -> None:
             if (run / name).is_file()
         }  # fmt: skip
     path.write_bytes(files.seal(fields))
+
+
+class Crash(BaseException):
+    """A kill: nothing is cleaned up."""
+
+
+POINTS = ("fsync", "rename", "unlink", "rmdir", "mkdir")
+
+
+def crash_at(patch: pytest.MonkeyPatch, number: int) -> list[str]:
+    """Crash before the ``number``-th call that changes the disk; a file is torn at its fsync."""
+    calls: list[str] = []
+
+    def wrapped(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **more: Any) -> Any:
+            calls.append(name)
+            if len(calls) == number:
+                if name == "fsync" and os.fstat(given[0]).st_size > 1:
+                    _tear(given[0])
+                raise Crash
+            return real(*given, **more)
+
+        return call
+
+    for name in POINTS:
+        patch.setattr(os, name, wrapped(name, getattr(os, name)))
+    return calls
+
+
+def _tear(handle: int) -> None:
+    if os.path.isfile(path := os.readlink(f"/proc/self/fd/{handle}")):
+        os.truncate(path, os.path.getsize(path) // 2)

@@ -5,7 +5,6 @@ each line: signals, distinct resume points, differences. Exit code 1 for a diffe
 """
 
 import argparse
-import json
 import os
 import re
 import shutil
@@ -19,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rlrun.run.checkpoint import list_checkpoints, load_newest
-from tests.exact import differences
+from rlrun.run.checkpoint import list_checkpoints
+from tests.exact import run_differences
 from tests.run.forks import Forks, ended
 
 TINY = (
@@ -145,14 +144,7 @@ class Killer:
         if code != 0:
             self.out.faults.append(f"exit {code}: {self.log.read_text()[-500:]}")
             return
-        whole = self.path / "whole"
-        if (whole / "metrics.jsonl").read_bytes() != (run_dir / "metrics.jsonl").read_bytes():
-            self.out.faults.append("another metrics.jsonl")
-        records = [json.loads((d / "run.json").read_text()) for d in (whole, run_dir)]
-        if records[0]["digest"] != records[1]["digest"]:
-            self.out.faults.append("another digest")
-        states = [load_newest(d / "checkpoints")[0] for d in (whole, run_dir)]
-        self.out.faults += list(differences(*states))[:5]
+        self.out.faults += run_differences(self.path / "whole", run_dir)
         text = self.log.read_text()
         if re.search(r"Traceback|internal error", text):
             self.out.faults.append(text[-500:])

@@ -1,6 +1,7 @@
 """Checkpoints: exact round trip, every damage found, every crash survived."""
 
 import errno
+import itertools
 import json
 import math
 import os
@@ -18,23 +19,17 @@ from rlrun.errors import CheckpointError, StorageError
 from rlrun.run import checkpoint, files
 from rlrun.run.checkpoint import (
     list_checkpoints,
-    load,
     load_newest,
     load_weights,
     save,
     save_weights,
 )
 from rlrun.run.tensors import read_tensors, write_tensors
+from tests.run.forge import Crash, crash_at
 
 TORCH = [
-    torch.bool,
-    torch.uint8,
-    torch.int16,
-    torch.int64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
+    getattr(torch, name)
+    for name in ("bool", "uint8", "int16", "int64", "float16", "bfloat16", "float32", "float64")
 ]
 NUMPY = ["?", "u1", "i1", "u2", "i4", "u8", "i8", "f2", "f4", "f8", ">f4", ">i8"]
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
@@ -195,15 +190,6 @@ def test_damage_of_any_byte_is_found_and_the_one_before_is_used(two, caplog, nam
     assert load_newest(directory)[0]["mark"] == 2
 
 
-@pytest.mark.parametrize("fields", [{"format": 99}, {"format": 2, "rlrun": "0.9"}])
-def test_another_format_is_named(two, caplog, fields):
-    directory, newest = two
-    before = files.unseal((newest / "manifest.json").read_bytes())
-    (newest / "manifest.json").write_bytes(files.seal({**before, **fields}))
-    assert load_newest(directory)[0]["mark"] == 1
-    assert f"has format {fields['format']}" in caplog.text
-
-
 def test_no_usable_checkpoint_lists_what_was_tried(two):
     directory, newest = two
     (newest / "state.json").unlink()
@@ -289,26 +275,18 @@ def test_weights_are_readable_at_every_moment_of_their_replacement(tmp_path, mon
     path = tmp_path / "best.safetensors"
     for mark in range(3):
         save_weights(path, {"w": torch.tensor(mark)}, {"mark": mark})
-    real, calls = os.rename, []
-
-    def crash_at(count):
-        def rename(a, b):
-            calls.append(b)
-            if len(calls) == count:
-                raise KeyboardInterrupt
-            real(a, b)
-
-        return rename
-
-    for count in (1, 2, 2):  # before the json, between the two, and once more on those remains
-        calls.clear()
+    for number in itertools.count(1):
         with monkeypatch.context() as patch:
-            patch.setattr("rlrun.run.checkpoint.os.rename", crash_at(count))
-            with pytest.raises(KeyboardInterrupt):
+            crash_at(patch, number)
+            try:
                 save_weights(path, {"w": torch.tensor(9)}, {"mark": 9})
+            except Crash:
+                pass
+            else:
+                break
         weights, meta = load_weights(path)
-        assert (int(weights["w"]), meta) == (2, {"mark": 2})
-    save_weights(path, {"w": torch.tensor(9)}, {"mark": 9})
+        assert (int(weights["w"]), meta) in ((2, {"mark": 2}), (9, {"mark": 9}))
+    assert number > 4, "moments"
     assert load_weights(path)[1] == {"mark": 9}
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -348,17 +326,6 @@ def test_all_is_on_disk_before_it_is_renamed_and_the_name_behind_it(tmp_path, mo
         ("fsync", ".tmp_best.json"), ("rename", "best.json"), ("fsync", "checkpoints"),
         ("rename", "best.safetensors"), ("fsync", "checkpoints"),
     ]  # fmt: skip
-
-
-def test_one_checkpoint_by_its_path(two):
-    directory, newest = two
-    assert load(newest)["mark"] == 2
-    assert load(directory / "step_000000001")["mark"] == 1
-    (newest / "state.json").write_bytes(b"{}")
-    for path in (newest, directory / "nowhere"):
-        with pytest.raises(CheckpointError, match=f"{path.name}: cannot be used") as caught:
-            load(path)
-        assert caught.value.exit_code == 5
 
 
 def test_checkpoints_are_ordered_by_number_not_by_name(tmp_path):

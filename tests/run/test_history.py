@@ -3,7 +3,6 @@
 import itertools
 import json
 import logging
-import os
 import shutil
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from rlrun.errors import CheckpointError, StorageError
 from rlrun.run import checkpoint, files, history
 from rlrun.run.tensors import raw_bytes
 from tests.pipeline.make import SMOKE
+from tests.run.forge import Crash, crash_at
 
 KINDS = (torch.float32, torch.float64, torch.bfloat16, torch.int64)
 
@@ -89,20 +89,6 @@ def test_older_ones_are_small_deltas(tmp_path):
     assert size.coded == sum(p.stat().st_size for p in history.versions(tmp_path).values())
 
 
-def test_one_in_so_many_stays_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(history, "KEY_INTERVAL", 4)
-    saved = {k: put(tmp_path, k, keep=20) for k in range(14)}
-    whole = [s for s, path in history.versions(tmp_path).items() if history._is_key_frame(path)]
-    assert max(b - a for a, b in itertools.pairwise([-1, *whole])) <= 4
-    assert len(whole) <= 5
-    for k, w in saved.items():
-        holds(tmp_path, k, w)
-
-
-class Killed(BaseException):
-    """The process is gone: no handler may tidy up."""
-
-
 @pytest.mark.parametrize("back", [False, True], ids=["forward", "after a resume"])
 def test_killed_at_every_moment(tmp_path, monkeypatch, back):
     """Whatever is left can be read, save the future that is being left; the next save works."""
@@ -110,30 +96,14 @@ def test_killed_at_every_moment(tmp_path, monkeypatch, back):
     saved = {k: put(start, k) for k in (10, 20, 30, 40)}
     steps = 25 if back else 50
     doomed = {30, 40} if back else {10}
-    count = 0
-
-    def dies(function, n, half=False):
-        def call(*given):
-            nonlocal count
-            count += 1
-            if count == n:
-                if half:
-                    given[0].write_bytes(given[1][: len(given[1]) // 2])
-                raise Killed
-            return function(*given)
-
-        return call
-
     for n in itertools.count(1):
-        directory, count = tmp_path / f"killed{n}", 0
+        directory = tmp_path / f"killed{n}"
         shutil.copytree(start, directory)
-        with monkeypatch.context() as m:
-            m.setattr(os, "rename", dies(os.rename, n))
-            m.setattr(Path, "unlink", dies(Path.unlink, n))
-            m.setattr(files, "write_file", dies(files.write_file, n, half=True))
+        with monkeypatch.context() as patch:
+            crash_at(patch, n)
             try:
                 put(directory, steps)
-            except Killed:
+            except Crash:
                 pass
             else:
                 break

@@ -1,15 +1,12 @@
 """The plan of a run: derived numbers agree with the objects built from it."""
 
-import pickle
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from rlrun.buffer.layout import Row
 from rlrun.run.build import (
-    collector_side_of,
     empty_chunk,
     make_collector,
     make_policy,
@@ -29,6 +26,13 @@ def line(preset: str) -> tuple[str, ...]:
     return (f"policy={preset}", *TEAM.get(preset, env), "torso.hidden=[8]", "memory.hidden=4")
 
 
+VARIANTS = (  # of DQN
+    "policy.distribution=categorical", "policy.noisy=0.5", "policy.prev_inputs=true",
+    "policy.munchausen=0.9 policy.double=false policy.value_rescale_eps=null",
+    "torso.hidden=[]", "agents=separate env=relay",
+)  # fmt: skip
+
+
 def has_kernel(policy: object) -> bool:
     """Return whether a kernel of ``rlrun.kernels`` computes the policy's gradients."""
     policies = getattr(policy, "policies", [policy])
@@ -36,26 +40,13 @@ def has_kernel(policy: object) -> bool:
 
 
 def test_the_backend_is_the_policy_s():
-    other = ("learner.precision=bf16", "memory=none")
-    cases = [(preset, ()) for preset in PRESETS if preset not in ("random", "scripted")]
-    for preset, more in [*cases, *((preset, other) for preset in ("dqn", "r2d2", "sac", "ppo"))]:
-        plan = make_plan(config(*line(preset), *more))
+    other = "learner.precision=bf16 memory=none"
+    cases = [(preset, "") for preset in PRESETS if preset not in ("random", "scripted")]
+    cases += [(preset, other) for preset in ("dqn", "r2d2", "sac", "ppo")]
+    cases += [("dqn", words) for words in VARIANTS]
+    for preset, more in cases:
+        plan = make_plan(config(*line(preset), *more.split()))
         assert (plan.backend.name == "numpy") == has_kernel(make_policy(plan)), (preset, more)
-
-
-SOFT = ("policy.munchausen=0.9", "policy.double=false", "policy.value_rescale_eps=null")
-VARIANTS = [
-    ("policy.distribution=categorical",), ("policy.noisy=0.5",), SOFT, ("policy.prev_inputs=true",),
-    ("torso.hidden=[]",), ("agents=separate", "env=relay"), (),
-]  # fmt: skip
-
-
-def test_the_backend_of_dqn_s_variants():
-    for words in VARIANTS:
-        plan = make_plan(config("policy=dqn", "env=cartpole", *words))
-        policy = make_policy(plan)
-        policy = policy.policies[0] if plan.config.agents.name == "separate" else policy
-        assert (plan.backend.name == "numpy") == has_kernel(policy), words
 
 
 @pytest.mark.parametrize(
@@ -96,24 +87,6 @@ def test_the_window_is_derived_from_the_policy_s_keys():
     plan = make_plan(plain)
     assert plan.overlap == 2
     assert plain.collector.stride(plan.window) == plan.window.rows - 2
-
-
-def test_a_plan_can_be_sent_to_another_process():
-    plan = make_plan(config("policy=r2d2", "env=cartpole"))
-    again = pickle.loads(pickle.dumps(plan))
-    assert again == plan
-
-
-def test_coded_rows_of_agents_with_columns_of_their_own():
-    """Columns are counted with the agents: two per environment."""
-    plan = make_plan(config("policy=r2d2", "agents=shared", "env=twostep", "transport=coded"))
-    chunk = empty_chunk(plan.row, plan.columns)
-    collector = make_collector(plan, Counters())
-    chunk = collector.collect()
-    collector.env.close()
-    assert plan.columns == 2 * plan.config.collector.num_envs
-    assert len(collector_side_of(plan).pack(chunk)) > 0
-    np.testing.assert_array_equal(chunk.valid.shape[1], plan.columns)
 
 
 def test_a_job_of_a_sweep_counts_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,8 @@ import torch
 from rlrun.errors import CheckpointError, StorageError
 from rlrun.run import checkpoint, manifest, tensors
 from rlrun.run.checkpoint import Saver
-from rlrun.run.tensors import RingRows, RowFiles, SegmentFile
+from rlrun.run.tensors import RingRows, RowFiles
+from tests.run.forge import POINTS, Crash, crash_at
 
 COLUMNS, ROWS = 2, 40
 
@@ -120,14 +121,6 @@ def test_only_new_rows_are_written(tmp_path, monkeypatch):
     assert int(first[10:19]) > 0, "segments of rows that were all overwritten are deleted"
 
 
-def test_a_segment_whose_last_row_is_the_one_before_is_not_needed(tmp_path):
-    parts = [SegmentFile(f"{first}", first, first + 9, "", 0) for first in (0, 9)]
-    for part in parts:
-        (tmp_path / part.file).touch()
-    files = RowFiles(tmp_path, parts)
-    assert [files.usable(tmp_path, first, 18) for first in (8, 9)] == [parts, parts[1:]]
-
-
 @pytest.mark.usefixtures("no_fsync")
 def test_many_short_intervals_make_few_files_and_one_that_vanished_is_written_again(tmp_path):
     ring, saver = Ring(), Saver(tmp_path)
@@ -145,38 +138,6 @@ def test_many_short_intervals_make_few_files_and_one_that_vanished_is_written_ag
     again = Ring()
     again.load(checkpoint.load_newest(tmp_path)[0])
     again.check()
-
-
-class Crash(BaseException):
-    """A kill: nothing is cleaned up."""
-
-
-POINTS = ("fsync", "rename", "unlink", "rmdir", "mkdir")
-
-
-def crash_at(patch, number):
-    """Crash before the ``number``-th call that changes the disk; a file is torn at its fsync."""
-    calls = []
-
-    def wrapped(name, real):
-        def call(*given, **more):
-            calls.append(name)
-            if len(calls) == number:
-                if name == "fsync" and os.fstat(given[0]).st_size > 1:
-                    _tear(given[0])
-                raise Crash
-            return real(*given, **more)
-
-        return call
-
-    for name in POINTS:
-        patch.setattr(os, name, wrapped(name, getattr(os, name)))
-    return calls
-
-
-def _tear(handle):
-    if os.path.isfile(path := os.readlink(f"/proc/self/fd/{handle}")):
-        os.truncate(path, os.path.getsize(path) // 2)
 
 
 def two_generations(directory: Path) -> tuple[Ring, Saver]:
