@@ -21,6 +21,7 @@ from tests.env.presets import (
     preset,
     refusal,
     run,
+    same_rows,
     table,
     wrapper,
 )
@@ -202,6 +203,20 @@ def test_the_order_of_the_list_is_the_order_of_application():
     assert walk(wrapped(inner, outer), [0, 1])[2] == [[-1], [1]]
     with pytest.raises(ConfigError, match=r"env\.wrappers\[1\] = rescale_action"):
         probe(wrapped(outer, inner))
+
+
+def test_wrappers_in_workers_and_at_the_edge_of_episodes():
+    wrappers = (wrapper("delay_obs", steps=1), wrapper("flicker_obs", probability=0.3))
+    found = []
+    for backend in ("auto", "sync", "async"):
+        config = preset("cartpole", wrappers=wrappers, backend=backend, max_episode_steps=7)
+        env = make_env(config, num_envs=3)
+        found.append(run(env, 40, seed=2))
+        env.close()
+    same_rows(*found)
+    (obs, first) = table(found[0], "obs", "first")
+    assert not obs[first].any()  # delayed by one: an episode opens with zeros
+    assert first.sum() > 10
 
 
 def test_native_backends_cannot_be_wrapped():

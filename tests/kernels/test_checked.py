@@ -10,7 +10,7 @@ import torch
 from rlrun.config.backend import WITH_KERNEL
 from rlrun.kernels.parity import probe_of
 from rlrun.policy.base import Losses
-from rlrun.run.build import KERNELS, backend_used, policy_class
+from rlrun.run.build import KERNELS, backend_used, policy_class, with_kernel
 from rlrun.run.plan import make_plan
 from tests.compose import config
 from tests.kernels.make import NAMES, line, policy_of, samples_of
@@ -156,6 +156,13 @@ def test_kernels_take_advantages_from_the_text(name, function, change, monkeypat
     assert ours.kernel is not None
     assert loss == pytest.approx(expected.item(), rel=1e-4)
     assert abs(loss - written) > 1e-3 * abs(written)
+
+
+def test_a_subclass_learns_by_its_own_loss():
+    words = line("dqn")
+    policy = policy_of(words, text=True)
+    policy.__class__ = type("Own", (policy_class("dqn"),), {})
+    assert with_kernel(policy, make_plan(config(*words))).kernel is None
 
 
 WITHOUT = """

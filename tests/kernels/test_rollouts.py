@@ -132,3 +132,11 @@ def test_another_actor_is_found(collector_of, monkeypatch, caplog):
 )  # fmt: skip
 def test_other_settings_have_the_collectors_own_loop(words, collector_of):
     assert collector_of(*words).compiled is None
+
+
+def test_a_replaced_actor_acts(collector_of):
+    """A predictor of pipeline=ray has its own weights."""
+    collector = collector_of("policy=ppo")
+    collector.actor = collector.policy.actor(5)
+    collector.collect()
+    assert collector.seconds["act"] > 0

@@ -1,13 +1,14 @@
-"""Evaluation: fixed shares and seeds, greedy actions, end rows not counted."""
+"""Evaluation: fixed shares and seeds, greedy actions, end rows not counted, success."""
 
 import numpy as np
 import pytest
 
+from rlrun.env.diagnostic.memory import FORWARD, LEFT, RIGHT
 from rlrun.env.diagnostic.tasks import counter_reward
 from rlrun.errors import EnvError
 from rlrun.pipeline import evaluate
 from rlrun.pipeline.evaluate import MAX_ENVS, Evaluation, Evaluator, eval_metrics
-from rlrun.types import Spec
+from rlrun.types import Act, Spec
 from tests.compose import changed, config
 from tests.env import faulty  # noqa: F401  registers the test/ ids
 from tests.env.test_pettingzoo import SHARED, ZOO, config_of
@@ -97,6 +98,24 @@ def test_a_stopped_evaluation_can_be_repeated():
     assert next(told, None) is None
     one, two = (e.run(policy, env_steps=0) for e in (whole, stopped))
     np.testing.assert_array_equal(one.returns, two.returns)
+
+
+class Turning(Acting):
+    """Goes to the junction and always turns the same way."""
+
+    def __init__(self, turn):
+        super().__init__()
+        self.turn = turn
+
+    def act(self, obs, first, prev_action, prev_reward, state, *, explore):
+        return Act(np.where(obs[..., -1] > 0.5, self.turn, FORWARD), {}, state)
+
+
+def test_success_is_balanced_without_memory():
+    """A constant turn solves exactly half of the T-mazes; never turning solves none."""
+    evaluator = Evaluator(config("env=tmaze").env, episodes=100, seed=0, max_steps=10**5)
+    found = [evaluator.run(Turning(turn), env_steps=0) for turn in (FORWARD, LEFT, RIGHT)]
+    assert [x.summary()["success"] for x in found] == [0.0, 0.5, 0.5]
 
 
 def test_the_actor_receives_the_previous_row():

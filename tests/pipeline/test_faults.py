@@ -176,6 +176,19 @@ def test_other_streams_moves_every_generator_that_acts_or_samples():
     assert other_streams({"collector": own() | env}, 1) == {"collector": {"generator": other} | env}
 
 
+def test_one_element_is_found_wherever_it_is():
+    """Private: which tensors are looked at shows only in a run that has diverged there."""
+    state = {
+        "net": {"w": torch.full((3, 4), 3e38)},
+        "adam": {"mean": (torch.ones(2), torch.ones(5))},
+    }
+    assert first_non_finite(state | {"alpha": {"log": torch.tensor(-math.inf)}}) is None
+    assert first_non_finite({"alpha": {"log": torch.tensor(math.inf)}}) == "alpha/log"
+    for value in (math.nan, math.inf, -math.inf):
+        state["adam"]["mean"][1][3] = value
+        assert first_non_finite(state) == "adam/mean/1"
+
+
 def test_non_finite_actions_are_the_policys_fault(tmp_path, monkeypatch):
     weights = ControlLearner.weights
 

@@ -189,6 +189,16 @@ def test_metrics_of_kernels_are_numbers_with_the_sums_of_tensors(number):
     assert resumed.report() == tensors.report()
 
 
+def test_metrics_are_summed_by_name():
+    """A policy with a delayed actor returns its metrics in varying order."""
+    means = Means(Counters())
+    means.add({"train/loss": 1.0, "train/actor_loss": 20.0, "train/lr": 0.1})
+    means.add({"train/lr": 0.3, "train/loss": 3.0, "train/actor_loss": 40.0})
+    found = means.report()
+    assert (found["train/loss"], found["train/actor_loss"]) == (2.0, 30.0)
+    assert found["train/lr"] == pytest.approx(0.2)
+
+
 def test_the_logged_replay_ratio_is_that_since_the_last_record_also_across_a_resume():
     learner, other = replayed(), replayed()
     learner.step(40, np.arange(4))

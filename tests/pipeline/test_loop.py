@@ -72,6 +72,16 @@ def test_the_times_of_the_parts_sum_to_the_whole(whole):
     assert min(t["forward"], t["backward"], t["optimiser"]) > 0
 
 
+def test_secrets_are_stored_unresolved(tmp_path, monkeypatch):
+    """In config.yaml and in the hyperparameters."""
+    monkeypatch.setenv("RLRUN_TEST_SECRET", "hunter2")
+    run_dir = tmp_path / "run"
+    line = ["debug=smoke", "env=bandit", "logger.progress=off", *TINY]
+    assert main([*line, f"run.dir={run_dir}", "env.note=${oc.env:RLRUN_TEST_SECRET}"]) == 0
+    for path in run_dir.rglob("*"):
+        assert not path.is_file() or b"hunter2" not in path.read_bytes(), path
+
+
 def test_eval_into_a_closed_pipe_is_quiet(tmp_path):
     assert main([*STEPWISE, "debug=smoke", "-q", "run.total_steps=8", f"run.dir={tmp_path}"]) == 0
     line = f"{sys.executable} -m rlrun eval {tmp_path} --episodes 2 | true"

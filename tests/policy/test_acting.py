@@ -42,6 +42,14 @@ def test_acting_values_are_the_learned_ones_along_episodes(obs, given):
     assert_acting_is_learning(*of(obs, **given))
 
 
+def test_features_that_hardly_differ_are_normalised_as_in_learning():
+    """Their variance is as small as what layer normalisation adds to it."""
+    policy, spec = of(OBS, memory="none", words=("torso.layer_norm=true",))
+    flat = {k: w * 1e-3 for k, w in policy.weights().items() if k.startswith("torso.layers.0.")}
+    policy.load(policy.weights() | flat)
+    assert_acting_is_learning(policy, spec)
+
+
 def assert_acting_is_learning(policy, spec):
     s = make.rollout(policy, spec, explore=HOT, before=0).segment
     q = make.stepped_q(make.nets(policy), s).detach()[:-1]

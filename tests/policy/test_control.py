@@ -222,6 +222,15 @@ def test_cql_with_entropy_in_its_targets_is_the_loop():
     check_against_naive("cql_sac", entropy_in_target=True, samples=1)
 
 
+def test_cql_without_conservatism_is_sac():
+    sample = box_windows(of("sac"))
+    mild = of("cql_sac", conservatism=0.0, gap_threshold=None, entropy_in_target=True)
+    (a, ours), (b, theirs) = (make.gradients(p, sample) for p in (mild, of("sac")))
+    torch.testing.assert_close(a.metrics["train/loss"], b.metrics["train/loss"])
+    make.assert_gradients({k: ours[k] for k in theirs}, theirs)
+    assert make.weights(mild)["conservatism.log"] == -math.inf
+
+
 # -- over several updates --------------------------------------------------------------------------
 
 QUIET = {"lr": make.constant(1e-2), "actor_lr": make.linear(1e-2, 0.0), "adam_eps": 1e-8}
@@ -258,6 +267,16 @@ def test_hard_copies_count_updates_of_the_critics(name, copies):
     assert found == copies
 
 
+def test_learning_rates_of_critics_and_actor_follow_their_schedules():
+    given = {"lr": make.linear(1.0, 0.0), "actor_lr": make.constant(0.0)}
+    policy = of("td3", **given)
+    before = make.weights(policy)
+    update = policy.update(box_windows(policy, env_steps=250))
+    assert update.metrics["train/lr"] == 0.75
+    now = make.weights(policy)
+    assert all(torch.equal(x, now[k]) for k, x in before.items() if k.startswith("actor"))
+
+
 def test_the_temperature_stays_where_it_is_fixed():
     fixed = of("sac", temperature_auto=False, temperature=0.0)
     for _ in range(2):
@@ -280,6 +299,11 @@ def test_the_weight_of_cql_moves_until_the_gap_is_the_threshold(threshold, rises
         assert seen == pytest.approx([0.7] * 4)
     else:
         assert all((b > a) == rises for a, b in pairwise(seen))
+
+
+def test_the_weight_of_cql_is_bounded():
+    policy = of("cql_sac", conservatism=1e9, gap_threshold=None)
+    assert policy.update(box_windows(policy)).metrics["train/conservatism"].item() == 1e6
 
 
 # -- acting ----------------------------------------------------------------------------------------

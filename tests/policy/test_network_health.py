@@ -92,6 +92,16 @@ def test_every_critic_has_units_of_its_own_compared_with_its_own_layer():
     assert dead(policy, sample) == pytest.approx(3 / 24)
 
 
+def test_the_distance_to_the_target_is_relative():
+    policy = build("dqn")
+    sample, target = windows(policy), make.nets(policy).target
+    size = torch.cat([p.flatten() for p in target.parameters()]).norm().item()
+    with torch.no_grad():
+        next(target.parameters())[0, 0] += 0.3
+        next(target.parameters())[0, 1] -= 0.4
+    assert dead(policy, sample, "train/target_lag") == pytest.approx(0.5 / size, rel=1e-4)
+
+
 @pytest.mark.parametrize("name", ["dqn", "sac"])
 def test_where_the_target_is_copied_the_distance_is_that_before_the_last_copy(name):
     """At the copy itself it would be 0."""

@@ -129,6 +129,15 @@ def test_cql_is_dqn_with_the_gap(case):
     torch.testing.assert_close(ours.priority, theirs.priority)
 
 
+def test_critics_of_iql_have_targets_that_follow_softly():
+    policy = build("iql", target_tau=0.25)
+    before = make.targets(policy)
+    policy.update(windows(policy))
+    online = make.weights(policy)
+    for k, x in make.targets(policy).items():
+        torch.testing.assert_close(x, before[k] + 0.25 * (online[f".critics{k}"] - before[k]))
+
+
 # -- acting ----------------------------------------------------------------------------------------
 
 

@@ -369,3 +369,12 @@ def test_an_update_of_pqn_is_the_loop_over_rows(given):
         taken[s.valid].mean().item(), rel=1e-3, abs=1e-5
     )
     make.assert_gradients(grads, want)
+
+
+def test_pqn_cut_into_segments_starts_from_their_stored_states():
+    whole, cut = build("pqn", memory="lstm"), build("pqn", memory="lstm", segment_len=5)
+    sample = rollout(whole, explore=0.5)
+    a, b = (p.update(sample).metrics["train/loss"].item() for p in (whole, cut))
+    assert a == pytest.approx(b, rel=1e-4)
+    steps = build("pqn", epochs=3, batch_size=20).update(sample).steps
+    assert steps == 3 * round(sample.segment.valid.sum().item() / 20)

@@ -11,6 +11,7 @@ import torch
 from rlrun.errors import NumericError
 from rlrun.policy.compute import (
     WARM_UP,
+    Compute,
     CudaGraph,
     Result,
     cpu_has_bf16_lstm,
@@ -122,6 +123,15 @@ def test_a_thread_for_the_target_network_changes_no_bit(name):
     sample = windows(one, given["spec"])
     for _ in range(3):
         make.assert_same_update(one, other, sample, sample)
+
+
+def test_an_exception_in_the_second_thread_is_raised_at_the_wait():
+    def fail():
+        raise ZeroDivisionError("in a thread")
+
+    waited = Compute(target_thread=True).run_in_thread(fail)
+    with pytest.raises(ZeroDivisionError, match="in a thread"):
+        waited()
 
 
 @pytest.mark.parametrize(

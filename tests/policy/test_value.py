@@ -109,6 +109,14 @@ def test_the_next_update_has_other_noise():
     assert not any(map(torch.equal, passes, [*passes[1:], passes[0]])), "each pass has its own"
 
 
+def test_a_seed_fixes_the_networks_and_touches_no_global_generator():
+    state = torch.random.get_rng_state()
+    a, b, c = (make.weights(build("r2d2", seed=s)) for s in (3, 3, 4))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(torch.equal(x, b[k]) for k, x in a.items())
+    assert not all(torch.equal(x, c[k]) for k, x in a.items())
+
+
 def test_gradients_are_clipped_by_their_whole_norm():
     free, clipped = build("r2d2"), build("r2d2", max_grad_norm=0.05)
     sample = windows(free)
