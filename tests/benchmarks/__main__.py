@@ -48,6 +48,7 @@ BENCHMARKS = {  # name -> (where it is, what it measures); the first give the ta
     "autoreset": ("autoreset:main", "certificate: no rows are joined across episodes"),
     "conformance": ("conformance:main", "probes of recurrent learners; --out FILE makes the runs"),
     "gpu": ("gpu:main", "R2D2 of the paper's sizes on a GPU"),
+    "jax": ("jax:jax", "PPO and PQN runs, and ten seeds at once, beside rejax"),
     "ray_scaling": ("ray:ray_scaling", "collectors whose environments sleep, beside the ideal"),
 }
 SPEED = [*BENCHMARKS][:10]
@@ -186,10 +187,14 @@ def _parser() -> argparse.ArgumentParser:
     add("names", nargs="*", metavar="NAME", help="of benchmarks")
     add("--quick", action="store_true", help="short and noisy, without targets")
     add("--old", type=Path, metavar="DIR", help="another checkout to compare with")
-    add("--peers", type=Path, help="folder of environments: ding, sb3, tianshou, torchrl")
+    add("--peers", type=Path, help="folder of environments: ding, rejax, sb3, ...")
     add("--out", type=Path, help="file for the rows, one JSON object a line")
     add("--table", type=Path, metavar="FILE", help="print such rows as markdown")
-    add("--repeats", type=int, help="rounds (9), runs end to end (<= 3), rounds of --old (5)")
+    add(
+        "--repeats",
+        type=int,
+        help="rounds (9), runs (<= 3; jax: any), rounds of --old (5)",
+    )
     add("--threads", type=int, nargs="+", help="thread counts (1 2; quick: 1)")
     add("--env-steps", type=int, help="length of the runs")
     add("--only", nargs="+", default=[], help="of scores, replay, autoreset: some rows")

@@ -37,7 +37,9 @@ class Failed(PeerFailed):
 def environment(threads: int | None = 1) -> dict[str, str]:
     """This process's environment variables with the thread counts set (None: as they are)."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-    return os.environ | ({} if threads is None else dict.fromkeys(names, str(threads)))
+    found = os.environ | ({} if threads is None else dict.fromkeys(names, str(threads)))
+    found.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled
+    return found
 
 
 def measured(

@@ -203,3 +203,33 @@ def test_peers_have_the_settings_of_the_presets():
     assert ppo["collector"]["num_envs"] == PPO.ENVS
     for preset in (dqn, ppo):
         assert preset["collector"]["n_sample"] == PPO.ENVS * PPO.STEPS == COLLECT
+
+
+def test_rejax_has_the_settings_of_the_runs_beside_it():
+    from rlrun.config import Composer, read_composed
+    from tests.benchmarks.jax import overrides
+    from tests.benchmarks.peers.common import PQN
+
+    config = read_composed(Composer().compose([*overrides("pqn", 1000), "run.total_steps=1000"]))
+    policy, collector, epsilon = config.policy, config.collector, config.explore.epsilon
+    assert (collector.num_envs, collector.n_sample) == (PQN.ENVS, PQN.ENVS * PQN.STEPS)
+    assert collector.n_sample == PQN.MINIBATCHES * config.learner.batch_size
+    assert (policy.epochs, policy.gamma, policy.q_lambda) == (PQN.EPOCHS, PQN.GAMMA, PQN.LAMBDA)
+    assert (policy.lr.start, policy.max_grad_norm) == (PQN.LR, PQN.CLIP)
+    assert (epsilon.end, epsilon.over) == (PQN.EPS_END, 1000 * PQN.EPS_SHARE)
+
+
+def test_seconds_and_scores_beside_rejax(tmp_path, monkeypatch):
+    from tests.benchmarks import jax
+
+    run = {"process": 2.0, "process_cpu": 1.0, "curve": [[1000, 480.0, 1.0, 1.0]]}
+    sweep = {"process": 5.0, "process_cpu": 8.0, "scores": [500.0, 474.0]}
+    monkeypatch.setattr(jax, "own_run", lambda *_, **__: run)
+    monkeypatch.setattr(jax, "own_sweep", lambda *_: sweep)
+    answer = {"process": 10.0, "process_cpu": 5.0, "scores": [500.0], "version": "0.1.3"}
+    monkeypatch.setattr(jax, "peer_run", lambda *_, **__: answer)
+    o = Namespace(quick=False, peers=tmp_path, repeats=2, runs=1)
+    found = [(r.name, r.ratio, r.cpu_ratio, r.met) for r in jax.jax(o) if r.target]
+    assert found[:4] == [(f"{n} run", 5.0, 5.0, True) for n in ("ppo", "ppo", "pqn", "pqn")]
+    assert found[4] == ("pqn run", 2.0, 0.625, False)
+    assert found[5] == ("pqn run, seeds at 475, the worst turn", 0.5, None, False)

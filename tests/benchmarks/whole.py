@@ -62,7 +62,7 @@ def startup(o: Namespace) -> list[Row]:
 def ended(*words: str, code: int) -> float:
     """Seconds until ``rlrun *words`` has ended, with the exit code that is due."""
     start = time.perf_counter()
-    found = _start(words).wait()
+    found = started(*words).wait()
     seconds = time.perf_counter() - start
     assert found == code, f"rlrun {' '.join(words)}: exit {found}, not {code}"
     return seconds
@@ -72,7 +72,7 @@ def first_rows() -> float:
     """Seconds until a run has collected: its first line of timings.jsonl is there. It is killed."""
     with tempfile.TemporaryDirectory() as directory:
         timings, start = Path(directory) / "run" / "timings.jsonl", time.perf_counter()
-        process = _start((*RUN, f"run.dir={directory}/run"))
+        process = started(*RUN, f"run.dir={directory}/run")
         try:
             while not (timings.exists() and timings.stat().st_size):
                 seconds = time.perf_counter() - start
@@ -85,10 +85,10 @@ def first_rows() -> float:
             process.wait()
 
 
-def _start(words: Sequence[str]) -> subprocess.Popen[bytes]:
+def started(*words: str) -> subprocess.Popen[bytes]:
+    """A command line of this checkout that has begun."""
     silent = subprocess.DEVNULL
     line, env = [*runs.RLRUN, *words], runs.environment()
-    env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled
     return subprocess.Popen(line, cwd=runs.CHECKOUT, env=env, stdout=silent, stderr=silent)
 
 

@@ -1,4 +1,4 @@
-"""What peers' scripts share: settings of DQN and PPO, evaluations, output, memory, serving.
+"""What peers' scripts share: settings of DQN, PPO and PQN, evaluations, output, memory, serving.
 
 Imported by scripts that run in a peer's own environment: no rlrun here, no package either.
 """
@@ -36,6 +36,14 @@ class PPO:
     ENVS, STEPS, BATCH, EPOCHS = 8, 32, 256, 20
     LR, CLIP, GAMMA, LAMBDA = 1e-3, 0.2, 0.98, 0.8  # LR and CLIP fall to 0 over the run
     VALUE, ENTROPY, NORM, EPS = 0.5, 0.0, 0.5, 1e-5
+
+
+class PQN:
+    """``tests.benchmarks.jax.PQN`` as numbers."""
+
+    ENVS, STEPS, EPOCHS, MINIBATCHES = 32, 32, 4, 4
+    LR, CLIP, GAMMA, LAMBDA = 1e-3, 10.0, 0.99, 0.65
+    EPS_END, EPS_SHARE = 0.05, 0.5  # epsilon falls from 1 over that share of the run
 
 
 @dataclass

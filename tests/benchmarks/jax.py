@@ -1,0 +1,146 @@
+"""``jax``: whole runs of PPO and PQN on CartPole beside rejax, the same in compiled JAX.
+
+Seconds are those of whole processes: import, compilation (rlrun's kernels come from numba's cache),
+training, one evaluation of 50 episodes at the end, and rlrun's checkpoints and records. Runs have
+one pinned core each, ten seeds at once have two. Step size and clip range fall to 0 in rlrun (as in
+rl-zoo3) and are constant in rejax; the work is the same.
+"""
+
+import os
+import statistics
+import tempfile
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from tests.benchmarks import runs
+from tests.benchmarks.rows import Row, make_row
+from tests.benchmarks.runs import Answer, in_turn, interpreter, own_run, peer_run
+
+REJAX, SOLVED = "rejax", 475.0
+RUNS = {  # algorithm -> its overrides; (env steps, times as fast as rejax that are wanted)
+    "ppo": (("experiment=zoo_ppo_cartpole",), ((100_000, 2.0), (1_000_000, 1.3))),
+    "pqn": (
+        (
+            "policy=pqn", "env=cartpole", "torso.hidden=[64,64]", "collector.num_envs=32",
+            "collector.n_sample=1024", "learner.batch_size=256",
+        ),
+        ((500_000, 3.0), (5_000_000, 1.7)),
+    ),
+}  # fmt: skip
+SEEDS, SEED_STEPS, SEED_TARGET = 10, 300_000, 3.0
+QUICK_STEPS = 2048
+
+
+def jax(o: Namespace) -> list[Row]:
+    """Seconds of whole runs and what they scored, of one seed on one core and of ten on two."""
+    python, count, rows = interpreter(o.peers, REJAX), o.repeats or o.runs, list[Row]()
+    for name, (_, lengths) in RUNS.items():
+        for env_steps, target in ((QUICK_STEPS, None),) if o.quick else lengths:
+            with pinned(1):
+                sides = partial(own, name, env_steps), partial(theirs, python, name, env_steps, 1)
+                rows += compared(name, {"env_steps": env_steps}, sides, count, target)
+        if not o.quick:
+            with pinned(1):
+                rows.append(compiling(name, lengths[0][0]))
+    seeds, env_steps = (2, QUICK_STEPS) if o.quick else (SEEDS, SEED_STEPS)
+    with pinned(2):
+        sides = (
+            partial(own_sweep, seeds, env_steps),
+            partial(theirs, python, "pqn", env_steps, seeds),
+        )
+        setting = {"env_steps": env_steps, "seeds": seeds, "cores": 2}
+        rows += compared("pqn", setting, sides, count, None if o.quick else SEED_TARGET)
+    if not o.quick:
+        name, worst = f"{rows[-1].name}, the worst turn", rows[-1].ours_range[:1]
+        rows.append(make_row(name, setting, "all of them", "share", worst, [1.0], kind="speedup",
+                             higher=True, target=1.0))  # fmt: skip
+    return rows
+
+
+def overrides(name: str, env_steps: int) -> list[str]:
+    """Return those of a run that is evaluated once, at its end."""
+    half = [f"explore.epsilon.over={env_steps // 2}"] if name == "pqn" else []
+    return [*RUNS[name][0], *half, f"run.eval_every={env_steps}"]
+
+
+def own(name: str, env_steps: int, seed: int) -> Answer:
+    """Return a run's seconds and score."""
+    run = own_run(*overrides(name, env_steps), seed=seed, threads=1, env_steps=env_steps)
+    return run | {"scores": [run["curve"][-1][1]]}
+
+
+def own_sweep(seeds: int, env_steps: int, turn: int) -> Answer:
+    """Return the seconds of a sweep over ``seeds`` seeds with all its jobs, and their scores."""
+    first = turn * seeds
+    with tempfile.TemporaryDirectory() as directory:
+        words = [*overrides("pqn", env_steps), f"run.total_steps={env_steps}"]
+        words += ["run.stop_return=null", f"seed=range({first},{first + seeds})", "-q"]
+        line = [*runs.RLRUN, "-m", *words, f"sweep.dir={directory}/sweep"]
+        _, process = runs.measured(line, None)
+        jobs = [*Path(directory, "sweep").glob("*/metrics.jsonl")]
+        assert len(jobs) == seeds
+        return process | {"scores": [runs.scores_of(job.parent)[-1][1] for job in jobs]}
+
+
+def theirs(python: Path | None, name: str, env_steps: int, seeds: int, turn: int) -> Answer:
+    """Return the seconds and scores of rejax, of several seeds in one vmap."""
+    script = f"rejax_runs.py {name}"
+    threads = min(seeds, 2)
+    return peer_run(python, script, turn * seeds, seeds, env_steps, threads=threads)
+
+
+def compared(
+    name: str, setting: dict[str, Any], sides: tuple[Any, Any], count: int, target: float | None
+) -> list[Row]:
+    """Return the rows of two sides that take ``count`` turns: seconds, CPU seconds, scores."""
+    found, missing = in_turn({"ours": sides[0]}, {REJAX: sides[1]}, count)
+    ours, other = found["ours"], found[REJAX]
+    who = f"{REJAX} {other[0]['version']}" if other else REJAX
+    row = partial(make_row, setting=setting, against=who, missing=missing.get(REJAX, ""))
+    wall, cpu = ([[run[key] for run in side] for side in (ours, other)]
+                 for key in ("process", "process_cpu"))  # fmt: skip
+    ratios = [b / a for a, b in zip(*cpu, strict=False)]
+    solved = [[good(run) for run in side] for side in (ours, other)]
+    return [
+        row(f"{name} run", unit="s", ours=wall[0], other=wall[1], kind="speedup", target=target,
+            cpu_ratio=statistics.median(ratios) if ratios else None, note="the whole process: "
+            "import, compilation, training, one evaluation"),
+        row(f"{name} run, CPU", unit="s", ours=cpu[0], other=cpu[1], kind="speedup"),
+        row(f"{name} run, seeds at {SOLVED:g}", unit="share", ours=solved[0], other=solved[1],
+            kind="fact"),
+    ]  # fmt: skip
+
+
+def good(run: Answer) -> float:
+    """Return the share of seeds that solved the task."""
+    return sum(score >= SOLVED for score in run["scores"]) / len(run["scores"])
+
+
+def compiling(name: str, env_steps: int) -> Row:
+    """Return a user's first run, which compiles its kernels, beside the next one."""
+    with (
+        tempfile.TemporaryDirectory() as cache,
+        mock.patch.dict(os.environ, {"NUMBA_CACHE_DIR": cache}),
+    ):
+        first, second = (own(name, env_steps, 0) for _ in range(2))
+    return make_row(f"{name} run, a user's first", {"env_steps": env_steps}, "the second", "s",
+                    [first["process"]], [second["process"]], kind="fact")  # fmt: skip
+
+
+@contextmanager
+def pinned(count: int) -> Iterator[None]:
+    """Let processes that start within the block use ``count`` cores, where the system can."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, before[-count:])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
