@@ -5,7 +5,6 @@ can continue.
 """
 
 import shlex
-import time
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from rlrun.cli.sweep import run_jobs
 from rlrun.config import Composer
 from rlrun.config.compose import read_presets, shipped_conf
 from rlrun.config.config_errors import config_error
-from rlrun.config.directories import absolute, claim, require_new, require_writable
+from rlrun.config.directories import study_directory
 from rlrun.config.reader import read_dataclass, read_yaml
 from rlrun.config.space import read_settings
 from rlrun.errors import ConfigError, RlrunError
@@ -69,21 +68,13 @@ def _refuse_chosen(common: Sequence[Override], keys: Sequence[str], who: str, al
 
 
 def _directory_of(given: str | None, key: str) -> Path:
-    """Return the directory of ``key`` (bench.dir, probe.dir), absolute.
+    """Return ``study_directory`` of bench.dir or probe.dir.
 
-    ``given``: new, empty or that of a sweep; None: make a new one below ``outputs``.
-
-    Raises: ConfigError, also for the directory of another command.
+    Raises: ConfigError for the directory of another command.
     """
-    if given is None:
-        name = time.strftime(f"outputs/{key.partition('.')[0]}/%Y-%m-%d_%H-%M-%S")
-        return claim(absolute(key, Path(name)), exact=False, key=key)
-    path = absolute(key, Path(given))
-    if not is_sweep(path):
-        require_new(path, key)
-        require_writable(path, key)
-        return path
-    begun = [command[1] for command in SweepRecord.read(path).commands[:1] if len(command) > 1]
+    path = study_directory(key, given, is_sweep)
+    commands = SweepRecord.read(path).commands[:1] if is_sweep(path) else []
+    begun = [command[1] for command in commands if len(command) > 1]
     if begun and begun[0] in _OWNERS and begun[0] != key.partition(".")[0]:
         raise ConfigError(
             f"{key} = {given}: holds what rlrun {begun[0]} made; a new directory, or one of the "

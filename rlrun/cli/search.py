@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import fields
@@ -12,7 +11,7 @@ from typing import Any
 
 from rlrun.config import Composer
 from rlrun.config.config_errors import config_error
-from rlrun.config.directories import absolute, claim, require_new
+from rlrun.config.directories import claim, study_directory
 from rlrun.config.hydra_keys import ADDRESSES
 from rlrun.config.reader import read_dataclass
 from rlrun.config.space import Dimension, check_space, read_settings, split_space
@@ -168,14 +167,11 @@ def _rungs(config: Config, settings: SearchConfig) -> list[Rung]:
 
 
 def _make_directory(given: str | None) -> Path:
-    name = time.strftime("outputs/search/%Y-%m-%d_%H-%M-%S")
-    path = absolute("search.dir", Path(given or name))
-    if given is not None:
-        if (path / MARKER).is_file():
-            wrong, allowed = "there is a search in it", "a new or empty directory is allowed"
-            raise config_error("search.dir", given, wrong, allowed, resume_line(path))
-        require_new(path, "search.dir")
-    return claim(path, exact=given is not None, key="search.dir")
+    path = study_directory("search.dir", given, lambda path: (path / MARKER).is_file())
+    if (path / MARKER).is_file():
+        wrong, allowed = "there is a search in it", "a new or empty directory is allowed"
+        raise config_error("search.dir", given, wrong, allowed, resume_line(path))
+    return claim(path, exact=True, key="search.dir")
 
 
 def _read_marker(directory: Path) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from rlrun.cli.run import Line
-from rlrun.cli.sweep import is_local, run_jobs, validate_job
+from rlrun.cli.sweep import is_local, run_jobs, sweep_directory, validate_job
 from rlrun.config import Composer
 from rlrun.config.config_errors import config_error
-from rlrun.config.directories import absolute, claim
+from rlrun.config.directories import claim
 from rlrun.config.space import read_settings
 from rlrun.errors import ConfigError, RlrunError, printable, storage_errors
 from rlrun.override import Override
@@ -67,11 +67,10 @@ def run_auto(line: Line) -> int:
     jobs = [[*arm, f"seed={first_seed}"] for arm in arms]
     configs = [validate_job(composer, cfg, job, i).config for i, job in enumerate(jobs)]
     planned = plan_seeds(_name(arms, configs), settings, first_seed)
+    path = sweep_directory(line, cfg)
     if line.sweep_dir is None:
-        path = absolute("hydra.sweep.dir", composer.directory(cfg, "hydra.sweep.dir"))
         path = claim(path, exact=False, key="sweep.dir")
     else:
-        path = absolute("sweep.dir", Path(line.sweep_dir))
         _check_before(path, planned)
     line = replace(line, sweep_dir=str(path))
     typed = [f"seeds.{key}={value}" for key, value in asdict(settings).items()]

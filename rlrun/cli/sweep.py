@@ -388,12 +388,11 @@ def start_sweep(
 
     Raises: ConfigError before any job runs, Interrupted, SweepStopped.
     """
-    from rlrun.config.directories import absolute, claim, require_new
+    from rlrun.config.directories import claim, require_new
 
     composer, exact = line.composer, line.sweep_dir is not None
     cfg = composer.compose(_silent(line), sweep=True)
-    key = "sweep.dir" if exact else "hydra.sweep.dir"
-    path = absolute(key, Path(line.sweep_dir or composer.directory(cfg, key)))
+    path = sweep_directory(line, cfg)
     sweep = Sweep(line, cfg, path, SweepRecord([], ray=_read_ray(cfg)), [])
     is_new, same_threads = not (exact and is_sweep(path)), jobs is not None
     with ExitStack() as held:
@@ -427,6 +426,14 @@ def start_sweep(
         else:
             _run_by_hydra(sweep)
         return sweep.path, sweep.record
+
+
+def sweep_directory(line: Line, cfg: "DictConfig") -> Path:
+    """Return the directory of a sweep, absolute: that of ``sweep.dir``, or of Hydra."""
+    from rlrun.config.directories import absolute
+
+    key = "hydra.sweep.dir" if line.sweep_dir is None else "sweep.dir"
+    return absolute(key, Path(line.sweep_dir or line.composer.directory(cfg, key)))
 
 
 def _needs_short_names(sweep: Sweep, jobs: Sequence[Sequence[str]]) -> bool:

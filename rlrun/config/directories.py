@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -136,6 +137,24 @@ def claim(path: Path, *, exact: bool, key: str = "run.dir") -> Path:
     except OSError as e:
         raise storage_error(path, (e.strerror or str(e)).lower(), key) from e
     raise ConfigError(f"{key} = {path}: 9999 runs have this name; another name; set {key}=PATH")
+
+
+def study_directory(key: str, given: str | None, begun: Callable[[Path], bool]) -> Path:
+    """Return the directory of a study (search.dir, bench.dir, probe.dir), absolute.
+
+    ``given``: new, empty, or one with which ``begun`` returns True; it is not made. None: a new one
+    below ``outputs``.
+
+    Raises: ConfigError, StorageError.
+    """
+    if given is None:
+        name = time.strftime(f"outputs/{key.partition('.')[0]}/%Y-%m-%d_%H-%M-%S")
+        return claim(absolute(key, Path(name)), exact=False, key=key)
+    path = absolute(key, Path(given))
+    if not begun(path):
+        require_new(path, key)
+        require_writable(path, key)
+    return path
 
 
 def undo_logging(run_dir: Path) -> None:

@@ -58,13 +58,16 @@ class SeedRuns:
         self._pool, self._objective, self._flags = pool, objective, list(flags)
         self._running: dict[Job, SeedRun] = {}
 
-    @property
-    def free(self) -> int:
-        """Return the number of workers without a job."""
-        return self._pool.workers - len(self._running)
+    def start(self, runs: Sequence[SeedRun]) -> None:
+        """Start or resume the waiting ones of ``runs``, in order, while workers are free.
 
-    def start(self, run: SeedRun) -> None:
-        """Start a run or resume an interrupted one. A finished one is scored."""
+        Finished ones are scored.
+        """
+        for run in runs:
+            if run.state == "waiting" and len(self._running) < self._pool.workers:
+                self._start(run)
+
+    def _start(self, run: SeedRun) -> None:
         if read_run(run.path).status == "done":
             self._finish(run, 0)
             return
@@ -260,7 +263,8 @@ class Search:
         self._open = [self._attempt(trial) for trial in self._study.running()]
         while self._ask() or self._open:
             self._check_signals()
-            self._start(runs)
+            for attempt in self._open:  # seeds of earlier trials first
+                runs.start(attempt.needed)
             runs.wait()
             self._prune(runs)
             self._tell(runs)
@@ -291,13 +295,6 @@ class Search:
         overrides = (*self._fixed, *trial.overrides, f"seed={seed}")
         log = self._directory / "console" / f"{name}.txt"
         return SeedRun(self._directory / "runs" / name, log, overrides)
-
-    def _start(self, runs: SeedRuns) -> None:
-        """Give free workers the next seeds, those of earlier trials first."""
-        for attempt in self._open:
-            for run in attempt.runs:
-                if run.state == "waiting" and runs.free and run in attempt.needed:
-                    runs.start(run)
 
     def _prune(self, runs: SeedRuns) -> None:
         """Stop the seeds of trials that failed or fell behind at a rung."""
@@ -360,9 +357,7 @@ class Search:
         final = [self._run(f"final_t{chosen.number:04}", chosen, seed) for seed in seeds]
         while not all(run.has_ended for run in final):
             self._check_signals()
-            for run in final:
-                if run.state == "waiting" and runs.free:
-                    runs.start(run)
+            runs.start(final)
             runs.wait()
         done = [(s, r.score) for s, r in zip(seeds, final, strict=True) if r.score is not None]
         failed = tuple(s for s, r in zip(seeds, final, strict=True) if r.score is None)
