@@ -40,8 +40,6 @@ BENCHMARKS = {  # name -> (where it is, what it measures); the first give the ta
     "endtoend": ("whole:endtoend", "DQN runs beside SB3"),
     "ppo": ("whole:ppo", "PPO runs beside SB3"),
     "replay": ("replay:main", "the replay beside others"),
-    "codec": ("codec:codec", "sizes and speeds of every coder"),
-    "codec_uses": ("codec:codec_uses", "compressed rows in the replay"),
     "scores": ("scores:main", "scores of trained policies; --only ROW ... --out FILE"),
     "ablation": ("pictures:ablation", "R2D2 without its parts, drawn; --runs DIR makes the runs"),
     "curve": ("pictures:curve", "learning curves, drawn; --peers DIR makes the runs"),
@@ -202,8 +200,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--first-seed", type=int, default=0, help="of scores")
     add("--jobs", type=int, default=1, help="of scores, side by side; 1: it has all cores")
     add("--runs", type=Path, metavar="DIR", dest="runs_in", help="of ablation")
-    add("--rows", type=int, help="of codec_uses (4000 a column), autoreset (1 000 000)")
-    add("--updates", type=int, help="of the codec's LSTM learner (20)")
+    add("--rows", type=int, help="of autoreset (1 000 000)")
     return parser
 
 

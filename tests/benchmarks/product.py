@@ -2,16 +2,7 @@
 
 # ruff: noqa: F401
 
-from rlrun.buffer import compressed as blocks
-from rlrun.buffer import layout
-from rlrun.buffer.layout import Layout, Row
 from rlrun.buffer.replay import Replay
-from rlrun.buffer.samplers import Uniform
-from rlrun.buffer.windows import Cutter
-from rlrun.codec import CODER_OPTIONS
-from rlrun.codec.coders import decode_field, encode_field
-from rlrun.codec.frame import FieldSpec
-from rlrun.codec.words import kind_of, to_words
 from rlrun.denormals import flushed
 from rlrun.env import make_env
 from rlrun.env.conform import PROBES
