@@ -11,6 +11,7 @@ from gymnasium.vector.utils import batch_space
 
 Path = tuple[Any, ...]  # keys and indices from the root of an observation
 CNN_SIDE = 36  # pixels: what the three convolutions of Mnih et al. 2015 leave one of
+CNN_SIDES = {"nature_cnn": CNN_SIDE, "small_cnn": 3}  # of torsos of convolutions alone
 
 
 def bounded(space: gym.spaces.Box) -> np.ndarray:
@@ -21,36 +22,36 @@ def bounded(space: gym.spaces.Box) -> np.ndarray:
     return finite
 
 
-def image_size(space: gym.Space[Any]) -> bool:
-    """Return whether a Box is as large as an image: two sides, or a flat row, of ``CNN_SIDE``
+def image_size(space: gym.Space[Any], side: int = CNN_SIDE) -> bool:
+    """Return whether a Box is as large as an image: two sides, or a flat row, of ``side``
     pixels.
     """
     shape = space.shape if isinstance(space, gym.spaces.Box) else None
     if not shape:
         return False
     if len(shape) == 1:
-        return shape[0] >= CNN_SIDE**2
-    return sorted(shape)[-2] >= CNN_SIDE
+        return shape[0] >= side**2
+    return sorted(shape)[-2] >= side
 
 
-def image_scale(space: gym.Space[Any]) -> float:
+def image_scale(space: gym.Space[Any], side: int = CNN_SIDE) -> float:
     """Return the divisor of the numbers of ``space``: 255 for pixels of 0 to 255.
 
     It is the largest bound of a Box as large as an image if that is finite and above 1. It is 1 for
     all other spaces, whose numbers are codes, counts or measurements. The dtype does not matter.
     """
-    if not image_size(space):
+    if not image_size(space, side):
         return 1.0
     assert isinstance(space, gym.spaces.Box)
     largest = float(max(abs(space.low.min()), abs(space.high.max())))
     return largest if math.isfinite(np.float32(largest)) and largest > 1 else 1.0
 
 
-def is_image(space: gym.Space[Any]) -> bool:
+def is_image(space: gym.Space[Any], side: int = CNN_SIDE) -> bool:
     """Return whether convolutions read ``space``: a Box of three dimensions, as large as an
     image.
     """
-    return image_size(space) and len(space.shape or ()) == 3
+    return image_size(space, side) and len(space.shape or ()) == 3
 
 
 def leaf_spaces(space: gym.Space[Any], path: Path = ()) -> Iterator[tuple[Path, gym.Space[Any]]]:

@@ -29,7 +29,7 @@ from rlrun.schema import (
 from rlrun.schema.policy import Window
 from rlrun.schema.ranges import Rule, each, format_value
 from rlrun.schema.run import OBJECT
-from rlrun.spaces import CNN_SIDE, JointSpace, bounded, is_image, leaf_spaces
+from rlrun.spaces import CNN_SIDE, CNN_SIDES, JointSpace, bounded, is_image, leaf_spaces
 
 POLICIES: dict[str, Callable[[Any], object]] = {  # which policies a fix may name
     "learn": lambda kind: True,
@@ -187,6 +187,16 @@ class Facts:
     def images(self) -> list[Any]:
         """Images among several parts of an observation."""
         return [leaf for path, leaf in leaf_spaces(self.seen) if path and is_image(leaf)]
+
+    @property
+    def cnn_side(self) -> int:
+        """The least side of an image that a torso of convolutions alone reads; others: 0."""
+        return CNN_SIDES.get(self.config.torso.name, 0)
+
+    @property
+    def no_image(self) -> bool:
+        """Whether a torso of convolutions alone gets no image."""
+        return self.cnn_side > 0 and not is_image(self.seen, self.cnn_side)
 
     @property
     def mask(self) -> Any:
@@ -574,18 +584,17 @@ ON_SPACES = (
          "a dict of observation, achieved_goal and desired_goal is needed",
          "use env=bitflip, a goal environment of yours, or buffer.relabel=null"),
     # -- torso -------------------------------------------------------------------------------------
-    Rule("torso", lambda c: c.torso.name == "nature_cnn" and not is_image(c.seen) and c.images,
+    Rule("torso", lambda c: c.no_image and c.images and c.torso.name == "nature_cnn",
          "it needs images, {seen_text}",
          f"uint8 or float Box of three dimensions, sides >= {CNN_SIDE}",
          "use torso=image_and_vector"),
-    Rule("torso", lambda c: c.torso.name == "nature_cnn" and not is_image(c.seen)
-         and c.agents_of_env > 1 and c.agents.agent_id,
+    Rule("torso", lambda c: c.no_image and c.agents_of_env > 1 and c.agents.agent_id,
          "it needs images, {seen_text}",
-         f"uint8 or float Box of three dimensions, sides >= {CNN_SIDE}",
+         "uint8 or float Box of three dimensions, sides >= {cnn_side}",
          "use torso=mlp or agents.agent_id=false"),
-    Rule("torso", lambda c: c.torso.name == "nature_cnn" and not is_image(c.seen),
+    Rule("torso", lambda c: c.no_image,
          "it needs images, {seen_text}",
-         f"uint8 or float Box of three dimensions, sides >= {CNN_SIDE}", "use torso=mlp"),
+         "uint8 or float Box of three dimensions, sides >= {cnn_side}", "use torso=mlp"),
     Rule("torso", lambda c: c.torso.name == "image_and_vector" and not c.images
          and not is_image(c.seen),
          "it needs an image, {seen_text}",

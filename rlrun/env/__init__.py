@@ -44,6 +44,8 @@ DIAGNOSTIC = {
         *("RepeatPrevious", "RepeatFirst", "CountRecall", "Autoencode", "HigherLower"),
         *("MultiarmedBandit", "MemoryChain", "TMaze", "CartPoleNoVel", "PositionOnlyCartPole"),
     ),
+    "minatar": ("MinAtarAsterix", "MinAtarBreakout", "MinAtarFreeway", "MinAtarSpaceInvaders"),
+    "seaquest": ("MinAtarSeaquest",),
 }
 """module of ``rlrun.env.diagnostic`` -> its tasks; task X has the id rlrun/X-v0."""
 

@@ -33,6 +33,7 @@ _PACKAGES = (
     (("ALE/", "rlrun/Atari-"), "ale_py", "atari"),
     (("MiniGrid-", "BabyAI-"), "minigrid", "minigrid"),
     (("popgym-",), "popgym", "popgym"),
+    (("MinAtar/",), "minatar.gym", "minatar"),
     (_ROBOTICS, "gymnasium_robotics", "'gymnasium-robotics'"),
 )
 _ATARI = (  # games with separate ids before ALE/...-v5
@@ -209,7 +210,9 @@ def import_module(env_id: str, module: str) -> Any:
 
 def _import(env_id: str, module: str) -> None:
     try:
-        import_module(env_id, module)
+        imported = import_module(env_id, module)
+        if module == "minatar.gym" and "MinAtar/Breakout-v1" not in gym.registry:
+            imported.register_envs()  # importing it does not
     except ImportError as e:
         raise ConfigError(
             f"env.id = {env_id}: module {module} cannot be imported ({e}); the part before the "

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlrun.schema import ImageAndVectorConfig, TorsoConfig
-from rlrun.spaces import image_scale, is_image, leaf_of, leaf_spaces
+from rlrun.spaces import CNN_SIDE, CNN_SIDES, image_scale, is_image, leaf_of, leaf_spaces
 from rlrun.types import Tree, moved
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
@@ -166,22 +166,27 @@ def block_conv(
     return F.conv2d(blocks, w, bias)
 
 
-class NatureCNN(nn.Module):
-    """Three convolutions and a linear layer on images, channels first or last.
+NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+"""(filters, side, stride) of the convolutions of Mnih et al. 2015, methods."""
+CONVOLUTIONS = {"small_cnn": ((16, 3, 1),)}
+"""The same of torsos that have others; Young and Tian 2019, section 3."""
+
+
+class CNN(nn.Module):
+    """Convolutions and linear layers on images, channels first or last.
 
     ``layer_norm`` normalises a convolution's outputs over channels and pixels together.
-    Source: Mnih et al. 2015, methods; 32x8x8/4, 64x4x4/2, 64x3x3/1, ``hidden[-1]`` (512).
     """
 
     def __init__(self, config: TorsoConfig, space: gym.Space[Any]) -> None:
         super().__init__()
         shape = space.shape or ()
         assert len(shape) == 3, "checked in rlrun.config"
-        self.scale = image_scale(space)
+        self.scale = image_scale(space, CNN_SIDES.get(config.name, CNN_SIDE))
         self.channels_last = shape[-1] < shape[0]
         channels, height, width = (shape[-1], *shape[:2]) if self.channels_last else shape
         layers: list[nn.Module] = []
-        for n_out, side, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+        for n_out, side, stride in CONVOLUTIONS.get(config.name, NATURE):
             conv = nn.Conv2d if layers else FirstConv
             layers.append(conv(channels, n_out, side, stride))
             height, width = ((x - side) // stride + 1 for x in (height, width))
@@ -215,7 +220,7 @@ class NatureCNN(nn.Module):
 
 
 class ImageAndVector(nn.Module):
-    """A ``NatureCNN`` for every image of an observation and an ``MLP`` for the rest, concatenated.
+    """A ``CNN`` for every image of an observation and an ``MLP`` for the rest, concatenated.
 
     Source: Stable-Baselines3's CombinedExtractor, which passes the rest on unchanged.
     """
@@ -225,9 +230,7 @@ class ImageAndVector(nn.Module):
         leaves = list(leaf_spaces(space))
         self.images = [path for path, leaf in leaves if is_image(leaf)]
         self.others = [path for path, leaf in leaves if not is_image(leaf)]
-        self.convolutions = nn.ModuleList(
-            NatureCNN(config, leaf) for _, leaf in leaves if is_image(leaf)
-        )
+        self.convolutions = nn.ModuleList(CNN(config, leaf) for _, leaf in leaves if is_image(leaf))
         rest = gym.spaces.Tuple([leaf for _, leaf in leaves if not is_image(leaf)])
         self.vector = MLP(replace(config, hidden=config.vector_hidden), rest)
         self.size = config.hidden[-1] * len(self.images) + self.vector.size
@@ -254,11 +257,11 @@ class FlatObs(nn.Module):
         return flatten(self.space, obs)
 
 
-Torso = MLP | NatureCNN | ImageAndVector | FlatObs  # ``size``: the width of its features
+Torso = MLP | CNN | ImageAndVector | FlatObs  # ``size``: the width of its features
 
 
-def make_torso(config: TorsoConfig, space: gym.Space[Any]) -> MLP | NatureCNN | ImageAndVector:
+def make_torso(config: TorsoConfig, space: gym.Space[Any]) -> MLP | CNN | ImageAndVector:
     """Return the configured torso; ``size`` is the width of its features."""
     if isinstance(config, ImageAndVectorConfig) and not isinstance(space, gym.spaces.Box):
         return ImageAndVector(config, space)
-    return MLP(config, space) if config.name == "mlp" else NatureCNN(config, space)
+    return MLP(config, space) if config.name == "mlp" else CNN(config, space)

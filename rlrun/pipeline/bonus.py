@@ -43,6 +43,7 @@ from rlrun.nets.torso import ImageAndVector, make_torso, mlp
 from rlrun.policy.optim import Adam
 from rlrun.schedule import make_schedule
 from rlrun.schema import RNDConfig, TorsoConfig
+from rlrun.spaces import CNN_SIDES
 from rlrun.types import Chunk, Sample, Tree, torch_seed, tree_map
 
 ADAM_EPS = 1e-8  # Kingma & Ba 2015
@@ -96,7 +97,7 @@ class RND:
         self.lr = make_schedule(config.lr, total_steps=total_steps)
         if not isinstance(space, gym.spaces.Box):  # several spaces, read as one flat vector
             torso = TorsoConfig("mlp", torso.hidden, torso.activation, torso.layer_norm)
-        self.plane = torso.name == "nature_cnn" and len(space.shape or ()) == 2
+        self.plane = torso.name in CNN_SIDES and len(space.shape or ()) == 2
         if self.plane:  # a single grey frame: convolutions need a channel axis
             space = gym.spaces.Box(0, 255, (1, *(space.shape or ())), np.uint8)
         torso = replace(torso, hidden=config.hidden)

@@ -161,6 +161,7 @@ MEMORY_CONFIGS: dict[str, type[MemoryConfig]] = {
 TORSO_CONFIGS: dict[str, type[TorsoConfig]] = {
     "mlp": TorsoConfig,
     "nature_cnn": TorsoConfig,
+    "small_cnn": TorsoConfig,
     "image_and_vector": ImageAndVectorConfig,
 }
 BONUS_CONFIGS: dict[str, type[BonusConfig]] = {

@@ -175,7 +175,7 @@ class Mamba2Config(DecayConfig):
 
 @dataclass(frozen=True)
 class TorsoConfig(Ranged):
-    name: Literal["mlp", "nature_cnn", "image_and_vector"]
+    name: Literal["mlp", "nature_cnn", "small_cnn", "image_and_vector"]
     hidden: tuple[int, ...] = field(metadata=within(1, MOST_UNITS))
     activation: Literal["relu", "tanh", "elu"]
     layer_norm: bool

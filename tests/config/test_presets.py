@@ -30,7 +30,11 @@ NEEDS = {
     "env=atari": ["torso=nature_cnn"],
 }
 ENV_BASE = CONF / "_base/env.yaml"  # the base of every environment, which may change its values
-IMAGES = ("torso=nature_cnn", "torso=image_and_vector")  # the default env has none
+IMAGES = (
+    "torso=nature_cnn",
+    "torso=small_cnn",
+    "torso=image_and_vector",
+)  # the default env has none
 
 
 def flat(value, path=""):
