@@ -43,6 +43,17 @@ def test_pixels_are_scaled_by_their_bounds_whatever_the_dtype(low, high, shape, 
         np.testing.assert_array_equal(flatten_array(space, obs), want)
 
 
+def test_a_small_picture_passes_one_convolution():
+    torso = make_torso(config("torso=small_cnn").torso, gym.spaces.Box(0, 1, (4, 10, 10), np.uint8))
+    obs = torch.from_numpy(np.random.default_rng(0).integers(2, size=(2, 3, 4, 10, 10), dtype="u1"))
+    weights, bias, linear, offset = torso.parameters()
+    assert (weights.shape, linear.shape) == ((16, 4, 3, 3), (128, 16 * 8 * 8))
+    windows = obs.float().unfold(-2, 3, 1).unfold(-2, 3, 1)  # [2, 3, 4, 8, 8, 3, 3]
+    planes = torch.einsum("tbcyxij,fcij->tbfyx", windows, weights) + bias[:, None, None]
+    want = torch.relu(torch.relu(planes).flatten(2) @ linear.T + offset)
+    torch.testing.assert_close(torso(obs), want)
+
+
 def test_images_pass_the_convolutions_and_the_rest_the_layers():
     """Each part changes its own features alone; the order is images, then the rest."""
     image, vector = gym.spaces.Box(0, 255, (36, 40, 3), np.uint8), gym.spaces.Box(-1, 1, (4,))
