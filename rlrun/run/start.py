@@ -246,9 +246,8 @@ class _Run:
         self._note_start()
         self._begin_writing()
         self.log.open()
-        if self.state is not None:
-            if not (run_dir / CHECKPOINTS / "last.json").exists():  # of a fork
-                pipeline.saving.files.save_weights(parts.policy.weights(), parts.progress.counters)
+        if self.state is not None:  # a fork has no weights, a killed run perhaps earlier ones
+            pipeline.saving.files.save_weights(parts.policy.weights(), parts.progress.counters)
         elif isinstance(parts.buffer, Replay | Mixed | Streams) and config.buffer.load is not None:
             self.log.note(load_rows(self.plan, parts.buffer))
         record.parameters = sum(w.numel() for w in parts.policy.weights().values())

@@ -10,9 +10,9 @@ import torch
 
 from rlrun.kernels import parity
 from rlrun.pipeline.evaluate import Evaluator
-from rlrun.run import start
+from rlrun.run import checkpoint, start
 from tests.compose import config
-from tests.exact import QUIET, assert_exact_resume, differences
+from tests.exact import QUIET, Killed, assert_exact_resume, differences
 from tests.pipeline.make import R2D2, STEPWISE, TINY, go, record_of, resumed, shown, state_of
 
 SMALL = ("run.total_steps=240", "run.eval_every=120", "run.eval_episodes=1", "logger.every=40",
@@ -71,6 +71,27 @@ def test_a_replay_on_a_device_is_resumed_exactly(buffer, tmp_path, monkeypatch):
     policy = "r2d2" if buffer == "prioritized" else "dqn"
     words = (f"policy={policy}", "env=cartpole", f"buffer={buffer}", "buffer.device=cuda")
     assert_exact_resume((*words, *LEARN), (130,), tmp_path)
+
+
+def test_killed_between_its_last_checkpoint_and_the_weights_beside_it(tmp_path, monkeypatch):
+    """The resumed run trains nothing, and still leaves the weights of its end."""
+    words = (*CASES["dqn"], "run.total_steps=96", "run.checkpoint_every=48", "run.eval_every=48")
+    cut, whole, save = tmp_path / "cut", tmp_path / "whole", checkpoint.save_weights
+    cut.mkdir()
+    (cut / "config.yaml").write_text("{}")
+
+    def die_at_the_end(path, weights, meta):
+        if path.name == "last.safetensors" and meta["env_steps"] == 96:
+            raise Killed
+        save(path, weights, meta)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save_weights", die_at_the_end)
+        with pytest.raises(Killed):
+            start.start(start.Launch(config(*words), cut, "seed: 0"))
+    assert resumed(cut, *words)["updates"] == go(whole, *words)["updates"] > 0
+    left, wanted = ((d / "checkpoints/last.safetensors").read_bytes() for d in (cut, whole))
+    assert left == wanted
 
 
 def test_saving_changes_nothing(tmp_path):
