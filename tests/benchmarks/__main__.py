@@ -45,6 +45,7 @@ BENCHMARKS = {  # name -> (where it is, what it measures); the first give the ta
     "curve": ("pictures:curve", "learning curves, drawn; --peers DIR makes the runs"),
     "autoreset": ("autoreset:main", "certificate: no rows are joined across episodes"),
     "conformance": ("conformance:main", "probes of recurrent learners; --out FILE makes the runs"),
+    "killed": ("killed:main", "trainings killed and resumed; --out FILE makes them"),
     "gpu": ("gpu:main", "R2D2 of the paper's sizes on a GPU"),
     "jax": ("jax:jax", "PPO and PQN runs, and ten seeds at once, beside rejax"),
     "ray_scaling": ("ray:ray_scaling", "collectors whose environments sleep, beside the ideal"),
@@ -191,7 +192,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--repeats",
         type=int,
-        help="rounds (9), runs (<= 3; jax: any), rounds of --old (5)",
+        help="rounds (9), runs (<= 3; jax: any), rounds of --old (5), kills (20)",
     )
     add("--threads", type=int, nargs="+", help="thread counts (1 2; quick: 1)")
     add("--env-steps", type=int, help="length of the runs")

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.benchmarks import killed
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.conformance import table, verdict
 from tests.benchmarks.runs import RESULTS, json_lines
@@ -35,3 +36,24 @@ def test_results_are_kept_and_printed(tmp_path, capsys):
 def test_the_page_shows_the_results():
     page = (RESULTS.parent / "CONFORMANCE.md").read_text("utf-8")
     assert table(json_lines(RESULTS / "conformance.jsonl")) in page
+
+
+def event(name, step=0, **parts):
+    return {"event": name, "step": step, "parts": parts}
+
+
+BEFORE = [event("saved", 64, weights="a", replay="b"), event("saved", 128, weights="c", replay="d")]
+
+
+@pytest.mark.parametrize(
+    ("after", "verdict", "differs"),
+    [([event("resumed", 128, weights="c", replay="d"), event("done", weights="e")], "equal", []),
+     ([event("resumed", 128, weights="c", replay="x"), event("done", weights="f")],
+      "near", ["replay"]),
+     ([event("unreadable", 128), event("resumed", 64, weights="a", replay="b"),
+       event("done", weights="f")], "near", ["newest checkpoint unreadable"]),
+     ([event("done", weights="f")], "lost", ["begins again"])],
+)  # fmt: skip
+def test_a_resumed_training_is_compared_with_one_that_was_not_killed(after, verdict, differs):
+    found = killed.compare(BEFORE, BEFORE + after, {"weights": "e"})
+    assert (found["verdict"], found["differs"]) == (verdict, differs)

@@ -1,13 +1,16 @@
-"""What peers' scripts share: settings of DQN, PPO and PQN, evaluations, output, memory, serving.
+"""What peers' scripts share: settings of algorithms, evaluations, output, kills, serving.
 
 Imported by scripts that run in a peer's own environment: no rlrun here, no package either.
 """
 
+import hashlib
 import importlib.util
 import json
 import os
+import random
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -102,25 +105,137 @@ def say(message: dict) -> None:
     print(json.dumps(message), file=OUT, flush=True)
 
 
+NO_PREVIOUS, NO_REPLAY = "previous action and reward are no inputs", "no replay"  # cannot
+
+
 def probe_main(
-    version: str, cannot: dict[str, str], score: Callable[[str, Any, int], float]
-) -> None:
+    version: str, cannot: dict[str, str], score: Callable[[str, dict, Any, int], float],
+    every: dict[str, Any], settings: dict[str, dict[str, Any]],
+) -> None:  # fmt: skip
     """Answer PROBE CONTROL SEED: the greedy return, or why a library cannot express the probe.
 
-    ``score`` gets the probe's name, ``make`` of rlrun.env.conform for it, and the seed.
+    ``score`` gets the probe's name, its settings (``every`` and, of this probe, ``settings``),
+    ``make`` of rlrun.env.conform for it, and the seed.
     """
+    import numpy as np
     import torch
 
     quiet()
     probe, control, seed = sys.argv[1], sys.argv[2] == "1", int(sys.argv[3])
+    if probe in cannot:
+        say({"cannot": cannot[probe], "version": version})
+        return
     spec = importlib.util.spec_from_file_location("conform", CONFORM)
     conform = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(conform)
     torch.set_num_threads(1)
     torch.manual_seed(seed)
+    np.random.seed(seed)
     make = partial(conform.make, probe, control=control)
-    found = {"cannot": cannot[probe]} if probe in cannot else {"score": score(probe, make, seed)}
-    say(found | {"version": version})
+    found = score(probe, every | settings.get(probe, {}), make, seed)
+    say({"score": found, "version": version})
+
+
+def mean_return(make: Any, seed: int, act: Callable[[Any, Any], tuple[int, Any]]) -> float:
+    """Return the mean return of 200 episodes of the evaluation.
+
+    ``act(obs, state)`` returns an action and the next state; ``state`` is None in row 0.
+    """
+    env, total = make(evaluation=True), 0.0
+    for episode in range(200):
+        obs, _ = env.reset(seed=seed + 1000 if episode == 0 else None)
+        state, ended = None, False
+        while not ended:
+            action, state = act(obs, state)
+            obs, reward, terminated, truncated, _ = env.step(action)
+            total, ended = total + reward, terminated or truncated
+    return total / 200
+
+
+class Killed:
+    """DQN of the trainings that are killed: short, with all that a checkpoint has to hold."""
+
+    HIDDEN, LR, GAMMA, BATCH, CAPACITY = [64, 64], 1e-3, 0.99, 32, 10_000
+    START, COLLECT, UPDATES, TARGET = 128, 64, 16, 64  # UPDATES behind COLLECT env steps
+    EPS_END, EPS_OVER = 0.1, 400
+
+
+def serve_trainings(version: str, train: Callable[[int, int, int], None]) -> None:
+    """Train in each directory that standard input names, in a new process; print its id.
+
+    ``train`` gets SEED, STEPS and EVERY (arguments of the script) and begins or resumes in the
+    working directory. The line "wait" waits for the process and prints its exit code.
+    """
+    import numpy as np
+    import torch
+    import torch._dynamo  # an optimiser's first step would import it in each process
+
+    seed, _, steps, every = integers([sys.argv[1], "1", *sys.argv[2:]])
+    child = 0
+
+    def answer(line: str) -> dict:
+        nonlocal child
+        if line.strip() == "wait":
+            return {"code": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}
+        child = os.fork()
+        if child:
+            return {"pid": child}
+        os.chdir(line.strip())
+        log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        for stream in (1, 2):
+            os.dup2(log, stream)
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        try:
+            train(seed, steps, every)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+
+    serve({"version": version}, answer)
+
+
+def note(event: str, step: int, **parts: Any) -> None:
+    """Add a line to the file ``events``: what happened at which env step, digests of parts."""
+    digests = {name: digest(part) for name, part in parts.items()}
+    with open("events", "a") as file:
+        line = {"event": event, "step": step, "parts": digests}
+        file.write(json.dumps(line) + "\n")
+
+
+def globals_state() -> tuple:
+    """Return the states of the process's generators: Python's, numpy's and torch's."""
+    import numpy as np
+    import torch
+
+    return random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+
+def cartpole_state(env: Any) -> tuple:
+    """Return the state of a CartPole and of its generator."""
+    return env.unwrapped.state, env.unwrapped.np_random.bit_generator.state
+
+
+def digest(value: Any) -> str:
+    """Return a hash of containers of arrays, tensors and numbers."""
+    found = hashlib.sha256()
+
+    def add(part: Any) -> None:
+        if isinstance(part, dict):
+            for name in part:
+                add(name)
+                add(part[name])
+        elif isinstance(part, list | tuple):
+            for item in part:
+                add(item)
+        else:
+            array = part.detach().cpu().numpy() if hasattr(part, "detach") else part
+            found.update(array.tobytes() if hasattr(array, "tobytes") else repr(part).encode())
+
+    add(value)
+    return found.hexdigest()[:16]
 
 
 def serve(facts: dict, answer: Callable[[str], dict]) -> None:

@@ -6,7 +6,7 @@ returns of two steps or more.
 
 import ding
 import torch
-from common import probe_main
+from common import NO_PREVIOUS, mean_return, probe_main
 from ding.entry import serial_pipeline
 from ding.envs import DingEnvWrapper
 from dizoo.classic_control.cartpole.config.cartpole_r2d2_config import create_config, main_config
@@ -14,7 +14,7 @@ from dizoo.classic_control.cartpole.config.cartpole_r2d2_config import create_co
 CANNOT = {
     "weights": "one-step returns raise an error",
     "truncation": "an episode ends with one flag",
-    "previous": "previous action and reward are no inputs of drqn",
+    "previous": NO_PREVIOUS,
     "mask": "drqn has no action masks",
 }
 EVERY = {"envs": 8, "learn": 6, "burnin": 1, "batch": 32, "nstep": 2}
@@ -25,9 +25,8 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def score(probe: str, make, seed: int) -> float:
-    s, one = EVERY | SETTINGS.get(probe, {}), make()
-    cfg, create = main_config, create_config
+def score(probe: str, s: dict, make, seed: int) -> float:
+    one, cfg, create = make(), main_config, create_config
     cfg.env.update(collector_env_num=s["envs"], stop_value=1e9)
     p = cfg.policy
     p.update(discount_factor=0.9, nstep=s["nstep"], burnin_step=s["burnin"],
@@ -44,17 +43,14 @@ def score(probe: str, make, seed: int) -> float:
     wrapper = lambda cfg: DingEnvWrapper(make(), cfg=dict(env_wrapper="default"))  # noqa: E731
     settings = [wrapper, [{}] * s["envs"], [{}] * 8]
     policy = serial_pipeline((cfg, create), seed=seed, env_setting=settings, max_env_step=4000)
-    env, total = make(evaluation=True), 0.0
-    for episode in range(200):
-        obs, _ = env.reset(seed=seed + 1000 if episode == 0 else None)
-        policy.eval_mode.reset([0])
-        ended = False
-        while not ended:
-            action = policy.eval_mode.forward({0: torch.tensor(obs)})[0]["action"]
-            obs, reward, terminated, truncated, _ = env.step(int(action))
-            total, ended = total + reward, terminated or truncated
-    return total / 200
+
+    def act(obs, state) -> tuple:
+        if state is None:
+            policy.eval_mode.reset([0])
+        return int(policy.eval_mode.forward({0: torch.tensor(obs)})[0]["action"]), True
+
+    return mean_return(make, seed, act)
 
 
 if __name__ == "__main__":
-    probe_main(ding.__version__, CANNOT, score)
+    probe_main(ding.__version__, CANNOT, score, EVERY, SETTINGS)

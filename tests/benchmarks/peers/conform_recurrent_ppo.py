@@ -6,15 +6,15 @@
 from functools import partial
 
 import sb3_contrib
-from common import probe_main
+from common import NO_PREVIOUS, NO_REPLAY, probe_main
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 CANNOT = {
-    "previous": "previous action and reward are no inputs",
+    "previous": NO_PREVIOUS,
     "mask": "RecurrentPPO has no action masks",
-    "weights": "no replay",
+    "weights": NO_REPLAY,
     "odd": "a last minibatch of one row (7 of 15) has a normalised advantage of NaN",
 }
 EVERY = {"n_steps": 32, "batch_size": 256, "envs": 8, "learning_rate": 1e-2}
@@ -25,13 +25,12 @@ SETTINGS = {
 }
 
 
-def score(probe: str, make, seed: int) -> float:
+def score(probe: str, settings: dict, make, seed: int) -> float:
     def envs(number: int, *, evaluation: bool) -> DummyVecEnv:
         vector = DummyVecEnv([lambda: Monitor(make(evaluation=evaluation))] * number)
         vector.seed(seed + 1000 * evaluation)
         return vector
 
-    settings = EVERY | SETTINGS.get(probe, {})
     train = envs(settings.pop("envs"), evaluation=False)
     model = sb3_contrib.RecurrentPPO(
         "MlpLstmPolicy", train, n_epochs=10, gamma=0.9, gae_lambda=0.8,
@@ -46,4 +45,4 @@ def score(probe: str, make, seed: int) -> float:
 
 
 if __name__ == "__main__":
-    probe_main(sb3_contrib.__version__, CANNOT, score)
+    probe_main(sb3_contrib.__version__, CANNOT, score, EVERY, SETTINGS)
