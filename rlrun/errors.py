@@ -73,9 +73,7 @@ class RlrunError(Exception):
 
 
 def known_error(error: RlrunError) -> str:
-    """Return the name of the class of ``error`` in this module, which can be sent between
-    processes.
-    """
+    """Return the name of the class of ``error`` in this module, for another process."""
     return next(c.__name__ for c in type(error).__mro__ if c.__module__ == __name__)
 
 

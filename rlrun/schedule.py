@@ -17,9 +17,7 @@ Schedule = Callable[[int], float]
 def make_rates(
     lr: ScheduleConfig, memory_lr: ScheduleConfig | None, *, total_steps: int
 ) -> Callable[[int], tuple[float, ...]]:
-    """Return a function: env_steps -> learning rates, one for all parameters, or also the
-    memory's.
-    """
+    """Return a function: env_steps -> learning rate, and the memory's if it has its own."""
     at = [make_schedule(c, total_steps=total_steps) for c in (lr, memory_lr) if c is not None]
     return lambda env_steps: tuple(schedule(env_steps) for schedule in at)
 

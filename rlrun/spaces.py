@@ -23,9 +23,7 @@ def bounded(space: gym.spaces.Box) -> np.ndarray:
 
 
 def image_size(space: gym.Space[Any], side: int = CNN_SIDE) -> bool:
-    """Return whether a Box is as large as an image: two sides, or a flat row, of ``side``
-    pixels.
-    """
+    """Return whether a Box has two sides, or a flat row, of ``side`` pixels, as images have."""
     shape = space.shape if isinstance(space, gym.spaces.Box) else None
     if not shape:
         return False
@@ -48,9 +46,7 @@ def image_scale(space: gym.Space[Any], side: int = CNN_SIDE) -> float:
 
 
 def is_image(space: gym.Space[Any], side: int = CNN_SIDE) -> bool:
-    """Return whether convolutions read ``space``: a Box of three dimensions, as large as an
-    image.
-    """
+    """Return whether convolutions read ``space``: a Box of three dimensions, of an image's size."""
     return image_size(space, side) and len(space.shape or ()) == 3
 
 

@@ -194,6 +194,10 @@ class Counters:
     episodes: int = 0
 
 
+ActRow = tuple[Tree, np.ndarray, np.ndarray, np.ndarray, Tree]
+"""The first arguments of ``Actor.act``."""
+
+
 class Actor(Protocol):
     """Selects actions for E environments with the weights of the last ``refresh``.
 

@@ -67,9 +67,7 @@ class CompressedRows:
         return self.block % self.column_blocks if self.block >= 0 else -1
 
     def _open_next_block(self) -> None:
-        """Pack the open blocks, then open the next block of every column with its stored
-        content.
-        """
+        """Pack the open blocks, then open each column's next one with its stored content."""
         if self.number >= 0:
             for column in range(self.columns):
                 self._set_packed(column * self.column_blocks + self.number, self._pack(column))

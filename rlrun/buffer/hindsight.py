@@ -61,9 +61,7 @@ class Hindsight:
         reward = np.where(valid, self.goals.reward(reached[1:], desired[1:]), np.float32(0))
         dead = valid & self.goals.terminated(reached[1:], desired[1:])
         before = np.where(
-            segment.first.numpy()[0, which],
-            np.float32(0),
-            self.goals.reward(reached[0], new),
+            segment.first.numpy()[0, which], np.float32(0), self.goals.reward(reached[0], new)
         )
         segment.reward.numpy()[:, which] = reward
         segment.terminated.numpy()[:, which] = dead

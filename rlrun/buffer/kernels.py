@@ -277,9 +277,7 @@ def row_spans(ring: Arrays, slots: np.ndarray, head: int, nstep: int) -> np.ndar
 
 @jit
 def line_spans(lines: np.ndarray, slots: np.ndarray, rows: int, head: int) -> np.ndarray:
-    """Return the ``Spans.lines`` of the windows in ``slots`` of a table of ``head`` windows so
-    far.
-    """
+    """Return the ``Spans.lines`` of the windows in ``slots``; ``head``: windows so far."""
     out = np.empty((7, len(slots)), np.int64)
     for b in range(len(slots)):
         line = np.uint64(slots[b])
@@ -390,7 +388,7 @@ def store_priorities(
 
 @jit
 def set_leaves(tree: Arrays, index: np.ndarray, value: np.ndarray) -> None:
-    """Write leaves (int64 [n], float64 [n]; the last duplicate wins) and update their ancestors."""
+    """Write leaves (int64 [n], float64 [n]; the last duplicate wins) and their ancestors."""
     nodes, leaves, _ = tree
     node = np.empty(len(index), np.int64)
     for j in range(len(index)):

@@ -159,9 +159,7 @@ class Layout:
 
     @property
     def on_device(self) -> int:
-        """Bytes of observations, actions and extras, which are on ``device`` unless it is the
-        CPU.
-        """
+        """Bytes of observations, actions and extras: those on ``device``."""
         names = ("reward", "flags", "origin", "final")
         return total({name: x for name, x in self.ring().items() if name not in names})
 

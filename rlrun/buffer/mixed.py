@@ -91,9 +91,7 @@ class Mixed:
             self.demos.prioritize(-1 - key[demos], priority[np.flatnonzero(demos)])
 
     def histories(self, count: int, generator: np.random.Generator) -> tuple[Segment, Segment]:
-        """Return own windows, whose states come from the run's networks. See
-        ``Replay.histories``.
-        """
+        """Return own windows, of the run's networks. See ``Replay.histories``."""
         return self.own.histories(count, generator)
 
     def random_windows(self, count: int, generator: np.random.Generator) -> Segment:
@@ -120,9 +118,7 @@ class Mixed:
         self.demos.check()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the own replay and the sampler of the demonstrations, whose rows are read
-        again.
-        """
+        """Return the own replay and the demonstrations' sampler; their rows are read again."""
         return {
             "own": self.own.state_dict(),
             "demos": {

@@ -174,9 +174,7 @@ class Ring:
     # -- checkpoints -------------------------------------------------------------------------------
 
     def _fields(self) -> dict[str, Any]:
-        """Return the fields except observations, [columns, rows, ...], by their names in a
-        checkpoint.
-        """
+        """Return the fields [columns, rows, ...] except observations, by checkpoint name."""
         extras = {f"extras/{name}": store.array for name, store in self.extras.items()}
         return {**extras, "action": self.action.array, **self.host}
 
@@ -263,9 +261,7 @@ def is_saved_field(tree: Any) -> bool:
 
 
 def read_columns(field: Any, first: int, stop: int) -> np.ndarray:
-    """Return rows first..stop-1 [T, columns, ...] of a saved field: an observation's state, or
-    ``Rows``.
-    """
+    """Return rows first..stop-1 [T, columns, ...] of a saved field (a state, or ``Rows``)."""
     if is_saved(field):
         blocks = from_state(field)
         slots = np.arange(first, stop) % blocks.rows
@@ -295,9 +291,7 @@ _kind = attrgetter("dtype", "shape")
 
 
 class ChunkValidator:
-    """Rejects chunks whose arrays differ from ``row``, because compiled kernels do not check
-    bounds.
-    """
+    """Rejects chunks that differ from ``row``: compiled kernels do not check bounds."""
 
     def __init__(self, row: Row, columns: int, *, states: bool) -> None:
         """``states``: also compare the recurrent states."""

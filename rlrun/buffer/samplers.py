@@ -51,9 +51,7 @@ class Uniform:
         """
 
     def priorities(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return (|delta| float [n], probability float64 [n]) of live slots; None: all are
-        equal.
-        """
+        """Return (|delta| [n], probability float64 [n]) of live slots; None: all are equal."""
         return None
 
     def metrics(self, env_steps: int) -> dict[str, float]:
@@ -180,9 +178,7 @@ class Proportional(Prioritized):
             kernels.replace_leaves(self.min_tree.arrays, dead, new, mass, self.raw, self.largest)
 
     def draw(self, table: object, batch: int, env_steps: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return slots int64 [batch], one from each of ``batch`` equal ranges, and weights
-        float32.
-        """
+        """Return slots int64 [batch], one from each equal range, and weights float32."""
         if env_steps != self.beta[0]:
             self.follow_alpha(env_steps)
             self.beta = env_steps, self.beta_at(env_steps)
@@ -240,16 +236,12 @@ class Proportional(Prioritized):
         return [self.raw, self.sum_tree.nodes, *min_nodes]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the priorities of live slots and one bit per slot, which is small while few are
-        live.
-        """
+        """Return the priorities of live slots and a bit per slot, small while few are live."""
         live = ~np.isnan(self.raw)
         return super().state_dict() | {"live": np.packbits(live), "raw": self.raw[live]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a ``state_dict``. Parents are recomputed, so the tree equals the saved one bit
-        for bit.
-        """
+        """Load a ``state_dict``. Parents are recomputed, bit for bit as they were."""
         saved.like("sampler.live", state["live"], np.packbits(np.isnan(self.raw)))
         live = np.unpackbits(state["live"], count=self.capacity).astype(bool)
         saved.like("sampler.raw", state["raw"], self.raw[live])
@@ -438,9 +430,7 @@ class Rank(Prioritized):
 
 
 def require_finite(priority: np.ndarray) -> None:
-    """Raise NumericError naming the first of |delta| (float [n]) that is NaN, infinite or
-    negative.
-    """
+    """Raise NumericError for the first |delta| [n] that is NaN, infinite or negative."""
     good = (priority >= 0) & (priority < np.inf)
     if not good.all():
         raise NumericError(
@@ -500,9 +490,7 @@ class SumTree:
         return values
 
     def set(self, index: np.ndarray, value: np.ndarray) -> None:
-        """Write leaves (int64 [n], float64 [n]; the last duplicate wins) and update their
-        ancestors.
-        """
+        """Write leaves (int64 [n], float64 [n]; the last duplicate wins) and their ancestors."""
         kernels.set_leaves(self.arrays, index, value)
 
     def fill(self, values: np.ndarray) -> None:

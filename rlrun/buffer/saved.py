@@ -201,9 +201,7 @@ def largest(value: Any) -> float:
 
 
 def check_order(order: Any, slots: int) -> None:
-    """Raise CheckpointError unless ``order`` holds slots of 0..slots-1, each at most once, and
-    -1.
-    """
+    """Raise CheckpointError unless ``order`` holds slots, each at most once, and -1."""
     live = order[order != -1]
     good = ((live >= 0) & (live < slots)).all() and len(np.unique(live)) == len(live)
     require(good, "sampler.order", "is not a permutation of slots")

@@ -54,9 +54,7 @@ class Cutter:
         return lines
 
     def count(self, first: np.ndarray, valid: np.ndarray) -> int:
-        """Return the number of windows that the next row completes; ``first``/``valid`` bool
-        [B].
-        """
+        """Return the number of windows that a row, ``first``/``valid`` bool [B], completes."""
         return len(self.cut(first[None], valid[None]))
 
     def state_dict(self) -> dict[str, Any]:
@@ -336,9 +334,7 @@ class WindowTable:
         return Spans(kernels.line_spans(self.lines, slots, ring.rows, self.head))
 
     def states_of(self, slots: np.ndarray) -> Tree:
-        """Return the recurrent states before the first rows of the windows, in new arrays [n,
-        ...].
-        """
+        """Return the states before the first rows of the windows, new arrays [n, ...]."""
         return tree_map(lambda store: store[slots], self.states)
 
     def partial(self, slots: np.ndarray) -> tuple[int, ...]:
@@ -389,9 +385,7 @@ class WindowTable:
         }
 
     def _written(self, array: np.ndarray) -> RingRows:
-        """Return the entries [slots, ...] of windows from ``tail`` on, which do not change any
-        more.
-        """
+        """Return the entries [slots, ...] of windows from ``tail`` on, which are final."""
         return RingRows(array[None], self.tail, self.head, self.files)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -155,9 +155,7 @@ class _Maker:
         return self._copies(partial(self.single, spec), num_envs, limit)
 
     def _require_wrappable(self) -> None:
-        """Raise ConfigError if wrappers cannot apply: they need single environments of one
-        agent.
-        """
+        """Raise ConfigError unless wrappers apply: to single environments of one agent."""
         config, names = self.config, ", ".join(wrapper.name for wrapper in self.config.wrappers)
         if config.backend in ("vector", "envpool"):
             raise ConfigError(
@@ -385,9 +383,7 @@ def known_spaces(config: EnvConfig, agents: AgentsConfig) -> tuple[Any, Any, int
 
 
 def space_summary(space: gym.Space[Any]) -> str:
-    """Return ``float32 [4]`` (Box), ``Discrete 3`` or ``MultiDiscrete 2 5``; parts joined by
-    ``+``.
-    """
+    """Return ``float32 [4]`` (Box), ``Discrete 3``, ``MultiDiscrete 2 5``, or a sum of them."""
     match space:
         case spaces.Dict():
             return " + ".join(map(space_summary, space.spaces.values()))

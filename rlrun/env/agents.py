@@ -25,6 +25,7 @@ from rlrun.env.contract import (
     KEPT,
     ContractViolation,
     ObservationValidator,
+    ResetResult,
     flag_violation,
     info_violation,
     kept_numbers,
@@ -255,9 +256,7 @@ class PettingZooEnv(gym.Env[Any, Any]):
 
     # -- rows ------------------------------------------------------------------------------------
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Tree, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> ResetResult:
         self.steps = 0
         obs, infos = self._results("reset", self.parallel_env.reset(seed=seed, options=options))
         alive = self._alive()

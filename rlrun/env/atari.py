@@ -14,6 +14,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from rlrun.env.contract import ResetResult, VectorResult
 from rlrun.env.diagnostic.vector import (
     NEXT_STEP_METADATA,
     SINGLE_METADATA,
@@ -109,9 +110,7 @@ class SingleGame:
         self.rng = np.random.RandomState()  # for the number of frames without action
         self.over, self.lives = False, 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> ResetResult:
         """Begin a game. A seed loads the cartridge again, which takes 0.2 s."""
         if seed is not None:
             self.ale.setInt("random_seed", seed)
@@ -147,9 +146,7 @@ class SingleGame:
     def _info(self) -> dict[str, Any]:
         return {"lives": np.array([self.lives]), "_lives": np.ones(1, np.bool_)}
 
-    def step(
-        self, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: np.ndarray) -> VectorResult:
         """Hold an action for ``frame_skip`` frames, or begin the next game after an end."""
         none = np.zeros(1, np.bool_)
         if self.over:
@@ -270,17 +267,13 @@ class AtariVectorEnv(VectorEnv[Any, Any, Any]):
         self.done, self._truncated = none, none  # the last row ended an episode; by the limit
         self._over_at_reset = none  # game over in the reset row: the next row is the last
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> ResetResult:
         self._clear()
         self.playing = True
         obs, info = self._ale.reset(seed=seed)
         return obs[:, 0], info
 
-    def step(
-        self, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: np.ndarray) -> VectorResult:
         resets, over_at_reset = self.done, self._over_at_reset
         obs, reward, over, _, info = self._ale.step(np.where(resets, 0, actions))
         if self._truncated.any():
@@ -316,9 +309,7 @@ class AtariEnv(SingleFromVector):
     def __init__(self, *, render_mode: str | None = None, **kwargs: Any) -> None:
         super().__init__(OneGame(**{**kwargs, "threads": 1}), render_mode)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> ResetResult:
         if seed is None and self._vector.playing:  # autoreset as the vector does
             if not self._vector.done[0]:  # truncated by Gymnasium's TimeLimit
                 self._vector.truncate()

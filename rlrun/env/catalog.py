@@ -179,9 +179,7 @@ def _unregistered(env_id: str, module: str, name: str) -> ConfigError:
 
 
 def _package_of(name: str) -> tuple[tuple[str, ...], str, str] | None:
-    """Return the entry of _PACKAGES that registers ``name``; None: Gymnasium already knows the
-    id.
-    """
+    """Return the entry of _PACKAGES that registers ``name``; None: Gymnasium knows it."""
     if name in gym.registry and not name.startswith("rlrun/"):
         return None
     return next((package for package in _PACKAGES if name.startswith(package[0])), None)

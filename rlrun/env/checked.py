@@ -16,6 +16,7 @@ from rlrun.env.contract import (
     KEPT,
     ContractViolation,
     ObservationValidator,
+    ResetResult,
     close_error,
     contract_error,
     exception_text,
@@ -96,9 +97,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         return contract_error(self._id, self._subject, self._steps, message)
 
     def _raised(self, error: BaseException, call: str) -> EnvError:
-        """Return the error for what ``call`` raised. Raise ``error`` itself if it is not the
-        environment's.
-        """
+        """Return the environment's error for what ``call`` raised, or raise another's."""
         pass_ctrl_c(error)
         if isinstance(error, EnvError):
             return error
@@ -123,9 +122,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             raise self._fault(message)
         return {KEPT: numbers}
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> ResetResult:
         begins = seed is not None
         if seed is not None:
             self._seed, self._episode, self._steps = seed, 0, 0
@@ -202,9 +199,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             self.env = self._make()
 
     def _choose_method(self) -> None:
-        """Choose how to save the state after the first reset, so that resets do not depend on
-        checkpoints.
-        """
+        """Choose how to save the state, so that resets do not depend on checkpoints."""
         self._probe = None
         if self._alone:
             return
@@ -217,9 +212,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             self._probe = Probe(state, self._make)
 
     def _wrapper_states(self) -> list[dict[str, Any]]:
-        """Return the state that wrappers carry from one episode to the next, the outermost
-        first.
-        """
+        """Return what wrappers carry from one episode to the next, the outermost first."""
         states, env = [], self.env
         while isinstance(env, gym.Wrapper):
             states.append(capture_attributes(env, skip="env"))

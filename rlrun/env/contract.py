@@ -31,6 +31,9 @@ _NUMBERS = f"a finite number that float32 holds, within [-{FLOAT32_MAX:.7g}, {FL
 _RAISE = dis.opmap["RAISE_VARARGS"]
 _STORABLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 Spaces = tuple[gym.Space[Any], gym.Space[Any]]  # of observations and of actions
+ResetResult = tuple[Any, dict[str, Any]]  # observation, info
+StepResult = tuple[Any, Any, bool, bool, dict[str, Any]]
+VectorResult = tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]  # of E environments
 Fault = tuple[str, int | None]  # description, and the environment's index if known
 
 
@@ -288,9 +291,7 @@ class ObservationValidator:
         integers: bool = True,
         floats: bool = True,
     ) -> None:
-        """``num_envs`` None: one environment. ``integers``, ``floats``: whether bounds are
-        compared.
-        """
+        """``num_envs`` None: one. ``integers``, ``floats``: whether bounds are compared."""
         batch = () if num_envs is None else (num_envs,)
         self._space, self._env_id, self._batched = space, env_id, num_envs is not None
         self._leaves = [_Leaf(path, leaf, batch) for path, leaf in leaf_spaces(space)]

@@ -16,7 +16,7 @@ from gymnasium.vector.utils import batch_space
 
 from rlrun.env.atari import ATARI_ID, envpool_arguments
 from rlrun.env.catalog import closest_ids, construction_errors, first_line
-from rlrun.env.contract import contract_error
+from rlrun.env.contract import ResetResult, VectorResult, contract_error
 from rlrun.env.diagnostic.vector import NEXT_STEP_METADATA, require_int
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.tree import Tree
@@ -90,9 +90,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
         refusals = AssertionError, TypeError, ValueError
         return construction_errors(env_id, kwargs, f"envpool's {env_id}", missing, refusals)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Tree, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> ResetResult:
         self._done, self._steps = np.zeros(self.num_envs, np.bool_), 0
         with warnings.catch_warnings():  # Gymnasium warns about the bounds of envpool's spaces
             warnings.filterwarnings("ignore", module=r"gymnasium\.")
@@ -102,9 +100,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
             obs, info = self._pool.reset()
         return self._obs(obs), info
 
-    def step(
-        self, actions: np.ndarray
-    ) -> tuple[Tree, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: np.ndarray) -> VectorResult:
         if self._pool is None:
             raise gym.error.ResetNeeded("call reset() before step()")
         obs, reward, terminated, truncated, info = self._pool.step(actions)

@@ -265,9 +265,7 @@ def _record(
 
 
 def _first_episode(env: AnyEnv, seed: int) -> Episode | None:
-    """Return the first episode of random actions after a reset with ``seed``, or None if it does
-    not end.
-    """
+    """Return the first episode after a reset with ``seed``, or None if it does not end."""
     walk = walk_single(env, seed=seed, steps=_REPLAY_STEPS, seconds=_REPLAY_SECONDS, episodes=1)
     return walk.ended[0] if walk.ended else None
 
@@ -706,9 +704,7 @@ def _shortened(walk: RowsWalk, limit: int | None) -> str | None:
 
 
 def _last_row(rows: Env, episode: Episode | None, seed: int) -> bool | None:
-    """Return whether the last row of an episode equals that of ``rows``; None: an earlier row
-    differs.
-    """
+    """Return whether ``rows`` has the last row of an episode; None: an earlier one differs."""
     if episode is None or len(set(episode.hashes)) == 1:
         return None
     start = np.asarray(getattr(rows.action_space, "start", 0))

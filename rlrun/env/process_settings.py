@@ -42,9 +42,7 @@ def _write_errors(value: Any) -> None:
 
 
 def _read_torch() -> Any:
-    """Return torch's default dtype and device, gradient mode, threads and determinism, once
-    imported.
-    """
+    """Return torch's dtype, gradient mode, threads, determinism and device, once imported."""
     torch: Any = sys.modules.get("torch")
     context = getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None)
     if context is None:  # not (completely) imported
@@ -99,9 +97,7 @@ _of_run: dict[Setting, Any] = {}  # what was set before the last block that was 
 
 
 def _exchange(setting: Setting, before: Any) -> None:
-    """Restore ``before`` if an environment has changed the setting, and keep the environment's
-    value.
-    """
+    """Restore ``before`` if an environment changed it, and keep the environment's value."""
     after = setting.read()
     if after is before or after == before:
         _of_environments.pop(setting, None)
@@ -115,9 +111,7 @@ def _quick() -> tuple[Any, Any]:
 
 
 class SettingsKept:
-    """A block of environment code, which gets its own settings. The previous ones are restored
-    after it.
-    """
+    """A block of environment code with its own settings, after which the run's return."""
 
     def __init__(self) -> None:
         self._before: list[list[tuple[Setting, Any]]] = []

@@ -24,6 +24,8 @@ from rlrun.env.contract import (
     ActionValidator,
     Fault,
     ObservationValidator,
+    ResetResult,
+    VectorResult,
     as_number,
     batch_fault,
     close_error,
@@ -34,11 +36,7 @@ from rlrun.env.contract import (
     pass_ctrl_c,
 )
 from rlrun.env.diagnostic.vector import LockstepVectorEnv
-from rlrun.env.process_settings import (
-    SettingsKept,
-    StepSettingsKept,
-    changes_nothing,
-)
+from rlrun.env.process_settings import SettingsKept, StepSettingsKept, changes_nothing
 from rlrun.env.render import FPS, Draw, draw
 from rlrun.env.state import Probe, Unsupported, capture, restore_exactly
 from rlrun.errors import ConfigError, EnvError, NumericError
@@ -90,9 +88,7 @@ class RowSource(Protocol):
 
     @property
     def restarted(self) -> np.ndarray | None:
-        """[E] bool: restarted in the last step, which has no reward and no flag there; None:
-        none.
-        """
+        """[E] bool: restarted in the last step, without reward and flags; None: none."""
 
     def reset(self, seed: int) -> Any:
         """Return first observations [E, ...]; environment i gets seed + i."""
@@ -368,9 +364,7 @@ class NativeVector:
         resumable: bool = False,
         twin: Callable[[], AnyVectorEnv] | None = None,
     ) -> None:
-        """``resumable``: its state is saved. ``twin``: makes another one, to check the state
-        once.
-        """
+        """``resumable``: its state is saved. ``twin``: makes another, to check that once."""
         self.env, self.num_envs = env, env.num_envs
         self.single_observation_space = env.single_observation_space
         self.single_action_space = env.single_action_space
@@ -499,9 +493,7 @@ class RowsVectorEnv(VectorEnv[Any, Any, Any]):
         self.action_space: gym.Space[Any] = batch_space(rows.action_space, rows.num_envs)
         self._start = np.asarray(getattr(rows.action_space, "start", 0))
 
-    def reset(
-        self, *, seed: Any = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: Any = None, options: Any = None) -> ResetResult:
         """Return first observations [n, ...]. Environment i gets ``seed`` + i; None: a random seed.
 
         Raises: ConfigError.
@@ -515,7 +507,7 @@ class RowsVectorEnv(VectorEnv[Any, Any, Any]):
             )
         return tree_map(np.array, self.rows.reset(seed=int(seed))), {}
 
-    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: Any) -> VectorResult:
         """Return observations, rewards, terminated, truncated [n, ...] and the kept info."""
         action = np.asarray(actions)
         step = self.rows.step(action - self._start if self._start.any() else action)

@@ -226,9 +226,7 @@ def module_of(kind: type) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Captures and restores an engine's object: ``capture`` returns a tree, ``restore`` writes
-    it.
-    """
+    """``capture`` returns an engine's object as a tree, ``restore`` writes it."""
 
     module: str
     name: str
@@ -472,9 +470,7 @@ def same_tree(a: Tree, b: Tree) -> bool:
 
 
 class _Restore:
-    """One restore: walks a tree together with its target. ``made`` corresponds to
-    ``_Capture.seen``.
-    """
+    """One walk of a tree and its target. ``made`` corresponds to ``_Capture.seen``."""
 
     def __init__(self) -> None:
         self.made: dict[int, Any] = {}

@@ -147,9 +147,7 @@ class EnvServer:
         self._put(self.env.reset(seed=seed)[0])
 
     def reopen(self, seed: int, episode: int) -> None:
-        """Open an episode that no earlier start of this worker had. It counts as a step that
-        resets.
-        """
+        """Open an episode that no earlier start of this worker had, as a step that resets."""
         self._put(self.env.reopen(seed, episode))
         self.shared.reward[self.index] = 0
         self.shared.flags[self.index] = False
@@ -159,9 +157,7 @@ class EnvServer:
         return self.env.state_dict() | {"done": self.done}
 
     def load_state_dict(self, state: dict[str, Any]) -> str | None:
-        """Continue from ``state``. Return why that is not exact, in which case the next step is
-        a reset.
-        """
+        """Continue from ``state``. Return why that is not exact; then the next step resets."""
         reason = self.env.load_state_dict(state)
         self.done = reason is not None or bool(state["done"])
         return reason
@@ -354,9 +350,7 @@ def _failure(e: BaseException) -> Failure:
 
 
 def _context() -> Any:
-    """Return the context that starts processes. Not fork, because torch's threads may hold
-    locks.
-    """
+    """Return the context that starts processes: not fork, as torch's threads hold locks."""
     multiprocessing.set_forkserver_preload(["rlrun.env"])  # workers then start within milliseconds
     return multiprocessing.get_context("forkserver")
 
@@ -495,9 +489,7 @@ class Workers(Copies):
         return replies
 
     def _call(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call as ``Copies`` does. None for a worker that does not answer; ``_restart_failed``
-        follows.
-        """
+        """Call as ``Copies``. None where none answers; ``_restart_failed`` follows."""
         for worker, values in zip(self.workers, arguments, strict=True):
             worker.send((name, values))
         replays = name == "load_state_dict"  # an episode, at most

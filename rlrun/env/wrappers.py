@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces, wrappers
 
-from rlrun.env.contract import ContractViolation
+from rlrun.env.contract import ContractViolation, ResetResult
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.functional.masks import MASK
 from rlrun.schema import WrapperConfig
@@ -41,9 +41,7 @@ class ActionMaskObservation(gym.Wrapper[Any, Any, Any, Any]):
         parts = dict(obs.spaces) if isinstance(obs, spaces.Dict) else {"observation": obs}
         self.observation_space = spaces.Dict({**parts, MASK: spaces.MultiBinary(self.num_actions)})
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> ResetResult:
         obs, info = self.env.reset(seed=seed, options=options)
         return self._with_mask(obs, info), info
 
@@ -199,9 +197,7 @@ class _RandomObservation(gym.ObservationWrapper[Any, Any, Any]):
         self._salt = salt
         self._rng = np.random.default_rng()
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> ResetResult:
         if seed is not None:
             self._rng = np.random.default_rng((self._salt, seed))
         return super().reset(seed=seed, options=options)
@@ -287,10 +283,7 @@ WRAPPERS: dict[str, tuple[Factory, str]] = {
         wrappers.StickyAction,
         "the last action instead of the new one with `probability`; Machado et al. 2018",
     ),
-    "repeat_action": (
-        wrappers.RepeatAction,
-        "each action `steps` times, rewards added up",
-    ),
+    "repeat_action": (wrappers.RepeatAction, "each action `steps` times, rewards added up"),
     "clip_reward": (
         wrappers.ClipReward,
         "rewards within [`low`, `high`], scores too (policy.reward_clip leaves scores as they are)",

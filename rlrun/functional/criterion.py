@@ -315,9 +315,7 @@ class Munchausen:
         )  # fmt: skip
 
     def value(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
-        """Soft value sum_a pi(a) (outputs_a - temperature log pi(a)), which replaces the
-        maximum.
-        """
+        """Soft value sum_a pi(a) (outputs_a - temperature log pi(a)), instead of the maximum."""
         q = self.criterion.mean(outputs)
         return munchausen_value(outputs, q, temperature=self.temperature, allowed=mask)
 

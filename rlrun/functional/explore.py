@@ -64,10 +64,7 @@ def boltzmann(
 
 
 def log_probability(
-    q: np.ndarray,
-    action: np.ndarray,
-    explore: np.ndarray | None,
-    mask: np.ndarray | None = None,
+    q: np.ndarray, action: np.ndarray, explore: np.ndarray | None, mask: np.ndarray | None = None
 ) -> np.ndarray:
     """log mu(action) float32 [E] of actions that ``select_action`` returned for values ``q`` [E,
     A].
@@ -92,10 +89,7 @@ def log_probability(
 
 
 def team_epsilon_greedy(
-    q: np.ndarray,
-    allowed: np.ndarray,
-    epsilon: np.ndarray | None,
-    generator: np.random.Generator,
+    q: np.ndarray, allowed: np.ndarray, epsilon: np.ndarray | None, generator: np.random.Generator
 ) -> np.ndarray:
     """argmax_a q of every agent, replaced by a uniform one of the ``allowed`` actions; int64 [E,
     N].

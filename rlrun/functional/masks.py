@@ -23,9 +23,7 @@ def has_mask(space: gym.Space[Any] | None) -> bool:
 
 
 def mask_path(space: gym.Space[Any]) -> tuple[str, ...] | None:
-    """Return the keys that lead to the mask in rows of ``space``, those of agents included, or
-    None.
-    """
+    """Return the keys that lead to the mask, or an agent's, in rows of ``space``; None: no mask."""
     if has_mask(space):
         return (MASK,)
     parts = space.spaces if isinstance(space, gym.spaces.Dict) else {}

@@ -62,9 +62,7 @@ def trace_return(
 
 
 def epsilon_greedy_policy(q: Tensor, mask: Tensor | None, epsilon: float) -> Tensor:
-    """pi [*, A]: epsilon spread over the actions that ``mask`` allows, the rest on argmax_a
-    ``q``.
-    """
+    """pi [*, A]: epsilon spread over the actions of ``mask``, the rest on argmax_a ``q``."""
     allowed = torch.ones_like(q) if mask is None else mask.to(q.dtype)
     uniform = allowed / allowed.sum(-1, keepdim=True)
     best = torch.zeros_like(q).scatter_(-1, greedy(q, mask).unsqueeze(-1), 1.0)

@@ -31,12 +31,7 @@ class RowSpaces:
     masked: bool = False
 
     def violation(
-        self,
-        obs: Tree,
-        action: Any,
-        valid: Any,
-        *,
-        axes: tuple[str, str] = ROW_AXES,
+        self, obs: Tree, action: Any, valid: Any, *, axes: tuple[str, str] = ROW_AXES
     ) -> str | None:
         """Describe the first value outside its space; None: there is none.
 

@@ -15,9 +15,7 @@ _ZERO, _ONE = np.float32(0), np.float32(1)
 
 
 def flat_gradients(adam: Adam) -> dict[int, np.ndarray]:
-    """Move parameters into one array. Return data_ptr of each parameter -> array of its
-    gradient.
-    """
+    """Flatten the parameters. Return data_ptr of each -> array of its gradient."""
     views = adam.flatten().grad_views
     pairs = zip(adam.parameters, views, strict=True)
     return {p.data_ptr(): grad.numpy() for p, grad in pairs}

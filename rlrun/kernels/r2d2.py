@@ -144,9 +144,7 @@ class Trace(NamedTuple):
 
 
 class NumpyLSTM:
-    """Forward and backward passes of an ``nn.LSTM`` of one layer. Weights are views of the
-    module's.
-    """
+    """Passes of an ``nn.LSTM`` of one layer. Weights are views of the module's."""
 
     def __init__(self, lstm: nn.LSTM, grads: dict[int, np.ndarray] | None = None) -> None:
         """``grads``: data_ptr of a parameter -> array for its gradient; None: forward only."""
@@ -194,9 +192,7 @@ class NumpyLSTM:
 
 
 class NumpyHeads:
-    """Forward and backward passes of the heads of a ``QNet``. Weights are views of the
-    network's.
-    """
+    """Passes of the heads of a ``QNet``. Weights are views of the network's."""
 
     def __init__(self, net: QNet, grads: dict[int, np.ndarray] | None) -> None:
         """``grads``: data_ptr of a parameter -> array for its gradient; None: forward only."""
@@ -228,9 +224,7 @@ class NumpyHeads:
 
 
 class NumpyRecurrentQNet:
-    """Forward and backward passes of a ``QNet`` with an LSTM. Weights are views of the
-    network's.
-    """
+    """Passes of a ``QNet`` with an LSTM. Weights are views of the network's."""
 
     def __init__(self, net: QNet, grads: dict[int, np.ndarray] | None = None) -> None:
         """``grads``: data_ptr of a parameter -> array for its gradient; None: forward only."""

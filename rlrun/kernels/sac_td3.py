@@ -182,10 +182,7 @@ class ContinuousKernel(Generic[P]):
         }
 
     def actor_loss(
-        self,
-        rows: RowBatch,
-        action: np.ndarray,
-        output_grad: Callable[[np.ndarray], np.ndarray],
+        self, rows: RowBatch, action: np.ndarray, output_grad: Callable[[np.ndarray], np.ndarray]
     ) -> ActorUpdate:
         """Write the actor's gradients. Return the minimum of Q over the critics.
 
@@ -202,9 +199,7 @@ class ContinuousKernel(Generic[P]):
         return ActorUpdate(min_q, time.perf_counter() - began)
 
     def run_in_thread(self, function: Callable[[], T]) -> Callable[[], T]:
-        """Start ``function``, in a second thread if there is one. The returned callable waits
-        for it.
-        """
+        """Start ``function``, in a second thread if there is one. Return what waits for it."""
         return self.compute.run_in_thread(IGNORE_OVERFLOW(function))
 
     def wait(self, actor_update: Callable[[], ActorUpdate]) -> ActorUpdate:

@@ -203,8 +203,6 @@ class ActionBounds(nn.Module):
 
 
 def unit_actions(segment: Segment, bounds: ActionBounds) -> Segment:
-    """Return the segment with its actions and the previous action as [*, A] in the network's
-    unit.
-    """
+    """Return the segment with its actions and the previous one [*, A] in the network's unit."""
     extras = {**segment.extras, "prev_action": bounds.to_unit(segment.extras["prev_action"])}
     return replace(segment, action=bounds.to_unit(segment.action), extras=extras)

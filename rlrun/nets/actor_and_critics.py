@@ -27,11 +27,7 @@ class ObsEncoder(Trunk):
     """
 
     def __init__(
-        self,
-        policy: ControlConfig,
-        torso: TorsoConfig,
-        memory: MemoryConfig,
-        spec: Spec,
+        self, policy: ControlConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec
     ) -> None:
         mlp = memory.name == "none" and torso.name == "mlp"
         layers = FlatObs(spec.obs) if mlp else make_torso(torso, spec.obs)

@@ -32,9 +32,7 @@ class BatchRenorm(nn.Module):
     count: Tensor  # 0-d: updates of the running statistics
 
     def __init__(self, *shape: int, momentum: float, warmup: int) -> None:
-        """``shape``: units, or networks x units. ``momentum``: the part of the running statistics
-        that an update keeps.
-        """
+        """``shape``: units, or networks x units. ``momentum``: kept share of running statistics."""
         super().__init__()
         full = (*shape[:-1], 1, shape[-1])
         self.momentum, self.warmup = momentum, warmup
@@ -98,9 +96,7 @@ def normalisations(net: nn.Module) -> list[BatchRenorm]:
 
 @contextmanager
 def batch_statistics(net: nn.Module, rows: Tensor) -> Iterator[None]:
-    """Normalise by the statistics of the batch in this block. ``rows``: bool, the rows that
-    count.
-    """
+    """Normalise by the statistics of the batch, of its ``rows`` (bool), in this block."""
     norms = normalisations(net)
     for norm in norms:
         norm.rows = rows.reshape(-1, 1)

@@ -92,9 +92,7 @@ class TeamNet(nn.Module):
         return {"agent": one_hot.expand(*lead, self.num_agents), "observation": agent_obs}
 
     def allowed_actions(self, obs: Tree) -> Tensor:
-        """Return bool [*, N, A]: the actions that each agent's mask allows, all if it allows
-        none.
-        """
+        """Return bool [*, N, A]: the actions that each agent's mask allows; if none, all."""
         available = self.available.expand(*obs["alive"].shape, -1)
         if not self.masked:
             return available

@@ -515,8 +515,7 @@ class Collector:
         }
 
     def load_state_dict(self, state: dict[str, Any], *, incarnation: int = 0) -> None:
-        """Continue from ``state``. ``incarnation`` counts how often this collector's process was
-        lost.
+        """Continue from ``state``. ``incarnation``: how often this process was lost.
 
         If an environment cannot be restored, its saved last observation becomes the end row of the
         open episode: its value counts, and no return extends past it. The next row opens a new

@@ -196,9 +196,7 @@ class Means:
 
 
 class Learner:
-    """Learns from samples: ``update_per_collect`` updates per chunk, or ``replay_ratio`` rows
-    per row.
-    """
+    """Learns ``update_per_collect`` times per chunk, or ``replay_ratio`` rows per row."""
 
     def __init__(
         self,
@@ -225,9 +223,7 @@ class Learner:
         self.seconds = {"sample": 0.0, "update": 0.0, "prioritize": 0.0}
 
     def step(self, rows: int, keys: np.ndarray) -> int:
-        """Learn after ``rows`` new valid rows and windows ``keys``. Return the number of
-        updates.
-        """
+        """Learn after ``rows`` new valid rows and windows ``keys``. Return how many updates."""
         self.rows_collected += rows
         if self.td_priority and len(keys):
             new = self._with_bonus(self.buffer.get(keys, self.counters.env_steps))
@@ -258,9 +254,7 @@ class Learner:
         return sample if self.bonus is None else self.bonus.add_to(sample)
 
     def metrics(self) -> dict[str, float]:
-        """Return train/ metrics averaged over the updates since the last call, and the replay
-        ratio.
-        """
+        """Return train/ metrics, means since the last call, and the replay ratio."""
         updates, rows = self.means.updates, self.rows_collected
         found, self.rows_collected = self.means.report(), 0
         if rows and self.counters.updates:  # offline no rows are collected
@@ -283,9 +277,7 @@ class Learner:
         return {name: value.item() for name, value in found.items()}
 
     def _delta_q(self, generator: np.random.Generator) -> dict[str, Tensor]:
-        """Return the delta_q metrics of a recurrent policy, on windows whose whole past is
-        stored.
-        """
+        """Return delta_q of a recurrent policy, on windows whose whole past is stored."""
         if not isinstance(self.policy, RecurrentPolicy):
             return {}
         windows, history = self.buffer.histories(DIAGNOSED, generator)

@@ -86,9 +86,7 @@ class Pipeline:
             self.saving.after_chunk(before)
 
     def learn(self, chunk: Any, before: int) -> None:
-        """Store ``chunk``, the rows collected since env step ``before``, and do the updates due
-        for it.
-        """
+        """Store ``chunk``, collected since env step ``before``, and do the updates due for it."""
         p, progress, keys = self.parts, self.parts.progress, _NO_WINDOWS
         env_steps = progress.counters.env_steps
         if chunk is not None and p.buffer is not None:

@@ -345,9 +345,7 @@ class CollectorWorker:
         return {"generator": dict(self.collector.policy.generator.bit_generator.state)}
 
     def load(self, state: dict[str, Any], env_steps: int, incarnation: int = 0) -> str | None:
-        """Continue from ``state``. ``incarnation`` counts how often this collector's process was
-        lost.
-        """
+        """Continue from ``state``. ``incarnation``: how often this process was lost."""
         self.counters.env_steps = env_steps
         self.collector.load_state_dict(state, incarnation=incarnation)
         self.collector.policy.generator.bit_generator.state = state["generator"]
@@ -382,9 +380,7 @@ class OverlappedSource:
         check: Check,
         total_steps: int,
     ) -> None:
-        """``policy``: the learner's. ``check``: applied to a checkpoint's chunk. No chunk is
-        started at or after ``total_steps``.
-        """
+        """``check``: of a checkpoint's chunk. No chunk is started at or after ``total_steps``."""
         self.process, self.policy, self.total_steps = process, policy, total_steps
         self.check = check
         self.collect_metrics, self.counters = collect_metrics, collect_metrics.counters

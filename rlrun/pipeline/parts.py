@@ -14,6 +14,9 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from rlrun.buffer.mixed import Mixed, Streams
+from rlrun.buffer.replay import Replay
+from rlrun.buffer.rollout import Rollout, Rollouts
 from rlrun.buffer.saved import MOST_ROWS, check_counts, integer, reason, require
 from rlrun.errors import (
     CheckpointError,
@@ -26,6 +29,7 @@ from rlrun.errors import (
 from rlrun.log import Log
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.evaluate import Evaluation, eval_metrics, loaded_summary
+from rlrun.pipeline.learner import Learner, RolloutLearner
 from rlrun.pipeline.source import Source
 from rlrun.pipeline.state import backends, generators_state, load_generators, restore_backends
 from rlrun.pipeline.stop import StopRequest
@@ -63,53 +67,6 @@ class LoopProgress:
         return self.counters.env_steps // every > before // every
 
 
-_MAY_BE_MINUS_INF = ("log",)  # the logarithm of a coefficient of 0
-
-
-class LoopBuffer(Protocol):
-    """Storage of chunks: a replay, a rollout, or several of them in other processes."""
-
-    def add(self, rows: Any, /) -> np.ndarray:
-        """Store what the source returned. Return the keys of the windows it completes."""
-
-    def metrics(self, env_steps: int) -> dict[str, float]:
-        """Return buffer/ metrics."""
-
-    def codec_metrics(self) -> dict[str, float]:
-        """Return codec/ metrics of compressed contents."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-class LoopMeans(Protocol):
-    """Running sums of metrics."""
-
-    def require_finite(self) -> None:
-        """Raise NumericError unless all sums are finite."""
-
-
-class LoopLearner(Protocol):
-    """Performs the updates that are due for new rows."""
-
-    seconds: dict[str, float]
-
-    @property
-    def means(self) -> LoopMeans: ...
-
-    def step(self, rows: int, keys: np.ndarray) -> int:
-        """Learn after ``rows`` new rows and windows ``keys``. Return the number of updates."""
-
-    def metrics(self) -> dict[str, float]:
-        """Return train/ metrics since the last call."""
-
-    def diagnose(self) -> dict[str, float]:
-        """Return train/ metrics of the present networks. Called at evaluations."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
 class LoopEvaluator(Protocol):
     """Plays evaluation episodes."""
 
@@ -132,8 +89,8 @@ class Parts:
     progress: LoopProgress
     source: Source
     policy: Policy
-    buffer: LoopBuffer | None  # None: the policy does not learn
-    learner: LoopLearner | None
+    buffer: Replay | Mixed | Streams | Rollout | Rollouts | None  # None: the policy does not learn
+    learner: Learner | RolloutLearner | None
     evaluator: LoopEvaluator
     bonus: RND | None = None  # the learner adds it to rewards
 
@@ -167,12 +124,11 @@ def first_non_finite(state: Any) -> str | None:
     norms = (torch.stack(torch._foreach_norm(tensors)) for tensors in groups.values())
     if all(bool(norm.isfinite().all()) for norm in norms):
         return None
-    return next((path for path, x in named if not _is_finite(path, x)), None)
-
-
-def _is_finite(path: str, x: Tensor) -> bool:
-    allowed = x == -torch.inf if path.rpartition("/")[2] in _MAY_BE_MINUS_INF else False
-    return bool((x.isfinite() | allowed).all())
+    for path, x in named:  # the logarithm of a coefficient of 0 is -inf
+        allowed = x == -torch.inf if path.rpartition("/")[2] == "log" else False
+        if not (x.isfinite() | allowed).all():
+            return path
+    return None
 
 
 def _tensors(node: Any, path: str) -> Iterator[tuple[str, Tensor]]:
@@ -214,9 +170,7 @@ class LoopEvaluations:
         return self.last is not None and self.last["env_steps"] == steps
 
     def after_chunk(self, before: int, stop: StopRequest) -> None:
-        """Evaluate if an evaluation became due since env step ``before``, or is waiting and now
-        ready.
-        """
+        """Evaluate if one became due since env step ``before``, or is waiting and now ready."""
         due = self.parts.progress.due(self.config.eval_every, before)
         if due or self.waiting:
             ready, again = self.ready(), due and self.waiting
@@ -225,33 +179,27 @@ class LoopEvaluations:
                 self.evaluate(stop)
 
     def evaluate(self, stop: StopRequest) -> None:
-        """Evaluate the present weights. If a signal interrupts it, it stays pending without
-        results.
-        """
+        """Evaluate the present weights. If a signal interrupts, it stays pending."""
         require_finite(self.parts)
         p, steps = self.parts, self.parts.progress.counters.env_steps
         before = p.policy.generator.bit_generator.state, generators_state()
         self.pending, p.progress.unsaved, p.progress.phase = True, True, "evaluate"
+        began = p.evaluator.steps
+
+        def shown_stop() -> bool:  # shows on the way how long the evaluation already is
+            done = p.evaluator.steps - began
+            if done and done % 1024 == 0:
+                p.log.status(f"evaluating, step {done}")
+            return stop()
+
         with p.progress.part("eval"):
-            evaluation = p.evaluator.run_until(self._shown(stop), p.policy, env_steps=steps)
+            evaluation = p.evaluator.run_until(shown_stop, p.policy, env_steps=steps)
             self.pending = evaluation is None
             if evaluation is not None:
                 self.record(evaluation, steps)
             else:  # it is repeated later with the same random numbers
                 p.policy.generator.bit_generator.state = before[0]
                 load_generators(before[1])
-
-    def _shown(self, stop: StopRequest) -> Callable[[], bool]:
-        """Return ``stop``, which shows on the way how long the evaluation already is."""
-        p, began = self.parts, self.parts.evaluator.steps
-
-        def shown() -> bool:
-            done = p.evaluator.steps - began
-            if done and done % 1024 == 0:
-                p.log.status(f"evaluating, step {done}")
-            return stop()
-
-        return shown
 
     def record(
         self, evaluation: Evaluation, steps: int, weights: Mapping[str, Tensor] | None = None
@@ -302,9 +250,7 @@ class RunFiles:
     """Writes copies of a run's state to files while the run goes on."""
 
     def __init__(self, directory: Path, log: Log, *, keep: int, versions: int) -> None:
-        """``keep``: number of checkpoints (run.keep_checkpoints). ``versions``: number of past
-        weights (checkpoint.history).
-        """
+        """``keep``: run.keep_checkpoints. ``versions``: of past weights, checkpoint.history."""
         self.directory, self.log, self.keep, self.versions = directory, log, keep, versions
         self.saver = Saver(directory)
         self.history_size: history.HistorySize | None = None  # of the past weights when last saved
@@ -355,9 +301,7 @@ class RunFiles:
         self.saver.wait()
 
     def close(self) -> None:
-        """Wait for the last checkpoint. An error is logged, so that it does not hide the run's
-        own.
-        """
+        """Wait for the last checkpoint. An error is logged, to not hide the run's own."""
         try:
             self.wait()
         except StorageError as e:
@@ -403,16 +347,18 @@ class Saving:
 
     @property
     def inexact(self) -> str | None:
-        """Why the run differs, or would after a resume, from an undisturbed one; None: it does
-        not.
-        """
+        """Why the run differs, or would if resumed, from an undisturbed one; None: it does not."""
         return self.parts.source.inexact or self.evaluations.inexact
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of every part. Reading it changes no part."""
         p, counters = self.parts, self.parts.progress.counters
         source = p.source.state_dict()  # first: see ``Source``
-        self._warn_inexact()
+        reason = p.source.inexact
+        if reason is not None and not self.warned:
+            self.warned = True
+            text = "resumed after a kill, this run will differ from an uninterrupted one: %s"
+            _logger.warning(text, reason)
         state: dict[str, Any] = {
             "counters": {n: getattr(counters, n) for n in counters.__slots__},
             "policy": p.policy.state_dict(),
@@ -452,14 +398,6 @@ class Saving:
             p.bonus.load_state_dict(state["bonus"])
         load_generators(state["generators"])
 
-    def _warn_inexact(self) -> None:
-        """Warn once that the run cannot be resumed exactly."""
-        reason = self.parts.source.inexact
-        if reason is not None and not self.warned:
-            self.warned = True
-            text = "resumed after a kill, this run will differ from an uninterrupted one: %s"
-            _logger.warning(text, reason)
-
 
 MAX_ROLLBACKS = 3  # per run
 # Parts of a state whose generators decide what is learned. Environments, and what users draw from
@@ -495,9 +433,7 @@ class Faults:
         raise fault from error
 
     def _save(self) -> bool:
-        """Save the state before the fault. Return False if it is not finite or cannot be
-        written.
-        """
+        """Save the state before the fault. Return False if it is not finite, or not writable."""
         try:
             self.saving.files.wait()
             self.saving.save()
@@ -515,9 +451,7 @@ class Faults:
             error.args = (f"{error}; {end}; go on: {resume_line(self.parts.run_dir)}",)
 
     def _roll_back(self, error: NumericError) -> bool:
-        """Load the newest checkpoint with other random numbers. Return False if that is not
-        allowed.
-        """
+        """Load the newest checkpoint with other random numbers. Return False if not allowed."""
         progress = self.parts.progress
         if self.config.on_nan != "rollback" or progress.rollbacks >= MAX_ROLLBACKS:
             return False
@@ -541,38 +475,31 @@ def other_streams(state: dict[str, Any], number: int) -> dict[str, Any]:
     counts the rollbacks from 1, so each one gets a stream of its own.
     """
     moved = {name: _moved(x, number) if name in _STREAMS else x for name, x in state.items()}
-    if "collectors" in state:  # pipeline=ray: each has its own policy
-        moved["collectors"] = [_acts_anew(x, number) for x in state["collectors"]]
-    elif "collector" in state:  # pipeline=overlapped: it has its own policy
-        moved["collector"] = _acts_anew(state["collector"], number)
+
+    def acts_anew(own: dict[str, Any] | None) -> dict[str, Any] | None:  # a policy of its own
+        if own is None or "generator" not in own:
+            return own
+        return own | {"generator": _moved(own["generator"], number)}
+
+    if "collectors" in state:  # pipeline=ray
+        moved["collectors"] = [acts_anew(x) for x in state["collectors"]]
+    elif "collector" in state:
+        moved["collector"] = acts_anew(state["collector"])
     return moved
-
-
-def _acts_anew(state: dict[str, Any] | None, number: int) -> dict[str, Any] | None:
-    """Return the state of a collector with its policy's generator moved, if it has one."""
-    if state is None or "generator" not in state:
-        return state
-    return state | {"generator": _moved(state["generator"], number)}
 
 
 def _moved(node: Any, number: int, key: str = "") -> Any:
     if isinstance(node, dict):
         if isinstance(node.get("bit_generator"), str):
-            return _jumped(node, number)
+            generator = getattr(np.random, node["bit_generator"])()
+            generator.state = node
+            return node | generator.jumped(number).state
         return {key: _moved(x, number, key) for key, x in node.items()}
     if isinstance(node, Tensor) and key == "rng":
         return _reseeded(node, number)
     if isinstance(node, list | tuple):
         return type(node)(_moved(x, number) for x in node)
     return node
-
-
-def _jumped(state: dict[str, Any], number: int) -> dict[str, Any]:
-    """Return the state of a numpy bit generator advanced by ``number`` jumps."""
-    generator = getattr(np.random, state["bit_generator"])()
-    generator.state = state
-    moved: dict[str, Any] = generator.jumped(number).state
-    return state | moved
 
 
 def _reseeded(state: Tensor, number: int) -> Tensor:

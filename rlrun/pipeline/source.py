@@ -13,9 +13,7 @@ from rlrun.types import Chunk, Counters, Policy
 
 
 class Source(Protocol):
-    """The source of the rows that a pipeline stores and learns from. It advances the run's
-    clock.
-    """
+    """The source of the rows that a pipeline learns from. It advances the run's clock."""
 
     clock: ClassVar[str] = "env steps"  # unit of ``env_steps``: "env steps" or "updates"
     phase: ClassVar[str]  # what ``next_chunk`` waits for, see ``rlrun.pipeline.stop``
@@ -79,9 +77,7 @@ class SerialSource(Source):
     phase: ClassVar[str] = "collect"
 
     def __init__(self, collector: Collector, policy: Policy, transport: InProcess | None) -> None:
-        """``policy`` is the learner's. ``transport`` leads to the collector's policy; None: both
-        share one policy.
-        """
+        """``transport``: from the learner's ``policy`` to the collector's; None: they are one."""
         self.collector, self.policy, self.transport = collector, policy, transport
 
     def stop_when(self, stop: Callable[[], bool]) -> None:

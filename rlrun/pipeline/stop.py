@@ -38,9 +38,7 @@ class StopRequest:
     catches = False  # signals, in the main thread
 
     def __init__(self, deadline: float = math.inf, *, own_process: bool = True) -> None:
-        """``deadline``: value of time.monotonic() from which to stop. ``own_process``: see
-        ``receive``.
-        """
+        """``deadline``: of time.monotonic(), when to stop. ``own_process``: see ``receive``."""
         self.deadline, self.own_process = deadline, own_process
 
     def __call__(self) -> bool:
@@ -246,9 +244,7 @@ class Watchdog:
             )
 
     def _compiling(self, phase: str) -> bool:
-        """Return whether kernels were compiled during the present wait, or may compile in
-        another process.
-        """
+        """Return whether kernels were compiled in this wait, or may compile in another process."""
         elsewhere = phase == "chunk" and self.watched < COMPILING_SECONDS
         return self._compiles() or elsewhere
 

@@ -217,9 +217,7 @@ SLOW_LINK = 500 * 125_000.0  # bytes/s: below it the codec saves time, well abov
 
 
 def decided(config: TransportConfig, link: float) -> TransportConfig:
-    """Return ``config`` with ``auto`` resolved: coded if ``link`` (bytes/s) is slower than
-    coding.
-    """
+    """Return ``config`` without ``auto``: coded if ``link`` (bytes/s) is slower than coding."""
     if config.name != "auto":
         return config
     return replace(config, name="coded" if link < SLOW_LINK else "raw")

@@ -26,9 +26,10 @@ from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise, noise_size, noisy_layer
 from rlrun.nets.policy_net import PolicyNet
 from rlrun.nets.torso import MLP, FlatObs
 from rlrun.policy.numpy_net import NumpyNet, Outputs, PreviousInputs
-from rlrun.schema import ActionValueConfig, ControlConfig, OnPolicyConfig
+from rlrun.schema import ActionValueConfig, ControlConfig, OnPolicyConfig, PolicyConfig
 from rlrun.types import Act, Actor, Tree, tree_leaves, tree_map
 
+_READS_REWARDS = (ActionValueConfig, OnPolicyConfig, ControlConfig)
 Chosen = tuple[np.ndarray, dict[str, np.ndarray]]  # actions [E, *A], extras [E, ...]
 
 
@@ -92,24 +93,24 @@ class NetActor(ABC):
     outputs: np.ndarray  # [E, K] from which the last action was selected
 
     def __init__(
-        self,
-        net: ActingNet,
-        config: ActionValueConfig | OnPolicyConfig | ControlConfig | None,
-        generator: np.random.Generator,
-        *,
-        num_envs: int,
+        self, net: ActingNet, config: PolicyConfig, generator: np.random.Generator, *, num_envs: int
     ) -> None:
-        """``config``: defines the reward shaping; None: the network reads no rewards."""
         self.net, self.copy, self.generator = net, copy_of(net, num_envs), generator
         self.trunks = net.acting_trunks()
         # The state of an actor-critic is a tuple with one state per trunk.
         self.state_per_trunk = isinstance(net, ActorCritic) and net.recurrent
-        self.scale = 1.0 if config is None else config.reward_scale
-        self.clip = None if config is None else config.reward_clip
+        shaping = config if isinstance(config, _READS_REWARDS) else None
+        self.scale = 1.0 if shaping is None else shaping.reward_scale
+        self.clip = None if shaping is None else shaping.reward_clip
         self.previous = PreviousInputs(net, num_envs) if net.prev_inputs else None
         self.columns = num_envs
         self.has_past = self.previous is not None or bool(NetActor.initial_state(self))
-        self.extras: dict[str, np.ndarray] = {}
+        self.config, self.extras = config, dict[str, np.ndarray]()
+        self.set_up()
+        self.refresh()
+
+    def set_up(self) -> None:  # noqa: B027
+        """Make what ``choose`` reads besides the network's outputs."""
 
     def refresh(self) -> None:
         self.copy.refresh()
@@ -160,9 +161,7 @@ class NetActor(ABC):
 
     @abstractmethod
     def choose(self, outputs: np.ndarray, obs: Tree, explore: np.ndarray | None) -> Chosen:
-        """Return actions [E, *A] and extras [E, ...] for outputs [E, K]. ``explore`` None:
-        greedy.
-        """
+        """Return actions [E, *A] and extras [E, ...]; ``explore`` None: greedy."""
 
     def greedy(self, outputs: Tensor, obs: Tree) -> dict[str, Tensor]:
         """Return ``choose`` without exploration as tensors, for the export.
@@ -211,9 +210,7 @@ def shape_reward(reward: np.ndarray, scale: float, clip: float | None) -> np.nda
 
 
 def softmax(logits: np.ndarray, sizes: list[int]) -> np.ndarray:
-    """Return the probabilities within each part of ``logits`` [K]; ``sizes`` are the parts'
-    lengths.
-    """
+    """Return the probabilities within each part of ``logits`` [K]; ``sizes``: of the parts."""
     parts = np.split(logits.astype(np.float64), np.cumsum(sizes)[:-1])
     weights = [np.exp(part - part.max()) for part in parts]
     return np.concatenate([w / w.sum() for w in weights])

@@ -17,9 +17,52 @@ from rlrun.types import Sample, Segment, Tree
 A = TypeVar("A", bound=OnPolicyConfig)
 
 
+# -- acting ----------------------------------------------------------------------------------------
+
+
+class OnPolicyActor(DistributionActor):
+    """Samples actions and stores their log-probability in ``extras["log_prob"]``.
+
+    Real actions are samples of an unbounded Gaussian. The environment gets them in its own unit,
+    clipped to its box. ``extras["raw_action"]`` holds the sample in the network's unit, and
+    ``log_prob`` is its log density in that unit.
+    """
+
+    net: ActorCritic
+
+    def set_up(self) -> None:
+        self.shape = (self.columns, *(self.net.space.shape or ()))
+        self.extras = {"log_prob": np.zeros(self.columns, np.float32)}
+        if not self.net.sizes:
+            self.extras["raw_action"] = np.zeros(self.shape, np.float32)
+
+    def refresh(self) -> None:
+        super().refresh()
+        if self.net.log_std is not None:
+            self.log_std = self.net.log_std.detach().numpy(force=True).copy()
+
+    def choose(self, outputs: np.ndarray, obs: Tree, explore: np.ndarray | None) -> Chosen:
+        """Return the mode if ``explore`` is None, else a sample, whatever its values."""
+        generator = None if explore is None else self.generator
+        if self.net.sizes:
+            logits = self.masked(outputs, obs)
+            action, log_prob = draw_categorical(logits, self.net.sizes, generator)
+            if action.shape != self.shape:
+                action = action.reshape(self.shape)
+            return action, {"log_prob": log_prob}
+        raw, log_prob = draw_gaussian(outputs, self.log_std, generator)
+        assert self.net.bounds is not None
+        action = self.net.bounds.from_unit(raw)
+        return action, {"log_prob": log_prob, "raw_action": raw.reshape(self.shape)}
+
+
+# -- learning --------------------------------------------------------------------------------------
+
+
 class ActorCriticLearner(RolloutPolicy[A], Generic[A]):
     """A policy that samples its actions and learns from whole rollouts."""
 
+    actor_class = OnPolicyActor
     net: ActorCritic
 
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
@@ -27,10 +70,6 @@ class ActorCriticLearner(RolloutPolicy[A], Generic[A]):
         self.add("net", self.net).adam.flatten()  # so that Adam steps one array instead of a dozen
         self.returns = RunningMoments(())  # of discounted returns, whose std divides rewards
         self.running = torch.zeros(0)  # [B] the discounted return of every column's open episode
-
-    def actor(self, num_envs: int) -> "OnPolicyActor":
-        """Return an actor that samples from the policy's distribution."""
-        return OnPolicyActor(self.net, self.config, self.generator, num_envs=num_envs)
 
     def prepare(self, sample: Sample) -> RolloutRows:
         """Return the rows of a rollout, after adding its rewards to the statistics."""
@@ -86,52 +125,3 @@ class ActorCriticLearner(RolloutPolicy[A], Generic[A]):
         super().load_state_dict(state)
         self.returns.load_state_dict(state["returns"])
         self.running = state["running"].clone()
-
-
-# -- acting ----------------------------------------------------------------------------------------
-
-
-class OnPolicyActor(DistributionActor):
-    """Samples actions and stores their log-probability in ``extras["log_prob"]``.
-
-    Real actions are samples of an unbounded Gaussian. The environment gets them in its own unit,
-    clipped to its box. ``extras["raw_action"]`` holds the sample in the network's unit, and
-    ``log_prob`` is its log density in that unit.
-    """
-
-    def __init__(
-        self,
-        net: ActorCritic,
-        config: OnPolicyConfig,
-        generator: np.random.Generator,
-        *,
-        num_envs: int,
-    ) -> None:
-        super().__init__(net, config, generator, num_envs=num_envs)
-        self.net: ActorCritic = net
-        self.shape = (num_envs, *(net.space.shape or ()))
-        self.extras = {"log_prob": np.zeros(num_envs, np.float32)}
-        if not net.sizes:
-            self.extras["raw_action"] = np.zeros(self.shape, np.float32)
-        self.refresh()
-
-    def refresh(self) -> None:
-        super().refresh()
-        if self.net.log_std is not None:
-            self.log_std = self.net.log_std.detach().numpy(force=True).copy()
-
-    def choose(self, outputs: np.ndarray, obs: Tree, explore: np.ndarray | None) -> Chosen:
-        """Return the mode if ``explore`` is None, else a sample. The values of ``explore`` are
-        not used.
-        """
-        generator = None if explore is None else self.generator
-        if self.net.sizes:
-            logits = self.masked(outputs, obs)
-            action, log_prob = draw_categorical(logits, self.net.sizes, generator)
-            if action.shape != self.shape:
-                action = action.reshape(self.shape)
-            return action, {"log_prob": log_prob}
-        raw, log_prob = draw_gaussian(outputs, self.log_std, generator)
-        assert self.net.bounds is not None
-        action = self.net.bounds.from_unit(raw)
-        return action, {"log_prob": log_prob, "raw_action": raw.reshape(self.shape)}

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from rlrun.nets.acting import seeded
 from rlrun.nets.memory import memory_parameters
+from rlrun.policy.actor import NetActor
 from rlrun.policy.compute import DEFAULT_COMPUTE, Compute, CudaGraph
 from rlrun.policy.health import relative_distance
 from rlrun.policy.optim import IGNORE_OVERFLOW, Adam, Rate
@@ -71,9 +72,7 @@ class Gradients(NamedTuple):
 
 
 class Kernel(Protocol):
-    """A faster implementation of one policy class's gradients, equal to autograd's up to
-    rounding.
-    """
+    """One policy class's gradients, faster, and equal to autograd's up to rounding."""
 
     def gradients(self, batch: Any) -> Gradients:
         """Return the gradients of the losses of ``batch``, whose type the policy defines."""
@@ -87,9 +86,7 @@ class WholeKernel(Protocol):
 
 
 class Part:
-    """A network with its optimiser, and optionally a target network that copies it or a part of
-    it.
-    """
+    """A network with its optimiser, and a target network that copies it or a part of it."""
 
     def __init__(
         self,
@@ -128,6 +125,7 @@ class Part:
 class LearningPolicy(ABC, Generic[C]):
     """A policy that learns. ``net`` is the acting network; its weights are the policy's."""
 
+    actor_class: ClassVar[type[NetActor]]  # of the actions that the policy selects
     main: ClassVar[str] = "net"  # the part whose grad_norm, lr and target_lag are logged
     net: nn.Module
     # A ``Kernel`` or ``WholeKernel`` in place of autograd, unless learner.backend=torch.
@@ -185,9 +183,10 @@ class LearningPolicy(ABC, Generic[C]):
         self.compute.prepare(net, *(() if part.target is None else (part.target,)))
         return part
 
-    @abstractmethod
     def actor(self, num_envs: int) -> Actor:
         """Return an actor for ``num_envs`` environments."""
+        make: Callable[..., Actor] = self.actor_class
+        return make(self.net, self.config, self.generator, num_envs=num_envs)
 
     # -- learning --------------------------------------------------------------------------------
 
@@ -320,9 +319,7 @@ class WindowLearner(LearningPolicy[C]):
 
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:
-        """Return the priorities [B] that ``update`` would return, up to rounding, without
-        learning.
-        """
+        """Return the priorities [B] of ``update``, up to rounding. Learns nothing."""
         priority = self.losses(*sample.to(self.device)).priority
         assert priority is not None
         return priority

@@ -20,18 +20,38 @@ from rlrun.types import Loss, Segment, Tree
 B = TypeVar("B", bound=BCConfig | IQLConfig)
 
 
+class PolicyNetActor(DistributionActor):
+    """The mode of a ``PolicyNet`` when greedy, else a sample."""
+
+    net: PolicyNet
+
+    def refresh(self) -> None:
+        super().refresh()
+        if self.net.log_std is not None:
+            self.std = self.net.action_log_std().detach().exp().numpy(force=True)
+
+    def choose(self, outputs: np.ndarray, obs: Tree, explore: np.ndarray | None) -> Chosen:
+        """Return the mode if ``explore`` is None, else a sample, whatever its values."""
+        if self.net.bounds is None:
+            logits = self.masked(outputs, obs)
+            if explore is not None:  # argmax of logits + Gumbel noise samples the softmax
+                logits = logits + self.generator.gumbel(size=logits.shape).astype(logits.dtype)
+            return logits.argmax(-1), {}
+        if explore is not None:
+            noise = self.generator.standard_normal(outputs.shape, dtype=np.float32)
+            outputs = outputs + self.std * noise  # ``from_unit`` clips
+        return self.net.bounds.from_unit(outputs), {}
+
+
 class ImitationLearner(WindowLearner[B], Generic[B]):
     """Base class of policy networks trained on a dataset's actions: BC and IQL."""
 
+    actor_class = PolicyNetActor
     net: PolicyNet
 
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
         net = PolicyNet(torso, memory, self.config.head_hidden, self.spec)
         self.net = net.to(self.device)
-
-    def actor(self, num_envs: int) -> "PolicyNetActor":
-        """Return an actor that samples, or takes the mode when greedy."""
-        return PolicyNetActor(self.net, self.generator, num_envs=num_envs)
 
     def finish_update(
         self, norms: dict[str, Tensor], metrics: dict[str, Tensor], env_steps: int
@@ -84,34 +104,3 @@ class BC(ImitationLearner[BCConfig]):
                 state = burn_in(net, x, state, segment.valid[:bs], segment.partial)
         obs = rows(obs, bs, bs + learned)
         return net.apply_mask(net.unroll(net.inputs(obs), state)[0], obs)
-
-
-# -- acting ----------------------------------------------------------------------------------------
-
-
-class PolicyNetActor(DistributionActor):
-    """The mode of a ``PolicyNet`` when greedy, else a sample."""
-
-    def __init__(self, net: PolicyNet, generator: np.random.Generator, *, num_envs: int) -> None:
-        super().__init__(net, None, generator, num_envs=num_envs)
-        self.net: PolicyNet = net
-        self.refresh()
-
-    def refresh(self) -> None:
-        super().refresh()
-        if self.net.log_std is not None:
-            self.std = self.net.action_log_std().detach().exp().numpy(force=True)
-
-    def choose(self, outputs: np.ndarray, obs: Tree, explore: np.ndarray | None) -> Chosen:
-        """Return the mode if ``explore`` is None, else a sample. The values of ``explore`` are
-        not used.
-        """
-        if self.net.bounds is None:
-            logits = self.masked(outputs, obs)
-            if explore is not None:  # argmax of logits + Gumbel noise samples the softmax
-                logits = logits + self.generator.gumbel(size=logits.shape).astype(logits.dtype)
-            return logits.argmax(-1), {}
-        if explore is not None:
-            noise = self.generator.standard_normal(outputs.shape, dtype=np.float32)
-            outputs = outputs + self.std * noise  # ``from_unit`` clips
-        return self.net.bounds.from_unit(outputs), {}

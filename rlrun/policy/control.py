@@ -162,18 +162,9 @@ class BoxActor(NetActor):
     exported = True
     net: ActorNet
 
-    def __init__(
-        self,
-        net: ActorNet,
-        config: ControlConfig,
-        generator: np.random.Generator,
-        *,
-        num_envs: int,
-    ) -> None:
-        super().__init__(net, config, generator, num_envs=num_envs)
-        assert net.bounds is not None
-        self.bounds = net.bounds
-        self.refresh()
+    def set_up(self) -> None:
+        assert self.net.bounds is not None
+        self.bounds = self.net.bounds
 
     def refresh(self) -> None:
         super().refresh()

@@ -52,9 +52,7 @@ class CrossQ(SAC[CrossQConfig]):
         )
 
     def control_losses(self, batch: Batch) -> Losses:
-        """Return losses of critics, actor and temperature; rows [L, B], Q of the critics [C, L,
-        B].
-        """
+        """Return losses of critics, actor, temperature; rows [L, B], Q of the critics [C, L, B]."""
         alpha = self.log_alpha.detach().exp()
         features, next_features = batch.encode_both(self.pi.encoder, batch.state)
         outputs = None

@@ -7,7 +7,7 @@ C51, noisy, n-step, prioritized); Munos et al. 2016 (``trace``, functional/q_tra
 one learned row and the n rows after it.
 """
 
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -25,22 +25,77 @@ from rlrun.nets.qnet import QNet, make_qnet
 from rlrun.policy.actor import Chosen, NetActor
 from rlrun.policy.base import TargetLearner
 from rlrun.policy.health import UnitActivity
-from rlrun.schema import (
-    ActionValueConfig,
-    DQNConfig,
-    MemoryConfig,
-    SwitchedConfig,
-    TorsoConfig,
-    ValueConfig,
-)
+from rlrun.schema import DQNConfig, MemoryConfig, SwitchedConfig, TorsoConfig, ValueConfig
 from rlrun.types import Loss, Sample, Segment, Tree
 
 V = TypeVar("V", bound=ValueConfig)
 
 
+# -- acting ----------------------------------------------------------------------------------------
+
+
+class ValueActor(NetActor):
+    """Greedy actions of a Q-network, replaced by uniform ones with probability epsilon.
+
+    In noisy networks every environment has its own noise; greedy actions use the mean weights.
+    ``policy.noisy_resample`` sets how long the noise is kept: ``step``, until the next action
+    (Fortunato et al. 2018, section 3.1, for DQN), or ``chunk``, until the next ``refresh`` (the
+    same section, for A3C's rollouts). With ``chunk`` an environment follows one perturbed policy
+    for many steps and reaches states that independent noise per step does not.
+
+    ``extras["log_prob"]``, present only if the policy reads it (``policy.trace=retrace``), belongs
+    to the action under its exploration, given the noise.
+    """
+
+    exported = True
+
+    def set_up(self) -> None:
+        config = self.config
+        switches = config if isinstance(config, SwitchedConfig) else None
+        self.noisy = switches is not None and switches.noisy is not None
+        self.noise_per_chunk = switches is not None and switches.noisy_resample == "chunk"
+        self.needs_noise = True  # the next exploring action draws noise in any case
+        replay = config if isinstance(config, ValueConfig) else None
+        # Of the outputs, None: they are Q.
+        self.value_rescale_eps = None if replay is None else replay.value_rescale_eps
+        if replay is not None and replay.records_log_prob:
+            self.extras["log_prob"] = np.zeros(self.columns, np.float32)
+
+    def refresh(self) -> None:
+        super().refresh()
+        self.needs_noise = True
+
+    def q_values(self, outputs: Tensor) -> Tensor:
+        """Return Q from the network's outputs, with value rescaling undone."""
+        eps = self.value_rescale_eps
+        return outputs if eps is None else unrescale(outputs, eps)
+
+    def perturb(self, explore: np.ndarray | None) -> None:
+        if self.noisy and (explore is None or self.needs_noise or not self.noise_per_chunk):
+            self.copy.perturb(None if explore is None else self.generator)
+            self.needs_noise = explore is None
+
+    def choose(self, outputs: np.ndarray, obs: Tree, explore: np.ndarray | None) -> Chosen:
+        mask = allowed_or_none(obs)
+        action = select_action(outputs, explore, self.generator, mask)
+        if not self.extras:
+            return action, {}
+        return action, {"log_prob": log_probability(outputs, action, explore, mask)}
+
+    def greedy(self, outputs: Tensor, obs: Tree) -> dict[str, Tensor]:
+        return {"action": greedy(outputs, allowed_or_none(obs)), "q_values": self.q_values(outputs)}
+
+    def read(self, outputs: np.ndarray, obs: Tree) -> tuple[str, np.ndarray]:
+        return "Q", self.q_values(torch.from_numpy(np.array(outputs[0]))).numpy()
+
+
+# -- learning --------------------------------------------------------------------------------------
+
+
 class QLearner(TargetLearner[V], Generic[V]):
     """Base class of policies with action values: DQN, R2D2, CQL and QMIX."""
 
+    actor_class: ClassVar[type[NetActor]] = ValueActor
     net: QNet
 
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
@@ -57,10 +112,6 @@ class QLearner(TargetLearner[V], Generic[V]):
         self.trace = make_trace_target(c)
         self.noise_generator = make_noise_generator(net, c, seed=self.seed)
 
-    def actor(self, num_envs: int) -> "ValueActor":
-        """Return an actor that is epsilon-greedy on Q."""
-        return ValueActor(self.net, self.config, self.generator, num_envs=num_envs)
-
     def noise(self, *lead: int) -> UpdateForwardNoise:
         """Return the noise of this update's forward passes; quantile levels are [*lead, N]."""
         make = self.noise_generator
@@ -68,9 +119,7 @@ class QLearner(TargetLearner[V], Generic[V]):
 
     @torch.no_grad()
     def inspect(self, sample: Sample) -> Loss:
-        """Return the loss of ``sample`` with |delta| and Q of every learned row, without
-        learning.
-        """
+        """Return the loss with |delta| and Q of every learned row. Learns nothing."""
         return self.loss(*sample.to(self.device))
 
     def finish_update(
@@ -154,9 +203,7 @@ class DQN(QLearner[V], Generic[V]):
         return trace(q_choice, q_target, segment, reward, allowed_or_none(inputs[0]))[0]
 
     def q_values(self, net: QNet, inputs: tuple[Tree, Tensor], noise: ForwardNoise) -> Tensor:
-        """Return Q [*, A] of (obs, encoded previous action and reward), or a distribution [*, A,
-        N].
-        """
+        """Return Q [*, A], or a distribution [*, A, N], of (obs, encoded previous row)."""
         with self.autocast():
             return net.outputs(net.inputs(*inputs), noise).float()
 
@@ -170,76 +217,9 @@ class DQN(QLearner[V], Generic[V]):
 
     @torch.no_grad()
     def munchausen_reward(self, segment: Segment, noise: ForwardNoise) -> Tensor:
-        """Return scale clip(temperature log pi(a)) [T, B] of the target network. Padding is not
-        used.
-        """
+        """Return scale clip(temperature log pi(a)) [T, B] of the target network."""
         assert self.munchausen is not None
         inputs = rows(self.net.window_inputs(segment, self.config), 0, -1)
         q = self.q_values(self.target, inputs, ForwardNoise(noise.layers))
         action = torch.where(segment.valid, segment.action, 0)
         return self.munchausen.reward(q, action, allowed_or_none(inputs[0]))
-
-
-# -- acting ----------------------------------------------------------------------------------------
-
-
-class ValueActor(NetActor):
-    """Greedy actions of a Q-network, replaced by uniform ones with probability epsilon.
-
-    In noisy networks every environment has its own noise; greedy actions use the mean weights.
-    ``policy.noisy_resample`` sets how long the noise is kept: ``step``, until the next action
-    (Fortunato et al. 2018, section 3.1, for DQN), or ``chunk``, until the next ``refresh`` (the
-    same section, for A3C's rollouts). With ``chunk`` an environment follows one perturbed policy
-    for many steps and reaches states that independent noise per step does not.
-
-    ``extras["log_prob"]``, present only if the policy reads it (``policy.trace=retrace``), belongs
-    to the action under its exploration, given the noise.
-    """
-
-    exported = True
-
-    def __init__(
-        self,
-        net: QNet,
-        config: ActionValueConfig,
-        generator: np.random.Generator,
-        *,
-        num_envs: int,
-    ) -> None:
-        super().__init__(net, config, generator, num_envs=num_envs)
-        switches = config if isinstance(config, SwitchedConfig) else None
-        self.noisy = switches is not None and switches.noisy is not None
-        self.noise_per_chunk = switches is not None and switches.noisy_resample == "chunk"
-        self.needs_noise = True  # the next exploring action draws noise in any case
-        replay = config if isinstance(config, ValueConfig) else None
-        # Of the outputs, None: they are Q.
-        self.value_rescale_eps = None if replay is None else replay.value_rescale_eps
-        if replay is not None and replay.records_log_prob:
-            self.extras["log_prob"] = np.zeros(num_envs, np.float32)
-
-    def refresh(self) -> None:
-        super().refresh()
-        self.needs_noise = True
-
-    def q_values(self, outputs: Tensor) -> Tensor:
-        """Return Q from the network's outputs, with value rescaling undone."""
-        eps = self.value_rescale_eps
-        return outputs if eps is None else unrescale(outputs, eps)
-
-    def perturb(self, explore: np.ndarray | None) -> None:
-        if self.noisy and (explore is None or self.needs_noise or not self.noise_per_chunk):
-            self.copy.perturb(None if explore is None else self.generator)
-            self.needs_noise = explore is None
-
-    def choose(self, outputs: np.ndarray, obs: Tree, explore: np.ndarray | None) -> Chosen:
-        mask = allowed_or_none(obs)
-        action = select_action(outputs, explore, self.generator, mask)
-        if not self.extras:
-            return action, {}
-        return action, {"log_prob": log_probability(outputs, action, explore, mask)}
-
-    def greedy(self, outputs: Tensor, obs: Tree) -> dict[str, Tensor]:
-        return {"action": greedy(outputs, allowed_or_none(obs)), "q_values": self.q_values(outputs)}
-
-    def read(self, outputs: np.ndarray, obs: Tree) -> tuple[str, np.ndarray]:
-        return "Q", self.q_values(torch.from_numpy(np.array(outputs[0]))).numpy()

@@ -21,9 +21,7 @@ class IMPALA(OnePassLearner[IMPALAConfig]):
     def advantages(
         self, rows: RolloutRows, log_prob: Tensor, value: Tensor
     ) -> tuple[Advantage, dict[str, Tensor]]:
-        """Return V-trace's advantages and targets v, for actions that an earlier policy may have
-        taken.
-        """
+        """Return V-trace's advantages and targets v, of actions that an earlier policy took."""
         c, log_ratio = self.config, log_prob - rows.behaviour_log_prob
         out = vtrace(
             log_ratio, rows.reward, value, *rows.ends, gamma=c.gamma, trace=c.vtrace_lambda,

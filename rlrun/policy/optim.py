@@ -95,9 +95,7 @@ class Adam:
         square: list[Tensor],
         steps: list[Tensor],
     ) -> list[ParameterGroup]:
-        """Return the groups of tensors with the same number in ``kinds``, in order of the
-        numbers.
-        """
+        """Return the groups of tensors with the same number in ``kinds``, in their order."""
         groups = []
         for kind in range(max(kinds, default=0) + 1):
             index = [i for i, x in enumerate(kinds) if x == kind]
@@ -175,9 +173,7 @@ class Adam:
             )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the same tensors whether the parameters are flat or not. All ``steps`` are
-        equal.
-        """
+        """Return the same tensors for parameters that are flat or not. All ``steps`` are equal."""
         steps = tuple(self.steps[0] for _ in self.steps)
         return {"mean": tuple(self.mean), "square": tuple(self.square), "steps": steps}
 

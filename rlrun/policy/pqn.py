@@ -33,6 +33,7 @@ class PQN(MinibatchLearner[PQNConfig]):
     """Acts epsilon-greedily on Q and learns from each rollout in several epochs."""
 
     config_class = PQNConfig  # subclasses inherit its keys
+    actor_class = ValueActor
     net: QNet
 
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
@@ -41,14 +42,8 @@ class PQN(MinibatchLearner[PQNConfig]):
         self.add("net", self.net, optimiser=RAdam).adam.flatten()  # RAdam: as the paper's code
         self.recurrent = not isinstance(self.net.memory, NoMemory)
 
-    def actor(self, num_envs: int) -> ValueActor:
-        """Return an actor that is epsilon-greedy on Q."""
-        return ValueActor(self.net, self.config, self.generator, num_envs=num_envs)
-
     def loss(self, batch: Minibatch, q: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the mean of (G - Q(s, a))^2 / 2; ``q`` [S, M, A] of M segments of S rows.
-        Source: eq. 9.
-        """
+        """Return the mean of (G - Q(s, a))^2 / 2; ``q`` [S, M, A]: M segments of S rows. (eq. 9)"""
         valid = batch.valid
         q_selected = take_action(q, batch.action)
         delta = torch.where(valid, batch.target - q_selected, 0.0)  # padding has no gradient

@@ -15,13 +15,7 @@ from torch import Tensor
 from rlrun.functional.explore import team_epsilon_greedy
 from rlrun.functional.masks import MASK
 from rlrun.functional.returns import nstep_return
-from rlrun.functional.rows import (
-    network_inputs,
-    readable,
-    rows,
-    shape_reward,
-    weighted_row_mean,
-)
+from rlrun.functional.rows import network_inputs, readable, rows, shape_reward, weighted_row_mean
 from rlrun.functional.value import (
     gather_bootstrap,
     mixed_priority,
@@ -37,111 +31,6 @@ from rlrun.policy.numpy_net import Outputs
 from rlrun.policy.r2d2 import SequenceLearner
 from rlrun.schema import MemoryConfig, QMIXConfig, TorsoConfig
 from rlrun.types import Loss, Segment, Tree, tree_map
-
-
-class QMIX(SequenceLearner[QMIXConfig]):
-    """Acts epsilon-greedily per agent and learns the team's value from windows of joint rows."""
-
-    config_class = QMIXConfig  # subclasses inherit its keys
-    net: TeamNet  # type: ignore[assignment]
-
-    def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
-        self.net = TeamNet(self.config, torso, memory, self.spec).to(self.device)
-        self.set_up(self.net)
-
-    def initial_state(self, batch: int) -> Tree:
-        """Return the recurrent state before an episode's first row, [batch, N, H] each."""
-        size = self.net.num_agents
-        state = self.net.agents.memory.initial_state(batch * size, self.device)
-        return tree_map(lambda s: s.unflatten(0, (batch, size)), state)
-
-    def actor(self, num_envs: int) -> "TeamActor":  # type: ignore[override]
-        """Return an actor that is epsilon-greedy on every agent's Q."""
-        return TeamActor(self.net, self.config, self.generator, num_envs=num_envs)
-
-    # -- learning --------------------------------------------------------------------------------
-
-    def loss(self, segment: Segment, weight: Tensor) -> Loss:
-        """Return loss, eta-mixed priorities and metrics of windows of joint rows.
-
-        y = R_t + gamma^k Q_tot(argmax_a Q_i(obs[t+k]); theta-), delta = y - Q_tot(actions taken).
-        Source: Rashid et al. 2018, eq. 6.
-        """
-        c, bs, learned = self.config, self.window.burnin, self.window.learned
-        state = self.start_state(segment)
-        obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
-        inputs = self.inputs(obs, *previous)
-        target_unroll = self.compute.run_in_thread(
-            lambda: self.unroll_target(inputs, segment, state)
-        )
-        q = self.unroll(self.net, inputs, segment, state)
-        q_target = target_unroll()
-
-        ends = rows((segment.terminated, segment.truncated, segment.valid), bs, None)
-        reward = shape_reward(segment.reward[bs:], c.reward_scale, c.reward_clip)
-        n = nstep_return(reward, *ends, nstep=c.nstep, gamma=c.gamma)
-        seen = rows(obs, bs, None)
-        with torch.no_grad():
-            best = team_greedy(q if c.double else q_target, self.net.allowed_actions(seen))
-            next_value = self.target.q_total(take_action(q_target, best), seen)
-        bootstrap = gather_bootstrap(next_value, n.steps[:learned])
-        y = self.criterion.target(n.reward[:learned], n.discount[:learned], bootstrap)
-
-        valid = ends[2][:learned]
-        action = torch.where(valid.unsqueeze(-1), segment.action[bs : bs + learned], 0)
-        q_total = self.net.q_total(take_action(q[:learned], action), rows(seen, 0, learned))
-        row = self.criterion.loss(q_total, y, valid, None)
-        loss = weighted_row_mean(row.loss, valid, weight)
-        priority = mixed_priority(row.priority, valid, c.priority_eta)
-        metrics = td_metrics(loss, row.td, row.prediction, row.target, valid)
-        return Loss(loss, priority, metrics, row.td, row.prediction)
-
-    def inputs(self, obs: Tree, prev_action: Tensor, prev_reward: Tensor) -> tuple[Tree, Tensor]:
-        """Return (observations of agents [T, B N, ...], previous action and reward) of every
-        position.
-        """
-        reward = prev_reward.unsqueeze(-1).expand(prev_action.shape)
-        previous = self.net.agents.encode_previous(prev_action, reward)
-        seen = tree_map(lambda x: x.flatten(1, 2), self.net.agent_inputs(obs))
-        return seen, previous.flatten(1, 2)
-
-    def unroll(  # type: ignore[override]
-        self, net: TeamNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree,
-        noise: ForwardNoise = MEAN_WEIGHTS,
-    ) -> Tensor:  # fmt: skip
-        """Return Q_i [L + n, B, N, A] after the burn-in, which has no gradient.
-
-        ``state`` [B, N, H] is the one before each window's first row that is not filler.
-        """
-        q = super().unroll(net.agents, inputs, self.per_agent(segment), flat(state))
-        return q.reshape(len(q), -1, net.num_agents, q.shape[-1])
-
-    def per_agent(self, segment: Segment) -> Segment:
-        """Return ``segment`` with the flags ``valid`` of agents [T, B N]."""
-        return replace(segment, valid=segment.valid.repeat_interleave(self.net.num_agents, 1))
-
-    def dead_units(self, windows: Segment) -> Tensor | None:
-        """Agents that have left the episode are left out."""
-        c, net, bs = self.config, self.net, self.window.burnin
-        obs, *previous = network_inputs(windows, scale=c.reward_scale, clip=c.reward_clip)
-        inputs, seen = self.inputs(obs, *previous), rows(obs, bs, None)
-        read = readable(windows.valid, windows.terminated)[bs:]
-        with self.autocast():
-            start = flat(self.start_state(windows))
-            state = self.warm_state(net.agents, inputs, self.per_agent(windows), start)
-            with UnitActivity(net, positions=read.unsqueeze(-1) & (seen["alive"] > 0)) as units:
-                net.agents.unroll(net.agents.inputs(*rows(inputs, bs, None)), state)
-                units.positions = read
-                net.mixer(torch.zeros_like(seen["alive"], dtype=torch.float32), seen["state"])
-        return units.dead()
-
-
-def flat(state: Tree) -> Tree:
-    """Reshape [B, N, ...] to [B N, ...]."""
-    return tree_map(lambda s: s.flatten(0, 1), state)
-
-
-# -- acting ----------------------------------------------------------------------------------------
 
 
 class TeamActor(NetActor):
@@ -190,3 +79,100 @@ class TeamActor(NetActor):
     def _per_team(self, tree: Tree) -> Any:
         """Reshape [E N, ...] to [E, N, ...]."""
         return tree_map(lambda x: x.reshape(self.num_envs, self.num_agents, *x.shape[1:]), tree)
+
+
+class QMIX(SequenceLearner[QMIXConfig]):
+    """Acts epsilon-greedily per agent and learns the team's value from windows of joint rows."""
+
+    config_class = QMIXConfig  # subclasses inherit its keys
+    actor_class = TeamActor
+    net: TeamNet  # type: ignore[assignment]
+
+    def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
+        self.net = TeamNet(self.config, torso, memory, self.spec).to(self.device)
+        self.set_up(self.net)
+
+    def initial_state(self, batch: int) -> Tree:
+        """Return the recurrent state before an episode's first row, [batch, N, H] each."""
+        size = self.net.num_agents
+        state = self.net.agents.memory.initial_state(batch * size, self.device)
+        return tree_map(lambda s: s.unflatten(0, (batch, size)), state)
+
+    # -- learning --------------------------------------------------------------------------------
+
+    def loss(self, segment: Segment, weight: Tensor) -> Loss:
+        """Return loss, eta-mixed priorities and metrics of windows of joint rows.
+
+        y = R_t + gamma^k Q_tot(argmax_a Q_i(obs[t+k]); theta-), delta = y - Q_tot(actions taken).
+        Source: Rashid et al. 2018, eq. 6.
+        """
+        c, bs, learned = self.config, self.window.burnin, self.window.learned
+        state = self.start_state(segment)
+        obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
+        inputs = self.inputs(obs, *previous)
+        target_unroll = self.compute.run_in_thread(
+            lambda: self.unroll_target(inputs, segment, state)
+        )
+        q = self.unroll(self.net, inputs, segment, state)
+        q_target = target_unroll()
+
+        ends = rows((segment.terminated, segment.truncated, segment.valid), bs, None)
+        reward = shape_reward(segment.reward[bs:], c.reward_scale, c.reward_clip)
+        n = nstep_return(reward, *ends, nstep=c.nstep, gamma=c.gamma)
+        seen = rows(obs, bs, None)
+        with torch.no_grad():
+            best = team_greedy(q if c.double else q_target, self.net.allowed_actions(seen))
+            next_value = self.target.q_total(take_action(q_target, best), seen)
+        bootstrap = gather_bootstrap(next_value, n.steps[:learned])
+        y = self.criterion.target(n.reward[:learned], n.discount[:learned], bootstrap)
+
+        valid = ends[2][:learned]
+        action = torch.where(valid.unsqueeze(-1), segment.action[bs : bs + learned], 0)
+        q_total = self.net.q_total(take_action(q[:learned], action), rows(seen, 0, learned))
+        row = self.criterion.loss(q_total, y, valid, None)
+        loss = weighted_row_mean(row.loss, valid, weight)
+        priority = mixed_priority(row.priority, valid, c.priority_eta)
+        metrics = td_metrics(loss, row.td, row.prediction, row.target, valid)
+        return Loss(loss, priority, metrics, row.td, row.prediction)
+
+    def inputs(self, obs: Tree, prev_action: Tensor, prev_reward: Tensor) -> tuple[Tree, Tensor]:
+        """Return (observations of agents [T, B N, ...], previous action and reward)."""
+        reward = prev_reward.unsqueeze(-1).expand(prev_action.shape)
+        previous = self.net.agents.encode_previous(prev_action, reward)
+        seen = tree_map(lambda x: x.flatten(1, 2), self.net.agent_inputs(obs))
+        return seen, previous.flatten(1, 2)
+
+    def unroll(  # type: ignore[override]
+        self, net: TeamNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree,
+        noise: ForwardNoise = MEAN_WEIGHTS,
+    ) -> Tensor:  # fmt: skip
+        """Return Q_i [L + n, B, N, A] after the burn-in, which has no gradient.
+
+        ``state`` [B, N, H] is the one before each window's first row that is not filler.
+        """
+        q = super().unroll(net.agents, inputs, self.per_agent(segment), flat(state))
+        return q.reshape(len(q), -1, net.num_agents, q.shape[-1])
+
+    def per_agent(self, segment: Segment) -> Segment:
+        """Return ``segment`` with the flags ``valid`` of agents [T, B N]."""
+        return replace(segment, valid=segment.valid.repeat_interleave(self.net.num_agents, 1))
+
+    def dead_units(self, windows: Segment) -> Tensor | None:
+        """Agents that have left the episode are left out."""
+        c, net, bs = self.config, self.net, self.window.burnin
+        obs, *previous = network_inputs(windows, scale=c.reward_scale, clip=c.reward_clip)
+        inputs, seen = self.inputs(obs, *previous), rows(obs, bs, None)
+        read = readable(windows.valid, windows.terminated)[bs:]
+        with self.autocast():
+            start = flat(self.start_state(windows))
+            state = self.warm_state(net.agents, inputs, self.per_agent(windows), start)
+            with UnitActivity(net, positions=read.unsqueeze(-1) & (seen["alive"] > 0)) as units:
+                net.agents.unroll(net.agents.inputs(*rows(inputs, bs, None)), state)
+                units.positions = read
+                net.mixer(torch.zeros_like(seen["alive"], dtype=torch.float32), seen["state"])
+        return units.dead()
+
+
+def flat(state: Tree) -> Tree:
+    """Reshape [B, N, ...] to [B N, ...]."""
+    return tree_map(lambda s: s.flatten(0, 1), state)

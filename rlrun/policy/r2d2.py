@@ -17,13 +17,7 @@ from torch import Tensor
 
 from rlrun.functional.masks import allowed_or_none
 from rlrun.functional.returns import nstep_return
-from rlrun.functional.rows import (
-    masked_mean,
-    readable,
-    rows,
-    shape_reward,
-    weighted_row_mean,
-)
+from rlrun.functional.rows import masked_mean, readable, rows, shape_reward, weighted_row_mean
 from rlrun.functional.value import gather_bootstrap, greedy, mixed_priority, td_metrics
 from rlrun.nets.memory import burn_in
 from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise
@@ -69,9 +63,7 @@ class SequenceLearner(QLearner[S], Generic[S]):
     def warm_state(
         self, net: QNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree
     ) -> Tree:
-        """Return the state [B, H] after the burn-in from ``state``, which filler leaves
-        unchanged.
-        """
+        """Return the state [B, H] after the burn-in, which filler leaves unchanged."""
         bs = self.window.burnin
         if not bs:
             return state

@@ -64,9 +64,7 @@ class MinibatchLearner(RolloutPolicy[M], Generic[M]):
 
     @abstractmethod
     def with_targets(self, rows: "RolloutRows", values: Tensor) -> "Minibatch":
-        """Return the rows of a rollout, or with a memory its segments, with targets made of
-        ``values``.
-        """
+        """Return the rows of a rollout (memory: its segments) with targets made of ``values``."""
 
     @abstractmethod
     def minibatch_loss(
@@ -210,9 +208,7 @@ class Minibatch:
         return self._map(select)
 
     def shuffle(self, parts: int, generator: np.random.Generator) -> list["Minibatch"]:
-        """Return ``parts`` random minibatches of nearly equal size. A single one is not
-        shuffled.
-        """
+        """Return ``parts`` random minibatches of nearly equal size. One is not shuffled."""
         if parts == 1:
             return [self]
         return self.take(generator.permutation(self.size())).split(parts)

@@ -26,6 +26,7 @@ class SAC(ControlLearner[Z], Generic[Z]):
     """A tanh(Normal) policy that learns from windows of rows."""
 
     config_class: type[SACConfig] = SACConfig  # a subclass inherits its keys
+    actor_class = SquashedGaussianActor
     outputs = 2  # mean and log standard deviation of every action
     critics = 2
     logged = ("train/entropy",)  # of the actor's last step
@@ -37,14 +38,8 @@ class SAC(ControlLearner[Z], Generic[Z]):
         self.log_alpha = self.add_coefficient("temperature", c.temperature)
         self.target_entropy = -float(self.bounds.size) if entropy is None else entropy
 
-    def actor(self, num_envs: int) -> SquashedGaussianActor:
-        """Return an actor that samples; actions are uniform before the first update."""
-        return SquashedGaussianActor(self.pi, self.config, self.generator, num_envs=num_envs)
-
     def control_losses(self, batch: Batch) -> Losses:
-        """Return losses of critics, actor and temperature; rows [L, B], Q of the critics [C, L,
-        B].
-        """
+        """Return losses of critics, actor, temperature; rows [L, B], Q of the critics [C, L, B]."""
         alpha = self.log_alpha.detach().exp()
         features, next_features = batch.encode_both(self.pi.encoder, batch.state)
         outputs = self.pi(features) if self.actor_due() else None
@@ -71,12 +66,7 @@ class SAC(ControlLearner[Z], Generic[Z]):
         return q.amin(0)
 
     def add_actor_losses(
-        self,
-        out: Losses,
-        batch: Batch,
-        outputs: Tensor | None,
-        q_features: Tensor,
-        alpha: Tensor,
+        self, out: Losses, batch: Batch, outputs: Tensor | None, q_features: Tensor, alpha: Tensor
     ) -> Losses:
         """Return ``out`` with the losses of actor and temperature, if ``outputs`` are given.
 

@@ -18,7 +18,7 @@ from rlrun.functional.masks import allowed_or_none
 from rlrun.policy.compute import DEFAULT_COMPUTE, Compute
 from rlrun.schema import MemoryConfig, PolicyConfig, RandomConfig, ScriptedConfig, TorsoConfig
 from rlrun.trust import trusted_function
-from rlrun.types import Act, Actor, Sample, Spec, Tree, Update, Window, generator, tree_map
+from rlrun.types import Act, Actor, ActRow, Sample, Spec, Tree, Update, Window, generator, tree_map
 
 C = TypeVar("C", bound=PolicyConfig)
 
@@ -82,16 +82,8 @@ class UnlearnedActor(ABC):
     def initial_state(self) -> Tree:
         return ()
 
-    def act(
-        self,
-        obs: Tree,
-        first: np.ndarray,
-        prev_action: np.ndarray,
-        prev_reward: np.ndarray,
-        state: Tree,
-        *,
-        explore: np.ndarray | None,
-    ) -> Act:
+    def act(self, *row: *ActRow, explore: np.ndarray | None) -> Act:
+        obs, first, _, _, state = row
         rng = self.evaluate if explore is None else self.explore
         action, state = self.choose(obs, first, state, rng)
         return Act(action, {}, state)
@@ -145,9 +137,7 @@ class Scripted(Unlearned[ScriptedConfig]):
 
 
 class ScriptedActor(UnlearnedActor):
-    """Acts by a script. The recurrent state [E, 1] is the number of steps since each episode
-    began.
-    """
+    """Acts by a script. The state [E, 1] is the number of steps of each open episode."""
 
     def __init__(
         self, script: Script, explore: np.random.Generator, seed: int, num_envs: int

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.types import Act, Actor, Policy, Sample, Segment, Spec, Tree, Update, generator, tree_map
+from rlrun.tree import tree_map
+from rlrun.types import Act, Actor, ActRow, Policy, Sample, Segment, Spec, Tree, Update, generator
 
 Make = Callable[[Spec, int], Policy]
 
@@ -137,17 +138,8 @@ class SeparateActor:
     def initial_state(self) -> Tree:
         return tree_map(self._join, *(a.initial_state() for a in self.actors))
 
-    def act(
-        self,
-        obs: Tree,
-        first: np.ndarray,
-        prev_action: np.ndarray,
-        prev_reward: np.ndarray,
-        state: Tree,
-        *,
-        explore: np.ndarray | None,
-    ) -> Act:
-        given = (obs["observation"], first, prev_action, prev_reward, state)
+    def act(self, *row: *ActRow, explore: np.ndarray | None) -> Act:
+        given = (row[0]["observation"], *row[1:])
         acts = []
         for i, actor in enumerate(self.actors):
             own = tree_map(lambda x, i=i: np.ascontiguousarray(x[i :: self.size]), given)

@@ -26,16 +26,13 @@ D = TypeVar("D", bound=DDPGConfig)
 class DeterministicLearner(ControlLearner[D], Generic[D]):
     """Base class of TD3 and DDPG: a deterministic actor with Gaussian exploration noise."""
 
+    actor_class = GaussianNoiseActor
     outputs = 1
 
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
         super().build(torso, memory)
         self.noise_at = make_schedule(self.config.noise, total_steps=self.total_steps)
         self.pi.noise.fill_(self.noise_at(0))
-
-    def actor(self, num_envs: int) -> GaussianNoiseActor:
-        """Return an actor with noise; actions are uniform before the first update."""
-        return GaussianNoiseActor(self.pi, self.config, self.generator, num_envs=num_envs)
 
     @abstractmethod
     def target_action(self, batch: Batch) -> Tensor:

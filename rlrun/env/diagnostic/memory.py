@@ -12,6 +12,7 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 from gymnasium.vector.utils import batch_space
 
+from rlrun.env.contract import ResetResult, VectorResult
 from rlrun.env.diagnostic.vector import (
     BLUE,
     DARK,
@@ -369,9 +370,7 @@ class TMazeVectorEnv(LockstepVectorEnv):
         return obs
 
     def _full_state(self) -> np.ndarray:
-        """Return the cue at any ``t``, and whether the agent is in the corridor or at the
-        junction.
-        """
+        """Return the cue, and whether the agent is in the corridor or at the junction."""
         state = np.zeros((self.num_envs, 4), np.float32)
         state[self.columns, self.cue] = 1
         state[self.columns, np.where(self.cell == self.length, 3, 2)] = 1
@@ -418,15 +417,11 @@ class CartPoleNoVelVectorEnv(CartPoleVectorEnv):
         self.single_observation_space = spaces.Box(full.low[::2], full.high[::2])
         self.observation_space = batch_space(self.single_observation_space, num_envs)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> ResetResult:
         obs, info = super().reset(seed=seed)
         return np.ascontiguousarray(obs[:, ::2]), info
 
-    def step(
-        self, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: np.ndarray) -> VectorResult:
         obs, reward, terminated, truncated, info = super().step(actions)
         return np.ascontiguousarray(obs[:, ::2]), reward, terminated, truncated, info
 

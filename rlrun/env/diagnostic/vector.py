@@ -19,6 +19,7 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from rlrun.env.contract import ResetResult, VectorResult
 from rlrun.tree import Tree, tree_map
 
 SQUARE, GAP, ROW = 24, 2, 16  # pixels of a square and between two; squares of a line
@@ -161,9 +162,7 @@ class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
         raise NotImplementedError
 
     def _full_state(self) -> np.ndarray:
-        """Return the information that an optimal policy without memory needs at ``t``, float32
-        [E, N].
-        """
+        """Return what an optimal policy without memory needs at ``t``, float32 [E, N]."""
         raise NotImplementedError
 
     def _observation(self) -> Tree:
@@ -187,9 +186,7 @@ class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
         self._reset_columns(columns)
         self.limit[columns] = np.minimum(self.limit[columns], self._max_episode_steps)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Tree, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> ResetResult:
         if seed is not None or not self.rngs:
             seeds = [None if seed is None else seed + i for i in range(self.num_envs)]
             self.rngs = [seeding.np_random(s)[0] for s in seeds]
@@ -198,9 +195,7 @@ class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
         self._start_episodes(self.columns)
         return self._observation(), {}
 
-    def step(
-        self, actions: np.ndarray
-    ) -> tuple[Tree, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: np.ndarray) -> VectorResult:
         if not self.rngs:
             raise gym.error.ResetNeeded("call reset() before step()")
         reward, terminated = self._advance(actions)
@@ -303,9 +298,7 @@ class SingleFromVector(gym.Env[Any, Any]):
         if isinstance(self._vector, LockstepVectorEnv):
             self._vector.index = np.array([index])
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> ResetResult:
         super().reset(seed=seed)
         obs, _ = self._vector.reset(seed=seed)
         return self._own(obs), {}

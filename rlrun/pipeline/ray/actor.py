@@ -30,16 +30,12 @@ Reply = tuple[str | None, Any, list[str]]
 
 
 def allow_read_only() -> None:
-    """Silence torch's warning about read-only arrays of messages, which are copied before
-    writing.
-    """
+    """Silence torch's warning about read-only arrays: messages are copied before writing."""
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
 
 class Worker:
-    """The process of a role. It returns errors in replies: an error of Ray itself means a lost
-    process.
-    """
+    """The process of a role. Replies carry errors: one of Ray itself means a lost process."""
 
     def __init__(self, name: str, make: Callable[[], Any]) -> None:
         torch.set_num_threads(1)
@@ -108,9 +104,7 @@ class Role:
         log: Path,
         worker: type = Worker,
     ) -> None:
-        """``make``: creates the role in its process; pickled. ``log``: path of the role's log
-        file.
-        """
+        """``make``: creates the role in its process; pickled. ``log``: path of its log."""
         self.name, self.make, self.log, self.worker = name, make, log, worker
         self.options = {
             "num_cpus": resources.num_cpus, "num_gpus": resources.num_gpus,
@@ -148,9 +142,7 @@ class Role:
         return value
 
     def _failure(self, e: Exception) -> Exception:
-        """Return ``Lost`` for a lost process, or RuntimeError for a bug in arguments, reply or
-        import.
-        """
+        """Return ``Lost`` for a lost process, RuntimeError for a bug in what was sent."""
         from ray.exceptions import RayActorError, RayError, RayTaskError
 
         broken = isinstance(e, RayActorError) and e.actor_init_failed

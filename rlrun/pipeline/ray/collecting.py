@@ -10,10 +10,7 @@ class CollectorRole(CollectorWorker):
     """Collects a chunk per order, with the weights that come with it."""
 
     def __init__(
-        self,
-        make_collector: MakeCollector,
-        make_side: MakeCollectorSide,
-        number: int,
+        self, make_collector: MakeCollector, make_side: MakeCollectorSide, number: int
     ) -> None:
         super().__init__(make_collector, make_side)
         self.number = number

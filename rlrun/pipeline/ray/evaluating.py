@@ -33,9 +33,7 @@ class EvaluatorRole:
 
 
 class RemoteEvaluator:
-    """The driver's handle of the evaluator. Between ``start`` and ``result`` both processes
-    work.
-    """
+    """The driver's handle of the evaluator, which works between ``start`` and ``result``."""
 
     def __init__(self, role: Role, roles: Roles) -> None:
         self.role, self.roles, self.steps = role, roles, 0

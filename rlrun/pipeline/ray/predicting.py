@@ -9,7 +9,7 @@ import numpy as np
 
 from rlrun.pipeline.overlapped import attempt
 from rlrun.pipeline.transport import CollectorSide
-from rlrun.types import Act, Actor, Policy, Tree, generator, tree_map
+from rlrun.types import Act, Actor, ActRow, Policy, generator, tree_map
 
 
 class PredictorLost(Exception):
@@ -21,7 +21,7 @@ class Question:
     """The next rows of a collector's environments."""
 
     number: int  # of the collector
-    rows: tuple[Tree, np.ndarray, np.ndarray, np.ndarray, Tree]  # obs, first, previous, state
+    rows: ActRow
     explore: np.ndarray
     generator: Mapping[str, Any]  # state of the exploration's random numbers
 
@@ -125,16 +125,7 @@ class RemoteActor:
     def refresh(self) -> None:
         """Do nothing: the driver refreshes the predictor's weights."""
 
-    def act(
-        self,
-        obs: Tree,
-        first: np.ndarray,
-        prev_action: np.ndarray,
-        prev_reward: np.ndarray,
-        state: Tree,
-        *,
-        explore: np.ndarray | None,
-    ) -> Act:
+    def act(self, *row: *ActRow, explore: np.ndarray | None) -> Act:
         """Select actions as ``Actor.act``.
 
         Raises: PredictorLost.
@@ -142,10 +133,7 @@ class RemoteActor:
         import ray
 
         assert explore is not None, "evaluations do not use the predictor"
-        question = Question(
-            self.number, (obs, first, prev_action, prev_reward, state), explore,
-            self.generator.bit_generator.state,
-        )  # fmt: skip
+        question = Question(self.number, row, explore, self.generator.bit_generator.state)
         try:
             error, value, _ = ray.get(self.predictor.call.remote("act", question))
         except ray.exceptions.RayError as e:

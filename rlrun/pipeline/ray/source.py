@@ -157,9 +157,7 @@ class RaySource:
         return found | weights.side.metrics()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the collectors' states after the chunks taken so far. Chunks under way are left
-        out.
-        """
+        """Return the collectors' states after the chunks taken. Chunks under way are left out."""
         states = [collector.state for collector in self.collectors]
         reasons = [state["inexact"] for state in states if state is not None]
         self.inexact = self.inexact or next(filter(None, reasons), None)
@@ -211,9 +209,7 @@ class RaySource:
             self._tell_predictor(self.predictor, weights.newest.number - 1)
 
     def _tell_predictor(self, predictor: Role, known: int) -> None:
-        """Send the newest weights to the predictor, which has version ``known``, and wait for
-        its reply.
-        """
+        """Send the newest weights to the predictor, which has version ``known``, and wait."""
         while True:
             messages = self.weights.since(known)
             reply = predictor.call("load", self.counters.env_steps, *messages)
