@@ -97,8 +97,7 @@ def trust_only(packages: Sequence[str]) -> None:
 
 
 def fault_of_users(error: BaseException) -> EnvError | None:
-    """Return the error of a user's policy or cell that raised ``error``; None: only rlrun was
-    running.
+    """Return the error of a user's policy or cell that raised ``error``; None: only rlrun ran.
 
     Its place is the innermost line of a trusted package.
     """

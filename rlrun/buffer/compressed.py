@@ -69,20 +69,17 @@ class CompressedRows:
     def _open_next_block(self) -> None:
         """Pack the open blocks, then open each column's next one with its stored content."""
         if self.number >= 0:
-            for column in range(self.columns):
-                self._set_packed(column * self.column_blocks + self.number, self._pack(column))
+            for column, block in enumerate(self.open):
+                packed = zstd.compress(block.data.cast("B"))
+                packed = packed if len(packed) < block.nbytes else block.tobytes()
+                self._set_packed(column * self.column_blocks + self.number, packed)
         self.block += 1
         for column in range(self.columns):
             index = column * self.column_blocks + self.number
-            packed = self.packed[index]
-            if packed is not None:
-                self.open[column] = self._unpacked(packed)
+            stored = self.packed[index]
+            if stored is not None:
+                self.open[column] = self._unpacked(stored)
                 self._set_packed(index, None)
-
-    def _pack(self, column: int) -> bytes:
-        block = self.open[column]
-        packed = zstd.compress(block.data.cast("B"))
-        return packed if len(packed) < block.nbytes else block.tobytes()
 
     def _set_packed(self, index: int, data: bytes | None) -> None:
         """Replace a packed block and update the byte counts."""

@@ -23,8 +23,7 @@ class Goals(Protocol):
 
 
 class Hindsight:
-    """Relabels a share of the sampled windows of one learned row with a goal that its episode
-    reached.
+    """Relabels a share of the sampled one-row windows with a goal that their episode reached.
 
     ``future``: the goal reached at a uniformly drawn row after the learned one. ``final``: at the
     episode's end. ``episode``: at any of its stored rows. Of unfinished episodes only the stored

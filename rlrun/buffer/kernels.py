@@ -400,8 +400,7 @@ def set_leaves(tree: Arrays, index: np.ndarray, value: np.ndarray) -> None:
 @jit
 def replace_leaves(tree: Arrays, dead: np.ndarray, new: np.ndarray, value: float, raw: np.ndarray,
                    p: float) -> None:  # fmt: skip
-    """Clear leaves ``dead`` and set leaves ``new`` to ``value``; set ``raw`` to NaN and ``p``
-    there.
+    """Clear leaves ``dead``, set leaves ``new`` to ``value``; ``raw`` becomes NaN and ``p``.
 
     A leaf in both is new. If both are sorted, they are merged so that each parent is updated once.
     """

@@ -215,8 +215,10 @@ class Streams:
         """Sample ``batch`` windows, with importance weights float32 [batch]."""
         if len(self.replays) == 1:
             return self.replays[0].sample(batch, env_steps)
+        beta = 0.0
         for sampler in self._prioritized():
             sampler.follow_alpha(env_steps)
+            beta = sampler.beta_at(env_steps)
         mass = self._masses()
         bounds = np.cumsum(mass)
         point = (np.arange(batch) + self.generator.random(batch)) * (bounds[-1] / batch)
@@ -230,7 +232,7 @@ class Streams:
             parts.append(part.segment)
             keys.append(self._global(part.key, int(number)))
         share = np.concatenate(shares)
-        weight = (share / share.min()) ** -self._beta(env_steps)
+        weight = (share / share.min()) ** -beta
         return Sample(
             join(parts),
             torch.from_numpy(weight.astype(np.float32)),
@@ -319,8 +321,11 @@ class Streams:
         return [sampler for sampler in samplers if isinstance(sampler, Prioritized)]
 
     def _masses(self) -> np.ndarray:
-        """Return m_j of every stream, float64 [J]."""
-        return np.array([_mass(replay) for replay in self.replays])
+        """Return m_j of every stream, float64 [J], 0 while it has no window."""
+        samplers = [(_own(replay).sampler, float(len(replay))) for replay in self.replays]
+        return np.array(
+            [s.sum_tree.root if isinstance(s, Proportional) else n for s, n in samplers]
+        )
 
     def _global(self, key: np.ndarray, number: int) -> np.ndarray:
         """Return keys of stream ``number`` as keys of all streams."""
@@ -330,10 +335,6 @@ class Streams:
         if len(self.replays) == 1:
             return self.replays[0]
         return self.replays[int(generator.integers(len(self.replays)))]
-
-    def _beta(self, env_steps: int) -> float:
-        sampler = _own(self.replays[0]).sampler
-        return sampler.beta_at(env_steps) if isinstance(sampler, Prioritized) else 0.0
 
 
 def combined(parts: Sequence[tuple[dict[str, float], float]]) -> dict[str, float]:
@@ -361,12 +362,6 @@ def combined(parts: Sequence[tuple[dict[str, float], float]]) -> dict[str, float
 
 def _own(replay: Store) -> Replay:
     return replay.own if isinstance(replay, Mixed) else replay
-
-
-def _mass(replay: Store) -> float:
-    """Return m of a stream, 0 while it has no window."""
-    sampler = _own(replay).sampler
-    return sampler.sum_tree.root if isinstance(sampler, Proportional) else float(len(replay))
 
 
 def _shares(replay: Store, part: Sample) -> np.ndarray:

@@ -217,8 +217,7 @@ class Replay:
         return self.read_slots(slots[live])
 
     def peek(self, count: int, generator: np.random.Generator, env_steps: int) -> "Peek | None":
-        """Return ``count`` windows drawn with the sampler's probabilities, or None if there is
-        none.
+        """Return ``count`` windows drawn with the sampler's probabilities, None without any.
 
         Weights are 1, goals are not relabelled. Changes nothing, in particular not the random
         numbers of ``sample``.
@@ -490,8 +489,7 @@ class LoadedRows:
         return asdict(self)
 
     def load_state_dict(self, state: Any, ring: Ring, steps: int) -> None:
-        """Load a ``state_dict``. None, from a version that did not save it, means that no row is
-        loaded.
+        """Load a ``state_dict``. None, of a version that saved none: no row is loaded.
 
         Raises: CheckpointError.
         """

@@ -15,6 +15,7 @@ from rlrun.functional.recorded import RowSpaces
 from rlrun.types import Chunk, Sample, Segment, Tree, tree_leaves, tree_map
 
 _ENDS = ("obs", "first")  # have one entry more, after the last row
+_ZEROED = ("first", "reward", "terminated", "truncated", "valid")  # in padding
 _STEPS = ("action", "reward", "terminated", "truncated", "valid", "extras", "states")
 
 
@@ -243,17 +244,7 @@ def padded(segment: Segment, steps: int) -> Segment:
     def nothing(x: Tensor) -> Tensor:
         return torch.cat([x, x.new_zeros(more, *x.shape[1:])])
 
-    per_row = {n: x for n, x in segment.extras.items() if not n.startswith("prev_")}
-    whole = {n: x for n, x in segment.extras.items() if n.startswith("prev_")}
-    return replace(
-        segment,
-        obs=tree_map(again, segment.obs),
-        first=nothing(segment.first),
-        action=again(segment.action),
-        extras={n: again(x) for n, x in per_row.items()} | whole,
-        states=tree_map(again, segment.states),
-        reward=nothing(segment.reward),
-        terminated=nothing(segment.terminated),
-        truncated=nothing(segment.truncated),
-        valid=nothing(segment.valid),
-    )
+    extras = {n: x if n.startswith("prev_") else again(x) for n, x in segment.extras.items()}
+    longer: dict[str, Any] = {n: nothing(getattr(segment, n)) for n in _ZEROED}
+    longer |= {n: tree_map(again, getattr(segment, n)) for n in ("obs", "action", "states")}
+    return replace(segment, extras=extras, **longer)

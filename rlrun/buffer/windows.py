@@ -67,8 +67,7 @@ class Cutter:
 
 
 class StateFilter:
-    """Zeros the recurrent states of collected rows from which no window starts: zeros compress
-    well.
+    """Zeros the states of collected rows from which no window starts: zeros compress well.
 
     The index of a row in its trajectory decides. All states are kept where the index is not enough:
     with ``residual: last``, and in a trajectory whose first row was not seen.

@@ -56,7 +56,7 @@ def make_env(
 
             - ``auto``: the id's native vector environment if it resets NEXT_STEP and accepts the
               arguments, otherwise ``sync``. ``sync`` too with wrappers, for a single environment
-              from Gymnasium (``_single_is_faster``) and for ids of ``_NATIVE_DIFFERS``.
+              from Gymnasium and for ids of ``_NATIVE_DIFFERS``.
             - ``vector``: the native vector environment, or an error.
             - ``sync``: single environments; ``async``: each of them in a process of its own.
             - ``envpool``: the id of that name in the package envpool.
@@ -106,7 +106,8 @@ def make_one_env(
         )
     maker = _Maker(config, env_arguments(config, evaluate=evaluate), None, None, render)
     with SettingsKept():
-        maker.prepare()
+        if render:
+            prepare_pygame()
         make_one = partial(maker.single, find_spec(config.id))
         return maker.checked(make_one, None, 0) if validate else make_one(0)
 
@@ -121,11 +122,6 @@ class _Maker:
     agents: AgentsConfig | None
     render: bool
 
-    def prepare(self) -> None:
-        """Prepare the process for pictures if they are wanted."""
-        if self.render:
-            prepare_pygame()
-
     def make(self, num_envs: int, *, resumable: bool = False, several: bool = True) -> Env:
         """Return the rows of the configured backend.
 
@@ -134,15 +130,19 @@ class _Maker:
         config = self.config
         if config.wrappers:
             self._require_wrappable()
-        self.prepare()
+        if self.render:
+            prepare_pygame()
         limit = config.max_replay_steps if resumable else None
         if config.backend == "envpool":
             return self._envpool(num_envs)
         if config.id.startswith(PREFIX):
             return self._copies(self._pettingzoo, num_envs, limit)
         spec = find_spec(config.id)
+        # One native CartPole takes 28 us a step (numpy calls on arrays of one element), the single
+        # environment 15 us.
+        own = str(spec.entry_point).startswith("gymnasium.envs.")
         prefer_sync = config.backend == "auto" and (
-            spec.id.startswith(_NATIVE_DIFFERS) or (not several and _single_is_faster(spec))
+            spec.id.startswith(_NATIVE_DIFFERS) or (own and not several)
         )
         if config.backend in ("auto", "vector") and not config.wrappers and not prefer_sync:
             required = config.backend == "vector"
@@ -301,16 +301,6 @@ def _make_native(
         f"{spec.id} resets {getattr(mode, 'name', mode)}; allowed is NEXT_STEP; set "
         "env.backend=sync or async, or make the environment NEXT_STEP"
     )
-
-
-def _single_is_faster(spec: EnvSpec) -> bool:
-    """Return True for Gymnasium's own environments.
-
-    For one environment, a step of the native CartPole takes 28 us (numpy calls on arrays of one
-    element), a step of the single one 15 us.
-    """
-    entry = spec.entry_point
-    return isinstance(entry, str) and entry.startswith("gymnasium.envs.")
 
 
 def beside_others(error: ConfigError, which: str) -> ConfigError:

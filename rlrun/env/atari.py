@@ -193,8 +193,7 @@ def find_game(game: Any, games: list[str]) -> str:
 
 
 class AtariVectorEnv(VectorEnv[Any, Any, Any]):
-    """Atari games. Observation uint8 [84, 84], the screen's luminance; reward is the score's
-    change.
+    """Atari games. Observation uint8 [84, 84]: luminance; reward: the score's change.
 
     Every action is repeated for ``frame_skip`` frames (60 per second). The observation is the
     pixelwise maximum of the last two of them. In each frame the game keeps its last action with

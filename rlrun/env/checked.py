@@ -263,8 +263,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         return reason
 
     def load_state_dict(self, state: dict[str, Any]) -> str | None:
-        """Continue from ``state``. Return why that is not exact, in which case the next call is
-        ``reset``.
+        """Continue from ``state``. Return why that is not exact; then ``reset`` is next.
 
         An environment that cannot continue opens other episodes than at the run's start.
         """

@@ -195,10 +195,7 @@ class SingleWalk:
         return [e for e in self.episodes if e.terminated or e.truncated]
 
     def require_ended(self) -> list[Episode]:
-        """Return the episodes that have ended.
-
-        Raises: NotCheckable if none has.
-        """
+        """Return the episodes that have ended, or raise NotCheckable."""
         if not self.ended:
             raise NotCheckable(_no_end(self.steps, late=self.late))
         return self.ended
@@ -276,8 +273,10 @@ class _Single:
     def __init__(self, make: MakeEnv, seconds: float) -> None:
         self.make = make
         with _opened(make) as env:
-            self.limit, self.named_limits = _registered_limit(env), _named_limits(env)
+            self.limit = _registered_limit(env)
+            named = {getattr(env.unwrapped, name, None): name for name in reversed(_LIMITS)}
             self.walk = walk_single(env, seed=_SEED, steps=_SINGLE_STEPS, seconds=seconds)
+        self.named_limits = {x: name for x, name in named.items() if isinstance(x, int)}
 
     def contract(self) -> dict[str, Callable[[], str | None]]:
         """Return the checks of faults that end a run or are lost in it."""
@@ -377,7 +376,7 @@ class _Single:
         if len(at_limit) > 1 and all(e.terminated for e in at_limit):
             text = f"all {len(at_limit)} episodes of {limit} steps, the registered limit,"
             raise Finding(f"{text} terminated: their last value would be 0; {_TRUNCATE}")
-        if only in self.named_limits:
+        if only is not None and only in self.named_limits:
             text = f"all {len(ended)} episodes terminated after {only} steps, its"
             named = self.named_limits[only]
             raise Finding(f"{text} {named}: their last value would be 0; {_TRUNCATE}")
@@ -390,9 +389,7 @@ class _Single:
             text = "no episode was truncated and no limit is registered: an evaluation episode "
             text += "that never ends takes eval.max_episode_steps; set env.max_episode_steps=N"
             raise NotCheckable(text)
-        return (
-            f"Gymnasium's TimeLimit truncates after {limit} steps; no random episode was that long"
-        )
+        return f"Gymnasium truncates after {limit} steps; no random episode was that long"
 
     def _final_observation(self) -> str:
         """Check that the observation of an episode's last step is not that of a reset.
@@ -432,19 +429,18 @@ def _registered_limit(env: AnyEnv) -> int | None:
     return limit
 
 
-def _named_limits(env: AnyEnv) -> dict[int | None, str]:
-    """Return the limits that attributes of an environment name."""
-    named = {getattr(env.unwrapped, name, None): name for name in reversed(_LIMITS)}
-    return {x: name for x, name in named.items() if isinstance(x, int)}
-
-
 def _ends_where_episodes_start(ended: Sequence[Episode]) -> bool:
     """Return whether all last observations lie among the first ones, and those before hardly ever.
 
     An observation lies among the first ones if it is nearer to one of another episode than twice
     the largest such distance among the first ones, in standard deviations of each number.
     """
-    starts, before, finals = (_numbers([e.obs[i] for e in ended]) for i in (0, -2, -1))
+
+    def numbers(obs: Any) -> np.ndarray:
+        return np.concatenate([np.ravel(x) for x in tree_leaves(obs)])
+
+    of = (np.array([numbers(e.obs[i]) for e in ended], float) for i in (0, -2, -1))  # [n, d] each
+    starts, before, finals = of
     spread = starts.std(axis=0)
     varies = spread > 0
     if not varies.any():  # compared above
@@ -461,11 +457,6 @@ def _ends_where_episodes_start(ended: Sequence[Episode]) -> bool:
 
     limit = 2 * distances(starts).max()
     return bool((distances(finals) <= limit).all() and (distances(before) > limit).mean() >= 0.9)
-
-
-def _numbers(obs: Sequence[Any]) -> np.ndarray:
-    """Return all numbers of each observation, float64 [n, d]."""
-    return np.array([np.concatenate([np.ravel(x) for x in tree_leaves(o)]) for o in obs], float)
 
 
 def _ends_in_reset(make: MakeEnv, seed: int) -> bool | None:
@@ -615,8 +606,11 @@ class _Rows:
             raise Finding(f"{message}; {_MODE}")
         if not self.same:
             raise NotCheckable("rows of one seed differ, see determinism")
-        if (row := _action_taken(one, other)) is not None:
-            raise Finding(f"the observation of row {row} depends on the action; {_MODE}")
+        count = min(len(one.hashes), len(other.hashes))
+        for column in range(one.ended.shape[1]):
+            ends = np.flatnonzero(one.ended[: count - 1, column]) + 1
+            if ends.size and one.hashes[ends[0], column] != other.hashes[ends[0], column]:
+                raise Finding(f"the observation of row {ends[0]} depends on the action; {_MODE}")
         return f"{int(opens.sum())} resets: no reward, no flag, the action ignored"
 
     def _other_last_row(self) -> str | None:
@@ -675,16 +669,6 @@ def first_difference(one: RowsWalk, two: RowsWalk) -> int | None:
     for a, b in zip(one[:3], two[:3], strict=True):  # hashes, reward, ended
         differs |= (a[:count] != b[:count]).any(axis=1)
     return int(differs.argmax()) if differs.any() else None
-
-
-def _action_taken(one: RowsWalk, other: RowsWalk) -> int | None:
-    """Return the first row after an end whose observation depends on the action, or None."""
-    count = min(len(one.hashes), len(other.hashes))
-    for column in range(one.ended.shape[1]):
-        ends = np.flatnonzero(one.ended[: count - 1, column])
-        if ends.size and one.hashes[ends[0] + 1, column] != other.hashes[ends[0] + 1, column]:
-            return int(ends[0] + 1)
-    return None
 
 
 def _shortened(walk: RowsWalk, limit: int | None) -> str | None:

@@ -190,8 +190,12 @@ class Env:
             raise self._action_error(action, violation, index)
         if self._shift_actions:
             action = action + self._action_start
-        if self._first_obs is not None:
-            return self._open_episodes()
+        if self._first_obs is not None:  # of an earlier reset of all environments
+            obs, self._first_obs = self._first_obs, None
+            none = np.zeros(self.num_envs, np.bool_)
+            first, self._done = np.ones(self.num_envs, np.bool_), none.copy()
+            reward = np.zeros(self.num_envs, np.float32)
+            return Step(obs, reward, none, none.copy(), first, self._numbers({}))
         with self._step_settings:
             obs, reward, terminated, truncated, info = self._source.step(action, self._steps)
         reward = np.asarray(reward, np.float32)
@@ -234,8 +238,7 @@ class Env:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Lend the environments for other episodes within the block. The next step opens new
-        episodes.
+        """Lend the environments to the block. The next step opens new episodes.
 
         The new episodes depend on the seed and on the number of steps before the block.
         """
@@ -245,14 +248,6 @@ class Env:
         with SettingsKept():
             self._cut_all()
         self._done |= self.cut
-
-    def _open_episodes(self) -> Step:
-        """Return the row of an earlier reset of all environments."""
-        obs, self._first_obs = self._first_obs, None
-        none = np.zeros(self.num_envs, np.bool_)
-        first, self._done = np.ones(self.num_envs, np.bool_), none.copy()
-        reward = np.zeros(self.num_envs, np.float32)
-        return Step(obs, reward, none, none.copy(), first, self._numbers({}))
 
     def render(self) -> np.ndarray:
         """Return a picture of environment 0 after its last row, uint8 [H, W, 3].

@@ -35,7 +35,7 @@ CONSTANT = (
     slice, range, property, types.MappingProxyType,
 )  # fmt: skip
 _CONSTANT_MODULES = {"pygame", "gymnasium.envs.mujoco.mujoco_rendering", "logging"}
-_HEAP_TYPE = 1 << 9  # of type.__flags__: a class written in Python
+_HEAP_TYPE = 1 << 9  # of type.__flags__
 CONTAINERS: dict[type, str] = {list: "list", tuple: "tuple", set: "set", frozenset: "frozenset"}
 _SKIPPED = ("spec", "_cached_spec", "metadata")
 
@@ -155,7 +155,10 @@ class _Capture:
                 pass_ctrl_c(e)
                 raise Unsupported(f"{path}.state_dict() raised {type(e).__name__}: {e}") from e
             return {"own": self.value(state, f"{path}.state_dict()")}
-        python = all(map(_is_python, kind.__mro__[:-1]))
+        python = all(  # classes written in Python
+            c.__flags__ & _HEAP_TYPE and not type(c).__name__.startswith("pybind11")
+            for c in kind.__mro__[:-1]
+        )
         if not python or not hasattr(x, "__dict__") or _slots(kind):
             raise Unsupported(f"{path} is a {module_of(kind)}.{kind.__qualname__}")
         attributes = {}
@@ -194,10 +197,6 @@ def _storable(x: np.ndarray, path: str) -> np.ndarray:
     if x.dtype.kind not in "biuf" or x.dtype.itemsize > 8 or not x.dtype.isnative:
         raise Unsupported(f"{path} is an array of {x.dtype}")
     return x
-
-
-def _is_python(kind: type) -> bool:
-    return bool(kind.__flags__ & _HEAP_TYPE) and not type(kind).__name__.startswith("pybind11")
 
 
 def _slots(kind: type) -> bool:
@@ -240,8 +239,7 @@ class Engine:
 
 
 def _ale_state(ale: Any) -> dict[str, Any]:
-    """Return the machine with its random numbers (14 kB), and the action that a sticky frame
-    repeats.
+    """Return the machine with its random numbers (14 kB) and the action a sticky frame repeats.
 
     ale-py's clone lacks that action and no method returns it. It is found by trial: the action
     that, held before the cloned state, leads to the same machine. ``ale`` is unchanged afterwards.
@@ -424,10 +422,7 @@ def restore(root: object, tree: Tree) -> None:
 
 
 def restore_exactly(env: Any, tree: Tree, seed: int) -> None:
-    """Reset ``env`` and give it the state ``tree``.
-
-    Raises: Unsupported if its state then differs.
-    """
+    """Reset ``env`` and give it the state ``tree``, or raise Unsupported."""
     env.reset(seed=seed)
     restore(env, tree)
     if not same_tree(capture(env), tree):
@@ -510,8 +505,7 @@ class _Restore:
             return text.reshape(tree["shape"]).copy()
         for kind, name in CONTAINERS.items():
             if name in tree:
-                made = kind(self._items(tree[name], present))
-                return made
+                return kind(self._items(tree[name], present))
         if "deque" in tree:
             return deque(self._items(tree["deque"], present), tree["maxlen"])
         if "dict" in tree:

@@ -2,7 +2,7 @@
 
 ``Copies`` (env.backend=sync) steps them one after the other, ``Workers`` (async) in parallel.
 Gymnasium's AsyncVectorEnv is not used: it ends when a worker does, cannot restart one, and waits on
-locks that a killed process leaves held. Observations, actions, rewards and flags are in one shared
+locks that a killed process leaves held. Observations, actions, rewards and flags are in shared
 memory without a name, and the pipes carry a byte per step. There are no semaphores or locks, so
 nothing is left behind however the processes end. A worker ends with its parent, even during a step
 that does not return.
@@ -33,12 +33,11 @@ from rlrun.env.contract import Spaces, contract_error, different_copies, numbere
 from rlrun.env.rows import Rows
 from rlrun.errors import NO_GUARD, RlrunError, end_if_importing_main, known_error, unguarded
 from rlrun.schema import EnvConfig
-from rlrun.tree import Tree, tree_leaves, tree_map
+from rlrun.tree import Tree, tree_map
 
 _logger = logging.getLogger(__name__)
 
 STEP = "step"  # the command without arguments; the reply is the kept info
-_ALIGNMENT = 64  # bytes, of every array
 # Signals reach all processes of the group; the main process saves.
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 EXIT_SECONDS = 5.0  # from closing a pipe to the end of its process
@@ -51,11 +50,10 @@ Command = tuple[str, tuple[Any, ...]]  # a method of ``EnvServer``, and its argu
 
 
 class SharedRows:
-    """Arrays of E environments in one memory.
+    """Arrays of E environments, which processes may share.
 
     ``obs`` [E, *O] is a tree, ``action`` [E, *A]. ``reward`` float64 [E]; ``flags`` bool [E, 2] are
-    terminated and truncated. The file of a memory that processes share is unlinked as soon as it is
-    made.
+    terminated and truncated. The file of a shared memory is unlinked as soon as it is made.
     """
 
     def __init__(
@@ -68,44 +66,32 @@ class SharedRows:
             np.zeros(num_envs),
             np.zeros((num_envs, 2), np.bool_),
         )
-        self.slots = tree_map(lambda x: Slot(x.shape, x.dtype.str), arrays)
-        size = max(sum(_padded(x.nbytes) for x in tree_leaves(arrays)), 1)
-        shared = context is not None
-        self.memory: Any = context.RawArray(ctypes.c_byte, size) if shared else bytearray(size)
 
-        self._open()
+        def slot(x: np.ndarray) -> Slot:
+            size = max(x.nbytes, 1)
+            shared = context is not None
+            memory = context.RawArray(ctypes.c_byte, size) if shared else bytearray(size)
+            return Slot(x.shape, x.dtype.str, memory)
+
+        self.__setstate__({"slots": tree_map(slot, arrays)})
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"slots": self.slots, "memory": self.memory}
+        return {"slots": self.slots}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state
-        self._open()
-
-    def _open(self) -> None:
         """Make the arrays of this process."""
-        buffer, start = memoryview(self.memory), 0
-
-        def view(slot: Slot) -> np.ndarray:
-            nonlocal start
-            x: np.ndarray = np.ndarray(slot.shape, slot.dtype, buffer, start)
-            start += _padded(x.nbytes)
-            return x
-
-        arrays: Any = tree_map(view, self.slots)
+        self.slots: Tree = state["slots"]
+        arrays: Any = tree_map(lambda x: np.ndarray(x.shape, x.dtype, x.memory), self.slots)
         self.obs, self.action, self.reward, self.flags = arrays
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """An array's shape and dtype."""
+    """An array's shape, dtype and memory."""
 
     shape: tuple[int, ...]
     dtype: str
-
-
-def _padded(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+    memory: Any
 
 
 class EnvServer:
@@ -227,17 +213,14 @@ class Copies:
 
     def _reopen(self, i: int) -> Command:
         """Return the command of a restarted worker: open an episode that no earlier start had."""
-        return "reopen", self._fresh_episode(i)
-
-    def _fresh_episode(self, i: int) -> tuple[int, int]:
-        return self._seed + i, self._steps + self.restarts
+        return "reopen", (self._seed + i, self._steps + self.restarts)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of all environments after the last step."""
         states = self._call("state_dict", [()] * self.num_envs)
         self._lost = _either(self._restart_failed(self._reopen), self._lost)
         for i in () if self._lost is None else map(int, np.flatnonzero(self._lost)):
-            seed, episode = self._fresh_episode(i)  # the open episode is lost
+            seed, episode = self._reopen(i)[1]  # the open episode is lost
             states[i] = {"seed": seed, "episode": episode, "steps": 0, "obs": "", "reason": _LOST}
         self.inexact = self.inexact or next((s["reason"] for s in states if "reason" in s), None)
         return {"environments": states}
@@ -301,13 +284,17 @@ def serve(index: int, make: EnvFn, shared: SharedRows, pipe: Connection) -> None
     """
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
     server: EnvServer | None = None
     greeting: Any = None
     try:
         env = make()
         server = EnvServer(index, env, shared)
-        greeting = _sendable((env.observation_space, env.action_space))
+        greeting = env.observation_space, env.action_space
+        try:
+            reduction.ForkingPickler.dumps(greeting)
+        except Exception:  # a user's own class of spaces, which a pipe cannot send
+            greeting = None
     except BaseException as e:
         greeting = _failure(e)
     with suppress(EOFError, OSError):
@@ -327,16 +314,8 @@ def _answer(server: EnvServer, command: Any) -> Any:
         return _failure(e)
 
 
-def _sendable(spaces: Any) -> Any:
-    """Return ``spaces``, or None if a pipe cannot send them (a user's own class of spaces)."""
-    try:
-        reduction.ForkingPickler.dumps(spaces)
-    except Exception:
-        return None
-    return spaces
-
-
-def _exit_with_parent() -> None:
+def exit_with_parent() -> None:
+    """Exit when the parent process ends, even during a step that does not return."""
     parent = parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])

@@ -126,8 +126,7 @@ def _quantile_huber(
     loss: np.ndarray,
     gradient: np.ndarray,
 ) -> None:
-    """Fill ``loss`` [R] and d loss / d theta [R, N] for ``theta``, ``tau`` [R, N], ``target`` [R,
-    N'].
+    """Fill ``loss`` [R] and its gradient [R, N]; ``theta``, ``tau`` [R, N], ``target`` [R, N'].
 
     With c = u clipped to +-kappa, L_kappa(u) is c (u - c / 2).
     """

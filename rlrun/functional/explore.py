@@ -66,8 +66,7 @@ def boltzmann(
 def log_probability(
     q: np.ndarray, action: np.ndarray, explore: np.ndarray | None, mask: np.ndarray | None = None
 ) -> np.ndarray:
-    """log mu(action) float32 [E] of actions that ``select_action`` returned for values ``q`` [E,
-    A].
+    """log mu(action) float32 [E] of ``select_action``'s actions for values ``q`` [E, A].
 
     Epsilon-greedy: epsilon / n + (1 - epsilon) [action is greedy], with n allowed actions. A
     Temperature: log softmax(q / temperature), 0 for temperature 0. None (greedy): 0.
@@ -91,8 +90,7 @@ def log_probability(
 def team_epsilon_greedy(
     q: np.ndarray, allowed: np.ndarray, epsilon: np.ndarray | None, generator: np.random.Generator
 ) -> np.ndarray:
-    """argmax_a q of every agent, replaced by a uniform one of the ``allowed`` actions; int64 [E,
-    N].
+    """argmax_a q of every agent, or a uniform one of the ``allowed`` actions; int64 [E, N].
 
     One random number per agent, with its environment's ``epsilon`` [E]; None uses none. ``q`` [E,
     N, A], ``allowed`` bool [E, N, A], at least one action each.

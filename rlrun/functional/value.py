@@ -123,8 +123,7 @@ class RowLoss(NamedTuple):
 
 
 class ScalarCriterion:
-    """The criterion of Q itself: half the squared TD error, Huber with ``td_clip``. Priorities are
-    |delta|.
+    """Half the squared TD error of Q, Huber with ``td_clip``. Priorities are |delta|.
 
     The criteria of distributions (functional/criterion.py) have the same methods.
     """

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rlrun.kernels import layers, on_policy
 from rlrun.kernels.nstep import or_else
@@ -121,12 +121,6 @@ class CompiledLearner(ABC):
 TERMS = "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction"
 
 
-def arrays(ends: tuple[Tensor, Tensor, Tensor]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return ``RolloutRows.ends`` as arrays."""
-    terminated, truncated, valid = ends
-    return terminated.numpy(), truncated.numpy(), valid.numpy()
-
-
 def explained_variance(value: np.ndarray, target: np.ndarray, rows: np.ndarray) -> float:
     """Return ``functional.policy.explained_variance`` of ``rows``."""
     x = target[rows].astype(np.float64)
@@ -204,9 +198,9 @@ class PPOKernel(ActorCriticKernel):
         self, rows: RolloutRows, params: np.ndarray, value: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         c, advantage = self.policy.config, np.empty(rows.valid.shape, np.float32)
-        on_policy.gae(
-            rows.reward.numpy(), value, *arrays(rows.ends), c.gamma, c.gae_lambda, advantage
-        )
+        reward, *ends = (x.numpy() for x in (rows.reward, *rows.ends))
+        rule = c.gamma, c.gae_lambda
+        on_policy.gae(reward, value, ends[0], ends[1], ends[2], *rule, advantage)
         return advantage, value[:-1] + advantage
 
     def rule(self, sample: Sample) -> tuple[float, ...]:
@@ -284,9 +278,9 @@ class PQNKernel(CompiledLearner):
         obs, q = self.inputs(rows.obs), np.empty((self.room, self.actions), np.float32)
         value = self.outputs(obs)[0].max(1).reshape(steps + 1, columns)
         target = np.empty((steps, columns), np.float32)
-        on_policy.lambda_return(
-            rows.reward.numpy(), value, *arrays(rows.ends), c.gamma, c.q_lambda, target
-        )
+        reward, *ends = (x.numpy() for x in (rows.reward, *rows.ends))
+        rule = c.gamma, c.q_lambda
+        on_policy.lambda_return(reward, value, ends[0], ends[1], ends[2], *rule, target)
         rollout, metrics = (obs, rows.action.reshape(-1).numpy(), target.reshape(-1)), np.zeros(4)
         count, norm = self.function(
             self.layers, self.heads, optimiser, self.work, rollout, batches, q, metrics

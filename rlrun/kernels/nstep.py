@@ -1,6 +1,6 @@
 """Compiled n-step returns of sampled windows, and the value rescaling; for DQN, R2D2, SAC, TD3."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -9,6 +9,7 @@ import torch
 from rlrun.jit import jit_ieee
 from rlrun.kernels.layers import ONE, ZERO, F
 from rlrun.nets.torso import flatten
+from rlrun.schema import ControlConfig, ValueConfig
 from rlrun.types import Segment
 
 TWO, FOUR = F(2), F(4)
@@ -68,25 +69,14 @@ def read_rows(
             next_x[b * size + j] = obs[k, b, j] if bootstraps else ZERO
 
 
-class ReturnConfig(Protocol):
-    """Config keys of n-step returns."""
-
-    @property
-    def nstep(self) -> int: ...
-    @property
-    def gamma(self) -> float: ...
-    @property
-    def reward_scale(self) -> float: ...
-    @property
-    def reward_clip(self) -> float | None: ...
-
-
 def or_else(value: float | None, default: float) -> np.float32:
     """Return a setting as float32; ``default`` if it is None."""
     return F(default if value is None else value)
 
 
-def reward_rule(config: ReturnConfig) -> tuple[tuple[np.float32, np.float32], np.ndarray]:
+def reward_rule(
+    config: ValueConfig | ControlConfig,
+) -> tuple[tuple[np.float32, np.float32], np.ndarray]:
     """Return scale and clip of rewards, and gamma^0 .. gamma^n: arguments of ``read_rows``."""
     powers = config.gamma ** torch.arange(config.nstep + 1.0)
     return (F(config.reward_scale), or_else(config.reward_clip, np.inf)), powers.numpy()

@@ -36,7 +36,9 @@ class PackedNet:
         flat = self.adam.flatten()
         self.values, self.grads = flat.values.numpy(), flat.grads.numpy()
         steps = self.adam.counted[0].numpy().reshape(1)
-        self.state = self.values, self.grads, *self.adam.flat_moments(), steps
+        (group,) = self.adam.groups  # all parameters have one learning rate
+        moments = group.mean[0].numpy(), group.square[0].numpy()
+        self.state = self.values, self.grads, *moments, steps
         self.kind = layers.RADAM if isinstance(self.adam, RAdam) else layers.ADAM
         most = self.adam.max_grad_norm
         self.most, self.eps = np.inf if most is None else float(most), float(self.adam.eps)

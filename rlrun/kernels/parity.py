@@ -73,8 +73,7 @@ class KernelCheck:
 def largest_gap(
     expected: Update, after: dict[str, Any], computed: Update, state: dict[str, Any]
 ) -> float:
-    """Return the largest difference of priorities, metrics and Adam's first moments after an
-    update.
+    """Return the largest difference of priorities, metrics and Adam's first moments.
 
     Differences are relative to max(1, |x|), for the moments of a parameter to their norm. First
     moments are linear in the gradients. Parameters are not: Adam makes a whole step even for a
@@ -90,7 +89,7 @@ def largest_gap(
     if expected.priority is not None and computed.priority is not None:
         gaps.append(_gap(expected.priority, computed.priority))
     moments = zip(_moments(after), _moments(state), strict=True)
-    gaps += [_norm_gap(one, other) for one, other in moments]
+    gaps += [_largest((a - b).norm() / a.norm().clamp(min=1e-8)) for a, b in moments]
     return max(gaps)
 
 
@@ -108,10 +107,6 @@ def _finite(update: Update) -> bool:
 
 def _gap(one: Tensor, other: Tensor) -> float:
     return _largest((one - other).abs() / one.abs().clamp(min=1))
-
-
-def _norm_gap(one: Tensor, other: Tensor) -> float:
-    return _largest((one - other).norm() / one.norm().clamp(min=1e-8))
 
 
 def _largest(x: Tensor) -> float:

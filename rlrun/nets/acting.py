@@ -77,8 +77,7 @@ class ActingNet(nn.Module, ABC):
     def window_inputs(
         self, segment: Segment, config: ActionValueConfig | OnPolicyConfig | ControlConfig
     ) -> tuple[Tree, Tensor]:
-        """Return (obs [T+1, B, *O], encoded previous action and reward [T+1, B, F]) of all
-        positions.
+        """Return (obs [T+1, B, *O], encoded previous action and reward [T+1, B, F]).
 
         Positions that are not read are zero, because a gradient of zero times a NaN in padding
         would be NaN. ``config`` defines the reward shaping.
@@ -86,7 +85,9 @@ class ActingNet(nn.Module, ABC):
         if not self.prev_inputs:
             return readable_obs(segment), segment.reward.new_empty(*segment.first.shape, 0)
         if self.bounds is not None:
-            segment = unit_actions(segment, self.bounds)
+            unit, extras = self.bounds.to_unit, segment.extras
+            extras = {**extras, "prev_action": unit(extras["prev_action"])}
+            segment = replace(segment, action=unit(segment.action), extras=extras)
         scale, clip = config.reward_scale, config.reward_clip
         obs, *previous = network_inputs(segment, scale=scale, clip=clip)
         return obs, self.encode_previous(*previous)
@@ -200,9 +201,3 @@ class ActionBounds(nn.Module):
         low, high = torch.tensor(self.space.low), torch.tensor(self.space.high)
         action = action.to(low.dtype)
         return action.clamp(low, high) if bounded(self.space).any() else action
-
-
-def unit_actions(segment: Segment, bounds: ActionBounds) -> Segment:
-    """Return the segment with its actions and the previous one [*, A] in the network's unit."""
-    extras = {**segment.extras, "prev_action": bounds.to_unit(segment.extras["prev_action"])}
-    return replace(segment, action=bounds.to_unit(segment.action), extras=extras)

@@ -107,8 +107,7 @@ class Critics(nn.Module):
     def forward(
         self, features: Tensor, action: Tensor, count: int | None = None, *, frozen: bool = False
     ) -> Tensor:
-        """Return float32 [C, L, B] for features [L, B, F] and unit actions [L, B, A]; with N > 1
-        outputs [C, L, B, N].
+        """Return float32 [C, L, B], or quantiles [C, L, B, N], for unit actions [L, B, A].
 
         ``count``: evaluate only the first critics; None: all. ``frozen``: gradients reach the
         inputs, not the parameters.
@@ -141,8 +140,7 @@ class Critics(nn.Module):
 
 
 class Batch:
-    """Windows in the form that losses read: returns of the learned rows, and inputs of the
-    encoders.
+    """Windows as losses read them: returns of the learned rows, inputs of the encoders.
 
     Rows are [L, B] (learned positions x windows).
     """
@@ -205,7 +203,7 @@ class Batch:
         if not bs:
             return state
         x = self._inputs(encoder, 0, bs)
-        return burn_in(encoder, x, state, valid[:bs], self.segment.partial)
+        return burn_in(encoder.memory, x, state, valid[:bs], self.segment.partial)
 
     def encode_next(self, encoder: ObsEncoder, state: Tree | None = None) -> Tensor:
         """Return features [L, B, F] of the rows from which targets bootstrap."""

@@ -145,17 +145,14 @@ class ActorCritic(ActingNet):
 
         ``state`` [M, ...]: before row 0. ``first`` bool [T, M]: in host memory.
         """
-        obs = self.normalise(obs)
+        obs, state = self.normalise(obs), state if self.recurrent else [()] * len(self.trunks)
         h = [
             unroll_episodes(trunk.memory, trunk.inputs(obs, previous), first, part)
-            for trunk, part in zip(self.trunks, self._trunk_states(state), strict=True)
+            for trunk, part in zip(self.trunks, state, strict=True)
         ]
         params = self.policy(h[0])
         params = mask_logits(params, obs) if self.masked else params
         return params, self.value(h[-1]).squeeze(-1)
-
-    def _trunk_states(self, state: Tree) -> Tree:
-        return state if self.recurrent else [()] * len(self.trunks)
 
     def action_log_std(self) -> Tensor:
         """Return the log standard deviations [A] of a Box."""

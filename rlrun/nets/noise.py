@@ -21,11 +21,6 @@ from rlrun.types import moved, torch_seed
 LayerNoise = tuple[Tensor, Tensor]
 
 
-def scale_noise(eps: Tensor) -> Tensor:
-    """Return f(eps) = sign(eps) sqrt(|eps|). Source: Fortunato et al. 2018, section 3.1 (b)."""
-    return eps.sign() * eps.abs().sqrt()
-
-
 class NoisyLinear(nn.Module):
     """y = (mu_w + sigma_w * f(eps_out) f(eps_in)^T) x + mu_b + sigma_b * f(eps_out).
 
@@ -83,9 +78,12 @@ def noisy_layers(net: nn.Module) -> list[NoisyLinear]:
 
 
 def split_noise(eps: Tensor, layers: Sequence[NoisyLinear]) -> list[LayerNoise]:
-    """Return the noise of every layer of standard normal numbers [..., sum of in + out]."""
+    """Return the noise of every layer of standard normal numbers [..., sum of in + out].
+
+    f(eps) = sign(eps) sqrt(|eps|). Source: Fortunato et al. 2018, section 3.1 (b).
+    """
     sizes = [size for layer in layers for size in (layer.n_in, layer.n_out)]
-    parts = torch.split(scale_noise(eps), sizes, -1)
+    parts = torch.split(eps.sign() * eps.abs().sqrt(), sizes, -1)
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 

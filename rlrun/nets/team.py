@@ -50,11 +50,6 @@ class QMixer(nn.Module):
         return qmix_total(q, w1, self.b1(s), self.w2(s), self.b2(s).squeeze(-1))
 
 
-def make_mixer(config: QMIXConfig, state: gym.Space[object], num_agents: int) -> VDNMixer | QMixer:
-    """Return the configured mixer."""
-    return VDNMixer() if config.mixer == "sum" else QMixer(config, state, num_agents)
-
-
 class TeamNet(nn.Module):
     """Q_i of N agents with shared parameters, and the team's Q_tot.
 
@@ -78,7 +73,9 @@ class TeamNet(nn.Module):
             agent_space = gym.spaces.Dict({"agent": agent_id, "observation": agent_space})
         actions = gym.spaces.Discrete(int(action.nvec.max()))
         self.agents = QNet(policy, torso, memory, Spec(agent_space, actions))
-        self.mixer = make_mixer(policy, space["state"], self.num_agents)
+        self.mixer: VDNMixer | QMixer = VDNMixer()
+        if policy.mixer != "sum":
+            self.mixer = QMixer(policy, space["state"], self.num_agents)
         available = np.arange(actions.n) < action.nvec[:, None]  # agents may have fewer actions
         self.register_buffer("available", torch.from_numpy(available), persistent=False)
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -20,6 +20,9 @@ from rlrun.run.tensors import require_kind
 from rlrun.schedule import make_schedule
 from rlrun.schema import CollectorConfig, ExploreConfig
 from rlrun.types import Chunk, Counters, Policy, Tree, no_actions, tree_leaves, tree_map
+
+if TYPE_CHECKING:
+    from rlrun.kernels.rollouts import CompiledRollout
 
 BINS = 16  # equal parts of the range of a real action
 MOST_VALUES = 4096  # actions with more values are not counted
@@ -75,8 +78,7 @@ class ActionCounts:
         self.counts += np.bincount(taken.reshape(-1), minlength=len(self.counts))
 
     def entropy(self) -> float | None:
-        """Return the entropy of the counted actions relative to the largest possible one, and
-        reset.
+        """Return the entropy of the counted actions relative to the largest, and reset.
 
         The mean over components of -sum_a f(a) log f(a) / log n, in [0, 1], where f is the
         empirical distribution. None: no action was counted.
@@ -233,19 +235,6 @@ class ChunkInterrupted(Exception):
     """Raised between two rows of a chunk when ``Collector.stop`` is true."""
 
 
-class CompiledRows(Protocol):
-    """A faster implementation of ``Collector._step`` for several rows."""
-
-    def collect(
-        self, collector: "Collector", t: int, units: int, epsilon: np.ndarray
-    ) -> tuple[int, int] | None:
-        """Collect rows from row ``t`` of a chunk with ``units`` units. Return the row after the
-        last, and the units.
-
-        None: ``_step`` must collect row ``t``, for which the actor has the present weights.
-        """
-
-
 class Collector:
     """Collects chunks of rows from E environments. Recurrent state carries over between chunks."""
 
@@ -290,7 +279,7 @@ class Collector:
         self.inexact: str | None = None  # why a resumed run differs from an uninterrupted one
         self.pushed = False  # the stack already holds the present observation
         self.seconds = {"act": 0.0, "env": 0.0}
-        self.compiled: CompiledRows | None = None  # collects rows in place of ``_step``
+        self.compiled: CompiledRollout | None = None  # collects rows in place of ``_step``
         self.flat = isinstance(self.obs, np.ndarray)
         self.arrays: dict[str, Any] = {}
         self._allocate(max(2, -(-config.n_sample // self.num_envs) + 8))
@@ -414,22 +403,19 @@ class Collector:
         e, old = self.num_envs, self.arrays
         self.capacity = capacity
 
-        def like(x: np.ndarray, rows: int, fill: Any = 0) -> np.ndarray:
-            return np.full((rows, *x.shape), fill, x.dtype)
-
         flag = np.zeros(e, bool)
-        extras = {k: np.zeros(e, np.float32) for k in self.config.keep_info} | self.actor.extras
-        self.arrays = {
-            "obs": tree_map(lambda x: like(x, capacity + 1), self.obs),
-            "first": like(flag, capacity + 1),
-            "action": like(self.prev_action, capacity),
-            "reward": like(self.prev_reward, capacity),
-            "terminated": like(flag, capacity),
-            "truncated": like(flag, capacity),
-            "valid": like(flag, capacity),
-            "extras": {k: like(x, capacity) for k, x in extras.items()},
-            "states": tree_map(lambda s: like(s, capacity), self.state),
-        }
+        row = {
+            "obs": self.obs, "first": flag, "action": self.prev_action,
+            "reward": self.prev_reward, "terminated": flag, "truncated": flag, "valid": flag,
+            "extras": {k: self.prev_reward for k in self.config.keep_info} | self.actor.extras,
+            "states": self.state,
+        }  # fmt: skip
+
+        def rows(name: str) -> Tree:
+            count = capacity + (name in ("obs", "first"))
+            return tree_map(lambda x: np.zeros((count, *x.shape), x.dtype), row[name])
+
+        self.arrays = {name: rows(name) for name in row}
         self.states = tree_leaves(self.arrays["states"])
         if old:
             tree_map(
@@ -449,21 +435,7 @@ class Collector:
     def _chunk(self, steps: int) -> Chunk:
         a = self.arrays
         a["first"][steps] = self.first
-
-        def rows(x: np.ndarray, count: int = steps) -> np.ndarray:
-            return x[:count]
-
-        return Chunk(
-            obs=tree_map(lambda x: rows(x, steps + 1), a["obs"]),
-            first=rows(a["first"], steps + 1),
-            extras={name: rows(x) for name, x in a["extras"].items()},
-            states=tree_map(rows, a["states"]),
-            action=rows(a["action"]),
-            reward=rows(a["reward"]),
-            terminated=rows(a["terminated"]),
-            truncated=rows(a["truncated"]),
-            valid=rows(a["valid"]),
-        )
+        return Chunk(**a).rows(0, steps)
 
     # -- state -----------------------------------------------------------------------------------
 

@@ -320,8 +320,7 @@ class Evaluator:
         )  # fmt: skip
 
     def _carried_over(self, opening: str) -> str | None:
-        """Return why a second evaluation of the same weights may differ, tested by a reset, or
-        None.
+        """Return why a second evaluation may differ, tested by a reset, or None.
 
         ``opening``: hash of the first observations of the first evaluation.
         """

@@ -23,29 +23,6 @@ from rlrun.pipeline.bonus import RND
 from rlrun.schema import LearnerConfig
 from rlrun.types import Counters, Loss, NetworkPolicy, Policy, RecurrentPolicy, Sample, Window
 
-
-class Pacer:
-    """Computes the number of updates per chunk.
-
-    It is ``update_per_collect``, or as many as learn ``replay_ratio`` rows per collected row. Every
-    learned position of a window counts, padding included.
-    """
-
-    def __init__(self, config: LearnerConfig, window: Window) -> None:
-        self.config, self.rows_per_update = config, config.batch_size * window.learned
-        self.credit = 0.0  # rows to be learned by the next updates
-
-    def updates_for(self, rows: int) -> int:
-        """Return the number of updates due for a chunk of ``rows`` new rows."""
-        if self.config.update_per_collect is not None:
-            return self.config.update_per_collect
-        assert self.config.replay_ratio is not None  # LearnerConfig: exactly one is set
-        self.credit += rows * self.config.replay_ratio
-        updates = int(self.credit // self.rows_per_update)
-        self.credit -= updates * self.rows_per_update
-        return updates
-
-
 DRAWN = 8  # windows in a figure
 
 
@@ -217,7 +194,8 @@ class Learner:
         assert policy.window is not None
         self.config, self.policy, self.buffer, self.counters = config, policy, buffer, counters
         self.td_priority, self.bonus, self.inspector = td_priority, bonus, inspector
-        self.pacer = Pacer(config, policy.window)
+        self.rows_per_update = config.batch_size * policy.window.learned  # padding included
+        self.credit = 0.0  # rows to be learned by the next updates
         self.rows_collected = 0  # since the last ``metrics``
         self.means = Means(counters)
         self.seconds = {"sample": 0.0, "update": 0.0, "prioritize": 0.0}
@@ -230,9 +208,19 @@ class Learner:
             self.buffer.prioritize(keys, self.policy.priority(new))
         if self.buffer.steps < self.config.learning_starts or not len(self.buffer):
             return 0
-        updates = self.pacer.updates_for(rows)
+        updates = self._updates_due(rows)
         for _ in range(updates):
             self.update_once()
+        return updates
+
+    def _updates_due(self, rows: int) -> int:
+        """Return ``update_per_collect``, or what learns ``replay_ratio`` rows per new row."""
+        if self.config.update_per_collect is not None:
+            return self.config.update_per_collect
+        assert self.config.replay_ratio is not None  # LearnerConfig: exactly one is set
+        self.credit += rows * self.config.replay_ratio
+        updates = int(self.credit // self.rows_per_update)
+        self.credit -= updates * self.rows_per_update
         return updates
 
     def update_once(self) -> None:
@@ -258,12 +246,11 @@ class Learner:
         updates, rows = self.means.updates, self.rows_collected
         found, self.rows_collected = self.means.report(), 0
         if rows and self.counters.updates:  # offline no rows are collected
-            found["train/replay_ratio"] = updates * self.pacer.rows_per_update / rows
+            found["train/replay_ratio"] = updates * self.rows_per_update / rows
         return found
 
     def diagnose(self) -> dict[str, float]:
-        """Return train/ metrics of the present networks that are too slow to compute for every
-        record.
+        """Return train/ metrics that are too slow to compute for every record.
 
         Called at every evaluation. The windows depend on the clock alone, so no random stream
         changes. Then shows sampled windows.
@@ -273,39 +260,29 @@ class Learner:
         if not len(self.buffer):
             return {}
         generator = np.random.default_rng(self.counters.env_steps)
-        found = self._delta_q(generator) | self._network_health(generator)
+        policy, found = self.policy, dict[str, Tensor]()
+        if isinstance(policy, RecurrentPolicy):  # on windows whose whole past is stored
+            windows, history = self.buffer.histories(DIAGNOSED, generator)
+            if windows.valid.shape[1]:
+                found |= policy.delta_q(windows.to(policy.device), history.to(policy.device))
+        if isinstance(policy, NetworkPolicy):
+            assert policy.window is not None
+            count = max(1, DIAGNOSED_ROWS // policy.window.rows)
+            windows = self.buffer.random_windows(count, generator)
+            if windows.valid.shape[1]:
+                found |= policy.network_health(windows.to(policy.device))
         return {name: value.item() for name, value in found.items()}
-
-    def _delta_q(self, generator: np.random.Generator) -> dict[str, Tensor]:
-        """Return delta_q of a recurrent policy, on windows whose whole past is stored."""
-        if not isinstance(self.policy, RecurrentPolicy):
-            return {}
-        windows, history = self.buffer.histories(DIAGNOSED, generator)
-        if not windows.valid.shape[1]:
-            return {}
-        device = self.policy.device
-        return self.policy.delta_q(windows.to(device), history.to(device))
-
-    def _network_health(self, generator: np.random.Generator) -> dict[str, Tensor]:
-        if not isinstance(self.policy, NetworkPolicy):
-            return {}
-        assert self.policy.window is not None
-        count = max(1, DIAGNOSED_ROWS // self.policy.window.rows)
-        windows = self.buffer.random_windows(count, generator)
-        if not windows.valid.shape[1]:
-            return {}
-        return self.policy.network_health(windows.to(self.policy.device))
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "credit": self.pacer.credit,
+            "credit": self.credit,
             "rows_collected": self.rows_collected,
             "means": self.means.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        most = max(self.pacer.rows_per_update, saved.MOST_CREDIT)
-        self.pacer.credit = saved.number("learner.credit", state["credit"], 0, most)
+        most = max(self.rows_per_update, saved.MOST_CREDIT)
+        self.credit = saved.number("learner.credit", state["credit"], 0, most)
         rows, most = state["rows_collected"], saved.MOST_ROWS
         self.rows_collected = saved.integer("learner.rows_collected", rows, 0, most)
         self.means.load_state_dict(state["means"])

@@ -2,7 +2,6 @@
 
 import atexit
 import multiprocessing
-import os
 import signal
 import sys
 import threading
@@ -10,7 +9,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from multiprocessing import connection
 from multiprocessing.connection import Connection
 from typing import Any, ClassVar
 
@@ -21,7 +19,7 @@ from rlrun import errors
 from rlrun.buffer.layout import Row
 from rlrun.buffer.ring import ChunkValidator
 from rlrun.codec import NeedKeyFrame
-from rlrun.env.workers import start_process
+from rlrun.env.workers import exit_with_parent, start_process
 from rlrun.errors import CheckpointError, EnvError, ResourceError, RlrunError
 from rlrun.pipeline.collector import (
     ChunkInterrupted,
@@ -272,7 +270,7 @@ def _serve(
     for number in SIGNALS:  # a signal to the process group; the main process saves
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     error, worker = attempt(lambda: CollectorWorker(make_collector, make_collector_side))
@@ -286,14 +284,6 @@ def _serve(
     if error is None:
         with suppress(EnvError):
             worker.close()
-
-
-def _exit_with_parent() -> None:
-    """Exit when the main process ends, even during a step that does not return."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
 
 
 def attempt(function: Callable[..., Any], *arguments: Any) -> tuple[str | None, Any]:

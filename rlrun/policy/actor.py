@@ -252,13 +252,7 @@ class RecordingActor:
         act = self.actor.act(*row, explore=explore)
         if isinstance(self.actor, NetActor):
             kind, values = self.actor.read(self.actor.outputs, row[0])
-        self.receive(Reading(kind, values, _state_of(act), np.asarray(act.action[0])))
+        arrays = (x for x in tree_leaves(act.state) if isinstance(x, np.ndarray))
+        state = next((x[0].ravel() for x in arrays if x.dtype.kind == "f"), np.zeros(0))
+        self.receive(Reading(kind, values, state, np.asarray(act.action[0])))
         return act
-
-
-def _state_of(act: Act) -> np.ndarray:
-    """Return the first leaf of the state of column 0, [H]."""
-    leaves = [
-        x for x in tree_leaves(act.state) if isinstance(x, np.ndarray) and x.dtype.kind == "f"
-    ]
-    return leaves[0][0].ravel() if leaves else np.zeros(0)

@@ -80,8 +80,7 @@ class ActorCriticLearner(RolloutPolicy[A], Generic[A]):
         return rollout_rows(segment, reward, self.net, self.config, self.device)
 
     def _normalise(self, reward: Tensor, segment: Segment, column: np.ndarray) -> Tensor:
-        """Return rewards divided by the standard deviation of running discounted returns, then
-        clipped.
+        """Return rewards over the standard deviation of running discounted returns, clipped.
 
         R_t = r_t + gamma R_{t-1} within an episode. Source: OpenAI Baselines' VecNormalize.
         """

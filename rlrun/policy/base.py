@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,34 +23,27 @@ from rlrun.policy.compute import DEFAULT_COMPUTE, Compute, CudaGraph
 from rlrun.policy.health import relative_distance
 from rlrun.policy.optim import IGNORE_OVERFLOW, Adam, Rate
 from rlrun.schedule import make_rates
-from rlrun.schema import ControlConfig, MemoryConfig, ScheduleConfig, TorsoConfig, ValueConfig
+from rlrun.schema import (
+    ActionValueConfig,
+    BCConfig,
+    ControlConfig,
+    IQLConfig,
+    MemoryConfig,
+    OnPolicyConfig,
+    PQNConfig,
+    ScheduleConfig,
+    SequenceConfig,
+    TorsoConfig,
+    ValueConfig,
+)
 from rlrun.types import Actor, Loss, Sample, Segment, Spec, Update, Window, generator
 
 Rates = dict[str, tuple[float, ...]]  # part -> learning rates of the part and of its memories
 
 
-class LearningConfig(Protocol):
-    """Config keys of every policy with an optimiser."""
-
-    @property
-    def lr(self) -> ScheduleConfig: ...
-    @property
-    def adam_eps(self) -> float: ...
-    @property
-    def max_grad_norm(self) -> float | None: ...
-    @property
-    def window(self) -> Window | None: ...
-
-
-@runtime_checkable
-class MemoryConfigured(Protocol):
-    """Config keys of a policy that may have a memory."""
-
-    @property
-    def memory_lr(self) -> ScheduleConfig | None: ...
-
-
-C = TypeVar("C", bound=LearningConfig)
+_Learning = ActionValueConfig | ControlConfig | BCConfig | IQLConfig | OnPolicyConfig
+_WITH_MEMORY = (SequenceConfig, ControlConfig, BCConfig, OnPolicyConfig, PQNConfig)
+C = TypeVar("C", bound=_Learning)
 T = TypeVar("T", bound=ValueConfig | ControlConfig)
 
 
@@ -69,20 +62,6 @@ class Gradients(NamedTuple):
     priority: Tensor | None
     metrics: dict[str, Tensor]
     seconds: float  # of the backward pass
-
-
-class Kernel(Protocol):
-    """One policy class's gradients, faster, and equal to autograd's up to rounding."""
-
-    def gradients(self, batch: Any) -> Gradients:
-        """Return the gradients of the losses of ``batch``, whose type the policy defines."""
-
-
-class WholeKernel(Protocol):
-    """A faster implementation of one policy class's ``learn``, equal to it up to rounding."""
-
-    def update(self, sample: Sample, rates: Rates) -> Update:
-        """Learn from ``sample``; metrics are numbers."""
 
 
 class Part:
@@ -128,7 +107,8 @@ class LearningPolicy(ABC, Generic[C]):
     actor_class: ClassVar[type[NetActor]]  # of the actions that the policy selects
     main: ClassVar[str] = "net"  # the part whose grad_norm, lr and target_lag are logged
     net: nn.Module
-    # A ``Kernel`` or ``WholeKernel`` in place of autograd, unless learner.backend=torch.
+    # A faster implementation, equal up to rounding, of this class's ``gradients(sample)``, its
+    # ``update(sample, rates)`` or ``learn(sample)``; None: autograd (learner.backend=torch).
     kernel: Any = None
     check: Callable[[Sample], None] | None = (
         None  # compares it with autograd before the first update
@@ -173,7 +153,7 @@ class LearningPolicy(ABC, Generic[C]):
         ``lr``: its learning rate; None: ``policy.lr``.
         """
         c, total = self.config, self.total_steps
-        memory_lr = c.memory_lr if isinstance(c, MemoryConfigured) else None
+        memory_lr = c.memory_lr if isinstance(c, _WITH_MEMORY) else None
         apart = () if memory_lr is None else memory_parameters(net)
         adam = optimiser(
             net.parameters(), eps=c.adam_eps, max_grad_norm=c.max_grad_norm, apart=apart

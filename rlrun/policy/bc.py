@@ -101,6 +101,6 @@ class BC(ImitationLearner[BCConfig]):
         if bs:
             with torch.no_grad():
                 x = net.inputs(rows(obs, 0, bs))
-                state = burn_in(net, x, state, segment.valid[:bs], segment.partial)
+                state = burn_in(net.memory, x, state, segment.valid[:bs], segment.partial)
         obs = rows(obs, bs, bs + learned)
         return net.apply_mask(net.unroll(net.inputs(obs), state)[0], obs)

@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from rlrun.nets.torso import Stack
-from rlrun.policy.optim import Rate
 from rlrun.types import Segment
 
 _logger = logging.getLogger(__name__)
@@ -92,8 +91,7 @@ class Compute:
                 part.compile()
 
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
-        """Return the context in which networks are applied. bf16 rounds the factors of products to
-        bfloat16.
+        """Return the context of networks. bf16 rounds the factors of products to bfloat16.
 
         Weights, sums, losses and the optimiser stay float32. The caller casts outputs back.
         """
@@ -110,8 +108,7 @@ class Compute:
         return LOSS_SCALE if self.precision == "bf16" and device.type == "cuda" else 1.0
 
     def run_in_thread(self, function: Callable[[], T]) -> Callable[[], T]:
-        """Start ``function``, in a second thread if ``target_thread``. The returned callable waits
-        for it.
+        """Start ``function``, in a second thread if ``target_thread``. Return what waits for it.
 
         The result does not depend on the thread, because the second one uses as many torch threads.
         Gradient mode and autocast are settings of a thread, so ``function`` must set its own.
@@ -209,13 +206,8 @@ WARM_UP = (
 )
 
 Result = tuple[Tensor, dict[str, Tensor]]  # priorities, metrics
+GradientStep = Callable[..., Result]  # (windows, their weights, *learning rates)
 Capture = Callable[[Callable[[], Result]], Callable[[], Result]]  # function -> its replay
-
-
-class GradientStep(Protocol):
-    """One gradient step on windows and their weights."""
-
-    def __call__(self, segment: Segment, weight: Tensor, *rates: Rate) -> Result: ...
 
 
 def cuda_capture(function: Callable[[], Result]) -> Callable[[], Result]:

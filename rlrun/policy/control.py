@@ -130,8 +130,7 @@ class ControlLearner(TargetLearner[K], Generic[K]):
         return units.dead()
 
     def noise(self, number: int, *shape: int, uniform: bool = False) -> Tensor:
-        """Return standard normal (or uniform in [0, 1)) float32 [*shape], by seed and ``number``
-        alone.
+        """Return standard normal (or uniform) float32 [*shape], by seed and ``number`` alone.
 
         A loss is then a function of batch and weights, and no generator state has to be saved.
         """

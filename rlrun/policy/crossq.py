@@ -6,11 +6,11 @@ rows of both ends of a transition as one batch, so that actions of the replay an
 normalised by the same statistics. The first moments of Adam forget faster (``adam_beta1``).
 """
 
-from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlrun.nets.actor_and_critics import ActorNet, Batch, Critics
 from rlrun.nets.renorm import (
@@ -23,7 +23,7 @@ from rlrun.nets.renorm import (
 from rlrun.policy.base import Losses, Part
 from rlrun.policy.optim import Adam
 from rlrun.policy.sac import SAC
-from rlrun.schema import CrossQConfig, MemoryConfig, ScheduleConfig, TorsoConfig
+from rlrun.schema import CrossQConfig, MemoryConfig, TorsoConfig
 
 
 class CrossQ(SAC[CrossQConfig]):
@@ -37,19 +37,9 @@ class CrossQ(SAC[CrossQConfig]):
         actor = NormalisedActor(*given, self.outputs, make_norm=make_norm)
         return actor, NormalisedCritics(*given, self.critics, make_norm=make_norm)
 
-    def add(
-        self,
-        name: str,
-        net: nn.Module,
-        *,
-        follows: nn.Module | None = None,
-        lr: ScheduleConfig | None = None,
-        optimiser: Callable[..., Adam] = Adam,
-    ) -> Part:
+    def add(self, *net: Any, follows: object = None, **given: Any) -> Part:
         """Add a part without a target network."""
-        return super().add(
-            name, net, lr=lr, optimiser=partial(optimiser, beta1=self.config.adam_beta1)
-        )
+        return super().add(*net, optimiser=partial(Adam, beta1=self.config.adam_beta1), **given)
 
     def control_losses(self, batch: Batch) -> Losses:
         """Return losses of critics, actor, temperature; rows [L, B], Q of the critics [C, L, B]."""

@@ -41,7 +41,8 @@ class GreedyStep(nn.Module):
         Only inputs that the policy reads are included.
         """
         obs = {name: empty(space, count) for name, space in named_leaves(self.spec.obs)}
-        state = [np.zeros((count, *x.shape[1:]), x.numpy().dtype) for x in self._memory_leaves()]
+        memory = [x.numpy() for x in tree_leaves(self.memory_state)]
+        state = [np.zeros((count, *x.shape[1:]), x.dtype) for x in memory]
         if self.frames > 1:
             state += [x[:, None].repeat(self.frames - 1, 1) for x in obs.values()]
         previous = {}
@@ -56,8 +57,7 @@ class GreedyStep(nn.Module):
         return tuple(self.step(inputs).values())
 
     def step(self, inputs: Named) -> Named:
-        """Return by name: action [n, *A], the distribution it is selected from, and the next
-        states.
+        """Return by name: action [n, *A], what it is selected from, and the next states.
 
         ``inputs``: [n, ...] by the names of ``inputs``.
         """
@@ -84,9 +84,6 @@ class GreedyStep(nn.Module):
         chosen["action"] = chosen["action"].to(dtype)
         after = [*tree_leaves(memory), *frames]
         return chosen | {f"next_state.{i}": x for i, x in enumerate(after)}
-
-    def _memory_leaves(self) -> list[Tensor]:
-        return tree_leaves(self.memory_state)
 
     def _encode_previous(self, inputs: Named) -> Tensor:
         """Return the previous action and reward as the memory reads them, 0 where ``first``."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -45,12 +44,7 @@ class UnitActivity:
                 self.handles.append(module.register_forward_hook(self._hook(layout)))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         for handle in self.handles:
             handle.remove()
 

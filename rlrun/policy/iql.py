@@ -35,8 +35,7 @@ class IQL(ImitationLearner[IQLConfig]):
         self.target: Any = part.target
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
-        """Return mean_b w_b (L_V + L_Q + L_pi), which share no parameters; eqs. 5 to 7 of the
-        paper.
+        """Return mean_b w_b (L_V + L_Q + L_pi), which share no parameters (eqs. 5 to 7).
 
         Priorities [B]: the larger |delta| of the two critics.
         """

@@ -105,8 +105,7 @@ class Adam:
 
     @torch.no_grad()
     def step(self, grads: Sequence[Tensor], *rates: Rate) -> Tensor:
-        """Make one step. Return the gradient norm before clipping, 0-d. ``grads`` may be
-        overwritten.
+        """Make one step; may overwrite ``grads``. Return their norm before clipping, 0-d.
 
         ``rates``: the learning rate, then that of the parameters ``apart`` (ignored if there are
         none).
@@ -143,15 +142,6 @@ class Adam:
             array *= np.float32(self.max_grad_norm / (norm + 1e-6))
         self._apply(self.run_grads, rates)
         return norm
-
-    def flat_moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the moments as two flat arrays, in the order of ``flat.values``.
-
-        All parameters must have one learning rate.
-        """
-        assert self.flat is not None, "flatten first"
-        (group,) = self.groups
-        return group.mean[0].numpy(), group.square[0].numpy()
 
     def require_finite(self, norm: float) -> None:
         """Raise NumericError if the norm of the gradients is NaN or infinite."""

@@ -46,8 +46,7 @@ class SequenceLearner(QLearner[S], Generic[S]):
         self, net: QNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree,
         noise: ForwardNoise = MEAN_WEIGHTS,
     ) -> Tensor:  # fmt: skip
-        """Return Q [L + n, B, A] after the burn-in, which has no gradient, or a distribution [...,
-        A, N].
+        """Return Q [L + n, B, A], or a distribution [..., A, N], after a burn-in without gradient.
 
         ``state`` [B, H] is the one before each window's first row that is not filler. A window
         holds one episode, so no state is reset in it. Noisy heads select a* with the noise of the
@@ -67,9 +66,8 @@ class SequenceLearner(QLearner[S], Generic[S]):
         bs = self.window.burnin
         if not bs:
             return state
-        return burn_in(
-            net, net.inputs(*rows(inputs, 0, bs)), state, segment.valid[:bs], segment.partial
-        )
+        x = net.inputs(*rows(inputs, 0, bs))
+        return burn_in(net.memory, x, state, segment.valid[:bs], segment.partial)
 
     @torch.no_grad()
     def unroll_target(
@@ -143,8 +141,7 @@ class R2D2(SequenceLearner[R2D2Config]):
 
     @torch.no_grad()
     def delta_q(self, windows: Segment, history: Segment) -> dict[str, Tensor]:
-        """Return the error of Q at the first and last learned row for a stored and for a zero
-        state.
+        """Return the error of Q at the first and last learned row for stored and zero states.
 
         The mean over windows of |q(h') - q(h)|_2 / |max_a q(h)|. h is the state that the present
         network reaches from the trajectory's start (``history``, the rows before each window). h'

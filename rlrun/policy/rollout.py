@@ -215,10 +215,11 @@ class Minibatch:
 
     def split(self, parts: int) -> list["Minibatch"]:
         """Return ``parts`` views of successive segments, of nearly equal size."""
-        return [self._slice(start, stop) for start, stop in split_range(self.size(), parts)]
 
-    def _slice(self, start: int, stop: int) -> "Minibatch":
-        return self._map(lambda x, axis: x.narrow(axis, start, stop - start))
+        def part(start: int, stop: int) -> Minibatch:
+            return self._map(lambda x, axis: x.narrow(axis, start, stop - start))
+
+        return [part(start, stop) for start, stop in split_range(self.size(), parts)]
 
     def _map(self, function: Callable[[Tensor, int], Tensor]) -> "Minibatch":
         """Apply ``function(x, axis)`` to every tensor; ``axis`` is that of its segments."""

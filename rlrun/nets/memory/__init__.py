@@ -1,21 +1,14 @@
 """Recurrent memories with one set of parameters and two forms: unroll [T, B, F] and step [B, F]."""
 
-from typing import Protocol
-
 import torch
 from torch import Tensor, nn
 
 from rlrun.errors import ConfigError, EnvError
-from rlrun.nets.memory.bmru import BMRU
 from rlrun.nets.memory.cell import Cell as Cell
-from rlrun.nets.memory.gated import GRU, LMU, LSTM, MinGRU, NoMemory
-from rlrun.nets.memory.gated_deltanet import GatedDeltaNet
+from rlrun.nets.memory.gated import BMRU, GRU, LMU, LSTM, SLSTM, IndRNN, MinGRU, NoMemory
 from rlrun.nets.memory.gtrxl import GTrXL
-from rlrun.nets.memory.indrnn import IndRNN
 from rlrun.nets.memory.linear import FFM, LRU, RTU
-from rlrun.nets.memory.mamba2 import Mamba2
-from rlrun.nets.memory.mlstm import MLSTM
-from rlrun.nets.memory.slstm import SLSTM
+from rlrun.nets.memory.matrix import MLSTM, GatedDeltaNet, Mamba2
 from rlrun.schema import MemoryConfig
 from rlrun.trust import trusted_class
 from rlrun.types import Tree, tree_leaves, tree_map
@@ -96,15 +89,8 @@ def reset_state(first: Tensor, state: Tree) -> Tree:
     return tree_map(reset, state)
 
 
-class RecurrentNet(Protocol):
-    """A network with a ``memory``."""
-
-    @property
-    def memory(self) -> Memory: ...
-
-
 def burn_in(
-    net: RecurrentNet,
+    memory: Memory,
     x: Tensor,
     state: Tree,
     valid: Tensor,
@@ -121,18 +107,18 @@ def burn_in(
     False unrolls all windows and discards the other results, which avoids a synchronisation with a
     GPU.
     """
-    _, warm = net.memory.unroll(x, state)
+    _, warm = memory.unroll(x, state)
     none = ~valid[-1].unsqueeze(-1)  # real rows are right before the learned ones
     warm = tree_map(lambda w, s: torch.where(none, s, w), warm, state)
     for count in partial:
         if not (x.device.type == "cpu" if select_partial is None else select_partial):
-            _, part = net.memory.unroll(x[len(x) - count :], state)
+            _, part = memory.unroll(x[len(x) - count :], state)
             own = (valid.sum(0) == count).unsqueeze(-1)
             warm = tree_map(lambda w, p, own=own: torch.where(own, p, w), warm, part)
             continue
         which = (valid.sum(0) == count).nonzero().squeeze(-1)
         if len(which):
             part = tree_map(lambda s, which=which: s[which], state)
-            _, part = net.memory.unroll(x[len(x) - count :, which], part)
+            _, part = memory.unroll(x[len(x) - count :, which], part)
             warm = tree_map(lambda w, p, which=which: w.index_copy(0, which, p), warm, part)
     return warm
