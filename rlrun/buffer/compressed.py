@@ -145,10 +145,7 @@ class CompressedRows:
         return {"blocks": blocks, "open": self.open, "rows": self.rows}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a ``state_dict``.
-
-        Raises: CheckpointError if it has another shape.
-        """
+        """Load a ``state_dict``. Raises: CheckpointError if it has another shape."""
         saved.check_blocks(self, state)
         blocks: Rows = state["blocks"]
         pieces = list(blocks.pieces(blocks.first, blocks.stop))

@@ -3,23 +3,13 @@
 Source: Andrychowicz et al., "Hindsight Experience Replay", NeurIPS 2017.
 """
 
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
 from rlrun.buffer.ring import Ring
 from rlrun.buffer.windows import Spans
 from rlrun.types import Segment
-
-
-class Goals(Protocol):
-    """Reward and termination of the environment for given goals [*, G]."""
-
-    def reward(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
-        """Return the rewards, float32 [*], of steps that reach ``achieved``."""
-
-    def terminated(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
-        """Return bool [*]: whether steps that reach ``achieved`` terminate the episode."""
 
 
 class Hindsight:
@@ -34,12 +24,13 @@ class Hindsight:
     def __init__(
         self,
         ring: Ring,
-        goals: Goals,
+        goals: Any,
         *,
         strategy: Literal["future", "final", "episode"],
         ratio: float,
         generator: np.random.Generator,
     ) -> None:
+        """``goals``: ``rlrun.env.GoalFunctions``."""
         self.ring, self.goals, self.strategy, self.ratio = ring, goals, strategy, ratio
         self.generator = generator
         self.achieved = ring.obs["achieved_goal"].flat

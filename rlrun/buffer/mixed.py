@@ -1,5 +1,6 @@
 """Several replays sampled as one: demonstrations and collected rows, or a replay per collector."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,27 @@ from rlrun.types import Chunk, Sample, Segment, tree_map
 _PER_WINDOW = ("prev_action", "prev_reward")  # extras with one entry per window, not per row
 
 
-class Mixed:
+class _Several(ABC):
+    """Base class of several replays, one of which answers what concerns only a few windows."""
+
+    @abstractmethod
+    def _one(self, generator: np.random.Generator) -> "Replay | Mixed":
+        """Return the replay that answers."""
+
+    def histories(self, count: int, generator: np.random.Generator) -> tuple[Segment, Segment]:
+        """See ``Replay.histories``."""
+        return self._one(generator).histories(count, generator)
+
+    def random_windows(self, count: int, generator: np.random.Generator) -> Segment:
+        """See ``Replay.random_windows``."""
+        return self._one(generator).random_windows(count, generator)
+
+    def peek(self, count: int, generator: np.random.Generator, env_steps: int) -> Peek | None:
+        """See ``Replay.peek``."""
+        return self._one(generator).peek(count, generator, env_steps)
+
+
+class Mixed(_Several):
     """Draws every window of a batch from ``demos`` with probability ``ratio``, else from ``own``.
 
     Each replay has its own priorities, importance weights (largest 1) and schedules. Keys of
@@ -90,17 +111,8 @@ class Mixed:
         if count < len(key):
             self.demos.prioritize(-1 - key[demos], priority[np.flatnonzero(demos)])
 
-    def histories(self, count: int, generator: np.random.Generator) -> tuple[Segment, Segment]:
-        """Return own windows, of the run's networks. See ``Replay.histories``."""
-        return self.own.histories(count, generator)
-
-    def random_windows(self, count: int, generator: np.random.Generator) -> Segment:
-        """Return own windows. See ``Replay.random_windows``."""
-        return self.own.random_windows(count, generator)
-
-    def peek(self, count: int, generator: np.random.Generator, env_steps: int) -> Peek | None:
-        """Return own windows. See ``Replay.peek``."""
-        return self.own.peek(count, generator, env_steps)
+    def _one(self, generator: np.random.Generator) -> Replay:
+        return self.own  # whose states come from the run's networks
 
     def metrics(self, env_steps: int) -> dict[str, float]:
         """Return buffer/ metrics of the own rows, and the share of demonstrations."""
@@ -131,10 +143,7 @@ class Mixed:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a ``state_dict``.
-
-        Raises: CheckpointError if the demonstrations differ.
-        """
+        """Load a ``state_dict``. Raises: CheckpointError if the demonstrations differ."""
         given, own = state["demos"], self.state_dict()["demos"]
         names = ("layout", "steps")
         if any(given[name] != own[name] for name in names):
@@ -175,7 +184,7 @@ Store = Replay | Mixed
 _SUMMED = ("windows", "late_priorities", "early_evictions", "demo_windows")  # of buffer/ metrics
 
 
-class Streams:
+class Streams(_Several):
     """A replay per collector of a distributed run, sampled as one.
 
     The columns of a ring advance together. Collectors do not, so each has a ring of its own. Stream
@@ -266,18 +275,6 @@ class Streams:
         for sampler in samplers:
             sampler.largest = largest
 
-    def histories(self, count: int, generator: np.random.Generator) -> tuple[Segment, Segment]:
-        """Return windows of one stream. See ``Replay.histories``."""
-        return self._one(generator).histories(count, generator)
-
-    def random_windows(self, count: int, generator: np.random.Generator) -> Segment:
-        """Return windows of one stream. See ``Replay.random_windows``."""
-        return self._one(generator).random_windows(count, generator)
-
-    def peek(self, count: int, generator: np.random.Generator, env_steps: int) -> Peek | None:
-        """Return windows of one stream. See ``Replay.peek``."""
-        return self._one(generator).peek(count, generator, env_steps)
-
     def metrics(self, env_steps: int) -> dict[str, float]:
         """Return buffer/ metrics: sums of counts, else means over the stored windows."""
         return combined([(r.metrics(env_steps), float(len(r))) for r in self.replays])
@@ -301,10 +298,7 @@ class Streams:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a ``state_dict``.
-
-        Raises: CheckpointError if it has another number of streams.
-        """
+        """Load a ``state_dict``. Raises: CheckpointError if it has another number of streams."""
         streams = state["streams"]
         if len(streams) != len(self.replays):
             raise CheckpointError(

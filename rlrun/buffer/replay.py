@@ -327,10 +327,7 @@ class Replay:
         saved.check_invariants(self.windows.check())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a ``state_dict``.
-
-        Raises: CheckpointError if it has another shape.
-        """
+        """Load a ``state_dict``. Raises: CheckpointError if it has another shape."""
         wanted, given = (
             f"{rows}; drawn by {', '.join(sorted(sampler))}"
             for rows, sampler in (

@@ -202,10 +202,7 @@ class Ring:
         return {"head": self.head, "obs": tree_map(observations, self.obs), "fields": fields}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a ``state_dict``.
-
-        Raises: CheckpointError.
-        """
+        """Load a ``state_dict``. Raises: CheckpointError."""
         self.head = saved.integer("ring.head", state["head"], 0, saved.MOST_ROWS)
         self.files = state["fields"]["reward"].saved_files()
 

@@ -19,7 +19,19 @@ _ZEROED = ("first", "reward", "terminated", "truncated", "valid")  # in padding
 _STEPS = ("action", "reward", "terminated", "truncated", "valid", "extras", "states")
 
 
-class Rollout:
+class _Unmeasured:
+    """Storage without metrics."""
+
+    def metrics(self, env_steps: int) -> dict[str, float]:
+        """Return no metrics."""
+        return {}
+
+    def codec_metrics(self) -> dict[str, float]:
+        """Return no metrics: rows are not compressed."""
+        return {}
+
+
+class Rollout(_Unmeasured):
     """Up to ``rows`` rows of every column, time-major and contiguous, with the extras of acting.
 
     ``extras`` (behaviour log-probability, value) are those of the collected segments. The segment
@@ -134,14 +146,6 @@ class Rollout:
                 lambda was, x: torch.cat([was, x[:n]])[-past:], self.past, self.ends
             )
 
-    def metrics(self, env_steps: int) -> dict[str, float]:
-        """Return no metrics."""
-        return {}
-
-    def codec_metrics(self) -> dict[str, float]:
-        """Return no metrics: rows are not compressed."""
-        return {}
-
     def state_dict(self) -> dict[str, Any]:
         """The stored rows."""
         n = self.filled
@@ -173,7 +177,7 @@ def _fields(segment: Segment, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: getattr(segment, name) for name in names}
 
 
-class Rollouts:
+class Rollouts(_Unmeasured):
     """A rollout per collector. ``take`` concatenates the non-empty ones along columns, in order.
 
     Shorter ones are padded at their end with invalid rows. The first padding row holds the
@@ -207,22 +211,11 @@ class Rollouts:
         key = np.concatenate(keys)
         return Sample(segment, torch.ones(len(key)), key, env_steps)
 
-    def metrics(self, env_steps: int) -> dict[str, float]:
-        """Return no metrics."""
-        return {}
-
-    def codec_metrics(self) -> dict[str, float]:
-        """Return no metrics: rows are not compressed."""
-        return {}
-
     def state_dict(self) -> dict[str, Any]:
         return {"rollouts": [rollout.state_dict() for rollout in self.rollouts]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a ``state_dict``.
-
-        Raises: CheckpointError if it has other collectors.
-        """
+        """Load a ``state_dict``. Raises: CheckpointError if it has other collectors."""
         if len(state["rollouts"]) != len(self.rollouts):
             raise CheckpointError(
                 f"pipeline.num_actors = {len(self.rollouts)}: the checkpoint is of "

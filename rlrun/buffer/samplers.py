@@ -81,10 +81,7 @@ class Uniform:
         return {"rng": self.generator.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a ``state_dict``.
-
-        Raises: CheckpointError.
-        """
+        """Load a ``state_dict``. Raises: CheckpointError."""
         self.generator.bit_generator.state = state["rng"]
 
 

@@ -30,30 +30,21 @@ def require(ok: Any, part: str, wrong: str) -> None:
 
 
 def integer(part: str, value: Any, low: int, high: int) -> int:
-    """Return ``value``, an integer within [low, high].
-
-    Raises: CheckpointError.
-    """
+    """Return ``value``, an integer within [low, high]. Raises: CheckpointError."""
     good = _kind(value) in "iu" and low <= value <= high
     require(good, part, f"{_short(value)} is not an integer within [{low}, {high}]")
     return int(value)
 
 
 def number(part: str, value: Any, low: float, high: float) -> float:
-    """Return ``value``, a number within [low, high].
-
-    Raises: CheckpointError.
-    """
+    """Return ``value``, a number within [low, high]. Raises: CheckpointError."""
     good = _kind(value) in "iuf" and low <= value <= high
     require(good, part, f"{_short(value)} is not a number within [{low:g}, {high:g}]")
     return float(value)
 
 
 def reason(part: str, value: Any) -> str | None:
-    """Return ``value``, a text or None.
-
-    Raises: CheckpointError.
-    """
+    """Return ``value``, a text or None. Raises: CheckpointError."""
     require(value is None or isinstance(value, str), part, f"is not a text: {_short(value)}")
     found: str | None = value
     return found
@@ -102,10 +93,7 @@ def like(part: str, x: Any, store: Any, *, skip: int | None = None) -> None:
 
 
 def check_counts(counts: Any, names: Any) -> dict[str, int]:
-    """Return the counts of a state by name.
-
-    Raises: CheckpointError.
-    """
+    """Return the counts of a state by name. Raises: CheckpointError."""
     require(isinstance(counts, dict) and set(counts) == set(names), "counts", "other names")
     return {name: integer(f"counts.{name}", counts[name], 0, MOST_ROWS) for name in names}
 
@@ -191,10 +179,7 @@ def check_priorities(part: str, priority: Any) -> None:
 
 
 def largest(value: Any) -> float:
-    """Return the largest priority of a state, a float32 >= 0.
-
-    Raises: CheckpointError.
-    """
+    """Return the largest priority of a state, a float32 >= 0. Raises: CheckpointError."""
     found = number("sampler.largest", value, 0, LARGEST)
     require(float(np.float32(found)) == found, "sampler.largest", f"{found} is not a float32")
     return found

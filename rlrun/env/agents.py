@@ -48,10 +48,7 @@ class AgentColumns:
     """The rows of joint environments with a column per agent."""
 
     def __init__(self, joint: RowSource, agents: AgentsConfig, env_id: str) -> None:
-        """Wrap ``joint``.
-
-        Raises: ConfigError if the agents have different action spaces.
-        """
+        """Wrap ``joint``. Raises: ConfigError if the agents have different action spaces."""
         space = joint.single_observation_space
         assert isinstance(space, JointSpace)
         action = agent_action(joint.single_action_space)
@@ -338,10 +335,7 @@ class PettingZooEnv(gym.Env[Any, Any]):
             raise ContractViolation(f"agent {agent}: {message}")
 
     def _results(self, call: str, result: Any) -> Sequence[Mapping[str, Any]]:
-        """Return what ``call`` returned: dicts with agents as keys.
-
-        Raises: ContractViolation.
-        """
+        """Return what ``call`` returned: dicts with agents as keys. Raises: ContractViolation."""
         names = _RETURNED[call]
         if not isinstance(result, tuple | list) or len(result) != len(names):
             raise ContractViolation(f"{call}() must return ({', '.join(names)})")
@@ -406,10 +400,7 @@ def _where(agents: np.ndarray) -> list[int]:
 
 
 def _make(env_id: str, kwargs: dict[str, Any]) -> Any:
-    """Return the parallel environment of an env.id.
-
-    Raises: ConfigError.
-    """
+    """Return the parallel environment of an env.id. Raises: ConfigError."""
     name = env_id.removeprefix(PREFIX)
     missing = partial(_missing_package, env_id, name)
     if "-v" in name or "/" in name:  # an id of PettingZoo's registry

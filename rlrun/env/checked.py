@@ -240,10 +240,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         return state if self.inexact is None else state | {"reason": self.inexact}
 
     def _saved(self) -> dict[str, Any]:
-        """Return the environment's state, or the episode that leads to it.
-
-        Raises: Unsupported.
-        """
+        """Return the environment's state, or the episode that leads to it. Raises: Unsupported."""
         if self._actions is None:
             return {"state": capture(self.env)}
         if len(self._actions) > (self._limit or 0):
@@ -282,10 +279,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         return reason
 
     def _continue(self, state: dict[str, Any]) -> None:
-        """Bring the environment to ``state``.
-
-        Raises: Unsupported if it does not get there.
-        """
+        """Bring the environment to ``state``. Raises: Unsupported if it does not get there."""
         if "actions" not in state:
             restore_exactly(self.env, state["state"], self._seed)
             return

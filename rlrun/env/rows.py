@@ -259,10 +259,7 @@ class Env:
             return draw(self._id, self.picture)
 
     def close(self) -> None:
-        """Release the resources of the environments.
-
-        Raises: EnvError if their close() raised.
-        """
+        """Release the resources of the environments. Raises: EnvError if their close() raised."""
         failing = sys.exc_info()[0] is not None  # that error is the one to report
         try:
             with SettingsKept():

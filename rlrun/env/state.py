@@ -411,10 +411,7 @@ _MISFITS = (LookupError, TypeError, ValueError, AttributeError, RecursionError, 
 
 
 def restore(root: object, tree: Tree) -> None:
-    """Give ``root`` the state ``tree``.
-
-    Raises: Unsupported if it has another shape.
-    """
+    """Give ``root`` the state ``tree``. Raises: Unsupported if it has another shape."""
     try:
         _Restore().value(tree, root, "env")
     except _MISFITS as e:
@@ -430,10 +427,7 @@ def restore_exactly(env: Any, tree: Tree, seed: int) -> None:
 
 
 def restore_attributes(x: object, states: dict[str, Tree]) -> None:
-    """Restore the result of ``capture_attributes``.
-
-    Raises: Unsupported.
-    """
+    """Restore the result of ``capture_attributes``. Raises: Unsupported."""
     try:
         for name, tree in states.items():
             present = vars(x).get(name)

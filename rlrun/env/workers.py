@@ -149,10 +149,7 @@ class EnvServer:
         return reason
 
     def close(self) -> None:
-        """Close the environment.
-
-        Raises: EnvError.
-        """
+        """Close the environment. Raises: EnvError."""
         self.env.close()
 
 
@@ -241,10 +238,7 @@ class Copies:
         return list(dict.fromkeys(r for r in reasons if r is not None)), cut
 
     def close(self) -> None:
-        """Close all environments.
-
-        Raises: EnvError if one raised in close().
-        """
+        """Close all environments. Raises: EnvError if one raised in close()."""
         envs, self.envs = self.envs, []
         for env in envs:
             env.close()
@@ -454,10 +448,7 @@ class Workers(Copies):
             raise error
 
     def _checked(self, replies: list[Any]) -> list[Any]:
-        """Return ``replies``.
-
-        Raises: the error that one of them carries.
-        """
+        """Return ``replies``. Raises: the error that one of them carries."""
         for reply in replies:
             if isinstance(reply, Failure):
                 self.end()
@@ -520,10 +511,7 @@ class Workers(Copies):
         return [i for i, worker in enumerate(self.workers) if worker.failed is not None]
 
     def _require_restartable(self, failed: list[int]) -> None:
-        """Count the restart of ``failed``.
-
-        Raises: EnvError, after ending all workers.
-        """
+        """Count the restart of ``failed``. Raises: EnvError, after ending all workers."""
         message, looping = self.workers[failed[0]].failed or "", []
         for i in failed:
             worker = self.workers[i]
@@ -560,10 +548,7 @@ class Workers(Copies):
             worker.end()
 
     def close(self) -> None:
-        """Let the environments close.
-
-        Raises: EnvError if one raised in close().
-        """
+        """Let the environments close. Raises: EnvError if one raised in close()."""
         if any(worker.pipe.closed for worker in self.workers):
             return
         deadline = time.monotonic() + EXIT_SECONDS

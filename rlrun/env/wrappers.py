@@ -28,10 +28,7 @@ class ActionMaskObservation(gym.Wrapper[Any, Any, Any, Any]):
     """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
-        """Wrap ``env``.
-
-        Raises: ValueError unless its actions are Discrete.
-        """
+        """Wrap ``env``. Raises: ValueError unless its actions are Discrete."""
         super().__init__(env)
         action, obs = env.action_space, env.observation_space
         if not isinstance(action, spaces.Discrete):

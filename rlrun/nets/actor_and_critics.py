@@ -172,7 +172,13 @@ class Batch:
         self.column = torch.arange(len(weight), device=weight.device)
         if self.single:
             self.obs = tree_map(lambda x: keep_rows(self.valid[:1], x[:1]), segment.obs)
-            self.next_obs = tree_map(self._bootstrap_row, segment.obs)
+            alive = self.valid[0] & (self.discount[0] > 0)  # zeros after a termination
+
+            def next_row(x: Tensor) -> Tensor:
+                x = x[1] if w.nstep == 1 else x[self.steps[0], self.column]
+                return keep_rows(alive, x).unsqueeze(0)
+
+            self.next_obs = tree_map(next_row, segment.obs)
             return
         self.segment, self.inputs = segment, net.window_inputs(segment, c)
         learned = torch.arange(w.learned, device=weight.device).unsqueeze(-1)
@@ -219,11 +225,6 @@ class Batch:
         state = self.warm_state(encoder, state)
         out = self._unroll(encoder, state, self.window.learned + self.window.nstep)
         return out[: self.window.learned], out[self.bootstrap_row, self.column]
-
-    def _bootstrap_row(self, x: Tensor) -> Tensor:
-        """Return the row from which each target bootstraps, zeros after a termination."""
-        x = x[1] if self.window.nstep == 1 else x[self.steps[0], self.column]
-        return keep_rows(self.valid[0] & (self.discount[0] > 0), x).unsqueeze(0)
 
     def _unroll(self, encoder: ObsEncoder, state: Tree, count: int) -> Tensor:
         """Return features [count, B, F] from the state after the burn-in."""

@@ -1,6 +1,5 @@
 """Torsos: observations [*, *O] to feature vectors [*, F]."""
 
-import math
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -55,17 +54,7 @@ def make_activation(name: str) -> nn.Module:
 
 def flat_size(space: gym.Space[Any]) -> int:
     """Return the number of floats of a flattened observation."""
-    match space:
-        case gym.spaces.Discrete():
-            return int(space.n)
-        case gym.spaces.MultiDiscrete():
-            return int(space.nvec.sum())
-        case gym.spaces.Dict():
-            return sum(flat_size(s) for s in space.spaces.values())
-        case gym.spaces.Tuple():
-            return sum(flat_size(s) for s in space.spaces)
-        case _:
-            return math.prod(space.shape or ())
+    return int(gym.spaces.flatdim(space))
 
 
 def flatten(space: gym.Space[Any], obs: Tree) -> Tensor:

@@ -151,10 +151,7 @@ class ChunkStats:
 
 
 def loaded_stats(part: str, state: dict[str, Any]) -> ChunkStats:
-    """Return the statistics of a chunk from a checkpoint.
-
-    Raises: CheckpointError.
-    """
+    """Return the statistics of a chunk from a checkpoint. Raises: CheckpointError."""
     steps = saved.integer(f"{part}.steps", state["steps"], 0, saved.MOST_ROWS)
     return ChunkStats(steps, _episodes(part, state))
 

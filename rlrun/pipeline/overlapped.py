@@ -48,10 +48,7 @@ class RowCheck:
         self.validate = ChunkValidator(replace(row, extras={}), columns, states=False)
 
     def __call__(self, chunk: Chunk, sender: str) -> Chunk:
-        """Return ``chunk``.
-
-        Raises: CheckpointError naming ``sender``, row and value.
-        """
+        """Return ``chunk``. Raises: CheckpointError naming ``sender``, row and value."""
         try:
             wrong = self._misfit(chunk)
             if wrong is None and self.spaces is not None:

@@ -258,10 +258,7 @@ class RunFiles:
     def save(
         self, state: Mapping[str, Any], weights: Mapping[str, Tensor], counters: Counters
     ) -> None:
-        """Save a checkpoint.
-
-        Raises: StorageError, of this save or the one before.
-        """
+        """Save a checkpoint. Raises: StorageError, of this save or the one before."""
         held = {name: copied(x) for name, x in weights.items()}
         meta = _meta(counters)
 

@@ -143,10 +143,7 @@ class OfflineSource(Source):
         return None
 
     def after_updates(self, updates: int) -> None:
-        """Advance the clock.
-
-        Raises: ConfigError if the dataset is too small to learn from.
-        """
+        """Advance the clock. Raises: ConfigError if the dataset is too small to learn from."""
         if not updates:
             raise ConfigError(
                 f"learner.learning_starts = {self.config.learning_starts}: the dataset has "

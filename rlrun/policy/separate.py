@@ -171,12 +171,10 @@ def windows(segment: Segment, which: Tensor) -> Segment:
     def select(tree: Tree) -> Tree:
         return tree_map(lambda x: x[:, which], tree)
 
-    timed = ("first", "action", "reward", "terminated", "truncated", "valid")
+    timed = ("first", "action", "reward", "terminated", "truncated", "valid", "states")
     fields = {n: select(getattr(segment, n)) for n in timed}
-    fields["obs"] = select(segment.obs["observation"])
     before = ("prev_action", "prev_reward")  # of the row before the window: [B, ...]
     extras = {k: x[which] if k in before else x[:, which] for k, x in segment.extras.items()}
-    fields["extras"] = extras
-    fields["state"] = tree_map(lambda x: x[which], segment.state)
-    fields["states"] = select(segment.states)
-    return replace(segment, **fields)
+    state = tree_map(lambda x: x[which], segment.state)
+    obs = select(segment.obs["observation"])
+    return replace(segment, obs=obs, extras=extras, state=state, **fields)

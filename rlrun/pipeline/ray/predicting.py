@@ -126,10 +126,7 @@ class RemoteActor:
         """Do nothing: the driver refreshes the predictor's weights."""
 
     def act(self, *row: *ActRow, explore: np.ndarray | None) -> Act:
-        """Select actions as ``Actor.act``.
-
-        Raises: PredictorLost.
-        """
+        """Select actions as ``Actor.act``. Raises: PredictorLost."""
         import ray
 
         assert explore is not None, "evaluations do not use the predictor"
