@@ -134,12 +134,6 @@ def jit_sums(function: F) -> F:
     return _compiled(function, "numpy", {"contract", "reassoc", "nsz"})
 
 
-def is_cached(function: Any) -> bool:
-    """Return whether a cache on disk holds code of a compiled function."""
-    path = function.stats.cache_path
-    return path is not None and any(Path(path).glob(f"*.{function.__name__}-*.nbi"))
-
-
 def _compiled(
     function: F, error_model: Literal["python", "numpy"], fastmath: set[str] | bool = False
 ) -> F:

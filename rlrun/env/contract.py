@@ -32,7 +32,6 @@ _RAISE = dis.opmap["RAISE_VARARGS"]
 _STORABLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 Spaces = tuple[gym.Space[Any], gym.Space[Any]]  # of observations and of actions
 ResetResult = tuple[Any, dict[str, Any]]  # observation, info
-StepResult = tuple[Any, Any, bool, bool, dict[str, Any]]
 VectorResult = tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]  # of E environments
 Fault = tuple[str, int | None]  # description, and the environment's index if known
 

@@ -107,18 +107,14 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
         self._steps += 1
         reward[self._done] = 0
         self._done = terminated | truncated
-        if self._limit is not None:
-            self._check_limit(info["elapsed_step"], self._limit)
-        return self._obs(obs), reward, terminated, truncated, info
-
-    def _check_limit(self, elapsed: np.ndarray, limit: int) -> None:
-        if elapsed.max() > limit:
-            subject = f"environment {int(elapsed.argmax())}"
+        if self._limit is not None and (elapsed := info["elapsed_step"]).max() > self._limit:
             message = (
-                f"its episode exceeds env.max_episode_steps = {limit}; envpool does not truncate "
-                "episodes of this id; set env.max_episode_steps=null or env.backend=auto"
+                f"its episode exceeds env.max_episode_steps = {self._limit}; envpool does not "
+                "truncate episodes of this id; set env.max_episode_steps=null or env.backend=auto"
             )
-            raise contract_error(self._id, subject, self._steps, message)
+            index = int(elapsed.argmax())
+            raise contract_error(self._id, f"environment {index}", self._steps, message)
+        return self._obs(obs), reward, terminated, truncated, info
 
     def _obs(self, obs: Any) -> Tree:
         return obs[:, 0] if self._frames else _cast(self.single_observation_space, obs)

@@ -9,7 +9,6 @@ accept numpy arrays and tensors.
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 
 from rlrun.tree import Tree
 
@@ -47,8 +46,3 @@ def allowed_actions(obs: Tree) -> Any:
 def allowed_or_none(obs: Tree) -> Any:
     """Return ``allowed_actions``, or None if observations have no mask."""
     return allowed_actions(obs) if isinstance(obs, dict) and MASK in obs else None
-
-
-def mask_logits_numpy(logits: np.ndarray, obs: Tree) -> np.ndarray:
-    """Return logits [*, A] with probability 0 for the actions that ``obs`` does not allow."""
-    return np.where(allowed_actions(obs), logits, np.float32(FORBIDDEN))

@@ -32,11 +32,6 @@ class CartPole:
             env.max_episode_steps, env._sutton_barto_reward,
         ], np.float64)  # fmt: skip
 
-    @staticmethod
-    def supports(env: Any) -> bool:
-        """Return whether ``env`` is one that this class steps."""
-        return type(env) is CartPoleVectorEnv and env.kinematics_integrator == "euler"
-
     def world(self) -> tuple[np.ndarray, ...]:
         """Return copies of the arrays that a step changes."""
         env: Any = self.env
@@ -48,10 +43,6 @@ class CartPole:
         twin.state, twin.steps, twin.prev_done = self.world()
         twin._np_random = copy.deepcopy(self.env.np_random)
         return twin
-
-    def set_world(self, world: tuple[np.ndarray, ...]) -> None:
-        """Set the arrays after the last step."""
-        self.env.state, self.env.steps, self.env.prev_done = world
 
 
 class CompiledRollout:
@@ -77,7 +68,10 @@ class CompiledRollout:
         """Return the compiled rows of a ``Collector``, or None if it needs its own loop."""
         c, kernel = collector.config, collector.policy.kernel
         plain = isinstance(kernel, CompiledLearner) and c.unit == "step" and not c.keep_info
-        if not plain or collector.stack is not None or not CartPole.supports(collector.env.native):
+        task: Any = collector.env.native
+        if not plain or collector.stack is not None or type(task) is not CartPoleVectorEnv:
+            return None
+        if task.kinematics_integrator != "euler":
             return None
         if getattr(collector.policy.net, "moments", None) is not None:
             return None
@@ -117,7 +111,8 @@ class CompiledRollout:
         stop, units, steps, episodes = self._run(
             collector.arrays, world, carried, epsilon, generators, (t, end, units, wanted)
         )
-        self.task.set_world(world)
+        task = self.task.env
+        task.state, task.steps, task.prev_done = world
         for name, x in zip(CARRIED, carried, strict=True):
             setattr(collector, name, x)
         env.stepped(stop - t, collector.ended)

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.denormals import flushed
 from rlrun.env import make_env
 from rlrun.env.framestack import make_frame_stack
 from rlrun.env.rows import Env, Step
@@ -23,6 +22,7 @@ from rlrun.log import Log
 from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.state import generators_state, load_generators
 from rlrun.policy.actor import Reading, RecordingActor
+from rlrun.policy.compute import flushed
 from rlrun.run.files import replace_file
 from rlrun.schema import AgentsConfig, Config, EnvConfig
 from rlrun.types import Actor, Policy, no_actions

@@ -149,7 +149,7 @@ class CodedLearnerSide(LearnerSide):
         self.weights = Encoder(
             "weights", keep=config.keep, key_seconds=config.key_seconds, coder=config.weights
         )
-        self.rows = Decoder(_row_stream(number))
+        self.rows = Decoder(f"rows/{number}")
         self.sent, self.received = Traffic(), Traffic()
 
     def pack(self, weights: dict[str, Tensor]) -> bytes:
@@ -185,7 +185,7 @@ class CodedCollectorSide(CollectorSide):
         self, config: TransportConfig, number: int, *, thin: Callable[[Chunk], Chunk]
     ) -> None:
         self.weights = Decoder("weights")
-        self.rows = Encoder(_row_stream(number), keep=2, key_seconds=0.0, coder=config.chunks)
+        self.rows = Encoder(f"rows/{number}", keep=2, key_seconds=0.0, coder=config.chunks)
         self.thin = thin
 
     def unpack(self, message: bytes) -> dict[str, Tensor]:
@@ -200,11 +200,6 @@ class CodedCollectorSide(CollectorSide):
         """Return a frame that can be decoded without any other."""
         chunk = self.thin(chunk)
         return self.rows.encode_chunk({name: getattr(chunk, name) for name in CHUNK_FIELDS})
-
-
-def _row_stream(number: int) -> str:
-    """Return the name of the stream of a collector's rows."""
-    return f"rows/{number}"
 
 
 def chunk_bytes(chunk: Chunk) -> int:

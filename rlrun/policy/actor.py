@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.functional.masks import mask_logits_numpy
+from rlrun.functional.masks import FORBIDDEN, allowed_actions
 from rlrun.functional.policy import mask_logits
 from rlrun.nets.acting import ActingNet
 from rlrun.nets.actor_critic import ActorCritic
@@ -184,7 +184,9 @@ class DistributionActor(NetActor):
 
     def masked(self, logits: np.ndarray, obs: Tree) -> np.ndarray:
         """Return ``logits`` with those of masked actions set to -1e8."""
-        return mask_logits_numpy(logits, obs) if self.net.masked else logits
+        if not self.net.masked:
+            return logits
+        return np.where(allowed_actions(obs), logits, np.float32(FORBIDDEN))
 
     def greedy(self, outputs: Tensor, obs: Tree) -> dict[str, Tensor]:
         net = self.net

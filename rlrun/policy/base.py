@@ -9,8 +9,7 @@ import copy
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
@@ -127,6 +126,7 @@ class LearningPolicy(ABC, Generic[C]):
         compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
         self.config, self.window, self.device, self.compute = config, config.window, device, compute
+        self.autocast = partial(compute.autocast, device)  # the context of networks
         self.spec, self.seed, self.total_steps = spec, seed, total_steps
         self.parts: dict[str, Part] = {}
         self.updates, self.seconds = 0, {"backward": 0.0, "optimiser": 0.0}
@@ -207,10 +207,6 @@ class LearningPolicy(ABC, Generic[C]):
         self.seconds["backward"] += gradients.seconds
         self.seconds["optimiser"] += time.perf_counter() - began
         return norms
-
-    def autocast(self) -> AbstractContextManager[object]:
-        """Return the context in which networks are applied; see ``Compute.autocast``."""
-        return self.compute.autocast(self.device)
 
     # -- weights and checkpoints -----------------------------------------------------------------
 

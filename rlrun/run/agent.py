@@ -15,12 +15,12 @@ from gymnasium import spaces
 
 from rlrun.blas import one_thread
 from rlrun.config import load
-from rlrun.denormals import flushed
 from rlrun.env import make_env, make_one_env
 from rlrun.env.framestack import FrameStack, make_frame_stack
 from rlrun.env.rows import RowsVectorEnv
 from rlrun.errors import ConfigError, NumericError
 from rlrun.policy.actor import NetActor, shape_reward
+from rlrun.policy.compute import flushed
 from rlrun.policy.dqn import ValueActor
 from rlrun.policy.qmix import TeamActor
 from rlrun.policy.scripted import RandomActor, ScriptedActor

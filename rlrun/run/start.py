@@ -16,7 +16,6 @@ from typing import Any
 from rlrun.buffer.mixed import Mixed, Streams
 from rlrun.buffer.replay import Replay
 from rlrun.config import check_precision
-from rlrun.denormals import flushed
 from rlrun.errors import (
     CheckpointError,
     ConfigError,
@@ -30,7 +29,7 @@ from rlrun.pipeline.loop import Pipeline, Result
 from rlrun.pipeline.parts import Profiler, time_table
 from rlrun.pipeline.state import process_restored, seed_generators
 from rlrun.pipeline.stop import End, StopRequest, Watchdog, stop_on_signals
-from rlrun.policy.compute import tensor_cores
+from rlrun.policy.compute import flushed, tensor_cores
 from rlrun.run import checkpoint
 from rlrun.run.branch import checkpoint_at, go_back
 from rlrun.run.build import backend_used, load_rows, make_pipeline, prepare_process

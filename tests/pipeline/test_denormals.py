@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 import rlrun
-from rlrun.denormals import flushed, flushes
-from rlrun.policy.compute import Compute
+from rlrun.policy.compute import Compute, flushed, flushes
 
 ENV = "tests.pipeline.test_denormals:tests/Flush-v0"
 LINE = ("policy=dqn", "env=gym", f"env.id={ENV}", "debug=smoke", "torso.hidden=[8]",

@@ -10,7 +10,7 @@ FILES = sorted((ROOT / "rlrun").rglob("*.py"))
 
 LAYERS = [  # lowest first; a room imports only from layers below its own, or from itself.
     # Files of ``run`` named here are below the rest of the room.
-    "tree jit blas denormals spaces errors override startup version _build terminal",
+    "tree jit blas spaces errors override startup version _build terminal",
     "schema",
     "types schedule trust",
     "functional codec log video",
