@@ -32,7 +32,7 @@ from rlrun.env.contract import (
     reward_violation,
     unsupported_space,
 )
-from rlrun.env.rows import Rows, RowSource
+from rlrun.env.rows import NotContinued, Rows, RowSource
 from rlrun.errors import ConfigError, EnvError, ResourceError, RlrunError
 from rlrun.schema import AgentsConfig
 from rlrun.spaces import AgentSpace, JointSpace, agent_action, joint_actions
@@ -145,9 +145,7 @@ class AgentColumns:
         columns = {"team_done": self._team_done.copy(), "in_episode": self._in_episode.copy()}
         return {"joint": self.joint.state_dict(), **columns}
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, seed: int, steps: int
-    ) -> tuple[list[str], np.ndarray]:
+    def load_state_dict(self, state: dict[str, Any], *, seed: int, steps: int) -> NotContinued:
         reasons, lost = self.joint.load_state_dict(state["joint"], seed=seed, steps=steps)
         self._team_done = np.array(state["team_done"], np.bool_) | lost
         self._in_episode = np.array(state["in_episode"], np.bool_)

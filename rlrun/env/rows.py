@@ -48,6 +48,8 @@ mask_warned: set[str] = set()  # ids for which this run has warned that no actio
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 Rows = tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]
 """Observations [E, ...], reward, terminated, truncated [E], and ``KEPT`` numbers [E, K] if any."""
+NotContinued = tuple[list[str], np.ndarray]
+"""Why columns do not continue from a loaded state, and which ones [E] bool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +101,8 @@ class RowSource(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the last step."""
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, seed: int, steps: int
-    ) -> tuple[list[str], np.ndarray]:
-        """Continue from ``state``. Return (why columns do not continue, which ones [E])."""
+    def load_state_dict(self, state: dict[str, Any], *, seed: int, steps: int) -> NotContinued:
+        """Continue from ``state``."""
 
     def close(self) -> None:
         """Release the resources."""
@@ -449,9 +449,7 @@ class NativeVector:
                 self.inexact = f"{e}; env.backend=sync may save it"
         return {"reason": self.inexact}
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, seed: int, steps: int
-    ) -> tuple[list[str], np.ndarray]:
+    def load_state_dict(self, state: dict[str, Any], *, seed: int, steps: int) -> NotContinued:
         self._probe, self._twin, self._steps = None, None, steps
         try:
             if "environments" in state:

@@ -30,7 +30,7 @@ from gymnasium.vector.utils import create_empty_array
 from rlrun import errors
 from rlrun.env.checked import CheckedEnv
 from rlrun.env.contract import Spaces, contract_error, different_copies, numbered
-from rlrun.env.rows import Rows
+from rlrun.env.rows import NotContinued, Rows
 from rlrun.errors import NO_GUARD, RlrunError, end_if_importing_main, known_error, unguarded
 from rlrun.schema import EnvConfig
 from rlrun.tree import Tree, tree_map
@@ -222,10 +222,7 @@ class Copies:
         self.inexact = self.inexact or next((s["reason"] for s in states if "reason" in s), None)
         return {"environments": states}
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, seed: int, steps: int
-    ) -> tuple[list[str], np.ndarray]:
-        """Continue from ``state``. Return (why environments do not continue, which ones [E])."""
+    def load_state_dict(self, state: dict[str, Any], *, seed: int, steps: int) -> NotContinued:
         self._seed, self._steps, self._lost = seed, steps, None
         states = state["environments"]
         reasons = self._call("load_state_dict", [(saved,) for saved in states])

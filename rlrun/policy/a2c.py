@@ -15,10 +15,12 @@ from rlrun.functional.policy import explained_variance, mean_terms, standardise
 from rlrun.functional.returns import Advantage, gae
 from rlrun.functional.rows import masked_mean
 from rlrun.policy.actor_critic import A, ActorCriticLearner
-from rlrun.policy.base import Losses
+from rlrun.policy.base import Losses, LossMetrics
 from rlrun.policy.rollout import RolloutRows
 from rlrun.schema import A2CConfig
 from rlrun.types import Sample, Update
+
+AdvantageMetrics = tuple[Advantage, dict[str, Tensor]]  # [T, B] each; metrics of rows [T, B]
 
 
 class OnePassLearner(ActorCriticLearner[A], Generic[A]):
@@ -40,17 +42,13 @@ class OnePassLearner(ActorCriticLearner[A], Generic[A]):
         return Update(None, metrics)
 
     @abstractmethod
-    def advantages(
-        self, rows: RolloutRows, log_prob: Tensor, value: Tensor
-    ) -> tuple[Advantage, dict[str, Tensor]]:
+    def advantages(self, rows: RolloutRows, log_prob: Tensor, value: Tensor) -> AdvantageMetrics:
         """Return advantages and value targets [T, B], and metrics.
 
         ``log_prob`` [T, B], detached, and ``value`` [T+1, B] are outputs of the present network.
         """
 
-    def loss(
-        self, rows: RolloutRows, params: Tensor, value: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, rows: RolloutRows, params: Tensor, value: Tensor) -> LossMetrics:
         """Return -mean A log pi(a) + half the squared error of V - the entropy bonus, and metrics.
 
         ``params`` [T+1, B, K], ``value`` [T+1, B]: outputs of the network. Source: Mnih et al.,
@@ -81,9 +79,7 @@ class A2C(OnePassLearner[A2CConfig]):
 
     config_class = A2CConfig  # subclasses inherit its keys
 
-    def advantages(
-        self, rows: RolloutRows, log_prob: Tensor, value: Tensor
-    ) -> tuple[Advantage, dict[str, Tensor]]:
+    def advantages(self, rows: RolloutRows, log_prob: Tensor, value: Tensor) -> AdvantageMetrics:
         """Return generalised advantages of the current policy's actions."""
         c = self.config
         out = gae(rows.reward, value, *rows.ends, gamma=c.gamma, trace=c.gae_lambda)

@@ -46,6 +46,9 @@ C = TypeVar("C", bound=_Learning)
 T = TypeVar("T", bound=ValueConfig | ControlConfig)
 
 
+LossMetrics = tuple[Tensor, dict[str, Tensor]]  # a loss and its metrics, 0-d each
+
+
 class Losses(NamedTuple):
     """Losses of a batch, 0-d with their graphs, and detached priorities and metrics."""
 

@@ -7,8 +7,8 @@ pipeline=overlapped.
 
 from torch import Tensor
 
-from rlrun.functional.returns import Advantage, vtrace
-from rlrun.policy.a2c import OnePassLearner
+from rlrun.functional.returns import vtrace
+from rlrun.policy.a2c import AdvantageMetrics, OnePassLearner
 from rlrun.policy.rollout import RolloutRows
 from rlrun.schema import IMPALAConfig
 
@@ -18,9 +18,7 @@ class IMPALA(OnePassLearner[IMPALAConfig]):
 
     config_class = IMPALAConfig  # subclasses inherit its keys
 
-    def advantages(
-        self, rows: RolloutRows, log_prob: Tensor, value: Tensor
-    ) -> tuple[Advantage, dict[str, Tensor]]:
+    def advantages(self, rows: RolloutRows, log_prob: Tensor, value: Tensor) -> AdvantageMetrics:
         """Return V-trace's advantages and targets v, of actions that an earlier policy took."""
         c, log_ratio = self.config, log_prob - rows.behaviour_log_prob
         out = vtrace(

@@ -15,6 +15,7 @@ from rlrun.functional.policy import explained_variance, mean_terms, standardise
 from rlrun.functional.returns import gae
 from rlrun.functional.rows import masked_mean
 from rlrun.policy.actor_critic import ActorCriticLearner
+from rlrun.policy.base import LossMetrics
 from rlrun.policy.rollout import Minibatch, MinibatchLearner, RolloutRows, split_rollout
 from rlrun.schedule import make_schedule
 from rlrun.schema import MemoryConfig, PPOConfig, TorsoConfig
@@ -33,7 +34,7 @@ class PPO(ActorCriticLearner[PPOConfig], MinibatchLearner[PPOConfig]):
 
     def loss(
         self, batch: Minibatch, params: Tensor, value: Tensor, clip: float, *, with_metrics: bool
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    ) -> LossMetrics:
         """Return clipped surrogate, squared error of V and entropy bonus: -L^{CLIP+VF+S}, eq. 9.
 
         ``params`` [S, M, K], ``value`` [S, M]: outputs for M segments of S rows; c1 is value_coef /
@@ -69,7 +70,7 @@ class PPO(ActorCriticLearner[PPOConfig], MinibatchLearner[PPOConfig]):
 
     def minibatch_loss(
         self, batch: Minibatch, env_steps: int, *, with_metrics: bool
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    ) -> LossMetrics:
         outputs = self.outputs(batch)
         return self.loss(batch, *outputs, self.clip_at(env_steps), with_metrics=with_metrics)
 

@@ -16,6 +16,7 @@ from rlrun.functional.value import greedy, huber, take_action, td_metrics
 from rlrun.nets.actor_critic import unroll_episodes
 from rlrun.nets.memory.gated import NoMemory
 from rlrun.nets.qnet import QNet, make_qnet
+from rlrun.policy.base import LossMetrics
 from rlrun.policy.dqn import ValueActor
 from rlrun.policy.optim import RAdam
 from rlrun.policy.rollout import (
@@ -42,7 +43,7 @@ class PQN(MinibatchLearner[PQNConfig]):
         self.add("net", self.net, optimiser=RAdam).adam.flatten()  # RAdam: as the paper's code
         self.recurrent = not isinstance(self.net.memory, NoMemory)
 
-    def loss(self, batch: Minibatch, q: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, batch: Minibatch, q: Tensor) -> LossMetrics:
         """Return the mean of (G - Q(s, a))^2 / 2; ``q`` [S, M, A]: M segments of S rows. (eq. 9)"""
         valid = batch.valid
         q_selected = take_action(q, batch.action)
@@ -52,7 +53,7 @@ class PQN(MinibatchLearner[PQNConfig]):
 
     def minibatch_loss(
         self, batch: Minibatch, env_steps: int, *, with_metrics: bool
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    ) -> LossMetrics:
         return self.loss(batch, self.values(batch))
 
     def with_targets(self, rows: RolloutRows, values: Tensor) -> Minibatch:

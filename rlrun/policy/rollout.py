@@ -13,7 +13,7 @@ from torch import Tensor
 from rlrun.functional.returns import Advantage
 from rlrun.functional.rows import keep_rows, shape_reward
 from rlrun.nets.acting import ActingNet
-from rlrun.policy.base import Gradients, LearningPolicy, Losses, Rates
+from rlrun.policy.base import Gradients, LearningPolicy, Losses, LossMetrics, Rates
 from rlrun.schema import MemoryConfig, OnPolicyConfig, PPOConfig, PQNConfig, TorsoConfig
 from rlrun.types import Sample, Segment, Tree, Update, generator, moved, tree_map
 
@@ -69,7 +69,7 @@ class MinibatchLearner(RolloutPolicy[M], Generic[M]):
     @abstractmethod
     def minibatch_loss(
         self, batch: "Minibatch", env_steps: int, *, with_metrics: bool
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    ) -> LossMetrics:
         """Return the loss of a minibatch, 0-d, and metrics if ``with_metrics``."""
 
     @abstractmethod

@@ -98,6 +98,10 @@ class ScanCell(Cell):
     def read(self, s: Tensor, x: Tensor, *others: Tensor) -> Tensor:
         """Return outputs [*, size] of states [*, *shape], inputs [*, F] and ``others``."""
 
+    def carried(self, s: Tensor) -> Tree:
+        """Return the arrays of a state that hold s [*, *shape]."""
+        return (s.flatten(-len(self.shape)),)
+
     def initial_state(self, batch: int, device: torch.device) -> Tree:
         return (torch.zeros(batch, math.prod(self.shape), device=device),)
 
@@ -105,11 +109,11 @@ class ScanCell(Cell):
         decay, drive, others = self.rows(x.unsqueeze(0), state, None)
         s = decay[0] * state[0].reshape(-1, *self.shape) + drive[0]
         others = tuple(o[0] for o in others)
-        return self.read(s, x, *others), (s.flatten(1), *others)
+        return self.read(s, x, *others), (*self.carried(s), *others)
 
     def unroll(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
         s, others = self._scan(x, state, None)
-        return self.read(s, x, *others), (s[-1].flatten(1), *(o[-1] for o in others))
+        return self.read(s, x, *others), (*self.carried(s[-1]), *(o[-1] for o in others))
 
     def unroll_episodes(self, x: Tensor, first: Tensor, state: Tree) -> Tensor:
         """Return outputs [T, B, size]; the decays of ``first`` rows, bool [T, B], are 0."""
@@ -122,7 +126,7 @@ class ScanCell(Cell):
         s, others = self._scan(x, state, None)
         row, column = (lengths - 1).clamp(min=0), torch.arange(len(lengths), device=s.device)
         own = (lengths > 0).unsqueeze(-1)
-        after = zip((s.flatten(2), *others), state, strict=True)
+        after = zip((*self.carried(s), *others), state, strict=True)
         return tuple(torch.where(own, new[row, column], old) for new, old in after)
 
     def _scan(self, x: Tensor, state: Tree, first: Tensor | None) -> tuple[Tensor, Tree]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlrun.functional.scan import linear_scan
-from rlrun.nets.memory.cell import Cell, at_least_float32, make_readout
+from rlrun.nets.memory.cell import ScanCell, at_least_float32, make_readout
 from rlrun.schema import FFMConfig, LRUConfig, MemoryConfig, RTUConfig
 from rlrun.types import Tree
 
@@ -27,7 +27,7 @@ class EpisodeMemory(Protocol):
         """
 
 
-class ComplexCell(Cell):
+class ComplexCell(ScanCell):
     """Base class of memories s_t = lambda s_{t-1} + d_t of N complex units with constant decays.
 
     State (real part, imaginary part), each [B, N]. The scan uses complex numbers of at least
@@ -44,10 +44,6 @@ class ComplexCell(Cell):
     def drive(self, x: Tensor) -> Tensor:
         """Return d [*, N, 2] of inputs [*, F], at least float32."""
 
-    @abstractmethod
-    def read(self, s: Tensor, x: Tensor) -> Tensor:
-        """Return outputs [*, size] of states [*, N, 2] and inputs [*, F]."""
-
     def initial_state(self, batch: int, device: torch.device) -> Tree:
         zero = torch.zeros(batch, self.units, device=device)
         return (zero, zero.clone())
@@ -57,28 +53,16 @@ class ComplexCell(Cell):
         state = (a * re - b * im + d[..., 0], a * im + b * re + d[..., 1])
         return self.read(torch.stack(state, -1), x), state
 
-    def unroll(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        s = self._scan(x, state, None)
-        return self.read(s, x), s[-1].unbind(-1)
+    def carried(self, s: Tensor) -> Tree:
+        return s.unbind(-1)
 
-    def unroll_episodes(self, x: Tensor, first: Tensor, state: Tree) -> Tensor:
-        return self.read(self._scan(x, state, first), x)
-
-    def state_after(self, x: Tensor, lengths: Tensor, state: Tree) -> Tree:
-        if not len(x):
-            return state
-        s = self._scan(x, state, None)
-        last = s[(lengths - 1).clamp(min=0), torch.arange(len(lengths), device=s.device)]
-        own = (lengths > 0).unsqueeze(-1)
-        return tuple(torch.where(own, last[..., i], state[i]) for i in (0, 1))
-
-    def _scan(self, x: Tensor, state: Tree, first: Tensor | None) -> Tensor:
+    def _scan(self, x: Tensor, state: Tree, first: Tensor | None) -> tuple[Tensor, Tree]:
         """Return the states [T, B, N, 2] after all rows; the decay of a ``first`` row is 0."""
         decay = torch.view_as_complex(self.decay())
         if first is not None:
-            decay = torch.where(first.to(x.device).unsqueeze(-1), 0, decay)
+            decay = torch.where(first.unsqueeze(-1), 0, decay)
         drive = torch.view_as_complex(self.drive(x))
-        return torch.view_as_real(linear_scan(decay, drive, torch.complex(*state)))
+        return torch.view_as_real(linear_scan(decay, drive, torch.complex(*state))), ()
 
 
 def ring(units: int, r_min: float, r_max: float, max_phase: float) -> tuple[nn.Parameter, ...]:
@@ -132,7 +116,7 @@ class LRU(ComplexCell):
         d = at_least_float32(F.linear(x, weight.flatten(0, 1)))
         return d.reshape(*x.shape[:-1], self.units, 2)
 
-    def read(self, s: Tensor, x: Tensor) -> Tensor:
+    def read(self, s: Tensor, x: Tensor, *others: Tensor) -> Tensor:
         """Return the readout of Re(C s) + D x. The sign of Im(C) Im(s) is part of the parameter."""
         y = F.linear(s.flatten(-2), self.c.flatten(1)) + F.linear(x, self.d)
         return y if self.readout is None else self.readout(y)
@@ -173,7 +157,7 @@ class RTU(ComplexCell):
         d = at_least_float32(F.linear(x, weight.flatten(0, 1)))
         return d.reshape(*x.shape[:-1], self.units, 2)
 
-    def read(self, s: Tensor, x: Tensor) -> Tensor:
+    def read(self, s: Tensor, x: Tensor, *others: Tensor) -> Tensor:
         s = s.mT.flatten(-2)  # c1 of all units, then c2
         return self.f(s) if self.linear else s
 
@@ -187,7 +171,7 @@ class RTU(ComplexCell):
         (c1, c2), (g, phi) = state, decay.unbind(-1)
         return self.f(g * c1 - phi * c2 + d[..., 0]), self.f(g * c2 + phi * c1 + d[..., 1])
 
-    def _scan(self, x: Tensor, state: Tree, first: Tensor | None) -> Tensor:
+    def _scan(self, x: Tensor, state: Tree, first: Tensor | None) -> tuple[Tensor, Tree]:
         if self.linear:
             return super()._scan(x, state, first)
         decay, states = self.decay(), []
@@ -197,7 +181,7 @@ class RTU(ComplexCell):
                 state = tuple(torch.where(keep[t], s, 0) for s in state)
             state = self._nonlinear(decay, d, state)
             states.append(torch.stack(state, -1))
-        return torch.stack(states)
+        return torch.stack(states), ()
 
 
 _LEAST = 1e-8  # of alpha: every trace decays
@@ -243,7 +227,7 @@ class FFM(ComplexCell):
         d = trace.unsqueeze(-2).expand(*trace.shape[:-1], self.context, 2)
         return d.reshape(*x.shape[:-1], self.units, 2)
 
-    def read(self, s: Tensor, x: Tensor) -> Tensor:
+    def read(self, s: Tensor, x: Tensor, *others: Tensor) -> Tensor:
         through, gate = self.output(x).chunk(2, -1)
         gate = gate.sigmoid()
         z = F.layer_norm(self.mix(s.flatten(-2)), (self.size,))
