@@ -1,14 +1,15 @@
-"""Spaces: bounds, images, and joint spaces of several agents. Does not import torch."""
+"""Spaces and trees of arrays: bounds, images, joint spaces of agents. Does not import torch."""
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
+Tree: TypeAlias = Any  # an array, or a dict / tuple of trees of arrays
 Path = tuple[Any, ...]  # keys and indices from the root of an observation
 CNN_SIDE = 36  # pixels: what the three convolutions of Mnih et al. 2015 leave one of
 CNN_SIDES = {"nature_cnn": CNN_SIDE, "small_cnn": 3}  # of torsos of convolutions alone
@@ -64,7 +65,25 @@ def leaf_spaces(space: gym.Space[Any], path: Path = ()) -> Iterator[tuple[Path, 
         yield from leaf_spaces(part, (*path, key))
 
 
-def leaf_of(tree: Any, path: Path) -> Any:
+def tree_map(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
+    """Return the tree of ``function(leaf, *leaves of rest)``. Dicts and tuples are inner nodes."""
+    if isinstance(tree, Mapping):
+        return {k: tree_map(function, v, *(r[k] for r in rest)) for k, v in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(tree_map(function, v, *(r[i] for r in rest)) for i, v in enumerate(tree))
+    return function(tree, *rest)
+
+
+def tree_leaves(tree: Tree) -> list[Any]:
+    """Return the leaves in the order of the tree (dict insertion order)."""
+    if isinstance(tree, Mapping):
+        return [leaf for value in tree.values() for leaf in tree_leaves(value)]
+    if isinstance(tree, tuple):
+        return [leaf for value in tree for leaf in tree_leaves(value)]
+    return [tree]
+
+
+def leaf_of(tree: Tree, path: Path) -> Any:
     """Return the part of an observation at ``path``."""
     for key in path:
         tree = tree[key]

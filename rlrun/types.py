@@ -35,9 +35,9 @@ import torch
 from torch import Tensor
 
 from rlrun.schema.policy import Window as Window  # re-exported, as the three below
-from rlrun.tree import Tree as Tree
-from rlrun.tree import tree_leaves as tree_leaves
-from rlrun.tree import tree_map as tree_map
+from rlrun.spaces import Tree as Tree
+from rlrun.spaces import tree_leaves as tree_leaves
+from rlrun.spaces import tree_map as tree_map
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from rlrun.errors import ConfigError, StorageError
 from rlrun.functional.recorded import RowSpaces
-from rlrun.tree import Tree, tree_leaves, tree_map
+from rlrun.spaces import Tree, tree_leaves, tree_map
 
 
 @dataclass(frozen=True, slots=True)

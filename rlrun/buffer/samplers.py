@@ -12,7 +12,7 @@ from rlrun.buffer.kernels import LARGEST
 from rlrun.buffer.layout import ArraySpec, in_memory, num_leaves, sampler_blocks
 from rlrun.buffer.windows import WindowTable
 from rlrun.errors import NumericError
-from rlrun.schedule import Schedule, make_schedule
+from rlrun.functional.schedule import Schedule, make_schedule
 from rlrun.schema import PrioritizedConfig, PriorityConfig, RankConfig
 
 ALPHA_STEP = 0.01  # change of alpha at which p^alpha is recomputed

@@ -14,7 +14,7 @@ from rlrun.buffer.kernels import LARGEST
 from rlrun.errors import CheckpointError
 from rlrun.functional.recorded import RowSpaces
 from rlrun.run.tensors import Rows
-from rlrun.tree import tree_leaves, tree_map
+from rlrun.spaces import tree_leaves, tree_map
 
 MOST_ROWS = 2**53  # rows of a column since the run began; sums of them fit into int64
 MOST_CREDIT = 2**24  # rows that the next updates may learn

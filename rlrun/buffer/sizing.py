@@ -15,8 +15,7 @@ from rlrun.errors import ConfigError, ResourceError
 from rlrun.functional.recorded import RowSpaces
 from rlrun.schema import BufferConfig, Config, MemoryConfig, PriorityConfig
 from rlrun.schema.policy import Window
-from rlrun.spaces import JointSpace
-from rlrun.tree import Tree, tree_leaves, tree_map
+from rlrun.spaces import JointSpace, Tree, tree_leaves, tree_map
 
 SHARE = 0.8  # of free memory, if buffer.max_bytes is null
 _FLOAT = np.dtype(np.float32)

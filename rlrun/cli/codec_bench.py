@@ -25,7 +25,7 @@ from rlrun.errors import CheckpointError, ConfigError, storage_errors
 from rlrun.run import checkpoint, history
 from rlrun.run.files import require_run
 from rlrun.run.tensors import read_tensors
-from rlrun.tree import Tree, tree_leaves
+from rlrun.spaces import Tree, tree_leaves
 
 _logger = logging.getLogger(__name__)
 

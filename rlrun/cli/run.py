@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlrun.cli.error_report import SweepStopped, exit_code, job_error, log_error
+from rlrun.cli.main import uncollected
 from rlrun.errors import ConfigError, Interrupted, RlrunError
 from rlrun.override import Override, read_overrides, split_node
-from rlrun.startup import uncollected
 from rlrun.trust import note_typed_env
 
 if TYPE_CHECKING:

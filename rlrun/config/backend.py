@@ -17,7 +17,7 @@ from rlrun.schema import (
     PQNConfig,
     R2D2Config,
 )
-from rlrun.tree import Tree
+from rlrun.spaces import Tree
 
 BackendName = Literal["numpy", "torch"]
 WITH_KERNEL = (  # policies with a kernel

@@ -35,8 +35,7 @@ from rlrun.env.contract import (
 from rlrun.env.rows import NotContinued, Rows, RowSource
 from rlrun.errors import ConfigError, EnvError, ResourceError, RlrunError
 from rlrun.schema import AgentsConfig
-from rlrun.spaces import AgentSpace, JointSpace, agent_action, joint_actions
-from rlrun.tree import Tree, tree_map
+from rlrun.spaces import AgentSpace, JointSpace, Tree, agent_action, joint_actions, tree_map
 
 AGENT_REWARD = "rlrun/agent_reward"
 AGENT_TERMINATED = "rlrun/agent_terminated"

@@ -19,7 +19,7 @@ from rlrun.env.catalog import closest_ids, construction_errors, first_line
 from rlrun.env.contract import ResetResult, VectorResult, contract_error
 from rlrun.env.diagnostic.vector import NEXT_STEP_METADATA, require_int
 from rlrun.errors import ConfigError, ResourceError
-from rlrun.tree import Tree
+from rlrun.spaces import Tree
 
 # Arguments set by env.id, collector.num_envs and seed, or incompatible with rows.
 _RESERVED = ("base_path", "batch_size", "env_seed", "max_num_players", "num_envs", "seed", "task")

@@ -35,7 +35,7 @@ from rlrun.env.wrappers import MaxAndSkip
 from rlrun.errors import EnvError
 from rlrun.functional.masks import MASK, allowed_actions, has_mask
 from rlrun.schema import AgentsConfig, EnvConfig
-from rlrun.tree import tree_leaves, tree_map
+from rlrun.spaces import tree_leaves, tree_map
 
 AnyEnv = gym.Env[Any, Any]
 MakeEnv = Callable[[], AnyEnv]

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.vector.utils import batch_space, create_empty_array
 
 from rlrun.errors import ConfigError
-from rlrun.tree import Tree, tree_map
+from rlrun.spaces import Tree, tree_map
 
 
 def stack_space(space: gym.Space[Any], k: int, path: str = "observation") -> gym.Space[Any]:

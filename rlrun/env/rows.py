@@ -41,7 +41,7 @@ from rlrun.env.render import FPS, Draw, draw
 from rlrun.env.state import Probe, Unsupported, capture, restore_exactly
 from rlrun.errors import ConfigError, EnvError, NumericError
 from rlrun.functional.masks import mask_path
-from rlrun.tree import tree_map
+from rlrun.spaces import tree_map
 
 _logger = logging.getLogger(__name__)
 mask_warned: set[str] = set()  # ids for which this run has warned that no action is allowed

@@ -25,7 +25,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from rlrun.env.contract import faults_ignored, pass_ctrl_c
-from rlrun.tree import Tree, tree_leaves
+from rlrun.spaces import Tree, tree_leaves
 
 MAX_NODES = 20_000  # most values of one environment
 

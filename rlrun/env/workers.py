@@ -33,7 +33,7 @@ from rlrun.env.contract import Spaces, contract_error, different_copies, numbere
 from rlrun.env.rows import NotContinued, Rows
 from rlrun.errors import NO_GUARD, RlrunError, end_if_importing_main, known_error, unguarded
 from rlrun.schema import EnvConfig
-from rlrun.tree import Tree, tree_map
+from rlrun.spaces import Tree, tree_map
 
 _logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from rlrun.tree import Tree
+from rlrun.spaces import Tree
 
 MASK = "action_mask"
 FORBIDDEN = -1e8  # logit of such an action: probability 0, and 0 times its logarithm is 0, not NaN

@@ -14,8 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rlrun.functional.masks import MASK, allowed_actions, has_mask
-from rlrun.spaces import JointSpace
-from rlrun.tree import Tree
+from rlrun.spaces import JointSpace, Tree
 
 ROW_AXES = ("row", "column")
 

@@ -39,9 +39,9 @@ from rlrun.functional.novelty import (
     whiten,
 )
 from rlrun.functional.rows import RAW_REWARD
+from rlrun.functional.schedule import make_schedule
 from rlrun.nets.torso import ImageAndVector, make_torso, mlp
 from rlrun.policy.optim import Adam
-from rlrun.schedule import make_schedule
 from rlrun.schema import RNDConfig, TorsoConfig
 from rlrun.spaces import CNN_SIDES
 from rlrun.types import Chunk, Sample, Tree, torch_seed, tree_map

@@ -16,8 +16,8 @@ from rlrun.env.framestack import FrameStack
 from rlrun.errors import EnvError
 from rlrun.functional.explore import Temperature
 from rlrun.functional.recorded import RowSpaces
+from rlrun.functional.schedule import make_schedule
 from rlrun.run.tensors import require_kind
-from rlrun.schedule import make_schedule
 from rlrun.schema import CollectorConfig, ExploreConfig
 from rlrun.types import Chunk, Counters, Policy, Tree, no_actions, tree_leaves, tree_map
 

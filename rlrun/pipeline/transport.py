@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rlrun.codec import Decoder, Encoder, NeedKeyFrame, as_tensors
 from rlrun.schema import TransportConfig
-from rlrun.tree import Tree, tree_leaves, tree_map
+from rlrun.spaces import Tree, tree_leaves, tree_map
 from rlrun.types import CHUNK_FIELDS, Chunk
 
 Weights = dict[str, Tensor]

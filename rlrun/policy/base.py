@@ -15,13 +15,13 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from rlrun.functional.schedule import make_rates
 from rlrun.nets.acting import seeded
 from rlrun.nets.memory import memory_parameters
 from rlrun.policy.actor import NetActor
 from rlrun.policy.compute import DEFAULT_COMPUTE, Compute, CudaGraph
 from rlrun.policy.health import relative_distance
 from rlrun.policy.optim import IGNORE_OVERFLOW, Adam, Rate
-from rlrun.schedule import make_rates
 from rlrun.schema import (
     ActionValueConfig,
     BCConfig,

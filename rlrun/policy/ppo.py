@@ -14,10 +14,10 @@ from torch import Tensor
 from rlrun.functional.policy import explained_variance, mean_terms, standardise
 from rlrun.functional.returns import gae
 from rlrun.functional.rows import masked_mean
+from rlrun.functional.schedule import make_schedule
 from rlrun.policy.actor_critic import ActorCriticLearner
 from rlrun.policy.base import LossMetrics
 from rlrun.policy.rollout import Minibatch, MinibatchLearner, RolloutRows, split_rollout
-from rlrun.schedule import make_schedule
 from rlrun.schema import MemoryConfig, PPOConfig, TorsoConfig
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.tree import tree_map
+from rlrun.spaces import tree_map
 from rlrun.types import Act, Actor, ActRow, Policy, Sample, Segment, Spec, Tree, Update, generator
 
 Make = Callable[[Spec, int], Policy]

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from rlrun.functional.policy import smoothed_action
 from rlrun.functional.rows import weighted_row_mean
+from rlrun.functional.schedule import make_schedule
 from rlrun.functional.value import td_target
 from rlrun.nets.actor_and_critics import Batch
 from rlrun.policy.base import Losses
 from rlrun.policy.control import ControlLearner, GaussianNoiseActor
-from rlrun.schedule import make_schedule
 from rlrun.schema import DDPGConfig, MemoryConfig, TD3Config, TorsoConfig
 
 D = TypeVar("D", bound=DDPGConfig)

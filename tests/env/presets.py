@@ -11,7 +11,7 @@ from rlrun.config.reader import read_dataclass
 from rlrun.env import Env, Step, probe
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.schema import WRAPPER_CONFIGS, EnvConfig
-from rlrun.tree import tree_map
+from rlrun.spaces import tree_map
 from tests.installed import FOLDER, PRESETS, needs, preset_values
 
 __all__ = ["FOLDER", "NAMES", "OWN", "config_of", "needs_envpool", "preset", "wrapper"]

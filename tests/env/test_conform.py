@@ -22,7 +22,7 @@ from rlrun.policy.actor import NetActor
 from rlrun.run import build, checkpoint
 from rlrun.run.plan import make_plan
 from rlrun.run.start import Launch, start
-from rlrun.tree import tree_map
+from rlrun.spaces import tree_map
 from tests.compose import config
 from tests.installed import FOLDER
 from tests.policy.make import constant

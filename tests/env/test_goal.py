@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rlrun.env import goal_functions, make_env
 from rlrun.errors import ConfigError, EnvError
-from rlrun.tree import tree_map
+from rlrun.spaces import tree_map
 from tests.env import faulty  # noqa: F401  registers the test/ ids
 from tests.env.presets import config_of, preset
 

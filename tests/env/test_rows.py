@@ -8,7 +8,7 @@ from gymnasium.vector.utils import create_empty_array
 
 from rlrun.env import make_env, probe
 from rlrun.errors import ConfigError, EnvError, NumericError
-from rlrun.tree import tree_leaves
+from rlrun.spaces import tree_leaves
 from tests.benchmarks.autoreset import lines
 from tests.env import faulty  # noqa: F401  registers the test/ ids
 from tests.env.presets import (

@@ -13,7 +13,7 @@ from rlrun.env import make_env
 from rlrun.env.state import Unsupported, capture, restore
 from rlrun.run.checkpoint import load_newest, save
 from rlrun.schema import AgentsConfig
-from rlrun.tree import tree_leaves
+from rlrun.spaces import tree_leaves
 from tests.env.presets import config_of, preset, wrapper
 from tests.env.telling import EchoVector
 from tests.env.walks import Walk

@@ -9,7 +9,7 @@ from rlrun.errors import CheckpointError
 from rlrun.pipeline.overlapped import RowCheck
 from rlrun.run import build
 from rlrun.run.plan import make_plan
-from rlrun.tree import tree_map
+from rlrun.spaces import tree_map
 from rlrun.types import CHUNK_FIELDS, Chunk, Counters
 from tests.compose import config
 

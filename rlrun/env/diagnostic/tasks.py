@@ -18,8 +18,7 @@ from rlrun.env.diagnostic.vector import (
     require_int,
 )
 from rlrun.functional.masks import MASK
-from rlrun.spaces import JointSpace
-from rlrun.tree import Tree
+from rlrun.spaces import JointSpace, Tree
 
 SMALL_REWARD, LARGE_REWARD = 0.001, 1.0  # at the chain's ends
 EXTRA_STEPS = 9  # env steps of an episode beyond the chain's length

@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rlrun.env.contract import ResetResult, VectorResult
-from rlrun.tree import Tree, tree_map
+from rlrun.spaces import Tree, tree_map
 
 SQUARE, GAP, ROW = 24, 2, 16  # pixels of a square and between two; squares of a line
 WHITE, GREY, DARK = (255, 255, 255), (224, 224, 224), (64, 64, 64)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rlrun.schedule import make_schedule
+from rlrun.functional.schedule import make_schedule
 from rlrun.schema import ScheduleConfig
 
 
