@@ -6,9 +6,15 @@ from pathlib import Path
 
 from rlrun.errors import ConfigError, ResourceError
 
+READABLE = "a run directory, a dataset directory, or .npy, .npz and .safetensors files"
+
 
 def bench(args: Namespace) -> int:
     """Print a table for every series of weights or rows found."""
+    for path in args.paths:
+        if not path.exists():
+            wrong = "no such file or directory"
+            raise ConfigError(f"FILE = {path}: {wrong}; {READABLE}; give one of them")
     if args.plot is not None:
         check_plot(args.plot)
     from rlrun.cli.codec_bench import bench as measured  # torch

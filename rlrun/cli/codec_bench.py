@@ -18,6 +18,7 @@ import numpy as np
 
 from rlrun import codec
 from rlrun.buffer.ring import is_saved_field, read_columns
+from rlrun.cli.codec import READABLE
 from rlrun.codec import planes, tree_table
 from rlrun.dataset import read_dataset
 from rlrun.dataset.format import DESCRIPTION_FILE
@@ -31,7 +32,6 @@ _logger = logging.getLogger(__name__)
 
 ROWS = 128  # of each column in a chunk
 CHUNKS = 64  # most chunks per series, the newest
-READABLE = "a run directory, a dataset directory, or .npy, .npz and .safetensors files"
 _SNAPSHOTS = (".npz", ".safetensors")
 
 
@@ -67,8 +67,6 @@ def series_of(paths: list[Path]) -> list[Series]:
             found += _of_run(path)
         elif path.is_dir():
             raise _unreadable(path, "neither a run nor a dataset")
-        elif not path.exists():
-            raise _unreadable(path, "no such file or directory")
         elif path.suffix == ".npy":
             found.append(_of_npy(path))
         elif path.suffix in _SNAPSHOTS:
