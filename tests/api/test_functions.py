@@ -11,6 +11,7 @@ from gymnasium.wrappers import TimeLimit
 import rlrun
 from rlrun.cli.main import main
 from tests.api.conftest import SMOKE
+from tests.reports.forge import forge_seeds
 
 
 def printed(capsys, *argv):
@@ -54,6 +55,15 @@ def test_evaluate_in_a_changed_environment(trained):
         rlrun.evaluate(run, max_episode_steps=3)
 
 
+def test_export_policy(trained, tmp_path):
+    pytest.importorskip("onnxruntime")
+    line = rlrun.export_policy(trained("dqn"), tmp_path / "p.onnx")
+    assert (tmp_path / "p.onnx").exists()
+    assert "p.onnx" in line
+    with pytest.raises(rlrun.ConfigError, match="the file exists; a new one is allowed"):
+        rlrun.export_policy(trained("dqn"), tmp_path / "p.onnx")
+
+
 def test_fork(trained, tmp_path):
     run = trained("dqn")
     more = rlrun.fork(run, f"run.dir={tmp_path}/f", "run.total_steps=300", quiet=True)
@@ -81,6 +91,15 @@ def test_verify_and_diff(trained, tmp_path, capsys):
     assert problem in printed(capsys, "verify", str(copy))[0]
     with pytest.raises(rlrun.ConfigError, match="no such directory"):
         rlrun.diff(run, tmp_path / "nowhere")
+
+
+def test_compare(tmp_path, capsys):
+    sides = [forge_seeds(tmp_path / name, [x, x + 1.0])[0].parent for name, x in
+             (("a", 1.0), ("b", 5.0))]  # fmt: skip
+    lines = rlrun.compare(*sides)
+    assert printed(capsys, "compare", *map(str, sides))[0].split() == "\n".join(lines).split()
+    with pytest.raises(rlrun.ConfigError, match="score"):
+        rlrun.compare(*sides, score="best")
 
 
 def test_search(tmp_path, capsys):

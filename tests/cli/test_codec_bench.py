@@ -1,6 +1,7 @@
 """``rlrun codec bench``: finds weights and rows in what it is given, measures what it says."""
 
 import re
+import sys
 from importlib.util import find_spec
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from omegaconf import OmegaConf
 
 from rlrun import codec
+from rlrun.cli import codec as cli_codec
 from rlrun.cli import codec_bench
 from rlrun.cli.codec_bench import CHUNKS, ROWS, Series, series_of
 from rlrun.cli.main import main
@@ -89,6 +91,15 @@ def test_what_the_replay_holds_is_what_the_dataset_has(run_dir):
     assert replay[0].at[0] > 0, "the ring has wrapped"
 
 
+def test_a_run_without_a_history(tmp_path):
+    """Its checkpoints are the versions."""
+    go(tmp_path, *LINE)
+    save_config(tmp_path, *LINE)
+    weights = series_of([tmp_path])[0]
+    assert (len(weights.items), weights.unit) == (2, "env steps")
+    assert weights.at == sorted(weights.at)
+
+
 def test_files(tmp_path, capsys):
     """An .npy is rows; .npz and .safetensors alike in names and shapes are versions."""
     rng = np.random.default_rng(0)
@@ -146,6 +157,14 @@ def test_a_run_without_anything_is_exit_5(tmp_path, capsys):
     assert bench(capsys, str(tmp_path))[0] == 5
     go(tmp_path, "policy=random", "env=bandit")
     assert bench(capsys, str(tmp_path))[0] == 5
+
+
+def test_missing_matplotlib_is_reported_before_measuring(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr(cli_codec, "find_spec", lambda name: None)
+    code, out, err = bench(capsys, str(tmp_path), "--plot", "x.png")
+    assert (code, out) == (7, "")
+    assert "[plot]'" in err
 
 
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")

@@ -57,6 +57,8 @@ def test_the_same_calls_give_the_same_bytes_and_tensorboard_agrees(tmp_path):
     assert shown.keys() == written.keys()
     assert all(shown[k] == pytest.approx(written[k], rel=1e-6) for k in written)
     assert ("time/updates_per_s", 270) in written
+    scored = EventAccumulator(str(tmp_path / "a")).Reload().Scalars("run/env_steps")
+    assert [event.step for event in scored] == [*range(0, 300, 30)], "those of evaluations"
     walls = [r["time/wall_seconds"] for r in read_records(tmp_path / "a/timings.jsonl")]
     assert walls == sorted(walls)
 

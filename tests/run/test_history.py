@@ -89,6 +89,16 @@ def test_older_ones_are_small_deltas(tmp_path):
     assert size.coded == sum(p.stat().st_size for p in history.versions(tmp_path).values())
 
 
+def test_one_in_so_many_stays_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(history, "KEY_INTERVAL", 4)
+    saved = {k: put(tmp_path, k, keep=20) for k in range(14)}
+    whole = [s for s, path in history.versions(tmp_path).items() if history._is_key_frame(path)]
+    assert max(b - a for a, b in itertools.pairwise([-1, *whole])) <= 4
+    assert len(whole) <= 5
+    for k, w in saved.items():
+        holds(tmp_path, k, w)
+
+
 @pytest.mark.parametrize("back", [False, True], ids=["forward", "after a resume"])
 def test_killed_at_every_moment(tmp_path, monkeypatch, back):
     """Whatever is left can be read, save the future that is being left; the next save works."""

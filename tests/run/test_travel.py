@@ -290,6 +290,16 @@ def test_before_the_first_checkpoint_the_line_says_what_to_type(run_dir, tmp_pat
     assert not (tmp_path / "data").exists()
 
 
+def test_a_sweep_is_no_run(run_dir, tmp_path, capsys):
+    for name in ("search.json", "sweep.json"):
+        (tmp_path / name).write_text("{}")
+        for words in ("eval TOP", "verify TOP", "play TOP --video x.gif", "export TOP DATA",
+                      "diff TOP TOP"):  # fmt: skip
+            words = words.replace("TOP", str(tmp_path)).replace("DATA", str(tmp_path / "data"))
+            refused(capsys, words.split(), "directory of a sweep", str(run_dir))
+        (tmp_path / name).unlink()
+
+
 def test_a_run_of_trusted_code_names_the_line_to_type(run_dir, tmp_path, capsys):
     """What its own command line trusted is shown, and not used; names alone are."""
     command = ["rlrun", "--trust", "other,mypkg", "--trust=$(rm)"]
