@@ -46,6 +46,8 @@ AGENT_TRUNCATED = "rlrun/agent_truncated"
 class AgentColumns:
     """The rows of joint environments with a column per agent."""
 
+    resting: frozenset[int] = frozenset()  # agents step all the same
+
     def __init__(self, joint: RowSource, agents: AgentsConfig, env_id: str) -> None:
         """Wrap ``joint``. Raises: ConfigError if the agents have different action spaces."""
         space = joint.single_observation_space

@@ -79,6 +79,8 @@ class RowSource(Protocol):
     num_envs: int
     single_observation_space: gym.Space[Any]
     single_action_space: gym.Space[Any]
+    resting: frozenset[int]
+    """Environments that need not step before the next reset: their rows are not read."""
 
     @property
     def inexact(self) -> str | None:
@@ -149,6 +151,14 @@ class Env:
     def continues(self) -> bool:
         """Whether the next row comes from ``native`` as it is, not from an earlier reset."""
         return self._first_obs is None
+
+    def rest(self, columns: np.ndarray) -> None:
+        """Do not step the environments of ``columns`` [E], whose rows are not read, until the next
+        reset.
+
+        Only copies of an environment can rest. Their rows repeat the last one, with reward 0.
+        """
+        self._source.resting = frozenset(np.flatnonzero(columns).tolist())
 
     def stepped(self, rows: int, done: np.ndarray) -> None:
         """Count ``rows`` steps of ``native`` that were not made here.
@@ -346,6 +356,7 @@ class NativeVector:
     """A vector environment of Gymnasium with NEXT_STEP autoreset, validated."""
 
     restarts, restarted = 0, None
+    resting: frozenset[int] = frozenset()  # they step all the same
 
     def __init__(
         self,

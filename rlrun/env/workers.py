@@ -162,6 +162,7 @@ class Copies:
         self.inexact: str | None = None
         self.restarts = 0  # of workers
         self.restarted: np.ndarray | None = None  # [E] bool: in the last step
+        self.resting: frozenset[int] = frozenset()
         self._seed = self._steps = 0
         # [E] restarted since the last step: the next one shows the episode that was opened then
         self._lost: np.ndarray | None = None
@@ -184,7 +185,8 @@ class Copies:
 
     def _step_all(self) -> list[dict[str, Any] | None]:
         """Step every environment. Return the kept numbers of each, or None."""
-        return [server.step() for server in self._servers]
+        resting = self.resting
+        return [None if x.index in resting else x.step() for x in self._servers]
 
     def _restart_failed(self, command: Callable[[int], Command | None]) -> np.ndarray | None:
         """Restart the workers that do not answer. Return which [E], or None if all answer."""
@@ -192,7 +194,7 @@ class Copies:
 
     def reset(self, seed: int) -> Any:
         """Return first observations [E, ...]; environment i gets seed + i."""
-        self._seed, self._steps, self._lost = seed, 0, None
+        self._seed, self._steps, self._lost, self.resting = seed, 0, None, frozenset()
         self._call("reset", [(seed + i,) for i in range(self.num_envs)])
         self._restart_failed(lambda i: ("reset", (seed + i,)))
         return self.shared.obs
@@ -202,6 +204,8 @@ class Copies:
         self._steps = number
         self.shared.action[:] = action
         infos = self._step_all()
+        if self.resting:
+            self.shared.reward[[*self.resting]] = 0
         failed = self._restart_failed(self._reopen)
         self.restarted, self._lost = _either(failed, self._lost), None
         shared = self.shared
@@ -466,12 +470,13 @@ class Workers(Copies):
     def _step_all(self) -> list[dict[str, Any] | None]:
         self._all_steps += 1
         lost = () if self._lost is None else np.flatnonzero(self._lost)  # they opened an episode
-        asked = [worker for i, worker in enumerate(self.workers) if i not in lost]
+        waiting = {*lost, *self.resting}
+        asked = [worker for i, worker in enumerate(self.workers) if i not in waiting]
         for worker in asked:
             worker.send(STEP)
         deadline = self._deadline()
         replies = iter(self._checked([worker.reply(deadline) for worker in asked]))
-        return [None if i in lost else next(replies) for i in range(self.num_envs)]
+        return [None if i in waiting else next(replies) for i in range(self.num_envs)]
 
     def _restart_failed(self, command: Callable[[int], Command | None]) -> np.ndarray | None:
         """Restart the workers that do not answer. Return which [E], or None if all answer.

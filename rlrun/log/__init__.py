@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self, SupportsFloat
 
 import numpy as np
 
-from rlrun.log.jsonl import Committed, JsonLinesFile, finite_number, read_records
+from rlrun.log.jsonl import Committed, JsonLinesFile, read_records
 from rlrun.log.loggers import Loggers
 from rlrun.log.progress import Progress, format_duration, resolve_mode
 from rlrun.log.trial import TrialRow
@@ -110,9 +110,10 @@ class Log:
     ) -> None:
         """Write a record to its file, to TensorBoard and to other loggers."""
         file.write(env_steps, values)
+        plain = {key: float(value) for key, value in values.items()}  # finite, as written
         if self._board is not None:
-            self._board.scalars(env_steps, {k: finite_number(k, v) for k, v in values.items()})
-        self._others.write(env_steps, {k: float(v) for k, v in values.items()})
+            self._board.scalars(env_steps, plain)
+        self._others.write(env_steps, plain)
 
     def write_timings(self, env_steps: int, timings: Mapping[str, float]) -> None:
         """Write keys of time/, codec/ and ray/, wall_seconds and the rates since the last call.

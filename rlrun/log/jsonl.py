@@ -25,7 +25,7 @@ def finite_number(key: str, value: SupportsFloat) -> int | float:
 
     Raises: NumericError if it is NaN or infinite, which JSON and plots would hide.
     """
-    if isinstance(value, Integral):
+    if type(value) is not float and isinstance(value, Integral):  # the test of a class is slow
         return int(value)
     plain = float(value)
     if not math.isfinite(plain):

@@ -276,7 +276,10 @@ class Evaluator:
         if watch is not None:
             actor = watch.wrap(actor)
             watch.began(self.env)
+        over = np.zeros(self.num_envs, bool)
         while counted.left.any():
+            if over.any():
+                self.env.rest(counted.left == 0)
             if stop():
                 return None
             stacked = obs if self.stack is None else self.stack.push(obs, first)

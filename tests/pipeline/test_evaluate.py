@@ -1,10 +1,13 @@
 """Evaluation: fixed shares and seeds, greedy actions, end rows not counted, success."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from rlrun.env.diagnostic.memory import FORWARD, LEFT, RIGHT
 from rlrun.env.diagnostic.tasks import counter_reward
+from rlrun.env.workers import EnvServer
 from rlrun.errors import EnvError
 from rlrun.pipeline import evaluate
 from rlrun.pipeline.evaluate import MAX_ENVS, Evaluation, Evaluator, eval_metrics
@@ -41,6 +44,22 @@ def test_every_environment_plays_an_equal_number_of_episodes(episodes):
     assert summary["return_median"] == pytest.approx(np.median(want))
     assert summary["return_max"] == pytest.approx(max(want))
     assert "success" not in summary
+    evaluator.close()
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_copies_do_not_step_after_their_last_episode(backend, monkeypatch):
+    """Two evaluations, since the first leaves environments at rest; the longest has 40 steps."""
+    stepped, step = [], EnvServer.step
+    monkeypatch.setattr(EnvServer, "step", lambda self: stepped.append(self.index) or step(self))
+    lengths = (5, 1, 40, 3)
+    env = replace(counter(lengths), backend=backend)
+    evaluator = Evaluator(env, episodes=7, seed=0, max_steps=10**5)
+    policy = build("r2d2", spec=Spec(evaluator.env.obs_space, evaluator.env.action_space))
+    for _ in range(2):
+        result = evaluator.run(policy, env_steps=0)
+        np.testing.assert_allclose(result.returns, [expected(lengths, i, 0) for i in range(7)])
+    assert len(stepped) == (2 * result.lengths.sum() if backend == "sync" else 0)
     evaluator.close()
 
 
