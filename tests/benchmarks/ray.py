@@ -1,7 +1,8 @@
 """``ray_scaling``: collectors of ``pipeline=ray`` whose environments wait, beside the ideal line.
 
 A step of the environment sleeps 5 ms, as a game or a simulator behind a socket does. N collectors
-of one environment each make at most N / 5 ms env steps/s.
+of one environment each make at most N / 5 ms env steps/s. Then four of them with shorter steps,
+beside ``pipeline=serial`` with as many environments: from which step on Ray pays.
 """
 
 import subprocess
@@ -22,7 +23,8 @@ from tests.benchmarks.whole import started
 
 SLEEP = 0.005  # seconds of a step
 COUNTS = (1, 2, 4, 8, 16, 32, 64)  # collectors
-SECONDS, QUICK_SECONDS = 10.0, 2.0  # that are measured
+SECONDS, QUICK_SECONDS = 6.0, 2.0  # that are measured
+STEPS, BESIDE = (0.0, 0.001), 4  # seconds of a step, collectors (serial: environments)
 TARGET = {count: 0.9 for count in COUNTS if count <= 32}  # of the ideal line
 
 
@@ -32,13 +34,16 @@ class Sleeper(gymnasium.Env[np.ndarray, Any]):
     observation_space = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
+    def __init__(self, sleep: float = SLEEP) -> None:
+        self.sleep = sleep
+
     def reset(self, **given: Any) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(**given)
         self.t = 0
         return np.zeros(4, np.float32), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        time.sleep(SLEEP)
+        time.sleep(self.sleep)
         self.t += 1
         return np.full(4, self.t / 200, np.float32), float(action), False, self.t >= 200, {}
 
@@ -56,58 +61,55 @@ WORDS = (
 
 
 PATIENCE = 240.0  # seconds until all collectors have answered: each loads torch
+SERIAL = [word for word in WORDS if not word.startswith(("pipeline", "collector"))]
 
 
 def ray_scaling(o: Namespace) -> list[Row]:
     """Env steps/s of so many collectors, of the ideal line; updates/s, lag, bytes."""
     rows = list[Row]()
+    seconds = QUICK_SECONDS if o.quick else SECONDS
     for count in (2,) if o.quick else COUNTS:
-        began = time.perf_counter()
-        speed, facts = measured(count, QUICK_SECONDS if o.quick else SECONDS)
-        ideal, setting = count / SLEEP, {"collectors": count, **facts}
+        lines = run_for(seconds, count, round(count / SLEEP / 4), *WORDS)
+        setting, ideal = {"collectors": count, **facts(lines)}, count / SLEEP
         target = {} if o.quick or count not in TARGET else {"target": TARGET[count]}
-        rows.append(make_row("scaling", setting, "ideal", "env steps/s", [speed], [ideal],
+        rows.append(make_row("scaling", setting, "ideal", "env steps/s", [speed(lines)], [ideal],
                              kind="speedup", higher=True, **target))  # fmt: skip
-        took = time.perf_counter() - began
-        print(f"{setting}: {speed:.0f} env steps/s, {speed / ideal:.2f} of the ideal line "
-              f"({took:.0f} s)", flush=True)  # fmt: skip
+        print(f"{setting}: {speed(lines):.0f} env steps/s, ideal {ideal:.0f}", flush=True)
+    for sleep in () if o.quick else STEPS:
+        word = f"env.kwargs={{sleep: {sleep}}}"
+        envs = f"collector.num_envs={BESIDE}", f"collector.n_sample={64 * BESIDE}"
+        ours = speed(run_for(seconds, BESIDE, 1000, *WORDS, word))
+        serial = speed(run_for(seconds, 0, 1000, *SERIAL, *envs, word))
+        setting = {"collectors": BESIDE, "step, ms": 1000 * sleep}
+        rows.append(make_row("short steps", setting, "serial", "env steps/s", [ours], [serial],
+                             kind="speedup", higher=True))  # fmt: skip
+        print(f"{setting}: {ours:.0f} env steps/s, serial {serial:.0f}", flush=True)
     return rows
 
 
-def measured(count: int, seconds: float) -> tuple[float, dict[str, float]]:
-    """Env steps/s of ``seconds`` once all collectors have answered, and facts of that time.
+def run_for(seconds: float, count: int, every: int, *words: str) -> list[Answer]:
+    """Return the lines of timings.jsonl, one for ``every`` env steps, of ``seconds`` of a run.
 
-    The run is stopped then.
+    They begin once ``count`` collectors have answered. The run is ended then.
     """
     with (
         tempfile.TemporaryDirectory() as directory,
         mock.patch.dict("os.environ", {"RLRUN_TRUST": "tests"}),
     ):
-        run_dir = Path(directory, "run")
-        process = started(
-            *WORDS, f"pipeline.num_actors={count}", f"logger.every={round(count / SLEEP / 4)}",
-            f"buffer.capacity={max(20_000, 2000 * count)}", f"run.dir={run_dir}",
-        )  # fmt: skip
+        run_dir, actors = Path(directory, "run"), [f"pipeline.num_actors={count}"] * (count > 0)
+        capacity = f"buffer.capacity={max(20_000, 2000 * count)}"
+        process = started(*words, *actors, capacity, f"logger.every={every}", f"run.dir={run_dir}")
         try:
-            lines = records(process, run_dir, count, seconds)
+            return records(process, run_dir, count, seconds)
         finally:
             process.terminate()
             process.wait()
-    first, last = lines[0], lines[-1]
-    took = last["time/wall_seconds"] - first["time/wall_seconds"]
-    sent = sum(x["ray/chunks_sent_bytes"] + x["ray/weights_sent_bytes"] for x in lines[1:])
-    return (last["env_steps"] - first["env_steps"]) / took, {
-        "updates/s": round(last["time/updates_per_s"], 1),
-        "lag, updates": round(last["ray/policy_lag"], 1),
-        "lag, env steps": round(last["ray/weights_age"]),
-        "kB/s": round(sent / took / 1000),
-    }
 
 
 def records(
     process: subprocess.Popen[bytes], run_dir: Path, count: int, seconds: float
 ) -> list[Answer]:
-    """Return the lines of timings.jsonl of ``seconds``, from when ``count`` collectors work."""
+    """Return the lines of ``seconds`` from when ``count`` collectors work."""
     path, roles, before = run_dir / "timings.jsonl", run_dir / "roles", 0
     give_up = time.perf_counter() + PATIENCE + seconds
     while True:
@@ -117,8 +119,29 @@ def records(
         lines = runs.json_lines(path)
         if len([*roles.glob("collector_*.log")]) < count:
             before = len(lines)
-        elif (
-            len(found := lines[before:]) > 1
-            and found[-1]["time/wall_seconds"] - found[0]["time/wall_seconds"] >= seconds
-        ):
+        elif len(found := lines[before:]) > 1 and wall(found) >= seconds:
             return found
+
+
+def wall(lines: list[Answer]) -> float:
+    """Return the seconds between the first and the last line."""
+    took: float = lines[-1]["time/wall_seconds"] - lines[0]["time/wall_seconds"]
+    return took
+
+
+def speed(lines: list[Answer]) -> float:
+    """Return env steps/s."""
+    steps: int = lines[-1]["env_steps"] - lines[0]["env_steps"]
+    return steps / wall(lines)
+
+
+def facts(lines: list[Answer]) -> dict[str, float]:
+    """Return updates/s, lag and bytes/s."""
+    last, names = lines[-1], ("ray/chunks_sent_bytes", "ray/weights_sent_bytes")
+    sent = sum(line[name] for line in lines[1:] for name in names)
+    return {
+        "updates/s": round(last["time/updates_per_s"], 1),
+        "lag, updates": round(last["ray/policy_lag"], 1),
+        "lag, env steps": round(last["ray/weights_age"]),
+        "kB/s": round(sent / wall(lines) / 1000),
+    }

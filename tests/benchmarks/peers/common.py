@@ -42,10 +42,11 @@ class PPO:
 
 
 class PQN:
-    """``tests.benchmarks.jax.PQN`` as numbers."""
+    """``tests.benchmarks.jax.RUNS`` as numbers."""
 
     ENVS, STEPS, EPOCHS, MINIBATCHES = 32, 32, 4, 4
-    LR, CLIP, GAMMA, LAMBDA = 1e-3, 10.0, 0.99, 0.65
+    LR, CLIP, GAMMA = 1e-3, 10.0, 0.99
+    LAMBDA = 0.65  # rlrun: 0.95, with which rejax solves 6 of 10 seeds instead of 9
     EPS_END, EPS_SHARE = 0.05, 0.5  # epsilon falls from 1 over that share of the run
 
 
