@@ -1,4 +1,4 @@
-"""Evaluation in parallel with training: the evaluator's role and the driver's handle."""
+"""Evaluation in parallel with training: the driver's handle of the evaluator."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,29 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.pipeline.evaluate import Evaluation, Evaluator
+from rlrun.pipeline.evaluate import Evaluation
 from rlrun.pipeline.parts import LoopEvaluations, require_finite
 from rlrun.pipeline.ray.actor import POLL_SECONDS, Lost, Role, Roles
+from rlrun.pipeline.ray.roles import Weights
 from rlrun.pipeline.stop import StopRequest
 from rlrun.types import Policy
-
-Weights = dict[str, np.ndarray]
-
-
-class EvaluatorRole:
-    """Plays evaluation episodes in its own environments."""
-
-    def __init__(self, evaluator: Evaluator, policy: Policy) -> None:
-        """``policy``: receives the weights to evaluate."""
-        self.evaluator, self.policy = evaluator, policy
-
-    def run(self, weights: Weights, env_steps: int) -> Evaluation:
-        """Return the evaluation of ``weights``."""
-        self.policy.load({name: torch.from_numpy(np.array(w)) for name, w in weights.items()})
-        return self.evaluator.run(self.policy, env_steps=env_steps)
-
-    def close(self) -> None:
-        self.evaluator.close()
 
 
 class RemoteEvaluator:

@@ -1,4 +1,7 @@
-"""Central inference: one role selects actions for all collectors, in batches."""
+"""What works in the processes of the roles: the collector, the predictor, the evaluator.
+
+With central inference the predictor selects the actions of all collectors, in batches.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -6,10 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
-from rlrun.pipeline.overlapped import attempt
+from rlrun.pipeline.evaluate import Evaluation, Evaluator
+from rlrun.pipeline.overlapped import CollectorWorker, MakeCollector, MakeCollectorSide, attempt
 from rlrun.pipeline.transport import CollectorSide
 from rlrun.types import Act, Actor, ActRow, Policy, generator, tree_map
+
+Weights = dict[str, np.ndarray]
 
 
 class PredictorLost(Exception):
@@ -141,3 +148,45 @@ class RemoteActor:
             raise PredictorLost("it has no weights")
         action, extras, after, self.generator.bit_generator.state = value
         return Act(action, {n: np.array(x) for n, x in extras.items()}, tree_map(np.array, after))
+
+
+class CollectorRole(CollectorWorker):
+    """Collects a chunk per order, with the weights that come with it."""
+
+    def __init__(
+        self, make_collector: MakeCollector, make_side: MakeCollectorSide, number: int
+    ) -> None:
+        super().__init__(make_collector, make_side)
+        self.number = number
+
+    def collect_for(self, env_steps: int, with_env: bool, predictor: Any, *weights: Any) -> Any:
+        """Collect as ``collect`` does. None: the predictor was lost; the rows so far are kept for
+        the next order.
+
+        ``predictor``: the actor that selects actions; None: this role.
+        """
+        actor = self.collector.actor
+        if predictor is not None:
+            local = actor.local if isinstance(actor, RemoteActor) else actor
+            generator = self.collector.policy.generator
+            self.collector.actor = RemoteActor(local, predictor, self.number, generator)
+        try:
+            return self.collect(env_steps, *weights, with_env=with_env)
+        except PredictorLost:
+            return None
+
+
+class EvaluatorRole:
+    """Plays evaluation episodes in its own environments."""
+
+    def __init__(self, evaluator: Evaluator, policy: Policy) -> None:
+        """``policy``: receives the weights to evaluate."""
+        self.evaluator, self.policy = evaluator, policy
+
+    def run(self, weights: Weights, env_steps: int) -> Evaluation:
+        """Return the evaluation of ``weights``."""
+        self.policy.load({name: torch.from_numpy(np.array(w)) for name, w in weights.items()})
+        return self.evaluator.run(self.policy, env_steps=env_steps)
+
+    def close(self) -> None:
+        self.evaluator.close()
