@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlrun.errors import ConfigError
-from rlrun.reports.comparison import Comparison
+from rlrun.reports.comparison import Comparison, _PairTest
 
 
 def test_clear_difference_is_decided_at_the_first_look():
@@ -72,6 +72,28 @@ def test_holm_gives_the_error_of_decided_pairs_to_the_others():
     assert strict.winners == {(0, 1): None}
     got = Comparison(3, looks=1).update(a, b, a + 100)
     assert got.winners == {(0, 1): 1, (0, 2): 2, (1, 2): 2}
+
+
+@pytest.mark.parametrize("digits", [1, 9])  # many ties, none
+def test_levels_are_those_of_a_test_of_each(digits):
+    """Private: a level that is kept too high or too low shows in rare looks alone.
+
+    Against one boolean for each level and permutation, with a sort of all of them.
+    """
+    for trial in range(20):
+        rng = np.random.default_rng(trial)
+        budgets = np.array([30, 11, 4, 1, 0])
+        test, rejected = _PairTest(budgets), np.zeros((5, 300), bool)
+        d = np.zeros(300)
+        for look in range(1, 6):
+            d = np.round(d + rng.normal(size=300), digits)
+            test.add(d, look)
+            for row, budget in zip(rejected, budgets, strict=True):
+                at_least = (np.abs(d[~row]) >= np.abs(d)[:, None] * (1 - 1e-9)).sum(1)
+                row |= (at_least <= budget) & (d != 0)
+            levels = np.zeros(300, int)
+            levels[test.rows] = test.levels
+            np.testing.assert_array_equal(levels, rejected.sum(0))
 
 
 def test_the_better_agent_is_that_of_the_look_that_rejected():
