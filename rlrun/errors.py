@@ -17,8 +17,10 @@ Text form: ``key.path = value: what is wrong; what is allowed; what to do``.
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
 
 NO_GUARD = 86  # exit code of a worker whose script has no main guard
 
@@ -43,6 +45,21 @@ def require_working_directory() -> None:
             f"the working directory: is gone ({(e.strerror or str(e)).lower()}); one that exists "
             "is needed; change into another directory (cd)"
         ) from e
+
+
+def require_new_file(
+    flag: str, path: Path, suffixes: Sequence[str], *, overwrite: bool = False
+) -> None:
+    """Raise ConfigError unless ``path``, given by ``flag``, can become a file of a format."""
+    if path.suffix.lower() not in suffixes:
+        wrong = f"its name does not say the format; {' and '.join(suffixes)} are allowed; rename it"
+    elif not path.absolute().parent.is_dir():
+        wrong = f"there is no directory {path.parent}; an existing one is allowed; make it"
+    elif path.is_dir() or (os.path.lexists(path) and not overwrite):
+        wrong = "exists already; a new file is allowed; choose another, or add --overwrite"
+    else:
+        return
+    raise ConfigError(f"{flag} = {path}: {wrong}")
 
 
 def no_cluster(key: str, address: str, text: str) -> "ResourceError":
@@ -70,6 +87,11 @@ class RlrunError(Exception):
     """An error shown to the user as one line."""
 
     exit_code = 9
+
+    def with_code(self, code: int) -> Self:
+        """Return this error, with another exit code."""
+        self.exit_code = code
+        return self
 
 
 def known_error(error: RlrunError) -> str:

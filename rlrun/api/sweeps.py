@@ -61,7 +61,9 @@ def sweep(
         try:
             path, record = start_sweep(line)
         except SweepStopped as e:
-            raise _stopped(e, line.sweep_dir) from e
+            where = line.sweep_dir
+            go_on = "" if where is None else f"; go on: {resume_line(Path(where))}"
+            raise Interrupted(f"interrupted{go_on}").with_code(e.code) from e
     return as_table([_row(path, job) for job in record.jobs])
 
 
@@ -91,17 +93,8 @@ def search(
 
         directory, result = run_search(words, config_dir=config_dir, quiet=quiet, own_process=False)
     if result is None:
-        error = RlrunError(no_result(directory))
-        error.exit_code = 1
-        raise error
+        raise RlrunError(no_result(directory)).with_code(1)
     return {**result.to_dict(), "directory": str(directory)}
-
-
-def _stopped(e: SweepStopped, directory: str | None) -> Interrupted:
-    go_on = "" if directory is None else f"; go on: {resume_line(Path(directory))}"
-    error = Interrupted(f"interrupted{go_on}")
-    error.exit_code = e.code
-    return error
 
 
 def _row(sweep_dir: Path, job: JobRecord) -> dict[str, Any]:

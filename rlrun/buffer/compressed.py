@@ -182,10 +182,6 @@ class PackedBlocks(Rows):
             sizes = np.array([len(x) for x in blocks], np.int64).reshape(-1, self.columns)
             yield first, stop, {"": data, SIZES: sizes}
 
-    def frozen(self) -> "PackedBlocks":
-        packed = list(self.packed)
-        return PackedBlocks(packed, self.columns, self.first, self.stop, RowFiles())
-
 
 def is_saved(tree: Any) -> bool:
     """Return whether ``tree`` is a ``state_dict`` of ``CompressedRows``."""

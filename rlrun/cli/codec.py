@@ -4,7 +4,7 @@ from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
 
-from rlrun.errors import ConfigError, ResourceError
+from rlrun.errors import ResourceError, require_new_file
 
 READABLE = "a run directory, a dataset directory, or .npy, .npz and .safetensors files"
 
@@ -31,9 +31,4 @@ def check_plot(path: Path) -> None:
         raise ResourceError(
             f"--plot = {path}: {wrong}; the table needs nothing more; pip install 'rlrun[plot]'"
         )
-    if path.suffix not in (".png", ".svg", ".pdf"):
-        wrong = "its suffix names no known format"
-        raise ConfigError(f"--plot = {path}: {wrong}; .png, .svg or .pdf; give such a name")
-    if not path.absolute().parent.is_dir():
-        wrong = f"there is no directory {path.absolute().parent}"
-        raise ConfigError(f"--plot = {path}: {wrong}; an existing one is needed; make it")
+    require_new_file("--plot", path, (".png", ".svg", ".pdf"), overwrite=True)

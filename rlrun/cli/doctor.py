@@ -138,12 +138,6 @@ def cores() -> str:
     return f"{count}, of which this process may use {', '.join(limits)}; {fix}"
 
 
-def _memory() -> str:
-    from rlrun.buffer.layout import amount, free_bytes
-
-    return f"{amount(free_bytes(None))} free"
-
-
 def extras() -> str:
     """Return the optional extras of the package: installed or not, with the missing packages."""
     try:

@@ -90,9 +90,8 @@ def exit_code(e: BaseException, run_dir: Path | None = None, words: Sequence[str
 
 def going_on(e: Interrupted, words: Sequence[str]) -> Interrupted:
     """Return the interruption with the command line ``words``, which continues the work."""
-    error = Interrupted(f"{str(e).partition('; go on')[0]}; go on: rlrun {shlex.join(words)}")
-    error.exit_code = e.exit_code
-    return error
+    text = f"{str(e).partition('; go on')[0]}; go on: rlrun {shlex.join(words)}"
+    return Interrupted(text).with_code(e.exit_code)
 
 
 def log_error(e: RlrunError) -> None:

@@ -15,14 +15,14 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rlrun.cli.run import Line, silent
-from rlrun.cli.sweep import run_jobs
+from rlrun.cli.sweep import run_jobs, scores_of
 from rlrun.config import Composer
 from rlrun.config.compose import read_presets, shipped_conf
 from rlrun.config.config_errors import config_error
 from rlrun.config.directories import study_directory
 from rlrun.config.reader import read_dataclass, read_yaml
 from rlrun.config.space import read_settings
-from rlrun.errors import ConfigError, RlrunError
+from rlrun.errors import ConfigError
 from rlrun.override import Override, keys_of, read_overrides, split_node
 from rlrun.reports.bounds import return_bounds
 from rlrun.reports.document import csv_text, markdown, terminal_lines
@@ -38,7 +38,7 @@ from rlrun.reports.memory_bench import (
     gap_table,
     raw_lines,
 )
-from rlrun.reports.runs import RunData, read_run, score
+from rlrun.reports.runs import RunData, read_run
 from rlrun.run.files import replace_file
 from rlrun.schema import BenchConfig, BenchTaskConfig, Config, ProbeConfig
 from rlrun.schema.spelling import nearest
@@ -251,7 +251,7 @@ def probe(args: Namespace) -> int:
     command = ["probe", *_flags(args), *common, *kept, f"probe.dir={path}"]
     runs = run_jobs(_line(composer, [], path, args), jobs, command)
     count = len(seeds)
-    scores = {name: _scores(runs[i * count : (i + 1) * count]) for i, name in enumerate(agents)}
+    scores = {name: scores_of(runs[i * count : (i + 1) * count]) for i, name in enumerate(agents)}
     name = next((o.value for o in common if o.key == "env"), config.env.id)
     steps = max(int(run.evaluations.env_steps[-1]) for run in runs)  # whole collect calls
     environment = name if name != "gym" else config.env.id
@@ -304,25 +304,6 @@ def _check_task(path: Path, memoryless: Sequence[str]) -> None:
             "or one of the same task, is allowed; choose another",
             key="probe.dir",
         )
-
-
-def _scores(runs: Sequence[RunData]) -> list[float]:
-    """Return the final scores.
-
-    Raises: RlrunError if a run has none.
-    """
-    found = [score(run, "final") for run in runs]
-    scores = [value for value in found if value is not None]
-    if len(scores) < len(runs):
-        run = next(run for run, value in zip(runs, found, strict=True) if value is None)
-        error = RlrunError(
-            f"{run.path}: has no score ({run.failure or run.status}); all runs of a probe are "
-            "needed, for the others alone would favour an agent that fails; the same command with "
-            "probe.dir of this directory tries it again"
-        )
-        error.exit_code = 1  # as a sweep with a failed job
-        raise error
-    return scores
 
 
 def _write_probe(path: Path, gap: MemoryGap, *, quiet: bool) -> None:

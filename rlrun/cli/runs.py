@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlrun.cli.commands import OTHER_EXPORT
-from rlrun.errors import CheckpointError, CodecError, ConfigError, ResourceError, printable
+from rlrun.errors import (
+    CheckpointError,
+    CodecError,
+    ConfigError,
+    ResourceError,
+    printable,
+    require_new_file,
+)
 from rlrun.override import read_overrides
 
 if TYPE_CHECKING:
@@ -27,21 +34,18 @@ _EPISODES = ("episodes", "weights", "seed", "device", "video", "traces", "fps")
 
 def evaluate(args: Namespace) -> int:
     """Score the weights of a run. Standard error says which weights and episodes these are."""
+    from rlrun.run.files import RECORD, read_record
+
     for key, value in score_of(args).items():
         print(f"{key:14s} {value:g}")
     sys.stdout.flush()
     seeds = "that training never used" if args.seed is None else f"from {args.seed} on"
-    which = f"{args.weights}{_unless_finished(args.run_dir)}"
+    record = read_record(args.run_dir) if (args.run_dir / RECORD).is_file() else {"status": "done"}
+    which = args.weights
+    if record.get("status") != "done":
+        which += " so far (the run is not finished)"
     print(f"rlrun: weights: {which}; episodes: seeds {seeds}", file=sys.stderr)
     return 0
-
-
-def _unless_finished(run_dir: Path) -> str:
-    """Return a hint if the run is not finished, so its weights are those of a checkpoint."""
-    from rlrun.run.files import RECORD, read_record
-
-    done = not (run_dir / RECORD).is_file() or read_record(run_dir).get("status") == "done"
-    return "" if done else " so far (the run is not finished)"
 
 
 def score_of(args: Namespace) -> dict[str, float]:
@@ -76,9 +80,10 @@ def _check(args: Namespace) -> None:
     typed = [*vars(args).get("overrides", ()), *([f"device={args.device}"] if args.device else [])]
     load(args.run_dir, typed, replay=False, evaluation=True)
     if args.video is not None:
-        from rlrun.video.files import require_writable_video
+        from rlrun.video.files import SUFFIXES, require_packages
 
-        require_writable_video("--video", args.video, overwrite=args.overwrite)
+        require_new_file("--video", args.video, SUFFIXES, overwrite=args.overwrite)
+        require_packages(f"--video = {args.video}", args.video.suffix.lower())
 
 
 def resume(args: Namespace) -> int:
@@ -222,7 +227,7 @@ def export_policy(args: Namespace) -> str:
     _require_onnx(f"--onnx = {args.onnx}")
     config, _ = load(args.run_dir, ["device=cpu"], replay=False)
     _check_policy(config)
-    _check_onnx(args.onnx, overwrite=args.overwrite)
+    require_new_file("--onnx", args.onnx, (".onnx",), overwrite=args.overwrite)
     from rlrun.run.onnx import export_policy as write
 
     return write(args.run_dir, args.onnx, weights=args.weights, tolerance=args.tolerance)
@@ -268,17 +273,3 @@ def _check_policy(config: "Config") -> None:
         raise ConfigError(f"policy.name = {name}: its actions are those of a team; {allowed}")
     if agents == "separate":
         raise ConfigError(f"agents.name = {agents}: every agent has a network; {allowed}")
-
-
-def _check_onnx(path: Path, *, overwrite: bool) -> None:
-    """Raise ConfigError unless ``path`` is FILE.onnx, new, in an existing directory."""
-    if path.suffix != ".onnx":
-        raise ConfigError(f"--onnx = {path}: is not an ONNX file; FILE.onnx is allowed; rename it")
-    if path.is_dir():
-        raise ConfigError(f"--onnx = {path}: this is a directory; a file is allowed; name one")
-    if os.path.lexists(path) and not overwrite:
-        wrong = "the file exists; a new one is allowed"
-        raise ConfigError(f"--onnx = {path}: {wrong}; choose another path or add --overwrite")
-    if not path.absolute().parent.is_dir():
-        wrong = f"there is no directory {path.absolute().parent}"
-        raise ConfigError(f"--onnx = {path}: {wrong}; an existing one is needed; make it")

@@ -6,15 +6,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from rlrun.cli.run import Line
-from rlrun.cli.sweep import is_local, run_jobs, sweep_directory, validate_job
+from rlrun.cli.sweep import is_local, run_jobs, scores_of, sweep_directory, validate_job
 from rlrun.config import Composer
 from rlrun.config.config_errors import config_error
 from rlrun.config.directories import claim
 from rlrun.config.space import read_settings
-from rlrun.errors import ConfigError, RlrunError, printable, storage_errors
+from rlrun.errors import ConfigError, printable, storage_errors
 from rlrun.override import Override
 from rlrun.reports.bounds import known_bounds
-from rlrun.reports.runs import SEEDS, RunData, flatten, score
+from rlrun.reports.runs import SEEDS, flatten
 from rlrun.run.files import read_file, replace_file
 from rlrun.schema import Config, EnvConfig, SeedsConfig
 from rlrun.sweeps.seeds import (
@@ -81,7 +81,7 @@ def run_auto(line: Line) -> int:
         runs = run_jobs(line, wanted, command, begin=begin)
         if any(run.status != "done" for run in runs):
             raise _Failed
-        return _scores(runs, settings.objective)
+        return scores_of(runs, settings.objective)
 
     def begin(sweep: Path) -> None:
         if not (sweep / SEEDS).exists():
@@ -145,17 +145,3 @@ def _task(env: EnvConfig) -> str:
     """Return a text that is equal for equal environments, however policies see them."""
     parts = (env.id, env.kwargs, env.eval_kwargs, list(env.wrappers), env.max_episode_steps)
     return " ".join(str(part) for part in parts if part)
-
-
-def _scores(runs: Sequence[RunData], objective: str) -> list[float]:
-    """Return the scores of runs.
-
-    Raises: RlrunError if one has none.
-    """
-    scores = []
-    for run in runs:
-        value = score(run, objective)
-        if value is None:
-            raise RlrunError(f"{run.path}: has no score {objective}; evaluations are needed")
-        scores.append(value)
-    return scores

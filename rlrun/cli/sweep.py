@@ -368,6 +368,23 @@ def run_jobs(
     return [read_run(path / names[frozenset(job)]) for job in jobs]
 
 
+def scores_of(runs: "Sequence[RunData]", kind: str = "final") -> list[float]:
+    """Return the scores of runs.
+
+    Raises: RlrunError, with the code of a sweep with a failed job, if a run has none.
+    """
+    from rlrun.reports.runs import score
+
+    found = [(run, score(run, kind)) for run in runs]
+    if run := next((run for run, value in found if value is None), None):
+        raise RlrunError(
+            f"{run.path}: has no score {kind} ({run.failure or run.status}); all runs are needed, "
+            "for the others alone would favour an agent that fails; the same command with this "
+            "directory tries it again"
+        ).with_code(1)
+    return [value for _, value in found if value is not None]
+
+
 def print_report_line(path: Path, record: SweepRecord) -> None:
     """Print the command that shows the finished jobs."""
     if any(job.status == "done" for job in record.jobs):
@@ -491,9 +508,7 @@ def _run(
     if stopped is not None:
         done = sum(job.status == "done" for job in record.jobs)
         text = f"interrupted: {done} of {len(record.jobs)} jobs are done"
-        error = Interrupted(f"{text}; go on: {resume_line(path, record.ray)}")
-        error.exit_code = stopped
-        raise error
+        raise Interrupted(f"{text}; go on: {resume_line(path, record.ray)}").with_code(stopped)
 
 
 def _report_failures(record: SweepRecord, path: Path) -> int:

@@ -37,18 +37,10 @@ class Coder(NamedTuple):
     decode: Callable[[FieldSpec, memoryview, Bases], Array]
 
 
-def _encode_raw(spec: FieldSpec, words: Array, bases: Bases) -> bytes:
-    return words.tobytes()
-
-
 def _decode_raw(spec: FieldSpec, data: memoryview, bases: Bases) -> Array:
     if len(data) != spec.size * spec.kind.width:
         raise damaged_frame(f"{spec.path or 'the array'} has {len(data)} bytes")
     return np.frombuffer(data, spec.kind.word).copy()
-
-
-def _encode_zstd(spec: FieldSpec, words: Array, bases: Bases) -> bytes:
-    return zstd.compress(words.data.cast("B"))
 
 
 def _decode_zstd(spec: FieldSpec, data: memoryview, bases: Bases) -> Array:
@@ -59,7 +51,7 @@ def _encode_xorz(spec: FieldSpec, words: Array, bases: Bases) -> bytes:
     changed = words.copy() if bases[0] is None else words ^ bases[0]
     if spec.rows:
         changed.reshape(spec.rows, -1)[1:] ^= words.reshape(spec.rows, -1)[:-1]
-    return _encode_zstd(spec, changed, bases)
+    return zstd.compress(changed.data.cast("B"))
 
 
 def _decode_xorz(spec: FieldSpec, data: memoryview, bases: Bases) -> Array:
@@ -73,12 +65,12 @@ def _decode_xorz(spec: FieldSpec, data: memoryview, bases: Bases) -> Array:
 
 
 CODERS = (  # position: part of the format
-    Coder("raw", _encode_raw, _decode_raw),
+    Coder("raw", lambda spec, words, bases: words.tobytes(), _decode_raw),
     Coder("xor", None, xor.decode),
     Coder("planes", planes.encode, planes.decode),
     Coder("planes_ctx", context.encode, context.decode),  # needs two bases
     Coder("xorz", _encode_xorz, _decode_xorz),  # XOR with the base or the row before, zstd
-    Coder("zstd", _encode_zstd, _decode_zstd),
+    Coder("zstd", lambda spec, words, bases: zstd.compress(words.data.cast("B")), _decode_zstd),
     Coder("pco", planes.encode_pco, planes.decode_pco),  # an optional package, never by ``auto``
 )
 CODES = {coder.name: code for code, coder in enumerate(CODERS)}

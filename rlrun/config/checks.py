@@ -234,9 +234,9 @@ def _unread(config: Config, key: str) -> tuple[str, str] | None:
         other = metadata["default_of"]
         reads, _, default = other.partition(".")
         if default not in _fields(config, reads):
-            return f"{reads}={_value(config, reads)} has no {other}", f"choose another {reads}"
-        value = _value(config, other)
-        if value != _value(config, f"{group}.{name}"):
+            return f"{reads}={Facts(config).value(reads)} has no {other}", f"choose another {reads}"
+        value = Facts(config).value(other)
+        if value != Facts(config).value(f"{group}.{name}"):
             return f"{other} is {format_value(value)} whatever the environment", f"set {other}"
     reader: Reader | None = metadata.get("read_when")
     if reader is None:
@@ -257,16 +257,8 @@ def _fields(config: Config, group: str) -> dict[str, Field[Any]]:
     return {f.name: f for f in fields(part)} if is_dataclass(part) else {}
 
 
-def _value(config: Config, key: str) -> Any:
-    """Return the value of ``key`` in the config, for a group the chosen option."""
-    value: Any = config
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value.name if "." not in key else value
-
-
 def _is_met(config: Config, condition: Condition) -> bool:
-    value = _value(config, condition.key)
+    value = Facts(config).value(condition.key)
     if not condition.values:
         return value not in (None, False)
     own_class = condition.key == "memory" and ":" in value  # it may read any key

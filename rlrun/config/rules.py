@@ -20,8 +20,6 @@ from rlrun.schema import (
     Config,
     ControlConfig,
     OnPolicyConfig,
-    PPOConfig,
-    PQNConfig,
     PriorityConfig,
     ScriptedConfig,
     ValueConfig,
@@ -316,15 +314,10 @@ ON_CONFIG = (
          "the size of a rollout must be known beforehand", "step is allowed",
          "set collector.unit=step"),
     Rule("learner.update_per_collect",
-         lambda c: isinstance(c.policy, PPOConfig | PQNConfig)
-         and c.learner.update_per_collect != 1,
-         "policy {policy.name} learns from a rollout once and drops it", "1 is allowed",
-         "set learner.update_per_collect=1 and learner.replay_ratio=null (passes over a rollout: "
-         "policy.epochs)"),
-    Rule("learner.update_per_collect",
          lambda c: c.policy.on_policy and c.learner.update_per_collect != 1,
          "policy {policy.name} learns from a rollout once and drops it", "1 is allowed",
-         "set learner.update_per_collect=1 and learner.replay_ratio=null"),
+         "set learner.update_per_collect=1 and learner.replay_ratio=null (passes over a rollout of "
+         "ppo and pqn: policy.epochs)"),
     SIZES[0],
     Rule("pipeline", lambda c: c.policy.on_policy and c.pipeline.name == "overlapped"
          and not c.policy.tolerates_lag,

@@ -6,8 +6,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, SupportsFloat
+from typing import TYPE_CHECKING, SupportsFloat
 
 import numpy as np
 
@@ -49,11 +48,9 @@ class Log:
         title: str,
         resume_from: int | None = None,
         committed: Mapping[str, Committed] | None = None,
-        replay: str = "replay",
     ) -> None:
-        """``replay``: title of TensorBoard's charts on replayed windows."""
         self._config, self._run_dir, self._others = config, run_dir, Loggers()
-        self._resume_from, self._known, self._replay = resume_from, committed or {}, replay
+        self._resume_from, self._known = resume_from, committed or {}
         self._board: TensorBoardWriter | None = None
         self._config_shown = False
         self._progress = Progress(
@@ -81,9 +78,7 @@ class Log:
 
             purge = None if since is None else since + 1
             tags = set() if since is None else _keys(self._run_dir)
-            self._board = TensorBoardWriter(
-                self._run_dir, purge_step=purge, tags=tags, replay=self._replay
-            )
+            self._board = TensorBoardWriter(self._run_dir, purge_step=purge, tags=tags)
         last = self._timings.last or {}
         self._earlier = {k: float(v) for k, v in last.items() if re.fullmatch(_SECONDS, k)}
         earlier = self._earlier.pop("time/wall_seconds", 0.0)
@@ -213,20 +208,6 @@ class Log:
         for file in self._files:
             file.close()
         self._others.close()
-
-    def __enter__(self) -> Self:
-        """Open the files and return the log, which is closed on exit."""
-        self.open()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the log, so that error messages are printed to a restored terminal."""
-        self.close()
 
 
 def _keys(run_dir: Path) -> set[str]:

@@ -7,6 +7,8 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from numbers import Integral
 from pathlib import Path
 from typing import Any, SupportsFloat, TypeAlias
@@ -60,27 +62,25 @@ class JsonLinesFile:
         self.path = path
         self.last: dict[str, Any] | None = None
         self._size, self._digest = 0, hashlib.sha256()  # of all records
-        try:
+        need = "a run needs its metrics file; free space, or choose a writable new directory with "
+        self._writing = partial(storage_errors, f"{path}:", f"{need}run.dir=PATH")
+        with self._writing():
             if resume_from is not None and path.exists():
                 self._truncate(resume_from, committed)
             mode = "x" if resume_from is None else "a"
             self._file = io.FileIO(path, mode, opener=_append)
-        except OSError as e:
-            raise self._write_error(e) from e
 
     def write(self, env_steps: int, values: Mapping[str, SupportsFloat]) -> None:
         """Append a record and pass it to the operating system."""
         text = encode_record(env_steps, values)
         self._require_intact()
         rest = memoryview(text)
-        try:
+        with self._writing():
             while rest:  # an unbuffered write may be partial
                 count = self._file.write(rest)
                 self._size += count
                 self._digest.update(rest[:count])
                 rest = rest[count:]
-        except OSError as e:
-            raise self._write_error(e) from e
 
     def committed(self) -> dict[str, Any]:
         """Return size and SHA-256 (hex) of the records so far, for a checkpoint."""
@@ -89,10 +89,8 @@ class JsonLinesFile:
 
     def rewind(self, env_steps: int, committed: Committed | None) -> None:
         """Drop the records after ``env_steps``, like a resume from there."""
-        try:
+        with self._writing():
             self._truncate(env_steps, committed)
-        except OSError as e:
-            raise self._write_error(e) from e
 
     def _truncate(self, env_steps: int, committed: Committed | None) -> None:
         if committed is None:
@@ -109,10 +107,8 @@ class JsonLinesFile:
 
     def sync(self) -> None:
         """Fsync the file. Called before a checkpoint is saved; any thread may call it."""
-        try:
+        with self._writing():
             os.fsync(self._file.fileno())
-        except OSError as e:
-            raise self._write_error(e) from e
 
     def _require_intact(self) -> None:
         """Raise StorageError if the file was removed, replaced or cut.
@@ -120,13 +116,10 @@ class JsonLinesFile:
         Writes to a file without a name succeed but are lost, and no checkpoint can be resumed
         without the lost records.
         """
-        try:
+        same = False
+        with self._writing(), suppress(FileNotFoundError):
             own, there = os.fstat(self._file.fileno()), os.stat(self.path, follow_symlinks=False)
             same = (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino)
-        except FileNotFoundError:
-            same = False
-        except OSError as e:
-            raise self._write_error(e) from e
         if not same:
             raise self._changed("was removed or replaced")
         if own.st_size < self._size:
@@ -144,12 +137,6 @@ class JsonLinesFile:
     def close(self) -> None:
         """Close the file. Idempotent."""
         self._file.close()
-
-    def _write_error(self, error: OSError) -> StorageError:
-        return StorageError(
-            f"{self.path}: cannot be written ({error.strerror or error}); a run needs its metrics "
-            "file; free space, or choose a writable new directory with run.dir=PATH"
-        )
 
 
 def read_records(path: Path) -> Iterator[tuple[int, dict[str, float]]]:

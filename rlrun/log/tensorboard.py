@@ -31,10 +31,7 @@ from rlrun.log.trial import NAMED, TrialRow, Value
 
 _logger = logging.getLogger(__name__)
 
-REPLAY = "replay"
-MARGINS = {
-    "return, worst to best episode": ("eval/return_mean", "eval/return_min", "eval/return_max")
-}
+MARGIN = {"value": "eval/return_mean", "lower": "eval/return_min", "upper": "eval/return_max"}
 # Page -> chart -> regular expressions of whole tags.
 PAGES: dict[str, dict[str, list[str]]] = {
     "score": {
@@ -44,7 +41,7 @@ PAGES: dict[str, dict[str, list[str]]] = {
         "episode length": [r"eval/length_mean"],
         "success": [r"eval/success"],
     },
-    REPLAY: {
+    "replay": {
         "delta Q from stored states": [r"train/delta_q_stored_(first|last)"],
         "delta Q from zero states": [r"train/delta_q_zero_(first|last)"],
         "age of sampled rows, env steps": [r"buffer/sample_age"],
@@ -102,11 +99,8 @@ PAGES: dict[str, dict[str, list[str]]] = {
 }
 
 
-def layout(tags: Collection[str], *, replay: str = REPLAY) -> layout_pb2.Layout:
-    """Return the pages with the charts that show one of ``tags``; empty ones are left out.
-
-    ``replay``: title of the page on replayed windows.
-    """
+def layout(tags: Collection[str]) -> layout_pb2.Layout:
+    """Return the pages with the charts that show one of ``tags``; empty ones are left out."""
     pages = []
     for title, charts in PAGES.items():
         rows = []
@@ -115,17 +109,12 @@ def layout(tags: Collection[str], *, replay: str = REPLAY) -> layout_pb2.Layout:
                 # Runs with equal patterns share a chart, so all are written. $: match whole tags.
                 content = layout_pb2.MultilineChartContent(tag=[f"{p}$" for p in patterns])
                 rows.append(layout_pb2.Chart(title=name, multiline=content))
-        if title == "score":
-            rows += [_margin(name, *t) for name, t in MARGINS.items() if {*t} <= {*tags}]
+        if title == "score" and {*MARGIN.values()} <= {*tags}:
+            content = layout_pb2.MarginChartContent(series=[MARGIN])
+            rows.append(layout_pb2.Chart(title="return, worst to best episode", margin=content))
         if rows:
-            name = replay if title == REPLAY else title
-            pages.append(layout_pb2.Category(title=name, chart=rows))
+            pages.append(layout_pb2.Category(title=title, chart=rows))
     return layout_pb2.Layout(category=pages)
-
-
-def _margin(name: str, value: str, lower: str, upper: str) -> layout_pb2.Chart:
-    series = layout_pb2.MarginChartContent.Series(value=value, lower=lower, upper=upper)
-    return layout_pb2.Chart(title=name, margin=layout_pb2.MarginChartContent(series=[series]))
 
 
 ENV_STEPS = "run/env_steps"  # only in event files, because a column of the tab must be a scalar
@@ -177,12 +166,6 @@ def _text(value: Value, kind: type) -> str:
     return f"{text:>{_DIGITS}}" if kind is int else text
 
 
-def end() -> Summary.Value:
-    """Return the end of the session."""
-    info = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS, end_time_secs=time.time())
-    return _value("_hparams_/session_end_info", session_end_info=info)
-
-
 def _value(tag: str, **fields: object) -> Summary.Value:
     data = plugin_data_pb2.HParamsPluginData(version=0, **fields)
     plugin = SummaryMetadata.PluginData(plugin_name="hparams", content=data.SerializeToString())
@@ -198,16 +181,11 @@ class TensorBoardWriter:
     """Event file in ``run_dir`` with scalars, texts, the chart layout and hyperparameters.
 
     ``purge_step``: TensorBoard discards events of earlier files from this step on. ``tags``: those
-    of earlier files. ``replay``: title of the page on replayed windows.
+    of earlier files.
     """
 
     def __init__(
-        self,
-        run_dir: Path,
-        *,
-        purge_step: int | None = None,
-        tags: Collection[str] = (),
-        replay: str = REPLAY,
+        self, run_dir: Path, *, purge_step: int | None = None, tags: Collection[str] = ()
     ) -> None:
         self._file: BinaryIO | None = None
         self._pending = io.BytesIO()
@@ -215,7 +193,7 @@ class TensorBoardWriter:
         self._flushed = time.monotonic()
         self._last: dict[str, float] = {}
         self._declared = False
-        self._tags, self._replay = {*tags}, replay
+        self._tags = {*tags}
         self._new_tags = bool(tags)  # tags that the layout lacks
         self.now: float | None = None  # wall time of the next events, None: the present
         try:
@@ -284,7 +262,9 @@ class TensorBoardWriter:
         values = [] if self._declared else declare(trial)
         self._declared = True
         if final:
-            values.append(end())
+            ended = {"status": api_pb2.STATUS_SUCCESS, "end_time_secs": time.time()}
+            info = plugin_data_pb2.SessionEndInfo(**ended)
+            values.append(_value("_hparams_/session_end_info", session_end_info=info))
             changed = {key: v for key, v in final.items() if self._last.get(key) != v}
             if changed:
                 self.scalars(env_steps, changed)
@@ -304,7 +284,7 @@ class TensorBoardWriter:
             return
         if self._new_tags:  # TensorBoard shows the last layout
             self._new_tags = False
-            content = layout(self._tags, replay=self._replay).SerializeToString()
+            content = layout(self._tags).SerializeToString()
             value = _string_value("custom_scalars__config__", "custom_scalars", content)
             self._event(0, summary=Summary(value=[value]))
         rest = memoryview(self._pending.getvalue())

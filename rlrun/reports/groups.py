@@ -114,7 +114,10 @@ def group_runs(runs: Sequence[RunData], kind: str = "final") -> list[Group]:
     environments = _environments(usable)
     settings = _settings(usable, environments)
     distinct = {_canonical(keys): keys for keys in settings}
-    given = [name for run in usable for name in _overridden(run)]
+    given = []
+    for key in (override.key for run in usable for override in read_overrides(run.overrides)):
+        # ``policy=dqn`` is policy.name, ``env.length=9`` may be an argument.
+        given += [key, f"{key}.name", key.replace("env.", "env.kwargs.", 1)]
     labels = dict(zip(distinct, labels_of(list(distinct.values()), given), strict=True))
     by_place: dict[str, list[RunData]] = {}
     by_key: dict[tuple[str, str, bool], list[RunData]] = {}
@@ -292,14 +295,6 @@ def varying_keys(configs: Sequence[dict[str, Any]]) -> list[str]:
 
 def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
-
-
-def _overridden(run: RunData) -> list[str]:
-    """Return the keys that the command line of a run changed; ``policy=dqn`` is policy.name."""
-    names = []
-    for name in (override.key for override in read_overrides(run.overrides)):
-        names += [name, f"{name}.name", name.replace("env.", "env.kwargs.", 1)]
-    return names
 
 
 def labels_of(configs: Sequence[dict[str, Any]], given: Sequence[str] = ()) -> list[str]:

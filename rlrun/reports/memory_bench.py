@@ -130,11 +130,7 @@ _WITH_PAST = (RECURRENT, STACKED)  # agents that see past observations
 
 @dataclass(frozen=True)
 class MemoryGap:
-    """Scores [R] of each agent, and the gap of every other agent to the memoryless one.
-
-    ``needed``: whether an agent that sees the past is better, after Holm's correction for two
-    comparisons.
-    """
+    """Scores [R] of each agent, and the gap of every other agent to the memoryless one."""
 
     environment: str
     budget: int
@@ -161,11 +157,6 @@ class MemoryGap:
             for name, p in zip(tested, ps, strict=True)
             if p <= 1 - LEVEL + 1e-12 and gaps[name].decided and gaps[name].value > 0
         ]
-
-    @property
-    def needed(self) -> bool:
-        """Whether the task needs memory, as far as these runs show."""
-        return bool(self._better(_WITH_PAST))
 
     @property
     def sentence(self) -> str:

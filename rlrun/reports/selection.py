@@ -76,17 +76,13 @@ def _read(search: Path) -> tuple[tuple[Cell, ...], str] | None:
         setting = printable(" ".join(map(printable, words)))
         score = Interval(*(finite(fields.get(key)) for key in ("score", "low", "high")))
         why = fields.get("why")
+        kind = read_json(search / SEARCH, lambda x: printable(x["settings"]["objective"]), "")
         return (
-            printable(search.name), trial, setting, _objective(search), selection, len(chosen),
+            printable(search.name), trial, setting, kind, selection, len(chosen),
             score, len(seeds), len(failed) or None, selection - score.value,
         ), printable(why) if isinstance(why, str) else ""  # fmt: skip
 
     return read_json(search / RESULT, row, None)
-
-
-def _objective(search: Path) -> str:
-    """Return the score that the search maximised, "" if search.json does not say."""
-    return read_json(search / SEARCH, lambda x: printable(x["settings"]["objective"]), "")
 
 
 _MOST = 1000  # comparisons that are read

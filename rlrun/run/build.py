@@ -51,31 +51,16 @@ from rlrun.pipeline.transport import (
 from rlrun.policy.compute import Compute, keep_freed_memory
 from rlrun.run.manifest import CHECKPOINTS
 from rlrun.run.plan import Plan, plan_of_demos
-from rlrun.schema import PrioritizedConfig, PriorityConfig, RankConfig, RNDConfig
+from rlrun.schema import (
+    POLICY_CONFIGS,
+    PrioritizedConfig,
+    PriorityConfig,
+    RankConfig,
+    RNDConfig,
+)
 from rlrun.terminal import paragraph
 from rlrun.trust import trusted_class
 from rlrun.types import Actor, Chunk, Counters, Policy, Spec, generator, tree_map
-
-POLICIES = {
-    "r2d2": "rlrun.policy.r2d2:R2D2",
-    "dqn": "rlrun.policy.dqn:DQN",
-    "random": "rlrun.policy.scripted:Random",
-    "qmix": "rlrun.policy.qmix:QMIX",
-    "ddpg": "rlrun.policy.ddpg:DDPG",
-    "td3": "rlrun.policy.td3:TD3",
-    "sac": "rlrun.policy.sac:SAC",
-    "tqc": "rlrun.policy.tqc:TQC",
-    "crossq": "rlrun.policy.crossq:CrossQ",
-    "scripted": "rlrun.policy.scripted:Scripted",
-    "ppo": "rlrun.policy.ppo:PPO",
-    "a2c": "rlrun.policy.a2c:A2C",
-    "impala": "rlrun.policy.impala:IMPALA",
-    "pqn": "rlrun.policy.pqn:PQN",
-    "bc": "rlrun.policy.bc:BC",
-    "cql": "rlrun.policy.cql:CQL",
-    "cql_sac": "rlrun.policy.cql_sac:CQLSAC",
-    "iql": "rlrun.policy.iql:IQL",
-}
 
 KERNELS = {  # for exactly the class of that name
     "r2d2": "rlrun.kernels.r2d2:R2D2Kernel",
@@ -97,10 +82,15 @@ ROLLOUTS = {  # collect rows of policies with these kernels, where environment a
 
 
 def policy_class(name: str) -> type[Any]:
-    """Return the class of a name in ``POLICIES``, or ``mypkg.mod:Class`` of a trusted package."""
-    if name not in POLICIES:
+    """Return ``rlrun.policy.foo:Foo`` for the keys ``FooConfig`` of the policy ``foo``.
+
+    ``mypkg.mod:Class`` is a class of a trusted package.
+    """
+    if name not in POLICY_CONFIGS:
         return trusted_class("policy.name", name)
-    cls: type[Any] = resolve_name(POLICIES[name])
+    module = "scripted" if name == "random" else name
+    kind = POLICY_CONFIGS[name].__name__.removesuffix("Config")
+    cls: type[Any] = resolve_name(f"rlrun.policy.{module}:{kind}")
     return cls
 
 

@@ -286,20 +286,19 @@ def _arrays(kind: str, arrays: dict[str, Any]) -> str:
     return "\n".join([f"| {kind} | shape | dtype |", "| --- | --- | --- |", *rows])
 
 
-def _command(overrides: Sequence[str]) -> str:
-    """Return the command line of the run, without keys that concern only its machine."""
-    kept = [x for x in overrides if not x.lstrip("+~").startswith(_LOCAL)]
-    return shlex.join(["rlrun", *kept])
-
-
 def _training(run: RunData) -> str:
-    """Return the command line of the run, and those that resumed it with other keys."""
-    lines, resumes = [_command(run.overrides)], run.record.get("resumes")
+    """Return the command line of the run, and those that resumed it with other keys.
+
+    Keys that concern only its machine are left out.
+    """
+
+    def kept(words: Sequence[object]) -> list[str]:
+        return [str(x) for x in words if not str(x).lstrip("+~").startswith(_LOCAL)]
+
+    lines, resumes = [shlex.join(["rlrun", *kept(run.overrides)])], run.record.get("resumes")
     for words in resumes if isinstance(resumes, list) else []:
-        given = [str(word) for word in words if "=" in str(word)]
-        kept = [x for x in given if not x.lstrip("+~").startswith(_LOCAL)]
-        if kept:
-            lines.append(printable(shlex.join(["rlrun", "resume", "RUN_DIR", *kept])))
+        if given := kept([word for word in words if "=" in str(word)]):
+            lines.append(printable(shlex.join(["rlrun", "resume", "RUN_DIR", *given])))
     return "\n".join(lines)
 
 

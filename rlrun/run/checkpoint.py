@@ -19,6 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
+from rlrun import __version__
 from rlrun.errors import CheckpointError, StorageError, storage_errors
 from rlrun.run import manifest
 from rlrun.run.files import fsync_directory, read_file, replace_file, seal, write_file
@@ -370,9 +371,11 @@ class Saver:
             STATE: {"sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)},
         }
         listed = {p.file: {"sha256": p.sha256, "bytes": p.bytes} for ring in parts for p in ring}
-        manifest.write_manifest(
-            directory, env_steps=env_steps, files=files, segments=listed, committed=committed,
-        )  # fmt: skip
+        content = {
+            "format": manifest.FORMAT, "rlrun": __version__, "env_steps": env_steps,
+            "files": files, "segments": listed, "committed": committed,
+        }  # fmt: skip
+        write_file(directory / manifest.MANIFEST, seal(content))
         fsync_directory(directory)
 
     def _prune(self, target: Path, env_steps: int, keep: int) -> None:

@@ -57,11 +57,6 @@ def final_metrics(record: "RunRecord") -> dict[str, float]:
     return found | {"run/env_steps": record.env_steps, "time/wall_seconds": record.wall_seconds}
 
 
-def replay_page(config: Config) -> str:
-    """Return the title of the charts on replayed windows."""
-    return "R2D2" if config.policy.name == "r2d2" else "replay"
-
-
 def typed_settings(overrides: Sequence[str]) -> dict[str, str]:
     """Return {key: value as typed} of the overrides that affect what is computed."""
     typed = {}

@@ -29,12 +29,10 @@ from rlrun.run.files import (
     read_record,
     require_regular_files,
     require_run,
-    seal,
     sha256_file,
     text_problems,
     unseal,
     verify_file,
-    write_file,
 )
 
 FORMAT, WEIGHTS_FORMAT = 4, 3
@@ -87,14 +85,6 @@ def delete(path: Path) -> None:
     deleted = path.with_name(f".tmp_gone_{path.name}")
     os.rename(path, deleted)
     shutil.rmtree(deleted)
-
-
-def write_manifest(path: Path, **fields: Any) -> None:
-    """Write and fsync the manifest of the checkpoint ``path``.
-
-    Raises: OSError.
-    """
-    write_file(path / MANIFEST, seal({"format": FORMAT, "rlrun": __version__, **fields}))
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -261,15 +261,10 @@ def raise_in_main_thread(stop: StopRequest, run_dir: Path, exit_code: int, text:
     if stop.error is not None:
         return
     kind = EnvError if exit_code == EnvError.exit_code else Interrupted
-    error = kind(f"{text}{_go_on(run_dir)}")
-    error.exit_code = exit_code
-    stop.interrupt(error)
+    stop.interrupt(kind(f"{text}{_go_on(run_dir)}").with_code(exit_code))
 
 
 def interrupted_error(code: int, env_steps: int, run_dir: Path) -> RlrunError:
     """Return the error of a run that was saved after a signal."""
-    error = Interrupted(
-        f"interrupted at env step {env_steps}; saved; go on: {resume_line(run_dir)}"
-    )
-    error.exit_code = code
-    return error
+    text = f"interrupted at env step {env_steps}; saved; go on: {resume_line(run_dir)}"
+    return Interrupted(text).with_code(code)

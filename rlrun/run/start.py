@@ -34,7 +34,7 @@ from rlrun.run import checkpoint
 from rlrun.run.branch import checkpoint_at, go_back
 from rlrun.run.build import backend_used, load_rows, make_pipeline, prepare_process
 from rlrun.run.files import CONFIG, RECORD, hashes, lock_run_dir, replace_file, require_in_place
-from rlrun.run.hparams import final_metrics, policy_title, replay_page, trial_of
+from rlrun.run.hparams import final_metrics, policy_title, trial_of
 from rlrun.run.manifest import CHECKPOINTS
 from rlrun.run.plan import Plan, make_plan
 from rlrun.run.record import (
@@ -231,7 +231,6 @@ class _Run:
         self.log = Log(
             config.logger, self.run_dir, total_steps=config.run.total_steps, title=title,
             resume_from=since, committed=state["committed"] if state else None,
-            replay=replay_page(config),
         )  # fmt: skip
         return self.log
 

@@ -26,7 +26,6 @@ from rlrun.run.hparams import (
     differing_keys,
     effective_settings,
     final_metrics,
-    replay_page,
     settings_of,
     trial_of,
     typed_settings,
@@ -189,11 +188,11 @@ def rebuild(run_dir: Path) -> Path:
     Raises: ConfigError if it is not a run directory, CheckpointError if a record is damaged,
     StorageError if a file cannot be read or written, LockedError while the run is active.
     """
-    config, raw_yaml = load(run_dir, replay=False)
+    _, raw_yaml = load(run_dir, replay=False)
     record = RunRecord.read(run_dir)
     with lock_run_dir(run_dir):
         earlier = sorted(run_dir.glob("events.out.tfevents.*"))
-        writer = TensorBoardWriter(run_dir, replay=replay_page(config))
+        writer = TensorBoardWriter(run_dir)
         try:
             _write(writer, run_dir, record, raw_yaml)
             for event in _kept(earlier):

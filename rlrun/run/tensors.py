@@ -209,10 +209,6 @@ class Rows(ABC):
         """Return the bytes that a copy of rows first..stop-1 would take in memory."""
         return 0
 
-    def frozen(self) -> "Rows":
-        """Return the rows as they are now, unaffected by later writes to the ring."""
-        return self
-
     def saved_files(self) -> RowFiles:
         """Return the files that hold these rows, for the ring that loads them."""
         return RowFiles()
@@ -305,10 +301,6 @@ class RingRows(Rows):
 
     def size_of(self, first: int, stop: int) -> int:
         return int(self.array[:, :1].nbytes) * (stop - first)
-
-    def frozen(self) -> "RingRows":
-        array = self.array.clone() if isinstance(self.array, Tensor) else self.array.copy()
-        return RingRows(array, self.first, self.stop, RowFiles())
 
 
 class SavedRows(Rows):

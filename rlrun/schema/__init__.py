@@ -135,12 +135,6 @@ POLICY_CONFIGS: dict[str, type[PolicyConfig]] = {
     "cql_sac": CQLSACConfig,
     "iql": IQLConfig,
 }
-BUFFER_CONFIGS: dict[str, type[BufferConfig]] = {
-    "uniform": BufferConfig,
-    "prioritized": PrioritizedConfig,
-    "rank": RankConfig,
-    "rollout": RolloutConfig,
-}
 MEMORY_CONFIGS: dict[str, type[MemoryConfig]] = {
     "lstm": MemoryConfig,
     "gru": MemoryConfig,
@@ -158,30 +152,32 @@ MEMORY_CONFIGS: dict[str, type[MemoryConfig]] = {
     "mamba2": Mamba2Config,
     "none": MemoryConfig,
 }
-TORSO_CONFIGS: dict[str, type[TorsoConfig]] = {
-    "mlp": TorsoConfig,
-    "nature_cnn": TorsoConfig,
-    "small_cnn": TorsoConfig,
-    "image_and_vector": ImageAndVectorConfig,
-}
-BONUS_CONFIGS: dict[str, type[BonusConfig]] = {
-    "none": BonusConfig,
-    "rnd": RNDConfig,
-}
-PIPELINE_CONFIGS: dict[str, type[PipelineConfig]] = {
-    "serial": PipelineConfig,
-    "overlapped": PipelineConfig,
-    "offline": PipelineConfig,
-    "ray": RayConfig,
-}
 # Groups whose options differ in keys: group -> {name in the yaml: class}.
 OPTION_CONFIGS: dict[str, Mapping[str, type[Ranged]]] = {
     "policy": POLICY_CONFIGS,
-    "torso": TORSO_CONFIGS,
+    "torso": {
+        "mlp": TorsoConfig,
+        "nature_cnn": TorsoConfig,
+        "small_cnn": TorsoConfig,
+        "image_and_vector": ImageAndVectorConfig,
+    },
     "memory": MEMORY_CONFIGS,
-    "buffer": BUFFER_CONFIGS,
-    "bonus": BONUS_CONFIGS,
-    "pipeline": PIPELINE_CONFIGS,
+    "buffer": {
+        "uniform": BufferConfig,
+        "prioritized": PrioritizedConfig,
+        "rank": RankConfig,
+        "rollout": RolloutConfig,
+    },
+    "bonus": {
+        "none": BonusConfig,
+        "rnd": RNDConfig,
+    },
+    "pipeline": {
+        "serial": PipelineConfig,
+        "overlapped": PipelineConfig,
+        "offline": PipelineConfig,
+        "ray": RayConfig,
+    },
 }
 # Nodes of commands that start many runs, each with its own yaml next to config.yaml.
 COMMAND_CONFIGS: dict[str, type[Ranged]] = {

@@ -46,10 +46,7 @@ class PolicyConfig(Ranged):
 
     actions: ClassVar[tuple[str, ...]] = ("Discrete",)  # supported action spaces
     recurrent: ClassVar[bool] = True  # may have a memory
-    agents: ClassVar[tuple[str, ...]] = (
-        "shared",
-        "separate",
-    )  # layouts of several agents
+    agents: ClassVar[tuple[str, ...]] = ("shared", "separate")  # layouts of several agents
     learns: ClassVar[bool] = True  # learns from rewards
     has_values: ClassVar[bool] = False  # has action values, so explore=boltzmann works
     masks: ClassVar[bool] = False  # uses an observed action_mask
@@ -119,18 +116,30 @@ _Trace = Literal["nstep", "retrace", "peng_q_lambda", "watkins_q_lambda", "harut
 
 
 @dataclass(frozen=True)
-class ActionValueConfig(PolicyConfig):
-    """Keys of every policy that learns a Q-network."""
+class NetworkConfig(PolicyConfig):
+    """Keys of every policy with networks: optimiser and heads."""
 
-    gamma: float = field(metadata=unit())
     lr: ScheduleConfig = field(metadata=at_least(0))
     adam_eps: float = field(metadata=positive())
     max_grad_norm: float | None = field(metadata=positive())
-    dueling: bool
     head_hidden: tuple[int, ...] = field(metadata=within(1, MOST_UNITS))
-    prev_inputs: bool
+
+
+@dataclass(frozen=True)
+class ReturnConfig(NetworkConfig):
+    """Keys of every policy with networks that learns from rewards."""
+
+    gamma: float = field(metadata=unit())
     reward_scale: float = field(metadata=positive())
     reward_clip: float | None = field(metadata=positive())
+
+
+@dataclass(frozen=True)
+class ActionValueConfig(ReturnConfig):
+    """Keys of every policy that learns a Q-network."""
+
+    dueling: bool
+    prev_inputs: bool
 
 
 @dataclass(frozen=True)
@@ -257,7 +266,7 @@ class QMIXConfig(SequenceConfig):
 
 
 @dataclass(frozen=True)
-class ControlConfig(PolicyConfig):
+class ControlConfig(ReturnConfig):
     """Keys of every actor-critic with replay. Lengths are in rows."""
 
     actions: ClassVar[tuple[str, ...]] = ("Box",)
@@ -266,19 +275,12 @@ class ControlConfig(PolicyConfig):
     learn_unroll_len: int | None = field(metadata=within(1, MOST_ROWS))
     burnin_step: int = field(metadata=within(0, MOST_ROWS))
     state_init: Literal["stored", "zero"] = field(metadata=WITH_MEMORY)
-    gamma: float = field(metadata=unit())
-    lr: ScheduleConfig = field(metadata=at_least(0))
     actor_lr: ScheduleConfig = field(metadata=at_least(0))
     memory_lr: ScheduleConfig | None = field(metadata=at_least(0) | WITH_MEMORY)
-    adam_eps: float = field(metadata=positive())
-    max_grad_norm: float | None = field(metadata=positive())
     target_update_every: int | None = field(metadata=at_least(1))
     target_tau: float | None = field(metadata=unit())
     actor_every: int = field(metadata=at_least(1))
-    head_hidden: tuple[int, ...] = field(metadata=within(1, MOST_UNITS))
     prev_inputs: bool
-    reward_scale: float = field(metadata=positive())
-    reward_clip: float | None = field(metadata=positive())
     td_clip: float | None = field(metadata=positive())
     priority_eta: float = field(metadata=unit())
 
@@ -352,18 +354,14 @@ class CrossQConfig(SACConfig):
 
 
 @dataclass(frozen=True)
-class BCConfig(PolicyConfig):
+class BCConfig(NetworkConfig):
     actions: ClassVar[tuple[str, ...]] = ("Discrete", "Box")
     masks: ClassVar[bool] = True
     learns: ClassVar[bool] = False  # imitates actions, whatever their reward
 
     learn_unroll_len: int = field(metadata=within(2, MOST_ROWS))
     burnin_step: int = field(metadata=within(0, MOST_ROWS))
-    lr: ScheduleConfig = field(metadata=at_least(0))
     memory_lr: ScheduleConfig | None = field(metadata=at_least(0) | WITH_MEMORY)
-    adam_eps: float = field(metadata=positive())
-    max_grad_norm: float | None = field(metadata=positive())
-    head_hidden: tuple[int, ...] = field(metadata=within(1, MOST_UNITS))
 
     @property
     def window(self) -> Window:
@@ -402,23 +400,16 @@ class CQLSACConfig(SACConfig):
 
 
 @dataclass(frozen=True)
-class IQLConfig(PolicyConfig):
+class IQLConfig(ReturnConfig):
     actions: ClassVar[tuple[str, ...]] = ("Discrete", "Box")
     masks: ClassVar[bool] = True
     recurrent: ClassVar[bool] = False
 
     nstep: int = field(metadata=within(1, MOST_ROWS))
-    gamma: float = field(metadata=unit())
     expectile: float = field(metadata=unit())
     inverse_temperature: float = field(metadata=at_least(0))
     weight_clip: float = field(metadata=at_least(1))
-    lr: ScheduleConfig = field(metadata=at_least(0))
-    adam_eps: float = field(metadata=positive())
-    max_grad_norm: float | None = field(metadata=positive())
     target_tau: float = field(metadata=unit())
-    head_hidden: tuple[int, ...] = field(metadata=within(1, MOST_UNITS))
-    reward_scale: float = field(metadata=positive())
-    reward_clip: float | None = field(metadata=positive())
 
     @property
     def window(self) -> Window:
@@ -426,30 +417,23 @@ class IQLConfig(PolicyConfig):
 
 
 @dataclass(frozen=True)
-class OnPolicyConfig(PolicyConfig):
+class OnPolicyConfig(ReturnConfig):
     """Keys of every on-policy actor-critic."""
 
     actions: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete", "Box")
     on_policy: ClassVar[bool] = True
     masks: ClassVar[bool] = True
 
-    gamma: float = field(metadata=unit())
-    lr: ScheduleConfig = field(metadata=at_least(0))
     memory_lr: ScheduleConfig | None = field(metadata=at_least(0) | WITH_MEMORY)
-    adam_eps: float = field(metadata=positive())
-    max_grad_norm: float | None = field(metadata=positive())
     value_coef: float = field(metadata=at_least(0))
     entropy_coef: float = field(metadata=at_least(0))
     separate_value: bool
-    head_hidden: tuple[int, ...] = field(metadata=within(1, MOST_UNITS))
     prev_inputs: bool
     orthogonal_init: bool
     log_std_init: float
     rescale_actions: bool
     normalize_obs: bool
     normalize_reward: bool
-    reward_scale: float = field(metadata=positive())
-    reward_clip: float | None = field(metadata=positive())
 
 
 @dataclass(frozen=True)

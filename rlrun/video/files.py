@@ -29,20 +29,6 @@ _HUNDREDTHS = 100  # units of a GIF's durations per second
 _MIN_DURATION = 2  # hundredths of a second; browsers take less for 10
 
 
-def require_writable_video(flag: str, path: Path, *, overwrite: bool) -> None:
-    """Raise ConfigError unless a video can be written to ``path``, ``flag`` of the command line."""
-    if path.suffix.lower() not in SUFFIXES:
-        wrong = "its name does not say the format"
-        raise ConfigError(f"{flag} = {path}: {wrong}; .mp4 and .gif are allowed; rename it")
-    if not path.parent.is_dir():
-        wrong = f"there is no directory {path.parent}"
-        raise ConfigError(f"{flag} = {path}: {wrong}; an existing one is allowed; make it")
-    if path.is_dir() or (os.path.lexists(path) and not overwrite):
-        wrong = "exists already"
-        raise ConfigError(f"{flag} = {path}: {wrong}; a new file is allowed; add --overwrite")
-    require_packages(f"{flag} = {path}", path.suffix.lower())
-
-
 def require_packages(subject: str, suffix: str) -> None:
     """Raise ResourceError, beginning with ``subject``, if packages of a format are missing."""
     missing = [name for name in _NEEDS[suffix] if find_spec(name) is None]
@@ -76,7 +62,13 @@ class VideoFile:
             if self.path.suffix.lower() == ".gif":
                 self._images.append(_quantized(frame))
             else:
-                self._encoder = self._encoder or _mp4_writer(self._part, self.fps)
+                import imageio
+
+                self._encoder = self._encoder or imageio.get_writer(  # H.264: any browser plays it
+                    self._part, format="FFMPEG", mode="I", fps=self.fps, codec="libx264",
+                    quality=_QUALITY, pixelformat="yuv420p", macro_block_size=1,
+                    ffmpeg_log_level="error",
+                )  # fmt: skip
                 self._encoder.append_data(even(frame))
         self.frames += 1
 
@@ -111,16 +103,6 @@ def _errors(path: Path) -> Iterator[None]:
         except BrokenPipeError as e:
             text = "the encoder ended; FFmpeg is needed for .mp4; write a .gif"
             raise ResourceError(f"{path}: {text}") from e
-
-
-def _mp4_writer(path: Path, fps: float) -> Any:
-    """Return a writer of H.264, which every browser plays, by imageio's FFmpeg."""
-    import imageio
-
-    return imageio.get_writer(
-        path, format="FFMPEG", mode="I", fps=fps, codec="libx264", quality=_QUALITY,
-        pixelformat="yuv420p", macro_block_size=1, ffmpeg_log_level="error",
-    )  # fmt: skip
 
 
 def encode_gif(frames: Sequence[np.ndarray], *, fps: float) -> bytes:

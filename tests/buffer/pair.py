@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
+from rlrun.buffer.compressed import PackedBlocks
 from rlrun.buffer.replay import Replay
-from rlrun.run.tensors import Rows
+from rlrun.run.tensors import RingRows, RowFiles, Rows
 from rlrun.types import Sample, Segment, Window, tree_map
 from tests.buffer.make import CPU, KINDS, live, make_replay, priorities
 from tests.reference.replay_model import (
@@ -104,12 +105,22 @@ def random_setup(rng: np.random.Generator) -> Setup:
     return setup(lambda n: int(rng.integers(n)))
 
 
+def frozen(rows: Rows) -> Rows:
+    """The rows as they are now, unaffected by later writes to the ring."""
+    if isinstance(rows, PackedBlocks):
+        return PackedBlocks(list(rows.packed), rows.columns, rows.first, rows.stop, RowFiles())
+    if not isinstance(rows, RingRows):
+        return rows
+    array = rows.array.clone() if isinstance(rows.array, torch.Tensor) else rows.array.copy()
+    return RingRows(array, rows.first, rows.stop, RowFiles())
+
+
 def copied(state: Any) -> Any:
     """A state dict that what goes on does not change."""
 
     def one(x: Any) -> Any:
         if isinstance(x, Rows):
-            return x.frozen()
+            return frozen(x)
         if isinstance(x, torch.Tensor):
             return x.clone()
         return x.copy() if isinstance(x, np.ndarray) else copy.copy(x)

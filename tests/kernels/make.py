@@ -11,12 +11,12 @@ import torch
 
 from rlrun.buffer.rollout import Rollout
 from rlrun.functional.rows import RAW_REWARD, readable
-from rlrun.log import Log
 from rlrun.run.build import make_pipeline, make_policy
 from rlrun.run.plan import make_plan
 from rlrun.types import Sample, tree_leaves, tree_map
 from tests.compose import config
 from tests.env import boxes
+from tests.log.records import OpenedLog
 
 assert boxes  # registers its environments
 DISCRETE = ("env=counter",)
@@ -60,7 +60,7 @@ def collected(words: tuple[str, ...], count: int) -> tuple[Sample, ...]:
     c, samples = config(*words), []
     with (
         tempfile.TemporaryDirectory() as top,
-        Log(c.logger, Path(top), total_steps=400, title="") as log,
+        OpenedLog(c.logger, Path(top), total_steps=400, title="") as log,
     ):
         pipeline = make_pipeline(make_plan(c), Path(top), log)
         collector, buffer = pipeline.parts.source.collector, pipeline.parts.buffer

@@ -13,7 +13,7 @@ def board(path, *, seed, lr, steps=3000, **more):
     typed = ["policy=r2d2", "env=cartpole", f"policy.lr={lr}", "run.total_steps=3000"]
     given = {"policy__name": "r2d2", "policy__lr": lr, "run__total_steps": 3000} | more
     run_dir = forge(path, seed=seed, overrides=typed, **given)
-    writer = TensorBoardWriter(run_dir, replay="R2D2")
+    writer = TensorBoardWriter(run_dir)
     config = (run_dir / "config.yaml").read_text()
     trial = trial_of(run_dir, config, "2026-01-31T12:00:03+00:00")
     writer.text("config", f"```yaml\n{config}\n```")

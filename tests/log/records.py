@@ -1,6 +1,17 @@
-"""Records of metrics.jsonl and timings.jsonl."""
+"""Records of metrics.jsonl and timings.jsonl, and a log that a block opens and closes."""
 
 import json
+
+from rlrun.log import Log
+
+
+class OpenedLog(Log):
+    def __enter__(self):
+        self.open()
+        return self
+
+    def __exit__(self, *error):
+        self.close()
 
 
 def read_records(path):

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rlrun.log import Log, final_line
+from rlrun.log import final_line
 from rlrun.log.trial import TrialRow
 from rlrun.schema import LoggerConfig
-from tests.log.records import read_records
+from tests.log.records import OpenedLog, read_records
 
 QUIET = LoggerConfig(
     every=1, tensorboard=True, progress="off", profile=None,
@@ -21,7 +21,7 @@ TRIAL = TrialRow("r2d2-cartpole-s1", {"policy": "r2d2", "env": "cartpole", "seed
 
 def make(config, run_dir, **more):
     run_dir.mkdir(exist_ok=True)
-    return Log(config, run_dir, total_steps=1000, title="r2d2 cartpole s0", **more)
+    return OpenedLog(config, run_dir, total_steps=1000, title="r2d2 cartpole s0", **more)
 
 
 def scalars(run_dir):

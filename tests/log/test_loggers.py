@@ -12,9 +12,8 @@ import pytest
 from rlrun.cli.main import main
 from rlrun.config import Composer, check, read_composed
 from rlrun.errors import ResourceError
-from rlrun.log import Log
 from rlrun.log.trial import TrialRow
-from tests.log.records import read_records
+from tests.log.records import OpenedLog, read_records
 from tests.log.test_log import BARE
 
 LINE = ("policy=random", "env=bandit", "debug=smoke", "-q", "logger.tensorboard=false")
@@ -77,7 +76,7 @@ def test_a_logger_that_fails_is_one_warning_and_its_run_goes_on(tmp_path, caplog
     for _ in range(2):
         config = replace(BARE, wandb="offline", csv=True)
         resumed = None if not wandb.calls else 5
-        with Log(config, tmp_path, total_steps=9, title="a", resume_from=resumed) as log:
+        with OpenedLog(config, tmp_path, total_steps=9, title="a", resume_from=resumed) as log:
             log.hparams("seed: 0", TRIAL, {})
             log.write(10, {"train/loss": 1.0})
             log.write(20, {"train/loss": 2.0})
@@ -116,7 +115,7 @@ def test_trackio(tmp_path, monkeypatch, capsys):
     for directory, resumed in (("a", None), ("a", 5), ("b", None)):
         (tmp_path / directory).mkdir(exist_ok=True)
         config = replace(BARE, trackio=True)
-        with Log(
+        with OpenedLog(
             config, tmp_path / directory, total_steps=9, title="a", resume_from=resumed
         ) as log:
             log.hparams("seed: 0", TRIAL, {})

@@ -33,20 +33,20 @@ def last_layout(path):
 
 def test_the_layout_has_a_chart_for_what_there_is_and_none_that_is_empty(tmp_path):
     """The score comes first; what comes later is added; a resumed run knows what was before."""
-    board = TensorBoardWriter(tmp_path, replay="R2D2")
+    board = TensorBoardWriter(tmp_path)
     board.scalars(10, {"train/loss": 1.0, "buffer/fill": 0.5, "train/q_taken": 2.0})
     board.flush()
-    assert last_layout(tmp_path)[0] == {"R2D2": ["shares"], "learning": ["loss", "value"]}
+    assert last_layout(tmp_path)[0] == {"replay": ["shares"], "learning": ["loss", "value"]}
     score = dict.fromkeys(("eval/return_mean", "eval/return_min", "eval/return_max"), 1.0)
     board.scalars(20, score | {"train/delta_q_stored_last": 0.1})
     board.close()
-    second = TensorBoardWriter(tmp_path, purge_step=21, tags=board._tags, replay="R2D2")
+    second = TensorBoardWriter(tmp_path, purge_step=21, tags=board._tags)
     second.scalars(30, {"codec/weights_ratio": 0.5})
     second.close()
     pages, found = last_layout(tmp_path)
     assert pages == {
         "score": ["return", "return, worst to best episode"],
-        "R2D2": ["delta Q from stored states", "shares"],
+        "replay": ["delta Q from stored states", "shares"],
         "learning": ["loss", "value"],
         "codec": ["ratio"],
     }

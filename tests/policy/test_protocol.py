@@ -9,7 +9,6 @@ import yaml
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from rlrun.buffer.rollout import Rollout
-from rlrun.log import Log
 from rlrun.run.build import make_pipeline, make_policy, policy_class
 from rlrun.run.plan import make_plan
 from rlrun.schema import POLICY_CONFIGS
@@ -17,6 +16,7 @@ from rlrun.types import no_actions, tree_leaves, tree_map
 from tests.compose import config
 from tests.env import boxes
 from tests.installed import CONF
+from tests.log.records import OpenedLog
 from tests.policy.make import assert_equal_states
 
 assert boxes  # registers its environments
@@ -53,7 +53,7 @@ class Case:
     def __init__(self, words, directory):
         self.words = words
         self.plan = make_plan(config(*words, *TINY))
-        with Log(self.plan.config.logger, directory, total_steps=400, title="") as log:
+        with OpenedLog(self.plan.config.logger, directory, total_steps=400, title="") as log:
             pipeline = make_pipeline(self.plan, directory, log)
             collector, buffer = pipeline.parts.source.collector, pipeline.parts.buffer
             self.sample, self.on_policy = None, isinstance(buffer, Rollout)
