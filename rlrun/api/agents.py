@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rlrun.api.calls import StrPath, arguments, call, directory_of, errors_of_cli, running_call
+from rlrun.cli import runs
+from rlrun.config import load as load_config
 from rlrun.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,8 +39,6 @@ def load(
                 f"weights = {name[:60]}: unknown; final, best and a number of env steps are "
                 'allowed; e.g. weights="best"'
             )
-        from rlrun.config import load as load_config
-
         overrides = [f"device={device}"] if device else []
         load_config(path, overrides, replay=False)  # before torch is imported
         from rlrun.run.agent import load_agent
@@ -71,9 +71,7 @@ def evaluate(
         device=device, video=video,
     )  # fmt: skip
     with _acting(trust):
-        from rlrun.cli.runs import score_of
-
-        return score_of(args)
+        return runs.score_of(args)
 
 
 @errors_of_cli
@@ -107,8 +105,6 @@ def play(
         overwrite=overwrite,
     )  # fmt: skip
     with _acting(trust):
-        from rlrun.cli import runs
-
         return runs.play(args)
 
 
@@ -134,8 +130,6 @@ def export_policy(
         overwrite=overwrite,
     )  # fmt: skip
     with _acting(trust):
-        from rlrun.cli import runs
-
         return runs.export_policy(args)
 
 
@@ -159,8 +153,6 @@ def export_card(
         tolerance=tolerance, no_gif=not gif,
     )  # fmt: skip
     with _acting(trust):
-        from rlrun.cli import runs
-
         return runs.export_card(args)
 
 

@@ -15,6 +15,7 @@ from typing import ParamSpec, TypeVar
 
 from rlrun.cli.commands import parser_of
 from rlrun.cli.error_report import job_error, line_of
+from rlrun.config.hydra_keys import hydra_restored
 from rlrun.errors import ConfigError, end_if_importing_main, require_working_directory
 from rlrun.override import Override
 from rlrun.trust import NotTrusted, trusting
@@ -84,11 +85,8 @@ def _as_overrides(name: str, kwargs: dict[str, object], unknown: list[str]) -> s
 @contextmanager
 def call(trust: str | Sequence[str] = ()) -> Iterator[None]:
     """Trust packages, whose code a config may name, and restore Hydra's global objects."""
-    with trusting([trust] if isinstance(trust, str) else trust):
-        from rlrun.config.hydra_keys import hydra_restored
-
-        with hydra_restored():
-            yield
+    with trusting([trust] if isinstance(trust, str) else trust), hydra_restored():
+        yield
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 
 from rlrun.api.calls import StrPath, arguments, errors_of_cli
 from rlrun.api.tables import as_table, table_rows
+from rlrun.cli.report import lines_of_comparison, make_report
 from rlrun.errors import ConfigError
 
 
@@ -44,7 +45,6 @@ def report(
         raise ConfigError("rlrun.report: no directory; runs and sweeps are allowed; name one")
     if threshold is not None and not math.isfinite(threshold):
         raise ConfigError(f"threshold = {threshold}: is not finite; a number is allowed; set one")
-    from rlrun.cli.report import make_report
 
     document, _ = make_report(
         [os.fspath(name) for name in names],
@@ -67,6 +67,4 @@ def compare(a: StrPath, b: StrPath, *, score: str = "final") -> list[str]:
 
     Raises: ConfigError for a side without a score, with several settings, or in other environments.
     """
-    from rlrun.cli.report import lines_of_comparison
-
     return lines_of_comparison(arguments("compare", os.fspath(a), os.fspath(b), score=score))

@@ -14,8 +14,14 @@ from rlrun.api.calls import (
 )
 from rlrun.api.environments import as_overrides, register_again
 from rlrun.api.run import Run
+from rlrun.cli.run import new_run, read_line, resume_run, silent
+from rlrun.cli.runs import difference, fork_run
+from rlrun.config import Composer
 from rlrun.errors import ConfigError
 from rlrun.override import read_overrides
+from rlrun.run.branch import split_step
+from rlrun.run.manifest import Report
+from rlrun.sweeps.record import is_sweep
 
 _OWN_LOGGING = ("hydra/hydra_logging", "hydra/job_logging")  # of the command line's process
 
@@ -47,9 +53,6 @@ def train(
     if env is not None:
         words += as_overrides(env, words)
     with running_call(words, trust, quiet=quiet, config_dir=config_dir):
-        from rlrun.cli.run import new_run, read_line
-        from rlrun.config import Composer
-
         if not any("_logging" in word or word.startswith("hydra.verbose") for word in words):
             words += read_overrides([f"{name}=none" for name in _OWN_LOGGING])
         line = read_line(Composer(config_dir=config_dir), words, quiet=quiet, own_process=False)
@@ -80,10 +83,6 @@ def resume(
     words = check_words(overrides, "rlrun.resume")
     text = os.fspath(run_dir)
     with running_call(["resume", text, *words, *discard * ["--discard"]], trust, quiet=quiet):
-        from rlrun.cli.run import resume_run, silent
-        from rlrun.run.branch import split_step
-        from rlrun.sweeps.record import is_sweep
-
         path, step = split_step(text)
         if step is None and is_sweep(path):
             wrong = "is the directory of a sweep; that of a run is allowed"
@@ -109,8 +108,6 @@ def fork(
     """
     words, text = check_words(overrides, "rlrun.fork"), os.fspath(run_dir)
     with running_call(["fork", text, *words], trust, quiet=quiet):
-        from rlrun.cli.runs import fork_run
-
         return Run(fork_run(text, words, quiet=quiet, own_process=False))
 
 
@@ -120,8 +117,6 @@ def verify(run_dir: StrPath) -> list[str]:
 
     Raises: ConfigError if it is not a run directory.
     """
-    from rlrun.run.manifest import Report
-
     return Report(directory_of(run_dir)).problems
 
 
@@ -135,6 +130,4 @@ def diff(a: StrPath, b: StrPath) -> tuple[bool, list[str]]:
     Raises: ConfigError if one is not a run directory, CheckpointError if one is damaged.
     """
     with call():
-        from rlrun.cli.runs import difference
-
         return difference(os.fspath(a), os.fspath(b))

@@ -8,6 +8,10 @@ from typing import Any
 from rlrun.api.calls import StrPath, check_words, errors_of_cli, running_call
 from rlrun.api.tables import as_table
 from rlrun.cli.error_report import SweepStopped
+from rlrun.cli.run import read_line
+from rlrun.cli.search import no_result, run_search
+from rlrun.cli.sweep import is_ours, start_sweep
+from rlrun.config import Composer
 from rlrun.errors import ConfigError, Interrupted, RlrunError
 from rlrun.override import Override, read_overrides
 from rlrun.run.files import read_record
@@ -46,10 +50,6 @@ def sweep(
         overrides = [overrides]
     words = check_words(overrides, "rlrun.sweep")
     with running_call(["-m", *words], trust, quiet=quiet, config_dir=config_dir):
-        from rlrun.cli.run import read_line
-        from rlrun.cli.sweep import is_ours, start_sweep
-        from rlrun.config import Composer
-
         composer = Composer(config_dir=config_dir)
         line = read_line(composer, words, quiet=quiet, own_process=False)
         if line.seeds:
@@ -89,8 +89,6 @@ def search(
     """
     words = check_words([overrides] if isinstance(overrides, str) else overrides, "rlrun.search")
     with running_call(["search", *words], trust, quiet=quiet, config_dir=config_dir):
-        from rlrun.cli.search import no_result, run_search
-
         directory, result = run_search(words, config_dir=config_dir, quiet=quiet, own_process=False)
     if result is None:
         raise RlrunError(no_result(directory)).with_code(1)

@@ -4,17 +4,20 @@ from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
 
-from rlrun.errors import ResourceError, require_new_file
+from rlrun.errors import ConfigError, ResourceError, require_new_file
 
 READABLE = "a run directory, a dataset directory, or .npy, .npz and .safetensors files"
 
 
+def unreadable(path: Path, why: str) -> ConfigError:
+    """Return the error of a path in which nothing can be measured."""
+    return ConfigError(f"FILE = {path}: {why}; {READABLE}; give one of them")
+
+
 def bench(args: Namespace) -> int:
     """Print a table for every series of weights or rows found."""
-    for path in args.paths:
-        if not path.exists():
-            wrong = "no such file or directory"
-            raise ConfigError(f"FILE = {path}: {wrong}; {READABLE}; give one of them")
+    if missing := [path for path in args.paths if not path.exists()]:
+        raise unreadable(missing[0], "no such file or directory")
     if args.plot is not None:
         check_plot(args.plot)
     from rlrun.cli.codec_bench import bench as measured  # torch

@@ -18,7 +18,7 @@ import numpy as np
 
 from rlrun import codec
 from rlrun.buffer.ring import is_saved_field, read_columns
-from rlrun.cli.codec import READABLE
+from rlrun.cli.codec import READABLE, unreadable
 from rlrun.codec import planes, tree_table
 from rlrun.dataset import read_dataset
 from rlrun.dataset.format import DESCRIPTION_FILE
@@ -66,7 +66,7 @@ def series_of(paths: list[Path]) -> list[Series]:
             require_run(path)
             found += _of_run(path)
         elif path.is_dir():
-            raise _unreadable(path, "neither a run nor a dataset")
+            raise unreadable(path, "neither a run nor a dataset")
         elif path.suffix == ".npy":
             found.append(_of_npy(path))
         elif path.suffix in _SNAPSHOTS:
@@ -79,15 +79,11 @@ def series_of(paths: list[Path]) -> list[Series]:
             one.items.append(tree)
             one.at.append(len(one.items))
         else:
-            raise _unreadable(path, "not a file of a supported format")
+            raise unreadable(path, "not a file of a supported format")
     found = [one for one in found if sum(one.nbytes)]
     if not found:
         raise ConfigError(f"{paths[0]}: holds no bytes; {READABLE} with some; give another")
     return found
-
-
-def _unreadable(path: Path, why: str) -> ConfigError:
-    return ConfigError(f"FILE = {path}: {why}; {READABLE}; give one of them")
 
 
 # -- runs ------------------------------------------------------------------------------------------
@@ -182,7 +178,7 @@ def _of_npy(path: Path) -> Series:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as e:
-        raise _unreadable(path, f"cannot be read ({' '.join(str(e).split())})") from e
+        raise unreadable(path, f"cannot be read ({' '.join(str(e).split())})") from e
     if array.ndim == 0 or len(array) < 2:
         return Series(str(path), rows=False, items=[np.asarray(array)], at=[1])
     out = Series(str(path), rows=True, unit="row")
@@ -200,7 +196,7 @@ def _arrays(path: Path) -> dict[str, Any]:
                 return {name: file[name] for name in file.files}
         return dict(read_tensors(path))
     except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as e:
-        raise _unreadable(path, f"cannot be read ({' '.join(str(e).split())})") from e
+        raise unreadable(path, f"cannot be read ({' '.join(str(e).split())})") from e
 
 
 PASSES, SECONDS = 3, 2.0  # limits for one coder on one series

@@ -4,19 +4,27 @@ import math
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rlrun.reports import figures
+from rlrun.reports.document import (
+    PAGE,
+    Document,
+    check_out,
+    default_out,
+    mark_of,
+    terminal_lines,
+    write_report,
+)
+from rlrun.reports.findings import Findings, check_references, parse_references
+from rlrun.reports.groups import Axis
+from rlrun.reports.runs import parse_score, printable, read_runs
+from rlrun.reports.sections import build_document
+from rlrun.reports.versus import compare_lines
 from rlrun.terminal import paragraph
-
-if TYPE_CHECKING:
-    from rlrun.reports.document import Document
-    from rlrun.reports.groups import Axis
 
 
 def report(args: Namespace) -> int:
     """Print a table of runs and write the report on them."""
-    from rlrun.reports.document import PAGE, default_out, terminal_lines
-
     out = default_out(args.dirs) if args.out is None else args.out
     axes: tuple[Axis, ...] = (args.x,) if args.x else ("env_steps", "wall")
     document, drawn = make_report(
@@ -54,12 +62,6 @@ def make_report(
 
     Raises: ConfigError, StorageError.
     """
-    from rlrun.reports import figures
-    from rlrun.reports.document import check_out, mark_of, write_report
-    from rlrun.reports.findings import Findings, check_references, parse_references
-    from rlrun.reports.runs import parse_score, read_runs
-    from rlrun.reports.sections import build_document
-
     parse_score(score)
     known = parse_references(references)
     mark = "" if out is None else mark_of(dirs, out)
@@ -85,15 +87,10 @@ def compare(args: Namespace) -> int:
 
 def lines_of_comparison(args: Namespace) -> list[str]:
     """Return the lines of ``rlrun compare``."""
-    from rlrun.reports.runs import parse_score
-    from rlrun.reports.versus import compare_lines
-
     parse_score(args.score)
     return list(compare_lines(args.a, args.b, args.score))
 
 
 def _title(dirs: Sequence[str]) -> str:
-    from rlrun.reports.runs import printable
-
     names = [printable(name) for name in dirs[:3]]
     return f"Report on {', '.join(names)}" + (f" and {len(dirs) - 3} more" if dirs[3:] else "")

@@ -10,19 +10,24 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
 
 from rlrun.cli.error_report import SweepStopped, exit_code, job_error, log_error
 from rlrun.cli.main import uncollected
+from rlrun.config import Composer, load, read_checked, read_composed, to_yaml
+from rlrun.config.checks import check_typed_keys
+from rlrun.config.directories import absolute, claim, require_new, require_writable
+from rlrun.config.hydra_keys import check_logging
 from rlrun.errors import ConfigError, Interrupted, RlrunError
 from rlrun.override import Override, read_overrides, split_node
+from rlrun.run.branch import checkpoint_at, later_steps
+from rlrun.run.files import CONFIG, replace_file
+from rlrun.schema import Config
+from rlrun.schema.ranges import format_value
 from rlrun.trust import note_typed_env
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-    from rlrun.config import Composer
-    from rlrun.schema import Config
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class Line:
     ``own_process``: False in a user's process.
     """
 
-    composer: "Composer"
+    composer: Composer
     overrides: list[Override]  # as Hydra composes them
     sweep_dir: str | None = None  # of sweep.dir=PATH
     seeds: tuple[Override, ...] = ()  # seeds=auto and seeds.KEY=VALUE
@@ -49,7 +54,7 @@ class Line:
 
 
 def read_line(
-    composer: "Composer", overrides: Sequence[str], *, quiet: bool, own_process: bool = True
+    composer: Composer, overrides: Sequence[str], *, quiet: bool, own_process: bool = True
 ) -> Line:
     """Return the line of these overrides.
 
@@ -161,8 +166,8 @@ class NewRun:
 
     line: Line
     run_dir: Path
-    config: "Config"
-    composed: "DictConfig"
+    config: Config
+    composed: DictConfig
 
     def run(self) -> int:
         """Run to the end and return the exit code.
@@ -181,11 +186,6 @@ def new_run(line: Line) -> NewRun:
 
     Raises: RlrunError.
     """
-    from rlrun.config import read_checked, read_composed
-    from rlrun.config.checks import check_typed_keys
-    from rlrun.config.directories import absolute, claim, require_new, require_writable
-    from rlrun.config.hydra_keys import check_logging
-
     if line.seeds:
         typed, wrong = line.seeds[0], "only a sweep adds seeds (rlrun -m)"
         raise ConfigError(
@@ -218,17 +218,12 @@ def new_run(line: Line) -> NewRun:
 
 def _unresolved(overrides: Any) -> list[str]:
     """Return the overrides with unresolved interpolations, which may hide secrets."""
-    from omegaconf import OmegaConf
-
     values = OmegaConf.to_container(overrides, resolve=False)
     return [str(value) for value in values] if isinstance(values, list) else []
 
 
 def write_texts(run_dir: Path, raw_yaml: str, overrides: Sequence[str]) -> None:
     """Write config.yaml and overrides.yaml, unless a sweep has written those of its job."""
-    from omegaconf import OmegaConf
-
-    from rlrun.run.files import CONFIG, replace_file
 
     typed = OmegaConf.to_yaml(OmegaConf.create([*map(str, overrides)]))
     for name, text in ((CONFIG, raw_yaml), ("overrides.yaml", typed)):
@@ -238,8 +233,8 @@ def write_texts(run_dir: Path, raw_yaml: str, overrides: Sequence[str]) -> None:
 
 
 def start_job(
-    cfg: "DictConfig",
-    config: "Config | None" = None,
+    cfg: DictConfig,
+    config: Config | None = None,
     *,
     own_process: bool = True,
     checked: bool = False,
@@ -251,9 +246,6 @@ def start_job(
     ``own_process``: as for ``NewRun.run``. ``checked``: its environment was checked when the sweep
     began.
     """
-    from hydra.core.hydra_config import HydraConfig
-
-    from rlrun.config import read_composed, to_yaml
 
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     with closed_log(run_dir, own_process=own_process):
@@ -276,7 +268,7 @@ def start_job(
             return error
 
 
-def _prepare(config: "Config", *, own_process: bool) -> None:
+def _prepare(config: Config, *, own_process: bool) -> None:
     """Begin the imports of the collector's process, before this one imports torch."""
     if own_process:
         logging.raiseExceptions = False  # a log on a full disk prints no traceback of every record
@@ -286,7 +278,7 @@ def _prepare(config: "Config", *, own_process: bool) -> None:
         start_forkserver()
 
 
-def run_job(cfg: "DictConfig", config: "Config | None" = None) -> int:
+def run_job(cfg: DictConfig, config: Config | None = None) -> int:
     """Run ``start_job`` for a job of a sweep, print the run's error, and return its exit code."""
     ended = start_job(cfg, config, checked=True)
     return exit_code(ended) if isinstance(ended, Exception) else ended
@@ -307,9 +299,6 @@ def resume_run(
 
     Raises: RlrunError, BrokenPipeError.
     """
-    from rlrun.config import load
-    from rlrun.run.branch import checkpoint_at, later_steps
-
     config, raw_yaml = load(run_dir, overrides)
     if step is not None:
         later = later_steps(run_dir, checkpoint_at(run_dir, step))
@@ -326,7 +315,7 @@ def resume_run(
 
 def resume_loaded(
     run_dir: Path,
-    config: "Config",
+    config: Config,
     raw_yaml: str,
     overrides: Sequence[Override],
     *,
@@ -363,8 +352,6 @@ def _misfit(error: RlrunError, origin: Path, overrides: Sequence[Override]) -> R
     part = getattr(error, "part", None)
     if part is None:
         return error
-    from rlrun.config import load
-    from rlrun.schema.ranges import format_value
 
     config, typed = load(origin)[0], {}
     for override in overrides:
@@ -390,7 +377,7 @@ def _value_of(config: Any, key: str) -> Any:
     return config
 
 
-def run_sweep_job(cfg: "DictConfig") -> int:
+def run_sweep_job(cfg: DictConfig) -> int:
     """Run one job of a sweep: an error ends this job, a signal the sweep."""
     code = run_job(cfg)
     if code in _STOPS:

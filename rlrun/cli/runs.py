@@ -22,6 +22,11 @@ from rlrun.errors import (
     require_new_file,
 )
 from rlrun.override import read_overrides
+from rlrun.run import branch
+from rlrun.run.branch import split_step
+from rlrun.run.files import RECORD, read_record, require_run
+from rlrun.run.manifest import Report
+from rlrun.sweeps.record import SweepRecord, is_sweep
 
 if TYPE_CHECKING:
     from rlrun.run.evaluate import Episode
@@ -34,8 +39,6 @@ _EPISODES = ("episodes", "weights", "seed", "device", "video", "traces", "fps")
 
 def evaluate(args: Namespace) -> int:
     """Score the weights of a run. Standard error says which weights and episodes these are."""
-    from rlrun.run.files import RECORD, read_record
-
     for key, value in score_of(args).items():
         print(f"{key:14s} {value:g}")
     sys.stdout.flush()
@@ -89,8 +92,6 @@ def _check(args: Namespace) -> None:
 def resume(args: Namespace) -> int:
     """Continue a run, a sweep or a search."""
     from rlrun.cli.run import resume_run, silent
-    from rlrun.run.branch import split_step
-    from rlrun.sweeps.record import is_sweep
 
     typed = read_overrides(args.overrides)
     if os.path.isfile(Path(args.run_dir) / "search.json"):
@@ -105,7 +106,6 @@ def resume(args: Namespace) -> int:
     if step is None and is_sweep(run_dir):
         from rlrun.cli.memory import table_command
         from rlrun.cli.sweep import print_report_line, resume_sweep
-        from rlrun.sweeps.record import SweepRecord
 
         code = resume_sweep(run_dir, overrides, quiet=args.quiet)
         if not args.quiet and (command := table_command(run_dir)) is not None:
@@ -129,7 +129,6 @@ def fork_run(origin: str, words: Sequence[str], *, quiet: bool, own_process: boo
     """
     from rlrun.cli.run import resume_loaded, silent
     from rlrun.config import directories, load
-    from rlrun.run import branch
 
     typed = read_overrides(words)
     overrides = [*typed, *silent(quiet)]
@@ -158,8 +157,6 @@ def fork_run(origin: str, words: Sequence[str], *, quiet: bool, own_process: boo
 
 def verify(args: Namespace) -> int:
     """Check the hashes of all files of a run. Return 5 if one is damaged."""
-    from rlrun.run.manifest import Report
-
     report = Report(args.run_dir)
     for line in report.lines():
         print(printable(line))
@@ -177,9 +174,6 @@ def diff(args: Namespace) -> int:
 
 def difference(a: str, b: str) -> tuple[bool, list[str]]:
     """Return whether two runs, each RUN_DIR[@ENV_STEP], are equal, and lines that say where not."""
-    from rlrun.run.branch import split_step
-    from rlrun.run.files import require_run
-
     runs = [split_step(text) for text in (a, b)]
     for run_dir, _ in runs:
         require_run(run_dir)
@@ -196,7 +190,6 @@ def export(args: Namespace) -> str:
     """
     from rlrun.codec import check_coder
     from rlrun.config import directories, load
-    from rlrun.run.files import require_run
 
     if args.codec is not None:
         try:
@@ -236,7 +229,6 @@ def export_policy(args: Namespace) -> str:
 def export_card(args: Namespace) -> str:
     """Export the agent of a run as a directory for others. Return the line that describes it."""
     from rlrun.config import directories, load
-    from rlrun.run.files import require_run
     from rlrun.video.files import require_packages
 
     out = directories.absolute("OUT", args.out)

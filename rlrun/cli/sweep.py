@@ -7,13 +7,33 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
 
 from rlrun.cli.error_report import SweepStopped, going_on, report
 from rlrun.cli.run import Line, open_resources, run_job, run_sweep_job, write_texts
+from rlrun.config import Composer, load, read_checked
+from rlrun.config.compose import Multirun, pack, place, run_packed
+from rlrun.config.config_errors import config_error
+from rlrun.config.directories import (
+    absolute,
+    check_inside,
+    check_length,
+    check_written,
+    claim,
+    require_new,
+)
+from rlrun.config.hydra_keys import check_logging, check_stored, typed_overrides
+from rlrun.config.ray import has_token, is_loopback, require_ray
+from rlrun.config.reader import read_dataclass
 from rlrun.errors import ConfigError, Interrupted, RlrunError
 from rlrun.override import Override, keys_of, read_overrides
-from rlrun.run.files import lock_run_dir
+from rlrun.reports.groups import identity
+from rlrun.reports.runs import RunData, parse_config, read_config, read_run, score
+from rlrun.run.files import CONFIG, lock_run_dir, read_record
+from rlrun.schema import Config
 from rlrun.schema.studies import MOST_WORKERS, RayLauncherConfig
 from rlrun.sweeps.launcher import Task, default_workers, divide_cores, run_tasks, workers_on_ray
 from rlrun.sweeps.record import (
@@ -29,13 +49,6 @@ from rlrun.sweeps.record import (
 )
 from rlrun.sweeps.search import quote
 
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-    from rlrun.config import Composer
-    from rlrun.reports.runs import RunData
-    from rlrun.schema import Config
-
 # -- launchers: what a command line or sweep.json says of where jobs run ---------------------------
 
 _MAIN, _PACKED = "rlrun.cli.main:main", "rlrun.cli.sweep:run_packed_job"
@@ -47,17 +60,17 @@ _RAY = "hydra_plugins.rlrun_launcher.RayLauncher"
 _CHOICE = "hydra/launcher"
 
 
-def is_local(cfg: "DictConfig") -> bool:
+def is_local(cfg: DictConfig) -> bool:
     """Return whether the sweep runs in rlrun's pool on this machine."""
     return str(cfg.hydra.launcher.get("_target_", "")) == _LOCAL
 
 
-def is_ours(cfg: "DictConfig") -> bool:
+def is_ours(cfg: DictConfig) -> bool:
     """Return whether the sweep runs in a pool of rlrun, on this machine or on Ray."""
     return is_local(cfg) or str(cfg.hydra.launcher.get("_target_", "")) == _RAY
 
 
-def _read_workers(cfg: "DictConfig") -> int | None:
+def _read_workers(cfg: DictConfig) -> int | None:
     """Return the value of hydra.launcher.workers.
 
     Raises: ConfigError.
@@ -70,14 +83,13 @@ def _read_workers(cfg: "DictConfig") -> int | None:
     raise ConfigError(f"{_WORKERS} = {value}: {wrong}, is allowed; set {_WORKERS}=2", key=_WORKERS)
 
 
-def _read_ray(cfg: "DictConfig") -> RayLauncherConfig | None:
+def _read_ray(cfg: DictConfig) -> RayLauncherConfig | None:
     """Return the keys of ``hydra/launcher=ray``, or None for another launcher.
 
     Raises: ConfigError, ResourceError if Ray is not installed.
     """
     if str(cfg.hydra.launcher.get("_target_", "")) != _RAY:
         return None
-    from omegaconf import OmegaConf
 
     values = OmegaConf.to_container(cfg.hydra.launcher, resolve=True)
     assert isinstance(values, dict)
@@ -85,10 +97,6 @@ def _read_ray(cfg: "DictConfig") -> RayLauncherConfig | None:
 
 
 def _read(values: Mapping[Any, Any]) -> RayLauncherConfig:
-    from rlrun.config.config_errors import config_error
-    from rlrun.config.ray import has_token, is_loopback, require_ray
-    from rlrun.config.reader import read_dataclass
-
     require_ray("hydra/launcher", "ray")
     keys = {str(k): v for k, v in values.items() if k not in ("_target_", "workers")}
     ray: RayLauncherConfig = read_dataclass(RayLauncherConfig, keys, "hydra.launcher")
@@ -107,7 +115,7 @@ def _read(values: Mapping[Any, Any]) -> RayLauncherConfig:
     return ray
 
 
-def _check_devices(ray: RayLauncherConfig, configs: Sequence["Config"]) -> None:
+def _check_devices(ray: RayLauncherConfig, configs: Sequence[Config]) -> None:
     """Raise ConfigError for jobs on a GPU that reserve none: Ray would hide it from them."""
     device = next((c.device for c in configs if c.device != "cpu"), None)
     if device is not None and not ray.num_gpus:
@@ -152,13 +160,11 @@ def _split_launcher(
     return workers, _read({**asdict(replace(ray, **kept))}), own
 
 
-def _compose(typed: Sequence[Override], before: RayLauncherConfig | None) -> "DictConfig":
+def _compose(typed: Sequence[Override], before: RayLauncherConfig | None) -> DictConfig:
     """Return the config of a sweep with one of rlrun's launchers.
 
     Raises: ConfigError for another launcher.
     """
-    from rlrun.config import Composer
-
     chosen = [] if before is None else [f"{_CHOICE}=ray"]
     if any(o.key == _CHOICE for o in typed):
         chosen = []
@@ -178,7 +184,7 @@ class ValidJob:
 
     overrides: list[Override]
     name: str  # of its directory
-    config: "Config"
+    config: Config
     packed: dict[str, Any]  # see rlrun.config.compose
 
 
@@ -188,8 +194,8 @@ def _constant_keys(*jobs: Sequence[str]) -> set[str]:
 
 
 def validate_job(
-    composer: "Composer",
-    cfg: "DictConfig",
+    composer: Composer,
+    cfg: DictConfig,
     job: Sequence[str],
     num: int,
     unnamed: Collection[str] = (),
@@ -198,11 +204,6 @@ def validate_job(
 
     Raises: ConfigError if it is not valid.
     """
-    from rlrun.config import read_checked
-    from rlrun.config.compose import pack
-    from rlrun.config.directories import check_inside
-    from rlrun.config.hydra_keys import check_logging, typed_overrides
-
     of_files, own = {*(cfg.hydra.sweeper.get("params") or {})}, read_overrides(job)
     typed = [*typed_overrides(cfg), *(o for o in own if o.key not in of_files)]
     try:
@@ -221,8 +222,8 @@ def validate_job(
 
 
 def _validate_jobs(
-    composer: "Composer",
-    cfg: "DictConfig",
+    composer: Composer,
+    cfg: DictConfig,
     jobs: Sequence[Sequence[str]],
     record: SweepRecord,
     path: Path,
@@ -231,9 +232,6 @@ def _validate_jobs(
 
     Equal jobs differ at most in where they run and how they are recorded.
     """
-    from rlrun.reports.groups import identity
-    from rlrun.reports.runs import parse_config
-
     typed = {frozenset(job.overrides) for job in record.jobs}
     known = {own for job in record.jobs if (own := _stored_identity(path / job.name))}
     unnamed = _constant_keys(*(job.overrides for job in record.jobs), *jobs)
@@ -250,10 +248,6 @@ def _validate_jobs(
 
 
 def _stored_identity(run_dir: Path) -> str | None:
-    from rlrun.reports.groups import identity
-    from rlrun.reports.runs import read_config
-    from rlrun.run.files import CONFIG
-
     try:
         return identity(read_config(run_dir / CONFIG))
     except (OSError, ValueError):
@@ -268,7 +262,7 @@ class Sweep:
     """A sweep that is about to start: its directory, its record and its jobs."""
 
     line: Line
-    cfg: "DictConfig"
+    cfg: DictConfig
     path: Path
     record: SweepRecord
     jobs: list[ValidJob]
@@ -302,8 +296,6 @@ class Sweep:
 
     def add(self) -> list[Task]:
         """Write the directories of the jobs and their record. Return the tasks to run."""
-        from rlrun.config.compose import place
-
         tasks = []
         for job in self.jobs:
             num = len(self.record.jobs)
@@ -340,7 +332,7 @@ def run_jobs(
     command: Sequence[str],
     *,
     begin: Callable[[Path], None] = lambda directory: None,
-) -> "list[RunData]":
+) -> list[RunData]:
     """Run the jobs that the sweep of ``line`` lacks or has not finished. Return all runs.
 
     Jobs of an earlier call are finished first. ``command``: words that continue after an
@@ -348,8 +340,6 @@ def run_jobs(
 
     Raises: ConfigError before any job runs; Interrupted, which names ``command``.
     """
-    from rlrun.reports.runs import read_run
-
     path = Path(str(line.sweep_dir))
     try:
         if is_sweep(path):
@@ -368,13 +358,11 @@ def run_jobs(
     return [read_run(path / names[frozenset(job)]) for job in jobs]
 
 
-def scores_of(runs: "Sequence[RunData]", kind: str = "final") -> list[float]:
+def scores_of(runs: Sequence[RunData], kind: str = "final") -> list[float]:
     """Return the scores of runs.
 
     Raises: RlrunError, with the code of a sweep with a failed job, if a run has none.
     """
-    from rlrun.reports.runs import score
-
     found = [(run, score(run, kind)) for run in runs]
     if run := next((run for run, value in found if value is None), None):
         raise RlrunError(
@@ -405,8 +393,6 @@ def start_sweep(
 
     Raises: ConfigError before any job runs, Interrupted, SweepStopped.
     """
-    from rlrun.config.directories import claim, require_new
-
     composer, exact = line.composer, line.sweep_dir is not None
     cfg = composer.compose(_silent(line), sweep=True)
     path = sweep_directory(line, cfg)
@@ -445,10 +431,8 @@ def start_sweep(
         return sweep.path, sweep.record
 
 
-def sweep_directory(line: Line, cfg: "DictConfig") -> Path:
+def sweep_directory(line: Line, cfg: DictConfig) -> Path:
     """Return the directory of a sweep, absolute: that of ``sweep.dir``, or of Hydra."""
-    from rlrun.config.directories import absolute
-
     key = "hydra.sweep.dir" if line.sweep_dir is None else "sweep.dir"
     return absolute(key, Path(line.sweep_dir or line.composer.directory(cfg, key)))
 
@@ -471,8 +455,6 @@ def _needs_short_names(sweep: Sweep, jobs: Sequence[Sequence[str]]) -> bool:
 
 def _run_ours(sweep: Sweep) -> None:
     """Run the jobs in rlrun's pool."""
-    from rlrun.config.compose import Multirun
-
     sweep.record.commands.append(list(sys.argv))
     tasks = sweep.add()
     multirun = Multirun(sweep.line.composer, sweep.cfg, sweep.path)
@@ -526,8 +508,6 @@ def _report_failures(record: SweepRecord, path: Path) -> int:
 
 def run_packed_job(text: str) -> int:
     """Run a job packed by ``rlrun.config.compose``: the main function of its process."""
-    from rlrun.config.compose import run_packed
-
     try:
         return int(run_packed(run_job, text))
     except RlrunError as e:
@@ -536,8 +516,6 @@ def run_packed_job(text: str) -> int:
 
 def _run_by_hydra(sweep: Sweep) -> None:
     """Run the jobs with another launcher (basic, joblib, submitit), which composes them again."""
-    from omegaconf import OmegaConf
-
     sweep.record.commands.append(list(sys.argv))
     sweep.add()
     jobs = sweep.record.jobs
@@ -567,10 +545,8 @@ def _print_resume_line(sweep: Sweep) -> None:
 # -- sweepers of Hydra that choose settings by the scores of earlier ones --------------------------
 
 
-def run_scored_job(cfg: "DictConfig") -> float:
+def run_scored_job(cfg: DictConfig) -> float:
     """Run a job and return its score for the sweeper."""
-    from hydra.core.hydra_config import HydraConfig
-
     code = run_sweep_job(cfg)
     return score_of(Path(HydraConfig.get().runtime.output_dir), code)
 
@@ -581,7 +557,7 @@ class AdaptiveJob:
     def __init__(self, sweep: Sweep) -> None:
         self.sweep = sweep
 
-    def __call__(self, cfg: "DictConfig") -> float:
+    def __call__(self, cfg: DictConfig) -> float:
         return run_scored_job(cfg)
 
 
@@ -590,8 +566,6 @@ def score_of(run_dir: Path, code: int | None) -> float:
 
     Raises: RlrunError if it has none.
     """
-    from rlrun.run.files import read_record
-
     score = (read_record(run_dir).get("eval") or {}).get("return_mean") if code == 0 else None
     if score is None:
         raise RlrunError(f"{run_dir}: the run has no score (exit code {code}); see its output")
@@ -599,11 +573,9 @@ def score_of(run_dir: Path, code: int | None) -> float:
 
 
 def launch_batch(
-    sweep: Sweep, cfg: "DictConfig", jobs: Sequence[Sequence[str]]
+    sweep: Sweep, cfg: DictConfig, jobs: Sequence[Sequence[str]]
 ) -> list[tuple[list[str], float | RlrunError]]:
     """Run some jobs of an adaptive sweep in rlrun's pool. Return overrides and score, or error."""
-    from rlrun.config.hydra_keys import typed_overrides
-
     first = len(sweep.record.jobs)
     composer = sweep.line.composer
     unnamed = _constant_keys(typed_overrides(cfg), *jobs)
@@ -651,10 +623,6 @@ def resume_sweep(path: Path, overrides: Sequence[Override], *, quiet: bool) -> i
     for jobs that have not ended with them. They may include ``hydra.launcher.workers=N`` (jobs at a
     time), other keys of rlrun's launchers, and ``hydra/launcher``, which run the jobs elsewhere.
     """
-    from rlrun.config import load
-    from rlrun.config.directories import check_length, check_written
-    from rlrun.config.hydra_keys import check_stored
-
     check_length("SWEEP_DIR", path)
     path = path.absolute()
     with lock_run_dir(path):
