@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlrun.api.agents import evaluate, export_card, export_policy, load, play
-    from rlrun.api.reporting import compare, report
     from rlrun.api.run import Run
     from rlrun.api.runs import diff, fork, resume, train, verify
-    from rlrun.api.sweeps import search, sweep
+    from rlrun.api.sweeps import compare, report, search, sweep
     from rlrun.errors import (
         CheckpointError,
         CodecError,
@@ -71,7 +70,7 @@ if _PLUGINS not in sys.path:
 _MODULES = {  # of the names in __all__ that are not errors
     "Agent": "rlrun.run.agent",
     "Run": "rlrun.api.run",
-    "compare": "rlrun.api.reporting",
+    "compare": "rlrun.api.sweeps",
     "diff": "rlrun.api.runs",
     "evaluate": "rlrun.api.agents",
     "export_card": "rlrun.api.agents",
@@ -79,7 +78,7 @@ _MODULES = {  # of the names in __all__ that are not errors
     "fork": "rlrun.api.runs",
     "load": "rlrun.api.agents",
     "play": "rlrun.api.agents",
-    "report": "rlrun.api.reporting",
+    "report": "rlrun.api.sweeps",
     "resume": "rlrun.api.runs",
     "search": "rlrun.api.sweeps",
     "sweep": "rlrun.api.sweeps",

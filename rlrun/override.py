@@ -29,9 +29,9 @@ class Override(str):
         """True for a key of the ``hydra`` node or one of its groups."""
         return self.lstrip("+~").startswith(_HYDRA)
 
-    def is_below(self, node: str) -> bool:
-        """True for the key ``node`` and for keys below it."""
-        return self.key == node or self.key.startswith(f"{node}.")
+    def is_below(self, *nodes: str) -> bool:
+        """True for the keys ``nodes`` and for keys below one of them."""
+        return f"{self.key}.".startswith(tuple(f"{node}." for node in nodes))
 
     def __reduce__(self) -> tuple[Any, ...]:  # ``parsed`` holds Hydra's loader
         return Override, (str(self),)

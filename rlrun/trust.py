@@ -101,10 +101,10 @@ def fault_of_users(error: BaseException) -> EnvError | None:
 
     Its place is the innermost line of a trusted package.
     """
-    packages, place, trace = trusted(), None, error.__traceback__
+    place, trace = None, error.__traceback__
     while trace is not None:
         module = str(trace.tb_frame.f_globals.get("__name__", ""))
-        if any(module == p or module.startswith(f"{p}.") for p in packages):
+        if _is_trusted(module):
             place = f"{module}, line {trace.tb_lineno}"
         trace = trace.tb_next
     if place is None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -26,8 +27,9 @@ from rlrun.config.directories import (
     require_new,
 )
 from rlrun.config.hydra_keys import check_logging, check_stored, typed_overrides
-from rlrun.config.ray import has_token, is_loopback, require_ray
+from rlrun.config.ray import require_ray
 from rlrun.config.reader import read_dataclass
+from rlrun.config.rules import ADDRESS
 from rlrun.errors import ConfigError, Interrupted, RlrunError
 from rlrun.override import Override, keys_of, read_overrides
 from rlrun.reports.groups import identity
@@ -90,7 +92,6 @@ def _read_ray(cfg: DictConfig) -> RayLauncherConfig | None:
     """
     if str(cfg.hydra.launcher.get("_target_", "")) != _RAY:
         return None
-
     values = OmegaConf.to_container(cfg.hydra.launcher, resolve=True)
     assert isinstance(values, dict)
     return _read(values)
@@ -100,18 +101,10 @@ def _read(values: Mapping[Any, Any]) -> RayLauncherConfig:
     require_ray("hydra/launcher", "ray")
     keys = {str(k): v for k, v in values.items() if k not in ("_target_", "workers")}
     ray: RayLauncherConfig = read_dataclass(RayLauncherConfig, keys, "hydra.launcher")
-    if ray.address is None:
-        return ray
-    key, host = "hydra.launcher.address", ray.address.rpartition(":")[0].strip("[]")
-    if ray.address != "auto" and (not host or "://" in ray.address):
-        wrong = "is not host:port of a cluster's head"
-        fix = "leave it out to start Ray here"
-        raise config_error(key, ray.address, wrong, "host:port or auto is allowed", fix)
-    if not is_loopback(ray.address) and not has_token():
-        wrong = "anyone who reaches an open cluster can run code on it"
-        allowed = "a cluster that asks for a token, or one on this machine, is allowed"
-        fix = "start it with RAY_AUTH_MODE=token and set RAY_AUTH_MODE and RAY_AUTH_TOKEN here too"
-        raise config_error(key, ray.address, wrong, allowed, fix)
+    facts = SimpleNamespace(pipeline=ray)
+    if rule := next((rule for rule in ADDRESS if rule.when(facts)), None):
+        key = "hydra.launcher.address"
+        raise config_error(key, ray.address, rule.wrong, rule.allowed, rule.fix)
     return ray
 
 

@@ -301,6 +301,17 @@ SIZES = (  # evaluated with the columns of the config, then with those of the en
          "set buffer.capacity={least_capacity} or more"),
 )  # fmt: skip
 
+ADDRESS = (  # of a cluster, also that of hydra/launcher=ray
+    Rule("pipeline.address", lambda c: _addresses(c) and _is_no_address(c.pipeline.address),
+         "is not host:port of a cluster's head", "host:port or auto",
+         "run rlrun on a node of the cluster, or leave it out to start Ray here"),
+    Rule("pipeline.address",
+         lambda c: _addresses(c) and not is_loopback(c.pipeline.address) and not has_token(),
+         "anyone who reaches an open cluster can run code on it",
+         "a cluster that asks for a token, or one on this machine, is allowed",
+         "start it with RAY_AUTH_MODE=token and set RAY_AUTH_MODE and RAY_AUTH_TOKEN here too"),
+)  # fmt: skip
+
 ON_CONFIG = (
     # -- what an on-policy policy learns from ------------------------------------------------------
     Rule("buffer", lambda c: c.policy.on_policy and c.buffer.name != "rollout",
@@ -403,14 +414,7 @@ ON_CONFIG = (
          "each of {environments} environments needs the rows of a window, {least_streams} in all",
          "at least {least_streams} is allowed",
          "set buffer.capacity={least_streams}, or use fewer collectors"),
-    Rule("pipeline.address", lambda c: _addresses(c) and _is_no_address(c.pipeline.address),
-         "is not host:port of a cluster's head", "host:port or auto",
-         "run rlrun on a node of the cluster, or leave it out to start Ray here"),
-    Rule("pipeline.address",
-         lambda c: _addresses(c) and not is_loopback(c.pipeline.address) and not has_token(),
-         "anyone who reaches an open cluster can run code on it",
-         "a cluster that asks for a token, or one on this machine, is allowed",
-         "start it with RAY_AUTH_MODE=token and set RAY_AUTH_MODE and RAY_AUTH_TOKEN here too"),
+    *ADDRESS,
     # -- replay, demonstrations, datasets ----------------------------------------------------------
     Rule("buffer.device", lambda c: c.buffer.device not in ("cpu", c.device),
          "the networks are on device = {device}", "cpu or device = {device} is allowed",

@@ -196,7 +196,8 @@ def _change(
     return refused + [
         override
         for override in overrides
-        if _plain(cfg, key := override.key) != before[key] and not (fork or _within(key, allowed))
+        if _plain(cfg, key := override.key) != before[key]
+        and not (fork or override.is_below(*allowed))
     ]
 
 
@@ -225,7 +226,3 @@ def _plain(cfg: DictConfig, key: str) -> object:
     """Return the value of a key in plain types, interpolations unresolved."""
     value = OmegaConf.select(cfg, key, throw_on_missing=False)
     return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
-
-
-def _within(key: str, allowed: Sequence[str]) -> bool:
-    return any(key == name or key.startswith(name + ".") for name in allowed)

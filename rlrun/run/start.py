@@ -24,7 +24,7 @@ from rlrun.errors import (
     StorageError,
 )
 from rlrun.log import Log, final_line
-from rlrun.override import keys_of, read_overrides
+from rlrun.override import read_overrides
 from rlrun.pipeline.loop import Pipeline, Result
 from rlrun.pipeline.parts import Profiler, time_table
 from rlrun.pipeline.state import process_restored, seed_generators
@@ -193,8 +193,7 @@ class _Run:
             record.parent = earlier.parent
         if earlier is not None or (self.run_dir / "metrics.jsonl").exists():
             record.resumes = [*(earlier.resumes if earlier else []), list(sys.argv)]
-        keys = keys_of(read_overrides(overrides))
-        changed = [k for k in keys if not f"{k}.".startswith(tuple(f"{n}." for n in _SAME_NUMBERS))]
+        changed = [o.key for o in read_overrides(overrides) if not o.is_below(*_SAME_NUMBERS)]
         record.changed = sorted({*(earlier.changed if earlier else []), *changed})
 
     @contextmanager

@@ -9,11 +9,6 @@ decide whether it is read (``rlrun.schema.ranges``).
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rlrun.schema.buffer import BufferConfig as BufferConfig
-from rlrun.schema.buffer import PrioritizedConfig as PrioritizedConfig
-from rlrun.schema.buffer import PriorityConfig as PriorityConfig
-from rlrun.schema.buffer import RankConfig as RankConfig
-from rlrun.schema.buffer import RolloutConfig as RolloutConfig
 from rlrun.schema.nets import BMRUConfig as BMRUConfig
 from rlrun.schema.nets import DecayConfig as DecayConfig
 from rlrun.schema.nets import FFMConfig as FFMConfig
@@ -63,6 +58,7 @@ from rlrun.schema.ranges import ScheduleConfig as ScheduleConfig
 from rlrun.schema.ranges import Seconds as Seconds
 from rlrun.schema.run import WRAPPER_CONFIGS as WRAPPER_CONFIGS
 from rlrun.schema.run import AgentsConfig as AgentsConfig
+from rlrun.schema.run import BufferConfig as BufferConfig
 from rlrun.schema.run import CheckpointConfig as CheckpointConfig
 from rlrun.schema.run import CollectorConfig as CollectorConfig
 from rlrun.schema.run import EnvConfig as EnvConfig
@@ -71,9 +67,13 @@ from rlrun.schema.run import ExploreConfig as ExploreConfig
 from rlrun.schema.run import LearnerConfig as LearnerConfig
 from rlrun.schema.run import LoggerConfig as LoggerConfig
 from rlrun.schema.run import PipelineConfig as PipelineConfig
+from rlrun.schema.run import PrioritizedConfig as PrioritizedConfig
+from rlrun.schema.run import PriorityConfig as PriorityConfig
+from rlrun.schema.run import RankConfig as RankConfig
 from rlrun.schema.run import RayConfig as RayConfig
 from rlrun.schema.run import ResumeConfig as ResumeConfig
 from rlrun.schema.run import RoleConfig as RoleConfig
+from rlrun.schema.run import RolloutConfig as RolloutConfig
 from rlrun.schema.run import RunConfig as RunConfig
 from rlrun.schema.run import TransportConfig as TransportConfig
 from rlrun.schema.run import WatchdogConfig as WatchdogConfig
