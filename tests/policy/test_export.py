@@ -159,7 +159,7 @@ def test_the_file_that_the_command_line_writes(rlrun, monkeypatch, tmp_path):
 
     again = rlrun("export", "policy", "old", "--onnx", "out.onnx")
     assert (again.code, again.out) == (2, "")
-    assert "--onnx = out.onnx: the file exists" in again.err
+    assert "--onnx = out.onnx: exists already" in again.err
     assert path.read_bytes() == content
 
 
