@@ -25,6 +25,7 @@ from rlrun.dataset.format import DESCRIPTION_FILE
 from rlrun.errors import CheckpointError, ConfigError, storage_errors
 from rlrun.run import checkpoint, history
 from rlrun.run.files import require_run
+from rlrun.run.manifest import list_checkpoints
 from rlrun.run.tensors import read_tensors
 from rlrun.spaces import Tree, tree_leaves
 
@@ -97,7 +98,7 @@ def _of_run(path: Path) -> list[Series]:
         weights.items.insert(0, tree)
         weights.at.insert(0, steps)
     if not weights.items:
-        for file in checkpoint.list_checkpoints(directory):
+        for file in list_checkpoints(directory):
             state = _state(file)
             if "net" in state.get("policy", {}):
                 weights.items.append(state["policy"]["net"])

@@ -36,7 +36,7 @@ from rlrun.pipeline.stop import StopRequest
 from rlrun.run import checkpoint, history
 from rlrun.run.checkpoint import Saver
 from rlrun.run.files import require_in_place
-from rlrun.run.manifest import CHECKPOINTS
+from rlrun.run.manifest import CHECKPOINTS, list_checkpoints
 from rlrun.run.tensors import copied, require_kind
 from rlrun.schema import RunConfig
 from rlrun.trust import fault_of_users, resume_line
@@ -440,7 +440,7 @@ class Faults:
         return True
 
     def _newest(self) -> str:
-        saved = checkpoint.list_checkpoints(self.saving.files.directory)
+        saved = list_checkpoints(self.saving.files.directory)
         return f"the newest checkpoint is {saved[-1].name}" if saved else ""
 
     def _say(self, error: RlrunError, end: str) -> None:

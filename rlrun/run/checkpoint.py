@@ -48,24 +48,6 @@ MISFITS = (
 NETWORKS, ENVIRONMENTS, REPLAY = "networks", "environments", "replay"  # parts of a checkpoint
 UNREADABLE = (OSError, RecursionError, *MISFITS)  # errors of reading a damaged or manipulated one
 
-__all__ = [
-    "committed", "fitting", "list_checkpoints", "load", "load_newest", "load_weights", "save",
-    "save_weights",
-]  # fmt: skip
-
-
-def save(directory: Path, state: Mapping[str, Any], *, env_steps: int, keep: int) -> Path:
-    """Save ``state`` as the checkpoint ``directory/step_<env_steps>``, durably. Return its path.
-
-    See ``Saver.save``.
-
-    Raises: StorageError, TypeError.
-    """
-    saver = Saver(directory)
-    saver.save(state, env_steps=env_steps, keep=keep)
-    saver.wait()
-    return list_checkpoints(directory)[-1]
-
 
 def load_newest(directory: Path) -> tuple[dict[str, Any], Path]:
     """Return (state, path) of the newest intact checkpoint. Warn about damaged ones.
@@ -380,7 +362,7 @@ class Saver:
 
     def _prune(self, target: Path, env_steps: int, keep: int) -> None:
         """Delete all but the ``keep`` newest checkpoints up to ``env_steps``; unused segments."""
-        existing = manifest.list_checkpoints(self.directory)
+        existing = list_checkpoints(self.directory)
         needed = {path: self._needed(path) for path in existing}
         older = [p for p in existing if (manifest.parse_name(p) or (0,))[0] < env_steps]
         intact = [p for p in older if needed[p] is not None]

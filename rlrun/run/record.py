@@ -32,7 +32,7 @@ from rlrun.log import Log
 from rlrun.pipeline.loop import Pipeline
 from rlrun.pipeline.parts import LoopProgress
 from rlrun.pipeline.stop import StopRequest
-from rlrun.run import checkpoint, manifest
+from rlrun.run import manifest
 from rlrun.run.files import RECORD, read_record, replace_file, require_in_place, seal
 from rlrun.run.manifest import CHECKPOINTS
 from rlrun.run.tensors import raw_bytes
@@ -251,7 +251,7 @@ def end_at_once(
 
 
 def _go_on(run_dir: Path) -> str:
-    earlier = checkpoint.list_checkpoints(run_dir / CHECKPOINTS)
+    earlier = manifest.list_checkpoints(run_dir / CHECKPOINTS)
     newest = f"; the newest checkpoint is {earlier[-1].name}" if earlier else ""
     return f"{newest}; go on: {resume_line(run_dir)}" if newest else ""
 

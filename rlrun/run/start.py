@@ -35,7 +35,7 @@ from rlrun.run.branch import checkpoint_at, go_back
 from rlrun.run.build import backend_used, load_rows, make_pipeline, prepare_process
 from rlrun.run.files import CONFIG, RECORD, hashes, lock_run_dir, replace_file, require_in_place
 from rlrun.run.hparams import final_metrics, policy_title, trial_of
-from rlrun.run.manifest import CHECKPOINTS
+from rlrun.run.manifest import CHECKPOINTS, list_checkpoints
 from rlrun.run.plan import Plan, make_plan
 from rlrun.run.record import (
     RunningRecord,
@@ -163,7 +163,7 @@ def _read_saved(launch: Launch) -> _Saved:
     if launch.step is not None:
         path = checkpoint_at(run_dir, launch.step)
         state = checkpoint.load(path)
-    elif checkpoint.list_checkpoints(directory) or (directory / "last.json").exists():
+    elif list_checkpoints(directory) or (directory / "last.json").exists():
         state, path = checkpoint.load_newest(directory)
     else:
         return _Saved(record=RunRecord.read(run_dir) if (run_dir / RECORD).exists() else None)

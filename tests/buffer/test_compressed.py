@@ -18,6 +18,7 @@ from tests.buffer.make import same_samples, same_segments
 from tests.buffer.pair import Setup, copied, setups
 from tests.compose import changed, config
 from tests.pipeline.make import SMOKE, go
+from tests.run.forge import save
 
 SCREEN = ("env=gym", "env.id=tests.env.screen:test/Screen-v0", "env.backend=sync")
 
@@ -101,7 +102,7 @@ def test_what_is_certain_is_computed_and_the_rest_is_counted(noise, tmp_path):
     else:
         assert 0 < told["codec/buffer_ratio"] < 0.5
         assert packed.nbytes < plain.nbytes / 2
-    checkpoint.save(tmp_path, packed.state_dict(), env_steps=1, keep=1)
+    save(tmp_path, packed.state_dict(), env_steps=1, keep=1)
     other = twins.make()[1]
     other.load_state_dict(checkpoint.load_newest(tmp_path)[0])
     assert other.codec_metrics() == told

@@ -24,6 +24,7 @@ from tests.buffer.make import (
 from tests.buffer.pair import copied
 from tests.compose import linear
 from tests.reference.replay_model import World
+from tests.run.forge import save
 
 PRIORITIZED = pytest.mark.parametrize("kind", ["prioritized", "rank"])
 SIZES = [1, 2, 7, 100, 16_387]
@@ -253,7 +254,7 @@ def test_sums_do_not_drift(kind, norm, tmp_path):
         one.prioritize(rng.choice(keys, 2000), values.astype(np.float32))
         one.sample(16, 2 * step)
     one.check()
-    checkpoint.save(tmp_path, one.state_dict(), env_steps=1, keep=1)
+    save(tmp_path, one.state_dict(), env_steps=1, keep=1)
     two, _ = flat(kind, size, seed=2, **given_)
     two.load_state_dict(checkpoint.load_newest(tmp_path)[0])
     two.check()

@@ -11,13 +11,14 @@ from gymnasium import spaces
 
 from rlrun.env import make_env
 from rlrun.env.state import Unsupported, capture, restore
-from rlrun.run.checkpoint import load_newest, save
+from rlrun.run.checkpoint import load_newest
 from rlrun.schema import AgentsConfig
 from rlrun.spaces import tree_leaves
 from tests.env.presets import config_of, preset, wrapper
 from tests.env.telling import EchoVector
 from tests.env.walks import Walk
 from tests.installed import PRESETS, case
+from tests.run.forge import save
 
 AGENTS = AgentsConfig("shared", "auto", True, "mean")
 

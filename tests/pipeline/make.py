@@ -17,7 +17,8 @@ from rlrun.env import make_env
 from rlrun.env.rows import Env, Step
 from rlrun.pipeline.collector import Collector
 from rlrun.run import start
-from rlrun.run.checkpoint import list_checkpoints, load_newest
+from rlrun.run.checkpoint import load_newest
+from rlrun.run.manifest import list_checkpoints
 from rlrun.schema import CollectorConfig, EnvConfig
 from rlrun.types import Act, Chunk, Counters, Segment, Spec, tree_map
 from tests.compose import config

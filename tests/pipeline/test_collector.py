@@ -12,7 +12,7 @@ from rlrun.buffer.windows import Cutter
 from rlrun.env.diagnostic.tasks import counter_reward
 from rlrun.env.framestack import FrameStack
 from rlrun.errors import EnvError
-from rlrun.run.checkpoint import load_newest, save
+from rlrun.run.checkpoint import load_newest
 from rlrun.types import Window
 from tests.pipeline.make import (
     DIES,
@@ -26,6 +26,7 @@ from tests.pipeline.make import (
     joined,
     make,
 )
+from tests.run.forge import save
 
 
 @settings(max_examples=25, deadline=None)

@@ -27,6 +27,14 @@ Change = Callable[[Path], Any]
 Edit = Callable[[dict[str, Any]], Any]
 
 
+def save(directory: Path, state: dict[str, Any], *, env_steps: int, keep: int) -> Path:
+    """Save a checkpoint and wait until it is durable; return its path."""
+    saver = checkpoint.Saver(directory)
+    saver.save(state, env_steps=env_steps, keep=keep)
+    saver.wait()
+    return names.list_checkpoints(directory)[-1]
+
+
 def text(name: str, content: str | bytes) -> Change:
     """Replace a file."""
     data = content.encode() if isinstance(content, str) else content
@@ -85,7 +93,7 @@ def state(edit: Edit) -> Change:
         edit(found)
         for other in names.list_checkpoints(run / "checkpoints"):
             shutil.rmtree(other)
-        checkpoint.save(run / "checkpoints", found, env_steps=names.parse_name(path)[0], keep=1)
+        save(run / "checkpoints", found, env_steps=names.parse_name(path)[0], keep=1)
 
     return change
 

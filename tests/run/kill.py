@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlrun.run.checkpoint import list_checkpoints
+from rlrun.run.manifest import list_checkpoints
 from tests.exact import run_differences
 from tests.run.forks import Forks, ended
 

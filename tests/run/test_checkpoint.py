@@ -18,14 +18,13 @@ from hypothesis.extra import numpy as hnp
 from rlrun.errors import CheckpointError, StorageError
 from rlrun.run import checkpoint, files
 from rlrun.run.checkpoint import (
-    list_checkpoints,
     load_newest,
     load_weights,
-    save,
     save_weights,
 )
+from rlrun.run.manifest import list_checkpoints
 from rlrun.run.tensors import read_tensors, write_tensors
-from tests.run.forge import Crash, crash_at
+from tests.run.forge import Crash, crash_at, save
 
 TORCH = [
     getattr(torch, name)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rlrun.cli.main import main
 from rlrun.errors import CheckpointError, StorageError
 from rlrun.run import checkpoint, files, history
+from rlrun.run.manifest import list_checkpoints
 from rlrun.run.tensors import raw_bytes
 from tests.pipeline.make import SMOKE
 from tests.run.forge import Crash, crash_at
@@ -190,7 +191,7 @@ def test_a_run_keeps_its_past_and_plays_it(tmp_path, capsys):
     assert len(kept) == 3
     last, _ = checkpoint.load_weights(directory / "last.safetensors")
     same(history.load(directory / "history", max(kept))[0], last)
-    for path in checkpoint.list_checkpoints(directory)[-3:]:
+    for path in list_checkpoints(directory)[-3:]:
         steps = int(path.name.removeprefix("step_"))
         found, meta = history.load(directory / "history", steps)
         state = checkpoint.load(path)

@@ -88,9 +88,7 @@ def test_any_order_of_adding_saving_crashing_and_resuming(tmp_path, monkeypatch,
                 saver.save(ring.state(), env_steps=ring.head, keep=3)
                 ring.add(int(rng.integers(5)))  # while the files are written
                 saver.wait()
-                saved = {
-                    p: manifest.read_manifest(p) for p in checkpoint.list_checkpoints(tmp_path)
-                }
+                saved = {p: manifest.read_manifest(p) for p in manifest.list_checkpoints(tmp_path)}
                 listed = {name for fields in saved.values() for name in fields["segments"]}
                 assert {p.name for p in (tmp_path / "rows").iterdir()} == listed
             case 3 if saved:
@@ -197,8 +195,7 @@ def test_every_flipped_byte_and_truncation_of_a_segment_is_found(tmp_path, monke
     small_segments(monkeypatch, 0)
     two_generations(tmp_path)
     newest, before = (
-        manifest.read_manifest(p)["segments"]
-        for p in reversed(checkpoint.list_checkpoints(tmp_path))
+        manifest.read_manifest(p)["segments"] for p in reversed(manifest.list_checkpoints(tmp_path))
     )
     assert len(newest) == 4
     assert len(before) == 2
@@ -219,7 +216,7 @@ def test_every_flipped_byte_and_truncation_of_a_segment_is_found(tmp_path, monke
                 assert name in caplog.text
         path.unlink()
         with pytest.raises(CheckpointError, match=f"{name} is missing"):
-            checkpoint.load(checkpoint.list_checkpoints(tmp_path)[-1])
+            checkpoint.load(manifest.list_checkpoints(tmp_path)[-1])
         path.write_bytes(content)
     assert checkpoint.load_newest(tmp_path)[0]["mark"] == 30
 

@@ -14,8 +14,9 @@ import yaml
 from rlrun.cli.main import main
 from rlrun.errors import CheckpointError, ConfigError
 from rlrun.run import branch, checkpoint, files, manifest, start
-from rlrun.run.checkpoint import list_checkpoints, load_newest
+from rlrun.run.checkpoint import load_newest
 from rlrun.run.files import check_texts, hashes
+from rlrun.run.manifest import list_checkpoints
 from tests.exact import differences, run_differences
 from tests.pipeline.make import on_steps
 
@@ -113,7 +114,7 @@ def test_the_best_weights_go_along_unless_they_are_of_a_later_step(run_dir, tmp_
     at, best = steps_of(run_dir)[1], "checkpoints/best.safetensors"
     weights = {"w": torch.zeros(1)}
     checkpoint.save_weights(run_dir / best, weights, {"env_steps": at + lead})
-    path = checkpoint.list_checkpoints(run_dir / "checkpoints")[1]
+    path = list_checkpoints(run_dir / "checkpoints")[1]
     branch.fork(run_dir, path, tmp_path / "new", "seed: 0\n", ["run.dir=new", "policy.gamma=0.5"])
     branch.go_back(run_dir, path)
     for directory in (tmp_path / "new", run_dir):
