@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlrun.reports.document import Interval, Table
+from rlrun.reports.document import Table
 
 Series = tuple[NDArray[np.int64], NDArray[np.float64]]  # env_steps [K], values [K]
 
@@ -27,32 +27,15 @@ def as_table(rows: list[dict[str, Any]]) -> Any:
 
 
 def table_rows(table: Table) -> list[dict[str, Any]]:
-    """Return the rows of a report's table, in Python's numbers.
-
-    An interval becomes ``name``, ``name low`` and ``name high``.
-    """
-    wide = {
-        name
-        for row in table.rows
-        for name, cell in zip(table.columns, row, strict=True)
-        if isinstance(cell, Interval)
-    }
-    rows = []
-    for cells in table.rows:
-        row: dict[str, Any] = {}
-        for name, cell in zip(table.columns, cells, strict=True):
-            if name not in wide:
-                row[name] = _plain(cell)
-                continue
-            numbers = cell if isinstance(cell, Interval) else (cell, None, None)
-            names = name, f"{name} low", f"{name} high"
-            row |= zip(names, map(_plain, numbers), strict=True)
-        rows.append(row)
-    return rows
-
-
-def _plain(cell: Any) -> Any:
-    return cell.item() if isinstance(cell, np.generic) else cell
+    """Return the rows of a report's table, in Python's numbers; see ``Table.flat``."""
+    names, *rows = table.flat()
+    return [
+        {
+            str(name): cell.item() if isinstance(cell, np.generic) else cell
+            for name, cell in zip(names, cells, strict=True)
+        }
+        for cells in rows
+    ]
 
 
 def as_series(records: Iterable[tuple[int, Mapping[str, float]]]) -> dict[str, Series]:

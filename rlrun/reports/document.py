@@ -81,6 +81,21 @@ class Table:
         names = [self.columns[i] for i in kept]
         return Grid(names, right, [[row[i] for i in kept] for row in rows])
 
+    def flat(self) -> Iterator[list[Cell]]:
+        """Yield the names of the columns, then the rows.
+
+        An interval takes three columns: ``name``, ``name low`` and ``name high``.
+        """
+        intervals = {i for row in self.rows for i, x in enumerate(row) if isinstance(x, Interval)}
+        widths = [3 if i in intervals else 1 for i in range(len(self.columns))]
+        named = zip(self.columns, widths, strict=True)
+        yield [name + end for name, width in named for end in ("", " low", " high")[:width]]
+        for row in self.rows:
+            cells: list[Cell] = []
+            for cell, width in zip(row, widths, strict=True):
+                cells += cell if isinstance(cell, Interval) else (cell, None, None)[:width]
+            yield cells
+
 
 def show_number(value: float) -> str:
     """Return four significant digits, or all digits of a large number below 10^9."""
@@ -133,23 +148,12 @@ def markdown_text(text: str) -> str:
 
 
 def csv_text(table: Table) -> str:
-    """Return the table as CSV with all digits. An interval takes three columns.
+    """Return the table as CSV with all digits.
 
     NaN is an empty cell. A text that a spreadsheet would take for a formula gets an apostrophe.
     """
-    intervals = {i for row in table.rows for i, x in enumerate(row) if isinstance(x, Interval)}
-    wide = [i in intervals for i in range(len(table.columns))]
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    names = zip(table.columns, wide, strict=True)
-    writer.writerow(
-        _csv_text(n + end) for n, w in names for end in ("", " low", " high")[: 1 + 2 * w]
-    )
-    for row in table.rows:
-        cells: list[Cell] = []
-        for cell, w in zip(row, wide, strict=True):
-            cells += cell if isinstance(cell, Interval) else (cell, None, None)[: 1 + 2 * w]
-        writer.writerow(map(_csv_text, cells))
+    csv.writer(out, lineterminator="\n").writerows(map(_csv_text, row) for row in table.flat())
     return out.getvalue()
 
 
