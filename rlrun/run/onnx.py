@@ -121,10 +121,10 @@ class SideBySide:
         got = next(out[k] for k in ("q_values", "logits", "mean") if k in out)
         want = outputs[:, : got.shape[-1]]
         want = np.where(got == FORBIDDEN, got, want)  # the actor masks later
-        d.outputs = _larger(d.outputs, _distance(self._as_read(want), got))
+        d.outputs = _largest(d.outputs, self._as_read(want), got)
         action = out["action"] - self.start
         if not self.sizes:
-            d.actions = _larger(d.actions, _distance(chosen, action))
+            d.actions = _largest(d.actions, chosen, action)
             return
         one, two = (_at(want, a, self.sizes) for a in (chosen, action))
         differs = (chosen != action).reshape(len(chosen), -1).any(-1)
@@ -201,15 +201,10 @@ def _at(outputs: np.ndarray, action: np.ndarray, sizes: tuple[int, ...]) -> np.n
     return total
 
 
-def _distance(want: np.ndarray, got: np.ndarray) -> float:
-    """Return the largest |want - got| / max(1, |want|)."""
+def _largest(before: float, want: np.ndarray, got: np.ndarray) -> float:
+    """Return the largest of ``before`` and |want - got| / max(1, |want|), NaN if one is."""
     want, got = want.astype(np.float64), got.astype(np.float64)
-    return float((np.abs(want - got) / np.maximum(1, np.abs(want))).max(initial=0.0))
-
-
-def _larger(one: float, two: float) -> float:
-    """Return the maximum, NaN if one of them is."""
-    return float(np.maximum(one, two))
+    return float((np.abs(want - got) / np.maximum(1, np.abs(want))).max(initial=before))
 
 
 OPSET = 18  # torch.onnx's native version; others are converted from it
