@@ -7,8 +7,7 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from functools import partial
+from contextlib import AbstractContextManager, suppress
 from numbers import Integral
 from pathlib import Path
 from typing import Any, SupportsFloat, TypeAlias
@@ -62,8 +61,6 @@ class JsonLinesFile:
         self.path = path
         self.last: dict[str, Any] | None = None
         self._size, self._digest = 0, hashlib.sha256()  # of all records
-        need = "a run needs its metrics file; free space, or choose a writable new directory with "
-        self._writing = partial(storage_errors, f"{path}:", f"{need}run.dir=PATH")
         with self._writing():
             if resume_from is not None and path.exists():
                 self._truncate(resume_from, committed)
@@ -137,6 +134,10 @@ class JsonLinesFile:
     def close(self) -> None:
         """Close the file. Idempotent."""
         self._file.close()
+
+    def _writing(self) -> AbstractContextManager[None]:
+        need = "a run needs its metrics file; free space, or choose a writable new directory with "
+        return storage_errors(f"{self.path}:", f"{need}run.dir=PATH")
 
 
 def read_records(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
