@@ -210,7 +210,7 @@ def make_replay(plan: Plan, *, note: Note = _silent) -> Replay:
     config, c, window = plan.config, plan.config.buffer, plan.window
     assert window is not None
     assert plan.layout is not None
-    device = torch.device(c.device)
+    device = torch_device(c.device)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
     layout = check_size(config, plan.layout, window, free=free)
     note(paragraph("replay: ", layout.describe()))
@@ -269,6 +269,11 @@ def empty_chunk(row: Row, columns: int) -> Chunk:
         extras={name: zeros(block) for name, block in row.extras.items()},
         states=tree_map(zeros, row.state),
     )
+
+
+def torch_device(name: str) -> torch.device:
+    """Return the device of ``buffer.device``."""
+    return torch.device(name)
 
 
 def _sampler(plan: Plan, slots: int) -> Uniform:
