@@ -3,7 +3,6 @@
 import random
 from copy import deepcopy
 from dataclasses import replace
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -68,9 +67,7 @@ def test_a_killed_run_equals_the_run_that_was_not(case, tmp_path):
 @pytest.mark.parametrize("buffer", ["prioritized", "rank"])
 def test_a_replay_on_a_device_is_resumed_exactly(buffer, tmp_path, monkeypatch):
     """buffer.device=cuda, with the CPU as that device."""
-    fake, cpu = ModuleType("torch"), torch.device("cpu")
-    fake.__dict__.update(vars(torch) | {"device": lambda name: cpu})
-    monkeypatch.setattr("rlrun.run.build.torch", fake)
+    monkeypatch.setattr("rlrun.run.build.torch_device", lambda name: torch.device("cpu"))
     policy = "r2d2" if buffer == "prioritized" else "dqn"
     words = (f"policy={policy}", "env=cartpole", f"buffer={buffer}", "buffer.device=cuda")
     assert_exact_resume((*words, *LEARN), (130,), tmp_path)
