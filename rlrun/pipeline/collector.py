@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -20,9 +20,6 @@ from rlrun.functional.schedule import make_schedule
 from rlrun.run.tensors import require_kind
 from rlrun.schema import CollectorConfig, ExploreConfig
 from rlrun.types import Chunk, Counters, Policy, Tree, no_actions, tree_leaves, tree_map
-
-if TYPE_CHECKING:
-    from rlrun.kernels.rollouts import CompiledRollout
 
 BINS = 16  # equal parts of the range of a real action
 MOST_VALUES = 4096  # actions with more values are not counted
@@ -276,7 +273,7 @@ class Collector:
         self.inexact: str | None = None  # why a resumed run differs from an uninterrupted one
         self.pushed = False  # the stack already holds the present observation
         self.seconds = {"act": 0.0, "env": 0.0}
-        self.compiled: CompiledRollout | None = None  # collects rows in place of ``_step``
+        self.compiled: Any = None  # a ``CompiledRollout``: collects rows in place of ``_step``
         self.flat = isinstance(self.obs, np.ndarray)
         self.arrays: dict[str, Any] = {}
         self._allocate(max(2, -(-config.n_sample // self.num_envs) + 8))
