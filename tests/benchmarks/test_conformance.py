@@ -36,6 +36,7 @@ def test_results_are_kept_and_printed(tmp_path, capsys):
 def test_the_page_shows_the_results():
     page = (RESULTS.parent / "CONFORMANCE.md").read_text("utf-8")
     assert table(json_lines(RESULTS / "conformance.jsonl")) in page
+    assert killed.table(json_lines(RESULTS / "killed.jsonl")) in page
 
 
 def event(name, step=0, **parts):

@@ -22,7 +22,6 @@ SETUP = (  # run in a fresh virtual environment by .ci/run, and too slow for her
     "pip install '.[test]' && pytest",
 )
 NOT_RUN = {
-    "tensorboard --logdir outputs": "a server; tests/log read the event files back",
     "rlrun play outputs/watched": "opens a window; tests/log opens one without a screen",
     "rlrun tensorboard outputs": "a server; tests/log/test_server.py starts it",
     'eval "$(rlrun -sc install=bash)"': "for an interactive shell; `rlrun -sc` itself is run",

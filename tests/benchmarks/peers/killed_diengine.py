@@ -7,6 +7,7 @@ As its documentation does ("Loading Pre-trained Models and Resuming Training"): 
 from pathlib import Path
 
 import ding
+import torch
 from common import Killed, cartpole_state, globals_state, note, serve_trainings
 from ding.entry import serial_entry
 from ding.worker.learner import LearnerHook
@@ -63,10 +64,16 @@ def train(seed: int, steps: int, every: int) -> None:
     p.other.eps.update(type="linear", start=1.0, end=Killed.EPS_END, decay=Killed.EPS_OVER)
     p.other.replay_buffer.replay_buffer_size = Killed.CAPACITY
     found = [int(path.name[10:-8]) for path in CHECKPOINTS.glob("iteration_*.pth.tar")]
-    if found:
-        newest = CHECKPOINTS / f"iteration_{max(found)}.pth.tar"
-        p.learn.learner["hook"]["load_ckpt_before_run"] = str(newest)
+    for iteration in sorted(found, reverse=True):  # the newest that can be read
+        path = CHECKPOINTS / f"iteration_{iteration}.pth.tar"
+        try:
+            torch.load(path)
+        except (EOFError, RuntimeError):
+            note("unreadable", iteration)
+            continue
+        p.learn.learner["hook"]["load_ckpt_before_run"] = str(path)
         p.learn.resume_training = Commander.resume = True
+        break
     serial_entry.BaseSerialCommander = Commander
     serial_entry.serial_pipeline((main_config, create_config), seed=seed, max_env_step=steps)
     Commander.last.write("done")
