@@ -60,7 +60,7 @@ def test_export_policy(trained, tmp_path):
     line = rlrun.export_policy(trained("dqn"), tmp_path / "p.onnx")
     assert (tmp_path / "p.onnx").exists()
     assert "p.onnx" in line
-    with pytest.raises(rlrun.ConfigError, match="the file exists; a new one is allowed"):
+    with pytest.raises(rlrun.ConfigError, match="exists already; a new file is allowed"):
         rlrun.export_policy(trained("dqn"), tmp_path / "p.onnx")
 
 
