@@ -4,11 +4,16 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.errors import ConfigError, EnvError
+from rlrun.nets.memory.bmru import BMRU
 from rlrun.nets.memory.cell import Cell as Cell
-from rlrun.nets.memory.gated import BMRU, GRU, LMU, LSTM, SLSTM, IndRNN, MinGRU, NoMemory
+from rlrun.nets.memory.gated import GRU, LMU, LSTM, MinGRU, NoMemory
+from rlrun.nets.memory.gated_deltanet import GatedDeltaNet
 from rlrun.nets.memory.gtrxl import GTrXL
+from rlrun.nets.memory.indrnn import IndRNN
 from rlrun.nets.memory.linear import FFM, LRU, RTU
-from rlrun.nets.memory.matrix import MLSTM, GatedDeltaNet, Mamba2
+from rlrun.nets.memory.mamba2 import Mamba2
+from rlrun.nets.memory.mlstm import MLSTM
+from rlrun.nets.memory.slstm import SLSTM
 from rlrun.schema import MemoryConfig
 from rlrun.trust import trusted_class
 from rlrun.types import Tree, tree_leaves, tree_map

@@ -1,6 +1,4 @@
-"""Memories with real states: LSTM, GRU, minGRU, LMU, IndRNN, sLSTM, BMRU and none."""
-
-import math
+"""Memories with real states: LSTM, GRU, minGRU, LMU and none."""
 
 import torch
 from torch import Tensor, nn
@@ -8,14 +6,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from rlrun.nets.memory.cell import Readout, RowCell, ScanCell, at_least_float32, make_readout
-from rlrun.schema import (
-    BMRUConfig,
-    IndRNNConfig,
-    LMUConfig,
-    MemoryConfig,
-    MinGRUConfig,
-    SLSTMConfig,
-)
+from rlrun.schema import LMUConfig, MemoryConfig, MinGRUConfig
 from rlrun.types import Tree, tree_map
 
 
@@ -232,135 +223,3 @@ def legendre(order: int, theta: float) -> tuple[Tensor, Tensor]:
     both[:order, :order], both[:order, order] = a, scale * sign
     held = torch.linalg.matrix_exp(both)  # of [[A, B], [0, 0]]: [[e^A, A^-1 (e^A - 1) B], [0, 1]]
     return held[:order, :order], held[:order, order]
-
-
-class IndRNN(RowCell):
-    """h_t = relu(W x_t + u * h_{t-1} + b), |u| <= 2^(1/T), T = ``memory.horizon``.
-
-    The limit bounds the growth of a state and of a gradient over T rows by 2. It applies to the
-    weights that rows use; gradients pass as if there were none, so that a weight can come back.
-    (The paper's code clips the parameter itself.) State h [B, H] in float32 at least.
-    Initialisation: u uniform on [0, 2^(1/T)], W uniform (LeCun), b zero.
-    Source: Li et al. 2018, "Independently Recurrent Neural Network (IndRNN)", equation 2 and
-    sections 3-4.
-    """
-
-    def __init__(self, config: MemoryConfig, features: int) -> None:
-        assert isinstance(config, IndRNNConfig)
-        super().__init__(config, features)
-        self.limit = 2 ** (1 / config.horizon)
-        self.input = nn.Linear(features, config.hidden)
-        self.u = nn.Parameter(torch.rand(config.hidden) * self.limit)
-        with torch.no_grad():
-            bound = (3 / features) ** 0.5
-            self.input.weight.uniform_(-bound, bound)
-            self.input.bias.zero_()
-
-    def initial_state(self, batch: int, device: torch.device) -> Tree:
-        return (torch.zeros(batch, self.size, device=device),)
-
-    def inputs(self, x: Tensor) -> Tensor:
-        return at_least_float32(self.input(x))
-
-    def row(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        excess = (self.u - self.u.clamp(-self.limit, self.limit)).detach()
-        h = torch.relu(torch.addcmul(x, self.u - excess, state[0]))
-        return h, (h,)
-
-
-class SLSTM(RowCell):
-    """The scalar memory of xLSTM with H units in ``memory.heads`` heads.
-
-    z = tanh(z~), o = sigmoid(o~), log f' = log sigmoid(f~) with z~, i~, f~, o~ = W x_t + R h_{t-1}
-    + b; R has one block per head, so that units read the units of their head only
-    m_t = max(log f'_t + m_{t-1}, i~_t), at an episode's start i~_t     stabiliser
-    f*_t = exp(log f'_t + m_{t-1} - m_t), i*_t = exp(i~_t - m_t)
-    c_t = f*_t c_{t-1} + i*_t z_t, n_t = f*_t n_{t-1} + i*_t
-    h_t = o_t c_t / n_t
-    Outputs do not depend on m, so it needs no gradient. n is 0 at an episode's start, then >= 1.
-    State (c, n, m, h), each [B, H] in float32 at least. The paper's block adds a convolution, a
-    norm of each head and a gated MLP around it; here heads of the network follow, as for LSTM.
-    Initialisation: biases of f evenly spread over [0, ``forget_bias``] in each head, R uniform as
-    in nn.LSTM, W and other biases as in nn.Linear.
-    Source: Beck et al. 2024, "xLSTM: Extended Long Short-Term Memory", equations 8-17 and appendix
-    A.
-    """
-
-    def __init__(self, config: MemoryConfig, features: int) -> None:
-        assert isinstance(config, SLSTMConfig)
-        super().__init__(config, features)
-        self.heads, d = config.heads, config.hidden // config.heads
-        self.input = nn.Linear(features, 4 * config.hidden)  # z, i, f, o
-        self.hidden = nn.Parameter(torch.empty(self.heads, d, 4 * d).uniform_(-(d**-0.5), d**-0.5))
-        with torch.no_grad():
-            bias = torch.linspace(0, config.forget_bias, d).repeat(self.heads)
-            self.input.bias[2 * config.hidden : 3 * config.hidden] = bias
-
-    def initial_state(self, batch: int, device: torch.device) -> Tree:
-        return tuple(torch.zeros(batch, self.size, device=device) for _ in range(4))
-
-    def inputs(self, x: Tensor) -> Tensor:
-        out: Tensor = self.input(x)
-        return out
-
-    def row(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        c, n, m, h = state
-        by_head = h.reshape(len(h), self.heads, -1).unsqueeze(-2)
-        recurrent = (by_head @ self.hidden).reshape(len(h), self.heads, 4, -1)
-        gates = at_least_float32(x + recurrent.movedim(2, 1).reshape(len(h), -1))
-        z, write, forget, o = gates.chunk(4, -1)
-        kept = torch.where(n == 0, write, F.logsigmoid(forget) + m)  # else it may be infinite
-        m = torch.maximum(kept, write).detach()
-        keep, write = torch.exp(kept - m), torch.exp(write - m)
-        c, n = keep * c + write * torch.tanh(z), keep * n + write
-        h = torch.sigmoid(o) * c / n
-        return h, (c, n, m, h)
-
-
-class BMRU(ScanCell):
-    """Bistable memory recurrent unit: an input beyond a threshold sets a bit, others keep it.
-
-    c_t = W_c x_t + b_c                      candidate
-    beta_t = |W_beta x_t + b_beta|           threshold
-    z_t = 1 if |c_t| > beta_t else 0
-    h_t = z_t sgn(c_t) alpha + (1 - z_t) h_{t-1}
-    A decay is 1 or 0 exactly, so a bit is kept for any number of rows, unlike in memories whose
-    decays are below 1. Gates do not depend on the state, so a window is a scan. State h [B, H],
-    each 0 (an unset bit) or +-alpha; outputs are a ``Readout`` of h and x, because bits alone would
-    hide the numbers of the present row (``memory.readout=false``: h).
-    Steps have no gradient: backwards, z and sgn are those of 1/2 + atan(pi v) / pi and its double
-    less 1, v their argument.
-    Initialisation: b_beta evenly spread over [0, ``threshold``], alpha = 1, else that of nn.Linear.
-    Source: De Geeter et al. 2026, "Parallelizable memory recurrent units": units with two stable
-    states that a scan computes. The equations were not compared with the paper's text, and
-    surrogate gradients, initial values and readout are ours.
-    """
-
-    def __init__(self, config: MemoryConfig, features: int) -> None:
-        assert isinstance(config, BMRUConfig)
-        super().__init__(config, features)
-        n = config.hidden
-        self.shape = (n,)
-        self.core = nn.Linear(features, 2 * n)  # candidate, threshold
-        self.alpha = nn.Parameter(torch.ones(n))
-        with torch.no_grad():
-            self.core.bias[n:] = torch.linspace(0, config.threshold, n)
-        self.readout = make_readout(n, n + features) if config.readout else None
-
-    def gates(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        candidate, threshold = at_least_float32(self.core(x)).chunk(2, -1)
-        z = step_function(candidate.abs() - threshold.abs())
-        sign = 2 * step_function(candidate) - 1
-        return 1 - z, z * sign * self.alpha
-
-    def read(self, s: Tensor, x: Tensor, *others: Tensor) -> Tensor:
-        if self.readout is None:
-            return s
-        y: Tensor = self.readout(torch.cat((s, at_least_float32(x)), -1))
-        return y
-
-
-def step_function(v: Tensor) -> Tensor:
-    """Return 1 where ``v`` > 0, else 0, with the derivative 1 / (1 + (pi v)^2)."""
-    soft = torch.atan(math.pi * v) / math.pi
-    return (v > 0).to(v.dtype) + (soft - soft.detach())
