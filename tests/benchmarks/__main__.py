@@ -31,7 +31,7 @@ from tests.benchmarks.rows import Row, make_row
 
 BENCHMARKS = {  # name -> (where it is, what it measures); the first give the table of speeds
     "update": ("update:main", "one R2D2 update beside a hand-written one"),
-    "kernels": ("kernels:main", "one update of DQN, SAC, TD3 by a kernel beside autograd"),
+    "products": ("products:main", "one update of DQN, SAC, TD3 beside its products and Adam"),
     "cells": ("cells:main", "every recurrent memory over a window beside nn.LSTM"),
     "collect": ("collect:main", "acting and collecting beside a bare loop and DI-engine"),
     "startup": ("whole:startup", "--help, a config error, the first rows of a run"),

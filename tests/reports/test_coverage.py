@@ -5,12 +5,19 @@ tested with it where the share it bounds lies at the bound itself.
 """
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 
-from rlrun.reports.comparison import Comparison, difference
-from rlrun.reports.intervals import mean_band
+from rlrun.reports.comparison import Comparison, aggregate_difference, difference
+from rlrun.reports.intervals import (
+    aggregate_iqm,
+    mean_band,
+    stratified_bootstrap,
+    success_interval,
+    tolerance_interval,
+)
 from tests.reports.forge import permutation_p
 
 
@@ -61,6 +68,51 @@ def test_mean_interval_below_20_seeds():
     assert min(coverage(name, 5) for name in SHAPES) > 0.90 - error(0.90, 10000)
 
 
+def test_normal_tolerance_interval():
+    """Normal scores: 90 % inside with 95 % confidence. Any shape here: the next seed inside with
+    P >= 0.9. 2000 samples: errors 0.015 and, of the mean share, below 0.01.
+    """
+    cdf, rng = NormalDist().cdf, np.random.default_rng(0)
+    for n in (5, 12):
+        got = [tolerance_interval(x) for x in rng.normal(size=(2000, n))]
+        inside = np.array([cdf(e.high) - cdf(e.low) for e in got])
+        assert np.mean(inside >= 0.9) == pytest.approx(0.95, abs=error(0.95, 2000))
+    for draw, _ in SHAPES.values():
+        samples, following = draw(rng, (2000, 10)), draw(rng, 2000)
+        got = [tolerance_interval(x) for x in samples]
+        inside = [e.low <= x <= e.high for e, x in zip(got, following, strict=True)]
+        assert np.mean(inside) > 0.92
+
+
+@pytest.mark.parametrize("n", [5, 12, 30])
+def test_success_interval_covers_for_every_rate(n):
+    """Exactly, by summing binomial probabilities."""
+    got = [success_interval(k, n) for k in range(n + 1)]
+    for rate in np.linspace(0.005, 0.995, 100):
+        covered = sum(
+            math.comb(n, k) * rate**k * (1 - rate) ** (n - k)
+            for k, e in enumerate(got)
+            if e.low <= rate <= e.high
+        )
+        assert covered >= 0.95 - 1e-9
+
+
+@pytest.mark.parametrize("name", ["exponential", "80 %, 4 sd"])
+def test_iqm_interval_covers(name):
+    """5 seeds on 10 environments of different levels; 400 samples, error 0.033.
+
+    With R draws instead of R - 1 the coverage is 0.88 to 0.91.
+    """
+    draw, _ = SHAPES[name]
+    rng, levels = np.random.default_rng(0), np.linspace(0, 4, 10)
+    truth = float(aggregate_iqm(draw(rng, (40000, 10)) + levels))
+    got = [
+        stratified_bootstrap(aggregate_iqm, draw(rng, (5, 10)) + levels, resamples=400, seed=i)
+        for i in range(400)
+    ]
+    assert 0.90 <= np.mean([e.low <= truth <= e.high for e in got]) <= 0.98
+
+
 def test_null_comparisons():
     """400 comparisons of equal groups, four shapes, 5 to 8 seeds: at most 5 % "differ".
 
@@ -77,6 +129,27 @@ def test_null_comparisons():
     p = np.array([permutation_p(*groups(i), permutations=300, seed=i) for i in range(1500)])
     assert 0.05 - error(0.05, 1500) < np.mean(p <= 0.05) <= 0.05 + error(0.05, 1500)
     assert np.mean(p <= 0.01) <= 0.01 + error(0.01, 1500)
+
+
+def test_difference_interval_covers():
+    """The true shift of skewed and bimodal groups, 8 against 8 seeds; 300 samples each."""
+    rng = np.random.default_rng(0)
+    for name in ("exponential", "half, 4 sd"):
+        draw, _ = SHAPES[name]
+        pairs = [(draw(rng, 8) + 2, draw(rng, 8)) for _ in range(300)]
+        got = [difference(x, y, permutations=400, seed=i) for i, (x, y) in enumerate(pairs)]
+        covered = np.mean([e.low <= 2 <= e.high for e in got])
+        assert covered == pytest.approx(0.95, abs=error(0.95, 300))
+
+
+def test_null_aggregate_comparisons():
+    """300 comparisons of the IQM of 5 seeds on 6 environments."""
+    rng, draw = np.random.default_rng(0), SHAPES["70 %, 4 sd"][0]
+    false = 0
+    for i in range(300):
+        a, b = draw(rng, (2, 5, 6)) + np.arange(6)
+        false += aggregate_difference(a, b, resamples=300, seed=i).decided
+    assert false / 300 <= 0.05 + error(0.05, 300)
 
 
 def sequential_study(draw, rng, agents, seed):
