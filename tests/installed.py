@@ -10,10 +10,10 @@ import yaml
 
 CONF = Path(__file__).parents[1] / "conf"
 FOLDER = CONF / "env"
-PRESETS = sorted(  # conform stands for the presets that start from it
+PRESETS = sorted(  # conform and minatar stand for the presets that start from them
     path.stem
     for path in FOLDER.glob("*.yaml")
-    if path.stem not in ("gym", "pettingzoo") and not path.stem.startswith("conform_")
+    if path.stem not in ("gym", "pettingzoo") and not path.stem.startswith(("conform_", "minatar_"))
 )
 MODULES = {  # start of the id -> what has to be importable
     "rlrun/Atari-": "ale_py",

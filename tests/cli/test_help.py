@@ -169,9 +169,6 @@ def test_list(rlrun, tmp_path):
         assert name in lines
     assert "float32 [6] -> Discrete 3" in lines["acrobot"]
     for name in ENVIRONMENTS:
-        if name.startswith("minatar_"):
-            assert name.removeprefix("minatar_") in lines["minatar"]
-            continue
         module = module_of(name)
         absent = module is not None and find_spec(module) is None
         assert ("pip install " in lines[name]) == absent

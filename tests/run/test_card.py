@@ -301,7 +301,8 @@ def test_scores_are_those_of_the_sweep(tmp_path: Path) -> None:
     returns = [1.0, 2.0, 3.0, 4.0, 6.0]
     run = swept(tmp_path / "five", returns)[2]
     found = scores_of(run, "final")
-    (row,) = rlrun.report([run.parent])["scores"]
+    table = rlrun.report([run.parent])["scores"]
+    (row,) = table if isinstance(table, list) else table.to_dict("records")  # with pandas
     assert (found["agent"]["return_mean"], found["seeds"]) == (3.0, [0, 1, 2, 3, 4])
     assert found["finals"] == returns
     expected = [row[name] for name in ("score", "score low", "score high")]
