@@ -17,6 +17,7 @@ from gymnasium import spaces
 
 from rlrun.env.diagnostic.vector import LockstepVectorEnv, Spaces, choice, flag, number
 from rlrun.jit import jit
+from rlrun.spaces import Tree
 
 SIDE = 10  # cells
 DRAWS = 256  # uniform numbers that a column draws at once
@@ -426,6 +427,13 @@ class MinAtarVectorEnv(LockstepVectorEnv):
     def games(self) -> np.ndarray:
         """The columns' records [E]."""
         return self.state.view(self.record)[:, 0]
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Tree, dict[str, Any]]:
+        if seed is not None:  # numbers and actions of before are none of the new seed's
+            self.used[:], self.last[:] = DRAWS, NONE
+        return super().reset(seed=seed, options=options)
 
     def _draw(self, columns: np.ndarray) -> None:
         """Draw new numbers for those of ``columns`` that have few left."""
