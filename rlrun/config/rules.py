@@ -193,7 +193,7 @@ class Facts:
 
     @property
     def no_image(self) -> bool:
-        """Whether a torso of convolutions alone gets no image."""
+        """True if a torso of convolutions alone gets no image."""
         return self.cnn_side > 0 and not is_image(self.seen, self.cnn_side)
 
     @property

@@ -304,7 +304,7 @@ def _show_asterix(games: Any, obs: Any) -> None:
 # -- Space Invaders: a cannon below a block of aliens, each worth 1 -------------------------------
 _INVADERS = np.dtype([
     ("x", "i8"), ("direction", "i8"), ("move_every", "i8"), ("move_in", "i8"), ("shot_in", "i8"),
-    ("wait", "i8"), ("ramps", "i8"), ("aliens", "u1", (SIDE, SIDE)),
+    ("wait", "i8"), ("aliens", "u1", (SIDE, SIDE)),
     ("shots", "u1", (SIDE, SIDE)), ("bombs", "u1", (SIDE, SIDE)),  # upward and downward
 ])  # fmt: skip
 
@@ -313,7 +313,7 @@ _INVADERS = np.dtype([
 def _begin_invaders(games: Any, i: int, draws: Any, used: Any, ramping: bool) -> None:
     g = games[i]
     g.x, g.direction, g.move_every, g.move_in = 5, -1, 12, 12
-    g.shot_in, g.wait, g.ramps = 10, 0, 0
+    g.shot_in, g.wait = 10, 0
     g.shots[:] = 0
     g.bombs[:] = 0
     g.aliens[:] = 0
@@ -386,7 +386,6 @@ def _step_invaders(
         if not g.aliens.any():
             if g.move_every > 6 and ramping:
                 g.move_every -= 1
-                g.ramps += 1
             g.aliens[0:4, 2:8] = 1
         ended[i] = end
 
