@@ -51,6 +51,7 @@ EXPERIMENTS = {
     "ppo_count_recall": (),
     "ppo_noisy_cartpole": (),
     "pqn_repeat_previous": (),
+    "minatar_pqn": ("torso.hidden=[8]",),
 }
 
 
