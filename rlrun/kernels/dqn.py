@@ -18,6 +18,7 @@ from rlrun.kernels.layers import (
     action_values_backward,
     backward,
     forward,
+    part,
 )
 from rlrun.kernels.nstep import (
     clamp,
@@ -69,6 +70,8 @@ def gradients(
     action_values(h, layers, heads, rows, q[:rows])
     action_values(target_h, layers, heads, batch, next_q)
 
+    advantage = part(d, layers[heads[0]], rows)
+    value_grad = part(d, layers[max(heads[1], 0)], rows)
     loss = sizes = predictions = targets = 0.0
     count = 0
     for b in range(batch):
@@ -90,7 +93,7 @@ def gradients(
             predictions += float(q[b, taken])
             targets += float(target)
             count += 1
-        action_values_backward(d, layers, heads, rows, b, taken, -weighted)
+        action_values_backward(advantage, value_grad, heads[1] >= 0, b, taken, -weighted)
     some = max(count, 1)
     metrics[0], metrics[1], metrics[2] = loss, sizes / some, predictions / some
     metrics[3], metrics[4] = targets / some, count / batch

@@ -265,14 +265,15 @@ def action_values(
 
 @jit_ieee
 def action_values_backward(
-    d: np.ndarray, layers: np.ndarray, heads: tuple[int, int], rows: int, i: int, taken: int,
-    slope: np.float32,
-) -> None:  # fmt: skip
-    """Write the gradients of a row's heads from ``slope``, that of Q of the action ``taken``."""
-    advantage = part(d, layers[heads[0]], rows)
+    advantage: np.ndarray, value: np.ndarray, dueling: bool, i: int, taken: int, slope: np.float32
+) -> None:
+    """Write the gradients of a row's heads from ``slope``, that of Q of the action ``taken``.
+
+    ``advantage`` [n, A], ``value`` [n, 1] (read if ``dueling``): gradients of the heads' outputs.
+    """
     mean = ZERO
-    if heads[1] >= 0:
-        part(d, layers[heads[1]], rows)[i, 0] = slope
+    if dueling:
+        value[i, 0] = slope
         mean = slope / F(advantage.shape[1])
     for j in range(advantage.shape[1]):
         advantage[i, j] = -mean

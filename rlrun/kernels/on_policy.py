@@ -296,12 +296,14 @@ def pqn_passes(
                 choose(valid_rows, orders, epoch, bounds[k], bounds[k + 1], obs, x, rows)
             forward(layers, p, x, count, h, unit, inverse)
             action_values(h, layers, heads, count, q[:count])
+            advantage = part(d, layers[heads[0]], count)
+            value = part(d, layers[max(heads[1], 0)], count)
             share = F(1 / max(1, count))
             metrics[:] = 0.0
             for i in range(count):
                 taken = action[rows[i]]
                 error = q[i, taken] - target[rows[i]]
-                action_values_backward(d, layers, heads, count, i, taken, error * share)
+                action_values_backward(advantage, value, heads[1] >= 0, i, taken, error * share)
                 metrics[LOSS] += HALF * error * error * share
                 metrics[TD_ABS] += abs(error) * share
                 metrics[Q_TAKEN] += q[i, taken] * share
