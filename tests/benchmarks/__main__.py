@@ -3,8 +3,8 @@
 {names}
 
 tests/benchmarks/README.md says what each measures. Without a name the first {speed} are run; with
-``--quick`` alone all of them, shortly and in one process where possible: no targets, one line each,
-rows of missing peers left out. The exit code is 1 when a target is missed or a comparison with a
+``--quick`` alone all of them, shortly and side by side: no targets, one line each, rows of missing
+peers left out. The exit code is 1 when a target is missed or a comparison with a
 target could not be made; of a quick run, when a benchmark failed.
 
 ``--old DIR`` compares with the benchmarks' own figures in an older checkout: both run in turns.
@@ -12,6 +12,7 @@ target could not be made; of a quick run, when a benchmark failed.
 
 import argparse
 import io
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import time
 import traceback
 from argparse import Namespace
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
@@ -51,6 +53,9 @@ BENCHMARKS = {  # name -> (where it is, what it measures); the first give the ta
     "ray_scaling": ("ray:ray_scaling", "collectors whose environments sleep, beside the ideal"),
 }
 SPEED = [*BENCHMARKS][:10]
+LONGEST_FIRST = sorted(
+    BENCHMARKS, key=["killed", "ray_scaling", "jax", "update"].__contains__, reverse=True
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -107,26 +112,35 @@ def plain(o: Namespace) -> int:
 
 
 def quick(o: Namespace) -> int:
-    """Every benchmark in its quick form, a line each: seconds, and how many figures it has."""
-    runs.in_process, failed = True, list[str]()
-    for name in BENCHMARKS:
-        cpu, wall, out = _cpu(), time.perf_counter(), io.StringIO()
-        try:
-            with redirect_stdout(out):
-                found = run(name, o)
-            count = found if isinstance(found, int) else len(tables.quick_rows(found)[0])
-            good = found == 0 if isinstance(found, int) else count > 0
-            said = f"{count} rows" if count else f"{len(out.getvalue().splitlines())} lines"
-        except Exception:
-            good, said = False, traceback.format_exc()
-        wall = time.perf_counter() - wall
-        verdict = "ok" if good else "FAILED"
-        print(f"{name:16}{verdict:8}{wall:6.1f} s {_cpu() - cpu:6.1f} CPU s  {said}", flush=True)
-        if not good:
-            failed.append(name)
-            print(out.getvalue())
+    """Every benchmark in its quick form, a line each: seconds, and how many figures it has.
+
+    As many at once as there are cores: their seconds are not figures.
+    """
+    fork, failed = multiprocessing.get_context("fork"), list[str]()
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=fork) as pool:
+        for name, good, line in pool.map(quick_one, LONGEST_FIRST, [o] * len(LONGEST_FIRST)):
+            print(line, flush=True)
+            failed += [] if good else [name]
     print(f"failed: {', '.join(failed)}" if failed else f"{len(BENCHMARKS)} benchmarks ok")
     return int(bool(failed))
+
+
+def quick_one(name: str, o: Namespace) -> tuple[str, bool, str]:
+    """(name, whether it ended well, what is printed about it) of a benchmark's quick form."""
+    runs.in_process = True
+    cpu, wall, out = _cpu(), time.perf_counter(), io.StringIO()
+    try:
+        with redirect_stdout(out):
+            found = run(name, o)
+        count = found if isinstance(found, int) else len(tables.quick_rows(found)[0])
+        good = found == 0 if isinstance(found, int) else count > 0
+        said = f"{count} rows" if count else f"{len(out.getvalue().splitlines())} lines"
+    except Exception:
+        good, said = False, traceback.format_exc()
+    wall = time.perf_counter() - wall
+    verdict = "ok" if good else "FAILED"
+    line = f"{name:16}{verdict:8}{wall:6.1f} s {_cpu() - cpu:6.1f} CPU s  {said}"
+    return name, good, line if good else f"{line}\n{out.getvalue()}"
 
 
 def _cpu() -> float:
