@@ -52,6 +52,7 @@ EXPERIMENTS = {
     "ppo_noisy_cartpole": (),
     "pqn_repeat_previous": (),
     "minatar_pqn": ("torso.hidden=[8]",),
+    "minatar_dqn": (*REPLAY, "torso.hidden=[8]"),
 }
 
 
