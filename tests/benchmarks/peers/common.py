@@ -11,7 +11,7 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -199,11 +199,28 @@ def serve_trainings(version: str, train: Callable[[int, int, int], None]) -> Non
 
 
 def note(event: str, step: int, **parts: Any) -> None:
-    """Add a line to the file ``events``: what happened at which env step, digests of parts."""
+    """Add a line to the file ``events``: what happened at which env step, digests of parts.
+
+    The states of the process's generators are one of them.
+    """
+    parts["generators"] = globals_state()
     digests = {name: digest(part) for name, part in parts.items()}
     with open("events", "a") as file:
         line = {"event": event, "step": step, "parts": digests}
         file.write(json.dumps(line) + "\n")
+
+
+def newest(steps: Iterable[int], load: Callable[[int], Any]) -> Any:
+    """Return what ``load`` makes of the newest checkpoint that it can read, None if there is none.
+
+    A checkpoint that cannot be read is noted as "unreadable".
+    """
+    for step in sorted(steps, reverse=True):
+        try:
+            return load(step)
+        except Exception:
+            note("unreadable", step)
+    return None
 
 
 def globals_state() -> tuple:

@@ -7,7 +7,7 @@ As its documentation does: a CheckpointCallback that saves the replay too, then 
 from pathlib import Path
 
 import stable_baselines3
-from common import ENV, Killed, cartpole_state, globals_state, note, serve_trainings
+from common import ENV, Killed, cartpole_state, newest, note, serve_trainings
 from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback
 from stable_baselines3.common.env_util import make_vec_env
@@ -17,7 +17,7 @@ def write(event: str, model: DQN) -> None:
     replay, end = model.replay_buffer, model.replay_buffer.pos
     note(
         event, model.num_timesteps, weights=model.policy.state_dict(),
-        optimizer=model.policy.optimizer.state_dict(), generators=globals_state(),
+        optimizer=model.policy.optimizer.state_dict(),
         replay=[end, replay.observations[:end], replay.actions[:end], replay.rewards[:end]],
         counters=[model.num_timesteps, model._n_updates, model._n_calls, model.exploration_rate],
         environment=cartpole_state(model.get_env().envs[0]),
@@ -33,23 +33,15 @@ class Report(BaseCallback):
         return True
 
 
-def resumed(seed: int) -> DQN | None:
-    """Return the newest checkpoint that can be read."""
-    steps = [int(path.stem.split("_")[1]) for path in Path().glob("dqn_*_steps.zip")]
-    for step in sorted(steps, reverse=True):
-        try:
-            model = DQN.load(f"dqn_{step}_steps", env=make_vec_env(ENV, 1, seed=seed))
-            model.load_replay_buffer(f"dqn_replay_buffer_{step}_steps")
-        except Exception as e:
-            note("unreadable", step, error=repr(e))
-        else:
-            write("resumed", model)
-            return model
-    return None
-
-
 def train(seed: int, steps: int, every: int) -> None:
-    model = resumed(seed) or DQN(
+    def load(step: int) -> DQN:
+        model = DQN.load(f"dqn_{step}_steps", env=make_vec_env(ENV, 1, seed=seed))
+        model.load_replay_buffer(f"dqn_replay_buffer_{step}_steps")
+        return model
+
+    if model := newest([int(p.stem.split("_")[1]) for p in Path().glob("dqn_*_steps.zip")], load):
+        write("resumed", model)
+    model = model or DQN(
         "MlpPolicy", make_vec_env(ENV, 1, seed=seed), seed=seed, device="cpu", gamma=Killed.GAMMA,
         learning_rate=Killed.LR, batch_size=Killed.BATCH, buffer_size=Killed.CAPACITY,
         learning_starts=Killed.START, train_freq=Killed.COLLECT, gradient_steps=Killed.UPDATES,

@@ -10,7 +10,7 @@ from pathlib import Path
 import gymnasium as gym
 import tianshou
 import torch
-from common import ENV, Killed, cartpole_state, globals_state, note, serve_trainings
+from common import ENV, Killed, cartpole_state, note, serve_trainings
 from tianshou.algorithm import DQN
 from tianshou.algorithm.modelfree.dqn import DiscreteQLearningPolicy
 from tianshou.algorithm.optim import AdamOptimizerFactory
@@ -25,25 +25,20 @@ MODEL, REPLAY = Path("checkpoint.pth"), Path("train_buffer.pkl")
 
 
 def train(seed: int, steps: int, every: int) -> None:
-    envs, one, resume = DummyVectorEnv([lambda: gym.make(ENV)]), gym.make(ENV), MODEL.exists()
+    envs, resume = DummyVectorEnv([lambda: gym.make(ENV)]), MODEL.exists()
     envs.seed(seed)
-    net = Net(state_shape=one.observation_space.shape, action_shape=one.action_space.n,
-              hidden_sizes=Killed.HIDDEN)  # fmt: skip
-    policy = DiscreteQLearningPolicy(model=net, action_space=one.action_space)
+    net = Net(state_shape=(4,), action_shape=2, hidden_sizes=Killed.HIDDEN)
+    policy = DiscreteQLearningPolicy(model=net, action_space=envs.action_space[0])
     algorithm = DQN(policy=policy, optim=AdamOptimizerFactory(lr=Killed.LR), gamma=Killed.GAMMA,
                     target_update_freq=Killed.TARGET)  # fmt: skip
-    buffer = VectorReplayBuffer(Killed.CAPACITY, 1)
-    collector = Collector(algorithm, envs, buffer, exploration_noise=True)
+    collector = Collector(algorithm, envs, VectorReplayBuffer(Killed.CAPACITY, 1),
+                          exploration_noise=True)  # fmt: skip
 
     def write(event: str, step: int) -> None:
-        weights, buffer = algorithm.state_dict(), collector.buffer
-        optimizer = weights.pop(algorithm._STATE_DICT_KEY_OPTIMIZERS)
-        rows = buffer[buffer.sample_indices(0)]
-        note(
-            event, step, weights=weights, optimizer=optimizer, generators=globals_state(),
-            replay=[rows.obs, rows.act, rows.rew], counters=[step],
-            environment=cartpole_state(envs.workers[0].env),
-        )  # fmt: skip
+        weights, rows = algorithm.state_dict(), collector.buffer[collector.buffer.sample_indices(0)]
+        note(event, step, optimizer=weights.pop(algorithm._STATE_DICT_KEY_OPTIMIZERS),
+             weights=weights, replay=[rows.obs, rows.act, rows.rew], counters=[step],
+             environment=cartpole_state(envs.workers[0].env))  # fmt: skip
 
     def save(epoch: int, env_step: int, gradient_step: int) -> str:
         torch.save({"model": algorithm.state_dict()}, MODEL)
@@ -61,12 +56,11 @@ def train(seed: int, steps: int, every: int) -> None:
 
     if resume:
         algorithm.load_state_dict(torch.load(MODEL, weights_only=False)["model"])
-        with REPLAY.open("rb") as file:
-            collector.buffer = pickle.load(file)
-    logger = TensorboardLogger(SummaryWriter("tensorboard"), save_interval=1)
+        collector.buffer = pickle.loads(REPLAY.read_bytes())
     algorithm.run_training(OffPolicyTrainerParams(
         training_collector=collector, max_epochs=steps // every, epoch_num_steps=every,
-        batch_size=Killed.BATCH, collection_step_num_env_steps=Killed.COLLECT, logger=logger,
+        batch_size=Killed.BATCH, collection_step_num_env_steps=Killed.COLLECT,
+        logger=TensorboardLogger(SummaryWriter("tensorboard"), save_interval=1),
         update_step_num_gradient_steps_per_sample=Killed.UPDATES / Killed.COLLECT,
         save_checkpoint_fn=save, resume_from_log=resume, training_fn=before, verbose=False,
         show_progress=False, test_in_training=False,
