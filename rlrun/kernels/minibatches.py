@@ -98,18 +98,18 @@ class CompiledLearner(ABC):
         """Update statistics after the last pass."""
 
     def outputs(self, obs: np.ndarray) -> list[np.ndarray]:
-        """Return the outputs [N, *] of the heads for inputs [N, F]."""
+        """Return what is read of the network [N, *] for inputs [N, F]; see ``read``."""
         _, _, h, unit, inverse, _ = self.work
         parts = []
         for start in range(0, len(obs), self.room):
             x = obs[start : start + self.room]
             layers.forward(self.layers, self.net.values, x.reshape(-1), len(x), h, unit, inverse)
-            parts.append([x.copy() for x in self.read(h, len(x))])
+            parts.append(self.read(h, len(x)))
         return [np.concatenate(x) for x in zip(*parts, strict=True)]
 
     def read(self, h: np.ndarray, rows: int) -> list[np.ndarray]:
-        """Return the outputs of the heads in ``h``."""
-        return [layers.part(h, self.layers[i], rows) for i in self.heads]
+        """Return copies of the outputs of the heads in ``h``; of action values the greatest."""
+        return [layers.part(h, self.layers[i], rows).copy() for i in self.heads]
 
     def inputs(self, obs: Any) -> np.ndarray:
         """Return the first layer's inputs [(T + 1) B, F]."""
@@ -267,16 +267,16 @@ class PQNKernel(CompiledLearner):
         self.heads, self.layers, self.actions = (advantage, value), self.net.table(), net.actions
 
     def read(self, h: np.ndarray, rows: int) -> list[np.ndarray]:
-        q = np.empty((rows, self.actions), np.float32)
-        layers.action_values(h, self.layers, self.heads, rows, q)
-        return [q]
+        value = np.empty(rows, np.float32)
+        on_policy.greatest(h, self.layers, self.heads, self.actions, value)
+        return [value]
 
     def passes(
         self, rows: RolloutRows, optimiser: tuple[Any, ...], batches: Batches, sample: Sample
     ) -> Passes:
         c, (steps, columns) = self.policy.config, rows.valid.shape
         obs, q = self.inputs(rows.obs), np.empty((self.room, self.actions), np.float32)
-        value = self.outputs(obs)[0].max(1).reshape(steps + 1, columns)
+        value = self.outputs(obs)[0].reshape(steps + 1, columns)
         target = np.empty((steps, columns), np.float32)
         reward, *ends = (x.numpy() for x in (rows.reward, *rows.ends))
         rule = c.gamma, c.q_lambda

@@ -252,6 +252,18 @@ LOSS, TD_ABS, Q_TAKEN, TARGET = range(4)
 
 
 @jit_ieee
+def greatest(h: Any, layers: Any, heads: tuple[int, int], actions: int, value: Any) -> None:
+    """Write max_a Q [n] of the rows of ``h``, NaN if one is; see ``layers.action_values``."""
+    q = np.empty((len(value), actions), np.float32)
+    action_values(h, layers, heads, len(value), q)
+    for i in range(len(value)):
+        best = q[i, 0]
+        for j in range(1, actions):
+            best = best if best >= q[i, j] or best != best else q[i, j]
+        value[i] = best
+
+
+@jit_ieee
 def lambda_return(
     reward: Any, value: Any, terminated: Any, truncated: Any, valid: Any, gamma: float,
     trace: float, target: Any,

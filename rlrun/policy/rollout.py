@@ -161,7 +161,8 @@ def rollout_rows(
     segment, reward = segment.to(device), moved(reward, device)
     obs, previous = net.window_inputs(segment, config)
     valid = segment.valid
-    log_prob = segment.extras.get("log_prob", torch.zeros_like(reward))
+    log_prob = segment.extras.get("log_prob")
+    log_prob = torch.zeros_like(reward) if log_prob is None else keep_rows(valid, log_prob)
     action = segment.extras.get("raw_action", segment.action)
     return RolloutRows(
         obs=obs,
@@ -169,7 +170,7 @@ def rollout_rows(
         first=first,
         states=segment.states,
         action=keep_rows(valid, action),
-        behaviour_log_prob=keep_rows(valid, log_prob),
+        behaviour_log_prob=log_prob,
         reward=reward,
         terminated=segment.terminated,
         truncated=segment.truncated,
