@@ -199,6 +199,7 @@ class EnvConfig(Ranged):
     stop_return: float | None = field(metadata=default_of("run.stop_return"))
     total_steps: int = field(metadata=positive() | default_of("run.total_steps"))
     eval_every: int = field(metadata=positive() | default_of("run.eval_every"))
+    eval_episodes: int = field(metadata=within(1, 10**6) | default_of("run.eval_episodes"))
     warmup_steps: int = field(metadata=at_least(0) | default_of("learner.learning_starts"))
     success: str | None
     note: str

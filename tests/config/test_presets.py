@@ -108,7 +108,7 @@ def test_keys_of_the_environment_are_defaults_of_others(composer):
     given = ("env=halfcheetah", "policy=td3", "debug=profile")
     assert read(composer, *given)["learner.learning_starts"] == 1000
     found = read(composer, "env=lunarlander")
-    assert found["run.eval_every"] == 20_000
+    assert (found["run.eval_every"], found["run.eval_episodes"]) == (50_000, 20)
     for policy in ("r2d2", "drqn", "qrdqn"):
         assert read(composer, f"policy={policy}", "env.gamma=0.5")["policy.gamma"] == 0.5
         given = (f"policy={policy}", "policy.gamma=0.25")
@@ -122,9 +122,10 @@ def test_keys_of_the_environment_are_defaults_of_others(composer):
 # -- every key -------------------------------------------------------------------------------------
 
 SPECIAL = """
-device=cuda:1 | run.dir=some/where | run.total_steps=77 | run.eval_every=75
+device=cuda:1 | run.dir=some/where | run.total_steps=77 | run.eval_every=75 | run.eval_episodes=75
 learner.learning_starts=7 | run.stop_return=12.5 | env.max_episode_steps=33 | env.stop_return=7
-env.eval_every=17 | env.warmup_steps=17 | env.success=won | policy.learn_unroll_len=30
+env.eval_every=17 | env.eval_episodes=17 | env.warmup_steps=17 | env.success=won
+policy.learn_unroll_len=30
 pipeline.weights_every=77 | pipeline.address='here:6379' | policy.gamma=0.5 | env.gamma=0.5
 policy.amplitude=0.5
 policy.target_update_every=7 policy.target_tau=null | policy.max_grad_norm=7 | policy.reward_scale=3
