@@ -5,9 +5,10 @@ reach, whatever its settings. It passes if its greedy return is above ``pass_mar
 between the two. The bound follows from the environment alone (its docstring has the arithmetic), on
 three conditions: nothing but the observation enters the network, so previous actions and rewards
 are switched off except in ``previous``; sequences are not longer than ``window``; the discount is
-0.9. ``control=True`` is the same task without the trap, to be learned first with the same settings:
-a probe that is missed then shows the property, not the settings. ``evaluation=True`` is the variant
-that is scored.
+0.9. ``control=True`` is the same task without the trap, to be learned first with the same settings.
+Controls of ``reset``, ``own`` and ``stored`` show the answer, so they do not say whether the
+settings can learn to remember: there a miss counts if other seeds and minibatch sizes miss, too.
+``evaluation=True`` is the variant that is scored.
 
 Needs numpy and gymnasium only, also as a single file: ``make("reset")``, or with rlrun installed
 ``import rlrun.env; gymnasium.make("rlrun/Conform-v0", probe="reset")``.
@@ -233,8 +234,8 @@ class Odd(Recall):
     The question is in row 1, 2, 4 or 6; three environments, sequences of 5 rows, batches of 7.
 
     Trap: rows that are reshaped as if the sizes fitted are joined with another environment's, whose
-    cue is independent of the question: 0. Best 1. Rows that are dropped only cost time, and mixing
-    a few rows of many goes unseen, because the others still teach.
+    cue is independent of the question: 0. Best 1. Rows that are dropped, or a few of many that are
+    mixed, go unseen, because the others still teach.
     """
 
     asks = (1, 2, 4, 6)
