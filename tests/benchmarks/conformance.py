@@ -87,6 +87,7 @@ PEERS = {  # environment, script
     "CleanRL PPO-LSTM": ("cleanrl", "conform_cleanrl.py"),
     "skrl PPO_RNN": ("skrl", "conform_skrl.py"),
     "DI-engine R2D2": ("diengine", "conform_diengine.py"),
+    "RLlib PPO-LSTM": ("rllib", "conform_rllib.py"),
 }
 
 

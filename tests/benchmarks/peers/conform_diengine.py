@@ -17,9 +17,9 @@ CANNOT = {
     "previous": NO_PREVIOUS,
     "mask": "drqn has no action masks",
 }
-EVERY = {"envs": 8, "learn": 6, "burnin": 1, "batch": 32, "nstep": 2}
+EVERY = {"envs": 8, "learn": 6, "burnin": 1, "batch": 32, "nstep": 2, "whole": False}
 SETTINGS = {
-    "own": {"learn": 4}, "stored": {"learn": 4, "envs": 1}, "padding": {"learn": 9},
+    "own": {"learn": 4, "whole": True}, "stored": {"learn": 4, "envs": 1}, "padding": {"learn": 9},
     "odd": {"envs": 3, "learn": 5, "batch": 7}, "burnin": {"learn": 3, "burnin": 1},
     "nstep": {"nstep": 3, "learn": 7},
 }  # fmt: skip
@@ -37,6 +37,7 @@ def score(probe: str, s: dict, make, seed: int) -> float:
     p.learn.update(update_per_collect=8, batch_size=s["batch"], learning_rate=3e-3,
                    target_update_theta=0.05, value_rescale=probe != "weights")  # fmt: skip
     p.collect.update(n_sample=16, unroll_len=s["learn"] + s["burnin"], env_num=s["envs"])
+    p.traj_len_inf = s["whole"]  # else episodes are cut every learn + burnin rows
     p.eval.evaluator.eval_freq = 10**6
     p.other.eps.update(decay=1000, start=1.0, end=1.0 if probe == "weights" else 0.1)
     p.other.replay_buffer.update(replay_buffer_size=2000, alpha=0.9, beta=1.0)
