@@ -188,7 +188,7 @@ class CNN(nn.Module):
         self.convolutions = Stack(*layers, nn.Flatten())
         sizes = [channels * height * width, *config.hidden]
         self.layers = mlp(sizes, config.activation, last=True, layer_norm=config.layer_norm)
-        self.size = config.hidden[-1]
+        self.size = sizes[-1]
 
     def inputs(self, obs: Tensor) -> Tensor:
         """Return images [*, *O] as float32, divided by their largest bound."""
@@ -219,10 +219,11 @@ class ImageAndVector(nn.Module):
         leaves = list(leaf_spaces(space))
         self.images = [path for path, leaf in leaves if is_image(leaf)]
         self.others = [path for path, leaf in leaves if not is_image(leaf)]
-        self.convolutions = nn.ModuleList(CNN(config, leaf) for _, leaf in leaves if is_image(leaf))
+        cnns = [CNN(config, leaf) for _, leaf in leaves if is_image(leaf)]
+        self.convolutions = nn.ModuleList(cnns)
         rest = gym.spaces.Tuple([leaf for _, leaf in leaves if not is_image(leaf)])
         self.vector = MLP(replace(config, hidden=config.vector_hidden), rest)
-        self.size = config.hidden[-1] * len(self.images) + self.vector.size
+        self.size = sum(cnn.size for cnn in cnns) + self.vector.size
 
     def forward(self, obs: Tree) -> Tensor:
         """Return features [*, size] of observations [*, *O]."""

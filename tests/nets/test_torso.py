@@ -54,6 +54,18 @@ def test_a_small_picture_passes_one_convolution():
     torch.testing.assert_close(torso(obs), want)
 
 
+def test_without_layers_the_features_are_the_convolutions_outputs():
+    image = gym.spaces.Box(0, 1, (4, 10, 10), np.uint8)
+    torso = make_torso(config("torso=small_cnn", "torso.hidden=[]").torso, image)
+    assert torso.size == torso(torch.zeros(2, 3, 4, 10, 10, dtype=torch.uint8)).shape[-1] == 1024
+    space = gym.spaces.Dict({
+        "a": gym.spaces.Box(0, 255, (36, 36, 3), np.uint8), "b": gym.spaces.Box(-1, 1, (4,))
+    })  # fmt: skip
+    torso = make_torso(ImageAndVectorConfig("image_and_vector", (), "relu", False, ()), space)
+    obs = {"a": torch.zeros(2, 36, 36, 3, dtype=torch.uint8), "b": torch.zeros(2, 4)}
+    assert torso(obs).shape == (2, torso.size) == (2, 64 + 4)
+
+
 def test_images_pass_the_convolutions_and_the_rest_the_layers():
     """Each part changes its own features alone; the order is images, then the rest."""
     image, vector = gym.spaces.Box(0, 255, (36, 40, 3), np.uint8), gym.spaces.Box(-1, 1, (4,))
