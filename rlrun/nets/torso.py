@@ -161,6 +161,18 @@ CONVOLUTIONS = {"small_cnn": ((16, 3, 1),)}
 """The same of torsos that have others; Young and Tian 2019, section 3."""
 
 
+def channels_last(shape: tuple[int, ...]) -> bool:
+    """Return whether images are [H, W, C], not [C, H, W].
+
+    Two equal sides beside another one are those of a square. Else there are fewer channels than
+    rows or columns.
+    """
+    first, second, third = shape
+    if (first == second) != (second == third):
+        return first == second
+    return third < first
+
+
 class CNN(nn.Module):
     """Convolutions and linear layers on images, channels first or last.
 
@@ -172,7 +184,7 @@ class CNN(nn.Module):
         shape = space.shape or ()
         assert len(shape) == 3, "checked in rlrun.config"
         self.scale = image_scale(space, CNN_SIDES.get(config.name, CNN_SIDE))
-        self.channels_last = shape[-1] < shape[0]
+        self.channels_last = channels_last(shape)
         channels, height, width = (shape[-1], *shape[:2]) if self.channels_last else shape
         layers: list[nn.Module] = []
         for n_out, side, stride in CONVOLUTIONS.get(config.name, NATURE):

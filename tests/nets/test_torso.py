@@ -54,6 +54,20 @@ def test_a_small_picture_passes_one_convolution():
     torch.testing.assert_close(torso(obs), want)
 
 
+@pytest.mark.parametrize(
+    ("shape", "channels"),
+    [
+        *[((4, 10, 10), 4), ((10, 10, 4), 4), ((4, 84, 80), 4), ((84, 80, 4), 4)],
+        *[((20, 10, 10), 20), ((7, 7, 20), 20), ((10, 10, 10), 10)],
+    ],
+)
+def test_channels_are_beside_the_sides_of_a_square(shape, channels):
+    image = gym.spaces.Box(0, 1, shape, np.uint8)
+    torso = make_torso(config("torso=small_cnn").torso, image)
+    assert next(torso.parameters()).shape[1] == channels
+    assert torso(torch.zeros(2, *shape, dtype=torch.uint8)).shape == (2, 128)
+
+
 def test_without_layers_the_features_are_the_convolutions_outputs():
     image = gym.spaces.Box(0, 1, (4, 10, 10), np.uint8)
     torso = make_torso(config("torso=small_cnn", "torso.hidden=[]").torso, image)
