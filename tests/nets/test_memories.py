@@ -121,6 +121,20 @@ def test_states_are_flat_zero_at_first_and_go_on_where_they_stopped(name):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
+def test_a_step_can_be_traced_for_any_number_of_rows(name):
+    """As an ONNX file needs."""
+    memory, x = make(name), torch.randn(2, FEATURES)
+    memory.forward = memory.step
+    state = memory.initial_state(2, CPU)
+    rows = {0: torch.export.Dim.DYNAMIC}
+    shapes = (rows, tuple(rows for _ in state))
+    traced = torch.export.export(memory, (x, state), dynamic_shapes=shapes, strict=False).module()
+    for n in (1, 5):
+        x, state = torch.randn(n, FEATURES), state_of(memory, 3, n)
+        torch.testing.assert_close(traced(x, state), memory.step(x, state))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
 def test_states_after_packed_lengths(name):
     memory = make(name)
     x, state, lengths = torch.randn(7, 4, FEATURES), state_of(memory, 3, 4), [0, 3, 7, 1]

@@ -46,9 +46,9 @@ class SLSTM(RowCell):
 
     def row(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
         c, n, m, h = state
-        by_head = h.reshape(len(h), self.heads, -1).unsqueeze(-2)
-        recurrent = (by_head @ self.hidden).reshape(len(h), self.heads, 4, -1)
-        gates = at_least_float32(x + recurrent.movedim(2, 1).reshape(len(h), -1))
+        by_head = h.unflatten(-1, (self.heads, 1, -1))  # no len(h), which ONNX would hold fixed
+        recurrent = (by_head @ self.hidden).squeeze(-2).unflatten(-1, (4, -1))
+        gates = at_least_float32(x + recurrent.movedim(2, 1).flatten(1))
         z, write, forget, o = gates.chunk(4, -1)
         kept = torch.where(n == 0, write, F.logsigmoid(forget) + m)  # else it may be infinite
         m = torch.maximum(kept, write).detach()
