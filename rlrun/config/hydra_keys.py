@@ -146,13 +146,17 @@ def _stored_address(key: str, value: str) -> ConfigError:
 
 
 def check_jobs(overrides: Sequence[Override]) -> None:
-    """Raise ConfigError for a sweep of more than ``MAX_JOBS`` jobs, before they are expanded."""
+    """Raise ConfigError for a sweep of no or more than ``MAX_JOBS`` jobs, before it is expanded."""
     jobs = 1.0
     for override in overrides:
         swept = override.parsed.value() if override.parsed.is_sweep_override() else None
         if isinstance(swept, RangeSweep):
             start, stop, step = (float(x or 0) for x in (swept.start, swept.stop, swept.step))
-            jobs *= max(1.0, (stop - start) / step) if step else MAX_JOBS + 1
+            count = (stop - start) / step if step else MAX_JOBS + 1.0
+            if count <= 0:
+                allowed, fix = "a range of at least one value is allowed", "check its ends"
+                raise config_error(override.key, override.value, "has no values", allowed, fix)
+            jobs *= max(1.0, count)
         elif isinstance(swept, ChoiceSweep):
             jobs *= max(1, len(swept.list))
         if not jobs <= MAX_JOBS:
