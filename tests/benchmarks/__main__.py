@@ -45,6 +45,7 @@ BENCHMARKS = {  # name -> (where it is, what it measures); the first give the ta
     "scores": ("scores:main", "scores of trained policies; --only ROW ... --out FILE"),
     "ablation": ("pictures:ablation", "R2D2 without its parts, drawn; --runs DIR makes the runs"),
     "curve": ("pictures:curve", "learning curves, drawn; --peers DIR makes the runs"),
+    "minatar": ("pictures:minatar", "MinAtar's learning curves, drawn; --out FILE makes the runs"),
     "autoreset": ("autoreset:main", "certificate: no rows are joined across episodes"),
     "conformance": ("conformance:main", "probes of recurrent learners; --out FILE makes the runs"),
     "killed": ("killed:main", "trainings killed and resumed; --out FILE makes them"),

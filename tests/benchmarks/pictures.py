@@ -1,4 +1,4 @@
-"""Pictures and tables from committed runs: ``ablation`` and ``curve``.
+"""Pictures and tables from committed runs: ``ablation``, ``curve`` and ``minatar``.
 
 ``ablation``: R2D2 with and without its parts, in two tasks. Draws ``ablation.svg`` and prints two
 tables from ``results/ablation.jsonl``. ``--runs DIR`` first makes or completes the sweeps in DIR,
@@ -12,6 +12,9 @@ every 2000 env steps) of rlrun and of a peer over env steps, three seeds each: t
 thick lines their mean. Without ``--peers`` the picture is drawn from ``results/curve.jsonl``; with
 ``--peers DIR`` the runs that this file lacks are made first (one thread each) and added to it. A
 panel shows the seeds that both sides have run.
+
+``minatar``: learning curves of PQN and DQN on MinAtar from ``results/minatar.jsonl``, beside the
+published returns. ``--out FILE`` first makes the runs that FILE lacks.
 """
 
 import json
@@ -269,7 +272,7 @@ def curve(o: Namespace) -> int:
     if o.quick:
         line = "rlrun policy=random env=bandit debug=smoke run.eval_every=100 run.stop_return=null"
         drawn = draw_curves(results)
-        print(f"{len(own_curve(line, 0))} evaluations; {len(drawn.axes)} panels")
+        print(f"{len(own_run(line, 0)['curve'])} evaluations; {len(drawn.axes)} panels")
         return 0
     if o.peers is not None:
         for panel, seed, theirs in missing(results):
@@ -299,17 +302,27 @@ def run(panel: Panel, seed: int, peers: Path | None) -> Result:
     line = command(panel, theirs=peers is not None)
     facts = {"command": line, "seed": seed, "commit": runs.commit(), "machine": runs.machine()}
     if peers is None:
-        return {**facts, "curve": own_curve(line, seed)}
+        return {**facts, "curve": own_run(line, seed)["curve"]}
     python = runs.interpreter(peers, "sb3")
     answer = runs.peer_run(python, panel.script, seed, 1, panel.env_steps, threads=1)
     return {**facts, "curve": [[point[0], round(point[1], 2)] for point in answer["curve"]]}
 
 
-def own_curve(line: str, seed: int) -> list[list[float]]:
-    """[env steps, mean return] of every evaluation of a command of rlrun."""
+def own_run(line: str, seed: int) -> Result:
+    """A run of rlrun: ``curve``, [env steps, mean return] of every evaluation, and ``training``.
+
+    The latter is the mean return of the training episodes that ended in the last tenth of the run.
+    """
     with tempfile.TemporaryDirectory() as work:
         runs.rlrun(*line.split()[1:], f"seed={seed}", f"run.dir={work}/run", "-q")
-        return [[step, round(score, 2)] for step, score in runs.scores_of(Path(work) / "run")]
+        lines = runs.json_lines(Path(work) / "run/metrics.jsonl")
+        curve = [[step, round(score, 2)] for step, score in runs.scores_of(Path(work) / "run")]
+    ended = [x for x in lines if "collect/return_mean" in x]
+    count = np.diff([x["collect/episodes"] for x in ended], prepend=0)
+    late = np.array([x["env_steps"] > 0.9 * lines[-1]["env_steps"] for x in ended])
+    returns = np.array([x["collect/return_mean"] for x in ended])
+    training = float(np.average(returns[late], weights=count[late])) if late.any() else None
+    return {"curve": curve, "training": None if training is None else round(training, 2)}
 
 
 def draw_curves(results: Sequence[Result]) -> Figure:
@@ -328,16 +341,20 @@ def curve_panel(axes: Any, panel: Panel, both: Sequence[tuple[np.ndarray, np.nda
     """Thin lines are seeds, thick lines their mean."""
     sides = ((0, ORANGE, panel.peer_name), (1, BLUE, panel.our_name))
     for side, colour, name in sides:
-        curves = [pair[side] for pair in both]
-        for curve in curves:
-            axes.plot(*curve.T, colour, linewidth=0.8, alpha=0.3)
-        length = min(map(len, curves))
-        mean = np.mean([curve[:length] for curve in curves], axis=0)
-        axes.plot(*mean.T, colour, linewidth=2, label=f"{name}, seeds: {len(curves)}")
+        seed_lines(axes, [pair[side] for pair in both], colour, name)
     axes.set(title=panel.title, xlim=(0, panel.env_steps), ylim=(0, 510), xlabel="env steps")
     axes.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1000:.0f}k")
     axes.grid(axis="y", color="#dddddd")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18))
+
+
+def seed_lines(axes: Any, curves: Sequence[np.ndarray], colour: str, name: str) -> None:
+    """Draw the curves [evaluations, 2] of seeds and their mean."""
+    for curve in curves:
+        axes.plot(*curve.T, colour, linewidth=0.8, alpha=0.3)
+    length = min(map(len, curves))
+    mean = np.mean([curve[:length] for curve in curves], axis=0)
+    axes.plot(*mean.T, colour, linewidth=2, label=f"{name}, seeds: {len(curves)}")
 
 
 def pairs(panel: Panel, results: Sequence[Result]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -347,3 +364,86 @@ def pairs(panel: Panel, results: Sequence[Result]) -> list[tuple[np.ndarray, np.
         for line in (command(panel, theirs=True), command(panel, theirs=False))
     )
     return [(theirs[seed], ours[seed]) for seed in sorted(theirs.keys() & ours.keys())]
+
+
+# -- MinAtar ---------------------------------------------------------------------------------------
+
+MINATAR, MINATAR_SVG = runs.RESULTS / "minatar.jsonl", runs.HERE / "minatar.svg"
+PUBLISHED = {  # game -> returns of DQN and AC(0.8) while they train, after 1 and 5 million frames
+    "asterix": ((7.0, 16.9), (0.8, 18.6)), "breakout": ((9.2, 10.1), (9.9, 17.6)),
+    "freeway": ((47.8, 50.2), (0.2, 47.5)), "seaquest": ((1.0, 20.1), (0.6, 15.2)),
+    "space_invaders": ((32.9, 43.7), (51.5, 184.4)),
+}  # fmt: skip
+# Read off img/learning_curves.gif of github.com/kenjyoung/MinAtar (Young and Tian 2019).
+MINATAR_LINES = [
+    *(f"experiment=minatar_pqn env=minatar_{game} run.eval_every=100000" for game in PUBLISHED),
+    "experiment=minatar_dqn env=minatar_breakout learner.threads=1 run.total_steps=150000 "
+    "run.eval_every=25000",
+    "experiment=minatar_pqn env=minatar_breakout env.trail=false run.total_steps=500000 "
+    "run.eval_every=100000",
+    "experiment=minatar_pqn env=minatar_breakout env.trail=false memory=gru "
+    "run.total_steps=500000 run.eval_every=100000",
+    "policy=r2d2 env=minatar_breakout env.trail=false torso=small_cnn learner.replay_ratio=16 "
+    "learner.threads=1 run.total_steps=100000 run.eval_every=25000 run.checkpoint_every=100000",
+]
+
+
+def minatar(o: Namespace) -> int:
+    """Draw and print; ``--out FILE`` makes the runs that it lacks (seeds 11 to 13)."""
+    results = read(o.out or MINATAR)
+    done = {(r["command"], r["seed"]) for r in results}
+    for seed, line in (
+        (s, f"rlrun {x}") for s in (11, 12, 13) for x in MINATAR_LINES if o.out and not o.quick
+    ):
+        if (line, seed) not in done:
+            facts = {"command": line, "seed": seed, "commit": runs.commit()}
+            results.append(facts | {"machine": runs.machine()} | own_run(line, seed))
+            with o.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(results[-1]) + "\n")
+    print(minatar_table(results))
+    figure = draw_minatar(results)
+    if not o.quick:
+        save(figure, MINATAR_SVG)
+    return 0
+
+
+def full_runs(results: Sequence[Result], policy: str, game: str) -> list[Result]:
+    """The runs of a policy in a game with all planes, by seed."""
+    line = f"experiment=minatar_{policy} env=minatar_{game} "
+    own = [r for r in results if line in r["command"] and "env.t" not in r["command"]]
+    return sorted(own, key=lambda r: int(r["seed"]))
+
+
+def minatar_table(results: Sequence[Result]) -> str:
+    """The last evaluations of PQN's seeds, their training returns, and the published ones."""
+    titles = ("game", "PQN, seeds, greedy", "PQN, training", "DQN, 1M, 5M", "AC(0.8), 1M, 5M")
+    lines = [_row(*titles), _row(*["---"] * len(titles))]
+    for game, published in PUBLISHED.items():
+        own = full_runs(results, "pqn", game)
+        greedy = " ".join(f"{r['curve'][-1][1]:.1f}" for r in own)
+        training = f"{np.mean([r['training'] for r in own]):.1f}"
+        theirs = (f"{early}, {late}" for early, late in published)
+        lines.append(_row(game.replace("_", " "), greedy, training, *theirs))
+    return "\n".join(lines)
+
+
+def draw_minatar(results: Sequence[Result]) -> Figure:
+    """A panel for each game: the seeds of PQN and DQN, and the published returns."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(13, 2.9), layout="constrained")
+        for axes, (game, published) in zip(
+            figure.subplots(1, len(PUBLISHED)), PUBLISHED.items(), strict=True
+        ):
+            for policy, colour in (("pqn", BLUE), ("dqn", ORANGE)):
+                own = [np.array(r["curve"]) for r in full_runs(results, policy, game)]
+                if own:
+                    seed_lines(axes, own, colour, f"rlrun {policy.upper()}")
+            for (_, late), dash, name in zip(
+                published, ("--", ":"), ("DQN", "AC(0.8)"), strict=True
+            ):
+                axes.axhline(late, color="#555555", linestyle=dash, label=f"{name}, 5M frames")
+            axes.set(title=game.replace("_", " "), xlabel="env steps", xlim=0, ylim=0)
+            axes.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1000:.0f}k")
+        figure.legend(*figure.axes[1].get_legend_handles_labels(), loc="outside lower center",
+                      ncols=4)  # fmt: skip
+    return figure

@@ -49,6 +49,16 @@ def test_curves_are_drawn_from_the_committed_runs_of_both_sides(tmp_path, monkey
     assert {*p.missing([])} - {*p.missing([done])} == {(p.PANELS[0], 1, True)}
 
 
+def test_minatar_is_drawn_and_tabulated_from_the_committed_runs(tmp_path, monkeypatch, capsys):
+    committed = texts(p.MINATAR_SVG)
+    monkeypatch.setattr(p, "MINATAR_SVG", tmp_path / "picture.svg")
+    assert p.minatar(Namespace(quick=False, out=None)) == 0
+    assert texts(tmp_path / "picture.svg") == committed
+    assert capsys.readouterr().out.strip() in (HERE / "TABLES.md").read_text("utf-8")
+    for game in p.PUBLISHED:
+        assert [r["seed"] for r in p.full_runs(json_lines(p.MINATAR), "pqn", game)] == [11, 12, 13]
+
+
 def test_the_table_of_memories_has_the_figures_of_the_committed_runs():
     with (HERE / "results/memories.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
