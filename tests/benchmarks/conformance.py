@@ -93,7 +93,7 @@ PEERS = {  # environment, script
 NO_CAUSE = {  # misses whose cause was not found: they may be those of the settings
     "TorchRL LSTM DQN": "own stored",
     "skrl PPO_RNN": "own burnin stored",
-    "RLlib PPO-LSTM": "own burnin",
+    "RLlib PPO-LSTM": "burnin",
 }
 
 
