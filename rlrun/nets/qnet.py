@@ -11,7 +11,7 @@ from rlrun.functional.value import dueling
 from rlrun.nets.acting import ActingNet, TorsoMemory
 from rlrun.nets.memory import make_memory
 from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise, LayerNoise, NoisyMLP
-from rlrun.nets.torso import make_torso, mlp
+from rlrun.nets.torso import CNN, make_torso, mlp
 from rlrun.schema import ActionValueConfig, MemoryConfig, SwitchedConfig, TorsoConfig
 from rlrun.types import Spec, Tree
 
@@ -44,6 +44,13 @@ class QNet(ActingNet):
 
     def acting_trunks(self) -> list[TorsoMemory]:
         return [(self.torso, self.memory)]
+
+    def prepared(self, inputs: tuple[Tree, Tensor]) -> tuple[Tree, Tensor]:
+        """Return (obs, previous) of windows so that work on images is shared with the target."""
+        torso, (obs, previous) = self.torso, inputs
+        if isinstance(torso, CNN) and isinstance(obs, Tensor):
+            return torso.prepared(obs), previous
+        return inputs
 
     def inputs(self, obs: Tree, previous: Tensor) -> Tensor:
         """Return the memory's inputs [*, F]; ``previous``: of ``encode_previous``."""

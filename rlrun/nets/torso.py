@@ -1,10 +1,12 @@
 """Torsos: observations [*, *O] to feature vectors [*, F]."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -29,15 +31,22 @@ class Stack(nn.Sequential):
         return x
 
 
-def mlp(sizes: list[int], activation: str, *, last: bool, layer_norm: bool = False) -> Stack:
+def mlp(
+    sizes: list[int],
+    activation: str,
+    *,
+    last: bool,
+    layer_norm: bool = False,
+    first: type[nn.Linear] = nn.Linear,
+) -> Stack:
     """Return linear layers sizes[0] -> ... -> sizes[-1] with activations between them.
 
     ``last``: also an activation after the last layer. ``layer_norm``: layer normalisation before
-    every activation.
+    every activation. ``first``: the class of the first layer.
     """
     layers: list[nn.Module] = []
     for i, (n_in, n_out) in enumerate(pairwise(sizes)):
-        layers.append(nn.Linear(n_in, n_out))
+        layers.append((nn.Linear if i else first)(n_in, n_out))
         if last or i < len(sizes) - 2:
             layers += [nn.LayerNorm(n_out)] if layer_norm else []
             layers.append(make_activation(activation))
@@ -111,48 +120,128 @@ class MLP(nn.Module):
         return features
 
 
-class FirstConv(nn.Conv2d):
-    """The convolution that reads the images; on a GPU ``block_conv``.
+class Blocks(nn.Module):
+    """Images as blocks of stride x stride pixels, over which a convolution has stride 1.
 
-    ``scale``: there it reads uint8 images too, and divides them by it.
+    A block becomes C stride^2 channels, of which tensor cores compute a product, while few channels
+    are slow.
     """
+
+    def __init__(self, stride: int) -> None:
+        super().__init__()
+        self.stride = stride
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return [N, H / stride, W / stride, C stride^2] of ``images`` [N, C, H, W].
+
+        float32, or the dtype of autocast on a GPU: bfloat16 represents uint8 exactly.
+        """
+        n, channels, height, width = images.shape
+        rows, columns = height // self.stride, width // self.stride
+        x = images[..., : rows * self.stride, : columns * self.stride].contiguous()
+        x = x.reshape(n, channels, rows, self.stride, columns, self.stride)
+        compiled = torch.compiler.is_compiling()  # into one kernel
+        if images.dtype == torch.uint8 and self.stride == 4 and not compiled:
+            x = x.view(torch.int32)  # four bytes move as one number
+            x = torch.movedim(x, (2, 4), (1, 2)).contiguous().view(torch.uint8)
+        else:
+            x = torch.movedim(x, (2, 4), (1, 2))
+        dtype = torch.float32
+        if torch.is_autocast_enabled("cuda"):
+            dtype = torch.get_autocast_dtype("cuda")
+        x = x.to(dtype, memory_format=torch.contiguous_format)
+        return x.reshape(n, rows, columns, -1)
+
+
+def block_weight(weight: Tensor, stride: int) -> Tensor:
+    """Return weights [F, C stride^2, K / stride, K / stride] over ``Blocks`` from [F, C, K, K].
+
+    K is a multiple of ``stride``.
+    """
+    filters, channels, side, _ = weight.shape
+    w = weight.reshape(filters, channels, side // stride, stride, side // stride, stride)
+    return torch.movedim(w, (2, 4), (-2, -1)).reshape(filters, -1, side // stride, side // stride)
+
+
+class _ConvReLU(torch.autograd.Function):
+    """A convolution without padding, and its ReLU; on a GPU one kernel of cuDNN."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
+        if x.is_cuda and torch.version.cuda is not None:
+            y = torch.cudnn_convolution_relu(x, weight, bias, (stride,) * 2, (0, 0), (1, 1), 1)
+        else:
+            y = F.conv2d(x, weight, bias, stride).relu_()
+        ctx.save_for_backward(x, weight, y)
+        ctx.stride = stride
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
+        x, weight, y = ctx.saved_tensors
+        aten = torch.ops.aten
+        g = aten.threshold_backward(grads[0], y, 0)
+        pixels = torch.movedim(g, 1, -1).reshape(-1, len(weight))
+        d_bias = (pixels.new_ones(1, len(pixels)) @ pixels)[0]  # faster than their sum
+        dx, d_weight, _ = aten.convolution_backward(
+            g, x, weight, None, (ctx.stride,) * 2, (0, 0), (1, 1), False, (0, 0), 1,
+            (ctx.needs_input_grad[0], True, False),
+        )  # fmt: skip
+        return dx, d_weight, d_bias, None
+
+
+class Conv(nn.Conv2d):
+    """A convolution and, on a GPU, the ReLU behind it, unless a layer norm comes between them."""
+
+    rectified = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.on_gpu(x, self.weight, self.stride[0]) if x.is_cuda else super().forward(x)
+
+    def on_gpu(self, x: Tensor, weight: Tensor, stride: int) -> Tensor:
+        """Return outputs for ``x`` [N, C, H, W], both with channels last in memory."""
+        bias = self.bias
+        assert bias is not None
+        weight = weight.to(x.dtype, memory_format=torch.channels_last)
+        if not self.rectified:
+            return F.conv2d(x, weight, bias.to(x.dtype), stride)
+        apply: Callable[..., Tensor] = _ConvReLU.apply
+        return apply(x, weight, bias.to(x.dtype), stride)
+
+
+class FirstConv(Conv):
+    """The convolution that reads images; on a GPU ``Blocks`` of images not divided by ``scale``."""
 
     scale: float = 1
 
     def forward(self, x: Tensor) -> Tensor:
         if not x.is_cuda:
             return super().forward(x)
-        dtype = torch.float32
-        if torch.is_autocast_enabled("cuda"):
-            dtype = torch.get_autocast_dtype("cuda")
-        weight = self.weight / self.scale if x.dtype == torch.uint8 else self.weight
-        return block_conv(x, weight, self.bias, self.stride[0], dtype)
+        return self.on_gpu(x, block_weight(self.weight / self.scale, self.stride[0]), 1)
 
 
-def block_conv(
-    images: Tensor, weight: Tensor, bias: Tensor | None, stride: int, dtype: torch.dtype
-) -> Tensor:
-    """Return the convolution of ``images`` [N, C, H, W] as one of stride 1 over blocks of pixels.
+class ReLU(nn.ReLU):
+    """The ReLU behind a ``Conv``, which on a GPU has applied it."""
 
-    ``weight`` [F, C, K, K] with K a multiple of ``stride``. A block of stride x stride pixels
-    becomes C stride^2 channels, of which tensor cores compute a product, while few channels are
-    slow: the three convolutions of 84 x 84 x 4 take a quarter of the time in bfloat16, in which
-    uint8 is exact. The sums are the same in another order.
-    """
-    n, channels, height, width = images.shape
-    filters, side = len(weight), weight.shape[-1] // stride
-    rows, columns = height // stride, width // stride
-    x = images[..., : rows * stride, : columns * stride].contiguous()
-    x = x.reshape(n, channels, rows, stride, columns, stride)
-    if images.dtype == torch.uint8 and stride == 4:  # four bytes move as one number
-        x = torch.movedim(x.view(torch.int32), (2, 4), (1, 2)).contiguous().view(torch.uint8)
-    else:
-        x = torch.movedim(x, (2, 4), (1, 2))
-    blocks = x.to(dtype, memory_format=torch.contiguous_format)
-    blocks = torch.movedim(blocks.reshape(n, rows, columns, -1), -1, 1)  # channels last in memory
-    w = weight.reshape(filters, channels, side, stride, side, stride)
-    w = torch.movedim(w, (2, 4), (-2, -1)).reshape(filters, -1, side, side)
-    return F.conv2d(blocks, w, bias)
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.is_cuda else super().forward(x)
+
+
+class Pixels(nn.Flatten):
+    """Outputs of convolutions as vectors; on a GPU ``PixelLinear`` reads them as they are."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.is_cuda else super().forward(x)
+
+
+class PixelLinear(nn.Linear):
+    """A linear layer that also reads [N, C, H, W] with channels last in memory."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim == 2:
+            return super().forward(x)
+        weight = torch.movedim(self.weight.reshape(-1, *x.shape[1:]), 1, -1).flatten(1)
+        return F.linear(torch.movedim(x, 1, -1).flatten(1), weight, self.bias)
 
 
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
@@ -185,21 +274,29 @@ class CNN(nn.Module):
         assert len(shape) == 3, "checked in rlrun.config"
         self.scale = image_scale(space, CNN_SIDES.get(config.name, CNN_SIDE))
         self.channels_last = channels_last(shape)
+        self.bytes = space.dtype == np.uint8
         channels, height, width = (shape[-1], *shape[:2]) if self.channels_last else shape
         layers: list[nn.Module] = []
         for n_out, side, stride in CONVOLUTIONS.get(config.name, NATURE):
-            conv = nn.Conv2d if layers else FirstConv
-            layers.append(conv(channels, n_out, side, stride))
+            conv = (Conv if layers else FirstConv)(channels, n_out, side, stride)
             height, width = ((x - side) // stride + 1 for x in (height, width))
             channels = n_out
             if config.layer_norm:
-                layers.append(nn.LayerNorm([channels, height, width]))
-            layers.append(nn.ReLU(inplace=True))
-        assert isinstance(layers[0], FirstConv)
-        layers[0].scale = self.scale
-        self.convolutions = Stack(*layers, nn.Flatten())
+                conv.rectified = False
+                norm = nn.LayerNorm([channels, height, width])
+                layers += [conv, norm, nn.ReLU(inplace=True)]
+            else:
+                layers += [conv, ReLU(inplace=True)]
+        first = layers[0]
+        assert isinstance(first, FirstConv)
+        first.scale = self.scale
+        self.blocks = Blocks(first.stride[0])
+        linear = bool(config.hidden)
+        self.convolutions = Stack(*layers, Pixels() if linear else nn.Flatten())
         sizes = [channels * height * width, *config.hidden]
-        self.layers = mlp(sizes, config.activation, last=True, layer_norm=config.layer_norm)
+        self.layers = mlp(
+            sizes, config.activation, last=True, layer_norm=config.layer_norm, first=PixelLinear
+        )
         self.size = sizes[-1]
 
     def inputs(self, obs: Tensor) -> Tensor:
@@ -209,15 +306,38 @@ class CNN(nn.Module):
     def features(self, inputs: Tensor) -> Tensor:
         """Return features [*, size] of ``inputs``."""
         lead = inputs.shape[:-3]
-        x = inputs.reshape(-1, *inputs.shape[-3:])
-        if self.channels_last:
-            x = torch.movedim(x, -1, 1)
-        features: Tensor = self.layers(self.convolutions(x)).reshape(*lead, self.size)
-        return features
+        if not inputs.is_cuda:
+            return self._features(self._images(inputs), lead)
+        pixels = inputs if self.scale == 1 else inputs * self.scale
+        return self._of_blocks(self._blocks(pixels))
+
+    def prepared(self, obs: Tensor) -> Tensor:
+        """Return what networks with this torso can share: bytes on a GPU as blocks of pixels."""
+        return self._blocks(obs) if obs.is_cuda and obs.dtype == torch.uint8 else obs
 
     def forward(self, obs: Tensor) -> Tensor:
-        raw = obs.is_cuda and obs.dtype == torch.uint8  # the convolution converts its blocks
-        return self.features(obs if raw else self.inputs(obs))
+        """Return features [*, size] of observations [*, *O], ``prepared`` or not."""
+        if obs.is_cuda and self.bytes:
+            return self._of_blocks(self.prepared(obs))
+        return self.features(self.inputs(obs))
+
+    def _images(self, x: Tensor) -> Tensor:
+        """Return [N, C, H, W] of [*, *O]."""
+        x = x.reshape(-1, *x.shape[-3:])
+        return torch.movedim(x, -1, 1) if self.channels_last else x
+
+    def _blocks(self, pixels: Tensor) -> Tensor:
+        """Return ``Blocks`` [*, H / stride, W / stride, C stride^2] of [*, *O]."""
+        blocks: Tensor = self.blocks(self._images(pixels))
+        return blocks.reshape(*pixels.shape[:-3], *blocks.shape[1:])
+
+    def _of_blocks(self, blocks: Tensor) -> Tensor:
+        x = torch.movedim(blocks.reshape(-1, *blocks.shape[-3:]), -1, 1)
+        return self._features(x, blocks.shape[:-3])
+
+    def _features(self, x: Tensor, lead: torch.Size) -> Tensor:
+        features: Tensor = self.layers(self.convolutions(x)).reshape(*lead, self.size)
+        return features
 
 
 class ImageAndVector(nn.Module):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlrun.nets.torso import Stack
+from rlrun.nets.torso import Blocks, Stack
 from rlrun.types import Segment
 
 _logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class Compute:
             return
         _suppress_compile_errors()
         for part in (part for net in nets for part in net.modules()):
-            if isinstance(part, Stack):
+            if isinstance(part, Stack | Blocks):
                 part.compile()
 
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:

@@ -87,7 +87,9 @@ class R2D2(SequenceLearner[R2D2Config]):
         """Return the squared TD error of the learned rows, and eta-mixed priorities."""
         c, bs, learned = self.config, self.window.burnin, self.window.learned
         criterion = self.criterion
-        inputs, state = self.net.window_inputs(segment, c), self.start_state(segment)
+        with self.autocast():
+            inputs = self.net.prepared(self.net.window_inputs(segment, c))
+        state = self.start_state(segment)
         noise = self.noise(self.window.rows - bs, len(weight))
 
         # Q(.; theta) and Q(.; theta-) of [bs, bs + L + n), in two threads (learner.target_thread)

@@ -27,6 +27,7 @@ from tests.compose import config
 
 ACTIONS = 18
 WANTED = {"vectors": 330, "images": 200}  # updates per second, on an H100 or H200
+SPEEDUPS = (False, False), (True, False), (True, True)  # learner.cuda_graph, learner.compile
 SPACES: dict[str, gym.Space[Any]] = {
     "vectors": gym.spaces.Box(-np.inf, np.inf, (64,), np.float32),
     "images": gym.spaces.Box(0, 255, (4, 84, 84), np.uint8),
@@ -55,12 +56,15 @@ def main(o: Namespace) -> list[Row]:
     for obs in SPACES:
         for precision in ("float32",) if quick else ("float32", "tf32", "bf16"):
             with product.tensor_cores(precision):
-                for graph in (False,) if quick else (False, True):
-                    policy = make_policy(obs, device, precision, graph=graph, small=quick)
+                for graph, compiled in SPEEDUPS[: 1 if quick else 3 if precision == "bf16" else 2]:
+                    policy = make_policy(
+                        obs, device, precision, graph=graph, compiled=compiled, small=quick
+                    )
                     sample = make_sample(policy, obs, quick)
-                    setting = {"obs": obs, "precision": precision, "graph": graph, "device": name}
+                    setting = {"obs": obs, "precision": precision, "graph": graph}
+                    setting |= {"compile": compiled, "device": name}
                     rates = updates_per_second(lambda: policy.update(sample), o, device)  # noqa: B023
-                    best = graph and precision == "bf16"
+                    best = compiled and precision == "bf16"
                     rows.append(rate_row("update", setting, rates, WANTED[obs] if best else None))
                     if best:
                         rows.append(with_replay(policy, obs, setting, o))
@@ -72,11 +76,18 @@ def main(o: Namespace) -> list[Row]:
 
 
 def make_policy(
-    obs: str, device: str, precision: str, *, graph: bool = False, small: bool = False
+    obs: str,
+    device: str,
+    precision: str,
+    *,
+    graph: bool = False,
+    compiled: bool = False,
+    small: bool = False,
 ) -> R2D2:
     """R2D2 with the paper's settings; ``small``: narrow layers, a batch of 2."""
     words = ["experiment=r2d2_paper", "env=cartpole", "learner.backend=torch"]
     words += [f"device={device}", f"learner.precision={precision}", f"learner.cuda_graph={graph}"]
+    words += [f"learner.compile={compiled}"]
     words += ["torso=nature_cnn"] if obs == "images" else []
     words += ["memory.hidden=8", "torso.hidden=[16]", "learner.batch_size=2"] if small else []
     plan = product.make_plan(config(*words), (SPACES[obs], gym.spaces.Discrete(ACTIONS), 1))

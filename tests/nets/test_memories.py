@@ -10,8 +10,9 @@ from rlrun.nets.actor_critic import unroll_episodes
 from rlrun.nets.memory import burn_in, make_memory, reset_state
 from rlrun.nets.memory.gated import _ONE_LAYER, GRU, _aligned, legendre
 from rlrun.nets.memory.linear import ring
-from rlrun.policy.compute import tensor_cores
+from rlrun.policy.compute import Compute, tensor_cores
 from rlrun.schema import MEMORY_CONFIGS, MemoryConfig
+from tests.compose import config
 from tests.nets.cells import CONFIGS, CPU, FEATURES, make, state_of, stepped
 
 
@@ -83,6 +84,22 @@ def test_a_gpu_unrolls_as_the_cpu_in_values_and_gradients(name):
             grads = torch.autograd.grad(out.square().sum(), [*memory.parameters()])
             found.append([y.cpu() for y in (out, *last, *grads)])
     torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+@pytest.mark.parametrize(("units", "batch"), [(512, 64), (256, 16), (200, 16), (256, 80)])
+def test_an_lstm_in_float16(units, batch):
+    """Widths for which cuDNN keeps the weights on the chip, and others."""
+    memory = make_memory(config("memory=lstm", f"memory.hidden={units}").memory, 19).cuda()
+    x, state = torch.randn(20, batch, 19).cuda(), memory.initial_state(batch, torch.device("cuda"))
+    found = []
+    for precision in ("float32", "bf16"):
+        with tensor_cores(precision), Compute(precision).autocast(x.device):
+            out, last = memory.unroll(x, state)
+        grads = torch.autograd.grad(out.float().square().mean() * 1024, [*memory.parameters()])
+        found.append([y.float() for y in (out, *last, *grads)])
+    for rough, exact in zip(found[1], found[0], strict=True):
+        assert (rough - exact).norm() < 0.01 * exact.norm()
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru"])

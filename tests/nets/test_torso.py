@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.nets.torso import block_conv, flat_size, flatten, make_torso
+from rlrun.nets.torso import Blocks, _ConvReLU, block_weight, flat_size, flatten, make_torso
 from rlrun.policy.compute import tensor_cores
 from rlrun.policy.numpy_net import flatten as flatten_array
 from rlrun.schema import ImageAndVectorConfig
@@ -117,20 +117,45 @@ def test_a_convolution_over_blocks(shape, dtype):
     images = torch.randint(0, 256, (5, *shape), generator=g).to(dtype)
     weight, bias = torch.randn(6, shape[0], 8, 8, generator=g), torch.randn(6, generator=g)
     want = torch.nn.functional.conv2d(images.float(), weight, bias, stride=4)
-    got = block_conv(images, weight, bias, 4, torch.float32)
+    blocks = torch.movedim(Blocks(4)(images), -1, 1)
+    got = torch.nn.functional.conv2d(blocks, block_weight(weight, 4), bias)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-2)
+
+
+def test_a_convolution_with_its_relu():
+    """A private part, because only a GPU uses it."""
+    g = torch.Generator().manual_seed(0)
+    shapes = (2, 3, 9, 8), (4, 3, 3, 3), (4,)
+    x, weight, bias = (torch.randn(s, generator=g, dtype=torch.float64) for s in shapes)
+    for values in (x, weight, bias):
+        values.requires_grad_()
+    assert torch.autograd.gradcheck(lambda *given: _ConvReLU.apply(*given, 2), (x, weight, bias))
+
+
+def outputs_and_gradients(torso, obs):
+    out = torso(obs)
+    return [out, *torch.autograd.grad(out.square().mean(), list(torso.parameters()))]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
 @pytest.mark.parametrize("last", [False, True])
-def test_images_on_a_gpu(last):
+@pytest.mark.parametrize("words", [(), ("torso.layer_norm=true",), ("torso.hidden=[]",)])
+@pytest.mark.parametrize("name", ["nature_cnn", "small_cnn"])
+def test_images_on_a_gpu(name, words, last):
     shape = (84, 84, 4) if last else (4, 84, 84)
     for high, dtype in ((255, np.uint8), (127, np.uint8), (255, np.float32)):
         space = gym.spaces.Box(0, high, shape, dtype)
-        torso = make_torso(config("torso=nature_cnn").torso, space)
+        torch.manual_seed(0)
+        torso = make_torso(config(f"torso={name}", *words).torso, space)
         obs = torch.from_numpy(np.random.default_rng(0).integers(high + 1, size=(3, 2, *shape)))
         obs = obs.to(torch.from_numpy(np.zeros(1, dtype)).dtype)
+
         with tensor_cores("float32"):
-            want = torso(obs)
-            got = torso.cuda()(obs.cuda()).cpu()
-        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+            want = outputs_and_gradients(torso, obs)
+            torso.cuda()
+            found = [
+                outputs_and_gradients(torso, x) for x in (obs.cuda(), torso.prepared(obs.cuda()))
+            ]
+        for got in found:
+            for a, b in zip(got, want, strict=True):
+                assert (a.cpu() - b).norm() < 1e-2 * b.norm() + 1e-6

@@ -30,7 +30,7 @@ class LSTM(nn.Module):
         """Return outputs [T, B, H] of ``x`` [T, B, F], and the state after row T-1."""
         h, c = (s.unsqueeze(0) for s in state)
         if x.is_cuda:
-            x, weights = _aligned(x, self.core)
+            x, weights = _aligned(x, self.core, 128 if _stays_on_chip(x, self.size) else 8)
             out, h, c = torch.lstm(x, (h, c), weights, *_ONE_LAYER)
         else:
             out, (h, c) = self.core(x, (h, c))
@@ -77,14 +77,25 @@ class GRU(nn.Module):
 _ONE_LAYER = (True, 1, 0.0, True, False, False)  # the arguments of torch.lstm behind the weights
 
 
-def _aligned(x: Tensor, core: nn.LSTM | nn.GRU) -> tuple[Tensor, list[Tensor]]:
-    """Return inputs with a multiple of 8 features, padded with zeros, and the weights for them.
+def _stays_on_chip(x: Tensor, size: int) -> bool:
+    """Return whether cuDNN should keep an LSTM's weights on the chip for all rows of ``x``.
 
-    cuDNN multiplies other widths without the fast paths of tensor cores. The weights lie in one
-    array, else cuDNN copies them with a warning; autocast makes that array.
+    It can in float16, if features and units are multiples of 128: with 512 units and 80 rows
+    forward and backward take 0.43 of the time for 16 windows and 0.56 for 32. For 64 the LSTM takes
+    1.06 but an update of R2D2 0.94, for 128 the LSTM 1.5 (H200).
+    """
+    fits = 256 <= size <= 1024 and size % 128 == 0
+    return fits and x.shape[1] <= 64 and torch.is_autocast_enabled("cuda")
+
+
+def _aligned(x: Tensor, core: nn.LSTM | nn.GRU, to: int = 8) -> tuple[Tensor, list[Tensor]]:
+    """Return inputs padded with zeros to a multiple of ``to`` features, and the weights for them.
+
+    cuDNN multiplies widths that are no multiple of 8 without the fast paths of tensor cores. The
+    weights lie in one array, else cuDNN copies them with a warning; autocast makes that array.
     """
     first, *rest = core.all_weights[0]
-    pad = (0, -x.shape[-1] % 8)
+    pad = (0, -x.shape[-1] % to)
     weights = [F.pad(first, pad), *rest]
     if not torch.is_autocast_enabled("cuda"):
         flat = torch.cat([w.reshape(-1) for w in weights])

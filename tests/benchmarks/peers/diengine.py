@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from functools import partial
+from importlib import import_module
 
 import torch
 from common import parameters, quiet, say, serve, timed
@@ -28,8 +29,7 @@ from common import parameters, quiet, say, serve, timed
 
 def settings():
     """(main, create) configs of its own, to be changed."""
-    from dizoo.classic_control.cartpole.config import cartpole_r2d2_config as own
-
+    own = import_module("dizoo.classic_control.cartpole.config.cartpole_r2d2_config")
     return copy.deepcopy(own.main_config), copy.deepcopy(own.create_config)
 
 
