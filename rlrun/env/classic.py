@@ -6,11 +6,13 @@ of Acrobot take a tenth of the time of fifty environments.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from rlrun.env.diagnostic.vector import LockstepVectorEnv, Spaces, number
+from rlrun.jit import jit_ieee
 
 NATIVE = {
     "Acrobot-v1": "rlrun.env.classic:Acrobot",
@@ -21,14 +23,25 @@ NATIVE = {
 """id of Gymnasium without a native vector environment -> ours"""
 
 
+TWO = 2.0  # as an argument: compiled with a constant exponent, ``x**2`` would be ``x * x``
+
+
+@jit_ieee
 def _cos(x: np.ndarray) -> np.ndarray:
-    """Return the cosines float64 of the C library, as ``math.cos``."""
-    return np.array([math.cos(v) for v in x.tolist()])
+    """Return the cosines float64 [E] of the C library, as ``math.cos``; numpy's may differ."""
+    out = np.empty(len(x))
+    for i in range(len(x)):
+        out[i] = math.cos(x[i])
+    return out
 
 
-def _square(x: np.ndarray) -> np.ndarray:
-    """Return the squares float64 of the C library, as ``**`` of numbers; numpy's may differ."""
-    return np.array([v**2 for v in x.tolist()])
+@jit_ieee
+def _power(x: np.ndarray, exponent: float) -> np.ndarray:
+    """Return float64 [E] of the C library, as ``**`` of numbers; numpy's may differ."""
+    out = np.empty(len(x))
+    for i in range(len(x)):
+        out[i] = float(x[i]) ** exponent
+    return out
 
 
 class Acrobot(LockstepVectorEnv):
@@ -44,21 +57,16 @@ class Acrobot(LockstepVectorEnv):
             self.state[:, i] = self.rngs[i].uniform(-0.1, 0.1, size=4).astype(np.float32)
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        torque, s, dt = (action - 1).astype(np.float64), self.state, 0.2
-        k1 = _rates(s, torque)  # Runge and Kutta, fourth order
-        k2 = _rates(s + dt / 2.0 * k1, torque)
-        k3 = _rates(s + dt / 2.0 * k2, torque)
-        k4 = _rates(s + dt * k3, torque)
-        s = s + dt / 6.0 * (k1 + 2 * k2 + 2 * k3 + k4)
-        for angle in s[:2]:
-            while (over := angle > np.pi).any():
-                angle[over] -= np.pi - -np.pi
-            while (under := angle < -np.pi).any():
-                angle[under] += np.pi - -np.pi
-        s[2] = np.clip(s[2], -4 * np.pi, 4 * np.pi)
-        s[3] = np.clip(s[3], -9 * np.pi, 9 * np.pi)
-        self.state = s
-        up = -np.cos(s[0]) - np.cos(s[1] + s[0]) > 1.0
+        start, torque, dt = self.state, (action - 1).astype(np.float64), 0.2
+        k, s, angles = np.empty((4, *start.shape)), start.copy(), np.empty((3, len(torque)))
+        for stage, step in enumerate((0.0, dt / 2.0, dt / 2.0, dt)):  # Runge and Kutta
+            if stage:
+                _move(start, k[stage - 1], step, s)
+            a, b = s[:2]
+            angles[0], angles[1], angles[2] = b, a + b - np.pi / 2.0, a - np.pi / 2
+            _accelerate(s, torque, np.cos(angles), np.sin(b), TWO, k[stage])
+        self.state = _moved(start, k, dt / 6.0)
+        up = -np.cos(self.state[0]) - np.cos(self.state[1] + self.state[0]) > 1.0
         return np.where(up, 0.0, -1.0).astype(np.float32), up
 
     def _observe(self) -> np.ndarray:
@@ -70,23 +78,52 @@ class Acrobot(LockstepVectorEnv):
         return obs
 
 
-def _rates(s: np.ndarray, torque: np.ndarray) -> np.ndarray:
-    """Return d state / dt [4, E]. Links of mass and length 1, centres at 0.5, inertia 1."""
-    a, b, da, db = s
-    cos_b, sin_b = np.cos(b), np.sin(b)
-    d1 = 1.0 * 0.5**2 + 1.0 * (1.0**2 + 0.5**2 + 2 * 1.0 * 0.5 * cos_b) + 1.0 + 1.0
-    d2 = 1.0 * (0.5**2 + 1.0 * 0.5 * cos_b) + 1.0
-    phi2 = 1.0 * 0.5 * 9.8 * np.cos(a + b - np.pi / 2.0)
-    phi1 = (
-        -1.0 * 1.0 * 0.5 * _square(db) * sin_b
-        - 2 * 1.0 * 1.0 * 0.5 * db * da * sin_b
-        + (1.0 * 0.5 + 1.0 * 1.0) * 9.8 * np.cos(a - np.pi / 2)
-        + phi2
-    )
-    ddb = (torque + d2 / d1 * phi1 - 1.0 * 1.0 * 0.5 * _square(da) * sin_b - phi2) / (
-        1.0 * 0.5**2 + 1.0 - _square(d2) / d1
-    )
-    return np.stack([da, db, -(d2 * ddb + phi1) / d1, ddb])
+@jit_ieee
+def _move(start: Any, rates: Any, step: float, out: Any) -> None:
+    """Write ``start`` moved along ``rates``, [4, E] each."""
+    for k in range(4):
+        for i in range(start.shape[1]):
+            out[k, i] = start[k, i] + step * rates[k, i]
+
+
+@jit_ieee
+def _moved(start: Any, k: Any, step: float) -> np.ndarray:
+    """Return ``start`` [4, E] moved along the four ``k``, angles wrapped and rates bounded."""
+    out = np.empty_like(start)
+    for j in range(4):
+        for i in range(start.shape[1]):
+            rate = k[0, j, i] + 2 * k[1, j, i] + 2 * k[2, j, i] + k[3, j, i]
+            x = start[j, i] + step * rate
+            if j < 2:
+                while x > math.pi:
+                    x = x - (math.pi - -math.pi)
+                while x < -math.pi:
+                    x = x + (math.pi - -math.pi)
+            else:
+                most = (4 if j == 2 else 9) * math.pi
+                x = min(max(x, -most), most)
+            out[j, i] = x
+    return out
+
+
+@jit_ieee
+def _accelerate(s: Any, torque: Any, cosines: Any, sines: Any, two: float, out: Any) -> None:
+    """Write d state / dt. Links of mass and length 1, centres at 0.5, inertia 1."""
+    for i in range(len(torque)):
+        da, db, cos_b, sin_b = s[2, i], s[3, i], cosines[0, i], sines[i]
+        d1 = 1.0 * 0.5**2 + 1.0 * (1.0**2 + 0.5**2 + 2 * 1.0 * 0.5 * cos_b) + 1.0 + 1.0
+        d2 = 1.0 * (0.5**2 + 1.0 * 0.5 * cos_b) + 1.0
+        phi2 = 1.0 * 0.5 * 9.8 * cosines[1, i]
+        phi1 = (
+            -1.0 * 1.0 * 0.5 * db**two * sin_b
+            - 2 * 1.0 * 1.0 * 0.5 * db * da * sin_b
+            + (1.0 * 0.5 + 1.0 * 1.0) * 9.8 * cosines[2, i]
+            + phi2
+        )
+        ddb = (torque[i] + d2 / d1 * phi1 - 1.0 * 1.0 * 0.5 * da**two * sin_b - phi2) / (
+            1.0 * 0.5**2 + 1.0 - d2**two / d1
+        )
+        out[0, i], out[1, i], out[2, i], out[3, i] = da, db, -(d2 * ddb + phi1) / d1, ddb
 
 
 class MountainCar(LockstepVectorEnv):
@@ -138,7 +175,7 @@ class MountainCarContinuous(MountainCar):
         velocity[(position == np.float32(-1.2)) & (velocity < 0)] = 0
         self.state = np.stack([position, velocity]).astype(np.float64)
         there = (position >= np.float32(0.45)) & (velocity >= self.goal_velocity)
-        reward = np.where(there, 100.0, 0.0) - _square(action[:, 0]) * 0.1
+        reward = np.where(there, 100.0, 0.0) - _power(action[:, 0], TWO) * 0.1
         return reward.astype(np.float32), there
 
 
@@ -160,7 +197,7 @@ class Pendulum(LockstepVectorEnv):
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         (angle, rate), torque = self.state, np.clip(action[:, 0], -2.0, 2.0)
         normal = (angle + np.pi) % (2 * np.pi) - np.pi
-        cost = _square(normal) + 0.1 * _square(rate) + 0.001 * torque**2
+        cost = _power(normal, TWO) + 0.1 * _power(rate, TWO) + 0.001 * torque**2
         rate = rate + (3 * self.g / (2 * 1.0) * np.sin(angle) + 3.0 * torque) * 0.05
         rate = np.clip(rate, -8, 8)
         self.state = np.stack([angle + rate * 0.05, rate])

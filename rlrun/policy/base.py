@@ -307,20 +307,22 @@ class WindowLearner(LearningPolicy[C]):
 class TargetLearner(WindowLearner[T]):
     """A policy with target networks, updated by hard copies or soft steps."""
 
-    @torch.no_grad()
     def update_targets(self, *names: str, since: int = 1) -> None:
         """Make a soft step, or a hard copy if ``updates`` passed a multiple of target_update_every.
 
         ``since``: the number of updates since the last call.
         """
         every, tau = self.config.target_update_every, self.config.target_tau
+        if every is not None and self.updates // every == (self.updates - since) // every:
+            return
         target = [p for name in names for p in self.parts[name].target_params]
         online = [p for name in names for p in self.parts[name].followed]
-        if tau is not None:
-            torch._foreach_lerp_(target, online, tau)
-        elif every is not None and self.updates // every > (self.updates - since) // every:
-            self.target_lag = relative_distance(target, online)
-            torch._foreach_copy_(target, online)
+        with torch.no_grad():
+            if tau is not None:
+                torch._foreach_lerp_(target, online, tau)
+            else:
+                self.target_lag = relative_distance(target, online)
+                torch._foreach_copy_(target, online)
 
     @torch.no_grad()
     def network_health(self, windows: Segment) -> dict[str, Tensor]:
