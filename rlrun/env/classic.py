@@ -65,7 +65,8 @@ class Acrobot(LockstepVectorEnv):
             a, b = s[:2]
             angles[0], angles[1], angles[2] = b, a + b - np.pi / 2.0, a - np.pi / 2
             _accelerate(s, torque, np.cos(angles), np.sin(b), TWO, k[stage])
-        self.state = _moved(start, k, dt / 6.0)
+        _finish(start, k, dt / 6.0, s)
+        self.state = s
         up = -np.cos(self.state[0]) - np.cos(self.state[1] + self.state[0]) > 1.0
         return np.where(up, 0.0, -1.0).astype(np.float32), up
 
@@ -87,9 +88,8 @@ def _move(start: Any, rates: Any, step: float, out: Any) -> None:
 
 
 @jit_ieee
-def _moved(start: Any, k: Any, step: float) -> np.ndarray:
-    """Return ``start`` [4, E] moved along the four ``k``, angles wrapped and rates bounded."""
-    out = np.empty_like(start)
+def _finish(start: Any, k: Any, step: float, out: Any) -> None:
+    """Write ``start`` [4, E] moved along the four ``k``, angles wrapped and rates bounded."""
     for j in range(4):
         for i in range(start.shape[1]):
             rate = k[0, j, i] + 2 * k[1, j, i] + 2 * k[2, j, i] + k[3, j, i]
@@ -103,7 +103,6 @@ def _moved(start: Any, k: Any, step: float) -> np.ndarray:
                 most = (4 if j == 2 else 9) * math.pi
                 x = min(max(x, -most), most)
             out[j, i] = x
-    return out
 
 
 @jit_ieee

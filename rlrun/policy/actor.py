@@ -3,7 +3,7 @@
 An actor runs one row of its network, then selects actions from the outputs. On the CPU ``copy_of``
 uses numpy, because acting consists of tiny matrix products, for which numpy needs 0.6 to 0.9 of
 torch's time (measured at widths 32 to 512 and 1 to 256 environments, one thread). It uses torch on
-a GPU, for convolutions, and for memories that are a ``Cell``.
+a GPU, for convolutions, and for memories that are a ``Cell`` (but minGRU and BMRU).
 """
 
 import copy
@@ -21,6 +21,7 @@ from rlrun.functional.policy import mask_logits
 from rlrun.nets.acting import ActingNet
 from rlrun.nets.actor_critic import ActorCritic
 from rlrun.nets.memory import Cell
+from rlrun.nets.memory.bmru import BMRU
 from rlrun.nets.memory.gated import MinGRU
 from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise, noise_size, noisy_layers, split_noise
 from rlrun.nets.policy_net import PolicyNet
@@ -75,7 +76,7 @@ def copy_of(net: ActingNet, num_envs: int) -> TorchNet | NumpyNet:
     """Return the faster copy of this network by a fixed rule. Outputs of both agree to 1e-5."""
     numpy = device_of(net).type == "cpu" and all(
         isinstance(torso, (MLP, FlatObs))
-        and (isinstance(memory, MinGRU) or not isinstance(memory, Cell))
+        and (isinstance(memory, (MinGRU, BMRU)) or not isinstance(memory, Cell))
         for torso, memory in net.acting_trunks()
     )
     return (NumpyNet if numpy else TorchNet)(net, num_envs)

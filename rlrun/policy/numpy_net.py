@@ -1,6 +1,6 @@
 """The forward pass of acting networks in numpy: inputs, linear layers, memories, heads.
 
-``NumpyNet`` computes one row of MLP torsos, LSTM, GRU, minGRU or no memory, and any head.
+``NumpyNet`` computes one row of MLP torsos, LSTM, GRU, minGRU, BMRU or no memory, and any head.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +14,8 @@ from rlrun.nets.acting import ActingNet
 from rlrun.nets.actor_and_critics import ActorNet
 from rlrun.nets.actor_critic import CLIP, ActorCritic
 from rlrun.nets.memory import Memory
+from rlrun.nets.memory.bmru import BMRU
+from rlrun.nets.memory.cell import Readout
 from rlrun.nets.memory.gated import GRU, LSTM, MinGRU
 from rlrun.nets.noise import NoisyLinear, NoisyMLP, noisy_layers
 from rlrun.nets.policy_net import PolicyNet
@@ -245,13 +247,18 @@ class LSTMCell:
 class _CopiedCell:
     """Base class of cells with copied parameters, whose state is one array [B, H]."""
 
-    def __init__(self, parameters: Iterable[Tensor], size: int) -> None:
+    def __init__(
+        self, parameters: Iterable[Tensor], size: int, readout: Readout | None = None
+    ) -> None:
         self.sources, self.size = list(parameters), size
         self.weights = [copy_parameter(p) for p in self.sources]
+        self.readout = None if readout is None else ForwardMLP(readout)
 
     def refresh(self) -> None:
         for own, source in zip(self.weights, self.sources, strict=True):
             np.copyto(own, source.detach().numpy())
+        if self.readout is not None:
+            self.readout.refresh()
 
 
 class GRUCell(_CopiedCell):
@@ -276,13 +283,7 @@ class MinGRUCell(_CopiedCell):
     """``MinGRU.step``."""
 
     def __init__(self, memory: MinGRU) -> None:
-        super().__init__((memory.core.weight, memory.core.bias), memory.size)
-        self.readout = None if memory.readout is None else ForwardMLP(memory.readout)
-
-    def refresh(self) -> None:
-        super().refresh()
-        if self.readout is not None:
-            self.readout.refresh()
+        super().__init__((memory.core.weight, memory.core.bias), memory.size, memory.readout)
 
     def __call__(self, x: np.ndarray, state: Tree) -> tuple[np.ndarray, Tree]:
         weight, bias = self.weights
@@ -294,7 +295,24 @@ class MinGRUCell(_CopiedCell):
         return (h if self.readout is None else self.readout(h)), (h,)
 
 
-def make_cell(memory: Memory, num_envs: int) -> LSTMCell | GRUCell | MinGRUCell | None:
+class BMRUCell(_CopiedCell):
+    """``BMRU.step``."""
+
+    def __init__(self, memory: BMRU) -> None:
+        parameters = memory.core.weight, memory.core.bias, memory.alpha
+        super().__init__(parameters, memory.size, memory.readout)
+
+    def __call__(self, x: np.ndarray, state: Tree) -> tuple[np.ndarray, Tree]:
+        weight, bias, alpha = self.weights
+        out = x @ weight.T
+        out += bias
+        candidate, threshold = out[:, : self.size], out[:, self.size :]
+        h = np.where(candidate > 0, alpha, -alpha)
+        h = np.where(np.abs(candidate) > np.abs(threshold), h, state[0])
+        return (h if self.readout is None else self.readout(np.concatenate([h, x], 1))), (h,)
+
+
+def make_cell(memory: Memory, num_envs: int) -> LSTMCell | GRUCell | MinGRUCell | BMRUCell | None:
     """Return the cell of ``memory``, or None for ``NoMemory``."""
     match memory:
         case LSTM():
@@ -303,6 +321,8 @@ def make_cell(memory: Memory, num_envs: int) -> LSTMCell | GRUCell | MinGRUCell 
             return GRUCell(memory)
         case MinGRU():
             return MinGRUCell(memory)
+        case BMRU():
+            return BMRUCell(memory)
     return None
 
 

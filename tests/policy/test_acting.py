@@ -31,6 +31,7 @@ def of(obs, **given):
         (OBS, {"memory": "lstm", "reward_clip": 0.5}),
         (OBS, {"memory": "gru", "dueling": False, "head_hidden": ()}),
         (OBS, {"memory": "mingru", "torso": (8, 5), "head_hidden": (5, 4)}),
+        (OBS, {"memory": "bmru", "head_hidden": ()}),
         (OBS, {"memory": "lstm", "prev_inputs": False, "dueling": False}),
         (OBS, {"memory": "ffm", "prev_inputs": True}),  # a memory that only torch computes
         (gym.spaces.Box(0, 255, (1, 40, 40), np.uint8), {"memory": "gru", **CNN}),
@@ -169,7 +170,7 @@ def test_noise_is_a_switch_of_exploring_and_may_be_held_until_the_weights_are_fe
 @pytest.mark.parametrize(
     ("name", "given"),
     [
-        *(("r2d2", {"memory": m}) for m in ("lstm", "gru", "mingru", "ffm")),
+        *(("r2d2", {"memory": m}) for m in ("lstm", "gru", "mingru", "bmru", "ffm")),
         ("dqn", {"distribution": "implicit", "noisy": 0.5}),
         ("ppo", {"normalize_obs": True, "memory": "gru", "spec": BOX}),
         ("ppo", {"normalize_obs": True, "memory": "ffm", "spec": BOX}),  # only torch has it

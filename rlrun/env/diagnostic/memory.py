@@ -33,6 +33,7 @@ from rlrun.env.diagnostic.vector import (
 SUITS, RANKS, DECK = 4, 13, 52
 KINDS = {"colors": 2, "suits": SUITS, "ranks": RANKS}  # kind of a card -> number of values
 FORWARD, LEFT, RIGHT = range(3)  # actions of the T-maze
+SYMBOLS = np.eye(4, dtype=np.float32)  # its observations
 GRAVITY, FORCE, SECONDS = 9.8, 10.0, 0.02  # CartPole's constants (Barto, Sutton & Anderson 1983)
 POLE, HALF_LENGTH = 0.1, 0.5  # mass in kg, half the pole in m
 MASS, MOMENT = POLE + 1.0, POLE * HALF_LENGTH
@@ -359,14 +360,13 @@ class TMazeVectorEnv(LockstepVectorEnv):
         moves = forward & ~junction
         self.success = turns & (action == self.cue + LEFT)
         self.cell += moves
-        choices = [self.success, turns, moves]
-        reward = np.select(choices, [1.0, -0.1, 0.0], -self.penalty).astype(np.float32)
+        reward = np.full(self.num_envs, -self.penalty, np.float32)
+        reward[moves], reward[turns], reward[self.success] = 0, -0.1, 1
         return reward, turns
 
     def _observe(self) -> np.ndarray:
-        obs = np.zeros((self.num_envs, 4), np.float32)
-        symbol = np.where(self.cell == self.length, 3, 2)
-        obs[self.columns, np.where(self.t == 0, self.cue, symbol)] = 1
+        symbol = 2 + (self.cell == self.length)
+        obs: np.ndarray = SYMBOLS[np.where(self.t == 0, self.cue, symbol)]
         return obs
 
     def _full_state(self) -> np.ndarray:
