@@ -61,11 +61,11 @@ class Acrobot(LockstepVectorEnv):
         k, s, angles = np.empty((4, *start.shape)), start.copy(), np.empty((3, len(torque)))
         for stage, step in enumerate((0.0, dt / 2.0, dt / 2.0, dt)):  # Runge and Kutta
             if stage:
-                _move(start, k[stage - 1], step, s)
+                move(start, k[stage - 1], step, s)
             a, b = s[:2]
             angles[0], angles[1], angles[2] = b, a + b - np.pi / 2.0, a - np.pi / 2
-            _accelerate(s, torque, np.cos(angles), np.sin(b), TWO, k[stage])
-        _finish(start, k, dt / 6.0, s)
+            accelerate(s, torque, np.cos(angles), np.sin(b), TWO, k[stage])
+        finish(start, k, dt / 6.0, s)
         self.state = s
         up = -np.cos(self.state[0]) - np.cos(self.state[1] + self.state[0]) > 1.0
         return np.where(up, 0.0, -1.0).astype(np.float32), up
@@ -80,7 +80,7 @@ class Acrobot(LockstepVectorEnv):
 
 
 @jit_ieee
-def _move(start: Any, rates: Any, step: float, out: Any) -> None:
+def move(start: Any, rates: Any, step: float, out: Any) -> None:
     """Write ``start`` moved along ``rates``, [4, E] each."""
     for k in range(4):
         for i in range(start.shape[1]):
@@ -88,7 +88,7 @@ def _move(start: Any, rates: Any, step: float, out: Any) -> None:
 
 
 @jit_ieee
-def _finish(start: Any, k: Any, step: float, out: Any) -> None:
+def finish(start: Any, k: Any, step: float, out: Any) -> None:
     """Write ``start`` [4, E] moved along the four ``k``, angles wrapped and rates bounded."""
     for j in range(4):
         for i in range(start.shape[1]):
@@ -106,7 +106,7 @@ def _finish(start: Any, k: Any, step: float, out: Any) -> None:
 
 
 @jit_ieee
-def _accelerate(s: Any, torque: Any, cosines: Any, sines: Any, two: float, out: Any) -> None:
+def accelerate(s: Any, torque: Any, cosines: Any, sines: Any, two: float, out: Any) -> None:
     """Write d state / dt. Links of mass and length 1, centres at 0.5, inertia 1."""
     for i in range(len(torque)):
         da, db, cos_b, sin_b = s[2, i], s[3, i], cosines[0, i], sines[i]

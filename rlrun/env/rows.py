@@ -167,6 +167,8 @@ class Env:
         """
         self._steps += rows
         self._done = done.copy()
+        if isinstance(self._source, NativeVector):
+            self._source.stop_recording()
 
     def reset(self, *, seed: int) -> Any:
         """Return the first observations [E, ...]; environment i gets seed + i.
@@ -404,6 +406,11 @@ class NativeVector:
             raise self._error(f"{message}; fix the environment")
         numbers = np.stack([self._info_column(info, key) for key in self._keep_info], 1)
         return obs, reward, terminated, truncated, {KEPT: numbers}
+
+    def stop_recording(self) -> None:
+        """Compare another environment over the steps so far only: the next ones are unknown."""
+        if self._probe is not None:
+            self._probe.recording = False
 
     def _called(self, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
         try:

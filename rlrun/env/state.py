@@ -350,12 +350,12 @@ class Probe:
 
     def __init__(self, state: Tree, make: Callable[[], Any]) -> None:
         """``state``: of the environment after its reset. ``make``: makes another one like it."""
-        self._state, self._make = state, make
+        self._state, self._make, self.recording = state, make, True
         self._rows: list[tuple[Any, str]] = []
 
     def record(self, action: Any, *row: Any) -> None:
         """Record one step (``action`` None: a reset) unless ``STEPS`` are recorded."""
-        if len(self._rows) < STEPS:
+        if self.recording and len(self._rows) < STEPS:
             self._rows.append((None if action is None else np.array(action), row_hash(*row)))
 
     def violation(self) -> str | None:

@@ -5,12 +5,19 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.env.classic import TWO, accelerate, finish, move
 from rlrun.jit import jit_ieee
 from rlrun.kernels.layers import N_OUT, ONE, ZERO, F, action_values, forward, part
 
-# Constants of CartPole.
-GRAVITY, POLE_MASS, TOTAL_MASS, LENGTH, POLE_MASS_LENGTH, FORCE, TAU, MOST_THETA, MOST_X = range(9)
-LOW, HIGH, LIMIT, SUTTON_BARTO = range(9, 13)
+CARTPOLE, ACROBOT, MOUNTAIN_CAR = range(3)  # kinds of environments
+
+# Constants of all, then of CartPole, then of MountainCar.
+KIND, LIMIT = range(2)
+GRAVITY, POLE_MASS, TOTAL_MASS, LENGTH, POLE_MASS_LENGTH, FORCE, TAU, MOST_THETA, MOST_X = range(
+    2, 11
+)
+LOW, HIGH, SUTTON_BARTO = range(11, 14)
+GOAL_VELOCITY = 2
 
 
 @jit_ieee
@@ -53,6 +60,55 @@ def cartpole(
 
 
 @jit_ieee
+def acrobot(
+    c: Any, state: Any, steps: Any, done: Any, action: Any, obs: Any, reward: Any, terminated: Any,
+    truncated: Any,
+) -> None:  # fmt: skip
+    """Step ``rlrun.env.classic.Acrobot`` with no column to reset: state [4, E]."""
+    columns = len(steps)
+    k, cosines, sines = np.empty((4, 4, columns)), np.empty((3, columns)), np.empty(columns)
+    s, torque = state.copy(), np.empty(columns)
+    for stage in range(4):
+        if stage > 0:
+            move(state, k[stage - 1], 0.2 if stage == 3 else 0.1, s)
+        for i in range(columns):
+            torque[i], a, b = action[i] - 1, s[0, i], s[1, i]
+            cosines[0, i], sines[i] = math.cos(b), math.sin(b)
+            cosines[1, i], cosines[2, i] = math.cos(a + b - math.pi / 2), math.cos(a - math.pi / 2)
+        accelerate(s, torque, cosines, sines, TWO, k[stage])
+    finish(state, k, 0.2 / 6.0, state)
+    for i in range(columns):
+        a, b = state[0, i], state[1, i]
+        steps[i] += 1
+        terminated[i] = -math.cos(a) - math.cos(b + a) > 1.0
+        truncated[i], reward[i] = steps[i] >= c[LIMIT], ZERO if terminated[i] else -ONE
+        done[i] = terminated[i] or truncated[i]
+        obs[i, 0], obs[i, 1] = F(math.cos(a)), F(math.sin(a))
+        obs[i, 2], obs[i, 3] = F(math.cos(b)), F(math.sin(b))
+        obs[i, 4], obs[i, 5] = F(state[2, i]), F(state[3, i])
+
+
+@jit_ieee
+def mountain_car(
+    c: Any, state: Any, steps: Any, done: Any, action: Any, obs: Any, reward: Any, terminated: Any,
+    truncated: Any,
+) -> None:  # fmt: skip
+    """Step ``rlrun.env.classic.MountainCar`` with no column to reset: state [2, E]."""
+    for i in range(len(steps)):
+        x, v = state[0, i], state[1, i]
+        v = min(max(v + ((action[i] - 1) * 0.001 + math.cos(3 * x) * -0.0025), -0.07), 0.07)
+        x = min(max(x + v, -1.2), 0.6)
+        if x == -1.2 and v < 0:
+            v = 0.0
+        state[0, i], state[1, i] = x, v
+        steps[i] += 1
+        terminated[i], reward[i] = x >= 0.5 and v >= c[GOAL_VELOCITY], -ONE
+        truncated[i] = steps[i] >= c[LIMIT]
+        done[i] = terminated[i] or truncated[i]
+        obs[i, 0], obs[i, 1] = F(x), F(v)
+
+
+@jit_ieee
 def sample_actions(z: Any, generator: Any, action: Any, log_prob: Any, p: Any) -> None:
     """Write ``functional.explore.draw_categorical`` of the logits z [E, A]."""
     draws = generator.random(len(action), np.float32)
@@ -88,11 +144,13 @@ def rollout(
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Collect rows begin, ..., at most end - 1 of E columns, until ``wanted`` valid ones.
 
+    Ends before a row that opens episodes, except of CartPole.
+
     Args:
         layers, heads, p, work: of the acting network; see ``on_policy.pqn_passes``.
         epsilon: [E], or None for actions sampled from logits.
         generators: of exploration and of the environments.
-        constants, world: of the environments; world: state, steps, done.
+        constants, world: of the environments; world: state [K, E], steps and done [E].
         arrays: obs, first, action, reward, terminated, truncated, valid [T, E, ...].
         log_prob: [T, E], or [1, E] if it is not recorded.
         carried: first, ended, episode_return, episode_length [E].
@@ -107,7 +165,9 @@ def rollout(
     columns, actions = obs.shape[1], layers[heads[0], N_OUT]
     q = np.empty((columns, actions), np.float32)
     t, steps, episodes = begin, 0, 0
-    while t < end and units < wanted:
+    kind = int(constants[KIND])
+    state, ages, done = world
+    while t < end and units < wanted and (kind == CARTPOLE or not done.any()):
         for i in range(columns):
             valid[t, i], first[t, i] = not ended[i], opened[i]
         forward(layers, p, obs[t].reshape(-1), columns, h, unit, inverse)
@@ -117,10 +177,13 @@ def rollout(
         else:
             action_values(h, layers, heads, columns, q)
             greedy_actions(q, epsilon, generators[0], action[t])
-        cartpole(
-            constants, generators[1], world[0], world[1], world[2], action[t], obs[t + 1],
-            reward[t], terminated[t], truncated[t],
-        )  # fmt: skip
+        row = action[t], obs[t + 1], reward[t], terminated[t], truncated[t]
+        if kind == CARTPOLE:
+            cartpole(constants, generators[1], state, ages, done, *row)
+        elif kind == ACROBOT:
+            acrobot(constants, state, ages, done, *row)
+        else:
+            mountain_car(constants, state, ages, done, *row)
         for i in range(columns):
             truncated[t, i] &= not terminated[t, i]
             opened[i], ended[i] = ended[i], terminated[t, i] or truncated[t, i]

@@ -1,4 +1,4 @@
-"""Rollouts of PPO and PQN in environments with a compiled step: one compiled call for all rows."""
+"""Rollouts of on-policy policies in environments with a compiled step: one call for all rows."""
 
 import copy
 import logging
@@ -9,9 +9,10 @@ import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 from rlrun.env import Env
+from rlrun.env.classic import Acrobot, MountainCar
 from rlrun.functional.explore import Temperature
 from rlrun.kernels.minibatches import ActorCriticKernel, CompiledLearner
-from rlrun.kernels.rollout_loops import rollout
+from rlrun.kernels.rollout_loops import ACROBOT, CARTPOLE, MOUNTAIN_CAR, rollout
 from rlrun.types import Actor
 
 ROWS = 128  # most rows of a call: a signal waits for its end
@@ -24,25 +25,66 @@ _logger = logging.getLogger(__name__)
 class CartPole:
     """The compiled step of Gymnasium's ``CartPoleVectorEnv``."""
 
+    resets = True  # within compiled rows
+
     def __init__(self, env: Any) -> None:
         self.env = env
         self.constants = np.array([
-            env.gravity, env.masspole, env.total_mass, env.length, env.polemass_length,
-            env.force_mag, env.tau, env.theta_threshold_radians, env.x_threshold, env.low, env.high,
-            env.max_episode_steps, env._sutton_barto_reward,
+            CARTPOLE, env.max_episode_steps, env.gravity, env.masspole, env.total_mass, env.length,
+            env.polemass_length, env.force_mag, env.tau, env.theta_threshold_radians,
+            env.x_threshold, env.low, env.high, env._sutton_barto_reward,
         ], np.float64)  # fmt: skip
+
+    @property
+    def generator(self) -> np.random.Generator | None:
+        """Return the random numbers of the compiled step."""
+        generator: np.random.Generator = self.env.np_random
+        return generator
 
     def world(self) -> tuple[np.ndarray, ...]:
         """Return copies of the arrays that a step changes."""
         env: Any = self.env
-        return np.array(env.state), env.steps.copy(), env.prev_done.copy()
+        return np.array(env.state), env.steps.astype(np.int64), env.prev_done.copy()
+
+    def put(self, world: tuple[np.ndarray, ...]) -> None:
+        """Continue from the arrays of ``world``."""
+        self.env.state, steps, self.env.prev_done = world
+        self.env.steps = steps.astype(self.env.steps.dtype)
 
     def twin(self) -> Any:
         """Return an environment in the same state."""
         twin = copy.copy(self.env)
-        twin.state, twin.steps, twin.prev_done = self.world()
+        CartPole(twin).put(self.world())
         twin._np_random = copy.deepcopy(self.env.np_random)
         return twin
+
+
+class Classic:
+    """The compiled steps of ``rlrun.env.classic``; rows that open episodes are not compiled."""
+
+    resets, generator = False, None
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        kind, rule = (ACROBOT, 0.0) if type(env) is Acrobot else (MOUNTAIN_CAR, env.goal_velocity)
+        self.constants = np.array([kind, env.limit[0], rule], np.float64)
+
+    def world(self) -> tuple[np.ndarray, ...]:
+        return self.env.state.copy(), self.env.t.copy(), self.env._done.copy()
+
+    def put(self, world: tuple[np.ndarray, ...]) -> None:
+        self.env.state, self.env.t, self.env._done = world
+
+    def twin(self) -> Any:
+        return copy.deepcopy(self.env)
+
+
+def task_of(env: Any) -> "CartPole | Classic | None":
+    """Return the compiled step of an environment, or None."""
+    if type(env) is CartPoleVectorEnv:
+        return CartPole(env) if env.kinematics_integrator == "euler" else None
+    known = type(env) in (Acrobot, MountainCar) and (env.limit == env.limit[0]).all()
+    return Classic(env) if known else None
 
 
 class CompiledRollout:
@@ -52,8 +94,10 @@ class CompiledRollout:
     collector's own loop up to the rounding of the network's outputs.
     """
 
-    def __init__(self, kernel: CompiledLearner, env: Env, actor: Actor) -> None:
-        self.kernel, self.env, self.actor, self.task = kernel, env, actor, CartPole(env.native)
+    def __init__(
+        self, kernel: CompiledLearner, env: Env, actor: Actor, task: CartPole | Classic
+    ) -> None:
+        self.kernel, self.env, self.actor, self.task = kernel, env, actor, task
         self.columns = columns = env.num_envs
         self.layers, self.heads = kernel.layers, kernel.heads
         self.samples = isinstance(kernel, ActorCriticKernel)
@@ -68,15 +112,13 @@ class CompiledRollout:
         """Return the compiled rows of a ``Collector``, or None if it needs its own loop."""
         c, kernel = collector.config, collector.policy.kernel
         plain = isinstance(kernel, CompiledLearner) and c.unit == "step" and not c.keep_info
-        task: Any = collector.env.native
-        if not plain or collector.stack is not None or type(task) is not CartPoleVectorEnv:
-            return None
-        if task.kinematics_integrator != "euler":
+        task = task_of(collector.env.native)
+        if not plain or collector.stack is not None or task is None:
             return None
         if getattr(collector.policy.net, "moments", None) is not None:
             return None
         boltzmann = isinstance(collector.explore(0), Temperature)
-        return None if boltzmann else cls(kernel, collector.env, collector.actor)
+        return None if boltzmann else cls(kernel, collector.env, collector.actor, task)
 
     def collect(
         self, collector: Any, t: int, units: int, epsilon: np.ndarray
@@ -87,11 +129,11 @@ class CompiledRollout:
         Returns: the row after the last, and the units; None: the next row needs the collector's
         loop.
         """
-        env = self.env
+        env, task = self.env, self.task
         if collector.actor is not self.actor:  # a predictor's, with weights of its own
             collector.compiled = None
             return None
-        if not env.continues:
+        if not env.continues or (not task.resets and collector.ended.any()):
             collector.actor.refresh()
             return None
         if not self.compared:
@@ -100,19 +142,15 @@ class CompiledRollout:
             if not self._compare(collector, t, epsilon):
                 collector.compiled = None
                 return None
-        began, generators = (
-            time.perf_counter(),
-            (collector.policy.generator, self.task.env.np_random),
-        )
-        world = self.task.world()
+        began, own = time.perf_counter(), collector.policy.generator
+        generators, world = (own, task.generator or own), task.world()
         carried = tuple(np.array(getattr(collector, name)) for name in CARRIED)
         end = min(collector.capacity, t + ROWS)
         wanted = collector.config.n_sample
         stop, units, steps, episodes = self._run(
             collector.arrays, world, carried, epsilon, generators, (t, end, units, wanted)
         )
-        task = self.task.env
-        task.state, task.steps, task.prev_done = world
+        task.put(world)
         for name, x in zip(CARRIED, carried, strict=True):
             setattr(collector, name, x)
         env.stepped(stop - t, collector.ended)
@@ -150,27 +188,24 @@ class CompiledRollout:
 
         Both act on copies with the same random numbers, so the comparison has no other effect.
         """
-        actor, twin, before = (
-            collector.actor,
-            self.task.twin(),
-            copy.deepcopy(collector.actor.generator),
-        )
+        actor, task, twin = collector.actor, self.task, self.task.twin()
+        before = copy.deepcopy(actor.generator)
         rows = {
             name: np.zeros((CHECKED + 1, *x.shape[1:]), x.dtype)
             for name, x in collector.arrays.items() if name in ROW_ARRAYS
         }  # fmt: skip
         rows["obs"][0] = collector.arrays["obs"][t]
         log_prob = np.zeros((CHECKED + 1, self.columns), np.float32)
-        self._run(
-            {**rows, "extras": {"log_prob": log_prob}}, self.task.world(),
+        checked, *_ = self._run(
+            {**rows, "extras": {"log_prob": log_prob}}, task.world(),
             tuple(np.array(getattr(collector, name)) for name in CARRIED), epsilon,
-            (copy.deepcopy(before), copy.deepcopy(self.task.env.np_random)),
+            (copy.deepcopy(before), copy.deepcopy(task.generator or before)),
             (0, CHECKED, 0, CHECKED * self.columns + 1),
         )  # fmt: skip
         different, past = 0, (collector.prev_action, collector.prev_reward, collector.state)
         kept, actor.generator = actor.generator, before
         try:
-            for k in range(CHECKED):
+            for k in range(checked):
                 out = actor.act(rows["obs"][k], rows["first"][k], *past, explore=epsilon)
                 same = out.action == rows["action"][k]
                 different += int(np.count_nonzero(~same))
@@ -188,7 +223,7 @@ class CompiledRollout:
                     break
         finally:
             actor.generator = kept
-        if different <= MOST_DIFFERENT * CHECKED * self.columns:
+        if different <= MOST_DIFFERENT * checked * self.columns:
             return True
         _logger.warning(
             "collector: the compiled rows are not those of this policy and environment; the "

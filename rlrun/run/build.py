@@ -75,10 +75,8 @@ KERNELS = {  # for exactly the class of that name
 }
 
 
-ROLLOUTS = {  # collect rows of policies with these kernels, where environment and settings allow it
-    "ppo": "rlrun.kernels.rollouts:CompiledRollout",
-    "pqn": "rlrun.kernels.rollouts:CompiledRollout",
-}
+# These collect rows by compiled calls where environment and settings allow it.
+ROLLOUTS = dict.fromkeys(("ppo", "a2c", "impala", "pqn"), "rlrun.kernels.rollouts:CompiledRollout")
 
 
 def policy_class(name: str) -> type[Any]:

@@ -22,6 +22,10 @@ CASES = {
     "other rewards": ("policy=ppo", "env.kwargs={sutton_barto_reward: true}"),
     "pqn": ("policy=pqn", SHORT),
     "dueling": ("policy=pqn", "policy.dueling=true", "policy.head_hidden=[5]"),
+    "a2c": ("policy=a2c", SHORT),
+    "impala": ("policy=impala", SHORT),
+    "acrobot": ("policy=ppo", "env=acrobot", SHORT),
+    "mountaincar": ("policy=pqn", "env=mountaincar", "env.kwargs={goal_velocity: 0.01}", SHORT),
 }
 
 
@@ -68,7 +72,7 @@ def test_rows_are_those_of_the_collectors_own_loop(words, collector_of):
         same_states(ours.state_dict(), text.state_dict())
     assert ours.counters.env_steps == text.counters.env_steps >= 800
     assert ours.counters.episodes > 5
-    assert ours.seconds["act"] == 0 < text.seconds["act"]
+    assert ours.seconds["act"] < text.seconds["act"] / 2
     same_states(*(x.policy.generator.bit_generator.state for x in (ours, text)))
 
 
@@ -125,7 +129,7 @@ def test_another_actor_is_found(collector_of, monkeypatch, caplog):
 
 @pytest.mark.parametrize(
     "words",
-    [("policy=ppo", x) for x in ("learner.backend=torch", "env.frame_stack=2", "env=acrobot",
+    [("policy=ppo", x) for x in ("learner.backend=torch", "env.frame_stack=2", "env=tmaze",
      "collector.num_envs=1", "policy.normalize_obs=true", "collector.unit=episode")]
     + [("policy=pqn", "explore=boltzmann")],
     ids=str,
