@@ -154,6 +154,10 @@ ROWS = {
         "policy=ppo env=mountaincar policy.normalize_obs=true policy.normalize_reward=true",
         ">= -110",
     ),
+    "mountaincar_continuous_ppo": Row(
+        "policy=ppo env=mountaincar_continuous policy.normalize_obs=true "
+        "policy.normalize_reward=true", ">= 88.3, rl-zoo3 (20k steps)",
+    ),
     "cartpole_a2c": Row("policy=a2c env=cartpole", ">= 450", steps=500_000),
     "novel_ppo": Row("policy=ppo memory=lstm env=cartpole_novel", ">= 450", steps=200_000),
     "cartpole_pqn": Row(f"{PQN} env=cartpole", ">= 495.1", steps=500_000),  # CleanRL's pqn.py
