@@ -158,7 +158,13 @@ ROWS = {
         "policy=ppo env=mountaincar_continuous policy.normalize_obs=true "
         "policy.normalize_reward=true", ">= 88.3, rl-zoo3 (20k steps)",
     ),
+    "pendulum_ppo": Row(
+        "policy=ppo env=pendulum policy.normalize_obs=true policy.normalize_reward=true "
+        "policy.gamma=0.95", ">= -172.2, rl-zoo3", steps=100_000,
+    ),
     "cartpole_a2c": Row("policy=a2c env=cartpole", ">= 450", steps=500_000),
+    "acrobot_ppo": Row("experiment=zoo_ppo_acrobot", ">= -81.3, SLM-Lab"),
+    "acrobot_a2c": Row("experiment=zoo_a2c_acrobot", ">= -83.4, rl-zoo3"),
     "novel_ppo": Row("policy=ppo memory=lstm env=cartpole_novel", ">= 450", steps=200_000),
     "cartpole_pqn": Row(f"{PQN} env=cartpole", ">= 495.1", steps=500_000),  # CleanRL's pqn.py
     "acrobot_pqn": Row(f"{PQN} env=acrobot", ">= -95.6", steps=500_000),  # the same

@@ -48,6 +48,8 @@ EXPERIMENTS = {
     "diengine_r2d2_cartpole": ("buffer.capacity=4000", "collector.n_sample=4"),
     "zoo_dqn_cartpole": ("learner.learning_starts=100",),
     "zoo_ppo_cartpole": (),
+    "zoo_ppo_acrobot": (),
+    "zoo_a2c_acrobot": (),
     "ppo_count_recall": (),
     "ppo_noisy_cartpole": (),
     "pqn_repeat_previous": (),
