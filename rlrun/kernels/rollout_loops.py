@@ -6,18 +6,20 @@ from typing import Any
 import numpy as np
 
 from rlrun.env.classic import TWO, accelerate, finish, move
+from rlrun.functional.explore import LOG_2PI
 from rlrun.jit import jit_ieee
 from rlrun.kernels.layers import N_OUT, ONE, ZERO, F, action_values, forward, part
 
-CARTPOLE, ACROBOT, MOUNTAIN_CAR = range(3)  # kinds of environments
+ACROBOT, MOUNTAIN_CAR, MOUNTAIN_CAR_CONTINUOUS, PENDULUM = range(4)  # environments
+LIMIT = 0  # constant of all: most steps of an episode
 
-# Constants of all, then of CartPole, then of MountainCar.
-KIND, LIMIT = range(2)
+# Constants of CartPole.
 GRAVITY, POLE_MASS, TOTAL_MASS, LENGTH, POLE_MASS_LENGTH, FORCE, TAU, MOST_THETA, MOST_X = range(
-    2, 11
+    1, 10
 )
-LOW, HIGH, SUTTON_BARTO = range(11, 14)
-GOAL_VELOCITY = 2
+LOW, HIGH, SUTTON_BARTO = range(10, 13)
+
+GOAL_VELOCITY = G = 1  # constants of MountainCar and Pendulum
 
 
 @jit_ieee
@@ -109,6 +111,65 @@ def mountain_car(
 
 
 @jit_ieee
+def mountain_car_continuous(
+    c: Any, state: Any, steps: Any, done: Any, action: Any, obs: Any, reward: Any, terminated: Any,
+    truncated: Any,
+) -> None:  # fmt: skip
+    """Step ``rlrun.env.classic.MountainCarContinuous`` with no column to reset: state [2, E]."""
+    for i in range(len(steps)):
+        exact, force = state[0, i], min(max(action[i, 0], -ONE), ONE)
+        x, v, fresh = F(exact), F(state[1, i]), steps[i] == 0
+        slope = 0.0025 * math.cos(3 * exact if fresh else float(F(3) * x))
+        v = min(max(v + (force * F(0.0015) - F(slope)), F(-0.07)), F(0.07))
+        x = F(exact + v) if fresh else x + v
+        x = min(max(x, F(-1.2)), F(0.6))
+        if x == F(-1.2) and v < 0:
+            v = ZERO
+        state[0, i], state[1, i] = x, v
+        steps[i] += 1
+        terminated[i] = x >= F(0.45) and v >= F(c[GOAL_VELOCITY])
+        truncated[i] = steps[i] >= c[LIMIT]
+        done[i] = terminated[i] or truncated[i]
+        reward[i] = F((100.0 if terminated[i] else 0.0) - float(action[i, 0]) ** 2 * 0.1)
+        obs[i, 0], obs[i, 1] = x, v
+
+
+@jit_ieee
+def pendulum(
+    c: Any, state: Any, steps: Any, done: Any, action: Any, obs: Any, reward: Any, terminated: Any,
+    truncated: Any,
+) -> None:  # fmt: skip
+    """Step ``rlrun.env.classic.Pendulum`` with no column to reset: state [2, E]."""
+    for i in range(len(steps)):
+        angle, rate, torque = state[0, i], state[1, i], min(max(action[i, 0], F(-2)), F(2))
+        normal = (angle + math.pi) % (2 * math.pi) - math.pi
+        cost = normal**2 + 0.1 * rate**2 + F(0.001) * (torque * torque)
+        push = 3 * c[G] / 2.0 * math.sin(angle) + F(3) * torque
+        rate = min(max(rate + push * 0.05, -8.0), 8.0)
+        angle = angle + rate * 0.05
+        state[0, i], state[1, i] = angle, rate
+        steps[i] += 1
+        terminated[i], truncated[i], reward[i] = False, steps[i] >= c[LIMIT], F(-cost)
+        done[i] = truncated[i]
+        obs[i, 0], obs[i, 1], obs[i, 2] = F(math.cos(angle)), F(math.sin(angle)), F(rate)
+
+
+@jit_ieee
+def gaussian_actions(mean: Any, box: Any, t: int, generator: Any, out: Any, log_prob: Any) -> None:
+    """Write ``functional.explore.draw_gaussian`` of ``mean`` [E, A], and actions in bounds."""
+    log_std, middle, half_width, low, high, raw = box
+    constant = F(log_std.sum() + 0.5 * LOG_2PI * len(log_std))
+    noise = generator.standard_normal(mean.shape, np.float32)
+    for i in range(len(mean)):
+        total = ZERO
+        for j in range(len(log_std)):
+            total += noise[i, j] * noise[i, j]
+            raw[t, i, j] = mean[i, j] + noise[i, j] * np.exp(log_std[j])
+            out[i, j] = min(max(F(middle[j] + half_width[j] * raw[t, i, j]), low[j]), high[j])
+        log_prob[i] = F(-0.5) * total - constant
+
+
+@jit_ieee
 def sample_actions(z: Any, generator: Any, action: Any, log_prob: Any, p: Any) -> None:
     """Write ``functional.explore.draw_categorical`` of the logits z [E, A]."""
     draws = generator.random(len(action), np.float32)
@@ -137,9 +198,48 @@ def greedy_actions(q: Any, epsilon: Any, generator: Any, action: Any) -> None:
 
 
 @jit_ieee
+def look(
+    layers: Any, p: Any, work: Any, moments: Any, t: int, arrays: Any, carried: Any, inputs: Any
+) -> None:
+    """Begin row t: write ``valid`` and ``first``, and compute the network's outputs."""
+    obs, first, _, _, _, _, valid = arrays
+    opened, ended, _, _ = carried
+    mean, scale, most = moments
+    h, unit, inverse, _ = work
+    for i in range(len(opened)):
+        valid[t, i], first[t, i] = not ended[i], opened[i]
+        for j in range(obs.shape[2]):
+            inputs[i, j] = min(max((obs[t, i, j] - mean[j]) * scale[j], -most), most)
+    forward(layers, p, inputs.reshape(-1), len(opened), h, unit, inverse)
+
+
+@jit_ieee
+def count_row(
+    t: int, arrays: Any, carried: Any, finished: Any, episodes: int
+) -> tuple[int, int]:  # fmt: skip
+    """End row t. Return its valid columns, and ``episodes`` with those that it finished."""
+    _, _, _, reward, terminated, truncated, valid = arrays
+    opened, ended, episode_return, episode_length = carried
+    steps = 0
+    for i in range(len(opened)):
+        truncated[t, i] &= not terminated[t, i]
+        opened[i], ended[i] = ended[i], terminated[t, i] or truncated[t, i]
+        episode_return[i] += reward[t, i]
+        if valid[t, i]:
+            episode_length[i] += 1
+            steps += 1
+            if ended[i]:
+                finished[episodes, 0] = episode_return[i]
+                finished[episodes, 1] = episode_length[i]
+                episodes += 1
+                episode_return[i], episode_length[i] = 0.0, 0
+    return steps, episodes
+
+
+@jit_ieee
 def rollout(
-    layers: Any, heads: Any, p: Any, work: Any, epsilon: Any, generators: Any,
-    constants: Any, world: Any, arrays: Any, log_prob: Any, carried: Any, finished: Any,
+    layers: Any, heads: Any, p: Any, work: Any, moments: Any, epsilon: Any, generators: Any,
+    kind: Any, constants: Any, world: Any, arrays: Any, log_prob: Any, carried: Any, finished: Any,
     begin: int, end: int, units: int, wanted: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Collect rows begin, ..., at most end - 1 of E columns, until ``wanted`` valid ones.
@@ -148,8 +248,10 @@ def rollout(
 
     Args:
         layers, heads, p, work: of the acting network; see ``on_policy.pqn_passes``.
+        moments: mean and reciprocal standard deviation of observations [F], largest magnitude.
         epsilon: [E], or None for actions sampled from logits.
         generators: of exploration and of the environments.
+        kind: of the environment, None for CartPole, for which the others are not compiled.
         constants, world: of the environments; world: state [K, E], steps and done [E].
         arrays: obs, first, action, reward, terminated, truncated, valid [T, E, ...].
         log_prob: [T, E], or [1, E] if it is not recorded.
@@ -159,18 +261,13 @@ def rollout(
 
     Returns: the row after the last, units, valid rows and finished episodes of this call.
     """
-    obs, first, action, reward, terminated, truncated, valid = arrays
-    opened, ended, episode_return, episode_length = carried
-    h, unit, inverse, _ = work
+    obs, _, action, reward, terminated, truncated, _ = arrays
+    (state, ages, done), h = world, work[0]
     columns, actions = obs.shape[1], layers[heads[0], N_OUT]
-    q = np.empty((columns, actions), np.float32)
-    t, steps, episodes = begin, 0, 0
-    kind = int(constants[KIND])
-    state, ages, done = world
-    while t < end and units < wanted and (kind == CARTPOLE or not done.any()):
-        for i in range(columns):
-            valid[t, i], first[t, i] = not ended[i], opened[i]
-        forward(layers, p, obs[t].reshape(-1), columns, h, unit, inverse)
+    q, inputs = np.empty((columns, actions), np.float32), np.empty(obs.shape[1:], np.float32)
+    t, had, episodes = begin, units, 0
+    while t < end and units < wanted and (kind is None or not done.any()):
+        look(layers, p, work, moments, t, arrays, carried, inputs)
         if epsilon is None:
             z = part(h, layers[heads[0]], columns)
             sample_actions(z, generators[0], action[t], log_prob[t], q[0])
@@ -178,24 +275,41 @@ def rollout(
             action_values(h, layers, heads, columns, q)
             greedy_actions(q, epsilon, generators[0], action[t])
         row = action[t], obs[t + 1], reward[t], terminated[t], truncated[t]
-        if kind == CARTPOLE:
+        if kind is None:
             cartpole(constants, generators[1], state, ages, done, *row)
         elif kind == ACROBOT:
             acrobot(constants, state, ages, done, *row)
         else:
             mountain_car(constants, state, ages, done, *row)
-        for i in range(columns):
-            truncated[t, i] &= not terminated[t, i]
-            opened[i], ended[i] = ended[i], terminated[t, i] or truncated[t, i]
-            episode_return[i] += reward[t, i]
-            if valid[t, i]:
-                episode_length[i] += 1
-                units += 1
-                steps += 1
-                if ended[i]:
-                    finished[episodes, 0] = episode_return[i]
-                    finished[episodes, 1] = episode_length[i]
-                    episodes += 1
-                    episode_return[i], episode_length[i] = 0.0, 0
-        t += 1
-    return t, units, steps, episodes
+        steps, episodes = count_row(t, arrays, carried, finished, episodes)
+        t, units = t + 1, units + steps
+    return t, units, units - had, episodes
+
+
+@jit_ieee
+def box_rollout(
+    layers: Any, heads: Any, p: Any, work: Any, moments: Any, box: Any, generators: Any,
+    kind: Any, constants: Any, world: Any, arrays: Any, log_prob: Any, carried: Any, finished: Any,
+    begin: int, end: int, units: int, wanted: int,
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """Collect rows as ``rollout``, with actions of a Box sampled from a Gaussian.
+
+    ``box``: logarithms of standard deviations, middle, half width, lowest and highest actions [A],
+    and actions before they are clipped [T, E, A].
+    """
+    obs, _, action, reward, terminated, truncated, _ = arrays
+    (state, ages, done), h = world, work[0]
+    inputs = np.empty(obs.shape[1:], np.float32)
+    t, had, episodes = begin, units, 0
+    while t < end and units < wanted and not done.any():
+        look(layers, p, work, moments, t, arrays, carried, inputs)
+        mean = part(h, layers[heads[0]], obs.shape[1])
+        gaussian_actions(mean, box, t, generators[0], action[t], log_prob[t])
+        row = action[t], obs[t + 1], reward[t], terminated[t], truncated[t]
+        if kind == PENDULUM:
+            pendulum(constants, state, ages, done, *row)
+        else:
+            mountain_car_continuous(constants, state, ages, done, *row)
+        steps, episodes = count_row(t, arrays, carried, finished, episodes)
+        t, units = t + 1, units + steps
+    return t, units, units - had, episodes

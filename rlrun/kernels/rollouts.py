@@ -9,10 +9,18 @@ import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 from rlrun.env import Env
-from rlrun.env.classic import Acrobot, MountainCar
+from rlrun.env.classic import Acrobot, MountainCar, MountainCarContinuous, Pendulum
 from rlrun.functional.explore import Temperature
 from rlrun.kernels.minibatches import ActorCriticKernel, CompiledLearner
-from rlrun.kernels.rollout_loops import ACROBOT, CARTPOLE, MOUNTAIN_CAR, rollout
+from rlrun.kernels.rollout_loops import (
+    ACROBOT,
+    MOUNTAIN_CAR,
+    MOUNTAIN_CAR_CONTINUOUS,
+    PENDULUM,
+    box_rollout,
+    rollout,
+)
+from rlrun.nets.actor_critic import CLIP
 from rlrun.types import Actor
 
 ROWS = 128  # most rows of a call: a signal waits for its end
@@ -25,12 +33,12 @@ _logger = logging.getLogger(__name__)
 class CartPole:
     """The compiled step of Gymnasium's ``CartPoleVectorEnv``."""
 
-    resets = True  # within compiled rows
+    kind: int | None = None  # it resets within compiled rows
 
     def __init__(self, env: Any) -> None:
         self.env = env
         self.constants = np.array([
-            CARTPOLE, env.max_episode_steps, env.gravity, env.masspole, env.total_mass, env.length,
+            env.max_episode_steps, env.gravity, env.masspole, env.total_mass, env.length,
             env.polemass_length, env.force_mag, env.tau, env.theta_threshold_radians,
             env.x_threshold, env.low, env.high, env._sutton_barto_reward,
         ], np.float64)  # fmt: skip
@@ -59,15 +67,23 @@ class CartPole:
         return twin
 
 
+CLASSIC = {  # environment -> its kind, its argument
+    Acrobot: (ACROBOT, ""),
+    MountainCar: (MOUNTAIN_CAR, "goal_velocity"),
+    MountainCarContinuous: (MOUNTAIN_CAR_CONTINUOUS, "goal_velocity"),
+    Pendulum: (PENDULUM, "g"),
+}
+
+
 class Classic:
     """The compiled steps of ``rlrun.env.classic``; rows that open episodes are not compiled."""
 
-    resets, generator = False, None
+    generator = None
 
     def __init__(self, env: Any) -> None:
-        self.env = env
-        kind, rule = (ACROBOT, 0.0) if type(env) is Acrobot else (MOUNTAIN_CAR, env.goal_velocity)
-        self.constants = np.array([kind, env.limit[0], rule], np.float64)
+        self.env, (self.kind, rule) = env, CLASSIC[type(env)]
+        own = getattr(env, rule) if rule else 0.0
+        self.constants = np.array([env.limit[0], own], np.float64)
 
     def world(self) -> tuple[np.ndarray, ...]:
         return self.env.state.copy(), self.env.t.copy(), self.env._done.copy()
@@ -83,7 +99,7 @@ def task_of(env: Any) -> "CartPole | Classic | None":
     """Return the compiled step of an environment, or None."""
     if type(env) is CartPoleVectorEnv:
         return CartPole(env) if env.kinematics_integrator == "euler" else None
-    known = type(env) in (Acrobot, MountainCar) and (env.limit == env.limit[0]).all()
+    known = type(env) in CLASSIC and (env.limit == env.limit[0]).all()
     return Classic(env) if known else None
 
 
@@ -101,8 +117,11 @@ class CompiledRollout:
         self.columns = columns = env.num_envs
         self.layers, self.heads = kernel.layers, kernel.heads
         self.samples = isinstance(kernel, ActorCriticKernel)
-        if self.samples:  # the value is computed with the update
+        if isinstance(kernel, ActorCriticKernel):  # the value is computed with the update
             self.layers, self.heads = kernel.layers[: kernel.heads[0] + 1], (kernel.heads[0], -1)
+            self.log_std = kernel.log_std and kernel.log_std[0]
+        net: Any = kernel.policy.net
+        self.moments, self.bounds = getattr(net, "moments", None), net.bounds
         self.work = kernel.net.work(columns)
         self.finished = np.zeros((ROWS * columns, 2))
         self.compared = False
@@ -114,8 +133,6 @@ class CompiledRollout:
         plain = isinstance(kernel, CompiledLearner) and c.unit == "step" and not c.keep_info
         task = task_of(collector.env.native)
         if not plain or collector.stack is not None or task is None:
-            return None
-        if getattr(collector.policy.net, "moments", None) is not None:
             return None
         boltzmann = isinstance(collector.explore(0), Temperature)
         return None if boltzmann else cls(kernel, collector.env, collector.actor, task)
@@ -133,7 +150,7 @@ class CompiledRollout:
         if collector.actor is not self.actor:  # a predictor's, with weights of its own
             collector.compiled = None
             return None
-        if not env.continues or (not task.resets and collector.ended.any()):
+        if not env.continues or (task.kind is not None and collector.ended.any()):
             collector.actor.refresh()
             return None
         if not self.compared:
@@ -174,12 +191,23 @@ class CompiledRollout:
         limits: tuple[int, int, int, int],
     ) -> tuple[int, int, int, int]:
         """Return the result of ``rollout``, which writes ``world`` and ``carried``."""
+        extras, box = arrays["extras"], None
         unrecorded = np.empty((len(arrays["action"]), self.columns), np.float32)
-        out: tuple[int, int, int, int] = rollout(
-            self.layers, self.heads, self.kernel.net.values, self.work,
-            None if self.samples else epsilon,
-            generators, self.task.constants, world, tuple(arrays[name] for name in ROW_ARRAYS),
-            arrays["extras"].get("log_prob", unrecorded), carried, self.finished, *limits,
+        if (bounds := self.bounds) is not None:
+            raw = extras["raw_action"].reshape(*unrecorded.shape, -1)
+            low, high = bounds.space.low.reshape(-1), bounds.space.high.reshape(-1)
+            box = self.log_std, bounds.middle, bounds.half_width, low, high, raw
+        size = arrays["obs"].shape[-1]
+        moments = np.zeros(size), np.ones(size), np.inf
+        if self.moments is not None:
+            moments = self.moments.mean.numpy(), self.moments.inverse_std().numpy(), CLIP
+        collect, choice = (rollout, None if self.samples else epsilon) if box is None else (
+            box_rollout, box,
+        )  # fmt: skip
+        out: tuple[int, int, int, int] = collect(
+            self.layers, self.heads, self.kernel.net.values, self.work, moments, choice, generators,
+            self.task.kind, self.task.constants, world, tuple(arrays[name] for name in ROW_ARRAYS),
+            extras.get("log_prob", unrecorded), carried, self.finished, *limits,
         )  # fmt: skip
         return out
 
@@ -196,8 +224,9 @@ class CompiledRollout:
         }  # fmt: skip
         rows["obs"][0] = collector.arrays["obs"][t]
         log_prob = np.zeros((CHECKED + 1, self.columns), np.float32)
+        raw = np.zeros(rows["action"].shape, np.float32)
         checked, *_ = self._run(
-            {**rows, "extras": {"log_prob": log_prob}}, task.world(),
+            {**rows, "extras": {"log_prob": log_prob, "raw_action": raw}}, task.world(),
             tuple(np.array(getattr(collector, name)) for name in CARRIED), epsilon,
             (copy.deepcopy(before), copy.deepcopy(task.generator or before)),
             (0, CHECKED, 0, CHECKED * self.columns + 1),
@@ -207,16 +236,18 @@ class CompiledRollout:
         try:
             for k in range(checked):
                 out = actor.act(rows["obs"][k], rows["first"][k], *past, explore=epsilon)
-                same = out.action == rows["action"][k]
+                same = np.isclose(out.action, rows["action"][k], rtol=0, atol=1e-4)
+                same = same.reshape(self.columns, -1).all(-1)
                 different += int(np.count_nonzero(~same))
                 recorded = out.extras.get("log_prob", log_prob[k])
                 near = np.isclose(recorded, log_prob[k], atol=1e-3) | ~same
                 obs, reward, terminated, truncated, _ = twin.step(rows["action"][k])
-                expected = reward, terminated, truncated & ~terminated
-                flags = zip(expected, ("reward", "terminated", "truncated"), strict=True)
+                flags = zip((terminated, truncated & ~terminated), ("terminated", "truncated"),
+                            strict=True)  # fmt: skip
                 if not (
                     near.all()
                     and np.allclose(obs, rows["obs"][k + 1], atol=1e-5)
+                    and np.allclose(reward, rows["reward"][k], rtol=1e-5)
                     and all((x == rows[name][k]).all() for x, name in flags)
                 ):
                     different = CHECKED * self.columns
