@@ -198,9 +198,6 @@ ROWS = {
     "twostep_qmix": Row("policy=qmix env=twostep", ">= 8"),
     "twostep_vdn": Row("policy=vdn env=twostep", "== 7"),
     "twostep_dqn": Row("policy=dqn env=twostep explore=anneal learner=transitions_large", "<= 7"),
-    "twostep_dqn_separate": Row(
-        "policy=dqn env=twostep explore=anneal agents=separate learner=transitions_large", "<= 7"
-    ),
     # R2D2 and its memories
     "cartpole": Row("policy=r2d2 env=cartpole", ">= 475, 60 s, 60k steps"),
     "novel_default": Row("policy=r2d2 env=cartpole_novel", ">= 450, 150k steps"),
@@ -212,10 +209,6 @@ ROWS = {
     "repeat": Row("experiment=r2d2_repeat_previous", ">= 0.9, 120 s, 200k steps"),
     "repeat_gru": Row("experiment=r2d2_repeat_previous memory=gru", ">= 0.9"),
     "repeat_mingru": Row(f"experiment=r2d2_repeat_previous {MINGRU}", ">= 0.9"),
-    "repeat_dqn": Row(
-        f"policy=dqn env=repeat_previous policy.prev_inputs=true policy.gamma=0.997 {RARE}",
-        "about -0.49",
-    ),
     "tmaze10": Row("policy=r2d2 env=tmaze env.length=10", ">= 0.95", **TMAZE),
     "tmaze10_dqn": Row(
         f"policy=dqn env=tmaze env.length=10 policy.prev_inputs=true {RARE}", "<= 0.55", **TMAZE
@@ -417,14 +410,13 @@ def done(results: Sequence[Result], name: str, row: Row) -> dict[int, Result]:
 
 def markdown(rows: Mapping[str, Row], results: Sequence[Result]) -> str:
     """One line for every row, those that were not run with the reason; then what they ran on."""
-    head = ("command", "wanted", "IQM (95 %)", "met", "scores", "env steps", "wall s")
+    head = ("command after `rlrun`", "wanted", "IQM (95 %)", "met", "scores", "env steps", "wall s")
     lines = [_line(head), _line(["---"] * len(head))]
     lines += [_line(_cells(name, row, rows, results)) for name, row in rows.items()]
     used = [r for name, row in rows.items() for r in done(results, name, row).values()]
     if used:
         machines = "; ".join(sorted({r["machine"] for r in used}))
-        own = ", ".join(sorted({r["row"] for r in used if r.get("alone")}))
-        threads = f" (as many as the config says: {own})" if own else ""
+        threads = ", or as many as its config says" if any(r.get("alone") for r in used) else ""
         lines += [
             "",
             f"Machine: {machines}, one thread a run{threads}. Commits: in the results.",
@@ -438,7 +430,7 @@ def _line(cells: Sequence[str]) -> str:
 
 def _cells(name: str, row: Row, rows: Mapping[str, Row], results: Sequence[Result]) -> list[str]:
     runs = [r for _, r in sorted(done(results, name, row).items())]
-    start = [f"`{row.command}`", row.threshold]
+    start = [f"`{row.command.removeprefix('rlrun ')}`", row.threshold]
     if not runs:
         return [*start, why_not(name, row, results), "", "", "", ""]
     scores = [r["score"] for r in runs]

@@ -117,11 +117,11 @@ def test_table():
     lines += [result("theirs", s, 500.0, wall_seconds=30) for s in range(5)]
     lines += [result("bc", 0, -150.0, behaviour=-140.0)]
     out = markdown(ROWS, lines).splitlines()
-    assert out[2].startswith("| `rlrun policy=a run.total_steps=50000` | >= 0.9 x theirs | 480 (")
+    assert out[2].startswith("| `policy=a run.total_steps=50000` | >= 0.9 x theirs | 480 (")
     assert out[2].endswith("| yes | 100 480 490 500 470 | 50k | 12 to 12 |")
     assert "| 500 (500 to 500) |  | 500 500 500 500 500 | 50k | 30 to 30 |" in out[3]
     assert "| yes |" in out[4]
-    assert out[5] == "| `rlrun policy=b` | >= 1 | not run yet |  |  |  |  |"
+    assert out[5] == "| `policy=b` | >= 1 | not run yet |  |  |  |  |"
     low = [dict(r, score=r["score"] - 40) if r["row"] == "ours" else r for r in lines]
     assert "| **no** |" in markdown(ROWS, low).splitlines()[2]
     assert "| no theirs yet |" in markdown(ROWS, lines[:5]).splitlines()[2]
