@@ -472,7 +472,8 @@ def rewrite_override(
             return Override(f"env.kwargs.{override.removeprefix('env.')}")
         names = {*field_types(EnvConfig), *known["env.kwargs"]} - {"rules"}
         candidates = possible_keys(key, cfg, names)
-        if not candidates and not nearest(parts[1], names):
+        own = str(cfg.env.id).startswith("rlrun/")  # whose yaml names all arguments
+        if not candidates and not own and not nearest(parts[1], names):
             candidates = [f"env.kwargs.{parts[1]}"]  # an argument that its yaml does not name
         raise unknown_key(key, value, names, candidates=candidates)
     new = len(parts) == 2 or parts[2] not in known[name]

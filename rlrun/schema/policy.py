@@ -348,6 +348,8 @@ class CrossQConfig(SACConfig):
     norm_warmup: int = field(metadata=at_least(0))
 
     rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("target_update_every", lambda c: c.target_update_every is not None,
+             "policy crossq has no target networks", "null is allowed", "leave it out"),
         Rule("target_tau", lambda c: c.target_tau != 1,
              "policy crossq has no target networks", "1 is allowed", "leave it out"),
     )  # fmt: skip
