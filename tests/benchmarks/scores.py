@@ -165,7 +165,11 @@ ROWS = {
     "cartpole_a2c": Row("policy=a2c env=cartpole", ">= 450", steps=500_000),
     "acrobot_ppo": Row("experiment=zoo_ppo_acrobot", ">= -81.3, SLM-Lab"),
     "acrobot_a2c": Row("experiment=zoo_a2c_acrobot", ">= -83.4, rl-zoo3"),
-    "novel_ppo": Row("policy=ppo memory=lstm env=cartpole_novel", ">= 450", steps=200_000),
+    "novel_ppo": Row(
+        "policy=ppo memory=lstm env=cartpole_novel policy.prev_inputs=true "
+        "policy.normalize_reward=true collector.n_sample=1024 run.stop_return=500",
+        ">= 500, rl-zoo3", steps=100_000,
+    ),
     "cartpole_pqn": Row(f"{PQN} env=cartpole", ">= 495.1", steps=500_000),  # CleanRL's pqn.py
     "acrobot_pqn": Row(f"{PQN} env=acrobot", ">= -95.6", steps=500_000),  # the same
     "novel_pqn": Row(
