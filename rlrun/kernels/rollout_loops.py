@@ -198,19 +198,15 @@ def greedy_actions(q: Any, epsilon: Any, generator: Any, action: Any) -> None:
 
 
 @jit_ieee
-def look(
-    layers: Any, p: Any, work: Any, moments: Any, t: int, arrays: Any, carried: Any, inputs: Any
-) -> None:
-    """Begin row t: write ``valid`` and ``first``, and compute the network's outputs."""
+def begin_row(t: int, arrays: Any, carried: Any, moments: Any, inputs: Any) -> None:
+    """Begin row t: write ``valid``, ``first`` and the network's ``inputs`` [E, F]."""
     obs, first, _, _, _, _, valid = arrays
     opened, ended, _, _ = carried
     mean, scale, most = moments
-    h, unit, inverse, _ = work
     for i in range(len(opened)):
         valid[t, i], first[t, i] = not ended[i], opened[i]
         for j in range(obs.shape[2]):
             inputs[i, j] = min(max((obs[t, i, j] - mean[j]) * scale[j], -most), most)
-    forward(layers, p, inputs.reshape(-1), len(opened), h, unit, inverse)
 
 
 @jit_ieee
@@ -262,12 +258,13 @@ def rollout(
     Returns: the row after the last, units, valid rows and finished episodes of this call.
     """
     obs, _, action, reward, terminated, truncated, _ = arrays
-    (state, ages, done), h = world, work[0]
+    (state, ages, done), (h, unit, inverse, _) = world, work
     columns, actions = obs.shape[1], layers[heads[0], N_OUT]
     q, inputs = np.empty((columns, actions), np.float32), np.empty(obs.shape[1:], np.float32)
     t, had, episodes = begin, units, 0
     while t < end and units < wanted and (kind is None or not done.any()):
-        look(layers, p, work, moments, t, arrays, carried, inputs)
+        begin_row(t, arrays, carried, moments, inputs)
+        forward(layers, p, inputs.reshape(-1), columns, h, unit, inverse)
         if epsilon is None:
             z = part(h, layers[heads[0]], columns)
             sample_actions(z, generators[0], action[t], log_prob[t], q[0])
@@ -298,12 +295,13 @@ def box_rollout(
     and actions before they are clipped [T, E, A].
     """
     obs, _, action, reward, terminated, truncated, _ = arrays
-    (state, ages, done), h = world, work[0]
-    inputs = np.empty(obs.shape[1:], np.float32)
+    (state, ages, done), (h, unit, inverse, _) = world, work
+    columns, inputs = obs.shape[1], np.empty(obs.shape[1:], np.float32)
     t, had, episodes = begin, units, 0
     while t < end and units < wanted and not done.any():
-        look(layers, p, work, moments, t, arrays, carried, inputs)
-        mean = part(h, layers[heads[0]], obs.shape[1])
+        begin_row(t, arrays, carried, moments, inputs)
+        forward(layers, p, inputs.reshape(-1), columns, h, unit, inverse)
+        mean = part(h, layers[heads[0]], columns)
         gaussian_actions(mean, box, t, generators[0], action[t], log_prob[t])
         row = action[t], obs[t + 1], reward[t], terminated[t], truncated[t]
         if kind == PENDULUM:
