@@ -70,3 +70,14 @@ def test_the_table_of_memories_has_the_figures_of_the_committed_runs():
         final = {row["seed"]: float(row["return"]) for row in own}  # of its last evaluation
         assert len(final) == 5
         assert np.mean([*final.values()]) == pytest.approx(float(score), abs=6e-4)
+
+
+def test_the_table_of_horizons_has_the_lengths_of_the_committed_runs():
+    held = {}
+    for run in json_lines(HERE / "results/horizon.jsonl"):
+        right = [int(length) for length, success in run["success"].items() if success == 1]
+        held.setdefault(run["setting"], []).append(max(right, default=0))
+    section = (HERE / "TABLES.md").read_text("utf-8").partition("## How long a memory")[2]
+    section = section.partition("\n## ")[0].replace("10^", "1e")
+    lines = re.findall(r"^\| (\w+(?: 0\.\d+)?) \| ([\de ]+) \|$", section, re.M)
+    assert held == {setting: [float(n) for n in lengths.split()] for setting, lengths in lines}
