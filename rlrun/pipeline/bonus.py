@@ -96,11 +96,11 @@ class RND:
         self.coefficient = make_schedule(config.coefficient, total_steps=total_steps)
         self.lr = make_schedule(config.lr, total_steps=total_steps)
         if not isinstance(space, gym.spaces.Box):  # several spaces, read as one flat vector
-            torso = TorsoConfig("mlp", torso.hidden, torso.activation, torso.layer_norm)
+            torso = TorsoConfig("mlp", torso.hidden, torso.activation, layer_norm=False)
         self.plane = torso.name in CNN_SIDES and len(space.shape or ()) == 2
         if self.plane:  # a single grey frame: convolutions need a channel axis
             space = gym.spaces.Box(0, 255, (1, *(space.shape or ())), np.uint8)
-        torso = replace(torso, hidden=config.hidden)
+        torso = replace(torso, hidden=config.hidden, layer_norm=False)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(seed, "bonus"))
             self.target = FeatureNet(torso, space, (config.features,)).to(device)

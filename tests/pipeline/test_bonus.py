@@ -134,6 +134,17 @@ def test_the_observation_after_a_termination_is_not_read(value):
         assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
+def test_layer_normalisation_of_the_policy_is_not_taken_over():
+    """Its gains, zeroed as biases are, once made every feature and bonus 0 (policy=pqn)."""
+    segment, rewards = stream(), []
+    for torso in (MLP, replace(MLP, layer_norm=True)):
+        bonus = rnd(torso=torso)
+        feed(bonus, segment, [20, 20])
+        rewards.append(bonus.add_to(sample_of(segment)).segment.reward)
+    torch.testing.assert_close(*rewards, equal_nan=True)
+    assert not torch.equal(rewards[0][segment.valid], segment.reward[segment.valid])
+
+
 def test_every_row_is_learned_once():
     segment, bonus = stream(), rnd()
     pieces = [13, 1, 26]
