@@ -150,6 +150,9 @@ ROWS = {
     "lunarlander_ppo": Row(
         "policy=ppo env=lunarlander", ">= 200", steps=1_000_000, needs="box2d"
     ),
+    "lunarlander_continuous_ppo": Row(
+        "experiment=zoo_ppo_lunarlander_continuous", ">= 270.9, rl-zoo3", needs="box2d"
+    ),
     "mountaincar_ppo": Row(
         "policy=ppo env=mountaincar policy.normalize_obs=true policy.normalize_reward=true",
         ">= -110",

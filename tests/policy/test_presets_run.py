@@ -88,3 +88,8 @@ def test_experiments(tmp_path, experiment):
 def test_experiments_with_games(tmp_path, experiment):
     own = ("policy.epochs=1",) if experiment == "ppo_atari" else ("learner.learning_starts=100",)
     assert learns(tmp_path, f"experiment={experiment}", *FEW, *own, "env.max_episode_steps=30")
+
+
+@needs("Box2D")
+def test_an_experiment_with_box2d(tmp_path):
+    assert learns(tmp_path, "experiment=zoo_ppo_lunarlander_continuous", *FEW)
