@@ -1,7 +1,7 @@
 """Pictures and tables from committed runs: ``ablation``, ``curve`` and ``minatar``.
 
-``ablation``: R2D2 with and without its parts, in two tasks. Draws ``ablation.svg`` and prints two
-tables from ``results/ablation.jsonl``. ``--runs DIR`` first makes or completes the sweeps in DIR,
+``ablation``: R2D2 with and without its parts, in two tasks. Draws ``ablation.svg`` and prints a
+table from ``results/ablation.jsonl``. ``--runs DIR`` first makes or completes the sweeps in DIR,
 two jobs at a time (an hour), and writes their scores there. A score is the mean return of the final
 weights (50 greedy episodes). The windows are shorter than what the tasks ask a policy to remember
 need them to be: seven learned rows for a memory of four in RepeatPrevious, twelve for a walk of
@@ -162,8 +162,8 @@ def effect(by_setting: dict[tuple[bool, ...], np.ndarray], num: int) -> np.ndarr
 
 
 def show(results: Sequence[Result], picture: Path) -> None:
-    """Print the tables and draw the picture."""
-    print(f"{effect_table(results)}\n\n{score_table(results)}")
+    """Print the table and draw the picture."""
+    print(effect_table(results))
     save(draw_ablation(results), picture)
 
 
@@ -174,20 +174,8 @@ def effect_table(results: Sequence[Result]) -> str:
     for num, part in enumerate(PARTS):
         every = [scores(results, task) for task in tasks]
         if {setting[num] for setting in every[0]} == {True, False}:
-            cells = [_estimate(effect(by_setting, num), sign="+") for by_setting in every]
+            cells = [_estimate(effect(by_setting, num)) for by_setting in every]
             lines.append(_row(part.name, *cells))
-    return "\n".join(lines)
-
-
-def score_table(results: Sequence[Result]) -> str:
-    """The scores of each setting: the mean over seeds with its interval."""
-    titles = [*(part.name for part in PARTS), *(task.title for task in run_in(results))]
-    lines = [_row(*titles), _row(*["---"] * len(titles))]
-    by_task = [scores(results, task) for task in run_in(results)]
-    for setting in settings():
-        if setting in by_task[0]:
-            cells = [_estimate(found[setting]) for found in by_task]
-            lines.append(_row(*("with" if on else "without" for on in setting), *cells))
     return "\n".join(lines)
 
 
@@ -195,10 +183,10 @@ def _row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _estimate(values: np.ndarray, sign: str = "-") -> str:
+def _estimate(values: np.ndarray) -> str:
     found = mean_interval(values)
-    shown = f"{found.value:{sign}.2f}"
-    return f"{shown} ({found.low:{sign}.2f} to {found.high:{sign}.2f})" if found.claimed else shown
+    shown = f"{found.value:+.2f}"
+    return f"{shown} ({found.low:+.2f} to {found.high:+.2f})" if found.claimed else shown
 
 
 def draw_ablation(results: Sequence[Result]) -> Figure:
