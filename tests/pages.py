@@ -34,6 +34,9 @@ SHORTER = {  # what is added to end soon where debug=smoke does not win or is no
         "search.trials=2 search.seeds=1 search.final_seeds=1"
     ),
     "rlrun resume outputs/found search.trials=80": "search.trials=2",
+    "rlrun eval RUN env.length=1000000 eval.max_episode_steps=4000000 --episodes 2": (
+        "env.length=20 eval.max_episode_steps=40"
+    ),
     "rlrun -m policy=dqn,r2d2 env=cartpole seeds=auto seeds.max=20 sweep.dir=outputs/decided": (
         "seeds.max=2 seeds.group=2"
     ),
