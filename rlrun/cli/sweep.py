@@ -38,7 +38,6 @@ from rlrun.run.files import CONFIG, lock_run_dir, read_record
 from rlrun.schema import Config
 from rlrun.schema.studies import MOST_WORKERS, RayLauncherConfig
 from rlrun.sweeps.launcher import Task, default_workers, divide_cores, run_tasks, workers_on_ray
-from rlrun.sweeps.pool import early_server
 from rlrun.sweeps.record import (
     JobRecord,
     SweepRecord,
@@ -388,16 +387,11 @@ def start_sweep(
     Raises: ConfigError before any job runs, Interrupted, SweepStopped.
     """
     composer, exact = line.composer, line.sweep_dir is not None
+    cfg = composer.compose(_silent(line), sweep=True)
+    path = sweep_directory(line, cfg)
+    sweep = Sweep(line, cfg, path, SweepRecord([], ray=_read_ray(cfg)), [])
+    is_new, same_threads = not (exact and is_sweep(path)), jobs is not None
     with ExitStack() as held:
-        early = held.enter_context(ExitStack())
-        if not any(_CHOICE in o for o in line.overrides):
-            early.enter_context(early_server())
-        cfg = composer.compose(_silent(line), sweep=True)
-        if not is_local(cfg):
-            early.close()
-        path = sweep_directory(line, cfg)
-        sweep = Sweep(line, cfg, path, SweepRecord([], ray=_read_ray(cfg)), [])
-        is_new, same_threads = not (exact and is_sweep(path)), jobs is not None
         if not is_new:
             if not is_ours(cfg):
                 wrong = "this launcher numbers jobs from 0; local and ray add jobs to a sweep"

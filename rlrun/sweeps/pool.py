@@ -9,8 +9,8 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -214,11 +214,16 @@ class Pool:
         os._exit(130 if number == signal.SIGINT else 128 + number)
 
     def _start_server(self) -> None:
+        given = os.environ if self._env is None else self._env
+        env = {**given, "OPENBLAS_NUM_THREADS": "1"}
         self._buffer, self._has_replied = b"", False
-        if self._env is None and _early:
-            self._server = _early.pop()
-        else:
-            self._server = _new_server(os.environ if self._env is None else self._env)
+        self._server = subprocess.Popen(
+            [sys.executable, "-P", "-c", _SERVER, json.dumps(sys.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=env,
+            start_new_session=True,
+        )
 
     def _fill(self) -> None:
         while self.queue and len(self.running) < self.workers:
@@ -295,32 +300,6 @@ class Pool:
             if job.pid is not None:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(job.pid, signal.SIGKILL)
-
-
-def _new_server(env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", _SERVER, json.dumps(sys.path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**env, "OPENBLAS_NUM_THREADS": "1"},
-        start_new_session=True,
-    )
-
-
-_early: list[subprocess.Popen[bytes]] = []  # a server without a pool
-
-
-@contextmanager
-def early_server() -> Iterator[None]:
-    """Start a server for the first pool of the block; it imports while jobs are composed."""
-    _early.append(_new_server(os.environ))
-    try:
-        yield
-    finally:
-        for server in _early:
-            server.kill()
-            server.communicate()
-        _early.clear()
 
 
 _CGROUP = Path("/sys/fs/cgroup")

@@ -115,18 +115,6 @@ def test_a_killed_server_is_replaced(bare, tmp_path):
         assert finish(pool, start(pool, tmp_path, "succeed")) == [0]
 
 
-def test_a_pool_takes_the_server_that_imports_while_jobs_are_composed(bare, tmp_path):
-    with pool_module.early_server():
-        (server,) = pool_module._early
-        with Pool(1, None) as pool:
-            job = start(pool, tmp_path, "succeed")
-            assert finish(pool, job) == [0]
-            assert (pool._server, pool_module._early) == (server, [])
-    with pool_module.early_server():
-        (server,) = pool_module._early
-    assert server.poll() == -signal.SIGKILL, "nobody took it"
-
-
 def test_a_server_killed_while_idle_is_replaced(bare, tmp_path):
     with Pool(2, None) as pool:
         assert finish(pool, start(pool, tmp_path, "succeed")) == [0]
