@@ -9,6 +9,7 @@ import pytest
 
 from tests.benchmarks import pictures as p
 from tests.benchmarks.runs import HERE, json_lines
+from tests.compose import config
 
 
 def texts(path):
@@ -81,3 +82,25 @@ def test_the_table_of_horizons_has_the_lengths_of_the_committed_runs():
     section = section.partition("\n## ")[0].replace("10^", "1e")
     lines = re.findall(r"^\| (\w+(?: 0\.\d+)?) \| ([\de ]+) \|$", section, re.M)
     assert held == {setting: [float(n) for n in lengths.split()] for setting, lengths in lines}
+
+
+def test_the_tables_of_defaults_have_the_last_evaluations_and_are_bold_where_a_task_is_solved():
+    runs = {r["command"]: r["evaluations"] for r in json_lines(HERE / "results/defaults.jsonl")}
+    section = (HERE / "TABLES.md").read_text("utf-8").partition("## Defaults in other tasks")[2]
+    lines = [line for line in section.partition("\n## ")[0].splitlines() if line[:1] == "|"]
+    compared = 0
+    for line in lines:
+        name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        if not name:
+            tasks = cells
+        for task, cell in zip(tasks, cells, strict=True):
+            if not name or name[0] == "-" or not cell:
+                continue
+            policy, *memory = name.split()
+            words = " ".join([f"policy={policy}", *(f"memory={m}" for m in memory), f"env={task}"])
+            score, goal = runs[f"{words} seed=11"][-1][1], config(f"env={task}").env.stop_return
+            shown = float(cell.split()[0].strip("*"))
+            assert shown == pytest.approx(score, rel=0.05, abs=0.005), words
+            assert (cell[0] == "*") == (goal is not None and score >= goal), words
+            compared += 1
+    assert compared > 50
