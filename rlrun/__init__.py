@@ -4,7 +4,6 @@ From Python: ``train``, ``resume``, ``load``, ``sweep``, ``report`` and more: rl
 """
 
 import importlib
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,28 +61,12 @@ _HERE = Path(__file__).parent
 if not (_HERE / "conf").is_dir() and (_HERE.parent / "conf" / "config.yaml").is_file():
     __path__.append(str(_HERE.parent))  # in a checkout rlrun.conf is the sibling conf/
 
-# Hydra finds plugins by scanning the packages called hydra_plugins on sys.path.
-_PLUGINS = str(_HERE / "_plugins")
-if _PLUGINS not in sys.path:
-    sys.path.append(_PLUGINS)
-
-_MODULES = {  # of the names in __all__ that are not errors
-    "Agent": "rlrun.run.agent",
-    "Run": "rlrun.api.run",
-    "compare": "rlrun.api.sweeps",
-    "diff": "rlrun.api.runs",
-    "evaluate": "rlrun.api.agents",
-    "export_card": "rlrun.api.agents",
-    "export_policy": "rlrun.api.agents",
-    "fork": "rlrun.api.runs",
-    "load": "rlrun.api.agents",
-    "play": "rlrun.api.agents",
-    "report": "rlrun.api.sweeps",
-    "resume": "rlrun.api.runs",
-    "search": "rlrun.api.sweeps",
-    "sweep": "rlrun.api.sweeps",
-    "train": "rlrun.api.runs",
-    "verify": "rlrun.api.runs",
+_HOMES = {  # of the names in __all__ that are not errors
+    "rlrun.api.agents": "evaluate export_card export_policy load play",
+    "rlrun.api.run": "Run",
+    "rlrun.api.runs": "diff fork resume train verify",
+    "rlrun.api.sweeps": "compare report search sweep",
+    "rlrun.run.agent": "Agent",
 }
 
 
@@ -91,7 +74,8 @@ def __getattr__(name: str) -> Any:
     """Import a name of ``__all__`` on first use, so that ``import rlrun`` alone imports nothing."""
     if name not in __all__:
         raise AttributeError(f"module 'rlrun' has no attribute {name!r}")
-    found = getattr(importlib.import_module(_MODULES.get(name, "rlrun.errors")), name)
+    home = next((m for m, names in _HOMES.items() if name in names.split()), "rlrun.errors")
+    found = getattr(importlib.import_module(home), name)
     globals()[name] = found
     return found
 

@@ -17,7 +17,7 @@ from rlrun.cli.commands import parser_of
 from rlrun.cli.error_report import job_error, line_of
 from rlrun.config.hydra_keys import hydra_restored
 from rlrun.errors import ConfigError, end_if_importing_main, require_working_directory
-from rlrun.override import Override
+from rlrun.schema.override import Override
 from rlrun.trust import NotTrusted, trusting
 
 StrPath = str | os.PathLike[str]

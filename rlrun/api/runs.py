@@ -22,9 +22,9 @@ from rlrun.cli.run import new_run, read_line, resume_run, silent
 from rlrun.cli.runs import difference, fork_run
 from rlrun.config import Composer
 from rlrun.errors import ConfigError
-from rlrun.override import Override, read_overrides
 from rlrun.run.branch import split_step
 from rlrun.run.manifest import Report
+from rlrun.schema.override import Override, read_overrides
 from rlrun.schema.run import OBJECT
 from rlrun.sweeps.record import is_sweep
 

@@ -16,8 +16,8 @@ from rlrun.cli.search import no_result, run_search
 from rlrun.cli.sweep import is_ours, start_sweep
 from rlrun.config import Composer
 from rlrun.errors import ConfigError, Interrupted, RlrunError
-from rlrun.override import Override, read_overrides
 from rlrun.run.files import read_record
+from rlrun.schema.override import Override, read_overrides
 from rlrun.sweeps.launcher import CONSOLE, last_error
 from rlrun.sweeps.record import JobRecord, resume_line
 

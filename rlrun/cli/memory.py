@@ -23,7 +23,6 @@ from rlrun.config.directories import study_directory
 from rlrun.config.reader import read_dataclass, read_yaml
 from rlrun.config.space import read_settings
 from rlrun.errors import ConfigError
-from rlrun.override import Override, keys_of, read_overrides, split_node
 from rlrun.reports.bounds import return_bounds
 from rlrun.reports.document import csv_text, markdown, terminal_lines
 from rlrun.reports.memory_bench import (
@@ -41,6 +40,7 @@ from rlrun.reports.memory_bench import (
 from rlrun.reports.runs import RunData, read_run
 from rlrun.run.files import replace_file
 from rlrun.schema import BenchConfig, BenchTaskConfig, Config, ProbeConfig
+from rlrun.schema.override import Override, keys_of, read_overrides, split_node
 from rlrun.schema.spelling import nearest
 from rlrun.sweeps.record import SweepRecord, is_sweep
 from rlrun.terminal import paragraph

@@ -22,10 +22,10 @@ from rlrun.config.checks import check_typed_keys
 from rlrun.config.directories import absolute, claim, require_new, require_writable
 from rlrun.config.hydra_keys import check_logging
 from rlrun.errors import ConfigError, Interrupted, RlrunError
-from rlrun.override import Override, read_overrides, split_node
 from rlrun.run.branch import checkpoint_at, later_steps
 from rlrun.run.files import CONFIG, replace_file
 from rlrun.schema import Config
+from rlrun.schema.override import Override, read_overrides, split_node
 from rlrun.schema.ranges import format_value
 from rlrun.trust import note_typed_env
 

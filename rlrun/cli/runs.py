@@ -21,11 +21,11 @@ from rlrun.errors import (
     printable,
     require_new_file,
 )
-from rlrun.override import read_overrides
 from rlrun.run import branch
 from rlrun.run.branch import split_step
 from rlrun.run.files import RECORD, read_record, require_run
 from rlrun.run.manifest import Report
+from rlrun.schema.override import read_overrides
 from rlrun.sweeps.record import SweepRecord, is_sweep
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from rlrun.config.hydra_keys import ADDRESSES
 from rlrun.config.reader import read_dataclass
 from rlrun.config.space import Dimension, check_space, read_settings, split_space
 from rlrun.errors import CheckpointError
-from rlrun.override import Override, read_overrides, split_node
 from rlrun.pipeline.stop import stop_on_signals
 from rlrun.run.files import (
     lock_run_dir,
@@ -27,6 +26,7 @@ from rlrun.run.files import (
     unseal,
 )
 from rlrun.schema import Config, SearchConfig
+from rlrun.schema.override import Override, read_overrides, split_node
 from rlrun.sweeps.pool import Pool, usable_cores
 from rlrun.sweeps.search import Search, SearchResult
 from rlrun.sweeps.study import NAME, Rung, Study, import_optuna, make_rungs

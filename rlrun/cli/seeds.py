@@ -12,11 +12,11 @@ from rlrun.config.config_errors import config_error
 from rlrun.config.directories import claim
 from rlrun.config.space import read_settings
 from rlrun.errors import ConfigError, printable, storage_errors
-from rlrun.override import Override
 from rlrun.reports.bounds import known_bounds
 from rlrun.reports.runs import SEEDS, flatten
 from rlrun.run.files import read_file, replace_file
 from rlrun.schema import Config, EnvConfig, SeedsConfig
+from rlrun.schema.override import Override
 from rlrun.sweeps.seeds import (
     Place,
     SeedsResult,

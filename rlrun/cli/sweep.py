@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from rlrun.cli.error_report import SweepStopped, going_on, report
@@ -31,11 +30,11 @@ from rlrun.config.ray import require_ray
 from rlrun.config.reader import read_dataclass
 from rlrun.config.rules import ADDRESS
 from rlrun.errors import ConfigError, Interrupted, RlrunError
-from rlrun.override import Override, keys_of, read_overrides
 from rlrun.reports.groups import identity
 from rlrun.reports.runs import RunData, parse_config, read_config, read_run, score
-from rlrun.run.files import CONFIG, lock_run_dir, read_record
+from rlrun.run.files import CONFIG, lock_run_dir
 from rlrun.schema import Config
+from rlrun.schema.override import Override, keys_of, read_overrides
 from rlrun.schema.studies import MOST_WORKERS, RayLauncherConfig
 from rlrun.sweeps.launcher import Task, default_workers, divide_cores, run_tasks, workers_on_ray
 from rlrun.sweeps.record import (
@@ -57,8 +56,7 @@ _MAIN, _PACKED = "rlrun.cli.main:main", "rlrun.cli.sweep:run_packed_job"
 _LONGEST_NAME = 255  # bytes in one part of a path
 _SHOWN = ("logger.progress",)  # keys of -q, which do not change a run
 _WORKERS = "hydra.launcher.workers"
-_LOCAL = "hydra_plugins.rlrun_launcher.LocalLauncher"
-_RAY = "hydra_plugins.rlrun_launcher.RayLauncher"
+_LOCAL, _RAY = "rlrun.sweeps.pool.Pool", "rlrun.sweeps.ray_pool.RayPool"
 _CHOICE = "hydra/launcher"
 
 
@@ -409,15 +407,13 @@ def start_sweep(
             for env_id in {job.config.env.id for job in sweep.jobs}:
                 require_in_every_process(env_id)
         sweep.short_names = _needs_short_names(sweep, jobs)
-        if is_ours(cfg) and jobs:
+        if is_ours(cfg):
             sweep.divide_cores(len(jobs), same_threads=same_threads)
         if is_new:
             sweep.path = claim(path, exact=exact, key="sweep.dir")
             held.enter_context(lock_run_dir(sweep.path))
         begin(sweep.path)
-        if not jobs:
-            run_adaptive(sweep)
-        elif is_ours(cfg):
+        if is_ours(cfg):
             _run_ours(sweep)
         else:
             _run_by_hydra(sweep)
@@ -533,77 +529,6 @@ def _print_resume_line(sweep: Sweep) -> None:
     """Print how to continue an interrupted sweep whose runs have reported the signal."""
     words = resume_line(sweep.path, sweep.record.ray)
     print(f"rlrun: the sweep goes on with: {words}", file=sys.stderr)
-
-
-# -- sweepers of Hydra that choose settings by the scores of earlier ones --------------------------
-
-
-def run_scored_job(cfg: DictConfig) -> float:
-    """Run a job and return its score for the sweeper."""
-    code = run_sweep_job(cfg)
-    return score_of(Path(HydraConfig.get().runtime.output_dir), code)
-
-
-class AdaptiveJob:
-    """``run_scored_job`` for rlrun's launchers, which ask for its sweep."""
-
-    def __init__(self, sweep: Sweep) -> None:
-        self.sweep = sweep
-
-    def __call__(self, cfg: DictConfig) -> float:
-        return run_scored_job(cfg)
-
-
-def score_of(run_dir: Path, code: int | None) -> float:
-    """Return the final score of a run.
-
-    Raises: RlrunError if it has none.
-    """
-    score = (read_record(run_dir).get("eval") or {}).get("return_mean") if code == 0 else None
-    if score is None:
-        raise RlrunError(f"{run_dir}: the run has no score (exit code {code}); see its output")
-    return float(score)
-
-
-def launch_batch(
-    sweep: Sweep, cfg: DictConfig, jobs: Sequence[Sequence[str]]
-) -> list[tuple[list[str], float | RlrunError]]:
-    """Run some jobs of an adaptive sweep in rlrun's pool. Return overrides and score, or error."""
-    first = len(sweep.record.jobs)
-    composer = sweep.line.composer
-    unnamed = _constant_keys(typed_overrides(cfg), *jobs)
-    sweep.jobs = [
-        validate_job(composer, cfg, job, first + i, unnamed) for i, job in enumerate(jobs)
-    ]
-    sweep.cfg, sweep.short_names = cfg, _needs_short_names(sweep, jobs)
-    sweep.divide_cores(len(jobs), same_threads=True)
-    quiet = all(job.config.logger.progress == "off" for job in sweep.jobs)
-    tasks = sweep.add()
-    stopped = run_tasks(tasks, sweep.record, sweep.path, quiet=quiet)
-    if stopped is not None:
-        raise SweepStopped(stopped)
-    found: list[tuple[list[str], float | RlrunError]] = []
-    for job in (task.job for task in tasks):
-        try:
-            found.append((job.overrides, score_of(sweep.path / job.name, job.exit_code)))
-        except RlrunError as e:
-            found.append((job.overrides, e))
-    return found
-
-
-def run_adaptive(sweep: Sweep) -> None:
-    """Let a sweeper of Hydra choose the jobs. It reports the best itself.
-
-    rlrun's launchers run them in the pool. Others may send the call to another process.
-    """
-    sweep.record.commands.append(list(sys.argv))
-    task = AdaptiveJob(sweep) if is_ours(sweep.cfg) else run_scored_job
-    try:
-        sweep.line.composer.sweep(task, sweep.overrides)
-    except (SweepStopped, KeyboardInterrupt):
-        if is_sweep(sweep.path):
-            _print_resume_line(sweep)
-        raise
 
 
 # -- going on --------------------------------------------------------------------------------------

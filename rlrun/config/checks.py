@@ -32,8 +32,8 @@ from rlrun.config.rules import (
     require_all,
 )
 from rlrun.errors import ConfigError, ResourceError
-from rlrun.override import Override
 from rlrun.schema import Config, RayConfig, ScriptedConfig
+from rlrun.schema.override import Override
 from rlrun.schema.ranges import NOUNS, Condition, Reader, format_value, join_words
 from rlrun.trust import trusted_function
 from rlrun.video.files import require_packages

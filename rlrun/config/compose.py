@@ -66,8 +66,8 @@ from rlrun.config.reader import (
     yaml_files,
 )
 from rlrun.errors import ConfigError, remember
-from rlrun.override import Override, read_overrides
 from rlrun.schema import Config, EnvConfig
+from rlrun.schema.override import Override, read_overrides
 from rlrun.schema.spelling import RENAMED, nearest
 
 VERSION_BASE = "1.3"
@@ -303,10 +303,14 @@ class Composer:
         return overrides
 
     def jobs(self, cfg: DictConfig) -> list[list[Override]]:
-        """Return the overrides of every job of a sweep, empty for an adaptive sweeper."""
+        """Return the overrides of every job of a sweep."""
         sweeper = cfg.hydra.sweeper
         if not str(sweeper.get("_target_", "")).endswith(".BasicSweeper"):
-            return []
+            raise ConfigError(
+                "hydra/sweeper: settings that depend on the scores of earlier ones are rlrun "
+                "search; basic is allowed; leave it out",
+                key="hydra/sweeper",
+            )
         params = sweeper.get("params") or {}
         if not isinstance(params, DictConfig | dict):
             wrong, allowed = "is not a mapping", "a mapping {key: values} is allowed"

@@ -12,8 +12,8 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from yaml import YAMLError, safe_load
 
 from rlrun.errors import ConfigError
-from rlrun.override import Override, read_overrides
 from rlrun.schema import OPTION_CONFIGS, ScheduleConfig
+from rlrun.schema.override import Override, read_overrides
 from rlrun.schema.ranges import format_value
 from rlrun.schema.spelling import (
     FIXED,

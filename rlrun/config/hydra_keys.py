@@ -24,8 +24,8 @@ from omegaconf.errors import OmegaConfBaseException
 from rlrun.config.config_errors import code_error, config_error
 from rlrun.config.directories import check_below, check_inside, check_written
 from rlrun.errors import ConfigError
-from rlrun.override import Override, keys_of, read_overrides
 from rlrun.schema import Config, RayConfig
+from rlrun.schema.override import Override, keys_of, read_overrides
 from rlrun.trust import require_trusted_env
 
 
@@ -65,7 +65,7 @@ MAX_JOBS = 10_000  # per sweep
 ADDRESSES = ("pipeline.address", "logger.mlflow")  # addresses must be typed
 _PATHS = ("run.dir", "sweep.dir")  # sweep.subdir is checked in every job
 _COMPUTED = ("runtime", "job.override_dirname", "job.config_name", "searchpath")  # by Hydra
-_PLUGINS = ("hydra._internal.core_plugins.", "hydra_plugins.")
+_PLUGINS = ("hydra._internal.core_plugins.", "hydra_plugins.", "rlrun.sweeps.")
 
 
 def typed_overrides(cfg: DictConfig, kind: str = "task") -> list[Override]:

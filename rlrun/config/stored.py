@@ -22,9 +22,9 @@ from rlrun.config.directories import check_length, check_written
 from rlrun.config.hydra_keys import check_addresses
 from rlrun.config.reader import read_yaml
 from rlrun.errors import ConfigError, RlrunError
-from rlrun.override import Override, keys_of, read_overrides
 from rlrun.run.files import check_texts, read_record, require_regular_files, require_run
 from rlrun.schema import Config
+from rlrun.schema.override import Override, keys_of, read_overrides
 from rlrun.schema.ranges import format_value
 from rlrun.schema.spelling import FIXED, with_present_names
 from rlrun.trust import NotTrusted, packages_of, require_trusted_env

@@ -19,7 +19,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlrun.override import read_overrides
 from rlrun.reports.bounds import return_bounds
 from rlrun.reports.intervals import (
     UNBOUNDED,
@@ -30,6 +29,7 @@ from rlrun.reports.intervals import (
     tolerance_interval,
 )
 from rlrun.reports.runs import Floats, RunData, finite, flatten, printable, resolve, score
+from rlrun.schema.override import read_overrides
 
 # Keys that choose where to run and how to record, not what is computed.
 IGNORED = (

@@ -10,7 +10,6 @@ from typing import Any
 import yaml
 
 from rlrun.errors import CheckpointError, ConfigError, StorageError, storage_errors
-from rlrun.override import keys_of, read_overrides
 from rlrun.run import manifest
 from rlrun.run.files import (
     CONFIG,
@@ -27,6 +26,7 @@ from rlrun.run.files import (
 )
 from rlrun.run.manifest import CHECKPOINTS, MANIFEST, ROWS
 from rlrun.schema import RunConfig
+from rlrun.schema.override import keys_of, read_overrides
 from rlrun.trust import resume_line
 
 

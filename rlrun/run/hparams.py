@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from rlrun.log.trial import NAMED, TrialRow, Value, trial_name
-from rlrun.override import read_overrides
 from rlrun.reports.groups import IGNORED, IGNORED_GROUPS
 from rlrun.reports.runs import flatten, parse_config, resolve, sweep_jobs
 from rlrun.schema import Config
+from rlrun.schema.override import read_overrides
 
 if TYPE_CHECKING:
     from rlrun.run.record import RunRecord  # imports torch

@@ -24,7 +24,6 @@ from rlrun.errors import (
     StorageError,
 )
 from rlrun.log import Log, final_line
-from rlrun.override import read_overrides
 from rlrun.pipeline.loop import Pipeline, Result
 from rlrun.pipeline.parts import Profiler, time_table
 from rlrun.pipeline.state import process_restored, seed_generators
@@ -48,6 +47,7 @@ from rlrun.run.record import (
     run_digest,
 )
 from rlrun.schema import Config
+from rlrun.schema.override import read_overrides
 from rlrun.schema.run import OBJECT
 from rlrun.trust import fault_of_users, resume_line
 

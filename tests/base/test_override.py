@@ -8,7 +8,7 @@ import pytest
 
 from rlrun.config import Composer
 from rlrun.errors import ConfigError
-from rlrun.override import Override, keys_of, read_overrides, split_node
+from rlrun.schema.override import Override, keys_of, read_overrides, split_node
 
 
 @pytest.mark.parametrize(

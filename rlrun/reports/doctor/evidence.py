@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.override import keys_of, read_overrides
 from rlrun.reports.runs import TIMINGS, Floats, Records, RunData, finite, read_records, resolve
 from rlrun.run.manifest import METRICS
+from rlrun.schema.override import keys_of, read_overrides
 
 ON_POLICY = ("a2c", "ppo", "impala", "pqn")
 VALUE_BASED = ("dqn", "r2d2", "cql", "qmix", "pqn")

@@ -1,1 +1,0 @@
-"""Plugins of other packages, found because this directory is on ``sys.path``."""
