@@ -28,7 +28,8 @@ MODULES = {  # start of the id -> what has to be importable
 }
 CONTINUOUS = {
     *("bandit_continuous", "tracking", "pendulum", "mountaincar_continuous"),
-    *("lunarlander_continuous", "bipedalwalker", "popgym_position_only_pendulum_easy"),
+    *("lunarlander_continuous", "bipedalwalker", "position_only_pendulum"),
+    *("popgym_position_only_pendulum_easy",),
     *("halfcheetah", "hopper", "walker2d", "ant"),
 }
 

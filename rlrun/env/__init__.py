@@ -44,6 +44,10 @@ DIAGNOSTIC = {
         *("RepeatPrevious", "RepeatFirst", "CountRecall", "Autoencode", "HigherLower"),
         *("MultiarmedBandit", "MemoryChain", "TMaze", "CartPoleNoVel", "PositionOnlyCartPole"),
     ),
+    "games": (
+        *("Concentration", "HiddenBattleship", "HiddenMineSweeper"),
+        *("LabyrinthEscape", "LabyrinthExplore", "PositionOnlyPendulum"),
+    ),
     "minatar": ("MinAtarAsterix", "MinAtarBreakout", "MinAtarFreeway", "MinAtarSpaceInvaders"),
     "seaquest": ("MinAtarSeaquest",),
 }

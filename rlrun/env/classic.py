@@ -193,14 +193,18 @@ class Pendulum(LockstepVectorEnv):
         for i in columns:
             self.state[:, i] = self.rngs[i].uniform(-high, high)
 
-    def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _swing(self, action: np.ndarray) -> np.ndarray:
+        """Move the poles. Return the cost of the step, float64 [E]."""
         (angle, rate), torque = self.state, np.clip(action[:, 0], -2.0, 2.0)
         normal = (angle + np.pi) % (2 * np.pi) - np.pi
-        cost = _power(normal, TWO) + 0.1 * _power(rate, TWO) + 0.001 * torque**2
+        cost: np.ndarray = _power(normal, TWO) + 0.1 * _power(rate, TWO) + 0.001 * torque**2
         rate = rate + (3 * self.g / (2 * 1.0) * np.sin(angle) + 3.0 * torque) * 0.05
         rate = np.clip(rate, -8, 8)
         self.state = np.stack([angle + rate * 0.05, rate])
-        return (-cost).astype(np.float32), np.zeros(self.num_envs, np.bool_)
+        return cost
+
+    def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return (-self._swing(action)).astype(np.float32), np.zeros(self.num_envs, np.bool_)
 
     def _observe(self) -> np.ndarray:
         angle, rate = self.state

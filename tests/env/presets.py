@@ -21,7 +21,8 @@ needs_envpool = needs("envpool")
 OWN = ["counter", "cartpole_novel", "repeat_previous", "tmaze", "bandit", "identity", "bitflip"]
 OWN += ["battleship", "minesweeper", "chain", "bandit_continuous", "tracking"]
 OWN += ["count_recall", "position_only_cartpole"]
-OWN += ["multiarmed_bandit"]
+OWN += ["multiarmed_bandit", "concentration", "hidden_battleship", "hidden_minesweeper"]
+OWN += ["labyrinth_escape", "labyrinth_explore", "position_only_pendulum"]
 
 
 def preset(name: str, **changes: Any) -> EnvConfig:

@@ -449,7 +449,9 @@ class PositionOnlyCartPoleVectorEnv(LockstepVectorEnv):
     of the space; 0: none. Reward 1 / ``steps`` per step, including an episode's last one.
     Terminated when the pole or the cart leaves its range, truncated after ``steps`` steps: the best
     return is 1. ``steps`` 200, 400 and 600 without noise are POPGym's PositionOnlyCartPole easy,
-    medium and hard; 200 steps with noise 0.1, 0.2 and 0.3 its NoisyPositionOnlyCartPole.
+    medium and hard; 200 steps with noise 0.1, 0.2 and 0.3 its NoisyPositionOnlyCartPole. With
+    ``show`` "velocities" they are its VelocityOnlyCartPole: the observation is the rates of both
+    numbers, without bounds, but at a reset POPGym shows the numbers themselves.
 
     The physics is that of Gymnasium's single CartPole in float64, operation by operation, so that
     one seed gives the rows of popgym 1.0.7. Source: Morad et al., ICLR 2023.
@@ -457,10 +459,12 @@ class PositionOnlyCartPoleVectorEnv(LockstepVectorEnv):
 
     steps: int = integer(200, 1)
     noise: float = number(0.0, 0)
+    show: str = choice("positions", "velocities")
     full_state: bool = flag(False)
 
     def _setup(self) -> Spaces:
-        self.bound = np.array([2 * FARTHEST, 2 * STEEPEST], np.float32)
+        farthest, steepest = (FARTHEST, STEEPEST) if self.show == "positions" else (np.inf, np.inf)
+        self.bound = np.array([2 * farthest, 2 * steepest], np.float32)
         self.state = np.zeros((self.num_envs, 4))  # position, its rate, angle, its rate
         self.error = np.zeros((self.num_envs, 2), np.float32)  # of the newest observation
         return spaces.Box(-self.bound, self.bound), spaces.Discrete(2)
@@ -495,6 +499,8 @@ class PositionOnlyCartPoleVectorEnv(LockstepVectorEnv):
 
     def _observe(self) -> np.ndarray:
         obs: np.ndarray = self.state[:, ::2].astype(np.float32)
+        if self.show == "velocities":
+            obs = np.where((self.t == 0)[:, None], obs, self.state[:, 1::2].astype(np.float32))
         if self.noise > 0:
             obs = np.clip(obs + self.error, -self.bound, self.bound)
         return obs
