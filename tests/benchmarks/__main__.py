@@ -46,6 +46,7 @@ BENCHMARKS = {  # name -> (where it is, what it measures); the first give the ta
     "ablation": ("pictures:ablation", "R2D2 without its parts, drawn; --runs DIR makes the runs"),
     "curve": ("pictures:curve", "learning curves, drawn; --peers DIR makes the runs"),
     "minatar": ("pictures:minatar", "MinAtar's learning curves, drawn; --out FILE makes the runs"),
+    "popgym": ("popgym:popgym", "POPGym's levels, tabulated; --runs DIR makes the runs"),
     "autoreset": ("autoreset:main", "certificate: no rows are joined across episodes"),
     "conformance": ("conformance:main", "probes of recurrent learners; --out FILE makes the runs"),
     "killed": ("killed:main", "trainings killed and resumed; --out FILE makes them"),
@@ -214,7 +215,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--seeds", type=int, help="of scores (5)")
     add("--first-seed", type=int, default=0, help="of scores")
     add("--jobs", type=int, default=1, help="of scores, side by side; 1: it has all cores")
-    add("--runs", type=Path, metavar="DIR", dest="runs_in", help="of ablation")
+    add("--runs", type=Path, metavar="DIR", dest="runs_in", help="of ablation and popgym")
     add("--rows", type=int, help="of autoreset (1 000 000)")
     return parser
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.benchmarks import pictures as p
+from tests.benchmarks import popgym
 from tests.benchmarks.runs import HERE, json_lines
 from tests.compose import config
 
@@ -58,6 +59,33 @@ def test_minatar_is_drawn_and_tabulated_from_the_committed_runs(tmp_path, monkey
     assert capsys.readouterr().out.strip() in (HERE / "TABLES.md").read_text("utf-8")
     for game in p.PUBLISHED:
         assert [r["seed"] for r in p.full_runs(json_lines(p.MINATAR), "pqn", game)] == [11, 12, 13]
+
+
+def test_popgym_is_tabulated_from_the_committed_runs(capsys):
+    assert popgym.popgym(Namespace(runs_in=None)) == 0
+    assert capsys.readouterr().out.strip() in (HERE / "TABLES.md").read_text("utf-8")
+    results = json_lines(popgym.RESULTS)
+    for r in results:
+        steps = int(re.search(r"run.total_steps=(\d+)", r["command"])[1])
+        assert r["command"].split()[1:] == popgym.words(r["level"], r["setting"], steps)
+        assert r["curve"][-1][0] >= steps
+    planned = {job[:2] for job in popgym.missing([])}
+    assert {level for level, _ in planned} == {*popgym.LEVELS}, "every level has a run"
+    jobs, left = [*popgym.missing([])], [*popgym.missing(results)]
+    assert len(jobs) - len(left) == len(results), "what is done is not run again"
+
+
+def test_a_popgym_level_is_won_by_the_mean_of_the_seeds_largest_epochs():
+    runs = [
+        {"level": "repeat_previous_hard", "setting": "ppo gru", "seed": seed,
+         "curve": [[1, low], [2, high], [3, low]], "training": [[3, low]]}
+        for seed, low, high in ((11, 0.0, 0.1), (12, 0.0, 0.282))
+    ]  # fmt: skip
+    rows = popgym.table(runs)
+    assert "| 0.191 | ppo gru | **0.100 0.282** | 0.000 0.000 | 0k |" in rows
+    assert "in 1 of 1 levels by evaluations, in 0 by" in rows
+    runs[0]["curve"] = [[1, 0.09]]
+    assert "in 0 of 1 levels by evaluations" in popgym.table(runs)
 
 
 def test_the_table_of_memories_has_the_figures_of_the_committed_runs():
