@@ -280,7 +280,7 @@ _MAX_TEXT = 500  # characters of a name or a message
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _METRICS = (
     "eval/return_mean", "eval/return_std", "eval/return_min", "eval/return_max", "eval/success",
-    "collect/restarts",
+    "collect/restarts", "collect/return_mean",
 )  # fmt: skip
 
 
@@ -326,7 +326,7 @@ class RunData:
 
     @cached_property
     def records(self) -> Records:
-        """Evaluations and restarts in metrics.jsonl."""
+        """Evaluations, restarts and returns of training in metrics.jsonl."""
         return read_records(self.path / METRICS, _METRICS, ended=self.status == "done")
 
     @cached_property

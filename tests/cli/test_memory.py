@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +32,10 @@ def test_mmer_and_steps_to_90_percent_by_hand(tmp_path):
         forge(tmp_path / "s0", seed=0, returns=(0.1, 0.2, 0.3)),
         forge(tmp_path / "s1", seed=1, returns=(0.1, 0.9), status="failed"),
     ]
+    for path, shares in zip(fast, [(0.1, 0.4), (0.3,), ()], strict=True):
+        records = [{"env_steps": 1000, "collect/return_mean": share} for share in shares]
+        with (path / "metrics.jsonl").open("a") as file:
+            file.writelines(json.dumps(record) + "\n" for record in records)
     settings = [
         BenchSetting("walk", name, "gru", -0.5, [read_run(path) for path in paths])
         for name, paths in (("slow", slow), ("fast", fast))
@@ -39,6 +44,8 @@ def test_mmer_and_steps_to_90_percent_by_hand(tmp_path):
     rows = {row[1]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
     assert list(rows) == ["fast", "slow", "(PPO)"], "best first, published last"
     assert rows["fast"]["MMER"] == pytest.approx((1.0 + 0.9 + 0.8) / 3)
+    assert rows["fast"]["in training"] == pytest.approx((0.4 + 0.3) / 2), "without one: no epoch"
+    assert math.isnan(rows["slow"]["in training"])
     assert rows["fast"]["score"].value == pytest.approx((0.5 + 0.9 + 0.8) / 3)
     # 90 % of the way from -0.5 to 0.9 is 0.76: reached at 666, 666 and 1000 env steps
     assert rows["fast"]["steps to 90 %"] == 666
