@@ -4,13 +4,17 @@ Nothing slow is imported: ``rlrun --version`` answers in 0.1 s. build_commands.p
 """
 
 import os
+import platform
 import re
 import subprocess
+from contextlib import suppress
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
 COMMIT = "commit.txt"  # beside this file in wheels and sdists
 _GIT_SECONDS = 2.0
+_PACKAGES = {"numpy": "numpy", "gymnasium": "gymnasium", "hydra": "hydra-core"}
 
 
 def commit(root: Path) -> str | None:
@@ -51,6 +55,18 @@ def torch_version() -> str | None:
         return None
     found = re.search(r"^__version__ = ['\"](.+)['\"]", text, re.MULTILINE)
     return found[1] if found else None
+
+
+def package_versions() -> dict[str, str | None]:
+    """Return the versions of Python, rlrun and its numerical packages; None: not installed."""
+    from rlrun import __version__
+
+    found = {"python": platform.python_version(), "rlrun": __version__, "torch": torch_version()}
+    for name, package in _PACKAGES.items():
+        found[name] = None
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(package)
+    return found
 
 
 def rlrun_version() -> str:

@@ -20,9 +20,8 @@ import numpy as np
 from rlrun.jit import COMPILED, jit
 
 FIRST, TERMINATED, TRUNCATED, VALID = 1, 2, 4, 8  # flags of a row, in one byte
-CUT = 16  # the trajectory ends after this row, its episode does not
 LEARNED = 32  # some window learns this row
-FLAGS = FIRST | TERMINATED | TRUNCATED | VALID | CUT | LEARNED
+FLAGS = FIRST | TERMINATED | TRUNCATED | VALID | LEARNED
 
 LARGEST = float(np.finfo(np.float32).max)  # larger finite priorities are clipped to this
 PREFETCHED = 8  # fewest positions for which prefetching pays
@@ -33,10 +32,10 @@ Arrays = tuple[Any, ...]
 
 
 @jit
-def write_flags(ring: Arrays, head: int, chunk: Arrays, close: bool) -> int:
+def write_flags(ring: Arrays, head: int, chunk: Arrays) -> int:
     """Write flags and rewards of T rows from row ``head`` on, clear the next row's flags.
 
-    ``close``: the trajectories end with the last row. Returns the number of valid rows.
+    Returns the number of valid rows.
     """
     flags, rewards, rows, columns = ring
     first, terminated, truncated, valid, reward = chunk
@@ -50,7 +49,6 @@ def write_flags(ring: Arrays, head: int, chunk: Arrays, close: bool) -> int:
                 + TERMINATED * terminated[t, c]
                 + TRUNCATED * truncated[t, c]
                 + VALID * valid[t, c]
-                + (CUT if close and t == len(reward) - 1 else 0)
             )
             rewards[at] = reward[t, c]
             count += valid[t, c]
@@ -85,8 +83,9 @@ def write_rows(store: np.ndarray, source: np.ndarray, start: int, rows: int, col
 
 
 @jit
-def cut(first: np.ndarray, valid: np.ndarray, close: bool, origin: np.ndarray, row: int,
-        shape: Arrays) -> np.ndarray:  # fmt: skip
+def cut(
+    first: np.ndarray, valid: np.ndarray, origin: np.ndarray, row: int, shape: Arrays
+) -> np.ndarray:
     """Return the lines int64 [N, 7] of the windows that T rows from ``row`` on complete, in order.
 
     ``first``, ``valid``: bool [T, B]. ``origin``: int64 [B], the first row of each column's
@@ -97,22 +96,17 @@ def cut(first: np.ndarray, valid: np.ndarray, close: bool, origin: np.ndarray, r
     burnin, learned, nstep, stride, plain = shape
     size = burnin + learned + nstep
     complete = size - 1 if plain else learned + nstep - 1  # the row that completes a first window
-    ends = columns if close else 0
+    ends = 0
     for t in range(steps):
         for c in range(columns):
             ends += not valid[t, c]
     out = np.empty((steps * columns + ends * (size // stride + 3), 7), np.int64)
     count = 0
-    for t in range(steps + close):
+    for t in range(steps):
         for c in range(columns):
-            if t < steps:
-                if first[t, c]:
-                    origin[c] = row + t
-                ended = not valid[t, c]
-            else:  # behind the chunk's last row, where no trajectory is open after an end row
-                if not valid[steps - 1, c]:
-                    origin[c] = row + t
-                ended = True
+            if first[t, c]:
+                origin[c] = row + t
+            ended = not valid[t, c]
             index = row + t - origin[c]  # in its trajectory, from 0
             start = index - complete
             if start >= 0 and start % stride == 0 and not (plain > 0 and ended):
@@ -129,8 +123,6 @@ def cut(first: np.ndarray, valid: np.ndarray, close: bool, origin: np.ndarray, r
                     rest = (index - size) // stride * stride + stride
                     start = index - size if plain == 1 else rest
                     count = _emit(out, count, start, index, origin[c], c, ended, shape)
-    if close:
-        origin[:] = row + steps
     return out[:count]
 
 
@@ -172,8 +164,8 @@ def insert_lines(table: Arrays, ring: Arrays, new: np.ndarray, key: int, skip: i
 
 
 @jit
-def append_rows(ring: Arrays, alive: np.ndarray, head: int, chunk: Arrays, close: bool,
-                cutter: Arrays, tail: int, until: int) -> Arrays:  # fmt: skip
+def append_rows(ring: Arrays, alive: np.ndarray, head: int, chunk: Arrays, cutter: Arrays,
+                tail: int, until: int) -> Arrays:  # fmt: skip
     """Append a chunk to windows of one row, like ``WindowTable.append`` but in one call.
 
     ``cutter``: ``origin`` and ``shape`` of ``cut``. The windows of rows tail..until-1 are dropped.
@@ -183,8 +175,8 @@ def append_rows(ring: Arrays, alive: np.ndarray, head: int, chunk: Arrays, close
     _, _, rows, columns = ring
     steps = len(chunk[4])
     dead = expire_rows(alive, rows, columns, tail, until)
-    count = write_flags(ring, head, chunk, close)
-    new = cut(chunk[0][:steps], chunk[3], close, cutter[0], head, cutter[1])
+    count = write_flags(ring, head, chunk)
+    new = cut(chunk[0][:steps], chunk[3], cutter[0], head, cutter[1])
     at, out = np.zeros(columns + 1, np.int64), np.empty((2, len(new)), np.int64)
     for i in range(len(new)):
         at[new[i, 0] + 1] += 1
@@ -265,11 +257,10 @@ def row_spans(ring: Arrays, slots: np.ndarray, head: int, nstep: int) -> np.ndar
         out[2, i] = out[3, i] = r
         out[4, i] = out[5, i] = r + nstep
         for j in range(1, nstep + 1):
-            closed = flags[np.uint64(c * rows + at)] & CUT
             at += 1
             if at == rows:
                 at = 0
-            if closed or not flags[np.uint64(c * rows + at)] & VALID:
+            if not flags[np.uint64(c * rows + at)] & VALID:
                 out[4, i], out[5, i] = r + j - 1, r + j
                 break
     return out
@@ -389,7 +380,7 @@ def store_priorities(
 @jit
 def set_leaves(tree: Arrays, index: np.ndarray, value: np.ndarray) -> None:
     """Write leaves (int64 [n], float64 [n]; the last duplicate wins) and their ancestors."""
-    nodes, leaves, _ = tree
+    nodes, leaves = tree
     node = np.empty(len(index), np.int64)
     for j in range(len(index)):
         node[j] = leaves + index[j]
@@ -404,10 +395,10 @@ def replace_leaves(tree: Arrays, dead: np.ndarray, new: np.ndarray, value: float
 
     A leaf in both is new. If both are sorted, they are merged so that each parent is updated once.
     """
-    nodes, leaves, minimum = tree
+    nodes, leaves = tree
     for slot in dead:
         raw[np.uint64(slot)] = np.nan
-        nodes[np.uint64(leaves + slot)] = np.inf if minimum else 0.0
+        nodes[np.uint64(leaves + slot)] = 0.0
     for slot in new:
         raw[np.uint64(slot)], nodes[np.uint64(leaves + slot)] = p, value
     node = np.empty(len(dead) + len(new), np.int64)
@@ -431,7 +422,7 @@ def _propagate(tree: Arrays, node: np.ndarray) -> None:
 
     Going level by level lets memory accesses overlap.
     """
-    nodes, leaves, minimum = tree
+    nodes, leaves = tree
     count, one = np.uint64(len(node)), np.uint64(1)
     while leaves > 1:
         leaves >>= 1
@@ -439,8 +430,7 @@ def _propagate(tree: Arrays, node: np.ndarray) -> None:
         for j in range(count):
             parent = np.uint64(node[j]) >> one
             if parent != last:
-                a, b = nodes[parent + parent], nodes[parent + parent + one]
-                nodes[parent] = min(a, b) if minimum else a + b
+                nodes[parent] = nodes[parent + parent] + nodes[parent + parent + one]
                 node[kept] = last = parent
                 kept += one
         count = kept
@@ -452,7 +442,7 @@ def find_leaves(tree: Arrays, mass: np.ndarray) -> np.ndarray:
 
     The searches go level by level, so that cache misses overlap.
     """
-    nodes, leaves, _ = tree
+    nodes, leaves = tree
     node, one, size = np.ones(len(mass), np.int64), np.uint64(1), leaves
     while size > 1:
         size >>= 1

@@ -200,7 +200,7 @@ def num_leaves(capacity: int) -> int:
     return 1 << max(capacity - 1, 0).bit_length()
 
 
-def sampler_blocks(name: str, slots: int, weight_norm: str = "batch") -> dict[str, ArraySpec]:
+def sampler_blocks(name: str, slots: int) -> dict[str, ArraySpec]:
     """Return name -> ArraySpec of the named sampler's arrays over ``slots``."""
 
     def block(size: int, dtype: str) -> ArraySpec:
@@ -215,8 +215,7 @@ def sampler_blocks(name: str, slots: int, weight_norm: str = "batch") -> dict[st
         order, cdf = block(ranks, index), block(ranks, "float64")
         return {"order": order, "position": position, "priority": priority, "cdf": cdf}
     nodes = block(2 * num_leaves(slots), "float64")
-    minimum = {"min": nodes} if weight_norm == "buffer" else {}
-    return {"raw": block(slots, "float32"), "sum": nodes, **minimum}
+    return {"raw": block(slots, "float32"), "sum": nodes}
 
 
 def total(tree: Tree) -> int:

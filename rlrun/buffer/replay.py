@@ -39,25 +39,22 @@ class Replay:
         *,
         window: Window,
         cutter: Cutter,
-        close: bool,
         sampler: Uniform,
         stack: int = 1,
         allocate: Allocate = in_memory,
         device: torch.device | None = None,
     ) -> None:
-        """``cutter``: cuts the windows. ``close``: the end of a chunk ends its trajectories
-        (collector.trajectory).
+        """``cutter``: cuts the windows. ``stack``: frames per observation (env.frame_stack).
 
-        ``stack``: frames per observation (env.frame_stack). ``allocate``: makes the arrays of rows,
-        table and states. ``device``: stores observations, actions and extras and receives samples;
-        None: host memory.
+        ``allocate``: makes the arrays of rows, table and states. ``device``: stores observations,
+        actions and extras and receives samples; None: host memory.
 
         Raises: ConfigError if a column is too short for a window.
         """
         before = max(1, stack - 1)  # rows read before a window: previous action, frames
         layout.require_rows(window.rows, before)
         assert device is None or not layout.goals, "hindsight goals are found in host memory"
-        self.layout, self.window, self.close, self.stack = layout, window, close, stack
+        self.layout, self.window, self.stack = layout, window, stack
         self.ring, self.sampler = Ring(layout, allocate, device), sampler
         self.windows = WindowTable(
             self.ring, window, layout, allocate, cutter=cutter, rows_before=before
@@ -100,19 +97,18 @@ class Replay:
         if count == 0:
             return _NONE
         if count <= self.max_rows:
-            return self._add(chunk, arrays, close=self.close)
+            return self._add(chunk, arrays)
         keys = []
         for start in range(0, count, self.max_rows):
             piece = chunk.rows(start, min(start + self.max_rows, count))
-            close = self.close and start + self.max_rows >= count
-            keys.append(self._add(piece, self.validate(piece), close=close))
+            keys.append(self._add(piece, self.validate(piece)))
         new = np.concatenate(keys)  # the ring keeps only the end of a longer chunk
         alive: np.ndarray = new[self.windows.find(new)[1]]
         return alive
 
-    def _add(self, chunk: Chunk, arrays: list[np.ndarray], *, close: bool) -> np.ndarray:
+    def _add(self, chunk: Chunk, arrays: list[np.ndarray]) -> np.ndarray:
         self.drawn = _NOTHING
-        new = self.windows.append(chunk, close=close)
+        new = self.windows.append(chunk)
         self.ring.write(chunk, arrays)
         self.sampler.replace_slots(new.dropped, new.slots)
         self.counts["steps"] += new.valid
@@ -301,8 +297,7 @@ class Replay:
     def fingerprint(self) -> str:
         """Return a text that a saved state and the replay that loads it must share."""
         w, hindsight = self.window, "" if self.hindsight is None else ", hindsight goals"
-        cut = ", cut at a collect's end" if self.close else ""
-        window = f"burn-in {w.burnin}, learned {w.learned}, nstep {w.nstep}{cut}{hindsight}"
+        window = f"burn-in {w.burnin}, learned {w.learned}, nstep {w.nstep}{hindsight}"
         return f"{self.layout.fingerprint()}; {window}; {self.stack} frames"
 
     def state_dict(self) -> dict[str, Any]:

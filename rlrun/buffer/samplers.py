@@ -159,7 +159,6 @@ class Proportional(Prioritized):
         super().__init__(config, capacity, generator, total_steps=total_steps)
         self.eps = config.priority_eps
         self.sum_tree = SumTree(capacity)
-        self.min_tree = SumTree(capacity, minimum=True) if config.weight_norm == "buffer" else None
         self.new_mass = (0.0, -1.0), 0.0  # cached: (largest, alpha), p^alpha of a new slot
         self.beta = -1, 0.0  # cached: env steps of the last draw, beta
 
@@ -170,9 +169,6 @@ class Proportional(Prioritized):
             mass = float((np.full(1, self.largest) ** self.alpha)[0])
             self.new_mass = (self.largest, self.alpha), mass
         kernels.replace_leaves(self.sum_tree.arrays, dead, new, mass, self.raw, self.largest)
-        if self.min_tree is not None:
-            mass = mass if mass > 0 else np.inf
-            kernels.replace_leaves(self.min_tree.arrays, dead, new, mass, self.raw, self.largest)
 
     def draw(self, table: object, batch: int, env_steps: int) -> tuple[np.ndarray, np.ndarray]:
         """Return slots int64 [batch], one from each equal range, and weights float32."""
@@ -186,7 +182,7 @@ class Proportional(Prioritized):
             )
         slots, weight, least = self.sum_tree.draw(self.generator.random(batch))
         # N and the sum cancel in w_i / max w, which leaves (p_i / min p)^-beta.
-        weight /= least if self.min_tree is None else self.min_tree.root
+        weight /= least
         weight **= -self.beta[1]
         return slots, weight.astype(np.float32)
 
@@ -198,8 +194,6 @@ class Proportional(Prioritized):
         self.largest = max(self.largest, largest)
         mass **= self.alpha
         self.sum_tree.set(slots, mass)
-        if self.min_tree is not None:
-            self.min_tree.set(slots, _positive(mass))
 
     def priorities(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         raw = self.raw[slots]
@@ -209,8 +203,6 @@ class Proportional(Prioritized):
         live = ~np.isnan(self.raw)
         mass = np.where(live, self.raw, 1.0).astype(np.float64) ** self.alpha
         self.sum_tree.fill(np.where(live, mass, 0.0))
-        if self.min_tree is not None:
-            self.min_tree.fill(np.where(live, _positive(mass), np.inf))
 
     def probe(self, table: object) -> tuple[np.ndarray, np.ndarray]:
         slots, mass, _ = self.sum_tree.draw(_OFFSETS.copy())
@@ -225,12 +217,10 @@ class Proportional(Prioritized):
             return "a slot without a window has a priority in the tree"
         if not np.allclose(leaves[live], self.raw[live].astype(float) ** self.alpha, rtol=1e-12):
             return "a leaf differs from p^alpha"
-        trees = [self.sum_tree] if self.min_tree is None else [self.sum_tree, self.min_tree]
-        return next((wrong for tree in trees if (wrong := tree.check()) is not None), None)
+        return self.sum_tree.check()
 
     def arrays(self) -> list[np.ndarray]:
-        min_nodes = [] if self.min_tree is None else [self.min_tree.nodes]
-        return [self.raw, self.sum_tree.nodes, *min_nodes]
+        return [self.raw, self.sum_tree.nodes]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the priorities of live slots and a bit per slot, small while few are live."""
@@ -270,7 +260,7 @@ class Rank(Prioritized):
         total_steps: int,
     ) -> None:  # fmt: skip
         super().__init__(config, capacity, generator, total_steps=total_steps)
-        self.resort_every, self.weight_norm = config.resort_every, config.weight_norm
+        self.resort_every = config.resort_every
         own = {n: np.zeros(b.shape, b.dtype) for n, b in sampler_blocks("rank", capacity).items()}
         # Slots by rank from ``begin`` on, best first; -1 where a window was dropped. It grows to
         # the left: new windows rank before all others.
@@ -317,8 +307,7 @@ class Rank(Prioritized):
         """Return (slots int64 [B], weights float32 [B]), one slot from each of B equal segments.
 
         N and the normalising sum cancel in w_i / max w, which leaves (rank_i / rank_max)^(alpha
-        beta). rank_max is the largest rank of the batch, or of all windows for ``weight_norm:
-        buffer``.
+        beta). rank_max is the largest rank of the batch.
         """
         assert self.count > 0, "a draw from an empty buffer"
         self.follow_alpha(env_steps)
@@ -332,8 +321,7 @@ class Rank(Prioritized):
             missing = np.flatnonzero(slots < 0)
             rank[missing] = self._find(self.generator.random(len(missing)))
             slots[missing] = self._slots(rank[missing])
-        most = self._worst() if self.weight_norm == "buffer" else rank.max()
-        weight = (rank / most) ** (self.alpha * self.beta_at(env_steps))
+        weight = (rank / rank.max()) ** (self.alpha * self.beta_at(env_steps))
         return slots, weight.astype(np.float32)
 
     def _find(self, share: np.ndarray) -> np.ndarray:
@@ -347,13 +335,6 @@ class Rank(Prioritized):
         """Return the slots of these ranks, int64; -1: the window was dropped."""
         slots: np.ndarray = self.order[self.begin + rank - 1].astype(np.int64)
         return slots
-
-    def _worst(self) -> int:
-        """Return the rank of the last live slot."""
-        last = len(self.order) - 1
-        while self.order[last] < 0:
-            last -= 1
-        return last - self.begin + 1
 
     def update(self, slots: np.ndarray, priority: np.ndarray) -> None:
         require_finite(priority)
@@ -436,11 +417,6 @@ def require_finite(priority: np.ndarray) -> None:
         )
 
 
-def _positive(mass: np.ndarray) -> np.ndarray:
-    """Return masses with 0 (never drawn, so without a weight) replaced by infinity."""
-    return np.where(mass > 0, mass, np.inf)
-
-
 def probe_metrics(probability: np.ndarray | None, beta: float | None) -> dict[str, float]:
     """Return buffer/ metrics of N P(i) [n] at the quantiles of P over N windows; {} if uniform.
 
@@ -459,26 +435,24 @@ def probe_metrics(probability: np.ndarray | None, beta: float | None) -> dict[st
 
 
 class SumTree:
-    """Binary tree of sums, or of minima (``minimum``), over leaves 0..capacity-1.
+    """Binary tree of sums over leaves 0..capacity-1.
 
     Updates and searches are O(log N). Parents are recomputed from children in float64. Adjusting
     them by differences drifts (2.7e-4 relative after 2e5 updates in the reference scheme of Schaul
     et al. 2016).
     """
 
-    def __init__(self, capacity: int, *, minimum: bool = False) -> None:
+    def __init__(self, capacity: int) -> None:
         assert capacity >= 1
-        self.capacity, self.minimum = capacity, minimum
+        self.capacity = capacity
         self.leaves = num_leaves(capacity)
         # Node i has children 2i and 2i + 1.
         self.nodes = in_memory("tree", ArraySpec((2 * self.leaves,), np.dtype(np.float64)))
-        if minimum:
-            self.nodes.fill(np.inf)
-        self.arrays = self.nodes, self.leaves, minimum  # as kernels take them
+        self.arrays = self.nodes, self.leaves  # as kernels take them
 
     @property
     def root(self) -> float:
-        """The reduction over all leaves."""
+        """The sum of all leaves."""
         return float(self.nodes[1])
 
     def get(self, index: np.ndarray) -> np.ndarray:
@@ -492,17 +466,16 @@ class SumTree:
 
     def fill(self, values: np.ndarray) -> None:
         """Write leaves 0..len(values)-1 and clear the rest, in one vectorised pass."""
-        reduce = np.minimum if self.minimum else np.add
-        self.nodes[self.leaves :] = np.inf if self.minimum else 0.0
+        self.nodes[self.leaves :] = 0.0
         self.nodes[self.leaves : self.leaves + len(values)] = values
         size = self.leaves
         while size > 1:
             level = self.nodes[size : 2 * size]
             size >>= 1
-            self.nodes[size : 2 * size] = reduce(level[0::2], level[1::2])
+            self.nodes[size : 2 * size] = level[0::2] + level[1::2]
 
     def find(self, mass: np.ndarray) -> np.ndarray:
-        """Return the leaf i with sum(leaves < i) <= mass < sum(leaves <= i), int64 [n]; sums only.
+        """Return the leaf i with sum(leaves < i) <= mass < sum(leaves <= i), int64 [n].
 
         O(n log N). If rounding carries ``mass`` past the last positive leaf, that leaf is returned,
         so a leaf of priority 0 is never returned while the root is positive.
@@ -522,8 +495,7 @@ class SumTree:
 
     def check(self) -> str | None:
         """Return a broken invariant, or None."""
-        reduce = np.minimum if self.minimum else np.add
         level = self.nodes[2:]
-        if not np.array_equal(reduce(level[0::2], level[1::2]), self.nodes[1 : self.leaves]):
+        if not np.array_equal(level[0::2] + level[1::2], self.nodes[1 : self.leaves]):
             return "a parent differs from the reduction of its children"
         return None

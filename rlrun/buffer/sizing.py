@@ -13,7 +13,7 @@ import numpy as np
 from rlrun.buffer.layout import ArraySpec, Layout, Row, amount, free_bytes, sampler_blocks
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.functional.recorded import RowSpaces
-from rlrun.schema import BufferConfig, Config, MemoryConfig, PriorityConfig
+from rlrun.schema import BufferConfig, Config, MemoryConfig
 from rlrun.schema.policy import Window
 from rlrun.spaces import JointSpace, Tree, tree_leaves, tree_map
 
@@ -75,11 +75,9 @@ def make_layout(config: Config, row: Row, window: Window, columns: int | None = 
         whole = -(-c.capacity // collector.stride(window))
         windows = min(2 * whole + 2 * columns, rows * columns)
     slots = rows * columns if windows is None else windows
-    norm = c.weight_norm if isinstance(c, PriorityConfig) else "batch"
-    sampler = sampler_blocks(c.name, slots, norm)
     return Layout(
-        row, columns, rows, windows, sampler, goals=c.relabel is not None, compress=c.compress,
-        device=c.device,
+        row, columns, rows, windows, sampler_blocks(c.name, slots), goals=c.relabel is not None,
+        compress=c.compress, device=c.device,
     )  # fmt: skip
 
 

@@ -43,13 +43,12 @@ class Cutter:
         self.origin = np.zeros(columns, np.int64)  # first row of each column's trajectory
         self.row = 0  # rows received
 
-    def cut(self, first: np.ndarray, valid: np.ndarray, *, close: bool = False) -> np.ndarray:
+    def cut(self, first: np.ndarray, valid: np.ndarray) -> np.ndarray:
         """Return the windows that the next T rows complete; ``first``/``valid`` bool [T, B].
 
-        int64 [N, 7]: the numbers ``TABLE`` of every window, in order of completion. ``close`` ends
-        every open trajectory after the last row (its last observation is row T's).
+        int64 [N, 7]: the numbers ``TABLE`` of every window, in order of completion.
         """
-        lines: np.ndarray = kernels.cut(first, valid, close, self.origin, self.row, self.shape)
+        lines: np.ndarray = kernels.cut(first, valid, self.origin, self.row, self.shape)
         self.row += len(valid)
         return lines
 
@@ -74,17 +73,10 @@ class StateFilter:
     """
 
     def __init__(
-        self,
-        window: Window,
-        *,
-        columns: int,
-        overlap: int,
-        residual: str | None,
-        plain: bool,
-        close: bool,
+        self, window: Window, *, columns: int, overlap: int, residual: str | None, plain: bool
     ) -> None:
-        """``close``: the end of a chunk ends its trajectories. The rest as in ``Cutter``."""
-        self.window, self.plain, self.close = window, plain, close
+        """The arguments are those of ``Cutter``."""
+        self.window, self.plain = window, plain
         self.stride = (window.rows if plain else window.learned) - overlap
         self.keep_all = plain and residual == "last"
         self.index = np.full(
@@ -115,8 +107,6 @@ class StateFilter:
         known = (opened >= 0) | (self.index >= 0)
         index = np.where(opened >= 0, rows - opened, rows + self.index)
         self.index = np.where(known[-1], index[-1] + 1, -1)
-        if self.close:
-            self.index[:] = 0
         if self.plain:
             starts = index % self.stride == 0
         else:  # a window that starts at the row learns after its full burn-in
@@ -207,7 +197,7 @@ class WindowTable:
 
     # -- live windows ------------------------------------------------------------------------------
 
-    def append(self, chunk: Chunk, *, close: bool) -> NewWindows:
+    def append(self, chunk: Chunk) -> NewWindows:
         """Write the flags of the rows after the ring's head and insert the windows they complete.
 
         Windows that read overwritten rows are dropped.
@@ -218,12 +208,12 @@ class WindowTable:
         flags = chunk.first, chunk.terminated, chunk.truncated, chunk.valid, chunk.reward
         if not self.of_rows:
             dead = self._expire(first)
-            valid = kernels.write_flags(ring.arrays, ring.head, flags, close)
-            return self._extend(chunk, first, dead, valid, close=close)
+            valid = kernels.write_flags(ring.arrays, ring.head, flags)
+            return self._extend(chunk, first, dead, valid)
         cutter, until = self.cutter, max(first, self.tail)
         dead, (slots, keys), valid = kernels.append_rows(
-            ring.arrays, self.alive, ring.head, flags, close, (cutter.origin, cutter.shape),
-            self.tail, until,
+            ring.arrays, self.alive, ring.head, flags, (cutter.origin, cutter.shape), self.tail,
+            until,
         )  # fmt: skip
         self.tail, self.head = until, ring.head + steps
         cutter.row += steps
@@ -243,12 +233,10 @@ class WindowTable:
         self.live -= len(dead)
         return dead
 
-    def _extend(
-        self, chunk: Chunk, first: int, dead: np.ndarray, valid: int, *, close: bool
-    ) -> NewWindows:
+    def _extend(self, chunk: Chunk, first: int, dead: np.ndarray, valid: int) -> NewWindows:
         """Insert the windows that begin at row ``first`` or later."""
         steps = len(chunk.reward)
-        new = self.cutter.cut(chunk.first[:steps], chunk.valid, close=close)
+        new = self.cutter.cut(chunk.first[:steps], chunk.valid)
         states = self._with_recent(chunk.states, steps)
         new = new[new[:, 1] - new[:, 2] >= first]  # the end of a trajectory may complete older ones
         keys = np.arange(self.head, self.head + len(new))[-self.capacity :]

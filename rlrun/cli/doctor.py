@@ -5,10 +5,11 @@ import logging
 import os
 import platform
 import re
-import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 from rlrun.errors import ConfigError, printable
 from rlrun.sweeps.pool import affinity, cgroup_quota, usable_cores
@@ -19,8 +20,6 @@ _PACKAGES = ("numpy", "gymnasium", "hydra-core")
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _BF16 = ("avx512_bf16", "amx_bf16")  # instructions that make bfloat16 products fast
 _ARM_BF16 = "bf16"
-_EXTRA = re.compile(r"\bextra\s*==\s*['\"]([\w.-]+)['\"]")
-_REQUIRED = re.compile(r"([\w.-]+)(?:\[([\w.,\s-]*)\])?")
 Fact = tuple[str, str]  # name, value
 
 
@@ -141,36 +140,26 @@ def cores() -> str:
 def extras() -> str:
     """Return the optional extras of the package: installed or not, with the missing packages."""
     try:
-        requires = importlib.metadata.requires("rlrun") or []
+        names = importlib.metadata.metadata("rlrun").get_all("Provides-Extra") or []
     except importlib.metadata.PackageNotFoundError:
         return "unknown: rlrun runs from a checkout that is not installed"
-    names = dict.fromkeys(found[1] for line in requires if (found := _EXTRA.search(line)))
     return ", ".join(_extra(name, _packages_of_extra("rlrun", name)) for name in names) or "none"
 
 
 def _packages_of_extra(package: str, extra: str) -> list[str]:
     """Return the packages that ``package[extra]`` installs here, with nested extras."""
     try:
-        requires = importlib.metadata.requires(package) or []
+        requires = map(Requirement, importlib.metadata.requires(package) or [])
     except importlib.metadata.PackageNotFoundError:
         return [package]
     packages: list[str] = []
-    for line in requires:
-        what, _, marker = line.partition(";")
-        asked, found = _EXTRA.search(marker), _REQUIRED.match(what)
-        if not asked or not found or asked[1] != extra or not _for_this_python(marker):
-            continue
-        parts = [part.strip() for part in (found[2] or "").split(",") if part.strip()]
-        packages += [p for part in parts for p in _packages_of_extra(found[1], part)] or [found[1]]
+    for needed in requires:
+        marker = needed.marker
+        if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
+            parts = sorted(needed.extras)
+            inside = [p for part in parts for p in _packages_of_extra(needed.name, part)]
+            packages += inside or [needed.name]
     return list(dict.fromkeys(packages))
-
-
-def _for_this_python(marker: str) -> bool:
-    for less, version in re.findall(r"python_version\s*(<|>=)\s*['\"]([\d.]+)['\"]", marker):
-        bound = tuple(int(part) for part in version.split("."))
-        if (sys.version_info[: len(bound)] < bound) != (less == "<"):
-            return False
-    return True
 
 
 def _extra(name: str, packages: Sequence[str]) -> str:

@@ -200,10 +200,10 @@ def export(args: Namespace) -> str:
     require_run(args.run_dir)
     config, _ = load(args.run_dir, ["device=cpu"], replay=False)
     directories.require_new(args.data_dir, "DATA_DIR")  # before torch, which takes seconds
-    from rlrun.dataset import read_dataset, require_new_directory
+    directories.require_writable(args.data_dir, "DATA_DIR")
+    from rlrun.dataset import read_dataset
     from rlrun.run.export import export_run
 
-    require_new_directory(args.data_dir)
     raw_yaml = (args.run_dir / "config.yaml").read_text(encoding="utf-8")
     export_run(args.run_dir, args.data_dir, config, raw_yaml=raw_yaml,
                shard_rows=args.shard_rows, last=args.last, coder=args.codec)  # fmt: skip

@@ -20,7 +20,6 @@ from rlrun.schema import (
     Config,
     ControlConfig,
     OnPolicyConfig,
-    PriorityConfig,
     ScriptedConfig,
     ValueConfig,
 )
@@ -402,10 +401,6 @@ ON_CONFIG = (
     *each(("mmap", "demos", "load"), lambda key: Rule(
         f"buffer.{key}", lambda c: c.collectors > 1 and getattr(c.buffer, key),
         "every collector has a replay of its own", "null is allowed", _SERIAL)),
-    Rule("buffer.weight_norm", lambda c: isinstance(c.buffer, PriorityConfig)
-         and c.buffer.weight_norm == "buffer" and c.collectors > 1,
-         "the largest weight would be that of one collector's windows", "batch is allowed",
-         "set it"),
     Rule("pipeline.inference", lambda c: _ray(c) and c.pipeline.inference == "central"
          and getattr(c.policy, "noisy", None) is not None and c.policy.noisy_resample == "chunk",
          "policy.noisy_resample=chunk keeps the noise of a chunk in its collector",

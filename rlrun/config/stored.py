@@ -74,7 +74,7 @@ def load(
         cfg = OmegaConf.create(with_present_names(OmegaConf.to_container(cfg)))
         for key, value in FIXED.items():  # of an earlier version
             group, _, name = key.partition(".")
-            if OmegaConf.select(cfg, key) is not None and float(cfg[group][name]) == float(value):
+            if OmegaConf.select(cfg, key) == value:
                 del cfg[group][name]
         _add_new_keys(cfg)
         OmegaConf.set_struct(cfg, True)

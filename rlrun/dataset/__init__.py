@@ -10,7 +10,6 @@ minari    a Minari dataset -> its trajectories
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rlrun.dataset.format import require_new_directory
 from rlrun.dataset.minari import MinariDataset, import_minari
 from rlrun.dataset.packing import Trajectory, pack_trajectories
 from rlrun.dataset.reader import Dataset, read_dataset
@@ -26,7 +25,6 @@ __all__ = [
     "open_source",
     "pack_trajectories",
     "read_dataset",
-    "require_new_directory",
     "write_dataset",
 ]
 

@@ -9,9 +9,7 @@
 
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -19,7 +17,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from rlrun.errors import ConfigError, StorageError
+from rlrun.errors import ConfigError
 from rlrun.types import Segment, Spec, Tree, tree_leaves
 
 FORMAT, CODED_FORMAT = 1, 2  # versions for safetensors shards and coded shards
@@ -250,31 +248,3 @@ def require_spaces(given: dict[str, Any], spec: Spec, prefix: str) -> None:
                 f"{prefix}: its {difference} as the environment's; both must be the same; use the "
                 "env it came from, or another dataset"
             )
-
-
-# -- directories -----------------------------------------------------------------------------------
-
-
-def require_new_directory(directory: Path) -> None:
-    """Raise ConfigError unless ``directory`` is new or empty, StorageError if it cannot be made.
-
-    Does not change the file system.
-    """
-    allowed = "a new or empty directory is allowed; choose another path"
-    if directory.is_dir() and any(directory.iterdir()):
-        raise ConfigError(f"DATA_DIR = {directory}: the directory is not empty; {allowed}")
-    if os.path.lexists(directory) and not directory.is_dir():
-        raise ConfigError(f"DATA_DIR = {directory}: this is not a directory; {allowed}")
-    parent = next(p for p in directory.absolute().parents if os.path.lexists(p))
-    if not parent.is_dir():
-        raise write_error(directory, f"{parent} is not a directory")
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise write_error(directory, f"{parent} is not writable")
-
-
-def write_error(directory: Path, reason: str) -> StorageError:
-    """Return the error for a dataset that cannot be written."""
-    return StorageError(
-        f"DATA_DIR = {directory}: the dataset cannot be written ({reason}); a writable directory "
-        "with room for it is needed; free space or choose another"
-    )

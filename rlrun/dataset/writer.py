@@ -22,11 +22,9 @@ from rlrun.dataset.format import (
     arrays_by_name,
     flatten,
     has_final_entry,
-    require_new_directory,
     spec_json,
-    write_error,
 )
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, storage_errors
 from rlrun.functional.recorded import RowSpaces
 from rlrun.run.files import fsync_directory, seal, write_file
 from rlrun.run.tensors import write_tensors
@@ -64,34 +62,33 @@ def write_dataset(
     Memory: one shard, the states and the index of trajectories. With ``coder`` about three shards,
     for the reader as well.
 
-    Raises: ConfigError (``directory`` is not new or empty, no steps, an action outside its space),
-    StorageError.
+    Raises: ConfigError (no steps, an action outside its space), StorageError (also if ``directory``
+    is not new or empty).
     """
     if coder is not None:
         codec.check_coder(coder)
     directory = Path(directory).absolute()
-    require_new_directory(directory)
     temporary = directory.with_name(f".tmp_{directory.name}_{os.getpid()}")
+    need = "a writable directory with room for it is needed; free space or choose another"
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)  # left by an earlier process with this pid
-        temporary.mkdir()
-        checked = _of_spaces(parts, RowSpaces(spec.obs, spec.action), directory)
-        description = _write_tensors(temporary, checked, shard_rows, states, coder)
-        if description["steps"] == 0:
-            violation = "there are no steps to write; at least one is needed; collect some first"
-            raise ConfigError(f"DATA_DIR = {directory}: {violation}")
-        kind = FORMAT if coder is None else CODED_FORMAT
-        head = {"format": kind, "rlrun": __version__, "spaces": spec_json(spec), "action_start": 0}
-        content = seal({**head, **description, "source": meta})
-        write_file(temporary / DESCRIPTION_FILE, content)
-        fsync_directory(temporary)
-        os.rename(temporary, directory)
-        fsync_directory(directory.parent)
-    except BaseException as e:
+        with storage_errors(f"DATA_DIR = {directory}: the dataset", need):
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(temporary, ignore_errors=True)  # left by an earlier process of this pid
+            temporary.mkdir()
+            checked = _of_spaces(parts, RowSpaces(spec.obs, spec.action), directory)
+            description = _write_tensors(temporary, checked, shard_rows, states, coder)
+            if description["steps"] == 0:
+                violation = "there are no steps to write; at least one is needed; collect some"
+                raise ConfigError(f"DATA_DIR = {directory}: {violation} first")
+            kind, spaces = FORMAT if coder is None else CODED_FORMAT, spec_json(spec)
+            head = {"format": kind, "rlrun": __version__, "spaces": spaces, "action_start": 0}
+            content = seal({**head, **description, "source": meta})
+            write_file(temporary / DESCRIPTION_FILE, content)
+            fsync_directory(temporary)
+            os.rename(temporary, directory)  # fails unless that is new or empty
+            fsync_directory(directory.parent)
+    except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(e, OSError):
-            raise write_error(directory, e.strerror or str(e)) from e
         raise
 
 

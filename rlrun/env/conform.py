@@ -531,21 +531,11 @@ class Weights(Doors):
 
 
 PROBES: dict[str, type[Probe]] = {
-    "reset": Reset,
-    "late": Late,
-    "own": Own,
-    "truncation": Truncation,
-    "last": Last,
-    "one": One,
-    "nstep": NStep,
-    "previous": Previous,
-    "padding": Padding,
-    "burnin": Burnin,
-    "stored": Stored,
-    "fresh": Fresh,
-    "mask": Mask,
-    "odd": Odd,
-    "weights": Weights,
+    kind.__name__.lower(): kind
+    for kind in (
+        *(Reset, Late, Own, Truncation, Last, One, NStep, Previous, Padding, Burnin, Stored, Fresh),
+        *(Mask, Odd, Weights),
+    )
 }
 
 

@@ -317,8 +317,6 @@ class Collector:
                 raise
             t += 1
         self.interrupted = self.interrupted_units = 0
-        if self.cutter is not None and self.config.trajectory == "collect":
-            self.cutter.origin[:] = self.cutter.row  # the next row opens a new trajectory
         return self._chunk(t)
 
     def take_stats(self) -> ChunkStats:

@@ -195,7 +195,7 @@ def make_cutter(plan: Plan) -> Cutter:
 
 def make_state_filter(plan: Plan) -> StateFilter:
     """Return the filter that zeros recurrent states from which no window starts."""
-    return StateFilter(**_tiling(plan), close=plan.config.collector.trajectory == "collect")
+    return StateFilter(**_tiling(plan))
 
 
 def make_replay(plan: Plan, *, note: Note = _silent) -> Replay:
@@ -216,7 +216,6 @@ def make_replay(plan: Plan, *, note: Note = _silent) -> Replay:
         layout,
         window=window,
         cutter=make_cutter(plan),
-        close=config.collector.trajectory == "collect",
         sampler=_sampler(plan, layout.slots),
         stack=config.env.frame_stack,
         allocate=in_memory if c.mmap is None else on_disk(Path(c.mmap)),
@@ -305,12 +304,10 @@ def load_rows(plan: Plan, buffer: Replay | Mixed | Streams) -> str:
 
 
 def _add_all(replay: Replay, source: Any, plan: Plan) -> None:
-    """Add the rows of a dataset. Its chunks end no trajectory, unlike collect calls."""
-    close, replay.close = replay.close, False
+    """Add the rows of a dataset."""
     like = empty_chunk(plan.row, plan.columns).segment()
     for chunk in source.chunks(plan.columns, READ_ROWS, like=like):
         replay.add(chunk)
-    replay.close = close
 
 
 def make_store(plan: Plan, *, note: Note = _silent) -> Replay | Mixed:

@@ -12,11 +12,9 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-import torch
 from torch import Tensor
 
 from rlrun import __version__
@@ -37,22 +35,10 @@ from rlrun.run.files import RECORD, read_record, replace_file, require_in_place,
 from rlrun.run.manifest import CHECKPOINTS
 from rlrun.run.tensors import raw_bytes
 from rlrun.trust import resume_line
+from rlrun.version import package_versions
 
 GIT_SECONDS = 2.0
 BLOCK = 4096  # smallest allocation of a file system, in bytes
-_PACKAGES = {"numpy": "numpy", "gymnasium": "gymnasium", "hydra": "hydra-core"}
-
-
-def package_versions() -> dict[str, str | None]:
-    """Return the versions of Python, rlrun and its numerical packages; None: not installed."""
-    found: dict[str, str | None] = {"python": platform.python_version(), "rlrun": __version__}
-    found["torch"] = str(torch.__version__)  # includes the build, which some wheels' metadata lack
-    for name, package in _PACKAGES.items():
-        try:
-            found[name] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
 
 
 def git_state() -> dict[str, str | bool] | None:

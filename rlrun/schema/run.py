@@ -239,7 +239,6 @@ class CollectorConfig(Ranged):
     unit: Literal["step", "window", "episode"]
     tiling: Literal["lossless", "plain"]
     learned_overlap: int = field(metadata=at_least(0))
-    trajectory: Literal["episode", "collect"]
     residual: Literal["last", "null_padding", "drop"] | None
     overlap: int | None = field(metadata=at_least(0))
     keep_info: tuple[str, ...]
@@ -313,7 +312,6 @@ class PriorityConfig(BufferConfig):
 
     alpha: ScheduleConfig = field(metadata=unit())
     beta: ScheduleConfig = field(metadata=unit())
-    weight_norm: Literal["batch", "buffer"]
     initial_priority: Literal["max", "td"]
 
     rules: ClassVar[tuple[Rule, ...]] = (

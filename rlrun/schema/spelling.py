@@ -20,9 +20,11 @@ RENAMED = {  # keys of earlier versions
 }
 _INTERPOLATIONS = {f"${{{old}}}": f"${{{new}}}" for old, new in RENAMED.items()}
 FIXED = {  # removed keys of earlier versions -> their fixed value
-    "bonus.adam_eps": "1e-08",
-    "bonus.obs_clip": "5",
-    "logger.progress_seconds": "5",
+    "bonus.adam_eps": 1e-8,
+    "bonus.obs_clip": 5,
+    "logger.progress_seconds": 5,
+    "collector.trajectory": "episode",
+    "buffer.weight_norm": "batch",
 }
 GONE = (  # removed keys and groups of pipeline=ray
     *("pipeline.num_shards", "pipeline.max_lead", "pipeline.prefetch"),

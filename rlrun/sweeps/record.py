@@ -8,7 +8,6 @@ import datetime
 import json
 import math
 import os
-import platform
 import signal
 import stat
 import sys
@@ -16,11 +15,10 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, TextIO, get_args
 
-from rlrun import __version__, trust
+from rlrun import trust
 from rlrun.errors import (
     CheckpointError,
     ConfigError,
@@ -43,10 +41,11 @@ from rlrun.run.files import (
     unseal,
 )
 from rlrun.schema.studies import MOST_WORKERS, RayLauncherConfig
+from rlrun.terminal import table_lines
+from rlrun.version import package_versions
 
 FILE = "sweep.json"
 INTERRUPTED = (75, Interrupted.exit_code, 143)  # exit codes of a run that a signal stopped
-_PACKAGES = {"torch": "torch", "numpy": "numpy", "gymnasium": "gymnasium", "hydra": "hydra-core"}
 
 Status = Literal["waiting", "running", "done", "failed", "interrupted"]
 
@@ -74,14 +73,6 @@ class JobRecord:
             self.pending = []
 
 
-def _versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {"python": platform.python_version(), "rlrun": __version__}
-    for name, package in _PACKAGES.items():
-        with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(package)
-    return found
-
-
 def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
@@ -93,7 +84,7 @@ class SweepRecord:
     jobs: list[JobRecord]
     commands: list[list[str]] = field(default_factory=list)  # those that began it or added jobs
     started: str = field(default_factory=_now)  # UTC
-    versions: dict[str, str | None] = field(default_factory=_versions)
+    versions: dict[str, str | None] = field(default_factory=package_versions)
     workers: int | None = None  # jobs at a time; None: a cluster or another launcher decides
     ray: RayLauncherConfig | None = None  # where the jobs run on Ray
 
@@ -118,11 +109,14 @@ class SweepRecord:
 
         Raises: ConfigError if there is no sweep.json, CheckpointError if it is damaged.
         """
+        from rlrun.config.reader import read_dataclass  # imports Hydra
+
         path = sweep_dir / FILE
         try:
             fields = unseal(read_file(path))
             jobs = [_read_job(sweep_dir, job) for job in fields.pop("jobs")]
-            ray = _read_ray(fields.pop("ray", None))
+            ray = fields.pop("ray", None)
+            ray = ray and read_dataclass(RayLauncherConfig, ray, "ray")
             record = cls(jobs, **fields, ray=ray)
             if not _is_count(record.workers):
                 raise ValueError("its workers are not a number")
@@ -134,7 +128,7 @@ class SweepRecord:
                 f"{path}: cannot be read ({e.strerror}); the directory of a sweep is required; "
                 "give the one that holds sweep.json"
             ) from e
-        except (ValueError, TypeError, KeyError) as e:
+        except (ValueError, TypeError, KeyError, ConfigError) as e:
             raise CheckpointError(
                 f"{path}: is damaged ({e}); it must be as rlrun wrote it; restore it from a copy"
             ) from e
@@ -162,27 +156,6 @@ def _read_job(sweep_dir: Path, fields: Any) -> JobRecord:
     member(sweep_dir, job.name)
     update(job, sweep_dir)
     return job
-
-
-def _read_ray(fields: Any) -> RayLauncherConfig | None:
-    """Return the launcher's settings, or None.
-
-    Raises: ValueError, TypeError for fields that no sweep writes.
-    """
-    if fields is None:
-        return None
-    if not isinstance(fields["resources"], dict):
-        raise ValueError("its launcher has other fields")
-    ray = RayLauncherConfig(**fields)
-    numbers = (ray.num_cpus, ray.num_gpus)
-    if not (
-        isinstance(ray.address, str | None)
-        and all(type(x) in (int, float) for x in numbers)
-        and type(ray.retries) is int
-        and all(isinstance(name, str) for name in ray.resources)
-    ):
-        raise ValueError("its launcher has other fields")
-    return ray
 
 
 def _is_count(value: object) -> bool:
@@ -388,12 +361,8 @@ def exit_text(code: int) -> str:
 def format_table(jobs: Sequence[JobRecord], progress: Mapping[int, JobProgress]) -> list[str]:
     """Return the table as lines of text."""
     texts = differing(jobs)
-    rows = [[*_COLUMNS]]
-    rows += [cells(j, t, progress.get(j.num)) for j, t in zip(jobs, texts, strict=True)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    sides = ["<" if name in _LEFT else ">" for name in _COLUMNS]
-    shape = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
-    return [shape.format(*row).rstrip() for row in rows]
+    rows = [cells(j, t, progress.get(j.num)) for j, t in zip(jobs, texts, strict=True)]
+    return table_lines([_COLUMNS, *rows], [name not in _LEFT for name in _COLUMNS])
 
 
 def make_display(

@@ -29,11 +29,11 @@ DRAWS: dict[str, dict[str, Any]] = {
     "uniform": {},
     "prioritized": {
         "alpha": constant(0.6), "beta": constant(0.4), "priority_eps": 1e-6,
-        "weight_norm": "batch", "initial_priority": "max",
+        "initial_priority": "max",
     },
     "rank": {
         "alpha": constant(0.7), "beta": constant(0.5), "resort_every": 1,
-        "weight_norm": "batch", "initial_priority": "max",
+        "initial_priority": "max",
     },
 }  # fmt: skip
 
@@ -51,7 +51,6 @@ def plan_of(
     capacity: int | None = 512,
     kind: str = "uniform",
     overlap: int = 0,
-    close: bool = False,
     stack: int = 1,
     plain: bool = False,
     residual: str | None = None,
@@ -60,8 +59,8 @@ def plan_of(
 ) -> Plan:
     """Plan of a replay of ``rows`` slots a column for rows like ``example``.
 
-    ``capacity``: windows; None lets windows of one learned row do without a limit. ``close``:
-    collector.trajectory=collect; ``buffer``: keys of buffer.
+    ``capacity``: windows; None lets windows of one learned row do without a limit. ``buffer``: keys
+    of buffer.
     """
     plan, columns = _plan(kind), example.reward.shape[1]
     c, row = plan.config, Row.of(example)
@@ -69,9 +68,9 @@ def plan_of(
     given = DRAWS[kind] | buffer
     store = replace(c.buffer, capacity=(rows - 1) * columns, window_capacity=capacity, **given)
     collector = replace(
-        c.collector, num_envs=columns, trajectory="collect" if close else "episode",
-        tiling="plain" if plain else "lossless", overlap=overlap if plain else None,
-        residual=residual if plain else None, learned_overlap=0 if plain else overlap,
+        c.collector, num_envs=columns, tiling="plain" if plain else "lossless",
+        overlap=overlap if plain else None, residual=residual if plain else None,
+        learned_overlap=0 if plain else overlap,
     )  # fmt: skip
     env = replace(c.env, frame_stack=stack)
     c = replace(c, seed=seed, buffer=store, collector=collector, env=env)

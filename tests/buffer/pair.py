@@ -36,14 +36,12 @@ class Setup:
     slack: int = 10  # slots of a column beyond the least
     table: int | None = None  # windows at most; None: windows of one row, without a limit
     kind: str = "uniform"
-    close: bool = False
     stack: int = 1
     tiling: Tiling = LOSSLESS
     lengths: tuple[tuple[int, ...], ...] = ((5, 3),)
     ends: tuple[tuple[int, ...], ...] = ((0, 1, 2),)
     obs: str = "box"
     states: bool = True  # recurrent, where there is a table
-    weight_norm: str = "batch"
     seed: int = 0
     device: str | None = None  # stands in for the GPU of buffer.device
 
@@ -56,12 +54,11 @@ class Setup:
         return World(*lists, obs=self.obs, states=self.states and self.table is not None)
 
     def replay(self, example: Segment, **given: Any) -> Replay:
-        norm = {} if self.kind == "uniform" else {"weight_norm": self.weight_norm}
         t = self.tiling
         return make_replay(
             example, rows=self.rows, window=self.window, capacity=self.table, kind=self.kind,
-            overlap=t.overlap, residual=t.residual, plain=t.plain, close=self.close,
-            stack=self.stack, seed=self.seed, **norm,
+            overlap=t.overlap, residual=t.residual, plain=t.plain, stack=self.stack,
+             seed=self.seed,
             device=None if self.device is None else torch.device(self.device), **given,
         )  # fmt: skip
 
@@ -84,13 +81,11 @@ def setup(draw: Any) -> Setup:
         slack=draw(30),
         table=None if single else (1 + draw(8) if draw(4) == 0 else 400),
         kind=KINDS[draw(3)],
-        close=draw(2) == 1,
         stack=1 + 2 * draw(2),
         tiling=tiling,
         lengths=tuple(several(4, (4, 18)[draw(2)], 1) for _ in range(columns)),
         ends=tuple(several(3, 2) for _ in range(columns)),
         obs=OBSERVATIONS[draw(4)],
-        weight_norm=("batch", "buffer")[draw(2)],
         seed=draw(100),
         device=(None, None, "cpu")[draw(3)],
     )
@@ -140,7 +135,7 @@ class Pair:
         self.setup, self.world = s, s.world()
         self.replay = s.replay(self.world.chunk(0))
         self.model = Model(
-            s.window, rows=s.rows, columns=len(s.lengths), table=s.table, close=s.close,
+            s.window, rows=s.rows, columns=len(s.lengths), table=s.table,
             stack=s.stack, tiling=s.tiling,
         )  # fmt: skip
         self.names: dict[int, Place] = {}  # of every window ever seen, by key
@@ -248,12 +243,10 @@ class Pair:
         assert weight.dtype == np.float32
         assert (weight > 0).all()
         assert (weight <= 1).all()
-        assert self.setup.weight_norm == "buffer" or weight.max() == 1
+        assert weight.max() == 1
         if self.setup.kind == "uniform":
             assert (weight == 1).all()
         elif self.setup.kind == "prioritized":
             mass = {place: p**0.6 for place, p in self.model.priority.items()}
             raw = np.array([mass[place] for place in places]) ** -0.4
-            whole = min(mass.values()) ** -0.4
-            most = raw.max() if self.setup.weight_norm == "batch" else whole
-            np.testing.assert_allclose(weight, raw / most, rtol=1e-5)
+            np.testing.assert_allclose(weight, raw / raw.max(), rtol=1e-5)

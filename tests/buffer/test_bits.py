@@ -16,16 +16,16 @@ from tests.buffer.pair import Setup
 from tests.reference.replay_model import OBSERVATIONS, Tiling
 from tests.without_numba import without_numba
 
-BASE = {"slack": 23, "lengths": ((5, 9, 1, 30), (2, 3)), "weight_norm": "buffer"}
+BASE = {"slack": 23, "lengths": ((5, 9, 1, 30), (2, 3))}
 SHAPES = [
     {"window": Window(0, 1, 3), "stack": 3},
-    {"window": Window(0, 1, 2), "weight_norm": "batch", "obs": "scalar"},
-    {"window": Window(0, 1, 2), "weight_norm": "batch"},
+    {"window": Window(0, 1, 2), "obs": "scalar"},
+    {"window": Window(0, 1, 2)},
     {"window": Window(3, 2, 2), "table": 9},
     {"window": Window(1, 12, 1), "table": 99, "tiling": Tiling(True, 2, "last")},
 ]
 SETUPS = [
-    Setup(**(BASE | {"obs": OBSERVATIONS[(i + j) % 4]} | shape | {"kind": kind, "close": i % 2}))
+    Setup(**(BASE | {"obs": OBSERVATIONS[(i + j) % 4]} | shape | {"kind": kind}))
     for i, kind in enumerate(("uniform", "prioritized", "rank", "prioritized"))
     for j, shape in enumerate(SHAPES)
 ]

@@ -62,15 +62,14 @@ def bytes_of(segment, name):
 # -- reading back ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("close", [False, True])
-def test_histories_reach_back_to_the_episodes_start(close):
-    """Of windows whose past is all there: with trajectory: collect some open amid an episode."""
+def test_histories_reach_back_to_the_episodes_start():
+    """Of windows whose past is all there."""
     stream = make_stream([[30, 12]], [[True]], 200)
-    replay = make_replay(stream.segment, rows=60, window=Window(2, 4, 1), close=close)
+    replay = make_replay(stream.segment, rows=60, window=Window(2, 4, 1))
     for row in range(0, 200, 10):
         replay.add(part(stream.segment, row, row + 10))
     windows, history = replay.histories(64, np.random.default_rng(0))
-    assert windows.valid.shape[1] > (0 if close else 2)
+    assert windows.valid.shape[1] > 2
     assert history.valid.any(0).all(), "a window that opens its episode needs no history"
     assert history.first[0].all()
     for i in range(windows.valid.shape[1]):
@@ -248,7 +247,7 @@ def test_loading_discards_the_last_sample(kind, table):
 @pytest.mark.parametrize(
     "other",
     [{"slack": 5}, {"slack": 15}, {"kind": "rank"}, {"kind": "uniform"}, {"obs": "dict"},
-     {"stack": 2}, {"close": True}],
+     {"stack": 2}],
 )  # fmt: skip
 @pytest.mark.parametrize("table", TABLES)
 def test_a_state_of_another_replay_changes_nothing(other, table):

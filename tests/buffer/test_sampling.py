@@ -88,11 +88,10 @@ def test_one_draw_in_each_range(kind, batch):
         assert sorted(even.sample(8, 0).key.tolist()) == keys.tolist(), "each of equal ones once"
 
 
-@pytest.mark.parametrize("norm", ["batch", "buffer"])
-def test_between_sorts_ranks_stay_and_new_windows_come_first(norm):
+def test_between_sorts_ranks_stay_and_new_windows_come_first():
     """Whatever was dropped meanwhile is drawn again from the rest; through a saved state, too."""
     world = World([[10**6]], [[0]], states=False)
-    given_ = {"resort_every": 100, "alpha": constant(0.7), "weight_norm": norm}
+    given_ = {"resort_every": 100, "alpha": constant(0.7)}
     replay = make_replay(
         world.chunk(0), rows=104, window=Window(0, 1, 1), capacity=None, kind="rank", **given_
     )
@@ -117,8 +116,7 @@ def test_between_sorts_ranks_stay_and_new_windows_come_first(norm):
         assert far_from(counts(one, 60, 500, env_steps=199), p) < 5
         sample = one.sample(64, 199)
         drawn = np.array([rank[key] for key in sample.key.tolist()])
-        most = drawn.max() if norm == "batch" else max(rank[key] for key in live(one).tolist())
-        np.testing.assert_allclose(sample.weight, (drawn / most) ** (0.7 * 0.5), rtol=1e-6)
+        np.testing.assert_allclose(sample.weight, (drawn / drawn.max()) ** (0.7 * 0.5), rtol=1e-6)
         stored, probability = one.sampler.priorities(one.windows.find(live(one))[0])
         np.testing.assert_allclose(probability, p / p.sum(), rtol=1e-9)
         assert stored.tolist() == priorities(one).tolist()
@@ -132,20 +130,6 @@ def test_between_sorts_ranks_stay_and_new_windows_come_first(norm):
 
 
 # -- weights ---------------------------------------------------------------------------------------
-
-
-def test_the_smallest_priority_may_rise():
-    """weight_norm: buffer divides by the weight of the least priority there is, not there was."""
-    given_ = {"weight_norm": "buffer", "alpha": constant(1.0), "beta": constant(1.0)}
-    replay, keys = flat("prioritized", 4, priority_eps=0.0, **given_)
-    values = [0.001, 0.5, 1.0, 2.0]
-    for slot, value, least in ((None, 0, 0.001), (0, 4.0, 0.5), (3, 0.0, 0.5)):
-        if slot is not None:
-            values[slot] = value  # a priority of 0 is never drawn, so it has no weight
-        set_priorities(replay, keys, values)
-        sample = replay.sample(50, 0)
-        raw = np.array(values)[np.asarray(keys).searchsorted(np.asarray(sample.key))]
-        np.testing.assert_allclose(sample.weight, least / raw, rtol=1e-6)
 
 
 @PRIORITIZED
@@ -239,15 +223,14 @@ def test_peek_draws_as_the_sampler_does_and_changes_nothing(kind):
 # -- life ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("norm", ["batch", "buffer"])
 @PRIORITIZED
-def test_sums_do_not_drift(kind, norm, tmp_path):
+def test_sums_do_not_drift(kind, tmp_path):
     """After many updates over 12 decades draws and weights are those of sums made anew.
 
     Through a checkpoint, which keeps priorities; between two steps of alpha.
     """
     size, rng = 1001, np.random.default_rng(0)
-    given_ = {"alpha": linear(0.3, 0.9), "beta": linear(0.4, 1.0), "weight_norm": norm}
+    given_ = {"alpha": linear(0.3, 0.9), "beta": linear(0.4, 1.0)}
     one, keys = flat(kind, size, seed=1, **given_)
     for step in range(200):
         values = 10.0 ** rng.uniform(-6, 6, 2000)

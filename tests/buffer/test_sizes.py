@@ -36,8 +36,7 @@ EXAMPLES = {
     "dict": {"obs": "dict", "extras": [("log_prob", ()), ("value", (2,))]},
     "tuple": {"obs": "tuple", "action": (4,), "states": 2, "columns": 1},
 }
-SAMPLERS = [("uniform", {}), ("prioritized", {}), ("prioritized", {"weight_norm": "buffer"}),
-            ("rank", {})]  # fmt: skip
+SAMPLERS = [("uniform", {}), ("prioritized", {}), ("rank", {})]
 
 
 def arrays_of(thing, seen):
@@ -88,7 +87,6 @@ def test_bytes_worked_by_hand():
     plain, tree = slots * (16 + 8 + 4 + 1 + 1), 2 * 64 * 8
     assert size() == plain
     assert size(kind="prioritized") == plain + 4 * slots + tree
-    assert size(kind="prioritized", weight_norm="buffer") == plain + 4 * slots + 2 * tree
     assert size(kind="rank") <= plain + 22 * slots
     chunk = replace(chunk, states=(torch.zeros(0, 3, 8),) * 2)
     assert size(window=Window(0, 2, 1), capacity=20) == plain - slots + 20 * (7 * 8 + 1 + 2 * 8 * 4)
@@ -156,25 +154,24 @@ def test_the_capacity_that_is_recommended_fits(part):
     for seed in range(part, 45, 3):
         rng = np.random.default_rng(seed)
         name, window, envs = KINDS[part], WINDOWS[rng.integers(2)], int(rng.integers(1, 65))
-        norm = {"weight_norm": ("batch", "buffer")[seed % 2]} if part else {}
         capacity = int(10 ** rng.uniform(2.5, 7))
 
-        def size(rows, *given, **norm):
-            return bytes_of(sized(given[0], rows, envs=given[1], **norm), given[2])
+        def size(rows, *given):
+            return bytes_of(sized(given[0], rows, envs=given[1]), given[2])
 
         most = (name, envs, window)
-        limit = int(size(capacity, *most, **norm) * rng.uniform(0.02, 0.999))
+        limit = int(size(capacity, *most) * rng.uniform(0.02, 0.999))
         with pytest.raises(ResourceError) as e:
-            check(sized(name, capacity, envs=envs, max_bytes=limit, **norm), window)
+            check(sized(name, capacity, envs=envs, max_bytes=limit), window)
         least = (sum(window) + 1) * envs
         found = re.search(r"set buffer\.capacity=(\d+)", str(e.value))
-        if size(least, *most, **norm) > limit:
+        if size(least, *most) > limit:
             assert found is None
             continue
         fits = int(found[1])
         assert fits >= least
-        assert size(fits, *most, **norm) <= limit
-        assert size(int(fits * 1.2) + least, *most, **norm) > limit, "much more would fit"
+        assert size(fits, *most) <= limit
+        assert size(int(fits * 1.2) + least, *most) > limit, "much more would fit"
 
 
 @linux

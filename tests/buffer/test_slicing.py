@@ -80,12 +80,12 @@ def cases(draw):
     lengths = [draw(st.lists(st.integers(1, 14), min_size=1, max_size=4)) for _ in range(columns)]
     pieces = draw(st.lists(st.integers(1, 15), min_size=1, max_size=6))
     window = Window(draw(st.integers(0, 6)), draw(st.integers(1, 5)), draw(st.integers(1, 4)))
-    plain, close = draw(st.booleans()), draw(st.booleans())
+    plain = draw(st.booleans())
     overlap = draw(st.integers(0, (window.rows if plain else window.learned) - 1))
     stream = make_stream(lengths, [[True, False]] * columns, sum(pieces)).segment
     plan = plan_of(
         stream, rows=sum(pieces) + window.rows + 3, window=window, overlap=overlap, plain=plain,
-        residual=draw(st.sampled_from(RESIDUALS)), close=close,
+        residual=draw(st.sampled_from(RESIDUALS)),
     )  # fmt: skip
     return stream, pieces, plan
 
@@ -102,9 +102,8 @@ def test_a_collector_counts_the_windows_that_its_rows_complete(case):
     for n in pieces:
         chunk = part(stream, row, row + n)
         new = len(whole.add(chunk))
-        if not given_["close"]:
-            first, valid = chunk.first.numpy(), chunk.valid.numpy()
-            assert sum(counter.count(first[t], valid[t]) for t in range(n)) == new
+        first, valid = chunk.first.numpy(), chunk.valid.numpy()
+        assert sum(counter.count(first[t], valid[t]) for t in range(n)) == new
         thinned.add(states.filter(Chunk.of(chunk)))
         row += n
     a, b = whole.sample(0, 0).segment, thinned.sample(0, 0).segment
@@ -118,7 +117,7 @@ def vars_of(plan):
     return {
         "rows": c.buffer.capacity // plan.columns + 1, "window": plan.window,
         "overlap": plan.overlap, "plain": c.collector.tiling == "plain",
-        "residual": c.collector.residual, "close": c.collector.trajectory == "collect",
+        "residual": c.collector.residual,
     }  # fmt: skip
 
 

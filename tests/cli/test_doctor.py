@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -102,7 +103,9 @@ def test_extras(rlrun, monkeypatch):
         "numpy": ['no-robot>=1; python_version < "3.99" and extra == "robot"', 'rich; extra == "x"',
                   'no-later; python_version >= "3.99" and extra == "robot"'],
     }  # fmt: skip
+    described = SimpleNamespace(get_all=lambda key: ["here", "half", "robot", "all", "more"])
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: lists[name])
+    monkeypatch.setattr(importlib.metadata, "metadata", lambda name: described)
     text = facts_of(rlrun)["extras"]
     for fact in ("here yes", "half no (no-such.package", "robot no (no-robot ", "more yes",
                  "all no (no-robot "):  # fmt: skip
@@ -112,7 +115,7 @@ def test_extras(rlrun, monkeypatch):
     def absent(name):
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(importlib.metadata, "requires", absent)
+    monkeypatch.setattr(importlib.metadata, "metadata", absent)
     assert facts_of(rlrun)["extras"].startswith("unknown")
 
 

@@ -222,7 +222,7 @@ def test_what_is_sent_arrives_over_any_link(name, mbps, coded):
 LINES = {
     "r2d2": ("policy=r2d2", "env=cartpole", "pipeline=overlapped", "buffer.initial_priority=td"),
     "plain": ("policy=r2d2", "env=tmaze", "collector.tiling=plain", "collector.overlap=3",
-              "collector.residual=null_padding", "collector.trajectory=collect", "memory=gru"),
+              "collector.residual=null_padding", "memory=gru"),
     "separate": ("policy=ppo", "env=relay", "agents=separate", "collector.n_sample=96"),
 }  # fmt: skip
 

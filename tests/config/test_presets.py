@@ -153,8 +153,8 @@ transport.chunks=planes | policy.state_init=zero | policy.noisy_resample=chunk |
 policy.trace=retrace policy.munchausen=null policy.distribution=none policy.nstep=3
 agents.team_reward=sum | agents.state=concat | policy.script=sine | torso.activation=tanh
 policy.distribution=quantile policy.munchausen=null policy.td_clip=null | memory.activation=tanh
-memory.recurrence=nonlinear | collector.unit=episode | collector.trajectory=collect
-buffer.weight_norm=buffer | buffer.initial_priority=td | logger.progress=plain
+memory.recurrence=nonlinear | collector.unit=episode
+buffer.initial_priority=td | logger.progress=plain
 run.on_nan=rollback | policy.double=false policy.munchausen=null
 policy.adam_beta1=0.25 | policy.norm_momentum=0.5
 """  # a key that needs more than any other value, with what it needs

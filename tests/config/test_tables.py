@@ -24,7 +24,6 @@ SAME = {
     "torso": {"name": "mlp", "activation": "relu", "layer_norm": False},
     "memory.name": "lstm",
     "buffer": {"window_capacity": None, "max_bytes": None, "relabel": None, "demos": None},
-    "collector.trajectory": "episode",
     "learner": {"batch_size": 64, "precision": "float32"},
 }  # fmt: skip
 PAPER = {  # Kapturowski et al. 2019, Table 2 and section 2.3; Horgan et al. 2018 for the ladder
@@ -38,7 +37,7 @@ PAPER = {  # Kapturowski et al. 2019, Table 2 and section 2.3; Horgan et al. 201
     "memory": {"hidden": 512, "forget_bias": 1.0},
     "buffer": {
         "name": "prioritized", "capacity": 4_000_000, "alpha": constant(0.9),
-        "beta": constant(0.6), "priority_eps": 1e-6, "weight_norm": "batch",
+        "beta": constant(0.6), "priority_eps": 1e-6,
         "initial_priority": "td",
     },
     "explore": {"name": "ladder", "base_epsilon": 0.4, "alpha": 7.0},

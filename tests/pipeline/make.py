@@ -136,7 +136,7 @@ def counter(lengths=LENGTHS, end="alternate") -> EnvConfig:
 def collecting(**changes) -> CollectorConfig:
     fields = {
         "num_envs": 3, "n_sample": 10, "unit": "step", "tiling": "lossless", "learned_overlap": 0,
-        "trajectory": "episode", "residual": None, "overlap": None, "keep_info": (),
+        "residual": None, "overlap": None, "keep_info": (),
     }  # fmt: skip
     return CollectorConfig(**(fields | changes))
 

@@ -183,15 +183,6 @@ def test_the_actor_receives_stacks_that_start_with_the_episode():
     assert [x[0].ravel().tolist() for x in policy.shown] == [[0, 0], [0, 1], [1, 2], [3, 3], [3, 4]]
 
 
-@pytest.mark.parametrize(("trajectory", "rows"), [("episode", [4, 3, 3]), ("collect", [4, 4, 4])])
-def test_a_chunk_may_end_its_trajectory(trajectory, rows):
-    """Windows of 3 learned rows and one after: the first of a trajectory needs 4 rows."""
-    cutter = Cutter(Window(0, 3, 1), columns=1, overlap=0, residual=None, plain=False)
-    changes = {"unit": "window", "n_sample": 1, "num_envs": 1, "trajectory": trajectory}
-    collector = make(Acting(), env=Scripted([GO]), cutter=cutter, **changes)
-    assert [len(collector.collect().reward) for _ in range(3)] == rows
-
-
 @pytest.mark.parametrize("last", [GO, DIES])
 def test_the_row_of_the_cut_has_no_reward_and_no_end(last):
     """Whatever the chunk's arrays contained, also after the end of an episode."""

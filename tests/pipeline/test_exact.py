@@ -41,8 +41,7 @@ CASES = {
     ),
     "windows": (
         "policy=r2d2", "env=tmaze", "memory=gru", "buffer=uniform", *LEARN,
-        "collector.unit=window", "collector.n_sample=2", "collector.trajectory=collect",
-        "collector.num_envs=4",
+        "collector.unit=window", "collector.n_sample=2", "collector.num_envs=4",
         "policy.burnin_step=2", "policy.learn_unroll_len=4", "policy.nstep=1",
     ),
     "sac": ("policy=sac", "env=mountaincar_continuous", "collector.num_envs=2", *LEARN),

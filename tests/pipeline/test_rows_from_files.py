@@ -75,14 +75,11 @@ def test_a_run_starts_from_anothers_rows(tmp_path, cartpole):
 
 @pytest.mark.parametrize("chunk", [3, 256])
 def test_loading_cuts_no_trajectory(cartpole, monkeypatch, chunk):
-    """collector.trajectory=collect: loading a dataset ends no collect call."""
     monkeypatch.setattr("rlrun.run.build.READ_ROWS", chunk)
-    line = (*R2D2, f"buffer.load={cartpole}", "collector.trajectory=collect")
-    plan = make_plan(config(*SMOKE, *line))
+    plan = make_plan(config(*SMOKE, *R2D2, f"buffer.load={cartpole}"))
     replay = build.make_replay(plan)
     build.load_rows(plan, replay)
     replay.check()
-    assert replay.close
     segment = replay.sample(0, 0).segment
     closed = ~segment.valid & torch.cat([torch.zeros_like(segment.valid[:1]), segment.valid[:-1]])
     t, b = closed.nonzero(as_tuple=True)

@@ -155,17 +155,15 @@ class Model:
         rows: int,
         columns: int,
         table: int | None,
-        close: bool,
         stack: int = 1,
         tiling: Tiling = LOSSLESS,
     ) -> None:
         """``rows`` a column and one more slot than that can be whole; ``table``: its capacity."""
-        self.window, self.size, self.table, self.close = window, rows, table, close
+        self.window, self.size, self.table = window, rows, table
         self.stack, self.tiling = stack, tiling
         self.reach = max(1, stack - 1)
         self.rows: list[list[dict[str, Any]]] = [[] for _ in range(columns)]
         self.behind: list[dict[str, Any]] = [{} for _ in range(columns)]
-        self.closed: list[set[int]] = [set() for _ in range(columns)]  # rows before a collect's end
         self.open = [0] * columns  # where the trajectory begins that was last seen open
         self.made: list[Place] = []  # those alive, in the order they were complete
         self.order: dict[Place, int] = {}  # of every window that ever was
@@ -206,8 +204,6 @@ class Model:
                     row["state"] = [x[t][c] for x in states]
                     rows.append(row)
                 self.behind[c] = {"obs": [x[stop][c] for x in leaves], "first": False}
-                if self.close and stop == steps:
-                    self.closed[c].add(len(rows) - 1)
             new += self._cut()
         alive = set(self.made)
         return [place for place in new if place in alive]
@@ -243,14 +239,13 @@ class Model:
                 row += 1
                 continue
             begin = row
-            while rows[row]["valid"] and row not in self.closed[c] and row + 1 < len(rows):
+            while rows[row]["valid"] and row + 1 < len(rows):
                 row += 1
-            over = not rows[row]["valid"]
-            stop = row if over else row + 1
-            closed = over or row in self.closed[c]
+            closed = not rows[row]["valid"]
+            stop = row if closed else row + 1
             self.open[c] = stop if closed else begin
             yield begin, stop - begin, closed
-            row = stop if closed else stop + 1
+            row = stop + (not closed)
 
     def _windows(
         self, c: int, begin: int, steps: int, closed: bool
