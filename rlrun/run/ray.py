@@ -17,10 +17,14 @@ from rlrun.pipeline.overlapped import RowCheck
 from rlrun.pipeline.parts import LoopProgress, Parts, Saving
 from rlrun.pipeline.ray.actor import AsyncWorker, Role, Roles
 from rlrun.pipeline.ray.cluster import Cluster, link_speed
-from rlrun.pipeline.ray.evaluating import RayEvaluations, RemoteEvaluator
+from rlrun.pipeline.ray.driver import (
+    RayEvaluations,
+    RaySource,
+    RemoteCollector,
+    RemoteEvaluator,
+    Weights,
+)
 from rlrun.pipeline.ray.roles import CollectorRole, EvaluatorRole, PredictorRole
-from rlrun.pipeline.ray.source import RaySource, RemoteCollector
-from rlrun.pipeline.ray.weights import Weights
 from rlrun.pipeline.transport import decided, make_collector_side, make_learner_side
 from rlrun.run.build import (
     collector_side_of,

@@ -9,80 +9,11 @@ decide whether it is read (``rlrun.schema.ranges``).
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rlrun.schema.nets import BMRUConfig as BMRUConfig
-from rlrun.schema.nets import DecayConfig as DecayConfig
-from rlrun.schema.nets import FFMConfig as FFMConfig
-from rlrun.schema.nets import GatedDeltaNetConfig as GatedDeltaNetConfig
-from rlrun.schema.nets import GTrXLConfig as GTrXLConfig
-from rlrun.schema.nets import ImageAndVectorConfig as ImageAndVectorConfig
-from rlrun.schema.nets import IndRNNConfig as IndRNNConfig
-from rlrun.schema.nets import LMUConfig as LMUConfig
-from rlrun.schema.nets import LRUConfig as LRUConfig
-from rlrun.schema.nets import Mamba2Config as Mamba2Config
-from rlrun.schema.nets import MemoryConfig as MemoryConfig
-from rlrun.schema.nets import MinGRUConfig as MinGRUConfig
-from rlrun.schema.nets import MLSTMConfig as MLSTMConfig
-from rlrun.schema.nets import RTUConfig as RTUConfig
-from rlrun.schema.nets import SLSTMConfig as SLSTMConfig
-from rlrun.schema.nets import TorsoConfig as TorsoConfig
-from rlrun.schema.policy import A2CConfig as A2CConfig
-from rlrun.schema.policy import ActionValueConfig as ActionValueConfig
-from rlrun.schema.policy import BCConfig as BCConfig
-from rlrun.schema.policy import BonusConfig as BonusConfig
-from rlrun.schema.policy import ControlConfig as ControlConfig
-from rlrun.schema.policy import CQLConfig as CQLConfig
-from rlrun.schema.policy import CQLSACConfig as CQLSACConfig
-from rlrun.schema.policy import CrossQConfig as CrossQConfig
-from rlrun.schema.policy import DDPGConfig as DDPGConfig
-from rlrun.schema.policy import DQNConfig as DQNConfig
-from rlrun.schema.policy import IMPALAConfig as IMPALAConfig
-from rlrun.schema.policy import IQLConfig as IQLConfig
-from rlrun.schema.policy import OnPolicyConfig as OnPolicyConfig
-from rlrun.schema.policy import PolicyConfig as PolicyConfig
-from rlrun.schema.policy import PPOConfig as PPOConfig
-from rlrun.schema.policy import PQNConfig as PQNConfig
-from rlrun.schema.policy import QMIXConfig as QMIXConfig
-from rlrun.schema.policy import R2D2Config as R2D2Config
-from rlrun.schema.policy import RandomConfig as RandomConfig
-from rlrun.schema.policy import RNDConfig as RNDConfig
-from rlrun.schema.policy import SACConfig as SACConfig
-from rlrun.schema.policy import ScriptedConfig as ScriptedConfig
-from rlrun.schema.policy import SequenceConfig as SequenceConfig
-from rlrun.schema.policy import SwitchedConfig as SwitchedConfig
-from rlrun.schema.policy import TD3Config as TD3Config
-from rlrun.schema.policy import TQCConfig as TQCConfig
-from rlrun.schema.policy import ValueConfig as ValueConfig
-from rlrun.schema.ranges import Invalid as Invalid
-from rlrun.schema.ranges import Range, Ranged
-from rlrun.schema.ranges import ScheduleConfig as ScheduleConfig
-from rlrun.schema.ranges import Seconds as Seconds
-from rlrun.schema.run import WRAPPER_CONFIGS as WRAPPER_CONFIGS
-from rlrun.schema.run import AgentsConfig as AgentsConfig
-from rlrun.schema.run import BufferConfig as BufferConfig
-from rlrun.schema.run import CheckpointConfig as CheckpointConfig
-from rlrun.schema.run import CollectorConfig as CollectorConfig
-from rlrun.schema.run import EnvConfig as EnvConfig
-from rlrun.schema.run import EvalConfig as EvalConfig
-from rlrun.schema.run import ExploreConfig as ExploreConfig
-from rlrun.schema.run import LearnerConfig as LearnerConfig
-from rlrun.schema.run import LoggerConfig as LoggerConfig
-from rlrun.schema.run import PipelineConfig as PipelineConfig
-from rlrun.schema.run import PrioritizedConfig as PrioritizedConfig
-from rlrun.schema.run import PriorityConfig as PriorityConfig
-from rlrun.schema.run import RankConfig as RankConfig
-from rlrun.schema.run import RayConfig as RayConfig
-from rlrun.schema.run import ResumeConfig as ResumeConfig
-from rlrun.schema.run import RoleConfig as RoleConfig
-from rlrun.schema.run import RolloutConfig as RolloutConfig
-from rlrun.schema.run import RunConfig as RunConfig
-from rlrun.schema.run import TransportConfig as TransportConfig
-from rlrun.schema.run import WatchdogConfig as WatchdogConfig
-from rlrun.schema.run import WrapperConfig as WrapperConfig
-from rlrun.schema.studies import BenchConfig as BenchConfig
-from rlrun.schema.studies import BenchTaskConfig as BenchTaskConfig
-from rlrun.schema.studies import ProbeConfig as ProbeConfig
-from rlrun.schema.studies import SearchConfig as SearchConfig
-from rlrun.schema.studies import SeedsConfig as SeedsConfig
+# ruff: noqa: F403, F405
+from rlrun.schema.policy import *
+from rlrun.schema.ranges import *
+from rlrun.schema.run import *
+from rlrun.schema.studies import *
 
 
 @dataclass(frozen=True)

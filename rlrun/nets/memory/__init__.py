@@ -12,8 +12,7 @@ from rlrun.nets.memory.gtrxl import GTrXL
 from rlrun.nets.memory.indrnn import IndRNN
 from rlrun.nets.memory.linear import FFM, LRU, RTU
 from rlrun.nets.memory.mamba2 import Mamba2
-from rlrun.nets.memory.mlstm import MLSTM
-from rlrun.nets.memory.slstm import SLSTM
+from rlrun.nets.memory.xlstm import MLSTM, SLSTM
 from rlrun.schema import MemoryConfig
 from rlrun.trust import trusted_class
 from rlrun.types import Tree, tree_leaves, tree_map

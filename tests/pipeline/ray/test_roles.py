@@ -7,7 +7,7 @@ from rlrun.env.rows import NativeVector
 from rlrun.errors import CheckpointError, ResourceError
 from rlrun.pipeline.ray import actor
 from rlrun.pipeline.ray.actor import Lost, Role
-from rlrun.pipeline.ray.source import RaySource
+from rlrun.pipeline.ray.driver import RaySource
 from rlrun.run import ray as build
 from rlrun.run.build import make_collector
 from rlrun.run.plan import make_plan

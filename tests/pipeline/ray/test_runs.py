@@ -15,7 +15,7 @@ from rlrun.codec import DamagedFrame
 from rlrun.dataset import open_source
 from rlrun.errors import Interrupted, NumericError
 from rlrun.pipeline.parts import MAX_ROLLBACKS
-from rlrun.pipeline.ray.source import RaySource
+from rlrun.pipeline.ray.driver import RaySource
 from rlrun.run.export import export_run
 from tests.compose import config
 from tests.exact import assert_exact_resume

@@ -1,4 +1,4 @@
-"""Source of chunks from all collectors: orders, weights, and replacement of lost collectors."""
+"""The driver of a run on Ray: versions of the weights, chunks of all collectors, evaluations."""
 
 import time
 from collections import deque
@@ -6,14 +6,91 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from rlrun.buffer.saved import reason
+from rlrun.codec import NeedKeyFrame
 from rlrun.errors import CheckpointError, CodecError, EnvError
 from rlrun.pipeline.collector import ChunkInterrupted, CollectMetrics
+from rlrun.pipeline.evaluate import Evaluation
 from rlrun.pipeline.overlapped import CollectedChunk, MissingBase, RowCheck
-from rlrun.pipeline.ray.actor import STOP_SECONDS, Lost, Role, Roles
-from rlrun.pipeline.ray.weights import Version, Weights
+from rlrun.pipeline.parts import LoopEvaluations, require_finite
+from rlrun.pipeline.ray.actor import POLL_SECONDS, STOP_SECONDS, Lost, Role, Roles
+from rlrun.pipeline.stop import StopRequest
 from rlrun.pipeline.transport import LearnerSide, chunk_bytes, message_bytes
-from rlrun.types import Chunk
+from rlrun.types import Chunk, Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of the weights; ``message`` is an object of Ray."""
+
+    number: int
+    message: Any
+    updates: int
+    env_steps: int
+
+
+class Weights:
+    """The versions published last; a receiver gets those after the one it has.
+
+    A coded version is a delta to the one before it. A receiver that missed more than are kept, or
+    is new, gets a key frame.
+    """
+
+    def __init__(self, policy: Policy, side: LearnerSide, *, coded: bool, half: bool, keep: int):
+        """``half``: rounded to bfloat16 (transport.copies)."""
+        self.policy, self.side, self.coded, self.half = policy, side, coded, half
+        self.keep, self.versions = keep, list[Version]()
+        self.raw_bytes = self.sent_bytes = self.key_frames = 0
+        self.seconds = 0.0  # in coding
+
+    @property
+    def newest(self) -> Version:
+        return self.versions[-1]
+
+    def publish(self, updates: int, env_steps: int) -> None:
+        """Make the present weights the newest version."""
+        import ray
+
+        weights, began = self._rounded(), time.perf_counter()
+        message = self.side.pack(weights)
+        self.seconds += time.perf_counter() - began if self.coded else 0.0
+        self.raw_bytes += sum(w.nbytes for w in weights.values())
+        self.sent_bytes += message_bytes(message)
+        number = self.newest.number + 1 if self.versions else 0
+        self.versions.append(Version(number, ray.put(message), updates, env_steps))
+        self.versions = self.versions[-self.keep :]
+
+    def since(self, number: int) -> list[Any]:
+        """Messages for a receiver with version ``number``, -1: with none."""
+        import ray
+
+        new = [version for version in self.versions if version.number > number]
+        if not self.coded:
+            return [version.message for version in new[-1:]]
+        if not new or new[0].number == number + 1:
+            return [version.message for version in new]
+        frame = self.side.answer(NeedKeyFrame(0, -1, 0))
+        while frame is None and number < 0:  # one was made just now: their rate is limited
+            time.sleep(0.02)
+            frame = self.side.answer(NeedKeyFrame(0, -1, 0))
+        if frame is None:
+            return []  # the next order asks again
+        self.key_frames += 1
+        return [ray.put(frame)]
+
+    def _rounded(self) -> dict[str, Tensor]:
+        weights = self.policy.weights()
+        if not self.half:
+            return weights
+        half = {n: x.bfloat16() if x.is_floating_point() else x for n, x in weights.items()}
+        if self.coded:
+            return half
+        return {name: x.to(weights[name].dtype) for name, x in half.items()}  # numpy has none
+
 
 ASYNC_REASON = (
     "pipeline=ray learns in the order in which rows arrive; pipeline.strict=true fixes it"
@@ -309,3 +386,84 @@ class RaySource:
         self.traffic.ages.append(self.counters.env_steps - version.env_steps)
         self.traffic.lags.append(self.counters.updates - version.updates)
         self.collect_metrics.commit(collected.stats, collected.chunk)
+
+
+class RemoteEvaluator:
+    """The driver's handle of the evaluator, which works between ``start`` and ``result``."""
+
+    def __init__(self, role: Role, roles: Roles) -> None:
+        self.role, self.roles, self.steps = role, roles, 0
+        self.under_way: tuple[dict[str, np.ndarray], int] | None = None  # weights, env steps
+        self.reply: Any = None
+
+    def run_until(
+        self, stop: Callable[[], bool], policy: Policy, *, env_steps: int
+    ) -> Evaluation | None:
+        """Evaluate as ``Evaluator.run_until``."""
+        self.start(policy, env_steps)
+        evaluation = None
+        while evaluation is None and not stop():
+            evaluation = self.result(POLL_SECONDS)
+        self.under_way = None
+        return evaluation
+
+    def start(self, policy: Policy, env_steps: int) -> None:
+        """Start an evaluation of the present weights of ``policy``."""
+        weights = {name: np.array(w.numpy(force=True)) for name, w in policy.weights().items()}
+        self.under_way = weights, env_steps
+        self.reply = self.role.call("run", *self.under_way)
+
+    def result(self, seconds: float = 0.0) -> Evaluation | None:
+        """Return the started evaluation, or None if it is not done within ``seconds``."""
+        assert self.under_way is not None
+        if not self.roles.wait([self.reply], seconds):
+            return None
+        self.steps += 1
+        try:
+            evaluation: Evaluation = self.role.value(self.reply)
+        except Lost as e:
+            self.role.replace(e)
+            self.reply = self.role.call("run", *self.under_way)
+            return None
+        return evaluation
+
+    def close(self) -> None:
+        """Do nothing: ``Roles`` closes all roles."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RayEvaluations(LoopEvaluations):
+    """Evaluations in parallel with training, except the last one and those in rounds.
+
+    An evaluation is recorded when it is done, at the env step of its weights. One that becomes due
+    meanwhile is skipped.
+    """
+
+    evaluator: RemoteEvaluator
+    rounds: bool
+
+    def after_chunk(self, before: int, stop: StopRequest) -> None:
+        self._record_if_done()
+        LoopEvaluations.after_chunk(self, before, stop)
+
+    def evaluate(self, stop: StopRequest) -> None:
+        steps = self.parts.progress.counters.env_steps
+        if self.rounds or self.solved or steps >= self.config.total_steps:
+            while self.evaluator.under_way is not None and not stop():
+                self._record_if_done(POLL_SECONDS)
+            LoopEvaluations.evaluate(self, stop)
+        elif self.evaluator.under_way is None:
+            require_finite(self.parts)
+            self.pending = True
+            self.evaluator.start(self.parts.policy, steps)
+
+    def _record_if_done(self, seconds: float = 0.0) -> None:
+        evaluator = self.evaluator
+        if evaluator.under_way is None or (found := evaluator.result(seconds)) is None:
+            return
+        (weights, steps), evaluator.under_way, self.pending = evaluator.under_way, None, False
+        self.record(found, steps, {name: torch.from_numpy(w) for name, w in weights.items()})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.evaluator.under_way = None  # of an abandoned run
+        LoopEvaluations.load_state_dict(self, state)
