@@ -126,10 +126,7 @@ def running_call(
 
 
 def check_words(overrides: Iterable[object], name: str) -> list[Override]:
-    """Return the overrides, each a string KEY=VALUE.
-
-    Raises: ConfigError.
-    """
+    """Return the overrides, each a string KEY=VALUE. Raises: ConfigError."""
     fix = f'e.g. {name}("policy=dqn", "env=cartpole")'
     words = []
     for word in overrides:

@@ -166,10 +166,7 @@ def as_overrides(env: Any, words: Sequence[Override]) -> list[Override]:
 
 
 def register_again(env: Any, env_id: str) -> None:
-    """Register the environment of a run that was started with one.
-
-    Raises: ConfigError.
-    """
+    """Register the environment of a run that was started with one. Raises: ConfigError."""
     if not env_id.startswith(OBJECT):
         wrong = f"the environment of this run is {env_id}, which needs no argument"
         raise ConfigError(f"env = {env!r:.60}: {wrong}; None is allowed; leave it out")

@@ -266,7 +266,6 @@ class Replay:
     # -- metrics, checkpoints ----------------------------------------------------------------------
 
     def metrics(self, env_steps: int) -> dict[str, float]:
-        """Return buffer/ metrics."""
         counts = self.counts
         metrics = {
             "buffer/windows": float(len(self)),

@@ -23,7 +23,6 @@ class _Unmeasured:
     """Storage without metrics."""
 
     def metrics(self, env_steps: int) -> dict[str, float]:
-        """Return no metrics."""
         return {}
 
     def codec_metrics(self) -> dict[str, float]:

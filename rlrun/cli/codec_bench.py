@@ -294,7 +294,6 @@ def _pass(series: Series, coder: str) -> tuple[np.ndarray, np.ndarray, codec.Enc
 
 
 def table_lines(series: Series, found: Sequence[Measurement]) -> Iterator[str]:
-    """Yield the table of one series."""
     raw = series.nbytes
     what = "chunks" if series.rows else "snapshots" if len(raw) > 1 else "snapshot, by itself"
     yield f"{series.name}: {len(raw)} {what} of {_size(float(np.mean(raw)))}"

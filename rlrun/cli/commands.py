@@ -59,10 +59,7 @@ def _checked(what: str, kind: Callable[[str], Any], fits: Callable[[Any], bool])
 
 
 def _digits(text: str) -> int:
-    """Return the integer of at most 15 ASCII digits.
-
-    Raises: ValueError.
-    """
+    """Return the integer of at most 15 ASCII digits. Raises: ValueError."""
     if not (text.isascii() and text.isdecimal() and len(text) <= 15):
         raise ValueError(text)
     return int(text)
@@ -359,7 +356,6 @@ def run_command(name: str, argv: Sequence[str]) -> int:
 
 
 def parser_of(name: str) -> "argparse.ArgumentParser":
-    """Return the parser of a subcommand."""
     command = COMMANDS[name]
     parser = make_parser(f"rlrun {name}", command.about, command.more)
     for names, options in command.arguments:

@@ -83,7 +83,6 @@ _FLAGS = (
 
 
 def help_text(version: str, config_dir: str | None = None) -> str:
-    """Return the short help."""
     table = Table(config_dir)
     groups = (
         paragraph(f"  {group:<11}", f"{what}: {', '.join(table.options[group])}")
@@ -234,7 +233,6 @@ class Reference:
     # -- a key -------------------------------------------------------------------------------------
 
     def key(self, name: str) -> Iterator[str]:
-        """Yield the lines on one key."""
         facts = self.table.facts.get(name, {})
         group = name.partition(".")[0] if "" not in self.keys[name] else ""
         yield from self._meanings_of(name, group)

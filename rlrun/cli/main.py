@@ -120,10 +120,7 @@ def _print(text: str, *, end: str = "\n") -> int:
 
 
 def _train(argv: list[str]) -> Callable[[], int]:
-    """Return a function for overrides: a run, a sweep, or output of Hydra.
-
-    Raises: RlrunError.
-    """
+    """Return a function for overrides: a run, a sweep, or output of Hydra. Raises: RlrunError."""
     from hydra._internal.utils import get_args_parser
 
     from rlrun.cli.commands import usage_error

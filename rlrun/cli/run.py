@@ -56,10 +56,7 @@ class Line:
 def read_line(
     composer: Composer, overrides: Sequence[str], *, quiet: bool, own_process: bool = True
 ) -> Line:
-    """Return the line of these overrides.
-
-    Raises: ConfigError.
-    """
+    """Return the line of these overrides. Raises: ConfigError."""
     sweep, rest = split_node(read_overrides(overrides), "sweep.dir")
     seeds, rest = split_node(rest, "seeds")
     rest = [*open_resources(composer.rewrite(rest)), *silent(quiet)]
@@ -67,10 +64,7 @@ def read_line(
 
 
 def _sweep_dir(typed: Sequence[Override]) -> str | None:
-    """Return the value of ``sweep.dir=PATH``.
-
-    Raises: ConfigError.
-    """
+    """Return the value of ``sweep.dir=PATH``. Raises: ConfigError."""
     text = typed[-1].value if typed else "null"
     value = text.strip("'\"")
     if value == "" or ("," in value and value == text):
@@ -170,10 +164,7 @@ class NewRun:
     composed: DictConfig
 
     def run(self) -> int:
-        """Run to the end and return the exit code.
-
-        Raises: RlrunError.
-        """
+        """Run to the end and return the exit code. Raises: RlrunError."""
         job = partial(start_job, config=self.config, own_process=self.line.own_process)
         ended: int | Exception = self.line.composer.run(job, self.composed)
         if isinstance(ended, Exception):
@@ -182,10 +173,7 @@ class NewRun:
 
 
 def new_run(line: Line) -> NewRun:
-    """Return the run that a line asks for, checked, with its own directory.
-
-    Raises: RlrunError.
-    """
+    """Return the run that a line asks for, checked, with its own directory. Raises: RlrunError."""
     if line.seeds:
         typed, wrong = line.seeds[0], "only a sweep adds seeds (rlrun -m)"
         raise ConfigError(

@@ -123,8 +123,6 @@ def _search(
     quiet: bool,
     own_process: bool = True,
 ) -> tuple[Path, SearchResult | None]:
-    """Search and report."""
-
     def say(line: str) -> None:
         if not quiet:
             print(line, flush=True)
@@ -192,10 +190,7 @@ def _read_marker(directory: Path) -> dict[str, Any]:
 def _more_trials(
     composer: Composer, settings: SearchConfig, overrides: Sequence[Override]
 ) -> SearchConfig:
-    """Return the settings with another search.trials.
-
-    Raises: ConfigError for any other key.
-    """
+    """Return the settings with another search.trials. Raises: ConfigError for any other key."""
     if other := next((o for o in overrides if o.key != "search.trials"), None):
         wrong, allowed = "a resumed search cannot change this", "search.trials may change"
         fix = "start a new search with another search.dir"

@@ -32,10 +32,7 @@ class _Failed(Exception):
 
 
 def _read_seeds(composer: Composer, own: Sequence[Override]) -> SeedsConfig:
-    """Return the settings of seeds=auto.
-
-    Raises: ConfigError, also if it was not typed.
-    """
+    """Return the settings of seeds=auto. Raises: ConfigError, also if it was not typed."""
     chosen = [o.value for o in own if o.key == "seeds"]
     if not chosen:
         allowed, fix = "it is read with seeds=auto", "add seeds=auto or leave it out"
@@ -118,10 +115,7 @@ def _check_before(path: Path, planned: SeedsResult) -> None:
 
 
 def _write(path: Path, result: SeedsResult) -> None:
-    """Replace seeds.json.
-
-    Raises: StorageError.
-    """
+    """Replace seeds.json. Raises: StorageError."""
     fix = "free space or fix the permissions, then repeat the command"
     with storage_errors(f"{path / SEEDS}:", f"the directory of a sweep must be writable; {fix}"):
         replace_file(path / SEEDS, json.dumps(result.to_dict(), indent=1).encode() + b"\n")

@@ -71,10 +71,7 @@ def is_ours(cfg: DictConfig) -> bool:
 
 
 def _read_workers(cfg: DictConfig) -> int | None:
-    """Return the value of hydra.launcher.workers.
-
-    Raises: ConfigError.
-    """
+    """Return the value of hydra.launcher.workers. Raises: ConfigError."""
     value = cfg.hydra.launcher.get("workers")
     if value is None or (type(value) is int and 1 <= value <= MOST_WORKERS):
         return value
@@ -462,10 +459,7 @@ def _run(
     quiet: bool,
     own_process: bool = True,
 ) -> None:
-    """Run the jobs.
-
-    Raises: Interrupted.
-    """
+    """Run the jobs. Raises: Interrupted."""
     if not quiet:
         skipped = len(record.jobs) - len(tasks)
         there = f" ({skipped} more are there already)" if skipped else ""

@@ -65,10 +65,7 @@ def encode_chunk(tree: Any, *, coder: str = "auto") -> bytes:
 
 
 def as_bytes(array: Any) -> bytes:
-    """Return the elements of an array or tensor in C order, little-endian.
-
-    Raises: CodecError.
-    """
+    """Return the elements of an array or tensor in C order, little-endian. Raises: CodecError."""
     found = as_array(array, "array")
     return to_words(found, kind_of(found, "array")).tobytes()
 
@@ -108,10 +105,7 @@ def decode(
 
 
 def is_key_frame(data: bytes) -> bool:
-    """Return whether a frame can be decoded without a base.
-
-    Raises: DamagedFrame.
-    """
+    """Return whether a frame can be decoded without a base. Raises: DamagedFrame."""
     return frame.unpack(data, MAX_BYTES)[0].key
 
 

@@ -210,10 +210,7 @@ def encode_field(
 
 
 def decode_field(code: int, spec: FieldSpec, data: memoryview, bases: Bases) -> Array:
-    """Return the words [n] of a payload as a new array.
-
-    Raises: DamagedFrame.
-    """
+    """Return the words [n] of a payload as a new array. Raises: DamagedFrame."""
     if code >= len(CODERS):
         raise damaged_frame(f"coder {code} is unknown")
     if code != 0 and spec.size == 0:

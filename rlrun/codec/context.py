@@ -128,13 +128,11 @@ def read_only(words: Array) -> Array:
 
 @jit
 def step_of(base: Any, second: Any, layout: Layout) -> np.int64:
-    """Return base − second."""
     return sign_extend(np.uint64(base) - np.uint64(second), layout.spare)
 
 
 @jit
 def context_of(base: Any, step: np.int64, layout: Layout) -> np.uint64:
-    """Return the context."""
     exponent = np.uint64(base) >> np.uint64(layout.exponent_shift)
     return bit_length(zigzag_word(step)) << _8 | (exponent & np.uint64(layout.exponent_mask))
 
@@ -149,7 +147,6 @@ def predict(step: np.int64, coefficient: np.uint64) -> np.uint64:
 def residual_of(
     change: np.uint64, step: np.int64, coefficient: np.uint64, layout: Layout
 ) -> np.uint64:
-    """Return the residual."""
     return zigzag_word(sign_extend(change - predict(step, coefficient), layout.spare))
 
 

@@ -90,10 +90,7 @@ class Content:
 
 
 def content_of(tree: Any, *, chunk: bool) -> Content:
-    """Return the content of a tree of arrays.
-
-    Raises: CodecError naming the leaf at fault.
-    """
+    """Return the content of a tree of arrays. Raises: CodecError naming the leaf at fault."""
     table, leaves, arrays = bytearray(), list[LeafSpec](), list[Array]()
     _append_node(tree, "", table, leaves, arrays, MAX_DEPTH)
     groups, words = group_leaves(leaves, chunk), []
@@ -228,10 +225,7 @@ def _append_node(
 
 
 def _encode_key(key: Any, path: str) -> bytes:
-    """Encode a dict key.
-
-    Raises: CodecError unless it is a string or a 64-bit integer.
-    """
+    """Encode a dict key. Raises: CodecError unless it is a string or a 64-bit integer."""
     if isinstance(key, str):
         text = key.encode("utf-8", "surrogatepass")
         if len(text) < 1 << 16:
@@ -272,7 +266,6 @@ def _read_node(cursor: Cursor, path: str, make_leaf: Callable[[LeafSpec], Any], 
 
 
 def _read_key(cursor: Cursor) -> str | int:
-    """Read a dict key."""
     node_type = cursor.read_byte()
     if node_type == 1:
         return cursor.read_struct(_I64)[0]

@@ -224,7 +224,6 @@ def read_kind(cursor: Cursor, kind: Kind, bases: Bases) -> tuple[Kind, Bases]:
 
 
 def as_kind(words: Array, narrow_kind: Kind, kind: Kind) -> Array:
-    """Return the words in ``kind``."""
     return words if narrow_kind is kind else widen(words, narrow_kind, kind)
 
 

@@ -307,10 +307,7 @@ class Decoder:
             )
 
     def _bases(self, header: Header) -> Bases | None:
-        """Return the bases of a delta frame.
-
-        Raises: NeedKeyFrame.
-        """
+        """Return the bases of a delta frame. Raises: NeedKeyFrame."""
         if header.key:
             return None
         bases = None

@@ -89,7 +89,6 @@ class Cursor:
         return part
 
     def read_byte(self) -> int:
-        """Return the next byte."""
         return self.read_bytes(1)[0]
 
     def read_varint(self) -> int:

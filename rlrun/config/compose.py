@@ -233,7 +233,6 @@ class Composer:
         self._chosen: dict[tuple[str, ...], _Chosen] = {}
 
     def groups(self) -> list[str]:
-        """Return the names of the groups."""
         return [g for g in self.hydra.config_loader.list_groups("") if not g.startswith("_")]
 
     def options(self, group: str) -> list[str]:

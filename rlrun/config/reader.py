@@ -116,10 +116,7 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def yaml_files(directory: Path) -> Iterator[Path]:
-    """Yield the yaml files below ``directory``.
-
-    Raises: ConfigError if it holds too many files.
-    """
+    """Yield the yaml files below ``directory``. Raises: ConfigError if it holds too many files."""
     seen = 0
     for parent, directories, names in os.walk(directory):
         seen += len(directories) + len(names)

@@ -171,10 +171,7 @@ class Facts:
 
     @cached_property
     def seen(self) -> Any:
-        """The observation space of the network, with stacked frames.
-
-        Raises: ConfigError.
-        """
+        """The observation space of the network, with stacked frames. Raises: ConfigError."""
         from rlrun.env.framestack import stack_space  # slow to import
 
         obs = self.obs.agent if isinstance(self.obs, JointSpace) else self.obs

@@ -60,10 +60,7 @@ def unflatten(structure: Any, leaf: Callable[[str], Any]) -> Tree:
 
 
 def leaf_names(structure: Any) -> list[str]:
-    """Return the names of the leaves of a structure.
-
-    Raises: TypeError if it is not one.
-    """
+    """Return the names of the leaves of a structure. Raises: TypeError if it is not one."""
     match structure:
         case str(name):
             return [name]

@@ -93,10 +93,7 @@ def _damaged_error(directory: Path, file: str, reason: str) -> StorageError:
 
 
 def _numbers(tensors: dict[str, np.ndarray], name: str) -> np.ndarray:
-    """Return a vector of integers.
-
-    Raises: TypeError for anything else.
-    """
+    """Return a vector of integers. Raises: TypeError for anything else."""
     found = tensors[name]
     if found.ndim != 1 or found.dtype.kind not in "iu":
         raise TypeError(f"{name} is {found.dtype} {list(found.shape)}, not a vector of integers")

@@ -95,10 +95,7 @@ def write_dataset(
 def _of_spaces(
     parts: Iterable[Segment], row_spaces: RowSpaces, directory: Path
 ) -> Iterator[Segment]:
-    """Yield ``parts``.
-
-    Raises: ConfigError for an action outside its space.
-    """
+    """Yield ``parts``. Raises: ConfigError for an action outside its space."""
     for part in parts:
         wrong = row_spaces.violation(None, part.action, part.valid)
         if wrong is not None:

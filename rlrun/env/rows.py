@@ -536,5 +536,4 @@ class RowsVectorEnv(VectorEnv[Any, Any, Any]):
         return self.rows.render()
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close the environments."""
         self.rows.close()

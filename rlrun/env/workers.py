@@ -128,7 +128,6 @@ class EnvServer:
         tree_map(write, rows, obs)
 
     def reset(self, seed: int) -> None:
-        """Reset with a seed."""
         self.done = False
         self._put(self.env.reset(seed=seed)[0])
 
@@ -541,7 +540,6 @@ class Workers(Copies):
 
     @property
     def processes(self) -> list[Any]:
-        """The workers' processes."""
         return [worker.process for worker in self.workers]
 
     def end(self) -> None:

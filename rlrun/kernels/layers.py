@@ -285,7 +285,6 @@ def action_values_backward(
 
 @jit_sums
 def norm_of(g: np.ndarray) -> float:
-    """Return the Euclidean norm."""
     total = ZERO
     for k in range(len(g)):
         total += g[k] * g[k]

@@ -132,7 +132,6 @@ def values_line(snapshot: ProgressSnapshot, width: int) -> Text:
 
 
 def _bar(fraction: float, width: int) -> Text:
-    """Return a bar of ``width`` columns."""
     done = round(fraction * width)
     return Text("━" * done, style="bar.complete").append("━" * (width - done), style="bar.back")
 

@@ -85,5 +85,4 @@ def restore_backends(policy: Policy, names: Sequence[str]) -> None:
 
 
 def _agents(policy: Policy) -> list[Any]:
-    """Return the policy of every agent."""
     return list(getattr(policy, "policies", [policy]))

@@ -203,7 +203,6 @@ class CodedCollectorSide(CollectorSide):
 
 
 def chunk_bytes(chunk: Chunk) -> int:
-    """Return the bytes of all arrays."""
     fields: Tree = tuple(getattr(chunk, name) for name in CHUNK_FIELDS)
     return sum(int(x.nbytes) for x in tree_leaves(fields))
 

@@ -59,7 +59,6 @@ class ControlLearner(TargetLearner[K], Generic[K]):
         self.last = {name: torch.zeros((), device=self.device) for name in names}
 
     def make_nets(self, torso: TorsoConfig, memory: MemoryConfig) -> tuple[ActorNet, Critics]:
-        """Return actor and critics."""
         given = self.config, torso, memory, self.spec
         return ActorNet(*given, self.outputs), Critics(*given, self.critics, self.critic_outputs)
 

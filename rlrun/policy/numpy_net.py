@@ -177,7 +177,6 @@ class ForwardMLP:
 
 
 def copy_parameter(parameter: Tensor) -> np.ndarray:
-    """Return a copy of the parameter as an array."""
     return parameter.detach().numpy().copy()
 
 

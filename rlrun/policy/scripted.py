@@ -156,7 +156,6 @@ class ScriptedActor(UnlearnedActor):
 
 
 def make_script(config: ScriptedConfig, space: gym.Space[Any]) -> Script:
-    """Return the script of a config for actions of ``space``."""
     if config.script == "function":
         assert config.function is not None  # checked by ScriptedConfig
         return user_script(config.function, space)

@@ -205,7 +205,6 @@ class Document:
 
     @property
     def tables(self) -> list[Table]:
-        """Every table, in order."""
         return [*(table for part in self.sections for table in part.tables), *self.data]
 
     @property

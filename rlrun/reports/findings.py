@@ -64,7 +64,6 @@ class Findings:
 
     @cached_property
     def environments(self) -> list[str]:
-        """Every environment, in order."""
         return list(dict.fromkeys(group.environment for group in self.groups))
 
     def of(self, environment: str) -> list[Group]:
@@ -245,10 +244,7 @@ def _scale_text(
 
 
 def parse_references(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Return environment -> (low, high) of ``ENV=LOW:HIGH``.
-
-    Raises: ConfigError.
-    """
+    """Return environment -> (low, high) of ``ENV=LOW:HIGH``. Raises: ConfigError."""
     found = {}
     for text in texts:
         name, _, scale = text.rpartition("=")

@@ -76,7 +76,6 @@ class Group:
 
     @property
     def seeds(self) -> list[int | None]:
-        """The seeds of ``runs``."""
         return [run.seed for run in self.runs]
 
     @property

@@ -507,10 +507,7 @@ def _overrides(run_dir: Path) -> tuple[str, ...]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Return the config of a run.
-
-    Raises: OSError, ValueError.
-    """
+    """Return the config of a run. Raises: OSError, ValueError."""
     return parse_config(read_file(path, _MAX_CONFIG))
 
 
@@ -632,10 +629,7 @@ def mean_over_steps(steps: Floats, returns: Floats, end: float) -> float:
 
 
 def parse_score(kind: str) -> int | None:
-    """Return K of ``best_of_last:K``, None for the others.
-
-    Raises: ConfigError.
-    """
+    """Return K of ``best_of_last:K``, None for the others. Raises: ConfigError."""
     name, colon, count = kind.partition(":")
     if kind in ("final", "auc"):
         return None

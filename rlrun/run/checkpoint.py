@@ -84,10 +84,7 @@ def require_saved(directory: Path) -> None:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Return the state of one checkpoint.
-
-    Raises: CheckpointError unless it is intact.
-    """
+    """Return the state of one checkpoint. Raises: CheckpointError unless it is intact."""
     try:
         return _read(path)
     except UNREADABLE as e:
@@ -179,10 +176,7 @@ def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _read(directory: Path) -> dict[str, Any]:
-    """Return the state of a checkpoint.
-
-    Raises: ValueError with the reason unless it is intact.
-    """
+    """Return the state of a checkpoint. Raises: ValueError with the reason unless it is intact."""
     fields = manifest.verify(directory)
     manifest.verify_committed(directory.parent.parent, fields, METRICS)
     packed = json.loads(read_file(directory / STATE))

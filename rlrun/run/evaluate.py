@@ -94,7 +94,6 @@ class Show:
         self.earlier = 0  # how many of them before the watched evaluation
 
     def row(self, shown: WatchedRow) -> None:
-        """Show a row."""
         if self.panels is None:
             self.add(enlarged(shown.picture, side=SIDE))
             return

@@ -26,10 +26,7 @@ _logger = logging.getLogger(__name__)
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file and fsync it.
-
-    Raises: OSError.
-    """
+    """Write a file and fsync it. Raises: OSError."""
     with open(path, "wb", opener=no_follow) as file:
         file.write(content)
         file.flush()
@@ -37,10 +34,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def fsync_directory(directory: Path) -> None:
-    """Make the names in a directory durable.
-
-    Raises: OSError.
-    """
+    """Make the names in a directory durable. Raises: OSError."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -64,10 +58,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def sha256_file(path: Path, size: int | None = None) -> str:
-    """Return the SHA-256 (hex) of a file, or of its first ``size`` bytes.
-
-    Raises: OSError.
-    """
+    """Return the SHA-256 (hex) of a file, or of its first ``size`` bytes. Raises: OSError."""
     with path.open("rb") as file:
         if size is None:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -103,10 +94,7 @@ def seal(fields: dict[str, Any]) -> bytes:
 
 
 def unseal(content: bytes) -> dict[str, Any]:
-    """Return the fields of sealed JSON.
-
-    Raises: ValueError unless ``seal`` returns ``content``.
-    """
+    """Return the fields of sealed JSON. Raises: ValueError unless ``seal`` returns ``content``."""
     try:
         fields: dict[str, Any] = json.loads(content)
         fields.pop("sha256")
@@ -161,18 +149,12 @@ def _refused(run_dir: Path, path: Path, mode: int) -> ConfigError:
 
 
 def no_follow(path: str, flags: int) -> int:
-    """Open a file without following a link: an ``opener`` for ``open``.
-
-    Raises: OSError.
-    """
+    """Open a file without following a link: an ``opener`` for ``open``. Raises: OSError."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
 
 
 def read_file(path: Path, most: int = MAX_TEXT) -> bytes:
-    """Return the content of a regular file.
-
-    Raises: OSError; ValueError for anything else.
-    """
+    """Return the content of a regular file. Raises: OSError; ValueError for anything else."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(handle, "rb") as file:
         status = os.fstat(handle)

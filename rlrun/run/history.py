@@ -123,10 +123,7 @@ def _path(directory: Path, env_steps: int) -> Path:
 
 
 def _read(directory: Path, env_steps: int) -> Any:
-    """Return the tree of a version, decoded from a key frame.
-
-    Raises: CodecError, OSError.
-    """
+    """Return the tree of a version, decoded from a key frame. Raises: CodecError, OSError."""
     chain = []
     for steps, path in versions(directory).items():
         if steps >= env_steps:
@@ -140,10 +137,7 @@ def _read(directory: Path, env_steps: int) -> Any:
 
 
 def _decode(path: Path, env_steps: int, after: Any) -> Any:
-    """Return the tree of a file, given the next version's tree.
-
-    Raises: CodecError, OSError.
-    """
+    """Return the tree of a file, given the next version's tree. Raises: CodecError, OSError."""
     tree = codec.decode(_content(path), base=after)
     if not isinstance(tree, dict) or int(tree.get("env_steps", -1)) != env_steps:
         raise CodecError(f"{path.name}: contains another version; restore the file")
@@ -151,10 +145,7 @@ def _decode(path: Path, env_steps: int, after: Any) -> Any:
 
 
 def _content(path: Path) -> bytes:
-    """Return the bytes of a frame.
-
-    Raises: CodecError, OSError.
-    """
+    """Return the bytes of a frame. Raises: CodecError, OSError."""
     try:
         return read_file(path, MAX_READ)
     except ValueError as e:
@@ -162,10 +153,7 @@ def _content(path: Path) -> bytes:
 
 
 def _is_key_frame(path: Path) -> bool:
-    """Return whether the file can be decoded alone.
-
-    Raises: CodecError, OSError.
-    """
+    """Return whether the file can be decoded alone. Raises: CodecError, OSError."""
     return codec.is_key_frame(_content(path))
 
 

@@ -77,10 +77,7 @@ class Plan:
 
 
 def _checked(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a checkpoint.
-
-    Raises: CheckpointError.
-    """
+    """Return the settings of a checkpoint. Raises: CheckpointError."""
     saved.integer("settings.horizon", settings["horizon"], 0, saved.MOST_ROWS)
     saved.integer("settings.threads", settings["threads"], 1, _MOST_THREADS)
     is_flag = isinstance(settings["target_thread"], bool)

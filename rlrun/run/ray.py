@@ -77,13 +77,11 @@ def collector_of(plan: Plan, number: int, counters: Counters) -> Collector:
 
 
 def collector_role(plan: Plan, number: int) -> CollectorRole:
-    """Return the role of collector ``number``."""
     make_side = partial(collector_side_of, plan, number)
     return CollectorRole(partial(collector_of, plan, number), make_side, number)
 
 
 def evaluator_role(plan: Plan) -> EvaluatorRole:
-    """Return the role of the evaluator."""
     own = _on_cpu(plan)
     return EvaluatorRole(make_evaluator(own, Path(), None), make_policy(own))  # type: ignore[arg-type]
 

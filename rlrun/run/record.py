@@ -200,10 +200,7 @@ class RunningRecord:
 
 
 def close_record(record: RunRecord, run_dir: Path, status: Any, exit_code: int) -> None:
-    """Write the last record of a process.
-
-    Raises: StorageError.
-    """
+    """Write the last record of a process. Raises: StorageError."""
     record.status, record.exit_code = status, exit_code
     record.write(run_dir)
 

@@ -307,10 +307,7 @@ class _Run:
         record.exact = record.exact_reason is None
 
     def finish(self, result: Result) -> None:
-        """Close the record.
-
-        Raises: Interrupted if a signal or the time limit ended the run.
-        """
+        """Close the record. Raises: Interrupted if a signal or the time limit ended the run."""
         record, run_dir, log, pipeline = self.record, self.run_dir, self.log, self.pipeline
         record.best_eval, record.eval = result.best, result.final
         record.digest = run_digest(run_dir / "metrics.jsonl", pipeline.parts.policy.weights())

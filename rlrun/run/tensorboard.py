@@ -219,7 +219,6 @@ def rebuild(run_dir: Path) -> Path:
 
 
 def _write(writer: TensorBoardWriter, run_dir: Path, record: RunRecord, raw_yaml: str) -> None:
-    """Write all records of a run."""
     writer.now = now = began = datetime.datetime.fromisoformat(record.started).timestamp()
     writer.text("config", f"```yaml\n{raw_yaml}\n```")
     trial = trial_of(run_dir, raw_yaml, record.started)

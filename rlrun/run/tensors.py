@@ -97,10 +97,7 @@ def _byte_chunks(
 
 
 def _torch_dtype(array: Array) -> torch.dtype:
-    """Return the torch dtype.
-
-    Raises: TypeError if the format lacks it.
-    """
+    """Return the torch dtype. Raises: TypeError if the format lacks it."""
     dtype = array.dtype if isinstance(array, Tensor) else as_tensor(np.empty(0, array.dtype)).dtype
     if dtype not in _NAMES:
         raise TypeError(f"cannot store dtype {array.dtype}")
@@ -307,10 +304,7 @@ class SavedRows(Rows):
     """Rows in segment files, read on demand."""
 
     def __init__(self, name: str, first: int, stop: int, files: RowFiles) -> None:
-        """``name``: of the tensors in the files.
-
-        Raises: ValueError if the files lack rows.
-        """
+        """``name``: of the tensors in the files. Raises: ValueError if the files lack rows."""
         self.name, self.first, self.stop, self.files = name, first, stop, files
         edges = [(part.first, part.stop) for part in files.parts]
         joined = all(a[1] == b[0] for a, b in pairwise(edges))

@@ -51,5 +51,4 @@ def split_node(overrides: Sequence[Override], node: str) -> tuple[list[Override]
 
 
 def keys_of(overrides: Iterable[Override]) -> set[str]:
-    """The keys of overrides."""
     return {override.key for override in overrides}

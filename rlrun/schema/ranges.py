@@ -256,10 +256,7 @@ class Seconds(float):
 
     @classmethod
     def parse(cls, text: str) -> "Seconds":
-        """Return the duration of a text.
-
-        Raises: ValueError if it is not one.
-        """
+        """Return the duration of a text. Raises: ValueError if it is not one."""
         found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*([smhd]?)", text.strip())
         if found is None:
             raise ValueError(f"{text} is not a duration")

@@ -89,10 +89,7 @@ class SweepRecord:
     ray: RayLauncherConfig | None = None  # where the jobs run on Ray
 
     def write(self, sweep_dir: Path) -> None:
-        """Replace sweep.json.
-
-        Raises: StorageError.
-        """
+        """Replace sweep.json. Raises: StorageError."""
         ray = None if self.ray is None else asdict(self.ray)
         fields = {**vars(self), "jobs": [vars(job) for job in self.jobs], "ray": ray}
         try:
@@ -135,10 +132,7 @@ class SweepRecord:
 
 
 def _read_job(sweep_dir: Path, fields: Any) -> JobRecord:
-    """Return a job.
-
-    Raises: ValueError, TypeError for fields that no sweep writes.
-    """
+    """Return a job. Raises: ValueError, TypeError for fields that no sweep writes."""
     job = JobRecord(**fields)
     lists = (job.overrides, job.pending)
     texts = all(isinstance(x, list) and all(isinstance(y, str) for y in x) for x in lists)

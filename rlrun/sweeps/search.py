@@ -220,7 +220,6 @@ class _Attempt:
         return self.runs[: states.index("failed")] if "failed" in states else self.runs
 
     def result(self) -> Trial:
-        """Return the finished trial."""
         if self.lost_at is not None or self.failed is not None:
             state: Any = "failed" if self.lost_at is None else "pruned"
             return replace(self.trial, state=state, rungs=self.rungs)

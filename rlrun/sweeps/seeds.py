@@ -123,10 +123,7 @@ def plan_seeds(settings: Sequence[Setting], config: SeedsConfig, first_seed: int
 
 
 def _check_settings(settings: Sequence[Setting]) -> list[tuple[int, int]]:
-    """Return the compared pairs.
-
-    Raises: ConfigError if there is none.
-    """
+    """Return the compared pairs. Raises: ConfigError if there is none."""
     indices = range(len(settings))
     pairs = [
         (a, b)

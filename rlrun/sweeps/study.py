@@ -82,19 +82,13 @@ class Study:
         return [self._read(t) for t in self._stored() if t.state.name != "RUNNING"]
 
     def ask(self) -> Trial:
-        """Return the next trial.
-
-        Raises: StorageError.
-        """
+        """Return the next trial. Raises: StorageError."""
         self._seed_sampler(len(self._stored()))
         with _storage_errors(self._path):
             return self._suggest(self._study.ask())
 
     def running(self) -> list[Trial]:
-        """Return the trials that were asked for but not told, by number.
-
-        Raises: StorageError.
-        """
+        """Return the trials that were asked for but not told, by number. Raises: StorageError."""
         found = []
         for trial in self._stored():
             if trial.state.name == "RUNNING":
@@ -231,10 +225,7 @@ def best(trials: Sequence[Trial]) -> Trial | None:
 
 
 def import_optuna() -> Any:
-    """Return Optuna with its messages off.
-
-    Raises: ResourceError if it is not installed.
-    """
+    """Return Optuna with its messages off. Raises: ResourceError if it is not installed."""
     try:
         import optuna
     except ModuleNotFoundError as e:

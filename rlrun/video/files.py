@@ -215,10 +215,7 @@ class EpisodeWindow:
         self._due = 0.0
 
     def add(self, frame: np.ndarray) -> None:
-        """Show a frame, uint8 [H, W, 3], once it is due.
-
-        Raises: ConfigError if no window opens.
-        """
+        """Show a frame, uint8 [H, W, 3], once it is due. Raises: ConfigError if no window opens."""
         prepare_pygame()
         import pygame
 
@@ -250,7 +247,6 @@ class EpisodeWindow:
         return screen
 
     def close(self) -> None:
-        """Close the window."""
         if self._screen is not None:
             import pygame
 

@@ -49,7 +49,6 @@ class Worker:
         self.error, self.role = attempt(make)
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Reply:
-        """Call a method of the role."""
         return *self._attempt(method, *arguments, **named), self.log.take()
 
     def _attempt(self, method: str, *arguments: Any, **named: Any) -> tuple[str | None, Any]:
@@ -194,7 +193,6 @@ class Roles:
     def add(
         self, name: str, resources: RoleConfig, make: Callable[[], Any], worker: type = Worker
     ) -> Role:
-        """Start a role."""
         log = self.directory / f"{name.replace(' ', '_')}.log"
         self.roles.append(Role(name, resources, make, log=log, worker=worker))
         return self.roles[-1]

@@ -132,7 +132,6 @@ class Traffic:
     lags: list[int] = field(default_factory=list)  # updates since then
 
     def metrics(self) -> dict[str, float]:
-        """Return ray/ metrics."""
         found = {
             "ray/collect_steps_per_s": self.steps / max(time.monotonic() - self.began, 1e-9),
             "ray/chunks_raw_bytes": float(self.raw), "ray/chunks_sent_bytes": float(self.sent),
