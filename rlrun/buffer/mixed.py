@@ -62,11 +62,6 @@ class Mixed(_Several):
         """Own steps stored since the run began."""
         return self.own.steps
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays of both replays."""
-        return self.own.nbytes + self.demos.nbytes
-
     def add(self, rows: Chunk | Segment) -> np.ndarray:
         """Add collected rows to the own replay, as ``Replay.add`` does."""
         return self.own.add(rows)
@@ -210,11 +205,6 @@ class Streams(_Several):
         """Steps stored since the run began."""
         return sum(replay.steps for replay in self.replays)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays owned."""
-        return sum(replay.nbytes for replay in self.replays)
-
     def add(self, chunks: Sequence[tuple[int, Chunk | Segment]]) -> np.ndarray:
         """Store (stream, rows). Return the keys of the windows they complete, int64."""
         keys = [self._global(self.replays[number].add(rows), number) for number, rows in chunks]
@@ -252,10 +242,9 @@ class Streams(_Several):
     def get(self, key: np.ndarray, env_steps: int) -> Sample:
         """Return the windows with these keys, grouped by stream, weight 1."""
         count = len(self.replays)
-        starts = [0, *(np.flatnonzero(np.diff(key % count)) + 1)]
         parts = [
             self.replays[int(one[0] % count)].get(one // count, env_steps)
-            for one in np.split(key, starts[1:])
+            for one in np.split(key, np.flatnonzero(np.diff(key % count)) + 1)
         ]
         weight = torch.cat([part.weight for part in parts])
         return Sample(join([part.segment for part in parts]), weight, key, env_steps)

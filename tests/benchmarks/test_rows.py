@@ -7,9 +7,8 @@ from argparse import Namespace
 import pytest
 import yaml
 
-from tests.benchmarks import __main__ as command
 from tests.benchmarks import rows, runs, whole
-from tests.benchmarks.rows import PeerFailed, Timing, make_row, timing_row
+from tests.benchmarks.rows import Timing, make_row, timing_row
 
 
 def test_ratios_are_medians_of_pairs():
@@ -20,16 +19,6 @@ def test_ratios_are_medians_of_pairs():
     assert (speedup.ratio, speedup.met) == (0.5, True)
     rate = make_row("x", {}, "peer", "steps/s", [10.0], [5.0], kind="speedup", higher=True)
     assert rate.ratio == 2.0
-
-
-def test_every_round_begins_with_another_side():
-    order: list[str] = []
-
-    def side(name):
-        return lambda: order.append(name) or Timing(1.0, 1.0)
-
-    rows.rounds({n: side(n) for n in "abc"}, 3)
-    assert "".join(order) == "abcbcacab"
 
 
 def _row(against, other=2.0, **fields):
@@ -49,43 +38,6 @@ def test_a_missing_peer_misses_its_target_and_is_left_out_of_quick_tables(tmp_pa
     kept, left_out = rows.quick_rows(given)
     assert [(row.against, row.target) for row in kept] == [("a 1.0", None)]
     assert [line.split()[2] for line in left_out] == ["b", "solved"]
-
-
-def test_the_fastest_peer_decides():
-    line = rows.markdown([_row("a", 2.0, target=1.5), _row("b", 1.2, target=1.5)]).splitlines()[2]
-    assert line.endswith("| 1.20 (1.20-1.20) | ≥ 1.5, missed |")
-
-
-def test_quick_names_the_benchmark_that_failed(monkeypatch, capsys):
-    def found(name, o):
-        return {"good": [_row("a")], "bad": 1, "empty": []}[name]
-
-    names = ("good", "bad", "raises", "empty")
-    monkeypatch.setattr(command, "BENCHMARKS", dict.fromkeys(names, ("x:y", "")))
-    monkeypatch.setattr(command, "run", found)
-    monkeypatch.setattr(runs, "in_process", False)
-    assert command.main(["--quick"]) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "failed: bad, raises, empty"
-
-
-OLD = """
-import json, pathlib, sys
-row = {row}
-pathlib.Path(sys.argv[sys.argv.index("--out") + 1]).write_text(json.dumps(row) + "\\n")
-"""
-
-
-def test_old_and_new_are_compared_by_name_and_setting(tmp_path, monkeypatch, capsys):
-    for name, ours, params in (("old", 6.0, 7), ("new", 2.0, 8)):
-        folder = tmp_path / name / "tests" / "benchmarks"
-        folder.mkdir(parents=True)
-        for package in (folder, folder.parent):
-            (package / "__init__.py").touch()
-        row = _row("a").__dict__ | {"ours": ours, "setting": {"n": 1, "params": params}}
-        (folder / "__main__.py").write_text(OLD.format(row=row))
-    monkeypatch.setattr(runs, "CHECKOUT", tmp_path / "new")
-    assert command.main(["update", "--old", str(tmp_path / "old"), "--repeats", "2"]) == 0
-    assert "| 3.00 (3.00-3.00) |" in capsys.readouterr().out
 
 
 # -- whole runs ------------------------------------------------------------------------------------
@@ -114,13 +66,6 @@ def test_results_of_a_run_by_hand(tmp_path):
     assert whole.rate(found) == 1000
     _write(tmp_path, timings[:1], [], wall=2.0)
     assert runs.results(tmp_path)["eval_seconds"] == 0.0
-
-
-def test_last_override_wins_and_a_failure_gives_its_reason():
-    with pytest.raises(PeerFailed, match=r"exit 2.*policy.gama"):
-        runs.own_run("policy=dqn", "policy.gama=1", seed=0, threads=1, env_steps=10)
-    given = runs.command({"a": 1, "b": 2}, ("b=3", "c=4"))
-    assert given[3:] == ["a=1", "b=3", "c=4"]
 
 
 def _answer(**changes):

@@ -1,26 +1,12 @@
 """The score table: its statistics by hand, its bounds, going on after an interruption, skips."""
 
-import itertools
 import json
 
-import numpy as np
 import pytest
 
 from tests.benchmarks import __main__ as command
 from tests.benchmarks import runs, scores
-from tests.benchmarks.scores import Bound, Row, bound_of, interval, iqm, markdown
-
-
-def test_interval_against_all_resamples():
-    """5 scores: 3125 resamples, their IQMs' quantiles."""
-    values = [480.0, 500.0, 430.0, 495.0, 471.0]
-    every = [float(iqm(np.array(r))) for r in itertools.product(values, repeat=5)]
-    low, high = interval(values, level=0.9)
-    assert (low, high) == interval(values, level=0.9)
-    assert low == pytest.approx(np.quantile(every, 0.05), abs=1.5)
-    assert high == pytest.approx(np.quantile(every, 0.95), abs=1.5)
-    assert interval([0, 1], level=0.4) == (0.5, 0.5)
-
+from tests.benchmarks.scores import Bound, Row, bound_of, markdown
 
 BOUNDS = {  # text -> bound, a score that keeps it, one that does not
     ">= 475 in 50k": (Bound(">=", 475.0), 475.0, 474.9),
@@ -38,10 +24,6 @@ def test_bounds(text):
     others = {"peer_row": 100.0, "behaviour": 100.0}
     assert (bound.met(kept, others.get), bound.met(broken, others.get)) == (True, False)
     assert bound.met(kept, {}.get) is (None if bound.other else True)
-
-
-def test_a_remark_demands_nothing():
-    assert bound_of("reported") is bound_of("about -0.49") is None
 
 
 def test_thresholds_name_rows_that_are_there():

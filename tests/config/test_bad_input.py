@@ -120,11 +120,13 @@ def test_what_just_fits(rlrun, line):
 # -- the machine -----------------------------------------------------------------------------------
 
 
-def test_a_rollout_larger_than_allowed(rlrun, tmp_path):
-    done = rlrun("policy=ppo", "buffer.max_bytes=1000")
+def test_a_rollout_larger_than_allowed(rlrun, build, tmp_path):
+    need = 16384 * (16 + 8 + 4 + 4)  # obs, action, reward, four flags
+    done = rlrun("policy=ppo", f"buffer.max_bytes={need - 1}")
     assert_one_error(done, 7)
     assert "buffer.capacity = 16384" in done.err
     assert files_under(tmp_path) == []
+    assert rlrun("policy=ppo", f"buffer.max_bytes={need}").code == 0
 
 
 def test_cuda_without_cuda(rlrun, tmp_path, monkeypatch):

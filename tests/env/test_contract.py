@@ -248,6 +248,7 @@ BOUND = "high[1, 2] is 2, that of the first 1"
             "observation_space[1]",
         ),
         (spaces.Dict(a=BOX), spaces.Dict(b=BOX), "observation_space is Dict("),
+        (spaces.Dict(a=BOX), BOX, "observation_space is Dict("),
         (BOX, spaces.Box(0, 1, (6,)), "observation_space is Box(0.0, 1.0, (2, 3)"),
     ],
 )

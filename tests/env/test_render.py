@@ -1,5 +1,6 @@
 """Pictures: of environment 0, its own, and no row is another for being drawn."""
 
+import signal
 from typing import Any
 
 import gymnasium as gym
@@ -64,7 +65,7 @@ class Drawn(faulty.Boxes):
     def render(self) -> Any:
         if isinstance(self.picture, Exception):
             raise self.picture
-        return self.picture
+        return self.picture() if callable(self.picture) else self.picture
 
 
 gym.register("test/Drawn-v0", Drawn, disable_env_checker=True)
@@ -88,6 +89,9 @@ def test_what_is_no_picture_is_told(picture: Any, text: str, monkeypatch: Any) -
         env.render()
     assert text in str(error.value)
     assert str(error.value).startswith("env.id = test/Drawn-v0: ")
+    monkeypatch.setattr(Drawn, "picture", lambda self: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        env.render()
 
 
 def test_what_has_no_pictures_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
