@@ -37,6 +37,7 @@ OWN = {
 OWN |= dict.fromkeys(ON_POLICY, ("collector.n_sample=64",)) | dict.fromkeys(
     CONTROL, ("policy.nstep=3",)
 )
+OWN["pqn"] += ("torso.layer_norm=true",)
 
 
 def line(name: str, *words: str) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ SWITCHES = {  # every branch of a kernel once
     "pqn": [
         [],
         ["learner.batch_size=1000", "torso.hidden=[]", "policy.head_hidden=[5]"],
-        ["policy.dueling=true", "torso.layer_norm=true", "torso.hidden=[20,33]", LINEAR],
+        ["policy.dueling=true", "torso.layer_norm=false", "torso.hidden=[20,33]", LINEAR],
         ["torso.activation=tanh", "policy.max_grad_norm=1e-3", "policy.epochs=1"],
     ],
 }  # fmt: skip
