@@ -74,6 +74,17 @@ def test_full_states_of_mazes_poles_and_decks():
     assert counting > guessing + 0.02
 
 
+def test_the_full_state_of_concentration_finds_every_pair():
+    def match(obs, first):
+        kinds, up, turned = obs[:, :104].reshape(-1, 52, 2), obs[:, 104:156] > 0, obs[:, 156:] > 0
+        same = (kinds == (kinds * turned[..., None]).sum(1, keepdims=True)).all(2)
+        return (~up & ~turned & (same | ~turned.any(1, keepdims=True))).argmax(1)
+
+    env = make_env(preset("concentration", kwargs={"full_state": True}), num_envs=4)
+    returns, _ = play(env, match, 2, seed=0)
+    np.testing.assert_allclose(returns, 1.0, rtol=1e-5)
+
+
 def bsuite_chain(context, query, length, actions):
     """Observations and rewards as bsuite's memory chain defines them, by hand."""
 
