@@ -38,6 +38,7 @@ OWN |= dict.fromkeys(ON_POLICY, ("collector.n_sample=64",)) | dict.fromkeys(
     CONTROL, ("policy.nstep=3",)
 )
 OWN["pqn"] += ("torso.layer_norm=true",)
+OWN["ppo"] += ("policy.epochs=2",)
 
 
 def line(name: str, *words: str) -> tuple[str, ...]:

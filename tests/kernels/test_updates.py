@@ -51,7 +51,7 @@ SWITCHES = {  # every branch of a kernel once
         ["torso.layer_norm=true", "torso.activation=elu"],
         ["policy.entropy_coef=0", "policy.normalize_advantage=false", "policy.max_grad_norm=0.05"],
         ["policy.normalize_obs=true", "learner.batch_size=1000"],
-        ["policy.target_kl=0.001", "torso.hidden=[]", "policy.head_hidden=[5]"],
+        ["policy.target_kl=0.001", "policy.epochs=10", "torso.hidden=[]", "policy.head_hidden=[5]"],
         ["policy.separate_value=true", "policy.head_hidden=[5]", "torso.activation=elu"],
     ],
     "a2c": [[], ["policy.entropy_coef=0", "policy.normalize_advantage=true"]],
