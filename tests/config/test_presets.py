@@ -18,6 +18,7 @@ OPTIONS = [f"{g}={p.stem}" for g in GROUPS for p in sorted((CONF / g).glob("*.ya
 NEEDS = {
     "env=gym": ["env.id=CartPole-v1"],
     **{f"env={name}": ["policy=random"] for name in CONTINUOUS},  # it acts in any space
+    **{f"env=hidden_{name}": ["policy=random"] for name in ("battleship", "minesweeper")},
     "env=pettingzoo": ["env.id=pettingzoo:tests.env.zoo_example"],
     **{f"policy={p}": ["env=twostep"] for p in ("qmix", "vdn")},
     "agents=joint": ["env=twostep", "policy=random"],
