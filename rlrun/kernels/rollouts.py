@@ -200,7 +200,7 @@ class CompiledRollout:
         size = arrays["obs"].shape[-1]
         moments = np.zeros(size), np.ones(size), np.inf
         if self.moments is not None:
-            moments = self.moments.mean.numpy(), self.moments.inverse_std().numpy(), CLIP
+            moments = self.moments.center().numpy(), self.moments.inverse_std().numpy(), CLIP
         collect, choice = (rollout, None if self.samples else epsilon) if box is None else (
             box_rollout, box,
         )  # fmt: skip

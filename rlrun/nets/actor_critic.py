@@ -1,7 +1,7 @@
 """The actor-critic network: torso, memory, a head for the policy and one for the value."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -20,11 +20,15 @@ from rlrun.schema import MemoryConfig, OnPolicyConfig, TorsoConfig
 from rlrun.types import Spec, Tree, tree_map
 
 CLIP = 10.0  # standard deviations; OpenAI Baselines' VecNormalize
+ROUNDING = 1e-14  # relative error of a mean in float64
 EPS = 1e-8  # added to the variance; OpenAI Baselines' VecNormalize
 
 
 class RunningMoments(nn.Module):
-    """Mean and variance [*S] of all values added, in float64; 0 and 1 before the first."""
+    """Mean and variance [*S] of all values added, in float64; 0 and 1 before the first.
+
+    A number that never varied counts as of mean 0 and variance 1, so that networks see it.
+    """
 
     count: Tensor
     mean: Tensor
@@ -52,15 +56,28 @@ class RunningMoments(nn.Module):
 
     def inverse_std(self) -> Tensor:
         """Return float64 [*S]: ``scale`` before rounding."""
-        variance = torch.where(self.count > 0, self.square / self.count.clamp(min=1), 1.0)
+        variance = torch.where(self._varied(), self.square / self.count.clamp(min=1), 1.0)
         return (variance + EPS).rsqrt()
+
+    def center(self) -> Tensor:
+        """Return float64 [*S]: what is subtracted."""
+        return torch.where(self._varied(), self.mean, 0.0)
+
+    def _varied(self) -> Tensor:
+        """Return bool [*S]: whether the deviations are more than rounding errors of the mean."""
+        return self.square > self.count * (ROUNDING * self.mean).square()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (x - mean) / std as float32, clipped to [-CLIP, CLIP]; x [*, *S].
 
         float32 would lose the digits in which a clock or a coordinate differs from its mean.
         """
-        return ((x.double() - self.mean) * self.inverse_std()).clamp(-CLIP, CLIP).float()
+        return ((x.double() - self.center()) * self.inverse_std()).clamp(-CLIP, CLIP).float()
+
+
+def is_vector(space: gym.Space[Any]) -> bool:
+    """Return whether observations are vectors of real numbers."""
+    return isinstance(space, gym.spaces.Box) and space.dtype.kind == "f" and len(space.shape) == 1
 
 
 class ActorCritic(ActingNet):
@@ -80,7 +97,8 @@ class ActorCritic(ActingNet):
             self.bounds = ActionBounds(spec.action, rescale=policy.rescale_actions)
         self.action_dims = 0 if self.bounds is None else self.bounds.size
         self.prev_inputs, self.masked = policy.prev_inputs, has_mask(spec.obs)
-        self.moments = RunningMoments(spec.obs.shape or ()) if policy.normalize_obs else None
+        standardised = is_vector(spec.obs) if policy.normalize_obs is None else policy.normalize_obs
+        self.moments = RunningMoments(spec.obs.shape or ()) if standardised else None
         outputs = sum(self.sizes) + self.action_dims
         if self.moments is not None:  # normalised inputs have no bounds
             spec = Spec(gym.spaces.Box(-np.inf, np.inf, spec.obs.shape, np.float32), spec.action)

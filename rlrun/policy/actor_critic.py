@@ -70,6 +70,7 @@ class ActorCriticLearner(RolloutPolicy[A], Generic[A]):
         self.add("net", self.net).adam.flatten()  # so that Adam steps one array instead of a dozen
         self.returns = RunningMoments(())  # of discounted returns, whose std divides rewards
         self.running = torch.zeros(0)  # [B] the discounted return of every column's open episode
+        self.counted = False  # the rollout's observations are in the statistics
 
     def prepare(self, sample: Sample) -> RolloutRows:
         """Return the rows of a rollout, after adding its rewards to the statistics."""
@@ -77,7 +78,12 @@ class ActorCriticLearner(RolloutPolicy[A], Generic[A]):
         reward = self.shaped_reward(segment)
         if self.config.normalize_reward:
             reward = self._normalise(reward, segment, sample.key)
-        return rollout_rows(segment, reward, self.net, self.config, self.device)
+        rows = rollout_rows(segment, reward, self.net, self.config, self.device)
+        self.counted = False
+        if (moments := self.net.moments) is not None and not moments.count:
+            self.update_obs_moments(rows)  # else the next rollout would be of other units at once
+            self.counted = True
+        return rows
 
     def _normalise(self, reward: Tensor, segment: Segment, column: np.ndarray) -> Tensor:
         """Return rewards over the standard deviation of running discounted returns, clipped.
@@ -110,9 +116,10 @@ class ActorCriticLearner(RolloutPolicy[A], Generic[A]):
     def update_obs_moments(self, rows: RolloutRows) -> None:
         """Add the rollout's observations to the statistics that normalise the next rollout.
 
-        Called after the update, because the rollout was collected with the earlier statistics.
+        Called after the update, because the rollout was collected with the earlier statistics; of
+        the first rollout, whose actions are nearly uniform, before it.
         """
-        if self.net.moments is not None and len(rows.index):
+        if self.net.moments is not None and len(rows.index) and not self.counted:
             seen = rows.obs[:-1].flatten(0, 1)
             self.net.moments.add(seen[rows.index.to(seen.device)])
 

@@ -464,8 +464,8 @@ class NumpyNet:
         for part in (*self.trunks, self.head):
             part.refresh()
         if isinstance(self.net, ActorCritic) and self.net.moments is not None:
-            self.mean = self.net.moments.mean.numpy().copy()
-            self.inverse_std = self.net.moments.inverse_std().numpy().copy()
+            self.mean = self.net.moments.center().numpy()
+            self.inverse_std = self.net.moments.inverse_std().numpy()
 
     def perturb(self, generator: np.random.Generator | None) -> None:
         assert isinstance(self.head, NumpyQHead), "a network without noise"

@@ -434,7 +434,7 @@ class OnPolicyConfig(ReturnConfig):
     orthogonal_init: bool
     log_std_init: float
     rescale_actions: bool
-    normalize_obs: bool
+    normalize_obs: bool | None
     normalize_reward: bool
 
 

@@ -50,7 +50,7 @@ _SMALL = {
     "cosines": 8, "num_critics": 3, "dropped_quantiles": 1, "smoothing": 0.2,
     "smoothing_clip": 0.3, "temperature": 0.3, "temperature_auto": True, "target_entropy": None,
     "noise": constant(0.1), "actor_every": 1, "epochs": 1, "batch_size": 10**6,
-    "normalize_advantage": False,
+    "normalize_advantage": False, "normalize_obs": False, "normalize_reward": False,
     "orthogonal_init": False, "segment_len": 1000, "value_clip": None, "clip_range": constant(0.2),
     "mixer_hidden": 8, "hyper_hidden": (6,), "value_rescale_eps": 1e-3, "dueling": True,
 }  # fmt: skip
