@@ -153,24 +153,19 @@ ROWS = {
     "lunarlander_continuous_ppo": Row(
         "experiment=zoo_ppo_lunarlander_continuous", ">= 270.9, rl-zoo3", needs="box2d"
     ),
-    "mountaincar_ppo": Row(
-        "policy=ppo env=mountaincar policy.normalize_obs=true policy.normalize_reward=true",
-        ">= -110",
-    ),
+    "mountaincar_ppo": Row("policy=ppo env=mountaincar", ">= -110"),
     "mountaincar_continuous_ppo": Row(
-        "policy=ppo env=mountaincar_continuous policy.normalize_obs=true "
-        "policy.normalize_reward=true", ">= 88.3, rl-zoo3 (20k steps)",
+        "policy=ppo env=mountaincar_continuous", ">= 88.3, rl-zoo3 (20k steps)"
     ),
     "pendulum_ppo": Row(
-        "policy=ppo env=pendulum policy.normalize_obs=true policy.normalize_reward=true "
-        "policy.gamma=0.95", ">= -172.2, rl-zoo3", steps=100_000,
+        "policy=ppo env=pendulum run.stop_return=null", ">= -172.2, rl-zoo3", steps=100_000
     ),
     "cartpole_a2c": Row("policy=a2c env=cartpole", ">= 450", steps=500_000),
     "acrobot_ppo": Row("experiment=zoo_ppo_acrobot", ">= -81.3, SLM-Lab"),
     "acrobot_a2c": Row("experiment=zoo_a2c_acrobot", ">= -83.4, rl-zoo3"),
     "novel_ppo": Row(
         "policy=ppo memory=lstm env=cartpole_novel policy.prev_inputs=true "
-        "policy.normalize_reward=true collector.n_sample=1024 run.stop_return=500",
+        "collector.n_sample=1024 run.stop_return=500",
         ">= 500, rl-zoo3", steps=100_000,
     ),
     "cartpole_pqn": Row(f"{PQN} env=cartpole", ">= 495.1", steps=500_000),  # CleanRL's pqn.py
@@ -183,9 +178,9 @@ ROWS = {
     "memory_chain_pqn": Row("experiment=pqn_memory_chain", ">= 0.9"),
     "cartpole_impala": Row("policy=impala env=cartpole", ">= 450", steps=500_000),
     # continuous
-    "pendulum_sac": Row("policy=sac env=pendulum", ">= -200", steps=20_000),
-    "pendulum_td3": Row("policy=td3 env=pendulum", ">= -200", steps=20_000),
-    "pendulum_ddpg": Row("policy=ddpg env=pendulum", ">= -200", steps=20_000),
+    "pendulum_sac": Row("policy=sac env=pendulum run.stop_return=null", ">= -200", steps=20_000),
+    "pendulum_td3": Row("policy=td3 env=pendulum run.stop_return=null", ">= -200", steps=20_000),
+    "pendulum_ddpg": Row("policy=ddpg env=pendulum run.stop_return=null", ">= -200", steps=20_000),
     "lunarlander_sac": Row(
         "policy=sac env=lunarlander_continuous", ">= 220", steps=300_000, needs="box2d"
     ),
