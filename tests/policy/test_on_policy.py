@@ -221,6 +221,27 @@ def test_observations_are_standardised_by_earlier_rollouts_before_float32_rounds
     assert abs(policy.update(again).metrics["train/approx_kl"].item()) < 1e-8
 
 
+def test_the_first_rollout_is_standardised_by_itself_and_a_constant_stays():
+    """By default, of vectors of real numbers."""
+    policy, plain = build("a2c", normalize_obs=None), build("a2c")
+    plain.load({k: w for k, w in policy.weights().items() if not k.startswith("moments")})
+    sample = rollout(policy, DISCRETE)
+    obs = 5 * sample.segment.obs - 2
+    obs[..., 0] = 0.1
+    seen = obs[:-1][sample.segment.valid]
+    standard = (obs - seen.mean(0)) / seen.std(0, correction=0)
+    standard[..., 0] = 0.1
+    samples = [replace(sample, segment=replace(sample.segment, obs=x)) for x in (obs, standard)]
+    losses = [
+        p.update(x).metrics["train/loss"] for p, x in zip((policy, plain), samples, strict=True)
+    ]
+    torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(policy.weights()["moments.count"].item(), float(len(seen)))
+    for space in (gym.spaces.Discrete(3), gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)):
+        other = build("a2c", normalize_obs=None, spec=Spec(space, DISCRETE.action))
+        assert "moments.mean" not in other.weights()
+
+
 def test_real_actions_are_clipped_for_the_environment_only():
     policy = build("ppo", spec=BOX, log_std_init=0.7)
     act = make.act_once(policy, BOX, envs=500, explore=0.0)

@@ -275,7 +275,8 @@ def constant_score(e: Evidence) -> Rows:
     if len(e.score) >= 2 and least == most and not count < 50:
         over = f"in {len(e.score)} evaluations over {steps(e.env_steps)}"
         tries = ["bonus=rnd", *e.tries("explore.epsilon.over*3 run.total_steps*5")]
-        scaled = e.tries("policy.normalize_obs=true policy.normalize_reward=true")
+        obs = "policy.normalize_obs=true " * (e.value("policy.normalize_obs") is False)
+        scaled = e.tries(f"{obs}policy.normalize_reward=true")
         if e.on_policy and scaled:  # PPO finds the goal of MountainCar with both, not with RND
             tries = [" ".join(scaled), *tries]
         yield Found(f"Every episode had the return {e.score.last:.4g}, {over}.", tries)
