@@ -29,6 +29,7 @@ NEEDS = {
     },
     "buffer=rollout": ["policy=ppo"],
     "env=atari": ["torso=nature_cnn"],
+    **{f"env=hidden_{name}": ["policy=random"] for name in ("battleship", "minesweeper")},
 }
 ENV_BASE = CONF / "_base/env.yaml"  # the base of every environment, which may change its values
 IMAGES = (
@@ -165,6 +166,7 @@ OTHERS = {  # where that is the old one
     "policy.distribution": "none",
     "torso.activation": "elu",
     "policy.double": "true",
+    "policy.normalize_obs": "false",
 }
 SCHEDULE = {"kind": "cosine", "start": 0.625, "end": 0.75, "over": 50.0}
 
