@@ -157,7 +157,7 @@ agents.team_reward=sum | agents.state=concat | policy.script=sine | torso.activa
 policy.distribution=quantile policy.munchausen=null policy.td_clip=null | memory.activation=tanh
 memory.recurrence=nonlinear | collector.unit=episode
 buffer.initial_priority=td | logger.progress=plain
-run.on_nan=rollback | policy.double=false policy.munchausen=null
+run.on_nan=rollback | policy.normalize_obs=false | policy.double=false policy.munchausen=null
 policy.adam_beta1=0.25 | policy.norm_momentum=0.5
 """  # a key that needs more than any other value, with what it needs
 OTHERS = {  # where that is the old one
@@ -166,7 +166,6 @@ OTHERS = {  # where that is the old one
     "policy.distribution": "none",
     "torso.activation": "elu",
     "policy.double": "true",
-    "policy.normalize_obs": "false",
 }
 SCHEDULE = {"kind": "cosine", "start": 0.625, "end": 0.75, "over": 50.0}
 
