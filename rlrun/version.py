@@ -1,6 +1,6 @@
 """The version of rlrun, the commit it was made from, and the torch that is installed.
 
-Nothing slow is imported: ``rlrun --version`` answers in 0.1 s. build_commands.py runs this file.
+Nothing slow is imported: ``rlrun --version`` answers in 0.1 s. cli/build_commands.py runs it.
 """
 
 import os

@@ -85,7 +85,7 @@ def test_sdist_holds_what_builds_the_wheel(built):
     tops = {name.partition("/")[0] for name in names} - {""}
     texts = {"README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff"}
     metadata = {"PKG-INFO", "setup.cfg", "rlrun.egg-info"}
-    sources = {"rlrun", "conf", "pyproject.toml", "build_commands.py"}
+    sources = {"rlrun", "conf", "pyproject.toml"}
     assert tops == texts | metadata | sources
     assert {Path(n).suffix for n in names if n.startswith("rlrun/") and "." in n} == {
         ".py", ".json", ".txt", ".typed", ".c"

@@ -6,7 +6,7 @@ from pathlib import Path
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
-ROOT = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 VERSION = runpy.run_path(str(ROOT / "rlrun" / "version.py"))
 
 
@@ -28,7 +28,5 @@ class BuildWithCommit(build_py):
 
 class SdistWithCommit(sdist):
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
-        super().make_release_tree(
-            base_dir, [*files, "CHANGELOG.md", "CITATION.cff", Path(__file__).name]
-        )
+        super().make_release_tree(base_dir, [*files, "CHANGELOG.md", "CITATION.cff"])
         record_commit(Path(base_dir, "rlrun"))
