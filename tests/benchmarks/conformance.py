@@ -58,7 +58,10 @@ RSAC = R2D2 | {  # odd: whole episodes, as the critics' sequences start from zer
     "odd": "collector.num_envs=3 learner.batch_size=7 policy.learn_unroll_len=10",
     "weights": "buffer=prioritized policy.learn_unroll_len=2 buffer.beta=1 buffer.alpha=0.9",
 }
-PPO = f"{ROLLED} policy=ppo policy.gae_lambda=0.8"
+PPO = (
+    f"{ROLLED} policy=ppo policy.gae_lambda=0.8 policy.normalize_obs=false "
+    "policy.normalize_reward=false"
+)
 PQN = f"{ROLLED} policy=pqn"
 CONTROL = f"""{EVERY}
 policy=rsac env.box=true policy.gamma=0.9 policy.burnin_step=0 policy.learn_unroll_len=5

@@ -25,14 +25,16 @@ SEEDS = 11, 12, 13
 EVALUATIONS = 10
 SETTINGS = {  # name -> overrides, multiple of the level's reward scale
     "ppo gru": (
-        "policy=ppo memory=gru memory.hidden=64 policy.prev_inputs=true policy.gamma=0.99 "
+        "policy=ppo policy.normalize_obs=false policy.normalize_reward=false "
+        "memory=gru memory.hidden=64 policy.prev_inputs=true policy.gamma=0.99 "
         "policy.gae_lambda=0.95 policy.lr.start=1e-3 policy.epochs=6 policy.segment_len=64 "
         "collector.num_envs=64 collector.n_sample=8192 buffer.capacity=65536 "
         "learner.batch_size=1024",
         1,
     ),
     "ppo lru": (
-        "policy=ppo memory=lru memory.hidden=64 memory.readout=false memory.r_min=0.99 "
+        "policy=ppo policy.normalize_obs=false policy.normalize_reward=false "
+        "memory=lru memory.hidden=64 memory.readout=false memory.r_min=0.99 "
         "memory.r_max=0.9999 memory.max_phase=0.02 torso.hidden=[] policy.head_hidden=[128] "
         "policy.gamma=0 policy.gae_lambda=0 policy.entropy_coef=0.005 policy.lr.start=2e-3 "
         "policy.epochs=4 policy.segment_len=64 collector.num_envs=64 collector.n_sample=4096 "
