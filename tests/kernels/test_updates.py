@@ -30,10 +30,9 @@ SWITCHES = {  # every branch of a kernel once
         ["policy.burnin_step=0", "policy.state_init=zero", "policy.double=false"],
         ["policy.burnin_step=7", "policy.learn_unroll_len=5", "policy.nstep=2", LINEAR],
         ["policy.learn_unroll_len=2", "policy.nstep=1", "policy.dueling=false",
-         "policy.head_hidden=[6,5]", "policy.value_rescale_eps=null"],
+         "policy.head_hidden=[6,5]", "policy.value_rescale_eps=null", "policy.reward_scale=0.3"],
         ["policy.prev_inputs=false", "torso.hidden=[]", "policy.td_clip=0.01"],
-        ["policy.reward_clip=0.02", "policy.reward_scale=1", "policy.max_grad_norm=1e-3",
-         "policy.memory_lr=1e-4"],
+        ["policy.reward_clip=0.02", "policy.max_grad_norm=1e-3", "policy.memory_lr=1e-4"],
         ["policy.target_update_every=null", "policy.target_tau=0.1", "policy.max_grad_norm=null"],
     ],
     "sac": [
