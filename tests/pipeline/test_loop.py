@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -103,6 +104,8 @@ def test_profile_reports_the_shares_of_time(tmp_path, capsys):
     listed = [line.split()[0] for line in out.splitlines() if line.rstrip().endswith("%")]
     parts = ["collect", "act", "env", "add", "sample", "update", "forward", "backward"]
     assert [p for p in listed if p in parts] == parts
+    shares = re.findall(r"^\w+ .* ([\d.]+)%$", out, re.M)  # indented ones are parts of others
+    assert sum(map(float, shares)) == pytest.approx(100, abs=0.5)
     board = EventAccumulator(str(tmp_path), size_guidance={"tensors": 0}).Reload()
     assert any("profile" in tag for tag in board.Tags()["tensors"])
 
