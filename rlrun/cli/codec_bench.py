@@ -8,10 +8,8 @@ one thread, the best of a few passes.
 import logging
 import time
 import zlib
-from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -20,16 +18,11 @@ import numpy as np
 
 from rlrun import codec
 from rlrun.buffer.ring import is_saved_field, read_columns
+from rlrun.cli.codec import READABLE, unreadable
 from rlrun.codec import planes, tree_table
 from rlrun.dataset import read_dataset
 from rlrun.dataset.format import DESCRIPTION_FILE
-from rlrun.errors import (
-    CheckpointError,
-    ConfigError,
-    ResourceError,
-    require_new_file,
-    storage_errors,
-)
+from rlrun.errors import CheckpointError, ConfigError, storage_errors
 from rlrun.run import checkpoint, history
 from rlrun.run.files import require_run
 from rlrun.run.manifest import list_checkpoints
@@ -41,28 +34,6 @@ _logger = logging.getLogger(__name__)
 ROWS = 128  # of each column in a chunk
 CHUNKS = 64  # most chunks per series, the newest
 _SNAPSHOTS = (".npz", ".safetensors")
-READABLE = "a run directory, a dataset directory, or .npy, .npz and .safetensors files"
-
-
-def unreadable(path: Path, why: str) -> ConfigError:
-    """Return the error of a path in which nothing can be measured."""
-    return ConfigError(f"FILE = {path}: {why}; {READABLE}; give one of them")
-
-
-def bench(args: Namespace) -> int:
-    """Print a table for every series of weights or rows found."""
-    if missing := [path for path in args.paths if not path.exists()]:
-        raise unreadable(missing[0], "no such file or directory")
-    if args.plot is not None:
-        if find_spec("matplotlib") is None:
-            raise ResourceError(
-                f"--plot = {args.plot}: drawing needs the package matplotlib, which is missing; "
-                "the table needs nothing more; pip install 'rlrun[plot]'"
-            )
-        require_new_file("--plot", args.plot, (".png", ".svg", ".pdf"), overwrite=True)
-    for line in report_lines(args.paths, args.plot):
-        print(line, flush=True)
-    return 0
 
 
 @dataclass(slots=True)
@@ -294,6 +265,7 @@ def _pass(series: Series, coder: str) -> tuple[np.ndarray, np.ndarray, codec.Enc
 
 
 def table_lines(series: Series, found: Sequence[Measurement]) -> Iterator[str]:
+    """Yield the table of one series."""
     raw = series.nbytes
     what = "chunks" if series.rows else "snapshots" if len(raw) > 1 else "snapshot, by itself"
     yield f"{series.name}: {len(raw)} {what} of {_size(float(np.mean(raw)))}"
@@ -316,7 +288,7 @@ def _size(nbytes: float) -> str:
     return f"{nbytes:.4g} GB"
 
 
-def report_lines(paths: Sequence[Path], plot: Path | None) -> Iterator[str]:
+def bench(paths: Sequence[Path], plot: Path | None) -> Iterator[str]:
     """Yield the lines of the report as they are measured. ``plot``: also draw a plot there.
 
     Raises: ConfigError (nothing to read), CheckpointError, StorageError.

@@ -64,7 +64,7 @@ def test_imports_go_down():
         _, _, inside = module_of(path).partition(".")
         if not inside:  # what the package offers is imported when it is used: tests/api
             top = {*imports(tree_of(path), top_only=True)}
-            assert top == {"importlib", "pathlib", "sys", "typing"}
+            assert top <= {"importlib", "pathlib", "sys", "typing"}
             continue
         own = place_of(inside)
         assert own in LEVEL, f"say in LAYERS where {own} belongs"
