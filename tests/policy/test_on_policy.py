@@ -223,7 +223,8 @@ def test_observations_are_standardised_by_earlier_rollouts_before_float32_rounds
 
 def test_the_first_rollout_is_standardised_by_itself_and_a_constant_stays():
     """By default, of vectors of real numbers."""
-    policy, plain = build("a2c", normalize_obs=None), build("a2c")
+    frozen = {"lr": make.constant(0.0)}
+    policy, plain = build("a2c", normalize_obs=None, **frozen), build("a2c", **frozen)
     plain.load({k: w for k, w in policy.weights().items() if not k.startswith("moments")})
     sample = rollout(policy, DISCRETE)
     obs = 5 * sample.segment.obs - 2
@@ -237,6 +238,12 @@ def test_the_first_rollout_is_standardised_by_itself_and_a_constant_stays():
     ]
     torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(policy.weights()["moments.count"].item(), float(len(seen)))
+    acting = []
+    for p, x in zip((policy, plain), samples, strict=True):
+        actor = p.actor(4)
+        rest = (np.ones(4, bool), np.zeros(4, int), np.zeros(4, np.float32), actor.initial_state())
+        acting.append(actor.act(x.segment.obs[0].numpy(), *rest, explore=None).extras["log_prob"])
+    np.testing.assert_allclose(*acting, rtol=1e-4, atol=1e-5)
     for space in (gym.spaces.Discrete(3), gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)):
         other = build("a2c", normalize_obs=None, spec=Spec(space, DISCRETE.action))
         assert "moments.mean" not in other.weights()
