@@ -1,6 +1,5 @@
 """Torsos: observations [*, *O] to feature vectors [*, F]."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -163,31 +162,60 @@ def block_weight(weight: Tensor, stride: int) -> Tensor:
     return torch.movedim(w, (2, 4), (-2, -1)).reshape(filters, -1, side // stride, side // stride)
 
 
-class _ConvReLU(torch.autograd.Function):
-    """A convolution without padding, and its ReLU; on a GPU one kernel of cuDNN."""
+@torch.library.custom_op("rlrun::conv_relu", mutates_args=())
+def conv_relu(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
+    """A convolution without padding, and its ReLU; on a GPU one kernel of cuDNN.
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
-        if x.is_cuda and torch.version.cuda is not None:
-            y = torch.cudnn_convolution_relu(x, weight, bias, (stride,) * 2, (0, 0), (1, 1), 1)
-        else:
-            y = F.conv2d(x, weight, bias, stride).relu_()
-        ctx.save_for_backward(x, weight, y)
-        ctx.stride = stride
-        return y
+    Inputs and outputs have channels last in memory. An operator of its own, because torch.compile
+    would store for the backward pass where outputs are 0, which the outputs tell.
+    """
+    if x.is_cuda and torch.version.cuda is not None:
+        return torch.cudnn_convolution_relu(x, weight, bias, (stride,) * 2, (0, 0), (1, 1), 1)
+    return F.conv2d(x, weight, bias, stride).relu_()
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
-        x, weight, y = ctx.saved_tensors
-        aten = torch.ops.aten
-        g = aten.threshold_backward(grads[0], y, 0)
-        pixels = torch.movedim(g, 1, -1).reshape(-1, len(weight))
-        d_bias = (pixels.new_ones(1, len(pixels)) @ pixels)[0]  # faster than their sum
-        dx, d_weight, _ = aten.convolution_backward(
-            g, x, weight, None, (ctx.stride,) * 2, (0, 0), (1, 1), False, (0, 0), 1,
-            (ctx.needs_input_grad[0], True, False),
-        )  # fmt: skip
-        return dx, d_weight, d_bias, None
+
+@conv_relu.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
+    height, width = (
+        (n - k) // stride + 1 for n, k in zip(x.shape[2:], weight.shape[2:], strict=True)
+    )
+    return torch.movedim(x.new_empty(len(x), height, width, len(weight)), -1, 1)
+
+
+@torch.library.custom_op("rlrun::conv_relu_backward", mutates_args=())
+def _conv_relu_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, y: Tensor, stride: int, with_x: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of x (empty unless ``with_x``), weight and bias."""
+    g = torch.ops.aten.threshold_backward(grad, y, 0)
+    pixels = torch.movedim(g, 1, -1).reshape(-1, len(weight))
+    d_bias = (pixels.new_ones(1, len(pixels)) @ pixels)[0]  # faster than their sum
+    dx, d_weight, _ = torch.ops.aten.convolution_backward(
+        g, x, weight, None, (stride,) * 2, (0, 0), (1, 1), False, (0, 0), 1, (with_x, True, False)
+    )
+    return dx if with_x else x.new_empty(0), d_weight, d_bias
+
+
+@_conv_relu_backward.register_fake
+def _(
+    grad: Tensor, x: Tensor, weight: Tensor, y: Tensor, stride: int, with_x: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    dx = torch.empty_like(x) if with_x else x.new_empty(0)
+    return dx, torch.empty_like(weight), weight.new_empty(len(weight))
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: Tensor) -> None:
+    x, weight, _, ctx.stride = inputs
+    ctx.save_for_backward(x, weight, output)
+
+
+def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
+    with_x = ctx.needs_input_grad[0]
+    dx, *others = _conv_relu_backward(grad, *ctx.saved_tensors, ctx.stride, with_x)
+    return dx if with_x else None, *others, None
+
+
+conv_relu.register_autograd(_gradients, setup_context=_keep)
 
 
 class Conv(nn.Conv2d):
@@ -205,8 +233,8 @@ class Conv(nn.Conv2d):
         weight = weight.to(x.dtype, memory_format=torch.channels_last)
         if not self.rectified:
             return F.conv2d(x, weight, bias.to(x.dtype), stride)
-        apply: Callable[..., Tensor] = _ConvReLU.apply
-        return apply(x, weight, bias.to(x.dtype), stride)
+        out: Tensor = conv_relu(x, weight, bias.to(x.dtype), stride)
+        return out
 
 
 class FirstConv(Conv):

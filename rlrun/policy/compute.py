@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
-from typing import Literal, TypeVar
+from typing import Literal, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ RECOMPILE_LIMIT = 64  # versions of Stack.forward: layers, shapes, with or witho
 
 Precision = Literal["float32", "tf32", "bf16"]
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
 _LARGEST_ON_HEAP = 1 << 25  # bytes; the largest value that glibc allows
@@ -66,10 +67,11 @@ class Compute:
         ``prepare``. ``device``: where updates are computed.
         """
         self.precision, self.target_thread = precision, target_thread
-        self.graph, self.compile = graph, compile
+        self.graph, self.compile, self.on_gpu = graph, compile, device.type == "cuda"
+        self.called = False  # ``run_in_thread``
         self.pool: ThreadPoolExecutor | None = None
         self.stream: torch.cuda.Stream | None = None
-        if target_thread and device.type == "cuda":
+        if target_thread and self.on_gpu:
             self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def prepare(self, *nets: nn.Module) -> None:
@@ -85,11 +87,16 @@ class Compute:
             _logger.warning(
                 "learner.compile: there is no C++ compiler (g++); layers run uncompiled"
             )
+            self.compile = False
             return
         _suppress_compile_errors()
         for part in (part for net in nets for part in net.modules()):
             if isinstance(part, Stack | Blocks):
                 part.compile()
+
+    def compiled(self, function: Callable[P, T]) -> Callable[P, T]:
+        """Return ``function``, on a GPU compiled into few kernels if ``compile`` is set."""
+        return torch.compile(function) if self.compile and self.on_gpu else function
 
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
         """Return the context of networks. bf16 rounds the factors of products to bfloat16.
@@ -112,9 +119,11 @@ class Compute:
         """Start ``function``, in a second thread if ``target_thread``. Return what waits for it.
 
         The result does not depend on the thread, because the second one uses as many torch threads.
-        Gradient mode and autocast are settings of a thread, so ``function`` must set its own.
+        Gradient mode and autocast are settings of a thread, so ``function`` must set its own. The
+        first call compiles, which torch cannot do in two threads at once.
         """
-        if not self.target_thread:
+        alone, self.called = self.compile and not self.called, True
+        if alone or not self.target_thread:
             result = function()
             return lambda: result
         if self.pool is None:
@@ -223,6 +232,7 @@ def _suppress_compile_errors() -> None:
     import torch._dynamo  # takes a second
 
     torch._dynamo.config.suppress_errors = True
+    torch._dynamo.config.error_on_nested_fx_trace = False  # while the other thread compiles
     torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
 
 

@@ -85,10 +85,10 @@ class R2D2(SequenceLearner[R2D2Config]):
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
         """Return the squared TD error of the learned rows, and eta-mixed priorities."""
-        c, bs, learned = self.config, self.window.burnin, self.window.learned
-        criterion = self.criterion
+        c, bs = self.config, self.window.burnin
         with self.autocast():
-            inputs = self.net.prepared(self.net.window_inputs(segment, c))
+            window_inputs = self.compute.compiled(self.net.window_inputs)
+            inputs = self.net.prepared(window_inputs(segment, c))
         state = self.start_state(segment)
         noise = self.noise(self.window.rows - bs, len(weight))
 
@@ -99,13 +99,27 @@ class R2D2(SequenceLearner[R2D2Config]):
         q = self.unroll(self.net, inputs, segment, state, noise.online)
         q_target = target_unroll()
 
+        mask = allowed_or_none(rows(inputs[0], bs, None))
+        td_loss = self.compute.compiled(self.td_loss)
+        return td_loss(q, q_target, segment, weight, mask, noise.online.taus)
+
+    def td_loss(
+        self, q: Tensor, q_target: Tensor, segment: Segment, weight: Tensor, mask: Tensor | None,
+        taus: Tensor | None,
+    ) -> Loss:  # fmt: skip
+        """Return the loss from the outputs [L + n, B, A, *] of both networks behind the burn-in.
+
+        ``mask``: allowed actions, ``taus``: quantile levels of ``q``.
+        """
+        c, bs, learned = self.config, self.window.burnin, self.window.learned
+        criterion = self.criterion
+
         # y_t = h(sum_{j<k} gamma^j r_{t+j} + gamma^k h^-1(Q(s_{t+k}, a*; theta-))), k <= n steps
         # a* = argmax_a Q(s_{t+k}, a; theta) (double),  h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x
         ends = [x[bs:] for x in (segment.terminated, segment.truncated, segment.valid)]
         valid = ends[2]
         action = torch.where(valid, segment.action[bs:], 0)
         reward = shape_reward(segment.reward[bs:], c.reward_scale, c.reward_clip)
-        mask = allowed_or_none(rows(inputs[0], bs, None))
         q_choice = q.detach() if c.double else q_target
         if self.trace is not None:  # in place of the n-step return: to the window's end
             y = self.trace(q_choice, q_target, segment, reward, mask, start=bs)[:learned]
@@ -121,7 +135,7 @@ class R2D2(SequenceLearner[R2D2Config]):
 
         # delta_t = y_t - Q(s_t, a_t; theta),  loss = mean_b w_b (1/L) sum_t delta_t^2 / 2 (Huber),
         # where padding adds 0 to the sum and counts in L
-        valid, taus = valid[:learned], noise.online.taus
+        valid = valid[:learned]
         prediction = criterion.select(q[:learned], action[:learned])
         row = criterion.loss(prediction, y, valid, None if taus is None else taus[:learned])
         loss = weighted_row_mean(row.loss, valid, weight)

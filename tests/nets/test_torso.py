@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.nets.torso import Blocks, _ConvReLU, block_weight, flat_size, flatten, make_torso
+from rlrun.nets.torso import Blocks, block_weight, conv_relu, flat_size, flatten, make_torso
 from rlrun.policy.compute import tensor_cores
 from rlrun.policy.numpy_net import flatten as flatten_array
 from rlrun.schema import ImageAndVectorConfig
@@ -129,7 +129,7 @@ def test_a_convolution_with_its_relu():
     x, weight, bias = (torch.randn(s, generator=g, dtype=torch.float64) for s in shapes)
     for values in (x, weight, bias):
         values.requires_grad_()
-    assert torch.autograd.gradcheck(lambda *given: _ConvReLU.apply(*given, 2), (x, weight, bias))
+    assert torch.autograd.gradcheck(lambda *given: conv_relu(*given, 2), (x, weight, bias))
 
 
 def outputs_and_gradients(torso, obs):

@@ -1,6 +1,7 @@
 """Adam and RAdam by torch's, learning rates of memories, precision, threads, CUDA graphs."""
 
 import copy
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -337,3 +338,19 @@ def test_layers_of_torsos_and_heads_are_compiled(monkeypatch, caplog):
     sample = windows(plain)
     make.assert_same_update(plain, other, sample, sample)
     assert set(other.network_health(sample.segment)) == {"train/target_lag"}, "no hooks"
+
+
+def test_a_first_update_compiles_in_one_thread():
+    """torch cannot compile in two threads at once."""
+    compute = Compute(compile=True, target_thread=True)
+    here = threading.get_ident()
+    assert compute.run_in_thread(threading.get_ident)() == here
+    assert compute.run_in_thread(threading.get_ident)() != here
+
+
+@CUDA
+def test_the_loss_is_compiled_on_a_gpu():
+    plain, other = (make.build_on("cuda", "r2d2", compile=c) for c in (False, True))
+    for sample in samples_of(build("r2d2"), 2):
+        want, got = plain.update(sample).priority, other.update(sample).priority
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
