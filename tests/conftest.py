@@ -12,6 +12,7 @@ os.environ["PYTHONPATH"] = str(Path(__file__).parent.parent)
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from rlrun.trust import forget_typed_envs
 from tests import (
@@ -27,6 +28,8 @@ multiprocessing.set_forkserver_preload(["rlrun.run.build"])  # as the command li
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's `&` ignores
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")  # other work of the machine fails no test
 gc.set_threshold(100_000, 20, 20)  # Hydra's trees are many objects and few cycles
 
 

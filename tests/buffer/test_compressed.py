@@ -63,7 +63,7 @@ class Twins:
 
 
 @given(setups(), st.lists(st.integers(1, 30), min_size=1, max_size=9), st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_same_samples_bit_for_bit(s, steps, seed):
     """Any window, stack, tiling, sampler; round the ring; through a saved state in a new replay."""
     rng, twins = np.random.default_rng(seed), Twins(s)

@@ -20,7 +20,7 @@ def tensors(sample):
 
 
 @settings(
-    max_examples=25, stateful_step_count=20, deadline=None,
+    max_examples=25, stateful_step_count=20,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 class Machine(RuleBasedStateMachine):

@@ -90,7 +90,7 @@ def cases(draw):
     return stream, pieces, plan
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cases())
 def test_a_collector_counts_the_windows_that_its_rows_complete(case):
     """collector.unit=window: row by row, whatever the tiling; and keeps the states of their

@@ -30,7 +30,7 @@ def layouts(array: np.ndarray) -> list[np.ndarray]:
     return found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(KINDS, SHAPES, SEEDS, CODERS, st.integers(0, 4), st.integers(0, 4))
 def test_arrays(kind, shape, seed, coder, layout, bases) -> None:
     """Alone, and as a delta to related, unrelated or equal bases."""
@@ -51,7 +51,7 @@ def test_arrays(kind, shape, seed, coder, layout, bases) -> None:
     assert len(frame) <= 72 + 8 * array.ndim + array.nbytes
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(KINDS, SHAPES, SEEDS, CODERS, st.booleans())
 def test_chunks(kind, shape, seed, coder, smooth) -> None:
     array = samples.walk(kind, shape, seed)[0] if smooth else samples.array(kind, shape, seed)
@@ -60,7 +60,7 @@ def test_chunks(kind, shape, seed, coder, smooth) -> None:
     assert len(frame) <= 72 + 8 * array.ndim + array.nbytes
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=5), CODERS)
 def test_trees(seeds, coder) -> None:
     """Names, nesting and node types are restored; a delta refers to the whole previous tree."""

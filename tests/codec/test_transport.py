@@ -118,7 +118,7 @@ EVENTS = st.sampled_from(["send", "send", "lose", "twice", "damage", "late"])
 
 
 @given(st.lists(EVENTS, min_size=1, max_size=25))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_bad_wire(plan):
     """Lost, doubled, damaged, late frames: a collector has the newest weights or an error."""
     learner, collector = make_learner_side(CODED), make_collector_side(CODED)

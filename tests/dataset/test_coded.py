@@ -66,7 +66,8 @@ def test_the_same_rows(tmp_path, coder):
     st.integers(2, 50), st.integers(1, 60), st.sampled_from(KINDS),
 )  # fmt: skip
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 def test_any_shape(tmp_path_factory, lengths, rows, shard_rows, kind):
     alike(*both(tmp_path_factory.mktemp("d"), kind, rows, shard_rows, lengths=lengths))

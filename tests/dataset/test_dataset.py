@@ -36,7 +36,7 @@ STREAMS = {
 }
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, suppress_health_check=list(HealthCheck))
 @given(
     **STREAMS,
     skip=st.integers(0, 12),

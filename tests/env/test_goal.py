@@ -19,7 +19,7 @@ from tests.env.presets import config_of, preset
 # -- the environment -------------------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.integers(1, 6), st.integers(1, 4), st.none() | st.integers(1, 5),
     st.sampled_from(["vector", "sync"]), st.integers(0, 99),

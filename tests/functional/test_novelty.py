@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlrun.functional.novelty import (
@@ -17,7 +17,6 @@ CPU = torch.device("cpu")
 finite = st.floats(-1e4, 1e4, width=32)
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(finite, max_size=7), min_size=1, max_size=6), st.floats(-1e6, 1e6))
 def test_moments_in_pieces_are_those_of_the_whole(chunks, offset):
     """A large offset would ruin sums of squares."""
@@ -45,7 +44,6 @@ def test_whiten_by_hand():
     assert out[:, 1].tolist() == pytest.approx([0.0, 5.0, -5.0], abs=1e-6)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 9), st.integers(1, 4), st.integers(0, 9), st.integers(0, 2**31))
 def test_discounted_sums_in_chunks_are_those_of_the_stream(rows, columns, cut, seed):
     generator = torch.Generator().manual_seed(seed)

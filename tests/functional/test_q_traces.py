@@ -71,7 +71,7 @@ def targets(c, rows):
     return TraceTarget(c)(choice, q, segment, reward, mask)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(KINDS), st.integers(1, 9), st.floats(0, 1), st.integers(0, 2**32 - 1))
 def test_equals_the_naive_sums(kind, length, trace, seed):
     rows = drawn(length, seed)

@@ -44,7 +44,7 @@ def poisoned(reward, value, terminated, truncated, valid):
 ANY = (st.integers(1, 12), st.floats(0, 1), st.floats(0, 1), st.integers(0, 2**32 - 1))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(*ANY)
 def test_gae_equals_the_naive_loop(length, gamma, trace, seed):
     *rows, _ = draw(seed, length)
@@ -55,7 +55,7 @@ def test_gae_equals_the_naive_loop(length, gamma, trace, seed):
     assert got.target.isfinite().all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(*ANY)
 def test_lambda_return_equals_the_naive_loop_and_the_target_of_gae(length, gamma, trace, seed):
     *rows, _ = draw(seed, length)
@@ -67,7 +67,7 @@ def test_lambda_return_equals_the_naive_loop_and_the_target_of_gae(length, gamma
     torch.testing.assert_close(got, target, rtol=1e-9, atol=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(*ANY, st.floats(0.1, 3), st.floats(0.1, 3))
 def test_vtrace_equals_the_naive_loop(length, gamma, trace, seed, rho, c):
     *rows, ratio = draw(seed, length)
@@ -117,7 +117,7 @@ def test_nstep_tails():
         np.testing.assert_allclose(got, expected)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(1, 12), st.integers(1, 7), st.floats(0, 1), st.integers(0, 2**32 - 1))
 def test_nstep_equals_the_naive_loop(length, nstep, gamma, seed):
     rng = np.random.default_rng(seed)

@@ -77,6 +77,13 @@ def test_new_columns_start_the_server_anew(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.count("\n") == 1, "the address is the same"
 
 
+UNTIL = """
+import sys, time; from pathlib import Path
+while not Path(sys.argv[1]).exists(): time.sleep(0.05)
+print("port in use")
+"""
+
+
 class Other(BaseHTTPRequestHandler):
     answers = (b'{"data_location": "/another/directory"}', b"[]", b"<html>")
 
@@ -86,6 +93,8 @@ class Other(BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
         self.wfile.write(answer)
+        if self.server.asked == 3:
+            self.server.told.touch()
 
     def log_message(self, *args):
         pass
@@ -93,10 +102,10 @@ class Other(BaseHTTPRequestHandler):
 
 def test_an_answer_of_another_program_is_none(tmp_path, monkeypatch):
     other = HTTPServer(("127.0.0.1", 0), Other)
-    other.asked = 0
+    other.asked, other.told = 0, tmp_path / "told"
     thread = threading.Thread(target=other.serve_forever)
     thread.start()
-    ended = [sys.executable, "-c", "import time; time.sleep(0.5); print('port in use')"]
+    ended = [sys.executable, "-c", UNTIL, str(other.told)]
     monkeypatch.setattr(tensorboard._Server, "start", start_of(ended))
     try:
         server = tensorboard._Server(View(tmp_path), f"http://127.0.0.1:{other.server_port}/")

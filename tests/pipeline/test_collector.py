@@ -29,7 +29,7 @@ from tests.pipeline.make import (
 from tests.run.forge import save
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.integers(1, 12), min_size=1, max_size=4),
     st.sampled_from(["terminated", "truncated", "alternate"]),

@@ -254,8 +254,8 @@ def test_signals_and_the_end_of_the_process():
     killed.start(0)
     killed.result()
     os.kill(killed.process.pid, signal.SIGKILL)
-    for gone in (dead, killed):
-        with pytest.raises(EnvError, match=r"the collector's process ended \(exit code"):
+    for gone, code in ((dead, 7), (killed, -signal.SIGKILL)):
+        with pytest.raises(EnvError, match=rf"the collector's process ended \(exit code {code}\)"):
             _ = gone.start(0), gone.result()
         gone.close()
 

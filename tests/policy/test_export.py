@@ -163,6 +163,13 @@ def test_the_file_that_the_command_line_writes(rlrun, monkeypatch, tmp_path):
     assert path.read_bytes() == content
 
 
+def test_bounds_of_actions_of_several_numbers_are_in_the_file():
+    trained = untrained(*SAC, spaces=(BOX, ACTIONS, 1))
+    about = export.describe(trained.plan.config, 7, "final", step_of(trained), {})
+    bounds = {"low": [-2.0, -1.0, 0.0], "high": [2.0, 3.0, 0.5]}
+    assert about["action_space"] == {"type": "Box", "shape": [1, 3], **bounds}
+
+
 def test_nothing_is_written_where_the_graph_is_not_the_actor(monkeypatch, tmp_path):
     trained = untrained(*SAC)
     step = step_of(trained)

@@ -112,7 +112,7 @@ def small(mark):
     }
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(state=st.dictionaries(TEXT, TREES, max_size=4))
 def test_any_tree_comes_back_bit_for_bit(tmp_path_factory, state):
     directory = tmp_path_factory.mktemp("checkpoints")

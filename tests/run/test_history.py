@@ -59,7 +59,7 @@ def same(found, expected) -> None:
     st.lists(st.integers(1, 60), min_size=1, max_size=12),
     st.lists(st.integers(1, 5), min_size=12, max_size=12),
 )
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_what_is_kept_is_a_prefix_of_the_newest(tmp_path_factory, times, keeps):
     """Any sequence of saves, also back in time: the model is a dict."""
     directory = tmp_path_factory.mktemp("history")

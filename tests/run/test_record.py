@@ -110,6 +110,7 @@ def test_a_directory_that_is_no_run_directory_is_a_config_error(tmp_path):
 
 def test_git_commit_and_dirty_flag_or_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(run_record, "__file__", str(tmp_path / "elsewhere" / "rundir.py"))
+    monkeypatch.setattr(run_record, "GIT_SECONDS", 60.0)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.chdir(tmp_path)
     assert run_record.git_state() is None

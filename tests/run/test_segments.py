@@ -247,7 +247,7 @@ def test_the_state_may_change_while_it_is_written(tmp_path):
     ring, saver, release = Ring(), Saver(tmp_path), threading.Event()
     ring.add(30)
     state = ring.state(1) | {"a": np.arange(5), "t": torch.arange(5), "l": [1, {"n": 2}]}
-    saver.save(state, env_steps=1, keep=1, before=lambda: release.wait(10))
+    saver.save(state, env_steps=1, keep=1, before=lambda: release.wait(120))
     ring.add(60)
     state["a"][:], state["l"][1]["n"] = 0, 9
     state["t"].zero_()

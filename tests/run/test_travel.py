@@ -153,6 +153,15 @@ def test_a_fork_names_its_parent_and_leaves_it_as_it_was(finished, run_dir, tmp_
     )["digest"]  # fmt: skip
 
 
+def test_a_parent_that_loses_records_while_it_is_forked_is_noticed(run_dir, tmp_path, monkeypatch):
+    link, metrics = os.link, run_dir / "metrics.jsonl"
+    monkeypatch.setattr(os, "link", lambda *a, **k: (os.truncate(metrics, 60), link(*a, **k)))
+    path = list_checkpoints(run_dir / "checkpoints")[1]
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl"):
+        branch.fork(run_dir, path, tmp_path / "new", "seed: 0\n", [])
+    assert not (tmp_path / "new" / "run.json").exists()
+
+
 def test_wrong_commands_are_one_line(run_dir, tmp_path, capsys):
     kept = ", ".join(map(str, steps_of(run_dir)))
     for words, text in (

@@ -35,7 +35,7 @@ class Fragile(gymnasium.Env[Any, Any]):
 
     def suffer(self):
         if self.num in SLOW:
-            time.sleep(0.02)
+            time.sleep(0.1)
         if self.steps == AT and self.num == CRASHES:
             raise ZeroDivisionError("a fault of the environment")
         if self.steps == AT and self.num == KILLED:

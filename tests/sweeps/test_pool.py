@@ -40,7 +40,7 @@ def start(pool, path, name, *arguments):
 
 
 def finish(pool, *jobs):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while any(job.code is None for job in jobs):
         assert time.monotonic() < deadline
         pool.wait_any(1)
@@ -77,7 +77,7 @@ def test_workers_at_a_time_in_order(pool, tmp_path):
 
 
 def test_signals_reach_one_job(pool, tmp_path):
-    jobs = [start(pool, tmp_path, "sleep", 30) for _ in range(3)]
+    jobs = [start(pool, tmp_path, "sleep", 300) for _ in range(3)]
     pid = wait_for_pid(pool, jobs[0])
     assert os.getsid(pid) == pid != os.getsid(0), "Ctrl-C in a terminal does not reach it"
     pool.stop(jobs[2])
@@ -85,7 +85,7 @@ def test_signals_reach_one_job(pool, tmp_path):
     wait_for_pid(pool, jobs[1])
     pool.stop(jobs[1], signal.SIGINT)
     assert finish(pool, *jobs[:2]) == [-signal.SIGKILL, 130]
-    early = start(pool, tmp_path, "sleep", 30)  # no run has begun that could save
+    early = start(pool, tmp_path, "sleep", 300)  # no run has begun that could save
     wait_for_pid(pool, early)
     pool.stop(early)
     assert finish(pool, early) == [-signal.SIGTERM]
@@ -102,16 +102,12 @@ def is_running(pid):
 
 def test_a_killed_server_is_replaced(bare, tmp_path):
     with Pool(2, None) as pool:
-        job = start(pool, tmp_path, "sleep", 30)
+        job = start(pool, tmp_path, "sleep", 300)
         pid = wait_for_pid(pool, job)
         assert pool._server is not None
         pool._server.kill()
         assert finish(pool, job) == [-signal.SIGKILL]
-        for _ in range(100):
-            if not is_running(pid):
-                break
-            time.sleep(0.05)
-        assert not is_running(pid), "no job runs on that nobody knows"
+        wait_until(lambda: not is_running(pid))  # no job runs on that nobody knows
         assert finish(pool, start(pool, tmp_path, "succeed")) == [0]
 
 
@@ -136,7 +132,7 @@ def test_a_signal_to_all_processes_stops_a_job_once(bare, tmp_path, order, code)
             pool.stop(job)
         else:
             os.kill(pid, signal.SIGINT)
-        wait_until(lambda: (tmp_path / "saved").read_text() == "begins")
+        wait_until(lambda: (tmp_path / "saved").read_text().startswith("begins"))
         pool.stop(job)
         pool.stop(job)
         pool.wait_any(0.01)
@@ -145,7 +141,7 @@ def test_a_signal_to_all_processes_stops_a_job_once(bare, tmp_path, order, code)
 
 
 def wait_until(condition):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -188,7 +184,7 @@ def test_a_job_is_bit_for_bit_the_single_run(pool, tmp_path, monkeypatch):
 
 def test_closing_stops_what_runs(bare, tmp_path):
     with Pool(1, None) as pool:
-        job = start(pool, tmp_path, "sleep", 30)
+        job = start(pool, tmp_path, "sleep", 300)
         start(pool, tmp_path, "succeed")
         pid = wait_for_pid(pool, job)
     assert not is_running(pid)

@@ -1,5 +1,6 @@
 """Jobs on Ray: ends of every kind, lost workers, signals; a sweep by the command line."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -8,12 +9,15 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from rlrun.config import ray as ray_checks
+from rlrun.errors import ResourceError
 from rlrun.schema.studies import RayLauncherConfig
+from rlrun.sweeps import ray_pool
 from rlrun.sweeps.ray_pool import RayPool, job_environment
 from rlrun.sweeps.record import SweepRecord
 from tests.in_process import assert_one_error, files_under
@@ -73,7 +77,7 @@ def test_no_end_of_a_job_ends_its_actor(pool, tmp_path):
 def test_stop_asks_once_to_save(pool, tmp_path):
     saved = tmp_path / "saved"
     job = start(pool, tmp_path, "save_slowly", str(saved))
-    waiting = [start(pool, tmp_path, "sleep", 30) for _ in range(2)]
+    waiting = [start(pool, tmp_path, "sleep", 300) for _ in range(2)]
     wait_until(saved.exists, pool)
     wait_until(lambda: waiting[0].pid, pool)
     pool.stop(waiting[1])
@@ -116,7 +120,7 @@ def test_a_lost_job_goes_on_from_its_checkpoint(pool, tmp_path, lost):
 
 
 def test_a_job_that_is_lost_too_often_has_failed(pool, tmp_path):
-    job = start(pool, tmp_path, "sleep", 30)
+    job = start(pool, tmp_path, "sleep", 300)
     for _ in range(2):
         wait_until(lambda: job.pid, pool)
         worker = worker_of(job)
@@ -175,6 +179,18 @@ def test_keys_that_are_refused(rlrun, monkeypatch, words, text):
     assert_one_error(done)
     assert text in done.err
     assert files_under(Path(".")) == []
+
+
+def test_a_cluster_that_refuses_names_the_launchers_key(monkeypatch):
+    def init(**options):
+        raise ConnectionError("no")
+
+    fake = SimpleNamespace(is_initialized=lambda: False, init=init)
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    monkeypatch.setattr(ray_pool, "require_head", lambda address, key: None)
+    pool = RayPool(dataclasses.replace(SETTINGS, address="127.0.0.1:1"), 1, None)
+    with pytest.raises(ResourceError, match=r"hydra\.launcher\.address = 127.0.0.1:1"):
+        pool.__enter__()
 
 
 def test_ray_is_not_installed(rlrun, monkeypatch):
