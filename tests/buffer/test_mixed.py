@@ -78,6 +78,11 @@ def test_priorities_go_back_to_where_windows_came_from(as_drawn):
         want = [value.get(k if sign > 0 else -1 - k, 1.0) for k in every]
         np.testing.assert_allclose(priorities(replay), want, rtol=1e-6)
     buffer.check()
+    for replay in (buffer.own, buffer.demos):
+        largest, replay.sampler.largest = replay.sampler.largest, 0.5
+        with pytest.raises(AssertionError, match="larger than the largest"):
+            buffer.check()
+        replay.sampler.largest = largest
     with pytest.raises(ValueError, match="one number per sampled window"):
         buffer.prioritize(key, torch.ones(3))
 

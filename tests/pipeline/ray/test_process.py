@@ -1,5 +1,6 @@
 """A run on Ray as a process: signals, a lost head, nothing left behind."""
 
+import contextlib
 import json
 import os
 import signal
@@ -35,25 +36,35 @@ def wait_for_checkpoint(run: "subprocess.Popen[str]", run_dir: Path, known: set[
     raise AssertionError(f"no checkpoint came: {run.communicate()}")
 
 
-def children_of(run: "subprocess.Popen[str]") -> list[psutil.Process]:
-    return psutil.Process(run.pid).children(recursive=True)
+def children_of(run: "subprocess.Popen[str]", name: str = "") -> list[psutil.Process]:
+    """The processes whose name has ``name`` in it, without those that end meanwhile."""
+    found = []
+    for process in psutil.Process(run.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [process] * (name in process.name())
+    return found
 
 
 def ray_processes(run: "subprocess.Popen[str]") -> tuple[str, list[psutil.Process]]:
     """The directory of the run's own Ray, and its processes."""
     words: list[str] = []
     while not words:  # a process that has just been started has no command line
-        children = children_of(run)
-        head = next(p for p in children if "gcs_server" in p.name())
+        head = children_of(run, "gcs_server")[0]
         words = [word for word in head.cmdline() if "rlrun-ray-" in word]
     files = next(part for part in words[0].split("/") if part.startswith("rlrun-ray-"))
-    return files, children
+    return files, children_of(run)
+
+
+def runs(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def assert_nothing_is_left(files: str, processes: list[psutil.Process]) -> None:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        left = [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        left = [*filter(runs, processes)]
         if not left and not Path("/tmp", files).exists():
             return
         time.sleep(0.1)
@@ -66,7 +77,7 @@ def test_signals_a_lost_head_and_a_killed_driver(tmp_path):
     run = start(run_dir, *RUN, f"run.dir={run_dir}")
     known = wait_for_checkpoint(run, run_dir, set())
     files, processes = ray_processes(run)
-    daemons = [p for p in processes if p.name() in ("gcs_server", "raylet")]
+    daemons = [*children_of(run, "gcs_server"), *children_of(run, "raylet")]
     assert len({os.getpgid(p.pid) for p in daemons} - {run.pid}) == 2, "groups of their own"
     os.killpg(run.pid, signal.SIGTERM)  # as a terminal or a job scheduler does: to all of them
     _, err = run.communicate(timeout=300)
@@ -79,7 +90,7 @@ def test_signals_a_lost_head_and_a_killed_driver(tmp_path):
     resumed = start(run_dir, "resume", str(run_dir))
     wait_for_checkpoint(resumed, run_dir, known)
     files, processes = ray_processes(resumed)
-    next(p for p in processes if "gcs_server" in p.name()).kill()
+    children_of(resumed, "gcs_server")[0].kill()
     _, err = resumed.communicate(timeout=300)
     assert resumed.returncode == 7, err
     assert [line for line in err.splitlines() if "rlrun: error" in line]
@@ -90,7 +101,7 @@ def test_signals_a_lost_head_and_a_killed_driver(tmp_path):
     assert record["env_steps"] > steps
 
     killed = start(run_dir, "resume", str(run_dir))
-    while not any("gcs_server" in p.name() for p in children_of(killed)):
+    while not children_of(killed, "gcs_server"):
         time.sleep(0.05)
     files, processes = ray_processes(killed)
     killed.kill()

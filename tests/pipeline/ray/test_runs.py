@@ -133,7 +133,7 @@ def test_every_row_is_stored_once_and_updates_keep_their_ratio(tmp_path):
     assert last(tmp_path, "ray/weights_age") > 0
     assert last(tmp_path, "ray/policy_lag") > 0
     sizes = [n for _, n in shown(tmp_path, "ray/weights_raw_bytes", "timings.jsonl")]
-    assert sizes[1] > 0
+    assert any(sizes)
     assert not any(n % 2 for n in sizes), "whole weights since the record before"
     assert not record["exact"]
     assert "strict" in record["exact_reason"]
