@@ -34,6 +34,25 @@ class Echo(gym.Env[Any, Any]):
         return np.array([*np.resize(action, 2), right], np.float64), 0.0, False, False, {}
 
 
+class Counted(Echo):
+    """Writes a line to the file ``path`` when it is made, and one when it is closed."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("discrete")
+        self.path = path
+        self.note("made")
+
+    def note(self, what: str) -> None:
+        with open(self.path, "a") as file:
+            file.write(f"{what}\n")
+
+    def close(self) -> None:
+        self.note("closed")
+
+
+gym.register("test/Counted-v0", Counted, disable_env_checker=True)
+
+
 class EchoVector(VectorEnv[Any, Any, Any]):
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
 

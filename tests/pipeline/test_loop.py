@@ -49,6 +49,15 @@ def whole(tmp_path_factory):
     return run_dir
 
 
+@pytest.mark.parametrize("words", [(), ("pipeline=overlapped",), ("env.backend=async",)], ids=str)
+def test_every_environment_of_a_run_is_closed(tmp_path, words):
+    own = ("env=gym", "env.id=tests.env.telling:test/Counted-v0", "env.max_episode_steps=8",
+           f"env.kwargs.path={tmp_path}/notes")  # fmt: skip
+    go(tmp_path / "run", "policy=random", *own, "run.total_steps=64", *words)
+    notes = (tmp_path / "notes").read_text().splitlines()
+    assert notes.count("made") == notes.count("closed") > 2
+
+
 # -- what a run writes -----------------------------------------------------------------------------
 
 
