@@ -242,3 +242,11 @@ def test_the_run_itself(
     shutil.copytree(whole, tmp_path / "run")
     monkeypatch.chdir(tmp_path)
     assert main(COMMANDS[command]) == 0
+
+
+def test_a_file_may_have_as_many_bytes_as_are_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_bytes(b"1234")
+    assert files.read_file(path, most=4) == b"1234"
+    with pytest.raises(ValueError, match="at most 3"):
+        files.read_file(path, most=3)
