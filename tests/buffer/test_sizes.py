@@ -148,6 +148,15 @@ def test_the_default_limit_is_a_share_of_what_is_free(mmap, monkeypatch, tmp_pat
     assert set(asked) == ({None, tmp_path} if mmap else {None}), "priorities stay in memory"
 
 
+def test_on_a_gpu_observations_and_actions_take_at_most_a_share_of_what_is_free_there():
+    c, window = sized("uniform", 5000, device="cuda"), WINDOWS[0]
+    layout = sizing.make_layout(c, ROW, window)
+    need = layout.columns * layout.rows * (16 + 8)
+    sizing.check_size(c, layout, window, free=int(need / 0.79))
+    with pytest.raises(ResourceError, match="80 % of the free memory of cuda"):
+        sizing.check_size(c, layout, window, free=int(need / 0.81))
+
+
 @pytest.mark.parametrize("part", range(3))
 def test_the_capacity_that_is_recommended_fits(part):
     """And holds a window in every column; where no such capacity fits, none is recommended."""
