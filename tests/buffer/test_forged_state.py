@@ -4,6 +4,8 @@ A kernel that read a row by such a number would read or write outside of its arr
 """
 
 import copy
+import functools
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -149,6 +151,19 @@ def test_refused_or_harmless(name: str) -> None:
             raise AssertionError(f"{what} is accepted, and then {type(e).__name__}: {e}") from e
     assert count > 100
     assert refused > 0.5 * count
+
+
+@pytest.mark.parametrize("where", [("windows", "lines"), ("ring", "fields", "action")])
+def test_rows_of_other_numbers_are_refused(where: tuple[str, ...]) -> None:
+    whole = table("uniform")
+    whole.add(STREAM)
+    for shift in (-1, 1):
+        state = whole.state_dict()
+        node, name = functools.reduce(operator.getitem, where[:-1], state), where[-1]
+        rows = node[name]
+        node[name] = RingRows(rows.array, rows.first + shift, rows.stop + shift, RowFiles())
+        with pytest.raises(CheckpointError, match=f"rows {rows.first + shift} to"):
+            table("uniform").load_state_dict(state)
 
 
 SPACES = RowSpaces(spaces.Box(-np.inf, np.inf, (3,)), spaces.Discrete(10))  # of STREAM

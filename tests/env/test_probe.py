@@ -9,6 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from rlrun.env import probe, probe_agents
+from rlrun.env.adapter import env_summary
 from rlrun.env.contract import unsupported_space
 from rlrun.errors import ConfigError
 from rlrun.schema import AgentsConfig
@@ -71,6 +72,21 @@ def test_a_missing_package_names_the_command(env_id, command, module, monkeypatc
     assert text.startswith(f"env.id = {env_id}: ")
     assert text.endswith(command)
     assert text.count("pip install") == 1
+
+
+def test_a_module_names_the_ids_that_it_registers():
+    with pytest.raises(ConfigError, match=r"set env\.id=tests\.env\.sick:sick/Healthy-v0"):
+        probe(config_of("tests.env.sick:sick/Healty-v0"))
+
+
+def test_parts_of_an_observation_are_listed():
+    gym.register("test/Parts-v0", lambda: Parts(), disable_env_checker=True)
+    assert env_summary(config_of("test/Parts-v0")) == "Discrete 3 + float32 [2] -> Discrete 2"
+
+
+class Parts(gym.Env):
+    observation_space = spaces.Tuple([spaces.Discrete(3), BOX])
+    action_space = spaces.Discrete(2)
 
 
 def test_modules_are_imported_only_where_they_exist():
