@@ -66,6 +66,18 @@ def test_every_preset_goes_on(name, tmp_path):
         goes_on(preset(name, backend="sync"), tmp_path)
 
 
+def test_what_the_class_says_of_itself_is_no_state():
+    env = Walk()
+    env.reset(seed=0)
+    env.metadata = {"viewer": threading.Lock()}
+    before = capture(env)
+    env.metadata = {}
+    restore(env, before)
+    env.other = {"viewer": threading.Lock()}
+    with pytest.raises(Unsupported):
+        capture(env)
+
+
 @pytest.mark.parametrize("env_id", ["FrozenLake-v1", "Taxi-v4", "Blackjack-v1", "CliffWalking-v1"])
 def test_classics_go_on(env_id, tmp_path):
     goes_on(config_of(env_id, backend="sync"), tmp_path)
