@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from rlrun.config import ray as ray_checks
-from rlrun.errors import ResourceError
+from rlrun.errors import Interrupted, ResourceError
 from rlrun.schema.studies import RayLauncherConfig
 from rlrun.sweeps import ray_pool
 from rlrun.sweeps.ray_pool import RayPool, job_environment
@@ -182,8 +182,11 @@ def test_keys_that_are_refused(rlrun, monkeypatch, words, text):
 
 
 def test_a_cluster_that_refuses_names_the_launchers_key(monkeypatch):
+    """And a SIGTERM meanwhile, for which Ray exits, asks to be resumed."""
+    errors = iter([ConnectionError("no"), SystemExit(15)])
+
     def init(**options):
-        raise ConnectionError("no")
+        raise next(errors)
 
     fake = SimpleNamespace(is_initialized=lambda: False, init=init)
     monkeypatch.setitem(sys.modules, "ray", fake)
@@ -191,6 +194,9 @@ def test_a_cluster_that_refuses_names_the_launchers_key(monkeypatch):
     pool = RayPool(dataclasses.replace(SETTINGS, address="127.0.0.1:1"), 1, None)
     with pytest.raises(ResourceError, match=r"hydra\.launcher\.address = 127.0.0.1:1"):
         pool.__enter__()
+    with pytest.raises(Interrupted) as stopped:
+        pool.__enter__()
+    assert stopped.value.exit_code == 75
 
 
 def test_ray_is_not_installed(rlrun, monkeypatch):
