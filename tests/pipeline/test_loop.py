@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rlrun.cli.main import main
@@ -47,6 +49,17 @@ def whole(tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("whole") / "run"
     go(run_dir, *R2D2, "logger.tensorboard=true")
     return run_dir
+
+
+def test_environments_draw_the_same_from_global_generators_again(tmp_path, monkeypatch):
+    drawn = []
+    on_steps(monkeypatch, training=lambda n: drawn.append(
+        (random.random(), np.random.random(), torch.rand(1).item())
+    ))  # fmt: skip
+    for seed in (1, 2):
+        random.seed(seed), np.random.seed(seed), torch.manual_seed(seed)
+        go(tmp_path / str(seed), *STEPWISE, "run.total_steps=20")
+    assert drawn[: len(drawn) // 2] == drawn[len(drawn) // 2 :]
 
 
 @pytest.mark.parametrize("words", [(), ("pipeline=overlapped",), ("env.backend=async",)], ids=str)
