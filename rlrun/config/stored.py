@@ -133,6 +133,8 @@ def _add_new_keys(cfg: DictConfig) -> None:
         cfg.memory = OmegaConf.merge({"readout": False}, cfg.memory)
     if "log_std_init" in (cfg.get("policy") or {}):  # earlier versions acted in the box's unit
         cfg.policy = OmegaConf.merge({"rescale_actions": False}, cfg.policy)
+    if "q_lambda" in (cfg.get("policy") or {}):
+        cfg.policy = OmegaConf.merge({"normalize_reward": False}, cfg.policy)
 
 
 def _env_arguments(

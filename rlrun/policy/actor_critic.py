@@ -1,18 +1,16 @@
 """Base class of on-policy actor-critics (A2C, IMPALA, PPO): network, statistics and actor."""
 
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from rlrun.functional.explore import draw_categorical, draw_gaussian
-from rlrun.functional.returns import reverse_scan, trace_continues
-from rlrun.nets.actor_critic import CLIP, ActorCritic, RunningMoments
+from rlrun.nets.actor_critic import ActorCritic
 from rlrun.policy.actor import Chosen, DistributionActor
 from rlrun.policy.rollout import Minibatch, RolloutPolicy, RolloutRows, rollout_rows
 from rlrun.schema import MemoryConfig, OnPolicyConfig, TorsoConfig
-from rlrun.types import Sample, Segment, Tree
+from rlrun.types import Sample, Tree
 
 A = TypeVar("A", bound=OnPolicyConfig)
 
@@ -68,44 +66,18 @@ class ActorCriticLearner(RolloutPolicy[A], Generic[A]):
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
         self.net = ActorCritic(self.config, torso, memory, self.spec).to(self.device)
         self.add("net", self.net).adam.flatten()  # so that Adam steps one array instead of a dozen
-        self.returns = RunningMoments(())  # of discounted returns, whose std divides rewards
-        self.running = torch.zeros(0)  # [B] the discounted return of every column's open episode
+        super().build(torso, memory)
         self.counted = False  # the rollout's observations are in the statistics
 
     def prepare(self, sample: Sample) -> RolloutRows:
         """Return the rows of a rollout, after adding its rewards to the statistics."""
-        segment = sample.segment
-        reward = self.shaped_reward(segment)
-        if self.config.normalize_reward:
-            reward = self._normalise(reward, segment, sample.key)
-        rows = rollout_rows(segment, reward, self.net, self.config, self.device)
+        reward = self.shaped_reward(sample)
+        rows = rollout_rows(sample.segment, reward, self.net, self.config, self.device)
         self.counted = False
         if (moments := self.net.moments) is not None and not moments.count:
             self.update_obs_moments(rows)  # else the next rollout would be of other units at once
             self.counted = True
         return rows
-
-    def _normalise(self, reward: Tensor, segment: Segment, column: np.ndarray) -> Tensor:
-        """Return rewards over the standard deviation of running discounted returns, clipped.
-
-        R_t = r_t + gamma R_{t-1} within an episode. Source: OpenAI Baselines' VecNormalize.
-        """
-        ends = (segment.terminated, segment.truncated, segment.valid)
-        carry = torch.where(trace_continues(*ends), self.config.gamma, 0.0)
-        if (missing := int(column.max()) + 1 - len(self.running)) > 0:
-            self.running = torch.cat([self.running, torch.zeros(missing)])
-        before = torch.where(segment.first[0] | ~segment.valid[0], 0.0, self.running[column])
-        returns = reward.clone()
-        returns[0] += self.config.gamma * before
-        decay = torch.cat([torch.zeros_like(carry[:1]), carry[:-1]])
-        returns = reverse_scan(returns.flip(0), decay.flip(0)).flip(0)  # forward in time
-        goes_on = segment.valid[-1] & ~(segment.terminated | segment.truncated)[-1]
-        open_return = torch.where(goes_on, returns[-1], 0.0)
-        self.running = self.running.index_copy(0, torch.from_numpy(column), open_return)
-        seen = returns[segment.valid]
-        if len(seen):
-            self.returns.add(seen)
-        return (reward * self.returns.scale()).clamp(-CLIP, CLIP)
 
     def outputs(self, rows: RolloutRows | Minibatch) -> tuple[Tensor, Tensor]:
         """Return (distribution parameters [T, M, K], V [T, M]) of every row, in float32."""
@@ -122,12 +94,3 @@ class ActorCriticLearner(RolloutPolicy[A], Generic[A]):
         if self.net.moments is not None and len(rows.index) and not self.counted:
             seen = rows.obs[:-1].flatten(0, 1)
             self.net.moments.add(seen[rows.index.to(seen.device)])
-
-    def state_dict(self) -> dict[str, Any]:
-        own = {"returns": dict(self.returns.state_dict()), "running": self.running}
-        return super().state_dict() | own
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.returns.load_state_dict(state["returns"])
-        self.running = state["running"].clone()

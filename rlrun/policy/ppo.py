@@ -27,8 +27,7 @@ class PPO(ActorCriticLearner[PPOConfig], MinibatchLearner[PPOConfig]):
     config_class = PPOConfig  # subclasses inherit its keys
 
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
-        ActorCriticLearner.build(self, torso, memory)
-        MinibatchLearner.build(self, torso, memory)
+        super().build(torso, memory)
         self.clip_at = make_schedule(self.config.clip_range, total_steps=self.total_steps)
         self.target_kl = self.config.target_kl
 

@@ -71,10 +71,9 @@ class PQN(MinibatchLearner[PQNConfig]):
         return {}
 
     def prepare(self, sample: Sample) -> RolloutRows:
-        """Return the rows of a rollout with rewards scaled and clipped."""
-        segment = sample.segment
-        reward = self.shaped_reward(segment)
-        return rollout_rows(segment, reward, self.net, self.config, self.device)
+        """Return the rows of a rollout."""
+        reward = self.shaped_reward(sample)
+        return rollout_rows(sample.segment, reward, self.net, self.config, self.device)
 
     def values(self, rows: RolloutRows | Minibatch) -> Tensor:
         """Return Q [T, M, A] of every row, in float32."""

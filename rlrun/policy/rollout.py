@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.functional.returns import Advantage
+from rlrun.functional.returns import Advantage, reverse_scan, trace_continues
 from rlrun.functional.rows import keep_rows, shape_reward
 from rlrun.nets.acting import ActingNet
+from rlrun.nets.actor_critic import CLIP, RunningMoments
 from rlrun.policy.base import Gradients, LearningPolicy, Losses, LossMetrics, Rates
 from rlrun.schema import MemoryConfig, OnPolicyConfig, PPOConfig, PQNConfig, TorsoConfig
 from rlrun.types import Sample, Segment, Tree, Update, generator, moved, tree_map
@@ -24,11 +25,41 @@ M = TypeVar("M", bound=PPOConfig | PQNConfig)
 class RolloutPolicy(LearningPolicy[R], Generic[R]):
     """A policy that learns from every rollout once, then drops it."""
 
-    def shaped_reward(self, segment: Segment) -> Tensor:
-        """Return rewards [T, B] scaled and clipped, 0 in padding."""
-        c = self.config
+    def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
+        self.returns = RunningMoments(())  # of discounted returns, whose std divides rewards
+        self.running = torch.zeros(0)  # [B] the discounted return of every column's open episode
+
+    def shaped_reward(self, sample: Sample) -> Tensor:
+        """Return rewards [T, B] scaled, clipped and normalised, 0 in padding.
+
+        They are added to the statistics first.
+        """
+        c, segment = self.config, sample.segment
         reward = shape_reward(segment.reward, c.reward_scale, c.reward_clip)
-        return keep_rows(segment.valid, reward)
+        reward = keep_rows(segment.valid, reward)
+        return self._normalise(reward, segment, sample.key) if c.normalize_reward else reward
+
+    def _normalise(self, reward: Tensor, segment: Segment, column: np.ndarray) -> Tensor:
+        """Return rewards over the standard deviation of running discounted returns, clipped.
+
+        R_t = r_t + gamma R_{t-1} within an episode. Source: OpenAI Baselines' VecNormalize.
+        """
+        ends = (segment.terminated, segment.truncated, segment.valid)
+        carry = torch.where(trace_continues(*ends), self.config.gamma, 0.0)
+        if (missing := int(column.max()) + 1 - len(self.running)) > 0:
+            self.running = torch.cat([self.running, torch.zeros(missing)])
+        before = torch.where(segment.first[0] | ~segment.valid[0], 0.0, self.running[column])
+        returns = reward.clone()
+        returns[0] += self.config.gamma * before
+        decay = torch.cat([torch.zeros_like(carry[:1]), carry[:-1]])
+        returns = reverse_scan(returns.flip(0), decay.flip(0)).flip(0)  # forward in time
+        goes_on = segment.valid[-1] & ~(segment.terminated | segment.truncated)[-1]
+        open_return = torch.where(goes_on, returns[-1], 0.0)
+        self.running = self.running.index_copy(0, torch.from_numpy(column), open_return)
+        seen = returns[segment.valid]
+        if len(seen):
+            self.returns.add(seen)
+        return (reward * self.returns.scale()).clamp(-CLIP, CLIP)
 
     def gradient_step(self, gradients: Gradients, rates: Rates) -> dict[str, Tensor]:
         """Make one gradient step. Return the metrics of ``gradients`` and of the step."""
@@ -41,6 +72,16 @@ class RolloutPolicy(LearningPolicy[R], Generic[R]):
     def priority(self, sample: Sample) -> Tensor:
         raise AssertionError("a rollout has no priorities")
 
+    def state_dict(self) -> dict[str, Any]:
+        own = {"returns": dict(self.returns.state_dict()), "running": self.running}
+        return super().state_dict() | own
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if "returns" in state:  # not those of earlier PQNs
+            self.returns.load_state_dict(state["returns"])
+            self.running = state["running"].clone()
+
 
 class MinibatchLearner(RolloutPolicy[M], Generic[M]):
     """A policy that makes several passes over each rollout in random minibatches.
@@ -52,6 +93,7 @@ class MinibatchLearner(RolloutPolicy[M], Generic[M]):
     target_kl: float | None = None  # passes end when train/approx_kl exceeds it
 
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
+        super().build(torso, memory)
         self.shuffle_generator = generator(self.seed, "minibatch")
 
     @abstractmethod

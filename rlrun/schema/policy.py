@@ -477,6 +477,7 @@ class PQNConfig(ActionValueConfig):
     batch_size: int = field(metadata=within(1, 10**7))
     segment_len: int = field(metadata=within(1, 10**6) | WITH_MEMORY)
     memory_lr: ScheduleConfig | None = field(metadata=at_least(0) | WITH_MEMORY)
+    normalize_reward: bool
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ PPO = (
     f"{ROLLED} policy=ppo policy.gae_lambda=0.8 policy.normalize_obs=false "
     "policy.normalize_reward=false"
 )
-PQN = f"{ROLLED} policy=pqn"
+PQN = f"{ROLLED} policy=pqn policy.normalize_reward=false"
 CONTROL = f"""{EVERY}
 policy=rsac env.box=true policy.gamma=0.9 policy.burnin_step=0 policy.learn_unroll_len=5
 collector.num_envs=8 learner.batch_size=32 learner.replay_ratio=32 learner.learning_starts=200

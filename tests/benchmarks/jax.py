@@ -30,7 +30,7 @@ RUNS = {  # algorithm -> its overrides; (env steps, times as fast as rejax that 
         (
             "policy=pqn", "env=cartpole", "torso.hidden=[64,64]", "collector.num_envs=32",
             "collector.n_sample=1024", "learner.batch_size=256", "policy.q_lambda=0.95",
-            "policy.lr.start=2e-3",
+            "policy.lr.start=2e-3", "policy.normalize_reward=false", "policy.gamma=0.99",
         ),
         ((500_000, 3.0), (5_000_000, 1.7)),
     ),

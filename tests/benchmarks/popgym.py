@@ -42,8 +42,10 @@ SETTINGS = {  # name -> overrides, multiple of the level's reward scale
         4,
     ),
     "pqn lru": (
-        "policy=pqn memory=lru memory.hidden=256 memory.readout=false memory.r_min=0.95 "
-        "memory.r_max=0.999 torso.hidden=[] policy.head_hidden=[128] policy.gamma=0 "
+        "policy=pqn policy.normalize_reward=false collector.num_envs=32 collector.n_sample=1024 "
+        "learner.batch_size=256 "
+        "memory=lru memory.hidden=256 memory.readout=false memory.r_min=0.95 memory.r_max=0.999 "
+        "torso.hidden=[] policy.head_hidden=[128] policy.gamma=0 "
         "policy.q_lambda=0",
         4,
     ),

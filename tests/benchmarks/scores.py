@@ -125,7 +125,7 @@ NOISY = (
     "explore=none policy.noisy=1 policy.noisy_resample=chunk torso.hidden=[] "
     "policy.head_hidden=[64,64]"
 )
-PQN = "policy=pqn env.reward_scale=0.1 run.stop_return=null run.eval_every=50000"
+PQN = "policy=pqn run.stop_return=null run.eval_every=50000"
 CHEETAH = {"steps": 100_000, "needs": "mujoco"}
 SAC_DATA = (
     "rlrun policy=sac env=pendulum seed={seed} run.dir={work}/behaviour -q learner.threads=1",
@@ -170,10 +170,12 @@ ROWS = {
     ),
     "cartpole_pqn": Row(f"{PQN} env=cartpole", ">= 495.1", steps=500_000),  # CleanRL's pqn.py
     "acrobot_pqn": Row(f"{PQN} env=acrobot", ">= -95.6", steps=500_000),  # the same
+    "mountaincar_pqn": Row(f"{PQN} env=mountaincar", ">= -110", steps=500_000),
     "novel_pqn": Row(
         "policy=pqn memory=mingru memory.hidden=64 memory.readout=false env=cartpole_novel "
-        "env.reward_scale=0.1 policy.prev_inputs=true "
-        "policy.q_lambda=0.95 learner.batch_size=128", ">= 450", steps=500_000,
+        "env.reward_scale=0.1 policy.normalize_reward=false policy.prev_inputs=true "
+        "policy.gamma=0.99 policy.q_lambda=0.95 collector.num_envs=32 collector.n_sample=1024 "
+        "learner.batch_size=128", ">= 450", steps=500_000,
     ),
     "memory_chain_pqn": Row("experiment=pqn_memory_chain", ">= 0.9"),
     "cartpole_impala": Row("policy=impala env=cartpole", ">= 450", steps=500_000),

@@ -122,3 +122,11 @@ def test_a_run_of_an_earlier_version_keeps_the_unit_and_the_cell_that_it_learned
     config, _ = load(tmp_path)
     assert not config.policy.rescale_actions
     assert not config.memory.readout
+
+
+def test_an_earlier_pqn_learns_from_rewards_as_they_are(tmp_path):
+    composer = Composer()
+    values = yaml.safe_load(to_yaml(composer.compose(composer.rewrite(["policy=pqn"]))))
+    assert values["policy"].pop("normalize_reward")
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
+    assert not load(tmp_path)[0].policy.normalize_reward

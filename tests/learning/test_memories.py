@@ -28,7 +28,8 @@ POLICIES = {
              "run.eval_every=2000"),
     "ppo": ("policy=ppo", *FRESH, "policy.gae_lambda=0", "policy.entropy_coef=0.1",
             "policy.lr.start=2e-3", "learner.batch_size=128"),
-    "pqn": ("policy=pqn", *FRESH, "policy.q_lambda=0", "policy.lr.start=3e-3",
+    "pqn": ("policy=pqn", *FRESH, "policy.normalize_reward=false", "collector.num_envs=32",
+            "policy.q_lambda=0", "policy.lr.start=3e-3",
             "learner.batch_size=64"),
 }  # fmt: skip
 PAIRS = [  # policy, memory, its time scale and size
@@ -50,6 +51,7 @@ def test_a_bistable_memory_keeps_a_bit_for_ever(tmp_path):
     """It learns 50 rows and knows the bit after 1000, for which decays below 1 are too short."""
     line = ("policy=pqn", "env=memory_chain", "memory=bmru", "env.length=50", "policy.gamma=0.999",
             "policy.q_lambda=1", "policy.lr.start=2e-3", "policy.segment_len=51",
+            "policy.normalize_reward=false", "collector.num_envs=32",
             "collector.n_sample=1632", "learner.batch_size=204", "run.eval_every=5000",
             "run.total_steps=60000", "explore.epsilon.over=15000",
             "buffer.capacity=8000")  # fmt: skip

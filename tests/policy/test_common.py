@@ -91,7 +91,7 @@ SAVED = {
        for name in CONTROL},
     "ppo": ("ppo", {"memory": "lstm"} | STATISTICS | PASSES),
     **{name: (name, {"memory": "lstm"} | STATISTICS) for name in ("a2c", "impala")},
-    "pqn": ("pqn", {"memory": "lstm"} | PASSES),
+    "pqn": ("pqn", {"memory": "lstm", "normalize_reward": True} | PASSES),
 }  # fmt: skip
 
 

@@ -336,9 +336,10 @@ def test_clip_and_step_size_follow_the_clock():
     assert update.metrics["train/lr"].item() == pytest.approx(5e-4)
 
 
-def test_rewards_are_divided_by_the_deviation_of_running_returns():
+@pytest.mark.parametrize("name", ["ppo", "pqn"])
+def test_rewards_are_divided_by_the_deviation_of_running_returns(name):
     """One number at a time, over two rollouts and the ends of episodes."""
-    one, other = build("ppo", normalize_reward=True), build("ppo")
+    one, other = build(name, normalize_reward=True), build(name)
     running, returns = np.zeros(4), []
     for i in range(2):
         sample = rollout(one, before=5 * i, seed=i)
