@@ -202,6 +202,7 @@ class EnvConfig(Ranged):
     eval_episodes: int = field(metadata=within(1, 10**6) | default_of("run.eval_episodes"))
     warmup_steps: int = field(metadata=at_least(0) | default_of("learner.learning_starts"))
     success: str | None
+    not_learned_by: tuple[str, ...]
     note: str
 
 

@@ -158,7 +158,7 @@ policy.distribution=quantile policy.munchausen=null policy.td_clip=null | memory
 memory.recurrence=nonlinear | collector.unit=episode
 buffer.initial_priority=td | logger.progress=plain
 run.on_nan=rollback | policy.normalize_obs=false | policy.double=false policy.munchausen=null
-policy.adam_beta1=0.25 | policy.norm_momentum=0.5
+policy.adam_beta1=0.25 | policy.norm_momentum=0.5 | env.not_learned_by=[ppo]
 """  # a key that needs more than any other value, with what it needs
 OTHERS = {  # where that is the old one
     "policy.state_init": "stored",
