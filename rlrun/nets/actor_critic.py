@@ -76,8 +76,10 @@ class RunningMoments(nn.Module):
 
 
 def is_vector(space: gym.Space[Any]) -> bool:
-    """Return whether observations are vectors of real numbers."""
-    return isinstance(space, gym.spaces.Box) and space.dtype.kind == "f" and len(space.shape) == 1
+    """Return whether observations are vectors of real numbers, or stacks of them."""
+    return (
+        isinstance(space, gym.spaces.Box) and space.dtype.kind == "f" and len(space.shape) in (1, 2)
+    )
 
 
 class ActorCritic(ActingNet):
