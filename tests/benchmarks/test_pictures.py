@@ -33,7 +33,7 @@ def test_ablation_is_drawn_and_tabulated_from_the_committed_runs(tmp_path, monke
 def test_an_effect_is_what_a_part_adds_to_every_seed():
     added = np.arange(5.0)
     results = [
-        {"task": "tmaze", "seed": seed, "score": 7 * setting[0] + added[seed] * setting[2],
+        {"task": "tmaze20", "seed": seed, "score": 7 * setting[0] + added[seed] * setting[2],
          "with": dict(zip([part.key for part in p.PARTS], setting, strict=True))}
         for setting in p.settings() for seed in range(5)
     ]  # fmt: skip
