@@ -556,7 +556,7 @@ def _environment(name: str, table: Table) -> tuple[str, str]:
     except (RlrunError, OmegaConfBaseException, YAMLError) as e:
         return "", f"{note} (cannot be made: {' '.join(str(e).split())})"
     if config.not_learned_by:
-        note += f" (not by the defaults of {', '.join(config.not_learned_by)})"
+        note += f" (not learned by the defaults of {', '.join(config.not_learned_by)})"
     names = ", ".join(wrapper.name for wrapper in config.wrappers)
     return spaces, f"{note}; wrappers: {names}" if names else note
 

@@ -127,14 +127,19 @@ def _add_new_keys(cfg: DictConfig) -> None:
     cfg.logger = OmegaConf.merge(logger, cfg.get("logger") or {})
     torso: Any = OmegaConf.create(read_yaml(shipped_conf() / "torso/mlp.yaml"))
     cfg.torso = OmegaConf.merge({"layer_norm": torso.layer_norm}, cfg.get("torso") or {})
+    policy: Any = cfg.get("policy") or {}
+    if policy.get("name") == "pqn":
+        cfg.policy = OmegaConf.merge({"normalize_reward": False}, policy)
+    if "not_learned_by" not in (cfg.get("env") or {}) and "normalize_obs" in policy:
+        stacked = (cfg.get("env") or {}).get("frame_stack", 1) > 1
+        if stacked and policy.normalize_obs is None:  # meant single vectors
+            policy.normalize_obs = False
     env: Any = OmegaConf.create(read_yaml(shipped_conf() / "_base/env.yaml"))
     cfg.env = OmegaConf.merge(env, cfg.get("env") or {})
     if (cfg.get("memory") or {}).get("name") in ("lru", "mingru"):  # had no layer after the sums
         cfg.memory = OmegaConf.merge({"readout": False}, cfg.memory)
     if "log_std_init" in (cfg.get("policy") or {}):  # earlier versions acted in the box's unit
         cfg.policy = OmegaConf.merge({"rescale_actions": False}, cfg.policy)
-    if "q_lambda" in (cfg.get("policy") or {}):
-        cfg.policy = OmegaConf.merge({"normalize_reward": False}, cfg.policy)
 
 
 def _env_arguments(

@@ -280,9 +280,9 @@ class Agent:
     def q_values(self, obs: Any, reward: Any = None, first: Any = None) -> np.ndarray:
         """Return Q of every action, [n, A], or [A] for one observation. The state does not advance.
 
-        Call it before ``act`` with the same arguments. Q is the return that the policy learns: of
-        scaled and clipped rewards (``policy.reward_scale``, ``policy.reward_clip``), with value
-        rescaling undone.
+        Call it before ``act`` with the same arguments. Q is the return that the policy learns, with
+        value rescaling undone: of scaled and clipped rewards (``policy.reward_scale``,
+        ``policy.reward_clip``), which PQN normalises (``policy.normalize_reward``).
 
         Raises: ConfigError, also for policies without a Q of every action.
         """

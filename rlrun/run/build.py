@@ -410,8 +410,6 @@ def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
         policy = make_policy(plan)
     if collector is not None:  # also for a second policy in this process
         policy.generator = collector.policy.generator
-    if config.policy.name in config.env.not_learned_by and config.bonus.name == "none":
-        log.note(f"rlrun: {config.policy.name} does not learn this environment by its defaults")
     if config.learner.cuda_graph and config.device == "cpu":
         log.note("learner.cuda_graph: not available with device=cpu; updates run without it")
     if config.learner.compile and plan.backend.name == "numpy" and config.policy.name == "dqn":

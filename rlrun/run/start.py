@@ -257,9 +257,15 @@ class _Run:
         self.log.hparams(self.launch.raw_yaml, self.trial, {})
 
     def _note_start(self) -> None:
-        """Print where a resume goes on, or that its checkpoint is past run.total_steps."""
+        """Print where a resume goes on, or that its checkpoint is past run.total_steps.
+
+        Of a new run: that its policy is known not to learn the environment.
+        """
         total, steps = self.config.run.total_steps, self.pipeline.parts.progress.counters.env_steps
         if self.launch.resumed is None:
+            c, name = self.config, self.config.policy.name
+            if name in c.env.not_learned_by and c.bonus.name == "none":
+                self.log.note(f"rlrun: measured with its defaults, {name} did not learn this task")
             return
         clock = self.pipeline.parts.source.clock
         if self.state is None:

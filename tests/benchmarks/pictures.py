@@ -153,10 +153,9 @@ def run_in(results: Sequence[Result]) -> list[Task]:
 
 
 def effect(by_setting: dict[tuple[bool, ...], np.ndarray], num: int) -> np.ndarray:
-    """What part ``num`` adds to the score of each seed, averaged over the other parts."""
-    sides = [[v for s, v in by_setting.items() if s[num] == on] for on in (True, False)]
-    on, off = (np.mean(side, axis=0) for side in sides)
-    return np.asarray(on - off)
+    """What part ``num`` adds to the score, [settings of the other parts, seeds]."""
+    without = {s: (*s[:num], False, *s[num + 1 :]) for s in by_setting if s[num]}
+    return np.array([by_setting[s] - by_setting[other] for s, other in without.items()])
 
 
 def show(results: Sequence[Result], picture: Path) -> None:
@@ -166,7 +165,7 @@ def show(results: Sequence[Result], picture: Path) -> None:
 
 
 def effect_table(results: Sequence[Result]) -> str:
-    """What each part adds, averaged over the others: the mean over seeds, and each seed."""
+    """What each part adds: mean and standard error over pairs of runs, and the mean per seed."""
     tasks = run_in(results)
     lines = [_row("part", *(task.title for task in tasks)), _row(*["---"] * (1 + len(tasks)))]
     for num, part in enumerate(PARTS):
@@ -181,8 +180,9 @@ def _row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _estimate(values: np.ndarray) -> str:
-    return f"{values.mean():+.3g} ({' '.join(f'{value:+.3g}' for value in values)})"
+def _estimate(pairs: np.ndarray) -> str:
+    error = f" ± {pairs.std(ddof=1) / pairs.size**0.5:.2g}" if pairs.size > 1 else ""
+    return f"{pairs.mean():+.3g}{error} ({' '.join(f'{x:+.3g}' for x in pairs.mean(0))})"
 
 
 def draw_ablation(results: Sequence[Result]) -> Figure:

@@ -39,7 +39,7 @@ def test_an_effect_is_what_a_part_adds_to_every_seed():
     ]  # fmt: skip
     by_setting = p.scores(results, p.TASKS[1])
     for num, wanted in enumerate((7, 0, added, 0)):
-        np.testing.assert_allclose(p.effect(by_setting, num), wanted, atol=1e-12)
+        np.testing.assert_allclose(p.effect(by_setting, num).mean(0), wanted, atol=1e-12)
 
 
 def test_curves_are_drawn_from_the_committed_runs_of_both_sides(tmp_path, monkeypatch):
@@ -132,3 +132,19 @@ def test_the_tables_of_defaults_have_the_last_evaluations_and_are_bold_where_a_t
             assert (cell[0] == "*") == (goal is not None and score >= goal), words
             compared += 1
     assert compared > 50
+
+
+def test_a_task_names_the_policies_whose_measured_defaults_stay_below_half_the_way_to_its_goal():
+    """From the worst evaluation, which is that of an untrained policy, to ``stop_return``."""
+    below: dict[str, list[str]] = {}
+    for run in json_lines(HERE / "results/defaults.jsonl"):
+        words = dict(word.split("=") for word in run["command"].split())
+        goal, scores = (
+            config(f"env={words['env']}").env.stop_return,
+            [x for _, x in run["evaluations"]],
+        )
+        if goal is not None and "bonus" not in words:
+            failed = scores[-1] < (min(scores) + goal) / 2 and scores[-1] < goal
+            below.setdefault(words["env"], []).extend([words["policy"]] * failed)
+    for task, policies in below.items():
+        assert {*config(f"env={task}").env.not_learned_by} == {*policies}, task

@@ -130,3 +130,13 @@ def test_an_earlier_pqn_learns_from_rewards_as_they_are(tmp_path):
     assert values["policy"].pop("normalize_reward")
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
     assert not load(tmp_path)[0].policy.normalize_reward
+
+
+def test_an_earlier_run_on_stacked_vectors_reads_them_as_they_are(tmp_path):
+    composer = Composer()
+    words = ["policy=ppo", "env=cartpole", "env.frame_stack=2"]
+    values = yaml.safe_load(to_yaml(composer.compose(composer.rewrite(words))))
+    for key, expected in (("", None), ("not_learned_by", False)):
+        values["env"].pop(key, None)
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
+        assert load(tmp_path)[0].policy.normalize_obs is expected

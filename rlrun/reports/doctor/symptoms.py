@@ -325,7 +325,10 @@ def large_errors(e: Evidence) -> Rows:
     values of hundreds take 10^5 updates. Healthy runs: below 10 (pendulum), value losses of 300
     (cartpole).
     """
-    tries = "policy.reward_scale*0.01" + " policy.normalize_reward=true" * e.on_policy
+    if e.value("policy.normalize_reward"):
+        tries = "policy.lr*0.3"
+    else:
+        tries = "policy.reward_scale*0.01" + " policy.normalize_reward=true" * e.on_policy
     for name, most in (("train/td_abs", 100), ("train/value_loss", 1e5)):
         if (size := e.metric(name).late) > most:
             text = f"Rewards are large for the networks: {name} is {size:.3g}."
@@ -409,7 +412,7 @@ def learning_rate_gone(e: Evidence) -> Rows:
 def tiny_rewards(e: Evidence) -> Rows:
     """No return is above 0.01 after scaling, which is below the noise of the initial values."""
     size = e.largest_return * e.reward_scale
-    if 0 < size < 0.01:
+    if 0 < size < 0.01 and not e.value("policy.normalize_reward"):
         text = f"Rewards are tiny for the networks: no scaled return is larger than {size:.2g}."
         yield Found(text, f"policy.reward_scale*{10.0 ** math.ceil(-math.log10(size))}")
 
