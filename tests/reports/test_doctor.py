@@ -121,6 +121,14 @@ def test_an_on_policy_run_without_any_reward_is_normalised(tmp_path):
     assert found["constant score"].tries[0] == "bonus=rnd"
 
 
+def test_normalised_rewards_are_neither_tiny_nor_to_be_scaled(tmp_path):
+    own = {"policy.normalize_reward": True}
+    run = sick(replace(CASES["tiny rewards"], run="ppo", keys=own), tmp_path / "tiny")
+    assert "tiny rewards" not in diagnose(run)
+    run = sick(replace(CASES["large errors"], keys=own), tmp_path / "large")
+    assert diagnose(run)["large errors"].tries == ["policy.lr=0.0003"]
+
+
 def test_advice_fits_the_policy(tmp_path):
     """PPO has no replay and no epsilon, whatever is found; no metric is named that is not there."""
     whole = yaml.safe_load((HEALTHY / "ppo/config.yaml").read_text())
