@@ -259,13 +259,17 @@ class _Run:
     def _note_start(self) -> None:
         """Print where a resume goes on, or that its checkpoint is past run.total_steps.
 
-        Of a new run: that its policy is known not to learn the environment.
+        Of a new run: that its policy is known not to learn the environment, or lacks a memory.
         """
         total, steps = self.config.run.total_steps, self.pipeline.parts.progress.counters.env_steps
         if self.launch.resumed is None:
             c, name = self.config, self.config.policy.name
             if name in c.env.not_learned_by and c.bonus.name == "none":
                 self.log.note(f"rlrun: measured with its defaults, {name} did not learn this task")
+            if _lacks_memory(c):
+                fix = "memory=lstm" if c.policy.recurrent else c.policy.recurrent_variant
+                fix = fix or "a policy with a memory"
+                self.log.note(f"rlrun: this task needs a memory, and {name} has none: try {fix}")
             return
         clock = self.pipeline.parts.source.clock
         if self.state is None:
@@ -334,6 +338,13 @@ class _Run:
             resumed=bool(record.resumes),
         )  # fmt: skip
         log.finish(line)
+
+
+def _lacks_memory(config: Config) -> bool:
+    """Return whether a policy cannot remember what the rewards of its task depend on."""
+    env = config.env
+    hidden = env.needs_memory and env.frame_stack == 1 and not env.kwargs.get("full_state")
+    return hidden and config.policy.learns and config.memory.name == "none"
 
 
 def _done(run_dir: Path, config: Config) -> str | None:

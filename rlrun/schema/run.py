@@ -203,6 +203,7 @@ class EnvConfig(Ranged):
     warmup_steps: int = field(metadata=at_least(0) | default_of("learner.learning_starts"))
     success: str | None
     not_learned_by: tuple[str, ...]
+    needs_memory: bool
     note: str
 
 

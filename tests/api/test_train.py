@@ -355,3 +355,18 @@ def test_who_trains_what_does_not_learn_is_told(tmp_path, capsys):
     ]):  # fmt: skip
         rlrun.train(*line, *words, f"run.dir={tmp_path}/{i}")
         assert (told in capsys.readouterr().out) == expected
+
+
+def test_who_trains_without_a_memory_where_one_is_needed_is_told(tmp_path, capsys):
+    ppo = ("policy=ppo", "collector.num_envs=2", "collector.n_sample=32", "learner.batch_size=32")
+    for i, (words, expected) in enumerate([
+        (ppo, "ppo has none: try memory=lstm"), (("policy=dqn",), "dqn has none: try policy=r2d2"),
+        ((*ppo, "memory=gru"), None), (("policy=r2d2",), None), (("policy=random",), None),
+        ((*ppo, "env.frame_stack=4"), None), ((*ppo, "env.full_state=true"), None),
+        ((*ppo, "env=bandit"), None),
+    ]):  # fmt: skip
+        few = "env=tmaze", "run.total_steps=0", "run.eval_episodes=1", f"run.dir={tmp_path}/{i}"
+        rlrun.train(*few, *words)
+        out = capsys.readouterr().out
+        assert ("needs a memory" in out) == (expected is not None), words
+        assert expected is None or expected in out

@@ -152,7 +152,7 @@ def test_probe_needs_no_torch():
     code = (
         "import sys, rlrun.env; from rlrun.schema import EnvConfig; "
         "given = 'CartPole-v0', {}, {}, (), 'auto', None, 9.0, 'stop', 0, None, 1, 1.0, 0.9, None; "
-        "print(rlrun.env.probe(EnvConfig(*given, 1, 1, 1, 1, None, (), ''))); "
+        "print(rlrun.env.probe(EnvConfig(*given, 1, 1, 1, 1, None, (), False, ''))); "
         "assert 'torch' not in sys.modules and 'hydra' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
