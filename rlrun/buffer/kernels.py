@@ -101,7 +101,7 @@ def cut(
         for c in range(columns):
             ends += not valid[t, c]
     out = np.empty((steps * columns + ends * (size // stride + 3), 7), np.int64)
-    count = 0
+    count = zero = 0 * columns  # with a literal 0 ``_emit`` is compiled three times
     for t in range(steps):
         for c in range(columns):
             if first[t, c]:
@@ -118,7 +118,7 @@ def cut(
                         count = _emit(out, count, start, index, origin[c], c, ended, shape)
                         start += stride
                 elif index < size:
-                    count = _emit(out, count, 0, index, origin[c], c, ended, shape)
+                    count = _emit(out, count, zero, index, origin[c], c, ended, shape)
                 elif plain != 3 and (index - size) % stride:
                     rest = (index - size) // stride * stride + stride
                     start = index - size if plain == 1 else rest
@@ -159,7 +159,9 @@ def insert_lines(table: Arrays, ring: Arrays, new: np.ndarray, key: int, skip: i
             flags[at] |= np.uint8(LEARNED)
         if i >= skip:
             slot = (key + i - skip) % len(lines)
-            lines[slot], alive[slot] = new[i], True
+            alive[slot] = True
+            for k in range(lines.shape[1]):  # as in ``write_rows``
+                lines[slot, k] = new[i, k]
     return fresh
 
 

@@ -10,7 +10,6 @@ from rlrun.functional.explore import LOG_2PI
 from rlrun.jit import jit_ieee
 from rlrun.kernels.layers import N_OUT, ONE, ZERO, F, action_values, forward, part
 
-ACROBOT, MOUNTAIN_CAR, MOUNTAIN_CAR_CONTINUOUS, PENDULUM = range(4)  # environments
 LIMIT = 0  # constant of all: most steps of an episode
 
 # Constants of CartPole.
@@ -235,8 +234,8 @@ def count_row(
 @jit_ieee
 def rollout(
     layers: Any, heads: Any, p: Any, work: Any, moments: Any, epsilon: Any, generators: Any,
-    kind: Any, constants: Any, world: Any, arrays: Any, log_prob: Any, carried: Any, finished: Any,
-    begin: int, end: int, units: int, wanted: int,
+    cart: Any, arm: Any, car: Any, world: Any, arrays: Any, log_prob: Any, carried: Any,
+    finished: Any, begin: int, end: int, units: int, wanted: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Collect rows begin, ..., at most end - 1 of E columns, until ``wanted`` valid ones.
 
@@ -247,10 +246,10 @@ def rollout(
         moments: mean and reciprocal standard deviation of observations [F], largest magnitude.
         epsilon: [E], or None for actions sampled from logits.
         generators: of exploration and of the environments.
-        kind: of the environment, None for CartPole, for which the others are not compiled.
-        constants, world: of the environments; world: state [K, E], steps and done [E].
+        cart, arm, car: constants of CartPole, Acrobot or MountainCar; None: it is not compiled.
+        world: state [K, E], steps and done [E] of the environments.
         arrays: obs, first, action, reward, terminated, truncated, valid [T, E, ...].
-        log_prob: [T, E], or [1, E] if it is not recorded.
+        log_prob: [T, E] of sampled actions, or None.
         carried: first, ended, episode_return, episode_length [E].
         finished: return and length of the episodes that end, [*, 2].
         units: valid rows of the chunk before row ``begin``.
@@ -261,23 +260,23 @@ def rollout(
     (state, ages, done), (h, unit, inverse, _) = world, work
     columns, actions = obs.shape[1], layers[heads[0], N_OUT]
     q, inputs = np.empty((columns, actions), np.float32), np.empty(obs.shape[1:], np.float32)
-    t, had, episodes = begin, units, 0
-    while t < end and units < wanted and (kind is None or not done.any()):
+    t, had, episodes = begin, units, 0 * columns  # with a literal 0 two ``count_row`` are compiled
+    while t < end and units < wanted and (cart is not None or not done.any()):
         begin_row(t, arrays, carried, moments, inputs)
         forward(layers, p, inputs.reshape(-1), columns, h, unit, inverse)
-        if epsilon is None:
+        if log_prob is not None:
             z = part(h, layers[heads[0]], columns)
             sample_actions(z, generators[0], action[t], log_prob[t], q[0])
-        else:
+        if epsilon is not None:
             action_values(h, layers, heads, columns, q)
             greedy_actions(q, epsilon, generators[0], action[t])
         row = action[t], obs[t + 1], reward[t], terminated[t], truncated[t]
-        if kind is None:
-            cartpole(constants, generators[1], state, ages, done, *row)
-        elif kind == ACROBOT:
-            acrobot(constants, state, ages, done, *row)
-        else:
-            mountain_car(constants, state, ages, done, *row)
+        if cart is not None:
+            cartpole(cart, generators[1], state, ages, done, *row)
+        if arm is not None:
+            acrobot(arm, state, ages, done, *row)
+        if car is not None:
+            mountain_car(car, state, ages, done, *row)
         steps, episodes = count_row(t, arrays, carried, finished, episodes)
         t, units = t + 1, units + steps
     return t, units, units - had, episodes
@@ -286,28 +285,29 @@ def rollout(
 @jit_ieee
 def box_rollout(
     layers: Any, heads: Any, p: Any, work: Any, moments: Any, box: Any, generators: Any,
-    kind: Any, constants: Any, world: Any, arrays: Any, log_prob: Any, carried: Any, finished: Any,
+    car: Any, pole: Any, world: Any, arrays: Any, log_prob: Any, carried: Any, finished: Any,
     begin: int, end: int, units: int, wanted: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Collect rows as ``rollout``, with actions of a Box sampled from a Gaussian.
 
-    ``box``: logarithms of standard deviations, middle, half width, lowest and highest actions [A],
-    and actions before they are clipped [T, E, A].
+    ``car``, ``pole``: constants of MountainCarContinuous or Pendulum, or None. ``box``: logarithms
+    of standard deviations, middle, half width, lowest and highest actions [A], and actions before
+    they are clipped [T, E, A].
     """
     obs, _, action, reward, terminated, truncated, _ = arrays
     (state, ages, done), (h, unit, inverse, _) = world, work
     columns, inputs = obs.shape[1], np.empty(obs.shape[1:], np.float32)
-    t, had, episodes = begin, units, 0
+    t, had, episodes = begin, units, 0 * columns
     while t < end and units < wanted and not done.any():
         begin_row(t, arrays, carried, moments, inputs)
         forward(layers, p, inputs.reshape(-1), columns, h, unit, inverse)
         mean = part(h, layers[heads[0]], columns)
         gaussian_actions(mean, box, t, generators[0], action[t], log_prob[t])
         row = action[t], obs[t + 1], reward[t], terminated[t], truncated[t]
-        if kind == PENDULUM:
-            pendulum(constants, state, ages, done, *row)
-        else:
-            mountain_car_continuous(constants, state, ages, done, *row)
+        if pole is not None:
+            pendulum(pole, state, ages, done, *row)
+        if car is not None:
+            mountain_car_continuous(car, state, ages, done, *row)
         steps, episodes = count_row(t, arrays, carried, finished, episodes)
         t, units = t + 1, units + steps
     return t, units, units - had, episodes

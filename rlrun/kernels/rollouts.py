@@ -12,14 +12,7 @@ from rlrun.env import Env
 from rlrun.env.classic import Acrobot, MountainCar, MountainCarContinuous, Pendulum
 from rlrun.functional.explore import Temperature
 from rlrun.kernels.minibatches import ActorCriticKernel, CompiledLearner
-from rlrun.kernels.rollout_loops import (
-    ACROBOT,
-    MOUNTAIN_CAR,
-    MOUNTAIN_CAR_CONTINUOUS,
-    PENDULUM,
-    box_rollout,
-    rollout,
-)
+from rlrun.kernels.rollout_loops import box_rollout, rollout
 from rlrun.nets.actor_critic import CLIP
 from rlrun.types import Actor
 
@@ -33,15 +26,16 @@ _logger = logging.getLogger(__name__)
 class CartPole:
     """The compiled step of Gymnasium's ``CartPoleVectorEnv``."""
 
-    kind: int | None = None  # it resets within compiled rows
+    resets = True  # within compiled rows
 
     def __init__(self, env: Any) -> None:
         self.env = env
-        self.constants = np.array([
+        constants = np.array([
             env.max_episode_steps, env.gravity, env.masspole, env.total_mass, env.length,
             env.polemass_length, env.force_mag, env.tau, env.theta_threshold_radians,
             env.x_threshold, env.low, env.high, env._sutton_barto_reward,
         ], np.float64)  # fmt: skip
+        self.rules: tuple[np.ndarray | None, ...] = constants, None, None
 
     @property
     def generator(self) -> np.random.Generator | None:
@@ -67,23 +61,24 @@ class CartPole:
         return twin
 
 
-CLASSIC = {  # environment -> its kind, its argument
-    Acrobot: (ACROBOT, ""),
-    MountainCar: (MOUNTAIN_CAR, "goal_velocity"),
-    MountainCarContinuous: (MOUNTAIN_CAR_CONTINUOUS, "goal_velocity"),
-    Pendulum: (PENDULUM, "g"),
+CLASSIC = {  # environment -> its place among those of a loop, their number, its argument
+    Acrobot: (1, 3, ""),
+    MountainCar: (2, 3, "goal_velocity"),
+    MountainCarContinuous: (0, 2, "goal_velocity"),
+    Pendulum: (1, 2, "g"),
 }
 
 
 class Classic:
     """The compiled steps of ``rlrun.env.classic``; rows that open episodes are not compiled."""
 
-    generator = None
+    resets, generator = False, None
 
     def __init__(self, env: Any) -> None:
-        self.env, (self.kind, rule) = env, CLASSIC[type(env)]
+        self.env, (place, count, rule) = env, CLASSIC[type(env)]
         own = getattr(env, rule) if rule else 0.0
-        self.constants = np.array([env.limit[0], own], np.float64)
+        constants = np.array([env.limit[0], own], np.float64)
+        self.rules = tuple(constants if i == place else None for i in range(count))
 
     def world(self) -> tuple[np.ndarray, ...]:
         return self.env.state.copy(), self.env.t.copy(), self.env._done.copy()
@@ -150,7 +145,7 @@ class CompiledRollout:
         if collector.actor is not self.actor:  # a predictor's, with weights of its own
             collector.compiled = None
             return None
-        if not env.continues or (task.kind is not None and collector.ended.any()):
+        if not env.continues or (not task.resets and collector.ended.any()):
             collector.actor.refresh()
             return None
         if not self.compared:
@@ -192,22 +187,20 @@ class CompiledRollout:
     ) -> tuple[int, int, int, int]:
         """Return the result of ``rollout``, which writes ``world`` and ``carried``."""
         extras, box = arrays["extras"], None
-        unrecorded = np.empty((len(arrays["action"]), self.columns), np.float32)
         if (bounds := self.bounds) is not None:
-            raw = extras["raw_action"].reshape(*unrecorded.shape, -1)
+            raw = extras["raw_action"].reshape(len(arrays["action"]), self.columns, -1)
             low, high = bounds.space.low.reshape(-1), bounds.space.high.reshape(-1)
             box = self.log_std, bounds.middle, bounds.half_width, low, high, raw
         size = arrays["obs"].shape[-1]
         moments = np.zeros(size), np.ones(size), np.inf
         if self.moments is not None:
             moments = self.moments.center().numpy(), self.moments.inverse_std().numpy(), CLIP
-        collect, choice = (rollout, None if self.samples else epsilon) if box is None else (
-            box_rollout, box,
-        )  # fmt: skip
+        collect: Any = rollout if box is None else box_rollout
+        choice = box or (None if self.samples else epsilon)
         out: tuple[int, int, int, int] = collect(
             self.layers, self.heads, self.kernel.net.values, self.work, moments, choice, generators,
-            self.task.kind, self.task.constants, world, tuple(arrays[name] for name in ROW_ARRAYS),
-            extras.get("log_prob", unrecorded), carried, self.finished, *limits,
+            *self.task.rules, world, tuple(arrays[name] for name in ROW_ARRAYS),
+            extras["log_prob"] if self.samples else None, carried, self.finished, *limits,
         )  # fmt: skip
         return out
 
