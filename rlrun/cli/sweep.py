@@ -182,11 +182,7 @@ def _constant_keys(*jobs: Sequence[str]) -> set[str]:
 
 
 def validate_job(
-    composer: Composer,
-    cfg: DictConfig,
-    job: Sequence[str],
-    num: int,
-    unnamed: Collection[str] = (),
+    composer: Composer, cfg: DictConfig, job: Sequence[str], num: int, unnamed: Collection[str] = ()
 ) -> ValidJob:
     """Return the composed job. ``unnamed``: as for ``compose_job``.
 
@@ -452,12 +448,7 @@ def _run_ours(sweep: Sweep) -> None:
 
 
 def _run(
-    tasks: Sequence[Task],
-    record: SweepRecord,
-    path: Path,
-    *,
-    quiet: bool,
-    own_process: bool = True,
+    tasks: Sequence[Task], record: SweepRecord, path: Path, *, quiet: bool, own_process: bool = True
 ) -> None:
     """Run the jobs. Raises: Interrupted."""
     if not quiet:

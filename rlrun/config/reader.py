@@ -19,12 +19,7 @@ from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlrun.config.config_errors import (
-    code_error,
-    config_error,
-    unknown_key,
-    unknown_option,
-)
+from rlrun.config.config_errors import code_error, config_error, unknown_key, unknown_option
 from rlrun.errors import ConfigError
 from rlrun.schema import (
     OPTION_CONFIGS,

@@ -10,12 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from hydra.core.override_parser.types import (
-    ChoiceSweep,
-    IntervalSweep,
-    RangeSweep,
-    Sweep,
-)
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, RangeSweep, Sweep
 from omegaconf import DictConfig, OmegaConf
 
 from rlrun.config.checks import check_typed_keys, read_checked

@@ -120,9 +120,8 @@ def difference(
         why = against
         ties, spread = np.subtract.outer(x, y), float(np.ptp(x) + np.ptp(y))
     if spread <= 1e-12 * scale:
-        why += ", equal within each group: their spread is unknown and no interval is claimed"
-        value = -value if mirrored else value
-        return Difference(value, None, None, level, method, f"{why}.", p)
+        why += ", equal within each group: their spread is unknown and no interval is claimed."
+        return Difference(-value if mirrored else value, None, None, level, method, why, p)
     alpha = 1.0 - level
     ends = [scale * _end(p_of, value / scale, side, alpha, p) for side in (-1.0, 1.0)]
     isolated = np.unique(ties)  # with few distinct scores ties make p jump up
@@ -174,10 +173,7 @@ def _bisected(
 ) -> float:
     while abs(rejected - accepted) > 1e-7:
         middle = 0.5 * (accepted + rejected)
-        if p_of(middle) > alpha:
-            accepted = middle
-        else:
-            rejected = middle
+        accepted, rejected = (middle, rejected) if p_of(middle) > alpha else (accepted, middle)
     return accepted
 
 
@@ -306,12 +302,7 @@ def aggregate_difference(
     and b are equal in distribution in every one. ``decided`` requires that both agree.
     """
     got = stratified_bootstrap(
-        lambda x, y: statistic(x) - statistic(y),
-        a,
-        b,
-        level=level,
-        resamples=resamples,
-        seed=seed,
+        lambda x, y: statistic(x) - statistic(y), a, b, level=level, resamples=resamples, seed=seed
     )
     p = None
     if got.claimed:
@@ -347,14 +338,10 @@ def holm(p: Sequence[float]) -> list[float]:
     return adjusted
 
 
-# -- sequential comparison -------------------------------------------------------------------------
-
 SEQUENTIAL_PERMUTATIONS = 10_000  # fewest per pair
 _COARSE = 4  # fewest permutations that may reject at a look at the smallest level
 _MOST = 1e10  # permuted scores of a look; 50 settings, 4 looks of 5 seeds: 20 to 49 s, 213 MB
-_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(
-    np.float64
-)  # [256, 8]
+_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1) * 1.0  # [256, 8]
 
 Pair = tuple[int, int]  # of agents, by index
 
@@ -429,28 +416,24 @@ class Comparison:
                 f"seeds = auto with {len(names)} agents and {looks} looks: cannot be compared; "
                 "two agents or more and one look or more are allowed; name another agent"
             )
-        self.names, self.looks, self.level = names, looks, level
-        self.look = 0
-        every = list(itertools.combinations(range(len(names)), 2))
-        chosen = every if pairs is None else list(pairs)
+        self.names, self.looks, self.level, self.look = names, looks, level, 0
+        every = itertools.combinations(range(len(names)), 2)
+        chosen = list(every if pairs is None else pairs)
         self.winners: dict[Pair, int | None] = dict.fromkeys(chosen)
         self._decided_at: dict[Pair, int] = {}
         self._seed, self._blocks = seed, list[list[Floats]]()  # [look][agent] scores
         self._labels: dict[tuple[int, int, int], NDArray[np.uint8]] = {}
-        count = permutations or permutations_needed(len(chosen), looks, 1.0 - level)
-        self._permutations = count
+        self._permutations = permutations or permutations_needed(len(chosen), looks, 1.0 - level)
         share = (1.0 - level) / (looks * np.arange(1, len(chosen) + 1))
-        budgets, self._level_of = np.unique(
-            -np.floor(share * count + 1e-9).astype(int), return_inverse=True
-        )
+        allowed = np.floor(share * self._permutations + 1e-9).astype(int)
+        budgets, self._level_of = np.unique(-allowed, return_inverse=True)
         self._tests = {pair: _PairTest(-budgets) for pair in chosen}
 
     @property
     def scores(self) -> list[Floats]:
         """Return all scores of each agent so far, in order."""
-        return [
-            np.concatenate([np.empty(0), *blocks]) for blocks in zip(*self._blocks, strict=True)
-        ]
+        blocks = zip(*self._blocks, strict=True)
+        return [np.concatenate([np.empty(0), *scores]) for scores in blocks]
 
     def update(self, *scores: ArrayLike) -> Decision:
         """Add the new ``scores`` [n] of each agent since the last look, and decide.
@@ -530,22 +513,18 @@ class Comparison:
 
     def _decision(self) -> Decision:
         undecided = [pair for pair, winner in self.winners.items() if winner is None]
-        status = "decided"
-        if undecided:
-            status = "budget spent" if self.look == self.looks else "undecided"
-        found = [
-            f"{self.names[w]} > {self.names[b if w == a else a]}"
-            for (a, b), w in self.winners.items()
-            if w is not None
-        ]
-        found += [f"{self.names[a]} and {self.names[b]} undecided" for a, b in undecided]
+        last = self.look == self.looks
+        status = ("budget spent" if last else "undecided") if undecided else "decided"
+        names = self.names
+        found = [f"{names[w]} > {names[b if w == a else a]}"
+                 for (a, b), w in self.winners.items() if w is not None]  # fmt: skip
+        found += [f"{names[a]} and {names[b]} undecided" for a, b in undecided]
         why = f"Look {self.look} of {self.looks}: {', '.join(found)}; probability of any false "
         why += f"difference in the whole study at most {1.0 - self.level:.0%}."
         active = tuple(sorted({agent for pair in undecided for agent in pair}))
-        seeds = {pair: self._seeds(pair, look) for pair, look in self._decided_at.items()}
-        return Decision(
-            status, self.look, dict(self.winners), dict(self._decided_at), seeds, active, why
-        )
+        looks = dict(self._decided_at)
+        seeds = {pair: self._seeds(pair, look) for pair, look in looks.items()}
+        return Decision(status, self.look, dict(self.winners), looks, seeds, active, why)
 
 
 def permutations_needed(pairs: int, looks: int, alpha: float) -> int:

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,8 +24,6 @@ from rlrun.errors import ConfigError, storage_errors
 from rlrun.reports.runs import printable
 from rlrun.run.files import replace_file
 from rlrun.terminal import table_lines
-
-# -- tables ----------------------------------------------------------------------------------------
 
 
 class Interval(NamedTuple):
@@ -71,12 +70,10 @@ class Table:
         These are columns without a value, and the environment if it is the same in all rows.
         """
         rows = [[show_cell(cell) for cell in row] for row in self.rows]
-        columns = [[row[i] for row in rows] for i in range(len(self.columns))]
-        kept = [
-            i
-            for i, (name, texts) in enumerate(zip(self.columns, columns, strict=True))
-            if not rows or ({*texts} - {"", "-"} and (name != "environment" or len({*texts}) > 1))
-        ] or [*range(len(columns))]
+        texts = [{row[i] for row in rows} for i in range(len(self.columns))]
+        told = [texts[i] - {"", "-"} and (name != "environment" or len(texts[i]) > 1)
+                for i, name in enumerate(self.columns)]  # fmt: skip
+        kept = [i for i, shown in enumerate(told) if shown or not any(told)]
         right = [any(_is_numeric(row[i]) for row in self.rows) for i in kept]
         names = [self.columns[i] for i in kept]
         return Grid(names, right, [[row[i] for i in kept] for row in rows])
@@ -165,8 +162,6 @@ def _csv_text(cell: Cell) -> str:
     return f"'{text}" if risky else text
 
 
-# -- sections and figures --------------------------------------------------------------------------
-
 INK = "#1a1b1c"  # of texts and axes; the page replaces it by its text colour
 
 
@@ -220,14 +215,11 @@ def document_markdown(document: Document) -> str:
     for part in document.sections:
         parts += [f"## {markdown_text(part.title)}\n"]
         parts += [f"![{markdown_text(p.title)}]({p.name}.svg)\n" for p in part.pictures]
-        parts += [markdown(table) for table in part.tables]
-        parts += [f"{markdown_text(text)}\n" for text in part.text]
+        parts += [*map(markdown, part.tables), *(f"{markdown_text(text)}\n" for text in part.text)]
     return "\n".join([*parts, f"{_DIGITS} in this directory."])
 
 
 _DIGITS = "All digits, and every evaluation: the CSV files"
-
-# -- HTML ------------------------------------------------------------------------------------------
 
 GENERATOR = '<meta name="generator" content="rlrun report">'
 MARK = '<meta name="rlrun-runs" content="{}">'  # which runs the report is on
@@ -297,12 +289,9 @@ def document_html(document: Document, mark: str) -> str:
     links = (_tag("a", part.title, href=f"#{part.anchor}") for part in document.sections)
     return "\n".join([
         f"{_HEAD.format(mark)}{_tag('title', document.title)}\n<style>{_STYLE}</style>",
-        _tag("h1", document.title),
-        *(_tag("p", text, kind="lead") for text in document.text),
-        f"<nav>{' '.join(links)}</nav>",
-        *(_section(part) for part in document.sections),
-        _tag("footer", f"Written by rlrun report. {_DIGITS} next to this page."),
-        "",
+        _tag("h1", document.title), *(_tag("p", text, kind="lead") for text in document.text),
+        f"<nav>{' '.join(links)}</nav>", *map(_section, document.sections),
+        _tag("footer", f"Written by rlrun report. {_DIGITS} next to this page."), "",
     ])  # fmt: skip
 
 
@@ -350,8 +339,6 @@ def inline_svg(picture: Picture) -> str:
     return svg.replace(INK, "currentColor").replace("<svg ", '<svg role="img" ', 1)
 
 
-# -- the report directory --------------------------------------------------------------------------
-
 PAGE, TEXT = "index.html", "report.md"
 TABLES = (
     "scores", "comparisons", "efficiency", "aggregates", "sensitivity", "config", "runs", "curves",
@@ -378,12 +365,8 @@ def default_out(dirs: Sequence[str]) -> Path:
     If a report on other runs, or other files, are there, it is the next free one of report-2, …
     """
     top = Path(dirs[0]) if len(dirs) == 1 and Path(dirs[0]).is_dir() else Path()
-    number = 1
-    while True:
-        out = top / ("report" if number == 1 else f"report-{number}")
-        if not _taken(out, mark_of(dirs, out)):
-            return out
-        number += 1
+    names = chain(["report"], (f"report-{number}" for number in count(2)))
+    return next(top / name for name in names if not _taken(top / name, mark_of(dirs, top / name)))
 
 
 def check_out(out: Path, mark: str) -> None:
@@ -424,19 +407,15 @@ def write_report(document: Document, out: Path, mark: str) -> None:
     """
     check_out(out, mark)
     files: dict[str, bytes | Table] = {f"{table.name}.csv": table for table in document.tables}
-    files |= {
-        TEXT: document_markdown(document).encode(),
-        PAGE: document_html(document, mark).encode(),
-    }
+    files[TEXT] = document_markdown(document).encode()
     for picture in document.pictures:
         files |= {f"{picture.name}.svg": picture.svg.encode(), f"{picture.name}.png": picture.png}
-    need = "a writable directory is needed; choose another"
-    with storage_errors(f"--out = {out}:", need):
+    files[PAGE] = document_html(document, mark).encode()
+    with storage_errors(f"--out = {out}:", "a writable directory is needed; choose another"):
         out.mkdir(parents=True, exist_ok=True)
         if not (out / PAGE).exists():
             replace_file(out / PAGE, unfinished(mark).encode())
-        for name in sorted(files, key=lambda name: name == PAGE):
-            content = files[name]
+        for name, content in files.items():
             content = csv_text(content).encode() if isinstance(content, Table) else content
             replace_file(out / name, content)
         for path in [path for pattern in _OWN for path in out.glob(pattern)]:

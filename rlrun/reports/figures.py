@@ -39,13 +39,8 @@ _STYLE: Any = {
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
     "legend.frameon": False,
-    **{
-        key: INK
-        for key in (
-            "text.color", "axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "xtick.color",
-            "ytick.color",
-        )
-    },
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "axes.titlecolor",
+                     "xtick.color", "ytick.color"), INK),
 }  # fmt: skip
 
 
@@ -101,10 +96,9 @@ def curve_figure(
         axes = figure.subplots()
         for one, colour in zip(shown, COLOURS, strict=False):
             banded = bool(np.isfinite(one.low).any())
+            width, alpha = (0.7, 0.4) if banded else (1.1, 0.75)
             for run, x, values in one.seeds:
-                style = "-" if is_whole(run) else "--"
-                width, alpha = (0.7, 0.4) if banded else (1.1, 0.75)
-                mark = "." if len(x) == 1 else None
+                style, mark = "-" if is_whole(run) else "--", "." if len(x) == 1 else None
                 look: Any = {"color": colour, "lw": width, "alpha": alpha, "marker": mark}
                 axes.step(x, values, style, where="post", **look)
             if banded:
@@ -121,9 +115,7 @@ def curve_figure(
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         else:
             axes.set_xlabel("wall time (s)")
-        lines = [
-            Line2D([], [], color=colour, lw=2) for colour, _ in zip(COLOURS, shown, strict=False)
-        ]
+        lines = [Line2D([], [], color=colour, lw=2) for colour in COLOURS[: len(shown)]]
         _legend(figure, lines, [one.group.setting for one in shown])
     return out
 

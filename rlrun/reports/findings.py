@@ -75,9 +75,8 @@ class Findings:
     @property
     def meaning(self) -> str:
         """Return the meaning of the score."""
-        count = self.kind.partition(":")[2]
-        best = f"best of the last {count} evaluations, a maximum and so biased upwards"
-        return _MEANING.get(self.kind, best)
+        best = "best of the last {} evaluations, a maximum and so biased upwards"
+        return _MEANING.get(self.kind, best.format(self.kind.partition(":")[2]))
 
     def place(self, environment: str) -> str:
         """Return the environment's name as part of a caption, "" if there is only one."""
@@ -104,18 +103,16 @@ def reasons(named: Sequence[tuple[str, str]]) -> list[str]:
         whose.setdefault(why, []).append(name)
     if len(whose) == 1:
         return list(whose)
-    return [f"{_names(list(dict.fromkeys(names)))}: {why}" for why, names in whose.items()]
-
-
-def _names(names: list[str]) -> str:
-    return ", ".join(names) if len(names) <= 3 else f"{len(names)} settings"
+    sets = {why: dict.fromkeys(names) for why, names in whose.items()}
+    return [f"{', '.join(names) if len(names) <= 3 else f'{len(names)} settings'}: {why}"
+            for why, names in sets.items()]  # fmt: skip
 
 
 def uncounted(group: Group) -> str:
     """Return the runs of a group that its score leaves out: "1 failed, 2 running"."""
     parts = [f"{n} {why}" for why, n in Counter(map(_why_unscored, group.unscored)).items()]
-    again = len(group.repeats)
-    parts += [f"{again} repeated seed{'s' if again > 1 else ''}"] if again else []
+    if again := len(group.repeats):
+        parts.append(f"{again} repeated seed{'s' if again > 1 else ''}")
     return ", ".join(parts)
 
 
@@ -133,9 +130,6 @@ def threshold_of(found: Findings, groups: Sequence[Group]) -> float:
     return values.pop() if len(values) == 1 else _NAN
 
 
-_POINTS = 101  # of a profile
-
-
 def across_section(
     found: Findings, references: Mapping[str, tuple[float, float]]
 ) -> Section | None:
@@ -151,7 +145,7 @@ def across_section(
     rows: list[tuple[Cell, ...]] = []
     whys: list[tuple[str, str]] = []
     profiles: list[tuple[str, Floats, Floats, Floats, Floats]] = []
-    tau = np.linspace(0, 1, _POINTS)
+    tau = np.linspace(0, 1, 101)
     for setting, own in matrices_of(found, references).items():
         matrix, left_out = balanced(own)
         middle, gap = iqm(matrix), optimality_gap(matrix)
@@ -180,18 +174,19 @@ def scales_of(
     found: Findings, references: Mapping[str, tuple[float, float]]
 ) -> dict[str, tuple[float, float]]:
     """Return environment -> the scores that count as 0 and 1."""
-    return {env: references.get(env) or _extremes(scored(found.of(env))) for env in _places(found)}
+    scores = {env: [group.scores for group in scored(found.of(env))] for env in _places(found)}
+    every = {env: np.concatenate(parts) for env, parts in scores.items()}
+    return {env: references.get(env, (float(x.min()), float(x.max()))) for env, x in every.items()}
 
 
 def matrices_of(
     found: Findings, references: Mapping[str, tuple[float, float]]
 ) -> dict[str, list[Floats]]:
     """Return setting -> normalised scores in each environment, for settings with scores in all."""
-    settings = complete_settings(found)
-    scales = scales_of(found, references) if settings else {}
+    scales = scales_of(found, references)
     return {
         setting: [normalised(group.scores, scales[group.environment]) for group in groups]
-        for setting, groups in settings.items()
+        for setting, groups in complete_settings(found).items()
     }
 
 
@@ -206,22 +201,15 @@ def complete_settings(found: Findings) -> dict[str, list[Group]]:
     by_setting: dict[str, list[Group]] = {}
     for group in scored(found.groups):
         by_setting.setdefault(group.setting, []).append(group)
-    order = places.index
     return {
-        setting: sorted(groups, key=lambda g: order(g.environment))
-        for setting, groups in by_setting.items()
-        if len(groups) == len(places)
-    }
+        setting: sorted(groups, key=lambda group: places.index(group.environment))
+        for setting, groups in by_setting.items() if len(groups) == len(places)
+    }  # fmt: skip
 
 
 def _places(found: Findings) -> list[str]:
     """Return the environments in which a setting has scores by which no search has chosen."""
     return [env for env in found.environments if scored(found.of(env))]
-
-
-def _extremes(groups: Sequence[Group]) -> tuple[float, float]:
-    scores = np.concatenate([group.scores for group in groups])
-    return float(scores.min()), float(scores.max())
 
 
 def normalised(scores: Floats, scale: tuple[float, float]) -> Floats:

@@ -12,7 +12,8 @@ points of the axis.
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -92,11 +93,8 @@ class Group:
     def failed_again(self) -> list[RunData]:
         """Runs that failed although an earlier run of their seed is done and counts."""
         began = {run.seed: run.text("started") for run in self.runs}
-        return [
-            run
-            for run in self.unscored
-            if run.status == "failed" and began.get(run.seed, "~") < run.text("started")
-        ]
+        failed = [run for run in self.unscored if run.status == "failed"]
+        return [run for run in failed if began.get(run.seed, "~") < run.text("started")]
 
     @property
     def everything(self) -> list[RunData]:
@@ -124,16 +122,13 @@ def group_runs(runs: Sequence[RunData], kind: str = "final") -> list[Group]:
         by_place.setdefault(place, []).append(run)
         by_key.setdefault((place, _canonical(keys), run.trial), []).append(run)
     bounds = {place: return_bounds(members) for place, members in by_place.items()}
-    return [
-        _group(
-            Group(place, labels[key] + TRIAL * trial, distinct[key], kind, bounds[place]), members
-        )
-        for (place, key, trial), members in by_key.items()
-    ]
+    groups = [Group(place, labels[key] + TRIAL * trial, distinct[key], kind, bounds[place])
+              for place, key, trial in by_key]  # fmt: skip
+    return [_fill(*entry) for entry in zip(groups, by_key.values(), strict=True)]
 
 
-def _group(group: Group, members: Sequence[RunData]) -> Group:
-    """Fill a group. Of several scored runs of a seed, the one started last counts."""
+def _fill(group: Group, members: Sequence[RunData]) -> Group:
+    """Return a group with its runs. Of several scored runs of a seed, the newest counts."""
     by_seed: dict[int | None, list[RunData]] = {}
     for run in members:
         if score(run, group.kind) is None:
@@ -164,21 +159,15 @@ def best_groups(groups: Sequence[Group], count: int) -> list[Group]:
 def side_of(groups: Sequence[Group], runs: Sequence[RunData]) -> list[Group]:
     """Return the groups restricted to ``runs``. Empty ones are left out."""
     own = {id(run) for run in runs}
-    found = []
-    for group in groups:
-        members = [run for run in group.everything if id(run) in own]
-        empty = replace(group, runs=[], unscored=[], repeats=[])
-        found += [_group(empty, members)] if members else []
-    return found
+    members = [[run for run in group.everything if id(run) in own] for group in groups]
+    return [_fill(replace(group, runs=[], unscored=[], repeats=[]), found)
+            for group, found in zip(groups, members, strict=True) if found]  # fmt: skip
 
 
 def relevant(keys: dict[str, Any]) -> dict[str, Any]:
     """Return the keys of a config that change what is computed."""
-    return {
-        name: value
-        for name, value in keys.items()
-        if name not in IGNORED and not name.startswith(IGNORED_GROUPS)
-    }
+    return {name: value for name, value in keys.items()
+            if name not in IGNORED and not name.startswith(IGNORED_GROUPS)}  # fmt: skip
 
 
 def _is_environment(name: str) -> bool:
@@ -198,8 +187,9 @@ def _environments(runs: Sequence[RunData]) -> list[str]:
         env_id = own.get("env.id")
         parts = [printable(env_id).rpartition("/")[2]]
         for name in varying.get(env_id, []) if isinstance(env_id, str) else []:
-            short = name.removeprefix("env.").removeprefix("kwargs.")
-            parts += [f"{short}={show(own[name])}"] if own.get(name, {}) != {} else []
+            if own.get(name, {}) != {}:
+                short = name.removeprefix("env.").removeprefix("kwargs.")
+                parts.append(f"{short}={show(own[name])}")
         names.append(" ".join(parts))
     return names
 
@@ -240,22 +230,16 @@ def folded(configs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         for name, lasts in below.items():
             if "kind" in lasts:
                 fields.setdefault(name, set()).add(frozenset(lasts))
-    whole = {
-        name
-        for name, sets in fields.items()
-        if len(sets) > 1 or any(name in keys for keys in configs)
-    }
-    return [_fold(keys, whole) for keys in configs]
-
-
-def _fold(keys: dict[str, Any], whole: Collection[str]) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for name, value in keys.items():
-        parent, _, last = name.rpartition(".")
-        if parent in whole:
-            out.setdefault(parent, {})[last] = value
-        else:
-            out[name] = value
+    used = {name for keys in configs for name in keys}
+    whole = {name for name, sets in fields.items() if len(sets) > 1 or name in used}
+    out: list[dict[str, Any]] = [{} for _ in configs]
+    for folded_keys, keys in zip(out, configs, strict=True):
+        for name, value in keys.items():
+            parent, _, last = name.rpartition(".")
+            if parent in whole:
+                folded_keys.setdefault(parent, {})[last] = value
+            else:
+                folded_keys[name] = value
     return out
 
 
@@ -332,20 +316,15 @@ def _labels(configs: Sequence[dict[str, Any]], names: dict[str, str]) -> list[st
 
     Values that are left to the environment are not named, unless labels would be equal.
     """
-    labels = []
+    missing = f"{next(iter(names.values()))}={MISSING}"
+    full, short = [], []
     for keys in configs:
-        found = [(key, name) for key, name in names.items() if key in keys]
-        typed = [(key, name) for key, name in found if not _of_env(keys[key])]
-        labels.append([_label(keys, part, names) for part in (found, typed or found)])
-    full, short = (list(column) for column in zip(*labels, strict=True))
+        found = {key: ("" if key == "policy.name" else f"{name}=") + show(keys[key])
+                 for key, name in names.items() if key in keys}  # fmt: skip
+        typed = [text for key, text in found.items() if not _of_env(keys[key])]
+        full.append(" ".join(found.values()) or missing)
+        short.append(" ".join(typed) or full[-1])
     return short if len(set(short)) == len(set(full)) else full
-
-
-def _label(
-    keys: Mapping[str, Any], chosen: Sequence[tuple[str, str]], names: Mapping[str, str]
-) -> str:
-    shown = [("" if k == "policy.name" else f"{name}=") + show(keys[k]) for k, name in chosen]
-    return " ".join(shown) or f"{next(iter(names.values()))}={MISSING}"
 
 
 def _last_part(key: str) -> str:
@@ -354,45 +333,43 @@ def _last_part(key: str) -> str:
 
 def _first_words(keys: Sequence[str]) -> dict[str, str]:
     """Return ``state`` for ``policy.state_init`` if no other key is ``state``."""
-    names = {key: _last_part(key) for key in keys}
-    words = [name.partition("_")[0] for name in names.values()]
-    return {key: word if words.count(word) == 1 else names[key]
-            for (key, word) in zip(names, words, strict=True)}  # fmt: skip
+    words = {key: _last_part(key).partition("_")[0] for key in keys}
+    often = Counter(words.values())
+    return {key: word if often[word] == 1 else _last_part(key) for key, word in words.items()}
 
 
 def show(value: Any) -> str:
     """Return a config value as the command line writes it, ``${env.key}`` as ``env.key``."""
     if isinstance(value, str):
-        text = value.removeprefix("${").removesuffix("}") if _of_env(value) else value
-        return printable(text)
+        return printable(value[2:].removesuffix("}") if _of_env(value) else value)
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, dict) and "kind" in value:
         return _schedule(value)
-    text = json.dumps(value, default=str, ensure_ascii=False)
-    return printable(text)
+    return printable(json.dumps(value, default=str, ensure_ascii=False))
 
 
 def _schedule(fields: dict[str, Any]) -> str:
     """Return a schedule in words: ``linear 0.001 to 0 over 50000``, a constant as its number."""
-    parts = [show(fields["kind"])]
-    if "points" in fields and fields["points"] is not None:
-        parts.append(show(fields["points"]))
-    elif fields["kind"] == "constant":
-        parts = [show(fields.get("start"))]
-    else:
-        parts.append(f"{show(fields.get('start'))} to {show(fields.get('end'))}")
-        if fields.get("over") is not None:
-            parts.append(f"over {show(fields['over'])}")
-    return printable(" ".join(parts))
+    kind, start, end, over, points = map(fields.get, ("kind", "start", "end", "over", "points"))
+    text = f"{show(kind)} {show(start)} to {show(end)}"
+    if points is not None:
+        text = f"{show(kind)} {show(points)}"
+    elif kind == "constant":
+        text = show(start)
+    elif over is not None:
+        text += f" over {show(over)}"
+    return printable(text)
 
 
 def differences(configs: Sequence[dict[str, Any]]) -> list[tuple[str, list[str]]]:
     """Return (key, value in each config) of every key in which they differ."""
-    return [
-        (name, [show(keys[name]) if name in keys else MISSING for keys in configs])
-        for name in varying_keys(configs)
-    ]
+    return [(name, [value_text(keys, name) for keys in configs]) for name in varying_keys(configs)]
+
+
+def value_text(keys: Mapping[str, Any], name: str) -> str:
+    """Return the value of a key in a config, as the command line writes it."""
+    return show(keys[name]) if name in keys else MISSING
 
 
 MAX_LEVELS = 8  # values of a number; more are grouped into ranges
@@ -440,40 +417,35 @@ def effects(groups: Sequence[Group]) -> list[Effect]:
 
     Source: Fisher 1925, the correlation ratio; main effects as in Hutter et al. 2014, section 2.
     """
-    scored = [group for group in groups if len(group.runs)]
+    scored = [group for group in groups if group.runs]
     by_partition: dict[tuple[object, ...], list[str]] = {}
     for name in varying_keys([group.keys for group in scored]):
-        shown = [value_text(group, name) for group in scored]
+        shown = [value_text(group.keys, name) for group in scored]
         order = {text: i for i, text in enumerate(dict.fromkeys(shown))}
         own = name if len(order) > MAX_LEVELS else None  # sampled numbers differ in every run
         by_partition.setdefault((own, *(order[text] for text in shown)), []).append(name)
-    found = [_effect(scored, tuple(names)) for names in by_partition.values()]
+    found = [_effect(scored, names) for names in by_partition.values()]
     return sorted(found, key=lambda effect: -effect.share)
 
 
-def value_text(group: Group, name: str) -> str:
-    """Return the value of a key in a group, as the command line writes it."""
-    return show(group.keys[name]) if name in group.keys else MISSING
-
-
-def _effect(groups: Sequence[Group], names: tuple[str, ...]) -> Effect:
-    names = tuple(
-        sorted(names, key=lambda n: (n != "policy.name", not n.endswith(".name"), n.count(".")))
-    )
-    numbers = {value_text(g, names[0]): finite(g.keys.get(names[0])) for g in groups}
+def _effect(groups: Sequence[Group], names: list[str]) -> Effect:
+    names.sort(key=lambda n: (n != "policy.name", not n.endswith(".name"), n.count(".")))
+    shown = [value_text(group.keys, names[0]) for group in groups]
+    values = [finite(group.keys.get(names[0])) for group in groups]
+    numbers = dict(zip(shown, values, strict=True))
     ordered = sorted(numbers, key=lambda t: math.inf if math.isnan(numbers[t]) else numbers[t])
     axis = np.array([numbers[text] for text in ordered])
     sets = [[text] for text in ordered]
     if len(ordered) > MAX_LEVELS and np.isfinite(axis).all():
-        sets = [list(part) for part in np.array_split(np.array(ordered), BINS)]
+        sets = [part.tolist() for part in np.array_split(np.array(ordered), BINS)]
     levels = []
     for texts in sets:
-        members = [group for group in groups if value_text(group, names[0]) in texts]
-        x = [np.full(len(g.scores), numbers[value_text(g, names[0])]) for g in members]
+        members = [(g.scores, numbers[t]) for g, t in zip(groups, shown, strict=True) if t in texts]
         name = texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
-        scores = np.concatenate([group.scores for group in members])
-        levels.append(Level(str(name), np.concatenate(x), scores))
-    return Effect(names, ordered, axis, levels, explained([level.scores for level in levels]))
+        x = np.concatenate([np.full(len(scores), number) for scores, number in members])
+        levels.append(Level(name, x, np.concatenate([scores for scores, _ in members])))
+    share = explained([level.scores for level in levels])
+    return Effect(tuple(names), ordered, axis, levels, share)
 
 
 def explained(scores: Sequence[Floats]) -> float:
@@ -524,7 +496,8 @@ def curve(group: Group, axis: Axis = "env_steps") -> Curve:
     The band is the score's interval (`mean_interval`) at every point. It holds at each point, not
     for the whole curve at once.
     """
-    runs = [run for run in [*group.runs, *group.unscored] if len(_x(run, axis))]
+    members = [*group.runs, *group.unscored]
+    runs = [run for run in members if len(_x(run, axis))]
     x = common_axis([_x(run, axis) for run in runs])
     every = align([(_x(run, axis), run.evaluations.return_mean) for run in runs], x)
     whole = np.array([is_whole(run) for run in runs], bool)
@@ -532,14 +505,13 @@ def curve(group: Group, axis: Axis = "env_steps") -> Curve:
     for run, values, ended in zip(runs, every, whole, strict=True):
         shown = ~np.isnan(values) & (ended | (x <= _x(run, axis)[-1]))
         seeds.append((run, x[shown], values[shown]))
-    done = [run for run in [*group.runs, *group.unscored] if run.status == "done"]
-    left_out = [run for run in done if not (is_whole(run) and len(_x(run, axis)))]
-    mean, low, high = (np.full(len(x), math.nan) for _ in range(3))
+    left_out = [run for run in members
+                if run.status == "done" and not (is_whole(run) and len(_x(run, axis)))]  # fmt: skip
+    ends = np.full((3, len(x)), math.nan)  # mean, low, high
     complete = ~np.isnan(every[whole]).any(axis=0) & whole.any()
     if complete.any():
-        mean[complete], low[complete], high[complete] = mean_band(
-            every[whole][:, complete], bounds=group.bounds
-        )
+        ends[:, complete] = mean_band(every[whole][:, complete], bounds=group.bounds)
+    mean, low, high = ends
     return Curve(group, seeds, x, mean, low, high, left_out)
 
 
@@ -551,12 +523,8 @@ def _x(run: RunData, axis: Axis) -> Floats:
 
 def common_axis(axes: Sequence[Floats]) -> Floats:
     """Return every point at which a seed was evaluated; of many, evenly spaced points."""
-    if not axes:
-        return np.zeros(0)
-    points: Floats = np.unique(np.concatenate(list(axes)))
-    if len(points) <= MAX_POINTS:
-        return points
-    return np.linspace(points[0], points[-1], MAX_POINTS)
+    points: Floats = np.unique(np.concatenate([np.zeros(0), *axes]))
+    return points if len(points) <= MAX_POINTS else np.linspace(points[0], points[-1], MAX_POINTS)
 
 
 def align(seeds: Sequence[tuple[Floats, Floats]], x: Floats) -> Floats:

@@ -71,8 +71,8 @@ def score_array(scores: ArrayLike, ndim: int = 1) -> Floats:
     array = np.asarray(scores, np.float64)
     if array.ndim != ndim or array.size == 0:
         raise ConfigError(
-            f"scores = array of shape {array.shape}: cannot be summarised; "
-            f"{ndim} axes with one score per seed or more are allowed; give the scores of runs"
+            f"scores = array of shape {array.shape}: cannot be summarised; {ndim} axes with one "
+            "score per seed or more are allowed; give the scores of runs"
         )
     if not np.isfinite(array).all():
         raise ConfigError(
@@ -90,13 +90,12 @@ def few_seeds(n: int) -> str:
 
 def _points(x: Floats, value: float, level: float) -> Estimate | None:
     """Return ``value`` without interval if ``x`` [R] is few or all equal, else None."""
-    n = len(x)
-    if n < MIN_SEEDS:
-        return Estimate(value, None, None, level, "points", few_seeds(n))
-    if not _equal(x):
+    n, why = len(x), few_seeds(len(x))
+    if n >= MIN_SEEDS and not _equal(x):
         return None
-    why = f"All {n} seeds score the same, so their spread is unknown: up to "
-    why += f"{missed_share(n, level):.0%} of further seeds may differ ({level:.0%} confidence)."
+    if n >= MIN_SEEDS:
+        why = f"All {n} seeds score the same, so their spread is unknown: up to "
+        why += f"{missed_share(n, level):.0%} of further seeds may differ ({level:.0%} confidence)."
     return Estimate(value, None, None, level, "points", why)
 
 
@@ -145,8 +144,7 @@ def mean_band(
     Source: Hall 1992, "On the removal of skewness by transformation".
     """
     x = score_array(scores, 2)
-    n = x.shape[0]
-    mean = x.mean(0)
+    n, mean = len(x), x.mean(0)
     if n < MIN_SEEDS:
         return mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan)
     equal = _equal(x)
@@ -197,21 +195,15 @@ def _order_statistics(n: int, content: float, level: float) -> int:
     The share of the population between the r-th and the s-th of n scores is Beta(s - r, n - s + r +
     1). With d dropped at each end, P(share >= content) = P(Beta >= content).
     """
-    dropped = -1
-    while n - 2 * dropped > 3:
-        inside = n - 1 - 2 * (dropped + 1)  # s - r
+    for dropped in range(n // 2):
+        inside = n - 1 - 2 * dropped  # s - r
         if beta_quantile(1.0 - level, inside, n - inside + 1) < content:
-            break
-        dropped += 1
-    return dropped
+            return dropped - 1
+    return n // 2 - 1
 
 
 def tolerance_interval(
-    scores: ArrayLike,
-    *,
-    bounds: Bounds = UNBOUNDED,
-    content: float = CONTENT,
-    level: float = LEVEL,
+    scores: ArrayLike, *, bounds: Bounds = UNBOUNDED, content: float = CONTENT, level: float = LEVEL
 ) -> Estimate:
     """Return an interval for the next seed: it contains ``content`` of all seeds.
 
@@ -393,20 +385,14 @@ def resampled(statistic: Statistic, *scores: Floats, resamples: int, seed: int =
 
     Source: Agarwal et al. 2021, section 4.1; Rao & Wu 1988 (R - 1 draws in small strata).
     """
-    rng = np.random.default_rng(seed)
-    size = int(np.prod([x.shape[0] for x in scores])) * scores[0].shape[1]
-    block = max(1, _BLOCK // size)
-    parts = []
-    for start in range(0, resamples, block):
-        count = min(block, resamples - start)
-        parts.append(statistic(*(_draw(x, count, rng) for x in scores)))
-    return np.concatenate(parts)
+    rng, tasks = np.random.default_rng(seed), np.arange(scores[0].shape[1])
+    block = max(1, _BLOCK // (math.prod(map(len, scores)) * len(tasks)))
 
+    def draw(x: Floats, count: int) -> Floats:
+        return x[rng.integers(0, len(x), (count, len(x) - 1, len(tasks))), tasks]
 
-def _draw(scores: Floats, count: int, rng: np.random.Generator) -> Floats:
-    runs, tasks = scores.shape
-    rows = rng.integers(0, runs, (count, runs - 1, tasks))
-    return scores[rows, np.arange(tasks)]
+    counts = [min(block, resamples - start) for start in range(0, resamples, block)]
+    return np.concatenate([statistic(*(draw(x, count) for x in scores)) for count in counts])
 
 
 def percentile_interval(samples: Floats, level: float) -> tuple[Floats, Floats]:
@@ -476,8 +462,7 @@ def performance_profile(
     value = above(matrix)
     if len(matrix) < MIN_SEEDS:
         return value, np.full_like(value, np.nan), np.full_like(value, np.nan)
-    samples = resampled(above, matrix, resamples=resamples)
-    return value, *percentile_interval(samples, LEVEL)
+    return value, *percentile_interval(resampled(above, matrix, resamples=resamples), LEVEL)
 
 
 def balanced(scores: Sequence[ArrayLike]) -> tuple[Floats, str]:
@@ -487,13 +472,11 @@ def balanced(scores: Sequence[ArrayLike]) -> tuple[Floats, str]:
     choice depends on a score. Also returns a sentence on what was left out, or "".
     """
     arrays = [score_array(x) for x in scores]
-    counts = [len(x) for x in arrays]
-    fewest = min(counts)
+    fewest = min(map(len, arrays))
     matrix = np.stack([x[:fewest] for x in arrays], axis=1)
-    if max(counts) == fewest:
-        return matrix, ""
-    left_out = sum(counts) - fewest * len(counts)
-    return matrix, f"The first {fewest} seeds of each environment; {left_out} runs are left out."
+    left_out = sum(map(len, arrays)) - matrix.size
+    why = f"The first {fewest} seeds of each environment; {left_out} runs are left out."
+    return matrix, why if left_out else ""
 
 
 def choose(

@@ -72,15 +72,13 @@ class BenchSetting:
 
     def reached(self, threshold: float) -> tuple[float, float]:
         """Return median env steps and wall-clock seconds until ``threshold``; inf: never."""
-        found, scored = [], self.scored
-        for run in self.runs:
+        scored, found = self.scored, np.full((len(self.runs), 2), math.inf)
+        for row, run in zip(found, self.runs, strict=True):
             e = run.evaluations
             at = np.flatnonzero(e.return_mean >= threshold)
-            arrived = run in scored and len(at) > 0
-            found.append(
-                (e.env_steps[at[0]], e.wall_seconds[at[0]]) if arrived else (math.inf,) * 2
-            )
-        steps, seconds = (sorted(column)[len(found) // 2] for column in zip(*found, strict=True))
+            if run in scored and len(at):
+                row[:] = e.env_steps[at[0]], e.wall_seconds[at[0]]
+        steps, seconds = np.sort(found, axis=0)[len(found) // 2]
         return float(steps), float(seconds)
 
     @property
@@ -163,32 +161,26 @@ class MemoryGap:
     def _better(self, names: Sequence[str]) -> list[str]:
         """Return which of ``names`` are better than the memoryless agent, corrected for all."""
         gaps = self.gaps
-        tested = [name for name in names if name in gaps and gaps[name].p is not None]
-        ps = holm([p for name in tested if (p := gaps[name].p) is not None])
-        return [
-            name
-            for name, p in zip(tested, ps, strict=True)
-            if p <= 1 - LEVEL + 1e-12 and gaps[name].decided and gaps[name].value > 0
-        ]
+        tested = {n: p for n in names if n in gaps and (p := gaps[n].p) is not None}
+        adjusted = zip(tested, holm([*tested.values()]), strict=True)
+        significant = [name for name, p in adjusted if p <= 1 - LEVEL + 1e-12]
+        return [name for name in significant if gaps[name].decided and gaps[name].value > 0]
 
     @property
     def sentence(self) -> str:
         """Return the finding in a sentence that does not need the table."""
         gaps, better = self.gaps, self._better(_WITH_PAST)
         at = f"at {self.budget} env steps"
-        gap = show_cell(interval_of(gaps[RECURRENT]))
-        if not better:
-            if self._better([FULL]):
-                hidden = show_cell(interval_of(gaps[FULL]))
-                return (
-                    f"{self.environment} hides what an agent could use (full state minus "
-                    f"memoryless {hidden}), but no agent learned to remember it "
-                    f"{at}: a larger budget may."
-                )
+        if not better and self._better([FULL]):
+            hidden = show_cell(interval_of(gaps[FULL]))
             return (
-                f"{self.environment} shows no need for memory {at}: recurrent minus memoryless is "
-                f"{gap}."
+                f"{self.environment} hides what an agent could use (full state minus memoryless "
+                f"{hidden}), but no agent learned to remember it {at}: a larger budget may."
             )
+        if not better:
+            gap = show_cell(interval_of(gaps[RECURRENT]))
+            text = f"{self.environment} shows no need for memory {at}"
+            return f"{text}: recurrent minus memoryless is {gap}."
         name = max(better, key=lambda one: gaps[one].value)
         short = f", and {name} is the better one" if len(better) > 1 else f", {name} alone"
         value = show_cell(interval_of(gaps[name]))
@@ -199,9 +191,7 @@ def gap_table(gap: MemoryGap) -> Table:
     """Return a row per agent: its score with the interval, its gap, p before correction."""
     rows: list[tuple[Cell, ...]] = []
     for name, scores in gap.scores.items():
-        own = gap.gaps.get(name)
+        mean, own = interval_of(mean_interval(scores, bounds=gap.bounds)), gap.gaps.get(name)
         beside: tuple[Cell, ...] = (None, None) if own is None else (interval_of(own), own.p)
-        rows.append(
-            (name, interval_of(mean_interval(scores, bounds=gap.bounds)), *beside, len(scores))
-        )
+        rows.append((name, mean, *beside, len(scores)))
     return Table("probe", ("agent", "score", "minus memoryless", "p", "seeds"), rows)

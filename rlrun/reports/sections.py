@@ -47,13 +47,7 @@ from rlrun.reports.groups import (
     is_whole,
     median_steps,
 )
-from rlrun.reports.intervals import (
-    MIN_SEEDS,
-    UNBOUNDED,
-    choose,
-    mean_interval,
-    success_interval,
-)
+from rlrun.reports.intervals import MIN_SEEDS, UNBOUNDED, choose, mean_interval, success_interval
 from rlrun.reports.runs import (
     SEARCH,
     SEEDS,
@@ -68,6 +62,7 @@ from rlrun.reports.versus import comparison_section
 
 _NAN = math.nan
 _NAMED = 5  # damaged runs, or settings with uncounted runs, that are named
+_AXES = {"env_steps": ("environment steps", "curves_steps"), "wall": ("wall time", "curves_wall")}
 _SCORE_COLUMNS = (
     "environment", "setting", "seeds", "score", "next seed", "min", "max", "not counted",
 )  # fmt: skip
@@ -181,10 +176,11 @@ def _success_table(groups: Sequence[Group]) -> Table | None:
     """Return the success rate of every group that reports success, or None if none does."""
     rows: list[tuple[Cell, ...]] = []
     for group in groups:
-        found = [run.successes for run in group.runs if run.successes is not None]
-        if found:
-            shares = np.array([good / episodes for good, episodes in found])
-            rate, method = success_rate(shares)
+        shares = [
+            good / episodes for good, episodes in filter(None, (r.successes for r in group.runs))
+        ]
+        if shares:
+            rate, method = success_rate(np.array(shares))
             rows.append((group.environment, group.setting, len(shares), rate, method))
     columns = ("environment", "setting", "seeds", "success", "interval")
     return Table("success", columns, rows) if rows else None
@@ -195,11 +191,9 @@ def success_rate(shares: np.ndarray) -> tuple[Interval, str]:
 
     ``shares`` [n]: successful episodes of each seed, in [0, 1], like the interval.
     """
-    n, certain = len(shares), bool(np.isin(shares, (0.0, 1.0)).all())
-    if n >= MIN_SEEDS and choose(1, n, success=certain)[0] == "success":
-        got = success_interval(int(shares.sum()), n)
-    else:
-        got = mean_interval(shares, bounds=(0.0, 1.0))
+    got = mean_interval(shares, bounds=(0.0, 1.0))
+    if len(shares) >= MIN_SEEDS and np.isin(shares, (0.0, 1.0)).all():
+        got = success_interval(int(shares.sum()), len(shares))
     return interval_of(got), got.method
 
 
@@ -213,18 +207,20 @@ def curve_section(found: Findings) -> tuple[Section, Table]:
         groups = best_groups(found.of(environment), MAX_GROUPS)
         hidden += len(found.of(environment)) - len(groups)
         for axis in found.axes:
+            what, name = _AXES[axis]
             curves = {id(group): curve(group, axis) for group in found.of(environment)}
-            rows += [row for one in curves.values() for row in _curve_rows(one, axis)]
-            left_out += [line for one in curves.values() for line in _left_out(one, axis, found)]
-            if not found.draw:
-                continue
-            what = "environment steps" if axis == "env_steps" else "wall time"
-            name = "curves_steps" if axis == "env_steps" else "curves_wall"
-            pictures += figures.curve_figure(
-                [curves[id(group)] for group in groups], axis,
-                name=found.stem(name, environment), threshold=threshold_of(found, groups),
-                title=f"{found.place(environment)}return against {what}; every seed is a thin line",
-            )  # fmt: skip
+            for one in curves.values():
+                left_out += _left_out(one, axis, found)
+                for x, *ends in zip(one.x, one.mean, one.low, one.high, strict=True):
+                    setting = one.group.setting
+                    rows.append((environment, setting, axis, float(x), Interval(*ends)))
+            if found.draw:
+                pictures += figures.curve_figure(
+                    [curves[id(group)] for group in groups], axis,
+                    name=found.stem(name, environment), threshold=threshold_of(found, groups),
+                    title=f"{found.place(environment)}return against {what}; every seed is a thin "
+                    "line",
+                )  # fmt: skip
     text = [
         "Thin lines: every seed, dashed where the run is not done or its metrics are damaged. "
         "Band: 95 % interval of the mean over the seeds that are done, pointwise (at each point, "
@@ -257,15 +253,6 @@ def _left_out(one: Curve, axis: Axis, found: Findings) -> list[str]:
     ]
 
 
-def _curve_rows(one: Curve, axis: Axis) -> list[tuple[Cell, ...]]:
-    cells = zip(one.x, one.mean, one.low, one.high, strict=True)
-    group = one.group
-    return [
-        (group.environment, group.setting, axis, float(x), Interval(mean, low, high))
-        for x, mean, low, high in cells
-    ]
-
-
 def efficiency_section(found: Findings) -> Section:
     """Return the env steps until the threshold, and how many seeds reached it."""
     rows: list[tuple[Cell, ...]] = []
@@ -291,7 +278,7 @@ def efficiency_section(found: Findings) -> Section:
         f"Env steps of the first evaluation at or above the threshold ({source}). Seeds that never "
         "reached it, including failed ones, count as slower than all others in the median. Share: "
         f"seeds that arrived, from {MIN_SEEDS} on with the exact binomial interval. Left out: "
-        "seeds that have not ended or whose evaluations are damaged.",
+        "seeds that have not ended or whose evaluations are damaged."
     ]
     if not rows:
         text = ["No threshold: the environment has no run.stop_return; give --threshold."]
@@ -304,11 +291,12 @@ def sensitivity_section(found: Findings) -> Section | None:
     pictures: list[Picture] = []
     for environment in found.environments:
         every: list[Effect] = effects(found.of(environment))
-        rows += [
-            (environment, _joined(effect.keys), level.name, len(level.scores),
-             float(level.scores.mean()), effect.share)
-            for effect in every for level in effect.levels
-        ]  # fmt: skip
+        for effect in every:
+            more = f" and {len(effect.keys) - 4} more" if len(effect.keys) > 4 else ""
+            keys = ", ".join(effect.keys[:4]) + more
+            rows += [(environment, keys, level.name, len(level.scores),
+                      float(level.scores.mean()), effect.share)
+                     for level in effect.levels]  # fmt: skip
         if found.draw and every:
             place, label = found.place(environment), f"score ({found.kind})"
             pictures += figures.effect_figure(
@@ -322,13 +310,9 @@ def sensitivity_section(found: Findings) -> Section | None:
         "Share of variance: how much of the variance of all runs' scores lies between the means at "
         "the values of a key (eta squared, its main effect); the rest is interactions and seeds. "
         "With few runs for a value it is biased upwards. Keys that always vary together are one; a "
-        f"number with more than {MAX_LEVELS} values is cut into {BINS} ranges.",
+        f"number with more than {MAX_LEVELS} values is cut into {BINS} ranges."
     ]
     return Section("Sensitivity", text, [Table("sensitivity", columns, rows)], pictures)
-
-
-def _joined(keys: Sequence[str]) -> str:
-    return ", ".join(keys[:4]) + (f" and {len(keys) - 4} more" if len(keys) > 4 else "")
 
 
 def config_section(found: Findings) -> Section | None:
@@ -350,6 +334,9 @@ _RUN_COLUMNS: tuple[str, ...] = (
     "run", "setting", "seed", "status", "exit code", "env steps", "wall s", "steps/s",
     "NaN rollbacks", "worker restarts", "resumes", "exact", "backend", "success", "note",
 )  # fmt: skip
+_MACHINE = (  # differences between runs that the config does not show, and their keys in run.json
+    ("devices", "device"), ("versions", "versions"), ("machines", "host"), ("commits", "git"),
+)  # fmt: skip
 
 
 def health_section(found: Findings) -> Section:
@@ -359,28 +346,29 @@ def health_section(found: Findings) -> Section:
     states = Counter(run.status for run in found.runs)
     counts = ", ".join(f"{n} {status}" for status, n in states.items())
     text = [f"{len(found.runs)} runs: {counts}. Only runs that are done have a score."]
-    at, columns = _RUN_COLUMNS.index("success"), _RUN_COLUMNS
-    if any(row[at] is not None for row in rows):
+    columns = _RUN_COLUMNS
+    if any(row[-2] is not None for row in rows):
         text.append(
             "Success: share of the last evaluation's episodes, with the exact binomial interval. "
             "It is that of one trained policy; episodes of several seeds are not independent."
         )
     else:
-        rows = [(*row[:at], *row[at + 1 :]) for row in rows]
-        columns = (*columns[:at], *columns[at + 1 :])
-    damaged = [run for run in found.runs if run.damage]
+        rows, columns = [(*row[:-2], row[-1]) for row in rows], (*columns[:-2], columns[-1])
+    damaged = [run.name for run in found.runs if run.damage]
     if damaged:
+        more = f" and {len(damaged) - _NAMED} more runs" if damaged[_NAMED:] else ""
         text.append(
-            f"{_names(damaged)}: metrics.jsonl is damaged. Evaluations up to the damage are drawn; "
-            "means of curves, sample efficiency and the scores auc and best_of_last leave them "
-            "out."
+            f"{', '.join(damaged[:_NAMED])}{more}: metrics.jsonl is damaged. Evaluations up to the "
+            "damage are drawn; means of curves, sample efficiency and the scores auc and "
+            "best_of_last leave them out."
         )
-    return Section("Run health", text + _mixtures(found), [Table("runs", columns, rows)])
-
-
-def _names(runs: list[RunData]) -> str:
-    names = ", ".join(run.name for run in runs[:_NAMED])
-    return names + (f" and {len(runs) - _NAMED} more runs" if runs[_NAMED:] else "")
+    for name, key in _MACHINE:
+        values = {str(run.record.get(key)) for run in found.runs if run.record}
+        if len(values) > 1:
+            text.append(
+                f"Runs of {len(values)} different {name} are in this report (run.json, {key})."
+            )
+    return Section("Run health", text, [Table("runs", columns, rows)])
 
 
 def _health(run: RunData, group: Group | None) -> tuple[Cell, ...]:
@@ -392,9 +380,7 @@ def _health(run: RunData, group: Group | None) -> tuple[Cell, ...]:
     if group is not None and any(run is other for other in group.failed_again):
         note = f"an earlier run of this seed counts; {note}".rstrip("; ")
     note = "; ".join(filter(None, [note, run.damage, run.damaged_times]))
-    success = None
-    if run.successes is not None:
-        success = interval_of(success_interval(*run.successes))
+    success = interval_of(success_interval(*run.successes)) if run.successes else None
     return (
         run.name, group.setting if group else "", run.seed, run.status, run.exit_code, steps,
         wall, steps / wall if wall > 0 else _NAN, run.number("rollbacks"), run.restarts,
@@ -403,30 +389,12 @@ def _health(run: RunData, group: Group | None) -> tuple[Cell, ...]:
     )  # fmt: skip
 
 
-def _mixtures(found: Findings) -> list[str]:
-    """Return warnings on differences between runs other than the config."""
-    out = []
-    for name, of in (
-        ("devices", "device"),
-        ("versions", "versions"),
-        ("machines", "host"),
-        ("commits", "git"),
-    ):
-        values = {str(run.record.get(of)) for run in found.runs if run.record}
-        if len(values) > 1:
-            out.append(
-                f"Runs of {len(values)} different {name} are in this report (run.json, {of})."
-            )
-    return out
-
-
-# -- choices of searches, decisions of sweeps with seeds=auto --------------------------------------
 # The best of many trials is partly the luckiest, so only its score on fresh seeds is unbiased
 # (Cawley & Talbot 2010). Tests that ignore the stopping rule of seeds=auto are invalid. A sweep
 # that runs, failed or was interrupted may have decided some comparisons, which hold.
 
 RESULT = "result.json"  # of a search
-_SAID = 3  # searches described at the head of a report
+_SAID = 3  # searches, and decisions, described at the head of a report
 _SEARCH_COLUMNS = (
     "search", "trial", "setting", "objective", "selection score", "on seeds", "score",
     "fresh seeds", "failed seeds", "selection bias",
@@ -519,16 +487,12 @@ def seeds_auto_section(runs: Sequence[RunData]) -> tuple[Section | None, list[st
         "seeds. Tests that ignore how the sweep stopped would not hold and are left out. Means and "
         "intervals of such seeds lean slightly towards the decision."
     ]
-    columns = (
-        "environment", "A", "B", "verdict", "decided after", "level", "seeds A", "seeds B",
-    )  # fmt: skip
-    said = [
-        f"{row[3]} ({row[1]} against {row[2]}, seeds=auto, family-wise level {row[5]})."
-        for row in rows
-    ]
+    columns = ("environment", "A", "B", "verdict", "decided after", "level", "seeds A", "seeds B")
+    said = [f"{verdict} ({a} against {b}, seeds=auto, family-wise level {level})."
+            for _, a, b, verdict, _, level, *_ in rows]  # fmt: skip
     tables = [Table("sequential", columns, rows)] if rows else []
-    said = [*said, *open_]
-    return Section("Sequential seeds", text + open_, tables), said if len(said) <= 3 else []
+    said += open_
+    return Section("Sequential seeds", text + open_, tables), said if len(said) <= _SAID else []
 
 
 def _comparisons(sweep: Path) -> list[tuple[Cell, ...]]:
@@ -585,51 +549,35 @@ def build_document(
 ) -> Document:
     """Return the report on runs."""
     curves, points = curve_section(found)
-    choice = design_choice(found)
-    over_all = choice is not None and choice[0] == "iqm"
-    comparisons, said = comparison_section(
-        found, matrices_of(found, references) if over_all else {}
-    )
+    over_all = (design_choice(found) or ("",))[0] == "iqm"
+    matrices = matrices_of(found, references) if over_all else {}
+    comparisons, said = comparison_section(found, matrices)
     stopped, decided = seeds_auto_section(found.runs)
     searches, chosen = selection_section(found.runs)
-    sections = [
-        score_section(found),
-        curves,
-        across_section(found, references) if over_all else None,
-        comparisons,
-        stopped,
-        searches,
-        efficiency_section(found),
-        sensitivity_section(found),
-        config_section(found),
-        health_section(found),
-    ]
+    sections = (
+        score_section(found), curves, across_section(found, references) if over_all else None,
+        comparisons, stopped, searches, efficiency_section(found), sensitivity_section(found),
+        config_section(found), health_section(found),
+    )  # fmt: skip
     kept = [section for section in sections if section is not None]
-    return Document(
-        title,
-        _lead(found) + chosen + decided + said,
-        kept,
-        [points, evaluation_table(found), seed_table(found)],
-    )
+    data = [points, evaluation_table(found), seed_table(found)]
+    return Document(title, _lead(found) + chosen + decided + said, kept, data)
 
 
 def _lead(found: Findings) -> list[str]:
     """Return sentences that count the runs, and those that are left out."""
     settings = {group.setting for group in found.groups}
     counted = sum(len(group.runs) for group in found.groups)
-    text = (
+    lines = [
         f"{_count(len(found.runs), 'run')}, {counted} with a score, of "
         f"{_count(len(settings), 'setting')} in {_count(len(found.environments), 'environment')}."
-    )
-    several = len(found.environments) > 1
-    missing = [
-        f"{group.setting}{f' on {group.environment}' if several else ''} ({uncounted(group)})"
-        for group in found.groups
-        if uncounted(group)
     ]
-    lines = [text]
-    if missing:
-        named = list(dict.fromkeys(missing))
+    several = len(found.environments) > 1
+    missing = {
+        f"{group.setting}{f' on {group.environment}' if several else ''} ({why})": None
+        for group in found.groups if (why := uncounted(group))
+    }  # fmt: skip
+    if named := [*missing]:
         more = f"; and {_count(len(named) - _NAMED, 'other setting')}" if named[_NAMED:] else ""
         lines.append(f"Not counted: {'; '.join(named[:_NAMED])}{more}. See run health.")
     outside = len(found.runs) - sum(len(group.everything) for group in found.groups)

@@ -31,7 +31,7 @@ from rlrun.reports.document import (
 from rlrun.reports.findings import Findings, complete_settings, interval_of, uncounted
 from rlrun.reports.groups import Group, differences, group_runs, scored, side_of
 from rlrun.reports.intervals import LEVEL, MIN_SEEDS, Estimate, Floats, balanced
-from rlrun.reports.runs import SEEDS, RunData, printable, read_runs
+from rlrun.reports.runs import SEEDS, printable, read_runs
 
 ALL_PAIRS = 4  # groups of which every pair is compared
 PAIRS = 10  # seeds from which sides are paired: p can be small enough for 25 comparisons
@@ -146,14 +146,11 @@ def pairs(groups: Sequence[T]) -> list[tuple[T, T]]:
 
 def corrected(found: Sequence[Versus]) -> list[Versus]:
     """Return comparisons with p adjusted for their number (Holm)."""
-    tested = [one for one in found if not math.isnan(one.adjusted)]
-    adjusted = iter(holm([one.adjusted for one in tested]))
-    return [
-        one
-        if math.isnan(one.adjusted)
-        else replace(one, adjusted=next(adjusted), family=len(tested))
-        for one in found
-    ]
+    out = list(found)
+    tested = [i for i, one in enumerate(found) if not math.isnan(one.adjusted)]
+    for i, p in zip(tested, holm([found[i].adjusted for i in tested]), strict=True):
+        out[i] = replace(found[i], adjusted=p, family=len(tested))
+    return out
 
 
 def compare_all(found: Findings, matrices: Mapping[str, Sequence[Floats]]) -> list[Versus]:
@@ -161,11 +158,9 @@ def compare_all(found: Findings, matrices: Mapping[str, Sequence[Floats]]) -> li
 
     ``matrices``: normalised scores of each setting in every environment, for those that have all.
     """
-    groups = [pair for env in found.environments for pair in pairs(scored(found.of(env)))]
-    names = pairs(list(matrices))
     whole = complete_settings(found)
-    out = [versus(a, b) for a, b in groups]
-    for a, b in names:
+    out = [versus(*pair) for env in found.environments for pair in pairs(scored(found.of(env)))]
+    for a, b in pairs(list(matrices)):
         x, y = (balanced(matrices[name])[0] for name in (b, a))
         gap, chance = aggregate_difference(x, y), probability_of_improvement(x, y)
         stopped = any(group.stopped for name in (a, b) for group in whole[name])
@@ -188,7 +183,7 @@ def comparison_section(
     None with fewer than two settings in an environment.
     """
     every = compare_all(found, matrices)
-    if not every:
+    if all(one.stopped for one in every):
         return None, []
     rows: list[tuple[Cell, ...]] = [
         (one.environment, one.a, one.b, interval_of(one.gap), interval_of(one.chance),
@@ -197,18 +192,14 @@ def comparison_section(
         for one in every
     ]  # fmt: skip
     tested = sum(not math.isnan(one.adjusted) for one in every)
-    if all(one.stopped for one in every):
-        return None, []
-    text = [
-        *[_COLUMNS] * bool(tested),
-        f"A verdict needs a p of at most 0.05, corrected for {tested} comparisons (Holm), and an "
-        "interval without 0, which is not corrected."
-        if tested > 1
-        else "A verdict needs p of at most 0.05 and an interval without 0."
-        if tested
-        else f"No comparison is decided with fewer than {MIN_SEEDS} seeds per side.",
-        *[CAVEAT] * bool(tested),
-    ]
+    rule = "A verdict needs p of at most 0.05 and an interval without 0."
+    if tested > 1:
+        rule = (
+            f"A verdict needs a p of at most 0.05, corrected for {tested} comparisons (Holm), and "
+            "an interval without 0, which is not corrected."
+        )
+    text = [f"No comparison is decided with fewer than {MIN_SEEDS} seeds per side."]
+    text = [_COLUMNS, rule, CAVEAT] if tested else text
     largest = max((scored(found.of(env)) for env in found.environments), key=len)
     if len(largest) > ALL_PAIRS:
         first = largest[0].setting
@@ -223,8 +214,7 @@ def comparison_section(
         )
     columns = ("environment", "A", "B", "B - A", "P(B > A)", "p", "paired", "verdict")
     places = len({one.environment for one in every}) > 1
-    said = [f"{one.environment}: {sentence(one)}" if places else sentence(one)
-            for one in every if not one.stopped]  # fmt: skip
+    said = [f"{one.environment}: " * places + sentence(one) for one in every if not one.stopped]
     section = Section("Comparisons", text, [Table("comparisons", columns, rows)])
     return section, said if len(said) <= _FEW else []
 
@@ -248,55 +238,60 @@ def compare_lines(a: str, b: str, kind: str) -> Iterator[str]:
     runs = {"A": read_runs([a]), "B": read_runs([b])}
     joint = group_runs([*runs["A"], *runs["B"]], kind)
     sides = {name: side_of(joint, own) for name, own in runs.items()}
-    for name, argument in (("A", a), ("B", b)):
-        _check_side(name, argument, sides[name])
+    _check_side("A", a, sides["A"])
+    _check_side("B", b, sides["B"])
     by_env = {name: {g.environment: g for g in groups} for name, groups in sides.items()}
     both = [env for env in by_env["A"] if env in by_env["B"]]
     if not both:
-        found = {name: ", ".join(envs) for name, envs in by_env.items()}
         raise ConfigError(
-            f"B = {printable(b)}: no environment in common; A has {found['A']}, B has "
-            f"{found['B']}; compare runs of the same environment"
+            f"B = {printable(b)}: no environment in common; A has {', '.join(by_env['A'])}, B has "
+            f"{', '.join(by_env['B'])}; compare runs of the same environment"
         )
     named = ([replace(by_env[name][env], setting=name) for name in ("A", "B")] for env in both)
     compared = corrected([versus(a, b) for a, b in named])
-    for one in compared:
-        place = f"{one.environment}: " if len(both) > 1 else ""
-        yield f"{place}{sentence(one)}"
+    yield from (f"{one.environment}: " * (len(both) > 1) + sentence(one) for one in compared)
     tested = sum(not math.isnan(one.adjusted) for one in compared)
     if tested:
         yield CAVEAT + (f" p is corrected for {tested} comparisons (Holm)." if tested > 1 else "")
     yield f"A = {printable(a)}, B = {printable(b)}"
     yield ""
-    yield from terminal_lines(_score_table(by_env, both))
-    for name in ("A", "B"):
-        if alone := [env for env in by_env[name] if env not in both]:
+    rows: list[tuple[Cell, ...]] = [
+        (env, name, len(group.runs), interval_of(group.mean), uncounted(group))
+        for env in both for name, group in (("A", by_env["A"][env]), ("B", by_env["B"][env]))
+    ]  # fmt: skip
+    columns = ("environment", "side", "seeds", "score", "not counted")
+    yield from terminal_lines(Table("scores", columns, rows))
+    for name, envs in by_env.items():
+        if alone := [env for env in envs if env not in both]:
             yield f"only in {name}: {', '.join(alone)}"
     yield ""
     yield from _config_lines(sides["A"][0], sides["B"][0])
-    yield from _code_lines(runs)
+    for what, key in (("commit", "git"), ("versions", "versions"), ("machine", "host")):
+        found = {name: {str(run.record.get(key)) for run in own} for name, own in runs.items()}
+        if found["A"] != found["B"]:
+            yield f"{what}: differs between A and B (run.json, {key})"
 
 
 def _check_side(name: str, argument: str, groups: Sequence[Group]) -> None:
-    if any(group.trial for group in groups):
-        raise ConfigError(
-            f"{name} = {printable(argument)}: holds trials of a search, which chose by their "
-            "scores, so that no test on them holds; runs on fresh seeds are allowed; compare "
-            "'SEARCH_DIR/runs/final_*'"
-        )
     settings = list(dict.fromkeys(group.setting for group in groups))
-    if len(settings) > 1:
-        raise ConfigError(
-            f"{name} = {printable(argument)}: holds {len(settings)} settings "
-            f"({'; '.join(settings[:4])}{'; ...' if settings[4:] else ''}); one is allowed; name "
-            "its runs with a glob in quotes, or use rlrun report"
+    if any(group.trial for group in groups):
+        wrong = (
+            "holds trials of a search, which chose by their scores, so that no test on them holds; "
+            "runs on fresh seeds are allowed; compare 'SEARCH_DIR/runs/final_*'"
         )
-    if not any(group.runs for group in groups):
+    elif len(settings) > 1:
+        wrong = (
+            f"holds {len(settings)} settings ({'; '.join(settings[:4])}"
+            f"{'; ...' if settings[4:] else ''}); one is allowed; name its runs with a glob in "
+            "quotes, or use rlrun report"
+        )
+    elif not any(group.runs for group in groups):
         missing = "; ".join(filter(None, map(uncounted, groups))) or "no config can be read"
-        raise ConfigError(
-            f"{name} = {printable(argument)}: has no score ({missing}); runs that are done are "
-            "needed; finish them with rlrun resume"
-        )
+        wrong = f"has no score ({missing}); runs that are done are needed; finish them with rlrun "
+        wrong += "resume"
+    else:
+        return
+    raise ConfigError(f"{name} = {printable(argument)}: {wrong}")
 
 
 def _config_lines(a: Group, b: Group) -> Iterator[str]:
@@ -308,21 +303,3 @@ def _config_lines(a: Group, b: Group) -> Iterator[str]:
     yield from terminal_lines(Table("config", ("key", "A", "B"), shown))
     if rows[_MOST:]:
         yield f"and {len(rows) - _MOST} more keys"
-
-
-def _code_lines(runs: dict[str, list[RunData]]) -> Iterator[str]:
-    """Return the differences besides the config: commit and versions."""
-    for what, key in (("commit", "git"), ("versions", "versions"), ("machine", "host")):
-        found = {name: {str(run.record.get(key)) for run in own} for name, own in runs.items()}
-        if found["A"] != found["B"]:
-            yield f"{what}: differs between A and B (run.json, {key})"
-
-
-def _score_table(by_env: dict[str, dict[str, Group]], both: Sequence[str]) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for env in both:
-        for name in ("A", "B"):
-            group = by_env[name][env]
-            score = interval_of(group.mean)
-            rows.append((env, name, len(group.runs), score, uncounted(group)))
-    return Table("scores", ("environment", "side", "seeds", "score", "not counted"), rows)

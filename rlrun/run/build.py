@@ -51,13 +51,7 @@ from rlrun.pipeline.transport import (
 from rlrun.policy.compute import Compute, keep_freed_memory
 from rlrun.run.manifest import CHECKPOINTS
 from rlrun.run.plan import Plan, plan_of_demos
-from rlrun.schema import (
-    POLICY_CONFIGS,
-    PrioritizedConfig,
-    PriorityConfig,
-    RankConfig,
-    RNDConfig,
-)
+from rlrun.schema import POLICY_CONFIGS, PrioritizedConfig, PriorityConfig, RankConfig, RNDConfig
 from rlrun.terminal import paragraph
 from rlrun.trust import trusted_class
 from rlrun.types import Actor, Chunk, Counters, Policy, Spec, generator, tree_map

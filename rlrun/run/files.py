@@ -13,13 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlrun.errors import (
-    CheckpointError,
-    ConfigError,
-    LockedError,
-    StorageError,
-    storage_errors,
-)
+from rlrun.errors import CheckpointError, ConfigError, LockedError, StorageError, storage_errors
 from rlrun.schema.spelling import nearest
 
 _logger = logging.getLogger(__name__)

@@ -324,11 +324,7 @@ def _strip(model: Any) -> None:
 
 
 def describe(
-    config: Config,
-    env_steps: int,
-    weights: str,
-    step: GreedyStep,
-    outputs: dict[str, torch.Tensor],
+    config: Config, env_steps: int, weights: str, step: GreedyStep, outputs: dict[str, torch.Tensor]
 ) -> dict[str, Any]:
     """Return the information that a program with only the file needs to act, as plain JSON.
 

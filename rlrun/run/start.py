@@ -16,13 +16,7 @@ from typing import Any
 from rlrun.buffer.mixed import Mixed, Streams
 from rlrun.buffer.replay import Replay
 from rlrun.config import check_precision
-from rlrun.errors import (
-    CheckpointError,
-    ConfigError,
-    Interrupted,
-    RlrunError,
-    StorageError,
-)
+from rlrun.errors import CheckpointError, ConfigError, Interrupted, RlrunError, StorageError
 from rlrun.log import Log, final_line
 from rlrun.pipeline.loop import Pipeline, Result
 from rlrun.pipeline.parts import Profiler, time_table

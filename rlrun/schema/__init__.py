@@ -99,10 +99,7 @@ OPTION_CONFIGS: dict[str, Mapping[str, type[Ranged]]] = {
         "rank": RankConfig,
         "rollout": RolloutConfig,
     },
-    "bonus": {
-        "none": BonusConfig,
-        "rnd": RNDConfig,
-    },
+    "bonus": {"none": BonusConfig, "rnd": RNDConfig},
     "pipeline": {
         "serial": PipelineConfig,
         "overlapped": PipelineConfig,

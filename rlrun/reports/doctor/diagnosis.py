@@ -14,7 +14,6 @@ from rlrun.reports.doctor.symptoms import (
     Finding,
     Found,
     Rows,
-    Symptom,
     symptom,
 )
 from rlrun.reports.runs import RunData, finite, printable
@@ -337,7 +336,8 @@ def report_lines(run: RunData) -> Iterator[str]:
         yield paragraph(f"{run.name}: too early to say; {what}")
         return
     if not found:
-        checked = sum(_has_records(row, evidence) for row in SYMPTOMS)
+        looks = [[name for name in row.look.split() if name not in _EVENTS] for row in SYMPTOMS]
+        checked = sum(not names or any(map(evidence.records_metric, names)) for names in looks)
         yield paragraph(
             f"{run.name}: nothing looks wrong; {checked} of {len(SYMPTOMS)} rules had something to "
             f"look at in {what} (rlrun help health)"
@@ -346,19 +346,11 @@ def report_lines(run: RunData) -> Iterator[str]:
     count = f"{len(found)} finding{'s' if len(found) > 1 else ''}"
     yield paragraph(f"{run.name}: {count}; {what}, status {run.status}")
     for number, finding in enumerate(found.values(), 1):
-        yield _wrapped(f"{number}. ", finding.symptom)
-        yield _wrapped("   why:  ", finding.meaning)
-        if finding.tries:
-            yield _wrapped("   try:  ", ", or ".join(finding.tries))
-        if finding.metrics:
-            yield _wrapped("   look: ", ", ".join(finding.metrics))
-
-
-def _has_records(row: Symptom, evidence: Evidence) -> bool:
-    """Return whether a run records a metric of a row. True for a row that needs none."""
-    metrics = [name for name in row.look.split() if name not in _EVENTS]
-    return not metrics or any(map(evidence.records_metric, metrics))
-
-
-def _wrapped(head: str, text: str) -> str:
-    return paragraph(head, printable(text))
+        yield paragraph(f"{number}. ", printable(finding.symptom))
+        for head, text in (
+            ("   why:  ", finding.meaning),
+            ("   try:  ", ", or ".join(finding.tries)),
+            ("   look: ", ", ".join(finding.metrics)),
+        ):
+            if text:
+                yield paragraph(head, printable(text))

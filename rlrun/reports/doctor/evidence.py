@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.reports.runs import TIMINGS, Floats, Records, RunData, finite, read_records, resolve
+from rlrun.reports.runs import TIMINGS, Floats, RunData, finite, read_records, resolve
 from rlrun.run.manifest import METRICS
 from rlrun.schema.override import keys_of, read_overrides
 
@@ -38,25 +38,25 @@ class Metric:
 
     @property
     def first(self) -> float:
-        return float(self.values[0]) if len(self) else _NAN
+        return _median(self.values[:1])
 
     @property
     def last(self) -> float:
-        return float(self.values[-1]) if len(self) else _NAN
+        return _median(self.values[-1:])
 
     @property
     def median(self) -> float:
-        return float(np.median(self.values)) if len(self) else _NAN
+        return _median(self.values)
 
     @property
     def early(self) -> float:
         """Median of the first third of the records, NaN for fewer than three records."""
-        return float(np.median(self.values[: len(self) // 3])) if len(self) >= 3 else _NAN
+        return _median(self.values[: len(self) // 3])
 
     @property
     def late(self) -> float:
         """Median of the last third of the records, NaN for fewer than three records."""
-        return float(np.median(self.values[-(len(self) // 3) :])) if len(self) >= 3 else _NAN
+        return _median(self.values[len(self) - len(self) // 3 :])
 
     @property
     def since(self) -> str:
@@ -64,11 +64,15 @@ class Metric:
         return f"from {steps(self.env_steps[-max(1, len(self) // 3)])} on" if len(self) else ""
 
 
+def _median(values: Floats) -> float:
+    return float(np.median(values)) if len(values) else _NAN
+
+
 _NONE = np.empty(0), np.empty(0)
 
 
 class Evidence:
-    """One run in the form that rules read."""
+    """One run in the form that rules read. ``env_steps``: of the last record."""
 
     def __init__(self, run: RunData) -> None:
         self.run = run
@@ -81,16 +85,12 @@ class Evidence:
         self.collects = not self.offline
         self.replay = self.learns and not self.on_policy
 
-    @cached_property
-    def records(self) -> Records:
-        return self._read(METRICS)
-
-    @cached_property
-    def times(self) -> Records:
-        return self._read(TIMINGS)
-
-    def _read(self, file: str) -> Records:
-        return read_records(self.run.path / file, None, ended=self.run.status == "done")
+        ended = run.status == "done"
+        self.records = read_records(run.path / METRICS, None, ended=ended)
+        self.times = read_records(run.path / TIMINGS, None, ended=ended)
+        self.env_steps, self.total_steps = self.records.env_steps, run.total_steps
+        self.learning_starts = self.number("learner.learning_starts")
+        self.score = self.metric("eval/return_mean")  # the mean returns of the evaluations
 
     def metric(self, name: str) -> Metric:
         """Return a metric of metrics.jsonl, empty if it was not recorded."""
@@ -103,8 +103,6 @@ class Evidence:
     def spent(self, part: str) -> float:
         """Return the seconds spent in a part of the loop, e.g. ``eval``."""
         return float(self.times.columns.get(f"time/{part}_seconds", _NONE)[1].max(initial=0.0))
-
-    # -- the config --------------------------------------------------------------------------------
 
     def value(self, key: str) -> Any:
         """Return the value of a key, or None if there is no such key."""
@@ -162,21 +160,10 @@ class Evidence:
         return found
 
     @property
-    def learning_starts(self) -> float:
-        return self.number("learner.learning_starts")
-
-    @property
     def reward_scale(self) -> float:
         """The factor of rewards, 1 if the policy does not set it."""
         scale = self.number("policy.reward_scale")
         return scale if scale > 0 else 1.0
-
-    # -- the run -----------------------------------------------------------------------------------
-
-    @property
-    def env_steps(self) -> float:
-        """Env steps of the last record."""
-        return self.records.env_steps
 
     @property
     def ended_at(self) -> float:
@@ -184,18 +171,9 @@ class Evidence:
         return float(np.fmax(self.env_steps, self.run.number("env_steps")))
 
     @property
-    def total_steps(self) -> float:
-        return self.run.total_steps
-
-    @property
     def progress(self) -> float:
         """Share of run.total_steps that is done, NaN if it is not known."""
         return self.env_steps / self.total_steps if self.total_steps > 0 else _NAN
-
-    @cached_property
-    def score(self) -> Metric:
-        """The mean returns of the evaluations."""
-        return self.metric("eval/return_mean")
 
     @cached_property
     def unsolved(self) -> bool:
@@ -218,8 +196,8 @@ class Evidence:
     @cached_property
     def noise(self) -> float:
         """Twice the standard error of an evaluation's mean, median over the evaluations."""
-        std = self.metric("eval/return_std")
-        return float(np.median(self._noise(std.values))) if len(std) else 0.0
+        std = self.metric("eval/return_std").values
+        return float(np.median(self._noise(std))) if len(std) else 0.0
 
     @cached_property
     def best_noise(self) -> float:
@@ -253,7 +231,7 @@ class Evidence:
         first = np.fmin(self.score.first, self.score.early)
         if self.on_policy:
             first = np.fmin(first, self.metric("collect/return_mean").first)
-        best, least = float(self.score.values.max()), min(float(self.score.values.min()), first)
+        best, least = self.score.values.max(), min(self.score.values.min(), first)
         return bool(late - first > self.noise and best - late <= 0.2 * (best - least))
 
     @cached_property
