@@ -89,11 +89,8 @@ def return_bounds(runs: Sequence[RunData]) -> Bounds:
     Unknown bounds are infinite. If the runs differ in their arguments, the widest bounds are
     returned.
     """
-    each = {known_bounds(run.keys) for run in runs}
-    known = (
-        min((low for low, _ in each), default=-math.inf),
-        max((high for _, high in each), default=math.inf),
-    )
+    lows, highs = zip(*(known_bounds(run.keys) for run in runs), strict=True)
+    known = min(lows), max(highs)
     return known if known != UNBOUNDED else _seen(runs)
 
 
@@ -143,11 +140,11 @@ def _seen(runs: Sequence[RunData]) -> Bounds:
     """
     names = ("eval/return_min", "eval/return_max")
     ends = [[run.records.columns[name][1] for name in names] for run in runs]
-    ends = [both for both in ends if len(both[0]) and len(both[0]) == len(both[1])]
-    episodes = min((finite(run.keys.get("run.eval_episodes")) for run in runs), default=math.nan)
-    if not sum(len(both[0]) for both in ends) * episodes >= _EPISODES:
+    whole = [(lows, highs) for lows, highs in ends if 0 < len(lows) == len(highs)]
+    episodes = min(finite(run.keys.get("run.eval_episodes")) for run in runs)
+    if not sum(len(lows) for lows, _ in whole) * episodes >= _EPISODES:
         return UNBOUNDED
-    least, most = [float(both[0].min()) for both in ends], [float(both[1].max()) for both in ends]
+    least, most = [float(x.min()) for x, _ in whole], [float(x.max()) for _, x in whole]
     low, high = min(least), max(most)
     return (
         low if least.count(low) > 1 else 0.0 if low >= 0 else -math.inf,

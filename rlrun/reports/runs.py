@@ -40,8 +40,6 @@ from rlrun.schema.spelling import with_present_names
 
 T = TypeVar("T")
 
-# -- records of metrics.jsonl and timings.jsonl ----------------------------------------------------
-
 _LARGEST = 1e150  # largest number; sums of squares would overflow beyond it
 _LINE = re.compile(rb'\{"env_steps": ?(\d{1,18}(?:\.0)?)[,}]')  # how each record begins
 
@@ -98,13 +96,11 @@ _Columns = dict[str, tuple["array[float]", "array[float]"]]
 
 def _arrays(columns: _Columns) -> dict[str, tuple[Floats, Floats]]:
     """Return the columns as arrays of the same memory. Metrics of the same env steps share them."""
-    shared: list[Floats] = []
-    arrays = {}
+    arrays: dict[str, tuple[Floats, Floats]] = {}
     for key in [*columns]:
         own, x = map(np.asarray, columns.pop(key))
-        steps = next((steps for steps in shared if np.array_equal(steps, own)), own)
-        shared += [own] if steps is own else []
-        arrays[key] = steps, x
+        equal = (steps for steps, _ in arrays.values() if np.array_equal(steps, own))
+        arrays[key] = next(equal, own), x
     return arrays
 
 
@@ -130,8 +126,6 @@ def finite_number(value: Any) -> float | None:
         return None
     return float(value) if abs(value) <= _LARGEST else None
 
-
-# -- where runs are --------------------------------------------------------------------------------
 
 SWEEP = "sweep.json"
 SEEDS = "seeds.json"  # in a sweep with seeds=auto
@@ -162,8 +156,8 @@ def find_jobs(arguments: Sequence[str]) -> list[RunSource]:
         if not jobs:
             wrong = "holds no run" if os.path.lexists(argument) else "no such directory"
             allowed = "a run directory, a sweep, a directory above them or a glob in quotes"
-            raise _dir_error(argument, f"{wrong}; {allowed} is allowed; run directories are under "
-                             "outputs/")  # fmt: skip
+            fix = "run directories are under outputs/"
+            raise _dir_error(argument, f"{wrong}; {allowed} is allowed; {fix}")
         for job in jobs:
             found.setdefault(os.path.realpath(job.path), job)
     return list(found.values())
@@ -196,8 +190,8 @@ def _search(top: Path) -> Iterator[RunSource]:
         entries = _entries(directory)
         seen += len(entries)
         if seen > MAX_ENTRIES:
-            raise _dir_error(top, f"holds more than {MAX_ENTRIES} files; name a directory of "
-                             "fewer, or the runs with a glob")  # fmt: skip
+            fix = "name a directory of fewer, or the runs with a glob"
+            raise _dir_error(top, f"holds more than {MAX_ENTRIES} files; {fix}")
         for entry in entries:
             if entry.name in listed or not entry.is_dir(follow_symlinks=False):
                 continue
@@ -214,8 +208,9 @@ def _entries(directory: Path) -> list[os.DirEntry[str]]:
     except FileNotFoundError:  # removed meanwhile
         return []
     except OSError as e:
-        text = f"cannot be read ({e.strerror}); a readable directory is needed; fix its "
-        raise _dir_error(directory, f"{text}permissions, or name the runs with a glob") from e
+        fix = "fix its permissions, or name the runs with a glob"
+        text = f"cannot be read ({e.strerror}); a readable directory is needed; {fix}"
+        raise _dir_error(directory, text) from e
 
 
 def read_json(path: Path, read: Callable[[Any], T], default: T) -> T:
@@ -268,8 +263,6 @@ def _read_sweep(directory: Path) -> tuple[bool, frozenset[Path]] | None:
     auto = decided or read_json(directory / SWEEP, types_auto, False)
     return auto, frozenset(job.path for job in sweep_jobs(directory))
 
-
-# -- a run -----------------------------------------------------------------------------------------
 
 TIMINGS = "timings.jsonl"
 SEARCH, FRESH = "search.json", "final_"  # file of a search; prefix of its runs on fresh seeds
@@ -359,12 +352,8 @@ class RunData:
         steps, returns = columns["eval/return_mean"]
         last = np.append(steps[1:] != steps[:-1], True)[: len(steps)]  # they never decrease
         steps, returns = steps[last], returns[last]
-        at, success = columns["eval/success"]
-        shares = np.full(len(steps), math.nan)
-        if len(at):
-            index = np.searchsorted(at, steps, side="right") - 1
-            same = at[index] == steps
-            shares[same] = success[index[same]]
+        newest = dict(zip(*columns["eval/success"], strict=True))
+        shares = np.array([newest.get(step, math.nan) for step in steps], np.float64)
         return Evaluations(steps, returns, self._wall_at(steps), shares)
 
     def _wall_at(self, env_steps: Floats) -> Floats:
@@ -457,11 +446,9 @@ def read_runs(arguments: Sequence[str]) -> list[RunData]:
     sweeps: _Sweeps = {}
     runs = [_read(job, sweeps) for job in find_jobs(arguments)]
     often = Counter(run.name for run in runs)
-    sweep_of = {run.path: printable(run.path.absolute().parent.name) for run in runs}
-    return [
-        run if often[run.name] == 1 else replace(run, name=f"{sweep_of[run.path]}/{run.name}")
-        for run in runs
-    ]
+    sweep_of = [printable(run.path.absolute().parent.name) for run in runs]
+    return [run if often[run.name] == 1 else replace(run, name=f"{sweep}/{run.name}")
+            for run, sweep in zip(runs, sweep_of, strict=True)]  # fmt: skip
 
 
 def _read(job: RunSource, sweeps: _Sweeps) -> RunData:
@@ -483,9 +470,8 @@ def _read(job: RunSource, sweeps: _Sweeps) -> RunData:
     above = Path(os.path.realpath(job.path)).parent.parent
     search = above if (above / SEARCH).is_file() else None
     trial = search is not None and not name.startswith(FRESH)
-    code = job.sweep.get("exit_code")
+    code, auto = job.sweep.get("exit_code"), _auto_sweep(job.path, sweeps)
     listed = code if isinstance(code, int) else None
-    auto = _auto_sweep(job.path, sweeps)
     return RunData(
         job.path, name, status, config, record, problem, given, trial, listed, auto, search
     )
@@ -581,8 +567,6 @@ def printable(value: object) -> str:
     """Return a text on one line, shortened, with control characters escaped."""
     return errors.printable(str(value)[:_MAX_TEXT])
 
-
-# -- the score: one number per run, the basis of every comparison and interval ---------------------
 
 SCORES = "final, best_of_last:K or auc"
 
