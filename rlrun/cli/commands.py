@@ -38,9 +38,6 @@ class Command(NamedTuple):
     more: str | None = None
 
 
-# -- values ----------------------------------------------------------------------------------------
-
-
 def _checked(what: str, kind: Callable[[str], Any], fits: Callable[[Any], bool]) -> Any:
     """Return a type for argparse: ``kind`` of a text if it ``fits``, else ``is not WHAT``."""
 
@@ -78,8 +75,6 @@ POSITIVE_NUMBER = _checked("a number > 0", float, lambda x: 0 < x < math.inf)
 FINITE = _checked("a finite number", float, math.isfinite)
 WEIGHTS = _checked("final, best or a number of env steps", _weights, bool)
 
-# -- arguments that several commands have ----------------------------------------------------------
-
 
 def arg(*names: str, **options: Any) -> Argument:
     return Argument(names, options)
@@ -94,12 +89,9 @@ RUN_DIR_AT = arg("run_dir", metavar="RUN_DIR[@ENV_STEP]")
 CONFIG_DIR = arg("--config-dir", "-cd", metavar="DIR", help="a directory with your own yaml files")
 QUIET = arg("--quiet", "-q", action="store_true", help="print warnings and errors only")
 OVERWRITE = flag("--overwrite", "replace FILE")
-SCORE = arg(
-    "--score",
-    default="final",
-    metavar="final|best_of_last:K|auc",
-    help="what a run scores; default: %(default)s, the mean return of its final weights",
-)
+SCORE = arg("--score", default="final", metavar="final|best_of_last:K|auc",
+            help="what a run scores; default: %(default)s, the mean return of its final "
+            "weights")  # fmt: skip
 
 
 def overrides(nargs: str, about: str | None = None) -> Argument:
@@ -123,13 +115,9 @@ EPISODES = (
         help="frames per second; default: that of the environment"),
     OVERWRITE,
 )  # fmt: skip
-TOLERANCE = arg(
-    "--tolerance",
-    type=POSITIVE_NUMBER,
-    default=1e-5,
-    help="largest difference of the ONNX file from the actor, of numbers x in units of "
-    "max(1, |x|); default: %(default)s",
-)
+TOLERANCE = arg("--tolerance", type=POSITIVE_NUMBER, default=1e-5,
+                help="largest difference of the ONNX file from the actor, of numbers x in units "
+                "of max(1, |x|); default: %(default)s")  # fmt: skip
 TRUST = "--trust PACKAGE: its code may be run, where the run's config names it"
 OTHER_EXPORT = "./policy is a run directory of this name: rlrun export ./policy DATA_DIR"
 
@@ -320,8 +308,6 @@ _GONE = {  # flags of earlier versions
     "learner.threads=1,2 sweep.workers=1 run.total_steps=5000; compare time/update_seconds in "
     "timings.jsonl of its jobs"
 }
-
-# -- parsing ---------------------------------------------------------------------------------------
 
 
 def split_command(argv: Sequence[str]) -> tuple[str | None, list[str]]:

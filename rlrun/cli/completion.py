@@ -116,9 +116,6 @@ def _values(argument: Argument, current: str, words: Sequence[str]) -> Iterator[
         yield from paths(current, files=any(kind.startswith("FILE") for kind in kinds))
 
 
-# -- keys ------------------------------------------------------------------------------------------
-
-
 def _overrides(current: str, words: Sequence[str]) -> list[str]:
     """Return groups and keys that begin with ``current``, up to the next dot; or options of a
     group.
@@ -160,9 +157,6 @@ def _keys(table: Table, words: Sequence[str], current: str) -> dict[str, str]:
         if option in table.options[group]:
             found |= {name: key.value for name, key in table.keys_of(group, option).items()}
     return found
-
-
-# -- paths -----------------------------------------------------------------------------------------
 
 
 def paths(current: str, *, files: bool = False) -> Iterator[str]:

@@ -18,8 +18,10 @@ from rlrun.version import rlrun_version
 
 _PACKAGES = ("numpy", "gymnasium", "hydra-core")
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-_BF16 = ("avx512_bf16", "amx_bf16")  # instructions that make bfloat16 products fast
-_ARM_BF16 = "bf16"
+_BF16: tuple[str, ...] = (
+    "avx512_bf16",
+    "amx_bf16",
+)  # instructions that make bfloat16 products fast
 Fact = tuple[str, str]  # name, value
 
 
@@ -45,9 +47,6 @@ def doctor(args: Namespace) -> int:
         for name, value in facts():
             print(paragraph(f"{name:<16}", value), flush=True)
     return 0
-
-
-# -- facts -----------------------------------------------------------------------------------------
 
 
 def facts() -> Iterator[Fact]:
@@ -83,8 +82,7 @@ def _numba() -> str:
 
     if COMPILED:
         return f"{_version('numba')}, in use"
-    off = os.environ.get("RLRUN_NUMBA") == "0"
-    why = "RLRUN_NUMBA=0" if off else "it cannot be imported"
+    why = "RLRUN_NUMBA=0" if os.environ.get("RLRUN_NUMBA") == "0" else "it cannot be imported"
     return f"{_version('numba')}, not in use ({why}): the replay computes in numpy, slower"
 
 
@@ -114,13 +112,13 @@ def cpu_facts(cpuinfo: str) -> Iterator[Fact]:
     """Yield model and bfloat16 instructions from the text of /proc/cpuinfo, which may be empty."""
     found = dict(re.findall(r"^(model name|flags|Features)\s*: *(.*\S)", cpuinfo, re.MULTILINE))
     yield "cpu", found.get("model name") or platform.processor() or platform.machine()
+    names, features = _BF16, found.get("flags")
     if "Features" in found:
-        has = {_ARM_BF16: _ARM_BF16 in found["Features"].split()}
-    elif "flags" in found:
-        has = {name: name in found["flags"].split() for name in _BF16}
-    else:
+        names, features = ("bf16",), found["Features"]
+    if features is None:
         yield "bf16", "unknown: this system does not tell what the CPU has"
         return
+    has = {name: name in features.split() for name in names}
     text = ", ".join(f"{name} {'yes' if present else 'no'}" for name, present in has.items())
     hint = "" if any(has.values()) else ": learner.precision=bf16 is hardly faster here"
     yield "bf16", text + hint
@@ -143,7 +141,13 @@ def extras() -> str:
         names = importlib.metadata.metadata("rlrun").get_all("Provides-Extra") or []
     except importlib.metadata.PackageNotFoundError:
         return "unknown: rlrun runs from a checkout that is not installed"
-    return ", ".join(_extra(name, _packages_of_extra("rlrun", name)) for name in names) or "none"
+    found = []
+    for name in names:
+        missing = [p for p in _packages_of_extra("rlrun", name) if _version(p) == "not installed"]
+        without = ".gif only" if name == "video" else "no"
+        lack = f"{without} ({', '.join(missing)} missing)"
+        found.append(f"{name} {lack if missing else 'yes'}")
+    return ", ".join(found) or "none"
 
 
 def _packages_of_extra(package: str, extra: str) -> list[str]:
@@ -160,12 +164,6 @@ def _packages_of_extra(package: str, extra: str) -> list[str]:
             inside = [p for part in parts for p in _packages_of_extra(needed.name, part)]
             packages += inside or [needed.name]
     return list(dict.fromkeys(packages))
-
-
-def _extra(name: str, packages: Sequence[str]) -> str:
-    missing = [p for p in packages if _version(p) == "not installed"]
-    without = ".gif only" if name == "video" else "no"
-    return f"{name} {without} ({', '.join(missing)} missing)" if missing else f"{name} yes"
 
 
 def _read(path: Path) -> str:

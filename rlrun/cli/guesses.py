@@ -108,6 +108,5 @@ def what_was_meant(name: str, argv: Sequence[str]) -> str:
     from rlrun.schema.spelling import nearest
 
     close = nearest(name, COMMANDS, 1)
-    return (
-        f"did you mean rlrun {close[0]}?" if close else "options are KEY=VALUE, e.g. env=cartpole"
-    )
+    example = "options are KEY=VALUE, e.g. env=cartpole"
+    return f"did you mean rlrun {close[0]}?" if close else example

@@ -84,23 +84,16 @@ _FLAGS = (
 
 def help_text(version: str, config_dir: str | None = None) -> str:
     table = Table(config_dir)
-    groups = (
-        paragraph(f"  {group:<11}", f"{what}: {', '.join(table.options[group])}")
-        for group, what in GROUPS.items()
-    )
-    commands = (
-        (f"{name} {words}".rstrip(), what)
-        for name, command in COMMANDS.items() for words, what in command.usage
-    )  # fmt: skip
+    groups = (paragraph(f"  {group:<11}", f"{what}: {', '.join(table.options[group])}")
+              for group, what in GROUPS.items())  # fmt: skip
+    commands = ((f"{name} {words}".rstrip(), what)
+                for name, command in COMMANDS.items() for words, what in command.usage)  # fmt: skip
+    usage = (_beside(f"rlrun {words}", what, _WIDE_COLUMN) for words, what in (*_RUNS, *commands))
+    flags = (_beside(flag, what) for flag, what in _FLAGS)
     return _HELP.format(
-        version=version,
-        usage="\n".join(
-            _beside(f"rlrun {words}", what, _WIDE_COLUMN) for words, what in [*_RUNS, *commands]
-        ),
-        topics=paragraph("  ", ", ".join(TOPICS)),
-        groups="\n".join(groups),
-        flags="\n".join(_beside(flag, what) for flag, what in _FLAGS),
-    )
+        version=version, usage="\n".join(usage), topics=paragraph("  ", ", ".join(TOPICS)),
+        groups="\n".join(groups), flags="\n".join(flags),
+    )  # fmt: skip
 
 
 def _beside(name: str, text: str, column: int = _COLUMN) -> str:
@@ -199,23 +192,20 @@ class Reference:
         last = re.sub("[ -]", "_", word.rpartition(".")[2])
         lasts = {n.rpartition(".")[2]: n for n in reversed(self.keys)}
         options = [f"{g}={o}" for g in GROUPS for o in self.table.options[g]]
-        close = self.named(last) if last != word else []
-        close = close or self._synonyms(last)
+        close = (self.named(last) if last != word else []) or self._synonyms(last)
         verb = "" if close else VERB_OF.get(last.lower(), "")
         close = close or nearest(word, options if "=" in word else [*TOPICS, *_ABOUT])
-        if "." in word:
-            close = nearest(word, self.keys)
-        if "/" in word:
-            close = nearest(word, self.table.metrics)
+        if "." in word or "/" in word:
+            close = nearest(word, self.table.metrics if "/" in word else self.keys)
         close = close or [lasts[n] for n in nearest(last, lasts)]
         close = close or [
             name for name, options in self.keys.items()
             if any(word.lower() in key.meaning.lower() for key in options.values())
         ]  # fmt: skip
-        guess = f"did you mean {' or '.join(close[:3])}?"
-        fix = verb or (guess if close else "rlrun --help shows the groups")
+        fix = verb or f"did you mean {' or '.join(close[:3])}?"
         allowed = "a key, a group, GROUP=OPTION, a metric or a topic is allowed"
         if not close:
+            fix = verb or "rlrun --help shows the groups"
             allowed += f"; topics: {', '.join(TOPICS)}"
         return ConfigError(f"rlrun help {word}: nothing has that name; {allowed}; {fix}")
 
@@ -229,8 +219,6 @@ class Reference:
         found = self.named(word) or self._synonyms(word) or [word]
         rooms = [name.partition(".")[0] for name in found]
         return found[next((rooms.index(room) for room in ("run", "env") if room in rooms), 0)]
-
-    # -- a key -------------------------------------------------------------------------------------
 
     def key(self, name: str) -> Iterator[str]:
         facts = self.table.facts.get(name, {})
@@ -246,11 +234,11 @@ class Reference:
         if len(lines) > _VALUES:
             yield f"{label}{len(lines) - _VALUES} more: rlrun help {group}=OPTION"
         yield paragraph("  read by  ", self._readers(name, group))
-        presets = [
-            f"{g}={o} ({option.keys[name].value})"
-            for g in PRESETS for o, option in self.table.options[g].items()
-            if name in option.keys and option.keys[name].value
-        ]  # fmt: skip
+        options = (
+            (f"{g}={o}", opt.keys) for g in PRESETS for o, opt in self.table.options[g].items()
+        )
+        presets = [f"{option} ({keys[name].value})"
+                   for option, keys in options if name in keys and keys[name].value]  # fmt: skip
         if presets:
             yield paragraph("  set by   ", ", ".join(presets))
         if related := self._related(name):
@@ -298,9 +286,9 @@ class Reference:
         scope = COMMAND_NODES.get(name.partition(".")[0], "every run")
         if group and len(options) < len(self.table.options[group]):
             scope = f"{group}={', '.join(sorted(options))}"
-        if not (reader := facts.get("read_when")):
-            return scope
-        return f"runs with {reader}" if scope == "every run" else f"{scope}, with {reader}"
+        if reader := facts.get("read_when"):
+            return f"runs with {reader}" if scope == "every run" else f"{scope}, with {reader}"
+        return scope
 
     def _related(self, name: str) -> list[str]:
         """Return keys that decide whether ``name`` is read, those it decides about, neighbours."""
@@ -314,8 +302,6 @@ class Reference:
         place = beside.index(name)
         found += beside[max(0, place - _BESIDE) : place + _BESIDE + 1]
         return [n for n in dict.fromkeys(found) if n not in (name, f"{parent}.name")]
-
-    # -- a group, an option ------------------------------------------------------------------------
 
     def group(self, group: str) -> Iterator[str]:
         """Yield the lines on a group: its options and its keys."""
@@ -339,8 +325,7 @@ class Reference:
         """Yield the lines on an option: the options that it chooses, and its keys."""
         option = self.table.options[group][name]
         yield paragraph(f"{group}={name}: ", option.about)
-        if option.chooses:
-            chosen = ", ".join(f"{g}={o}" for g, o in option.chooses.items())
+        if chosen := ", ".join(f"{g}={o}" for g, o in option.chooses.items()):
             yield paragraph("  chooses ", chosen)
         yield from _key_lines(self.table.keys_of(group, name))
 
@@ -370,14 +355,10 @@ def topic_lines(text: str) -> Iterator[str]:
             yield from (shape("    ", line).rstrip() for line in lines)
         elif block.startswith("|"):
             head, _, *rows = block.splitlines()
-            yield from table_lines([_cells(line) for line in (head, *rows)])
+            cells = (re.split(r"(?<!\\)\|", line)[1:-1] for line in (head, *rows))
+            yield from table_lines([[x.replace("\\|", "|").strip() for x in row] for row in cells])
         else:
             yield from _prose(block)
-
-
-def _cells(line: str) -> list[str]:
-    """Return the cells of a Markdown table's line."""
-    return [cell.replace("\\|", "|").strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
 def _prose(text: str) -> Iterator[str]:
@@ -386,12 +367,8 @@ def _prose(text: str) -> Iterator[str]:
         if number:
             yield ""
         for part in re.split(r"\n(?=[*#] |\d+\. )", block):
-            found = re.match(r"[*#] |\d+\. ", part)
-            mark = found[0] if found else ""
-            yield paragraph(mark, " ".join(part.removeprefix(mark).split()))
-
-
-# -- rlrun --cfg job ------------------------------------------------------------------------------
+            _, mark, rest = re.split(r"^([*#] |\d+\. |)", part, maxsplit=1)
+            yield paragraph(mark, " ".join(rest.split()))
 
 
 _COMMENTS = 34  # column of most comments
@@ -444,18 +421,10 @@ def _ends(pairs: Sequence[Any], prefix: str = "") -> Iterator[tuple[str, int]]:
             yield from _ends(node.value, f"{name}.")
 
 
-# -- rlrun list ------------------------------------------------------------------------------------
-
 _LISTED = {  # other words for a group
-    "policies": "policy",
-    "envs": "env",
-    "environment": "env",
-    "environments": "env",
-    "experiments": "experiment",
-    "wrapper": "wrappers",
-}
-
-
+    **dict.fromkeys(("envs", "environment", "environments"), "env"),
+    "policies": "policy", "experiments": "experiment", "wrapper": "wrappers",
+}  # fmt: skip
 _LISTS = {  # title -> group, of rlrun list
     "policies (policy=NAME)": "policy",
     "environments (env=NAME): what a row observes -> what is done": "env",
@@ -491,29 +460,30 @@ def _group_lines(table: Table, group: str, words: Sequence[str]) -> list[str]:
     name = _LISTED.get(group, group)
     if name != "wrappers" and name not in GROUPS:
         raise _unknown_group(group)
-    found = {
-        option: text for option, text in _texts(table, name).items()
-        if all(word.casefold() in _searched(table, name, option, text) for word in words)
-    }  # fmt: skip
+    found = {}
+    for option, text in _texts(table, name).items():
+        keys = table.keys_of(name, option) if name == "env" else {}
+        more = (keys[k].value for k in ("env.note", "env.id", "env.wrappers") if k in keys)
+        searched = " ".join([option, text, *more]).casefold()
+        if all(word.casefold() in searched for word in words):
+            found[option] = text
     if not found:
         wrong = f"no option has {' and '.join(words)} in its name or text"
         raise ConfigError(f"rlrun list {group}: {wrong}; see all of them: rlrun list {group}")
     return [*_lines(table, name, found)]
 
 
-def _searched(table: Table, group: str, option: str, text: str) -> str:
-    """Return the searched text of an option, for an environment with its note, id and wrappers."""
-    keys = table.keys_of(group, option) if group == "env" else {}
-    shown = (keys[k].value for k in ("env.note", "env.id", "env.wrappers") if k in keys)
-    return " ".join([option, text, *shown]).casefold()
-
-
 def _lines(table: Table, group: str, texts: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line per option. Environments are made to show their spaces; variants are below."""
+    """Yield a line per option. Environments are made to show their spaces; variants are below.
+
+    A variant starts from another environment, with whose name its own begins.
+    """
     if group != "env":
         yield from (_beside(name, text) for name, text in texts.items())
         return
-    listed = {name: _variant_of(name, table) for name in texts}
+    parents = {name: table.options["env"][name].parents for name in texts}
+    listed = {name: next((parent for parent in of if name.startswith(f"{parent}_")), None)
+              for name, of in parents.items()}  # fmt: skip
     for name in texts:
         if listed[name] in texts:
             continue
@@ -521,12 +491,6 @@ def _lines(table: Table, group: str, texts: Mapping[str, str]) -> Iterator[str]:
         also = f"also {name}_NAME: {', '.join(variants)}" if variants else ""
         first, *more = filter(None, (*_environment(name, table), also))
         yield "\n".join([_beside(name, first), *(_beside("", text) for text in more)])
-
-
-def _variant_of(name: str, table: Table) -> str | None:
-    """Return the option from which the environment starts and with which its name begins."""
-    parents = table.options["env"][name].parents
-    return next((parent for parent in parents if name.startswith(f"{parent}_")), None)
 
 
 def _environment(name: str, table: Table) -> tuple[str, str]:
@@ -565,9 +529,8 @@ def _unknown_group(group: str) -> ConfigError:
     from rlrun.schema.spelling import nearest
 
     names = [*GROUPS, "wrappers"]
-    close = nearest(group, names, 1)
     fix = f"a word is looked for in one: rlrun list env {group}"
-    if close:
+    if close := nearest(group, names, 1):
         fix = f"rlrun list {close[0]}"
     elif os.path.isdir(group):
         fix = f"rlrun report {shlex.quote(group)} lists the runs in it"

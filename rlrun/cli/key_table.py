@@ -121,10 +121,7 @@ class Table:
         self.metrics: dict[str, str] = data["metrics"]
         self.wrappers: dict[str, tuple[str, str]] = data["wrappers"]
         self.options: dict[str, dict[str, Option]] = {
-            group: {
-                name: Option(**{**option, "keys": _keys(option["keys"])})
-                for name, option in options.items()
-            }
+            group: {n: Option(**{**o, "keys": _keys(o["keys"])}) for n, o in options.items()}
             for group, options in data["options"].items()
         }
         if config_dir and not os.path.isdir(config_dir):
@@ -144,12 +141,10 @@ class Table:
     def _chosen_keys(self, group: str, option: str) -> dict[str, Key]:
         found = dict(self.options[group][option].keys)
         for parent in self.options[group][option].parents:
-            is_option = parent in self.options[group]
-            base = parent.removeprefix(f"/{BASES}/")
-            _add(
-                found,
-                self._chosen_keys(group, parent) if is_option else self._base_keys(group, base),
-            )
+            if parent in self.options[group]:
+                _add(found, self._chosen_keys(group, parent))
+            else:
+                _add(found, self._base_keys(group, parent.removeprefix(f"/{BASES}/")))
         return found
 
     def _base_keys(self, group: str, name: str) -> dict[str, Key]:
@@ -168,9 +163,6 @@ def _add(found: dict[str, Key], inherited: Mapping[str, Key]) -> None:
 
 def _keys(values: Mapping[str, Iterable[str]]) -> dict[str, Key]:
     return {name: Key(*parts) for name, parts in values.items()}
-
-
-# -- yaml files ------------------------------------------------------------------------------------
 
 
 def read_option(path: Path, prefix: str) -> Option:
