@@ -46,6 +46,10 @@ class Series:
     at: list[int] = field(default_factory=list)  # env steps, rows, or numbers of files
     unit: str = "file"
 
+    def add(self, item: Tree, at: int) -> None:
+        self.items.append(item)
+        self.at.append(at)
+
     @property
     def nbytes(self) -> list[int]:
         """Return the raw bytes of each item."""
@@ -76,9 +80,7 @@ def series_of(paths: list[Path]) -> list[Series]:
             if key not in snapshots:
                 snapshots[key] = Series(str(path), rows=False)
                 found.append(snapshots[key])
-            one = snapshots[key]
-            one.items.append(tree)
-            one.at.append(len(one.items))
+            snapshots[key].add(tree, len(snapshots[key].items) + 1)
         else:
             raise unreadable(path, "not a file of a supported format")
     found = [one for one in found if sum(one.nbytes)]
@@ -87,22 +89,17 @@ def series_of(paths: list[Path]) -> list[Series]:
     return found
 
 
-# -- runs ------------------------------------------------------------------------------------------
-
-
 def _of_run(path: Path) -> list[Series]:
     """Return the weights of its history, else of its checkpoints, and the rows of its replay."""
     directory = path / "checkpoints"
     weights = Series(f"{path}: weights", rows=False, unit="env steps")
-    for steps, tree in history.iterate_newest_first(directory / history.DIRECTORY):
-        weights.items.insert(0, tree)
-        weights.at.insert(0, steps)
+    for steps, tree in [*history.iterate_newest_first(directory / history.DIRECTORY)][::-1]:
+        weights.add(tree, steps)
     if not weights.items:
         for file in list_checkpoints(directory):
             state = _state(file)
             if "net" in state.get("policy", {}):
-                weights.items.append(state["policy"]["net"])
-                weights.at.append(int(state["counters"]["env_steps"]))
+                weights.add(state["policy"]["net"], int(state["counters"]["env_steps"]))
     found = [weights] if weights.items else []
     try:
         state, _ = checkpoint.load_newest(directory)
@@ -147,9 +144,6 @@ def _columns(tree: Tree, first: int, stop: int) -> Tree:
     return read_columns(tree, first, stop)
 
 
-# -- datasets and files ----------------------------------------------------------------------------
-
-
 def _dataset_chunks(path: Path) -> Iterator[tuple[int, dict[str, Tree]]]:
     """Yield (first row, fields [ROWS, columns, …]) of a dataset's newest rows."""
     dataset = read_dataset(path)
@@ -169,8 +163,7 @@ def _of_rows(chunks: Iterator[tuple[int, dict[str, Tree]]], name: str) -> list[S
     found = {n: Series(f"{name}: {text}", rows=True, unit="row") for n, text in names.items()}
     for start, fields in chunks:
         for n, tree in fields.items():
-            found[n].items.append(tree)
-            found[n].at.append(start)
+            found[n].add(tree, start)
     return [one for one in found.values() if one.items]
 
 
@@ -184,8 +177,7 @@ def _of_npy(path: Path) -> Series:
         return Series(str(path), rows=False, items=[np.asarray(array)], at=[1])
     out = Series(str(path), rows=True, unit="row")
     for start in _starts(0, len(array)):
-        out.items.append(np.asarray(array[start : start + ROWS]))
-        out.at.append(start)
+        out.add(np.asarray(array[start : start + ROWS]), start)
     return out
 
 
@@ -219,12 +211,9 @@ class Measurement:
     def figures(self) -> tuple[float, float, float]:
         """Return (coded / raw, raw bytes/s encoded, decoded), if possible without a key frame."""
         rest = slice(0 if self.rows or len(self.raw) == 1 else 1, None)
-        raw = self.raw[rest].sum()
-        return (
-            float(self.coded[rest].sum() / raw),
-            float(raw / max(self.encode[rest].sum(), 1e-9)),
-            float(raw / max(self.decode[rest].sum(), 1e-9)),
-        )
+        raw, coded = self.raw[rest].sum(), self.coded[rest].sum()
+        encode, decode = (max(x[rest].sum(), 1e-9) for x in (self.encode, self.decode))
+        return float(coded / raw), float(raw / encode), float(raw / decode)
 
 
 def measure(series: Series, coder: str) -> Measurement:
@@ -256,12 +245,9 @@ def _pass(series: Series, coder: str) -> tuple[np.ndarray, np.ndarray, codec.Enc
         spent[:, k] = middle - start, time.perf_counter() - middle
         sizes.append(len(frame))
         for x, y in zip(tree_leaves(item), tree_leaves(back), strict=True):
-            own = codec.as_bytes(x)
-            assert own == codec.as_bytes(y), f"{series.name}: {coder} is not lossless"
+            equal = codec.as_bytes(x) == codec.as_bytes(y)
+            assert equal, f"{series.name}: {coder} is not lossless"
     return np.array(sizes), spent, encoder
-
-
-# -- the table -------------------------------------------------------------------------------------
 
 
 def table_lines(series: Series, found: Sequence[Measurement]) -> Iterator[str]:
@@ -294,20 +280,16 @@ def bench(paths: Sequence[Path], plot: Path | None) -> Iterator[str]:
     Raises: ConfigError (nothing to read), CheckpointError, StorageError.
     """
     measured: list[tuple[Series, list[Measurement]]] = []
+    usable = [name for name in codec.CODER_OPTIONS if name != "pco" or planes.installed()]
     for series in series_of(list(paths)):
-        usable = (name for name in codec.CODER_OPTIONS if name != "pco" or planes.installed())
-        found = [measure(series, coder) for coder in usable]
-        measured.append((series, found))
-        yield from table_lines(series, found)
+        measured.append((series, [measure(series, coder) for coder in usable]))
+        yield from table_lines(*measured[-1])
         yield ""
     if not planes.installed():
         yield "pco: not measured, pcodec is not installed (pip install 'rlrun[pco]')"
     if plot is not None:
         plot_ratios(measured, plot)
         yield f"drawn: {plot}"
-
-
-# -- the plot --------------------------------------------------------------------------------------
 
 
 def plot_ratios(measured: Sequence[tuple[Series, Sequence[Measurement]]], path: Path) -> None:
@@ -318,9 +300,8 @@ def plot_ratios(measured: Sequence[tuple[Series, Sequence[Measurement]]], path: 
     from matplotlib.figure import Figure
 
     figure: Any = Figure(figsize=(9, 3.2 * len(measured)), layout="constrained")
-    for axes, (series, found) in zip(
-        figure.subplots(len(measured), squeeze=False)[:, 0], measured, strict=True
-    ):
+    panels = figure.subplots(len(measured), squeeze=False)[:, 0]
+    for axes, (series, found) in zip(panels, measured, strict=True):
         for one in found:
             if one.coder not in ("raw", "auto"):
                 style = "o-" if len(series.at) < 40 else "-"

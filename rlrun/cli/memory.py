@@ -22,7 +22,6 @@ from rlrun.config.config_errors import config_error
 from rlrun.config.directories import study_directory
 from rlrun.config.reader import read_dataclass, read_yaml
 from rlrun.config.space import read_settings
-from rlrun.errors import ConfigError
 from rlrun.reports.bounds import return_bounds
 from rlrun.reports.document import csv_text, markdown, terminal_lines
 from rlrun.reports.memory_bench import (
@@ -47,24 +46,15 @@ from rlrun.terminal import paragraph
 
 _OWNERS = ("bench", "probe", "search")  # commands that begin such directories
 _CHOSEN = (
-    "policy",
-    "memory",
-    "run.total_steps",
-    "run.stop_return",
-    "run.dir",
-    "sweep",
-    "sweep.dir",
-)
-
-# -- what both do ----------------------------------------------------------------------------------
+    "policy", "memory", "run.total_steps", "run.stop_return", "run.dir", "sweep", "sweep.dir",
+)  # fmt: skip
 
 
 def _refuse_chosen(common: Sequence[Override], keys: Sequence[str], who: str, allowed: str) -> None:
     """Raise ConfigError for keys that the command itself sets."""
-    for override in common:
-        if (key := override.key) in keys:
-            wrong = f"{who} chooses it; {allowed}; use them"
-            raise ConfigError(f"{key} = {override.value}: {wrong}", key=key)
+    if chosen := next((override for override in common if override.key in keys), None):
+        wrong = f"{who} chooses it"
+        raise config_error(chosen.key, chosen.value, wrong, allowed, "use them")
 
 
 def _directory_of(given: str | None, key: str) -> Path:
@@ -76,11 +66,9 @@ def _directory_of(given: str | None, key: str) -> Path:
     commands = SweepRecord.read(path).commands[:1] if is_sweep(path) else []
     begun = [command[1] for command in commands if len(command) > 1]
     if begun and begun[0] in _OWNERS and begun[0] != key.partition(".")[0]:
-        raise ConfigError(
-            f"{key} = {given}: holds what rlrun {begun[0]} made; a new directory, or one of the "
-            "same command, is allowed; choose another",
-            key=key,
-        )
+        wrong = f"holds what rlrun {begun[0]} made"
+        allowed = "a new directory, or one of the same command, is allowed"
+        raise config_error(key, given, wrong, allowed, "choose another")
     return path
 
 
@@ -107,11 +95,6 @@ def _flags(args: Namespace) -> list[str]:
 def _line(composer: Composer, overrides: Sequence[Override], path: Path, args: Namespace) -> Line:
     """Return the line of the sweep in ``path``, with overrides of all jobs."""
     return Line(composer, [*overrides, *silent(args.quiet)], str(path), quiet=args.quiet)
-
-
-# -- rlrun bench memory ----------------------------------------------------------------------------
-
-_FILES = ("bench.md", "bench.csv", "bench.jsonl")  # what is written into bench.dir
 
 
 def bench(args: Namespace) -> int:
@@ -158,14 +141,12 @@ def _settings(composer: Composer, path: Path) -> list[BenchSetting]:
         rest.pop("run.eval_every", None)  # it follows from the budget
         key = task, policy, cell, frozenset(rest.values())
         groups.setdefault(key, []).append(read_run(path / job.name))
-    shared = (
-        frozenset.intersection(*(key[3] for key in groups)) if groups else frozenset[Override]()
-    )
     budgets: dict[str, set[Override]] = {}
     for task, *_, words in groups:
         budgets.setdefault(task, set()).update(filter(_is_budget, words))
     found = []
     for (task, algorithm, cell, words), runs in groups.items():
+        shared = frozenset.intersection(*(key[3] for key in groups))
         own = (o for o in words - shared if not _is_budget(o) or len(budgets[task]) > 1)
         name = " ".join([cell, *sorted(own)])
         found.append(BenchSetting(task, algorithm, name, _task(task).random, runs))
@@ -179,11 +160,11 @@ def _is_budget(override: Override) -> bool:
 def _write_bench(path: Path, found: Sequence[BenchSetting], *, quiet: bool) -> int:
     table = bench_table(found, {setting.task: _task(setting.task).published for setting in found})
     page = f"# rlrun bench memory\n\n{markdown(table)}\n{ABOUT}\n"
-    texts = (page, csv_text(table), raw_lines(found))
-    for name, text in zip(_FILES, texts, strict=True):
+    files = {"bench.md": page, "bench.csv": csv_text(table), "bench.jsonl": raw_lines(found)}
+    for name, text in files.items():
         replace_file(path / name, text.encode())
     if not quiet:
-        lines = [*terminal_lines(table), "", paragraph(ABOUT), f"table: {path / _FILES[0]}"]
+        lines = [*terminal_lines(table), "", paragraph(ABOUT), f"table: {path / 'bench.md'}"]
         print("\n".join(lines), flush=True)
     return int(any(len(setting.scored) < len(setting.runs) for setting in found))
 
@@ -217,8 +198,6 @@ def _words(task: BenchTaskConfig, settings: BenchConfig) -> list[str]:
     budget = [f"run.total_steps={steps}", f"run.eval_every={every}", "run.stop_return=null"]
     return [*task.overrides, *budget]
 
-
-# -- rlrun probe -----------------------------------------------------------------------------------
 
 _MASK = "action_mask"  # entry of an observation that says which actions are allowed
 _UNSTACKED = "No frame-stacked agent: stacked, the observation would lose its action mask."
@@ -270,18 +249,12 @@ def _agents(config: Config, settings: ProbeConfig) -> dict[str, list[str]]:
     real = isinstance(action, spaces.Box)
     base = read_overrides(settings.real if real else settings.discrete)
     memory = read_overrides(settings.real_memory if real else settings.discrete_memory)
-    rest = [o for o in base if o.key not in keys_of(memory)]
-    flat = []  # only boxes are stacked
-    masked = isinstance(obs, spaces.Dict) and _MASK in obs.spaces
-    if not isinstance(obs, spaces.Box) and not config.env.wrappers:
-        flat = ["env.wrappers=[{name:flatten_obs}]"]
-    agents: dict[str, list[str]] = {
-        MEMORYLESS: [*base],
-        STACKED: [*base, *flat, f"env.frame_stack={settings.stack}"],
-        RECURRENT: [*rest, *memory],
-    }
-    if masked:  # a flat observation hides which actions are allowed
-        del agents[STACKED]
+    agents: dict[str, list[str]] = {MEMORYLESS: [*base]}
+    if not (isinstance(obs, spaces.Dict) and _MASK in obs.spaces):
+        boxed = isinstance(obs, spaces.Box) or config.env.wrappers  # only boxes are stacked
+        flat = [] if boxed else ["env.wrappers=[{name:flatten_obs}]"]
+        agents[STACKED] = [*base, *flat, f"env.frame_stack={settings.stack}"]
+    agents[RECURRENT] = [*(o for o in base if o.key not in keys_of(memory)), *memory]
     if config.env.kwargs.get(_FULL_STATE) is False:
         agents[FULL] = [*base, f"env.kwargs.{_FULL_STATE}=true"]
     return agents
@@ -289,21 +262,13 @@ def _agents(config: Config, settings: ProbeConfig) -> dict[str, list[str]]:
 
 def _check_task(path: Path, memoryless: Sequence[str]) -> None:
     """Raise ConfigError if probe.dir holds runs of another task."""
-    if not is_sweep(path):
-        return
-
-    def task_of(job: Sequence[str]) -> set[str]:
-        return {*split_node(read_overrides(job), "env")[0]}
-
-    for job in SweepRecord.read(path).jobs[:1]:  # that of the memoryless agent
-        before = task_of(job.overrides)
-        if before == task_of(memoryless):
-            continue
-        raise ConfigError(
-            f"probe.dir = {path}: holds a probe of {' '.join(sorted(before))}; a new directory, "
-            "or one of the same task, is allowed; choose another",
-            key="probe.dir",
-        )
+    jobs = SweepRecord.read(path).jobs[:1] if is_sweep(path) else []  # that without a memory
+    for words in (job.overrides for job in jobs):
+        before, task = ({*split_node(read_overrides(x), "env")[0]} for x in (words, memoryless))
+        if before != task:
+            wrong = f"holds a probe of {' '.join(sorted(before))}"
+            allowed = "a new directory, or one of the same task, is allowed"
+            raise config_error("probe.dir", path, wrong, allowed, "choose another")
 
 
 def _write_probe(path: Path, gap: MemoryGap, *, quiet: bool) -> None:

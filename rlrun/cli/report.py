@@ -26,23 +26,13 @@ from rlrun.terminal import paragraph
 def report(args: Namespace) -> int:
     """Print a table of runs and write the report on them."""
     out = default_out(args.dirs) if args.out is None else args.out
-    axes: tuple[Axis, ...] = (args.x,) if args.x else ("env_steps", "wall")
     document, drawn = make_report(
-        args.dirs,
-        score=args.score,
-        threshold=args.threshold,
-        references=args.reference,
-        baseline=args.baseline,
-        axes=axes,
-        out=out,
-    )
-    for text in document.text:
-        print(paragraph(text))
-    for line in terminal_lines(document.sections[0].tables[0]):
-        print(line)
-    if not drawn:
-        print("no figures: matplotlib is missing; pip install 'rlrun[report]'")
-    print(f"report: {out / PAGE}")
+        args.dirs, score=args.score, threshold=args.threshold, references=args.reference,
+        baseline=args.baseline, axes=(args.x,) if args.x else ("env_steps", "wall"), out=out,
+    )  # fmt: skip
+    lines = [*map(paragraph, document.text), *terminal_lines(document.sections[0].tables[0])]
+    lines += [] if drawn else ["no figures: matplotlib is missing; pip install 'rlrun[report]'"]
+    print("\n".join([*lines, f"report: {out / PAGE}"]))
     return 0
 
 
@@ -53,9 +43,9 @@ def make_report(
     threshold: float | None,
     references: Sequence[str],
     baseline: str | None,
-    axes: tuple["Axis", ...],
+    axes: tuple[Axis, ...],
     out: Path | None,
-) -> tuple["Document", bool]:
+) -> tuple[Document, bool]:
     """Return the report on runs, and whether it has figures. ``out``: where it is written.
 
     The arguments are those of the command line, checked except ``threshold``, a finite number.
@@ -64,17 +54,17 @@ def make_report(
     """
     parse_score(score)
     known = parse_references(references)
-    mark = "" if out is None else mark_of(dirs, out)
     if out is not None:
-        check_out(out, mark)
-    runs = read_runs(dirs)
+        check_out(out, mark_of(dirs, out))
     draw = out is not None and figures.available()
     goal = math.nan if threshold is None else threshold
-    found = Findings(runs, score, goal, axes, draw, baseline)
+    found = Findings(read_runs(dirs), score, goal, axes, draw, baseline)
     check_references(known, found)
-    document = build_document(found, _title(dirs), known)
+    title = f"Report on {', '.join(map(printable, dirs[:3]))}"
+    title += f" and {len(dirs) - 3} more" if dirs[3:] else ""
+    document = build_document(found, title, known)
     if out is not None:
-        write_report(document, out, mark)
+        write_report(document, out, mark_of(dirs, out))
     return document, draw
 
 
@@ -89,8 +79,3 @@ def lines_of_comparison(args: Namespace) -> list[str]:
     """Return the lines of ``rlrun compare``."""
     parse_score(args.score)
     return list(compare_lines(args.a, args.b, args.score))
-
-
-def _title(dirs: Sequence[str]) -> str:
-    names = [printable(name) for name in dirs[:3]]
-    return f"Report on {', '.join(names)}" + (f" and {len(dirs) - 3} more" if dirs[3:] else "")

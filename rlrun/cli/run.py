@@ -19,8 +19,9 @@ from rlrun.cli.error_report import SweepStopped, exit_code, job_error, log_error
 from rlrun.cli.main import uncollected
 from rlrun.config import Composer, load, read_checked, read_composed, to_yaml
 from rlrun.config.checks import check_typed_keys
+from rlrun.config.config_errors import config_error
 from rlrun.config.directories import absolute, claim, require_new, require_writable
-from rlrun.config.hydra_keys import check_logging
+from rlrun.config.hydra_keys import check_logging, typed_overrides
 from rlrun.errors import ConfigError, Interrupted, RlrunError
 from rlrun.run.branch import checkpoint_at, later_steps
 from rlrun.run.files import CONFIG, replace_file
@@ -70,9 +71,7 @@ def _sweep_dir(typed: Sequence[Override]) -> str | None:
     if value == "" or ("," in value and value == text):
         wrong = f"is {'several paths' if value else 'no path'}"
         allowed = "one is allowed, quoted if it holds a comma, that of a sweep adds jobs to it"
-        raise ConfigError(
-            f"sweep.dir = {value}: {wrong}; {allowed}; give sweep.dir=PATH", key="sweep.dir"
-        )
+        raise config_error("sweep.dir", value, wrong, allowed, "give sweep.dir=PATH")
     return None if text == "null" else value
 
 
@@ -84,12 +83,8 @@ def silent(quiet: bool) -> list[Override]:
 def open_resources(overrides: Sequence[Override]) -> list[Override]:
     """Put ``++`` before the custom resources of ``hydra/launcher=ray``, whose names are free."""
     name = "hydra.launcher.resources"
-    return read_overrides(
-        f"++{o}" if o.is_below(name) and o.name == o.key else o for o in overrides
-    )
+    return read_overrides("++" * (o.is_below(name) and o.name == o.key) + o for o in overrides)
 
-
-# -- the log of a run ------------------------------------------------------------------------------
 
 LOG = "rlrun.log"
 _FORMAT = "[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"  # Hydra's
@@ -121,9 +116,8 @@ def _added_log(run_dir: Path) -> Iterator[None]:
     asked = any(_directory(handler) == run_dir for handler in root.handlers)  # hydra/job_logging=…
     added: list[logging.Handler] = [] if asked else [logging.FileHandler(run_dir / LOG)]
     if not root.handlers:
-        console = logging.StreamHandler()
-        console.setLevel(logging.WARNING)
-        added.append(console)
+        added.append(logging.StreamHandler())
+        added[-1].setLevel(logging.WARNING)
     level = own.level
     if own.getEffectiveLevel() > logging.INFO:
         own.setLevel(logging.INFO)
@@ -148,8 +142,6 @@ def _close(handler: logging.Handler) -> None:
     with suppress(OSError):  # a full disk
         handler.close()
 
-
-# -- a new run -------------------------------------------------------------------------------------
 
 _STOPS = (75, Interrupted.exit_code, 143)  # signals: a sweep in one process ends after them
 
@@ -176,9 +168,8 @@ def new_run(line: Line) -> NewRun:
     """Return the run that a line asks for, checked, with its own directory. Raises: RlrunError."""
     if line.seeds:
         typed, wrong = line.seeds[0], "only a sweep adds seeds (rlrun -m)"
-        raise ConfigError(
-            f"{typed.name} = {typed.value}: {wrong}; settings to compare are needed; add -m"
-        )
+        allowed = "settings to compare are needed"
+        raise config_error(typed.name, typed.value, wrong, allowed, "add -m")
     if line.sweep_dir is not None:
         fix = f"add -m, or use run.dir={line.sweep_dir}"
         wrong = "only a sweep has it (rlrun -m)"
@@ -204,15 +195,8 @@ def new_run(line: Line) -> NewRun:
     return NewRun(line, run_dir, config, cfg)
 
 
-def _unresolved(overrides: Any) -> list[str]:
-    """Return the overrides with unresolved interpolations, which may hide secrets."""
-    values = OmegaConf.to_container(overrides, resolve=False)
-    return [str(value) for value in values] if isinstance(values, list) else []
-
-
 def write_texts(run_dir: Path, raw_yaml: str, overrides: Sequence[str]) -> None:
     """Write config.yaml and overrides.yaml, unless a sweep has written those of its job."""
-
     typed = OmegaConf.to_yaml(OmegaConf.create([*map(str, overrides)]))
     for name, text in ((CONFIG, raw_yaml), ("overrides.yaml", typed)):
         path, content = run_dir / name, text.encode("utf-8", "surrogateescape")
@@ -234,14 +218,14 @@ def start_job(
     ``own_process``: as for ``NewRun.run``. ``checked``: its environment was checked when the sweep
     began.
     """
-
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     with closed_log(run_dir, own_process=own_process):
         try:
             config, raw_yaml = config or read_composed(cfg), to_yaml(cfg)
             note_typed_env(config.env.id)
             _prepare(config, own_process=own_process)
-            write_texts(run_dir, raw_yaml, _unresolved(HydraConfig.get().overrides.task))
+            hydra: Any = HydraConfig.instance().cfg
+            write_texts(run_dir, raw_yaml, typed_overrides(hydra))
             with uncollected() if own_process else nullcontext():
                 from rlrun.run.start import Launch, start
 

@@ -132,7 +132,7 @@ def fork_run(origin: str, words: Sequence[str], *, quiet: bool, own_process: boo
 
     typed = read_overrides(words)
     overrides = [*typed, *silent(quiet)]
-    run_dir, step = branch.split_step(origin)
+    run_dir, step = split_step(origin)
     if not any(override.startswith("run.dir=") for override in overrides):
         wrong = "a fork needs a directory; a new or empty one is allowed"
         raise ConfigError(f"run.dir = null: {wrong}; add run.dir=NEW", key="run.dir")
