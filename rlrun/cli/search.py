@@ -5,7 +5,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +67,9 @@ def run_search(
     import_optuna()
     directory = _make_directory(settings.dir)
     content = {
-        "overrides": fixed,
-        "space": [o for o in rest if o not in fixed],
-        "settings": {f.name: getattr(settings, f.name) for f in fields(settings)},
-        "config_dir": config_dir,
-    }
+        "overrides": fixed, "space": [o for o in rest if o not in fixed],
+        "settings": asdict(settings), "config_dir": config_dir,
+    }  # fmt: skip
     replace_file(directory / MARKER, seal(content))
     return _search(directory, fixed, space, settings, config, rungs, config_dir, quiet, own_process)
 
@@ -130,10 +128,8 @@ def _search(
     flags = [] if config_dir is None else ["--config-dir", config_dir]
     with lock_run_dir(directory), stop_on_signals(own_process=own_process) as stop:
         study = Study(directory / NAME, space, sampler=settings.sampler, seed=settings.seed)
-        how = (
-            f"{settings.trials} trials of {settings.seeds} seeds, {settings.workers} runs at a time"
-        )
-        say(f"search in {directory}: {how}")
+        how = f"{settings.trials} trials of {settings.seeds} seeds"
+        say(f"search in {directory}: {how}, {settings.workers} runs at a time")
         search = Search(
             directory, study, settings, fixed=fixed, first_seed=config.seed, rungs=rungs,
             flags=flags, say=say, stop_code=lambda: stop.code if stop() else None,
@@ -195,7 +191,4 @@ def _more_trials(
         wrong, allowed = "a resumed search cannot change this", "search.trials may change"
         fix = "start a new search with another search.dir"
         raise config_error(other.key, other.value, wrong, allowed, fix)
-    trials = read_settings(composer, "search", overrides).trials
-    values = {f.name: getattr(settings, f.name) for f in fields(settings)}
-    result: SearchConfig = read_dataclass(SearchConfig, {**values, "trials": trials}, "search")
-    return result
+    return replace(settings, trials=read_settings(composer, "search", overrides).trials)

@@ -15,7 +15,7 @@ from rlrun.errors import ConfigError, printable, storage_errors
 from rlrun.reports.bounds import known_bounds
 from rlrun.reports.runs import SEEDS, flatten
 from rlrun.run.files import read_file, replace_file
-from rlrun.schema import Config, EnvConfig, SeedsConfig
+from rlrun.schema import Config, SeedsConfig
 from rlrun.schema.override import Override
 from rlrun.sweeps.seeds import (
     Place,
@@ -51,19 +51,17 @@ def run_auto(line: Line) -> int:
     settings = _read_seeds(composer, line.seeds)
     cfg = composer.compose(line.overrides, sweep=True)
     if not is_local(cfg):
+        key, fix = "hydra/launcher", "leave hydra/launcher out"
         wrong = "seeds=auto adds jobs to its sweep, which hydra/launcher=local alone does"
-        raise ConfigError(
-            f"hydra/launcher: {wrong}; leave hydra/launcher out", key="hydra/launcher"
-        )
+        raise ConfigError(f"{key}: {wrong}; {fix}", key=key)
     for override in composer.parse(line.overrides):
         if override.key == "seed" and override.parsed.is_sweep_override():
             wrong, allowed = "seeds=auto chooses the seeds", "seed=FIRST is allowed with seeds=auto"
             raise config_error("seed", override.value, wrong, allowed, "give one")
     arms = [[o for o in job if o.key != "seed"] for job in composer.jobs(cfg)]
-    first_seed = int(cfg.seed)
-    jobs = [[*arm, f"seed={first_seed}"] for arm in arms]
+    jobs = [[*arm, f"seed={cfg.seed}"] for arm in arms]
     configs = [validate_job(composer, cfg, job, i).config for i, job in enumerate(jobs)]
-    planned = plan_seeds(_name(arms, configs), settings, first_seed)
+    planned = plan_seeds(_name(arms, configs), settings, int(cfg.seed))
     path = sweep_directory(line, cfg)
     if line.sweep_dir is None:
         path = claim(path, exact=False, key="sweep.dir")
@@ -106,11 +104,9 @@ def _check_before(path: Path, planned: SeedsResult) -> None:
     try:
         found = json.loads(read_file(file))
     except (OSError, ValueError, RecursionError) as e:
-        raise ConfigError(
-            f"{printable(str(file))}: cannot be read ({type(e).__name__}); the plan that "
-            "seeds=auto wrote is needed; choose a new directory",
-            key="sweep.dir",
-        ) from e
+        wrong, allowed = "cannot be read", "the plan that seeds=auto wrote is needed"
+        text = f"{wrong} ({type(e).__name__}); {allowed}; choose a new directory"
+        raise ConfigError(f"{printable(str(file))}: {text}", key="sweep.dir") from e
     check_plan(found, planned, str(path))
 
 
@@ -123,19 +119,13 @@ def _write(path: Path, result: SeedsResult) -> None:
 
 def _name(arms: Sequence[Sequence[str]], configs: Sequence[Config]) -> list[Setting]:
     """Return the settings, named by the overrides in which they differ."""
-    common = set.intersection(*(set(arm) for arm in arms)) if arms else set()
-    names = [" ".join(o for o in arm if o not in common) for arm in arms]
-    return [
-        Setting(
-            name or "the setting",
-            _task(config.env),
-            known_bounds(dict(flatten({"env": asdict(config.env)}))),
-        )
-        for name, config in zip(names, configs, strict=True)
-    ]
-
-
-def _task(env: EnvConfig) -> str:
-    """Return a text that is equal for equal environments, however policies see them."""
-    parts = (env.id, env.kwargs, env.eval_kwargs, list(env.wrappers), env.max_episode_steps)
-    return " ".join(str(part) for part in parts if part)
+    common = set(arms[0]).intersection(*arms) if arms else set()
+    settings = []
+    for arm, env in zip(arms, (config.env for config in configs), strict=True):
+        # A text that is equal for equal environments, however policies see them.
+        parts = (env.id, env.kwargs, env.eval_kwargs, list(env.wrappers), env.max_episode_steps)
+        task = " ".join(str(part) for part in parts if part)
+        bounds = known_bounds(dict(flatten({"env": asdict(env)})))
+        name = " ".join(o for o in arm if o not in common)
+        settings.append(Setting(name or "the setting", task, bounds))
+    return settings

@@ -4,7 +4,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,8 +50,6 @@ from rlrun.sweeps.record import (
 )
 from rlrun.sweeps.search import quote
 
-# -- launchers: what a command line or sweep.json says of where jobs run ---------------------------
-
 _MAIN, _PACKED = "rlrun.cli.main:main", "rlrun.cli.sweep:run_packed_job"
 _LONGEST_NAME = 255  # bytes in one part of a path
 _SHOWN = ("logger.progress",)  # keys of -q, which do not change a run
@@ -62,12 +60,16 @@ _CHOICE = "hydra/launcher"
 
 def is_local(cfg: DictConfig) -> bool:
     """Return whether the sweep runs in rlrun's pool on this machine."""
-    return str(cfg.hydra.launcher.get("_target_", "")) == _LOCAL
+    return _target(cfg) == _LOCAL
+
+
+def _target(cfg: DictConfig) -> str:
+    return str(cfg.hydra.launcher.get("_target_", ""))
 
 
 def is_ours(cfg: DictConfig) -> bool:
     """Return whether the sweep runs in a pool of rlrun, on this machine or on Ray."""
-    return is_local(cfg) or str(cfg.hydra.launcher.get("_target_", "")) == _RAY
+    return _target(cfg) in (_LOCAL, _RAY)
 
 
 def _read_workers(cfg: DictConfig) -> int | None:
@@ -76,8 +78,8 @@ def _read_workers(cfg: DictConfig) -> int | None:
     if value is None or (type(value) is int and 1 <= value <= MOST_WORKERS):
         return value
     most = f"an integer within [1, {MOST_WORKERS}]"
-    wrong = f"is not a number of jobs; {most}, or null (as many as the cores hold)"
-    raise ConfigError(f"{_WORKERS} = {value}: {wrong}, is allowed; set {_WORKERS}=2", key=_WORKERS)
+    allowed = f"{most}, or null (as many as the cores hold), is allowed"
+    raise config_error(_WORKERS, value, "is not a number of jobs", allowed, f"set {_WORKERS}=2")
 
 
 def _read_ray(cfg: DictConfig) -> RayLauncherConfig | None:
@@ -85,7 +87,7 @@ def _read_ray(cfg: DictConfig) -> RayLauncherConfig | None:
 
     Raises: ConfigError, ResourceError if Ray is not installed.
     """
-    if str(cfg.hydra.launcher.get("_target_", "")) != _RAY:
+    if _target(cfg) != _RAY:
         return None
     values = OmegaConf.to_container(cfg.hydra.launcher, resolve=True)
     assert isinstance(values, dict)
@@ -107,10 +109,9 @@ def _check_devices(ray: RayLauncherConfig, configs: Sequence[Config]) -> None:
     """Raise ConfigError for jobs on a GPU that reserve none: Ray would hide it from them."""
     device = next((c.device for c in configs if c.device != "cpu"), None)
     if device is not None and not ray.num_gpus:
-        wrong = f"the networks are on device = {device}, a job would see no GPU"
-        raise ConfigError(
-            f"hydra.launcher.num_gpus = 0: {wrong}; 1 is allowed; set hydra.launcher.num_gpus=1",
-            key="hydra.launcher.num_gpus",
+        key, wrong = "hydra.launcher.num_gpus", f"the networks are on device = {device}"
+        raise config_error(
+            key, 0, f"{wrong}, a job would see no GPU", "1 is allowed", f"set {key}=1"
         )
 
 
@@ -139,13 +140,9 @@ def _split_launcher(
     kept = {name: value for name, value in asdict(before).items() if name not in keys}
     if kept.get("address") is not None:
         wrong = "the sweep ran on this cluster, which a file may not choose"
-        fix = f"type {resume_line(sweep_dir, before)}"
-        raise ConfigError(
-            f"hydra.launcher.address = {before.address}: {wrong}; an address that you type is "
-            f"allowed; {fix}",
-            key="hydra.launcher.address",
-        )
-    return workers, _read({**asdict(replace(ray, **kept))}), own
+        allowed, fix = "an address that you type is allowed", resume_line(sweep_dir, before)
+        raise config_error("hydra.launcher.address", before.address, wrong, allowed, f"type {fix}")
+    return workers, _read(asdict(replace(ray, **kept))), own
 
 
 def _compose(typed: Sequence[Override], before: RayLauncherConfig | None) -> DictConfig:
@@ -153,17 +150,13 @@ def _compose(typed: Sequence[Override], before: RayLauncherConfig | None) -> Dic
 
     Raises: ConfigError for another launcher.
     """
-    chosen = [] if before is None else [f"{_CHOICE}=ray"]
-    if any(o.key == _CHOICE for o in typed):
-        chosen = []
-    cfg = Composer().compose([*chosen, *open_resources(typed)], sweep=True)
+    chosen = before is None or any(o.key == _CHOICE for o in typed)
+    words = [*([] if chosen else [f"{_CHOICE}=ray"]), *open_resources(typed)]
+    cfg = Composer().compose(words, sweep=True)
     if not is_ours(cfg):
         wrong = "it cannot go on with a sweep; local and ray are allowed"
         raise ConfigError(f"{_CHOICE}: {wrong}; leave it out", key=_CHOICE)
     return cfg
-
-
-# -- jobs ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -217,7 +210,10 @@ def _validate_jobs(
     Equal jobs differ at most in where they run and how they are recorded.
     """
     typed = {frozenset(job.overrides) for job in record.jobs}
-    known = {own for job in record.jobs if (own := _stored_identity(path / job.name))}
+    known = set()
+    for job_record in record.jobs:
+        with suppress(OSError, ValueError):
+            known.add(identity(read_config(path / job_record.name / CONFIG)))
     unnamed = _constant_keys(*(job.overrides for job in record.jobs), *jobs)
     valid: list[ValidJob] = []
     for job in jobs:
@@ -229,16 +225,6 @@ def _validate_jobs(
             valid.append(found)
             known.add(own)
     return valid
-
-
-def _stored_identity(run_dir: Path) -> str | None:
-    try:
-        return identity(read_config(run_dir / CONFIG))
-    except (OSError, ValueError):
-        return None
-
-
-# -- a sweep ---------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -281,17 +267,15 @@ class Sweep:
     def add(self) -> list[Task]:
         """Write the directories of the jobs and their record. Return the tasks to run."""
         tasks = []
-        for job in self.jobs:
-            num = len(self.record.jobs)
-            name = str(num) if self.short_names else job.name
-            total = job.config.run.total_steps
+        subdir = "${hydra.job.num}" if self.short_names else None
+        for num, job in enumerate(self.jobs, len(self.record.jobs)):
+            name, total = str(num) if self.short_names else job.name, job.config.run.total_steps
             typed = [*map(str, job.overrides)]
             record = JobRecord(num, name, typed, total_steps=total, threads=self.threads)
             self.record.jobs.append(record)
             (self.path / name).mkdir(parents=True, exist_ok=True)
             write_texts(self.path / name, job.packed["config"], job.overrides)
-            text = place(job.packed, self.path, "${hydra.job.num}" if self.short_names else None)
-            tasks.append(Task(record, _PACKED, [text]))
+            tasks.append(Task(record, _PACKED, [place(job.packed, self.path, subdir)]))
         self.record.write(self.path)
         return tasks
 
@@ -347,14 +331,16 @@ def scores_of(runs: Sequence[RunData], kind: str = "final") -> list[float]:
 
     Raises: RlrunError, with the code of a sweep with a failed job, if a run has none.
     """
-    found = [(run, score(run, kind)) for run in runs]
-    if run := next((run for run, value in found if value is None), None):
-        raise RlrunError(
-            f"{run.path}: has no score {kind} ({run.failure or run.status}); all runs are needed, "
-            "for the others alone would favour an agent that fails; the same command with this "
-            "directory tries it again"
-        ).with_code(1)
-    return [value for _, value in found if value is not None]
+    scores = []
+    for run in runs:
+        if (value := score(run, kind)) is None:
+            raise RlrunError(
+                f"{run.path}: has no score {kind} ({run.failure or run.status}); all runs are "
+                "needed, for the others alone would favour an agent that fails; the same command "
+                "with this directory tries it again"
+            ).with_code(1)
+        scores.append(value)
+    return scores
 
 
 def print_report_line(path: Path, record: SweepRecord) -> None:
@@ -406,10 +392,9 @@ def start_sweep(
             sweep.path = claim(path, exact=exact, key="sweep.dir")
             held.enter_context(lock_run_dir(sweep.path))
         begin(sweep.path)
-        if is_ours(cfg):
-            _run_ours(sweep)
-        else:
-            _run_by_hydra(sweep)
+        sweep.record.commands.append(list(sys.argv))
+        run = _run_ours if is_ours(cfg) else _run_by_hydra
+        run(sweep)
         return sweep.path, sweep.record
 
 
@@ -437,11 +422,10 @@ def _needs_short_names(sweep: Sweep, jobs: Sequence[Sequence[str]]) -> bool:
 
 def _run_ours(sweep: Sweep) -> None:
     """Run the jobs in rlrun's pool."""
-    sweep.record.commands.append(list(sys.argv))
+    line = sweep.line
     tasks = sweep.add()
-    multirun = Multirun(sweep.line.composer, sweep.cfg, sweep.path)
+    multirun = Multirun(line.composer, sweep.cfg, sweep.path)
     try:
-        line = sweep.line
         _run(tasks, sweep.record, sweep.path, quiet=line.quiet, own_process=line.own_process)
     finally:
         multirun.end()
@@ -469,15 +453,12 @@ def _run(
 
 def _report_failures(record: SweepRecord, path: Path) -> int:
     """Name the jobs that failed. Return the exit code of the sweep."""
-    jobs = record.jobs
-    failed = [job for job in jobs if job.status != "done"]
-    if not failed:
-        return 0
-    names = (f"#{j.num} ({j.status if j.exit_code is None else exit_text(j.exit_code)})"
-             for j in failed)  # fmt: skip
-    what = f"{len(failed)} of {len(jobs)} jobs failed: {', '.join(names)}"
-    print(f"rlrun: {what}; to try again: {resume_line(path, record.ray)}", file=sys.stderr)
-    return 1
+    names = [f"#{job.num} ({job.status if job.exit_code is None else exit_text(job.exit_code)})"
+             for job in record.jobs if job.status != "done"]  # fmt: skip
+    if names:
+        what = f"{len(names)} of {len(record.jobs)} jobs failed: {', '.join(names)}"
+        print(f"rlrun: {what}; to try again: {resume_line(path, record.ray)}", file=sys.stderr)
+    return int(bool(names))
 
 
 def run_packed_job(text: str) -> int:
@@ -490,7 +471,6 @@ def run_packed_job(text: str) -> int:
 
 def _run_by_hydra(sweep: Sweep) -> None:
     """Run the jobs with another launcher (basic, joblib, submitit), which composes them again."""
-    sweep.record.commands.append(list(sys.argv))
     sweep.add()
     jobs = sweep.record.jobs
     key = "hydra.job.config.override_dirname.exclude_keys"
@@ -502,21 +482,13 @@ def _run_by_hydra(sweep: Sweep) -> None:
         for job, code in zip(jobs, codes, strict=True):
             job.end(int(code))
     except (SweepStopped, KeyboardInterrupt):
-        for job in jobs:
+        for job in jobs:  # which have reported the signal
             update(job, sweep.path)
-        _print_resume_line(sweep)
+        words = resume_line(sweep.path, sweep.record.ray)
+        print(f"rlrun: the sweep goes on with: {words}", file=sys.stderr)
         raise
     finally:
         sweep.record.write(sweep.path)
-
-
-def _print_resume_line(sweep: Sweep) -> None:
-    """Print how to continue an interrupted sweep whose runs have reported the signal."""
-    words = resume_line(sweep.path, sweep.record.ray)
-    print(f"rlrun: the sweep goes on with: {words}", file=sys.stderr)
-
-
-# -- going on --------------------------------------------------------------------------------------
 
 
 def resume_sweep(path: Path, overrides: Sequence[Override], *, quiet: bool) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlrun.errors import ConfigError, ResourceError, RlrunError, printable
 
@@ -75,11 +75,8 @@ class _Server:
     """TensorBoard in its own process."""
 
     def __init__(self, view: "BoardView", address: str) -> None:
-        self.log, self.address, self.logdir = (
-            view.directory.with_name("log"),
-            address,
-            str(view.directory),
-        )
+        self.log, self.address = view.directory.with_name("log"), address
+        self.logdir = str(view.directory)
         title = printable(f"rlrun {' '.join(view.directories)}")
         port = address.rstrip("/").rpartition(":")[2]
         self.line = [
@@ -90,9 +87,8 @@ class _Server:
 
     def start(self) -> None:
         with self.log.open("wb") as out:
-            self.process = subprocess.Popen(
-                self.line, stdout=out, stderr=out, start_new_session=True
-            )
+            given: Any = {"stdout": out, "stderr": out, "start_new_session": True}
+            self.process = subprocess.Popen(self.line, **given)
 
     def wait(self) -> None:
         """Return when it answers. An answer of another program at its port does not count."""
