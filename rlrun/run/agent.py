@@ -57,10 +57,9 @@ def read_obs(space: gym.Space[Any], obs: Any) -> tuple[Tree, int]:
 def _read(space: gym.Space[Any], obs: Any, path: str, found: set[int]) -> Tree:
     match space:
         case spaces.Dict():
-            names = sorted(space.spaces)
-            if not isinstance(obs, dict) or set(obs) != set(names):
+            if not isinstance(obs, dict) or set(obs) != set(space.spaces):
                 got = sorted(map(str, obs)) if isinstance(obs, dict) else type(obs).__name__
-                _refuse(path, f"{got}", f"a dict with the keys {names}")
+                _refuse(path, f"{got}", f"a dict with the keys {sorted(space.spaces)}")
             return {k: _read(space[k], obs[k], f"{path}[{k!r}]", found) for k in space.spaces}
         case spaces.Tuple():
             if not isinstance(obs, tuple) or len(obs) != len(space.spaces):
@@ -92,22 +91,13 @@ def _read_array(space: gym.Space[Any], obs: Any, path: str, found: set[int]) -> 
         _refuse(path, f"{x.dtype} {list(x.shape)}", allowed)
     if dtype.kind == "f" and not np.isfinite(x).all():
         _refuse(path, "not finite", "finite numbers")
-    if (limits := _limits(space)) is not None and not (x >= limits[0]).all() & (
-        x < limits[1]
-    ).all():
-        _refuse(path, f"{x.tolist()}", f"an integer within [{limits[0]}, {limits[1]})")
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        low: Any = space.start
+        high = low + (space.n if isinstance(space, spaces.Discrete) else space.nvec)
+        if (x < low).any() or (x >= high).any():
+            _refuse(path, f"{x.tolist()}", f"an integer within [{low}, {high})")
     found.add(0 if single else len(x))
     return x.astype(dtype, copy=False)[None] if single else x.astype(dtype, copy=False)
-
-
-def _limits(space: gym.Space[Any]) -> tuple[Any, Any] | None:
-    """Return the lowest value of a discrete space and the first beyond the highest, or None."""
-    match space:
-        case spaces.Discrete():
-            return space.start, space.start + space.n
-        case spaces.MultiDiscrete():
-            return space.start, space.start + space.nvec
-    return None
 
 
 def read_column(name: str, x: Any, n: int, dtype: type) -> np.ndarray:
@@ -117,14 +107,10 @@ def read_column(name: str, x: Any, n: int, dtype: type) -> np.ndarray:
 
     Raises: ConfigError.
     """
-    given = np.asarray(x)
-    flags = dtype is np.bool_
+    given, flags = np.asarray(x), dtype is np.bool_
     fits = given.shape == (n,) or (n == 1 and given.shape == ())
-    if (
-        not fits
-        or given.dtype.kind not in ("b" if flags else "biuf")
-        or not np.isfinite(given).all()
-    ):
+    fits = fits and given.dtype.kind in ("b" if flags else "biuf")
+    if not fits or not np.isfinite(given).all():
         found = f"{given.dtype} {list(given.shape)}"
         _refuse(name, found, f"{'bool' if flags else 'finite numbers'} [{n}]")
     return given.astype(dtype).reshape(n)
@@ -165,10 +151,8 @@ def load_trained(
     meta: dict[str, Any]
     if is_card(run_dir):
         if weights != "final":
-            text = (
-                "an exported agent has one version of its weights; final is allowed; leave it out"
-            )
-            raise ConfigError(f"--weights = {weights}: {text}")
+            wrong = "an exported agent has one version of its weights"
+            raise ConfigError(f"--weights = {weights}: {wrong}; final is allowed; leave it out")
         tensors, meta = checkpoint.load_weights(run_dir / CARD_WEIGHTS)
     elif weights.isdecimal():
         tensors, meta = history.load(directory / history.DIRECTORY, int(weights))
@@ -335,8 +319,6 @@ class Agent:
             )
         return make_one_env(env, evaluate=True, render=render)
 
-    # -- reading arguments -----------------------------------------------------------------------
-
     def _read(self, obs: Any, reward: Any, first: Any) -> _Row:
         tree, count = read_obs(self.observation_space, obs)
         n = count or 1
@@ -347,46 +329,37 @@ class Agent:
                 f"obs: has {n} environments; {self._n}, the number of agent.reset, is allowed; "
                 f"call agent.reset({n})"
             )
-        flags = np.zeros(n, bool) if first is None else read_column("first", first, n, np.bool_)
+        flags = read_column("first", np.zeros(n, bool) if first is None else first, n, np.bool_)
         if not self._opened:
             flags = np.ones(n, bool)
         if reward is None and not flags.all() and not self._warned and reads_reward(self._actor):
             self._warned = True
+            name, fix = self._config.policy.name, "pass reward=, the one that env.step returned"
             text = "reads the reward of the last step, but none was given: 0 is used"
-            fix = "pass reward=, the one that env.step returned"
-            warnings.warn(
-                f"agent.act: policy={self._config.policy.name} {text}; {fix}", stacklevel=3
-            )
-        rewards = (
-            np.zeros(n, np.float32)
-            if reward is None
-            else read_column("reward", reward, n, np.float32)
-        )
-        return _Row(tree, flags, rewards, count == 0)
+            warnings.warn(f"agent.act: policy={name} {text}; {fix}", stacklevel=3)
+        given = np.zeros(n) if reward is None else reward
+        return _Row(tree, flags, read_column("reward", given, n, np.float32), count == 0)
 
     def _epsilon(self, explore: bool | float) -> np.ndarray | None:
         """Return the probability of a random action in every environment; None: greedy."""
         name, number = self._config.policy.name, not isinstance(explore, bool | np.bool_)
         if not number and not explore:
             return None
-        if not number and takes_probability(self._actor):
-            raise ConfigError(
-                f"explore = True: policy={name} does not sample; the probability of a random "
-                "action is allowed; e.g. explore=0.05"
+        takes = takes_probability(self._actor)
+        if number and not 0 <= explore <= 1:
+            wrong = "is not a probability; True, False or a number within [0, 1] is allowed; "
+            wrong += "e.g. explore=0.05"
+        elif takes and not number:
+            wrong = (
+                f"policy={name} does not sample; the probability of a random action is allowed; "
             )
-        if not number:  # the policy's own sample, without uniform actions
-            return np.zeros(self._n, np.float32)
-        if not 0 <= explore <= 1:
-            raise ConfigError(
-                f"explore = {explore}: is not a probability; True, False or a number within [0, 1] "
-                "is allowed; e.g. explore=0.05"
-            )
-        if not takes_probability(self._actor):
-            raise ConfigError(
-                f"explore = {explore}: policy={name} explores by its own samples, not by a "
-                "probability of random actions; True and False are allowed; use explore=True"
-            )
-        return np.full(self._n, explore, np.float32)
+            wrong += "e.g. explore=0.05"
+        elif number and not takes:
+            wrong = f"policy={name} explores by its own samples, not by a probability of random "
+            wrong += "actions; True and False are allowed; use explore=True"
+        else:  # 0: the policy's own sample, without uniform actions
+            return np.full(self._n, explore if number else 0, np.float32)
+        raise ConfigError(f"explore = {explore}: {wrong}")
 
 
 def reads_reward(actor: Actor) -> bool:

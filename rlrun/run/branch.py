@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,8 @@ def require_steps_left(path: Path, run: RunConfig) -> None:
     try:
         fields = manifest.read_manifest(path)
         state = json.loads(read_file(path / manifest.STATE))["state"]
-        solved = (
-            state["stop_return"] == run.stop_return
-            and state["consecutive_solved"] >= run.stop_after
-        )
+        enough = state["consecutive_solved"] >= run.stop_after
+        solved = enough and state["stop_return"] == run.stop_return
         steps = int(fields["env_steps"])
     except (OSError, RecursionError, ValueError, KeyError, TypeError):
         return  # verified before use
@@ -148,10 +147,9 @@ def _env_steps_of(weights: Path) -> int:
 
 def _typed_again(content: bytes, overrides: Sequence[str]) -> str:
     """Return overrides.yaml with ``overrides`` in place of those of the same keys."""
-    try:
+    lines = None
+    with suppress(yaml.YAMLError, RecursionError, ValueError):
         lines = yaml.safe_load(content)
-    except (yaml.YAMLError, RecursionError, ValueError):
-        lines = None
     before = [str(line) for line in lines] if isinstance(lines, list) else []
     new = keys_of(read_overrides(overrides))
     kept = [text for text in read_overrides(before) if text.key not in new]
@@ -191,11 +189,9 @@ def fork(
         replace_file(new / CONFIG, raw_yaml.encode())
         _verified(new, target)  # the parent may have deleted files meanwhile
         parent = {
-            "directory": os.fspath(run_dir.absolute()),
-            "env_steps": fields["env_steps"],
-            "checkpoint": path.name,
-            "manifest_sha256": sha256_file(target / MANIFEST),
-        }
+            "directory": os.fspath(run_dir.absolute()), "env_steps": fields["env_steps"],
+            "checkpoint": path.name, "manifest_sha256": sha256_file(target / MANIFEST),
+        }  # fmt: skip
         record = read_record(run_dir) | {
             "status": "interrupted", "exit_code": None, "digest": None, "eval": None,
             "env_steps": fields["env_steps"], "parent": parent, "files": hashes(new),

@@ -97,15 +97,9 @@ def make_policy(plan: Plan) -> Policy:
             device=torch.device(config.device),
         )  # fmt: skip
         policy: Policy = cls(
-            config.policy,
-            config.torso,
-            config.memory,
-            spec=spec,
-            seed=seed,
-            total_steps=plan.horizon,
-            device=torch.device(config.device),
-            compute=compute,
-        )
+            config.policy, config.torso, config.memory, spec=spec, seed=seed,
+            total_steps=plan.horizon, device=torch.device(config.device), compute=compute,
+        )  # fmt: skip
         return with_kernel(policy, plan)
 
     if config.agents.name == "separate":
@@ -144,15 +138,10 @@ def make_bonus(plan: Plan) -> RND | None:
     if not isinstance(config.bonus, RNDConfig):
         return None
     return RND(
-        config.bonus,
-        config.torso,
-        space=plan.row_spec.obs,
-        stacked=config.env.frame_stack > 1,
-        columns=plan.columns,
-        seed=config.seed,
-        total_steps=plan.horizon,
+        config.bonus, config.torso, space=plan.row_spec.obs, stacked=config.env.frame_stack > 1,
+        columns=plan.columns, seed=config.seed, total_steps=plan.horizon,
         device=torch.device(config.device),
-    )
+    )  # fmt: skip
 
 
 def prepare_process(plan: Plan) -> None:
@@ -171,15 +160,10 @@ def _silent(line: str) -> None:
 
 def _tiling(plan: Plan) -> dict[str, Any]:
     """Return how ``collector.tiling`` cuts rows into windows."""
-    assert plan.window is not None
     c = plan.config.collector
-    return {
-        "window": plan.window,
-        "columns": plan.columns,
-        "overlap": plan.overlap,
-        "residual": c.residual,
-        "plain": c.tiling == "plain",
-    }
+    assert plan.window is not None
+    return {"window": plan.window, "columns": plan.columns, "overlap": plan.overlap,
+            "residual": c.residual, "plain": c.tiling == "plain"}  # fmt: skip
 
 
 def make_cutter(plan: Plan) -> Cutter:
@@ -207,14 +191,10 @@ def make_replay(plan: Plan, *, note: Note = _silent) -> Replay:
     layout = check_size(config, plan.layout, window, free=free)
     note(paragraph("replay: ", layout.describe()))
     replay = Replay(
-        layout,
-        window=window,
-        cutter=make_cutter(plan),
-        sampler=_sampler(plan, layout.slots),
-        stack=config.env.frame_stack,
+        layout, window=window, cutter=make_cutter(plan), sampler=_sampler(plan, layout.slots),
+        stack=config.env.frame_stack, device=None if c.device == "cpu" else device,
         allocate=in_memory if c.mmap is None else on_disk(Path(c.mmap)),
-        device=None if c.device == "cpu" else device,
-    )
+    )  # fmt: skip
     if c.relabel is not None:
         goals = goal_functions(config.env)
         assert goals is not None, "rlrun.config has checked that"
@@ -251,15 +231,11 @@ def empty_chunk(row: Row, columns: int) -> Chunk:
     flag, reward = np.zeros((0, columns), bool), np.zeros((0, columns), REWARD)
     return Chunk(
         obs=tree_map(lambda block: zeros(block, 1), row.obs),
-        first=np.zeros((1, columns), bool),
-        action=zeros(row.action),
-        reward=reward,
-        terminated=flag,
-        truncated=flag,
-        valid=flag,
+        first=np.zeros((1, columns), bool), action=zeros(row.action), reward=reward,
+        terminated=flag, truncated=flag, valid=flag,
         extras={name: zeros(block) for name, block in row.extras.items()},
         states=tree_map(zeros, row.state),
-    )
+    )  # fmt: skip
 
 
 def torch_device(name: str) -> torch.device:
@@ -332,34 +308,24 @@ def make_store(plan: Plan, *, note: Note = _silent) -> Replay | Mixed:
 
 def collector_side_of(plan: Plan, number: int = 0) -> CollectorSide:
     """Return the side of collector ``number``, which zeros states from which no window starts."""
-    transport = plan.config.transport
-    if plan.window is None:
-        return make_collector_side(transport, number)
-    return make_collector_side(transport, number, thin=make_state_filter(plan).filter)
+    thin = {} if plan.window is None else {"thin": make_state_filter(plan).filter}
+    return make_collector_side(plan.config.transport, number, **thin)
 
 
 def make_collector(plan: Plan, counters: Counters) -> Collector:
     """Return the collector with its environments and policy."""
     config, c = plan.config, plan.config.collector
     lent = (config.env.success,) if config.env.instances and config.env.success else ()
+    kept = tuple(dict.fromkeys((*c.keep_info, *lent)))  # ``lent``: for the evaluator
     env = make_env(
-        config.env,
-        num_envs=c.num_envs,
-        keep_info=tuple(dict.fromkeys((*c.keep_info, *lent))),  # ``lent``: for the evaluator
-        agents=config.agents,
-        resumable=True,
+        config.env, num_envs=c.num_envs, keep_info=kept, agents=config.agents, resumable=True
     )
     by_window = plan.window is not None and c.unit == "window"
     collector = Collector(
-        c,
-        env=env,
-        policy=make_policy(plan),
-        explore=explore_of(plan),
-        counters=counters,
-        seed=plan.env_seeds.collect,
-        cutter=make_cutter(plan) if by_window else None,
+        c, env=env, policy=make_policy(plan), explore=explore_of(plan), counters=counters,
+        seed=plan.env_seeds.collect, cutter=make_cutter(plan) if by_window else None,
         stack=make_frame_stack(config.env.frame_stack, env.obs_space, plan.columns),
-    )
+    )  # fmt: skip
     name = config.policy.name
     if name in ROLLOUTS and getattr(collector.policy, "kernel", None) and not config.env.instances:
         collector.compiled = resolve_name(ROLLOUTS[name]).of(collector)
@@ -378,12 +344,9 @@ def make_evaluator(
             check_video(c)  # also for a resumed run, before its first evaluation
             return FilmingEvaluator(c, seed=plan.env_seeds.eval, log=log, run_dir=run_dir)
         return Evaluator(
-            c.env,
-            episodes=c.run.eval_episodes,
-            seed=plan.env_seeds.eval,
-            max_steps=c.eval.max_episode_steps,
-            agents=c.agents,
-        )
+            c.env, episodes=c.run.eval_episodes, seed=plan.env_seeds.eval,
+            max_steps=c.eval.max_episode_steps, agents=c.agents,
+        )  # fmt: skip
     except ConfigError as e:
         if collector is None:
             raise
@@ -465,29 +428,26 @@ def make_learner(
     c = plan.config
     if buffer is None:
         return None
+    given: Any = {"policy": policy, "counters": counters, "bonus": bonus}
     if isinstance(buffer, Rollout | Rollouts):
-        return RolloutLearner(
-            c.learner, policy=policy, buffer=buffer, counters=counters, bonus=bonus
-        )
+        return RolloutLearner(c.learner, buffer=buffer, **given)
     td = isinstance(c.buffer, PriorityConfig) and c.buffer.initial_priority == "td"
-    return Learner(
-        c.learner, policy=policy, buffer=buffer, counters=counters, td_priority=td, bonus=bonus,
-        inspector=_inspector(plan, policy, buffer, bonus, log),
-    )  # fmt: skip
+    inspector = _inspector(plan, policy, buffer, bonus, log)
+    return Learner(c.learner, buffer=buffer, td_priority=td, inspector=inspector, **given)
 
 
 def _inspector(
     plan: Plan, policy: Policy, buffer: Replay | Mixed | Streams, bonus: RND | None, log: Log
 ) -> Inspector | None:
     """Return the inspector of sampled windows, or None if there is nothing to show."""
-    c = plan.config
-    if not c.logger.tensorboard or c.logger.figures_every is None or plan.window is None:
+    c, every = plan.config, plan.config.logger.figures_every
+    if not (c.logger.tensorboard and isinstance(policy, InspectedPolicy)):
         return None
-    if not isinstance(policy, InspectedPolicy):
+    if every is None or plan.window is None:
         return None
     return Inspector(
-        c.logger.figures_every, c.learner.batch_size, policy=policy, window=plan.window,
-        buffer=buffer, bonus=bonus, log=log,
+        every, c.learner.batch_size, policy=policy, window=plan.window, buffer=buffer, bonus=bonus,
+        log=log,
     )  # fmt: skip
 
 

@@ -102,9 +102,6 @@ def _film(trained: TrainedPolicy) -> tuple[bytes | None, str]:
     return filmed[0], ""
 
 
-# -- scores ----------------------------------------------------------------------------------------
-
-
 def scores_of(run_dir: Path, weights: str) -> dict[str, Any]:
     """Return the scores of an agent, and of other seeds of its setting, as plain JSON.
 
@@ -134,16 +131,13 @@ def _setting_of(run: RunData) -> Group | None:
 
     Runs that a search chose by their scores are not a sample, so they give None.
     """
-    path = Path(os.path.realpath(run.path))
-    for above in path.parents[:_LEVELS]:
-        if path in {Path(os.path.realpath(job.path)) for job in sweep_jobs(above)}:
+    path = os.path.realpath(run.path)
+    for above in Path(path).parents[:_LEVELS]:
+        if path in {os.path.realpath(job.path) for job in sweep_jobs(above)}:
             for group in group_runs(read_runs([str(above)])):
-                if path in {Path(os.path.realpath(member.path)) for member in group.everything}:
+                if path in {os.path.realpath(member.path) for member in group.everything}:
                     return None if group.trial else group
     return None
-
-
-# -- README.md -------------------------------------------------------------------------------------
 
 
 def _readme(
@@ -252,17 +246,15 @@ def _front_matter(policy: str, env: str, scores: dict[str, Any]) -> str:
 
 def _score_text(scores: dict[str, Any], weights: str) -> str:
     """Return sentences on the scores and the number of seeds."""
-    agent = scores["agent"]
-    if agent is None:
-        own = "These weights were not evaluated."
-    else:
+    agent, seeds = scores["agent"], scores["seeds"]
+    own = "These weights were not evaluated."
+    if agent is not None:
         own = (
             f"Return of this agent: {agent['return_mean']:.6g}, standard deviation "
             f"{agent.get('return_std', 0.0):.6g} over {agent.get('episodes', 0):g} greedy episodes."
         )
         if weights == "best":
             own += " The weights were chosen by this score, so it is biased upwards."
-    seeds = scores["seeds"]
     if "mean" not in scores:
         return f"{own} {scores['why']}"
     interval = ""

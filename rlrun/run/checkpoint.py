@@ -12,7 +12,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -59,12 +59,10 @@ def load_newest(directory: Path) -> tuple[dict[str, Any], Path]:
     tried = []
     for path in reversed(list_checkpoints(directory)):
         try:
-            state = _read(path)
+            return _read(path), path
         except UNREADABLE as e:
             tried.append(f"{path.name} ({e})")
             _logger.warning("checkpoint skipped: %s: %s", path, e)
-            continue
-        return state, path
     require_saved(directory)
     reason = "tried " + ", ".join(tried) if tried else "there is none"
     raise CheckpointError(
@@ -181,11 +179,10 @@ def _read(directory: Path) -> dict[str, Any]:
     manifest.verify_committed(directory.parent.parent, fields, METRICS)
     packed = json.loads(read_file(directory / STATE))
     tensors = read_tensors(directory / TENSORS, numpy=array_names(packed["state"]))
-    listed, rings = fields["segments"], []
+    rings, ends = [], {f: (e["sha256"], e["bytes"]) for f, e in fields["segments"].items()}
     for ring in packed["rings"]:  # [file, first, stop] of each segment, in the order of its rows
         parts = [
-            SegmentFile(file, int(first), int(stop), listed[file]["sha256"], listed[file]["bytes"])
-            for file, first, stop in ring
+            SegmentFile(file, int(first), int(stop), *ends[file]) for file, first, stop in ring
         ]
         rings.append(RowFiles(directory.parent / ROWS, parts))
     state: dict[str, Any] = unpack(packed["state"], tensors, rings)
@@ -194,11 +191,11 @@ def _read(directory: Path) -> dict[str, Any]:
 
 def _current_weights(path: Path) -> dict[str, Any] | None:
     """Return hash and meta of the weights at ``path``, or None if no intact ones exist."""
-    try:
+    keys = ("weights_sha256", "weights_bytes", "meta")
+    with suppress(OSError, ValueError):
         entry = manifest.weights_entry(path)
-    except (OSError, ValueError):
-        return None
-    return {key: entry[key] for key in ("weights_sha256", "weights_bytes", "meta") if key in entry}
+        return {key: entry[key] for key in keys if key in entry}
+    return None
 
 
 class Saver:
@@ -240,7 +237,10 @@ class Saver:
         """
         self.wait()
         if not self._began:
-            _remove_temporaries(self.directory)
+            for path in self.directory.glob(
+                ".tmp_*"
+            ):  # of a crashed process; this one has the lock
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
             self._began = True
         packed = Packed(state)
         segments = new_segments(packed.rows, self.directory / ROWS)
@@ -250,11 +250,14 @@ class Saver:
         committed = {name: dict(entry) for name, entry in (committed or {}).items()}
 
         def write() -> None:
-            before()
-            self._write(packed, segments, committed, env_steps, keep)
-            after()
+            try:
+                before()
+                self._write(packed, segments, committed, env_steps, keep)
+                after()
+            except BaseException as e:
+                self._error = e
 
-        self._thread = Thread(target=self._run, args=(write,), name="checkpoint")
+        self._thread = Thread(target=write, name="checkpoint")
         self._thread.start()
 
     def wait(self) -> None:
@@ -268,12 +271,6 @@ class Saver:
         error, self._error = self._error, None
         if error is not None:
             raise error
-
-    def _run(self, write: Callable[[], None]) -> None:
-        try:
-            write()
-        except BaseException as e:
-            self._error = e
 
     def _write(
         self,
@@ -357,7 +354,13 @@ class Saver:
     def _prune(self, target: Path, env_steps: int, keep: int) -> None:
         """Delete all but the ``keep`` newest checkpoints up to ``env_steps``; unused segments."""
         existing = list_checkpoints(self.directory)
-        needed = {path: self._needed(path) for path in existing}
+        needed = dict(self._segments)
+        for path in existing:
+            if path not in needed:
+                try:
+                    needed[path] = {*manifest.read_manifest(path)["segments"]}
+                except (OSError, ValueError, KeyError):
+                    needed[path] = None  # damaged
         older = [p for p in existing if (manifest.parse_name(p) or (0,))[0] < env_steps]
         intact = [p for p in older if needed[p] is not None]
         kept = {target, *intact[max(len(intact) - keep + 1, 0) :]}
@@ -369,19 +372,3 @@ class Saver:
         for path in (self.directory / ROWS).iterdir():
             if path.name not in segments:
                 path.unlink()
-
-    def _needed(self, path: Path) -> set[str] | None:
-        """Return the segments that a checkpoint needs, or None for a damaged one."""
-        if path not in self._segments:
-            try:
-                return {*manifest.read_manifest(path)["segments"]}
-            except (OSError, ValueError, KeyError):
-                return None
-        return self._segments[path]
-
-
-def _remove_temporaries(directory: Path) -> None:
-    """Remove temporary files of a crashed process; this process holds the directory's lock."""
-    for path in directory.glob(".tmp_*"):
-        remove = shutil.rmtree if path.is_dir() else Path.unlink
-        remove(path)

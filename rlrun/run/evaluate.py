@@ -1,7 +1,8 @@
 """Evaluation of a finished run's weights."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,31 +50,27 @@ def play_run(
     trained = load_trained(run_dir, weights=weights, device=device)
     config = trained.plan.config
     evaluator = Evaluator(
-        config.env,
-        episodes=episodes,
-        seed=trained.plan.env_seeds.final if seed is None else seed,
-        max_steps=min(max_steps, config.eval.max_episode_steps),
-        agents=config.agents,
-        envs=1,
+        config.env, episodes=episodes, seed=trained.plan.env_seeds.final if seed is None else seed,
+        max_steps=min(max_steps, config.eval.max_episode_steps), agents=config.agents, envs=1,
         render=True,
-    )
+    )  # fmt: skip
     evaluator.warned = True  # the lines of cut episodes say so
     fps = fps or evaluator.env.fps
-    title = f"{policy_title(config, run_dir)} on {config.env.id}"
-    try:
-        with (
-            show_in_window(title, traces=traces, fps=fps)
-            if video is None
-            else show_in_file(video, traces=traces, fps=fps)
-        ) as show:
+    with closing(evaluator):
+        shown_in = (
+            show_in_file(video, traces=traces, fps=fps)
+            if video
+            else show_in_window(
+                f"{policy_title(config, run_dir)} on {config.env.id}", traces=traces, fps=fps
+            )
+        )
+        with shown_in as show:
             while (shown := len(show.episodes)) < episodes and not show.stop():
                 evaluator.episodes[:], show.earlier = episodes - shown, shown
                 evaluator.run_until(
                     show.stop, trained.policy, env_steps=trained.env_steps, watch=show.watch
                 )
                 evaluator.seed += 1
-    finally:
-        evaluator.close()
     return show.episodes
 
 
@@ -135,8 +132,8 @@ def _evaluated_config(
     typed = [*overrides, *([f"device={device}"] if device else [])]
     config, _ = load(run_dir, typed, replay=False, evaluation=True)
     other = make_plan(config)
-    same = other.policy_spec == plan.policy_spec
-    if not (same and other.columns_per_env == plan.columns_per_env):
+    shapes = [(p.policy_spec, p.columns_per_env) for p in (plan, other)]
+    if shapes[0] != shapes[1]:
         found, trained = (f"{p.policy_spec.obs} and {p.policy_spec.action}" for p in (other, plan))
         raise ConfigError(
             f"{', '.join(overrides)}: the environment has the spaces {found}; {trained}, those of "
@@ -170,21 +167,14 @@ def evaluate_run(
     if overrides:
         config = _evaluated_config(trained.plan, run_dir, overrides, device)
     evaluator = Evaluator(
-        config.env,
-        episodes=episodes or config.run.eval_episodes,
+        config.env, episodes=episodes or config.run.eval_episodes,
         seed=trained.plan.env_seeds.final if seed is None else seed,
-        max_steps=config.eval.max_episode_steps,
-        agents=config.agents,
-        render=video is not None,
-    )
-    try:
+        max_steps=config.eval.max_episode_steps, agents=config.agents, render=video is not None,
+    )  # fmt: skip
+    run = partial(evaluator.run, trained.policy, env_steps=trained.env_steps)
+    with closing(evaluator):
         if video is None:
-            result = evaluator.run(trained.policy, env_steps=trained.env_steps)
-        else:
-            fps = fps or evaluator.env.fps
-            with show_in_file(video, traces=traces, fps=fps) as show:
-                watch = show.watch
-                result = evaluator.run(trained.policy, env_steps=trained.env_steps, watch=watch)
-    finally:
-        evaluator.close()
+            return run().summary()
+        with show_in_file(video, traces=traces, fps=fps or evaluator.env.fps) as show:
+            result = run(watch=show.watch)
     return result.summary()

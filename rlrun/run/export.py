@@ -40,15 +40,12 @@ def export_run(
             f"policy.name = {config.policy.name}: it keeps no replay; allowed is a run of a "
             "policy with a replay; export another run"
         )
-    saved = state["buffer"]
-    if "streams" in saved:  # pipeline=ray: a replay per collector
-        streams = saved["streams"]
-        if len(streams) > 1:
-            raise ConfigError(
-                f"pipeline.num_actors = {len(streams)}: every collector has a replay of its own; "
-                "allowed is a run with one collector; export such a run"
-            )
-        saved = streams[0]
+    saved, *others = state["buffer"].get("streams", [state["buffer"]])
+    if others:  # pipeline=ray
+        raise ConfigError(
+            f"pipeline.num_actors = {1 + len(others)}: every collector has a replay of its own; "
+            "allowed is a run with one collector; export such a run"
+        )
     replay = make_replay(plan)
     with checkpoint.fitting(path):
         replay.load_rows(saved.get("own", saved))  # without demonstrations
@@ -80,12 +77,8 @@ def export_replay(
     row, column, leaves = replay.stored_states()
     ring = replay.ring
     skip = 0 if last is None else max(0, ring.head - ring.oldest - -(-last // ring.columns))
+    states = row - ring.oldest - skip, column, leaves
     write_dataset(
-        out,
-        replay.stored(WRITTEN_ROWS, skip=skip),
-        spec=spec,
-        meta={**meta, "config": config_text},
-        shard_rows=shard_rows,
-        states=(row - ring.oldest - skip, column, leaves),
-        coder=coder,
-    )
+        out, replay.stored(WRITTEN_ROWS, skip=skip), spec=spec, states=states,
+        meta={**meta, "config": config_text}, shard_rows=shard_rows, coder=coder,
+    )  # fmt: skip

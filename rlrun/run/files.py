@@ -246,15 +246,14 @@ def check_texts(run_dir: Path) -> None:
 
     A run that was killed before it wrote run.json has nothing to compare with.
     """
+    problems = []
     if is_card(run_dir):
         problems = text_problems(run_dir, read_card(run_dir), CARD)
     elif (run_dir / RECORD).exists():
         problems = text_problems(run_dir, read_record(run_dir))
-    else:
-        return
-    for problem in problems:
+    if problems:
         raise CheckpointError(
-            f"{run_dir}/{problem}; a config is changed with KEY=VALUE on the command line of "
+            f"{run_dir}/{problems[0]}; a config is changed with KEY=VALUE on the command line of "
             "resume; restore the file from a copy"
         )
 
@@ -265,11 +264,10 @@ def text_problems(run_dir: Path, record: dict[str, Any], source: str = RECORD) -
     if not isinstance(files, dict) or not all(isinstance(x, list) for x in files.values()):
         return [f"{source}: has no hashes of files"]
     for name, allowed in files.items():
-        if name not in TEXTS:
-            found.append(f"{source}: names another file")
-            continue
         try:
-            if _sha256(run_dir / name) not in allowed:
+            if name not in TEXTS:
+                found.append(f"{source}: names another file")
+            elif _sha256(run_dir / name) not in allowed:
                 found.append(f"{name}: is damaged or was edited (its sha256 is not in {source})")
         except (OSError, ValueError) as e:
             found.append(f"{name}: cannot be read ({e})")

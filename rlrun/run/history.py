@@ -9,6 +9,7 @@ name, fsynced, then renamed, in an order that keeps every version readable at an
 import logging
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,11 +54,8 @@ def save(
 
     Raises: StorageError (disk full, not writable).
     """
-    tree = {
-        "weights": dict(weights),
-        "env_steps": np.int64(env_steps),
-        "updates": np.int64(updates),
-    }
+    counts = {"env_steps": np.int64(env_steps), "updates": np.int64(updates)}
+    tree = {"weights": dict(weights), **counts}
     what = f"{directory}: the weights of env step {env_steps}"
     need = "the earlier ones are unchanged; free space, or set checkpoint.history=0"
     with storage_errors(what, need):
@@ -161,7 +159,6 @@ def _discard_from(directory: Path, env_steps: int) -> int | None:
     """Delete the versions from ``env_steps`` on. Return the newest remaining one, a key frame."""
     existing = versions(directory)
     earlier = [steps for steps in existing if steps < env_steps]
-    later = [steps for steps in existing if steps >= env_steps]
     while earlier:
         newest = _path(directory, earlier[-1])
         try:
@@ -173,8 +170,9 @@ def _discard_from(directory: Path, env_steps: int) -> int | None:
             _logger.warning("history: %s cannot be read and is dropped: %s", newest, e)
             newest.unlink()
             earlier.pop()
-    for steps in later:  # oldest first, so that the remaining ones stay readable
-        _path(directory, steps).unlink()
+    for steps, path in existing.items():  # oldest first, so that the remaining ones stay readable
+        if steps >= env_steps:
+            path.unlink()
     return earlier[-1] if earlier else None
 
 
@@ -182,16 +180,10 @@ def _store_as_delta(directory: Path, env_steps: int, after: Any) -> None:
     """Replace a key frame by a delta to the next version, except once per ``KEY_INTERVAL``."""
     path = _path(directory, env_steps)
     older = [other for steps, other in versions(directory).items() if steps < env_steps]
-    recent = older[1 - KEY_INTERVAL :]
-    if len(older) >= KEY_INTERVAL - 1 and not any(map(_is_readable_key_frame, recent)):
-        return
-    tree = _decode(path, env_steps, None)
-    replace_file(path, codec.encode(tree, base=after))
-
-
-def _is_readable_key_frame(path: Path) -> bool:
-    """Return whether the file is a key frame; False if it is damaged."""
-    try:
-        return _is_key_frame(path)
-    except CodecError:
-        return False
+    is_delta = len(older) < KEY_INTERVAL - 1
+    for recent in older[1 - KEY_INTERVAL :]:
+        with suppress(CodecError):  # a damaged file is no key frame
+            is_delta = is_delta or _is_key_frame(recent)
+    if is_delta:
+        tree = _decode(path, env_steps, None)
+        replace_file(path, codec.encode(tree, base=after))

@@ -35,12 +35,12 @@ def trial_of(run_dir: Path, raw_yaml: str, started: str) -> TrialRow:
     except ValueError:  # a missing name must not stop a run
         config = {}
     settings = settings_of(config, typed)
-    differing = _swept(run_dir) if (run_dir.parent / "sweep.json").is_file() else None
-    shown = differing
-    if differing is None:
-        differing = frozenset(settings)
+    differing = shown = frozenset(settings)
+    if (run_dir.parent / "sweep.json").is_file():
+        differing = shown = _swept(run_dir)
+    else:
         shown = worth_naming(differing)
-    name = f"{trial_name(settings, shown or ())} {started[11:19]}".strip()
+    name = f"{trial_name(settings, shown)} {started[11:19]}".strip()
     return TrialRow(name, settings, differing)
 
 

@@ -11,6 +11,7 @@ import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BufferedReader
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +58,9 @@ def parse_name(path: Path) -> tuple[int, int] | None:
 
 def free_name(directory: Path, env_steps: int) -> Path:
     """Return an unused name, so that a step that is saved again always has a checkpoint."""
-    target, serial = directory / f"step_{env_steps:09d}", 0
-    while target.exists():
-        serial += 1
-        target = directory / f"step_{env_steps:09d}_{serial}"
-    return target
+    name = f"step_{env_steps:09d}"
+    targets = (directory / (f"{name}_{serial}" if serial else name) for serial in count())
+    return next(target for target in targets if not target.exists())
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
@@ -112,12 +111,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 def _check_shape(fields: Mapping[str, Any]) -> None:
     """Raise unless the names are those of a checkpoint's files, so that none leads elsewhere."""
-    names = {*fields["segments"]}
-    if (
-        set(fields["files"]) != {TENSORS, STATE}
-        or not all(SEGMENT.fullmatch(name) for name in names)
-        or not set(fields["committed"]) <= _APPENDED
-    ):
+    files, segments = {*fields["files"]}, all(map(SEGMENT.fullmatch, fields["segments"]))
+    if files != {TENSORS, STATE} or not segments or not {*fields["committed"]} <= _APPENDED:
         raise KeyError("names")
     if type(fields["env_steps"]) is not int:
         raise TypeError("env_steps")
@@ -237,14 +232,12 @@ def weights_entry(path: Path) -> dict[str, Any]:
     if not known:
         raise ValueError(f"has {size} bytes, not those in its json")
     digest = sha256_file(path)
-    for entry in known:
-        if entry.get("weights_sha256") == digest:
-            found: dict[str, Any] = entry
-            return found
-    raise ValueError("its sha256 is not the one in its json")
+    found: list[dict[str, Any]] = [e for e in known if e.get("weights_sha256") == digest]
+    if not found:
+        raise ValueError("its sha256 is not the one in its json")
+    return found[0]
 
 
-_WEIGHTS = ("last", "best")
 _DAMAGED = (  # errors of reading damaged or manipulated files
     AttributeError, KeyError, MemoryError, OSError, OverflowError, RecursionError, TypeError,
     ValueError, struct.error, RlrunError,
@@ -270,10 +263,10 @@ class Report:
         if self.card:
             self._card()
             return
-        self.record = self._record()
+        self.record: dict[str, Any] = self._try(RECORD, read_record, run_dir) or {}
+        self.problems += self._try(RECORD, text_problems, run_dir, self.record) or []
         self._checkpoints()
         self._weights()
-        self._history()
         self._metrics()
 
     def _try(self, name: str, function: Any, *given: Any) -> Any:
@@ -285,11 +278,6 @@ class Report:
             text = " ".join((e.strerror or str(e) if isinstance(e, OSError) else str(e)).split())
             self.problems.append(f"{name}: {text}")
             return None
-
-    def _record(self) -> dict[str, Any]:
-        record: dict[str, Any] = self._try(RECORD, read_record, self.run_dir) or {}
-        self.problems += self._try(RECORD, text_problems, self.run_dir, record) or []
-        return record
 
     def _card(self) -> None:
         meta = self._try(CARD, read_card, self.run_dir) or {}
@@ -314,18 +302,15 @@ class Report:
         self.files += len(known)
 
     def _weights(self) -> None:
-        for name in _WEIGHTS:
-            path = self.directory / f"{name}.safetensors"
+        for path in (self.directory / "last.safetensors", self.directory / "best.safetensors"):
             if path.exists() or path.with_suffix(".json").exists():
                 self._try(f"{CHECKPOINTS}/{path.name}", weights_entry, path)
-
-    def _history(self) -> None:
-        if any((self.directory / "history").glob("step_*")):
+        past = self.directory / "history"
+        if any(past.glob("step_*")):
             from rlrun.run import history  # imports torch
 
-            for steps in history.versions(self.directory / "history"):
-                name = f"{CHECKPOINTS}/history, env step {steps}"
-                self._try(name, history.load, self.directory / "history", steps)
+            for steps in history.versions(past):
+                self._try(f"{CHECKPOINTS}/history, env step {steps}", history.load, past, steps)
 
     def _metrics(self) -> None:
         if (self.run_dir / METRICS).exists():

@@ -121,7 +121,10 @@ class SideBySide:
         got = next(out[k] for k in ("q_values", "logits", "mean") if k in out)
         want = outputs[:, : got.shape[-1]]
         want = np.where(got == FORBIDDEN, got, want)  # the actor masks later
-        d.outputs = _largest(d.outputs, self._as_read(want), got)
+        shown = want
+        if isinstance(self.actor, ValueActor):  # Q from h(Q) if the actor's outputs are rescaled
+            shown = self.actor.q_values(torch.from_numpy(want)).numpy()
+        d.outputs = _largest(d.outputs, shown, got)
         action = out["action"] - self.start
         if not self.sizes:
             d.actions = _largest(d.actions, chosen, action)
@@ -131,12 +134,6 @@ class SideBySide:
         tie = np.abs(one - two) <= self.tolerance * np.maximum(1, np.abs(one))
         d.ties += int((differs & tie).sum())
         d.unlike += int((differs & ~tie).sum())
-
-    def _as_read(self, outputs: np.ndarray) -> np.ndarray:
-        """Return Q from h(Q) if the actor's outputs are rescaled."""
-        if not isinstance(self.actor, ValueActor):
-            return outputs
-        return self.actor.q_values(torch.from_numpy(outputs)).numpy()
 
 
 def compare_random(
@@ -269,15 +266,10 @@ def onnx_of(trained: TrainedPolicy, *, weights: str = "final") -> tuple[bytes, G
     try:
         with _silence():
             program = torch.onnx.export(
-                step,
-                kwargs={"inputs": inputs},
-                input_names=list(inputs),
-                output_names=list(outputs),
+                step, kwargs={"inputs": inputs}, input_names=list(inputs),
+                output_names=list(outputs), opset_version=OPSET, dynamo=True, verbose=False,
                 dynamic_shapes={"inputs": {k: {0: "n"} for k in inputs}},
-                opset_version=OPSET,
-                dynamo=True,
-                verbose=False,
-            )
+            )  # fmt: skip
             assert program is not None
             model: Any = program.model_proto
     except torch.onnx.OnnxExporterError as e:
@@ -320,9 +312,6 @@ def _strip(model: Any) -> None:
     del model.metadata_props[:]
 
 
-# -- metadata --------------------------------------------------------------------------------------
-
-
 def describe(
     config: Config, env_steps: int, weights: str, step: GreedyStep, outputs: dict[str, torch.Tensor]
 ) -> dict[str, Any]:
@@ -333,10 +322,7 @@ def describe(
     env = config.env
     limit = {} if env.max_episode_steps is None else {"max_episode_steps": env.max_episode_steps}
     return {
-        "format": 1,
-        "rlrun": __version__,
-        "policy": config.policy.name,
-        "weights": weights,
+        "format": 1, "rlrun": __version__, "policy": config.policy.name, "weights": weights,
         "env_steps": env_steps,
         "env": {
             "id": f"rlrun.env:{env.id}" if env.id.startswith("rlrun/") else env.id,
@@ -347,7 +333,7 @@ def describe(
         "action_space": _space(step.spec.action),
         "inputs": {k: _array(v) for k, v in step.inputs(1).items()},
         "outputs": {k: _array(v.numpy()) for k, v in outputs.items()},
-    }
+    }  # fmt: skip
 
 
 def description_in(content: bytes) -> dict[str, Any]:
@@ -372,10 +358,8 @@ def _space(space: gym.Space[Any]) -> dict[str, Any]:
         case gym.spaces.MultiDiscrete():
             return fields | {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
         case gym.spaces.Box():
-            low, high = (
-                [float(v) if np.isfinite(v) else None for v in x.reshape(-1)]
-                for x in (space.low, space.high)
-            )
+            low, high = ([float(v) if np.isfinite(v) else None for v in x.reshape(-1)]
+                         for x in (space.low, space.high))  # fmt: skip
             return fields | {"shape": list(space.shape), "low": low, "high": high}
     raise AssertionError(f"checked in rlrun.config: {space}")
 

@@ -57,13 +57,9 @@ def git_state() -> dict[str, str | bool] | None:
 def _git(directory: Path, *arguments: str) -> str | None:
     try:
         result = subprocess.run(
-            ["git", "-C", str(directory), *arguments],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=GIT_SECONDS,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-        )
+            ["git", "-C", str(directory), *arguments], capture_output=True, text=True,
+            errors="replace", timeout=GIT_SECONDS, env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
     return result.stdout.strip() if result.returncode == 0 else None
@@ -101,13 +97,9 @@ class RunRecord:
     )
     versions: dict[str, str | None] = field(default_factory=package_versions)
     git: dict[str, str | bool] | None = field(default_factory=git_state)
-    host: dict[str, str | int | None] = field(
-        default_factory=lambda: {
-            "hostname": platform.node(),
-            "platform": platform.platform(),
-            "cpu_count": os.cpu_count(),
-        }
-    )
+    host: dict[str, str | int | None] = field(default_factory=lambda: {
+        "hostname": platform.node(), "platform": platform.platform(), "cpu_count": os.cpu_count(),
+    })  # fmt: skip
 
     def write(self, run_dir: Path) -> None:
         """Replace run.json atomically. On a full disk overwrite it, which needs no space.
@@ -234,9 +226,9 @@ def end_at_once(
 
 
 def _go_on(run_dir: Path) -> str:
-    earlier = manifest.list_checkpoints(run_dir / CHECKPOINTS)
-    newest = f"; the newest checkpoint is {earlier[-1].name}" if earlier else ""
-    return f"{newest}; go on: {resume_line(run_dir)}" if newest else ""
+    if not (earlier := manifest.list_checkpoints(run_dir / CHECKPOINTS)):
+        return ""
+    return f"; the newest checkpoint is {earlier[-1].name}; go on: {resume_line(run_dir)}"
 
 
 def raise_in_main_thread(stop: StopRequest, run_dir: Path, exit_code: int, text: str) -> None:

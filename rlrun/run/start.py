@@ -84,7 +84,7 @@ def start(launch: Launch) -> int:
         if config.logger.progress != "off":
             print(line)
         return 0
-    with _log_of_resume(launch):
+    with nullcontext() if launch.resumed is None else _log_of_resume(run_dir):
         check_precision(config)  # the run may have begun on another machine
         plan = make_plan(config)
         restored = nullcontext() if launch.own_process else process_restored()
@@ -116,12 +116,9 @@ def start(launch: Launch) -> int:
 
 
 @contextmanager
-def _log_of_resume(launch: Launch) -> Iterator[None]:
+def _log_of_resume(run_dir: Path) -> Iterator[None]:
     """Write the log of a resume to rlrun.log. For a new run the command line does that."""
-    if launch.resumed is None:
-        yield
-        return
-    handler = logging.FileHandler(launch.run_dir / "rlrun.log")
+    handler = logging.FileHandler(run_dir / "rlrun.log")
     logging.getLogger().addHandler(handler)
     try:
         yield
@@ -215,10 +212,10 @@ class _Run:
     def make_log(self) -> Log:
         """Return the log. In a resumed run it continues after the checkpoint."""
         config, state = self.config, self.state
-        with checkpoint.fitting(self.run_dir / CHECKPOINTS):
-            since = int(state["counters"]["env_steps"]) if state is not None else None
-        if state is None and self.record.resumes:
-            since = -1  # keep no record of the metrics
+        since = -1 if self.record.resumes else None  # -1: keep no record of the metrics
+        if state is not None:
+            with checkpoint.fitting(self.run_dir / CHECKPOINTS):
+                since = int(state["counters"]["env_steps"])
         title = f"{policy_title(config, self.run_dir)} on {config.env.id}, seed {config.seed}"
         seed_generators(config.seed)
         self.log = Log(
@@ -304,9 +301,9 @@ class _Run:
         self._note_exactness()
 
     def _note_exactness(self) -> None:
-        record, config = self.record, self.config
+        record, is_given = self.record, self.config.env.id.startswith(OBJECT)
         changed = f"resumed with {', '.join(record.changed)}" if record.changed else None
-        given = "a script gave its environment" if config.env.id.startswith(OBJECT) else None
+        given = "a script gave its environment" if is_given else None
         record.exact_reason = self.pipeline.saving.inexact or changed or given
         record.exact = record.exact_reason is None
 
@@ -363,12 +360,10 @@ def _done(run_dir: Path, config: Config) -> str | None:
 def _replace_config(run_dir: Path, record: RunRecord | None, raw_yaml: str) -> None:
     """Replace config.yaml. Killed at any time, run.json has the hash of the file that is there."""
     content = raw_yaml.encode()
-    if record is None:
-        replace_file(run_dir / CONFIG, content)
-        return
-    known = record.files.get(CONFIG, [])
-    record.files[CONFIG] = [*known, hashlib.sha256(content).hexdigest()]
-    record.write(run_dir)
+    if record is not None:
+        known = record.files.get(CONFIG, [])
+        record.files[CONFIG] = [*known, hashlib.sha256(content).hexdigest()]
+        record.write(run_dir)
     replace_file(run_dir / CONFIG, content)
 
 

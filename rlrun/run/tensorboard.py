@@ -5,6 +5,7 @@ import heapq
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain, count
 from operator import itemgetter
 from pathlib import Path
 
@@ -82,12 +83,10 @@ class BoardView:
     def _add(self, new: list[RunData]) -> bool:
         """Name runs and write their rows. If columns change, write all rows and return True."""
         self._runs += new
-        own = [settings_of(run.config, typed_settings(run.overrides)) for run in self._runs]
+        given = [(run.config, typed_settings(run.overrides)) for run in self._runs]
+        own = [settings_of(*each) for each in given]
         typed = {key for settings in own for key in settings}
-        trials = [
-            effective_settings(run.config, typed_settings(run.overrides), typed)
-            for run in self._runs
-        ]
+        trials = [effective_settings(*each, typed) for each in given]
         before = self._differing, self._kinds
         self._differing, kinds = differing_keys(trials), column_kinds(trials)
         self._kinds = {key: kinds[key] for key in (*NAMED, *self._differing)}
@@ -96,7 +95,9 @@ class BoardView:
         for run, made in zip(self._runs, settings_names, strict=True):
             name = directories.get(run.path) or made
             if run.path not in self.names:
-                self.names[run.path] = _unique(name, {*self.names.values()})
+                names = chain([name], (f"{name}-{number}" for number in count(2)))
+                taken = {*self.names.values()}
+                self.names[run.path] = next(name for name in names if name not in taken)
                 (self.directory / self.names[run.path]).mkdir()
         changed = before != (self._differing, self._kinds)
         for run, settings in zip(self._runs, trials, strict=True):
@@ -128,10 +129,8 @@ def _directory_names(runs: Sequence[RunData]) -> dict[Path, str]:
     """
     typed = [run.path for run in runs if any(o.startswith("run.dir=") for o in run.overrides)]
     often = Counter(path.name for path in typed)
-    return {
-        path: file_name("-".join(path.absolute().parts[-1 if often[path.name] == 1 else -2 :]))
-        for path in typed
-    }
+    parts = {path: path.absolute().parts[-1 if often[path.name] == 1 else -2 :] for path in typed}
+    return {path: file_name("-".join(names)) for path, names in parts.items()}
 
 
 def _names(
@@ -145,29 +144,17 @@ def _names(
     begin = [key for key in NAMED if key in differing] if len(own) > 1 else NAMED
     shown = worth_naming(differing)
     names = [trial_name(settings, shown, begin) for settings in own]
-    alike: dict[str, list[int]] = {}
-    for i, name in enumerate(names):
-        alike.setdefault(name, []).append(i)
+    without_seed = [{k: v for k, v in settings.items() if k != "seed"} for settings in own]
     longer: list[tuple[dict[str, Value], frozenset[str]]] = []  # typed settings -> shown
-    for same in (same for same in alike.values() if len(same) > 1):
-        more = shown | differing_keys([trials[i] for i in same])
-        longer += [(_without_seed(own[i]), more) for i in same]
+    for name in dict.fromkeys(names):
+        alike = [i for i, other in enumerate(names) if other == name]
+        if len(alike) > 1:
+            more = shown | differing_keys([trials[i] for i in alike])
+            longer += [(without_seed[i], more) for i in alike]
     for i, settings in enumerate(own):  # other seeds of a setting have the same name
-        more = next((keys for typed, keys in longer if typed == _without_seed(settings)), shown)
+        more = next((keys for typed, keys in longer if typed == without_seed[i]), shown)
         names[i] = trial_name(settings, more, begin)
     return names
-
-
-def _without_seed(settings: dict[str, Value]) -> dict[str, Value]:
-    return {key: value for key, value in settings.items() if key != "seed"}
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    unique, number = name, 1
-    while unique in taken:
-        number += 1
-        unique = f"{name}-{number}"
-    return unique
 
 
 def _has_events(run_dir: Path) -> bool:

@@ -235,11 +235,7 @@ class Rows(ABC):
             raise ValueError(f"rows {self.first} to {self.stop} do not fit a ring of {rows}")
         for slot, count in slices(self.stop, self.first + rows, rows):
             store[:, slot : slot + count] = 0
-        empty = (
-            np.empty(0, store.dtype)
-            if isinstance(store, np.ndarray)
-            else store[:0].numpy(force=True)
-        )
+        empty = store[:0].numpy(force=True) if isinstance(store, Tensor) else store[:0]
         for first, stop, arrays in self.pieces(self.first, self.stop):
             piece, done = arrays[""], 0
             wanted = (store.shape[0], stop - first, *store.shape[2:])
@@ -252,10 +248,11 @@ class Rows(ABC):
 
     def __eq__(self, other: object) -> bool:
         """Compare the rows themselves, wherever they are stored."""
-        if not isinstance(other, Rows) or (self.first, self.stop) != (other.first, other.stop):
-            return NotImplemented if not isinstance(other, Rows) else False
-        if self.first == self.stop:
-            return True
+        if not isinstance(other, Rows):
+            return NotImplemented
+        same = (self.first, self.stop) == (other.first, other.stop)
+        if not same or self.first == self.stop:
+            return same
         ours, theirs = (x.arrays(x.first, x.stop) for x in (self, other))
         return ours.keys() == theirs.keys() and all(
             (x.dtype, x.shape) == (theirs[n].dtype, theirs[n].shape)
@@ -419,10 +416,10 @@ class Packed:
     def _encode(self, node: Any, path: str) -> Any:
         if isinstance(node, np.generic):
             node = node.item()
-        if node is None or isinstance(node, bool):
+        if node is None or isinstance(node, bool | str):
             return node
-        if isinstance(node, str | int):
-            return node if isinstance(node, str) else int(node)
+        if isinstance(node, int):
+            return int(node)
         if isinstance(node, float):
             return float(node) if math.isfinite(node) else {"$float": repr(float(node))}
         if isinstance(node, Rows):
@@ -433,10 +430,8 @@ class Packed:
             items = [self._encode(child, _join(path, i)) for i, child in enumerate(node)]
             return items if isinstance(node, list) else {"$tuple": items}
         if isinstance(node, Mapping):
-            pairs = [
-                (self._encode(key, path), self._encode(child, _join(path, key)))
-                for key, child in node.items()
-            ]
+            pairs = [(self._encode(key, path), self._encode(child, _join(path, key)))
+                     for key, child in node.items()]  # fmt: skip
             if all(isinstance(key, str) and not key.startswith("$") for key in node):
                 return dict(pairs)
             return {"$dict": pairs}
@@ -450,10 +445,9 @@ class Packed:
     def _ring(self, node: Rows, path: str) -> dict[str, Any]:
         name = _free_name(path, self.rows)
         self.rows[name] = node
-        index = next((i for i, files in enumerate(self.rings) if files is node.files), None)
-        if index is None:
-            index = len(self.rings)
+        if all(files is not node.files for files in self.rings):
             self.rings.append(node.files)
+        index = next(i for i, files in enumerate(self.rings) if files is node.files)
         return {"name": name, "first": node.first, "stop": node.stop, "ring": index}
 
 
@@ -502,10 +496,8 @@ def array_names(node: Any) -> set[str]:
     """Return the names of the tensors that were numpy arrays."""
     if isinstance(node, dict):
         own = {node["$numpy"]} if isinstance(node.get("$numpy"), str) else set()
-        return own.union(*(array_names(child) for child in node.values()))
-    if isinstance(node, list):
-        return set().union(*(array_names(child) for child in node))
-    return set()
+        return own.union(*map(array_names, node.values()))
+    return set().union(*map(array_names, node)) if isinstance(node, list) else set()
 
 
 def require_kind(part: str, given: Any, own: Any) -> None:
@@ -515,37 +507,31 @@ def require_kind(part: str, given: Any, own: Any) -> None:
     it is empty. Four things are left to the code that loads them: None on either side, parts that
     one side lacks, lists of other lengths, and states of random generators.
     """
+    wrong = f"{part} is a {type(given).__name__}, not "
     if given is None or own is None:
         if isinstance(given, float | int):
             _require_number(part, given)
-        return
-    if isinstance(own, Mapping):
+    elif isinstance(own, Mapping):
         if not isinstance(given, Mapping):
-            raise ValueError(f"{part} is a {type(given).__name__}, not a mapping")
-        if "bit_generator" in own:
-            return
-        for key in own.keys() & given.keys():
+            raise ValueError(f"{wrong}a mapping")
+        for key in () if "bit_generator" in own else own.keys() & given.keys():
             require_kind(f"{part}.{key}", given[key], own[key])
-        return
-    if isinstance(own, Tensor | np.ndarray):
+    elif isinstance(own, Tensor | np.ndarray):
         if not isinstance(given, Tensor | np.ndarray):
-            raise ValueError(f"{part} is a {type(given).__name__}, not an array")
+            raise ValueError(f"{wrong}an array")
         same = _dtype(given) == _dtype(own) and given.ndim == own.ndim
         if not same or (0 not in own.shape and given.shape != own.shape):
             shapes = [f"{x.dtype} {list(x.shape)}" for x in (given, own)]
             raise ValueError(f"{part} is {shapes[0]}, not {shapes[1]}")
-        return
-    if isinstance(own, list | tuple):
+    elif isinstance(own, list | tuple):
         if not isinstance(given, list | tuple):
-            raise ValueError(f"{part} is a {type(given).__name__}, not a list")
-        if len(given) == len(own):
-            for i, (one, other) in enumerate(zip(given, own, strict=True)):
-                require_kind(f"{part}.{i}", one, other)
-        return
-    if isinstance(own, float | int) and not isinstance(own, bool):
+            raise ValueError(f"{wrong}a list")
+        for i, one in enumerate(given if len(given) == len(own) else ()):
+            require_kind(f"{part}.{i}", one, own[i])
+    elif isinstance(own, float | int) and not isinstance(own, bool):
         _require_number(part, given)
     elif type(given) is not type(own):
-        raise ValueError(f"{part} is a {type(given).__name__}, not a {type(own).__name__}")
+        raise ValueError(f"{wrong}a {type(own).__name__}")
 
 
 def _dtype(x: Array) -> str:
