@@ -133,10 +133,11 @@ def check_dataset(config: Config, key: str, source_name: str, obs: Any, action: 
     """
     if not source_name.startswith("minari:") and not Path(source_name, "dataset.json").is_file():
         what = "has no dataset.json" if Path(source_name).is_dir() else "is not a directory"
-        fix = "make one with rlrun export RUN_DIR DATA_DIR"
-        raise config_error(
-            f"buffer.{key}", source_name, what, "a dataset directory is allowed", fix
+        allowed, fix = (
+            "a dataset directory is allowed",
+            "make one with rlrun export RUN_DIR DATA_DIR",
         )
+        raise config_error(f"buffer.{key}", source_name, what, allowed, fix)
     from rlrun.dataset import errors_name_key, open_source
     from rlrun.types import Spec  # imports torch
 
@@ -145,10 +146,8 @@ def check_dataset(config: Config, key: str, source_name: str, obs: Any, action: 
         source.require(Spec(obs, action), config.collector.keep_info)
         lengths = [trajectory.steps for trajectory in source.trajectories()]
     if not lengths:
-        fix = "choose another"
-        raise config_error(
-            f"buffer.{key}", source_name, "has no steps", "a dataset with rows is allowed", fix
-        )
+        wrong, allowed = "has no steps", "a dataset with rows is allowed"
+        raise config_error(f"buffer.{key}", source_name, wrong, allowed, "choose another")
     return lengths
 
 
@@ -209,20 +208,16 @@ def check_video(config: Config) -> None:
         raise
 
 
-# -- keys of the command line that nothing reads under the rest of the config ----------------------
-# Only typed keys are checked: files set keys of every option, jobs of a sweep share a line.
-
-
 def check_typed_keys(config: Config, overrides: Sequence[Override]) -> None:
-    """Raise ConfigError for the first of ``overrides`` that would change nothing."""
+    """Raise ConfigError for the first of ``overrides`` that would change nothing.
+
+    Only typed keys are checked: files set keys of every option, jobs of a sweep share a line.
+    """
     for override in overrides:
         key, value = override.key, override.value
-        reason = _unread(config, key) if value != "null" else None
-        if reason is not None:
-            allowed, fix = reason
-            raise config_error(
-                key, value, "it would change nothing", allowed, f"{fix}, or leave it out"
-            )
+        if value != "null" and (reason := _unread(config, key)) is not None:
+            allowed, fix = reason[0], f"{reason[1]}, or leave it out"
+            raise config_error(key, value, "it would change nothing", allowed, fix)
 
 
 def _unread(config: Config, key: str) -> tuple[str, str] | None:

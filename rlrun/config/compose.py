@@ -218,9 +218,8 @@ class Composer:
         if config_dir is not None:
             path = Path(config_dir).absolute()
             if not path.is_dir():
-                raise config_error(
-                    "--config-dir", config_dir, "no such directory", "a directory", "name it"
-                )
+                wrong = "no such directory"
+                raise config_error("--config-dir", config_dir, wrong, "a directory", "name it")
             _check_directory(path)
             anchor = SearchPathQuery(provider="schema")
             search.prepend(provider="command-line", path=f"file://{path}", anchor=anchor)
@@ -254,18 +253,16 @@ class Composer:
         Raises: ConfigError if it cannot be composed.
         """
         overrides = read_overrides(typed)
-        mode = RunMode.MULTIRUN if sweep else RunMode.RUN
         try:
             if self.foreign and self.config_name != "config":
                 check_primary(self._load(self.config_name))
             with warnings.catch_warnings():  # about a missing search path
                 warnings.filterwarnings("error", category=UserWarning, module="hydra")
                 cfg = self.hydra.compose_config(
-                    config_name=self.config_name,
-                    overrides=[*map(str, overrides)],
-                    run_mode=mode,
+                    config_name=self.config_name, overrides=[*map(str, overrides)],
+                    run_mode=RunMode.MULTIRUN if sweep else RunMode.RUN,
                     with_log_configuration=False,
-                )
+                )  # fmt: skip
         except ConfigError:
             raise
         except Exception as e:  # Hydra raises all kinds of errors on input
@@ -305,11 +302,9 @@ class Composer:
         """Return the overrides of every job of a sweep."""
         sweeper = cfg.hydra.sweeper
         if not str(sweeper.get("_target_", "")).endswith(".BasicSweeper"):
-            raise ConfigError(
-                "hydra/sweeper: settings that depend on the scores of earlier ones are rlrun "
-                "search; basic is allowed; leave it out",
-                key="hydra/sweeper",
-            )
+            wrong = "settings that depend on the scores of earlier ones are rlrun search"
+            key, fix = "hydra/sweeper", "basic is allowed; leave it out"
+            raise ConfigError(f"{key}: {wrong}; {fix}", key=key)
         params = sweeper.get("params") or {}
         if not isinstance(params, DictConfig | dict):
             wrong, allowed = "is not a mapping", "a mapping {key: values} is allowed"
@@ -558,11 +553,9 @@ def read_presets(composer: Composer, cfg: DictConfig, overrides: Sequence[Overri
             raise
         if experiment is None or not composer.gives(f"experiment/{experiment}", key):
             raise
-        raise ConfigError(
-            f"experiment = {experiment}: it sets {key}, which {typed[group]} does not have; "
-            f"allowed is its own {group}; leave {typed[group]} or the experiment out",
-            key="experiment",
-        ) from e
+        wrong, allowed = f"it sets {key}, which {typed[group]} does not have", "allowed is its own"
+        fix = f"leave {typed[group]} or the experiment out"
+        raise config_error("experiment", experiment, wrong, f"{allowed} {group}", fix) from e
 
 
 def name_by_preset(config: Config, cfg: DictConfig) -> Config:
@@ -571,13 +564,10 @@ def name_by_preset(config: Config, cfg: DictConfig) -> Config:
     return replace(config, policy=replace(config.policy, name=preset))
 
 
-_TEXTS = ("help", "hydra_help")  # keys of the hydra node that no job reads
-
-
 def pack(cfg: DictConfig) -> dict[str, Any]:
     """Return the composed config of a job in JSON's types, interpolations unresolved."""
     hydra = _unresolved(cfg.hydra)
-    for name in _TEXTS:
+    for name in ("help", "hydra_help"):  # which no job reads
         hydra.pop(name, None)
     now = OmegaConf.get_cache(cfg).get("now", {})  # ${now:...} is the same time everywhere
     times = [[list(key), value] for key, value in now.items() if isinstance(key, tuple)]

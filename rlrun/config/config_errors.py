@@ -50,13 +50,13 @@ def unknown_key(
 
     ``candidates``: full keys of that name in other groups, which are better guesses.
     """
-    gone = ".".join(path.split(".")[:2]) in GONE
-    if path in FIXED or gone:
+
+    def error(wrong: str, allowed: str, fix: str) -> UnknownKey:
+        return UnknownKey(str(config_error(path, value, wrong, allowed, fix)), key=path)
+
+    if path in FIXED or ".".join(path.split(".")[:2]) in GONE:
         why = f"it is fixed at {FIXED[path]}" if path in FIXED else GONE_BECAUSE
-        wrong = f"is not a key any more: {why}"
-        return UnknownKey(
-            str(config_error(path, value, wrong, "no value is allowed", f"remove {path}")), key=path
-        )
+        return error(f"is not a key any more: {why}", "no value is allowed", f"remove {path}")
     parent, _, name = path.rpartition(".")
     dot = f"{parent}." if parent else ""
     present = RENAMED.get(path, path)
@@ -66,7 +66,7 @@ def unknown_key(
         shared = [other for other in candidates if other.startswith(_SHARED)]
         fix = " or ".join([f"remove {path}", *(f"set {other}" for other in shared)])
         allowed = f"{' or '.join(owners)} has {'it' if present == path else present}"
-        return UnknownKey(str(config_error(path, value, f"unknown {what}", allowed, fix)), key=path)
+        return error(f"unknown {what}", allowed, fix)
     close = [dot + c for c in nearest(name, known)]
     if candidates:
         close, parent = list(candidates), ""
@@ -75,7 +75,7 @@ def unknown_key(
     else:
         allowed = f"there are {', '.join(sorted(known))}" if known else "there are none"
     fix = f"did you mean {' or '.join(close)}?" if close else f"remove {path}"
-    return UnknownKey(str(config_error(path, value, f"unknown {what}", allowed, fix)), key=path)
+    return error(f"unknown {what}", allowed, fix)
 
 
 def _options_with(path: str) -> list[str]:
@@ -95,9 +95,8 @@ def unknown_option(path: str, value: object, options: Collection[str]) -> Config
     allowed = f"one of {', '.join(sorted(options))}"
     if close and len(options) > _LISTED:
         allowed = "rlrun list shows all"
-    return config_error(
-        path, value, "unknown option", allowed, fix if close else f"choose one: {path}=NAME"
-    )
+    fix = fix if close else f"choose one: {path}=NAME"
+    return config_error(path, value, "unknown option", allowed, fix)
 
 
 def code_error(path: str, value: object, allowed: str = "parts are chosen by name") -> ConfigError:
@@ -147,9 +146,8 @@ def _unknown_key_error(
     if "." not in key:
         known = [k for k in dict.fromkeys([*known, *groups]) if k != "hydra"]
     root = parent._get_root() if isinstance(parent, DictConfig) else None
-    return unknown_key(
-        key, given, known, candidates=possible_keys(_typed_key(key, overrides), root, known)
-    )
+    candidates = possible_keys(_typed_key(key, overrides), root, known)
+    return unknown_key(key, given, known, candidates=candidates)
 
 
 def possible_keys(key: str, root: object, known: Collection[str]) -> list[str]:
@@ -264,11 +262,10 @@ _ALLOWED = "numbers, text, [lists], {key: value}"
 def _unreadable(override: Override, overrides: Sequence[Override]) -> ConfigError:
     """Return the error for an override that Hydra's grammar cannot read."""
     text, key, given = override.lstrip("+~"), override.key, override.value
-    after = [*overrides[overrides.index(override) + 1 :]] if override in overrides else []
-    place = len(overrides) - len(after) - 1  # of the override
-    before = overrides[place - 1 : place] if place > 0 else []
+    place = overrides.index(override) if override in overrides else len(overrides) - 1
+    after = overrides[place + 1 :]
     if "=" not in override:
-        return _no_override(text, before)
+        return _no_override(text, overrides[max(place - 1, 0) : max(place, 0)])
     wrong, allowed, fix = "the value cannot be read", _ALLOWED, ""
     words = re.split(r"[\s,;&]+(?=[\w.@+~/]+=)", text)
     function = re.match(r"\s*([a-z_]\w*)\(", given)
@@ -293,11 +290,8 @@ def _unreadable(override: Override, overrides: Sequence[Override]) -> ConfigErro
         fix = f"a list has square brackets: '{key}=[{given[1:-1]}]'"
     elif given.strip() == "~":
         fix = f"write {key}=null"
-    return ConfigError(
-        f"{text}: {wrong}; {allowed}; "
-        + (fix or f"quote it for the shell and for Hydra: \"{key}='...'\""),
-        key=key,
-    )
+    fix = fix or f"quote it for the shell and for Hydra: \"{key}='...'\""
+    return ConfigError(f"{text}: {wrong}; {allowed}; {fix}", key=key)
 
 
 def _no_override(text: str, before: Sequence[str]) -> ConfigError:
@@ -315,9 +309,8 @@ def _function_error(key: str, given: str, name: str) -> ConfigError:
     """Return the error for a function that Hydra lacks, or that takes other arguments."""
     if given.count("(") != given.count(")"):
         wrong, allowed = "a bracket is not closed", f"{name}({_FORMS.get(name, '...')}) is allowed"
-        return config_error(
-            key, given, wrong, allowed, f"quote it for the shell: '{key}={name}(...)'"
-        )
+        fix = f"quote it for the shell: '{key}={name}(...)'"
+        return config_error(key, given, wrong, allowed, fix)
     arguments = [part.strip() for part in given[len(name) + 1 : -1].split(",")]
     if name == "interval" and arguments[-1] == "log" and len(arguments) == 3:
         return interval_error(key, given)
@@ -382,10 +375,8 @@ def _other_error(
                 return config_error(key, given, wrong, allowed, f"write {key}={given}")
     found = re.search(r"Could not override '([^']+)'", message)
     if found and "defaults list" in message:
-        key = found.group(1)
-        return unknown_key(
-            key, _typed_value(key, overrides), [g for g in groups if g != "hydra"], "group"
-        )
+        key, known = found[1], [group for group in groups if group != "hydra"]
+        return unknown_key(key, _typed_value(key, overrides), known, "group")
     for override in overrides if "Config group override" in message else ():
         key, value = override.name, override.value
         is_word = value.isidentifier() and value.lower() not in ("null", "true", "false")

@@ -19,8 +19,7 @@ def check_inside(key: str, path: str) -> None:
     """Raise ConfigError unless ``path`` is relative and stays in its directory."""
     parts = Path(path).parts
     if not parts or Path(path).is_absolute() or ".." in parts or parts[0].startswith("~"):
-        wrong = "leads out of its directory"
-        allowed = "a relative path without .. is allowed"
+        wrong, allowed = "leads out of its directory", "a relative path without .. is allowed"
         raise config_error(key, path, wrong, allowed, f"choose another, or type {key}=PATH")
 
 
@@ -82,14 +81,12 @@ def storage_error(path: Path, why: str, key: str = "run.dir") -> StorageError:
 
 def require_writable(path: Path, key: str = "run.dir") -> None:
     """Raise StorageError unless ``path`` could be made. Makes nothing."""
-    for parent in (path, *path.absolute().parents):
-        if not os.path.exists(parent):  # also False in an unreadable directory
-            continue
-        if not os.path.isdir(parent):
-            raise storage_error(path, f"{parent} is not a directory", key)
-        if not os.access(parent, os.W_OK | os.X_OK):
-            raise storage_error(path, f"{parent} is not writable", key)
-        return
+    parents = (path, *path.absolute().parents)
+    parent = next(filter(os.path.exists, parents))  # also False in an unreadable directory
+    if not os.path.isdir(parent):
+        raise storage_error(path, f"{parent} is not a directory", key)
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise storage_error(path, f"{parent} is not writable", key)
 
 
 def require_new(path: Path, key: str = "run.dir") -> None:

@@ -54,13 +54,9 @@ def resolve_hydra_from(cfg: DictConfig) -> None:
 
 
 ALLOWED = (
-    "run.dir",
-    "sweep.dir",
-    "sweep.subdir",
-    "sweeper.params",
-    "sweeper.max_batch_size",
+    "run.dir", "sweep.dir", "sweep.subdir", "sweeper.params", "sweeper.max_batch_size",
     "job.config.override_dirname.exclude_keys",
-)
+)  # fmt: skip
 MAX_JOBS = 10_000  # per sweep
 ADDRESSES = ("pipeline.address", "logger.mlflow")  # addresses must be typed
 _PATHS = ("run.dir", "sweep.dir")  # sweep.subdir is checked in every job
@@ -160,8 +156,7 @@ def check_jobs(overrides: Sequence[Override]) -> None:
         elif isinstance(swept, ChoiceSweep):
             jobs *= max(1, len(swept.list))
         if not jobs <= MAX_JOBS:
-            allowed = f"at most {MAX_JOBS} jobs are allowed"
-            fix = "sweep over less"
+            allowed, fix = f"at most {MAX_JOBS} jobs are allowed", "sweep over less"
             raise config_error(override.key, override.value, "too many jobs", allowed, fix)
 
 
@@ -188,8 +183,7 @@ def _check_overrides(value: Any, overrides: Sequence[str]) -> None:
     """Raise ConfigError if a file pretends that more was typed."""
     typed = [text for name in ("hydra", "task") for text in value[name]]
     if sorted(map(str, typed)) != sorted(overrides):
-        extra = [text for text in typed if text not in overrides]
-        raise _only_typed("overrides", extra)
+        raise _only_typed("overrides", [text for text in typed if text not in overrides])
 
 
 def _check_value(key: str, value: Any, cfg: DictConfig) -> None:
@@ -214,22 +208,14 @@ def _only_typed(key: str, value: Any) -> ConfigError:
 
 
 def _check_targets(value: object, path: str) -> None:
-    items = value.items() if isinstance(value, dict) else ()
-    for key, inner in items:
-        full = f"{path}.{key}"
-        text = str(inner)
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        full, text = f"{path}.{key}", str(inner)
         if key == "_target_" and not text.startswith(_PLUGINS):
-            allowed = "Hydra's own parts and installed hydra_plugins"
-            raise code_error(full, inner, allowed)
-        if "logging" in path and (
-            key == "()" or (key == "class" and not text.startswith("logging."))
-        ):
-            allowed = "classes of Python's logging"
-            raise code_error(full, inner, allowed)
+            raise code_error(full, inner, "Hydra's own parts and installed hydra_plugins")
+        foreign = key == "()" or (key == "class" and not text.startswith("logging."))
+        if "logging" in path and foreign:
+            raise code_error(full, inner, "classes of Python's logging")
         _check_targets(inner, full)
-
-
-_NODES = ("hydra_logging", "job_logging")
 
 
 def check_logging(cfg: DictConfig, run_dir: Path, overrides: Sequence[Override]) -> None:
@@ -237,9 +223,8 @@ def check_logging(cfg: DictConfig, run_dir: Path, overrides: Sequence[Override])
 
     ``run_dir``: the directory for its files. No file is opened, and no directory made.
     """
-    typed = [override for override in overrides if override.is_hydra]
-    for name in _NODES:
-        if any(name in text for text in typed):
+    for name in ("hydra_logging", "job_logging"):
+        if any(override.is_hydra and name in override for override in overrides):
             _check(cfg, name, run_dir)
 
 
@@ -262,9 +247,8 @@ def _check(cfg: DictConfig, name: str, run_dir: Path) -> None:
     except Exception as e:  # formatters and handlers may raise anything
         text = " ".join(f"{e} {e.__cause__ or ''}".split())
         allowed = "logging as Python's logging.config has it is allowed"
-        raise config_error(
-            f"hydra.{name}", "(command line)", text, allowed, "correct hydra.* on the line"
-        ) from e
+        fix = "correct hydra.* on the line"
+        raise config_error(f"hydra.{name}", "(command line)", text, allowed, fix) from e
 
 
 def _resolved(cfg: DictConfig, name: str, run_dir: Path) -> Any:

@@ -8,7 +8,7 @@ import math
 import os
 import re
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -205,9 +205,8 @@ def _number(path: str, value: object) -> float:
     except OverflowError:  # an integer of more than 308 digits
         number = math.inf
     if not math.isfinite(number):
-        raise config_error(
-            path, value, "is not finite", "a finite number is allowed", f"set {path}=NUMBER"
-        )
+        fix = f"set {path}=NUMBER"
+        raise config_error(path, value, "is not finite", "a finite number is allowed", fix)
     return value
 
 
@@ -227,9 +226,8 @@ def _int(path: str, value: object) -> int:
 
 def _bool(path: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise config_error(
-            path, value, "is not a truth value", "true or false is allowed", f"set {path}=true"
-        )
+        fix = f"set {path}=true"
+        raise config_error(path, value, "is not a truth value", "true or false is allowed", fix)
     return value
 
 
@@ -252,12 +250,8 @@ def _seconds(path: str, value: object) -> Seconds:
 
 
 _SCALARS: dict[type, Callable[[str, object], Any]] = {
-    bool: _bool,
-    int: _int,
-    float: _float,
-    str: _str,
-    Seconds: _seconds,
-}
+    bool: _bool, int: _int, float: _float, str: _str, Seconds: _seconds
+}  # fmt: skip
 
 
 def _literal(options: tuple[str, ...], path: str, value: object) -> str:
@@ -279,22 +273,17 @@ def _option_or_class(options: tuple[str, ...], path: str, value: object) -> str:
 def _tuple(args: tuple[Any, ...], path: str, value: object) -> tuple[Any, ...]:
     fixed = args[-1] is not Ellipsis
     if not isinstance(value, (list, tuple)) or (fixed and len(value) != len(args)):
-        size = f"a list of {len(args)}" if fixed else "a list"
-        raise config_error(
-            path, value, f"is not {size}", f"{size} is allowed", f"set '{path}=[...]'"
-        )
-    inner = args if fixed else (args[0],) * len(value)
-    return tuple(
-        _value(t, f"{path}[{i}]", v) for i, (t, v) in enumerate(zip(inner, value, strict=True))
-    )
+        size, fix = f"a list of {len(args)}" if fixed else "a list", f"set '{path}=[...]'"
+        raise config_error(path, value, f"is not {size}", f"{size} is allowed", fix)
+    kinds = args if fixed else (args[0],) * len(value)
+    parts = enumerate(zip(kinds, value, strict=True))
+    return tuple(_value(kind, f"{path}[{i}]", part) for i, (kind, part) in parts)
 
 
 def _dict(path: str, value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        allowed = "a mapping is allowed"
-        raise config_error(
-            path, value, "is not a mapping", allowed, f"set '{path}={{name: value}}'"
-        )
+        fix = f"set '{path}={{name: value}}'"
+        raise config_error(path, value, "is not a mapping", "a mapping is allowed", fix)
     for key, inner in value.items():
         if inner == _MISSING:
             fix = f"give {path}.{key}=VALUE"
@@ -319,9 +308,8 @@ def _union(options: tuple[Any, ...], path: str, value: object) -> Any:
 
 def _value(kind: Any, path: str, value: object) -> Any:
     if value == _MISSING:
-        raise config_error(
-            path, value, "has no value", "the yaml leaves it to you", f"give {path}=VALUE"
-        )
+        fix = f"give {path}=VALUE"
+        raise config_error(path, value, "has no value", "the yaml leaves it to you", fix)
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
         return _union(get_args(kind), path, value)
@@ -346,10 +334,8 @@ def _wrapper(path: str, value: object) -> Any:
         value = {"name": value}
     name = value.get("name") if isinstance(value, Mapping) else None
     if name is None or not isinstance(value, Mapping):
-        fix = f"write '{path}={{name: delay_obs, steps: 2}}'"
-        raise config_error(
-            path, value, "names no wrapper", f"one of {', '.join(WRAPPER_CONFIGS)}", fix
-        )
+        allowed, fix = ", ".join(WRAPPER_CONFIGS), f"write '{path}={{name: delay_obs, steps: 2}}'"
+        raise config_error(path, value, "names no wrapper", f"one of {allowed}", fix)
     if name not in WRAPPER_CONFIGS:
         raise unknown_option(path, name, list(WRAPPER_CONFIGS))
     known = [f.name for f in fields(WRAPPER_CONFIGS[str(name)])]
@@ -399,12 +385,9 @@ def read_dataclass(
     for key in value:
         if key not in known:
             raise unknown_key(f"{dot}{key}", value[key], known)
-    for key in known:
-        if key not in value:
-            fix = f"give {dot}{key}=VALUE or add it to your yaml file"
-            raise config_error(
-                f"{dot}{key}", "(absent)", "the key is missing", "it needs a value", fix
-            )
+    for key in (dot + key for key in known if key not in value):
+        fix = f"give {key}=VALUE or add it to your yaml file"
+        raise config_error(key, "(absent)", "the key is missing", "it needs a value", fix)
     done = dict(given or {})
     for f in fields(cls):
         if (options := f.metadata.get("or_class")) and f.name not in done:
@@ -423,17 +406,15 @@ def read_dataclass(
 def _read_option(path: str, value: object, table: Mapping[str, type]) -> Any:
     """Return the dataclass that ``value['name']`` selects."""
     if not isinstance(value, Mapping) or "name" not in value:
-        raise config_error(
-            path, value, "has no name", f"one of {', '.join(table)}", f"give {path}=NAME"
-        )
+        allowed, fix = f"one of {', '.join(table)}", f"give {path}=NAME"
+        raise config_error(path, value, "has no name", allowed, fix)
     name = value["name"]
-    if path == "policy" and isinstance(name, str) and ":" in name:
-        return read_dataclass(_own_config(name), value, path)
-    if path == "memory" and isinstance(name, str) and ":" in name:
-        return read_dataclass(MemoryConfig, value, path)  # a user's Cell
+    if path in ("policy", "memory") and isinstance(name, str) and ":" in name:  # a user's class
+        kind = _own_config(name) if path == "policy" else MemoryConfig
+        return read_dataclass(kind, value, path)
     if not isinstance(name, str) or name not in table:
         raise unknown_option(f"{path}.name", name, list(table))
-    return read_dataclass(table[str(name)], value, path)
+    return read_dataclass(table[name], value, path)
 
 
 def _own_config(name: str) -> type[PolicyConfig]:
@@ -453,26 +434,21 @@ def read_config(value: Mapping[str, Any]) -> Config:
     Raises: ConfigError naming the key, what is wrong with it and what is allowed.
     """
     refuse_code(value, "")
-    given: dict[str, Any] = {}
     # Before the groups that use their values, so that errors name their keys.
-    for key, cls in (("env", EnvConfig), ("learner", LearnerConfig)):
-        if key in value:
-            given[key] = read_dataclass(cls, value[key], key)
-    for key, table in OPTION_CONFIGS.items():
-        if key in value:
-            given[key] = _read_option(key, value[key], table)
+    first = {"env": EnvConfig, "learner": LearnerConfig}
+    given = {
+        key: read_dataclass(cls, value[key], key) for key, cls in first.items() if key in value
+    }
+    given |= {k: _read_option(k, value[k], t) for k, t in OPTION_CONFIGS.items() if k in value}
     result: Config = read_dataclass(Config, value, "", given)
     return result
 
 
 def refuse_code(value: object, path: str) -> None:
     """Raise ConfigError if the config contains a key that Hydra would execute."""
-    items: Collection[tuple[Any, Any]] = ()
-    if isinstance(value, Mapping):
-        items = value.items()
-    elif isinstance(value, (list, tuple)):
-        items = list(enumerate(value))
-    for key, inner in items:
+    if isinstance(value, (list, tuple)):
+        value = dict(enumerate(value))
+    for key, inner in value.items() if isinstance(value, Mapping) else ():
         full = f"{path}.{key}" if path else str(key)
         if key in _CODE:
             raise code_error(full, inner)

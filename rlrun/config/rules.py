@@ -23,7 +23,6 @@ from rlrun.schema import (
     ScriptedConfig,
     ValueConfig,
 )
-from rlrun.schema.policy import Window
 from rlrun.schema.ranges import Rule, each, format_value
 from rlrun.schema.run import OBJECT
 from rlrun.spaces import CNN_SIDE, CNN_SIDES, JointSpace, bounded, is_image, leaf_spaces
@@ -71,8 +70,8 @@ class Facts:
         self.single = self.agents_of_env == 1 and not isinstance(self.obs, JointSpace)
 
     def __getattr__(self, name: str) -> Any:
-        """Return a group of the config."""
-        return getattr(self.config, name)
+        """Return a value of ``DERIVED``, or a group of the config."""
+        return DERIVED[name](self) if name in DERIVED else getattr(self.config, name)
 
     def value(self, key: str) -> Any:
         """Return the value of ``key``, for a group the chosen option."""
@@ -93,82 +92,6 @@ class Facts:
         }
         return {name: policies_that(test) for name, test in fits.items()}
 
-    @property
-    def agents_allowed(self) -> str:
-        return " or ".join(f"agents={name}" for name in self.config.policy.agents)
-
-    # -- sizes -------------------------------------------------------------------------------------
-
-    @property
-    def window(self) -> Window | None:
-        return self.config.policy.window
-
-    @property
-    def unroll_len(self) -> int:
-        """Rows per sequence for a policy that learns from single rows by default."""
-        return int(self.value("policy.nstep")) + 15
-
-    @property
-    def columns(self) -> int:
-        """Columns of one collector's replay: one per agent of every environment."""
-        return self.agents_of_env * self.config.collector.num_envs
-
-    @property
-    def column_rows(self) -> int:
-        return self.config.buffer.capacity // self.columns
-
-    @property
-    def least_rollout(self) -> int:
-        """Most rows of a collect call, if every second one is an end row."""
-        collector = self.config.collector
-        return self.columns * (2 * -(-collector.n_sample // collector.num_envs) + 1)
-
-    @property
-    def least_capacity(self) -> int:
-        """Rows of a window and those read before it, in every column."""
-        assert self.window is not None
-        return self.columns * (self.window.rows + max(1, self.config.env.frame_stack - 1))
-
-    @property
-    def stride(self) -> int:
-        assert self.window is not None
-        return max(self.config.collector.stride(self.window), 1)
-
-    @property
-    def windows(self) -> int:
-        """Number of windows that the replay holds."""
-        buffer = self.config.buffer
-        return min(buffer.capacity // self.stride, buffer.window_capacity or buffer.capacity)
-
-    @property
-    def batch_rows(self) -> int:
-        return self.config.learner.batch_size * self.stride
-
-    @property
-    def collectors(self) -> int:
-        return int(getattr(self.config.pipeline, "num_actors", 1))
-
-    @property
-    def environments(self) -> int:
-        return self.collectors * self.config.collector.num_envs
-
-    @property
-    def least_streams(self) -> int:
-        """Rows of a window in every environment of every collector."""
-        assert self.window is not None
-        return self.environments * (self.window.rows + 1 + self.config.env.frame_stack)
-
-    @property
-    def cores(self) -> int:
-        return os.cpu_count() or 1
-
-    # -- what the environment shows ----------------------------------------------------------------
-
-    @property
-    def own_obs(self) -> Any:
-        """The observation space of one agent."""
-        return self.obs["observation"] if self.config.agents.name == "separate" else self.obs
-
     @cached_property
     def seen(self) -> Any:
         """The observation space of the network, with stacked frames. Raises: ConfigError."""
@@ -178,31 +101,11 @@ class Facts:
         return stack_space(obs, self.config.env.frame_stack)
 
     @property
-    def images(self) -> list[Any]:
-        """Images among several parts of an observation."""
-        return [leaf for path, leaf in leaf_spaces(self.seen) if path and is_image(leaf)]
-
-    @property
-    def cnn_side(self) -> int:
-        """The least side of an image that a torso of convolutions alone reads; others: 0."""
-        return CNN_SIDES.get(self.config.torso.name, 0)
-
-    @property
-    def no_image(self) -> bool:
-        """True if a torso of convolutions alone gets no image."""
-        return self.cnn_side > 0 and not is_image(self.seen, self.cnn_side)
-
-    @property
     def mask(self) -> Any:
         """The space of the action mask that the policy uses, or None."""
         from rlrun.functional.masks import MASK, has_mask  # slow to import
 
         return self.own_obs[MASK] if self.config.policy.masks and has_mask(self.own_obs) else None
-
-    @property
-    def kind(self) -> str:
-        """The kind of the action space."""
-        return type(self.action).__name__
 
     @cached_property
     def script_fault(self) -> str | None:
@@ -218,11 +121,6 @@ class Facts:
             return str(e)
         return None
 
-    @cached_property
-    def obstacle(self) -> str | None:
-        """The setting that no numpy kernel supports, or None."""
-        return numpy_obstacle(self.config, self.obs)
-
     @property
     def has_goals(self) -> bool:
         from rlrun.env import goal_functions
@@ -230,26 +128,49 @@ class Facts:
         return goal_functions(self.config.env) is not None
 
     @property
-    def bf16_fault(self) -> str | None:
-        return bf16_fault(self.config)
-
-    @property
-    def obs_text(self) -> str:
-        return space_text(self.own_obs)
-
-    @property
-    def action_text(self) -> str:
-        return space_text(self.action)
-
-    @property
     def seen_text(self) -> str:
         stack = self.config.env.frame_stack
         whose = "the environment has" if stack == 1 else f"with env.frame_stack = {stack} it sees"
         return f"{whose} {space_text(self.seen)}"
 
-    @property
-    def image_text(self) -> str:
-        return space_text(self.images[0] if self.images else self.seen)
+
+DERIVED: dict[str, Callable[[Facts], Any]] = {  # further attributes of ``Facts``
+    "window": lambda c: c.policy.window,
+    "agents_allowed": lambda c: " or ".join(f"agents={name}" for name in c.policy.agents),
+    "cores": lambda c: os.cpu_count() or 1,
+    # rows per sequence for a policy that learns from single rows by default
+    "unroll_len": lambda c: c.policy.nstep + 15,
+    # columns of one collector's replay: one per agent of every environment
+    "columns": lambda c: c.agents_of_env * c.collector.num_envs,
+    "column_rows": lambda c: c.buffer.capacity // c.columns,
+    # most rows of a collect call, if every second one is an end row
+    "least_rollout":
+        lambda c: c.columns * (2 * -(-c.collector.n_sample // c.collector.num_envs) + 1),
+    # rows of a window and those read before it, in every column
+    "least_capacity": lambda c: c.columns * (c.window.rows + max(1, c.env.frame_stack - 1)),
+    "stride": lambda c: max(c.collector.stride(c.window), 1),
+    # windows that the replay holds
+    "windows":
+        lambda c: min(c.buffer.capacity // c.stride, c.buffer.window_capacity or c.buffer.capacity),
+    "batch_rows": lambda c: c.learner.batch_size * c.stride,
+    "collectors": lambda c: getattr(c.pipeline, "num_actors", 1),
+    "environments": lambda c: c.collectors * c.collector.num_envs,
+    # rows of a window in every environment of every collector
+    "least_streams": lambda c: c.environments * (c.window.rows + 1 + c.env.frame_stack),
+    # the observation space of one agent
+    "own_obs": lambda c: c.obs["observation"] if c.agents.name == "separate" else c.obs,
+    # images among several parts of an observation
+    "images": lambda c: [leaf for path, leaf in leaf_spaces(c.seen) if path and is_image(leaf)],
+    # the least side of an image that a torso of convolutions alone reads; others: 0
+    "cnn_side": lambda c: CNN_SIDES.get(c.torso.name, 0),
+    "no_image": lambda c: c.cnn_side > 0 and not is_image(c.seen, c.cnn_side),
+    "kind": lambda c: type(c.action).__name__,
+    "obstacle": lambda c: numpy_obstacle(c.config, c.obs),
+    "bf16_fault": lambda c: bf16_fault(c.config),
+    "obs_text": lambda c: space_text(c.own_obs),
+    "action_text": lambda c: space_text(c.action),
+    "image_text": lambda c: space_text(c.images[0] if c.images else c.seen),
+}  # fmt: skip
 
 
 def _addresses(c: Facts) -> str | None:

@@ -176,9 +176,8 @@ def _range(name: str, swept: RangeSweep, refuse: Any) -> Dimension:
         raise refuse("is not finite", "range(START,STOP,STEP) is allowed", "give numbers")
     count = math.ceil((stop - start) / step)
     if count < 2:
-        raise refuse(
-            "has fewer than two values", "range(START,STOP,STEP) excludes STOP", "widen it"
-        )
+        allowed = "range(START,STOP,STEP) excludes STOP"
+        raise refuse("has fewer than two values", allowed, "widen it")
     last = start + (count - 1) * step
     low, high = min(start, last), max(start, last)
     integer = all(isinstance(x, int) for x in (start, stop, step))
@@ -216,9 +215,8 @@ def check_space(
                 else:
                     _check_run(composer, words, typed)
             except RlrunError as e:
-                hint = ""
-                if "is not an integer" in str(e):
-                    hint = f"; write {dimension.key}=int(interval(…))"
+                hint = f"; write {dimension.key}=int(interval(…))"
+                hint = hint if "is not an integer" in str(e) else ""
                 e.args = (f"{e}{hint} (of the search; no run was started)",)
                 raise
     return config

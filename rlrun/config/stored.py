@@ -65,9 +65,8 @@ def load(
     try:
         cfg = OmegaConf.create(read_yaml(path))
         if not isinstance(cfg, DictConfig):
-            raise config_error(
-                "RUN_DIR", run_dir, "its config.yaml is damaged", "a mapping", "restore it"
-            )
+            wrong = "its config.yaml is damaged"
+            raise config_error("RUN_DIR", run_dir, wrong, "a mapping", "restore it")
         if "hydra" in cfg:
             allowed = "the keys of rlrun are allowed"
             raise config_error("hydra", "(config.yaml)", "no run stores this", allowed, "remove it")
@@ -112,7 +111,7 @@ def published(config_yaml: str) -> str:
     """Return a config's yaml without what concerns the machine and the accounts of its run."""
     cfg: Any = OmegaConf.create(config_yaml)
     cfg.run.dir = None
-    cfg.logger = OmegaConf.create(read_yaml(shipped_conf() / "logger/default.yaml"))
+    cfg.logger = _shipped("logger/default")
     if "address" in cfg.pipeline:
         cfg.pipeline.address = None
     return to_yaml(cfg)
@@ -120,26 +119,34 @@ def published(config_yaml: str) -> str:
 
 def _add_new_keys(cfg: DictConfig) -> None:
     """Add the default of every key that is newer than the stored config."""
-    default: Any = OmegaConf.create(read_yaml(shipped_conf() / "config.yaml"))
+    default, logger, torso, env = map(
+        _shipped, ("config", "logger/default", "torso/mlp", "_base/env")
+    )
+
+    def add(group: str, keys: Any) -> None:
+        cfg[group] = OmegaConf.merge(keys, cfg.get(group) or {})
+
     for name in _GROW:
-        cfg[name] = OmegaConf.merge(default[name], cfg.get(name) or {})
-    logger: Any = OmegaConf.create(read_yaml(shipped_conf() / "logger/default.yaml"))
-    cfg.logger = OmegaConf.merge(logger, cfg.get("logger") or {})
-    torso: Any = OmegaConf.create(read_yaml(shipped_conf() / "torso/mlp.yaml"))
-    cfg.torso = OmegaConf.merge({"layer_norm": torso.layer_norm}, cfg.get("torso") or {})
+        add(name, default[name])
+    add("logger", logger)
+    add("torso", {"layer_norm": torso.layer_norm})
     policy: Any = cfg.get("policy") or {}
     if policy.get("name") == "pqn":
-        cfg.policy = OmegaConf.merge({"normalize_reward": False}, policy)
+        add("policy", {"normalize_reward": False})
     if "not_learned_by" not in (cfg.get("env") or {}) and "normalize_obs" in policy:
         stacked = (cfg.get("env") or {}).get("frame_stack", 1) > 1
         if stacked and policy.normalize_obs is None:  # meant single vectors
             policy.normalize_obs = False
-    env: Any = OmegaConf.create(read_yaml(shipped_conf() / "_base/env.yaml"))
-    cfg.env = OmegaConf.merge(env, cfg.get("env") or {})
+    add("env", env)
     if (cfg.get("memory") or {}).get("name") in ("lru", "mingru"):  # had no layer after the sums
-        cfg.memory = OmegaConf.merge({"readout": False}, cfg.memory)
+        add("memory", {"readout": False})
     if "log_std_init" in (cfg.get("policy") or {}):  # earlier versions acted in the box's unit
-        cfg.policy = OmegaConf.merge({"rescale_actions": False}, cfg.policy)
+        add("policy", {"rescale_actions": False})
+
+
+def _shipped(name: str) -> Any:
+    """Return the config in a yaml file of rlrun."""
+    return OmegaConf.create(read_yaml(shipped_conf() / f"{name}.yaml"))
 
 
 def _env_arguments(
@@ -176,13 +183,10 @@ def _refuse_options(composer: Composer, overrides: Sequence[Override], what: str
         group, value = parsed.key_or_group, parsed.value()
         if group not in groups or isinstance(value, dict):
             continue
-        raise config_error(
-            group,
-            value,
-            f"{what} continues with the networks, replay and environments of its checkpoint",
-            "single keys are allowed, options of a group are not",
-            f"leave it out, or start a new run with {group}={format_value(value)}",
-        )
+        wrong = f"{what} continues with the networks, replay and environments of its checkpoint"
+        allowed = "single keys are allowed, options of a group are not"
+        fix = f"leave it out, or start a new run with {group}={format_value(value)}"
+        raise config_error(group, value, wrong, allowed, fix)
 
 
 def _change(
@@ -192,20 +196,14 @@ def _change(
     refused: list[Override] = []
     before = {override.key: _plain(cfg, override.key) for override in overrides}
     for override in overrides:
-        key = override.key
-        fixed = key == "run.dir" and not fork
-        if fixed:
+        if override.key == "run.dir" and not fork:
             refused.append(override)
         else:
-            new = override.startswith("++") and is_free(key)
-            OmegaConf.update(cfg, key, override.parsed.value(), merge=True, force_add=new)
+            new = override.startswith("++") and is_free(override.key)
+            OmegaConf.update(cfg, override.key, override.parsed.value(), merge=True, force_add=new)
     allowed = (*changeable, *map(str, cfg.resume.allow))
-    return refused + [
-        override
-        for override in overrides
-        if _plain(cfg, key := override.key) != before[key]
-        and not (fork or override.is_below(*allowed))
-    ]
+    others = [] if fork else [o for o in overrides if not o.is_below(*allowed)]
+    return refused + [o for o in others if _plain(cfg, o.key) != before[o.key]]
 
 
 def _refusal(refused: Sequence[Override], run_dir: Path, evaluation: bool) -> ConfigError:
@@ -221,12 +219,9 @@ def _refusal(refused: Sequence[Override], run_dir: Path, evaluation: bool) -> Co
     words = map(shlex.quote, ("rlrun", "fork", str(run_dir), *lines))
     branch = f"branch off: {' '.join(words)} run.dir=NEW"
     insist = f"insist with 'resume.allow=[{','.join(keys)}]'"
-    return config_error(
-        *named,
-        f"a resumed run cannot change {these}",
-        f"{', '.join(_RESUMABLE)} may change (not run.dir)",
-        branch if "run.dir" in keys else f"{branch}; or {insist}",
-    )
+    fix = branch if "run.dir" in keys else f"{branch}; or {insist}"
+    allowed = f"{', '.join(_RESUMABLE)} may change (not run.dir)"
+    return config_error(*named, f"a resumed run cannot change {these}", allowed, fix)
 
 
 def _plain(cfg: DictConfig, key: str) -> object:

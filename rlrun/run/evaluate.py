@@ -57,14 +57,12 @@ def play_run(
     evaluator.warned = True  # the lines of cut episodes say so
     fps = fps or evaluator.env.fps
     with closing(evaluator):
-        shown_in = (
-            show_in_file(video, traces=traces, fps=fps)
-            if video
-            else show_in_window(
-                f"{policy_title(config, run_dir)} on {config.env.id}", traces=traces, fps=fps
-            )
-        )
-        with shown_in as show:
+        if video is None:
+            title = f"{policy_title(config, run_dir)} on {config.env.id}"
+            showing = show_in_window(title, traces=traces, fps=fps)
+        else:
+            showing = show_in_file(video, traces=traces, fps=fps)
+        with showing as show:
             while (shown := len(show.episodes)) < episodes and not show.stop():
                 evaluator.episodes[:], show.earlier = episodes - shown, shown
                 evaluator.run_until(

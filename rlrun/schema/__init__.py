@@ -47,70 +47,31 @@ class Config(Ranged):
 
 
 POLICY_CONFIGS: dict[str, type[PolicyConfig]] = {
-    "r2d2": R2D2Config,
-    "dqn": DQNConfig,
-    "random": RandomConfig,
-    "qmix": QMIXConfig,
-    "ddpg": DDPGConfig,
-    "td3": TD3Config,
-    "sac": SACConfig,
-    "tqc": TQCConfig,
-    "crossq": CrossQConfig,
-    "scripted": ScriptedConfig,
-    "ppo": PPOConfig,
-    "a2c": A2CConfig,
-    "impala": IMPALAConfig,
-    "pqn": PQNConfig,
-    "bc": BCConfig,
-    "cql": CQLConfig,
-    "cql_sac": CQLSACConfig,
-    "iql": IQLConfig,
-}
+    "r2d2": R2D2Config, "dqn": DQNConfig, "random": RandomConfig, "qmix": QMIXConfig,
+    "ddpg": DDPGConfig, "td3": TD3Config, "sac": SACConfig, "tqc": TQCConfig,
+    "crossq": CrossQConfig, "scripted": ScriptedConfig, "ppo": PPOConfig, "a2c": A2CConfig,
+    "impala": IMPALAConfig, "pqn": PQNConfig, "bc": BCConfig, "cql": CQLConfig,
+    "cql_sac": CQLSACConfig, "iql": IQLConfig,
+}  # fmt: skip
 MEMORY_CONFIGS: dict[str, type[MemoryConfig]] = {
-    "lstm": MemoryConfig,
-    "gru": MemoryConfig,
-    "mingru": MinGRUConfig,
-    "lru": LRUConfig,
-    "ffm": FFMConfig,
-    "rtu": RTUConfig,
-    "lmu": LMUConfig,
-    "gtrxl": GTrXLConfig,
-    "indrnn": IndRNNConfig,
-    "bmru": BMRUConfig,
-    "mlstm": MLSTMConfig,
-    "slstm": SLSTMConfig,
-    "gated_deltanet": GatedDeltaNetConfig,
-    "mamba2": Mamba2Config,
-    "none": MemoryConfig,
-}
+    "lstm": MemoryConfig, "gru": MemoryConfig, "mingru": MinGRUConfig, "lru": LRUConfig,
+    "ffm": FFMConfig, "rtu": RTUConfig, "lmu": LMUConfig, "gtrxl": GTrXLConfig,
+    "indrnn": IndRNNConfig, "bmru": BMRUConfig, "mlstm": MLSTMConfig, "slstm": SLSTMConfig,
+    "gated_deltanet": GatedDeltaNetConfig, "mamba2": Mamba2Config, "none": MemoryConfig,
+}  # fmt: skip
 # Groups whose options differ in keys: group -> {name in the yaml: class}.
 OPTION_CONFIGS: dict[str, Mapping[str, type[Ranged]]] = {
     "policy": POLICY_CONFIGS,
-    "torso": {
-        "mlp": TorsoConfig,
-        "nature_cnn": TorsoConfig,
-        "small_cnn": TorsoConfig,
-        "image_and_vector": ImageAndVectorConfig,
-    },
+    "torso": dict.fromkeys(("mlp", "nature_cnn", "small_cnn"), TorsoConfig)
+    | {"image_and_vector": ImageAndVectorConfig},
     "memory": MEMORY_CONFIGS,
-    "buffer": {
-        "uniform": BufferConfig,
-        "prioritized": PrioritizedConfig,
-        "rank": RankConfig,
-        "rollout": RolloutConfig,
-    },
+    "buffer": {"uniform": BufferConfig, "prioritized": PrioritizedConfig, "rank": RankConfig,
+               "rollout": RolloutConfig},
     "bonus": {"none": BonusConfig, "rnd": RNDConfig},
-    "pipeline": {
-        "serial": PipelineConfig,
-        "overlapped": PipelineConfig,
-        "offline": PipelineConfig,
-        "ray": RayConfig,
-    },
-}
+    "pipeline": dict.fromkeys(("serial", "overlapped", "offline"), PipelineConfig)
+    | {"ray": RayConfig},
+}  # fmt: skip
 # Nodes of commands that start many runs, each with its own yaml next to config.yaml.
 COMMAND_CONFIGS: dict[str, type[Ranged]] = {
-    "search": SearchConfig,
-    "seeds": SeedsConfig,
-    "bench": BenchConfig,
-    "probe": ProbeConfig,
-}
+    "search": SearchConfig, "seeds": SeedsConfig, "bench": BenchConfig, "probe": ProbeConfig,
+}  # fmt: skip

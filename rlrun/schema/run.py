@@ -111,27 +111,14 @@ class DiscretizeActionConfig(WrapperConfig):
 
 
 WRAPPER_CONFIGS: dict[str, type[WrapperConfig]] = {
-    "pick_obs": PickObsConfig,
-    "filter_obs": FilterObsConfig,
-    "encode_mission": PlainConfig,
-    "mask_obs": MaskObsConfig,
-    "mask_from_info": PlainConfig,
-    "flatten_obs": PlainConfig,
-    "rescale_obs": BoundsConfig,
-    "cast_obs": CastObsConfig,
-    "grayscale_obs": PlainConfig,
-    "resize_obs": ResizeObsConfig,
-    "max_and_skip": MaxAndSkipConfig,
-    "time_obs": PlainConfig,
-    "delay_obs": StepsConfig,
-    "flicker_obs": ProbabilityConfig,
-    "noise_obs": NoiseConfig,
-    "rescale_action": BoundsConfig,
-    "discretize_action": DiscretizeActionConfig,
-    "sticky_action": StickyConfig,
-    "repeat_action": StepsConfig,
-    "clip_reward": BoundsConfig,
-}
+    "pick_obs": PickObsConfig, "filter_obs": FilterObsConfig, "encode_mission": PlainConfig,
+    "mask_obs": MaskObsConfig, "mask_from_info": PlainConfig, "flatten_obs": PlainConfig,
+    "rescale_obs": BoundsConfig, "cast_obs": CastObsConfig, "grayscale_obs": PlainConfig,
+    "resize_obs": ResizeObsConfig, "max_and_skip": MaxAndSkipConfig, "time_obs": PlainConfig,
+    "delay_obs": StepsConfig, "flicker_obs": ProbabilityConfig, "noise_obs": NoiseConfig,
+    "rescale_action": BoundsConfig, "discretize_action": DiscretizeActionConfig,
+    "sticky_action": StickyConfig, "repeat_action": StepsConfig, "clip_reward": BoundsConfig,
+}  # fmt: skip
 """name in ``env.wrappers`` -> its arguments; ``rlrun.env.wrappers.WRAPPERS`` describes each."""
 
 

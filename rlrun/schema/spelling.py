@@ -96,14 +96,11 @@ def with_present_names(config: Any) -> Any:
     present = dict(config)
     for group, values in config.items():
         if isinstance(values, dict):
-            present[group] = {
-                RENAMED.get(f"{group}.{key}", str(key)).rpartition(".")[2]: _INTERPOLATIONS.get(
-                    v, v
-                )
-                if isinstance(v, str)
-                else v
-                for key, v in values.items()
-            }
+            present[group] = {}
+            for key, value in values.items():
+                name = RENAMED.get(f"{group}.{key}", str(key)).rpartition(".")[2]
+                is_text = isinstance(value, str)
+                present[group][name] = _INTERPOLATIONS.get(value, value) if is_text else value
     return present
 
 
