@@ -523,19 +523,16 @@ def _has_interpolation(value: Any) -> bool:
 
 def to_yaml(cfg: DictConfig) -> str:
     """Return the composed config as yaml without hydra, interpolations (secrets) unresolved."""
-    names = [name for name in cfg if name != "hydra"]
-    texts = [_yaml_of(name, _unresolved(cfg._get_node(name))) for name in names]
+    texts = []
+    for name in (name for name in cfg if name != "hydra"):
+        value = _unresolved(cfg._get_node(name))
+        shown = f"{name!r}: {value!r}"
+        if shown not in _yaml_texts:  # the yaml of a group is made once for all jobs of a sweep
+            if len(_yaml_texts) >= _MOST_TEXTS:
+                _yaml_texts.clear()
+            _yaml_texts[shown] = OmegaConf.to_yaml({name: value})
+        texts.append(_yaml_texts[shown])
     return "".join(texts) or "{}\n"
-
-
-def _yaml_of(name: Any, value: Any) -> str:
-    """Return the yaml of one key. A group's is written once for all jobs of a sweep."""
-    shown = f"{name!r}: {value!r}"
-    if shown not in _yaml_texts:
-        if len(_yaml_texts) >= _MOST_TEXTS:
-            _yaml_texts.clear()
-        _yaml_texts[shown] = OmegaConf.to_yaml({name: value})
-    return _yaml_texts[shown]
 
 
 def read_presets(composer: Composer, cfg: DictConfig, overrides: Sequence[Override]) -> Config:

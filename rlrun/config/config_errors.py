@@ -62,7 +62,10 @@ def unknown_key(
     present = RENAMED.get(path, path)
     if path in RENAMED and present.rpartition(".")[2] in known:
         candidates = [present]
-    if owners := [] if present in candidates else _options_with(present):
+    group, _, last = present.partition(".")
+    owners = [f"{group}={option}" for option, kind in OPTION_CONFIGS.get(group, {}).items()
+              if last in {f.name for f in fields(kind)}]  # fmt: skip
+    if owners and present not in candidates:
         shared = [other for other in candidates if other.startswith(_SHARED)]
         fix = " or ".join([f"remove {path}", *(f"set {other}" for other in shared)])
         allowed = f"{' or '.join(owners)} has {'it' if present == path else present}"
@@ -76,13 +79,6 @@ def unknown_key(
         allowed = f"there are {', '.join(sorted(known))}" if known else "there are none"
     fix = f"did you mean {' or '.join(close)}?" if close else f"remove {path}"
     return error(f"unknown {what}", allowed, fix)
-
-
-def _options_with(path: str) -> list[str]:
-    """Return ``group=option`` of every option that has the key, if options of a group differ."""
-    group, _, name = path.partition(".")
-    table = OPTION_CONFIGS.get(group, {})
-    return [f"{group}={n}" for n, kind in table.items() if name in {f.name for f in fields(kind)}]
 
 
 def unknown_option(path: str, value: object, options: Collection[str]) -> ConfigError:
@@ -238,8 +234,11 @@ def as_config_error(
         return _unknown_key_error(cause, overrides, groups)
     if isinstance(cause, OmegaConfBaseException) and (cause.full_key or cause.key):
         key = str(cause.full_key or cause.key)
-        given = _typed_value(key, overrides)
-        value = _unresolved_value(cause) if given == _FROM_YAML else given
+        value: object = _typed_value(key, overrides)
+        if value == _FROM_YAML:  # unresolved
+            node = cause.parent_node or OmegaConf.create()
+            values = OmegaConf.to_container(node, resolve=False)
+            value = values.get(cause.key) if isinstance(values, dict) else None
         wrong = _first_line(cause.msg or str(cause))
         return config_error(key, value, wrong, "see --cfg job for what there is", f"change {key}")
     return _other_error(e, overrides, groups, options)
@@ -336,19 +335,6 @@ def interval_error(key: str, given: str) -> ConfigError:
     return config_error(key, given, wrong, allowed, f"type rlrun search '{key}={given}'")
 
 
-def _group_of(message: str) -> str:
-    """Return the group of which Hydra says that it has several options."""
-    found = re.search(r"Multiple values for (\S+?)\.|not supported: '\+\+([^=']+)", message)
-    return (found[1] or found[2]) if found else ""
-
-
-def _unresolved_value(cause: OmegaConfBaseException) -> object:
-    """Return the unresolved value that ``cause`` is about."""
-    node = cause.parent_node
-    values = OmegaConf.to_container(node, resolve=False) if isinstance(node, DictConfig) else None
-    return values.get(cause.key) if isinstance(values, dict) else None
-
-
 def _other_error(
     e: BaseException, overrides: Sequence[Override], groups: Sequence[str], options: Options
 ) -> ConfigError:
@@ -368,9 +354,11 @@ def _other_error(
                 return config_error(key, given, "several values", "one value is allowed", fix)
     twice = ("Could not append to config", "Multiple values for", "force-add of config groups")
     if any(text in message for text in twice):
+        found = re.search(r"Multiple values for (\S+?)\.|not supported: '\+\+([^=']+)", message)
+        group = (found[1] or found[2]) if found else ""  # that has several options
         for override in overrides:
             key, given = override.key, override.value
-            if override.startswith("+") and f"'{key}'" in message + f"'{_group_of(message)}'":
+            if override.startswith("+") and f"'{key}'" in f"{message}'{group}'":
                 wrong, allowed = "the key exists already", f"{key}=VALUE is allowed"
                 return config_error(key, given, wrong, allowed, f"write {key}={given}")
     found = re.search(r"Could not override '([^']+)'", message)

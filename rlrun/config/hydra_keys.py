@@ -81,8 +81,10 @@ def check_files(cfg: DictConfig, shipped: DictConfig, overrides: Sequence[str]) 
     assert isinstance(own, dict)
     assert isinstance(found, dict)
     for key, value in sorted(_differences(own, found), key=itemgetter(0)):
-        if key == "overrides":
-            _check_overrides(value, overrides)
+        if key == "overrides":  # more than was typed
+            words = [text for name in ("hydra", "task") for text in value[name]]
+            if sorted(map(str, words)) != sorted(overrides):
+                raise _only_typed("overrides", [text for text in words if text not in overrides])
         elif not key.startswith(_COMPUTED):
             _check_value(key, value, cfg)
 
@@ -177,13 +179,6 @@ class _Absent:
 
 
 _ABSENT = _Absent()
-
-
-def _check_overrides(value: Any, overrides: Sequence[str]) -> None:
-    """Raise ConfigError if a file pretends that more was typed."""
-    typed = [text for name in ("hydra", "task") for text in value[name]]
-    if sorted(map(str, typed)) != sorted(overrides):
-        raise _only_typed("overrides", [text for text in typed if text not in overrides])
 
 
 def _check_value(key: str, value: Any, cfg: DictConfig) -> None:

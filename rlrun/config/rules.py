@@ -14,7 +14,7 @@ import numpy as np
 
 from rlrun.config.backend import bf16_fault, numpy_obstacle
 from rlrun.config.ray import has_token, is_loopback
-from rlrun.errors import ConfigError, ResourceError, RlrunError
+from rlrun.errors import ConfigError, ResourceError
 from rlrun.schema import (
     POLICY_CONFIGS,
     Config,
@@ -35,12 +35,6 @@ POLICIES: dict[str, Callable[[Any], object]] = {  # which policies a fix may nam
     "have_values": lambda kind: kind.has_values,
     "have_graphs": lambda kind: issubclass(kind, ValueConfig),
 }
-
-
-def policies_that(fits: Any) -> str:
-    """Return ``policy=a or policy=b`` of the learning policies that ``fits`` accepts."""
-    names = [name for name, kind in POLICY_CONFIGS.items() if kind.learns and fits(kind)]
-    return " or ".join(f"policy={name}" for name in names or ["random"])
 
 
 def space_text(space: Any) -> str:
@@ -90,7 +84,10 @@ class Facts:
             "have_memory": lambda p: p.recurrent and own & {*p.actions},
             "act_there": lambda p: kind in p.actions and "shared" in p.agents,
         }
-        return {name: policies_that(test) for name, test in fits.items()}
+        learn = {name: p for name, p in POLICY_CONFIGS.items() if p.learns}
+        found = {what: [name for name, p in learn.items() if fit(p)] for what, fit in fits.items()}
+        return {what: " or ".join(f"policy={name}" for name in names or ["random"])
+                for what, names in found.items()}  # fmt: skip
 
     @cached_property
     def seen(self) -> Any:
@@ -549,12 +546,6 @@ RULES = (*ON_CONFIG, *ON_SPACES, *ON_DATASET, *AT_LAST, *PRECISION)
 
 def require_all(rules: Iterable[Rule], facts: Facts) -> None:
     """Raise the error of the first rule that rejects the config."""
-    for rule in rules:
-        if rule.when(facts):
-            raise error_of(rule, facts)
-
-
-def error_of(rule: Rule, facts: Facts) -> RlrunError:
-    """Return the error of a rule that rejects the config: key = value: wrong; allowed; fix."""
-    text = f"{rule.key} = {format_value(facts.value(rule.key))}: {rule.text(facts)}"
-    return ConfigError(text, key=rule.key) if rule.kind is ConfigError else rule.kind(text)
+    for rule in (rule for rule in rules if rule.when(facts)):
+        text = f"{rule.key} = {format_value(facts.value(rule.key))}: {rule.text(facts)}"
+        raise ConfigError(text, key=rule.key) if rule.kind is ConfigError else rule.kind(text)

@@ -85,8 +85,7 @@ def score_section(found: Findings) -> Section:
         *([choice[1]] if choice else []),
         *(why for why in whys if not choice or why not in choice[1]),
         *(f"Next seed: {why}" for why in reasons(claims)),
-        *_cuts([g for g in shown if g.mean and g.mean.claimed]),
-        *_cautions(found),
+        *_notes(found, [g for g in shown if g.mean and g.mean.claimed]),
     ]
     tables = [Table("scores", _SCORE_COLUMNS, rows)]
     if (rates := _success_table(shown)) is not None:
@@ -134,35 +133,30 @@ def _score_figure(found: Findings, environment: str) -> list[Picture]:
     return figures.score_figure(own, name=name, title=title, label=f"score ({found.kind})")
 
 
-def _cuts(groups: Sequence[Group]) -> list[str]:
-    """Return sentences on the known bounds of returns."""
-    known = {g.environment: g.bounds for g in groups if g.bounds != UNBOUNDED}
-    ranges = ", ".join(f"{env} {_range(*bounds)}" for env, bounds in known.items())
-    if not known:
-        return []
-    return [f"Intervals end at the returns that are possible, by what is known or seen: {ranges}."]
-
-
 def _range(low: float, high: float) -> str:
     if math.isinf(low):
         return f"{show_number(high)} at most"
     return f"{show_number(low)} {f'to {show_number(high)}' if math.isfinite(high) else 'at least'}"
 
 
-def _cautions(found: Findings) -> list[str]:
-    """Return sentences on biases in favour of a setting."""
+def _notes(found: Findings, claimed: Sequence[Group]) -> list[str]:
+    """Return sentences on the known bounds of returns, and on biases in favour of a setting."""
+    known = {g.environment: g.bounds for g in claimed if g.bounds != UNBOUNDED}
     out = []
-    diverged = [g.setting for g in found.groups if any(r.exit_code == 4 for r in g.unscored)]
-    if diverged:
+    if ranges := ", ".join(f"{env} {_range(*bounds)}" for env, bounds in known.items()):
+        text = "Intervals end at the returns that are possible, by what is known or seen"
+        out.append(f"{text}: {ranges}.")
+    diverged = (g.setting for g in found.groups if any(r.exit_code == 4 for r in g.unscored))
+    if names := ", ".join(dict.fromkeys(diverged)):
         out.append(
-            f"Runs of {', '.join(dict.fromkeys(diverged))} diverged (exit code 4) and have no "
-            "score: the mean of the others favours a setting that diverges."
+            f"Runs of {names} diverged (exit code 4) and have no score: the mean of the others "
+            "favours a setting that diverges."
         )
-    again = [f"{g.setting} (seed {r.seed})" for g in found.groups for r in g.failed_again]
-    if again:
+    again = (f"{g.setting} (seed {r.seed})" for g in found.groups for r in g.failed_again)
+    if names := ", ".join(dict.fromkeys(again)):
         out.append(
-            f"Failed when run again: {', '.join(dict.fromkeys(again))}. The last run of a seed "
-            "that is done counts, which favours a setting that sometimes fails."
+            f"Failed when run again: {names}. The last run of a seed that is done counts, which "
+            "favours a setting that sometimes fails."
         )
     if any(run.trial for run in found.runs):
         out.append(

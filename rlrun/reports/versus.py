@@ -131,12 +131,6 @@ def _unused_pairs(a: Group, b: Group) -> str:
     return f"{len(both)} pairs of equal seed are not used, as {seeds} on one side only"
 
 
-def smallest_p(seeds: int) -> float:
-    """Return the smallest p that two groups of ``seeds`` each can have."""
-    patterns = 2 ** (seeds - 1) if seeds >= PAIRS else math.comb(2 * seeds, seeds) / 2
-    return max(1 / patterns, 1 / PERMUTATIONS)
-
-
 def pairs(groups: Sequence[T]) -> list[tuple[T, T]]:
     """Return the compared pairs: all of at most ``ALL_PAIRS``, else each with the first."""
     if len(groups) <= ALL_PAIRS:
@@ -207,7 +201,9 @@ def comparison_section(
             f"More than {ALL_PAIRS} settings: each is compared with {first} alone (--baseline)."
         )
     seeds = max(len(group.runs) for group in found.groups)
-    if tested and not matrices and smallest_p(seeds) * tested > 1 - LEVEL:
+    patterns = 2 ** (seeds - 1) if seeds >= PAIRS else math.comb(2 * seeds, seeds) / 2
+    smallest_p = max(1 / patterns, 1 / PERMUTATIONS)  # of two groups of so many seeds each
+    if tested and not matrices and smallest_p * tested > 1 - LEVEL:
         text.append(
             f"{seeds} seeds cannot decide any of {tested} comparisons: add seeds, or compare two "
             "settings with rlrun compare."

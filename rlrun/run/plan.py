@@ -64,25 +64,21 @@ class Plan:
 
         Then other numbers of cores or of ``run.total_steps`` change neither arithmetic nor
         schedules. ``resume.rescale`` asks for schedules over the present ``run.total_steps``.
+
+        Raises: CheckpointError if the settings are not those of a checkpoint.
         """
         learner, given = self.config.learner, set()
         given |= {"threads"} if learner.threads is not None else set()
         given |= {"target_thread"} if learner.target_thread is not None else set()
         no_steps = settings["horizon"] == 0  # the run only evaluated
         given |= {"horizon"} if self.config.resume.rescale or no_steps else set()
-        known = _checked(settings)
-        plan = replace(self, **{n: known[n] for n in _SETTINGS if n not in given})
+        saved.integer("settings.horizon", settings["horizon"], 0, saved.MOST_ROWS)
+        saved.integer("settings.threads", settings["threads"], 1, _MOST_THREADS)
+        is_flag = isinstance(settings["target_thread"], bool)
+        saved.require(is_flag, "settings.target_thread", "is neither true nor false")
+        plan = replace(self, **{n: settings[n] for n in _SETTINGS if n not in given})
         backend = choose_backend(self.config, self.row_spec.obs, plan.threads)
         return replace(plan, backend=backend)
-
-
-def _checked(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a checkpoint. Raises: CheckpointError."""
-    saved.integer("settings.horizon", settings["horizon"], 0, saved.MOST_ROWS)
-    saved.integer("settings.threads", settings["threads"], 1, _MOST_THREADS)
-    is_flag = isinstance(settings["target_thread"], bool)
-    saved.require(is_flag, "settings.target_thread", "is neither true nor false")
-    return settings
 
 
 def make_plan(config: Config, spaces: EnvSpaces | None = None) -> Plan:
@@ -153,7 +149,10 @@ def _target_thread(config: Config, threads: int, backend: Backend) -> bool:
     alone = config.agents.name != "separate"  # agents split the batch
     halves = alone and config.policy.name in ("ddpg", "td3", "sac")  # critics' and actor's
     if halves and _feed_forward(config):
-        large = c.batch_size * _products_between_layers(config) >= 2**24
+        assert isinstance(config.policy, ControlConfig)
+        sizes = pairwise((*config.torso.hidden, *config.policy.head_hidden))
+        # Weights between hidden layers dominate an update's products.
+        large = c.batch_size * sum(one * two for one, two in sizes) >= 2**24
         several = c.threads != 1 and _free_cores(config) >= 2
     else:
         least = 4096 if backend.name == "numpy" else 8192
@@ -174,10 +173,3 @@ def _free_cores(config: Config) -> int:
 
 def _feed_forward(config: Config) -> bool:
     return config.memory.name == "none" and config.torso.name == "mlp"
-
-
-def _products_between_layers(config: Config) -> int:
-    """Return the weights between successive hidden layers, which dominate an update's products."""
-    assert isinstance(config.policy, ControlConfig)
-    sizes = (*config.torso.hidden, *config.policy.head_hidden)
-    return sum(one * two for one, two in pairwise(sizes))

@@ -232,7 +232,12 @@ class _Run:
             with checkpoint.fitting(run_dir / CHECKPOINTS):
                 pipeline.saving.load_state_dict(self.state)
         self._note_start()
-        self._begin_writing()
+        self.unchanged = False
+        if self.saved.path is not None and self.launch.step is not None:
+            go_back(run_dir, self.saved.path)
+        if self.launch.resumed is not None:
+            _replace_config(run_dir, self.saved.record, self.launch.raw_yaml)
+        record.files = hashes(run_dir)
         self.log.open()
         if self.state is not None:  # a fork has no weights, a killed run perhaps earlier ones
             pipeline.saving.files.save_weights(parts.policy.weights(), parts.progress.counters)
@@ -273,14 +278,6 @@ class _Run:
                 f"rlrun: run.total_steps = {total}: the checkpoint is of env step {steps}, so "
                 f"nothing is trained; to train on: {more}"
             )
-
-    def _begin_writing(self) -> None:
-        self.unchanged, launch = False, self.launch
-        if self.saved.path is not None and launch.step is not None:
-            go_back(self.run_dir, self.saved.path)
-        if launch.resumed is not None:
-            _replace_config(self.run_dir, self.saved.record, launch.raw_yaml)
-        self.record.files = hashes(self.run_dir)
 
     def watchdog(self, stop: StopRequest) -> Watchdog:
         end: End = partial(end_at_once, self.record, self.run_dir, self.pipeline)

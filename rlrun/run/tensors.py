@@ -425,7 +425,9 @@ class Packed:
         if isinstance(node, Rows):
             return {"$rows": self._ring(node, path)}
         if isinstance(node, Tensor | np.ndarray):
-            return self._tensor(node, path)
+            name = _free_name(path, self.tensors)
+            self.tensors[name] = copied(node)
+            return {"$torch" if isinstance(node, Tensor) else "$numpy": name}
         if isinstance(node, list | tuple):
             items = [self._encode(child, _join(path, i)) for i, child in enumerate(node)]
             return items if isinstance(node, list) else {"$tuple": items}
@@ -436,11 +438,6 @@ class Packed:
                 return dict(pairs)
             return {"$dict": pairs}
         raise TypeError(f"state[{path}] is a {type(node).__name__}, which a checkpoint cannot hold")
-
-    def _tensor(self, node: Array, path: str) -> dict[str, str]:
-        name = _free_name(path, self.tensors)
-        self.tensors[name] = copied(node)
-        return {"$torch" if isinstance(node, Tensor) else "$numpy": name}
 
     def _ring(self, node: Rows, path: str) -> dict[str, Any]:
         name = _free_name(path, self.rows)

@@ -157,18 +157,12 @@ class Ranged:
         if several and len(value) > _MOST_ENTRIES:
             wrong = f"has {len(value)} numbers; at most {_MOST_ENTRIES} are allowed; give fewer"
             raise Invalid(name, shown, wrong)
-        for number in _numbers(value):
+        schedule = value.values() if isinstance(value, ScheduleConfig) else (value,)
+        for number in value if several else schedule:
             if number not in bounds:
                 text = f"{'each ' if several else ''}must be {bounds}"
                 text += f": {bounds.reason}" if bounds.reason else ""
                 raise Invalid(name, list(value) if several else number, text)
-
-
-def _numbers(value: Any) -> Iterable[float]:
-    """Return the numbers of a value, a list or a schedule."""
-    if isinstance(value, tuple):
-        return value
-    return value.values() if hasattr(value, "values") else (value,)
 
 
 def each(keys: Iterable[str], rule: Callable[[str], Rule]) -> tuple[Rule, ...]:
@@ -228,13 +222,10 @@ def read_when(*any_of: str, fix: str | None = None) -> dict[str, Any]:
 
     Each of ``any_of`` is ``KEY=VALUE|VALUE`` or ``KEY`` (set at all), or several joined by `` & ``.
     """
-    parsed = tuple(tuple(map(_condition, text.split(" & "))) for text in any_of)
-    return {"read_when": Reader(parsed, fix)}
-
-
-def _condition(text: str) -> Condition:
-    key, _, values = text.partition("=")
-    return Condition(key, tuple(values.split("|")) if values else ())
+    words = [[part.partition("=") for part in text.split(" & ")] for text in any_of]
+    parsed = (tuple(Condition(k, tuple(filter(None, v.split("|")))) for k, _, v in every)
+              for every in words)  # fmt: skip
+    return {"read_when": Reader(tuple(parsed), fix)}
 
 
 WITH_MEMORY = read_when(

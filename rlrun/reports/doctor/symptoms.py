@@ -257,19 +257,16 @@ def overestimation(e: Evidence) -> Rows:
     length = e.metric("eval/length_mean" if e.offline else "collect/length_mean").late
     horizon = min(1e6, 1 / max(1e-6, 1 - gamma)) if gamma < 1 else 1e6
     per_step = returns / max(1.0, length) if length > 0 else 0.0
-    reach = max(returns, per_step * horizon) * e.reward_scale + _entropy_bonus(e) * horizon
+    # SAC's Q includes the temperature times the entropy.
+    sizes = (np.abs(e.metric(f"train/{name}").values) for name in ("temperature", "entropy"))
+    bonus = math.prod(float(x.max(initial=0.0)) for x in sizes)
+    reach = max(returns, per_step * horizon) * e.reward_scale + bonus * horizon
     eps = e.number("policy.value_rescale_eps")
     bound = math.sqrt(reach + 1) - 1 + eps * reach if eps > 0 else reach
     room = 10 if e.offline else 3
     if abs(q.late) > room * bound + 1 and not abs(q.late) < 1.5 * abs(q.early):
         seen = f"no return seen allows more than {bound:.3g}"
         yield f"Action values run away: train/q_taken is {q.late:.3g} {q.since}, and {seen}."
-
-
-def _entropy_bonus(e: Evidence) -> float:
-    """Return the addition of SAC's entropy to a reward: Q includes temperature times entropy."""
-    weight, entropy = e.metric("train/temperature").values, e.metric("train/entropy").values
-    return float(np.abs(weight).max(initial=0.0) * np.abs(entropy).max(initial=0.0))
 
 
 @symptom(HARMFUL, "replay", look="train/target_lag train/q_taken",
