@@ -7,6 +7,7 @@ import platform
 import re
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -56,7 +57,10 @@ def facts() -> Iterator[Fact]:
     yield from ((name, _version(name)) for name in _PACKAGES)
     yield "numba", _numba()
     yield from _torch()
-    yield from cpu_facts(_read(Path("/proc/cpuinfo")))
+    cpuinfo = ""
+    with suppress(OSError, UnicodeDecodeError):
+        cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    yield from cpu_facts(cpuinfo)
     from rlrun.config.backend import WITH_KERNEL
 
     yield "kernels", f"numpy updates of policy={', '.join(WITH_KERNEL)} where learner.backend can"
@@ -164,14 +168,6 @@ def _packages_of_extra(package: str, extra: str) -> list[str]:
             inside = [p for part in parts for p in _packages_of_extra(needed.name, part)]
             packages += inside or [needed.name]
     return list(dict.fromkeys(packages))
-
-
-def _read(path: Path) -> str:
-    """Return the text of a file, empty if it does not exist."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 def _examine_environment(overrides: Sequence[str], config_dir: str | None) -> None:

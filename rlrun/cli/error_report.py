@@ -7,8 +7,8 @@ import shlex
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from rlrun.errors import Interrupted, ResourceError, RlrunError, StorageError, printable, redact
 from rlrun.trust import NotTrusted, fault_of_users, resume_line
@@ -124,11 +124,9 @@ def _bug(e: Exception, run_dir: Path | None) -> RlrunError:
     """Return the error of a bug. Its traceback is written into a run directory."""
     hint = "set RLRUN_DEBUG=1 for the traceback"
     if run_dir is not None:
-        try:
+        with suppress(OSError):
             trace = "".join(traceback.format_exception(e))
             (run_dir / "crash.txt").write_text(redact(trace), encoding="utf-8")
             hint = f"the traceback is in {run_dir / 'crash.txt'}"
-        except OSError:
-            pass
     text = " ".join(str(e).split())
     return RlrunError(f"internal error: {type(e).__name__}: {text}; this is a bug; {hint}")

@@ -43,10 +43,9 @@ def evaluate(args: Namespace) -> int:
         print(f"{key:14s} {value:g}")
     sys.stdout.flush()
     seeds = "that training never used" if args.seed is None else f"from {args.seed} on"
-    record = read_record(args.run_dir) if (args.run_dir / RECORD).is_file() else {"status": "done"}
-    which = args.weights
-    if record.get("status") != "done":
-        which += " so far (the run is not finished)"
+    is_run = (args.run_dir / RECORD).is_file()
+    so_far = is_run and read_record(args.run_dir).get("status") != "done"
+    which = args.weights + " so far (the run is not finished)" * so_far
     print(f"rlrun: weights: {which}; episodes: seeds {seeds}", file=sys.stderr)
     return 0
 
@@ -72,8 +71,7 @@ def play(args: Namespace) -> list["Episode"]:
     _check(args)
     from rlrun.run.evaluate import play_run
 
-    names = (*_EPISODES, "max_steps")
-    return play_run(args.run_dir, **{name: getattr(args, name) for name in names})
+    return play_run(args.run_dir, **{n: getattr(args, n) for n in (*_EPISODES, "max_steps")})
 
 
 def _check(args: Namespace) -> None:

@@ -13,56 +13,38 @@ from rlrun.reports.intervals import UNBOUNDED, Bounds
 from rlrun.reports.runs import RunData, finite, resolve
 
 _PENDULUM = math.pi**2 + 0.1 * 8**2 + 0.001 * 2**2  # largest cost of a step: angle, speed, torque
-_CARTPOLE = 500, lambda n: (1, n)
-_LAKE = 100, lambda n: (0, 1)
-_CLIFF = math.inf, lambda n: (-100 * n, -1)
-_INVERTED = 1000, lambda n: (0, n)
 # id -> (registered steps, smallest and largest return of an episode of at most n steps)
 _BY_STEPS: dict[str, tuple[float, Callable[[float], Bounds]]] = {
-    "CartPole-v0": (200, _CARTPOLE[1]),
-    "CartPole-v1": _CARTPOLE,
-    "rlrun/CartPoleNoVel-v0": _CARTPOLE,
+    "CartPole-v0": (200, lambda n: (1, n)),
+    **dict.fromkeys(("CartPole-v1", "rlrun/CartPoleNoVel-v0"), (500, lambda n: (1, n))),
     "MountainCar-v0": (200, lambda n: (-n, -1)),
     "MountainCarContinuous-v0": (999, lambda n: (-0.1 * n, 100)),
     "Acrobot-v1": (500, lambda n: (-n, 0)),
     "Pendulum-v1": (200, lambda n: (-_PENDULUM * n, 0)),
-    "InvertedPendulum-v4": _INVERTED,
-    "InvertedPendulum-v5": _INVERTED,
-    "FrozenLake-v1": _LAKE,
-    "FrozenLake8x8-v1": (200, _LAKE[1]),
-    "CliffWalking-v0": _CLIFF,
-    "CliffWalking-v1": _CLIFF,
-    "CliffWalkingSlippery-v1": _CLIFF,
+    **dict.fromkeys(("InvertedPendulum-v4", "InvertedPendulum-v5"), (1000, lambda n: (0, n))),
+    "FrozenLake-v1": (100, lambda n: (0, 1)),
+    "FrozenLake8x8-v1": (200, lambda n: (0, 1)),
+    **dict.fromkeys(("CliffWalking-v0", "CliffWalking-v1", "CliffWalkingSlippery-v1"),
+                    (math.inf, lambda n: (-100 * n, -1))),
     "Taxi-v3": (200, lambda n: (-10 * n, 20)),
     "Blackjack-v1": (math.inf, lambda n: (-1, 1)),
-}
+}  # fmt: skip
 _HARMLESS = ("desc", "g", "goal_velocity", "is_slippery", "map_name", "render_mode", "screen_size")
 # diagnostic task -> smallest and largest return by its arguments
 _BY_ARGUMENTS: dict[str, Callable[[Mapping[str, float]], Bounds]] = {
-    "Autoencode": lambda k: (-1, 1),
-    "Bandit": lambda k: (0, 1),
-    "BanditContinuous": lambda k: (
-        -(max(k["target"] - k["low"], k["high"] - k["target"]) ** 2), 0
-    ),
+    **dict.fromkeys(
+        ("Autoencode", "Concentration", "CountRecall", "HiddenMineSweeper", "HigherLower",
+         "LabyrinthEscape", "LabyrinthExplore", "MemoryChain", "MultiarmedBandit",
+         "PositionOnlyPendulum", "RepeatFirst", "RepeatPrevious"), lambda k: (-1, 1)),
+    **dict.fromkeys(("Bandit", "PositionOnlyCartPole", "Relay"), lambda k: (0, 1)),
+    "BanditContinuous":
+        lambda k: (-(max(k["target"] - k["low"], k["high"] - k["target"]) ** 2), 0),
     "Battleship": lambda k: (-1 - max(k["penalty"], 0) * k["size"] ** 2, 1),
     "BitFlip": lambda k: (-k["bits"], 0),
     "Chain": lambda k: (0, 12),
-    "Concentration": lambda k: (-1, 1),
-    "CountRecall": lambda k: (-1, 1),
     "HiddenBattleship": lambda k: (-2, 1),
-    "HiddenMineSweeper": lambda k: (-1, 1),
-    "HigherLower": lambda k: (-1, 1),
     "Identity": lambda k: (0, k["length"]),
-    "LabyrinthEscape": lambda k: (-1, 1),
-    "LabyrinthExplore": lambda k: (-1, 1),
-    "MemoryChain": lambda k: (-1, 1),
     "MineSweeper": lambda k: (-max(k["penalty"], 0) * k["size"] ** 2, 1),
-    "MultiarmedBandit": lambda k: (-1, 1),
-    "PositionOnlyCartPole": lambda k: (0, 1),
-    "PositionOnlyPendulum": lambda k: (-1, 1),
-    "Relay": lambda k: (0, 1),
-    "RepeatFirst": lambda k: (-1, 1),
-    "RepeatPrevious": lambda k: (-1, 1),
     "TMaze": lambda k: (-0.1 - 4 * k["length"] * k["penalty"], 1),
     "Tracking": lambda k: (-9 * k["length"], 0),
     "TwoStep": lambda k: (0, 8),

@@ -57,8 +57,7 @@ def _first_leaf(pairs: list[tuple[Path, Path]]) -> tuple[str | None, str]:
     for paths in pairs:
         one, two = (checkpoint.load(path) for path in paths)
         steps.append(str(one["counters"]["env_steps"]))
-        leaf = next(differences(one, two), None)
-        if leaf is not None:
+        if (leaf := next(differences(one, two), None)) is not None:
             return leaf, f"checkpoint of env step {steps[-1]}: {leaf}"
     several = "checkpoints of env steps" if len(steps) > 1 else "checkpoint of env step"
     return None, f"{several} {', '.join(steps)}: equal"
@@ -134,7 +133,5 @@ def _arrays(a: Any, b: Any, path: str) -> Iterator[str]:
         return
     bf16 = a.dtype is torch.bfloat16  # numpy does not have it
     x, y = (np.asarray(t.view(dtype=torch.int16) if bf16 else t) for t in (a, b))
-    if x.tobytes() == y.tobytes():
-        return
-    count = int((x != y).sum())
-    yield f"{path}: {count} of {x.size} numbers differ"
+    if x.tobytes() != y.tobytes():
+        yield f"{path}: {int((x != y).sum())} of {x.size} numbers differ"

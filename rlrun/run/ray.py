@@ -59,9 +59,6 @@ def in_rounds(plan: Plan) -> bool:
     return ray_config(plan).strict or (policy.on_policy and not isinstance(policy, IMPALAConfig))
 
 
-# -- parts of the roles, made in their processes --------------------------------------------------
-
-
 def collector_of(plan: Plan, number: int, counters: Counters) -> Collector:
     """Return collector ``number`` with its part of the exploration, seeds and random numbers."""
     columns, num_envs = plan.columns, plan.config.collector.num_envs
@@ -99,9 +96,6 @@ def predictor_role(plan: Plan) -> PredictorRole:
 
 def _on_cpu(plan: Plan) -> Plan:
     return replace(plan, config=replace(plan.config, device="cpu"))
-
-
-# -- the pipeline ---------------------------------------------------------------------------------
 
 
 def make_ray_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
