@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from rlrun.errors import Interrupted, ResourceError, RlrunError, StorageError, printable, redact
 from rlrun.trust import NotTrusted, fault_of_users, resume_line

@@ -167,6 +167,14 @@ DERIVED: dict[str, Callable[[Facts], Any]] = {  # further attributes of ``Facts`
     "obs_text": lambda c: space_text(c.own_obs),
     "action_text": lambda c: space_text(c.action),
     "image_text": lambda c: space_text(c.images[0] if c.images else c.seen),
+    "with_memory": lambda c: c.policy.recurrent_variant or c.policies["have_memory"],
+    "counterpart": lambda c:
+        f"policy={c.policy.counterpart} is its counterpart; " if c.policy.counterpart else "",
+    # for observations without an image that a torso of convolutions alone reads
+    "other_torso": lambda c:
+        "torso=image_and_vector" if c.images and c.torso.name == "nature_cnn" else
+        "torso=mlp or agents.agent_id=false" if c.agents_of_env > 1 and c.agents.agent_id else
+        "torso=mlp",
 }  # fmt: skip
 
 
@@ -392,13 +400,9 @@ ON_CONFIG = (
     Rule("explore", lambda c: c.explore.name == "boltzmann" and not c.policy.has_values,
          "policy {policy.name} has no action values to take a softmax of",
          "explore=none is allowed", "or use {policies[have_values]}"),
-    Rule("memory", lambda c: c.memory.name != "none" and not c.policy.recurrent
-         and c.policy.recurrent_variant,
-         "policy {policy.name} sees single rows and has no memory", "memory=none is allowed",
-         "use {policy.recurrent_variant}"),
     Rule("memory", lambda c: c.memory.name != "none" and not c.policy.recurrent,
          "policy {policy.name} sees single rows and has no memory", "memory=none is allowed",
-         "use {policies[have_memory]}"),
+         "use {with_memory}"),
     *each(("cuda_graph", "compile"), lambda key: Rule(
         f"learner.{key}", lambda c: getattr(c.learner, key)
         and not isinstance(c.policy, ValueConfig),
@@ -441,13 +445,9 @@ ON_SPACES = (
     Rule("policy", lambda c: c.single and c.agents.name != "shared",
          "it learns the value of a team, but {env.id} has one agent",
          "{policies[act_there]} fits", _TEAM),
-    Rule("policy", lambda c: c.kind not in c.policy.actions and c.policy.counterpart,
-         "it acts in {policy.actions} spaces, {env.id} has {kind}",
-         "policy={policy.counterpart} is its counterpart; {policies[act_there]} fits",
-         "or choose another env"),
     Rule("policy", lambda c: c.kind not in c.policy.actions,
-         "it acts in {policy.actions} spaces, {env.id} has {kind}", "{policies[act_there]} fits",
-         "or choose another env"),
+         "it acts in {policy.actions} spaces, {env.id} has {kind}",
+         "{counterpart}{policies[act_there]} fits", "or choose another env"),
     Rule("policy", lambda c: c.agents.name == "joint" and c.policy.learns
          and np.ndim(getattr(c.action, "nvec", 0)) > 1,
          "its agents choose one number each, but those of {env.id} choose several",
@@ -491,17 +491,8 @@ ON_SPACES = (
          "a dict of observation, achieved_goal and desired_goal is needed",
          "use env=bitflip, a goal environment of yours, or buffer.relabel=null"),
     # -- torso -------------------------------------------------------------------------------------
-    Rule("torso", lambda c: c.no_image and c.images and c.torso.name == "nature_cnn",
-         "it needs images, {seen_text}",
-         f"uint8 or float Box of three dimensions, sides >= {CNN_SIDE}",
-         "use torso=image_and_vector"),
-    Rule("torso", lambda c: c.no_image and c.agents_of_env > 1 and c.agents.agent_id,
-         "it needs images, {seen_text}",
-         "uint8 or float Box of three dimensions, sides >= {cnn_side}",
-         "use torso=mlp or agents.agent_id=false"),
-    Rule("torso", lambda c: c.no_image,
-         "it needs images, {seen_text}",
-         "uint8 or float Box of three dimensions, sides >= {cnn_side}", "use torso=mlp"),
+    Rule("torso", lambda c: c.no_image, "it needs images, {seen_text}",
+         "uint8 or float Box of three dimensions, sides >= {cnn_side}", "use {other_torso}"),
     Rule("torso", lambda c: c.torso.name == "image_and_vector" and not c.images
          and not is_image(c.seen),
          "it needs an image, {seen_text}",
