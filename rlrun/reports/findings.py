@@ -98,14 +98,13 @@ def interval_of(estimate: Estimate | None) -> Interval:
 
 def reasons(named: Sequence[tuple[str, str]]) -> list[str]:
     """Return each distinct sentence once, with the groups that it is about unless it is all."""
-    whose: dict[str, list[str]] = {}
+    whose: dict[str, dict[str, None]] = {}  # sentence -> groups, each once
     for name, why in named:
-        whose.setdefault(why, []).append(name)
+        whose.setdefault(why, {})[name] = None
     if len(whose) == 1:
         return list(whose)
-    sets = {why: dict.fromkeys(names) for why, names in whose.items()}
     return [f"{', '.join(names) if len(names) <= 3 else f'{len(names)} settings'}: {why}"
-            for why, names in sets.items()]  # fmt: skip
+            for why, names in whose.items()]  # fmt: skip
 
 
 def uncounted(group: Group) -> str:

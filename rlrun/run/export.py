@@ -40,12 +40,15 @@ def export_run(
             f"policy.name = {config.policy.name}: it keeps no replay; allowed is a run of a "
             "policy with a replay; export another run"
         )
-    saved, *others = state["buffer"].get("streams", [state["buffer"]])
-    if others:  # pipeline=ray
-        raise ConfigError(
-            f"pipeline.num_actors = {1 + len(others)}: every collector has a replay of its own; "
-            "allowed is a run with one collector; export such a run"
-        )
+    saved = state["buffer"]
+    if "streams" in saved:  # pipeline=ray: a replay per collector
+        streams = saved["streams"]
+        if len(streams) > 1:
+            raise ConfigError(
+                f"pipeline.num_actors = {len(streams)}: every collector has a replay of its own; "
+                "allowed is a run with one collector; export such a run"
+            )
+        saved = streams[0]
     replay = make_replay(plan)
     with checkpoint.fitting(path):
         replay.load_rows(saved.get("own", saved))  # without demonstrations
