@@ -454,14 +454,17 @@ def read_runs(arguments: Sequence[str]) -> list[RunData]:
 def _read(job: RunSource, sweeps: _Sweeps) -> RunData:
     name = printable(job.path.name if job.path.name not in ("", "..") else job.path.resolve().name)
     overrides = job.sweep.get("overrides")
-    given = tuple(printable(x) for x in overrides) if isinstance(overrides, list) else ()
+    given = tuple(map(printable, overrides)) if isinstance(overrides, list) else ()
     config: dict[str, Any] = {}
     record: dict[str, Any] = {}
     problem = ""
     try:
         if (job.path / CONFIG).exists():
             config = read_config(job.path / CONFIG)
-            given = given or _overrides(job.path)
+            if not given:
+                path = job.path / "overrides.yaml"
+                lines = _safe_yaml(read_file(path, _MAX_CONFIG)) if path.exists() else []
+                given = tuple(map(printable, lines)) if isinstance(lines, list) else ()
         if (job.path / RECORD).exists():
             record = read_record(job.path)
     except (OSError, ValueError, RlrunError) as e:
@@ -484,12 +487,6 @@ def _status(job: RunSource, record: dict[str, Any]) -> str:
     if own == "running" and listed in ("failed", "interrupted"):
         return str(listed)  # a killed run cannot record that itself
     return str(own) if own in known else str(listed) if listed in known else "not started"
-
-
-def _overrides(run_dir: Path) -> tuple[str, ...]:
-    path = run_dir / "overrides.yaml"
-    lines = _safe_yaml(read_file(path, _MAX_CONFIG)) if path.exists() else []
-    return tuple(printable(x) for x in lines) if isinstance(lines, list) else ()
 
 
 def read_config(path: Path) -> dict[str, Any]:

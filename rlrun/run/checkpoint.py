@@ -143,9 +143,13 @@ def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, A
         temporary = path.with_name(f".tmp_{path.name}")
         temporary.unlink(missing_ok=True)
         digest, size = write_tensors(temporary, weights, {"format": "pt"})
+        previous = None
+        with suppress(OSError, ValueError):  # no intact weights
+            old = manifest.weights_entry(path)
+            previous = {k: old[k] for k in ("weights_sha256", "weights_bytes", "meta") if k in old}
         entry = {"format": manifest.WEIGHTS_FORMAT, "weights_sha256": digest, "weights_bytes": size,
-                 "meta": dict(meta)}  # fmt: skip
-        replace_file(description, seal({**entry, "previous": _current_weights(path)}))
+                 "meta": dict(meta), "previous": previous}  # fmt: skip
+        replace_file(description, seal(entry))
         os.rename(temporary, path)
         fsync_directory(path.parent)
 
@@ -187,15 +191,6 @@ def _read(directory: Path) -> dict[str, Any]:
         rings.append(RowFiles(directory.parent / ROWS, parts))
     state: dict[str, Any] = unpack(packed["state"], tensors, rings)
     return state
-
-
-def _current_weights(path: Path) -> dict[str, Any] | None:
-    """Return hash and meta of the weights at ``path``, or None if no intact ones exist."""
-    keys = ("weights_sha256", "weights_bytes", "meta")
-    with suppress(OSError, ValueError):
-        entry = manifest.weights_entry(path)
-        return {key: entry[key] for key in keys if key in entry}
-    return None
 
 
 class Saver:

@@ -67,16 +67,17 @@ class Plan:
 
         Raises: CheckpointError if the settings are not those of a checkpoint.
         """
-        learner, given = self.config.learner, set()
-        given |= {"threads"} if learner.threads is not None else set()
-        given |= {"target_thread"} if learner.target_thread is not None else set()
-        no_steps = settings["horizon"] == 0  # the run only evaluated
-        given |= {"horizon"} if self.config.resume.rescale or no_steps else set()
+        learner, no_steps = self.config.learner, settings["horizon"] == 0  # the run only evaluated
+        given = {
+            "horizon": self.config.resume.rescale or no_steps,
+            "threads": learner.threads is not None,
+            "target_thread": learner.target_thread is not None,
+        }
         saved.integer("settings.horizon", settings["horizon"], 0, saved.MOST_ROWS)
         saved.integer("settings.threads", settings["threads"], 1, _MOST_THREADS)
         is_flag = isinstance(settings["target_thread"], bool)
         saved.require(is_flag, "settings.target_thread", "is neither true nor false")
-        plan = replace(self, **{n: settings[n] for n in _SETTINGS if n not in given})
+        plan = replace(self, **{n: settings[n] for n in _SETTINGS if not given[n]})
         backend = choose_backend(self.config, self.row_spec.obs, plan.threads)
         return replace(plan, backend=backend)
 
