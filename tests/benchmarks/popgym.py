@@ -32,6 +32,14 @@ SETTINGS = {  # name -> overrides, multiple of the level's reward scale
         "learner.batch_size=1024",
         1,
     ),
+    "ppo lstm": (
+        "policy=ppo policy.normalize_obs=false policy.entropy_coef=0 "
+        "memory=lstm memory.hidden=64 policy.prev_inputs=true policy.gamma=0.99 "
+        "policy.gae_lambda=0.95 policy.lr.start=5e-3 policy.epochs=6 policy.segment_len=64 "
+        "collector.num_envs=64 collector.n_sample=8192 buffer.capacity=65536 "
+        "learner.batch_size=1024",
+        1,
+    ),
     "ppo lru": (
         "policy=ppo policy.normalize_obs=false policy.normalize_reward=false "
         "memory=lru memory.hidden=64 memory.readout=false memory.r_min=0.99 "
@@ -53,11 +61,14 @@ SETTINGS = {  # name -> overrides, multiple of the level's reward scale
 PLAN = [  # setting, env steps, start of the levels; cheap ones first
     ("pqn lru", 100_000, ("repeat_previous_easy", "repeat_previous_medium")),
     ("pqn lru", 200_000, ("repeat_previous_hard",)),
-    ("ppo gru", 100_000, ("position_only_cartpole",)),
-    ("ppo lru", 1_000_000, ("count_recall",)),
-    ("pqn lru", 300_000, ("autoencode", "higher_lower")),
+    ("ppo gru", 400_000, ("position_only_cartpole",)),
+    ("ppo lru", 1_000_000, ("count_recall_easy", "count_recall_medium")),
+    ("ppo lru", 2_000_000, ("count_recall_hard",)),
+    ("pqn lru", 300_000, ("autoencode_easy", "higher_lower")),
+    ("pqn lru", 1_000_000, ("autoencode_medium", "autoencode_hard")),
     ("ppo lru", 1_000_000, ("higher_lower",)),
-    ("ppo gru", 655_360, ("multiarmed_bandit", "noisy_position_only_cartpole")),
+    ("ppo lstm", 1_966_080, ("multiarmed_bandit",)),
+    ("ppo gru", 1_966_080, ("noisy_position_only_cartpole",)),
     ("ppo gru", 100_000, ("velocity_only",)),
     ("ppo gru", 655_360, ("position_only_pendulum", "minesweeper", "battleship")),
     ("ppo gru", 655_360, ("noisy_position_only_pendulum", "concentration")),
