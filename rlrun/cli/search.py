@@ -17,14 +17,7 @@ from rlrun.config.reader import read_dataclass
 from rlrun.config.space import Dimension, check_space, read_settings, split_space
 from rlrun.errors import CheckpointError
 from rlrun.pipeline.stop import stop_on_signals
-from rlrun.run.files import (
-    lock_run_dir,
-    read_file,
-    replace_file,
-    require_regular_files,
-    seal,
-    unseal,
-)
+from rlrun.run import files
 from rlrun.schema import Config, SearchConfig
 from rlrun.schema.override import Override, read_overrides, split_node
 from rlrun.sweeps.pool import Pool, usable_cores
@@ -70,7 +63,7 @@ def run_search(
         "overrides": fixed, "space": [o for o in rest if o not in fixed],
         "settings": asdict(settings), "config_dir": config_dir,
     }  # fmt: skip
-    replace_file(directory / MARKER, seal(content))
+    files.replace_file(directory / MARKER, files.seal(content))
     return _search(directory, fixed, space, settings, config, rungs, config_dir, quiet, own_process)
 
 
@@ -79,7 +72,7 @@ def resume_search(directory: Path, overrides: Sequence[Override], *, quiet: bool
 
     Raises: ConfigError, CheckpointError if search.json is damaged.
     """
-    require_regular_files(directory)
+    files.require_regular_files(directory)
     content = _read_marker(directory)
     composer = Composer(config_dir=content["config_dir"])
     settings: SearchConfig = read_dataclass(SearchConfig, content["settings"], "search")
@@ -93,7 +86,7 @@ def resume_search(directory: Path, overrides: Sequence[Override], *, quiet: bool
     config = check_space(composer, fixed, space, typed=[*addresses.values()])
     rungs = _rungs(config, settings)
     if overrides:
-        replace_file(directory / MARKER, seal(content))
+        files.replace_file(directory / MARKER, files.seal(content))
     found = _search(directory, fixed, space, settings, config, rungs, content["config_dir"], quiet)
     return _exit_code(*found)
 
@@ -126,7 +119,7 @@ def _search(
             print(line, flush=True)
 
     flags = [] if config_dir is None else ["--config-dir", config_dir]
-    with lock_run_dir(directory), stop_on_signals(own_process=own_process) as stop:
+    with files.lock_run_dir(directory), stop_on_signals(own_process=own_process) as stop:
         study = Study(directory / NAME, space, sampler=settings.sampler, seed=settings.seed)
         how = f"{settings.trials} trials of {settings.seeds} seeds"
         say(f"search in {directory}: {how}, {settings.workers} runs at a time")
@@ -139,7 +132,7 @@ def _search(
             result = search.run(pool)
     if result is None:
         return directory, None
-    replace_file(directory / RESULT, json.dumps(result.to_dict(), indent=1).encode() + b"\n")
+    files.replace_file(directory / RESULT, json.dumps(result.to_dict(), indent=1).encode() + b"\n")
     for line in result.lines(study.trials()):
         say(line)
     say(f"rlrun {' '.join([*fixed, *result.selection.overrides])}")
@@ -172,7 +165,7 @@ def _read_marker(directory: Path) -> dict[str, Any]:
     """Return the content of search.json, checked for its types."""
     path = directory / MARKER
     try:
-        content = unseal(read_file(path))
+        content = files.unseal(files.read_file(path))
         texts = [*content["overrides"], *content["space"], content["config_dir"] or ""]
         if not (isinstance(content["settings"], dict) and all(isinstance(t, str) for t in texts)):
             raise ValueError("other types")

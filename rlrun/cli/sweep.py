@@ -14,17 +14,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlrun.cli.error_report import SweepStopped, going_on, report
 from rlrun.cli.run import Line, open_resources, run_job, run_sweep_job, write_texts
-from rlrun.config import Composer, load, read_checked
+from rlrun.config import Composer, directories, load, read_checked
 from rlrun.config.compose import Multirun, pack, place, run_packed
 from rlrun.config.config_errors import config_error
-from rlrun.config.directories import (
-    absolute,
-    check_inside,
-    check_length,
-    check_written,
-    claim,
-    require_new,
-)
 from rlrun.config.hydra_keys import check_logging, check_stored, typed_overrides
 from rlrun.config.ray import require_ray
 from rlrun.config.reader import read_dataclass
@@ -190,7 +182,7 @@ def validate_job(
             wrong = "names the directory of a single run; null is allowed in a sweep"
             raise ConfigError(f"run.dir = {config.run.dir}: {wrong}; use sweep.dir=PATH")
         name = str(composer.directory(composed, "hydra.sweep.subdir"))
-        check_inside("hydra.sweep.subdir", name)
+        directories.check_inside("hydra.sweep.subdir", name)
         check_logging(composed, Path(name), [*typed_overrides(cfg, "hydra"), *own])
     except RlrunError as e:
         e.args = (f"{e} (sweep job {num}: {' '.join(job)}; no job was started)",)
@@ -377,7 +369,7 @@ def start_sweep(
             held.enter_context(lock_run_dir(path))  # another process may be adding jobs
             sweep.record = replace(SweepRecord.read(path), ray=sweep.record.ray)
         elif exact:
-            require_new(path, "sweep.dir")
+            directories.require_new(path, "sweep.dir")
         jobs = composer.jobs(cfg) if jobs is None else jobs
         sweep.jobs = _validate_jobs(composer, cfg, jobs, sweep.record, path)
         if not line.own_process:
@@ -389,7 +381,7 @@ def start_sweep(
         if is_ours(cfg):
             sweep.divide_cores(len(jobs), same_threads=same_threads)
         if is_new:
-            sweep.path = claim(path, exact=exact, key="sweep.dir")
+            sweep.path = directories.claim(path, exact=exact, key="sweep.dir")
             held.enter_context(lock_run_dir(sweep.path))
         begin(sweep.path)
         sweep.record.commands.append(list(sys.argv))
@@ -401,7 +393,7 @@ def start_sweep(
 def sweep_directory(line: Line, cfg: DictConfig) -> Path:
     """Return the directory of a sweep, absolute: that of ``sweep.dir``, or of Hydra."""
     key = "hydra.sweep.dir" if line.sweep_dir is None else "sweep.dir"
-    return absolute(key, Path(line.sweep_dir or line.composer.directory(cfg, key)))
+    return directories.absolute(key, Path(line.sweep_dir or line.composer.directory(cfg, key)))
 
 
 def _needs_short_names(sweep: Sweep, jobs: Sequence[Sequence[str]]) -> bool:
@@ -498,7 +490,7 @@ def resume_sweep(path: Path, overrides: Sequence[Override], *, quiet: bool) -> i
     for jobs that have not ended with them. They may include ``hydra.launcher.workers=N`` (jobs at a
     time), other keys of rlrun's launchers, and ``hydra/launcher``, which run the jobs elsewhere.
     """
-    check_length("SWEEP_DIR", path)
+    directories.check_length("SWEEP_DIR", path)
     path = path.absolute()
     with lock_run_dir(path):
         record = SweepRecord.read(path)
@@ -517,7 +509,7 @@ def resume_sweep(path: Path, overrides: Sequence[Override], *, quiet: bool) -> i
             check_stored(before, changes)
             words = [*{o.key: o for o in [*before, *changes]}.values()]
             config, _ = load(path / job.name, [*words, *shown])
-            check_written(config, keys_of(own))  # pending ones are the file's
+            directories.check_written(config, keys_of(own))  # pending ones are the file's
             found.append((job, words, config))
         tasks = []
         for job, words, config in sorted(found, key=lambda entry: entry[0].num):

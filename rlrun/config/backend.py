@@ -4,19 +4,8 @@ from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
 
+from rlrun import schema
 from rlrun.blas import sgemm
-from rlrun.schema import (
-    POLICY_CONFIGS,
-    ActionValueConfig,
-    Config,
-    ControlConfig,
-    DQNConfig,
-    MemoryConfig,
-    OnPolicyConfig,
-    PPOConfig,
-    PQNConfig,
-    R2D2Config,
-)
 from rlrun.spaces import Tree
 
 BackendName = Literal["numpy", "torch"]
@@ -35,7 +24,7 @@ class Backend(NamedTuple):
     reason: str
 
 
-def choose_backend(config: Config, obs: gym.Space[Any], threads: int) -> Backend:
+def choose_backend(config: schema.Config, obs: gym.Space[Any], threads: int) -> Backend:
     """Return the backend of a run. ``obs``: the observation space of the environment.
 
     The rule depends only on the config and on torch's number of ``threads``. Numpy computes linear
@@ -49,16 +38,16 @@ def choose_backend(config: Config, obs: gym.Space[Any], threads: int) -> Backend
         obstacle = _slower(config, threads)
     if obstacle is not None:
         return Backend("torch", obstacle)
-    memory = "and an LSTM " if isinstance(config.policy, R2D2Config) else ""
+    memory = "and an LSTM " if isinstance(config.policy, schema.R2D2Config) else ""
     return Backend("numpy", f"linear layers {memory}in float32 on the CPU")
 
 
-def _slower(config: Config, threads: int) -> str | None:
+def _slower(config: schema.Config, threads: int) -> str | None:
     """Return why torch updates a policy faster; None: it does not."""
     widest = max(config.torso.hidden, default=0)
-    if isinstance(config.policy, PPOConfig | PQNConfig) and widest > _WIDEST:
+    if isinstance(config.policy, schema.PPOConfig | schema.PQNConfig) and widest > _WIDEST:
         return f"torso.hidden={list(config.torso.hidden)}: torch is faster above {_WIDEST}"
-    if not isinstance(config.policy, R2D2Config):
+    if not isinstance(config.policy, schema.R2D2Config):
         return None
     if config.memory.hidden > _MOST_UNITS:
         return f"memory.hidden={config.memory.hidden}: torch is faster above {_MOST_UNITS}"
@@ -67,34 +56,33 @@ def _slower(config: Config, threads: int) -> str | None:
     return None
 
 
-def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
+def numpy_obstacle(config: schema.Config, obs: gym.Space[Any]) -> str | None:
     """Return the setting that no numpy kernel supports; None: one supports the update."""
     policy = config.policy
-    kinds = {POLICY_CONFIGS[name] for name in WITH_KERNEL}
+    kinds = {schema.POLICY_CONFIGS[name] for name in WITH_KERNEL}
     if type(policy) not in kinds or ":" in policy.name:  # a user's class, mypkg.mod:Class
         return f"policy {policy.name} has no kernel"
-    recurrent = isinstance(policy, R2D2Config)
-    if isinstance(policy, DQNConfig | R2D2Config):
+    recurrent = isinstance(policy, schema.R2D2Config)
+    if isinstance(policy, schema.DQNConfig | schema.R2D2Config):
         plain = {"trace": "nstep", "distribution": "none", "noisy": None, "munchausen": None}
         for key, value in plain.items():
             if getattr(policy, key) != value:
                 return f"policy.{key}={getattr(policy, key)}"
-    if config.torso.name != "mlp":
-        return f"torso={config.torso.name}"
-    if config.memory.name != ("lstm" if recurrent else "none"):
-        return f"memory={config.memory.name}"
-    if not recurrent:
-        if policy.window is not None and policy.window[:2] != (0, 1):
-            return "windows of several rows"
-        reads_past = ActionValueConfig | ControlConfig | OnPolicyConfig
-        if isinstance(policy, reads_past) and policy.prev_inputs:
-            return "policy.prev_inputs=true"
-    if config.learner.precision != "float32":
-        return f"learner.precision={config.learner.precision}"
-    if recurrent and config.learner.compile:
-        return "learner.compile=true"
-    if config.device != "cpu":
-        return f"device={config.device}"
+    several = policy.window is not None and policy.window[:2] != (0, 1)
+    with_past = schema.ActionValueConfig | schema.ControlConfig | schema.OnPolicyConfig
+    reads_past = isinstance(policy, with_past) and policy.prev_inputs
+    c, memory = config.learner, "lstm" if recurrent else "none"
+    for unsupported, setting in (
+        (config.torso.name != "mlp", f"torso={config.torso.name}"),
+        (config.memory.name != memory, f"memory={config.memory.name}"),
+        (not recurrent and several, "windows of several rows"),
+        (not recurrent and reads_past, "policy.prev_inputs=true"),
+        (c.precision != "float32", f"learner.precision={c.precision}"),
+        (recurrent and c.compile, "learner.compile=true"),
+        (config.device != "cpu", f"device={config.device}"),
+    ):
+        if unsupported:
+            return setting
     if gym.spaces.flatdim(obs) == 0:  # empty parameters share an address
         return "observations hold no number"
     from rlrun.functional.masks import has_mask
@@ -103,7 +91,7 @@ def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
         obs = obs["observation"]
     if policy.masks and has_mask(obs):
         return "observations have an action mask"
-    if isinstance(policy, ControlConfig):  # the others' kernels have compiled loops
+    if isinstance(policy, schema.ControlConfig):  # the others' kernels have compiled loops
         return None
     from rlrun.jit import COMPILED
 
@@ -112,7 +100,7 @@ def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
     return None if sgemm() else "compiled code does not find numpy's BLAS"
 
 
-def bf16_fault(config: Config) -> str | None:
+def bf16_fault(config: schema.Config) -> str | None:
     """Return why ``config`` cannot learn in bf16 on this machine; None: it can."""
     if config.device != "cpu" or config.memory.name != "lstm":
         return None
@@ -122,7 +110,7 @@ def bf16_fault(config: Config) -> str | None:
     return None if has else "torch cannot compute an LSTM in bfloat16 on this CPU"
 
 
-def custom_state(memory: MemoryConfig) -> Tree | None:
+def custom_state(memory: schema.MemoryConfig) -> Tree | None:
     """Return the initial state [1, ...] of a memory ``mypkg.mod:Cell``; None: a built-in one."""
     if ":" not in memory.name:
         return None

@@ -15,22 +15,13 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from rlrun.config import rules
 from rlrun.config.backend import custom_state
 from rlrun.config.compose import Composer, name_by_preset, read_presets
 from rlrun.config.config_errors import config_error
 from rlrun.config.directories import check_length
 from rlrun.config.hydra_keys import check_addresses, check_values
 from rlrun.config.ray import require_head, require_ray
-from rlrun.config.rules import (
-    AT_LAST,
-    ON_CONFIG,
-    ON_DATASET,
-    ON_SPACES,
-    PRECISION,
-    SIZES,
-    Facts,
-    require_all,
-)
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.schema import Config, RayConfig, ScriptedConfig
 from rlrun.schema.override import Override
@@ -76,12 +67,12 @@ def check(config: Config, *, fresh: bool = True) -> None:
     for key in ("load", "demos", "mmap"):
         if (path := getattr(config.buffer, key)) is not None:
             check_length(f"buffer.{key}", Path(path))
-    require_all(ON_CONFIG, Facts(config, fresh=fresh))
+    rules.require_all(rules.ON_CONFIG, rules.Facts(config, fresh=fresh))
     check_spaces(config, fresh=fresh)
     if fresh:
         check_video(config)
         require_head(ray.address if ray is not None else None)
-    require_all(AT_LAST, Facts(config))
+    rules.require_all(rules.AT_LAST, rules.Facts(config))
 
 
 def check_precision(config: Config) -> None:
@@ -89,7 +80,7 @@ def check_precision(config: Config) -> None:
 
     It is separate from ``check`` because testing for an LSTM in bf16 on a CPU imports torch.
     """
-    require_all(PRECISION, Facts(config))
+    rules.require_all(rules.PRECISION, rules.Facts(config))
 
 
 def check_spaces(config: Config, *, fresh: bool) -> None:
@@ -101,10 +92,10 @@ def check_spaces(config: Config, *, fresh: bool) -> None:
     obs, action, agents = spaces
     if isinstance(config.policy, ScriptedConfig) and config.policy.function is not None:
         trusted_function("policy.function", config.policy.function)
-    require_all(ON_SPACES, Facts(config, spaces=spaces))
+    rules.require_all(rules.ON_SPACES, rules.Facts(config, spaces=spaces))
     row = row_of(config, obs, action, custom_state(config.memory))
     if fresh:
-        require_all(SIZES, Facts(config, spaces=spaces))
+        rules.require_all(rules.SIZES, rules.Facts(config, spaces=spaces))
     if config.policy.on_policy and fresh:
         check_rollout(config, row)
     window = config.policy.window
@@ -119,7 +110,7 @@ def check_spaces(config: Config, *, fresh: bool) -> None:
         return
     if config.buffer.load is not None:
         lengths = check_dataset(config, "load", config.buffer.load, obs, action)
-        require_all(ON_DATASET, Facts(config, lengths=lengths))
+        rules.require_all(rules.ON_DATASET, rules.Facts(config, lengths=lengths))
     check_size(config, layout, window)
     if config.buffer.demos is not None:
         lengths = check_dataset(config, "demos", config.buffer.demos, obs, action)
@@ -229,9 +220,12 @@ def _unread(config: Config, key: str) -> tuple[str, str] | None:
         other = metadata["default_of"]
         reads, _, default = other.partition(".")
         if default not in _fields(config, reads):
-            return f"{reads}={Facts(config).value(reads)} has no {other}", f"choose another {reads}"
-        value = Facts(config).value(other)
-        if value != Facts(config).value(f"{group}.{name}"):
+            return (
+                f"{reads}={rules.Facts(config).value(reads)} has no {other}",
+                f"choose another {reads}",
+            )
+        value = rules.Facts(config).value(other)
+        if value != rules.Facts(config).value(f"{group}.{name}"):
             return f"{other} is {format_value(value)} whatever the environment", f"set {other}"
     reader: Reader | None = metadata.get("read_when")
     if reader is None:
@@ -253,7 +247,7 @@ def _fields(config: Config, group: str) -> dict[str, Field[Any]]:
 
 
 def _is_met(config: Config, condition: Condition) -> bool:
-    value = Facts(config).value(condition.key)
+    value = rules.Facts(config).value(condition.key)
     if not condition.values:
         return value not in (None, False)
     own_class = condition.key == "memory" and ":" in value  # it may read any key

@@ -39,6 +39,7 @@ from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 from omegaconf.resolvers import oc
 
+from rlrun.config import hydra_keys, reader
 from rlrun.config.config_errors import (
     HYDRA_ERRORS,
     UnknownKey,
@@ -48,23 +49,6 @@ from rlrun.config.config_errors import (
     unknown_key,
 )
 from rlrun.config.directories import undo_logging
-from rlrun.config.hydra_keys import (
-    check_files,
-    check_jobs,
-    check_node,
-    check_primary,
-    resolve_hydra_from,
-    typed_overrides,
-)
-from rlrun.config.reader import (
-    FREE,
-    check_override,
-    check_yaml_words,
-    field_types,
-    read_config,
-    read_yaml,
-    yaml_files,
-)
 from rlrun.errors import ConfigError, remember
 from rlrun.schema import Config, EnvConfig
 from rlrun.schema.override import Override, read_overrides
@@ -94,7 +78,7 @@ def _env_name(option: str, env_id: str) -> str:
 
 OmegaConf.register_new_resolver("oc.env", _environment_variable, replace=True)
 OmegaConf.register_new_resolver("env_name", _env_name, replace=True)
-_FREE = tuple(f"env.{name}" for name in FREE)  # dicts whose keys the environment defines
+_FREE = tuple(f"env.{name}" for name in reader.FREE)  # dicts whose keys the environment defines
 _EXCLUSIVE = (  # pairs of keys: one is a number, the other null
     ("learner.update_per_collect", "learner.replay_ratio"),
     ("policy.target_update_every", "policy.target_tau"),
@@ -129,7 +113,7 @@ def _check_directory(directory: Path) -> None:
     """
     import rlrun
 
-    package, files = Path(rlrun.__file__).parent, list(yaml_files(directory))
+    package, files = Path(rlrun.__file__).parent, list(reader.yaml_files(directory))
     for root in (package / "conf", package.parent / "conf"):
         for path in files:
             name = path.relative_to(directory)
@@ -137,7 +121,7 @@ def _check_directory(directory: Path) -> None:
                 wrong = f"{name} has the name of a file that rlrun ships, which would win"
                 raise config_error("--config-dir", directory, wrong, "new names", f"rename {name}")
     for path in files:
-        check_yaml_words(read_yaml(path), path)
+        reader.check_yaml_words(reader.read_yaml(path), path)
 
 
 def _check_defaults(name: str, found: ConfigResult | None) -> None:
@@ -255,7 +239,7 @@ class Composer:
         overrides = read_overrides(typed)
         try:
             if self.foreign and self.config_name != "config":
-                check_primary(self._load(self.config_name))
+                hydra_keys.check_primary(self._load(self.config_name))
             with warnings.catch_warnings():  # about a missing search path
                 warnings.filterwarnings("error", category=UserWarning, module="hydra")
                 cfg = self.hydra.compose_config(
@@ -274,8 +258,8 @@ class Composer:
         """Raise ConfigError for a hydra node that runs code or that files may not set."""
         if self.foreign or any("hydra.searchpath" in o for o in overrides):
             typed = [str(o) for o in overrides if o.is_hydra and "searchpath" not in o]
-            check_files(cfg, self._shipped(tuple(typed)), overrides)
-        check_node(cfg)
+            hydra_keys.check_files(cfg, self._shipped(tuple(typed)), overrides)
+        hydra_keys.check_node(cfg)
 
     def _shipped(self, overrides: tuple[str, ...]) -> DictConfig:
         """Return the config of the shipped files with these overrides of the hydra node."""
@@ -294,7 +278,7 @@ class Composer:
             raise as_config_error(e, overrides, self.groups(), self.options) from e
         for override, parsed in zip(new, found, strict=True):
             if is_free(parsed.key_or_group) or parsed.key_or_group == "env":
-                check_override(parsed)
+                reader.check_override(parsed)
             override.parsed = parsed
         return overrides
 
@@ -309,8 +293,10 @@ class Composer:
         if not isinstance(params, DictConfig | dict):
             wrong, allowed = "is not a mapping", "a mapping {key: values} is allowed"
             raise config_error("hydra.sweeper.params", params, wrong, allowed, "write one")
-        parsed = self.parse([*(f"{k!s}={v}" for k, v in params.items()), *typed_overrides(cfg)])
-        check_jobs(parsed)
+        parsed = self.parse(
+            [*(f"{k!s}={v}" for k, v in params.items()), *hydra_keys.typed_overrides(cfg)]
+        )
+        hydra_keys.check_jobs(parsed)
         size = sweeper.max_batch_size
         if size is not None and size < 1:
             key, allowed = "hydra.sweeper.max_batch_size", "an integer >= 1 or null"
@@ -318,7 +304,7 @@ class Composer:
         try:
             batches = BasicSweeper.split_arguments([o.parsed for o in parsed], size)
         except HYDRA_ERRORS as e:
-            raise as_config_error(e, typed_overrides(cfg), [], self.options) from e
+            raise as_config_error(e, hydra_keys.typed_overrides(cfg), [], self.options) from e
         return [read_overrides(job) for batch in batches for job in batch]
 
     def compose_job(
@@ -352,7 +338,7 @@ class Composer:
 
     def _choose(self, cfg: DictConfig, choices: Sequence[Override]) -> "_Chosen":
         """Return the composed config shared by the jobs of ``cfg`` that choose these options."""
-        hydra = typed_overrides(cfg, "hydra")
+        hydra = hydra_keys.typed_overrides(cfg, "hydra")
         key = (*map(str, hydra), "", *map(str, choices))
         if key not in self._chosen:
             if len(self._chosen) == _MOST_CHOSEN:
@@ -372,7 +358,7 @@ class Composer:
 
     def directory(self, cfg: DictConfig, key: str) -> Path:
         """Return the path in ``key`` of the hydra node, e.g. ``hydra.run.dir``."""
-        resolve_hydra_from(cfg)
+        hydra_keys.resolve_hydra_from(cfg)
         try:
             value = OmegaConf.select(cfg, key)
         except HYDRA_ERRORS as e:
@@ -452,7 +438,7 @@ def is_free(key: str) -> bool:
     parts = key.split(".")
     if parts[0] != "env" or len(parts) < 2:
         return False
-    return ".".join(parts[:2]) in _FREE or parts[1] not in field_types(EnvConfig)
+    return ".".join(parts[:2]) in _FREE or parts[1] not in reader.field_types(EnvConfig)
 
 
 def rewrite_override(
@@ -468,7 +454,7 @@ def rewrite_override(
     if name not in _FREE:
         if parts[1] in known["env.kwargs"]:
             return Override(f"env.kwargs.{override.removeprefix('env.')}")
-        names = {*field_types(EnvConfig), *known["env.kwargs"]} - {"rules"}
+        names = {*reader.field_types(EnvConfig), *known["env.kwargs"]} - {"rules"}
         candidates = possible_keys(key, cfg, names)
         own = str(cfg.env.id).startswith("rlrun/")  # whose yaml names all arguments
         if not candidates and not own and not nearest(parts[1], names):
@@ -484,12 +470,12 @@ def read_composed(cfg: DictConfig) -> Config:
     Raises: ConfigError.
     """
     if "hydra" in cfg:
-        resolve_hydra_from(cfg)
+        hydra_keys.resolve_hydra_from(cfg)
     try:
         values = {str(key): _resolved(cfg, key) for key in cfg if key != "hydra"}
     except Exception as e:  # resolvers may raise anything
         raise as_config_error(e, [], [], lambda group: []) from e
-    return read_config(values)
+    return reader.read_config(values)
 
 
 def _resolved(cfg: DictConfig, key: Any) -> Any:

@@ -12,17 +12,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rlrun import schema
 from rlrun.config.backend import bf16_fault, numpy_obstacle
 from rlrun.config.ray import has_token, is_loopback
 from rlrun.errors import ConfigError, ResourceError
-from rlrun.schema import (
-    POLICY_CONFIGS,
-    Config,
-    ControlConfig,
-    OnPolicyConfig,
-    ScriptedConfig,
-    ValueConfig,
-)
 from rlrun.schema.ranges import Rule, each, format_value
 from rlrun.schema.run import OBJECT
 from rlrun.spaces import CNN_SIDE, CNN_SIDES, JointSpace, bounded, is_image, leaf_spaces
@@ -33,7 +26,7 @@ POLICIES: dict[str, Callable[[Any], object]] = {  # which policies a fix may nam
     "replay": lambda kind: not kind.on_policy,
     "tolerate_lag": lambda kind: kind.on_policy and kind.tolerates_lag,
     "have_values": lambda kind: kind.has_values,
-    "have_graphs": lambda kind: issubclass(kind, ValueConfig),
+    "have_graphs": lambda kind: issubclass(kind, schema.ValueConfig),
 }
 
 
@@ -51,7 +44,7 @@ class Facts:
 
     def __init__(
         self,
-        config: Config,
+        config: schema.Config,
         *,
         fresh: bool = True,
         spaces: tuple[Any, Any, int] = (None, None, 1),
@@ -84,7 +77,7 @@ class Facts:
             "have_memory": lambda p: p.recurrent and own & {*p.actions},
             "act_there": lambda p: kind in p.actions and "shared" in p.agents,
         }
-        learn = {name: p for name, p in POLICY_CONFIGS.items() if p.learns}
+        learn = {name: p for name, p in schema.POLICY_CONFIGS.items() if p.learns}
         found = {what: [name for name, p in learn.items() if fit(p)] for what, fit in fits.items()}
         return {what: " or ".join(f"policy={name}" for name in names or ["random"])
                 for what, names in found.items()}  # fmt: skip
@@ -110,7 +103,7 @@ class Facts:
         from rlrun.functional.explore import action_table
 
         policy = self.config.policy
-        if not isinstance(policy, ScriptedConfig) or policy.script in ("function", "sine"):
+        if not isinstance(policy, schema.ScriptedConfig) or policy.script in ("function", "sine"):
             return None
         try:
             action_table(policy.choices, self.action)
@@ -189,7 +182,7 @@ def _is_no_address(address: str) -> bool:
 
 
 def _control(c: Facts) -> bool:
-    return isinstance(c.policy, ControlConfig)
+    return isinstance(c.policy, schema.ControlConfig)
 
 
 def _trains(c: Facts) -> bool:
@@ -405,7 +398,7 @@ ON_CONFIG = (
          "use {with_memory}"),
     *each(("cuda_graph", "compile"), lambda key: Rule(
         f"learner.{key}", lambda c: getattr(c.learner, key)
-        and not isinstance(c.policy, ValueConfig),
+        and not isinstance(c.policy, schema.ValueConfig),
         "policy {policy.name} has no updates of that kind", "false is allowed",
         "set it, or use {policies[have_graphs]}")),
     Rule("learner.cuda_graph", lambda c: c.learner.cuda_graph and c.agents.name == "separate",
@@ -455,7 +448,7 @@ ON_SPACES = (
     Rule("env.id", lambda c: _trains(c) and 0 in (c.action.shape or ()),
          "an action holds no number: {action_text}",
          "an action of at least one number is allowed", "use policy=random or policy=scripted"),
-    Rule("env.id", lambda c: c.kind == "Box" and not isinstance(c.policy, OnPolicyConfig)
+    Rule("env.id", lambda c: c.kind == "Box" and not isinstance(c.policy, schema.OnPolicyConfig)
          and not bounded(c.action).all(),
          "its actions have no bounds: {action_text}", "a Box with finite low and high is allowed",
          "wrap the environment, or use policy=ppo, a2c or impala"),

@@ -8,15 +8,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from rlrun.config import compose
 from rlrun.config.checks import check
-from rlrun.config.compose import (
-    Composer,
-    is_free,
-    read_composed,
-    rewrite_override,
-    shipped_conf,
-    to_yaml,
-)
 from rlrun.config.config_errors import as_config_error, config_error
 from rlrun.config.directories import check_length, check_written
 from rlrun.config.hydra_keys import check_addresses
@@ -61,7 +54,7 @@ def load(
     require_run(run_dir, card=not replay)
     require_regular_files(run_dir)
     check_texts(run_dir)
-    composer = Composer()
+    composer = compose.Composer()
     try:
         cfg = OmegaConf.create(read_yaml(path))
         if not isinstance(cfg, DictConfig):
@@ -91,7 +84,7 @@ def load(
     except Exception as e:  # OmegaConf also raises other errors on input
         raise as_config_error(e, overrides, [], lambda group: []) from e
     try:
-        config = read_composed(cfg)
+        config = compose.read_composed(cfg)
         require_trusted_env(config.env.id)
     except NotTrusted as e:
         with suppress(RlrunError):  # those that the run's own command line trusted, to be shown
@@ -104,7 +97,7 @@ def load(
     if replay:
         check_written(config, keys_of(overrides))
     cfg.resume = {"rescale": False, "allow": []}  # asked for once
-    return config, to_yaml(cfg)
+    return config, compose.to_yaml(cfg)
 
 
 def published(config_yaml: str) -> str:
@@ -114,7 +107,7 @@ def published(config_yaml: str) -> str:
     cfg.logger = _shipped("logger/default")
     if "address" in cfg.pipeline:
         cfg.pipeline.address = None
-    return to_yaml(cfg)
+    return compose.to_yaml(cfg)
 
 
 def _add_new_keys(cfg: DictConfig) -> None:
@@ -146,7 +139,7 @@ def _add_new_keys(cfg: DictConfig) -> None:
 
 def _shipped(name: str) -> Any:
     """Return the config in a yaml file of rlrun."""
-    return OmegaConf.create(read_yaml(shipped_conf() / f"{name}.yaml"))
+    return OmegaConf.create(read_yaml(compose.shipped_conf() / f"{name}.yaml"))
 
 
 def _env_arguments(
@@ -159,8 +152,8 @@ def _env_arguments(
     known = {f"env.{node}": {*map(str, cfg.env[node] or {})} for node in ("kwargs", "eval_kwargs")}
     found = []
     for override in overrides:
-        if is_free(override.key) and override[:1] not in "+~":
-            override = rewrite_override(override, known, cfg)
+        if compose.is_free(override.key) and override[:1] not in "+~":
+            override = compose.rewrite_override(override, known, cfg)
         name = override.key.removeprefix("env.kwargs.")
         if evaluation and name != override.key and name in known["env.eval_kwargs"]:
             override = Override(f"env.eval_kwargs.{name}={override.value}")
@@ -168,7 +161,7 @@ def _env_arguments(
     return found
 
 
-def _refuse_options(composer: Composer, overrides: Sequence[Override], what: str) -> None:
+def _refuse_options(composer: compose.Composer, overrides: Sequence[Override], what: str) -> None:
     """Raise ConfigError for several values, none, or an option such as ``memory=gru``.
 
     Options build other parts than those that were saved.
@@ -199,7 +192,7 @@ def _change(
         if override.key == "run.dir" and not fork:
             refused.append(override)
         else:
-            new = override.startswith("++") and is_free(override.key)
+            new = override.startswith("++") and compose.is_free(override.key)
             OmegaConf.update(cfg, override.key, override.parsed.value(), merge=True, force_add=new)
     allowed = (*changeable, *map(str, cfg.resume.allow))
     others = [] if fork else [o for o in overrides if not o.is_below(*allowed)]

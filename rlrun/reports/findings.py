@@ -9,17 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from rlrun.errors import ConfigError
-from rlrun.reports import figures
+from rlrun.reports import figures, intervals
 from rlrun.reports.document import Cell, Interval, Picture, Section, Table
 from rlrun.reports.groups import Axis, Group, group_runs, scored
-from rlrun.reports.intervals import (
-    Estimate,
-    Floats,
-    balanced,
-    iqm,
-    optimality_gap,
-    performance_profile,
-)
 from rlrun.reports.runs import RunData, printable
 
 _NAN = math.nan
@@ -88,7 +80,7 @@ class Findings:
         return f"figure_{what}" + (f"_{number}" if len(self.environments) > 1 else "")
 
 
-def interval_of(estimate: Estimate | None) -> Interval:
+def interval_of(estimate: intervals.Estimate | None) -> Interval:
     """Return a table cell of an estimate, empty for None."""
     if estimate is None:
         return Interval(_NAN, _NAN, _NAN)
@@ -143,14 +135,16 @@ def across_section(
     scales = scales_of(found, references)
     rows: list[tuple[Cell, ...]] = []
     whys: list[tuple[str, str]] = []
-    profiles: list[tuple[str, Floats, Floats, Floats, Floats]] = []
+    profiles: list[
+        tuple[str, intervals.Floats, intervals.Floats, intervals.Floats, intervals.Floats]
+    ] = []
     tau = np.linspace(0, 1, 101)
     for setting, own in matrices_of(found, references).items():
-        matrix, left_out = balanced(own)
-        middle, gap = iqm(matrix), optimality_gap(matrix)
+        matrix, left_out = intervals.balanced(own)
+        middle, gap = intervals.iqm(matrix), intervals.optimality_gap(matrix)
         rows.append((setting, len(own), len(matrix), interval_of(middle), interval_of(gap)))
         whys.append((setting, f"{middle.why} {left_out}".strip()))
-        profiles.append((setting, tau, *performance_profile(matrix, tau)))
+        profiles.append((setting, tau, *intervals.performance_profile(matrix, tau)))
     text = [
         "Several environments: the interquartile mean (IQM) of all normalised scores, and how far "
         "they fall short of 1 (optimality gap), with stratified bootstrap intervals. The middle "
@@ -180,7 +174,7 @@ def scales_of(
 
 def matrices_of(
     found: Findings, references: Mapping[str, tuple[float, float]]
-) -> dict[str, list[Floats]]:
+) -> dict[str, list[intervals.Floats]]:
     """Return setting -> normalised scores in each environment, for settings with scores in all."""
     scales = scales_of(found, references)
     return {
@@ -211,7 +205,7 @@ def _places(found: Findings) -> list[str]:
     return [env for env in found.environments if scored(found.of(env))]
 
 
-def normalised(scores: Floats, scale: tuple[float, float]) -> Floats:
+def normalised(scores: intervals.Floats, scale: tuple[float, float]) -> intervals.Floats:
     """Return (score - low) / (high - low), or 0.5 if high equals low."""
     low, high = scale
     return (scores - low) / (high - low) if high > low else np.full(len(scores), 0.5)

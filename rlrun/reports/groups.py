@@ -20,15 +20,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlrun.reports import intervals
 from rlrun.reports.bounds import return_bounds
-from rlrun.reports.intervals import (
-    UNBOUNDED,
-    Bounds,
-    Estimate,
-    mean_band,
-    mean_interval,
-    tolerance_interval,
-)
 from rlrun.reports.runs import Floats, RunData, finite, flatten, printable, resolve, score
 from rlrun.schema.override import read_overrides
 
@@ -55,7 +48,7 @@ class Group:
     setting: str
     keys: dict[str, Any]
     kind: str
-    bounds: Bounds = UNBOUNDED  # returns that the environment allows
+    bounds: intervals.Bounds = intervals.UNBOUNDED  # returns that the environment allows
     runs: list[RunData] = field(default_factory=list)
     unscored: list[RunData] = field(default_factory=list)
     repeats: list[RunData] = field(default_factory=list)
@@ -66,14 +59,14 @@ class Group:
         return np.array([score(run, self.kind) for run in self.runs], np.float64)
 
     @cached_property
-    def mean(self) -> Estimate | None:
+    def mean(self) -> intervals.Estimate | None:
         """Their mean with its interval, or None without a score."""
-        return mean_interval(self.scores, bounds=self.bounds) if self.runs else None
+        return intervals.mean_interval(self.scores, bounds=self.bounds) if self.runs else None
 
     @cached_property
-    def next_seed(self) -> Estimate | None:
+    def next_seed(self) -> intervals.Estimate | None:
         """The interval in which the next seed falls, or None without a score."""
-        return tolerance_interval(self.scores, bounds=self.bounds) if self.runs else None
+        return intervals.tolerance_interval(self.scores, bounds=self.bounds) if self.runs else None
 
     @property
     def seeds(self) -> list[int | None]:
@@ -510,7 +503,7 @@ def curve(group: Group, axis: Axis = "env_steps") -> Curve:
     ends = np.full((3, len(x)), math.nan)  # mean, low, high
     complete = ~np.isnan(every[whole]).any(axis=0) & whole.any()
     if complete.any():
-        ends[:, complete] = mean_band(every[whole][:, complete], bounds=group.bounds)
+        ends[:, complete] = intervals.mean_band(every[whole][:, complete], bounds=group.bounds)
     mean, low, high = ends
     return Curve(group, seeds, x, mean, low, high, left_out)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from rlrun.errors import ConfigError
+from rlrun.reports import document
 from rlrun.reports.comparison import (
     CAVEAT,
     PERMUTATIONS,
@@ -18,15 +19,6 @@ from rlrun.reports.comparison import (
     difference,
     holm,
     probability_of_improvement,
-)
-from rlrun.reports.document import (
-    Cell,
-    Interval,
-    Section,
-    Table,
-    show_cell,
-    show_number,
-    terminal_lines,
 )
 from rlrun.reports.findings import Findings, complete_settings, interval_of, uncounted
 from rlrun.reports.groups import Group, differences, group_runs, scored, side_of
@@ -82,9 +74,9 @@ class Versus:
         if math.isnan(self.adjusted):
             return f"undecided: {self.gap.why}"
         if self.winner:
-            more = gap if gap.value > 0 else Interval(-gap.value, -gap.high, -gap.low)
-            return f"{self.winner} is better by {show_cell(more)}"
-        found = f"{self.b} minus {self.a} is {show_cell(gap)}"
+            more = gap if gap.value > 0 else document.Interval(-gap.value, -gap.high, -gap.low)
+            return f"{self.winner} is better by {document.show_cell(more)}"
+        found = f"{self.b} minus {self.a} is {document.show_cell(gap)}"
         if self.gap.decided:
             return f"undecided after correction for {self.family} comparisons: {found}"
         low, high = self.gap.low, self.gap.high
@@ -171,7 +163,7 @@ _COLUMNS = (
 
 def comparison_section(
     found: Findings, matrices: Mapping[str, Sequence[Floats]]
-) -> tuple[Section | None, list[str]]:
+) -> tuple[document.Section | None, list[str]]:
     """Return the comparisons of a report, and a sentence on each if there are few.
 
     None with fewer than two settings in an environment.
@@ -179,7 +171,7 @@ def comparison_section(
     every = compare_all(found, matrices)
     if all(one.stopped for one in every):
         return None, []
-    rows: list[tuple[Cell, ...]] = [
+    rows: list[tuple[document.Cell, ...]] = [
         (one.environment, one.a, one.b, interval_of(one.gap), interval_of(one.chance),
          one.adjusted, "" if math.isnan(one.adjusted) else "by seed" if one.paired else "no",
          one.short)
@@ -211,14 +203,14 @@ def comparison_section(
     columns = ("environment", "A", "B", "B - A", "P(B > A)", "p", "paired", "verdict")
     places = len({one.environment for one in every}) > 1
     said = [f"{one.environment}: " * places + sentence(one) for one in every if not one.stopped]
-    section = Section("Comparisons", text, [Table("comparisons", columns, rows)])
+    section = document.Section("Comparisons", text, [document.Table("comparisons", columns, rows)])
     return section, said if len(said) <= _FEW else []
 
 
 def sentence(one: Versus) -> str:
     """Return the verdict with its basis."""
     if math.isnan(one.adjusted):
-        return f"{one.verdict} {one.b} minus {one.a}: {show_number(one.gap.value)}."
+        return f"{one.verdict} {one.b} minus {one.a}: {document.show_number(one.gap.value)}."
     how = "paired by seed" if one.paired else one.gap.method
     return f"{one.verdict} (95 %, {how}, p = {one.adjusted:.2g}; {one.gap.why.rstrip('.')})."
 
@@ -251,12 +243,12 @@ def compare_lines(a: str, b: str, kind: str) -> Iterator[str]:
         yield CAVEAT + (f" p is corrected for {tested} comparisons (Holm)." if tested > 1 else "")
     yield f"A = {printable(a)}, B = {printable(b)}"
     yield ""
-    rows: list[tuple[Cell, ...]] = [
+    rows: list[tuple[document.Cell, ...]] = [
         (env, name, len(group.runs), interval_of(group.mean), uncounted(group))
         for env in both for name, group in (("A", by_env["A"][env]), ("B", by_env["B"][env]))
     ]  # fmt: skip
     columns = ("environment", "side", "seeds", "score", "not counted")
-    yield from terminal_lines(Table("scores", columns, rows))
+    yield from document.terminal_lines(document.Table("scores", columns, rows))
     for name, envs in by_env.items():
         if alone := [env for env in envs if env not in both]:
             yield f"only in {name}: {', '.join(alone)}"
@@ -295,7 +287,7 @@ def _config_lines(a: Group, b: Group) -> Iterator[str]:
     if not rows:
         yield "config: only seeds and keys of recording differ"
         return
-    shown: list[tuple[Cell, ...]] = [(name, *values) for name, values in rows[:_MOST]]
-    yield from terminal_lines(Table("config", ("key", "A", "B"), shown))
+    shown: list[tuple[document.Cell, ...]] = [(name, *values) for name, values in rows[:_MOST]]
+    yield from document.terminal_lines(document.Table("config", ("key", "A", "B"), shown))
     if rows[_MOST:]:
         yield f"and {len(rows) - _MOST} more keys"

@@ -11,20 +11,7 @@ from typing import Any
 import yaml
 
 from rlrun.errors import CheckpointError, ConfigError, StorageError, storage_errors
-from rlrun.run import manifest
-from rlrun.run.files import (
-    CONFIG,
-    RECORD,
-    TEXTS,
-    fsync_directory,
-    hashes,
-    read_file,
-    read_record,
-    replace_file,
-    seal,
-    sha256_file,
-    unseal,
-)
+from rlrun.run import files, manifest
 from rlrun.run.manifest import CHECKPOINTS, MANIFEST, ROWS
 from rlrun.schema import RunConfig
 from rlrun.schema.override import keys_of, read_overrides
@@ -74,7 +61,7 @@ def require_steps_left(path: Path, run: RunConfig) -> None:
     """Raise ConfigError if a run that continues from checkpoint ``path`` would train nothing."""
     try:
         fields = manifest.read_manifest(path)
-        state = json.loads(read_file(path / manifest.STATE))["state"]
+        state = json.loads(files.read_file(path / manifest.STATE))["state"]
         enough = state["consecutive_solved"] >= run.stop_after
         solved = enough and state["stop_return"] == run.stop_return
         steps = int(fields["env_steps"])
@@ -128,7 +115,7 @@ def go_back(run_dir: Path, path: Path) -> None:
         if _env_steps_of(best) > fields["env_steps"]:  # weights of the deleted future
             best.unlink(missing_ok=True)
             best.with_suffix(".json").unlink(missing_ok=True)
-        fsync_directory(run_dir / CHECKPOINTS)
+        files.fsync_directory(run_dir / CHECKPOINTS)
     except OSError as e:
         raise StorageError(
             f"{e.filename or run_dir}: cannot be deleted ({e.strerror or e}); going back deletes "
@@ -139,7 +126,7 @@ def go_back(run_dir: Path, path: Path) -> None:
 def _env_steps_of(weights: Path) -> int:
     """Return the env steps of saved weights, -1 if there are none that can be read."""
     try:
-        fields = unseal(read_file(weights.with_suffix(".json")))
+        fields = files.unseal(files.read_file(weights.with_suffix(".json")))
         return int(fields["meta"]["env_steps"])
     except (OSError, ValueError, KeyError, TypeError):
         return -1
@@ -179,25 +166,25 @@ def fork(
             _link(path / name, target / name)
         for name, entry in fields["committed"].items():
             with (run_dir / name).open("rb") as file:
-                replace_file(new / name, file.read(entry["bytes"]))
+                files.replace_file(new / name, file.read(entry["bytes"]))
         best = path.parent / "best.safetensors"
         if 0 <= _env_steps_of(best) <= fields["env_steps"]:
             for file_path in (best, best.with_suffix(".json")):
                 _link(file_path, new / CHECKPOINTS / file_path.name)
-        typed = _typed_again(read_file(run_dir / TEXTS[1]), overrides)
-        replace_file(new / TEXTS[1], typed.encode("utf-8", "surrogateescape"))
-        replace_file(new / CONFIG, raw_yaml.encode())
+        typed = _typed_again(files.read_file(run_dir / files.TEXTS[1]), overrides)
+        files.replace_file(new / files.TEXTS[1], typed.encode("utf-8", "surrogateescape"))
+        files.replace_file(new / files.CONFIG, raw_yaml.encode())
         _verified(new, target)  # the parent may have deleted files meanwhile
         parent = {
             "directory": os.fspath(run_dir.absolute()), "env_steps": fields["env_steps"],
-            "checkpoint": path.name, "manifest_sha256": sha256_file(target / MANIFEST),
+            "checkpoint": path.name, "manifest_sha256": files.sha256_file(target / MANIFEST),
         }  # fmt: skip
-        record = read_record(run_dir) | {
+        record = files.read_record(run_dir) | {
             "status": "interrupted", "exit_code": None, "digest": None, "eval": None,
-            "env_steps": fields["env_steps"], "parent": parent, "files": hashes(new),
+            "env_steps": fields["env_steps"], "parent": parent, "files": files.hashes(new),
             "resumes": [], "ended_by": None,
         }  # fmt: skip
-        replace_file(new / RECORD, seal(record))
+        files.replace_file(new / files.RECORD, files.seal(record))
     return parent
 
 

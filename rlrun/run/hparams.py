@@ -35,11 +35,9 @@ def trial_of(run_dir: Path, raw_yaml: str, started: str) -> TrialRow:
     except ValueError:  # a missing name must not stop a run
         config = {}
     settings = settings_of(config, typed)
-    differing = shown = frozenset(settings)
-    if (run_dir.parent / "sweep.json").is_file():
-        differing = shown = _swept(run_dir)
-    else:
-        shown = worth_naming(differing)
+    in_sweep = (run_dir.parent / "sweep.json").is_file()
+    differing = _swept(run_dir) if in_sweep else frozenset(settings)
+    shown = differing if in_sweep else worth_naming(differing)
     name = f"{trial_name(settings, shown)} {started[11:19]}".strip()
     return TrialRow(name, settings, differing)
 

@@ -17,24 +17,7 @@ from typing import Any
 
 from rlrun import __version__
 from rlrun.errors import CheckpointError, RlrunError
-from rlrun.run.files import (
-    CARD,
-    CARD_WEIGHTS,
-    MAX_READ,
-    RECORD,
-    is_card,
-    member,
-    read_card,
-    read_file,
-    read_lines,
-    read_record,
-    require_regular_files,
-    require_run,
-    sha256_file,
-    text_problems,
-    unseal,
-    verify_file,
-)
+from rlrun.run import files
 
 FORMAT, WEIGHTS_FORMAT = 4, 3
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
@@ -92,7 +75,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     Raises: DamagedError if it is damaged or has another format, OSError.
     """
     try:
-        fields = unseal(read_file(path / MANIFEST))
+        fields = files.unseal(files.read_file(path / MANIFEST))
     except FileNotFoundError:
         raise DamagedError(f"{MANIFEST} is missing") from None
     except ValueError as e:
@@ -111,8 +94,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 def _check_shape(fields: Mapping[str, Any]) -> None:
     """Raise unless the names are those of a checkpoint's files, so that none leads elsewhere."""
-    files, segments = {*fields["files"]}, all(map(SEGMENT.fullmatch, fields["segments"]))
-    if files != {TENSORS, STATE} or not segments or not {*fields["committed"]} <= _APPENDED:
+    known = {*fields["files"]} == {TENSORS, STATE} and {*fields["committed"]} <= _APPENDED
+    if not known or not all(map(SEGMENT.fullmatch, fields["segments"])):
         raise KeyError("names")
     if type(fields["env_steps"]) is not int:
         raise TypeError("env_steps")
@@ -147,7 +130,7 @@ def verify(path: Path, known: dict[Path, str | None] | None = None) -> dict[str,
 def _wrong(path: Path, expected: Mapping[str, Any], *, grown: bool = False) -> str | None:
     """Return the problem of a file, or None."""
     try:
-        verify_file(path, expected, grown=grown)
+        files.verify_file(path, expected, grown=grown)
     except ValueError as e:
         return str(e)
     return None
@@ -224,14 +207,16 @@ def weights_entry(path: Path) -> dict[str, Any]:
 
     Raises: ValueError if there is none, OSError.
     """
-    fields = unseal(read_file(path.with_suffix(".json")))
-    size = member(path.parent, path.name).stat().st_size
+    fields = files.unseal(files.read_file(path.with_suffix(".json")))
+    size = files.member(path.parent, path.name).stat().st_size
     known = [fields, fields["previous"] or {}]
     # Earlier versions saved no size.
-    known = [entry for entry in known if entry.get("weights_bytes", min(size, MAX_READ)) == size]
+    known = [
+        entry for entry in known if entry.get("weights_bytes", min(size, files.MAX_READ)) == size
+    ]
     if not known:
         raise ValueError(f"has {size} bytes, not those in its json")
-    digest = sha256_file(path)
+    digest = files.sha256_file(path)
     found: list[dict[str, Any]] = [e for e in known if e.get("weights_sha256") == digest]
     if not found:
         raise ValueError("its sha256 is not the one in its json")
@@ -252,19 +237,19 @@ class Report:
 
     def __init__(self, run_dir: Path) -> None:
         """Raises: ConfigError if ``run_dir`` is no run directory, or holds a link or pipe."""
-        if not (run_dir / RECORD).exists():
-            require_run(run_dir, card=True)
-        require_regular_files(run_dir)
+        if not (run_dir / files.RECORD).exists():
+            files.require_run(run_dir, card=True)
+        files.require_regular_files(run_dir)
         self.run_dir, self.directory = run_dir, run_dir / CHECKPOINTS
         self.problems: list[str] = []
         self.intact: list[Path] = []
         self.files = 0  # verified so far
-        self.card = is_card(run_dir)
+        self.card = files.is_card(run_dir)
         if self.card:
             self._card()
             return
-        self.record: dict[str, Any] = self._try(RECORD, read_record, run_dir) or {}
-        self.problems += self._try(RECORD, text_problems, run_dir, self.record) or []
+        self.record: dict[str, Any] = self._try(files.RECORD, files.read_record, run_dir) or {}
+        self.problems += self._try(files.RECORD, files.text_problems, run_dir, self.record) or []
         self._checkpoints()
         self._weights()
         self._metrics()
@@ -280,14 +265,18 @@ class Report:
             return None
 
     def _card(self) -> None:
-        meta = self._try(CARD, read_card, self.run_dir) or {}
-        self.problems += self._try(CARD, text_problems, self.run_dir, meta, CARD) or []
-        self._try(CARD_WEIGHTS, weights_entry, self.run_dir / CARD_WEIGHTS)
+        meta = self._try(files.CARD, files.read_card, self.run_dir) or {}
+        self.problems += (
+            self._try(files.CARD, files.text_problems, self.run_dir, meta, files.CARD) or []
+        )
+        self._try(files.CARD_WEIGHTS, weights_entry, self.run_dir / files.CARD_WEIGHTS)
         beside = meta.get("beside")
         for name, expected in beside.items() if isinstance(beside, dict) else ():
-            found = self._try(name, lambda x: sha256_file(member(self.run_dir, x)), name)
+            found = self._try(
+                name, lambda x: files.sha256_file(files.member(self.run_dir, x)), name
+            )
             if found not in (None, expected):
-                self.problems.append(f"{name}: its sha256 is not in {CARD}")
+                self.problems.append(f"{name}: its sha256 is not in {files.CARD}")
 
     def _checkpoints(self) -> None:
         known: dict[Path, str | None] = {}
@@ -340,7 +329,7 @@ class Report:
 
 def _check_lines(path: Path) -> None:
     """Raise ValueError unless all lines, except a last one cut by a kill, are records."""
-    for number, raw in enumerate(read_lines(path), 1):
+    for number, raw in enumerate(files.read_lines(path), 1):
         if raw.endswith(b"\n") and not isinstance(json.loads(raw).get("env_steps"), int):
             raise ValueError(f"line {number} is not a record")
 

@@ -15,29 +15,12 @@ from rlrun.pipeline.collector import ActionCounts, CollectMetrics, Collector
 from rlrun.pipeline.loop import Pipeline
 from rlrun.pipeline.overlapped import RowCheck
 from rlrun.pipeline.parts import LoopProgress, Parts, Saving
+from rlrun.pipeline.ray import driver
 from rlrun.pipeline.ray.actor import AsyncWorker, Role, Roles
 from rlrun.pipeline.ray.cluster import Cluster, link_speed
-from rlrun.pipeline.ray.driver import (
-    RayEvaluations,
-    RaySource,
-    RemoteCollector,
-    RemoteEvaluator,
-    Weights,
-)
 from rlrun.pipeline.ray.roles import CollectorRole, EvaluatorRole, PredictorRole
 from rlrun.pipeline.transport import decided, make_collector_side, make_learner_side
-from rlrun.run.build import (
-    collector_side_of,
-    explore_of,
-    make_collector,
-    make_evaluator,
-    make_learner,
-    make_policy,
-    make_rollout,
-    make_store,
-    run_files,
-    with_loop,
-)
+from rlrun.run import build
 from rlrun.run.plan import Plan
 from rlrun.schema import IMPALAConfig, RayConfig
 from rlrun.types import Counters, Policy, generator
@@ -63,8 +46,8 @@ def collector_of(plan: Plan, number: int, counters: Counters) -> Collector:
     """Return collector ``number`` with its part of the exploration, seeds and random numbers."""
     columns, num_envs = plan.columns, plan.config.collector.num_envs
     seeds = replace(plan.env_seeds, collect=plan.env_seeds.collect + number * num_envs)
-    collector = make_collector(replace(_on_cpu(plan), env_seeds=seeds), counters)
-    explore = explore_of(plan, ray_config(plan).num_actors)
+    collector = build.make_collector(replace(_on_cpu(plan), env_seeds=seeds), counters)
+    explore = build.explore_of(plan, ray_config(plan).num_actors)
     part = slice(number * columns, (number + 1) * columns)
     collector.explore = lambda env_steps: explore(env_steps)[part]
     if number:
@@ -74,20 +57,20 @@ def collector_of(plan: Plan, number: int, counters: Counters) -> Collector:
 
 
 def collector_role(plan: Plan, number: int) -> CollectorRole:
-    make_side = partial(collector_side_of, plan, number)
+    make_side = partial(build.collector_side_of, plan, number)
     return CollectorRole(partial(collector_of, plan, number), make_side, number)
 
 
 def evaluator_role(plan: Plan) -> EvaluatorRole:
     own = _on_cpu(plan)
-    return EvaluatorRole(make_evaluator(own, Path(), None), make_policy(own))  # type: ignore[arg-type]
+    return EvaluatorRole(build.make_evaluator(own, Path(), None), build.make_policy(own))  # type: ignore[arg-type]
 
 
 def predictor_role(plan: Plan) -> PredictorRole:
     """Return the role of the predictor. In rounds it has one policy per collector."""
     policies, rounds = [], in_rounds(plan)
     for number in range(ray_config(plan).num_actors if rounds else 1):
-        policies.append(make_policy(plan))
+        policies.append(build.make_policy(plan))
         if number:
             policies[-1].generator = generator(plan.config.seed, f"explore/{number}")
     side, seed = make_collector_side(plan.config.transport), plan.config.seed
@@ -123,38 +106,40 @@ def _pipeline(plan: Plan, run_dir: Path, log: Log, roles: Roles) -> Pipeline:
         make = partial(predictor_role, plan)
         predictor = roles.add("predictor", c.predictor, make, AsyncWorker)
     collectors = [
-        RemoteCollector(
+        driver.RemoteCollector(
             roles.add(f"collector {i}", c.collector, partial(collector_role, plan, i)), i,
             make_learner_side(config.transport, i),
         )
         for i in range(c.num_actors)
     ]  # fmt: skip
     role = roles.add("evaluator", c.evaluator, partial(evaluator_role, plan))
-    policy = make_policy(plan)
+    policy = build.make_policy(plan)
     source = _source(plan, roles, collectors, predictor, policy, counters)
     buffer = _streams(plan, policy, log)
-    learner = make_learner(_for_rounds(plan), policy, buffer, counters, log)
-    evaluator = RemoteEvaluator(role, roles)
+    learner = build.make_learner(_for_rounds(plan), policy, buffer, counters, log)
+    evaluator = driver.RemoteEvaluator(role, roles)
     parts = Parts(run_dir, log, LoopProgress(counters), source, policy, buffer, learner, evaluator)
-    evaluations = RayEvaluations(config=config.run, parts=parts, evaluator=evaluator, rounds=rounds)
+    evaluations = driver.RayEvaluations(
+        config=config.run, parts=parts, evaluator=evaluator, rounds=rounds
+    )
     saving = Saving(
-        config.run.checkpoint_every, parts, evaluations, run_files(plan, parts), plan.settings(),
-        warned=not c.strict,  # without strict, inexact resumes are expected
+        config.run.checkpoint_every, parts, evaluations, build.run_files(plan, parts),
+        plan.settings(), warned=not c.strict,  # without strict, inexact resumes are expected
     )  # fmt: skip
-    return with_loop(plan, parts, evaluations, saving)
+    return build.with_loop(plan, parts, evaluations, saving)
 
 
 def _source(
-    plan: Plan, roles: Roles, collectors: list[RemoteCollector], predictor: Role | None,
+    plan: Plan, roles: Roles, collectors: list[driver.RemoteCollector], predictor: Role | None,
     policy: Policy, counters: Counters,
-) -> RaySource:  # fmt: skip
+) -> driver.RaySource:  # fmt: skip
     config, c, transport = plan.config, ray_config(plan), plan.config.transport
-    weights = Weights(
+    weights = driver.Weights(
         policy, make_learner_side(transport), coded=transport.name == "coded",
         half=transport.copies == "bf16", keep=transport.keep,
     )  # fmt: skip
-    explore, actions = explore_of(plan, c.num_actors), ActionCounts(plan.row_spec.action)
-    return RaySource(
+    explore, actions = build.explore_of(plan, c.num_actors), ActionCounts(plan.row_spec.action)
+    return driver.RaySource(
         roles, collectors, predictor, weights, CollectMetrics(counters, explore, actions),
         check=RowCheck(plan.row, plan.columns), rounds=in_rounds(plan),
         publish_every=c.weights_every * c.num_actors, max_seconds=config.watchdog.max_seconds,
@@ -175,10 +160,10 @@ def _streams(plan: Plan, policy: Policy, log: Log) -> Streams | Rollouts:
     """Return a replay or a rollout per collector, because their columns do not advance together."""
     config, numbers = plan.config, range(ray_config(plan).num_actors)
     if config.policy.on_policy:
-        return Rollouts([make_rollout(plan, policy.actor(plan.columns)) for _ in numbers])
+        return Rollouts([build.make_rollout(plan, policy.actor(plan.columns)) for _ in numbers])
     plans = [_stream_plan(plan, number) for number in numbers]
-    first = make_store(plans[0], note=lambda line: log.note(f"{line}; one per collector"))
-    replays = [first, *(make_store(other) for other in plans[1:])]
+    first = build.make_store(plans[0], note=lambda line: log.note(f"{line}; one per collector"))
+    replays = [first, *(build.make_store(other) for other in plans[1:])]
     return Streams(replays, generator=generator(config.seed, "streams"))
 
 

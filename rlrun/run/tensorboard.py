@@ -21,17 +21,9 @@ from rlrun.log.jsonl import read_records
 from rlrun.log.tensorboard import TensorBoardWriter, declare
 from rlrun.log.trial import NAMED, TrialRow, Value, column_kinds, file_name, trial_name
 from rlrun.reports.runs import RunData, find_jobs, read_runs
+from rlrun.run import hparams
 from rlrun.run.checkpoint import MISFITS
 from rlrun.run.files import lock_run_dir, require_regular_files
-from rlrun.run.hparams import (
-    differing_keys,
-    effective_settings,
-    final_metrics,
-    settings_of,
-    trial_of,
-    typed_settings,
-    worth_naming,
-)
 from rlrun.run.record import RunRecord
 
 _logger = logging.getLogger(__name__)
@@ -83,12 +75,12 @@ class BoardView:
     def _add(self, new: list[RunData]) -> bool:
         """Name runs and write their rows. If columns change, write all rows and return True."""
         self._runs += new
-        given = [(run.config, typed_settings(run.overrides)) for run in self._runs]
-        own = [settings_of(*each) for each in given]
+        given = [(run.config, hparams.typed_settings(run.overrides)) for run in self._runs]
+        own = [hparams.settings_of(*each) for each in given]
         typed = {key for settings in own for key in settings}
-        trials = [effective_settings(*each, typed) for each in given]
+        trials = [hparams.effective_settings(*each, typed) for each in given]
         before = self._differing, self._kinds
-        self._differing, kinds = differing_keys(trials), column_kinds(trials)
+        self._differing, kinds = hparams.differing_keys(trials), column_kinds(trials)
         self._kinds = {key: kinds[key] for key in (*NAMED, *self._differing)}
         settings_names = _names(own, trials, self._differing)
         directories = _directory_names(self._runs)
@@ -142,14 +134,14 @@ def _names(
     appear only if nothing else distinguishes runs.
     """
     begin = [key for key in NAMED if key in differing] if len(own) > 1 else NAMED
-    shown = worth_naming(differing)
+    shown = hparams.worth_naming(differing)
     names = [trial_name(settings, shown, begin) for settings in own]
     without_seed = [{k: v for k, v in settings.items() if k != "seed"} for settings in own]
     longer: list[tuple[dict[str, Value], frozenset[str]]] = []  # typed settings -> shown
     for name in dict.fromkeys(names):
         alike = [i for i, other in enumerate(names) if other == name]
         if len(alike) > 1:
-            more = shown | differing_keys([trials[i] for i in alike])
+            more = shown | hparams.differing_keys([trials[i] for i in alike])
             longer += [(without_seed[i], more) for i in alike]
     for i, settings in enumerate(own):  # other seeds of a setting have the same name
         more = next((keys for typed, keys in longer if typed == without_seed[i]), shown)
@@ -208,7 +200,7 @@ def rebuild(run_dir: Path) -> Path:
 def _write(writer: TensorBoardWriter, run_dir: Path, record: RunRecord, raw_yaml: str) -> None:
     writer.now = now = began = datetime.datetime.fromisoformat(record.started).timestamp()
     writer.text("config", f"```yaml\n{raw_yaml}\n```")
-    trial = trial_of(run_dir, raw_yaml, record.started)
+    trial = hparams.trial_of(run_dir, raw_yaml, record.started)
     writer.hparams(0, trial, {})
     parts = [list(read_records(run_dir / name)) for name in (METRICS, TIMINGS)]
     for step, values in heapq.merge(*parts, key=itemgetter(0)):
@@ -216,7 +208,7 @@ def _write(writer: TensorBoardWriter, run_dir: Path, record: RunRecord, raw_yaml
         writer.now = now
         writer.scalars(step, values)
     if record.status == "done":
-        writer.hparams(record.env_steps, trial, final_metrics(record))
+        writer.hparams(record.env_steps, trial, hparams.final_metrics(record))
     writer.flush()
 
 
