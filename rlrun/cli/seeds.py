@@ -17,14 +17,7 @@ from rlrun.reports.runs import SEEDS, flatten
 from rlrun.run.files import read_file, replace_file
 from rlrun.schema import Config, SeedsConfig
 from rlrun.schema.override import Override
-from rlrun.sweeps.seeds import (
-    Place,
-    SeedsResult,
-    Setting,
-    check_plan,
-    plan_seeds,
-    run_until_decided,
-)
+from rlrun.sweeps import seeds
 
 
 class _Failed(Exception):
@@ -61,7 +54,7 @@ def run_auto(line: Line) -> int:
     arms = [[o for o in job if o.key != "seed"] for job in composer.jobs(cfg)]
     jobs = [[*arm, f"seed={cfg.seed}"] for arm in arms]
     configs = [validate_job(composer, cfg, job, i).config for i, job in enumerate(jobs)]
-    planned = plan_seeds(_name(arms, configs), settings, int(cfg.seed))
+    planned = seeds.plan_seeds(_name(arms, configs), settings, int(cfg.seed))
     path = sweep_directory(line, cfg)
     if line.sweep_dir is None:
         path = claim(path, exact=False, key="sweep.dir")
@@ -71,7 +64,7 @@ def run_auto(line: Line) -> int:
     typed = [f"seeds.{key}={value}" for key, value in asdict(settings).items()]
     command = ["-m", *line.overrides, "seeds=auto", *typed, f"sweep.dir={path}"]
 
-    def run(places: Sequence[Place]) -> list[float]:
+    def run(places: Sequence[seeds.Place]) -> list[float]:
         wanted = [[*arms[index], f"seed={seed}"] for index, seed in places]
         runs = run_jobs(line, wanted, command, begin=begin)
         if any(run.status != "done" for run in runs):
@@ -82,13 +75,13 @@ def run_auto(line: Line) -> int:
         if not (sweep / SEEDS).exists():
             _write(sweep, planned)
 
-    def look(result: SeedsResult) -> None:
+    def look(result: seeds.SeedsResult) -> None:
         _write(path, result)
         if not quiet:
             print(result.decision.why, flush=True)
 
     try:
-        result = run_until_decided(planned, run, look)
+        result = seeds.run_until_decided(planned, run, look)
     except _Failed:
         return 1
     if not quiet:
@@ -96,7 +89,7 @@ def run_auto(line: Line) -> int:
     return 0
 
 
-def _check_before(path: Path, planned: SeedsResult) -> None:
+def _check_before(path: Path, planned: seeds.SeedsResult) -> None:
     """Raise ConfigError if seeds=auto was begun in a directory with another plan."""
     file = path / SEEDS
     if not file.exists():
@@ -107,17 +100,17 @@ def _check_before(path: Path, planned: SeedsResult) -> None:
         wrong, allowed = "cannot be read", "the plan that seeds=auto wrote is needed"
         text = f"{wrong} ({type(e).__name__}); {allowed}; choose a new directory"
         raise ConfigError(f"{printable(str(file))}: {text}", key="sweep.dir") from e
-    check_plan(found, planned, str(path))
+    seeds.check_plan(found, planned, str(path))
 
 
-def _write(path: Path, result: SeedsResult) -> None:
+def _write(path: Path, result: seeds.SeedsResult) -> None:
     """Replace seeds.json. Raises: StorageError."""
     fix = "free space or fix the permissions, then repeat the command"
     with storage_errors(f"{path / SEEDS}:", f"the directory of a sweep must be writable; {fix}"):
         replace_file(path / SEEDS, json.dumps(result.to_dict(), indent=1).encode() + b"\n")
 
 
-def _name(arms: Sequence[Sequence[str]], configs: Sequence[Config]) -> list[Setting]:
+def _name(arms: Sequence[Sequence[str]], configs: Sequence[Config]) -> list[seeds.Setting]:
     """Return the settings, named by the overrides in which they differ."""
     common = set(arms[0]).intersection(*arms) if arms else set()
     settings = []
@@ -127,5 +120,5 @@ def _name(arms: Sequence[Sequence[str]], configs: Sequence[Config]) -> list[Sett
         task = " ".join(str(part) for part in parts if part)
         bounds = known_bounds(dict(flatten({"env": asdict(env)})))
         name = " ".join(o for o in arm if o not in common)
-        settings.append(Setting(name or "the setting", task, bounds))
+        settings.append(seeds.Setting(name or "the setting", task, bounds))
     return settings

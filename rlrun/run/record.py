@@ -17,15 +17,7 @@ from typing import Any, Literal, NoReturn
 
 from torch import Tensor
 
-from rlrun import __version__
-from rlrun.errors import (
-    CheckpointError,
-    EnvError,
-    Interrupted,
-    RlrunError,
-    StorageError,
-    storage_errors,
-)
+from rlrun import __version__, errors
 from rlrun.log import Log
 from rlrun.pipeline.loop import Pipeline
 from rlrun.pipeline.parts import LoopProgress
@@ -109,7 +101,7 @@ class RunRecord:
         path = run_dir / RECORD
         text = seal(dataclasses.asdict(self))
         fix = "free space, or choose another with run.dir=PATH"
-        with storage_errors(f"{path}:", f"the run directory must be writable; {fix}"):
+        with errors.storage_errors(f"{path}:", f"the run directory must be writable; {fix}"):
             try:
                 replace_file(path, text)
             except OSError as e:
@@ -132,7 +124,7 @@ class RunRecord:
                 raise TypeError("other types")
             return record
         except TypeError as e:
-            raise CheckpointError(
+            raise errors.CheckpointError(
                 f"{run_dir / RECORD}: has fields of another version of rlrun ({e}); one of rlrun "
                 f"{__version__} is required; use the version that wrote it"
             ) from e
@@ -148,7 +140,9 @@ def run_digest(metrics: Path, weights: Mapping[str, Tensor]) -> str:
         for name, x in sorted(weights.items())
     )
     fix = "check whether the run directory was moved or removed"
-    with storage_errors(f"{metrics}:", f"a run needs its metrics file; {fix}", "cannot be read"):
+    with errors.storage_errors(
+        f"{metrics}:", f"a run needs its metrics file; {fix}", "cannot be read"
+    ):
         return manifest.run_digest(metrics, tensors)
 
 
@@ -186,7 +180,7 @@ class RunningRecord:
     def __call__(self) -> None:
         """Write the record if it is due."""
         if self.clock() >= self.due and self.update():
-            with suppress(StorageError):
+            with suppress(errors.StorageError):
                 self.record.write(self.run_dir)
             self.due = self.clock() + EVERY_SECONDS
 
@@ -201,12 +195,12 @@ def record_failure(record: RunRecord, run_dir: Path, exit_code: int) -> None:
     """Write the record of a failed run if the disk allows it. The error itself says more."""
     try:
         require_in_place(run_dir)
-    except StorageError:
+    except errors.StorageError:
         return
     for path in run_dir.rglob(".tmp_*"):  # left by failed writes; the record needs the space
         with suppress(OSError):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    with suppress(StorageError):
+    with suppress(errors.StorageError):
         close_record(record, run_dir, "failed", exit_code)
 
 
@@ -235,11 +229,11 @@ def raise_in_main_thread(stop: StopRequest, run_dir: Path, exit_code: int, text:
     """Raise the watchdog's error once in the main thread of a user's process."""
     if stop.error is not None:
         return
-    kind = EnvError if exit_code == EnvError.exit_code else Interrupted
+    kind = errors.EnvError if exit_code == errors.EnvError.exit_code else errors.Interrupted
     stop.interrupt(kind(f"{text}{_go_on(run_dir)}").with_code(exit_code))
 
 
-def interrupted_error(code: int, env_steps: int, run_dir: Path) -> RlrunError:
+def interrupted_error(code: int, env_steps: int, run_dir: Path) -> errors.RlrunError:
     """Return the error of a run that was saved after a signal."""
     text = f"interrupted at env step {env_steps}; saved; go on: {resume_line(run_dir)}"
-    return Interrupted(text).with_code(code)
+    return errors.Interrupted(text).with_code(code)
