@@ -19,19 +19,13 @@ def bench(args: Namespace) -> int:
     if missing := [path for path in args.paths if not path.exists()]:
         raise unreadable(missing[0], "no such file or directory")
     if args.plot is not None:
-        check_plot(args.plot)
+        if find_spec("matplotlib") is None:
+            wrong = "drawing needs the package matplotlib, which is missing"
+            fix = "the table needs nothing more; pip install 'rlrun[plot]'"
+            raise ResourceError(f"--plot = {args.plot}: {wrong}; {fix}")
+        require_new_file("--plot", args.plot, (".png", ".svg", ".pdf"), overwrite=True)
     from rlrun.cli.codec_bench import bench as measured  # torch
 
     for line in measured(args.paths, args.plot):
         print(line, flush=True)
     return 0
-
-
-def check_plot(path: Path) -> None:
-    """Raise ConfigError for a wrong path before anything is measured."""
-    if find_spec("matplotlib") is None:
-        wrong = "drawing needs the package matplotlib, which is missing"
-        raise ResourceError(
-            f"--plot = {path}: {wrong}; the table needs nothing more; pip install 'rlrun[plot]'"
-        )
-    require_new_file("--plot", path, (".png", ".svg", ".pdf"), overwrite=True)

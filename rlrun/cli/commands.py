@@ -306,7 +306,7 @@ COMMANDS: dict[str, Command] = {
 _GONE = {  # flags of earlier versions
     "--calibrate": "is gone; a sweep measures settings: rlrun -m KEY=VALUE ... "
     "learner.threads=1,2 sweep.workers=1 run.total_steps=5000; compare time/update_seconds in "
-    "timings.jsonl of its jobs"
+    "timings.jsonl of its jobs",
 }
 
 

@@ -19,10 +19,7 @@ from rlrun.version import rlrun_version
 
 _PACKAGES = ("numpy", "gymnasium", "hydra-core")
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-_BF16: tuple[str, ...] = (
-    "avx512_bf16",
-    "amx_bf16",
-)  # instructions that make bfloat16 products fast
+_BF16: tuple[str, ...] = ("avx512_bf16", "amx_bf16")  # that make bfloat16 products fast
 Fact = tuple[str, str]  # name, value
 
 

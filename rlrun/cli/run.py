@@ -83,7 +83,8 @@ def silent(quiet: bool) -> list[Override]:
 def open_resources(overrides: Sequence[Override]) -> list[Override]:
     """Put ``++`` before the custom resources of ``hydra/launcher=ray``, whose names are free."""
     name = "hydra.launcher.resources"
-    return read_overrides("++" * (o.is_below(name) and o.name == o.key) + o for o in overrides)
+    free = {o for o in overrides if o.is_below(name) and o.name == o.key}
+    return read_overrides(f"++{o}" if o in free else o for o in overrides)
 
 
 LOG = "rlrun.log"

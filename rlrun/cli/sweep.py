@@ -101,10 +101,9 @@ def _check_devices(ray: RayLauncherConfig, configs: Sequence[Config]) -> None:
     """Raise ConfigError for jobs on a GPU that reserve none: Ray would hide it from them."""
     device = next((c.device for c in configs if c.device != "cpu"), None)
     if device is not None and not ray.num_gpus:
-        key, wrong = "hydra.launcher.num_gpus", f"the networks are on device = {device}"
-        raise config_error(
-            key, 0, f"{wrong}, a job would see no GPU", "1 is allowed", f"set {key}=1"
-        )
+        wrong = f"the networks are on device = {device}, a job would see no GPU"
+        key = "hydra.launcher.num_gpus"
+        raise config_error(key, 0, wrong, "1 is allowed", f"set {key}=1")
 
 
 def _split_launcher(
