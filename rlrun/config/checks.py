@@ -124,9 +124,9 @@ def check_dataset(config: Config, key: str, source_name: str, obs: Any, action: 
     """
     if not source_name.startswith("minari:") and not Path(source_name, "dataset.json").is_file():
         what = "has no dataset.json" if Path(source_name).is_dir() else "is not a directory"
-        allowed, fix = (
-            "a dataset directory is allowed",
+        fix, allowed = (
             "make one with rlrun export RUN_DIR DATA_DIR",
+            "a dataset directory is allowed",
         )
         raise config_error(f"buffer.{key}", source_name, what, allowed, fix)
     from rlrun.dataset import errors_name_key, open_source
@@ -214,18 +214,15 @@ def check_typed_keys(config: Config, overrides: Sequence[Override]) -> None:
 def _unread(config: Config, key: str) -> tuple[str, str] | None:
     """Return (what reads ``key``, what to do) if nothing reads it, else None."""
     group, name = [*key.split("."), ""][:2]  # explore.epsilon.start is part of explore.epsilon
-    known = _fields(config, group)
+    known, value_of = _fields(config, group), rules.Facts(config).value
     metadata: Mapping[str, Any] = known[name].metadata if name in known else {}
     if "default_of" in metadata:
         other = metadata["default_of"]
         reads, _, default = other.partition(".")
         if default not in _fields(config, reads):
-            return (
-                f"{reads}={rules.Facts(config).value(reads)} has no {other}",
-                f"choose another {reads}",
-            )
-        value = rules.Facts(config).value(other)
-        if value != rules.Facts(config).value(f"{group}.{name}"):
+            return f"{reads}={value_of(reads)} has no {other}", f"choose another {reads}"
+        value = value_of(other)
+        if value != value_of(f"{group}.{name}"):
             return f"{other} is {format_value(value)} whatever the environment", f"set {other}"
     reader: Reader | None = metadata.get("read_when")
     if reader is None:

@@ -436,9 +436,7 @@ def read_config(value: Mapping[str, Any]) -> Config:
     refuse_code(value, "")
     # Before the groups that use their values, so that errors name their keys.
     first = {"env": EnvConfig, "learner": LearnerConfig}
-    given = {
-        key: read_dataclass(cls, value[key], key) for key, cls in first.items() if key in value
-    }
+    given = {k: read_dataclass(cls, value[k], k) for k, cls in first.items() if k in value}
     given |= {k: _read_option(k, value[k], t) for k, t in OPTION_CONFIGS.items() if k in value}
     result: Config = read_dataclass(Config, value, "", given)
     return result

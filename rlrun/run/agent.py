@@ -350,10 +350,8 @@ class Agent:
             wrong = "is not a probability; True, False or a number within [0, 1] is allowed; "
             wrong += "e.g. explore=0.05"
         elif takes and not number:
-            wrong = (
-                f"policy={name} does not sample; the probability of a random action is allowed; "
-            )
-            wrong += "e.g. explore=0.05"
+            wrong = f"policy={name} does not sample; the probability of a random action is "
+            wrong += "allowed; e.g. explore=0.05"
         elif number and not takes:
             wrong = f"policy={name} explores by its own samples, not by a probability of random "
             wrong += "actions; True and False are allowed; use explore=True"

@@ -232,9 +232,7 @@ class Saver:
         """
         self.wait()
         if not self._began:
-            for path in self.directory.glob(
-                ".tmp_*"
-            ):  # of a crashed process; this one has the lock
+            for path in self.directory.glob(".tmp_*"):  # of a crashed process
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             self._began = True
         packed = Packed(state)
