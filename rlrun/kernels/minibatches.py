@@ -47,10 +47,11 @@ class CompiledLearner(ABC):
         self.policy, self.space = policy, space
         self.net = PackedNet(policy.parts["net"])
         self.work: tuple[np.ndarray, ...] = ()
-        self.room = 0
+        self.room = self.most_rows = 0  # of the arrays, of a minibatch of the present rollout
 
     def reserve(self, rows: int) -> None:
         """Make the arrays for minibatches of up to ``rows`` rows."""
+        self.most_rows = rows
         if rows > self.room:
             x = np.zeros(rows * self.net.inputs, np.float32)
             self.room, self.work = rows, (np.zeros(rows, np.int64), x, *self.net.work(rows))
@@ -98,11 +99,15 @@ class CompiledLearner(ABC):
         """Update statistics after the last pass."""
 
     def outputs(self, obs: np.ndarray) -> list[np.ndarray]:
-        """Return what is read of the network [N, *] for inputs [N, F]; see ``read``."""
+        """Return what is read of the network [N, *] for inputs [N, F]; see ``read``.
+
+        Rounding may depend on the number of rows of a product, which therefore must not depend on
+        earlier rollouts: a resumed run has not seen them.
+        """
         _, _, h, unit, inverse, _ = self.work
         parts = []
-        for start in range(0, len(obs), self.room):
-            x = obs[start : start + self.room]
+        for start in range(0, len(obs), self.most_rows):
+            x = obs[start : start + self.most_rows]
             layers.forward(self.layers, self.net.values, x.reshape(-1), len(x), h, unit, inverse)
             parts.append(self.read(h, len(x)))
         return [np.concatenate(x) for x in zip(*parts, strict=True)]

@@ -7,6 +7,7 @@ import torch
 
 from rlrun.errors import NumericError
 from rlrun.jit import COMPILED
+from rlrun.kernels import layers
 from rlrun.kernels.layers import tanh
 from rlrun.kernels.r2d2 import NumpyLSTM
 from rlrun.types import tree_leaves
@@ -180,6 +181,26 @@ def test_a_rollout_without_a_valid_row_changes_nothing(name, text):
     assert all(torch.as_tensor(x).isfinite() for x in out.metrics.values())
     for was, now in zip(before, policy.weights().values(), strict=True):
         assert torch.equal(now, was)
+
+
+@pytest.mark.parametrize("name", ["ppo", "pqn"])
+def test_products_have_the_same_rows_whatever_was_learned_before(name, monkeypatch):
+    """Rounding may depend on them, and a resumed run has not seen the rollouts before."""
+    from dataclasses import replace
+
+    words, rows, forward = line(name), [], layers.forward
+    monkeypatch.setattr(layers, "forward", lambda *a: (rows.append(a[3]), forward(*a)))
+    (sample,), used, new = samples_of(words, 1), policy_of(words), policy_of(words)
+    fewer = sample.segment.valid.clone()
+    fewer[:, 2:] = False
+    small = replace(sample, segment=replace(sample.segment, valid=fewer))
+    for policy, samples in ((used, (sample, small)), (new, (small, small))):
+        for one in samples:
+            rows.clear()
+            policy.update(one)
+        policy.rows = list(rows)
+    assert used.rows == new.rows
+    assert rows
 
 
 @pytest.mark.filterwarnings("error")
