@@ -29,6 +29,7 @@ MODULES = {  # start of the id -> what has to be importable
 CONTINUOUS = {
     *("bandit_continuous", "tracking", "pendulum", "mountaincar_continuous"),
     *("lunarlander_continuous", "bipedalwalker", "position_only_pendulum"),
+    *("pendulum_novel", "mountaincar_continuous_novel"),
     *("popgym_position_only_pendulum_easy",),
     *("halfcheetah", "hopper", "walker2d", "ant"),
 }

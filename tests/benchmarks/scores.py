@@ -144,6 +144,10 @@ ROWS = {
     "cartpole_iqn": Row("policy=iqn env=cartpole", ">= 475", steps=50_000),
     "cartpole_rainbow": Row("policy=rainbow env=cartpole", ">= 475", steps=100_000),
     "acrobot_dqn": Row(f"policy=dqn env=acrobot {RARE}", ">= -90", steps=100_000),
+    "acrobot_dqn_100k": Row(
+        "policy=dqn env=acrobot run.stop_return=null run.eval_every=20000 policy.lr.end=0",
+        ">= -76.6, rl-zoo3", steps=100_000,
+    ),
     "acrobot_qrdqn": Row("policy=qrdqn env=acrobot", ">= -90", steps=100_000),
     # on-policy
     "cartpole_ppo": Row("policy=ppo env=cartpole", ">= 475", steps=100_000),
@@ -171,6 +175,15 @@ ROWS = {
     "cartpole_pqn": Row(f"{PQN} env=cartpole", ">= 495.1", steps=500_000),  # CleanRL's pqn.py
     "acrobot_pqn": Row(f"{PQN} env=acrobot", ">= -95.6", steps=500_000),  # the same
     "mountaincar_pqn": Row(f"{PQN} env=mountaincar", ">= -110", steps=500_000),
+    "pendulum_novel_ppo": Row(
+        "policy=ppo memory=lstm env=pendulum_novel policy.prev_inputs=true run.stop_return=null "
+        "run.eval_every=20000", ">= -217.9, rl-zoo3",
+    ),
+    "mountaincar_continuous_novel_ppo": Row(
+        "policy=ppo memory=lstm env=mountaincar_continuous_novel policy.log_std_init=1 "
+        "policy.normalize_reward=false policy.reward_scale=0.05 run.stop_return=93",
+        ">= 91.5, rl-zoo3",
+    ),
     "novel_pqn": Row(
         "policy=pqn memory=mingru memory.hidden=64 memory.readout=false env=cartpole_novel "
         "env.reward_scale=0.1 policy.normalize_reward=false policy.prev_inputs=true "
