@@ -144,10 +144,6 @@ ROWS = {
     "cartpole_iqn": Row("policy=iqn env=cartpole", ">= 475", steps=50_000),
     "cartpole_rainbow": Row("policy=rainbow env=cartpole", ">= 475", steps=100_000),
     "acrobot_dqn": Row(f"policy=dqn env=acrobot {RARE}", ">= -90", steps=100_000),
-    "acrobot_dqn_100k": Row(
-        "policy=dqn env=acrobot run.stop_return=null run.eval_every=20000 policy.lr.end=0",
-        ">= -76.6, rl-zoo3", steps=100_000,
-    ),
     "acrobot_qrdqn": Row("policy=qrdqn env=acrobot", ">= -90", steps=100_000),
     # on-policy
     "cartpole_ppo": Row("policy=ppo env=cartpole", ">= 475", steps=100_000),
