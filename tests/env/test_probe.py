@@ -22,6 +22,7 @@ SOLVED = {  # what the preset says of the published score, where it is one
     "acrobot": -100, "mountaincar": -110, "mountaincar_continuous": 90, "lunarlander": 200,
     "lunarlander_continuous": 200, "bipedalwalker": 300, "halfcheetah": 4800, "hopper": 3800,
     "ant": 6000, "cartpole": 475, "cartpole_v0": 195,
+    "mountaincar_continuous_novel": 90,
 }  # fmt: skip
 OTHERS = ("rlrun/", "MiniGrid-", "popgym-")  # ids that Gymnasium does not register itself
 
