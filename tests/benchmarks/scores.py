@@ -144,6 +144,10 @@ ROWS = {
     "cartpole_iqn": Row("policy=iqn env=cartpole", ">= 475", steps=50_000),
     "cartpole_rainbow": Row("policy=rainbow env=cartpole", ">= 475", steps=100_000),
     "acrobot_dqn": Row(f"policy=dqn env=acrobot {RARE}", ">= -90", steps=100_000),
+    "acrobot_dqn_100k": Row(
+        "policy=dqn env=acrobot run.stop_return=null run.eval_every=20000 policy.lr.end=0",
+        ">= -76.6, rl-zoo3", steps=100_000,
+    ),
     "acrobot_qrdqn": Row("policy=qrdqn env=acrobot", ">= -90", steps=100_000),
     # on-policy
     "cartpole_ppo": Row("policy=ppo env=cartpole", ">= 475", steps=100_000),
@@ -163,6 +167,7 @@ ROWS = {
     "cartpole_a2c": Row("policy=a2c env=cartpole", ">= 450", steps=500_000),
     "acrobot_ppo": Row("experiment=zoo_ppo_acrobot", ">= -81.3, SLM-Lab"),
     "acrobot_a2c": Row("experiment=zoo_a2c_acrobot", ">= -83.4, rl-zoo3"),
+    "pendulum_a2c": Row("experiment=zoo_a2c_pendulum", ">= -163, rl-zoo3"),
     "novel_ppo": Row(
         "policy=ppo memory=lstm env=cartpole_novel policy.prev_inputs=true "
         "collector.n_sample=1024 run.stop_return=500",
