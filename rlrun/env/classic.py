@@ -52,9 +52,8 @@ class Acrobot(LockstepVectorEnv):
         high = np.array([1, 1, 1, 1, 4 * np.pi, 9 * np.pi], np.float32)
         return spaces.Box(-high, high), spaces.Discrete(3)
 
-    def _reset_columns(self, columns: np.ndarray) -> None:
-        for i in columns:
-            self.state[:, i] = self.rngs[i].uniform(-0.1, 0.1, size=4).astype(np.float32)
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
+        self.state[:, i] = rng.uniform(-0.1, 0.1, size=4).astype(np.float32)
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         start, torque, dt = self.state, (action - 1).astype(np.float64), 0.2
@@ -135,9 +134,8 @@ class MountainCar(LockstepVectorEnv):
         low, high = np.array([[-1.2, -0.07], [0.6, 0.07]], np.float32)
         return spaces.Box(low, high), spaces.Discrete(3)
 
-    def _reset_columns(self, columns: np.ndarray) -> None:
-        for i in columns:
-            self.state[:, i] = self.rngs[i].uniform(-0.6, -0.4), 0
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
+        self.state[:, i] = rng.uniform(-0.6, -0.4), 0
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         position, velocity = self.state
@@ -188,10 +186,9 @@ class Pendulum(LockstepVectorEnv):
         high = np.array([1, 1, 8], np.float32)
         return spaces.Box(-high, high), spaces.Box(-2.0, 2.0, (1,), np.float32)
 
-    def _reset_columns(self, columns: np.ndarray) -> None:
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
         high = np.array([np.pi, 1.0])
-        for i in columns:
-            self.state[:, i] = self.rngs[i].uniform(-high, high)
+        self.state[:, i] = rng.uniform(-high, high)
 
     def _swing(self, action: np.ndarray) -> np.ndarray:
         """Move the poles. Return the cost of the step, float64 [E]."""

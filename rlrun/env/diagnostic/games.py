@@ -5,18 +5,19 @@ same rows in both; in the mazes if the package draws from the environment's gene
 """
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 from gymnasium import spaces
 
 from rlrun.env.classic import Pendulum
 from rlrun.env.diagnostic.memory import DECK, RANKS, SUITS, CardsVectorEnv
+from rlrun.env.diagnostic.tasks import count_around, count_parts
 from rlrun.env.diagnostic.vector import (
     NO_LIMIT,
     LockstepVectorEnv,
     Spaces,
     choice,
-    flag,
     integer,
     integers,
     number,
@@ -49,13 +50,11 @@ class ConcentrationVectorEnv(CardsVectorEnv):
         self.steps = math.ceil(2 * self.size - self.size / (2 * self.size - 1))
         return spaces.MultiDiscrete([self.kinds + 1] * self.size), spaces.Discrete(self.size)
 
-    def _reset_columns(self, columns: np.ndarray) -> None:
-        for i in columns:
-            deck = self._deal(i)[::-1]
-            self.cards[i] = deck % DECK // SUITS if self.kind == "ranks" else deck % 2
-        self.face_up[columns] = self.shown[columns] = False
-        self.first[columns] = -1
-        self.limit[columns] = self.steps
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
+        deck = self._deal(rng)[::-1]
+        self.cards[i] = deck % DECK // SUITS if self.kind == "ranks" else deck % 2
+        self.face_up[i] = self.shown[i] = False
+        self.first[i], self.limit[i] = -1, self.steps
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         second, up = self.first >= 0, self.face_up[self.columns, action]
@@ -94,21 +93,14 @@ class HiddenBattleshipVectorEnv(LockstepVectorEnv):
     ships: tuple[int, ...] = integers((2, 3, 3, 4), 1)
 
     def _setup(self) -> Spaces:
-        for length in self.ships:
-            require_int("ships", length, 1, self.size)
-        self.parts = int(sum(self.ships))
-        if 2 * self.parts > self.size**2:
-            allowed = f"must cover at most half of the {self.size**2} cells"
-            raise ValueError(f"ships = {list(self.ships)}: {allowed}")
+        self.parts = count_parts(self.ships, self.size)
         self.afloat = np.zeros((self.num_envs, self.size, self.size), np.bool_)  # not yet hit
         self.hit = np.zeros(self.num_envs, np.bool_)
         return spaces.Discrete(2), spaces.MultiDiscrete([self.size] * 2)
 
-    def _reset_columns(self, columns: np.ndarray) -> None:
-        for i in columns:
-            self.afloat[i] = self._place(self.rngs[i])
-        self.hit[columns] = False
-        self.limit[columns] = self.size**2
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
+        self.afloat[i] = self._place(rng)
+        self.hit[i], self.limit[i] = False, self.size**2
 
     def _place(self, rng: np.random.Generator) -> np.ndarray:
         """Return a board [size, size] with every ship at the first sampled place that is free."""
@@ -159,17 +151,13 @@ class HiddenMineSweeperVectorEnv(LockstepVectorEnv):
         self.number = np.zeros(self.num_envs, np.int64)
         return spaces.Discrete(min(self.mines + 1, 10)), spaces.MultiDiscrete([self.size] * 2)
 
-    def _reset_columns(self, columns: np.ndarray) -> None:
-        n = self.size
-        for i in columns:
-            mine = np.zeros(n * n, np.bool_)
-            mine[self.rngs[i].choice(np.arange(n * n), size=self.mines, replace=False)] = True
-            self.mine[i] = mine.reshape(n, n)
-            padded = np.pad(self.mine[i].astype(np.int64), 1)
-            self.around[i] = sum(padded[r : r + n, c : c + n] for r in range(3) for c in range(3))
-        self.viewed[columns] = False
-        self.number[columns] = 0
-        self.limit[columns] = self.safe
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
+        mined = rng.choice(np.arange(self.size**2), size=self.mines, replace=False)
+        self.mine[i] = False
+        self.mine[i].flat[mined] = True
+        self.around[i] = count_around(self.mine[i].astype(np.int64))
+        self.viewed[i] = False
+        self.number[i], self.limit[i] = 0, self.safe
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         cell = self.columns, action[:, 0], action[:, 1]
@@ -198,6 +186,7 @@ class LabyrinthEscapeVectorEnv(LockstepVectorEnv):
 
     size: int = integer(5, 3, 30)
     steps: int = integer(1024, 2)
+    has_exit = True
 
     def _setup(self) -> Spaces:
         self.side = 2 * self.size + 1
@@ -208,22 +197,15 @@ class LabyrinthEscapeVectorEnv(LockstepVectorEnv):
         self.last = np.zeros(self.num_envs, np.int32)  # action
         return spaces.MultiDiscrete([CONTENTS] * 10, dtype=np.int32), spaces.Discrete(len(MOVES))
 
-    def _reset_columns(self, columns: np.ndarray) -> None:
-        for i in columns:
-            self.maze[i] = hunt_and_kill(self.size, self.rngs[i])
-            self.position[i], self.exit[i] = entrances(self.side, self.rngs[i])
-        row, column = self.position[columns].T
-        self.maze[columns, row, column] = START
-        self.explored[columns] = False
-        self.explored[columns, row, column] = True
-        self.last[columns] = len(MOVES)
-        self.limit[columns] = self.steps - 1
-        self._open(columns)
-
-    def _open(self, columns: np.ndarray) -> None:
-        """Open the exit of new mazes."""
-        row, column = self.exit[columns].T
-        self.maze[columns, row, column] = GOAL
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
+        self.maze[i] = hunt_and_kill(self.size, rng)
+        self.position[i], self.exit[i] = start, end = entrances(self.side, rng)
+        self.maze[i][start] = START
+        if self.has_exit:
+            self.maze[i][end] = GOAL
+        self.explored[i] = False
+        self.explored[i][start] = True
+        self.last[i], self.limit[i] = len(MOVES), self.steps - 1
 
     def _move(self, action: np.ndarray) -> np.ndarray:
         """Move the agents. Return bool [E]: to a cell that is new to them."""
@@ -257,8 +239,7 @@ class LabyrinthExploreVectorEnv(LabyrinthEscapeVectorEnv):
     pays 1 / (cells to visit), any other step costs 1 / ``steps``. The last cell terminates.
     """
 
-    def _open(self, columns: np.ndarray) -> None:
-        """Leave the exit closed."""
+    has_exit = False
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         new = self._move(action)
@@ -313,22 +294,20 @@ class PositionOnlyPendulumVectorEnv(Pendulum):
 
     steps: int = integer(200, 1)
     noise: float = number(0.0, 0)
-    full_state: bool = flag(False)
 
     def _setup(self) -> Spaces:
         _, action = super()._setup()
         self.error = np.zeros((self.num_envs, 2), np.float32)  # of the newest observation
         return spaces.Box(-1, 1, (2,), np.float32), action
 
-    def _reset_columns(self, columns: np.ndarray) -> None:
-        super()._reset_columns(columns)
-        self.limit[columns] = self.steps
-        self._draw_noise(columns)
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
+        super()._begin(i, rng)
+        self.limit[i] = self.steps
+        self._draw_noise([i])
 
-    def _draw_noise(self, columns: np.ndarray) -> None:
-        if self.noise > 0:
-            for i in columns:
-                self.error[i] = self.rngs[i].normal(0, np.full(2, self.noise))
+    def _draw_noise(self, columns: Iterable[int]) -> None:
+        for i in columns if self.noise > 0 else ():
+            self.error[i] = self.rngs[i].normal(0, self.noise, 2)
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         reward = (LOWEST / 2 - self._swing(action)) / (LOWEST / 2) / self.steps

@@ -5,6 +5,7 @@ One seed gives the same rows in both.
 """
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,6 @@ class CardsVectorEnv(LockstepVectorEnv):
     """
 
     decks: int = integer(1, 1)
-    full_state: bool = flag(False)
     answers = SUITS  # number of actions
 
     def _setup(self) -> Spaces:
@@ -57,15 +57,14 @@ class CardsVectorEnv(LockstepVectorEnv):
         self.scored, self.length = self.size - 1, self.size - 1  # steps: with a reward, all
         return spaces.Discrete(SUITS), spaces.Discrete(SUITS)
 
-    def _deal(self, column: int) -> np.ndarray:
-        """Return a deck shuffled by the column's generator. POPGym deals from its end."""
+    def _deal(self, rng: np.random.Generator) -> np.ndarray:
+        """Return a shuffled deck. POPGym deals from its end."""
         deck = np.arange(self.size)
-        self.rngs[column].shuffle(deck)
+        rng.shuffle(deck)
         return deck[::-1]
 
-    def _reset_columns(self, columns: np.ndarray) -> None:
-        for i in columns:
-            self.cards[i] = self._deal(i)
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
+        self.cards[i] = self._deal(rng)
 
     def _asked(self) -> tuple[np.ndarray, np.ndarray | bool]:
         """Return (the right action at ``t`` [E], whether it is asked for [E])."""
@@ -148,10 +147,8 @@ class CountRecallVectorEnv(CardsVectorEnv):
         self.answers = self.size // KINDS[self.kind] + 1
         return spaces.MultiDiscrete([KINDS[self.kind]] * 2), spaces.Discrete(self.answers)
 
-    def _reset_columns(self, columns: np.ndarray) -> None:
-        for i in columns:
-            self.cards[i] = self._kinds(self._deal(i))
-            self.queries[i] = self._kinds(self._deal(i))
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
+        self.cards[i], self.queries[i] = (self._kinds(self._deal(rng)) for _ in range(2))
 
     def _kinds(self, deck: np.ndarray) -> np.ndarray:
         return deck % DECK // SUITS if self.kind == "ranks" else deck % KINDS[self.kind]
@@ -241,18 +238,15 @@ class MultiarmedBanditVectorEnv(LockstepVectorEnv):
 
     arms: int = integer(10, 2)
     steps: int = integer(200, 1)
-    full_state: bool = flag(False)
 
     def _setup(self) -> Spaces:
         self.chances = np.zeros((self.num_envs, self.arms), np.float32)
         self.paid = np.zeros(self.num_envs, np.int64)
         return spaces.Discrete(2), spaces.Discrete(self.arms)
 
-    def _reset_columns(self, columns: np.ndarray) -> None:
-        for i in columns:
-            self.chances[i] = self.rngs[i].random(self.chances.shape[1], dtype=np.float32)
-        self.paid[columns] = 0
-        self.limit[columns] = self.steps
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
+        self.chances[i] = rng.random(self.arms, dtype=np.float32)
+        self.paid[i], self.limit[i] = 0, self.steps
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         chance = self.chances[self.columns, action]
@@ -283,7 +277,6 @@ class MemoryChainVectorEnv(LockstepVectorEnv):
 
     length: int = integer(10, 1)
     bits: int = integer(1, 1)
-    full_state: bool = flag(False)
 
     def _setup(self) -> Spaces:
         self.context = np.zeros((self.num_envs, self.bits), np.int64)
@@ -292,10 +285,9 @@ class MemoryChainVectorEnv(LockstepVectorEnv):
         high = np.array([1, max(self.bits - 1, 1), *[1] * self.bits], np.float32)
         return spaces.Box(low, high), spaces.Discrete(2)
 
-    def _reset_columns(self, columns: np.ndarray) -> None:
-        for i in columns:
-            self.context[i] = self.rngs[i].integers(2, size=self.bits)
-            self.query[i] = self.rngs[i].integers(self.bits)
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
+        self.context[i] = rng.integers(2, size=self.bits)
+        self.query[i] = rng.integers(self.bits)
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         last = self.t >= self.length
@@ -337,7 +329,6 @@ class TMazeVectorEnv(LockstepVectorEnv):
     length: int = integer(10, 1)
     penalty: float = number(0.02, 0)
     balanced: bool = flag(False)
-    full_state: bool = flag(False)
 
     def _setup(self) -> Spaces:
         self.cue = np.zeros(self.num_envs, np.int64)  # 0: left, 1: right
@@ -345,13 +336,10 @@ class TMazeVectorEnv(LockstepVectorEnv):
         self.success = np.zeros(self.num_envs, np.bool_)
         return spaces.Box(0, 1, (4,), np.float32), spaces.Discrete(3)
 
-    def _reset_columns(self, columns: np.ndarray) -> None:
-        if self.balanced:
-            self.cue[columns] = (self.index[columns] + self.episode[columns]) % 2
-        else:
-            self.cue[columns] = [self.rngs[i].integers(2) for i in columns]
-        self.cell[columns] = 0
-        self.limit[columns] = 4 * self.length
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
+        balanced = (self.index[i] + self.episode[i]) % 2
+        self.cue[i] = balanced if self.balanced else rng.integers(2)
+        self.cell[i], self.limit[i] = 0, 4 * self.length
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         forward = action == FORWARD
@@ -371,10 +359,8 @@ class TMazeVectorEnv(LockstepVectorEnv):
 
     def _full_state(self) -> np.ndarray:
         """Return the cue, and whether the agent is in the corridor or at the junction."""
-        state = np.zeros((self.num_envs, 4), np.float32)
-        state[self.columns, self.cue] = 1
-        state[self.columns, np.where(self.cell == self.length, 3, 2)] = 1
-        return state
+        place: np.ndarray = SYMBOLS[2 + (self.cell == self.length)]
+        return SYMBOLS[self.cue] + place
 
     def picture(self, column: int) -> np.ndarray:
         """Return the maze from above: rewarded side green, other side red, agent blue.
@@ -460,7 +446,6 @@ class PositionOnlyCartPoleVectorEnv(LockstepVectorEnv):
     steps: int = integer(200, 1)
     noise: float = number(0.0, 0)
     show: str = choice("positions", "velocities")
-    full_state: bool = flag(False)
 
     def _setup(self) -> Spaces:
         farthest, steepest = (FARTHEST, STEEPEST) if self.show == "positions" else (np.inf, np.inf)
@@ -469,17 +454,13 @@ class PositionOnlyCartPoleVectorEnv(LockstepVectorEnv):
         self.error = np.zeros((self.num_envs, 2), np.float32)  # of the newest observation
         return spaces.Box(-self.bound, self.bound), spaces.Discrete(2)
 
-    def _reset_columns(self, columns: np.ndarray) -> None:
-        for i in columns:
-            self.state[i] = self.rngs[i].uniform(-0.05, 0.05, size=4)
-        self.limit[columns] = self.steps
-        self._draw_noise(columns)
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
+        self.state[i], self.limit[i] = rng.uniform(-0.05, 0.05, size=4), self.steps
+        self._draw_noise([i])
 
-    def _draw_noise(self, columns: np.ndarray) -> None:
-        if self.noise > 0:
-            sigma = np.full(2, self.noise)
-            for i in columns:
-                self.error[i] = self.rngs[i].normal(0, sigma)
+    def _draw_noise(self, columns: Iterable[int]) -> None:
+        for i in columns if self.noise > 0 else ():
+            self.error[i] = self.rngs[i].normal(0, self.noise, 2)
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         x, x_dot, theta, theta_dot = self.state.T

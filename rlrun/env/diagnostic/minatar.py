@@ -3,10 +3,10 @@
 The rules are those of the package ``minatar`` 1.0.15, step by step, so a column has its rows when
 both read the same random numbers. Source: Young and Tian 2019, arXiv 1903.03176.
 
-A game is a record of integers. ``step(games, action, done, draws, used, reward, ended)`` moves
-every column whose episode is not ``done``, with the action it got; ``begin(games, i, draws,
-used)`` starts column i anew; ``show(games, obs)`` writes planes uint8 [E, C, 10, 10] of zeros and
-ones. Uniform numbers come from ``draws`` [E, DRAWS]; ``used`` [E] counts those already taken.
+A game is a record of integers. ``step(games, action, done, rng, ramping, (reward, ended))`` moves
+every column whose episode is not ``done``, with the action it got; ``begin(games, i, rng,
+ramping)`` starts column i anew; ``show(games, obs)`` writes planes uint8 [E, C, 10, 10] of zeros
+and ones. ``rng`` holds uniform numbers [E, DRAWS], and [E] how many are already taken.
 Cells have a row y from the top and a column x from the left. Seaquest is in ``seaquest.py``.
 """
 
@@ -27,17 +27,18 @@ NONE, LEFT, UP, RIGHT, DOWN, FIRE = range(6)
 
 
 @jit
-def uniform(draws: Any, used: Any, i: int) -> float:
+def uniform(rng: Any, i: int) -> float:
     """Return the next number of column i, float64 in [0, 1)."""
+    draws, used = rng
     u = draws[i, used[i]]
     used[i] += 1
     return u  # type: ignore[no-any-return]
 
 
 @jit
-def integer_in(draws: Any, used: Any, i: int, low: int, high: int) -> int:
+def integer_in(rng: Any, i: int, low: int, high: int) -> int:
     """Return an integer within [low, high)."""
-    return low + int(uniform(draws, used, i) * (high - low))
+    return low + int(uniform(rng, i) * (high - low))
 
 
 @jit
@@ -56,9 +57,9 @@ _BOUNCE_SIDE, _BOUNCE_TOP, _BOUNCE_BACK = (1, 0, 3, 2), (3, 2, 1, 0), (2, 3, 0, 
 
 
 @jit
-def _begin_breakout(games: Any, i: int, draws: Any, used: Any, ramping: bool) -> None:
+def _begin_breakout(games: Any, i: int, rng: Any, ramping: bool) -> None:
     g = games[i]
-    right = integer_in(draws, used, i, 0, 2)
+    right = integer_in(rng, i, 0, 2)
     g.ball_x, g.ball_y, g.direction = (9, 3, 3) if right else (0, 3, 2)
     g.last_x, g.last_y, g.paddle, g.struck = g.ball_x, g.ball_y, 4, 0
     g.bricks[:] = 0
@@ -66,10 +67,8 @@ def _begin_breakout(games: Any, i: int, draws: Any, used: Any, ramping: bool) ->
 
 
 @jit
-def _step_breakout(
-    games: Any, action: Any, done: Any, draws: Any, used: Any, ramping: bool, reward: Any,
-    ended: Any,
-) -> None:  # fmt: skip
+def _step_breakout(games: Any, action: Any, done: Any, rng: Any, ramping: bool, out: Any) -> None:
+    reward, ended = out
     for i in range(len(games)):
         if done[i]:
             continue
@@ -130,29 +129,27 @@ _FREEWAY = np.dtype([
 
 
 @jit
-def _new_speeds(games: Any, i: int, draws: Any, used: Any) -> None:
+def _new_speeds(games: Any, i: int, rng: Any) -> None:
     cars = games[i].cars
     for k in range(8):
-        cars[k, 1] = integer_in(draws, used, i, 1, 6)
+        cars[k, 1] = integer_in(rng, i, 1, 6)
     for k in range(8):
-        direction = np.sign(uniform(draws, used, i) - 0.5)
+        direction = np.sign(uniform(rng, i) - 0.5)
         cars[k, 2] = cars[k, 1] * int(direction)
         cars[k, 1] = abs(cars[k, 2])
 
 
 @jit
-def _begin_freeway(games: Any, i: int, draws: Any, used: Any, ramping: bool) -> None:
+def _begin_freeway(games: Any, i: int, rng: Any, ramping: bool) -> None:
     g = games[i]
-    _new_speeds(games, i, draws, used)
+    _new_speeds(games, i, rng)
     g.cars[:, 0] = 0
     g.row, g.wait, g.left = 9, 3, 2500
 
 
 @jit
-def _step_freeway(
-    games: Any, action: Any, done: Any, draws: Any, used: Any, ramping: bool, reward: Any,
-    ended: Any,
-) -> None:  # fmt: skip
+def _step_freeway(games: Any, action: Any, done: Any, rng: Any, ramping: bool, out: Any) -> None:
+    reward, ended = out
     for i in range(len(games)):
         if done[i]:
             continue
@@ -162,7 +159,7 @@ def _step_freeway(
             g.row = max(0, g.row - 1) if action[i] == UP else min(9, g.row + 1)
         if g.row == 0:
             reward[i] += 1
-            _new_speeds(games, i, draws, used)
+            _new_speeds(games, i, rng)
             g.row = 9
         for k in range(8):
             car = g.cars[k]
@@ -201,7 +198,7 @@ _ASTERIX = np.dtype([
 
 
 @jit
-def _begin_asterix(games: Any, i: int, draws: Any, used: Any, ramping: bool) -> None:
+def _begin_asterix(games: Any, i: int, rng: Any, ramping: bool) -> None:
     g = games[i]
     g.x = g.y = 5
     g.spawn_every = g.spawn_in = 10
@@ -211,13 +208,13 @@ def _begin_asterix(games: Any, i: int, draws: Any, used: Any, ramping: bool) -> 
 
 
 @jit
-def _fill_lane(lanes: Any, draws: Any, used: Any, i: int) -> None:
-    right = int(uniform(draws, used, i) < 1 / 2)
-    gold = int(uniform(draws, used, i) < 1 / 3)
+def _fill_lane(lanes: Any, rng: Any, i: int) -> None:
+    right = int(uniform(rng, i) < 1 / 2)
+    gold = int(uniform(rng, i) < 1 / 3)
     free = 8 - lanes[:, 0].sum()
     if free == 0:
         return
-    skip = integer_in(draws, used, i, 0, free)
+    skip = integer_in(rng, i, 0, free)
     for k in range(8):
         if not lanes[k, 0]:
             if skip == 0:
@@ -239,16 +236,14 @@ def _meet(g: Any, lane: Any, y: int) -> tuple[int, bool]:
 
 
 @jit
-def _step_asterix(
-    games: Any, action: Any, done: Any, draws: Any, used: Any, ramping: bool, reward: Any,
-    ended: Any,
-) -> None:  # fmt: skip
+def _step_asterix(games: Any, action: Any, done: Any, rng: Any, ramping: bool, out: Any) -> None:
+    reward, ended = out
     for i in range(len(games)):
         if done[i]:
             continue
         g = games[i]
         if g.spawn_in == 0:
-            _fill_lane(g.lanes, draws, used, i)
+            _fill_lane(g.lanes, rng, i)
             g.spawn_in = g.spawn_every
         if action[i] == LEFT:
             g.x = max(0, g.x - 1)
@@ -310,7 +305,7 @@ _INVADERS = np.dtype([
 
 
 @jit
-def _begin_invaders(games: Any, i: int, draws: Any, used: Any, ramping: bool) -> None:
+def _begin_invaders(games: Any, i: int, rng: Any, ramping: bool) -> None:
     g = games[i]
     g.x, g.direction, g.move_every, g.move_in = 5, -1, 12, 12
     g.shot_in, g.wait = 10, 0
@@ -342,10 +337,8 @@ def _drop_bomb(g: Any) -> None:
 
 
 @jit
-def _step_invaders(
-    games: Any, action: Any, done: Any, draws: Any, used: Any, ramping: bool, reward: Any,
-    ended: Any,
-) -> None:  # fmt: skip
+def _step_invaders(games: Any, action: Any, done: Any, rng: Any, ramping: bool, out: Any) -> None:
+    reward, ended = out
     for i in range(len(games)):
         if done[i]:
             continue
@@ -434,27 +427,21 @@ class MinAtarVectorEnv(LockstepVectorEnv):
             self.used[:], self.last[:] = DRAWS, NONE
         return super().reset(seed=seed, options=options)
 
-    def _draw(self, columns: np.ndarray) -> None:
-        """Draw new numbers for those of ``columns`` that have few left."""
-        for i in columns[self.used[columns] > DRAWS - MOST_DRAWS]:
-            self.draws[i], self.used[i] = self.rngs[i].random(DRAWS), 0
-
-    def _reset_columns(self, columns: np.ndarray) -> None:
-        self._draw(columns)
-        for i in columns:
-            self.kernels[0](self.games, i, self.draws, self.used, self.ramping)
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
+        if self.used[i] > DRAWS - MOST_DRAWS:
+            self.draws[i], self.used[i] = rng.random(DRAWS), 0
+        self.kernels[0](self.games, i, (self.draws, self.used), self.ramping)
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         playing = np.flatnonzero(~self._done)
-        self._draw(playing)
+        for i in playing[self.used[playing] > DRAWS - MOST_DRAWS]:
+            self.draws[i], self.used[i] = self.rngs[i].random(DRAWS), 0
         same = self.draws[playing, self.used[playing]] < self.sticky
         self.used[playing] += 1
         self.last[playing] = np.where(same, self.last[playing], self.known[action[playing]])
         reward, ended = np.zeros(self.num_envs, np.float32), np.zeros(self.num_envs, np.bool_)
-        self.kernels[1](
-            *(self.games, self.last, self._done, self.draws, self.used),
-            *(self.ramping, reward, ended),
-        )
+        rng, out = (self.draws, self.used), (reward, ended)
+        self.kernels[1](self.games, self.last, self._done, rng, self.ramping, out)
         return reward, ended
 
     def _observe(self) -> np.ndarray:

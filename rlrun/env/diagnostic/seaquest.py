@@ -78,7 +78,7 @@ def _plot(things: Any, count: int, plane: Any, trail: Any, trails: bool) -> None
 
 
 @jit
-def _begin_seaquest(games: Any, i: int, draws: Any, used: Any, ramping: bool) -> None:
+def _begin_seaquest(games: Any, i: int, rng: Any, ramping: bool) -> None:
     g = games[i]
     g.x, g.y, g.right, g.oxygen, g.saved = 5, 0, 0, 200, 0
     g.wait, g.above, g.ramps = 0, 1, 0
@@ -88,11 +88,11 @@ def _begin_seaquest(games: Any, i: int, draws: Any, used: Any, ramping: bool) ->
 
 
 @jit
-def _spawn_enemy(g: Any, draws: Any, used: Any, i: int) -> None:
+def _spawn_enemy(g: Any, rng: Any, i: int) -> None:
     """A fish or submarine, unless its lane has one of the other direction."""
-    right = int(uniform(draws, used, i) < 1 / 2)
-    is_sub = uniform(draws, used, i) < 1 / 3
-    y = integer_in(draws, used, i, 1, 9)
+    right = int(uniform(rng, i) < 1 / 2)
+    is_sub = uniform(rng, i) < 1 / 3
+    y = integer_in(rng, i, 1, 9)
     for k in range(g.n_subs):
         if g.subs[k, 1] == y and g.subs[k, 2] != right:
             return
@@ -262,20 +262,18 @@ def _steer(g: Any, action: int) -> None:
 
 
 @jit
-def _step_seaquest(
-    games: Any, action: Any, done: Any, draws: Any, used: Any, ramping: bool, reward: Any,
-    ended: Any,
-) -> None:  # fmt: skip
+def _step_seaquest(games: Any, action: Any, done: Any, rng: Any, ramping: bool, out: Any) -> None:
+    reward, ended = out
     for i in range(len(games)):
         if done[i]:
             continue
         g = games[i]
         if g.spawn_in == 0:
-            _spawn_enemy(g, draws, used, i)
+            _spawn_enemy(g, rng, i)
             g.spawn_in = g.spawn_every
         if g.diver_in == 0:
-            right = int(uniform(draws, used, i) < 1 / 2)
-            y = integer_in(draws, used, i, 1, 9)
+            right = int(uniform(rng, i) < 1 / 2)
+            y = integer_in(rng, i, 1, 9)
             g.n_divers = _push(g.divers, g.n_divers, 0 if right else 9, y, right, 5, 0)
             g.diver_in = 30
         _steer(g, action[i])

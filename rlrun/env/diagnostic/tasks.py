@@ -48,20 +48,14 @@ class CounterVectorEnv(LockstepVectorEnv):
         self.final = np.full(self.num_envs, NO_LIMIT)  # steps after which an episode is terminated
         return spaces.Box(0, np.inf, (3,), np.float32), spaces.Discrete(2)
 
-    def _reset_columns(self, columns: np.ndarray) -> None:
-        number = self.index[columns] + self.episode[columns]
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
+        number = self.index[i] + self.episode[i]
+        length = self.steps[number % len(self.steps)]
         if self.random:
-            low, high = self.steps.min(), self.steps.max()
-            sampled = [self.rngs[i].integers(low, high, endpoint=True) for i in columns]
-            length = np.array(sampled, np.int64)
-        else:
-            length = self.steps[number % len(self.steps)]
-        even = number % 2 == 0
-        terminates = (
-            even if self.end == "alternate" else np.full_like(even, self.end == "terminated")
-        )
-        self.final[columns] = np.where(terminates, length, NO_LIMIT)
-        self.limit[columns] = np.where(terminates, NO_LIMIT, length)
+            length = rng.integers(self.steps.min(), self.steps.max(), endpoint=True)
+        end = ("terminated", "truncated")[number % 2] if self.end == "alternate" else self.end
+        self.final[i], self.limit[i] = NO_LIMIT, NO_LIMIT
+        (self.final if end == "terminated" else self.limit)[i] = length
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return counter_reward(self.index, self.episode, self.t), self.t + 1 >= self.final
@@ -83,9 +77,9 @@ class BanditVectorEnv(LockstepVectorEnv):
         self.swapped = np.zeros(self.num_envs, np.bool_)
         return spaces.Box(0, 1, (1,), np.float32), spaces.Discrete(2)
 
-    def _reset_columns(self, columns: np.ndarray) -> None:
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
         if self.noise > 0:
-            self.swapped[columns] = [self.rngs[i].random() < self.noise for i in columns]
+            self.swapped[i] = rng.random() < self.noise
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         rewarded = (action == 1) ^ self.swapped
@@ -109,10 +103,9 @@ class IdentityVectorEnv(LockstepVectorEnv):
         self.symbols = np.zeros((self.num_envs, self.length + 1), np.int64)
         return spaces.Discrete(self.n), spaces.Discrete(self.n)
 
-    def _reset_columns(self, columns: np.ndarray) -> None:
-        for i in columns:
-            self.symbols[i] = self.rngs[i].integers(self.n, size=self.length + 1)
-        self.limit[columns] = self.length
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
+        self.symbols[i] = rng.integers(self.n, size=self.length + 1)
+        self.limit[i] = self.length
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         correct = action == self.symbols[self.columns, self.t]
@@ -163,13 +156,11 @@ class BitFlipVectorEnv(LockstepVectorEnv):
         equal: np.ndarray = np.equal(achieved_goal, desired_goal).all(axis=-1)
         return equal
 
-    def _reset_columns(self, columns: np.ndarray) -> None:
-        for i in columns:
-            start, goal = self.rngs[i].integers(2, size=(2, self.bits), dtype=np.int8)
-            while (start == goal).all():
-                goal = self.rngs[i].integers(2, size=self.bits, dtype=np.int8)
-            self.state[i], self.goal[i] = start, goal
-        self.limit[columns] = self.bits
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
+        self.state[i], self.goal[i] = rng.integers(2, size=(2, self.bits), dtype=np.int8)
+        while (self.state[i] == self.goal[i]).all():
+            self.goal[i] = rng.integers(2, size=self.bits, dtype=np.int8)
+        self.limit[i] = self.bits
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         self.state[self.columns, action] ^= 1
@@ -210,9 +201,8 @@ class ChainVectorEnv(LockstepVectorEnv):
         self.state = np.zeros(self.num_envs, np.int64)  # 0 to N - 1
         return spaces.Box(0, 1, (self.length,), np.float32), spaces.Discrete(self.actions)
 
-    def _reset_columns(self, columns: np.ndarray) -> None:
-        self.state[columns] = 1
-        self.limit[columns] = self.length + EXTRA_STEPS
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
+        self.state[i], self.limit[i] = 1, self.length + EXTRA_STEPS
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         move = np.where(action == self.up[self.state], 1, -1)
@@ -271,10 +261,9 @@ class TrackingVectorEnv(LockstepVectorEnv):
         self.symbols = np.zeros((self.num_envs, self.length + 1), np.float32)
         return spaces.Box(-1, 1, (1,), np.float32), spaces.Box(-2, 2, (1,), np.float32)
 
-    def _reset_columns(self, columns: np.ndarray) -> None:
-        for i in columns:
-            self.symbols[i] = self.rngs[i].uniform(-1, 1, self.length + 1)
-        self.limit[columns] = self.length
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
+        self.symbols[i] = rng.uniform(-1, 1, self.length + 1)
+        self.limit[i] = self.length
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         past = self.t - self.lag  # negative in the first lag steps
@@ -302,8 +291,8 @@ class TwoStepVectorEnv(LockstepVectorEnv):
         state = spaces.Box(0, 1, (3,), np.float32)
         return JointSpace(spaces.Discrete(3), state, num_agents=2), spaces.MultiDiscrete([2, 2])
 
-    def _reset_columns(self, columns: np.ndarray) -> None:
-        self.state[columns] = 0
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
+        self.state[i] = 0
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         second = self.state > 0
@@ -340,8 +329,8 @@ class RelayVectorEnv(LockstepVectorEnv):
         observation = JointSpace(spaces.Discrete(self.cues + 2), state, num_agents=2)
         return observation, spaces.MultiDiscrete([self.cues, self.cues])
 
-    def _reset_columns(self, columns: np.ndarray) -> None:
-        self.cue[columns] = [self.rngs[i].integers(self.cues) for i in columns]
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
+        self.cue[i] = rng.integers(self.cues)
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         last = self.t == self.length - 1
@@ -406,12 +395,10 @@ class CellsVectorEnv(LockstepVectorEnv):
         """Return bool [E]: boards that are finished."""
         raise NotImplementedError
 
-    def _reset_columns(self, columns: np.ndarray) -> None:
-        for i in columns:
-            self.content[i] = self._fill(self.rngs[i])
-        self.open[columns] = False
-        self.shown[columns] = False
-        self.limit[columns] = self.cells
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
+        self.content[i] = self._fill(rng)
+        self.open[i] = self.shown[i] = False
+        self.limit[i] = self.cells
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         again = self.open[self.columns, action]
@@ -433,6 +420,24 @@ class CellsVectorEnv(LockstepVectorEnv):
         )
 
 
+def count_parts(ships: Sequence[int], size: int) -> int:
+    """Return the cells of ships on a board of ``size``^2. Raises: ValueError if they are many."""
+    for length in ships:
+        require_int("ships", length, 1, size)
+    parts = int(sum(ships))
+    if 2 * parts > size**2:
+        allowed = f"must cover at most half of the {size**2} cells"
+        raise ValueError(f"ships = {list(ships)}: {allowed}")
+    return parts
+
+
+def count_around(mine: np.ndarray) -> np.ndarray:
+    """Return the number of mines in the 3 x 3 cells around each cell of a board [n, n]."""
+    padded, n = np.pad(mine, 1), len(mine)
+    around: Any = sum(padded[i : i + n, j : j + n] for i in range(3) for j in range(3))
+    return np.asarray(around)
+
+
 class BattleshipVectorEnv(CellsVectorEnv):
     """Hit ships of the given lengths, which lie in rows or columns of the board without overlap.
 
@@ -447,12 +452,7 @@ class BattleshipVectorEnv(CellsVectorEnv):
     ships: Sequence[int] = integers((3, 2), 1)
 
     def _setup(self) -> Spaces:
-        for length in self.ships:
-            require_int("ships", length, 1, self.size)
-        self.parts = int(sum(self.ships))
-        if 2 * self.parts > self.size**2:
-            allowed = f"must cover at most half of the {self.size**2} cells"
-            raise ValueError(f"ships = {list(self.ships)}: {allowed}")
+        self.parts = count_parts(self.ships, self.size)
         return super()._setup()
 
     def _fill(self, rng: np.random.Generator) -> np.ndarray:
@@ -491,10 +491,8 @@ class MineSweeperVectorEnv(CellsVectorEnv):
     def _fill(self, rng: np.random.Generator) -> np.ndarray:
         mine = np.zeros(self.cells, np.int8)
         mine[rng.permutation(self.cells)[: self.mines]] = 1
-        padded = np.pad(mine.reshape(self.size, self.size), 1)
-        n = self.size
-        around = sum(padded[i : i + n, j : j + n] for i in range(3) for j in range(3))
-        return np.where(mine == 1, 9, np.asarray(around).ravel()).astype(np.int8)
+        around = count_around(mine.reshape(self.size, self.size)).ravel()
+        return np.where(mine == 1, 9, around).astype(np.int8)
 
     def _pay(self, content: np.ndarray) -> np.ndarray:
         return np.where(content == 9, 0.0, 1 / (self.cells - self.mines))

@@ -8,7 +8,7 @@ so all three backends return the same numbers. Pictures are squares and bars dra
 
 import importlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rlrun.env.contract import ResetResult, VectorResult
-from rlrun.spaces import Tree, tree_map
+from rlrun.spaces import Tree, leaf_of, leaf_spaces, tree_map
 
 SQUARE, GAP, ROW = 24, 2, 16  # pixels of a square and between two; squares of a line
 WHITE, GREY, DARK = (255, 255, 255), (224, 224, 224), (64, 64, 64)
@@ -32,64 +32,55 @@ Color = tuple[int, int, int]
 Spaces = tuple[gym.Space[Any], gym.Space[Any]]  # of observations and of actions
 
 
-def require_int(name: str, value: Any, low: int, high: int = NO_LIMIT) -> None:
-    """Raise ValueError unless the argument ``name`` is an integer within [low, high]."""
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        span = f">= {low}" if high == NO_LIMIT else f"within [{low}, {high}]"
-        raise ValueError(f"{name} = {value}: must be an integer {span}")
-
-
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """An argument of a task: its default, and ``check(name, value)``, which raises ValueError."""
+    """An argument of a task: its default, what is allowed in words, and whether a value is."""
 
     default: Any
-    check: Callable[[str, Any], None]
+    allowed: str
+    holds: Callable[[Any], bool]
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise ValueError unless the argument ``name`` may have this value."""
+        if not self.holds(value):
+            raise ValueError(f"{name} = {value}: must be {self.allowed}")
 
 
-def integer(default: int, low: int, high: int = NO_LIMIT, *, optional: bool = False) -> Any:
+def _real(value: Any, kinds: Any, low: float, high: float) -> bool:
+    number = isinstance(value, kinds) and not isinstance(value, bool)
+    return number and math.isfinite(value) and low <= value <= high
+
+
+def integer(default: int | None, low: int, high: int = NO_LIMIT, *, optional: bool = False) -> Any:
     """Declare an integer within [low, high]; ``optional``: or None."""
-
-    def check(name: str, value: Any) -> None:
-        if value is not None or not optional:
-            require_int(name, value, low, high)
-
-    return Parameter(default, check)
+    allowed = f"an integer >= {low}" if high == NO_LIMIT else f"an integer within [{low}, {high}]"
+    return Parameter(
+        default, allowed, lambda x: _real(x, int, low, high) or (optional and x is None)
+    )
 
 
 def integers(default: tuple[int, ...], low: int) -> Any:
     """Declare a list of at least one integer >= low."""
-
-    def check(name: str, values: Any) -> None:
-        require_int(f"number of {name}", len(values), 1)
-        for value in values:
-            require_int(name, value, low)
-
-    return Parameter(default, check)
+    allowed = f"a list of at least one integer >= {low}"
+    return Parameter(
+        default, allowed, lambda x: len(x) > 0 and all(_real(i, int, low, NO_LIMIT) for i in x)
+    )
 
 
 def number(default: float, low: float = -math.inf, high: float = math.inf) -> Any:
     """Declare a finite number within [low, high]."""
-
-    def check(name: str, value: Any) -> None:
-        real = isinstance(value, int | float) and not isinstance(value, bool)
-        if not real or not math.isfinite(value) or not low <= value <= high:
-            span = f" within [{low}, {high}]" if high < math.inf else f" >= {low}"
-            raise ValueError(
-                f"{name} = {value}: must be a finite number{span if low > -math.inf else ''}"
-            )
-
-    return Parameter(default, check)
+    span = f" within [{low}, {high}]" if high < math.inf else f" >= {low}"
+    allowed = f"a finite number{span if low > -math.inf else ''}"
+    return Parameter(default, allowed, lambda x: _real(x, int | float, low, high))
 
 
 def choice(*options: Any) -> Any:
     """Declare one of ``options``, the first of which is the default."""
-
-    def check(name: str, value: Any) -> None:
-        if not any(value is x or (value == x and type(value) is type(x)) for x in options):
-            raise ValueError(f"{name} = {value}: must be one of {', '.join(map(str, options))}")
-
-    return Parameter(options[0], check)
+    return Parameter(
+        options[0],
+        f"one of {', '.join(map(str, options))}",
+        lambda x: any(x == option and type(x) is type(option) for option in options),
+    )
 
 
 def flag(default: bool) -> Any:
@@ -97,12 +88,18 @@ def flag(default: bool) -> Any:
     return choice(default, not default)
 
 
+def require_int(name: str, value: Any, low: int, high: int = NO_LIMIT) -> None:
+    """Raise ValueError unless the argument ``name`` is an integer within [low, high]."""
+    integer(0, low, high).check(name, value)
+
+
 class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
     """E columns of one environment. Subclasses define ``_setup``, ``_advance`` and ``_observe``.
 
     A subclass declares its arguments as class attributes, ``length: int = integer(10, 1)``, and
-    finds their values under the same names. ``full_state``, if declared, replaces the observation
-    by the vector of ``_full_state``; actions, rewards and random numbers stay the same.
+    finds their values under the same names. One that defines ``_full_state`` has the argument
+    ``full_state``, which replaces the observation by that vector; actions, rewards and random
+    numbers stay the same.
 
     ``index`` [E] is the environment number of a column, ``episode`` [E] counts its episodes from 0,
     and ``t`` [E] the steps of the current one. The episode count continues over autoresets and over
@@ -122,6 +119,8 @@ class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
         self.num_envs = num_envs
         classes = reversed(type(self).__mro__)
         declared = {n: p for c in classes for n, p in vars(c).items() if isinstance(p, Parameter)}
+        if type(self)._full_state is not LockstepVectorEnv._full_state:
+            declared["full_state"] = flag(False)
         if unknown := sorted(set(arguments) - set(declared)):
             raise TypeError(f"__init__() got an unexpected keyword argument {unknown[0]!r}")
         for name, parameter in declared.items():
@@ -147,8 +146,8 @@ class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
         """Allocate the state of all columns. Return the spaces of one observation and action."""
         raise NotImplementedError
 
-    def _reset_columns(self, columns: np.ndarray) -> None:
-        """Sample the initial state of these columns' new episodes; may set ``limit``."""
+    def _begin(self, i: int, rng: np.random.Generator) -> None:
+        """Sample the initial state of a new episode of column ``i``; may set ``limit``."""
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return reward [E] float32 and terminated [E] of the step from ``t`` to ``t + 1``.
@@ -183,7 +182,8 @@ class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
     def _start_episodes(self, columns: np.ndarray) -> None:
         self.episode[columns] += 1
         self.t[columns] = 0
-        self._reset_columns(columns)
+        for i in columns:
+            self._begin(i, self.rngs[i])
         self.limit[columns] = np.minimum(self.limit[columns], self._max_episode_steps)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> ResetResult:
@@ -230,32 +230,19 @@ def observation_picture(obs: Tree, space: gym.Space[Any], share: float) -> np.nd
     Each part of a Dict or Tuple begins a line. The last line shows ``share``, the part of the
     episode that is over.
     """
-    parts = list(_scaled_parts(obs, space))
+    parts = [_scaled(leaf_of(obs, path), part) for path, part in leaf_spaces(space)]
     lines = [part[i : i + ROW] for part in parts for i in range(0, len(part), ROW)]
     image = canvas(len(lines) + 1, max(map(len, lines)))
     white, blue = np.array(WHITE), np.array(BLUE)
     for row, line in enumerate(lines):
         for column, value in enumerate(line):
             fill(image, row, column, GREY)
-            red, green, own_blue = (white + (blue - white) * value).astype(int)
-            fill(image, row, column, (red, green, own_blue), inset=1)
+            red, green, shade = (white + (blue - white) * value).astype(int)
+            fill(image, row, column, (red, green, shade), inset=1)
     width = image.shape[1] - 2 * GAP
     image[-SQUARE // 2 : -GAP, GAP : GAP + width] = GREY
     image[-SQUARE // 2 : -GAP, GAP : GAP + round(share * width)] = DARK
     return image
-
-
-def _scaled_parts(obs: Tree, space: gym.Space[Any]) -> Iterator[np.ndarray]:
-    """Yield the numbers of every part as shares of their range, [K] in [0, 1]."""
-    match space:
-        case spaces.Dict():
-            for key, part in space.spaces.items():
-                yield from _scaled_parts(obs[key], part)
-        case spaces.Tuple():
-            for value, part in zip(obs, space.spaces, strict=True):
-                yield from _scaled_parts(value, part)
-        case _:
-            yield _scaled(obs, space)
 
 
 def _scaled(x: np.ndarray, space: gym.Space[Any]) -> np.ndarray:
@@ -265,15 +252,15 @@ def _scaled(x: np.ndarray, space: gym.Space[Any]) -> np.ndarray:
         return symbols.astype(np.float64)
     flat = np.asarray(x, np.float64).ravel()
     low, high = np.full(flat.shape, -1.0), np.full(flat.shape, 1.0)
-    if isinstance(space, spaces.Box):
-        bounded = np.isfinite(space.low).ravel() & np.isfinite(space.high).ravel()
-        low, high = (
-            np.where(bounded, b.ravel(), c) for b, c in ((space.low, low), (space.high, high))
-        )
-    elif isinstance(space, spaces.MultiDiscrete):
-        low, high = space.start.ravel(), (space.start + space.nvec - 1).ravel()
-    elif isinstance(space, spaces.MultiBinary):
-        low = np.zeros(flat.shape)
+    match space:
+        case spaces.Box():
+            bounded = np.isfinite(space.low).ravel() & np.isfinite(space.high).ravel()
+            low = np.where(bounded, space.low.ravel(), low)
+            high = np.where(bounded, space.high.ravel(), high)
+        case spaces.MultiDiscrete():
+            low, high = space.start.ravel(), (space.start + space.nvec - 1).ravel()
+        case spaces.MultiBinary():
+            low = np.zeros(flat.shape)
     share: np.ndarray = np.clip((flat - low) / np.maximum(high - low, 1e-9), 0, 1)
     return share
 
