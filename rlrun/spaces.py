@@ -51,17 +51,18 @@ def is_image(space: gym.Space[Any], side: int = CNN_SIDE) -> bool:
     return image_size(space, side) and len(space.shape or ()) == 3
 
 
+def space_parts(space: gym.Space[Any]) -> list[tuple[Any, gym.Space[Any]]] | None:
+    """Return (key or index, space) of the parts of a Dict or Tuple; None: another space."""
+    if isinstance(space, gym.spaces.Dict):
+        return list(space.spaces.items())
+    return list(enumerate(space.spaces)) if isinstance(space, gym.spaces.Tuple) else None
+
+
 def leaf_spaces(space: gym.Space[Any], path: Path = ()) -> Iterator[tuple[Path, gym.Space[Any]]]:
     """Yield (path, space) of the leaves of Dicts and Tuples, in the order of the tree."""
-    match space:
-        case gym.spaces.Dict():
-            parts: Any = space.spaces.items()
-        case gym.spaces.Tuple():
-            parts = enumerate(space.spaces)
-        case _:
-            yield path, space
-            return
-    for key, part in parts:
+    if (parts := space_parts(space)) is None:
+        yield path, space
+    for key, part in parts or ():
         yield from leaf_spaces(part, (*path, key))
 
 

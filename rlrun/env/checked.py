@@ -22,8 +22,7 @@ from rlrun.env.contract import (
     exception_text,
     kept_numbers,
     pass_ctrl_c,
-    reset_violation,
-    step_violation,
+    row_violation,
 )
 from rlrun.env.state import (
     Probe,
@@ -133,7 +132,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             result = self.env.reset(seed=seed, options=options)
         except BaseException as e:
             raise self._raised(e, "reset") from e
-        info = self._kept(result, reset_violation(result, self._validator))
+        info = self._kept(result, row_violation("reset", result, self._validator))
         self._last = obs = result[0]
         if begins and self._limit is not None:
             self._choose_method()
@@ -147,7 +146,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             result = self.env.step(action)
         except BaseException as e:
             raise self._raised(e, "step") from e
-        info = self._kept(result, step_violation(result, self._validator))
+        info = self._kept(result, row_violation("step", result, self._validator))
         obs, reward, terminated, truncated = result[:4]
         self._last = obs
         if self._probe is not None:

@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rlrun.errors import EnvError, Interrupted
-from rlrun.spaces import Path, leaf_of, leaf_spaces
+from rlrun.spaces import Path, leaf_of, leaf_spaces, space_parts
 
 _logger = logging.getLogger(__name__)
 
@@ -121,6 +121,11 @@ def space_difference(own: gym.Space[Any], first: gym.Space[Any], name: str) -> s
     """
     if own == first:
         return None
+    if type(own) is type(first):
+        its = dict(space_parts(first) or ())
+        for key, part in space_parts(own) or ():
+            if key in its and (text := space_difference(part, its[key], f"{name}[{key!r}]")):
+                return text
     boxes = isinstance(own, spaces.Box) and isinstance(first, spaces.Box)
     if boxes and (own.shape, own.dtype) == (first.shape, first.dtype):
         for bound in ("low", "high"):
@@ -128,15 +133,7 @@ def space_difference(own: gym.Space[Any], first: gym.Space[Any], name: str) -> s
             for index in map(tuple, np.argwhere(x != y)[:1]):
                 at = f"[{', '.join(map(str, index))}]" if index else ""
                 return f"{name}.{bound}{at} is {x[index]:g}, that of the first {y[index]:g}"
-    if isinstance(own, spaces.Dict) and isinstance(first, spaces.Dict):
-        both = [(f"{name}[{k!r}]", own[k], first[k]) for k in own if k in first.spaces]
-    elif isinstance(own, spaces.Tuple) and isinstance(first, spaces.Tuple):
-        pairs = zip(own, first, strict=False)
-        both = [(f"{name}[{i}]", x, y) for i, (x, y) in enumerate(pairs)]
-    else:
-        both = []
-    inside = (space_difference(x, y, part) for part, x, y in both)
-    return next(filter(None, inside), f"{name} is {own}, that of the first {first}")
+    return f"{name} is {own}, that of the first {first}"
 
 
 def different_copies(
@@ -159,15 +156,12 @@ def different_copies(
 
 def unsupported_space(space: gym.Space[Any], path: str = "observation") -> str | None:
     """Describe the first part of ``space`` that cannot be stored as arrays. None if all can."""
-    if isinstance(space, spaces.Dict):
-        parts = [unsupported_space(s, f"{path}[{k!r}]") for k, s in space.spaces.items()]
-    elif isinstance(space, spaces.Tuple):
-        parts = [unsupported_space(s, f"{path}[{i}]") for i, s in enumerate(space.spaces)]
-    else:
-        parts = [None if isinstance(space, _STORABLE) else f"{path} space is {space}"]
-    if not parts:
-        return f"{path} space is {space}, which has no parts"
-    return next((part for part in parts if part), None)
+    if isinstance(space, _STORABLE):
+        return None
+    if not (parts := space_parts(space)):
+        return f"{path} space is {space}{', which has no parts' if parts is not None else ''}"
+    inside = (unsupported_space(part, f"{path}[{key!r}]") for key, part in parts)
+    return next(filter(None, inside), None)
 
 
 def reward_violation(reward: Any, name: str = "reward") -> str | None:
@@ -236,35 +230,33 @@ def flag_violation(name: str, flag: Any) -> str | None:
     return f"{name} is {_truncated_repr(flag)}; allowed is True or False"
 
 
-def reset_violation(result: Any, validator: "ObservationValidator") -> tuple[str, str] | None:
-    """Return how the result of reset() violates the contract, like ``step_violation``."""
-    if not isinstance(result, tuple) or len(result) != 2:
-        return "exception", "reset() must return (observation, info)"
-    obs, info = result
-    if (message := validator.violation(obs)) is not None:
-        return "observation", message
-    return None if (message := info_violation(info)) is None else ("exception", message)
+_RETURNED = {
+    "reset": ("observation", "info"),
+    "step": ("observation", "reward", "terminated", "truncated", "info"),
+}
 
 
-def step_violation(result: Any, validator: "ObservationValidator") -> tuple[str, str] | None:
-    """Return (kind, description) of how the result of step() violates the contract, or None.
+def row_violation(
+    call: str, result: Any, validator: "ObservationValidator"
+) -> tuple[str, str] | None:
+    """Return (kind, description) of how the result of reset() or step() violates the contract.
 
     The kind is observation, reward, flags, or exception (the result could not be used at all).
+    None: it does not.
     """
-    try:
-        obs, reward, terminated, truncated, info = result
-    except (TypeError, ValueError):
-        text = "step() must return (observation, reward, terminated, truncated, info)"
-        return "exception", text
-    if (message := validator.violation(obs)) is not None:
+    if not isinstance(result, tuple | list) or len(result) != len(_RETURNED[call]):
+        return "exception", f"{call}() must return ({', '.join(_RETURNED[call])})"
+    if (message := validator.violation(result[0])) is not None:
         return "observation", message
-    if (message := reward_violation(reward)) is not None:
-        return "reward", message
-    if not (type(terminated) is bool and type(truncated) is bool):
-        message = flag_violation("terminated", terminated)
-        if (message := message or flag_violation("truncated", truncated)) is not None:
-            return "flags", message
-    return None if (message := info_violation(info)) is None else ("exception", message)
+    if call == "step":
+        _, reward, terminated, truncated, _ = result
+        if (message := reward_violation(reward)) is not None:
+            return "reward", message
+        if not (type(terminated) is bool and type(truncated) is bool):
+            message = flag_violation("terminated", terminated)
+            if (message := message or flag_violation("truncated", truncated)) is not None:
+                return "flags", message
+    return None if (message := info_violation(result[-1])) is None else ("exception", message)
 
 
 def _truncated_repr(value: object, show: Callable[[object], str] = repr) -> str:
@@ -293,11 +285,8 @@ class ObservationValidator:
         """``num_envs`` None: one. ``integers``, ``floats``: whether bounds are compared."""
         batch = () if num_envs is None else (num_envs,)
         self._space, self._env_id, self._batched = space, env_id, num_envs is not None
-        self._leaves = [_Leaf(path, leaf, batch) for path, leaf in leaf_spaces(space)]
-        limited = [leaf for leaf in self._leaves if leaf.limits is not None]
-        for leaf in limited:
-            leaf.compared = integers
-        self._floats = [leaf for leaf in limited if leaf.floating]
+        self._leaves = [_Leaf(path, leaf, batch, integers) for path, leaf in leaf_spaces(space)]
+        self._floats = [leaf for leaf in self._leaves if leaf.floating and leaf.limits is not None]
         self._warns, self._calls = floats and bool(self._floats), 0
 
     def violation(self, obs: Any) -> str | None:
@@ -328,18 +317,15 @@ class ObservationValidator:
 
 def _structure_violation(space: gym.Space[Any], obs: Any, path: str) -> str | None:
     """Describe where an observation of one environment lacks parts of its space."""
+    if (parts := space_parts(space)) is None:
+        return None
     if isinstance(space, spaces.Dict):
         if not isinstance(obs, Mapping) or set(obs) != set(space.spaces):
             got = sorted(obs) if isinstance(obs, Mapping) else type(obs).__name__
             return f"{path} is {got}; allowed is a dict with keys {sorted(space.spaces)}"
-        parts: Any = space.spaces.items()
-    elif isinstance(space, spaces.Tuple):
-        if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
-            got = f"{type(obs).__name__} of {len(obs) if hasattr(obs, '__len__') else 'no'} parts"
-            return f"{path} is a {got}; allowed is a tuple of {len(space.spaces)} parts"
-        parts = enumerate(space.spaces)
-    else:
-        return None
+    elif not isinstance(obs, tuple | list) or len(obs) != len(parts):
+        got = f"{type(obs).__name__} of {len(obs) if hasattr(obs, '__len__') else 'no'} parts"
+        return f"{path} is a {got}; allowed is a tuple of {len(parts)} parts"
     inside = (_structure_violation(part, obs[key], f"{path}[{key!r}]") for key, part in parts)
     return next(filter(None, inside), None)
 
@@ -347,13 +333,16 @@ def _structure_violation(space: gym.Space[Any], obs: Any, path: str) -> str | No
 class _Leaf:
     """A part of an observation that is one array, for one environment or for E."""
 
-    def __init__(self, path: Path, space: gym.Space[Any], batch: tuple[int, ...]) -> None:
+    def __init__(
+        self, path: Path, space: gym.Space[Any], batch: tuple[int, ...], integers: bool
+    ) -> None:
+        """``integers``: compare integers with their bounds."""
         self.path, self.space, self.batched = path, space, bool(batch)
         self.shape, self.dtype = (*batch, *(space.shape or ())), space.dtype
         self.number = isinstance(space, spaces.Discrete) and not batch  # a Python int, too
         self.floating = self.dtype is not None and self.dtype.kind == "f"
         self.limits = _limits(space)
-        self.compared = False  # integers with their limits
+        self.compared = integers and self.limits is not None
         self.name = "observation" + "".join(f"[{key!r}]" for key in path)
 
     def fault(self, obs: Any) -> Fault | None:
@@ -407,6 +396,15 @@ class _Leaf:
         return f"{self.name} is {value:g}{where}; allowed is [{allowed}]", index
 
 
+def _widened(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return bounds that a few roundings of float32 keep."""
+    below, above = (
+        _TOLERANCE * np.maximum(1, np.abs(np.nan_to_num(x, posinf=0, neginf=0)))
+        for x in (low, high)
+    )
+    return low - below, high + above
+
+
 def _limits(space: gym.Space[Any]) -> tuple[Any, Any] | None:
     """Return the bounds of an array, or None if they are those of its dtype."""
     match space:
@@ -417,11 +415,9 @@ def _limits(space: gym.Space[Any]) -> tuple[Any, Any] | None:
         case spaces.MultiBinary():
             return np.int8(0), np.int8(1)
         case spaces.Box() if space.dtype.kind == "f":
-            slack = _TOLERANCE * np.maximum(1, np.abs(np.nan_to_num(space.low, neginf=0)))
-            top = _TOLERANCE * np.maximum(1, np.abs(np.nan_to_num(space.high, posinf=0)))
             if np.isfinite(space.low).any() or np.isfinite(space.high).any():
-                dtype = space.dtype
-                return (space.low - slack).astype(dtype), (space.high + top).astype(dtype)
+                low, high = _widened(space.low, space.high)
+                return low.astype(space.dtype), high.astype(space.dtype)
         case spaces.Box() if space.dtype.kind in "iu":
             limits = np.iinfo(space.dtype)
             if (space.low > limits.min).any() or (space.high < limits.max).any():
@@ -463,10 +459,8 @@ class ActionValidator:
         self._dtype = np.dtype(space.dtype)
         self._box: tuple[np.ndarray, np.ndarray] | None = None
         if isinstance(space, spaces.Box):
-            bounds = np.stack([space.low, space.high]).astype(np.float64)
-            slack = _TOLERANCE * np.maximum(1, np.abs(np.nan_to_num(bounds, posinf=0, neginf=0)))
-            self._box = bounds[0] - slack[0], bounds[1] + slack[1]
-            self._bounds = bounds
+            self._bounds = np.stack([space.low, space.high]).astype(np.float64)
+            self._box = _widened(*self._bounds)
 
     def __call__(self, action: Any) -> tuple[np.ndarray, str | None, int | None]:
         """Return (action, violation or None, index of the environment or None for all)."""

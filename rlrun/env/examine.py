@@ -26,8 +26,7 @@ from rlrun.env.contract import (
     exception_text,
     faults_ignored,
     pass_ctrl_c,
-    reset_violation,
-    step_violation,
+    row_violation,
 )
 from rlrun.env.rows import Env
 from rlrun.env.state import row_hash
@@ -245,8 +244,8 @@ def _record(
     walk: SingleWalk, result: Any, validator: ObservationValidator, opened: Episode | None = None
 ) -> None:
     """Add the result of reset(), or of step() in the ``opened`` episode, or its violation."""
-    check = reset_violation if opened is None else step_violation
-    if (violation := check(result, validator)) is not None:
+    call = "reset" if opened is None else "step"
+    if (violation := row_violation(call, result, validator)) is not None:
         walk.violations[violation[0]] = violation[1]
         return
     obs = result[0]

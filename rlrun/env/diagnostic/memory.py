@@ -359,8 +359,8 @@ class TMazeVectorEnv(LockstepVectorEnv):
 
     def _full_state(self) -> np.ndarray:
         """Return the cue, and whether the agent is in the corridor or at the junction."""
-        place: np.ndarray = SYMBOLS[2 + (self.cell == self.length)]
-        return SYMBOLS[self.cue] + place
+        state: np.ndarray = SYMBOLS[self.cue] + SYMBOLS[2 + (self.cell == self.length)]
+        return state
 
     def picture(self, column: int) -> np.ndarray:
         """Return the maze from above: rewarded side green, other side red, agent blue.
