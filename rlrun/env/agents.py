@@ -12,7 +12,7 @@ steps, not valid) until the team's next episode begins or the agent joins the cu
 rows are neither counted nor learned from.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -37,9 +37,7 @@ from rlrun.errors import ConfigError, EnvError, ResourceError, RlrunError
 from rlrun.schema import AgentsConfig
 from rlrun.spaces import AgentSpace, JointSpace, Tree, agent_action, joint_actions, tree_map
 
-AGENT_REWARD = "rlrun/agent_reward"
-AGENT_TERMINATED = "rlrun/agent_terminated"
-AGENT_TRUNCATED = "rlrun/agent_truncated"
+_AGENT = ("rlrun/agent_reward", "rlrun/agent_terminated", "rlrun/agent_truncated")
 """Keys of a joint environment's info, [N] each; the team's value replaces missing ones."""
 
 
@@ -93,33 +91,22 @@ class AgentColumns:
 
     def step(self, action: np.ndarray, number: int) -> Rows:
         joint = action.reshape(len(self._team_done), self.agents, *action.shape[1:])
-        obs, reward, *flags, info = self.joint.step(joint, number)
-        team_terminated, team_truncated = (np.asarray(flag, bool) for flag in flags)
+        obs, *team, info = self.joint.step(joint, number)
+        each = (info.get(key, np.asarray(x)[:, None]) for key, x in zip(_AGENT, team, strict=True))
         acted, resets = self._in_episode & ~self._team_done[:, None], self._team_done
-        rewards = np.where(acted, self._per_agent(info, AGENT_REWARD, reward), 0)
-        terminated = acted & self._per_agent(info, AGENT_TERMINATED, team_terminated)
-        truncated = (
-            acted
-            & ~terminated
-            & (self._per_agent(info, AGENT_TRUNCATED, team_truncated) | team_truncated[:, None])
-        )
-        truncated |= acted & ~terminated & team_terminated[:, None]  # only the team's flag is set
+        self._team_done = np.asarray(team[1], bool) | np.asarray(team[2], bool)
+        reward, terminated, truncated = (np.where(acted, x, 0) for x in each)
+        terminated = terminated.astype(bool)
+        ended = terminated | truncated.astype(bool) | (acted & self._team_done[:, None])
+        truncated = ended & ~terminated
         alive = np.array(obs["alive"], np.bool_)
         self._require_all_alive(alive[resets])
-        self._team_done = team_terminated | team_truncated
-        ended = terminated | truncated
         # Agents that did not act wait, unless their next row starts an episode.
         joins = ~acted & alive & ~self._team_done[:, None]
         truncated |= ~acted & ~joins
         self._in_episode = (acted & ~ended) | joins
-        flat = (x.reshape(-1) for x in (rewards.astype(np.float32), terminated, truncated))
+        flat = (x.reshape(-1) for x in (reward.astype(np.float32), terminated, truncated))
         return self._columns(obs["agents"]), *flat, self._kept(info)
-
-    def _per_agent(self, info: dict[str, Any], key: str, team: np.ndarray) -> np.ndarray:
-        """Return info[key] [E, N], or the team's value [E] repeated for every agent."""
-        if key in info:
-            return np.asarray(info[key])
-        return np.repeat(np.asarray(team)[:, None], self.agents, 1)
 
     def _columns(self, obs: Tree) -> Tree:
         """Reshape observations [E, N, *O] to columns. Add the one-hot agent id if configured."""
@@ -190,15 +177,15 @@ class PettingZooEnv(gym.Env[Any, Any]):
         agent_spaces = [self.parallel_env.observation_space(name) for name in self.names]
         action = joint_actions([self.parallel_env.action_space(name) for name in self.names])
         if action is None:
-            each = {n: str(self.parallel_env.action_space(n)) for n in self.names}
-            raise self._spaces_error(f"its agents' action spaces are incompatible: {each}")
+            raise self._incompatible("action", map(self.parallel_env.action_space, self.names))
         self.action_space, self.agent_spaces = action, agent_spaces
         validators = [ObservationValidator(space, floats=False) for space in agent_spaces]
         self.violations = [validator.violation for validator in validators]  # in no saved state
         agent = self._agent_space(agent_spaces)
         self.zero_obs = tree_map(np.zeros_like, agent.sample())
-        self.global_state = agents.state == "env" and self._has_state()
-        self.agent, self.state_space = agent, self._state_space()
+        example = self._example_state() if agents.state == "env" else None
+        self.global_state = example is not None
+        self.agent, self.state_space = agent, self._state_space(example)
         self.observation_space = JointSpace(agent, self.state_space, len(self.names))
         self.steps = 0
 
@@ -210,38 +197,37 @@ class PettingZooEnv(gym.Env[Any, Any]):
             if (message := unsupported_space(agent_spaces[0])) is not None:
                 raise self._spaces_error(message)
             return agent_spaces[0]
-        flat = all(
-            isinstance(s, spaces.Box) and s.shape and len(s.shape) == 1 for s in agent_spaces
-        )
-        if not flat or len({s.dtype for s in agent_spaces}) > 1:
-            each = {n: str(s) for n, s in zip(self.names, agent_spaces, strict=True)}
-            raise self._spaces_error(f"its agents' observation spaces are incompatible: {each}")
-        shape, dtype = (max(s.shape[0] for s in agent_spaces if s.shape),), agent_spaces[0].dtype
-        assert dtype is not None
+        vectors = [s for s in agent_spaces if isinstance(s, spaces.Box) and len(s.shape) == 1]
+        if len(vectors) < len(agent_spaces) or len({s.dtype for s in vectors}) > 1:
+            raise self._incompatible("observation", agent_spaces)
+        shape, dtype = (max(s.shape[0] for s in vectors),), vectors[0].dtype
         if dtype.kind == "f":
             return spaces.Box(-np.inf, np.inf, shape, dtype.type)
         limits = np.iinfo(dtype)
         return spaces.Box(limits.min, limits.max, shape, dtype.type)
 
-    def _has_state(self) -> bool:
-        """Return whether ``state()`` returns numbers. Some environments need a reset before."""
+    def _example_state(self) -> np.ndarray | None:
+        """Return a ``state()`` of numbers, or None. Some environments need a reset before."""
         if not callable(getattr(self.parallel_env, "state", None)):
-            return False
+            return None
         try:
             self.parallel_env.reset(seed=0)
-            self.example_state = np.asarray(self.parallel_env.state())
+            state = np.asarray(self.parallel_env.state())
         except (AttributeError, NotImplementedError, TypeError):  # inherited but not implemented
-            return False
-        return self.example_state.dtype.kind in "fiub"
+            return None
+        return state if state.dtype.kind in "fiub" else None
 
-    def _state_space(self) -> spaces.Box:
+    def _state_space(self, example: np.ndarray | None) -> spaces.Box:
         """Return the space of the global state. uint8 keeps its dtype, others become float32."""
-        if not self.global_state:
-            size = sum(spaces.flatdim(space) for space in self.agent_spaces)
-            return spaces.Box(-np.inf, np.inf, (size,), np.float32)
-        if self.example_state.dtype == np.uint8:
-            return spaces.Box(0, 255, self.example_state.shape, np.uint8)
-        return spaces.Box(-np.inf, np.inf, self.example_state.shape, np.float32)
+        if example is not None and example.dtype == np.uint8:
+            return spaces.Box(0, 255, example.shape, np.uint8)
+        observed = (sum(spaces.flatdim(space) for space in self.agent_spaces),)
+        shape = observed if example is None else example.shape
+        return spaces.Box(-np.inf, np.inf, shape, np.float32)
+
+    def _incompatible(self, kind: str, each: Iterable[gym.Space[Any]]) -> ConfigError:
+        named = dict(zip(self.names, map(str, each), strict=True))
+        return self._spaces_error(f"its agents' {kind} spaces are incompatible: {named}")
 
     def _spaces_error(self, message: str) -> ConfigError:
         return ConfigError(
@@ -275,12 +261,7 @@ class PettingZooEnv(gym.Env[Any, Any]):
         team_truncated = bool(truncated.any() and not goes_on.any())
         team_terminated = not (goes_on.any() or team_truncated)
         team = reward.mean() if self.config.team_reward == "mean" else reward.sum()
-        info = {
-            AGENT_REWARD: reward,
-            AGENT_TERMINATED: terminated,
-            AGENT_TRUNCATED: truncated,
-            **self._kept(infos),
-        }
+        info = dict(zip(_AGENT, (reward, terminated, truncated), strict=True)) | self._kept(infos)
         row = self._row(obs, acted & ~terminated if team_truncated else goes_on)
         return row, float(team), team_terminated, team_truncated, info
 
@@ -364,10 +345,10 @@ class PettingZooEnv(gym.Env[Any, Any]):
         for i in _where(acted):
             agent = self.names[i]
             self._require(reward_violation(rewards[agent]), agent)
-            terminated, truncated = (flag.get(agent, False) for flag in flags)
-            self._require(flag_violation("terminated", terminated), agent)
-            self._require(flag_violation("truncated", truncated), agent)
-            paid[:, i] = rewards[agent], terminated, truncated
+            ends = [flag.get(agent, False) for flag in flags]
+            for name, end in zip(("terminated", "truncated"), ends, strict=True):
+                self._require(flag_violation(name, end), agent)
+            paid[:, i] = rewards[agent], *ends
         return paid[0], paid[1] != 0, paid[2] != 0
 
     def _kept(self, infos: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import connection, parent_process, reduction
 from multiprocessing.connection import Connection
 from typing import Any
@@ -66,32 +67,18 @@ class SharedRows:
             np.zeros(num_envs),
             np.zeros((num_envs, 2), np.bool_),
         )
+        dtypes = tree_map(lambda x: np.dtype((x.dtype, x.shape)), arrays)
+        new = bytearray if context is None else partial(context.RawArray, ctypes.c_byte)
+        self.__setstate__((dtypes, tree_map(lambda x: new(max(x.nbytes, 1)), arrays)))
 
-        def slot(x: np.ndarray) -> Slot:
-            size = max(x.nbytes, 1)
-            shared = context is not None
-            memory = context.RawArray(ctypes.c_byte, size) if shared else bytearray(size)
-            return Slot(x.shape, x.dtype.str, memory)
+    def __getstate__(self) -> tuple[Tree, Tree]:
+        return self.layout
 
-        self.__setstate__({"slots": tree_map(slot, arrays)})
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"slots": self.slots}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make the arrays of this process."""
-        self.slots: Tree = state["slots"]
-        arrays: Any = tree_map(lambda x: np.ndarray(x.shape, x.dtype, x.memory), self.slots)
+    def __setstate__(self, layout: tuple[Tree, Tree]) -> None:
+        """Make the arrays of this process from their dtypes, shapes included, and memory."""
+        self.layout = layout
+        arrays: Any = tree_map(lambda dtype, memory: np.ndarray((), dtype, memory), *layout)
         self.obs, self.action, self.reward, self.flags = arrays
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """An array's shape, dtype and memory."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    memory: Any
 
 
 class EnvServer:
@@ -120,12 +107,8 @@ class EnvServer:
         rows = self.shared.obs
         if isinstance(rows, np.ndarray):
             rows[self.index] = obs
-            return
-
-        def write(rows: np.ndarray, x: Any) -> None:
-            rows[self.index] = x
-
-        tree_map(write, rows, obs)
+        else:
+            tree_map(lambda x, value: x.__setitem__(self.index, value), rows, obs)
 
     def reset(self, seed: int) -> None:
         self.done = False
@@ -163,8 +146,8 @@ class Copies:
         self.restarted: np.ndarray | None = None  # [E] bool: in the last step
         self.resting: frozenset[int] = frozenset()
         self._seed = self._steps = 0
-        # [E] restarted since the last step: the next one shows the episode that was opened then
-        self._lost: np.ndarray | None = None
+        # Restarted since the last step: the next one shows the episode that was opened then.
+        self._lost: set[int] = set()
         self._start(env_fns)
 
     def _start(self, env_fns: Sequence[EnvFn]) -> None:
@@ -187,13 +170,13 @@ class Copies:
         resting = self.resting
         return [None if x.index in resting else x.step() for x in self._servers]
 
-    def _restart_failed(self, command: Callable[[int], Command | None]) -> np.ndarray | None:
-        """Restart the workers that do not answer. Return which [E], or None if all answer."""
-        return None
+    def _restart_failed(self, command: Callable[[int], Command | None]) -> set[int]:
+        """Restart the workers that do not answer. Return which."""
+        return set()
 
     def reset(self, seed: int) -> Any:
         """Return first observations [E, ...]; environment i gets seed + i."""
-        self._seed, self._steps, self._lost, self.resting = seed, 0, None, frozenset()
+        self._seed, self._steps, self._lost, self.resting = seed, 0, set(), frozenset()
         self._call("reset", [(seed + i,) for i in range(self.num_envs)])
         self._restart_failed(lambda i: ("reset", (seed + i,)))
         return self.shared.obs
@@ -205,8 +188,8 @@ class Copies:
         infos = self._step_all()
         if self.resting:
             self.shared.reward[[*self.resting]] = 0
-        failed = self._restart_failed(self._reopen)
-        self.restarted, self._lost = _either(failed, self._lost), None
+        lost, self._lost = self._lost | self._restart_failed(self._reopen), set()
+        self.restarted = np.isin(range(self.num_envs), [*lost]) if lost else None
         shared = self.shared
         info = _stacked(infos) if any(infos) else {}
         return shared.obs, shared.reward, *shared.flags.T.copy(), info
@@ -218,21 +201,19 @@ class Copies:
     def state_dict(self) -> dict[str, Any]:
         """Return the states of all environments after the last step."""
         states = self._call("state_dict", [()] * self.num_envs)
-        self._lost = _either(self._restart_failed(self._reopen), self._lost)
-        for i in () if self._lost is None else map(int, np.flatnonzero(self._lost)):
+        self._lost |= self._restart_failed(self._reopen)
+        for i in self._lost:
             seed, episode = self._reopen(i)[1]  # the open episode is lost
             states[i] = {"seed": seed, "episode": episode, "steps": 0, "obs": "", "reason": _LOST}
         self.inexact = self.inexact or next((s["reason"] for s in states if "reason" in s), None)
         return {"environments": states}
 
     def load_state_dict(self, state: dict[str, Any], *, seed: int, steps: int) -> NotContinued:
-        self._seed, self._steps, self._lost = seed, steps, None
+        self._seed, self._steps, self._lost = seed, steps, set()
         states = state["environments"]
         reasons = self._call("load_state_dict", [(saved,) for saved in states])
-        failed = self._restart_failed(
-            lambda i: ("load_state_dict", (states[i] | {"reason": _LOST},))
-        )
-        for i in () if failed is None else np.flatnonzero(failed):
+        lost = [saved | {"reason": _LOST} for saved in states]
+        for i in self._restart_failed(lambda i: ("load_state_dict", (lost[i],))):
             reasons[i] = _LOST
         cut = np.array([reason is not None for reason in reasons])
         return list(dict.fromkeys(r for r in reasons if r is not None)), cut
@@ -242,13 +223,6 @@ class Copies:
         envs, self.envs = self.envs, []
         for env in envs:
             env.close()
-
-
-def _either(one: np.ndarray | None, other: np.ndarray | None) -> np.ndarray | None:
-    if one is None or other is None:
-        return other if one is None else one
-    either: np.ndarray = one | other
-    return either
 
 
 def _stacked(infos: Sequence[dict[str, Any] | None]) -> dict[str, np.ndarray]:
@@ -344,8 +318,7 @@ class Worker:
     """The process of one environment. ``failed`` says why it does not answer any more."""
 
     def __init__(self, index: int, make: EnvFn, shared: SharedRows, wait: float) -> None:
-        self._index, self._make, self._shared = index, make, shared
-        self._wait = wait
+        self._served, self._wait = (index, make, shared), wait
         self.started_at = -LOOP_STEPS  # steps of all workers when it was started again
         self.restarts_in_a_row = 0
         self.start()
@@ -354,8 +327,7 @@ class Worker:
         """Start the process. It makes its environment and then sends its spaces."""
         context = _context()
         self.pipe, child = context.Pipe()
-        given = (self._index, self._make, self._shared, child)
-        self.process = context.Process(target=serve, args=given, daemon=True)
+        self.process = context.Process(target=serve, args=(*self._served, child), daemon=True)
         self.failed: str | None = None
         try:
             start_process(self.process)
@@ -438,10 +410,9 @@ class Workers(Copies):
 
         Raises: EnvError, after ending all workers, if they differ from those of this process.
         """
-        copies: list[Spaces | None] = [None] * self.num_envs
         replies = self._checked([self.workers[i].reply(deadline) for i in started])
-        for i, reply in zip(started, replies, strict=True):
-            copies[i] = reply
+        greeted = dict(zip(started, replies, strict=True))
+        copies: list[Spaces | None] = [greeted.get(i) for i in range(self.num_envs)]
         first = self.single_observation_space, self.single_action_space
         if (error := different_copies(self.config.id, copies, first)) is not None:
             self.end()
@@ -468,8 +439,7 @@ class Workers(Copies):
 
     def _step_all(self) -> list[dict[str, Any] | None]:
         self._all_steps += 1
-        lost = () if self._lost is None else np.flatnonzero(self._lost)  # they opened an episode
-        waiting = {*lost, *self.resting}
+        waiting = self._lost | self.resting  # the lost have opened an episode
         asked = [worker for i, worker in enumerate(self.workers) if i not in waiting]
         for worker in asked:
             worker.send(STEP)
@@ -477,20 +447,17 @@ class Workers(Copies):
         replies = iter(self._checked([worker.reply(deadline) for worker in asked]))
         return [None if i in waiting else next(replies) for i in range(self.num_envs)]
 
-    def _restart_failed(self, command: Callable[[int], Command | None]) -> np.ndarray | None:
-        """Restart the workers that do not answer. Return which [E], or None if all answer.
+    def _restart_failed(self, command: Callable[[int], Command | None]) -> set[int]:
+        """Restart the workers that do not answer. Return which.
 
         Each of them executes ``command(i)``.
 
         Raises: EnvError if env.on_worker_failure forbids it, or they fail repeatedly.
         """
-        failed = self._failed()
-        if not failed:
-            return None
-        restarted = np.zeros(self.num_envs, np.bool_)
-        restarted[failed] = True
-        while failed:
+        restarted: set[int] = set()
+        while failed := [i for i, worker in enumerate(self.workers) if worker.failed is not None]:
             self._require_restartable(failed)
+            restarted.update(failed)
             for i in failed:
                 self.workers[i].end()
                 self.workers[i].start()
@@ -501,15 +468,10 @@ class Workers(Copies):
             for i, sent in commands.items():
                 self.workers[i].send(sent)
             self._checked([self.workers[i].reply(deadline) for i in commands])
-            failed = self._failed()
-        numbers = np.flatnonzero(restarted).tolist()
-        verb = "was" if len(numbers) == 1 else "were"
-        text = f"{numbered(numbers)} {verb} restarted at step {self._steps}"
-        self.inexact = self.inexact or text
+        if restarted and self.inexact is None:
+            verb = "was" if len(restarted) == 1 else "were"
+            self.inexact = f"{numbered(sorted(restarted))} {verb} restarted at step {self._steps}"
         return restarted
-
-    def _failed(self) -> list[int]:
-        return [i for i, worker in enumerate(self.workers) if worker.failed is not None]
 
     def _require_restartable(self, failed: list[int]) -> None:
         """Count the restart of ``failed``. Raises: EnvError, after ending all workers."""
@@ -528,9 +490,11 @@ class Workers(Copies):
                 _logger.warning(text, numbered(failed), self._steps, message)
             return
         if looping:
-            failed, message = looping, self.workers[looping[0]].failed or ""
-            times = f"restarted {LOOP_RESTARTS} times in a row"
-            message += f"; it was {times} and failed within {LOOP_STEPS} steps each time"
+            failed = looping
+            message = (
+                f"{self.workers[looping[0]].failed}; it was restarted {LOOP_RESTARTS} times in a "
+                f"row and failed within {LOOP_STEPS} steps each time"
+            )
         if self._steps == 0:
             message += "; env.backend=sync shows why"
         self.end()
