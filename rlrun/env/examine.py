@@ -163,8 +163,8 @@ class Actions:
 class Episode:
     """An episode of a single environment."""
 
-    obs: list[Any]  # length + 1 observations, the last is the final one
-    hashes: list[str]  # of the observations
+    obs: list[Any] = field(default_factory=list)  # length + 1, the last is the final one
+    hashes: list[str] = field(default_factory=list)  # of the observations
     actions: list[Any] = field(default_factory=list)
     terminated: bool = False
     truncated: bool = False
@@ -173,11 +173,16 @@ class Episode:
     def length(self) -> int:
         return len(self.actions)
 
+    @property
+    def ended(self) -> bool:
+        return self.terminated or self.truncated
+
 
 @dataclass
 class SingleWalk:
     """Episodes of a single environment. A violation of the contract ends the walk."""
 
+    validator: ObservationValidator
     episodes: list[Episode] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     violations: dict[str, str] = field(default_factory=dict)
@@ -191,13 +196,28 @@ class SingleWalk:
 
     @property
     def ended(self) -> list[Episode]:
-        return [e for e in self.episodes if e.terminated or e.truncated]
+        return [episode for episode in self.episodes if episode.ended]
 
     def require_ended(self) -> list[Episode]:
         """Return the episodes that have ended, or raise NotCheckable."""
         if not self.ended:
             raise NotCheckable(_no_end(self.steps, late=self.late))
         return self.ended
+
+    def record(self, call: str, result: Any) -> None:
+        """Add the result of reset(), or of step() in the last episode, or its violation."""
+        if (violation := row_violation(call, result, self.validator)) is not None:
+            self.violations[violation[0]] = violation[1]
+            return
+        self.outside = self.outside or self.validator.floats_violation(result[0])
+        if call == "reset":
+            self.episodes.append(Episode())
+        episode = self.episodes[-1]
+        if call == "step":
+            self.rewards.append(float(result[1]))
+            episode.terminated, episode.truncated = map(bool, result[2:4])
+        episode.obs.append(tree_map(np.array, result[0]))
+        episode.hashes.append(row_hash(result[0]))
 
 
 def _no_end(steps: int, *, late: bool) -> str:
@@ -216,48 +236,26 @@ def walk_single(
     After ``seconds`` of CPU time, which a busy machine does not shorten, or ``WAITS`` times as long
     in real time, it ends earlier, but not before FEW steps.
     """
-    walk, busy, deadline = SingleWalk(), time.thread_time(), time.monotonic() + WAITS * seconds
+    walk = SingleWalk(ObservationValidator(env.observation_space, floats=False))
+    busy, deadline = time.thread_time(), time.monotonic() + WAITS * seconds
     actions = Actions(env.action_space, env.observation_space, seed)
-    validator = ObservationValidator(env.observation_space, floats=False)
     try:
-        _record(walk, env.reset(seed=seed), validator)
+        walk.record("reset", env.reset(seed=seed))
         while not walk.violations and walk.steps < steps:
             late = time.thread_time() - busy > seconds or time.monotonic() > deadline
-            if walk.steps >= FEW and late:
-                walk.late = True
-                break
+            walk.late = late and walk.steps >= FEW
             episode = walk.episodes[-1]
-            if not (episode.terminated or episode.truncated):
-                episode.actions.append(actions(episode.obs[-1]))
-                _record(walk, env.step(episode.actions[-1]), validator, opened=episode)
-            elif len(walk.episodes) == episodes:
+            if walk.late or (episode.ended and len(walk.episodes) == episodes):
                 break
+            if episode.ended:
+                walk.record("reset", env.reset())
             else:
-                _record(walk, env.reset(), validator)
+                episode.actions.append(actions(episode.obs[-1]))
+                walk.record("step", env.step(episode.actions[-1]))
     except BaseException as e:
         pass_ctrl_c(e)
         walk.violations["exception"] = exception_text(e, "reset or step").partition(";")[0]
     return walk
-
-
-def _record(
-    walk: SingleWalk, result: Any, validator: ObservationValidator, opened: Episode | None = None
-) -> None:
-    """Add the result of reset(), or of step() in the ``opened`` episode, or its violation."""
-    call = "reset" if opened is None else "step"
-    if (violation := row_violation(call, result, validator)) is not None:
-        walk.violations[violation[0]] = violation[1]
-        return
-    obs = result[0]
-    walk.outside = walk.outside or validator.floats_violation(obs)
-    if opened is None:
-        opened = Episode([], [])
-        walk.episodes.append(opened)
-    else:
-        walk.rewards.append(float(result[1]))
-        opened.terminated, opened.truncated = map(bool, result[2:4])
-    opened.obs.append(tree_map(np.array, obs))
-    opened.hashes.append(row_hash(obs))
 
 
 def _first_episode(env: AnyEnv, seed: int) -> Episode | None:
@@ -272,7 +270,7 @@ class _Single:
     def __init__(self, make: MakeEnv, seconds: float) -> None:
         self.make = make
         with _opened(make) as env:
-            self.limit = _registered_limit(env)
+            self.limit, self.masked = _registered_limit(env), has_mask(env.observation_space)
             named = {getattr(env.unwrapped, name, None): name for name in reversed(_LIMITS)}
             self.walk = walk_single(env, seed=_SEED, steps=_SINGLE_STEPS, seconds=seconds)
         self.named_limits = {x: name for x, name in named.items() if isinstance(x, int)}
@@ -345,20 +343,18 @@ class _Single:
 
     def _mask(self) -> str | None:
         """Check that an open episode has an allowed action at every step."""
-        allowed = []
-        for number, episode in enumerate(self.walk.episodes):
-            if not isinstance(episode.obs[0], dict) or MASK not in episode.obs[0]:
-                return None
+        shares = []
+        for number, episode in enumerate(self.walk.episodes if self.masked else ()):
             for t, obs in enumerate(episode.obs[: episode.length]):
                 if not np.any(obs[MASK]):
                     raise Finding(
                         f"no action is allowed at step {t} of episode {number}, so all count as "
                         "allowed; end the episode, or allow one that does nothing"
                     )
-                allowed.append(np.mean(obs[MASK] != 0))
-        if not allowed:
+                shares.append(np.mean(obs[MASK] == 0))
+        if not shares:
             return None
-        return f"an action is always allowed, {1 - np.mean(allowed):.0%} of them are forbidden"
+        return f"an action is always allowed, {np.mean(shares):.0%} of them are forbidden"
 
     def _time_limit(self) -> str:
         """Check that a time limit truncates: the value of the last observation still counts."""
@@ -368,20 +364,18 @@ class _Single:
             raise Finding(f"{text}: an evaluation would not end; set env.max_episode_steps=N")
         if limit is None:
             ended = self.walk.require_ended()
-        all_terminated = len(ended) > 2 and all(episode.terminated for episode in ended)
-        lengths = {episode.length for episode in ended}
-        only = min(lengths) if all_terminated and len(lengths) == 1 else None
+        lost = f"their last value would be 0; {_TRUNCATE}"
         at_limit = [e for e in ended if e.length == limit]
         if len(at_limit) > 1 and all(e.terminated for e in at_limit):
             text = f"all {len(at_limit)} episodes of {limit} steps, the registered limit,"
-            raise Finding(f"{text} terminated: their last value would be 0; {_TRUNCATE}")
-        if only is not None and only in self.named_limits:
-            text = f"all {len(ended)} episodes terminated after {only} steps, its"
-            named = self.named_limits[only]
-            raise Finding(f"{text} {named}: their last value would be 0; {_TRUNCATE}")
-        if only is not None and only > 1:
-            text = f"all {len(ended)} episodes terminated after {only} steps: the task's own end?"
-            raise NotCheckable(f"{text} If it is a limit, {_TRUNCATE}")
+            raise Finding(f"{text} terminated: {lost}")
+        lengths = {e.length if e.terminated else None for e in ended}
+        if len(ended) > 2 and len(lengths) == 1 and (only := ended[0].length) in lengths:
+            text = f"all {len(ended)} episodes terminated after {only} steps"
+            if only in self.named_limits:
+                raise Finding(f"{text}, its {self.named_limits[only]}: {lost}")
+            if only > 1:
+                raise NotCheckable(f"{text}: the task's own end? If it is a limit, {_TRUNCATE}")
         if truncated := sum(e.truncated and not e.terminated for e in ended):
             return f"{truncated} of {len(ended)} episodes were truncated"
         if limit is None:
@@ -400,20 +394,20 @@ class _Single:
         ended, episodes = self.walk.require_ended(), self.walk.episodes
         if all(len(set(episode.hashes)) == 1 for episode in ended):
             raise NotCheckable("observations do not change within episodes")
-        pairs = list(pairwise(episodes))
-        if len(pairs) > 1 and all(a.hashes[-1] == b.hashes[0] for a, b in pairs):
-            text = f"in all {len(pairs)} episodes it is the first one of the next episode"
-            raise Finding(f"{text}; {_NO_RESET}")
+        pairs = [a.hashes[-1] == b.hashes[0] for a, b in pairwise(episodes)]
         repeated = [_ends_in_reset(self.make, _SEED + 1 + n) for n in range(REPLAYS)]
-        found = [ends for ends in repeated if ends is not None]
-        if len(found) > 1 and all(found):
-            text = f"in {len(found)} episodes it is what reset() returns in place of the last step"
-            raise Finding(f"{text}; {_NO_RESET}")
+        known = [ends for ends in repeated if ends is not None]
         several = len(ended) >= _FEW_STARTS and not self.walk.violations
-        if several and _ends_where_episodes_start(ended):
+        if len(pairs) > 1 and all(pairs):
+            text = f"in all {len(pairs)} episodes it is the first one of the next episode"
+        elif len(known) > 1 and all(known):
+            text = f"in {len(known)} episodes it is what reset() returns in place of the last step"
+        elif several and _ends_where_episodes_start(ended):
             text = f"in all {len(ended)} episodes it lies among the first ones, and the one before"
-            raise Finding(f"{text} it does not, as after a reset; {_NO_RESET}")
-        return f"not that of a reset, {len(ended)} episodes"
+            text += " it does not, as after a reset"
+        else:
+            return f"not that of a reset, {len(ended)} episodes"
+        raise Finding(f"{text}; {_NO_RESET}")
 
 
 def _registered_limit(env: AnyEnv) -> int | None:

@@ -7,7 +7,7 @@ import gymnasium as gym
 
 from rlrun.env.examine import FINDING, OK, UNKNOWN, Check, examine
 from rlrun.schema import AgentsConfig, EnvConfig
-from tests.env import telling  # noqa: F401  registers test/Telling-v0
+from tests.env import spelled, telling  # noqa: F401  register their ids
 from tests.env.presets import config_of, preset
 from tests.env.sick import SICK, Healthy
 
