@@ -19,7 +19,11 @@ from rlrun.env.diagnostic.vector import (
     NEXT_STEP_METADATA,
     SINGLE_METADATA,
     SingleFromVector,
-    require_int,
+    checked_arguments,
+    flag,
+    integer,
+    number,
+    text,
 )
 
 HEIGHT, WIDTH = 210, 160  # pixels of a screen
@@ -57,12 +61,8 @@ def area_resize(height: int, width: int) -> Callable[[np.ndarray], np.ndarray]:
 
     def resize(image: np.ndarray) -> np.ndarray:
         x = image.astype(np.float32)
-        wide = x[:, columns[0]] * column_weights[0]
-        for i, weight in zip(columns[1:], column_weights[1:], strict=True):
-            wide += x[:, i] * weight
-        out = wide[rows[0]] * row_weights[0][:, None]
-        for i, weight in zip(rows[1:], row_weights[1:], strict=True):
-            out += wide[i] * weight[:, None]
+        wide = sum(x[:, i] * w for i, w in zip(columns, column_weights, strict=True))
+        out = sum(wide[i] * w[:, None] for i, w in zip(rows, row_weights, strict=True))
         resized: np.ndarray = np.rint(out).astype(np.uint8)
         return resized
 
@@ -138,11 +138,6 @@ class SingleGame:
         screen: np.ndarray = self.ale.getScreenGrayscale()[:HEIGHT]
         return screen
 
-    def picture(self) -> np.ndarray:
-        """Return the screen, uint8 [210, 160, 3]."""
-        screen: np.ndarray = self.ale.getScreenRGB()[:HEIGHT]
-        return screen
-
     def _info(self) -> dict[str, Any]:
         return {"lives": np.array([self.lives]), "_lives": np.ones(1, np.bool_)}
 
@@ -205,41 +200,33 @@ class AtariVectorEnv(VectorEnv[Any, Any, Any]):
     """
 
     metadata = NEXT_STEP_METADATA
+    game: str = text("Pong")
+    sticky: float = number(0.25, 0, 1)
+    frame_skip: int = integer(4, 1)
+    noop_max: int = integer(0, 0)
+    full_action_set: bool = flag(False)
+    life_loss: bool = flag(False)
+    threads: int = integer(0, 0)
 
     def __init__(
-        self,
-        num_envs: int = 1,
-        *,
-        game: str = "Pong",
-        sticky: float = 0.25,
-        frame_skip: int = 4,
-        noop_max: int = 0,
-        full_action_set: bool = False,
-        life_loss: bool = False,
-        threads: int = 0,
-        max_episode_steps: int | None = None,
+        self, num_envs: int = 1, *, max_episode_steps: int | None = None, **arguments: Any
     ) -> None:
         from ale_py import roms
 
-        _check_arguments(sticky, frame_skip, noop_max, threads)
-        max_steps = MAX_FRAMES // frame_skip
+        given = checked_arguments(AtariVectorEnv, arguments)
+        max_steps = MAX_FRAMES // given["frame_skip"]
         self.limit = min(max_episode_steps or max_steps, max_steps)
         self._ale = self._make_ale()(
-            find_game(game, roms.get_all_rom_ids()),
+            find_game(given["game"], roms.get_all_rom_ids()),
             num_envs,
-            num_threads=min(threads, num_envs),
+            num_threads=min(given["threads"], num_envs),
             # The final observation of ale-py's own limit misses the last frame.
             max_num_frames_per_episode=2 * MAX_FRAMES,
-            repeat_action_probability=sticky,
-            full_action_space=full_action_set,
-            stack_num=1,
-            img_height=SCREEN_SIZE,
-            img_width=SCREEN_SIZE,
-            frameskip=frame_skip,
-            noop_max=noop_max,
-            life_loss_info=life_loss,
+            frameskip=given["frame_skip"],
+            noop_max=given["noop_max"],
+            life_loss_info=given["life_loss"],
             reward_clipping=False,
-            use_fire_reset=False,
+            **_common_arguments(given),
         )
         self.num_envs = num_envs
         self.single_observation_space = spaces.Box(0, 255, (SCREEN_SIZE, SCREEN_SIZE), np.uint8)
@@ -296,7 +283,7 @@ class OneGame(AtariVectorEnv):
 
     def picture(self, column: int) -> np.ndarray:
         """Return the screen, uint8 [210, 160, 3]; ``column`` is 0."""
-        screen: np.ndarray = self._ale.picture()
+        screen: np.ndarray = self._ale.ale.getScreenRGB()[:HEIGHT]
         return screen
 
 
@@ -325,34 +312,31 @@ def envpool_arguments(kwargs: dict[str, Any], ids: list[str]) -> tuple[str, dict
     Raises:
         ValueError: envpool has no such game, or an argument is out of its range.
     """
-    settings = {"game": "Pong", "sticky": 0.25, "frame_skip": 4, "noop_max": 0, **kwargs}
-    threads, skip = settings.get("threads", 0), settings["frame_skip"]
-    _check_arguments(settings["sticky"], skip, settings["noop_max"], threads)
+    limit = kwargs.get("max_episode_steps") or MAX_FRAMES
+    own = {name: value for name, value in kwargs.items() if name != "max_episode_steps"}
+    given = checked_arguments(AtariVectorEnv, own)
     games = {env_id.removesuffix("-v5").lower(): env_id for env_id in ids if env_id[-3:] == "-v5"}
     arguments = {
+        "gray_scale": True,
+        "frame_skip": given["frame_skip"],
+        "noop_max": max(1, given["noop_max"] - 1),
+        "episodic_life": given["life_loss"],
+        "zero_discount_on_life_loss": False,
+        "reward_clip": False,
+        "num_threads": given["threads"],
+        "max_episode_steps": min(limit, MAX_FRAMES // given["frame_skip"]),
+        **_common_arguments(given),
+    }
+    return games[find_game(given["game"], list(games))], arguments
+
+
+def _common_arguments(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments that ale-py and envpool call the same."""
+    return {
         "stack_num": 1,
         "img_height": SCREEN_SIZE,
         "img_width": SCREEN_SIZE,
-        "gray_scale": True,
-        "frame_skip": skip,
-        "noop_max": max(1, settings["noop_max"] - 1),
-        "repeat_action_probability": float(settings["sticky"]),
-        "full_action_space": bool(settings.get("full_action_set", False)),
-        "episodic_life": bool(settings.get("life_loss", False)),
-        "zero_discount_on_life_loss": False,
+        "repeat_action_probability": float(given["sticky"]),
+        "full_action_space": given["full_action_set"],
         "use_fire_reset": False,
-        "reward_clip": False,
-        "num_threads": threads,
-        "max_episode_steps": min(
-            settings.get("max_episode_steps") or MAX_FRAMES, MAX_FRAMES // skip
-        ),
     }
-    return games[find_game(settings["game"], list(games))], arguments
-
-
-def _check_arguments(sticky: Any, frame_skip: Any, noop_max: Any, threads: Any) -> None:
-    if isinstance(sticky, bool) or not isinstance(sticky, int | float) or not 0 <= sticky <= 1:
-        raise ValueError(f"sticky = {sticky}: must be a probability")
-    require_int("frame_skip", frame_skip, 1)
-    require_int("noop_max", noop_max, 0)
-    require_int("threads", threads, 0)

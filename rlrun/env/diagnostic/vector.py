@@ -88,6 +88,28 @@ def flag(default: bool) -> Any:
     return choice(default, not default)
 
 
+def text(default: str) -> Any:
+    """Declare a text; whoever reads it checks it."""
+    return Parameter(default, "a text", lambda x: isinstance(x, str))
+
+
+def checked_arguments(
+    kind: type, arguments: dict[str, Any], more: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the values of the arguments that ``kind`` and its base classes declare, or ``more``.
+
+    Raises: TypeError for an argument that is not declared, ValueError for a wrong value.
+    """
+    declared = {n: p for c in reversed(kind.__mro__) for n, p in vars(c).items()} | (more or {})
+    declared = {name: p for name, p in declared.items() if isinstance(p, Parameter)}
+    if unknown := sorted(set(arguments) - set(declared)):
+        raise TypeError(f"__init__() got an unexpected keyword argument {unknown[0]!r}")
+    values = {name: arguments.get(name, p.default) for name, p in declared.items()}
+    for name, value in values.items():
+        declared[name].check(name, value)
+    return values
+
+
 def require_int(name: str, value: Any, low: int, high: int = NO_LIMIT) -> None:
     """Raise ValueError unless the argument ``name`` is an integer within [low, high]."""
     integer(0, low, high).check(name, value)
@@ -117,15 +139,9 @@ class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
     ) -> None:
         """Raises: TypeError for an argument that is not declared, ValueError for a wrong value."""
         self.num_envs = num_envs
-        classes = reversed(type(self).__mro__)
-        declared = {n: p for c in classes for n, p in vars(c).items() if isinstance(p, Parameter)}
-        if type(self)._full_state is not LockstepVectorEnv._full_state:
-            declared["full_state"] = flag(False)
-        if unknown := sorted(set(arguments) - set(declared)):
-            raise TypeError(f"__init__() got an unexpected keyword argument {unknown[0]!r}")
-        for name, parameter in declared.items():
-            value = arguments.get(name, parameter.default)
-            parameter.check(name, value)
+        shows = type(self)._full_state is not LockstepVectorEnv._full_state
+        more = {"full_state": flag(False)} if shows else {}
+        for name, value in checked_arguments(type(self), arguments, more).items():
             setattr(self, name, value)
         self.columns = np.arange(num_envs)
         self.index = np.arange(num_envs)
