@@ -38,29 +38,27 @@ class GoalFunctions:
             message = f"achieved_goal is {goal}, desired_goal is {other}"
             raise self._goal_error(f"{message}; allowed are two arrays of one shape and dtype")
         self.goal_shape, self.goal_dtype = goal.shape, goal.dtype
-        self._functions = {
-            name: function
-            for name in ("compute_reward", "compute_terminated")
-            if callable(function := getattr(env, name, None))
+        found = {
+            name: getattr(env, name, None) for name in ("compute_reward", "compute_terminated")
         }
+        self._functions = {name: f for name, f in found.items() if callable(f)}
         if "compute_reward" not in self._functions:
             missing = "compute_reward(achieved_goal, desired_goal, info)"
             raise self._goal_error(f"it observes goals but has no {missing}")
-        batched = {name: self._is_batched(name, goal) for name in self._functions}
-        self.batched = frozenset(name for name, is_batched in batched.items() if is_batched)
+        self.batched = frozenset(x for x in self._functions if self._is_batched(x, goal))
 
     def reward(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
         """Return the reward, float32 [*], of steps to ``achieved`` [*, *G] under goal ``desired``.
 
         ``achieved`` is the achieved goal of the observation *after* the step.
         """
-        return self._compute("compute_reward", achieved, desired, np.float32)
+        return self._compute("compute_reward", achieved, desired).astype(np.float32)
 
     def terminated(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
         """Return bool [*]: the step terminates the episode; False without compute_terminated."""
         if "compute_terminated" not in self._functions:
-            return np.zeros(self._leading_shape(achieved), np.bool_)
-        return self._compute("compute_terminated", achieved, desired, np.bool_)
+            return np.zeros(achieved.shape[: achieved.ndim - len(self.goal_shape)], np.bool_)
+        return self._compute("compute_terminated", achieved, desired).astype(np.bool_)
 
     def _goal_error(self, message: str) -> ConfigError:
         return ConfigError(
@@ -68,15 +66,9 @@ class GoalFunctions:
             "hindsight relabelling"
         )
 
-    def _leading_shape(self, goals: np.ndarray) -> tuple[int, ...]:
-        return goals.shape[: goals.ndim - len(self.goal_shape)]
-
-    def _compute(
-        self, name: str, achieved: np.ndarray, desired: np.ndarray, dtype: Any
-    ) -> np.ndarray:
-        if name in self.batched:
-            return np.asarray(self._call(name, achieved, desired), dtype)
-        return self._call_per_pair(name, achieved, desired, dtype)
+    def _compute(self, name: str, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
+        call = self._call if name in self.batched else self._call_per_pair
+        return np.asarray(call(name, achieved, desired))
 
     def _call(self, name: str, achieved: np.ndarray, desired: np.ndarray) -> Any:
         try:
@@ -85,9 +77,8 @@ class GoalFunctions:
             pass_ctrl_c(e)
             raise EnvError(f"env.id = {self._id}: {exception_text(e, name)}") from e
 
-    def _call_per_pair(
-        self, name: str, achieved: np.ndarray, desired: np.ndarray, dtype: Any
-    ) -> np.ndarray:
+    def _call_per_pair(self, name: str, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
+        leading = achieved.shape[: achieved.ndim - len(self.goal_shape)]
         flat = (goals.reshape(-1, *self.goal_shape) for goals in (achieved, desired))
         results = [self._call(name, a, d) for a, d in zip(*flat, strict=True)]
         for result in results:
@@ -97,7 +88,7 @@ class GoalFunctions:
                     f"env.id = {self._id}: {name}() of one pair of goals is {text}; allowed is one "
                     "finite number; fix the environment"
                 )
-        return np.array(results, dtype).reshape(self._leading_shape(achieved))
+        return np.array(results).reshape(leading)
 
     def _is_batched(self, name: str, goal: gym.Space[Any]) -> bool:
         """Return True if one call for goals [2, 3, *G] equals six calls, which must succeed."""
@@ -106,14 +97,14 @@ class GoalFunctions:
         samples = [goal.sample() for _ in range(2 * math.prod(_PROBE_SHAPE))]
         achieved, desired = np.array(samples, self.goal_dtype).reshape(2, *shape)
         desired[:, 1] = achieved[:, 1]  # random goals would hardly ever be reached
-        per_pair = self._call_per_pair(name, achieved, desired, np.float32)
+        per_pair = self._call_per_pair(name, achieved, desired)
         try:
             batched = self._call(name, achieved, desired)
         except EnvError:  # a function of one pair may fail in any way
             return False
         if not isinstance(batched, np.ndarray) or batched.shape != _PROBE_SHAPE:
             return False
-        return np.allclose(batched, per_pair)
+        return np.allclose(batched, per_pair.astype(np.float32))
 
 
 def goal_functions(config: EnvConfig) -> GoalFunctions | None:

@@ -92,9 +92,10 @@ def wrap(env: AnyEnv, configs: Sequence[WrapperConfig]) -> AnyEnv:
 
 
 _HOLDING = ("max_and_skip", "repeat_action")
-_REPEATING = {  # package of Atari games -> its arguments and their defaults: frames of an action, p
-    "ale_py": (("frameskip", 4), ("repeat_action_probability", 0.25)),
-    "rlrun": (("frame_skip", 4), ("sticky", 0.25)),
+_SKIPS, _STICKS = "holds every action for {} frames", "repeats an action with probability {:g}"
+_REPEATING = {  # package of Atari games -> argument, default, value that does nothing, what it does
+    "ale_py": (("frameskip", 4, 1, _SKIPS), ("repeat_action_probability", 0.25, 0, _STICKS)),
+    "rlrun": (("frame_skip", 4, 1, _SKIPS), ("sticky", 0.25, 0, _STICKS)),
 }
 
 
@@ -108,22 +109,17 @@ def require_one_skip(
     module = type(env.unwrapped).__module__
     if not module.startswith(("ale_py.", "rlrun.env.atari")):
         return
-    skip, sticky = _REPEATING[module.partition(".")[0]]
-    frames, probability = (kwargs.get(name, default) for name, default in (skip, sticky))
-    holding = [c.name for c in configs if c.name in _HOLDING and getattr(c, "steps", 1) > 1]
-    repeating = [c.name for c in configs if c.name == "sticky_action"]
-    texts, fixes, names = [], [], []
-    if holding and frames != 1:
-        texts.append(f"holds every action for {frames} frames")
-        fixes.append(f"env.kwargs.{skip[0]}=1")
-        names += holding
-    if repeating and probability:
-        texts.append(f"repeats an action with probability {probability:g}")
-        fixes.append(f"env.kwargs.{sticky[0]}=0")
-        names += repeating
-    if names:
+    again = []
+    for key, default, off, does in _REPEATING[module.partition(".")[0]]:
+        value = kwargs.get(key, default)
+        holds = _HOLDING if off else ("sticky_action",)
+        names = [c.name for c in configs if c.name in holds and getattr(c, "steps", 2) > 1]
+        if names and value != off:
+            again.append((", ".join(names), does.format(value), f"env.kwargs.{key}={off}"))
+    if again:
+        wrapped, texts, fixes = zip(*again, strict=True)
         raise ConfigError(
-            f"env.wrappers = {', '.join(names)}: {env_id} itself {' and '.join(texts)}, and the "
+            f"env.wrappers = {', '.join(wrapped)}: {env_id} itself {' and '.join(texts)}, and the "
             f"wrapper does it again; one of the two is allowed; set {' '.join(fixes)}, or remove "
             "the wrapper"
         )
@@ -186,12 +182,12 @@ class MaxAndSkip(gym.Wrapper[Any, Any, Any, Any]):
         return image, total, terminated, truncated, info
 
 
-class _RandomObservation(gym.ObservationWrapper[Any, Any, Any]):
-    """Base class of random changes of observations, with a separate generator."""
+class RandomObservation(gym.ObservationWrapper[Any, Any, Any]):
+    """Observations ``change(rng, obs)``, with a generator of its own."""
 
-    def __init__(self, env: AnyEnv, salt: int) -> None:
+    def __init__(self, env: AnyEnv, salt: int, change: Callable[..., Any]) -> None:
         super().__init__(env)
-        self._salt = salt
+        self._salt, self._change = salt, change
         self._rng = np.random.default_rng()
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> ResetResult:
@@ -199,33 +195,29 @@ class _RandomObservation(gym.ObservationWrapper[Any, Any, Any]):
             self._rng = np.random.default_rng((self._salt, seed))
         return super().reset(seed=seed, options=options)
 
-
-class FlickerObservation(_RandomObservation):
-    """Replaces observations by zeros with ``probability``. Source: Hausknecht & Stone 2015."""
-
-    def __init__(self, env: AnyEnv, probability: float) -> None:
-        super().__init__(env, salt=1)
-        if not isinstance(env.observation_space, spaces.Box):
-            raise ValueError("it needs a Box observation")
-        self._probability = probability
-
     def observation(self, obs: Any) -> Any:
-        return np.zeros_like(obs) if self._rng.random() < self._probability else obs
+        return self._change(self._rng, obs)
 
 
-class NoiseObservation(_RandomObservation):
-    """Adds Gaussian noise of standard deviation ``std`` to observations. The space is unbounded."""
+def _flicker_obs(env: AnyEnv, probability: float) -> AnyEnv:
+    if not isinstance(env.observation_space, spaces.Box):
+        raise ValueError("it needs a Box observation")
+    return RandomObservation(
+        env, 1, lambda rng, obs: np.zeros_like(obs) if rng.random() < probability else obs
+    )
 
-    def __init__(self, env: AnyEnv, std: float) -> None:
-        super().__init__(env, salt=2)
-        space = env.observation_space
-        if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
-            raise ValueError("it needs a Box observation of floats")
-        self.observation_space = spaces.Box(-np.inf, np.inf, space.shape, space.dtype.type)
-        self._std = std
 
-    def observation(self, obs: Any) -> Any:
-        return (obs + self._std * self._rng.standard_normal(obs.shape)).astype(obs.dtype)
+def _noise_obs(env: AnyEnv, std: float) -> AnyEnv:
+    space = env.observation_space
+    if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
+        raise ValueError("it needs a Box observation of floats")
+
+    def change(rng: np.random.Generator, obs: np.ndarray) -> np.ndarray:
+        return (obs + std * rng.standard_normal(obs.shape)).astype(obs.dtype)
+
+    noisy = RandomObservation(env, 2, change)
+    noisy.observation_space = spaces.Box(-np.inf, np.inf, space.shape, space.dtype.type)
+    return noisy
 
 
 def _rescale_action(env: AnyEnv, low: float, high: float) -> AnyEnv:
@@ -266,8 +258,8 @@ WRAPPERS: dict[str, tuple[Factory, str]] = {
         wrappers.DelayObservation,
         "the observation of `steps` steps ago, zeros in the first `steps` steps",
     ),
-    "flicker_obs": (FlickerObservation, "all zeros with `probability`; Hausknecht & Stone 2015"),
-    "noise_obs": (NoiseObservation, "normal noise of standard deviation `std` on every number"),
+    "flicker_obs": (_flicker_obs, "all zeros with `probability`; Hausknecht & Stone 2015"),
+    "noise_obs": (_noise_obs, "normal noise of standard deviation `std` on every number"),
     "rescale_action": (
         _rescale_action,
         "actions within [`low`, `high`] instead of their own bounds",
