@@ -30,6 +30,7 @@ from rlrun.env.state import (
     capture,
     capture_attributes,
     global_generators_kept,
+    mixed_seed,
     restore_attributes,
     restore_exactly,
     tree_hash,
@@ -65,8 +66,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         keep_info: tuple[str, ...] | None = (),
         alone: bool = False,
     ) -> None:
-        """``max_replay_steps``: most actions recorded of an episode; None: the state is never
-        saved.
+        """``max_replay_steps``: most actions recorded of an episode; None: the state is not saved.
 
         ``keep_info``: keys of the environment's info whose values are kept, K of them; None: the
         info is passed on unchanged. ``alone``: no second environment may be made to check the
@@ -100,9 +100,9 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         pass_ctrl_c(error)
         if isinstance(error, EnvError):
             return error
-        if isinstance(error, ContractViolation):
-            return self._fault(f"{error}; fix the environment or wrap it")
-        return self._fault(exception_text(error, call))
+        violates = isinstance(error, ContractViolation)
+        text = f"{error}; fix the environment or wrap it"
+        return self._fault(text if violates else exception_text(error, call))
 
     def _kept(self, result: Any, violation: tuple[str, str] | None) -> dict[str, Any]:
         """Return the numbers kept of an info.
@@ -188,8 +188,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         return seed
 
     def _episode_seed(self) -> int:
-        words = np.random.SeedSequence((self._seed, self._episode)).generate_state(1)
-        return int(words[0]) >> 1  # environments take int32
+        return mixed_seed((self._seed, self._episode))
 
     def _replace_world(self) -> None:
         """Remake an environment whose reset depends on earlier episodes."""
@@ -204,11 +203,9 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             return
         try:
             state = capture(self.env)
+            self._probe = Probe(state, self._make) if self._index == 0 else None
         except Unsupported:
             self._actions = []
-            return
-        if self._index == 0:
-            self._probe = Probe(state, self._make)
 
     def _wrapper_states(self) -> list[dict[str, Any]]:
         """Return what wrappers carry from one episode to the next, the outermost first."""
@@ -221,13 +218,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the last step. ``reason`` says why it lacks the environment's."""
         last = self._last if isinstance(self._last, str) else tree_hash(self._last)
-        state: dict[str, Any] = {
-            "seed": self._seed,
-            "episode": self._episode,
-            "steps": self._steps,
-            "reseed": self._reseed,
-            "obs": last,
-        }
+        state: dict[str, Any] = {"seed": self._seed, "episode": self._episode}
+        state |= {"steps": self._steps, "reseed": self._reseed, "obs": last}
         try:
             state |= self._saved()
         except Unsupported as e:
@@ -243,8 +235,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         if self._actions is None:
             return {"state": capture(self.env)}
         if len(self._actions) > (self._limit or 0):
-            text = f"its episode is longer than env.max_replay_steps = {self._limit}"
-            raise Unsupported(text)
+            raise Unsupported(f"its episode is longer than env.max_replay_steps = {self._limit}")
         return {"actions": np.array(self._actions), "before": self._before}
 
     def _violation(self, state: dict[str, Any]) -> str | None:

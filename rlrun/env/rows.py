@@ -38,7 +38,7 @@ from rlrun.env.contract import (
 from rlrun.env.diagnostic.vector import LockstepVectorEnv
 from rlrun.env.process_settings import SettingsKept, StepSettingsKept, changes_nothing
 from rlrun.env.render import FPS, Draw, draw
-from rlrun.env.state import Probe, Unsupported, capture, restore_exactly
+from rlrun.env.state import Probe, Unsupported, capture, mixed_seed, restore_exactly
 from rlrun.errors import ConfigError, EnvError, NumericError
 from rlrun.functional.masks import mask_path
 from rlrun.spaces import tree_map
@@ -315,7 +315,7 @@ class Env:
                 reasons, self.cut = self._source.load_state_dict(state["source"], **given)
             else:
                 reasons = ["the checkpoint holds no state of the environments"]
-                self._seed = _mixed((self._seed, *entropy)) if entropy else self._seed
+                self._seed = mixed_seed((self._seed, *entropy)) if entropy else self._seed
                 self.cut = np.ones(self.num_envs, np.bool_)
             if self.cut.all():
                 self._cut_all()
@@ -325,7 +325,7 @@ class Env:
     def _cut_all(self) -> None:
         """Reset all environments, with other episodes than at the run's start."""
         self.cut[:] = True
-        seed = _mixed((self._seed, self._steps + 1))
+        seed = mixed_seed((self._seed, self._steps + 1))
         self._first_obs = tree_map(np.array, self._source.reset(seed))
 
     def _error(self, index: int, message: str) -> EnvError:
@@ -347,11 +347,6 @@ class Env:
 
 def _all(num_envs: int) -> str:
     return f"environments 0 to {num_envs - 1}"
-
-
-def _mixed(words: tuple[int, ...]) -> int:
-    """Return a seed, 0 <= seed < 2^31, derived from ``words``."""
-    return int(np.random.SeedSequence(words).generate_state(1)[0]) >> 1
 
 
 class NativeVector:
@@ -507,7 +502,7 @@ class RowsVectorEnv(VectorEnv[Any, Any, Any]):
         Raises: ConfigError.
         """
         if seed is None:
-            seed = int(np.random.SeedSequence().generate_state(1)[0]) >> 1
+            seed = mixed_seed()
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
             raise ConfigError(
                 f"seed = {seed}: is not a seed; an integer >= 0, that of the first environment, or "

@@ -36,7 +36,7 @@ CONSTANT = (
 )  # fmt: skip
 _CONSTANT_MODULES = {"pygame", "gymnasium.envs.mujoco.mujoco_rendering", "logging"}
 _HEAP_TYPE = 1 << 9  # of type.__flags__
-CONTAINERS: dict[type, str] = {list: "list", tuple: "tuple", set: "set", frozenset: "frozenset"}
+CONTAINERS: dict[Any, str] = {kind: kind.__name__ for kind in (list, tuple, set, frozenset, deque)}
 _SKIPPED = ("spec", "_cached_spec", "metadata")
 
 
@@ -92,9 +92,8 @@ class _Capture:
         if kind is bytes:
             return {"bytes": np.frombuffer(x, np.uint8).copy()}
         module = module_of(kind)
-        if isinstance(x, CONSTANT) or {module, module.split(".")[0]} & _CONSTANT_MODULES:
-            return {"constant": kind.__name__}
-        if kind.__name__ == "MjModel":
+        fixed = {module, module.split(".")[0]} & _CONSTANT_MODULES or kind.__name__ == "MjModel"
+        if isinstance(x, CONSTANT) or fixed:
             return {"constant": kind.__name__}
         if isinstance(x, enum.Enum):
             return {"enum": x.name, "class": kind.__name__}
@@ -109,24 +108,20 @@ class _Capture:
         if isinstance(x, np.ndarray):
             self.arrays.append((x, path))
             if x.dtype.kind in "SU":
-                return {
-                    "text": np.frombuffer(x.tobytes(), np.uint8),
-                    "shape": list(x.shape),
-                    "dtype": x.dtype.str,
-                }
+                text = np.frombuffer(x.tobytes(), np.uint8)
+                return {"text": text, "shape": list(x.shape), "dtype": x.dtype.str}
             return {"array": _storable(x, path).copy()}
         if kind in CONTAINERS:
-            return {CONTAINERS[kind]: [self.value(v, f"{path}[{i}]") for i, v in enumerate(x)]}
-        if kind is deque:
             items = [self.value(v, f"{path}[{i}]") for i, v in enumerate(x)]
-            return {"deque": items, "maxlen": x.maxlen}
+            return {CONTAINERS[kind]: items} | ({"maxlen": x.maxlen} if kind is deque else {})
         if kind in (dict, OrderedDict):
             pairs = [[self.value(k, path), self.value(v, f"{path}[{k!r}]")] for k, v in x.items()]
             return {"dict": pairs, "ordered": kind is OrderedDict}
         if (generator := _generator_state(x)) is not None:
             return generator
         if isinstance(x, gym.Space):
-            return self._space(x, path)
+            generator = None if x._np_random is None else self.value(x._np_random, path)
+            return {"space": generator, "parts": [self.value(part, path) for part in _inner(x)]}
         for name, engine in ENGINES.items():
             if engine.matches(x):
                 try:
@@ -136,14 +131,6 @@ class _Capture:
         if not attribute:
             raise Unsupported(f"{path} is a {module_of(kind)}.{kind.__qualname__}")
         return self._object(x, path)
-
-    def _space(self, x: gym.Space[Any], path: str) -> Any:
-        parts = getattr(x, "spaces", ())
-        inner = list(parts.values()) if isinstance(parts, Mapping) else list(parts)
-        return {
-            "space": None if x._np_random is None else self.value(x._np_random, path),
-            "parts": [self.value(part, path) for part in inner],
-        }
 
     def _object(self, x: Any, path: str) -> Any:
         kind = type(x)
@@ -199,6 +186,11 @@ def _storable(x: np.ndarray, path: str) -> np.ndarray:
     return x
 
 
+def _inner(space: gym.Space[Any]) -> list[gym.Space[Any]]:
+    parts = getattr(space, "spaces", ())
+    return list(parts.values()) if isinstance(parts, Mapping) else list(parts)
+
+
 def _slots(kind: type) -> bool:
     return any(getattr(c, "__slots__", ()) not in ((), "", "__weakref__") for c in kind.__mro__)
 
@@ -214,7 +206,8 @@ def _generator_state(x: Any) -> dict[str, Any] | None:
     return None
 
 
-_ARENA = ("efc_", "iefc_", "efm_", "island_", "map_", "ifrc_", "iacc", "bvh_", "wrap_", "moment_")
+_ARENA = ("efc_", "iefc_", "efm_", "island_", "map_", "ifrc_", "iacc", "bvh_", "wrap_", "moment_",
+          "iLD", "iM")  # fmt: skip
 """MjData's arrays of varying length or of collision search, which every forward step rewrites."""
 
 
@@ -246,22 +239,17 @@ def _ale_state(ale: Any) -> dict[str, Any]:
 
     Raises: ValueError if no action does.
     """
-    state = _ale_bytes(ale)
-    frames = _sticky_frames(ale)
+    machine, frames = _ale_after(ale, 0), _sticky_frames(ale)
     if not frames:
-        return {"machine": state, "held": None}
+        return {"machine": machine, "held": None}
     expected = _ale_after(ale, frames)
-    actions = [int(action.value) for action in ale.getLegalActionSet()]
-    for held in actions:
-        _set_ale_state(ale, {"machine": state, "held": held})
+    for action in ale.getLegalActionSet():
+        state = {"machine": machine, "held": int(action.value)}
+        _set_ale_state(ale, state)
         if np.array_equal(_ale_after(ale, frames), expected):
-            _set_ale_state(ale, {"machine": state, "held": held})
-            return {"machine": state, "held": held}
+            _set_ale_state(ale, state)
+            return state
     raise ValueError("no held action explains the next frames of the game")
-
-
-def _ale_bytes(ale: Any) -> np.ndarray:
-    return np.frombuffer(ale.cloneState(include_rng=True).serialize(), np.uint8).copy()
 
 
 def _sticky_frames(ale: Any) -> int:
@@ -276,7 +264,7 @@ def _ale_after(ale: Any, frames: int) -> np.ndarray:
     """Return the machine's state after frames without action."""
     for _ in range(frames):
         ale.act(0)
-    return _ale_bytes(ale)
+    return np.frombuffer(ale.cloneState(include_rng=True).serialize(), np.uint8).copy()
 
 
 def _set_ale_state(ale: Any, state: dict[str, Any]) -> None:
@@ -308,9 +296,7 @@ def _set_mujoco_state(data: Any, state: dict[str, Any]) -> None:
     import mujoco
 
     spec = mujoco.mjtState.mjSTATE_INTEGRATION
-    size = mujoco.mj_stateSize(data.model, spec)
-    if state["integration"].shape != (size,):
-        raise ValueError(f"MuJoCo's state has {size} numbers")
+    _require(state["integration"].shape == (mujoco.mj_stateSize(data.model, spec),), "MjData")
     mujoco.mj_resetData(data.model, data)
     mujoco.mj_setState(data.model, data, state["integration"], spec)
     mujoco.mj_forward(data.model, data)
@@ -365,7 +351,9 @@ class Probe:
             try:
                 for number, (action, expected) in enumerate(self._rows):
                     if number in (0, BEGIN):
-                        twins.append(self._twin(capture(twins[0]) if twins else self._state))
+                        twins.append(self._make())
+                        twins[-1].reset(seed=0)
+                        restore(twins[-1], capture(twins[0]) if number else self._state)
                     for twin in twins:
                         row = twin.reset()[:1] if action is None else twin.step(action[()])[:4]
                         if row_hash(*row) != expected:
@@ -381,12 +369,10 @@ class Probe:
                         twin.close()
         return None
 
-    def _twin(self, state: Tree) -> Any:
-        """Return another environment in this state."""
-        twin = self._make()
-        twin.reset(seed=0)
-        restore(twin, state)
-        return twin
+
+def mixed_seed(words: tuple[int, ...] | None = None) -> int:
+    """Return a seed derived from ``words``, 0 <= seed < 2^31 as int32 holds; None: a random one."""
+    return int(np.random.SeedSequence(words).generate_state(1)[0]) >> 1
 
 
 def row_hash(*row: Any) -> str:
@@ -499,9 +485,8 @@ class _Restore:
             return text.reshape(tree["shape"]).copy()
         for kind, name in CONTAINERS.items():
             if name in tree:
-                return kind(self._items(tree[name], present))
-        if "deque" in tree:
-            return deque(self._items(tree["deque"], present), tree["maxlen"])
+                more = (tree["maxlen"],) if kind is deque else ()
+                return kind(self._items(tree[name], present), *more)
         if "dict" in tree:
             return self._dict(tree, present, path)
         if "generator" in tree or "random" in tree:
@@ -540,8 +525,8 @@ class _Restore:
             return generator
         state = tree["generator"]
         if "has_gauss" in state:
-            legacy = present if isinstance(present, np.random.RandomState) else None
-            legacy = legacy or np.random.RandomState()
+            reusable = isinstance(present, np.random.RandomState)
+            legacy = present if reusable else np.random.RandomState()
             legacy.set_state(state)
             return legacy
         name = state["bit_generator"]
@@ -557,10 +542,7 @@ class _Restore:
         _require(isinstance(present, gym.Space), path)
         if tree["space"] is not None:
             present._np_random = self.value(tree["space"], present._np_random, path)
-        parts = getattr(present, "spaces", ())
-        inner = list(parts.values()) if isinstance(parts, Mapping) else list(parts)
-        _require(len(inner) == len(tree["parts"]), path)
-        for part, saved in zip(inner, tree["parts"], strict=True):
+        for part, saved in zip(_inner(present), tree["parts"], strict=True):
             self.value(saved, part, path)
         return present
 
