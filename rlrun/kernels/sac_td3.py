@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from rlrun.functional.policy import LOG_STD_BOUNDS
-from rlrun.kernels.mlp import DifferentiableMLP, LinearLayer, as_metrics
+from rlrun.kernels.mlp import DifferentiableMLP, LinearLayer, as_metrics, flat_gradients
 from rlrun.kernels.nstep import read_rows, reward_rule, window_of
 from rlrun.nets.actor_and_critics import Critics
 from rlrun.nets.torso import FlatObs
@@ -114,16 +114,10 @@ class ContinuousKernel(Generic[P]):
     def __init__(self, policy: P, num_critics: int | None) -> None:
         """``num_critics``: number of critics in the actor's loss; None: all."""
         self.policy, self.compute = policy, policy.compute
-        pi_params = policy.parts["actor"].params
-        self.pi_grads, self.q_grads = (
-            [torch.zeros_like(p, requires_grad=False) for p in params]
-            for params in (pi_params, policy.parts["critics"].params)
-        )
-        grads = zip(pi_params, self.pi_grads, strict=True)
-        pi_grads = {p.data_ptr(): grad.numpy() for p, grad in grads}
+        pi_grads, q_grads = (flat_gradients(policy.parts[x].adam) for x in ("actor", "critics"))
         self.pi = DifferentiableMLP(policy.pi.head, pi_grads)
         self.pi_target = DifferentiableMLP(policy.pi_target.head)
-        self.q = DifferentiableMLP(critic_layers(policy.q, self.q_grads))
+        self.q = DifferentiableMLP(critic_layers(policy.q, q_grads))
         self.q_target = DifferentiableMLP(critic_layers(policy.q_target))
         # The same weights with separate activations: another thread may run at the same time.
         self.q_of_pi = DifferentiableMLP(critic_layers(policy.q, count=num_critics))
@@ -214,9 +208,9 @@ class ContinuousKernel(Generic[P]):
         self, td_abs: np.ndarray, metrics: dict[str, float], *, actor: bool, **logs: Tensor
     ) -> Gradients:
         """Return the gradients of the critics, of the actor if ``actor``, and of ``logs``."""
-        grads: dict[str, Sequence[Tensor] | None] = {"critics": self.q_grads}
+        grads: dict[str, Sequence[Tensor] | None] = {"critics": None}
         if actor:
-            grads["actor"] = self.pi_grads
+            grads["actor"] = None
         grads |= {name: [grad] for name, grad in logs.items()}
         return Gradients(grads, torch.from_numpy(td_abs), as_metrics(**metrics), self.seconds)
 
@@ -293,20 +287,20 @@ class TD3Kernel(ContinuousKernel[DeterministicLearner[Any]]):
 
 
 def critic_layers(
-    net: Critics, grads: list[Tensor] | None = None, count: int | None = None
+    net: Critics, grads: dict[int, np.ndarray] | None = None, count: int | None = None
 ) -> list[LinearLayer]:
     """Return the layers of critics [C, N] -> [C, N, 1], views of the network's parameters.
 
-    ``grads``: tensors for the gradients of its parameters; None: not computed. ``count``: only the
-    first critics; None: all.
+    ``grads``: data_ptr of a parameter -> array for its gradient; None: not computed. ``count``:
+    only the first critics; None: all.
     """
-    layers, depth = [], len(net.weights)
+    layers, depth = list[LinearLayer](), len(net.weights)
     for i, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
         w, b = (x.detach().numpy()[:count] for x in (weight, bias))  # [C, in, out], [C, 1, out]
         activation = type(net.activations[i]) if i < depth - 1 else None
         layer = LinearLayer(w.mT, b, None, None, activation)
         if grads is not None:
-            w_grad, b_grad = grads[i].numpy().mT, grads[depth + i].numpy()[:, 0]
-            layer = layer._replace(weight_grad=w_grad, bias_grad=b_grad)
+            w_grad, b_grad = (grads[x.data_ptr()] for x in (weight, bias))
+            layer = layer._replace(weight_grad=w_grad.mT, bias_grad=b_grad[:, 0])
         layers.append(layer)
     return layers
