@@ -147,12 +147,6 @@ class ActorCritic(ActingNet):
         out: Tensor = self.policy(h)
         return out
 
-    def initial_state(self, batch: int, device: torch.device) -> Tree:
-        """Return the state before an episode's first row: one per trunk, () without memory."""
-        if not self.recurrent:
-            return ()
-        return tuple(trunk.memory.initial_state(batch, device) for trunk in self.trunks)
-
     def normalise(self, obs: Tree) -> Tree:
         return obs if self.moments is None else self.moments(obs)
 

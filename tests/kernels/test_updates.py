@@ -35,6 +35,7 @@ SWITCHES = {  # every branch of a kernel once
         ["policy.prev_inputs=false", "torso.hidden=[]", "policy.td_clip=0.01"],
         ["policy.reward_clip=0.02", "policy.max_grad_norm=1e-3", "policy.memory_lr=1e-4"],
         ["policy.target_update_every=null", "policy.target_tau=0.1", "policy.max_grad_norm=null"],
+        ["torso.layer_norm=true", "torso.hidden=[12,8]"],
     ],
     "sac": [
         [],
