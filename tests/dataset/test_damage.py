@@ -260,6 +260,10 @@ def test_sealed_descriptions_of_wrong_content_are_refused(made: Path) -> None:
     cases += [("shards", [{**first, key: v}]) for key in first for v in WRONG if v != first[key]]
     cases += [("obs", {"dict": [["x", "obs"]]}), ("obs", deep), ("obs", "reward"), ("obs", "nope")]
     cases += [("spaces", {"obs": {}, "action": {}}), ("fields", {**fields["fields"], "obs": {}})]
+    cases += [("spaces", {"obs": 1, "action": {}}), ("shards", [first] * len(fields["shards"]))]
+    field = {"dtype": "int8", "shape": []}
+    cases += [("fields", {**fields["fields"], name: field}) for name in ("valid", "obs", "reward")]
+    cases += [("return", {"mean": "x", "std": 1}), ("rows", fields["rows"] + 1)]
     for name, value in cases:
         if any(value is v or value == v for v in OPTIONAL.get(name, [])):
             continue

@@ -66,7 +66,10 @@ def test_an_update_is_the_updates_of_each_agent_alone(name):
     for i in range(N):
         own = policy_of(team, name, i)
         alone.append((own, own.update(part_of(sample, i))))
+    before = None if name in ROLLOUTS else team.priority(sample)
     update = team.update(make.poisoned(sample, flags=name not in ROLLOUTS))
+    if before is not None:
+        torch.testing.assert_close(before, update.priority)
     for i, (own, result) in enumerate(alone):
         mine = {k[2:]: w for k, w in team.weights().items() if k.startswith(f"{i}.")}
         assert all(torch.equal(w, mine[k]) for k, w in own.weights().items())
