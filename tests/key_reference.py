@@ -16,7 +16,6 @@ from rlrun.cli.key_table import BASES, GROUPS, PRESETS, TOPICS, Option, read_opt
 from rlrun.config.reader import field_types
 from rlrun.env.wrappers import WRAPPERS
 from rlrun.schema import (
-    COMMAND_CONFIGS,
     OPTION_CONFIGS,
     WRAPPER_CONFIGS,
     Config,
@@ -24,6 +23,7 @@ from rlrun.schema import (
     Seconds,
 )
 from rlrun.schema.spelling import RENAMED
+from rlrun.schema.studies import COMMAND_CONFIGS
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"

@@ -13,7 +13,6 @@ import numpy as np
 
 from rlrun.buffer import saved
 from rlrun.buffer.layout import BLOCK_ROWS, Allocate, ArraySpec, in_memory
-from rlrun.codec import zstd
 from rlrun.errors import ResourceError
 from rlrun.run.tensors import SIZES, RowFiles, Rows
 
@@ -70,6 +69,8 @@ class CompressedRows:
         """Pack the open blocks, then open each column's next one with its stored content."""
         if self.number >= 0:
             for column, block in enumerate(self.open):
+                from rlrun.codec import zstd  # slow to import
+
                 packed = zstd.compress(block.data.cast("B"))
                 packed = packed if len(packed) < block.nbytes else block.tobytes()
                 self._set_packed(column * self.column_blocks + self.number, packed)
@@ -133,6 +134,8 @@ class CompressedRows:
     def _unpacked(self, data: bytes) -> np.ndarray:
         shape = self.open.shape[1:]
         size = math.prod(shape) * self.entry.dtype.itemsize
+        from rlrun.codec import zstd  # slow to import
+
         whole = data if len(data) == size else zstd.decompress(memoryview(data), size)
         return np.frombuffer(whole, self.entry.dtype).reshape(shape)
 

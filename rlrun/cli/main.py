@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         packages, argv_left = flags_of(words)
         forget_typed_envs()
-        with trusting(packages):
+        with trusting(packages) if packages else nullcontext():
             with uncollected() if argv is None else nullcontext():
                 run = _command(argv_left)
             code = run()
@@ -90,12 +90,15 @@ def _command(argv: list[str]) -> Callable[[], int]:
 
         if (text := answer(argv)) is not None:
             return partial(_print, text, end="")
-    from rlrun.cli.commands import run_command, split_command
-
     if not all(word.isascii() for word in argv):
         from rlrun.cli.guesses import refuse_typographic
 
         refuse_typographic(argv)
+    is_word = argv and "=" not in argv[0] and argv[0][:1] not in ("-", "~", "")
+    if not is_word and not {*_HELP, "--version"} & {*argv}:
+        return _train(argv)
+    from rlrun.cli.commands import run_command, split_command
+
     name, rest = split_command(argv)
     if name is not None:
         return partial(run_command, name, rest)
@@ -107,11 +110,9 @@ def _command(argv: list[str]) -> Callable[[], int]:
     if {*_HELP} & {*argv}:  # with a word, the help of that word
         words = [w for w in argv if w.startswith("--config-dir") or "=" not in w]
         return partial(run_command, "help", [w for w in words if w not in _BESIDE_HELP])
-    if argv and "=" not in argv[0] and argv[0][:1] not in ("-", "~", ""):
-        from rlrun.cli.guesses import unknown_command
+    from rlrun.cli.guesses import unknown_command
 
-        raise unknown_command(argv)
-    return _train(argv)
+    raise unknown_command(argv)
 
 
 def _print(text: str, *, end: str = "\n") -> int:
@@ -123,8 +124,6 @@ def _train(argv: list[str]) -> Callable[[], int]:
     """Return a function for overrides: a run, a sweep, or output of Hydra. Raises: RlrunError."""
     from hydra._internal.utils import get_args_parser
 
-    from rlrun.cli.commands import usage_error
-    from rlrun.cli.guesses import refuse_flags
     from rlrun.cli.run import new_run, read_line
     from rlrun.config import Composer
 
@@ -133,10 +132,15 @@ def _train(argv: list[str]) -> Callable[[], int]:
     parser.prog = "rlrun"
 
     def refuse(message: str) -> NoReturn:
+        from rlrun.cli.commands import usage_error
+
         raise usage_error("rlrun", message)
 
     parser.error = refuse  # type: ignore[method-assign]
-    refuse_flags(words, parser)
+    if any(word.startswith("-") for word in words):
+        from rlrun.cli.guesses import refuse_flags
+
+        refuse_flags(words, parser)
     args = parser.parse_intermixed_args(words)
     if args.experimental_rerun is not None or args.config_path is not None:
         flag = "--experimental-rerun" if args.config_path is None else "--config-path"

@@ -38,9 +38,10 @@ from rlrun.reports.memory_bench import (
 )
 from rlrun.reports.runs import RunData, read_run
 from rlrun.run.files import replace_file
-from rlrun.schema import BenchConfig, BenchTaskConfig, Config, ProbeConfig
+from rlrun.schema import Config
 from rlrun.schema.override import Override, keys_of, read_overrides, split_node
 from rlrun.schema.spelling import nearest
+from rlrun.schema.studies import BenchConfig, BenchTaskConfig, ProbeConfig
 from rlrun.sweeps.record import SweepRecord, is_sweep
 from rlrun.terminal import paragraph
 

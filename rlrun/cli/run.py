@@ -20,7 +20,7 @@ from rlrun.cli.main import uncollected
 from rlrun.config import Composer, load, read_checked, read_composed, to_yaml
 from rlrun.config.checks import check_typed_keys
 from rlrun.config.config_errors import config_error
-from rlrun.config.directories import absolute, claim, require_new, require_writable
+from rlrun.config.directories import absolute, claim
 from rlrun.config.hydra_keys import check_logging, typed_overrides
 from rlrun.errors import ConfigError, Interrupted, RlrunError
 from rlrun.run.branch import checkpoint_at, later_steps
@@ -61,13 +61,13 @@ def read_line(
     sweep, rest = split_node(read_overrides(overrides), "sweep.dir")
     seeds, rest = split_node(rest, "seeds")
     rest = [*open_resources(composer.rewrite(rest)), *silent(quiet)]
-    return Line(composer, rest, _sweep_dir(sweep), tuple(seeds), quiet, own_process)
+    sweep_dir = _sweep_dir(sweep[-1]) if sweep else None
+    return Line(composer, rest, sweep_dir, tuple(seeds), quiet, own_process)
 
 
-def _sweep_dir(typed: Sequence[Override]) -> str | None:
+def _sweep_dir(typed: Override) -> str | None:
     """Return the value of ``sweep.dir=PATH``. Raises: ConfigError."""
-    text = typed[-1].value if typed else "null"
-    value = text.strip("'\"")
+    text, value = typed.value, typed.value.strip("'\"")
     if value == "" or ("," in value and value == text):
         wrong = f"is {'several paths' if value else 'no path'}"
         allowed = "one is allowed, quoted if it holds a comma, that of a sweep adds jobs to it"
@@ -185,9 +185,6 @@ def new_run(line: Line) -> NewRun:
     note_typed_env(config.env.id)
     given = config.run.dir is not None
     path = absolute("run.dir", Path(config.run.dir or composer.directory(cfg, "hydra.run.dir")))
-    if given:
-        require_new(path)
-    require_writable(path)
     check_logging(cfg, path, overrides)
     run_dir = claim(path, exact=given)
     composer.set_directory(cfg, run_dir)

@@ -18,8 +18,9 @@ from rlrun.config.space import Dimension, check_space, read_settings, split_spac
 from rlrun.errors import CheckpointError
 from rlrun.pipeline.stop import stop_on_signals
 from rlrun.run import files
-from rlrun.schema import Config, SearchConfig
+from rlrun.schema import Config
 from rlrun.schema.override import Override, read_overrides, split_node
+from rlrun.schema.studies import SearchConfig
 from rlrun.sweeps.pool import Pool, usable_cores
 from rlrun.sweeps.search import Search, SearchResult
 from rlrun.sweeps.study import NAME, Rung, Study, import_optuna, make_rungs

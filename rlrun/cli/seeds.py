@@ -15,8 +15,9 @@ from rlrun.errors import ConfigError, printable, storage_errors
 from rlrun.reports.bounds import known_bounds
 from rlrun.reports.runs import SEEDS, flatten
 from rlrun.run.files import read_file, replace_file
-from rlrun.schema import Config, SeedsConfig
+from rlrun.schema import Config
 from rlrun.schema.override import Override
+from rlrun.schema.studies import SeedsConfig
 from rlrun.sweeps import seeds
 
 

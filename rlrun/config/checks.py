@@ -7,7 +7,7 @@ import ctypes
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 
 from rlrun.config import rules
 from rlrun.config.backend import custom_state
-from rlrun.config.compose import Composer, name_by_preset, read_presets
+from rlrun.config.compose import Composer, read_presets
 from rlrun.config.config_errors import config_error
 from rlrun.config.directories import check_length
 from rlrun.config.hydra_keys import check_addresses, check_values
@@ -49,7 +49,8 @@ def read_checked(
     by_user = overrides if typed is None else typed
     check_values(config, by_user)
     check_addresses(config, by_user)
-    check(name_by_preset(config, cfg))
+    preset = cfg.hydra.runtime.choices.get("policy") or config.policy.name
+    check(replace(config, policy=replace(config.policy, name=preset)))  # rainbow, not dqn
     check_precision(config)
     return config
 
@@ -69,9 +70,10 @@ def check(config: Config, *, fresh: bool = True) -> None:
             check_length(f"buffer.{key}", Path(path))
     rules.require_all(rules.ON_CONFIG, rules.Facts(config, fresh=fresh))
     check_spaces(config, fresh=fresh)
-    if fresh:
+    if fresh and config.run.video_every is not None:
         check_video(config)
-        require_head(ray.address if ray is not None else None)
+    if fresh and ray is not None:
+        require_head(ray.address)
     rules.require_all(rules.AT_LAST, rules.Facts(config))
 
 
@@ -181,11 +183,9 @@ def cuda_devices() -> tuple[int, str]:
 
 def check_video(config: Config) -> None:
     """Raise ConfigError if an evaluation could not be drawn. Draws one picture to find out."""
-    every = config.run.video_every
-    if every is None:
-        return
     from rlrun.env import make_env
 
+    every = config.run.video_every
     require_packages(f"run.video_every = {every}", ".gif")
     try:
         env = make_env(config.env, num_envs=1, evaluate=True, agents=config.agents, render=True)

@@ -11,7 +11,6 @@ import re
 import warnings
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from enum import Enum
 from functools import cache
 from importlib.util import find_spec
@@ -142,7 +141,9 @@ def _check_defaults(name: str, found: ConfigResult | None) -> None:
 
 
 class _Repository(ConfigRepository):
-    """Hydra's yaml files, each found and parsed once."""
+    """Hydra's yaml files, each found and parsed once. ``foreign``: users' files are among them."""
+
+    foreign = False
 
     def initialize_sources(self, config_search_path: ConfigSearchPath) -> None:
         self._sources_of: dict[tuple[str, Any], ConfigSource | None] = {}
@@ -162,7 +163,8 @@ class _Repository(ConfigRepository):
     def load_config(self, config_path: str) -> ConfigResult | None:
         if config_path not in self._parsed:
             self._parsed[config_path] = super().load_config(config_path)
-            _check_defaults(config_path, self._parsed[config_path])
+            if self.foreign:
+                _check_defaults(config_path, self._parsed[config_path])
         return copy.deepcopy(self._parsed[config_path])  # composing takes its nodes
 
 
@@ -209,9 +211,10 @@ class Composer:
             search.prepend(provider="command-line", path=f"file://{path}", anchor=anchor)
         GlobalHydra.instance().clear()
         self.hydra = Hydra.create_main_hydra2(task_name="rlrun", config_search_path=search)
-        self.hydra.config_loader.repository = _Repository(search)  # type: ignore[attr-defined]
+        self._repository = _Repository(search)
+        self.hydra.config_loader.repository = self._repository  # type: ignore[attr-defined]
         self._parser = OverridesParser.create(config_loader=self.hydra.config_loader)
-        self.foreign = config_dir is not None  # whether users' files are read
+        self.foreign = self._repository.foreign = config_dir is not None
         self._known: dict[str, Override] = {}  # of ``parse``
         self._chosen: dict[tuple[str, ...], _Chosen] = {}
 
@@ -228,7 +231,7 @@ class Composer:
 
     def _load(self, name: str) -> Any:
         """Return the content of the yaml file ``name``, empty if there is none."""
-        found = self.hydra.config_loader.repository.load_config(name)  # type: ignore[attr-defined]
+        found = self._repository.load_config(name)
         return OmegaConf.create() if found is None else found.config
 
     def compose(self, typed: Sequence[str], *, sweep: bool = False) -> DictConfig:
@@ -251,7 +254,8 @@ class Composer:
             raise
         except Exception as e:  # Hydra raises all kinds of errors on input
             raise as_config_error(e, overrides, self.groups(), self.options) from e
-        self._check_hydra(cfg, overrides)
+        if self.foreign or any("hydra" in o for o in overrides):
+            self._check_hydra(cfg, overrides)
         return cfg
 
     def _check_hydra(self, cfg: DictConfig, overrides: Sequence[Override]) -> None:
@@ -350,10 +354,9 @@ class Composer:
 
     def _is_value(self, override: Override) -> bool:
         """Return True for a value of rlrun, False for an option or a key of Hydra."""
-        repository = self.hydra.config_loader.repository  # type: ignore[attr-defined]
         if override.is_hydra:
             return False
-        is_group = repository.group_exists(override.parsed.key_or_group)
+        is_group = self._repository.group_exists(override.parsed.key_or_group)
         return not is_group or isinstance(override.parsed.value(), dict)
 
     def directory(self, cfg: DictConfig, key: str) -> Path:
@@ -401,7 +404,10 @@ class Composer:
         If one of two keys that exclude each other is typed, the other becomes null.
         """
         overrides = read_overrides(typed)
-        self.parse([o for o in overrides if o.key.startswith("env")])
+        for o in overrides:
+            is_option = o.key == "env" and self._repository.load_config(f"env/{o.value}")
+            if o.key.startswith("env") and not is_option:
+                self.parse([o])
         overrides += self._exclusive_nulls(overrides)
         doubtful = [o for o in overrides if is_free(o.key) and o[:1] not in "+~"]
         if not doubtful:
@@ -454,7 +460,7 @@ def rewrite_override(
     if name not in _FREE:
         if parts[1] in known["env.kwargs"]:
             return Override(f"env.kwargs.{override.removeprefix('env.')}")
-        names = {*reader.field_types(EnvConfig), *known["env.kwargs"]} - {"rules"}
+        names = {*reader.field_types(EnvConfig), *known["env.kwargs"]}
         candidates = possible_keys(key, cfg, names)
         own = str(cfg.env.id).startswith("rlrun/")  # whose yaml names all arguments
         if not candidates and not own and not nearest(parts[1], names):
@@ -481,9 +487,8 @@ def read_composed(cfg: DictConfig) -> Config:
 def _resolved(cfg: DictConfig, key: Any) -> Any:
     if OmegaConf.is_missing(cfg, key):
         return "???"
-    node = cfg._get_node(key)
-    value = _unresolved(node)
-    if not _has_interpolation(value):
+    value = _unresolved(cfg._get_node(key))
+    if "$" not in repr(value):  # no interpolation
         return value
     found = cfg[key]
     return OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found
@@ -497,14 +502,6 @@ def _unresolved(node: Any) -> Any:
     if isinstance(content, list):
         return [_unresolved(inner) for inner in content]
     return content.name if isinstance(content, Enum) else content
-
-
-def _has_interpolation(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(map(_has_interpolation, value.values()))
-    if isinstance(value, list):
-        return any(map(_has_interpolation, value))
-    return isinstance(value, str) and "$" in value
 
 
 def to_yaml(cfg: DictConfig) -> str:
@@ -539,12 +536,6 @@ def read_presets(composer: Composer, cfg: DictConfig, overrides: Sequence[Overri
         wrong, allowed = f"it sets {key}, which {typed[group]} does not have", "allowed is its own"
         fix = f"leave {typed[group]} or the experiment out"
         raise config_error("experiment", experiment, wrong, f"{allowed} {group}", fix) from e
-
-
-def name_by_preset(config: Config, cfg: DictConfig) -> Config:
-    """Return the config for checks, with the preset's name for its policy: rainbow, not dqn."""
-    preset = cfg.hydra.runtime.choices.get("policy") or config.policy.name
-    return replace(config, policy=replace(config.policy, name=preset))
 
 
 def pack(cfg: DictConfig) -> dict[str, Any]:

@@ -116,9 +116,9 @@ def claim(path: Path, *, exact: bool, key: str = "run.dir") -> Path:
 
     Raises: ConfigError (exact and in use), StorageError (cannot be made).
     """
-    require_writable(path, key)
     if exact:
         require_new(path, key)
+    require_writable(path, key)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if exact:

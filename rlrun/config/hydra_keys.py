@@ -60,6 +60,7 @@ ALLOWED = (
 MAX_JOBS = 10_000  # per sweep
 ADDRESSES = ("pipeline.address", "logger.mlflow")  # addresses must be typed
 _PATHS = ("run.dir", "sweep.dir")  # sweep.subdir is checked in every job
+_ABSENT = "(removed)"  # the value of a key that one of two nodes lacks
 _COMPUTED = ("runtime", "job.override_dirname", "job.config_name", "searchpath")  # by Hydra
 _PLUGINS = ("hydra._internal.core_plugins.", "hydra_plugins.", "rlrun.sweeps.")
 
@@ -171,14 +172,6 @@ def _differences(own: Any, found: Any, path: str = "") -> Iterator[tuple[str, An
     for name in dict.fromkeys([*own, *found]):
         inner = f"{path}.{name}" if path else str(name)
         yield from _differences(own.get(name, _ABSENT), found.get(name, _ABSENT), inner)
-
-
-class _Absent:
-    def __str__(self) -> str:
-        return "(removed)"
-
-
-_ABSENT = _Absent()
 
 
 def _check_value(key: str, value: Any, cfg: DictConfig) -> None:

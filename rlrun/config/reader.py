@@ -83,8 +83,7 @@ def _yaml_value(word: str) -> Any:
 
 def check_yaml_words(text: str, path: Path) -> None:
     """Raise ConfigError if a yaml file gives an environment a text that looks like another type."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    for key, word in _yaml_words(yaml.compose(text, Loader=loader), ""):
+    for key, word in _yaml_words(yaml.compose(text, Loader=_Loader), ""):
         if word in _NONE or _NO_NUMBER.fullmatch(word):
             wrong = f"is the text '{word}' in yaml, which counts as true"
             allowed = "null, .inf, .nan and quoted text are allowed"
@@ -288,6 +287,7 @@ def _dict(path: str, value: object) -> dict[str, Any]:
         if inner == _MISSING:
             fix = f"give {path}.{key}=VALUE"
             raise config_error(f"{path}.{key}", inner, "has no value", "a value is needed", fix)
+        refuse_code({key: inner}, path)
     return {str(k): v for k, v in value.items()}
 
 
@@ -366,8 +366,9 @@ def _schedule(path: str, value: object) -> ScheduleConfig:
 
 @cache
 def field_types(cls: type) -> dict[str, Any]:
-    """Return the resolved types of a dataclass's fields."""
-    return get_type_hints(cls)
+    """Return the resolved types of a dataclass's fields, by name."""
+    hints = get_type_hints(cls)
+    return {f.name: hints[f.name] for f in fields(cls)}
 
 
 def read_dataclass(
@@ -380,7 +381,7 @@ def read_dataclass(
     if not isinstance(value, Mapping):
         fix = f"set the keys inside, {path}.KEY=VALUE"
         raise config_error(path, value, "is not a mapping", "a mapping of keys is allowed", fix)
-    known = {f.name: field_types(cls)[f.name] for f in fields(cls)}
+    known = field_types(cls)
     dot = f"{path}." if path else ""
     for key in value:
         if key not in known:
@@ -433,12 +434,15 @@ def read_config(value: Mapping[str, Any]) -> Config:
 
     Raises: ConfigError naming the key, what is wrong with it and what is allowed.
     """
-    refuse_code(value, "")
     # Before the groups that use their values, so that errors name their keys.
     first = {"env": EnvConfig, "learner": LearnerConfig}
-    given = {k: read_dataclass(cls, value[k], k) for k, cls in first.items() if k in value}
-    given |= {k: _read_option(k, value[k], t) for k, t in OPTION_CONFIGS.items() if k in value}
-    result: Config = read_dataclass(Config, value, "", given)
+    try:
+        given = {k: read_dataclass(cls, value[k], k) for k, cls in first.items() if k in value}
+        given |= {k: _read_option(k, value[k], t) for k, t in OPTION_CONFIGS.items() if k in value}
+        result: Config = read_dataclass(Config, value, "", given)
+    except ConfigError:
+        refuse_code(value, "")  # the error to report
+        raise
     return result
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rlrun import schema
+import rlrun.schema as schema
 from rlrun.config.backend import bf16_fault, numpy_obstacle
 from rlrun.config.ray import has_token, is_loopback
 from rlrun.errors import ConfigError, ResourceError

@@ -19,8 +19,9 @@ from rlrun.config.config_errors import config_error, unknown_key
 from rlrun.config.hydra_keys import ADDRESSES
 from rlrun.config.reader import read_dataclass, read_yaml
 from rlrun.errors import ConfigError, RlrunError
-from rlrun.schema import COMMAND_CONFIGS, Config
+from rlrun.schema import Config
 from rlrun.schema.override import Override, read_overrides
+from rlrun.schema.studies import COMMAND_CONFIGS
 
 _MOST = 1000  # values of a choice
 _GOLDEN = (3 - math.sqrt(5)) / 2

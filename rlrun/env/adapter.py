@@ -21,7 +21,6 @@ from rlrun.env.catalog import (
 )
 from rlrun.env.checked import CheckedEnv
 from rlrun.env.contract import different_copies, unsupported_space
-from rlrun.env.diagnostic.memory import cartpole_picture
 from rlrun.env.process_settings import SettingsKept
 from rlrun.env.render import RGB, frames_per_second, require_renderable
 from rlrun.env.rows import AnyVectorEnv, Env, NativeVector, RowSource, Step, mask_warned
@@ -187,6 +186,8 @@ class _Maker:
         twin = partial(make_native, spec, self.kwargs, raw.num_envs) if twins else None
         env = self._vector(raw, resumable=resumable, twin=twin)
         if self.render:
+            from rlrun.env.diagnostic.memory import cartpole_picture
+
             env.picture, env.fps = partial(cartpole_picture, raw, 0), frames_per_second(CartPoleEnv)
         return env
 

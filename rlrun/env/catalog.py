@@ -17,7 +17,6 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from rlrun.env.classic import NATIVE
 from rlrun.env.contract import exception_text, missing_text, pass_ctrl_c
 from rlrun.env.diagnostic.vector import SingleFromVector
 from rlrun.errors import ConfigError, EnvError, ResourceError, RlrunError
@@ -46,6 +45,12 @@ _ATARI = (  # games with separate ids before ALE/...-v5
     "TimePilot|Tutankham|UpNDown|Venture|VideoPinball|WizardOfWor|YarsRevenge|Zaxxon"
 )
 _OLD_ATARI = re.compile(rf"({_ATARI})(-ram)?(Deterministic|NoFrameskip)?-v[0-4]")
+NATIVE = {  # ids that Gymnasium has only single -> rlrun's vector environment
+    "Acrobot-v1": "rlrun.env.classic:Acrobot",
+    "MountainCar-v0": "rlrun.env.classic:MountainCar",
+    "MountainCarContinuous-v0": "rlrun.env.classic:MountainCarContinuous",
+    "Pendulum-v1": "rlrun.env.classic:Pendulum",
+}
 _FAMILIES = {  # Gymnasium's environments: extra, or pip requirement in quotes
     "box2d": "box2d",
     "mujoco": "mujoco",
@@ -112,16 +117,6 @@ def atari_game(name: str) -> str | None:
     return next((game for game in _ATARI.split("|") if game.lower() == word), None)
 
 
-def _with_native(spec: EnvSpec) -> EnvSpec:
-    """Return the entry with rlrun's vector environment, for what Gymnasium has only single."""
-    gymnasiums = str(spec.entry_point).startswith("gymnasium.envs.classic_control")
-    if spec.vector_entry_point is not None or not gymnasiums or spec.id not in NATIVE:
-        return spec
-    spec = copy.copy(spec)  # the registry stays Gymnasium's
-    spec.vector_entry_point = NATIVE[spec.id]
-    return spec
-
-
 def find_spec(env_id: str) -> EnvSpec:
     """Return Gymnasium's registry entry of ``env_id``. ``module:id`` imports the module first.
 
@@ -139,7 +134,12 @@ def find_spec(env_id: str) -> EnvSpec:
             )
         _import(env_id, module)
     if name in gym.registry:
-        return _with_native(gym.registry[name])
+        spec = gym.registry[name]
+        gymnasiums = str(spec.entry_point).startswith("gymnasium.envs.classic_control")
+        if gymnasiums and spec.vector_entry_point is None and name in NATIVE:
+            spec = copy.copy(spec)  # the registry stays Gymnasium's
+            spec.vector_entry_point = NATIVE[name]
+        return spec
     if (game := _OLD_ATARI.fullmatch(name)) is not None:
         one = f"env=gym env.id=ALE/{game[1]}-v5"
         use = f"env=atari env.game={game[1]} torso=nature_cnn, or {one} for Gymnasium's frames"

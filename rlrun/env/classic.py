@@ -14,15 +14,6 @@ from gymnasium import spaces
 from rlrun.env.diagnostic.vector import LockstepVectorEnv, Spaces, number
 from rlrun.jit import jit_ieee
 
-NATIVE = {
-    "Acrobot-v1": "rlrun.env.classic:Acrobot",
-    "MountainCar-v0": "rlrun.env.classic:MountainCar",
-    "MountainCarContinuous-v0": "rlrun.env.classic:MountainCarContinuous",
-    "Pendulum-v1": "rlrun.env.classic:Pendulum",
-}
-"""id of Gymnasium without a native vector environment -> ours"""
-
-
 TWO = 2.0  # as an argument: compiled with a constant exponent, ``x**2`` would be ``x * x``
 
 

@@ -15,7 +15,7 @@ from torch.nn.functional import huber_loss
 
 from rlrun.functional.value import RowLoss, ScalarCriterion, take_action
 from rlrun.jit import COMPILED, jit_ieee
-from rlrun.schema import SwitchedConfig, ValueConfig
+from rlrun.schema import SwitchedConfig
 
 
 def support(low: float, high: float, atoms: int) -> Tensor:
@@ -281,14 +281,6 @@ def _row_loss(
     return RowLoss(torch.where(valid, loss, 0.0), td, priority, *means)
 
 
-def make_criterion(config: ValueConfig, device: torch.device) -> ScalarCriterion:
-    """The criterion of ``policy.distribution``; the scalar one if the policy has no such key."""
-    if not isinstance(config, SwitchedConfig) or config.distribution == "none":
-        return ScalarCriterion(config)
-    categorical = config.distribution == "categorical"
-    return (CategoricalCriterion if categorical else QuantileCriterion)(config, device)
-
-
 class Munchausen:
     """Munchausen: log pi added to rewards, and soft values instead of maxima.
 
@@ -317,10 +309,3 @@ class Munchausen:
         """Soft value sum_a pi(a) (outputs_a - temperature log pi(a)), instead of the maximum."""
         q = self.criterion.mean(outputs)
         return munchausen_value(outputs, q, temperature=self.temperature, allowed=mask)
-
-
-def make_munchausen(config: ValueConfig, criterion: ScalarCriterion) -> Munchausen | None:
-    """The Munchausen terms of ``policy.munchausen``; None: off."""
-    if isinstance(config, SwitchedConfig) and config.munchausen is not None:
-        return Munchausen(config, criterion)
-    return None

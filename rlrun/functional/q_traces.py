@@ -23,7 +23,7 @@ from torch import Tensor
 
 from rlrun.functional.returns import reverse_scan, trace_continues, value_after
 from rlrun.functional.value import greedy, rescale, take_action, unrescale
-from rlrun.schema import SwitchedConfig, ValueConfig
+from rlrun.schema import SwitchedConfig
 from rlrun.types import Segment
 
 _LOWEST = -80.0  # log mu below which 1 / mu overflows in float32
@@ -127,10 +127,3 @@ class TraceTarget:
         if self.config.trace == "watkins_q_lambda":  # pi of a greedy policy is 1 or 0
             return trace * pi
         return torch.full_like(pi, trace)
-
-
-def make_trace_target(config: ValueConfig) -> TraceTarget | None:
-    """The targets of ``policy.trace``, or None for n-step returns."""
-    if isinstance(config, SwitchedConfig) and config.trace != "nstep":
-        return TraceTarget(config)
-    return None

@@ -9,6 +9,11 @@ from typing import TypeAlias
 
 Value: TypeAlias = bool | int | float | str
 
+# Keys that choose where to run and how to record, not what is computed.
+IGNORED = (
+    "seed", "device", "run.dir", "run.max_time", "run.keep_checkpoints", "run.checkpoint_every",
+)  # fmt: skip
+IGNORED_GROUPS = ("logger.", "checkpoint.", "sweep.", "resume.")
 NAMED = ("policy", "env", "seed")  # the first settings of a name
 _LONGEST = 64  # characters of a name
 _LONGEST_PART = 24

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.nets.torso import ACTIVATIONS
-from rlrun.schema import SwitchedConfig, ValueConfig
+from rlrun.schema import SwitchedConfig
 from rlrun.types import moved, torch_seed
 
 # f(eps) of a layer's inputs [in] and outputs [out], or [B, ...] each
@@ -159,14 +159,3 @@ class NoiseGenerator:
 
     def _tensor(self, x: np.ndarray) -> Tensor:
         return moved(torch.from_numpy(x), self.device)
-
-
-def make_noise_generator(
-    net: nn.Module, config: ValueConfig, *, seed: int
-) -> NoiseGenerator | None:
-    """Return the generator of the network's noise; None: it needs none."""
-    if isinstance(config, SwitchedConfig) and (
-        config.noisy is not None or config.distribution == "implicit"
-    ):
-        return NoiseGenerator(net, config, seed=seed)
-    return None

@@ -239,7 +239,8 @@ class Evaluator:
             config, num_envs=envs, keep_info=keep, evaluate=True, agents=agents, render=render
         )
         self.num_envs = self.env.num_envs
-        self.episodes = np.repeat(_split(episodes, envs), self.num_envs // envs)  # of each column
+        counts = np.arange(envs) < episodes % envs  # environments that play one more
+        self.episodes = np.repeat(episodes // envs + counts, self.num_envs // envs)  # of columns
         self.stack = make_frame_stack(config.frame_stack, self.env.obs_space, self.num_envs)
 
     def run(self, policy: Policy, *, env_steps: int, watch: Watch | None = None) -> Evaluation:
@@ -345,13 +346,6 @@ class Evaluator:
 
     def close(self) -> None:
         self.env.close()
-
-
-def _split(episodes: int, envs: int) -> np.ndarray:
-    """Return the number of episodes that each environment plays."""
-    counts = np.full(envs, episodes // envs)
-    counts[: episodes % envs] += 1
-    return counts
 
 
 MOST_SCORE = sys.float_info.max

@@ -27,7 +27,7 @@ def start_forkserver() -> None:
         return
     from multiprocessing import forkserver
 
-    multiprocessing.set_forkserver_preload(["rlrun.run.build"])
+    multiprocessing.set_forkserver_preload(["rlrun.run.build", "rlrun.pipeline.overlapped"])
     with signals_blocked():
         forkserver.ensure_running()
 

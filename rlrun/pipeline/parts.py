@@ -33,7 +33,7 @@ from rlrun.pipeline.learner import Learner, RolloutLearner
 from rlrun.pipeline.source import Source
 from rlrun.pipeline.state import backends, generators_state, load_generators, restore_backends
 from rlrun.pipeline.stop import StopRequest
-from rlrun.run import checkpoint, history
+from rlrun.run import checkpoint
 from rlrun.run.checkpoint import Saver
 from rlrun.run.files import require_in_place
 from rlrun.run.manifest import CHECKPOINTS, list_checkpoints
@@ -253,7 +253,7 @@ class RunFiles:
         """``keep``: run.keep_checkpoints. ``versions``: of past weights, checkpoint.history."""
         self.directory, self.log, self.keep, self.versions = directory, log, keep, versions
         self.saver = Saver(directory)
-        self.history_size: history.HistorySize | None = None  # of the past weights when last saved
+        self.history_size: Any = None  # of the past weights when last saved
 
     def save(
         self, state: Mapping[str, Any], weights: Mapping[str, Tensor], counters: Counters
@@ -265,6 +265,8 @@ class RunFiles:
         def write_past() -> None:  # repeated by a run that resumes before this checkpoint
             self.log.sync()
             if self.versions:
+                from rlrun.run import history  # imports the codec
+
                 past = self.directory / history.DIRECTORY
                 self.history_size = history.save(past, held, **meta, keep=self.versions)
 

@@ -1,15 +1,17 @@
 """Sources of chunks, in which the pipelines differ: serial and offline."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
 from rlrun.errors import CheckpointError, ConfigError
 from rlrun.pipeline.collector import Collector
-from rlrun.pipeline.transport import InProcess
 from rlrun.schema import LearnerConfig
 from rlrun.types import Chunk, Counters, Policy
+
+if TYPE_CHECKING:
+    from rlrun.pipeline.transport import InProcess  # imports the codec
 
 
 class Source(Protocol):
@@ -76,7 +78,7 @@ class SerialSource(Source):
 
     phase: ClassVar[str] = "collect"
 
-    def __init__(self, collector: Collector, policy: Policy, transport: InProcess | None) -> None:
+    def __init__(self, collector: Collector, policy: Policy, transport: "InProcess | None") -> None:
         """``transport``: from the learner's ``policy`` to the collector's; None: they are one."""
         self.collector, self.policy, self.transport = collector, policy, transport
 

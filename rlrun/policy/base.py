@@ -163,7 +163,8 @@ class LearningPolicy(ABC, Generic[C]):
         )
         rates_at = make_rates(c.lr if lr is None else lr, memory_lr, total_steps=total)
         part = self.parts[name] = Part(net, adam, rates_at, follows)
-        self.compute.prepare(net, *(() if part.target is None else (part.target,)))
+        if self.compute.compile:
+            self.compute.prepare(net, *(() if part.target is None else (part.target,)))
         return part
 
     def actor(self, num_envs: int) -> Actor:

@@ -75,13 +75,11 @@ class Compute:
             self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def prepare(self, *nets: nn.Module) -> None:
-        """Compile the layers of torsos and heads with torch.compile if ``compile`` is set.
+        """Compile the layers of torsos and heads with torch.compile.
 
         Memories keep their own kernels. Copies of a network, which actors make, are not compiled.
         Layers that cannot be compiled run uncompiled, with a warning from torch.
         """
-        if not self.compile:
-            return
         on_cpu = all(p.device.type == "cpu" for net in nets for p in net.parameters())
         if on_cpu and not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++"))):
             _logger.warning(

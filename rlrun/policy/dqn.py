@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlrun.functional.criterion import make_criterion, make_munchausen
+from rlrun.functional.criterion import CategoricalCriterion, Munchausen, QuantileCriterion
 from rlrun.functional.explore import log_probability, select_action
 from rlrun.functional.masks import allowed_or_none
-from rlrun.functional.q_traces import TraceTarget, make_trace_target
+from rlrun.functional.q_traces import TraceTarget
 from rlrun.functional.returns import Transition, transition
 from rlrun.functional.rows import readable, rows, shape_reward, weighted_row_mean
-from rlrun.functional.value import RowLoss, greedy, td_metrics, unrescale
-from rlrun.nets.noise import NO_NOISE, ForwardNoise, UpdateForwardNoise, make_noise_generator
+from rlrun.functional.value import RowLoss, ScalarCriterion, greedy, td_metrics, unrescale
+from rlrun.nets.noise import NO_NOISE, ForwardNoise, NoiseGenerator, UpdateForwardNoise
 from rlrun.nets.qnet import QNet, make_qnet
 from rlrun.policy.actor import Chosen, NetActor
 from rlrun.policy.base import TargetLearner
@@ -107,10 +107,21 @@ class QLearner(TargetLearner[V], Generic[V]):
         part, c = self.add("net", net, follows=net), self.config
         assert part.target is not None
         self.target: Any = part.target
-        self.criterion = make_criterion(c, self.device)
-        self.munchausen = make_munchausen(c, self.criterion)
-        self.trace = make_trace_target(c)
-        self.noise_generator = make_noise_generator(net, c, seed=self.seed)
+        self.criterion = ScalarCriterion(c)
+        self.munchausen: Munchausen | None = None
+        self.trace: TraceTarget | None = None
+        self.noise_generator: NoiseGenerator | None = None
+        if isinstance(c, SwitchedConfig):
+            if c.distribution == "categorical":
+                self.criterion = CategoricalCriterion(c, self.device)
+            elif c.distribution != "none":
+                self.criterion = QuantileCriterion(c, self.device)
+            if c.munchausen is not None:
+                self.munchausen = Munchausen(c, self.criterion)
+            if c.trace != "nstep":
+                self.trace = TraceTarget(c)
+            if c.noisy is not None or c.distribution == "implicit":
+                self.noise_generator = NoiseGenerator(net, c, seed=self.seed)
 
     def noise(self, *lead: int) -> UpdateForwardNoise:
         """Return the noise of this update's forward passes; quantile levels are [*lead, N]."""

@@ -20,16 +20,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlrun.log.trial import IGNORED, IGNORED_GROUPS
 from rlrun.reports import intervals
 from rlrun.reports.bounds import return_bounds
 from rlrun.reports.runs import Floats, RunData, finite, flatten, printable, resolve, score
 from rlrun.schema.override import read_overrides
 
-# Keys that choose where to run and how to record, not what is computed.
-IGNORED = (
-    "seed", "device", "run.dir", "run.max_time", "run.keep_checkpoints", "run.checkpoint_every",
-)  # fmt: skip
-IGNORED_GROUPS = ("logger.", "checkpoint.", "sweep.", "resume.")
 _ENVIRONMENT = ("env.id", "env.kwargs", "env.eval_kwargs")  # where the score is measured
 _LONGEST = 60  # characters of a label
 TRIAL = " (trial)"  # runs by whose scores a search has chosen

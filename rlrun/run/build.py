@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ from rlrun.buffer.sizing import check_rollout, check_size
 from rlrun.buffer.windows import Cutter, StateFilter
 from rlrun.config.backend import Backend
 from rlrun.config.checks import check_video
-from rlrun.dataset import errors_name_key, open_source
 from rlrun.env import beside_others, goal_functions, make_env
 from rlrun.env.framestack import make_frame_stack
 from rlrun.errors import ConfigError
@@ -30,7 +29,6 @@ from rlrun.pipeline.collector import ActionCounts, CollectMetrics, Collector, Ex
 from rlrun.pipeline.evaluate import Evaluator, FilmingEvaluator, SharedEvaluator
 from rlrun.pipeline.learner import InspectedPolicy, Inspector, Learner, RolloutLearner
 from rlrun.pipeline.loop import Pipeline
-from rlrun.pipeline.overlapped import CollectorProcess, OverlappedSource, RowCheck
 from rlrun.pipeline.parts import (
     Faults,
     LoopEvaluations,
@@ -42,12 +40,6 @@ from rlrun.pipeline.parts import (
     Saving,
 )
 from rlrun.pipeline.source import OfflineSource, SerialSource, Source
-from rlrun.pipeline.transport import (
-    CollectorSide,
-    InProcess,
-    make_collector_side,
-    make_learner_side,
-)
 from rlrun.policy.compute import Compute, keep_freed_memory
 from rlrun.run.manifest import CHECKPOINTS
 from rlrun.run.plan import Plan, plan_of_demos
@@ -55,6 +47,9 @@ from rlrun.schema import POLICY_CONFIGS, PrioritizedConfig, PriorityConfig, Rank
 from rlrun.terminal import paragraph
 from rlrun.trust import trusted_class
 from rlrun.types import Actor, Chunk, Counters, Policy, Spec, generator, tree_map
+
+if TYPE_CHECKING:
+    from rlrun.pipeline.transport import CollectorSide
 
 KERNELS = {  # for exactly the class of that name
     "r2d2": "rlrun.kernels.r2d2:R2D2Kernel",
@@ -100,7 +95,7 @@ def make_policy(plan: Plan) -> Policy:
             config.policy, config.torso, config.memory, spec=spec, seed=seed,
             total_steps=plan.horizon, device=torch.device(config.device), compute=compute,
         )  # fmt: skip
-        return with_kernel(policy, plan)
+        return with_kernel(policy, plan) if plan.backend.name == "numpy" else policy
 
     if config.agents.name == "separate":
         from rlrun.policy.separate import Separate
@@ -110,12 +105,12 @@ def make_policy(plan: Plan) -> Policy:
 
 
 def with_kernel(policy: Any, plan: Plan) -> Policy:
-    """Return ``policy`` with its numpy kernel if ``plan.backend`` asks for one.
+    """Return ``policy`` with its numpy kernel, if there is one.
 
     A kernel computes the loss of exactly one class. A subclass, whose loss may differ, has none.
     """
     name = plan.config.policy.name
-    if plan.backend.name == "numpy" and name in KERNELS and type(policy) is policy_class(name):
+    if name in KERNELS and type(policy) is policy_class(name):
         from rlrun.kernels.parity import KernelCheck
 
         policy.kernel = resolve_name(KERNELS[name])(policy)
@@ -259,6 +254,8 @@ def load_rows(plan: Plan, buffer: Replay | Mixed | Streams) -> str:
 
     Raises: ConfigError if they do not fit the environment, StorageError if they are damaged.
     """
+    from rlrun.dataset import open_source
+
     c = plan.config.buffer
     assert c.load is not None
     if isinstance(buffer, Streams):  # one collector; others are refused
@@ -289,6 +286,8 @@ def make_store(plan: Plan, *, note: Note = _silent) -> Replay | Mixed:
     own, c = make_replay(plan, note=note), plan.config.buffer
     if c.demos is None:
         return own
+    from rlrun.dataset import errors_name_key, open_source
+
     assert plan.window is not None
     with errors_name_key("demos"):
         source = open_source(c.demos)
@@ -306,8 +305,10 @@ def make_store(plan: Plan, *, note: Note = _silent) -> Replay | Mixed:
     return Mixed(own, demos, ratio=c.demo_ratio, generator=rng)
 
 
-def collector_side_of(plan: Plan, number: int = 0) -> CollectorSide:
+def collector_side_of(plan: Plan, number: int = 0) -> "CollectorSide":
     """Return the side of collector ``number``, which zeros states from which no window starts."""
+    from rlrun.pipeline.transport import make_collector_side
+
     thin = {} if plan.window is None else {"thin": make_state_filter(plan).filter}
     return make_collector_side(plan.config.transport, number, **thin)
 
@@ -460,9 +461,13 @@ def _source(
 ) -> Source:
     """Return the source of chunks that ``pipeline`` names."""
     config, make_side = plan.config, partial(collector_side_of, plan)
+    if collector is not None and config.transport.name != "coded":
+        return SerialSource(collector, policy, None)
+    from rlrun.pipeline.overlapped import CollectorProcess, OverlappedSource, RowCheck
+    from rlrun.pipeline.transport import InProcess, make_learner_side
+
     if collector is not None:
-        coded = config.transport.name == "coded"
-        transport = InProcess(make_learner_side(config.transport), make_side()) if coded else None
+        transport = InProcess(make_learner_side(config.transport), make_side())
         return SerialSource(collector, policy, transport)
     if config.pipeline.name == "offline":
         assert isinstance(learner, Learner), "checked in rlrun.config"

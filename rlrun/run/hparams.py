@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from rlrun.log.trial import NAMED, TrialRow, Value, trial_name
-from rlrun.reports.groups import IGNORED, IGNORED_GROUPS
+from rlrun.log.trial import IGNORED, IGNORED_GROUPS, NAMED, TrialRow, Value, trial_name
 from rlrun.reports.runs import flatten, parse_config, resolve, sweep_jobs
 from rlrun.schema import Config
 from rlrun.schema.override import read_overrides

@@ -89,9 +89,10 @@ def start(launch: Launch) -> int:
         plan = make_plan(config)
         restored = nullcontext() if launch.own_process else process_restored()
         with lock_run_dir(run_dir), restored, flushed(), tensor_cores(config.learner.precision):
-            saved = _read_saved(launch)
-            with checkpoint.fitting(run_dir / CHECKPOINTS):
-                plan = plan if saved.state is None else plan.resumed(saved.state["settings"])
+            saved = _Saved() if launch.resumed is None else _read_saved(launch)
+            if saved.state is not None:
+                with checkpoint.fitting(run_dir / CHECKPOINTS):
+                    plan = plan.resumed(saved.state["settings"])
             prepare_process(plan)
             run = _Run(launch, plan, saved)
             deadline = began + (math.inf if config.run.max_time is None else config.run.max_time)
@@ -149,8 +150,6 @@ def _read_saved(launch: Launch) -> _Saved:
     missing.
     """
     run_dir, directory = launch.run_dir, launch.run_dir / CHECKPOINTS
-    if launch.resumed is None:
-        return _Saved()
     if launch.step is not None:
         path = checkpoint_at(run_dir, launch.step)
         state = checkpoint.load(path)

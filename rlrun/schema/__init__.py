@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from rlrun.schema.policy import *
 from rlrun.schema.ranges import *
 from rlrun.schema.run import *
-from rlrun.schema.studies import *
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,4 @@ OPTION_CONFIGS: dict[str, Mapping[str, type[Ranged]]] = {
     "bonus": {"none": BonusConfig, "rnd": RNDConfig},
     "pipeline": dict.fromkeys(("serial", "overlapped", "offline"), PipelineConfig)
     | {"ray": RayConfig},
-}  # fmt: skip
-# Nodes of commands that start many runs, each with its own yaml next to config.yaml.
-COMMAND_CONFIGS: dict[str, type[Ranged]] = {
-    "search": SearchConfig, "seeds": SeedsConfig, "bench": BenchConfig, "probe": ProbeConfig,
 }  # fmt: skip

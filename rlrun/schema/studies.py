@@ -125,3 +125,9 @@ class RayLauncherConfig(Ranged):
     def reserved(self) -> dict[str, float]:
         """Return the resources that a job reserves, by Ray's names."""
         return {"CPU": self.num_cpus, "GPU": self.num_gpus, **self.resources}
+
+
+# Nodes of commands that start many runs, each with its own yaml next to config.yaml.
+COMMAND_CONFIGS: dict[str, type[Ranged]] = {
+    "search": SearchConfig, "seeds": SeedsConfig, "bench": BenchConfig, "probe": ProbeConfig,
+}  # fmt: skip

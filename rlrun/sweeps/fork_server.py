@@ -37,7 +37,8 @@ from rlrun.pipeline.stop import StopRequest
 
 _PRELOAD = (
     *("rlrun.cli.run", "rlrun.config", "rlrun.run.start", "rlrun.run.evaluate"),
-    *("rlrun.log.tensorboard", "rlrun.log.loggers"),
+    *("rlrun.log.tensorboard", "rlrun.log.loggers", "rlrun.reports.runs"),
+    *("rlrun.dataset", "rlrun.env.classic", "rlrun.env.diagnostic.memory"),
     *("rlrun.video.files", "PIL.ImageDraw", "PIL.ImageFont", "PIL.ImageSequence"),
 )
 _POLICIES = ("r2d2", "dqn", "ppo", "sac")  # their modules import what all others need

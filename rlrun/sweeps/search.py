@@ -21,7 +21,7 @@ from rlrun.reports.bounds import return_bounds
 from rlrun.reports.intervals import Estimate, mean_interval
 from rlrun.reports.runs import RunData, read_run, score
 from rlrun.run.files import RECORD
-from rlrun.schema import SearchConfig
+from rlrun.schema.studies import SearchConfig
 from rlrun.sweeps.pool import Job, Pool
 from rlrun.sweeps.record import exit_text
 from rlrun.sweeps.study import Rung, Study, Trial, best, first_lost, partial_score

@@ -16,7 +16,7 @@ from typing import Any
 from rlrun.errors import ConfigError
 from rlrun.reports.comparison import Comparison, Decision, can_compare
 from rlrun.reports.intervals import UNBOUNDED, Bounds, mean_interval
-from rlrun.schema import SeedsConfig
+from rlrun.schema.studies import SeedsConfig
 
 Place = tuple[int, int]  # (index of the setting, seed)
 UNDECIDED = "undecided so far"  # status in seeds.json while seeds may follow

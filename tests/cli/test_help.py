@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from rlrun.cli.key_table import GROUPS, PRESETS, Table
 from rlrun.env.conform import PROBES
-from rlrun.schema import COMMAND_CONFIGS
+from rlrun.schema.studies import COMMAND_CONFIGS
 from tests.in_process import assert_one_error, files_under
 from tests.installed import CONF, module_of
 from tests.installed import PRESETS as ENVIRONMENTS

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from rlrun.env import make_env
-from rlrun.env.classic import NATIVE
+from rlrun.env.catalog import NATIVE
 from tests.compose import changed, config
 
 PUSHED = {"MountainCar-v0": (0, 2), "MountainCarContinuous-v0": (-1.0, 1.0)}  # left, right

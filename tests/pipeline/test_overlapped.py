@@ -86,7 +86,7 @@ def made(monkeypatch):
     """The ``InTurn`` of each run."""
     made = []
     monkeypatch.setattr(
-        build, "CollectorProcess", lambda *a, **k: made.append(InTurn(*a)) or made[-1]
+        process_module, "CollectorProcess", lambda *a, **k: made.append(InTurn(*a)) or made[-1]
     )
     return made
 
@@ -96,7 +96,7 @@ def test_weights_are_exactly_one_chunk_old(tmp_path, monkeypatch):
     apart, serial = go(tmp_path / "a", *R2D2, OVERLAPPED), go(tmp_path / "s", *R2D2)
     made = []
     monkeypatch.setattr(
-        build, "CollectorProcess", lambda *a, **k: made.append(InTurn(*a)) or made[-1]
+        process_module, "CollectorProcess", lambda *a, **k: made.append(InTurn(*a)) or made[-1]
     )
     inside = go(tmp_path / "i", *R2D2, OVERLAPPED)
     assert inside["digest"] == apart["digest"] != serial["digest"]

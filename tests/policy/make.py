@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from rlrun.nets.noise import MEAN_WEIGHTS as MEAN_WEIGHTS
-from rlrun.nets.noise import make_noise_generator
+from rlrun.nets.noise import NoiseGenerator
 from rlrun.run.build import make_policy
 from rlrun.run.plan import make_plan
 from rlrun.types import Sample, Segment, Spec, Update, no_actions, torch_seed, tree_leaves, tree_map
@@ -143,7 +143,7 @@ def draws(policy: Any, *lead: int) -> Any:
 
 def noise_at(policy: Any, number: int, *lead: int) -> Any:
     """``draws`` of update ``number``."""
-    return make_noise_generator(policy.net, policy.config, seed=0)(number, *lead)
+    return NoiseGenerator(policy.net, policy.config, seed=0)(number, *lead)
 
 
 def normal(policy_seed: int, number: int, *shape: int, uniform: bool = False) -> torch.Tensor:

@@ -10,7 +10,7 @@ from rlrun.config.compose import Composer
 from rlrun.config.space import Dimension, split_space
 from rlrun.errors import Interrupted, StorageError
 from rlrun.reports.runs import read_run
-from rlrun.schema import SearchConfig
+from rlrun.schema.studies import SearchConfig
 from rlrun.sweeps.search import Search
 from rlrun.sweeps.study import (
     Study,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlrun.errors import ConfigError
-from rlrun.schema import SeedsConfig
+from rlrun.schema.studies import SeedsConfig
 from rlrun.sweeps.seeds import Place, Setting, check_plan, plan_seeds, run_until_decided
 
 DQN, R2D2, PPO = (Setting(f"policy={name}", "cartpole") for name in ("dqn", "r2d2", "ppo"))
