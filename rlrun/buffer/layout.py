@@ -181,10 +181,8 @@ class Layout:
         """Return one line with the sizes of rows, states, and the rest."""
         parts, rows = self.parts(), (self.rows - 1) * self.columns
         of = [f"the rows {amount(parts['rows'])}"]
-        states = [b for b in tree_leaves(self.row.state) if isinstance(b, ArraySpec)]
-        if states and self.windows is not None:
-            each = sum(b.nbytes for b in states)
-            of.append(f"{self.windows:,} recurrent states of {amount(each)}")
+        if (state := total(self.row.state)) and self.windows is not None:
+            of.append(f"{self.windows:,} recurrent states of {amount(state)}")
         if rest := parts["table"] + parts["sampler"]:
             of.append(f"windows and priorities {amount(rest)}")
         text = f"room for {rows:,} rows, {amount(self.nbytes)}"

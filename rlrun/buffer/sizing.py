@@ -13,7 +13,7 @@ import numpy as np
 from rlrun.buffer.layout import ArraySpec, Layout, Row, amount, free_bytes, sampler_blocks
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.functional.recorded import RowSpaces
-from rlrun.schema import BufferConfig, Config, MemoryConfig
+from rlrun.schema import BufferConfig, Config
 from rlrun.schema.policy import Window
 from rlrun.spaces import JointSpace, Tree, tree_leaves, tree_map
 
@@ -35,7 +35,7 @@ def row_of(
         extras["log_prob"] = ArraySpec((), _FLOAT)
     number = ArraySpec(action.shape or (), np.dtype(action.dtype or np.int64))
     if state is None:
-        specs = _state(config.memory)
+        specs: Tree = tuple(ArraySpec((w,), _FLOAT) for w in config.memory.state_widths())
     else:
         specs = tree_map(lambda s: ArraySpec(tuple(s.shape[1:]), _FLOAT), state)
     if isinstance(obs, JointSpace):  # every agent has its own state
@@ -53,10 +53,6 @@ def _blocks(space: gym.Space[Any]) -> Tree:
             return tuple(_blocks(s) for s in space.spaces)
         case _:
             return ArraySpec(space.shape or (), np.dtype(space.dtype or np.int64))
-
-
-def _state(memory: MemoryConfig) -> Tree:
-    return tuple(ArraySpec((width,), _FLOAT) for width in memory.state_widths())
 
 
 def make_layout(config: Config, row: Row, window: Window, columns: int | None = None) -> Layout:

@@ -1,7 +1,6 @@
 """Error reports: one line on stderr and an exit code, never a traceback."""
 
 import errno
-import logging
 import os
 import shlex
 import sys
@@ -93,11 +92,6 @@ def going_on(e: Interrupted, words: Sequence[str]) -> Interrupted:
     """Return the interruption with the command line ``words``, which continues the work."""
     text = f"{str(e).partition('; go on')[0]}; go on: rlrun {shlex.join(words)}"
     return Interrupted(text).with_code(e.exit_code)
-
-
-def log_error(e: RlrunError) -> None:
-    """Write the exit code and the line to the log of the run."""
-    logging.getLogger("rlrun").info("exit %d: %s", e.exit_code, line_of(e))
 
 
 def _inside(name: Any, run_dir: Path | None) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from rlrun.cli.error_report import SweepStopped, exit_code, job_error, log_error
+from rlrun.cli.error_report import SweepStopped, exit_code, job_error, line_of
 from rlrun.cli.main import uncollected
 from rlrun.config import Composer, load, read_checked, read_composed, to_yaml
 from rlrun.config.checks import check_typed_keys
@@ -234,7 +234,7 @@ def start_job(
             cause = e.__cause__
             vanished = checked and isinstance(e, ConfigError) and isinstance(cause, ImportError)
             error = job_error(cause if vanished and isinstance(cause, Exception) else e, run_dir)
-            log_error(error)
+            logging.getLogger("rlrun").info("exit %d: %s", error.exit_code, line_of(error))
             return error
 
 

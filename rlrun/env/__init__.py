@@ -18,7 +18,6 @@ from rlrun.env.adapter import (
     probe,
     probe_agents,
 )
-from rlrun.env.atari import ATARI_ID
 from rlrun.env.goal import GoalFunctions, goal_functions
 
 __all__ = [
@@ -60,7 +59,7 @@ def _register(env_id: str, single: str, vector: str | None, **given: Any) -> Non
 
 
 _register("rlrun/Conform-v0", "rlrun.env.conform:make", None)
-_register(ATARI_ID, "rlrun.env.atari:AtariEnv", "rlrun.env.atari:AtariVectorEnv")
+_register("rlrun/Atari-v0", "rlrun.env.atari:AtariEnv", "rlrun.env.atari:AtariVectorEnv")
 for _module, _names in DIAGNOSTIC.items():
     for _name in _names:
         _register(
