@@ -11,7 +11,7 @@ from torch import Tensor
 from rlrun.buffer import kernels, saved
 from rlrun.buffer.compressed import CompressedRows, from_state, is_saved
 from rlrun.buffer.kernels import FIRST, FLAGS, TERMINATED, TRUNCATED, VALID
-from rlrun.buffer.layout import FLAG, REWARD, Allocate, ArraySpec, Layout, Row, allocate_tree
+from rlrun.buffer.layout import REWARD, Allocate, ArraySpec, Layout, Row, allocate_tree
 from rlrun.run.tensors import RingRows, RowFiles, Rows, like
 from rlrun.types import Chunk, Tree, tree_leaves, tree_map
 
@@ -110,9 +110,8 @@ class Ring:
         self.blocks = tuple(x for x in self.stores if isinstance(x, CompressedRows))
         for one in self.blocks:
             one.room = None if layout.room is None else layout.room // len(self.blocks)
-        blocks = {"reward": ArraySpec(lead, REWARD), "flags": ArraySpec(lead, FLAG)}
-        blocks |= {n: x for n, x in layout.ring().items() if n in ("origin", "final")}
-        self.host = {name: allocate(name, block) for name, block in blocks.items()}
+        names, blocks = ("reward", "flags", "origin", "final"), layout.ring()
+        self.host = {name: allocate(name, blocks[name]) for name in names if name in blocks}
         self.flags = self.host["flags"].reshape(-1)
         self.reward = self.host["reward"].reshape(-1)
         self.arrays = self.flags, self.reward, self.rows, self.columns  # argument of kernels
