@@ -177,8 +177,8 @@ ROWS = {
     "acrobot_pqn": Row(f"{PQN} env=acrobot", ">= -95.6", steps=500_000),  # the same
     "mountaincar_pqn": Row(f"{PQN} env=mountaincar", ">= -110", steps=500_000),
     "pendulum_novel_ppo": Row(
-        "policy=ppo memory=lstm env=pendulum_novel policy.prev_inputs=true run.stop_return=null "
-        "run.eval_every=20000", ">= -217.9, rl-zoo3",
+        "policy=ppo memory=gru memory.hidden=64 env=pendulum_novel policy.prev_inputs=true "
+        "run.stop_return=null run.eval_every=20000", ">= -217.9, rl-zoo3",
     ),
     "mountaincar_continuous_novel_ppo": Row(
         "policy=ppo memory=lstm env=mountaincar_continuous_novel policy.log_std_init=1 "
