@@ -28,7 +28,7 @@ from rlrun.env.workers import Copies, Workers
 from rlrun.env.wrappers import require_one_skip, wrap
 from rlrun.errors import ConfigError, EnvError, ResourceError
 from rlrun.schema import AgentsConfig, EnvConfig
-from rlrun.spaces import JointSpace
+from rlrun.spaces import JointSpace, space_parts
 from rlrun.video.files import prepare_pygame
 
 __all__ = ["Env", "Step", "known_spaces", "make_env", "make_one_env", "probe", "probe_agents"]
@@ -99,10 +99,8 @@ def make_one_env(
     """
     if config.id.startswith(PREFIX) or config.backend == "envpool":
         name = f"env.backend = {config.backend}" if config.backend == "envpool" else config.id
-        raise ConfigError(
-            f"{name}: has no single environments; vector environments are allowed; ask for one of "
-            "one environment"
-        )
+        text = "has no single environments; vector environments are allowed"
+        raise ConfigError(f"{name}: {text}; ask for one of one environment")
     maker = _Maker(config, env_arguments(config, evaluate=evaluate), None, None, render)
     with SettingsKept():
         if render:
@@ -256,9 +254,8 @@ class _Maker:
             env = make({**self.kwargs, "render_mode": RGB})
         except ConfigError as e:
             raise ConfigError(
-                f"env.id = {config.id}: it cannot be drawn (its parallel_env takes no "
-                f"render_mode); allowed are environments that render {RGB}; add it, or watch "
-                "another"
+                f"env.id = {config.id}: it cannot be drawn (its parallel_env takes no render_mode)"
+                f"; allowed are environments that render {RGB}; add it, or watch another"
             ) from e
         env.metadata = dict(getattr(env.parallel_env, "metadata", None) or {})
         require_renderable(config.id, env)
@@ -266,10 +263,8 @@ class _Maker:
 
 
 def _no_native(env_id: str) -> ConfigError:
-    return ConfigError(
-        f"env.backend = vector: {env_id} has no native vector environment; "
-        "allowed: auto, sync, async; set env.backend=auto"
-    )
+    text = "has no native vector environment; allowed: auto, sync, async; set env.backend=auto"
+    return ConfigError(f"env.backend = vector: {env_id} {text}")
 
 
 def _make_native(
@@ -336,8 +331,8 @@ def probe(config: EnvConfig) -> tuple[gym.Space[Any], gym.Space[Any]]:
     """Return the observation and action space of one environment. Also tries ``eval_kwargs``.
 
     Raises:
-        ConfigError: no such environment, a missing package, arguments it does not take, or spaces
-            that change with ``eval_kwargs``.
+        ConfigError: no such environment, a missing package, wrong arguments, or spaces that change
+            with ``eval_kwargs``.
     """
     return probe_agents(config, None)[:2]
 
@@ -375,11 +370,9 @@ def known_spaces(config: EnvConfig, agents: AgentsConfig) -> tuple[Any, Any, int
 
 def space_summary(space: gym.Space[Any]) -> str:
     """Return ``float32 [4]`` (Box), ``Discrete 3``, ``MultiDiscrete 2 5``, or a sum of them."""
+    if (parts := space_parts(space)) is not None:
+        return " + ".join(space_summary(part) for _, part in parts)
     match space:
-        case spaces.Dict():
-            return " + ".join(map(space_summary, space.spaces.values()))
-        case spaces.Tuple():
-            return " + ".join(map(space_summary, space.spaces))
         case spaces.Discrete():
             return f"Discrete {space.n}"
         case spaces.MultiDiscrete():

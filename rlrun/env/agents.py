@@ -3,8 +3,7 @@
 ``PettingZooEnv``: ``env.id = pettingzoo:MODULE`` names a module with ``parallel_env(**kwargs)``,
 or, with a version as in ``sisl/pursuit-v5``, an id of PettingZoo's registry (from 1.27 on). The
 agents are its ``possible_agents``, in that order. Observation vectors of different lengths are
-padded with zeros. The team's episode ends when no agent is left. It is truncated if one of the last
-agents was truncated.
+padded with zeros. The team's episode ends when no agent is left, truncated if one of the last was.
 
 ``AgentColumns``: column e N + i is agent i of environment e. An agent whose episode ends before its
 team's *waits*: its end row is followed by waiting rows (``first`` and truncated, episodes of no
@@ -129,7 +128,6 @@ class AgentColumns:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state after the last step."""
         columns = {"team_done": self._team_done.copy(), "in_episode": self._in_episode.copy()}
         return {"joint": self.joint.state_dict(), **columns}
 
@@ -231,9 +229,8 @@ class PettingZooEnv(gym.Env[Any, Any]):
 
     def _spaces_error(self, message: str) -> ConfigError:
         return ConfigError(
-            f"env.id = {self.id}: {message}; allowed are actions all Discrete from 0, "
-            "MultiDiscrete of one length or Box of one shape, and observations of one space or "
-            "vectors; choose another or wrap it"
+            f"env.id = {self.id}: {message}; allowed are actions all Discrete from 0, MultiDiscrete"
+            " of one length or Box of one shape, observations of one space or vectors; wrap it"
         )
 
     # -- rows ------------------------------------------------------------------------------------
@@ -281,8 +278,7 @@ class PettingZooEnv(gym.Env[Any, Any]):
     def _padded(self, agent: int, obs: Any) -> Tree:
         """Return an agent's observation padded and cast to the common space.
 
-        Floats may have another size than declared, and integers another dtype that holds their
-        values.
+        Floats may have another size than declared, integers another dtype that holds them.
 
         Raises: ContractViolation if it is not in the agent's space.
         """
@@ -424,7 +420,6 @@ def _missing_package(env_id: str, name: str, error: Exception) -> RlrunError:
             f"install it: pip install {_INSTALL[package].format(family=family)}"
         )
     return ConfigError(
-        f"env.id = {env_id}: module {name} cannot be imported ({error}); a module with a "
-        "parallel_env() is allowed, installed or in the working directory; fix the name, or "
-        "install what it needs"
+        f"env.id = {env_id}: module {name} cannot be imported ({error}); allowed is a module with "
+        "a parallel_env(), in the working directory or installed; fix the name, or add its needs"
     )

@@ -129,9 +129,8 @@ def find_spec(env_id: str) -> EnvSpec:
     elif (package := _package_of(name)) is not None:
         _, module, install = package
         if importlib.util.find_spec(module) is None:
-            raise MissingPackageError(
-                env_id, f"it comes with the package {module}", _installed_by(install)
-            )
+            text = f"it comes with the package {module}"
+            raise MissingPackageError(env_id, text, _installed_by(install))
         _import(env_id, module)
     if name in gym.registry:
         spec = gym.registry[name]
@@ -151,10 +150,8 @@ def find_spec(env_id: str) -> EnvSpec:
         )
     if name.startswith(OBJECT):
         wrong = "a script passed it to rlrun.train, and this process does not have it"
-        raise ConfigError(
-            f"env.id = {env_id}: {wrong}; the same environment is needed; rlrun.resume(RUN_DIR, "
-            "env=...) takes it"
-        )
+        fix = "the same environment is needed; rlrun.resume(RUN_DIR, env=...) takes it"
+        raise ConfigError(f"env.id = {env_id}: {wrong}; {fix}")
     if module:
         raise _unregistered(env_id, module, name)
     similar = ", ".join(closest_ids(name, gym.registry))
@@ -213,9 +210,9 @@ def _import(env_id: str, module: str) -> None:
             imported.register_envs()  # importing it does not
     except ImportError as e:
         raise ConfigError(
-            f"env.id = {env_id}: module {module} cannot be imported ({e}); the part before the "
-            "colon must be a module that registers the id, installed or in the working directory; "
-            "fix the name, or install what it needs"
+            f"env.id = {env_id}: module {module} cannot be imported ({e}); a module that registers "
+            "the id is allowed, installed or in the working directory; fix the name, or install "
+            "what it needs"
         ) from e
 
 
@@ -247,13 +244,10 @@ def _installed_by(name: str) -> str:
 
 def _newest(spec: EnvSpec) -> str | None:
     """Return the id of the newest version of ``spec``, or None if that is its own."""
-    versions = [
-        (other.version or 0, other.id)
-        for other in gym.registry.values()
-        if (other.namespace, other.name) == (spec.namespace, spec.name)
-    ]
-    version, newest = max(versions, default=(0, spec.id))
-    return newest if version > (spec.version or 0) else None
+    named = (spec.namespace, spec.name)
+    same = [x for x in gym.registry.values() if (x.namespace, x.name) == named]
+    newest = max(same, key=lambda x: x.version or 0, default=spec)
+    return newest.id if (newest.version or 0) > (spec.version or 0) else None
 
 
 @contextmanager
@@ -268,8 +262,7 @@ def construction_errors(
 
     ``name``: the callable that takes ``kwargs`` and raises ``refusals`` if they are wrong.
     ``missing``: makes the error for a missing package. Gymnasium's warnings about registration and
-    DeprecationWarnings of imported packages are ignored: they do not concern a run, and one package
-    crashes when they are raised.
+    DeprecationWarnings of packages are ignored: one package crashes when they are raised.
     """
     try:
         with warnings.catch_warnings():
@@ -287,19 +280,15 @@ def construction_errors(
     except (ConfigError, ResourceError):
         raise
     except Exception as e:
-        text = (
-            f"it cannot be made ({type(e).__name__}: {first_line(e)}); choose another or repair it"
-        )
-        raise ConfigError(f"env.id = {env_id}: {text}") from e
+        text = f"it cannot be made ({type(e).__name__}: {first_line(e)})"
+        raise ConfigError(f"env.id = {env_id}: {text}; choose another or repair it") from e
     except BaseException as e:
         pass_ctrl_c(e)
-        raise EnvError(
-            f"env.id = {env_id}: it cannot be made: {exception_text(e, '__init__')}"
-        ) from e
+        text = f"it cannot be made: {exception_text(e, '__init__')}"
+        raise EnvError(f"env.id = {env_id}: {text}") from e
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".:")
 
 

@@ -57,10 +57,10 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
             with self._errors(env_id, kwargs):
                 env_id, kwargs = envpool_arguments(kwargs, envpool.list_all_envs())
         if env_id not in (ids := envpool.list_all_envs()):
+            similar = ", ".join(closest_ids(env_id, ids))
             raise ConfigError(
-                f"env.id = {env_id}: envpool has no such environment; closest: "
-                f"{', '.join(closest_ids(env_id, ids))}; choose one of envpool.list_all_envs() or "
-                "set env.backend=auto"
+                f"env.id = {env_id}: envpool has no such environment; closest: {similar}; choose "
+                "one of envpool.list_all_envs() or set env.backend=auto"
             )
         with self._errors(env_id, kwargs):
             spec = envpool.make_spec(env_id, num_envs=num_envs, **_checked_kwargs(kwargs))
@@ -126,8 +126,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
 def _checked_kwargs(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return ``kwargs``.
 
-    Raises: ValueError for reserved keys and bad thread counts. A negative number of threads would
-    crash the process.
+    Raises: ValueError for reserved keys and for thread counts below 0, which would crash.
     """
     if reserved := sorted(set(kwargs) & set(_RESERVED)):
         raise ValueError(f"{', '.join(reserved)}: set by env.id, collector.num_envs and seed")

@@ -294,10 +294,8 @@ class _Single:
         walk = self.walk
         self._refuse("exception", "observation")
         if walk.outside is not None:
-            raise Finding(
-                f"{walk.outside}; it is passed on, but declare wider bounds: wrappers compute with "
-                "them"
-            )
+            fix = "it is passed on, but declare wider bounds: wrappers compute with them"
+            raise Finding(f"{walk.outside}; {fix}")
         if not walk.steps:
             raise NotCheckable(_NO_STEP)
         count = f"{walk.steps} steps, {len(walk.ended)} ended episodes"
@@ -337,8 +335,7 @@ class _Single:
                 raise Finding(
                     f"observation ({name}) is {low:.17g} to {high:.17g}, of which float32 loses up "
                     f"to {error[place]:.2g}, and networks read float32; observe differences, or "
-                    "use policy.normalize_obs=true (ppo, a2c, impala), which subtracts the mean "
-                    "before"
+                    "use policy.normalize_obs=true (ppo, a2c, impala), which subtracts the mean"
                 )
 
     def _mask(self) -> str | None:
@@ -609,8 +606,7 @@ class _Rows:
     def _other_last_row(self) -> str | None:
         """Describe a last row that differs from the single environment's, or return None.
 
-        Only compared if the rows before it are equal: native environments may use other random
-        numbers.
+        Only compared if the rows before it are equal: random numbers may be others.
         """
         if self.single is None:
             return None

@@ -61,10 +61,8 @@ class GoalFunctions:
         return self._compute("compute_terminated", achieved, desired).astype(np.bool_)
 
     def _goal_error(self, message: str) -> ConfigError:
-        return ConfigError(
-            f"env.id = {self._id}: {message}; fix the environment or do without "
-            "hindsight relabelling"
-        )
+        fix = "fix the environment or do without hindsight relabelling"
+        return ConfigError(f"env.id = {self._id}: {message}; {fix}")
 
     def _compute(self, name: str, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
         call = self._call if name in self.batched else self._call_per_pair

@@ -153,8 +153,7 @@ class Env:
         return self._first_obs is None
 
     def rest(self, columns: np.ndarray) -> None:
-        """Do not step the environments of ``columns`` [E], whose rows are not read, until the next
-        reset.
+        """Do not step ``columns`` [E], whose rows are not read, until the next reset.
 
         Only copies of an environment can rest. Their rows repeat the last one, with reward 0.
         """
@@ -336,9 +335,8 @@ class Env:
     ) -> EnvError | NumericError:
         if action.dtype.kind == "f" and not np.isfinite(action).all():
             return NumericError(
-                f"policy: {violation.partition(';')[0]} at step {self._steps} of {self._id}: the "
-                "policy diverged; its actions must be finite; lower policy.lr or set "
-                "policy.max_grad_norm"
+                f"policy: {violation.partition(';')[0]} at step {self._steps} of {self._id}: it "
+                "diverged; actions must be finite; lower policy.lr or set policy.max_grad_norm"
             )
         if index is not None:
             return self._error(index, violation)
@@ -447,7 +445,6 @@ class NativeVector:
         return column
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the vector environment, or ``reason`` if there is none."""
         if not self._savable:
             self.inexact = "it has no state that could be saved"
         elif self.inexact is None:

@@ -121,7 +121,6 @@ class EnvServer:
         self.shared.flags[self.index] = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the environment's state."""
         return self.env.state_dict() | {"done": self.done}
 
     def load_state_dict(self, state: dict[str, Any]) -> str | None:
@@ -131,7 +130,6 @@ class EnvServer:
         return reason
 
     def close(self) -> None:
-        """Close the environment. Raises: EnvError."""
         self.env.close()
 
 
@@ -175,14 +173,12 @@ class Copies:
         return set()
 
     def reset(self, seed: int) -> Any:
-        """Return first observations [E, ...]; environment i gets seed + i."""
         self._seed, self._steps, self._lost, self.resting = seed, 0, set(), frozenset()
         self._call("reset", [(seed + i,) for i in range(self.num_envs)])
         self._restart_failed(lambda i: ("reset", (seed + i,)))
         return self.shared.obs
 
     def step(self, action: np.ndarray, number: int) -> Rows:
-        """Return the next row. ``number`` counts steps since the reset."""
         self._steps = number
         self.shared.action[:] = action
         infos = self._step_all()
@@ -199,7 +195,6 @@ class Copies:
         return "reopen", (self._seed + i, self._steps + self.restarts)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of all environments after the last step."""
         states = self._call("state_dict", [()] * self.num_envs)
         self._lost |= self._restart_failed(self._reopen)
         for i in self._lost:
@@ -367,7 +362,6 @@ class Worker:
         return f"a worker process ended (exit code {code}); look for a crash or lack of memory"
 
     def end(self) -> None:
-        """Kill the process."""
         if self.process.pid is not None:
             self.process.kill()
             self.process.join()
@@ -507,7 +501,6 @@ class Workers(Copies):
         return [worker.process for worker in self.workers]
 
     def end(self) -> None:
-        """Kill all workers."""
         for worker in self.workers:
             worker.end()
 

@@ -119,9 +119,8 @@ def require_one_skip(
     if again:
         wrapped, texts, fixes = zip(*again, strict=True)
         raise ConfigError(
-            f"env.wrappers = {', '.join(wrapped)}: {env_id} itself {' and '.join(texts)}, and the "
-            f"wrapper does it again; one of the two is allowed; set {' '.join(fixes)}, or remove "
-            "the wrapper"
+            f"env.wrappers = {', '.join(wrapped)}: {env_id} itself {' and '.join(texts)}, the "
+            f"wrapper again; one of the two is allowed; set {' '.join(fixes)}, or remove it"
         )
 
 

@@ -37,7 +37,6 @@ class ConcentrationVectorEnv(CardsVectorEnv):
     else the number of kinds. Action i turns card i. Two cards of a kind pay 2 / (52 decks), two
     others cost 2 / limit, and a card that lies face up ends the turn at 1 / limit per card.
     Terminates with the last pair, truncated after ceil(2 n - n / (2 n - 1)) steps of n cards.
-    One deck of colors, two of colors and one of ranks are POPGym's easy, medium and hard.
     """
 
     kind: str = choice("colors", "ranks")
@@ -86,7 +85,7 @@ class HiddenBattleshipVectorEnv(LockstepVectorEnv):
     Action [2]: row and column of a shot. Observation: 1 if the last shot hit a part of a ship for
     the first time, else 0, so the agent must know its actions (``policy.prev_inputs``). A hit pays
     1 / (parts of ships), any other shot costs 1 / (cells of water). Terminates with the last hit,
-    truncated after size^2 steps. Boards of 8, 10 and 12 are POPGym's easy, medium and hard.
+    truncated after size^2 steps.
     """
 
     size: int = integer(8, 2, 30)
@@ -135,8 +134,7 @@ class HiddenMineSweeperVectorEnv(LockstepVectorEnv):
     Action [2]: row and column of a cell. Observation: the number of mines in the 3 x 3 cells around
     it, so the agent must know its actions (``policy.prev_inputs``). With n safe cells, a new one
     pays 1 / n, one chosen before costs 1 / (2 n - 4), a mine 1/2 + 1 / n. Terminates with a mine or
-    the last safe cell, truncated after n steps otherwise. Boards of 4, 6 and 8 with 2, 6 and 10
-    mines are POPGym's easy, medium and hard.
+    the last safe cell, truncated after n steps otherwise.
     """
 
     size: int = integer(4, 2, 30)
@@ -180,8 +178,7 @@ class LabyrinthEscapeVectorEnv(LockstepVectorEnv):
     right, up, down. Observation int32 [10]: the 3 x 3 cells around the agent (0 free, 1 wall, 2
     entrance, 3 exit) and the last action (4: none). At an edge of the maze POPGym's view has the
     cells that exist in its upper left part and walls in the rest. Every step costs 1 / ``steps``,
-    the exit pays 1 and terminates. Truncated after ``steps`` - 1 steps. Sizes of 5, 7 and 9 are
-    POPGym's easy, medium and hard.
+    the exit pays 1 and terminates. Truncated after ``steps`` - 1 steps.
     """
 
     size: int = integer(5, 3, 30)
@@ -287,9 +284,7 @@ class PositionOnlyPendulumVectorEnv(Pendulum):
 
     ``noise`` is the standard deviation of the normal noise on both numbers, clipped to [-1, 1]; 0:
     none. The reward is Pendulum's, mapped from its bounds to [-1, 1], divided by ``steps``.
-    Truncated after ``steps`` steps; the best return is below 1 by the cost of the swing up. 200,
-    150 and 100 steps are POPGym's PositionOnlyPendulum easy, medium and hard; 200 steps with noise
-    0.1, 0.2 and 0.3 its NoisyPositionOnlyPendulum.
+    Truncated after ``steps`` steps; the best return is below 1 by the cost of the swing up.
     """
 
     steps: int = integer(200, 1)

@@ -1,7 +1,7 @@
 """Tasks that need memory: POPGym's, bsuite's memory chain, a T-maze, CartPole's positions.
 
 Rules, rewards and lengths of POPGym's tasks are those of popgym 1.0.7 (Morad et al., ICLR 2023).
-One seed gives the same rows in both.
+One seed gives the same rows in both; env/README.md has the arguments of its levels.
 """
 
 import math
@@ -98,9 +98,6 @@ class RepeatPreviousVectorEnv(CardsVectorEnv):
     revealed. The episode terminates with the last card, after 52 decks - 1 steps, 52 decks - k of
     them scored. Return of an oracle 1, of random actions -0.5, of the best memoryless policy (a
     suit other than the observed one) 2 * 13/51 - 1 = -0.490.
-
-    k = 4 with one deck, 32 with two and 64 with three are POPGym's RepeatPrevious easy, medium and
-    hard. Source: Morad et al., ICLR 2023 (popgym 1.0.7).
     """
 
     k: int = integer(4, 1)
@@ -121,8 +118,7 @@ class RepeatFirstVectorEnv(CardsVectorEnv):
 
     The observation is the suit of the newest card. Reward +1 / (52 decks - 1) for the suit of the
     episode's first card, minus the same for another. Terminates with the last card, after 52 decks
-    - 1 steps. Return of an oracle 1, of random actions -0.5. ``decks`` 1, 8 and 16 are POPGym's
-    easy, medium and hard.
+    - 1 steps. Return of an oracle 1, of random actions -0.5.
     """
 
     def _asked(self) -> tuple[np.ndarray, bool]:
@@ -135,8 +131,7 @@ class CountRecallVectorEnv(CardsVectorEnv):
     Observation int64 [2]: the kind of the newest card, and the asked kind, which is that of a card
     of a second deck. ``kind``: "colors", "suits" or "ranks". Reward +1 / (52 decks - 1) for the
     exact number, minus the same for another. Terminates with the last card, after 52 decks - 1
-    steps. Return of an oracle 1. One deck of colors, two of suits and four of ranks are POPGym's
-    easy, medium and hard.
+    steps. Return of an oracle 1.
     """
 
     kind: str = choice("colors", "suits", "ranks")
@@ -169,8 +164,7 @@ class AutoencodeVectorEnv(CardsVectorEnv):
     Observation int64 [2]: 1 while more cards follow, 0 from the last card on; the suit of the
     newest card, 0 once naming has begun. Actions count from the last card on: reward
     +1 / (52 decks) for the right suit, minus the same for another. Terminates after
-    2 * 52 decks - 1 steps. Return of an oracle 1, of random actions -0.5. 1, 2 and 3 decks are
-    POPGym's easy, medium and hard.
+    2 * 52 decks - 1 steps. Return of an oracle 1, of random actions -0.5.
     """
 
     def _setup(self) -> Spaces:
@@ -195,7 +189,7 @@ class HigherLowerVectorEnv(CardsVectorEnv):
     The observation is the rank of the newest card. Reward +1 / (52 decks) for a right guess, minus
     the same for a wrong one, 0 for equal ranks. Terminates with the last card, after 52 decks - 1
     steps. Counting the cards improves the guesses at the end of the deck. The best guess from the
-    newest card alone returns 0.497 on average. 1, 2 and 3 decks are POPGym's easy, medium and hard.
+    newest card alone returns 0.497 on average.
     """
 
     def _setup(self) -> Spaces:
@@ -231,9 +225,7 @@ class MultiarmedBanditVectorEnv(LockstepVectorEnv):
     if the last action was paid, else 0, so the agent must know that action
     (``policy.prev_inputs``). Reward +1 / ``steps`` if paid, minus the same if not. Truncated after
     ``steps`` steps. Return of the best arm 2 * arms / (arms + 1) - 1 on average, of random actions
-    0. 10 arms and 200 steps, 20 and 400, 30 and 600 are POPGym's easy, medium and hard.
-
-    One seed gives the arms and rows of popgym 1.0.7. Source: Morad et al., ICLR 2023.
+    0.
     """
 
     arms: int = integer(10, 2)
@@ -365,8 +357,7 @@ class TMazeVectorEnv(LockstepVectorEnv):
     def picture(self, column: int) -> np.ndarray:
         """Return the maze from above: rewarded side green, other side red, agent blue.
 
-        The cue is drawn in the first cell while it is observed. After a turn the agent is on its
-        side.
+        The first cell shows the cue while it is observed. After a turn the agent is on its side.
         """
         cell, cue = int(self.cell[column]), int(self.cue[column])
         image = canvas(3, self.length + 1)
@@ -389,8 +380,7 @@ class CartPoleNoVelVectorEnv(CartPoleVectorEnv):
     """CartPole with observation float32 [2] = (cart position in m, pole angle in rad).
 
     The velocities have to be inferred from two observations. Reward 1 per step. Terminated when the
-    pole or the cart leaves its range, truncated after ``max_episode_steps`` (registered with 500,
-    as CartPole-v1).
+    pole or the cart leaves its range, truncated after ``max_episode_steps`` (registered with 500).
     """
 
     render_fps = 50
@@ -434,13 +424,10 @@ class PositionOnlyCartPoleVectorEnv(LockstepVectorEnv):
     ``noise`` is the standard deviation of the normal noise on both numbers, clipped to the bounds
     of the space; 0: none. Reward 1 / ``steps`` per step, including an episode's last one.
     Terminated when the pole or the cart leaves its range, truncated after ``steps`` steps: the best
-    return is 1. ``steps`` 200, 400 and 600 without noise are POPGym's PositionOnlyCartPole easy,
-    medium and hard; 200 steps with noise 0.1, 0.2 and 0.3 its NoisyPositionOnlyCartPole. With
-    ``show`` "velocities" they are its VelocityOnlyCartPole: the observation is the rates of both
-    numbers, without bounds, but at a reset POPGym shows the numbers themselves.
+    return is 1. With ``show`` "velocities" the observation is the rates of both numbers, without
+    bounds, but at a reset POPGym shows the numbers themselves.
 
-    The physics is that of Gymnasium's single CartPole in float64, operation by operation, so that
-    one seed gives the rows of popgym 1.0.7. Source: Morad et al., ICLR 2023.
+    The physics is that of Gymnasium's single CartPole in float64, operation by operation.
     """
 
     steps: int = integer(200, 1)

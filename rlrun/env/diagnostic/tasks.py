@@ -67,8 +67,7 @@ class CounterVectorEnv(LockstepVectorEnv):
 class BanditVectorEnv(LockstepVectorEnv):
     """Two arms, one step per episode, a constant observation: reward 1 for arm 1, 0 for arm 0.
 
-    With probability ``noise`` the rewards of an episode are swapped. Expected return of arm 1 is
-    1 - noise, of random actions 0.5.
+    With probability ``noise`` they are swapped: mean return of arm 1 1 - noise, of random ones 0.5.
     """
 
     noise: float = number(0.0, 0, 1)
@@ -92,8 +91,7 @@ class BanditVectorEnv(LockstepVectorEnv):
 class IdentityVectorEnv(LockstepVectorEnv):
     """Observation a symbol in 0..n-1, sampled each step. Reward 1 for the same action, else 0.
 
-    Episodes are truncated after ``length`` steps: return of an oracle ``length``, of random actions
-    length / n.
+    Truncated after ``length`` steps: return of an oracle ``length``, of random actions length / n.
     """
 
     n: int = integer(4, 2)
@@ -186,8 +184,7 @@ class ChainVectorEnv(LockstepVectorEnv):
     1 everywhere) a network that happens to prefer action 1 reaches the end without exploration. The
     pattern is the same in all columns and episodes and independent of the environment's seed.
 
-    Source: Osband et al. 2016 (Bootstrapped DQN), section 5; the pattern: Osband et al. 2020
-    (bsuite, deep sea).
+    Source: Osband et al. 2016, section 5; the pattern: Osband et al. 2020 (bsuite, deep sea).
     """
 
     length: int = integer(20, 3)
@@ -443,8 +440,7 @@ class BattleshipVectorEnv(CellsVectorEnv):
 
     Content 1: a part of a ship. A hit pays 1 / (parts of ships), a miss costs 1 / (cells of water);
     the last hit ends the episode. Best return 1. Shots at random cells, none twice, return 1 /
-    (parts + 1) on average, because parts / (parts + 1) of the water is hit before the last part of
-    a ship is.
+    (parts + 1) on average: parts / (parts + 1) of the water is hit before the last part of a ship.
     """
 
     contents = 2

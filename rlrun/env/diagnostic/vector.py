@@ -243,8 +243,8 @@ def fill(image: np.ndarray, row: int, column: int, color: Color, *, inset: int =
 def observation_picture(obs: Tree, space: gym.Space[Any], share: float) -> np.ndarray:
     """Return an observation as squares, from white (lowest value) to blue (highest).
 
-    Each part of a Dict or Tuple begins a line. The last line shows ``share``, the part of the
-    episode that is over.
+    Each part of a Dict or Tuple begins a line. The last line shows ``share``, the episode's part
+    that is over.
     """
     parts = [_scaled(leaf_of(obs, path), part) for path, part in leaf_spaces(space)]
     lines = [part[i : i + ROW] for part in parts for i in range(0, len(part), ROW)]
