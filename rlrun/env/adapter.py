@@ -229,37 +229,29 @@ class _Maker:
 
     def single(self, spec: EnvSpec, index: int) -> AnyEnv:
         """Return environment ``index`` with its wrappers."""
-        config, kwargs = self.config, self.kwargs
-        env = make_single(spec, kwargs, index)
-        require_one_skip(config.id, env, {**spec.kwargs, **kwargs}, config.wrappers)
-        if self.render and index == 0:
-            require_renderable(config.id, env)
-            env.close()
-            env = make_single(spec, {**kwargs, "render_mode": RGB}, index)
+        config = self.config
+        env = self._drawn(lambda kwargs: make_single(spec, kwargs, index), index)
+        require_one_skip(config.id, env, {**spec.kwargs, **self.kwargs}, config.wrappers)
         env = wrap(env, config.wrappers)
         _require_supported(config.id, env.observation_space, env.action_space)
         return env
 
-    def _pettingzoo(self, index: int) -> PettingZooEnv:
+    def _pettingzoo(self, index: int) -> AnyEnv:
         config = self.config
         assert self.agents is not None, "PettingZoo environments need an AgentsConfig"
         if config.backend == "vector":
             raise _no_native(config.id)
         make = partial(PettingZooEnv, config.id, agents=self.agents, keep_info=self.keep_info)
+        return self._drawn(make, index)
+
+    def _drawn(self, make: Callable[[dict[str, Any]], AnyEnv], index: int) -> AnyEnv:
+        """Return ``make(arguments)``, environment 0 with pictures if they are asked for."""
         env = make(self.kwargs)  # errors that do not concern pictures come first
         if not self.render or index > 0:
             return env
+        require_renderable(self.config.id, env)
         env.close()
-        try:
-            env = make({**self.kwargs, "render_mode": RGB})
-        except ConfigError as e:
-            raise ConfigError(
-                f"env.id = {config.id}: it cannot be drawn (its parallel_env takes no render_mode)"
-                f"; allowed are environments that render {RGB}; add it, or watch another"
-            ) from e
-        env.metadata = dict(getattr(env.parallel_env, "metadata", None) or {})
-        require_renderable(config.id, env)
-        return env
+        return make({**self.kwargs, "render_mode": RGB})
 
 
 def _no_native(env_id: str) -> ConfigError:

@@ -155,8 +155,6 @@ class PettingZooEnv(gym.Env[Any, Any]):
     ``alive`` [N]: the agent is in the episode, or was when it was truncated with the team.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (Gymnasium's own convention)
-
     def __init__(
         self,
         env_id: str,
@@ -171,6 +169,7 @@ class PettingZooEnv(gym.Env[Any, Any]):
         kwargs, self.keep_info = dict(kwargs), keep_info or ()
         self.limit: int | None = kwargs.pop("max_episode_steps", None)
         self.id, self.config, self.parallel_env = env_id, agents, _make(env_id, kwargs)
+        self.metadata = dict(getattr(self.parallel_env, "metadata", None) or {})
         self.names: list[str] = list(self.parallel_env.possible_agents)
         agent_spaces = [self.parallel_env.observation_space(name) for name in self.names]
         action = joint_actions([self.parallel_env.action_space(name) for name in self.names])

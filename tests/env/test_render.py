@@ -99,5 +99,5 @@ def test_what_has_no_pictures_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ConfigError, match=r"env.backend = envpool: CartPole-v1 cannot be drawn"):
         make_env(pool, num_envs=1, render=True)
     monkeypatch.setenv("RLRUN_TRUST", "tests")
-    with pytest.raises(ConfigError, match="its parallel_env takes no render_mode"):
+    with pytest.raises(ConfigError, match=r"it cannot be drawn \(its render_modes are \[\]\)"):
         made("pettingzoo", 1, render=True, words=("env.id=pettingzoo:tests.env.zoo_example",))
