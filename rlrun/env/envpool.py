@@ -26,17 +26,6 @@ _RESERVED = ("base_path", "batch_size", "env_seed", "max_num_players", "num_envs
 _NUM_SEEDS = 2**31  # envpool's seeds are int32
 
 
-def _import_envpool() -> Any:
-    try:
-        import envpool
-    except ImportError as e:
-        raise ResourceError(
-            f"env.backend = envpool: the package envpool cannot be imported ({e}); allowed without "
-            f"it: auto, vector, sync, async; install it: pip install 'rlrun[envpool]'"
-        ) from e
-    return envpool
-
-
 class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
     """``num_envs`` environments of an id in ``envpool.list_all_envs()``.
 
@@ -50,7 +39,13 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
 
     def __init__(self, env_id: str, num_envs: int, kwargs: dict[str, Any]) -> None:
         """Raises: ConfigError without envpool, for an unknown id or unknown arguments."""
-        envpool = _import_envpool()
+        try:
+            import envpool
+        except ImportError as e:
+            raise ResourceError(
+                f"env.backend = envpool: the package envpool cannot be imported ({e}); allowed: "
+                "auto, vector, sync, async, or install it: pip install 'rlrun[envpool]'"
+            ) from e
         self._id, self._limit = env_id, kwargs.get("max_episode_steps")
         self._frames = env_id == ATARI_ID  # envpool returns stacks of one frame
         if self._frames:

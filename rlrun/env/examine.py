@@ -321,11 +321,11 @@ class _Single:
     def _precision(self) -> None:
         """Find a number whose changes are lost in float32, which networks read."""
         rows = [tree_leaves(obs) for episode in self.walk.episodes for obs in episode.obs]
-        for i, leaf in enumerate(rows[0] if rows else []):
-            x = np.asarray(leaf)
+        for i, column in enumerate(zip(*rows, strict=True)):
+            x = np.asarray(column[0])
             if x.dtype.kind not in "fiu" or x.dtype.itemsize < 4 or x.dtype == np.float32:
                 continue
-            values = np.stack([np.asarray(row[i], np.float64) for row in rows])
+            values = np.stack(column).astype(np.float64)
             error = np.abs(values - values.astype(np.float32)).max(0)
             lost = (error > _LOST_SHARE * values.std(0)) & (np.ptp(values, 0) > 0)
             if lost.any():
@@ -393,12 +393,11 @@ class _Single:
             raise NotCheckable("observations do not change within episodes")
         pairs = [a.hashes[-1] == b.hashes[0] for a, b in pairwise(episodes)]
         repeated = [_ends_in_reset(self.make, _SEED + 1 + n) for n in range(REPLAYS)]
-        known = [ends for ends in repeated if ends is not None]
         several = len(ended) >= _FEW_STARTS and not self.walk.violations
         if len(pairs) > 1 and all(pairs):
             text = f"in all {len(pairs)} episodes it is the first one of the next episode"
-        elif len(known) > 1 and all(known):
-            text = f"in {len(known)} episodes it is what reset() returns in place of the last step"
+        elif (known := repeated.count(True)) > 1 and False not in repeated:
+            text = f"in {known} episodes it is what reset() returns in place of the last step"
         elif several and _ends_where_episodes_start(ended):
             text = f"in all {len(ended)} episodes it lies among the first ones, and the one before"
             text += " it does not, as after a reset"
@@ -596,11 +595,10 @@ class _Rows:
             raise Finding(f"{message}; {_MODE}")
         if not self.same:
             raise NotCheckable("rows of one seed differ, see determinism")
-        count = min(len(one.hashes), len(other.hashes))
-        for column in range(one.ended.shape[1]):
-            ends = np.flatnonzero(one.ended[: count - 1, column]) + 1
-            if ends.size and one.hashes[ends[0], column] != other.hashes[ends[0], column]:
-                raise Finding(f"the observation of row {ends[0]} depends on the action; {_MODE}")
+        for column, ended in enumerate(opens[: len(other.hashes) - 1].T):
+            row = int(ended.argmax()) + 1
+            if ended.any() and one.hashes[row, column] != other.hashes[row, column]:
+                raise Finding(f"the observation of row {row} depends on the action; {_MODE}")
         return f"{int(opens.sum())} resets: no reward, no flag, the action ignored"
 
     def _other_last_row(self) -> str | None:
@@ -618,8 +616,7 @@ class _Rows:
                 repeated = [_last_row(rows, _first_episode(single, seed), seed) for seed in seeds]
             except EnvError:
                 return None
-        found = [same for same in repeated if same is not None]
-        if len(found) > 1 and not any(found) and len(found) == sum(r is False for r in repeated):
+        if repeated.count(False) > 1 and True not in repeated:
             return "the last row of an episode is not that of the single environment"
         return None
 
@@ -664,14 +661,10 @@ def _shortened(walk: RowsWalk, limit: int | None) -> str | None:
     """Describe truncated episodes that lack a row because their reset replaced the last one."""
     if limit is None or limit < 2:
         return None
-    lengths: set[int] = set()
-    for column in range(walk.truncated.shape[1]):
-        starts = np.flatnonzero(walk.first[:, column])
-        for end in np.flatnonzero(walk.truncated[:, column]):
-            start = starts[starts <= end].max(initial=0)
-            if start:  # the first episode has all of its rows
-                lengths.add(int(end - start))
-    if lengths == {limit - 1}:
+    row = np.arange(len(walk.first))[:, None]
+    start = np.maximum.accumulate(np.where(walk.first, row, 0))
+    later = walk.truncated & (start > 0)  # the first episode has all of its rows
+    if set((row - start)[later].tolist()) == {limit - 1}:
         return f"truncated episodes have {limit - 1} steps, the limit is {limit}"
     return None
 

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.vector.utils import batch_space, create_empty_array
 
 from rlrun.errors import ConfigError
-from rlrun.spaces import Tree, tree_map
+from rlrun.spaces import Tree, space_parts, tree_map
 
 
 def stack_space(space: gym.Space[Any], k: int, path: str = "observation") -> gym.Space[Any]:
@@ -23,21 +23,16 @@ def stack_space(space: gym.Space[Any], k: int, path: str = "observation") -> gym
     """
     if k == 1:
         return space
-    match space:
-        case gym.spaces.Dict():
-            parts = space.spaces.items()
-            named = {key: stack_space(s, k, f"{path}[{key!r}]") for key, s in parts}
-            return gym.spaces.Dict(named)
-        case gym.spaces.Tuple():
-            several = enumerate(space.spaces)
-            return gym.spaces.Tuple([stack_space(s, k, f"{path}[{i}]") for i, s in several])
-        case gym.spaces.Box():
-            return batch_space(space, k)
-        case _:
-            raise ConfigError(
-                f"env.frame_stack = {k}: {path} space is {space}; allowed is 1, or an observation "
-                "of Box spaces only; set env.frame_stack=1"
-            )
+    if (parts := space_parts(space)) is not None:
+        stacked = {key: stack_space(part, k, f"{path}[{key!r}]") for key, part in parts}
+        several = isinstance(space, gym.spaces.Tuple)
+        return gym.spaces.Tuple(stacked.values()) if several else gym.spaces.Dict(stacked)
+    if isinstance(space, gym.spaces.Box):
+        return batch_space(space, k)
+    raise ConfigError(
+        f"env.frame_stack = {k}: {path} space is {space}; allowed is 1, or an observation "
+        "of Box spaces only; set env.frame_stack=1"
+    )
 
 
 class FrameStack:
@@ -82,8 +77,7 @@ class FrameStack:
 
     def state_dict(self) -> dict[str, Any]:
         """Return copies of the stacks after the last push."""
-        stop = self._start + self.k
-        return {"frames": tree_map(lambda x: x[:, self._start : stop].copy(), self._buffer)}
+        return {"frames": tree_map(np.copy, self.present())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the stacks of ``state_dict``."""

@@ -17,7 +17,6 @@ from gymnasium import spaces
 
 from rlrun.env.diagnostic.vector import LockstepVectorEnv, Spaces, choice, flag, number
 from rlrun.jit import jit
-from rlrun.spaces import Tree
 
 SIDE = 10  # cells
 DRAWS = 256  # uniform numbers that a column draws at once
@@ -420,14 +419,9 @@ class MinAtarVectorEnv(LockstepVectorEnv):
         """The columns' records [E]."""
         return self.state.view(self.record)[:, 0]
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Tree, dict[str, Any]]:
-        if seed is not None:  # numbers and actions of before are none of the new seed's
-            self.used[:], self.last[:] = DRAWS, NONE
-        return super().reset(seed=seed, options=options)
-
     def _begin(self, i: int, rng: np.random.Generator) -> None:
+        if self.episode[i] == 0:  # numbers and actions of before are none of a new seed's
+            self.used[i], self.last[i] = DRAWS, NONE
         if self.used[i] > DRAWS - MOST_DRAWS:
             self.draws[i], self.used[i] = rng.random(DRAWS), 0
         self.kernels[0](self.games, i, (self.draws, self.used), self.ramping)
