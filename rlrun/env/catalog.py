@@ -26,13 +26,12 @@ from rlrun.trust import ENVIRONMENTS, import_named
 
 _ROBOTICS = ("Fetch", "HandReach", "HandManipulate", "AdroitHand", "PointMaze_", "AntMaze_",
              "FrankaKitchen", "MaMuJoCo")  # fmt: skip
-# Packages that register environments on import: prefixes of ids, module, extra or requirement in
-# quotes.
+# Packages that register environments on import: prefixes of ids, module, what pip installs.
 _PACKAGES = (
-    (("ALE/", "rlrun/Atari-"), "ale_py", "atari"),
-    (("MiniGrid-", "BabyAI-"), "minigrid", "minigrid"),
-    (("popgym-",), "popgym", "popgym"),
-    (("MinAtar/",), "minatar.gym", "minatar"),
+    (("ALE/", "rlrun/Atari-"), "ale_py", "'rlrun[atari]'"),
+    (("MiniGrid-", "BabyAI-"), "minigrid", "'rlrun[minigrid]'"),
+    (("popgym-",), "popgym", "'rlrun[popgym]'"),
+    (("MinAtar/",), "minatar.gym", "'rlrun[minatar]'"),
     (_ROBOTICS, "gymnasium_robotics", "'gymnasium-robotics'"),
 )
 _ATARI = (  # games with separate ids before ALE/...-v5
@@ -51,9 +50,9 @@ NATIVE = {  # ids that Gymnasium has only single -> rlrun's vector environment
     "MountainCarContinuous-v0": "rlrun.env.classic:MountainCarContinuous",
     "Pendulum-v1": "rlrun.env.classic:Pendulum",
 }
-_FAMILIES = {  # Gymnasium's environments: extra, or pip requirement in quotes
-    "box2d": "box2d",
-    "mujoco": "mujoco",
+_FAMILIES = {  # Gymnasium's environments: what pip installs
+    "box2d": "'rlrun[box2d]'",
+    "mujoco": "'rlrun[mujoco]'",
     "phys2d": "'gymnasium[jax]'",
     "tabular": "'gymnasium[jax]'",
 }
@@ -130,7 +129,7 @@ def find_spec(env_id: str) -> EnvSpec:
         _, module, install = package
         if importlib.util.find_spec(module) is None:
             text = f"it comes with the package {module}"
-            raise MissingPackageError(env_id, text, _installed_by(install))
+            raise MissingPackageError(env_id, text, install)
         _import(env_id, module)
     if name in gym.registry:
         spec = gym.registry[name]
@@ -233,13 +232,7 @@ def _pip_requirement(spec: EnvSpec) -> str | None:
     """Return the pip requirement of ``spec``, or None if it is not Gymnasium's own."""
     entry = spec.entry_point if isinstance(spec.entry_point, str) else ""
     family = entry.removeprefix("gymnasium.envs.").partition(".")[0]
-    name = _FAMILIES.get(family) if entry.startswith("gymnasium.envs.") else None
-    return None if name is None else _installed_by(name)
-
-
-def _installed_by(name: str) -> str:
-    """Return the pip requirement for an extra, or for a requirement in quotes."""
-    return name if name.startswith("'") else f"'rlrun[{name}]'"
+    return _FAMILIES.get(family) if entry.startswith("gymnasium.envs.") else None
 
 
 def _newest(spec: EnvSpec) -> str | None:
@@ -322,7 +315,7 @@ def make_single(spec: EnvSpec, kwargs: dict[str, Any], index: int) -> gym.Env[An
                 f"env.backend = sync: {spec.id} exists only as a native vector environment; "
                 "allowed: auto, vector; set env.backend=auto"
             )
-        if _pip_requirement(spec) == _installed_by("mujoco"):
+        if _pip_requirement(spec) == _FAMILIES["mujoco"]:
             _log_mujoco_warnings()
         env: gym.Env[Any, Any] = gym.make(spec, disable_env_checker=True, **kwargs)
     if isinstance(env.unwrapped, SingleFromVector):

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rlrun.env.classic import Pendulum
-from rlrun.env.diagnostic.memory import DECK, RANKS, SUITS, CardsVectorEnv
+from rlrun.env.diagnostic.memory import KINDS, CardsVectorEnv, kinds_of
 from rlrun.env.diagnostic.tasks import count_around, count_parts
 from rlrun.env.diagnostic.vector import (
     NO_LIMIT,
@@ -43,15 +43,14 @@ class ConcentrationVectorEnv(CardsVectorEnv):
 
     def _setup(self) -> Spaces:
         super()._setup()
-        self.kinds = RANKS if self.kind == "ranks" else 2
+        self.kinds = KINDS[self.kind]
         self.face_up, self.shown = (np.zeros(self.cards.shape, np.bool_) for _ in range(2))
         self.first = np.full(self.num_envs, -1)  # card turned first in this turn, -1: none
         self.steps = math.ceil(2 * self.size - self.size / (2 * self.size - 1))
         return spaces.MultiDiscrete([self.kinds + 1] * self.size), spaces.Discrete(self.size)
 
     def _begin(self, i: int, rng: np.random.Generator) -> None:
-        deck = self._deal(rng)[::-1]
-        self.cards[i] = deck % DECK // SUITS if self.kind == "ranks" else deck % 2
+        self.cards[i] = kinds_of(self._deal(rng)[::-1], self.kind)
         self.face_up[i] = self.shown[i] = False
         self.first[i], self.limit[i] = -1, self.steps
 

@@ -42,6 +42,11 @@ FARTHEST, STEEPEST = 2.4, 12 * 2 * math.pi / 360  # m, rad: beyond them an episo
 CELLS = 21  # of a picture
 
 
+def kinds_of(deck: np.ndarray, kind: str) -> np.ndarray:
+    """Return the color, suit or rank of each card, as an integer from 0."""
+    return deck % DECK // SUITS if kind == "ranks" else deck % KINDS[kind]
+
+
 class CardsVectorEnv(LockstepVectorEnv):
     """Base class of card tasks with shuffled decks, ``cards`` [E, 52 decks] in the order dealt.
 
@@ -143,10 +148,8 @@ class CountRecallVectorEnv(CardsVectorEnv):
         return spaces.MultiDiscrete([KINDS[self.kind]] * 2), spaces.Discrete(self.answers)
 
     def _begin(self, i: int, rng: np.random.Generator) -> None:
-        self.cards[i], self.queries[i] = (self._kinds(self._deal(rng)) for _ in range(2))
-
-    def _kinds(self, deck: np.ndarray) -> np.ndarray:
-        return deck % DECK // SUITS if self.kind == "ranks" else deck % KINDS[self.kind]
+        self.cards[i] = kinds_of(self._deal(rng), self.kind)
+        self.queries[i] = kinds_of(self._deal(rng), self.kind)
 
     def _asked(self) -> tuple[np.ndarray, bool]:
         dealt = np.arange(self.size) <= self.t[:, None]
@@ -198,8 +201,7 @@ class HigherLowerVectorEnv(CardsVectorEnv):
         return spaces.Discrete(RANKS), spaces.Discrete(2)
 
     def _rank(self, t: np.ndarray) -> np.ndarray:
-        rank: np.ndarray = self.cards[self.columns, np.minimum(t, self.size - 1)] % DECK // SUITS
-        return rank
+        return kinds_of(self.cards[self.columns, np.minimum(t, self.size - 1)], "ranks")
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         change = self._rank(self.t + 1) - self._rank(self.t)
@@ -213,7 +215,7 @@ class HigherLowerVectorEnv(CardsVectorEnv):
         """Return the newest rank, one-hot, and the share of each rank that is still in the deck."""
         ranks = np.eye(RANKS, dtype=np.float32)
         left = (np.arange(self.size) > self.t[:, None]).astype(np.float32)
-        counts = np.einsum("ec,ecr->er", left, ranks[self.cards % DECK // SUITS])
+        counts = np.einsum("ec,ecr->er", left, ranks[kinds_of(self.cards, "ranks")])
         shares = counts / (self.size / RANKS)
         return np.concatenate([ranks[self._rank(self.t)], shares], 1).astype(np.float32)
 
