@@ -104,7 +104,6 @@ class SingleGame:
         legal = self.ale.getLegalActionSet() if full_action_space else None
         self.actions = tuple(legal or self.ale.getMinimalActionSet())
         self.single_action_space = spaces.Discrete(len(self.actions))
-        self.action_space = spaces.MultiDiscrete([len(self.actions)])
         self.resize = area_resize(img_height, img_width)
         self.frames = np.zeros((2, HEIGHT, WIDTH), np.uint8)
         self.rng = np.random.RandomState()  # for the number of frames without action
@@ -162,9 +161,6 @@ class SingleGame:
         obs = self.resize(self.frames[0])[None, None]
         return obs, np.array([float(reward)]), np.array([ends]), none, self._info()
 
-    def close(self) -> None:
-        """Do nothing."""
-
 
 ATARI_ID = "rlrun/Atari-v0"
 SCREEN_SIZE = 84  # pixels
@@ -207,16 +203,17 @@ class AtariVectorEnv(VectorEnv[Any, Any, Any]):
     full_action_set: bool = flag(False)
     life_loss: bool = flag(False)
     threads: int = integer(0, 0)
+    games: Any = None  # the class of ``_ale``; None: ale-py's vector environment
 
     def __init__(
         self, num_envs: int = 1, *, max_episode_steps: int | None = None, **arguments: Any
     ) -> None:
-        from ale_py import roms
+        from ale_py import roms, vector_env
 
         given = checked_arguments(AtariVectorEnv, arguments)
         max_steps = MAX_FRAMES // given["frame_skip"]
         self.limit = min(max_episode_steps or max_steps, max_steps)
-        self._ale = self._make_ale()(
+        self._ale = (self.games or vector_env.AtariVectorEnv)(
             find_game(given["game"], roms.get_all_rom_ids()),
             num_envs,
             num_threads=min(given["threads"], num_envs),
@@ -232,16 +229,9 @@ class AtariVectorEnv(VectorEnv[Any, Any, Any]):
         self.single_observation_space = spaces.Box(0, 255, (SCREEN_SIZE, SCREEN_SIZE), np.uint8)
         self.single_action_space = self._ale.single_action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = self._ale.action_space
+        self.action_space = batch_space(self.single_action_space, num_envs)
         self.playing = False
         self._clear()
-
-    @staticmethod
-    def _make_ale() -> Any:
-        """Return the vector environment of the games."""
-        from ale_py.vector_env import AtariVectorEnv as AleVectorEnv
-
-        return AleVectorEnv
 
     def truncate(self) -> None:
         """Truncate the current episodes. The next step starts new ones."""
@@ -277,9 +267,7 @@ class AtariVectorEnv(VectorEnv[Any, Any, Any]):
 class OneGame(AtariVectorEnv):
     """One game with the same rows, whose state can be saved."""
 
-    @staticmethod
-    def _make_ale() -> Any:
-        return SingleGame
+    games = SingleGame
 
     def picture(self, column: int) -> np.ndarray:
         """Return the screen, uint8 [210, 160, 3]; ``column`` is 0."""

@@ -179,24 +179,26 @@ def _move_enemy(g: Any, things: Any, count: int, k: int) -> tuple[int, int, bool
 
 
 @jit
-def _move_subs(g: Any) -> tuple[int, bool]:
-    """Return how many met a shot, and whether one hit the player."""
+def _move_enemies(g: Any, things: Any, count: int, shoot: bool) -> tuple[int, int, bool]:
+    """Return the count, how many met a shot, and whether one hit the player; submarines shoot."""
     hits, hit = 0, False
-    for k in range(g.n_subs - 1, -1, -1):
-        before, sub = g.n_shots, g.subs[k].copy()
-        place, g.n_subs, struck = _move_enemy(g, g.subs, g.n_subs, k)
+    for k in range(count - 1, -1, -1):
+        before, thing = g.n_shots, things[k].copy()
+        place, count, struck = _move_enemy(g, things, count, k)
         hits += before - g.n_shots
         hit |= struck
-        x = g.subs[place, 0] if place >= 0 else toward(sub[0], sub[2])
-        if sub[4] > 0:
+        if not shoot:
+            continue
+        x = things[place, 0] if place >= 0 else toward(thing[0], thing[2])
+        if thing[4] > 0:
             if place >= 0:
-                g.subs[place, 4] -= 1
+                things[place, 4] -= 1
             continue
         if place >= 0:
-            g.subs[place, 4] = 10
+            things[place, 4] = 10
         if g.n_bullets < MOST:
-            g.n_bullets = _push(g.bullets, g.n_bullets, x, sub[1], sub[2], 0, 0)
-    return hits, hit
+            g.n_bullets = _push(g.bullets, g.n_bullets, x, thing[1], thing[2], 0, 0)
+    return count, hits, hit
 
 
 @jit
@@ -213,18 +215,6 @@ def _move_bullets(g: Any) -> bool:
         else:
             hit |= bullet[0] == g.x and bullet[1] == g.y
     return hit
-
-
-@jit
-def _move_fish(g: Any) -> tuple[int, bool]:
-    """Return how many met a shot, and whether one hit the player."""
-    hits, hit = 0, False
-    for k in range(g.n_fish - 1, -1, -1):
-        before = g.n_shots
-        _, g.n_fish, struck = _move_enemy(g, g.fish, g.n_fish, k)
-        hits += before - g.n_shots
-        hit |= struck
-    return hits, hit
 
 
 @jit
@@ -279,9 +269,9 @@ def _step_seaquest(games: Any, action: Any, done: Any, rng: Any, ramping: bool, 
         _steer(g, action[i])
         hits = _move_shots(g)
         _move_divers(g)
-        by_subs, end = _move_subs(g)
+        g.n_subs, by_subs, end = _move_enemies(g, g.subs, g.n_subs, True)
         end |= _move_bullets(g)
-        by_fish, bitten = _move_fish(g)
+        g.n_fish, by_fish, bitten = _move_enemies(g, g.fish, g.n_fish, False)
         gain = hits + by_subs + by_fish
         end |= bitten
         g.spawn_in -= g.spawn_in > 0
