@@ -40,10 +40,8 @@ _AGENT = ("rlrun/agent_reward", "rlrun/agent_terminated", "rlrun/agent_truncated
 """Keys of a joint environment's info, [N] each; the team's value replaces missing ones."""
 
 
-class AgentColumns:
+class AgentColumns(RowSource):
     """The rows of joint environments with a column per agent."""
-
-    resting: frozenset[int] = frozenset()  # agents step all the same
 
     def __init__(self, joint: RowSource, agents: AgentsConfig, env_id: str) -> None:
         """Wrap ``joint``. Raises: ConfigError if the agents have different action spaces."""
@@ -68,19 +66,6 @@ class AgentColumns:
         self._team_done = np.zeros(joint.num_envs, np.bool_)  # the team's next step is a reset
         self._in_episode = np.zeros((joint.num_envs, self.agents), np.bool_)  # the current one
 
-    @property
-    def inexact(self) -> str | None:
-        return self.joint.inexact
-
-    @property
-    def restarts(self) -> int:
-        return self.joint.restarts
-
-    @property
-    def restarted(self) -> np.ndarray | None:
-        lost = self.joint.restarted
-        return None if lost is None else np.repeat(lost, self.agents)
-
     def reset(self, seed: int) -> Tree:
         obs = self.joint.reset(seed)
         self._team_done = np.zeros(len(self._team_done), np.bool_)
@@ -91,6 +76,7 @@ class AgentColumns:
     def step(self, action: np.ndarray, number: int) -> Rows:
         joint = action.reshape(len(self._team_done), self.agents, *action.shape[1:])
         obs, *team, info = self.joint.step(joint, number)
+        self._follow()
         each = (info.get(key, np.asarray(x)[:, None]) for key, x in zip(_AGENT, team, strict=True))
         acted, resets = self._in_episode & ~self._team_done[:, None], self._team_done
         self._team_done = np.asarray(team[1], bool) | np.asarray(team[2], bool)
@@ -129,13 +115,21 @@ class AgentColumns:
 
     def state_dict(self) -> dict[str, Any]:
         columns = {"team_done": self._team_done.copy(), "in_episode": self._in_episode.copy()}
-        return {"joint": self.joint.state_dict(), **columns}
+        state = {"joint": self.joint.state_dict(), **columns}
+        self._follow()
+        return state
 
     def load_state_dict(self, state: dict[str, Any], *, seed: int, steps: int) -> NotContinued:
         reasons, lost = self.joint.load_state_dict(state["joint"], seed=seed, steps=steps)
+        self._follow()
         self._team_done = np.array(state["team_done"], np.bool_) | lost
         self._in_episode = np.array(state["in_episode"], np.bool_)
         return reasons, np.repeat(lost, self.agents)
+
+    def _follow(self) -> None:
+        self.inexact, self.restarts = self.joint.inexact, self.joint.restarts
+        lost = self.joint.restarted
+        self.restarted = None if lost is None else np.repeat(lost, self.agents)
 
     def close(self) -> None:
         self.joint.close()

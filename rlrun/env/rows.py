@@ -79,20 +79,14 @@ class RowSource(Protocol):
     num_envs: int
     single_observation_space: gym.Space[Any]
     single_action_space: gym.Space[Any]
-    resting: frozenset[int]
+    resting: frozenset[int] = frozenset()
     """Environments that need not step before the next reset: their rows are not read."""
-
-    @property
-    def inexact(self) -> str | None:
-        """Why the state cannot be restored bit for bit, or None."""
-
-    @property
-    def restarts(self) -> int:
-        """Number of environments whose process was restarted."""
-
-    @property
-    def restarted(self) -> np.ndarray | None:
-        """[E] bool: restarted in the last step, without reward and flags; None: none."""
+    inexact: str | None = None
+    """Why the state cannot be restored bit for bit, or None."""
+    restarts: int = 0
+    """Number of environments whose process was restarted."""
+    restarted: np.ndarray | None = None
+    """[E] bool: restarted in the last step, without reward and flags; None: none."""
 
     def reset(self, seed: int) -> Any:
         """Return first observations [E, ...]; environment i gets seed + i."""
@@ -347,11 +341,8 @@ def _all(num_envs: int) -> str:
     return f"environments 0 to {num_envs - 1}"
 
 
-class NativeVector:
+class NativeVector(RowSource):
     """A vector environment of Gymnasium with NEXT_STEP autoreset, validated."""
-
-    restarts, restarted = 0, None
-    resting: frozenset[int] = frozenset()  # they step all the same
 
     def __init__(
         self,
@@ -367,7 +358,6 @@ class NativeVector:
         self.single_observation_space = env.single_observation_space
         self.single_action_space = env.single_action_space
         self._id, self._keep_info, self._steps = env_id, keep_info, 0
-        self.inexact: str | None = None
         self._savable = resumable
         tested = isinstance(env, LockstepVectorEnv)  # bounds and saved states of rlrun's own
         self._twin = None if tested else twin  # None once another one was compared

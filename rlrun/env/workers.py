@@ -31,7 +31,7 @@ from gymnasium.vector.utils import create_empty_array
 from rlrun import errors
 from rlrun.env.checked import CheckedEnv
 from rlrun.env.contract import Spaces, contract_error, different_copies, numbered
-from rlrun.env.rows import NotContinued, Rows
+from rlrun.env.rows import NotContinued, Rows, RowSource
 from rlrun.errors import NO_GUARD, RlrunError, end_if_importing_main, known_error, unguarded
 from rlrun.schema import EnvConfig
 from rlrun.spaces import Tree, tree_map
@@ -133,16 +133,12 @@ class EnvServer:
         self.env.close()
 
 
-class Copies:
+class Copies(RowSource):
     """Copies of one environment, stepped one after the other in this process."""
 
     def __init__(self, env_fns: Sequence[EnvFn], config: EnvConfig) -> None:
         """Raises: ConfigError, EnvError if the environments cannot be made, or differ."""
         self.num_envs, self.config = len(env_fns), config
-        self.inexact: str | None = None
-        self.restarts = 0  # of workers
-        self.restarted: np.ndarray | None = None  # [E] bool: in the last step
-        self.resting: frozenset[int] = frozenset()
         self._seed = self._steps = 0
         # Restarted since the last step: the next one shows the episode that was opened then.
         self._lost: set[int] = set()
