@@ -20,7 +20,7 @@ from rlrun.env.catalog import (
     make_single,
 )
 from rlrun.env.checked import CheckedEnv
-from rlrun.env.contract import different_copies, unsupported_space
+from rlrun.env.contract import unequal_copies, unsupported_space
 from rlrun.env.process_settings import SettingsKept
 from rlrun.env.render import RGB, frames_per_second, require_renderable
 from rlrun.env.rows import AnyVectorEnv, Env, NativeVector, RowSource, Step, mask_warned
@@ -34,7 +34,8 @@ from rlrun.video.files import prepare_pygame
 __all__ = ["Env", "Step", "known_spaces", "make_env", "make_one_env", "probe", "probe_agents"]
 
 AnyEnv = gym.Env[Any, Any]
-_known: dict[str, tuple[gym.Space[Any], gym.Space[Any], int]] = {}
+Probed = tuple[gym.Space[Any], gym.Space[Any], int]
+_known: dict[str, Probed] = {}
 _NATIVE_DIFFERS = "ALE/"  # ids whose native vector environment is not their single one: ale-py's
 
 
@@ -82,7 +83,7 @@ def make_env(
         env = maker.make(num_envs, resumable=resumable, several=num_envs > 1)
     if (known := _known.get(repr((config, agents)))) is not None:
         copies = [None, (env.obs_space, env.action_space)]  # the first has unknown spaces
-        if (error := different_copies(config.id, copies, known[:2])) is not None:
+        if (error := unequal_copies(config.id, copies, known[:2])) is not None:
             env.close()
             raise error
     return env
@@ -209,13 +210,11 @@ class _Maker:
             env.picture, env.fps = copies.envs[0].render, frames_per_second(copies.envs[0])
         return env
 
-    def checked(
-        self, make_one: Callable[[int], AnyEnv], limit: int | None, index: int
-    ) -> CheckedEnv:
+    def checked(self, make: Callable[[int], AnyEnv], limit: int | None, index: int) -> CheckedEnv:
         """Return environment ``index``, validated."""
         try:
             return CheckedEnv(
-                partial(make_one, index),
+                partial(make, index),
                 env_id=self.config.id,
                 index=index,
                 max_replay_steps=limit,
@@ -329,9 +328,7 @@ def probe(config: EnvConfig) -> tuple[gym.Space[Any], gym.Space[Any]]:
     return probe_agents(config, None)[:2]
 
 
-def probe_agents(
-    config: EnvConfig, agents: AgentsConfig | None
-) -> tuple[gym.Space[Any], gym.Space[Any], int]:
+def probe_agents(config: EnvConfig, agents: AgentsConfig | None) -> Probed:
     """Return (observation space, action space, columns per environment). Raises as ``probe``.
 
     An environment has one column, or one per agent.
@@ -352,7 +349,7 @@ def probe_agents(
     return probed[0]
 
 
-def known_spaces(config: EnvConfig, agents: AgentsConfig) -> tuple[Any, Any, int]:
+def known_spaces(config: EnvConfig, agents: AgentsConfig) -> Probed:
     """Return ``probe_agents`` of a config, computed once per process."""
     key = repr((config, agents))
     if key not in _known:

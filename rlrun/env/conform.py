@@ -34,7 +34,10 @@ GOES_ON, TERMINATED, TRUNCATED = "", "terminated", "truncated"
 
 
 class Probe(gym.Env[Any, Any]):
-    """Base class. Subclasses define ``begin``, ``seen`` and ``act``."""
+    """Base class. Subclasses define ``begin``, ``seen`` and ``act``.
+
+    ``box``: actions are continuous, a number for each action of which the largest is taken.
+    """
 
     bound: ClassVar[float] = 0.0  # largest return without the property
     window: ClassVar[int | None] = None  # longest sequence, in rows, for which the bound holds
@@ -72,9 +75,7 @@ class Probe(gym.Env[Any, Any]):
         obs[list(self.seen())] = 1
         return obs
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.t = 0
         self.begin()
@@ -539,15 +540,11 @@ PROBES: dict[str, type[Probe]] = {
 }
 
 
-def make(
-    probe: str, *, control: bool = False, evaluation: bool = False, box: bool = False
-) -> Probe:
-    """Return a new environment of the probe with this name.
-
-    ``box``: actions are continuous, a number for each action of which the largest is taken.
+def make(probe: str, **given: bool) -> Probe:
+    """Return a new environment of the probe with this name; ``given``: see ``Probe``.
 
     Raises: ValueError for a name that is not in ``PROBES``.
     """
     if probe not in PROBES:
         raise ValueError(f"probe = {probe}: must be one of {', '.join(PROBES)}")
-    return PROBES[probe](control=control, evaluation=evaluation, box=box)
+    return PROBES[probe](**given)

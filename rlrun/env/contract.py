@@ -136,9 +136,7 @@ def space_difference(own: gym.Space[Any], first: gym.Space[Any], name: str) -> s
     return f"{name} is {own}, that of the first {first}"
 
 
-def different_copies(
-    env_id: str, copies: Sequence[Spaces | None], first: Spaces
-) -> EnvError | None:
+def unequal_copies(env_id: str, copies: Sequence[Spaces | None], first: Spaces) -> EnvError | None:
     """Return the error naming the first copy whose spaces differ from ``first``, or None.
 
     ``copies``: the spaces of all; None: unknown.

@@ -24,13 +24,12 @@ from multiprocessing import connection, parent_process, reduction
 from multiprocessing.connection import Connection
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from gymnasium.vector.utils import create_empty_array
 
 from rlrun import errors
 from rlrun.env.checked import CheckedEnv
-from rlrun.env.contract import Spaces, contract_error, different_copies, numbered
+from rlrun.env.contract import Spaces, contract_error, numbered, unequal_copies
 from rlrun.env.rows import NotContinued, Rows, RowSource
 from rlrun.errors import NO_GUARD, RlrunError, end_if_importing_main, known_error, unguarded
 from rlrun.schema import EnvConfig
@@ -57,16 +56,10 @@ class SharedRows:
     terminated and truncated. The file of a shared memory is unlinked as soon as it is made.
     """
 
-    def __init__(
-        self, obs_space: gym.Space[Any], action_space: gym.Space[Any], num_envs: int, context: Any
-    ) -> None:
+    def __init__(self, spaces: Spaces, num_envs: int, context: Any) -> None:
         """``context``: of the processes that share the memory; None: it is not shared."""
-        arrays: Tree = (
-            create_empty_array(obs_space, num_envs),
-            create_empty_array(action_space, num_envs),
-            np.zeros(num_envs),
-            np.zeros((num_envs, 2), np.bool_),
-        )
+        given = (create_empty_array(space, num_envs) for space in spaces)
+        arrays: Tree = (*given, np.zeros(num_envs), np.zeros((num_envs, 2), np.bool_))
         dtypes = tree_map(lambda x: np.dtype((x.dtype, x.shape)), arrays)
         new = bytearray if context is None else partial(context.RawArray, ctypes.c_byte)
         self.__setstate__((dtypes, tree_map(lambda x: new(max(x.nbytes, 1)), arrays)))
@@ -148,10 +141,10 @@ class Copies(RowSource):
         self.envs = [make() for make in env_fns]
         spaces = [(env.observation_space, env.action_space) for env in self.envs]
         self.single_observation_space, self.single_action_space = spaces[0]
-        if (error := different_copies(self.config.id, spaces, spaces[0])) is not None:
+        if (error := unequal_copies(self.config.id, spaces, spaces[0])) is not None:
             self.close()
             raise error
-        self.shared = SharedRows(*spaces[0], self.num_envs, None)
+        self.shared = SharedRows(spaces[0], self.num_envs, None)
         self._servers = [EnvServer(i, env, self.shared) for i, env in enumerate(self.envs)]
 
     def _call(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -380,7 +373,7 @@ class Workers(Copies):
         example.close()
         self._all_steps = 0  # since construction
         spaces = self.single_observation_space, self.single_action_space
-        self.shared = SharedRows(*spaces, self.num_envs, _context())
+        self.shared = SharedRows(spaces, self.num_envs, _context())
         self.workers: list[Worker] = []
         try:
             for i, make in enumerate(env_fns):
@@ -404,7 +397,7 @@ class Workers(Copies):
         greeted = dict(zip(started, replies, strict=True))
         copies: list[Spaces | None] = [greeted.get(i) for i in range(self.num_envs)]
         first = self.single_observation_space, self.single_action_space
-        if (error := different_copies(self.config.id, copies, first)) is not None:
+        if (error := unequal_copies(self.config.id, copies, first)) is not None:
             self.end()
             raise error
 
