@@ -140,10 +140,12 @@ class Chunk:
         def part(x: Any) -> Any:
             return x[start:stop]
 
-        fields = {n: tree_map(part, getattr(self, n)) for n in CHUNK_FIELDS}
-        fields["obs"] = tree_map(lambda x: x[start : stop + 1], self.obs)
-        fields["first"] = self.first[start : stop + 1]
-        return Chunk(**fields)
+        obs = tree_map(lambda x: x[start : stop + 1], self.obs)
+        return Chunk(
+            obs, self.first[start : stop + 1], part(self.action), part(self.reward),
+            part(self.terminated), part(self.truncated), part(self.valid),
+            tree_map(part, self.extras), tree_map(part, self.states),
+        )  # fmt: skip
 
 
 CHUNK_FIELDS = (
@@ -162,6 +164,8 @@ class Sample:
 
     def to(self, device: torch.device) -> tuple[Segment, Tensor]:
         """Return the windows and the weights on ``device``."""
+        if self.weight.device == device:
+            return self.segment, self.weight
         return self.segment.to(device), moved(self.weight, device)
 
 

@@ -102,10 +102,6 @@ class CompressedRows:
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def empty(self, *lead: int) -> np.ndarray:
-        """Return an array of entries [*lead, ...] for ``take``."""
-        return np.empty((*lead, *self.entry.shape), self.entry.dtype)
-
     def take(self, cells: np.ndarray, out: np.ndarray) -> None:
         """Copy the entries at ``cells`` [*] to ``out`` [*, ...]."""
         wanted = cells.reshape(-1)

@@ -1,6 +1,6 @@
 """Replay: a ring of rows, windows over it, and a sampler over the windows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from rlrun.types import Chunk, Sample, Segment, Tree, Window, tree_leaves, tree_
 
 _NONE = np.empty(0, np.int64)
 _NOTHING = _NONE, _NONE
+_COUNTS = "steps", "learned", "late"
 _FLOATS = (torch.float32, torch.float64)  # dtypes of priorities that are not converted
 _SMALL = 256  # largest entry in bytes for which prefetching pays
 
@@ -64,19 +65,15 @@ class Replay:
         self.validate = ChunkValidator(
             layout.row, layout.columns, states=layout.windows is not None
         )
-        self.counts = {"steps": 0, "learned": 0, "late": 0}
+        self.steps = 0  # valid rows stored since the run began; end rows do not count
+        self.learned = self.late = 0  # rows that windows learn; priorities of overwritten windows
         self.loaded = LoadedRows()
         self.hindsight: Hindsight | None = None  # relabels sampled windows
         self.drawn = _NOTHING  # keys and slots of the last sample, until rows are added
 
     def __len__(self) -> int:
         """Return the number of windows that can be sampled."""
-        return len(self.windows)
-
-    @property
-    def steps(self) -> int:
-        """Valid rows stored since the run began; end rows do not count."""
-        return self.counts["steps"]
+        return self.windows.live
 
     @property
     def nbytes(self) -> int:
@@ -94,26 +91,25 @@ class Replay:
         chunk = rows if type(rows) is Chunk else Chunk.of(rows)
         arrays = self.validate(chunk)
         count = len(chunk.reward)
+        if count > self.max_rows:
+            return self._add_long(chunk)
         if count == 0:
             return _NONE
-        if count <= self.max_rows:
-            return self._add(chunk, arrays)
-        keys = []
-        for start in range(0, count, self.max_rows):
-            piece = chunk.rows(start, min(start + self.max_rows, count))
-            keys.append(self._add(piece, self.validate(piece)))
-        new = np.concatenate(keys)  # the ring keeps only the end of a longer chunk
-        alive: np.ndarray = new[self.windows.find(new)[1]]
-        return alive
-
-    def _add(self, chunk: Chunk, arrays: list[np.ndarray]) -> np.ndarray:
         self.drawn = _NOTHING
         new = self.windows.append(chunk)
         self.ring.write(chunk, arrays)
         self.sampler.replace_slots(new.dropped, new.slots)
-        self.counts["steps"] += new.valid
-        self.counts["learned"] += new.learned
+        self.steps += new.valid
+        self.learned += new.learned
         return new.keys
+
+    def _add_long(self, chunk: Chunk) -> np.ndarray:
+        """Store a chunk of which the ring keeps only the end."""
+        starts, count = range(0, len(chunk.reward), self.max_rows), len(chunk.reward)
+        keys = [self.add(chunk.rows(t, min(t + self.max_rows, count))) for t in starts]
+        new = np.concatenate(keys)
+        alive: np.ndarray = new[self.windows.find(new)[1]]
+        return alive
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -127,7 +123,7 @@ class Replay:
         """
         if batch == 0:
             return self.get(self.windows.keys(self.windows.all()), env_steps)
-        if not len(self):
+        if not self.windows.live:
             raise ValueError(
                 f"batch = {batch}: no window is complete yet, {self.steps} steps are stored; "
                 f"{self.window.rows} rows or the rest of an episode complete one; add rows first"
@@ -141,12 +137,13 @@ class Replay:
         return Sample(segment, self.gather.tensor(weight), self.drawn[0], env_steps)
 
     def _read(self, slots: np.ndarray, spans: Spans, *, reuse: bool = False) -> Segment:
-        windows, w = self.windows, self.window
+        windows = self.windows
+        segment = self.gather(spans, windows.rows, self.window.burnin, reuse=reuse)
         if windows.of_rows:
-            return self.gather(spans, w.rows, w.burnin, reuse=reuse)
+            return segment
         state = tree_map(self.gather.tensor, windows.states_of(slots))
-        segment = self.gather(spans, w.rows, w.burnin, reuse=reuse)
-        return replace(segment, state=state, partial=windows.partial(slots))
+        partial = windows.partial(slots) if windows.has_partial else ()
+        return replace(segment, state=state, partial=partial)
 
     def read_slots(self, slots: np.ndarray) -> Segment:
         """Return the windows in ``slots`` in new arrays."""
@@ -181,7 +178,7 @@ class Replay:
         slots, alive = self.windows.find(key)
         if not alive.all():
             require_finite(values)
-            self.counts["late"] += int((~alive).sum())
+            self.late += int((~alive).sum())
             slots, values = slots[alive], values[alive]
         self.sampler.update(slots, values)
 
@@ -266,12 +263,11 @@ class Replay:
     # -- metrics, checkpoints ----------------------------------------------------------------------
 
     def metrics(self, env_steps: int) -> dict[str, float]:
-        counts = self.counts
         metrics = {
             "buffer/windows": float(len(self)),
             "buffer/fill": min(1.0, self.ring.head / self.ring.rows),
-            "buffer/learned_fraction": counts["learned"] / max(counts["steps"], 1),
-            "buffer/late_priorities": float(counts["late"]),
+            "buffer/learned_fraction": self.learned / max(self.steps, 1),
+            "buffer/late_priorities": float(self.late),
             "buffer/early_evictions": float(self.windows.early),
             **self.sampler.metrics(env_steps),
         }
@@ -303,7 +299,7 @@ class Replay:
         """Return the whole state, without slots that were never written."""
         return {
             "layout": self.fingerprint(),
-            "counts": dict(self.counts),
+            "counts": {name: getattr(self, name) for name in _COUNTS},
             "loaded": self.loaded.state_dict(),
             "ring": self.ring.state_dict(),
             "windows": self.windows.state_dict(),
@@ -314,7 +310,8 @@ class Replay:
     def load_rows(self, state: dict[str, Any]) -> None:
         """Load rows and windows of a state without the sampler, for ``stored``."""
         self.drawn = _NOTHING
-        self.counts = saved.check_counts(state["counts"], self.counts)
+        for name, count in saved.check_counts(state["counts"], _COUNTS).items():
+            setattr(self, name, count)
         self.ring.load_state_dict(state["ring"])
         self.loaded.load_state_dict(state.get("loaded"), self.ring, self.steps)
         self.windows.load_state_dict(state["windows"])
@@ -352,7 +349,7 @@ class Gather:
     def __init__(self, ring: Ring, row: Row, *, stack: int) -> None:
         """``stack``: frames per observation."""
         self.ring, self.row, self.stack = ring, row, stack
-        self.obs = tree_leaves(ring.obs)
+        self.num_obs = len(tree_leaves(ring.obs))  # stores of observations, the ring's first
         stored = [x for x in ring.stores if isinstance(x, HostRows)]
         self.prefetched = [x.words for x in stored if 0 < x.entry.nbytes <= _SMALL]
         self.sets: list[Outputs] = []  # at most two, the last used at the end
@@ -376,30 +373,28 @@ class Gather:
                 kernels.prefetch(words, lines[0], positions)
         kernels.read_windows(ring.arrays, lines, burnin, out.cells, out.decoded)
         seen, step, before = out.cells
-        shown = seen if self.stack == 1 else self._frames(seen)
-        obs = [x.take(shown, o) for x, o in zip(self.obs, out.obs, strict=True)]
-        action = ring.action.take(step, out.action)
-        extras = [x.take(step, o) for x, o in zip(ring.extras.values(), out.extras, strict=True)]
-        previous = ring.action.take(before, out.prev_action)
+        shown, fields = seen if self.stack == 1 else self._frames(seen), []
+        for i, (store, array) in enumerate(zip(ring.stores, out.fields, strict=True)):
+            fields.append(store.take(shown if i < self.num_obs else step, array))
+        previous = ring.action.take(before, out.previous)
         if out.segment is not None:  # in host memory
-            out.prev_action[out.decoded[5]] = 0
+            out.previous[out.decoded[5]] = 0
             return out.segment
         assert ring.device is not None
         decoded = [upload(x, ring.device) for x in out.decoded]
         previous.masked_fill_(decoded[5].view(-1, *[1] * (previous.dim() - 1)), 0)
-        return self._segment(decoded, obs, action, previous, extras)
+        return self.segment(decoded, fields, previous)
 
-    def _segment(
-        self, decoded: list[Tensor], obs: list[Tensor], action: Tensor, previous: Tensor,
-        extras: list[Tensor],
-    ) -> Segment:  # fmt: skip
+    def segment(
+        self, decoded: Iterable[Tensor], fields: Iterable[Tensor], previous: Tensor
+    ) -> Segment:
         """Return the segment of tensors in the order of ``Outputs``."""
         first, terminated, truncated, valid, reward, _, prev_reward = decoded
-        named = dict(zip(self.ring.extras, extras, strict=True))
-        named |= {"prev_action": previous, "prev_reward": prev_reward}
-        leaves = iter(obs)
-        tree = tree_map(lambda _: next(leaves), self.row.obs)
-        return Segment(tree, first, action, reward, terminated, truncated, valid, named)
+        rest = iter(fields)
+        obs, action = tree_map(lambda _: next(rest), self.row.obs), next(rest)
+        extras = dict(zip(self.ring.extras, rest, strict=True))
+        extras |= {"prev_action": previous, "prev_reward": prev_reward}
+        return Segment(obs, first, action, reward, terminated, truncated, valid, extras)
 
     def _frames(self, cells: np.ndarray) -> np.ndarray:
         """Return the cells [*cells, stack] of the last frames at ``cells``, oldest first.
@@ -415,22 +410,11 @@ class Gather:
         return out
 
     def _outputs(self, positions: int, batch: int, reuse: bool) -> "Outputs":
-        if not reuse:
-            return self._new_outputs(positions, batch)
-        out = self.sets.pop(0) if len(self.sets) == 2 else None
+        out = self.sets.pop(0) if reuse and len(self.sets) == 2 else None
         if out is None or out.size != (positions, batch):
-            out = self._new_outputs(positions, batch)
-        self.sets.append(out)
-        return out
-
-    def _new_outputs(self, positions: int, batch: int) -> "Outputs":
-        out = Outputs(self.ring, positions, batch, self.stack)
-        if self.ring.device is None:
-            decoded, obs, extras = (
-                [torch.from_numpy(x) for x in xs] for xs in (out.decoded, out.obs, out.extras)
-            )
-            action, previous = map(torch.from_numpy, (out.action, out.prev_action))
-            out.segment = self._segment(decoded, obs, action, previous, extras)
+            out = Outputs(self, positions, batch)
+        if reuse:
+            self.sets.append(out)
         return out
 
 
@@ -439,17 +423,26 @@ class Outputs:
 
     segment: Segment | None = None  # in host memory: tensors that share memory with the arrays
 
-    def __init__(self, ring: Ring, positions: int, batch: int, stack: int) -> None:
-        self.size = positions, batch
-        seen, step = (positions, batch), (positions - 1, batch)
+    def __init__(self, gather: Gather, positions: int, batch: int) -> None:
+        self.size = seen = positions, batch
+        step, stack, ring = (positions - 1, batch), gather.stack, gather.ring
         self.cells = np.empty(seen, np.int64), np.empty(step, np.int64), np.empty(batch, np.int64)
-        flags = [np.empty(seen, bool), *(np.empty(step, bool) for _ in range(3))]
-        previous = np.empty(batch, bool), np.empty(batch, REWARD)
-        self.decoded = (*flags, np.empty(step, REWARD), *previous)  # ``out`` of ``read_windows``
-        shown = seen if stack == 1 else (*seen, stack)
-        self.obs = [x.empty(*shown) for x in tree_leaves(ring.obs)]
-        self.action, self.prev_action = ring.action.empty(*step), ring.action.empty(batch)
-        self.extras = [x.empty(*step) for x in ring.extras.values()]
+        self.decoded = (  # ``out`` of ``read_windows``
+            np.empty(seen, bool), np.empty(step, bool), np.empty(step, bool), np.empty(step, bool),
+            np.empty(step, REWARD), np.empty(batch, bool), np.empty(batch, REWARD),
+        )  # fmt: skip
+        self.fields: list[Any] = [None] * len(ring.stores)  # a device's allocator reuses memory
+        self.previous: Any = None
+        if ring.device is None:
+            shown, action = seen if stack == 1 else (*seen, stack), ring.action.entry
+            for i, store in enumerate(ring.stores):
+                lead, entry = shown if i < gather.num_obs else step, store.entry
+                self.fields[i] = np.empty((*lead, *entry.shape), entry.dtype)
+            self.previous = np.empty((batch, *action.shape), action.dtype)
+            decoded, fields = (
+                [torch.from_numpy(x) for x in arrays] for arrays in (self.decoded, self.fields)
+            )
+            self.segment = gather.segment(decoded, fields, torch.from_numpy(self.previous))
 
 
 @dataclass

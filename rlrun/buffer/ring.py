@@ -1,7 +1,7 @@
 """Rows: one contiguous ring array per field, in host memory or on a device."""
 
 import math
-from operator import attrgetter
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -35,10 +35,6 @@ class HostRows:
         words = np.ndarray(shape, self.words.dtype, whole)
         kernels.write_rows(self.words, words, start, self.rows, self.columns)
 
-    def empty(self, *lead: int) -> np.ndarray:
-        """Return an array of entries [*lead, ...] for ``take``."""
-        return np.empty((*lead, *self.entry.shape), self.entry.dtype)
-
     def take(self, cells: np.ndarray, out: Any) -> None:
         """Copy the entries in ``cells`` [*] to ``out`` [*, ...]."""
         self.flat.take(cells, 0, out, "clip")
@@ -65,9 +61,6 @@ class DeviceRows:
             words = as_words(entries)
             new = upload(words.view(_WORDS[words.dtype.itemsize]), self.device)
             self.words.index_copy_(0, upload(cells, self.device), new)
-
-    def empty(self, *lead: int) -> None:
-        """Return None: the device's allocator reuses memory."""
 
     def take(self, cells: np.ndarray, out: Any) -> Tensor:
         """Return the entries in ``cells`` [*] as a tensor [*, ...]."""
@@ -262,7 +255,7 @@ def read_columns(field: Any, first: int, stop: int) -> np.ndarray:
         blocks = from_state(field)
         slots = np.arange(first, stop) % blocks.rows
         cells = slots[:, None] + np.arange(blocks.columns) * blocks.rows
-        out = blocks.empty(*cells.shape)
+        out = np.empty((*cells.shape, *blocks.entry.shape), blocks.entry.dtype)
         blocks.take(cells, out)
         return out
     rows: Rows = field if isinstance(field, Rows) else field["rows"]
@@ -282,9 +275,6 @@ _U64, _U32, _U8 = np.dtype(np.uint64), np.dtype(np.uint32), np.dtype(np.uint8)
 
 # -- validation of chunks --------------------------------------------------------------------------
 
-Kind = tuple[np.dtype[Any], tuple[int, ...]]
-_kind = attrgetter("dtype", "shape")
-
 
 class ChunkValidator:
     """Rejects chunks that differ from ``row``: compiled kernels do not check bounds."""
@@ -292,7 +282,6 @@ class ChunkValidator:
     def __init__(self, row: Row, columns: int, *, states: bool) -> None:
         """``states``: also compare the recurrent states."""
         self.row, self.columns, self.states = row, columns, states
-        self.nested = isinstance(row.obs, dict | tuple)
         flag = ArraySpec((), np.dtype(bool))
         self.blocks = {f"obs leaf {i}": x for i, x in enumerate(tree_leaves(row.obs))}
         self.longer = {*self.blocks, "first"}  # with T + 1 entries
@@ -302,7 +291,6 @@ class ChunkValidator:
         self.blocks |= dict.fromkeys(("first", "terminated", "truncated", "valid"), flag)
         if states:
             self.blocks |= {f"states leaf {i}": x for i, x in enumerate(tree_leaves(row.state))}
-        self.expected: dict[int, list[Kind]] = {}  # cached, by number of steps
 
     def __call__(self, chunk: Chunk) -> list[np.ndarray]:
         """Return the arrays of a chunk: obs leaves, action, extras, reward, flags, states.
@@ -310,8 +298,7 @@ class ChunkValidator:
         Raises: ValueError naming the field that differs.
         """
         row, steps = self.row, len(chunk.reward)
-        given = leaves_like(row.obs, chunk.obs, "obs") if self.nested else [chunk.obs]
-        given.append(chunk.action)
+        given = [*leaves_like(row.obs, chunk.obs, "obs"), chunk.action]
         for name in row.extras:
             if name not in chunk.extras:
                 raise ValueError(
@@ -322,28 +309,15 @@ class ChunkValidator:
         given += (chunk.reward, chunk.first, chunk.terminated, chunk.truncated, chunk.valid)
         if self.states:
             given += leaves_like(row.state, chunk.states, "states")
-        expected = self.expected.get(steps) or self._expect(steps)
-        if list(map(_kind, given)) != expected:
-            raise self._error(given, expected)
-        return given
-
-    def _expect(self, steps: int) -> list[Kind]:
-        if len(self.expected) > 64:
-            self.expected.clear()
-        self.expected[steps] = [
-            (x.dtype, (steps + (name in self.longer), self.columns, *x.shape))
-            for name, x in self.blocks.items()
-        ]
-        return self.expected[steps]
-
-    def _error(self, given: list[Any], kinds: list[Kind]) -> ValueError:
-        for name, x, (dtype, shape) in zip(self.blocks, given, kinds, strict=True):
-            if x.dtype != dtype or x.shape != shape:
-                return ValueError(
+        for x, (name, block) in zip(given, self.blocks.items(), strict=True):
+            shape = steps + (name in self.longer), self.columns, *block.shape
+            if x.dtype != block.dtype or x.shape != shape:
+                raise ValueError(
                     f"{name} = {x.dtype} {list(x.shape)}: the buffer stores other rows; allowed is "
-                    f"{dtype} {list(shape)} (rows as in reward); make a new buffer for other rows"
+                    f"{block.dtype} {list(shape)} (rows as in reward); make a new buffer for other "
+                    "rows"
                 )
-        raise AssertionError("the chunk fits")
+        return given
 
 
 def leaves_like(own: Tree, other: Tree, name: str) -> list[Any]:
@@ -351,21 +325,24 @@ def leaves_like(own: Tree, other: Tree, name: str) -> list[Any]:
 
     Raises: ValueError if the structures differ.
     """
+    keys: Iterable[Any]
     if isinstance(own, dict):
-        if not isinstance(other, dict) or own.keys() != other.keys():
-            have = sorted(other) if isinstance(other, dict) else type(other).__name__
-            raise ValueError(
-                f"{name} = {have}: another structure; the buffer stores {sorted(own)}; "
-                "make a new buffer"
-            )
-        return [x for key in own for x in leaves_like(own[key], other[key], f"{name}[{key!r}]")]
-    if isinstance(own, tuple):
-        if not isinstance(other, tuple) or len(own) != len(other):
-            size = len(other) if isinstance(other, tuple) else type(other).__name__
-            raise ValueError(
-                f"{name} = {size} parts: another structure; the buffer stores {len(own)} parts; "
-                "make a new buffer"
-            )
-        pairs = enumerate(zip(own, other, strict=True))
-        return [x for i, (a, b) in pairs for x in leaves_like(a, b, f"{name}[{i}]")]
-    return [other]
+        keys, same = own, isinstance(other, dict) and own.keys() == other.keys()
+    elif isinstance(own, tuple):
+        keys, same = range(len(own)), isinstance(other, tuple) and len(own) == len(other)
+    else:
+        return [other]
+    if not same:
+        raise _structure_error(own, other, name)
+    return [x for k in keys for x in leaves_like(own[k], other[k], f"{name}[{k!r}]")]
+
+
+def _structure_error(own: Tree, other: Tree, name: str) -> ValueError:
+    if isinstance(own, dict):
+        has = sorted(other) if isinstance(other, dict) else type(other).__name__
+        stored = str(sorted(own))
+    else:
+        has = f"{len(other) if isinstance(other, tuple) else type(other).__name__} parts"
+        stored = f"{len(own)} parts"
+    text = f"{name} = {has}: another structure; the buffer stores {stored}; make a new buffer"
+    return ValueError(text)

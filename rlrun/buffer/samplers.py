@@ -175,12 +175,13 @@ class Proportional(Prioritized):
         if env_steps != self.beta[0]:
             self.follow_alpha(env_steps)
             self.beta = env_steps, self.beta_at(env_steps)
-        if not self.sum_tree.root > 0:
+        if not self.sum_tree.nodes[1] > 0:  # the sum of all
             raise NumericError(
                 "buffer.priority_eps = 0: every stored priority is 0, nothing can be drawn; "
                 "allowed is any number > 0; set buffer.priority_eps=1e-6"
             )
-        slots, weight, least = self.sum_tree.draw(self.generator.random(batch))
+        weight = self.generator.random(batch)  # overwritten with p^alpha
+        slots, least = kernels.draw_leaves(self.sum_tree.arrays, weight)
         # N and the sum cancel in w_i / max w, which leaves (p_i / min p)^-beta.
         weight /= least
         weight **= -self.beta[1]
@@ -193,7 +194,7 @@ class Proportional(Prioritized):
             require_finite(priority)
         self.largest = max(self.largest, largest)
         mass **= self.alpha
-        self.sum_tree.set(slots, mass)
+        kernels.set_leaves(self.sum_tree.arrays, slots, mass)
 
     def priorities(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         raw = self.raw[slots]
@@ -205,7 +206,8 @@ class Proportional(Prioritized):
         self.sum_tree.fill(np.where(live, mass, 0.0))
 
     def probe(self, table: object) -> tuple[np.ndarray, np.ndarray]:
-        slots, mass, _ = self.sum_tree.draw(_OFFSETS.copy())
+        mass = _OFFSETS.copy()  # overwritten with p^alpha
+        slots, _ = kernels.draw_leaves(self.sum_tree.arrays, mass)
         drawn = mass > 0  # all, unless every priority is 0
         return slots[drawn], mass[drawn] * (self.count / max(self.sum_tree.root, 1e-300))
 
@@ -460,10 +462,6 @@ class SumTree:
         values: np.ndarray = self.nodes[self.leaves + index]
         return values
 
-    def set(self, index: np.ndarray, value: np.ndarray) -> None:
-        """Write leaves (int64 [n], float64 [n]; the last duplicate wins) and their ancestors."""
-        kernels.set_leaves(self.arrays, index, value)
-
     def fill(self, values: np.ndarray) -> None:
         """Write leaves 0..len(values)-1 and clear the rest, in one vectorised pass."""
         self.nodes[self.leaves :] = 0.0
@@ -482,16 +480,6 @@ class SumTree:
         """
         index: np.ndarray = kernels.find_leaves(self.arrays, mass.copy())
         return index
-
-    def draw(self, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-        """Draw one leaf from each of n equal ranges: (leaves int64 [n], their values, the smallest
-        value).
-
-        ``uniform`` float64 [n] in [0, 1) holds the offsets in the ranges. It is overwritten with
-        the values.
-        """
-        leaves, least = kernels.draw_leaves(self.arrays, uniform)
-        return leaves, uniform, least
 
     def check(self) -> str | None:
         """Return a broken invariant, or None."""

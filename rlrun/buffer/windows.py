@@ -5,7 +5,7 @@ its column if the trajectory has such a row, else filler (left) or a null row (r
 are absolute: they count the rows of a column since the run began.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,13 +115,11 @@ class StateFilter:
         return keep
 
 
+@dataclass(slots=True)
 class Spans:
     """Rows of B windows, counted since the run began: ``lines`` int64 [7, B]."""
 
-    __slots__ = ("lines",)
-
-    def __init__(self, lines: np.ndarray) -> None:
-        self.lines = lines
+    lines: np.ndarray
 
     @classmethod
     def of(cls, cell: Any, column: Any, first: Any, learn: Any, stop: Any, last: Any) -> "Spans":
@@ -175,7 +173,7 @@ class WindowTable:
         rows_before: int,
     ) -> None:
         self.ring, self.window, self.cutter = ring, window, cutter
-        self.rows_before = rows_before
+        self.rows, self.rows_before = window.rows, rows_before
         self.of_rows = layout.windows is None  # every row has a window
         self.capacity, self.columns = layout.slots, 1
         if self.of_rows:
@@ -185,15 +183,15 @@ class WindowTable:
         self.lines = allocate("table", blocks["lines"])
         self.numbers = {name: self.lines[:, i] for i, name in enumerate(TABLE)}
         self.states = allocate_tree("states", layout.states(), allocate)
-        self.recent: Tree = None  # states before the last S rows, for windows not yet complete
+        self.state_leaves = tree_leaves(self.states)
+        # States before the last S rows, for windows not yet complete. None: no row was added.
+        self.recent: list[np.ndarray] | None = None
         self.head = self.tail = 0  # the next number, and the oldest that may be alive
-        self.live = 0
+        self.live = 0  # windows that can be sampled
+        # Whether windows may begin with a part of the burn-in: others have all of it or none.
+        self.has_partial = not self.of_rows and window.burnin > cutter.stride
         self.files = RowFiles()  # of the windows saved so far
         self.early = 0  # windows evicted from a full table before their rows were overwritten
-
-    def __len__(self) -> int:
-        """Return the number of windows that can be sampled."""
-        return self.live
 
     # -- live windows ------------------------------------------------------------------------------
 
@@ -207,7 +205,7 @@ class WindowTable:
         first = oldest + self.rows_before if oldest > 0 else 0
         flags = chunk.first, chunk.terminated, chunk.truncated, chunk.valid, chunk.reward
         if not self.of_rows:
-            dead = self._expire(first)
+            dead = self._expire(first) if first else _NONE
             valid = kernels.write_flags(ring.arrays, ring.head, flags)
             return self._extend(chunk, first, dead, valid)
         cutter, until = self.cutter, max(first, self.tail)
@@ -222,12 +220,8 @@ class WindowTable:
 
     def _expire(self, first: int) -> np.ndarray:
         """Drop the windows that begin before row ``first`` and return their slots."""
-        if not first:
-            return _NONE
         table = self.lines, self.alive
-        dead: np.ndarray = kernels.expire_lines(
-            table, self.tail, self.head, first, self.window.rows
-        )
+        dead: np.ndarray = kernels.expire_lines(table, self.tail, self.head, first, self.rows)
         while self.tail < self.head and not self.alive[self.tail % self.capacity]:
             self.tail += 1
         self.live -= len(dead)
@@ -235,14 +229,13 @@ class WindowTable:
 
     def _extend(self, chunk: Chunk, first: int, dead: np.ndarray, valid: int) -> NewWindows:
         """Insert the windows that begin at row ``first`` or later."""
-        steps = len(chunk.reward)
-        new = self.cutter.cut(chunk.first[:steps], chunk.valid)
-        states = self._with_recent(chunk.states, steps)
+        new = self.cutter.cut(chunk.first[: len(chunk.reward)], chunk.valid)
         new = new[new[:, 1] - new[:, 2] >= first]  # the end of a trajectory may complete older ones
         keys = np.arange(self.head, self.head + len(new))[-self.capacity :]
         skip = len(new) - len(keys)
         self.early += skip
-        dropped = self._evict(self.head + len(new) - self.capacity)
+        until = self.head + len(new) - self.capacity
+        dropped = self._evict(until) if until > self.tail else _NONE
         learned = kernels.insert_lines(
             (self.lines, self.alive), self.ring.arrays, new, self.head + skip, skip,
             self.window.learned,
@@ -250,32 +243,23 @@ class WindowTable:
         self.live += len(keys)
         self.head += len(new)
         slots = keys % self.capacity
-        self._keep_states(new[skip:], states, slots)
+        self._keep_states(chunk.states, new[skip:], slots)
         return NewWindows(np.concatenate([dead, dropped]), slots, keys, valid, learned)
 
-    def _with_recent(self, states: Tree, steps: int) -> Tree:
-        """Return the states before the rows of this chunk and of up to S rows before it."""
-        joined = tree_map(lambda x: x[:steps], states)
-        if self.recent is not None:
-            joined = tree_map(lambda *x: np.concatenate(x), self.recent, joined)
-        self.recent = tree_map(lambda x: x[-self.window.rows :].copy(), joined)
-        return joined
+    def _keep_states(self, states: Tree, new: np.ndarray, slots: np.ndarray) -> None:
+        """Store the states before the first rows of the windows ``new`` in ``slots``.
 
-    def _keep_states(self, new: np.ndarray, states: Tree, slots: np.ndarray) -> None:
-        if not tree_leaves(states) or not len(slots):
-            return
-        begin = self.cutter.row - len(tree_leaves(states)[0])  # the row of states[0]
-        row, column = new[:, 1] - new[:, 2] - begin, new[:, 0]
-
-        def put(store: np.ndarray, x: np.ndarray) -> None:
-            store[slots] = x[row, column]
-
-        tree_map(put, self.states, states)
+        ``states``: before the rows of the chunk. Windows may begin in the S rows before it.
+        """
+        earlier, self.recent = self.recent, []
+        for i, x in enumerate(tree_leaves(states)):
+            known = x if earlier is None else np.concatenate([earlier[i], x])
+            self.recent.append(known[-self.rows :].copy())
+            row = new[:, 1] - new[:, 2] - self.cutter.row + len(known)  # in ``known``
+            self.state_leaves[i][slots] = known[row, new[:, 0]]
 
     def _evict(self, until: int) -> np.ndarray:
         """Drop windows with numbers below ``until``: the table is full of younger ones."""
-        if until <= self.tail:
-            return _NONE
         slots = np.arange(self.tail, min(until, self.head)) % self.capacity
         slots = slots[self.alive[slots]]
         self.alive[slots] = False
@@ -326,17 +310,15 @@ class WindowTable:
 
     def partial(self, slots: np.ndarray) -> tuple[int, ...]:
         """Return the burn-in lengths in ``slots`` strictly between 0 and the full one."""
-        bs = self.window.burnin
-        if self.of_rows or bs <= self.cutter.stride:  # all have a full burn-in or none
-            return ()
         burnin = self.numbers["burnin"][slots]
-        return tuple(np.unique(burnin[(burnin > 0) & (burnin < bs)]).tolist())
+        some = (burnin > 0) & (burnin < self.window.burnin)
+        return tuple(np.unique(burnin[some]).tolist())
 
     # -- checks, checkpoints -----------------------------------------------------------------------
 
     def arrays(self) -> list[np.ndarray]:
         """Return every array owned except ``recent`` (S rows of states)."""
-        return [self.lines, self.alive, *tree_leaves(self.states)]
+        return [self.lines, self.alive, *self.state_leaves]
 
     def check(self) -> str | None:
         """Return a broken invariant, or None."""
@@ -359,7 +341,8 @@ class WindowTable:
         """Return the whole state, without slots that hold no window."""
         used = len(self.alive) if self.of_rows else min(self.head, self.capacity)
         numbers = {name: getattr(self, name) for name in ("head", "tail", "live", "early")}
-        lines, states = None, None
+        lines, states, leaves = None, None, iter(self.recent or ())
+        recent = None if self.recent is None else tree_map(lambda _: next(leaves), self.states)
         if not self.of_rows:
             lines = self._written(self.lines)
             states = tree_map(self._written, self.states)
@@ -367,7 +350,7 @@ class WindowTable:
             "lines": lines,
             "alive": self.alive[:used],
             "states": states,
-            "recent": self.recent,
+            "recent": recent,
             "cutter": self.cutter.state_dict(),
         }
 
@@ -387,8 +370,10 @@ class WindowTable:
             restore(self.lines, state["lines"])
             self.files = state["lines"].saved_files()
             tree_map(restore, self.states, state["states"])
-        self.recent = tree_map(np.array, state["recent"]) if state["recent"] is not None else None
-        if self.recent is not None:
-            saved.check_recent(self.recent, self.states, self.window, self.ring)
+        self.recent = None
+        if state["recent"] is not None:
+            recent = tree_map(np.array, state["recent"])
+            saved.check_recent(recent, self.states, self.window, self.ring)
+            self.recent = tree_leaves(recent)
         self.cutter.load_state_dict(state["cutter"])
         saved.check_table(self)

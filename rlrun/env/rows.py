@@ -370,7 +370,8 @@ class NativeVector(RowSource):
     def reset(self, seed: int) -> Any:
         self._steps = 0
         obs, _ = self._called(self.env.reset, seed=seed)
-        self._require(self._validator.fault(obs))
+        if (fault := self._validator.fault(obs)) is not None:
+            raise self._fault_error(fault)
         if self._twin is not None:
             with suppress(Unsupported):  # ``state_dict`` reports why
                 self._probe = Probe(capture(self.env), self._twin)
@@ -380,7 +381,8 @@ class NativeVector(RowSource):
         self._steps = number
         row = self._called(self.env.step, action)
         obs, reward, terminated, truncated, info = row
-        self._require(batch_fault(row[:4], self._validator, self.num_envs))
+        if (fault := batch_fault(row[:4], self._validator, self.num_envs)) is not None:
+            raise self._fault_error(fault)
         if self._probe is not None:
             self._probe.record(action, *row[:4])
         if not self._keep_info:
@@ -404,12 +406,11 @@ class NativeVector(RowSource):
                 raise
             raise self._error(exception_text(e, method.__name__)) from e
 
-    def _require(self, fault: Fault | None) -> None:
-        """Raise EnvError for a violation of the contract by one environment or all."""
-        if fault is not None:
-            message, index = fault
-            fix = "fix the environment" + (" or set env.backend=sync" if index is None else "")
-            raise self._error(f"{message}; {fix}", index)
+    def _fault_error(self, fault: Fault) -> EnvError:
+        """Return the error of a violation of the contract by one environment or all."""
+        message, index = fault
+        fix = "fix the environment" + (" or set env.backend=sync" if index is None else "")
+        return self._error(f"{message}; {fix}", index)
 
     def _error(self, message: str, index: int | None = None) -> EnvError:
         subject = _all(self.num_envs) if index is None else f"environment {index}"

@@ -17,29 +17,20 @@ def select_action(
     generator: np.random.Generator,
     mask: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Actions int64 [E] for values ``q`` [E, A]: epsilon-greedy, or Boltzmann of a Temperature."""
-    if isinstance(explore, Temperature):
-        return boltzmann(q, explore, generator, mask)
-    return epsilon_greedy(q, explore, generator, mask)
+    """Epsilon-greedy or Boltzmann actions int64 [E] for values ``q`` [E, A].
 
-
-def epsilon_greedy(
-    q: np.ndarray,
-    epsilon: np.ndarray | None,
-    generator: np.random.Generator,
-    mask: np.ndarray | None = None,
-) -> np.ndarray:
-    """argmax_a q, replaced by a uniform action with probability ``epsilon``; int64 [E].
-
-    One random number per environment (``epsilon`` [E]); None uses none. ``q`` [E, A]. All actions,
+    ``explore`` [E]: epsilon, the probability of a uniform action in place of argmax_a q, for which
+    an environment draws one number; None draws none. Of a Temperature: ``boltzmann``. All actions,
     including uniform ones, are among those that ``mask`` [E, A] allows (None: all).
     """
+    if isinstance(explore, Temperature):
+        return boltzmann(q, explore, generator, mask)
     greedy: np.ndarray = (q if mask is None else np.where(mask, q, -np.inf)).argmax(-1)
-    if epsilon is None:
+    if explore is None:
         return greedy
-    coin = generator.random(len(epsilon)) < epsilon
+    coin = generator.random(len(explore)) < explore
     if mask is None:
-        return np.where(coin, generator.integers(q.shape[-1], size=len(epsilon)), greedy)
+        return np.where(coin, generator.integers(q.shape[-1], size=len(explore)), greedy)
     number = generator.integers(mask.sum(-1))  # index among the allowed actions
     drawn = (mask.cumsum(-1) > number[:, None]).argmax(-1)
     return np.where(coin, drawn, greedy)

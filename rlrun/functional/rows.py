@@ -1,10 +1,14 @@
 """Network inputs, sums and means over the rows of a window, with padding masked out."""
 
+from typing import TypeVar
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from rlrun.types import Segment, Tree, tree_map
 
+A = TypeVar("A", np.ndarray, Tensor)
 RAW_REWARD = (
     "bonus.raw_reward"  # key in extras [T, B]: the environment's reward, if learning uses another
 )
@@ -21,10 +25,10 @@ def readable(valid: Tensor, terminated: Tensor) -> Tensor:
     return torch.cat([valid, none]) | torch.cat([none, bootstraps])
 
 
-def shape_reward(reward: Tensor, scale: float, clip: float | None) -> Tensor:
+def shape_reward(reward: A, scale: float, clip: float | None) -> A:
     """scale * reward, then clipped to [-clip, clip]. Buffers hold raw rewards."""
     scaled = reward if scale == 1 else reward * scale
-    return scaled if clip is None else scaled.clamp(-clip, clip)
+    return scaled if clip is None else scaled.clip(-clip, clip)
 
 
 def network_inputs(
@@ -81,16 +85,13 @@ def rows(tree: Tree, start: int, stop: int | None) -> Tree:
     return tree_map(lambda x: x[start:stop], tree)
 
 
-def masked_sum(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
-    """Sum of ``x`` where ``mask``; NaN and inf elsewhere are ignored. Over ``dim``, or all."""
-    kept = torch.where(mask, x, torch.zeros((), dtype=x.dtype, device=x.device))
-    return kept.sum() if dim is None else kept.sum(dim)
-
-
 def masked_mean(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
-    """Mean of ``x`` where ``mask``; an empty mask gives 0."""
-    count = mask.sum() if dim is None else mask.sum(dim)
-    return masked_sum(x, mask, dim) / count.clamp(min=1)
+    """Mean of ``x`` where ``mask``, over ``dim`` or all; an empty mask gives 0.
+
+    NaN and inf elsewhere are ignored.
+    """
+    kept = torch.where(mask, x, torch.zeros((), dtype=x.dtype, device=x.device))
+    return kept.sum(dim) / mask.sum(dim).clamp(min=1)
 
 
 def weighted_row_mean(x: Tensor, valid: Tensor, weight: Tensor) -> Tensor:

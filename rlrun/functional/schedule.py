@@ -14,14 +14,6 @@ from rlrun.schema import ScheduleConfig
 Schedule = Callable[[int], float]
 
 
-def make_rates(
-    lr: ScheduleConfig, memory_lr: ScheduleConfig | None, *, total_steps: int
-) -> Callable[[int], tuple[float, ...]]:
-    """Return a function: env_steps -> learning rate, and the memory's if it has its own."""
-    at = [make_schedule(c, total_steps=total_steps) for c in (lr, memory_lr) if c is not None]
-    return lambda env_steps: tuple(schedule(env_steps) for schedule in at)
-
-
 def make_schedule(config: ScheduleConfig, *, total_steps: int) -> Schedule:
     """Return a function of env_steps, constant before 0 and after its end.
 

@@ -88,17 +88,9 @@ def gather_bootstrap(value: Tensor, steps: Tensor) -> Tensor:
     return value[rows, torch.arange(steps.shape[1], device=steps.device)]
 
 
-def td_target(
-    reward: Tensor, discount: Tensor, bootstrap: Tensor, *, rescale_eps: float | None
-) -> Tensor:
-    """h(R + discount h^-1(bootstrap)), detached; without h if ``rescale_eps`` is None.
-
-    The bootstrap is not read where the discount is 0, NaN included. All [L, B]. Source: R2D2
-    section 2.3.
-    """
-    value = bootstrap if rescale_eps is None else unrescale(bootstrap, rescale_eps)
-    target = reward + torch.where(discount > 0, discount * value, torch.zeros_like(value))
-    return (target if rescale_eps is None else rescale(target, rescale_eps)).detach()
+def td_target(reward: Tensor, discount: Tensor, value: Tensor) -> Tensor:
+    """R + discount value, detached. ``value`` is not read where the discount is 0, NaN included."""
+    return (reward + torch.where(discount > 0, discount * value, torch.zeros_like(value))).detach()
 
 
 def huber(delta: Tensor, clip: float | None) -> Tensor:
@@ -140,8 +132,14 @@ class ScalarCriterion:
         return take_action(outputs, action)
 
     def target(self, reward: Tensor, discount: Tensor, bootstrap: Tensor) -> Tensor:
-        """h(R + discount h^-1(bootstrap)) [*], detached; ``bootstrap`` as from ``select``."""
-        return td_target(reward, discount, bootstrap, rescale_eps=self.config.value_rescale_eps)
+        """h(R + discount h^-1(bootstrap)) [*], detached; ``bootstrap`` as from ``select``.
+
+        Without h if ``value_rescale_eps`` is None. Source: R2D2 section 2.3.
+        """
+        eps = self.config.value_rescale_eps
+        if eps is None:
+            return td_target(reward, discount, bootstrap)
+        return rescale(td_target(reward, discount, unrescale(bootstrap, eps)), eps)
 
     def loss(
         self, prediction: Tensor, target: Tensor, valid: Tensor, taus: Tensor | None

@@ -106,7 +106,7 @@ class DQNKernel:
     def __init__(self, policy: DQN[DQNConfig]) -> None:
         c, net, torso = policy.config, policy.net, policy.net.torso
         assert isinstance(torso, MLP)
-        self.policy, self.space, self.actions = policy, torso.space, net.actions
+        self.policy, self.flatten, self.actions = policy, torso.flatten, net.actions
         self.net = PackedNet(policy.parts["net"])
         features, value = self.net.add(torso.layers, -1), -1
         advantage = self.net.add(cast("Stack", net.advantage), features)
@@ -120,7 +120,7 @@ class DQNKernel:
     def update(self, sample: Sample, rates: Rates) -> Update:
         """Make the update of ``sample`` with the learning ``rates``."""
         policy, segment, net, (lr,) = self.policy, sample.segment, self.net, rates["net"]
-        window, began = window_of(segment, self.space), time.perf_counter()
+        window, began = window_of(segment, self.flatten), time.perf_counter()
         td_abs, metrics = np.empty(len(sample.weight), np.float32), np.empty(5)
         gradients(
             self.layers, self.heads, net.values, net.grads, net.target, window,

@@ -15,7 +15,7 @@ from rlrun.kernels.nstep import or_else
 from rlrun.kernels.packed import PackedNet
 from rlrun.nets.actor_critic import ActorCritic
 from rlrun.nets.qnet import QNet
-from rlrun.nets.torso import MLP, flatten
+from rlrun.nets.torso import MLP, make_flatten
 from rlrun.policy.a2c import OnePassLearner
 from rlrun.policy.ppo import PPO
 from rlrun.policy.pqn import PQN
@@ -44,7 +44,7 @@ class CompiledLearner(ABC):
 
     def __init__(self, policy: RolloutPolicy[Any], space: gym.Space[Any]) -> None:
         """``space``: of the observations that the torsos read."""
-        self.policy, self.space = policy, space
+        self.policy, self.flatten = policy, make_flatten(space)
         self.net = PackedNet(policy.parts["net"])
         self.work: tuple[np.ndarray, ...] = ()
         self.room = self.most_rows = 0  # of the arrays, of a minibatch of the present rollout
@@ -118,7 +118,7 @@ class CompiledLearner(ABC):
 
     def inputs(self, obs: Any) -> np.ndarray:
         """Return the first layer's inputs [(T + 1) B, F]."""
-        x = flatten(self.space, obs)
+        x: torch.Tensor = self.flatten(obs)
         return x.reshape(-1, x.shape[-1]).numpy()
 
 

@@ -1,16 +1,15 @@
 """Compiled n-step returns of sampled windows, and the value rescaling; for DQN, R2D2, SAC, TD3."""
 
-from typing import Any
+from collections.abc import Callable
 
-import gymnasium as gym
 import numpy as np
 import torch
+from torch import Tensor
 
 from rlrun.jit import jit_ieee
 from rlrun.kernels.layers import ONE, ZERO, F
-from rlrun.nets.torso import flatten
 from rlrun.schema import ControlConfig, ValueConfig
-from rlrun.types import Segment
+from rlrun.types import Segment, Tree
 
 TWO, FOUR = F(2), F(4)
 
@@ -82,11 +81,11 @@ def reward_rule(
     return (F(config.reward_scale), or_else(config.reward_clip, np.inf)), powers.numpy()
 
 
-def window_of(segment: Segment, space: gym.Space[Any]) -> tuple[np.ndarray, ...]:
-    """Return the windows that ``read_rows`` reads, with observations of ``space`` flattened."""
+def window_of(segment: Segment, flatten: Callable[[Tree], Tensor]) -> tuple[np.ndarray, ...]:
+    """Return the windows that ``read_rows`` reads, with observations flattened."""
     obs = segment.obs
-    if not (isinstance(obs, torch.Tensor) and obs.ndim == 3 and obs.dtype == torch.float32):
-        obs = flatten(space, obs)
+    if not (isinstance(obs, Tensor) and obs.ndim == 3 and obs.dtype == torch.float32):
+        obs = flatten(obs)
     s = segment
     flags = s.terminated.numpy(), s.truncated.numpy(), s.valid.numpy()
     return obs.numpy(), s.reward.numpy(), *flags

@@ -18,7 +18,7 @@ from rlrun.kernels.mlp import DifferentiableMLP, as_metrics, flat_gradients
 from rlrun.kernels.nstep import clamp, or_else, rescale, unrescale
 from rlrun.nets.memory.gated import LSTM
 from rlrun.nets.qnet import QNet
-from rlrun.nets.torso import MLP, flatten
+from rlrun.nets.torso import MLP
 from rlrun.policy.base import Gradients
 from rlrun.policy.optim import IGNORE_OVERFLOW
 from rlrun.policy.r2d2 import R2D2
@@ -280,7 +280,7 @@ class R2D2Kernel:
         self.online = NumpyRecurrentQNet(policy.net, grads)
         self.target = NumpyRecurrentQNet(policy.target)
         assert isinstance(policy.net.torso, MLP)
-        self.space = policy.net.torso.space
+        self.flatten = policy.net.torso.flatten
         c = self.config
         self.reward_scale = np.float32(c.reward_scale)
         self.reward_clip, self.td_clip = or_else(c.reward_clip, np.inf), or_else(c.td_clip, np.inf)
@@ -328,7 +328,7 @@ class R2D2Kernel:
         Equal to ``functional.rows.network_inputs`` and ``QNet.encode_previous``: zero in rows that
         are not readable or have no row before them. P = 0 without ``prev_inputs``.
         """
-        obs = flatten(self.space, segment.obs).numpy()
+        obs = self.flatten(segment.obs).numpy()
         size = self.policy.net.actions + 1 if self.config.prev_inputs else 0
         x, previous = np.zeros_like(obs), np.zeros((*obs.shape[:2], size), np.float32)
         acted_on = segment.extras.get(RAW_REWARD, segment.reward)

@@ -189,7 +189,7 @@ def sample_actions(z: Any, generator: Any, action: Any, log_prob: Any, p: Any) -
 
 @jit_ieee
 def greedy_actions(q: Any, epsilon: Any, generator: Any, action: Any) -> None:
-    """Write ``functional.explore.epsilon_greedy`` of the values q [E, A]."""
+    """Write ``functional.explore.select_action`` of the values q [E, A]."""
     coins = generator.random(len(action))
     others = generator.integers(0, q.shape[1], len(action))
     for i in range(len(action)):

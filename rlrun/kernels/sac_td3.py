@@ -123,11 +123,11 @@ class ContinuousKernel(Generic[P]):
         self.q_of_pi = DifferentiableMLP(critic_layers(policy.q, count=num_critics))
         self.size, self.seconds = policy.bounds.size, 0.0  # of the last backward pass
         assert isinstance(policy.pi.encoder.torso, FlatObs)
-        self.space, self.rewards = policy.pi.encoder.torso.space, reward_rule(policy.config)
+        self.flatten, self.rewards = policy.pi.encoder.torso.flatten, reward_rule(policy.config)
 
     def rows(self, sample: Sample) -> RowBatch:
         """Return the arrays of a sample on the CPU."""
-        segment, window = sample.segment, window_of(sample.segment, self.space)
+        segment, window = sample.segment, window_of(sample.segment, self.flatten)
         count, size = window[0].shape[1:]
         obs, next_obs = np.empty((2, count, size), np.float32)
         reward, discount = np.empty((2, count), np.float32)

@@ -1,4 +1,4 @@
-"""Networks as actors use them: forward pass of one row, previous inputs, units of actions."""
+"""What all acting networks share: previous inputs, burn-in, forward pass of a row, action units."""
 
 import math
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise
 from rlrun.nets.torso import Torso, one_hot
 from rlrun.schema import ActionValueConfig, ControlConfig, MemoryConfig, OnPolicyConfig
 from rlrun.spaces import bounded
-from rlrun.types import Segment, Tree, torch_seed
+from rlrun.types import Segment, Tree, torch_seed, tree_map
 
 TorsoMemory = tuple[nn.Module, Memory]
 
@@ -139,6 +139,41 @@ class Trunk(nn.Module):
         """Return the memory's inputs [*, F]; ``previous`` [*, extra] may be empty."""
         features: Tensor = self.torso(obs)
         return torch.cat([features, previous], -1) if previous.shape[-1] else features
+
+
+def burn_in(
+    memory: Memory,
+    x: Tensor,
+    state: Tree,
+    valid: Tensor,
+    partial: tuple[int, ...] = (),
+    *,
+    select_partial: bool | None = None,
+) -> Tree:
+    """Return the state [B, H] after the burn-in rows ``x`` [bs, B, F] of every window.
+
+    The last ``valid[:, b].sum()`` rows of window b are real; filler before them does not change the
+    state. A window with no real rows keeps the stored state. Windows with one of the ``partial``
+    numbers of rows (0 < rows < bs, possible if bs exceeds the stride L - learned_overlap) are
+    unrolled over those rows only. ``select_partial``: unroll only those windows (None: on the CPU).
+    False unrolls all windows and discards the other results, which avoids a synchronisation with a
+    GPU.
+    """
+    _, warm = memory.unroll(x, state)
+    none = ~valid[-1].unsqueeze(-1)  # real rows are right before the learned ones
+    warm = tree_map(lambda w, s: torch.where(none, s, w), warm, state)
+    for count in partial:
+        if not (x.device.type == "cpu" if select_partial is None else select_partial):
+            _, part = memory.unroll(x[len(x) - count :], state)
+            own = (valid.sum(0) == count).unsqueeze(-1)
+            warm = tree_map(lambda w, p, own=own: torch.where(own, p, w), warm, part)
+            continue
+        which = (valid.sum(0) == count).nonzero().squeeze(-1)
+        if len(which):
+            part = tree_map(lambda s, which=which: s[which], state)
+            _, part = memory.unroll(x[len(x) - count :, which], part)
+            warm = tree_map(lambda w, p, which=which: w.index_copy(0, which, p), warm, part)
+    return warm
 
 
 class ActionBounds(nn.Module):

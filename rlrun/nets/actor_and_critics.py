@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import keep_rows, rows, shape_reward
-from rlrun.nets.acting import ActingNet, ActionBounds, TorsoMemory, Trunk
-from rlrun.nets.memory import burn_in
+from rlrun.nets.acting import ActingNet, ActionBounds, TorsoMemory, Trunk, burn_in
 from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise
 from rlrun.nets.torso import FlatObs, make_activation, make_torso, mlp
 from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig

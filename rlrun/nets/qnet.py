@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.functional.criterion import cosines, midpoints, support
-from rlrun.functional.masks import unmasked
+from rlrun.functional.masks import has_mask, unmasked
 from rlrun.functional.value import dueling
 from rlrun.nets.acting import ActingNet, TorsoMemory
 from rlrun.nets.memory import make_memory
@@ -28,6 +28,7 @@ class QNet(ActingNet):
     ) -> None:
         super().__init__(spec.action)
         (self.actions,), self.prev_inputs = self.sizes, policy.prev_inputs
+        self.masked = has_mask(spec.obs)
         self.torso = make_torso(torso, unmasked(spec.obs))
         self.memory = make_memory(memory, self.torso.size + self.previous_size)
         sizes = [self.memory.size, *policy.head_hidden]

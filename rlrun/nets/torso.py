@@ -1,8 +1,10 @@
 """Torsos: observations [*, *O] to feature vectors [*, F]."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -12,7 +14,7 @@ from torch.nn import functional as F
 
 from rlrun.schema import ImageAndVectorConfig, TorsoConfig
 from rlrun.spaces import CNN_SIDE, CNN_SIDES, image_scale, is_image, leaf_of, leaf_spaces
-from rlrun.types import Tree, moved
+from rlrun.types import Tree
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
 
@@ -65,34 +67,45 @@ def flat_size(space: gym.Space[Any]) -> int:
     return int(gym.spaces.flatdim(space))
 
 
-def flatten(space: gym.Space[Any], obs: Tree) -> Tensor:
-    """Return observations [*, *O] as float32 vectors [*, flat_size].
+def one_hot(index: Tensor, size: int) -> Tensor:
+    """Return float32 [*, size]; an index outside [0, size) gives zeros."""
+    return (index.unsqueeze(-1) == torch.arange(size, device=index.device)).float()
+
+
+class Arrays(NamedTuple):
+    """The functions of an array library that ``make_flatten`` uses."""
+
+    one_hot: Callable[[Any, int], Any]
+    concatenate: Callable[[list[Any], int], Any]
+    float32: Callable[[Any], Any]
+
+
+TENSORS = Arrays(one_hot, torch.cat, Tensor.float)
+
+
+def make_flatten(space: gym.Space[Any], arrays: Arrays = TENSORS) -> Callable[[Tree], Any]:
+    """Return what makes float32 vectors [*, flat_size] of observations [*, *O].
 
     Discrete spaces become one-hot, images are divided by their largest bound (255), dicts and
     tuples are concatenated.
     """
-    match space:
-        case gym.spaces.Discrete():
-            return one_hot(obs - int(space.start), int(space.n))
-        case gym.spaces.MultiDiscrete():
-            index = obs - moved(torch.as_tensor(space.start), obs.device)
-            index = index.flatten(obs.ndim - space.nvec.ndim)
-            parts = [one_hot(index[..., i], int(n)) for i, n in enumerate(space.nvec.reshape(-1))]
-            return torch.cat(parts, -1)
-        case gym.spaces.Dict():
-            return torch.cat([flatten(s, obs[k]) for k, s in space.spaces.items()], -1)
-        case gym.spaces.Tuple():
-            return torch.cat([flatten(s, o) for s, o in zip(space.spaces, obs, strict=True)], -1)
-        case _:
-            lead = obs.shape[: obs.ndim - len(space.shape or ())]
-            x: Tensor = obs.reshape(*lead, flat_size(space)).float()  # -1 needs an element
-            scale = image_scale(space)
-            return x if scale == 1 else x / scale
+    if not isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
+        return partial(_flatten_part, space, arrays, flat_size(space), image_scale(space))
+    parts = [(path, make_flatten(part, arrays)) for path, part in leaf_spaces(space)]
+    return lambda obs: arrays.concatenate([flat(leaf_of(obs, path)) for path, flat in parts], -1)
 
 
-def one_hot(index: Tensor, size: int) -> Tensor:
-    """Return float32 [*, size]; an index outside [0, size) gives zeros."""
-    return (index.unsqueeze(-1) == torch.arange(size, device=index.device)).float()
+def _flatten_part(space: gym.Space[Any], arrays: Arrays, size: int, scale: float, obs: Any) -> Any:
+    if isinstance(space, gym.spaces.Discrete):
+        return arrays.one_hot(obs - int(space.start), int(space.n))
+    lead = obs.shape[: obs.ndim - len(space.shape or ())]
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        index, start, sizes = obs.reshape(*lead, space.nvec.size), space.start.flat, space.nvec.flat
+        each = enumerate(zip(start, sizes, strict=True))
+        parts = [arrays.one_hot(index[..., i] - int(low), int(n)) for i, (low, n) in each]
+        return arrays.concatenate(parts, -1)
+    x = arrays.float32(obs.reshape(*lead, size))  # -1 needs an element
+    return x if scale == 1 else x / scale
 
 
 class MLP(nn.Module):
@@ -100,14 +113,15 @@ class MLP(nn.Module):
 
     def __init__(self, config: TorsoConfig, space: gym.Space[Any]) -> None:
         super().__init__()
-        self.space = space
+        self.space, self.flatten = space, make_flatten(space)
         sizes = [flat_size(space), *config.hidden]
         self.layers = mlp(sizes, config.activation, last=True, layer_norm=config.layer_norm)
         self.size = sizes[-1]
 
     def inputs(self, obs: Tree) -> Tensor:
         """Return the first layer's inputs, float32 [*, F]."""
-        return flatten(self.space, obs)
+        inputs: Tensor = self.flatten(obs)
+        return inputs
 
     def features(self, inputs: Tensor) -> Tensor:
         """Return features [*, size] of ``inputs``."""
@@ -115,7 +129,7 @@ class MLP(nn.Module):
         return features
 
     def forward(self, obs: Tree) -> Tensor:
-        features: Tensor = self.layers(flatten(self.space, obs))
+        features: Tensor = self.layers(self.flatten(obs))
         return features
 
 
@@ -401,10 +415,11 @@ class FlatObs(nn.Module):
 
     def __init__(self, space: gym.Space[Any]) -> None:
         super().__init__()
-        self.space, self.size = space, flat_size(space)
+        self.space, self.size, self.flatten = space, flat_size(space), make_flatten(space)
 
     def forward(self, obs: Tree) -> Tensor:
-        return flatten(self.space, obs)
+        flat: Tensor = self.flatten(obs)
+        return flat
 
 
 Torso = MLP | CNN | ImageAndVector | FlatObs  # ``size``: the width of its features

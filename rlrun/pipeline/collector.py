@@ -285,7 +285,8 @@ class Collector:
         if self.compiled is None:
             self.actor.refresh()
         chunk = self.collect_rows()
-        self.collect_metrics.commit(self.take_stats(), chunk)
+        self.collect_metrics.commit(self.stats, chunk)
+        self.stats = ChunkStats()
         return chunk
 
     def collect_rows(self) -> Chunk:
@@ -317,7 +318,8 @@ class Collector:
                 raise
             t += 1
         self.interrupted = self.interrupted_units = 0
-        return self._chunk(t)
+        self.arrays["first"][t] = self.first
+        return Chunk(**self.arrays).rows(0, t)
 
     def take_stats(self) -> ChunkStats:
         """Return the statistics of the chunk collected last, and reset them."""
@@ -419,15 +421,6 @@ class Collector:
             self.arrays["obs"][t] = self.obs
         else:
             tree_map(lambda store, x: np.copyto(store[t], x), self.arrays["obs"], self.obs)
-
-    def example(self) -> Chunk:
-        """Return a chunk of zero rows, for shapes and dtypes."""
-        return self._chunk(0)
-
-    def _chunk(self, steps: int) -> Chunk:
-        a = self.arrays
-        a["first"][steps] = self.first
-        return Chunk(**a).rows(0, steps)
 
     # -- state -----------------------------------------------------------------------------------
 

@@ -204,23 +204,19 @@ class Learner:
         """Learn after ``rows`` new valid rows and windows ``keys``. Return how many updates."""
         self.rows_collected += rows
         if self.td_priority and len(keys):
-            new = self._with_bonus(self.buffer.get(keys, self.counters.env_steps))
+            new = self.buffer.get(keys, self.counters.env_steps)
+            new = new if self.bonus is None else self.bonus.add_to(new)
             self.buffer.prioritize(keys, self.policy.priority(new))
         if self.buffer.steps < self.config.learning_starts or not len(self.buffer):
             return 0
-        updates = self._updates_due(rows)
+        updates = self.config.update_per_collect
+        if updates is None:  # those that learn ``replay_ratio`` rows per new row
+            assert self.config.replay_ratio is not None  # LearnerConfig: exactly one is set
+            self.credit += rows * self.config.replay_ratio
+            updates = int(self.credit // self.rows_per_update)
+            self.credit -= updates * self.rows_per_update
         for _ in range(updates):
             self.update_once()
-        return updates
-
-    def _updates_due(self, rows: int) -> int:
-        """Return ``update_per_collect``, or what learns ``replay_ratio`` rows per new row."""
-        if self.config.update_per_collect is not None:
-            return self.config.update_per_collect
-        assert self.config.replay_ratio is not None  # LearnerConfig: exactly one is set
-        self.credit += rows * self.config.replay_ratio
-        updates = int(self.credit // self.rows_per_update)
-        self.credit -= updates * self.rows_per_update
         return updates
 
     def update_once(self) -> None:
@@ -228,7 +224,8 @@ class Learner:
         start = time.perf_counter()
         sample = self.buffer.sample(self.config.batch_size, self.counters.env_steps)
         sampled = time.perf_counter()
-        update = self.policy.update(self._with_bonus(sample))
+        sample = sample if self.bonus is None else self.bonus.add_to(sample)
+        update = self.policy.update(sample)
         updated = time.perf_counter()
         self.counters.updates += update.steps
         self.means.add(update.metrics)
@@ -237,9 +234,6 @@ class Learner:
         self.seconds["sample"] += sampled - start
         self.seconds["update"] += updated - sampled
         self.seconds["prioritize"] += time.perf_counter() - updated
-
-    def _with_bonus(self, sample: Sample) -> Sample:
-        return sample if self.bonus is None else self.bonus.add_to(sample)
 
     def metrics(self) -> dict[str, float]:
         """Return train/ metrics, means since the last call, and the replay ratio."""

@@ -208,15 +208,16 @@ class Watchdog:
             self.stop.error = self.stop.error or e
         self.watched += seconds
         pulse = self.pulse()
-        if pulse != self.last:
-            self._report_end(seconds)
-            self.last, self.waited, self.warned = pulse, 0.0, None
-            self.compiled = compilations.ended
-        else:
-            self.waited += seconds
         if self.signalled:
             self.signalled += seconds
-        self._judge(pulse[0])
+        if pulse == self.last:
+            self.waited += seconds
+            self._judge(pulse[0])
+            return
+        if self.warned is not None and self.last is not None:
+            self._report_end(self.warned, self.last[0], self.waited + seconds)
+        self.last, self.waited, self.warned = pulse, 0.0, None
+        self.compiled = compilations.ended
 
     def _judge(self, phase: str) -> None:
         what = self._what(phase)
@@ -255,9 +256,7 @@ class Watchdog:
         what = WAITS_FOR.get(phase, phase)
         return f"{what} (env.id = {self.env_id})" if phase in _ENVIRONMENTS else what
 
-    def _report_end(self, seconds: float) -> None:
-        """Log that a wait is over, if the wait was logged."""
-        if self.warned is not None and self.last is not None:
-            phase, waited = self.last[0], self.waited + seconds
-            self.reported[phase] = max(waited, self.reported.get(phase, 0.0))
-            _logger.log(self.warned, "the next %s came after %.0f s", self._what(phase), waited)
+    def _report_end(self, level: int, phase: str, waited: float) -> None:
+        """Log that a wait is over, which was logged when it was long."""
+        self.reported[phase] = max(waited, self.reported.get(phase, 0.0))
+        _logger.log(level, "the next %s came after %.0f s", self._what(phase), waited)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from rlrun.functional.masks import FORBIDDEN, allowed_actions
 from rlrun.functional.policy import mask_logits
+from rlrun.functional.rows import shape_reward
 from rlrun.nets.acting import ActingNet
 from rlrun.nets.actor_critic import ActorCritic
 from rlrun.nets.memory import Cell
@@ -204,12 +205,6 @@ class DistributionActor(NetActor):
         if self.net.bounds is not None:
             return "mean", self.net.bounds.from_unit(outputs)[0].ravel()
         return "probability", softmax(self.masked(outputs, obs)[0], list(self.net.sizes))
-
-
-def shape_reward(reward: np.ndarray, scale: float, clip: float | None) -> np.ndarray:
-    """Return scale * reward clipped to [-clip, clip], like ``functional.rows.shape_reward``."""
-    scaled = reward if scale == 1 else reward * np.float32(scale)
-    return scaled if clip is None else np.clip(scaled, -clip, clip)
 
 
 def softmax(logits: np.ndarray, sizes: list[int]) -> np.ndarray:

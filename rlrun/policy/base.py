@@ -9,13 +9,13 @@ import copy
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from rlrun.functional.schedule import make_rates
+from rlrun.functional.schedule import Schedule, make_schedule
 from rlrun.nets.acting import seeded
 from rlrun.nets.memory import memory_parameters
 from rlrun.policy.actor import NetActor
@@ -73,10 +73,13 @@ class Part:
         self,
         net: nn.Module,
         adam: Adam,
-        rates_at: Callable[[int], tuple[float, ...]],
-        follows: nn.Module | None,
+        lr_at: Schedule,
+        memory_lr_at: Schedule | None = None,
+        follows: nn.Module | None = None,
     ) -> None:
-        self.net, self.adam, self.rates_at, self.params = net, adam, rates_at, adam.parameters
+        """``memory_lr_at``: learning rate of its memories if it is not ``lr_at``."""
+        self.net, self.adam, self.params = net, adam, adam.parameters
+        self.lr_at, self.memory_lr_at = lr_at, memory_lr_at
         self.target, self.followed, self.target_params = None, list[Tensor](), list[Tensor]()
         if follows is not None:
             self.target = copy.deepcopy(follows).requires_grad_(False)
@@ -85,12 +88,6 @@ class Part:
                     part.flatten_parameters()
             self.followed = list(follows.parameters())
             self.target_params = list(self.target.parameters())
-
-    def step(self, grads: Sequence[Tensor] | None, rates: Sequence[Rate]) -> Tensor:
-        """Clip the gradients and step. Return the norm before clipping, 0-d."""
-        if grads is not None:
-            return self.adam.step(grads, *rates)
-        return torch.tensor(self.adam.flat_step(*map(float, rates)))
 
     def state_dict(self) -> dict[str, Any]:
         target = {} if self.target is None else {"target": dict(self.target.state_dict())}
@@ -129,7 +126,8 @@ class LearningPolicy(ABC, Generic[C]):
         compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
         self.config, self.window, self.device, self.compute = config, config.window, device, compute
-        self.autocast = partial(compute.autocast, device)  # the context of networks
+        self.autocast = compute.autocast(device)  # makes the context of networks
+        self.loss_scale = compute.loss_scale(device)
         self.spec, self.seed, self.total_steps = spec, seed, total_steps
         self.parts: dict[str, Part] = {}
         self.updates, self.seconds = 0, {"backward": 0.0, "optimiser": 0.0}
@@ -161,8 +159,9 @@ class LearningPolicy(ABC, Generic[C]):
         adam = optimiser(
             net.parameters(), eps=c.adam_eps, max_grad_norm=c.max_grad_norm, apart=apart
         )
-        rates_at = make_rates(c.lr if lr is None else lr, memory_lr, total_steps=total)
-        part = self.parts[name] = Part(net, adam, rates_at, follows)
+        lr_at = make_schedule(c.lr if lr is None else lr, total_steps=total)
+        own = None if memory_lr is None else make_schedule(memory_lr, total_steps=total)
+        part = self.parts[name] = Part(net, adam, lr_at, own, follows)
         if self.compute.compile:
             self.compute.prepare(net, *(() if part.target is None else (part.target,)))
         return part
@@ -188,11 +187,16 @@ class LearningPolicy(ABC, Generic[C]):
 
     def rates(self, env_steps: int) -> Rates:
         """Return the learning rates of every part."""
-        return {name: part.rates_at(env_steps) for name, part in self.parts.items()}
+        rates: Rates = {}
+        for name, part in self.parts.items():
+            rates[name] = (part.lr_at(env_steps),)
+            if part.memory_lr_at is not None:
+                rates[name] += (part.memory_lr_at(env_steps),)
+        return rates
 
     def autograd(self, out: Losses) -> Gradients:
         """Return the gradients of all losses, computed before the first step."""
-        began, scale = time.perf_counter(), self.compute.loss_scale(self.device)
+        began, scale = time.perf_counter(), self.loss_scale
         grads: dict[str, Sequence[Tensor] | None] = {}
         for name, loss in out.losses.items():
             loss = loss if scale == 1 else loss * scale
@@ -203,11 +207,13 @@ class LearningPolicy(ABC, Generic[C]):
 
     def step(self, gradients: Gradients, rates: Mapping[str, Sequence[Rate]]) -> dict[str, Tensor]:
         """Clip and apply the gradients. Return the norm of each part's before clipping, 0-d."""
-        began = time.perf_counter()
-        norms = {
-            name: self.parts[name].step(grads, rates[name])
-            for name, grads in gradients.grads.items()
-        }
+        began, norms = time.perf_counter(), dict[str, Tensor]()
+        for name, grads in gradients.grads.items():
+            adam = self.parts[name].adam
+            if grads is None:
+                norms[name] = torch.tensor(adam.flat_step(*map(float, rates[name])))
+            else:
+                norms[name] = adam.step(grads, *rates[name])
         self.seconds["backward"] += gradients.seconds
         self.seconds["optimiser"] += time.perf_counter() - began
         return norms

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlrun.functional.rows import keep_rows, masked_mean, readable_obs, rows
-from rlrun.nets.memory import burn_in
+from rlrun.nets.acting import burn_in
 from rlrun.nets.policy_net import PolicyNet
 from rlrun.policy.actor import Chosen, DistributionActor
 from rlrun.policy.base import WindowLearner

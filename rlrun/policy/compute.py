@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from typing import Literal, ParamSpec, TypeVar
 
 import numpy as np
@@ -96,14 +96,14 @@ class Compute:
         """Return ``function``, on a GPU compiled into few kernels if ``compile`` is set."""
         return torch.compile(function) if self.compile and self.on_gpu else function
 
-    def autocast(self, device: torch.device) -> AbstractContextManager[object]:
-        """Return the context of networks. bf16 rounds the factors of products to bfloat16.
+    def autocast(self, device: torch.device) -> Callable[[], AbstractContextManager[object]]:
+        """Return what makes the context of networks: bf16 rounds factors of products to bfloat16.
 
         Weights, sums, losses and the optimiser stay float32. The caller casts outputs back.
         """
         if self.precision != "bf16":
-            return nullcontext()
-        return torch.autocast(device.type, torch.bfloat16)
+            return nullcontext
+        return partial(torch.autocast, device.type, torch.bfloat16)
 
     def loss_scale(self, device: torch.device) -> float:
         """Return the factor of losses whose gradients are divided by it again.
@@ -210,7 +210,7 @@ def cpu_has_bf16_lstm() -> bool:
         lstm = nn.LSTM(1, 1)
     try:
         for learning in (False, True):  # two kernels: without and with a gradient
-            with torch.set_grad_enabled(learning), Compute("bf16").autocast(device):
+            with torch.set_grad_enabled(learning), Compute("bf16").autocast(device)():
                 out = lstm(x)[0]
         out.float().sum().backward()
     except RuntimeError:  # "could not create a primitive descriptor ..."

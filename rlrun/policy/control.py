@@ -68,7 +68,7 @@ class ControlLearner(TargetLearner[K], Generic[K]):
         """
         net = Coefficient(start).to(self.device)
         adam = Adam(net.parameters(), eps=self.config.adam_eps, max_grad_norm=None)
-        self.parts[name] = Part(net, adam, self.parts["critics"].rates_at, None)
+        self.parts[name] = Part(net, adam, self.parts["critics"].lr_at)
         return net.log
 
     @abstractmethod

@@ -45,7 +45,7 @@ class CQLSAC(SAC[CQLSACConfig]):
             next_v = self.q_target(batch.encode_next(self.q_target.encoder), next_action).amin(0)
             if c.entropy_in_target:
                 next_v = next_v - alpha * next_log_pi
-            y = td_target(batch.reward, batch.discount, next_v, rescale_eps=None)
+            y = td_target(batch.reward, batch.discount, next_v)
             alive = (batch.discount > 0).unsqueeze(-1)
             sampled, log_density = self.gap_actions(
                 outputs, torch.where(alive, next_outputs, outputs)

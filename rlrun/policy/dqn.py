@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rlrun.functional.criterion import CategoricalCriterion, Munchausen, QuantileCriterion
 from rlrun.functional.explore import log_probability, select_action
-from rlrun.functional.masks import allowed_or_none
+from rlrun.functional.masks import allowed_actions, allowed_or_none
 from rlrun.functional.q_traces import TraceTarget
 from rlrun.functional.returns import Transition, transition
 from rlrun.functional.rows import readable, rows, shape_reward, weighted_row_mean
@@ -48,6 +48,7 @@ class ValueActor(NetActor):
     """
 
     exported = True
+    net: QNet
 
     def set_up(self) -> None:
         config = self.config
@@ -62,7 +63,7 @@ class ValueActor(NetActor):
             self.extras["log_prob"] = np.zeros(self.columns, np.float32)
 
     def refresh(self) -> None:
-        super().refresh()
+        self.copy.refresh()
         self.needs_noise = True
 
     def q_values(self, outputs: Tensor) -> Tensor:
@@ -76,7 +77,7 @@ class ValueActor(NetActor):
             self.needs_noise = explore is None
 
     def choose(self, outputs: np.ndarray, obs: Tree, explore: np.ndarray | None) -> Chosen:
-        mask = allowed_or_none(obs)
+        mask = allowed_actions(obs) if self.net.masked else None
         action = select_action(outputs, explore, self.generator, mask)
         if not self.extras:
             return action, {}

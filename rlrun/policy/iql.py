@@ -51,7 +51,7 @@ class IQL(ImitationLearner[IQLConfig]):
             outputs = net.head_outputs(net.inputs(t.obs)).float()
             log_prob = net.log_prob(net.apply_mask(outputs, t.obs), t.action).float()
         advantage = target_q.float() - value.float()
-        target = td_target(t.reward, t.discount, next_value.float(), rescale_eps=None)
+        target = td_target(t.reward, t.discount, next_value.float())
         delta = target - q.float()
 
         value_loss = expectile_loss(advantage, c.expectile)  # eq. 5: |tau - 1(u < 0)| u^2

@@ -4,9 +4,9 @@
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 from torch import Tensor, nn
 
@@ -21,37 +21,18 @@ from rlrun.nets.noise import NoisyLinear, NoisyMLP, noisy_layers
 from rlrun.nets.policy_net import PolicyNet
 from rlrun.nets.qnet import DistNet, QNet
 from rlrun.nets.renorm import BatchRenorm
-from rlrun.nets.torso import MLP, FlatObs
-from rlrun.spaces import image_scale
+from rlrun.nets.torso import MLP, Arrays, FlatObs, make_flatten
 from rlrun.types import Tree
 
 Outputs = tuple[np.ndarray, Tree]  # [E, K], and the next state [E, ...]
 
 
-def flatten(space: gym.Space[Any], obs: Tree) -> np.ndarray:
-    """Return float32 [E, flat_size] of observations [E, ...], like ``torso.flatten``."""
-    match space:
-        case gym.spaces.Discrete():
-            return _one_hot(obs - space.start, int(space.n))
-        case gym.spaces.MultiDiscrete():
-            index = (obs - space.start).reshape(len(obs), -1)
-            sizes = space.nvec.reshape(-1)
-            return np.concatenate([_one_hot(index[:, i], int(n)) for i, n in enumerate(sizes)], 1)
-        case gym.spaces.Dict():
-            return np.concatenate([flatten(s, obs[k]) for k, s in space.spaces.items()], 1)
-        case gym.spaces.Tuple():
-            return np.concatenate(
-                [flatten(s, o) for s, o in zip(space.spaces, obs, strict=True)], 1
-            )
-        case _:
-            x: np.ndarray = obs.reshape(len(obs), -1).astype(np.float32, copy=False)
-            scale = image_scale(space)
-            return x if scale == 1 else x / np.float32(scale)
-
-
 def _one_hot(index: np.ndarray, size: int) -> np.ndarray:
-    hot: np.ndarray = (index[:, None] == np.arange(size)).astype(np.float32)
+    hot: np.ndarray = (index[..., None] == np.arange(size)).astype(np.float32)
     return hot
+
+
+ARRAYS = Arrays(_one_hot, np.concatenate, partial(np.asarray, dtype=np.float32))
 
 
 class PreviousInputs:
@@ -162,7 +143,8 @@ class ForwardMLP:
             if module is not None and norm is not None:
                 np.copyto(norm.weight, module.weight.detach().numpy())
                 np.copyto(norm.bias, module.bias.detach().numpy())
-        self._fold()
+        if self.folded:
+            self._fold()
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Return the outputs [*, out] of ``x`` [*, in] in a new array."""
@@ -368,16 +350,7 @@ class NumpyQHead:
         self.advantage = _forward(net.advantage)
         self.value = None if net.value is None else _forward(net.value)
         self.streams = [s for s in (self.advantage, self.value) if s is not None]
-        self.kind = net.kind if isinstance(net, DistNet) else "none"
-        if self.kind in ("categorical", "implicit"):
-            self.grid = net.get_buffer("grid").numpy()
-        self.refresh()
-
-    def refresh(self) -> None:
-        for stream in self.streams:
-            stream.refresh()
-        if isinstance(self.net, DistNet) and self.kind == "implicit":
-            self.phi = self.net.embedding().detach().numpy()  # [K, H]: the levels are fixed
+        self.parts: list[Any] = list(self.streams)  # all with weights
 
     def perturb(self, generator: np.random.Generator | None) -> None:
         """Draw noise for every environment, in the order of the layers. None: mean weights."""
@@ -395,6 +368,33 @@ class NumpyQHead:
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Return action values [E, A] of memory outputs [E, H]."""
+        return self.dueling(self.advantage(x), None if self.value is None else self.value(x))
+
+    def dueling(self, advantage: np.ndarray, value: np.ndarray | None) -> np.ndarray:
+        """Return ``advantage`` [E, A], overwritten with action values if there is a ``value``."""
+        if value is not None:
+            advantage -= advantage.sum(-1, keepdims=True) * np.float32(1 / self.actions)
+            advantage += value
+        return advantage
+
+
+class NumpyDistHead(NumpyQHead):
+    """``NumpyQHead`` of a ``DistNet``: means of its distributions."""
+
+    net: DistNet
+
+    def __init__(self, net: DistNet, num_envs: int) -> None:
+        super().__init__(net, num_envs)
+        self.kind = net.kind
+        if self.kind != "quantile":
+            self.grid = net.get_buffer("grid").numpy()
+        if self.kind == "implicit":
+            self.parts.append(self)
+
+    def refresh(self) -> None:
+        self.phi = self.net.embedding().detach().numpy()  # [K, H]: the levels are fixed
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
         if self.kind == "implicit":
             x = x[:, None] * self.phi  # [E, K, H]
         advantage = self.advantage(x)
@@ -412,10 +412,7 @@ class NumpyQHead:
         elif self.kind == "quantile":
             advantage = advantage.reshape(len(x), self.actions, -1).mean(-1)
             value = None if value is None else value.mean(-1, keepdims=True)
-        if value is not None:
-            advantage -= advantage.sum(-1, keepdims=True) * np.float32(1 / self.actions)
-            advantage += value
-        return advantage
+        return self.dueling(advantage, value)
 
 
 def _forward(stream: nn.Module) -> ForwardMLP:
@@ -433,21 +430,9 @@ class NumpyTrunk:
         assert isinstance(torso, (MLP, FlatObs))
         self.torso = ForwardMLP(torso.layers if isinstance(torso, MLP) else ())
         self.space, self.cell = torso.space, make_cell(memory, num_envs)
+        self.parts = [self.torso] if self.cell is None else [self.torso, self.cell]
         self.inputs = np.zeros((num_envs, torso.size + extra), np.float32)
         self.features, self.extra = self.inputs[:, : torso.size], self.inputs[:, torso.size :]
-
-    def refresh(self) -> None:
-        self.torso.refresh()
-        if self.cell is not None:
-            self.cell.refresh()
-
-    def __call__(self, x: np.ndarray, previous: np.ndarray | None, state: Tree) -> Outputs:
-        """Return features [E, H] of flat observations ``x`` [E, F], and the next state."""
-        x = self.torso(x)
-        if previous is not None:
-            self.features[...], self.extra[...] = x, previous
-            x = self.inputs
-        return (x, state) if self.cell is None else self.cell(x, state)
 
 
 class NumpyNet:
@@ -456,12 +441,15 @@ class NumpyNet:
     def __init__(self, net: ActingNet, num_envs: int) -> None:
         self.net, trunks = net, net.acting_trunks()
         self.trunks = [NumpyTrunk(*trunk, num_envs, net.previous_size) for trunk in trunks]
+        self.flatten = make_flatten(self.trunks[0].space, ARRAYS)
         self.head = make_head(net, num_envs)
+        self.parts = [part for trunk in self.trunks for part in trunk.parts]
+        self.parts += self.head.parts if isinstance(self.head, NumpyQHead) else [self.head]
         self.mean: np.ndarray | None = None
         self.refresh()
 
     def refresh(self) -> None:
-        for part in (*self.trunks, self.head):
+        for part in self.parts:
             part.refresh()
         if isinstance(self.net, ActorCritic) and self.net.moments is not None:
             self.mean = self.net.moments.center().numpy()
@@ -474,15 +462,24 @@ class NumpyNet:
     def forward(self, obs: Tree, previous: np.ndarray | None, states: Sequence[Tree]) -> Outputs:
         if self.mean is not None:
             obs = np.clip((obs - self.mean) * self.inverse_std, -CLIP, CLIP).astype(np.float32)
-        x = flatten(self.trunks[0].space, obs)
-        pairs = zip(self.trunks, states, strict=True)
-        out = [trunk(x, previous, state) for trunk, state in pairs]
-        return self.head(out[0][0]), tuple(state for _, state in out)
+        x, features, after = self.flatten(obs), list[np.ndarray](), list[Tree]()
+        for trunk, state in zip(self.trunks, states, strict=True):
+            y = trunk.torso(x)
+            if previous is not None:
+                trunk.features[...], trunk.extra[...] = y, previous
+                y = trunk.inputs
+            if trunk.cell is not None:
+                y, state = trunk.cell(y, state)
+            features.append(y)
+            after.append(state)
+        return self.head(features[0]), tuple(after)
 
 
 def make_head(net: ActingNet, num_envs: int) -> ForwardMLP | NumpyQHead:
     """Return the layers from the memory's outputs [E, H] to the network's outputs [E, K]."""
     match net:
+        case DistNet() if net.kind != "none":
+            return NumpyDistHead(net, num_envs)
         case QNet():
             return NumpyQHead(net, num_envs)
         case ActorCritic():

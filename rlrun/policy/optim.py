@@ -121,7 +121,7 @@ class Adam:
             norm: Tensor = torch.linalg.vector_norm(given[0])
         else:
             norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(given)))
-        if norm.device.type == "cpu":
+        if norm.is_cpu and not math.isfinite(norm.item()):
             self.require_finite(norm.item())
         if self.max_grad_norm is not None:
             torch._foreach_mul_(given, (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
@@ -156,8 +156,9 @@ class Adam:
         assert len(rates) >= len(self.groups), "a learning rate per group"
         torch._foreach_add_(self.counted, 1)
         for group, lr in zip(self.groups, rates, strict=False):
+            own = [grads[i] for i in group.numbers]
             torch._fused_adam_(
-                group.parameters, [grads[i] for i in group.numbers], group.mean, group.square, [],
+                group.parameters, own, group.mean, group.square, [],
                 group.steps, lr=lr, beta1=self.beta1, beta2=BETAS[1], weight_decay=0.0,
                 eps=self.eps, amsgrad=False, maximize=False, grad_scale=None, found_inf=None,
             )  # fmt: skip

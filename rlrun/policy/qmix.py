@@ -29,7 +29,7 @@ from rlrun.functional.value import (
 )
 from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise
 from rlrun.nets.qnet import QNet
-from rlrun.nets.torso import flat_size, flatten, mlp
+from rlrun.nets.torso import flat_size, make_flatten, mlp
 from rlrun.policy.actor import Chosen, NetActor
 from rlrun.policy.health import UnitActivity
 from rlrun.policy.numpy_net import Outputs
@@ -60,7 +60,7 @@ class QMixer(nn.Module):
 
     def __init__(self, config: QMIXConfig, state: gym.Space[object], num_agents: int) -> None:
         super().__init__()
-        self.space, self.hidden = state, config.mixer_hidden
+        self.flatten, self.hidden = make_flatten(state), config.mixer_hidden
         size, hidden = flat_size(state), config.mixer_hidden
         hyper = [size, *config.hyper_hidden]
         self.w1 = mlp([*hyper, num_agents * hidden], "relu", last=False)
@@ -70,7 +70,7 @@ class QMixer(nn.Module):
 
     def forward(self, q: Tensor, state: Tree) -> Tensor:
         """Mix q [*, N] to [*]."""
-        s = flatten(self.space, state)
+        s = self.flatten(state)
         w1 = self.w1(s).unflatten(-1, (q.shape[-1], self.hidden))
         return qmix_total(q, w1, self.b1(s), self.w2(s), self.b2(s).squeeze(-1))
 

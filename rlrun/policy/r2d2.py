@@ -10,16 +10,18 @@ Switches beyond the paper: ``trace`` (functional/q_traces.py), ``distribution``,
 ``munchausen`` (papers: dqn.py). Traces run to the window's end, over n to L + n - 1 rows.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Generic, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from rlrun.functional.masks import allowed_or_none
+from rlrun.functional.masks import allowed_actions
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import masked_mean, readable, rows, shape_reward, weighted_row_mean
 from rlrun.functional.value import gather_bootstrap, greedy, mixed_priority, td_metrics
-from rlrun.nets.memory import burn_in
+from rlrun.nets.acting import burn_in
 from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise
 from rlrun.nets.qnet import QNet
 from rlrun.policy.dqn import QLearner
@@ -83,25 +85,29 @@ class R2D2(SequenceLearner[R2D2Config]):
 
     config_class = R2D2Config  # subclasses inherit its keys
 
+    def set_up(self, net: nn.Module) -> None:
+        super().set_up(net)
+        self.window_inputs = self.compute.compiled(self.net.window_inputs)
+        self.compiled_loss = self.compute.compiled(self.td_loss)
+
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
         """Return the squared TD error of the learned rows, and eta-mixed priorities."""
-        c, bs = self.config, self.window.burnin
+        bs = self.window.burnin
         with self.autocast():
-            window_inputs = self.compute.compiled(self.net.window_inputs)
-            inputs = self.net.prepared(window_inputs(segment, c))
+            inputs = self.net.prepared(self.window_inputs(segment, self.config))
         state = self.start_state(segment)
-        noise = self.noise(self.window.rows - bs, len(weight))
+        noise = self.noise(self.window.learned + self.window.nstep, len(weight))
 
-        # Q(.; theta) and Q(.; theta-) of [bs, bs + L + n), in two threads (learner.target_thread)
-        target_unroll = self.compute.run_in_thread(
-            lambda: self.unroll_target(inputs, segment, state, noise.target)
-        )
+        # Q(.; theta) and Q(.; theta-) of [bs, bs + L + n)
+        target_unroll: Callable[[], Tensor]
+        target_unroll = partial(self.unroll_target, inputs, segment, state, noise.target)
+        if self.compute.target_thread:
+            target_unroll = self.compute.run_in_thread(target_unroll)
         q = self.unroll(self.net, inputs, segment, state, noise.online)
         q_target = target_unroll()
 
-        mask = allowed_or_none(rows(inputs[0], bs, None))
-        td_loss = self.compute.compiled(self.td_loss)
-        return td_loss(q, q_target, segment, weight, mask, noise.online.taus)
+        mask = allowed_actions(rows(inputs[0], bs, None)) if self.net.masked else None
+        return self.compiled_loss(q, q_target, segment, weight, mask, noise.online.taus)
 
     def td_loss(
         self, q: Tensor, q_target: Tensor, segment: Segment, weight: Tensor, mask: Tensor | None,
@@ -116,8 +122,8 @@ class R2D2(SequenceLearner[R2D2Config]):
 
         # y_t = h(sum_{j<k} gamma^j r_{t+j} + gamma^k h^-1(Q(s_{t+k}, a*; theta-))), k <= n steps
         # a* = argmax_a Q(s_{t+k}, a; theta) (double),  h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x
-        ends = [x[bs:] for x in (segment.terminated, segment.truncated, segment.valid)]
-        valid = ends[2]
+        terminated, truncated = segment.terminated[bs:], segment.truncated[bs:]
+        valid = segment.valid[bs:]
         action = torch.where(valid, segment.action[bs:], 0)
         reward = shape_reward(segment.reward[bs:], c.reward_scale, c.reward_clip)
         q_choice = q.detach() if c.double else q_target
@@ -129,9 +135,9 @@ class R2D2(SequenceLearner[R2D2Config]):
             else:  # Vieillard et al. 2020, eq. 1
                 reward = reward + self.munchausen.reward(q_target, action, mask)
                 value = self.munchausen.value(q_target, mask)
-            returns = nstep_return(reward, *ends, nstep=c.nstep, gamma=c.gamma)
-            returned, k, discount = (x[:learned] for x in returns)
-            y = criterion.target(returned, discount, gather_bootstrap(value, k))
+            n = nstep_return(reward, terminated, truncated, valid, nstep=c.nstep, gamma=c.gamma)
+            bootstrap = gather_bootstrap(value, n.steps[:learned])
+            y = criterion.target(n.reward[:learned], n.discount[:learned], bootstrap)
 
         # delta_t = y_t - Q(s_t, a_t; theta),  loss = mean_b w_b (1/L) sum_t delta_t^2 / 2 (Huber),
         # where padding adds 0 to the sum and counts in L

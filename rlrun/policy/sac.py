@@ -59,7 +59,7 @@ class SAC(ControlLearner[Z], Generic[Z]):
         B], ``entropy`` = -alpha log pi [L, B].                                     (eq. 2, 3)
         """
         value = self.value_of(next_q) + entropy
-        return td_target(batch.reward, batch.discount, value, rescale_eps=None)
+        return td_target(batch.reward, batch.discount, value)
 
     def value_of(self, q: Tensor) -> Tensor:
         """Return what the actor maximises: min_c Q_c, [C, L, B] -> [L, B]."""

@@ -44,7 +44,7 @@ class DeterministicLearner(ControlLearner[D], Generic[D]):
         with torch.no_grad():
             next_action = self.target_action(batch)
             next_q = self.q_target(batch.encode_next(self.q_target.encoder), next_action)
-            y = td_target(batch.reward, batch.discount, next_q.amin(0), rescale_eps=None)
+            y = td_target(batch.reward, batch.discount, next_q.amin(0))
 
         # critics: sum_c (y - Q_c(s, a))^2 / 2                                     (algorithm 1)
         z = batch.encode(self.q.encoder)

@@ -38,7 +38,7 @@ class TQC(SAC[TQCConfig]):
         kept = atoms[..., : c.num_critics * (c.num_quantiles - c.dropped_quantiles)]
         value = kept + entropy.unsqueeze(-1)
         reward, discount = batch.reward.unsqueeze(-1), batch.discount.unsqueeze(-1)
-        return td_target(reward, discount, value, rescale_eps=None)
+        return td_target(reward, discount, value)
 
     def value_of(self, q: Tensor) -> Tensor:
         """Return the mean over all quantiles of all critics: [C, L, B, M] -> [L, B].    (eq. 13)"""

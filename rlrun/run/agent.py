@@ -19,7 +19,8 @@ from rlrun.env import make_env, make_one_env
 from rlrun.env.framestack import FrameStack, make_frame_stack
 from rlrun.env.rows import RowsVectorEnv
 from rlrun.errors import ConfigError, NumericError
-from rlrun.policy.actor import NetActor, shape_reward
+from rlrun.functional.rows import shape_reward
+from rlrun.policy.actor import NetActor
 from rlrun.policy.compute import flushed
 from rlrun.policy.dqn import ValueActor
 from rlrun.policy.qmix import TeamActor

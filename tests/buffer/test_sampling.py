@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlrun.buffer.kernels import set_leaves
 from rlrun.buffer.samplers import SumTree
 from rlrun.errors import NumericError
 from rlrun.run import checkpoint
@@ -263,7 +264,7 @@ def test_every_leaf_is_found_and_none_of_zero(size):
     A tutorial tree stops one level early for odd capacities, and never for capacity 1.
     """
     tree, values = SumTree(size), np.arange(1.0, size + 1)
-    tree.set(np.arange(size), values)
+    set_leaves(tree.arrays, np.arange(size), values)
     below = np.cumsum(values) - values
     for inside in (0, values / 2, values - 0.25):  # a border belongs to what follows
         assert tree.find(below + inside).tolist() == list(range(size))
@@ -272,7 +273,7 @@ def test_every_leaf_is_found_and_none_of_zero(size):
     for _ in range(5):
         values = np.where(rng.random(size) < 0.6, 0.0, 10.0 ** rng.uniform(-6, 6, size))
         values[rng.integers(size)] = 0.7
-        tree.set(np.arange(size), values)
+        set_leaves(tree.arrays, np.arange(size), values)
         positive = np.flatnonzero(values)
         edges = np.array([0.0, np.nextafter(tree.root, 0), tree.root, 2 * tree.root])
         found = tree.find(edges)
@@ -280,5 +281,5 @@ def test_every_leaf_is_found_and_none_of_zero(size):
         assert found.tolist() == [positive[0], *[positive[-1]] * 3]
     values = np.zeros(size)
     values[size // 2] = 1e-300
-    tree.set(np.arange(size), values)
+    set_leaves(tree.arrays, np.arange(size), values)
     assert (tree.find(np.array([0.0, tree.root, 1.0])) == size // 2).all()

@@ -242,7 +242,7 @@ def own_inputs(patch: Patch) -> None:
 
 
 def unmasked_target(patch: Patch) -> None:
-    patch.setattr("rlrun.policy.r2d2.allowed_or_none", lambda obs: None)
+    patch.setattr("rlrun.policy.r2d2.allowed_actions", lambda obs: None)
 
 
 def ends(segment: Any) -> torch.Tensor:

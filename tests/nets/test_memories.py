@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from rlrun.errors import EnvError
+from rlrun.nets.acting import burn_in
 from rlrun.nets.actor_critic import unroll_episodes
-from rlrun.nets.memory import burn_in, make_memory, reset_state
+from rlrun.nets.memory import make_memory, reset_state
 from rlrun.nets.memory.gated import _ONE_LAYER, GRU, _aligned, legendre
 from rlrun.nets.memory.linear import ring
 from rlrun.policy.compute import Compute, tensor_cores
@@ -94,7 +95,7 @@ def test_an_lstm_in_float16(units, batch):
     x, state = torch.randn(20, batch, 19).cuda(), memory.initial_state(batch, torch.device("cuda"))
     found = []
     for precision in ("float32", "bf16"):
-        with tensor_cores(precision), Compute(precision).autocast(x.device):
+        with tensor_cores(precision), Compute(precision).autocast(x.device)():
             out, last = memory.unroll(x, state)
         grads = torch.autograd.grad(out.float().square().mean() * 1024, [*memory.parameters()])
         found.append([y.float() for y in (out, *last, *grads)])

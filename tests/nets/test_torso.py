@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.nets.torso import Blocks, block_weight, conv_relu, flat_size, flatten, make_torso
+from rlrun.nets.torso import Blocks, block_weight, conv_relu, flat_size, make_flatten, make_torso
 from rlrun.policy.compute import tensor_cores
-from rlrun.policy.numpy_net import flatten as flatten_array
+from rlrun.policy.numpy_net import ARRAYS
 from rlrun.schema import ImageAndVectorConfig
 from tests.compose import config
 
@@ -17,7 +17,7 @@ BOX = gym.spaces.Box(-1, 1, (2, 3), np.float32)
 @pytest.mark.parametrize("lead", [(0,), (3, 0), (2, 4)])
 def test_flatten(lead):
     space = gym.spaces.Dict({"x": BOX})
-    out = flatten(space, {"x": torch.zeros(*lead, *BOX.shape)})
+    out = make_flatten(space)({"x": torch.zeros(*lead, *BOX.shape)})
     assert out.shape == (*lead, flat_size(space)) == (*lead, 6)
 
 
@@ -39,8 +39,8 @@ def test_pixels_are_scaled_by_their_bounds_whatever_the_dtype(low, high, shape, 
         space = gym.spaces.Box(low, high, shape, dtype)
         obs = np.full((2, *shape), high, dtype)
         want = np.full((2, flat_size(space)), high, np.float32) / np.float32(scale)
-        np.testing.assert_array_equal(flatten(space, torch.from_numpy(obs)), want)
-        np.testing.assert_array_equal(flatten_array(space, obs), want)
+        np.testing.assert_array_equal(make_flatten(space)(torch.from_numpy(obs)), want)
+        np.testing.assert_array_equal(make_flatten(space, ARRAYS)(obs), want)
 
 
 def test_a_small_picture_passes_one_convolution():

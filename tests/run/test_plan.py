@@ -13,7 +13,7 @@ from rlrun.run.build import (
     make_rollout,
 )
 from rlrun.run.plan import make_plan
-from rlrun.types import Counters, Window, tree_leaves
+from rlrun.types import Chunk, Counters, Window, tree_leaves
 from tests.compose import config
 
 PRESETS = sorted(p.stem for p in (Path(__file__).parents[2] / "conf/policy").glob("*.yaml"))
@@ -60,7 +60,7 @@ def test_rows_are_those_the_collector_returns(words):
     """Sizes, dtypes and the number of columns, known without a collector."""
     plan = make_plan(config(*words))
     collector = make_collector(plan, Counters())
-    example, columns = collector.example(), collector.num_envs
+    example, columns = Chunk(**collector.arrays).rows(0, 0), collector.num_envs
     collector.env.close()
     assert plan.columns == columns
     assert plan.window == collector.policy.window
