@@ -189,7 +189,7 @@ def changed(owner: Any, name: str, change: Callable[[Any], Any]) -> Callable[[Pa
 
 def chunks(change: Callable[[Any], dict[str, Any]]) -> Callable[[Patch], None]:
     """Collected rows have other fields."""
-    return changed(Collector, "_chunk", lambda chunk: replace(chunk, **change(chunk)))
+    return changed(Collector, "collect_rows", lambda chunk: replace(chunk, **change(chunk)))
 
 
 def leaking(chunk: Any) -> dict[str, Any]:
