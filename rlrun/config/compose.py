@@ -141,9 +141,7 @@ def _check_defaults(name: str, found: ConfigResult | None) -> None:
 
 
 class _Repository(ConfigRepository):
-    """Hydra's yaml files, each found and parsed once. ``foreign``: users' files are among them."""
-
-    foreign = False
+    """Hydra's yaml files, each found and parsed once."""
 
     def initialize_sources(self, config_search_path: ConfigSearchPath) -> None:
         self._sources_of: dict[tuple[str, Any], ConfigSource | None] = {}
@@ -163,8 +161,7 @@ class _Repository(ConfigRepository):
     def load_config(self, config_path: str) -> ConfigResult | None:
         if config_path not in self._parsed:
             self._parsed[config_path] = super().load_config(config_path)
-            if self.foreign:
-                _check_defaults(config_path, self._parsed[config_path])
+            _check_defaults(config_path, self._parsed[config_path])
         return copy.deepcopy(self._parsed[config_path])  # composing takes its nodes
 
 
@@ -214,7 +211,7 @@ class Composer:
         self._repository = _Repository(search)
         self.hydra.config_loader.repository = self._repository  # type: ignore[attr-defined]
         self._parser = OverridesParser.create(config_loader=self.hydra.config_loader)
-        self.foreign = self._repository.foreign = config_dir is not None
+        self.foreign = config_dir is not None  # whether users' files are read
         self._known: dict[str, Override] = {}  # of ``parse``
         self._chosen: dict[tuple[str, ...], _Chosen] = {}
 
@@ -254,8 +251,7 @@ class Composer:
             raise
         except Exception as e:  # Hydra raises all kinds of errors on input
             raise as_config_error(e, overrides, self.groups(), self.options) from e
-        if self.foreign or any("hydra" in o for o in overrides):
-            self._check_hydra(cfg, overrides)
+        self._check_hydra(cfg, overrides)
         return cfg
 
     def _check_hydra(self, cfg: DictConfig, overrides: Sequence[Override]) -> None:

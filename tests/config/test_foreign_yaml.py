@@ -24,6 +24,8 @@ FORBIDDEN = [  # (name of a file, its content, command line, what the error name
     ("env/evil.yaml", GLOBAL + ENV_SET, "--config-dir mine env=evil", "hydra.job.env_set"),
     ("env/evil.yaml", GLOBAL + ENV_SET, "--config-dir mine -m env=cartpole,evil", "sweep job 1"),
     ("env/evil.yaml", GLOBAL + ENV_SET, "hydra.searchpath=[mine] env=evil", "hydra.job.env_set"),
+    (EVIL, f"{GLOBAL}defaults: [override /hydra/launcher: basic]",
+     "hydra.searchpath=[mine] experiment=evil", "hydra/launcher = basic: experiment=evil"),
     ("main.yaml", f"{BASE}hydra: {{searchpath: [pkg://evil]}}", MAIN, "hydra.searchpath = [pkg:"),
     ("main.yaml", "defaults: [config, override hydra/job_logging: evil]", MAIN, ""),
     ("main.yaml", BASE + ENV_SET, MAIN, "hydra.job.env_set.PYTHONPATH = mine"),
