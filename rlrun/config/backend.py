@@ -12,7 +12,8 @@ BackendName = Literal["numpy", "torch"]
 WITH_KERNEL = (  # policies with a kernel
     "r2d2", "dqn", "sac", "td3", "ddpg", "ppo", "a2c", "impala", "pqn",
 )  # fmt: skip
-_MOST_UNITS = 128  # of an LSTM; measured: 0.5 of torch's time at 32 units, 0.8 to 0.9 at 128
+GATED = "lstm", "gru"  # memories with compiled loops
+_MOST_UNITS = 128  # of one; measured: 0.5 of torch's time at 32 units, 0.8 to 0.9 at 128
 _WIDEST = 256  # units of a layer of PPO and PQN; measured: 0.5 of torch's time at 256, 0.9 at 512
 _MOST_THREADS = 2  # of torch, faster with more than the kernel's one, measured from 64 units on
 
@@ -22,6 +23,7 @@ class Backend(NamedTuple):
 
     name: BackendName
     reason: str
+    compiled_memory: bool = False  # torch's, but LSTMs and GRUs unroll in loops (kernels/gated.py)
 
 
 def choose_backend(config: schema.Config, obs: gym.Space[Any], threads: int) -> Backend:
@@ -37,9 +39,31 @@ def choose_backend(config: schema.Config, obs: gym.Space[Any], threads: int) -> 
     if obstacle is None and config.learner.backend == "auto":
         obstacle = _slower(config, threads)
     if obstacle is not None:
-        return Backend("torch", obstacle)
-    memory = "and an LSTM " if isinstance(config.policy, schema.R2D2Config) else ""
+        compiled = _compiled_memory(config, threads)
+        also = f"; {config.memory.name} in compiled loops" if compiled else ""
+        return Backend("torch", obstacle + also, compiled)
+    memory = f"and {config.memory.name} " if isinstance(config.policy, schema.R2D2Config) else ""
     return Backend("numpy", f"linear layers {memory}in float32 on the CPU")
+
+
+def _compiled_memory(config: schema.Config, threads: int) -> bool:
+    """Return whether LSTMs and GRUs unroll in compiled loops of one thread."""
+    c = config.learner
+    plain = config.device == "cpu" and c.precision == "float32" and not c.compile
+    if not plain or config.memory.name not in GATED or _slow_memory(config, threads):
+        return False
+    from rlrun.jit import COMPILED
+
+    return COMPILED and sgemm() is not None
+
+
+def _slow_memory(config: schema.Config, threads: int) -> str | None:
+    """Return why torch unrolls a memory faster; None: it does not."""
+    if config.memory.hidden > _MOST_UNITS:
+        return f"memory.hidden={config.memory.hidden}: torch is faster above {_MOST_UNITS}"
+    if threads > _MOST_THREADS:
+        return f"{threads} threads of torch are faster than the one of a kernel"
+    return None
 
 
 def _slower(config: schema.Config, threads: int) -> str | None:
@@ -47,13 +71,8 @@ def _slower(config: schema.Config, threads: int) -> str | None:
     widest = max(config.torso.hidden, default=0)
     if isinstance(config.policy, schema.PPOConfig | schema.PQNConfig) and widest > _WIDEST:
         return f"torso.hidden={list(config.torso.hidden)}: torch is faster above {_WIDEST}"
-    if not isinstance(config.policy, schema.R2D2Config):
-        return None
-    if config.memory.hidden > _MOST_UNITS:
-        return f"memory.hidden={config.memory.hidden}: torch is faster above {_MOST_UNITS}"
-    if threads > _MOST_THREADS:
-        return f"{threads} threads of torch are faster than the one of a kernel"
-    return None
+    recurrent = isinstance(config.policy, schema.R2D2Config)
+    return _slow_memory(config, threads) if recurrent else None
 
 
 def numpy_obstacle(config: schema.Config, obs: gym.Space[Any]) -> str | None:
@@ -71,10 +90,10 @@ def numpy_obstacle(config: schema.Config, obs: gym.Space[Any]) -> str | None:
     several = policy.window is not None and policy.window[:2] != (0, 1)
     with_past = schema.ActionValueConfig | schema.ControlConfig | schema.OnPolicyConfig
     reads_past = isinstance(policy, with_past) and policy.prev_inputs
-    c, memory = config.learner, "lstm" if recurrent else "none"
+    c, memories = config.learner, GATED if recurrent else ("none",)
     for unsupported, setting in (
         (config.torso.name != "mlp", f"torso={config.torso.name}"),
-        (config.memory.name != memory, f"memory={config.memory.name}"),
+        (config.memory.name not in memories, f"memory={config.memory.name}"),
         (not recurrent and several, "windows of several rows"),
         (not recurrent and reads_past, "policy.prev_inputs=true"),
         (c.precision != "float32", f"learner.precision={c.precision}"),

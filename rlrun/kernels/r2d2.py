@@ -1,11 +1,10 @@
-"""R2D2's update with an MLP torso, an LSTM and linear heads: numpy products and compiled loops.
+"""R2D2's update with an MLP torso, an LSTM or GRU and linear heads: products and compiled loops.
 
 Most of an update of 32 windows through 32 units in torch is the overhead of some two hundred small
 operations. Numbers agree with ``R2D2.loss`` to 1e-5.
 """
 
 import time
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,182 +12,17 @@ from torch import nn
 
 from rlrun.functional.rows import RAW_REWARD
 from rlrun.jit import jit_ieee
-from rlrun.kernels.layers import HALF, ONE, ZERO, sgemm, tanh
+from rlrun.kernels.gated import GatedPasses, State, Trace
+from rlrun.kernels.layers import HALF, ONE, ZERO
 from rlrun.kernels.mlp import DifferentiableMLP, as_metrics, flat_gradients
 from rlrun.kernels.nstep import clamp, or_else, rescale, unrescale
-from rlrun.nets.memory.gated import LSTM
+from rlrun.nets.memory.gated import GRU, LSTM
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP
 from rlrun.policy.base import Gradients
 from rlrun.policy.optim import IGNORE_OVERFLOW
 from rlrun.policy.r2d2 import R2D2
 from rlrun.types import Sample, Segment
-
-
-@jit_ieee
-def _step(
-    gates: np.ndarray, product: np.ndarray, bias: np.ndarray, cell: np.ndarray,
-    next_cell: np.ndarray, squashed: np.ndarray, hidden: np.ndarray,
-) -> None:  # fmt: skip
-    """Compute one row of B sequences: gates i, f, g, o [B, 4H] from sums to activations, in place.
-
-    ``product`` [B, 4H]: the state's. Writes c_t, tanh(c_t) and h_t = o tanh(c_t), [B, H] each.
-    """
-    batch, units = cell.shape
-    for b in range(batch):
-        row, more = gates[b], product[b]
-        for j in range(4 * units):
-            row[j] += more[j] + bias[j]
-        for j in range(2 * units):
-            row[j] = tanh(row[j] * HALF) * HALF + HALF
-        candidate = row[2 * units : 3 * units]
-        for j in range(units):
-            candidate[j] = tanh(candidate[j])
-        output = row[3 * units :]
-        for j in range(units):
-            output[j] = tanh(output[j] * HALF) * HALF + HALF
-        before, after = cell[b], next_cell[b]
-        for j in range(units):
-            after[j] = row[units + j] * before[j] + row[j] * row[2 * units + j]
-        end, h = squashed[b], hidden[b]
-        for j in range(units):
-            end[j] = tanh(after[j])
-        for j in range(units):
-            h[j] = row[3 * units + j] * end[j]
-
-
-@jit_ieee
-def _step_backward(
-    gates: np.ndarray, cell: np.ndarray, squashed: np.ndarray, hidden_grad: np.ndarray,
-    later_grad: np.ndarray, cell_grad: np.ndarray,
-) -> None:  # fmt: skip
-    """Overwrite a row's gates [B, 4H] with the gradients of their sums.
-
-    ``hidden_grad`` and ``later_grad`` [B, H]: d loss / d h_t from the outputs and from row t + 1.
-    ``cell_grad`` [B, H], in place: d loss / d c_t from row t + 1, then d loss / d c_{t-1}.
-    """
-    batch, units = cell.shape
-    for b in range(batch):
-        row, before, end = gates[b], cell[b], squashed[b]
-        up, later, carried = hidden_grad[b], later_grad[b], cell_grad[b]
-        for j in range(units):
-            o, y = row[3 * units + j], end[j]
-            grad = up[j] + later[j]
-            carried[j] += grad * o * (ONE - y * y)
-            row[3 * units + j] = grad * y * o * (ONE - o)
-        for j in range(units):
-            i, f, g, grad = row[j], row[units + j], row[2 * units + j], carried[j]
-            row[j] = grad * g * i * (ONE - i)
-            row[units + j] = grad * before[j] * f * (ONE - f)
-            row[2 * units + j] = grad * i * (ONE - g * g)
-            carried[j] = grad * f
-
-
-@jit_ieee
-def _unroll(
-    gates: np.ndarray, weight: np.ndarray, bias: np.ndarray, hidden: np.ndarray, cell: np.ndarray,
-    squashed: np.ndarray, own: np.ndarray,
-) -> None:  # fmt: skip
-    """Compute all rows of B sequences; see ``Trace``.
-
-    ``gates`` [T, B, 4H]: the inputs' products, replaced by activations. ``weight`` [4H, H]: of the
-    state. ``hidden`` and ``cell``: row 0 is the start state. ``own`` bool [T, B]: sequences whose
-    state changes in a row; of no rows: all change.
-    """
-    rows, batch, width = gates.shape
-    units = width // 4
-    product = np.empty((batch, width), np.float32)
-    for t in range(rows):
-        sgemm(
-            101, 111, 112, batch, width, units, ONE, hidden[t].ctypes.data, units,
-            weight.ctypes.data, units, np.float32(0), product.ctypes.data, width,
-        )  # fmt: skip
-        _step(gates[t], product, bias, cell[t], cell[t + 1], squashed[t], hidden[t + 1])
-        if len(own):
-            for b in range(batch):
-                if not own[t, b]:
-                    for j in range(units):
-                        hidden[t + 1, b, j], cell[t + 1, b, j] = hidden[t, b, j], cell[t, b, j]
-
-
-@jit_ieee
-def _unroll_backward(
-    gates: np.ndarray, weight: np.ndarray, cell: np.ndarray, squashed: np.ndarray, grad: np.ndarray
-) -> None:
-    """Overwrite the ``gates`` [T, B, 4H] of an unroll with the gradients of their sums.
-
-    ``grad`` [T, B, H]: d loss / d h_t from the outputs.
-    """
-    rows, batch, width = gates.shape
-    units = width // 4
-    later, carried = np.zeros((batch, units), np.float32), np.zeros((batch, units), np.float32)
-    for t in range(rows - 1, -1, -1):
-        _step_backward(gates[t], cell[t], squashed[t], grad[t], later, carried)
-        sgemm(
-            101, 111, 111, batch, units, width, ONE, gates[t].ctypes.data, width,
-            weight.ctypes.data, units, np.float32(0), later.ctypes.data, units,
-        )  # fmt: skip
-
-
-State = tuple[np.ndarray, np.ndarray]  # h and c, [B, H] each
-
-
-class Trace(NamedTuple):
-    """Arrays of an unroll of T rows that its backward pass reads."""
-
-    inputs: np.ndarray  # [T, B, F]
-    gates: np.ndarray  # [T, B, 4H] activated
-    hidden: np.ndarray  # [T + 1, B, H] from the start state on
-    cell: np.ndarray  # [T + 1, B, H]
-    squashed: np.ndarray  # [T, B, H] tanh of cell[1:]
-
-
-class NumpyLSTM:
-    """Passes of an ``nn.LSTM`` of one layer. Weights are views of the module's."""
-
-    def __init__(self, lstm: nn.LSTM, grads: dict[int, np.ndarray] | None = None) -> None:
-        """``grads``: data_ptr of a parameter -> array for its gradient; None: forward only."""
-        parameters = [p.detach() for p in lstm.all_weights[0]]
-        self.of_inputs, self.of_hidden, *self.biases = (p.numpy() for p in parameters)
-        self.grads = None if grads is None else [grads[p.data_ptr()] for p in parameters]
-        self.ones = np.ones(0, np.float32)
-
-    def unroll(self, x: np.ndarray, state: State, own: np.ndarray | None = None) -> Trace:
-        """Unroll ``x`` [T, B, F] from ``state``, (h, c) of [B, H] each.
-
-        ``own`` bool [T, B]: rows where it is False leave the state of their sequence unchanged.
-        """
-        (rows, batch, features), units = x.shape, self.of_hidden.shape[1]
-        gates = x.reshape(-1, features) @ self.of_inputs.T
-        gates = gates.reshape(rows, batch, 4 * units)
-        hidden, cell = (np.empty((rows + 1, batch, units), np.float32) for _ in range(2))
-        squashed = np.empty((rows, batch, units), np.float32)
-        hidden[0], cell[0] = state
-        own = np.ones((0, batch), bool) if own is None else own
-        bias = self.biases[0] + self.biases[1]
-        _unroll(gates, self.of_hidden, bias, hidden, cell, squashed, own)
-        return Trace(x, gates, hidden, cell, squashed)
-
-    def backward(self, trace: Trace, grad: np.ndarray, *, inputs: int) -> np.ndarray:
-        """Write the gradients of the weights. Return those of the first columns of the inputs.
-
-        ``grad`` [T', B, H]: d loss / d h_t of the first T' rows, the only ones on which the loss
-        depends. ``inputs``: number of columns F' of the result [T' B, F']. Overwrites the trace.
-        """
-        assert self.grads is not None, "made without arrays for gradients"
-        rows, batch, units = grad.shape
-        gates = trace.gates[:rows]
-        _unroll_backward(gates, self.of_hidden, trace.cell, trace.squashed, grad)
-        flat = gates.reshape(rows * batch, 4 * units)
-        if len(self.ones) != len(flat):
-            self.ones = np.ones(len(flat), np.float32)
-        of_inputs, of_hidden, *biases = self.grads
-        np.matmul(flat.T, trace.inputs[:rows].reshape(len(flat), -1), out=of_inputs)
-        np.matmul(flat.T, trace.hidden[:rows].reshape(len(flat), -1), out=of_hidden)
-        np.matmul(self.ones, flat, out=biases[0])
-        biases[1][...] = biases[0]
-        of_x: np.ndarray = flat @ self.of_inputs[:, :inputs]
-        return of_x
 
 
 class NumpyHeads:
@@ -224,30 +58,31 @@ class NumpyHeads:
 
 
 class NumpyRecurrentQNet:
-    """Passes of a ``QNet`` with an LSTM. Weights are views of the network's."""
+    """Passes of a ``QNet`` with an LSTM or GRU. Weights are views of the network's."""
 
     def __init__(self, net: QNet, grads: dict[int, np.ndarray] | None = None) -> None:
         """``grads``: data_ptr of a parameter -> array for its gradient; None: forward only."""
         assert isinstance(net.torso, MLP)
-        assert isinstance(net.memory, LSTM)
+        assert isinstance(net.memory, LSTM | GRU)
         self.torso = DifferentiableMLP(net.torso.layers, grads)
         self.width = net.torso.size
-        self.lstm = NumpyLSTM(net.memory.core, grads)
+        core = net.memory.core
+        own = None if grads is None else [grads[p.data_ptr()] for p in core.all_weights[0]]
+        self.memory = GatedPasses(core, own)
         self.heads = NumpyHeads(net, grads)
         self.trace: Trace | None = None
 
     def unroll(self, obs: np.ndarray, previous: np.ndarray, state: State) -> np.ndarray:
         """Return Q [T, B, A] of ``obs`` [T, B, F] and ``previous`` [T, B, P]; see ``QNet``."""
-        self.trace = self.lstm.unroll(self.inputs(obs, previous), state)
-        h = self.trace.hidden[1:]
+        self.trace = self.memory.unroll(self.inputs(obs, previous), state)
+        h = self.trace.out
         return self.heads(h.reshape(-1, h.shape[-1])).reshape(*obs.shape[:2], -1)
 
     def warm(self, obs: np.ndarray, previous: np.ndarray, state: State, own: np.ndarray) -> State:
         """Return the state after the burn-in; ``own`` bool [T, B]: the rows that are not filler."""
         if not len(obs):
             return state
-        trace = self.lstm.unroll(self.inputs(obs, previous), state, own)
-        return trace.hidden[-1], trace.cell[-1]
+        return self.memory.unroll(self.inputs(obs, previous), state, filler=~own).state(-1)
 
     def inputs(self, obs: np.ndarray, previous: np.ndarray) -> np.ndarray:
         """Return the inputs [T, B, *] of the memory."""
@@ -264,7 +99,7 @@ class NumpyRecurrentQNet:
         rows, batch, actions = grad.shape
         h = self.heads.backward(grad.reshape(-1, actions), inputs=True)
         deep = bool(self.torso.layers)
-        h = self.lstm.backward(
+        h = self.memory.backward(
             self.trace, h.reshape(rows, batch, -1), inputs=self.width if deep else 0
         )
         if deep:
@@ -272,7 +107,7 @@ class NumpyRecurrentQNet:
 
 
 class R2D2Kernel:
-    """The gradients of R2D2 for scalar action values, an MLP torso and an LSTM."""
+    """The gradients of R2D2 for scalar action values, an MLP torso and an LSTM or GRU."""
 
     def __init__(self, policy: R2D2) -> None:
         self.policy, self.config, self.window = policy, policy.config, policy.window
@@ -341,9 +176,8 @@ class R2D2Kernel:
         return x, previous
 
     def start_state(self, segment: Segment) -> State:
-        """Return (h, c) [B, H] from which windows start."""
-        h, c = self.policy.start_state(segment)
-        return h.numpy(), c.numpy()
+        """Return the state [B, H] from which windows start."""
+        return tuple(s.numpy() for s in self.policy.start_state(segment))
 
 
 @jit_ieee

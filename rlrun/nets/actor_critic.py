@@ -12,7 +12,7 @@ from rlrun.functional.masks import has_mask, unmasked
 from rlrun.functional.policy import LogProbEntropy, categorical, gaussian, mask_logits
 from rlrun.nets.acting import ActingNet, ActionBounds, TorsoMemory, Trunk
 from rlrun.nets.memory import Memory, reset_state
-from rlrun.nets.memory.gated import NoMemory
+from rlrun.nets.memory.gated import GRU, LSTM, NoMemory
 from rlrun.nets.memory.linear import EpisodeMemory
 from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise
 from rlrun.nets.torso import make_torso, mlp
@@ -214,8 +214,8 @@ def unroll_episodes(memory: Memory, x: Tensor, first: Tensor, state: Tree) -> Te
 
     ``state`` [M, ...]: before row 0. ``first`` bool [T, M]: in host memory, which avoids a
     synchronisation with the device. Linear and attention memories set a decay or a mask to 0 at
-    ``first`` rows. For other memories columns are cut at episode starts, and all pieces unroll in
-    one batch, so any memory that unrolls [T, B, F] works.
+    ``first`` rows, compiled loops the state. For other memories columns are cut at episode starts,
+    and all pieces unroll in one batch, so any memory that unrolls [T, B, F] works.
     """
     if isinstance(memory, NoMemory):
         return x
@@ -224,6 +224,8 @@ def unroll_episodes(memory: Memory, x: Tensor, first: Tensor, state: Tree) -> Te
         return memory.unroll(x, state)[0]
     if isinstance(memory, EpisodeMemory):
         return memory.unroll_episodes(x, first, state)
+    if isinstance(memory, LSTM | GRU) and memory.compiled is not None:
+        return memory.compiled(memory, x, state, first)[0]
     pieces = cut_pieces(first)
     index, first_piece = pieces.row_index.to(x.device), pieces.first_piece.to(x.device)
     flat = x.new_zeros(pieces.steps * pieces.num_pieces, x.shape[-1])

@@ -162,8 +162,7 @@ class LearningPolicy(ABC, Generic[C]):
         lr_at = make_schedule(c.lr if lr is None else lr, total_steps=total)
         own = None if memory_lr is None else make_schedule(memory_lr, total_steps=total)
         part = self.parts[name] = Part(net, adam, lr_at, own, follows)
-        if self.compute.compile:
-            self.compute.prepare(net, *(() if part.target is None else (part.target,)))
+        self.compute.prepare(net, *(() if part.target is None else (part.target,)))
         return part
 
     def actor(self, num_envs: int) -> Actor:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlrun.nets.memory.gated import GRU, LSTM, Unroll
 from rlrun.nets.torso import Blocks, Stack
 from rlrun.types import Segment
 
@@ -59,27 +60,34 @@ class Compute:
         target_thread: bool = False,
         graph: bool = False,
         compile: bool = False,
+        unroll: Unroll | None = None,
         device: torch.device = CPU,
     ) -> None:
         """``target_thread``: ``run_in_thread`` uses a second thread, on a GPU also a second stream.
 
         ``graph``: updates on a GPU are captured as CUDA graphs (``CudaGraph``). ``compile``: see
-        ``prepare``. ``device``: where updates are computed.
+        ``prepare``. ``unroll``: of LSTMs and GRUs; None: torch's. ``device``: where updates are
+        computed.
         """
         self.precision, self.target_thread = precision, target_thread
         self.graph, self.compile, self.on_gpu = graph, compile, device.type == "cuda"
-        self.called = False  # ``run_in_thread``
+        self.unroll, self.called = unroll, False  # called: ``run_in_thread``
         self.pool: ThreadPoolExecutor | None = None
         self.stream: torch.cuda.Stream | None = None
         if target_thread and self.on_gpu:
             self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def prepare(self, *nets: nn.Module) -> None:
-        """Compile the layers of torsos and heads with torch.compile.
+        """Give memories their ``unroll``. ``compile`` torsos and heads with torch.compile.
 
-        Memories keep their own kernels. Copies of a network, which actors make, are not compiled.
-        Layers that cannot be compiled run uncompiled, with a warning from torch.
+        Copies of a network, which actors make, are not compiled. Layers that cannot be compiled run
+        uncompiled, with a warning from torch.
         """
+        for part in (part for net in nets for part in net.modules()):
+            if isinstance(part, LSTM | GRU):
+                part.compiled = self.unroll
+        if not self.compile:
+            return
         on_cpu = all(p.device.type == "cpu" for net in nets for p in net.parameters())
         if on_cpu and not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++"))):
             _logger.warning(

@@ -84,12 +84,14 @@ def policy_class(name: str) -> type[Any]:
 def make_policy(plan: Plan) -> Policy:
     """Return the policy named by ``config.policy.name``. Its module is imported only now."""
     config, cls = plan.config, policy_class(plan.config.policy.name)
-    c = config.learner
+    c, unroll = config.learner, None
+    if plan.backend.compiled_memory:
+        unroll = resolve_name("rlrun.kernels.gated:unroll")
 
     def make(spec: Spec, seed: int) -> Policy:
         compute = Compute(
             c.precision, target_thread=plan.target_thread, graph=c.cuda_graph, compile=c.compile,
-            device=torch.device(config.device),
+            unroll=unroll, device=torch.device(config.device),
         )  # fmt: skip
         policy: Policy = cls(
             config.policy, config.torso, config.memory, spec=spec, seed=seed,

@@ -243,7 +243,7 @@ class _Run:
         elif isinstance(parts.buffer, Replay | Mixed | Streams) and config.buffer.load is not None:
             self.log.note(load_rows(self.plan, parts.buffer))
         record.parameters = sum(w.numel() for w in parts.policy.weights().values())
-        record.backend, record.backend_reason = self.plan.backend
+        record.backend, record.backend_reason = self.plan.backend[:2]
         self._note_exactness()
         self.running = RunningRecord(record, run_dir, parts.progress, self.log)
         self.running.update()  # the counters from which a resumed run continues
@@ -293,7 +293,7 @@ class _Run:
         record = self.record
         self.running.update()
         policy = self.pipeline.parts.policy
-        record.backend, record.backend_reason = backend_used(policy, self.plan)
+        record.backend, record.backend_reason = backend_used(policy, self.plan)[:2]
         self._note_exactness()
 
     def _note_exactness(self) -> None:

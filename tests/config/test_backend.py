@@ -20,7 +20,7 @@ CARTPOLE = "env=cartpole"
 SOFT = "policy.munchausen=0.9 policy.double=false policy.value_rescale_eps=null"
 OBSTACLES = {
     "policy=qmix env=twostep": "policy qmix has no kernel",
-    "policy=r2d2 memory=gru": "memory=gru", "policy=r2d2 memory=none": "memory=none",
+    "policy=r2d2 memory=lru": "memory=lru", "policy=r2d2 memory=none": "memory=none",
     "policy=r2d2_c51": "policy.distribution=categorical",
     "policy=r2d2 policy.noisy=0.5": "policy.noisy=0.5",
     "policy=r2d2 learner.compile=true": "learner.compile=true",
@@ -68,7 +68,7 @@ def test_a_run_records_what_computed_its_updates(value, name, tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("words", "threads", "reason"),
     [("policy=r2d2", 1, None), ("policy=drqn", 2, None), ("policy=r2d2", 3, "3 threads"),
-     ("policy=r2d2 memory.hidden=128", 1, None),
+     ("policy=r2d2 memory=gru", 1, None), ("policy=r2d2 memory.hidden=128", 1, None),
      ("policy=r2d2 memory.hidden=129", 1, "memory.hidden=129"),
      ("policy=r2d2 memory.hidden=129 learner.backend=numpy", 3, None),
      ("policy=dqn torso.hidden=[512]", 8, None), ("policy=ppo torso.hidden=[256]", 1, None),
@@ -79,6 +79,22 @@ def test_auto_leaves_large_networks_to_torch(words, threads, reason):
     backend = backend_of(words, threads)
     assert backend.name == ("numpy" if reason is None else "torch")
     assert reason is None or reason in backend.reason
+
+
+@pytest.mark.parametrize(
+    ("words", "threads", "compiled"),
+    [("policy=ppo memory=gru", 2, True), ("policy=rsac memory=lstm env=pendulum", 1, True),
+     ("policy=ppo memory=lru", 1, False), ("policy=ppo memory=gru", 3, False),
+     ("policy=ppo memory=gru memory.hidden=129", 1, False),
+     ("policy=ppo memory=gru learner.backend=torch", 1, False),
+     ("policy=r2d2 memory=gru learner.precision=bf16", 1, False)],
+)  # fmt: skip
+def test_small_gated_memories_unroll_in_compiled_loops(words, threads, compiled, monkeypatch):
+    backend = backend_of(words, threads)
+    assert (backend.name, backend.compiled_memory) == ("torch", compiled)
+    assert ("compiled loops" in backend.reason) == compiled
+    monkeypatch.setattr("rlrun.jit.COMPILED", False)
+    assert not backend_of(words, threads).compiled_memory
 
 
 def test_without_numba_compiled_updates_use_torch(monkeypatch):

@@ -22,6 +22,7 @@ assert boxes  # registers its environments
 DISCRETE = ("env=counter",)
 BOX = ("env=gym", "env.id=test/Levers-v0", "env.kwargs={length: 4}")
 CONTROL = ("sac", "td3", "ddpg")
+ON_BOX = (*CONTROL, "rsac", "rtd3")
 ON_POLICY = ("ppo", "a2c", "impala", "pqn")
 NAMES = ("dqn", "r2d2", *CONTROL, *ON_POLICY)  # with a kernel
 SMALL = ("debug=smoke", "learner.learning_starts=0", "learner.batch_size=16", "torso=mlp",
@@ -43,7 +44,7 @@ OWN["ppo"] += ("policy.epochs=2",)
 
 def line(name: str, *words: str) -> tuple[str, ...]:
     """The words of a small ``policy=name`` in an environment that it can act in."""
-    env = BOX if name in CONTROL else DISCRETE
+    env = BOX if name in ON_BOX else DISCRETE
     return (f"policy={name}", *env, *SMALL, *OWN.get(name, ()), *words)
 
 

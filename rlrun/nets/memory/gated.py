@@ -1,5 +1,7 @@
 """Memories with real states: LSTM, GRU, minGRU, LMU and none."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -9,9 +11,13 @@ from rlrun.nets.memory.cell import Readout, RowCell, ScanCell, at_least_float32,
 from rlrun.schema import LMUConfig, MemoryConfig, MinGRUConfig
 from rlrun.types import Tree, tree_map
 
+Unroll = Callable[[nn.Module, Tensor, Tree, Tensor | None], tuple[Tensor, Tree]]
+
 
 class LSTM(nn.Module):
     """nn.LSTM; state (h, c), each [B, H]. The forget gate's bias starts at ``forget_bias``."""
+
+    compiled: Unroll | None = None  # ``kernels.gated.unroll``, faster where the learner may use it
 
     def __init__(self, config: MemoryConfig, features: int) -> None:
         super().__init__()
@@ -28,6 +34,8 @@ class LSTM(nn.Module):
 
     def unroll(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
         """Return outputs [T, B, H] of ``x`` [T, B, F], and the state after row T-1."""
+        if self.compiled is not None:
+            return self.compiled(self, x, state, None)
         h, c = (s.unsqueeze(0) for s in state)
         if x.is_cuda:
             x, weights = _aligned(x, self.core, 128 if _stays_on_chip(x, self.size) else 8)
@@ -49,6 +57,8 @@ class LSTM(nn.Module):
 class GRU(nn.Module):
     """nn.GRU; state h [B, H]."""
 
+    compiled: Unroll | None = None
+
     def __init__(self, config: MemoryConfig, features: int) -> None:
         super().__init__()
         self.size = config.hidden
@@ -58,6 +68,8 @@ class GRU(nn.Module):
         return (torch.zeros(batch, self.size, device=device),)
 
     def unroll(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        if self.compiled is not None:
+            return self.compiled(self, x, state, None)
         h = state[0].unsqueeze(0)
         if x.is_cuda:
             x, weights = _aligned(x, self.core)

@@ -1,0 +1,103 @@
+"""LSTM and GRU in compiled loops are torch's: outputs, states, gradients, whole updates."""
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.jit import COMPILED
+from rlrun.kernels.gated import GatedPasses, unroll
+from rlrun.nets.actor_critic import unroll_episodes
+from rlrun.nets.memory.gated import GRU, LSTM
+from tests.kernels.make import line, perturb, policy_of, samples_of
+from tests.nets.cells import FEATURES, make, state_of, stepped
+
+pytestmark = pytest.mark.skipif(not COMPILED, reason="the loops are compiled by numba")
+NAMES = ("lstm", "gru")
+
+
+@pytest.mark.parametrize("rows", [1, 2, 13])
+@pytest.mark.parametrize("name", NAMES)
+def test_outputs_states_and_gradients_are_torchs(name, rows):
+    """Of inputs, start state and weights; the loss depends on the last state, too."""
+    memory, x = make(name), torch.randn(rows, 3, FEATURES, requires_grad=True)
+    state = [s.requires_grad_() for s in state_of(memory, 4, 3)]
+    weights, found = torch.randn(rows, 3, 6), []
+    for memory.compiled in (None, unroll):
+        out, last = memory.unroll(x, tuple(state))
+        loss = (out * weights).sum() + sum(s.square().sum() for s in last)
+        grads = torch.autograd.grad(loss, [x, *state, *memory.parameters()], retain_graph=True)
+        found.append([out, *last, *grads])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-6)
+    with pytest.raises(AttributeError):  # arrays of the pass are overwritten
+        torch.autograd.grad(loss, x)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_states_are_zero_where_episodes_begin(name):
+    memory, first = make(name), torch.rand(12, 40) < torch.rand(40)
+    x, state = torch.randn(12, 40, FEATURES, requires_grad=True), state_of(memory, 5, 40)
+    memory.compiled = unroll
+    weights, found = torch.randn(12, 40, 6), []
+    for out in (
+        stepped(memory, x, state, first)[0], unroll_episodes(memory, x, first, state)
+    ):  # fmt: skip
+        grads = torch.autograd.grad((out * weights).sum(), [x, *memory.parameters()])
+        found.append([out, *grads])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+    wild = tuple(torch.full_like(s, torch.nan) for s in state)
+    first[0] = True
+    assert unroll_episodes(memory, x, first, wild).isfinite().all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_filler_leaves_the_state(name):
+    memory, filler = make(name), torch.rand(9, 30) < 0.4
+    x, state = torch.randn(9, 30, FEATURES), state_of(memory, 5, 30)
+    begin = tuple(s.numpy() for s in state)
+    trace = GatedPasses(memory.core).unroll(x.numpy(), begin, filler=filler.numpy())
+    with torch.no_grad():
+        for row, skipped in zip(x, filler, strict=True):
+            after = memory.step(row, state)[1]
+            state = tuple(
+                torch.where(skipped[:, None], s, new) for s, new in zip(state, after, strict=True)
+            )
+    for got, want in zip(trace.state(-1), state, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_gates_that_saturate_stay_within_their_bounds():
+    """The fitted tanh ends at +-1 to rounding, and NaN is not hidden."""
+    x = np.array([-1e30, -50.0, 50.0, 1e30, np.nan], np.float32)[None, :, None]
+    zero = np.zeros((5, 1), np.float32)
+    for core, low, high in ((torch.nn.LSTM(1, 1), 0, np.tanh(1)), (torch.nn.GRU(1, 1), -1, 0)):
+        for p in core.parameters():
+            p.data.fill_(1.0)
+        h = GatedPasses(core).unroll(x, (zero, zero)).out[0, :, 0]
+        np.testing.assert_allclose(h, [low, low, high, high, np.nan], atol=1e-6)
+
+
+POLICIES = [
+    ("ppo", "memory=gru", "policy.segment_len=8"), ("ppo", "memory=lstm"), ("a2c", "memory=lstm"),
+    ("impala", "memory=gru"), ("pqn", "memory=gru"), ("rsac", "memory=lstm"),
+    ("rtd3", "memory=gru"), ("r2d2", "memory=gru", "policy.distribution=quantile"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", POLICIES, ids=" ".join)
+def test_updates_are_those_with_torchs_memory(words):
+    words = line(words[0], *words[1:], "memory.hidden=5")
+    ours, text = (policy_of(words, text=text) for text in (False, True))
+    compiled = [
+        {m.compiled for p in policy.parts.values() for m in p.net.modules()
+         if isinstance(m, LSTM | GRU)} for policy in (ours, text)
+    ]  # fmt: skip
+    assert compiled == [{unroll}, {None}]
+    for policy in (ours, text):
+        perturb(policy, 1.0)
+    for sample in samples_of(words, 3):
+        one, two = ours.update(sample), text.update(sample)
+        for key, value in two.metrics.items():
+            torch.testing.assert_close(
+                float(one.metrics[key]), float(value), rtol=1e-3, atol=1e-4, msg=key
+            )
+    assert ours.kernel is None
