@@ -474,9 +474,9 @@ def _group_lines(table: Table, group: str, words: Sequence[str]) -> list[str]:
 
 
 def _lines(table: Table, group: str, texts: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line per option. Environments are made to show their spaces; variants are below.
+    """Yield a line per option. Environments are made to show their spaces.
 
-    A variant starts from another environment, with whose name its own begins.
+    Below are experiments in it and variants: environments that start from it, as their names do.
     """
     if group != "env":
         yield from (_beside(name, text) for name, text in texts.items())
@@ -489,7 +489,10 @@ def _lines(table: Table, group: str, texts: Mapping[str, str]) -> Iterator[str]:
             continue
         variants = [n.removeprefix(f"{name}_") for n, parent in listed.items() if parent == name]
         also = f"also {name}_NAME: {', '.join(variants)}" if variants else ""
-        first, *more = filter(None, (*_environment(name, table), also))
+        experiments = table.options["experiment"].items()
+        tuned = ", ".join(e for e, option in experiments if option.chooses.get("env") == name)
+        tuned = f"experiment={tuned}" if tuned else ""
+        first, *more = filter(None, (*_environment(name, table), tuned, also))
         yield "\n".join([_beside(name, first), *(_beside("", text) for text in more)])
 
 

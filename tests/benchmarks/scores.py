@@ -148,6 +148,9 @@ ROWS = {
         "policy=dqn env=acrobot run.stop_return=null run.eval_every=20000 policy.lr.end=0",
         ">= -76.6, rl-zoo3", steps=100_000,
     ),
+    "lunarlander_dqn": Row(
+        "experiment=zoo_dqn_lunarlander", ">= 154, rl-zoo3", needs="box2d"
+    ),
     "acrobot_qrdqn": Row("policy=qrdqn env=acrobot", ">= -90", steps=100_000),
     # on-policy
     "cartpole_ppo": Row("policy=ppo env=cartpole", ">= 475", steps=100_000),

@@ -168,6 +168,7 @@ def test_list(rlrun, tmp_path):
     for name in ("r2d2", "random", "cartpole_novel", "r2d2_paper", "delay_obs"):
         assert name in lines
     assert "float32 [6] -> Discrete 3" in lines["acrobot"]
+    assert "experiment=zoo_dqn_cartpole, zoo_ppo_cartpole" in lines["cartpole"]
     for name in ENVIRONMENTS:
         module = module_of(name)
         absent = module is not None and find_spec(module) is None
