@@ -275,8 +275,8 @@ def labels_of(configs: Sequence[dict[str, Any]], given: Sequence[str] = ()) -> l
     Names use the keys that distinguish them: the policy, then keys of the command line. A key that
     distinguishes no more of them is left out.
     """
-    if len(configs) == 1:
-        return [show(configs[0].get("policy.name", "all runs"))]
+    if len(configs) < 2:
+        return [show(keys.get("policy.name", "all runs")) for keys in configs]
     varying = varying_keys(configs)
     rank = {name: i for i, name in reversed(list(enumerate(given)))}
     refers = {n for n in varying if any(str(k.get(n)).startswith("${") for k in configs)}

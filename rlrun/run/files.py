@@ -384,7 +384,7 @@ def require_run(run_dir: Path, *, card: bool = False) -> None:
     what, fix = "no such directory", "run directories are under outputs/"
     beside = [path.parent.name for path in run_dir.parent.glob(f"*/{CONFIG}")]
     if close := nearest(run_dir.name, beside, 1):
-        fix = f"did you mean {shlex.quote(str(run_dir.with_name(close[0])))}?"
+        fix = f"did you mean {shlex.quote(str(run_dir.parent / close[0]))}?"
     if os.path.isdir(run_dir):
         what = "is not a run directory"
         inside = sorted(path.parent for path in run_dir.glob(f"*/{CONFIG}"))

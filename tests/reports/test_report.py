@@ -119,6 +119,7 @@ def test_failed_and_waiting_runs_are_listed(rlrun, tmp_path):
     assert status == {"0": "done", "1": "failed", "2": "damaged", "3": "waiting", "4": "done"}
     assert rows["1"]["note"] == "exit 4: loss = nan; lower it"
     assert "diverged" in page_text(tmp_path / "s")
+    assert rlrun("report", "s/2").code == 0, "the only run has no config"
 
 
 def test_health(rlrun, tmp_path):

@@ -162,7 +162,8 @@ def test_a_parent_that_loses_records_while_it_is_forked_is_noticed(run_dir, tmp_
     assert not (tmp_path / "new" / "run.json").exists()
 
 
-def test_wrong_commands_are_one_line(run_dir, tmp_path, capsys):
+def test_wrong_commands_are_one_line(run_dir, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(run_dir.parent)
     kept = ", ".join(map(str, steps_of(run_dir)))
     for words, text in (
         (["resume", f"{run_dir}@77"], f"kept are {kept}"),
@@ -174,6 +175,7 @@ def test_wrong_commands_are_one_line(run_dir, tmp_path, capsys):
         (["resume", str(run_dir), "policy.lr=choice(1,2)"], "several values"),
         (["diff", str(run_dir), str(tmp_path / "nowhere")], "no such directory"),
         (["verify", str(tmp_path)], "is not a run directory"),
+        (["verify", "."], "is not a run directory"),
         (["resume", f"{tmp_path / 'nowhere'}@3"], "no such directory"),
     ):
         refused(capsys, words, text)
