@@ -53,9 +53,11 @@ def require_new_file(
     """Raise ConfigError unless ``path``, given by ``flag``, can become a file of a format."""
     if path.suffix.lower() not in suffixes:
         wrong = f"its name does not say the format; {' and '.join(suffixes)} are allowed; rename it"
-    elif not path.absolute().parent.is_dir():
+    elif len(os.fsencode(path.name)) > 250:  # a temporary file's is longer by 5
+        wrong = "its name is longer than 250 bytes; a shorter one is allowed; rename it"
+    elif not os.path.isdir(path.absolute().parent):
         wrong = f"there is no directory {path.parent}; an existing one is allowed; make it"
-    elif path.is_dir() or (os.path.lexists(path) and not overwrite):
+    elif os.path.isdir(path) or (os.path.lexists(path) and not overwrite):
         wrong = "exists already; a new file is allowed; choose another, or add --overwrite"
     else:
         return

@@ -154,15 +154,17 @@ def _split(word: str) -> list[str]:
         return [word]
 
 
-def directory_of(run_dir: object) -> Path:
-    """Return the absolute path of a run directory, given as a path or a ``Run``.
-
-    Raises: ConfigError.
-    """
+def path_of(run_dir: object) -> str:
+    """Return the path of a run, given as a path or a ``Run``. Raises: ConfigError."""
     if not isinstance(run_dir, str | os.PathLike):
-        wrong = f"run_dir = {str(run_dir)[:60]}: is not a path"
+        wrong = f"run_dir = {run_dir!s:.60}: is not a path"
         raise ConfigError(f"{wrong}; a path and a Run are allowed; give the directory of a run")
-    return Path(run_dir).expanduser().absolute()
+    return os.fspath(run_dir)
+
+
+def directory_of(run_dir: object) -> Path:
+    """Return the absolute path of a run directory. Raises: ConfigError."""
+    return Path(path_of(run_dir)).expanduser().absolute()
 
 
 def arguments(command: str, *words: object, **options: object) -> Namespace:

@@ -1,7 +1,6 @@
 """Runs from Python: start, resume, fork, verify and compare them."""
 
 import itertools
-import os
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,6 +14,7 @@ from rlrun.api.calls import (
     check_words,
     directory_of,
     errors_of_cli,
+    path_of,
     running_call,
 )
 from rlrun.api.run import Run
@@ -86,7 +86,7 @@ def resume(
     those of ``train``.
     """
     words = check_words(overrides, "rlrun.resume")
-    text = os.fspath(run_dir)
+    text = path_of(run_dir)
     with running_call(["resume", text, *words, *discard * ["--discard"]], trust, quiet=quiet):
         path, step = split_step(text)
         if step is None and is_sweep(path):
@@ -111,7 +111,7 @@ def fork(
     ``run_dir``: ``DIR@ENV_STEP`` starts from the checkpoint of that env step. ``overrides`` must
     include run.dir=NEW. Other arguments are those of ``train``.
     """
-    words, text = check_words(overrides, "rlrun.fork"), os.fspath(run_dir)
+    words, text = check_words(overrides, "rlrun.fork"), path_of(run_dir)
     with running_call(["fork", text, *words], trust, quiet=quiet):
         return Run(fork_run(text, words, quiet=quiet, own_process=False))
 
@@ -135,7 +135,7 @@ def diff(a: StrPath, b: StrPath) -> tuple[bool, list[str]]:
     Raises: ConfigError if one is not a run directory, CheckpointError if one is damaged.
     """
     with call():
-        return difference(os.fspath(a), os.fspath(b))
+        return difference(path_of(a), path_of(b))
 
 
 # -- environments made by a script, as a replacement for ``env=NAME`` ----------------------------

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rlrun.api.calls import StrPath, arguments, check_words, errors_of_cli, running_call
+from rlrun.api.calls import StrPath, arguments, check_words, errors_of_cli, path_of, running_call
 from rlrun.api.tables import as_table, table_rows
 from rlrun.cli.error_report import SweepStopped
 from rlrun.cli.report import lines_of_comparison, make_report
@@ -133,7 +133,7 @@ def report(
         raise ConfigError(f"threshold = {threshold}: is not finite; a number is allowed; set one")
 
     document, _ = make_report(
-        [os.fspath(name) for name in names],
+        [path_of(name) for name in names],
         score=score,
         threshold=threshold,
         references=scales,
@@ -153,7 +153,7 @@ def compare(a: StrPath, b: StrPath, *, score: str = "final") -> list[str]:
 
     Raises: ConfigError for a side without a score, with several settings, or in other environments.
     """
-    return lines_of_comparison(arguments("compare", os.fspath(a), os.fspath(b), score=score))
+    return lines_of_comparison(arguments("compare", path_of(a), path_of(b), score=score))
 
 
 def _row(sweep_dir: Path, job: JobRecord) -> dict[str, Any]:

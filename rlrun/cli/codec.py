@@ -1,5 +1,6 @@
 """``rlrun codec bench``: checks its arguments without torch; codec_bench measures."""
 
+import os
 from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +17,7 @@ def unreadable(path: Path, why: str) -> ConfigError:
 
 def bench(args: Namespace) -> int:
     """Print a table for every series of weights or rows found."""
-    if missing := [path for path in args.paths if not path.exists()]:
+    if missing := [path for path in args.paths if not os.path.exists(path)]:
         raise unreadable(missing[0], "no such file or directory")
     if args.plot is not None:
         if find_spec("matplotlib") is None:

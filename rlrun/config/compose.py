@@ -110,16 +110,13 @@ def _check_directory(directory: Path) -> None:
 
     Hydra would ignore a file with a shipped name.
     """
-    import rlrun
-
-    package, files = Path(rlrun.__file__).parent, list(reader.yaml_files(directory))
-    for root in (package / "conf", package.parent / "conf"):
-        for path in files:
-            name = path.relative_to(directory)
-            if (root / name).is_file() and root.resolve() != directory.resolve():
-                wrong = f"{name} has the name of a file that rlrun ships, which would win"
-                raise config_error("--config-dir", directory, wrong, "new names", f"rename {name}")
-    for path in files:
+    shipped = shipped_conf()
+    is_own = shipped.resolve() == directory.resolve()
+    for path in reader.yaml_files(directory):
+        name = path.relative_to(directory)
+        if (shipped / name).is_file() and not is_own:
+            wrong = f"{name} has the name of a file that rlrun ships, which would win"
+            raise config_error("--config-dir", directory, wrong, "new names", f"rename {name}")
         reader.check_yaml_words(reader.read_yaml(path), path)
 
 
@@ -200,7 +197,7 @@ class Composer:
         search = create_config_search_path(search_path())
         if config_dir is not None:
             path = Path(config_dir).absolute()
-            if not path.is_dir():
+            if not os.path.isdir(path):
                 wrong = "no such directory"
                 raise config_error("--config-dir", config_dir, wrong, "a directory", "name it")
             _check_directory(path)
@@ -401,7 +398,7 @@ class Composer:
         """
         overrides = read_overrides(typed)
         for o in overrides:
-            is_option = o.key == "env" and self._repository.load_config(f"env/{o.value}")
+            is_option = o.key == "env" and o.value in self.options("env")
             if o.key.startswith("env") and not is_option:
                 self.parse([o])
         overrides += self._exclusive_nulls(overrides)

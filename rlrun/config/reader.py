@@ -123,7 +123,7 @@ def yaml_files(directory: Path) -> Iterator[Path]:
 def read_yaml(path: Path) -> str:
     """Return the text of a yaml file.
 
-    Raises: ConfigError if it is too large, too deep or not text.
+    Raises: ConfigError if it is not text or not yaml, too large or too deep.
     """
     try:
         if not path.is_file():  # reading a device or a pipe may never end
@@ -135,14 +135,10 @@ def read_yaml(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as e:
         reason = e.strerror if isinstance(e, OSError) else "it is not UTF-8"
         raise _refused(path, f"cannot be read ({reason})", "text in UTF-8 is allowed") from e
-    check_yaml(text, path)
-    return text
-
-
-def check_yaml(text: str, path: Path) -> None:
-    """Raise ConfigError for invalid yaml, or yaml with too many nodes or levels."""
     try:
         nodes, deepest = _measure(text)
+        if nodes <= MAX_NODES and deepest <= MAX_DEPTH:
+            yaml.compose(text, Loader=_Loader)  # raises for a second document, an anchor twice
     except yaml.YAMLError as e:
         wrong = f"is not yaml ({' '.join(str(e).split())})"
         raise _refused(path, wrong, "valid yaml is allowed") from e
@@ -150,6 +146,7 @@ def check_yaml(text: str, path: Path) -> None:
         raise _refused(path, f"has more than {MAX_NODES} values", f"{MAX_NODES} are allowed")
     if deepest > MAX_DEPTH:
         raise _refused(path, f"is nested deeper than {MAX_DEPTH}", f"{MAX_DEPTH} levels")
+    return text
 
 
 def _measure(text: str) -> tuple[int, int]:

@@ -360,6 +360,8 @@ def loaded_summary(value: Any) -> dict[str, Any] | None:
         return None
     if not isinstance(value, dict) or not all(isinstance(x, int | float) for x in value.values()):
         raise TypeError("a score is not a mapping of numbers")
+    if lacks := {"env_steps", "episodes", "return_mean", "return_std"} - value.keys():
+        raise ValueError(f"a score lacks {min(lacks)}")
     if not all(-MOST_SCORE <= x <= MOST_SCORE for x in value.values()):  # False for NaN
         raise ValueError("a score is not finite")
     return value

@@ -364,7 +364,7 @@ def default_out(dirs: Sequence[str]) -> Path:
 
     If a report on other runs, or other files, are there, it is the next free one of report-2, …
     """
-    top = Path(dirs[0]) if len(dirs) == 1 and Path(dirs[0]).is_dir() else Path()
+    top = Path(dirs[0]) if len(dirs) == 1 and os.path.isdir(dirs[0]) else Path()
     names = chain(["report"], (f"report-{number}" for number in count(2)))
     return next(top / name for name in names if not _taken(top / name, mark_of(dirs, top / name)))
 

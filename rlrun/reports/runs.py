@@ -174,7 +174,8 @@ def natural(text: str) -> list[tuple[int, int, str]]:
 
 
 def _is_run(path: Path) -> bool:
-    return (path / RECORD).is_file() or ((path / CONFIG).is_file() and not is_card(path))
+    config = os.path.isfile(path / CONFIG)  # False for names that are too long
+    return os.path.isfile(path / RECORD) or (config and not is_card(path))
 
 
 def _search(top: Path) -> Iterator[RunSource]:
@@ -182,7 +183,7 @@ def _search(top: Path) -> Iterator[RunSource]:
     if _is_run(top):
         yield RunSource(top, {})
         return
-    seen, directories = 0, deque([(top, 0)] if top.is_dir() else [])
+    seen, directories = 0, deque([(top, 0)] if os.path.isdir(top) else [])
     while directories:
         directory, depth = directories.popleft()
         listed = {job.path.name: job for job in sweep_jobs(directory)}

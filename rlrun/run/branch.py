@@ -21,7 +21,7 @@ from rlrun.trust import resume_line
 def split_step(text: str) -> tuple[Path, int | None]:
     """Return (run directory, env step) of ``RUN_DIR`` or ``RUN_DIR@ENV_STEP``."""
     name, at, step = text.rpartition("@")
-    if at and name and step.isascii() and step.isdecimal() and not Path(text).exists():
+    if at and name and step.isascii() and step.isdecimal() and not os.path.exists(text):
         return Path(name), int(step)
     return Path(text), None
 

@@ -144,7 +144,7 @@ def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, A
         temporary.unlink(missing_ok=True)
         digest, size = write_tensors(temporary, weights, {"format": "pt"})
         previous = None
-        with suppress(OSError, ValueError):  # no intact weights
+        with suppress(*UNREADABLE):  # no intact weights
             old = manifest.weights_entry(path)
             previous = {k: old[k] for k in ("weights_sha256", "weights_bytes", "meta") if k in old}
         entry = {"format": manifest.WEIGHTS_FORMAT, "weights_sha256": digest, "weights_bytes": size,

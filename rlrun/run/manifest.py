@@ -237,7 +237,7 @@ class Report:
 
     def __init__(self, run_dir: Path) -> None:
         """Raises: ConfigError if ``run_dir`` is no run directory, or holds a link or pipe."""
-        if not (run_dir / files.RECORD).exists():
+        if not os.path.exists(run_dir / files.RECORD):
             files.require_run(run_dir, card=True)
         files.require_regular_files(run_dir)
         self.run_dir, self.directory = run_dir, run_dir / CHECKPOINTS
@@ -316,15 +316,13 @@ class Report:
         yield from self.problems
         if self.card:
             return
-        last = self.directory / "last.json"  # written after the first checkpoint
-        saved = last.exists() or bool(list_checkpoints(self.directory))
         if self.intact:
             names = filter(None, map(parse_name, reversed(self.intact)))
             yield f"can be resumed from env step {', '.join(str(step) for step, _ in names)}"
-        elif not saved:
-            yield "can be resumed from its start: nothing was saved"
-        else:
+        elif list_checkpoints(self.directory) or (self.directory / "last.json").exists():
             yield "nothing can be resumed: no checkpoint is intact"
+        else:
+            yield "can be resumed from its start: nothing was saved"
 
 
 def _check_lines(path: Path) -> None:

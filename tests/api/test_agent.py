@@ -174,6 +174,9 @@ def test_wrong_arguments_are_one_line(trained):
         rlrun.load(trained("sac")).q_values(np.zeros(3, np.float32))
     with pytest.raises(rlrun.ConfigError, match="seed = -1: is not a seed"):
         agent.env(2).reset(seed=-1)
+    for function in (rlrun.resume, rlrun.verify, lambda x: rlrun.diff(x, x)):
+        with pytest.raises(rlrun.ConfigError, match="run_dir = None: is not a path"):
+            function(None)
     with pytest.raises(rlrun.ConfigError, match="run_dir = 3: is not a path"):
         rlrun.load(3)
     with pytest.raises(TypeError, match="weight"):

@@ -34,6 +34,10 @@ UNWRITTEN = [  # words that no text file holds, what the line on stderr holds
     *[([f"{key}={NOT_UTF8}"], key) for key in ("run.dir", "policy.lr", "env.id")],
     *[([verb, path, *more], "RUN_DIR") for path in (LONG, NOT_UTF8)
       for verb, *more in (["eval"], ["resume"], ["export", "data"])],
+    *[([*line.split(), LONG], "no such") for line in
+      ("report", "doctor", "verify", "tensorboard", "codec bench", "--config-dir")],
+    (["resume", f"{LONG}@5"], "RUN_DIR"),
+    *[([f"{group}={LONG}"], "name too long") for group in ("policy", "env")],
     (["export", ".", LONG], "DATA_DIR = nnn"),
     ([f"buffer.load={LONG}", "policy=dqn"], "buffer.load = nnn"),
     ([f"policy.lr={'9' * 400}"], "policy.lr = 999"),
@@ -71,9 +75,12 @@ def test_one_line_exit_2_nothing_made(rlrun, tmp_path, title, words, texts):
     assert files_under(tmp_path) == []
 
 
-def test_yaml_that_is_none(rlrun, tmp_path):
+@pytest.mark.parametrize(
+    "text", ["id: [1\nnote: x: y\n", "id: a\n---\nid: b\n", "id: !!python/name:os.system a\n"]
+)
+def test_yaml_that_is_none(rlrun, tmp_path, text):
     (tmp_path / "mine/env").mkdir(parents=True)
-    (tmp_path / "mine/env/broken.yaml").write_text("id: [1\nnote: x: y\n")
+    (tmp_path / "mine/env/broken.yaml").write_text(text)
     assert_one_error(rlrun("--config-dir", "mine", "env=broken"))
 
 

@@ -156,6 +156,7 @@ def test_a_window_shows_the_frames_until_it_is_closed(runs, monkeypatch, capsys)
 
 
 REFUSED = [
+    (["--video", f"{'n' * 300}.gif"], "its name is longer than 250 bytes"),
     (["--video", "a.avi"], "--video = a.avi: its name does not say the format; .mp4 and .gif"),
     (["--video", "no/such/a.gif"], "there is no directory no/such"),
     (["--video", "old.gif"], "--video = old.gif: exists already; a new file is allowed"),

@@ -264,6 +264,8 @@ def test_weights_round_trip_and_damage(tmp_path):
         with pytest.raises(CheckpointError):
             load_weights(path)
         each.write_bytes(content)
+    path.with_suffix(".json").write_bytes(files.seal({"previous": "x"}))
+    save_weights(path, weights, {})
     load_weights(path)
     path.unlink()
     with pytest.raises(CheckpointError, match="no weights"):

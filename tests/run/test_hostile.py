@@ -149,6 +149,8 @@ CASES: list[tuple[str, Change, str, int]] = [
     ("1e30 threads", put("settings", "threads", 10**30), "resume", 5),
     ("no state of the actor", put("collector", "state", None), "resume", 5),
     ("best of a text", put("best", "x"), "resume", 5),
+    *[(f"no {key} of a score", forge.drop("last", key), "resume", 5) for key in
+      ("return_mean", "return_std", "episodes", "env_steps")],
     ("a score of nan", put("best", "return_mean", float("nan")), "resume", 5),
     ("updates of a fraction", put("policy", "updates", float("inf")), "resume", 5),
     ("goals reached of a text", put("consecutive_solved", "x"), "resume", 5),
