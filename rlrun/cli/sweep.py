@@ -172,7 +172,8 @@ def validate_job(
 
     Raises: ConfigError if it is not valid.
     """
-    of_files, own = {*(cfg.hydra.sweeper.get("params") or {})}, read_overrides(job)
+    params, own = cfg.hydra.sweeper.get("params") or {}, read_overrides(job)
+    of_files = keys_of(read_overrides(f"{name}=" for name in params))  # without +, ++
     typed = [*typed_overrides(cfg), *(o for o in own if o.key not in of_files)]
     try:
         composed = composer.compose_job(cfg, own, num, unnamed)

@@ -110,11 +110,10 @@ def _check_directory(directory: Path) -> None:
 
     Hydra would ignore a file with a shipped name.
     """
-    shipped = shipped_conf()
-    is_own = shipped.resolve() == directory.resolve()
+    shipped, own = shipped_conf().resolve(), directory.resolve()
     for path in reader.yaml_files(directory):
         name = path.relative_to(directory)
-        if (shipped / name).is_file() and not is_own:
+        if (shipped / name).is_file() and shipped != own:
             wrong = f"{name} has the name of a file that rlrun ships, which would win"
             raise config_error("--config-dir", directory, wrong, "new names", f"rename {name}")
         reader.check_yaml_words(reader.read_yaml(path), path)
