@@ -388,7 +388,7 @@ def annotated(text: str, table: Table, choices: Mapping[str, str | None]) -> str
         if meaning := meanings.get(name):
             code = lines[number]
             column = max(_COMMENTS, len(code) + 2) if len(code) < _COMMENTS + 8 else _COMMENTS
-            parts = wrap(meaning, width() - column - 2, break_on_hyphens=False)
+            parts = wrap(meaning, max(width() - column - 2, 16), break_on_hyphens=False)
             starts = [f"{code:<{column}}"] if column > len(code) else [f"{code}\n{'':{column}}"]
             starts += [" " * column] * (len(parts) - 1)
             lines[number] = "\n".join(f"{s}# {part}" for s, part in zip(starts, parts, strict=True))

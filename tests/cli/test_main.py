@@ -227,7 +227,7 @@ def test_user_files_that_are_refused(rlrun, tmp_path):
     assert "learner.learning_starts" in done.err
 
 
-def test_what_hydra_prints_itself(rlrun, tmp_path):
+def test_what_hydra_prints_itself(rlrun, tmp_path, monkeypatch):
     facts = rlrun("--version").out.strip().split(", ")
     assert facts[0] == f"rlrun {__version__}"
     assert facts[-1].startswith(f"torch {version('torch').partition('+')[0]}")
@@ -240,6 +240,8 @@ def test_what_hydra_prints_itself(rlrun, tmp_path):
     assert "Hydra" in rlrun("--hydra-help").out
     assert rlrun("--cfg", "job", "policy.lrr=1").code == 2
     assert rlrun("--cfg", "job", "--package", "nope").code == 2
+    monkeypatch.setenv("COLUMNS", "40")
+    assert rlrun("--cfg", "job").code == 0
     assert files_under(tmp_path) == []
 
 
