@@ -50,8 +50,7 @@ def _has_cache() -> bool:
     Without HOME and a passwd entry numba would make ``~/.cache`` in the working directory.
     """
     user = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
-    own = Path(__file__).parent / "__pycache__"
-    known = bool(os.environ.get(VARIABLE)) or _writable(own)
+    known = bool(os.environ.get(VARIABLE)) or _writable(Path(__file__).parent / "__pycache__")
     return known or (user.is_absolute() and _writable(user))
 
 
@@ -87,8 +86,9 @@ if COMPILED:
         import numba
         from numba.core import event
 
-        reload: Any = numba.config.reload_config
-        reload()  # needed if the user's program has imported numba
+        config: Any = numba.config
+        config.reload_config()  # needed if the user's program has imported numba
+        COMPILED = not config.DISABLE_JIT  # NUMBA_DISABLE_JIT=1
     except ImportError:
         COMPILED = False
 

@@ -44,16 +44,15 @@ def _typed_error(e: Exception, run_dir: Path | None) -> RlrunError:
     ):
         why = (e.strerror or str(e)).lower()
         where = f" ({e.filename})" if e.filename else ""  # unknown for a write
+        what = "the output" if run_dir is None else f"run.dir = {run_dir}"
         fix = "free space or fix the permissions, then rlrun resume"
-        line = f"run.dir = {run_dir}: {why}{where}; a writable directory is needed; {fix}"
-        return StorageError(line)
-    if isinstance(e, MemoryError) or "can't allocate memory" in str(e):
-        text = " ".join(str(e).split())
+        return StorageError(f"{what}: {why}{where}; a writable directory is needed; {fix}")
+    text = " ".join(str(e).split())
+    if isinstance(e, MemoryError) or "can't allocate memory" in text:
         fix = "lower buffer.capacity or the layer sizes"
         return ResourceError(f"memory: {text}; what this machine has is allowed; {fix}")
     fault = e if isinstance(e, RlrunError) else fault_of_users(e)
     if fault is None and isinstance(e, ImportError) and not (e.name or "").startswith("rlrun"):
-        text = " ".join(str(e).split())
         return ResourceError(
             f"packages: {text}; a package was removed or replaced (pip install) while rlrun used "
             "it; packages that stay as they are, are needed; run the command again, or rlrun resume"

@@ -520,7 +520,7 @@ def _environment(name: str, table: Table) -> tuple[str, str]:
         config = read_dataclass(EnvConfig, OmegaConf.to_container(cfg, resolve=True), "env")
         require_trusted_env(config.id)
         spaces = env_summary(config)
-    except (RlrunError, OmegaConfBaseException, YAMLError) as e:
+    except (RlrunError, OmegaConfBaseException, RecursionError, YAMLError) as e:
         return "", f"{note} (cannot be made: {' '.join(str(e).split())})"
     if config.not_learned_by:
         note += f" (not learned by the defaults of {', '.join(config.not_learned_by)})"

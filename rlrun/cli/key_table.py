@@ -138,11 +138,12 @@ class Table:
         _add(found, self._base_keys(group, group))
         return found
 
-    def _chosen_keys(self, group: str, option: str) -> dict[str, Key]:
-        found = dict(self.options[group][option].keys)
-        for parent in self.options[group][option].parents:
-            if parent in self.options[group]:
-                _add(found, self._chosen_keys(group, parent))
+    def _chosen_keys(self, group: str, *options: str) -> dict[str, Key]:
+        """Return the keys of the last option, a base of those before it, and of its bases."""
+        found = dict(self.options[group][options[-1]].keys)
+        for parent in self.options[group][options[-1]].parents:
+            if parent in self.options[group] and parent not in options:  # no circle
+                _add(found, self._chosen_keys(group, *options, parent))
             else:
                 _add(found, self._base_keys(group, parent.removeprefix(f"/{BASES}/")))
         return found
@@ -176,12 +177,10 @@ def read_option(path: Path, prefix: str) -> Option:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         comments = [line.strip("# ") for line in text.splitlines() if line.startswith("#")]
         about = next((c for c in comments if c and not c.startswith("@package")), "")
-        if not isinstance(root, yaml.MappingNode):
-            return Option(about, {}, [], {})
-        keys = dict(_walk(root.value, f"{prefix}." if prefix else "", text, set()))
-        chooses, parents = _defaults(root.value)
-        return Option(about, chooses, parents, keys)
-    except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError) as e:
+        pairs = root.value if isinstance(root, yaml.MappingNode) else []
+        keys = dict(_walk(pairs, f"{prefix}." if prefix else "", text, set()))
+        return Option(about, *_defaults(pairs), keys)
+    except (AttributeError, OSError, RecursionError, TypeError, ValueError, yaml.YAMLError) as e:
         return Option(f"(cannot be read: {' '.join(str(e).split())})", {}, [], {})
 
 

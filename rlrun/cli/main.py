@@ -28,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit code of the command line ``argv`` (default: that of the process)."""
     words = sys.argv[1:] if argv is None else argv
     end_if_importing_main()
+    if sys.stderr is None:  # closed by who starts rlrun, such as a service
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     # Read when numpy is loaded: products as small as those of acting are slower on more threads,
     # which then wait by spinning on cores the learner could use.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -29,6 +29,13 @@ def test_without_a_home_the_cache_is_no_directory_of_that_name(tmp_path, monkeyp
     assert [*tmp_path.iterdir()] == []
 
 
+def test_numba_that_compiles_nothing_is_not_in_use():
+    code = "import rlrun.jit as j; f = lambda: 1; print(j.COMPILED, j.jit(f) is f)"
+    env = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    found = subprocess.check_output([sys.executable, "-c", code], env=env, text=True)
+    assert found == "False True\n"
+
+
 def test_code_is_read_from_a_private_directory_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     path = Path(str(jit._private_directory()))

@@ -158,6 +158,14 @@ def test_a_user_s_option(rlrun, tmp_path):
     assert re.search(r"  slow +My R2D2\n", rlrun("list", "policy", "--config-dir", "my").out)
 
 
+@pytest.mark.parametrize("text", ["defaults: 5", "defaults: [odd]", "a: &x {b: *x}"])
+def test_a_user_s_odd_option_is_listed(rlrun, tmp_path, text):
+    (tmp_path / "my/env").mkdir(parents=True)
+    (tmp_path / "my/env/odd.yaml").write_text(text)
+    for words in (["help", "env=odd"], ["help", "env.id"], ["list", "env", "odd"]):
+        assert rlrun(*words, "--config-dir", "my").code == 0
+
+
 # -- list ------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """Subcommands, flags, run directories, exit codes, and what never imports torch."""
 
+import errno
 import json
 import os
 import re
@@ -14,6 +15,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlrun import __version__
+from rlrun.cli.error_report import job_error
+from rlrun.cli.main import main
 from rlrun.config import load, to_yaml
 from rlrun.config.directories import claim
 from rlrun.errors import EnvError, Interrupted
@@ -65,6 +68,14 @@ def test_exit_codes(rlrun, build, tmp_path):
     assert "rlrun resume X" in rlrun("seed=5").err
     done = rlrun("seed=6", f"run.dir={tmp_path / 'r'}")
     assert (done.code, "no space left" in done.err.lower()) == (6, True)
+
+
+def test_a_full_disk_of_the_output_and_a_closed_stderr(monkeypatch):
+    assert str(job_error(OSError(errno.ENOSPC, "full"), None)).startswith("the output: full; ")
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["--version"]) == 0
+    with sys.stderr as opened:
+        assert not opened.isatty()
 
 
 def test_a_bug_leaves_its_traceback_in_the_run_directory(rlrun, build):
