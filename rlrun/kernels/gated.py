@@ -357,23 +357,24 @@ class _Unroll(torch.autograd.Function):
         """``state``: the number of its arrays, the first ones of the ``rest``."""
         begin = tuple(s.detach().numpy() for s in rest[:state])
         ctx.passes, ctx.trace = passes, passes.unroll(x.detach().numpy(), begin, first=first)
-        return tuple(map(torch.from_numpy, (ctx.trace.out, *ctx.trace.state(-1))))
+        out, *after = map(torch.from_numpy, (ctx.trace.out, *ctx.trace.state(-1)))
+        ctx.save_for_backward(x, out, *rest[state:])  # must not change until then
+        return out, *(s.clone() for s in after)
 
     @staticmethod
     @once_differentiable
     @IGNORE_OVERFLOW
     def backward(ctx: Any, grad: Tensor, *later: Tensor) -> tuple[Tensor | None, ...]:
-        trace, passes = ctx.trace, ctx.passes
-        weights = (passes.of_inputs, passes.of_hidden, *passes.biases)
-        passes.grads = [np.empty_like(weight) for weight in weights]
-        states = [s.clone() for s in later]
+        trace, passes, (_, _, *weights) = ctx.trace, ctx.passes, ctx.saved_tensors
+        passes.grads = [np.empty_like(weight.detach().numpy()) for weight in weights]
+        states = tuple(np.array(s.numpy(), order="C") for s in later)
         of_x = passes.backward(
-            trace, grad.contiguous().numpy(), inputs=trace.inputs.shape[-1],
-            later=tuple(s.numpy() for s in states),
-        )  # fmt: skip
+            trace, grad.contiguous().numpy(), inputs=trace.inputs.shape[-1], later=states
+        )
         del ctx.trace  # overwritten
-        grads = (torch.from_numpy(g) for g in (of_x.reshape(trace.inputs.shape), *passes.grads))
-        return None, None, next(grads), None, *states, *grads
+        every = (of_x.reshape(trace.inputs.shape), *states, *passes.grads)
+        grads = (torch.from_numpy(g) for g in every)
+        return None, None, next(grads), None, *grads
 
 
 def unroll(memory: LSTM | GRU, x: Tensor, state: Tree, first: Tensor | None) -> tuple[Tensor, Tree]:
@@ -384,5 +385,8 @@ def unroll(memory: LSTM | GRU, x: Tensor, state: Tree, first: Tensor | None) -> 
     resets = NO_ROWS if first is None else first.numpy()
     apply: Any = _Unroll.apply
     weights, passes = memory.core.all_weights[0], GatedPasses(memory.core)
+    assert {x.dtype, *(w.dtype for w in weights)} == {torch.float32}, "the loops' only type"
     out, *after = apply(passes, resets, x, len(state), *state, *weights)
+    for hook in memory.core._forward_hooks.values():  # as of train/dead_units
+        hook(memory.core, (x, state), (out, tuple(after)))
     return out, tuple(after)

@@ -84,7 +84,7 @@ class Compute:
         uncompiled, with a warning from torch.
         """
         for part in (part for net in nets for part in net.modules()):
-            if isinstance(part, LSTM | GRU):
+            if type(part) is LSTM or type(part) is GRU:  # a subclass may be another cell
                 part.compiled = self.unroll
         if not self.compile:
             return

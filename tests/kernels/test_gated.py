@@ -8,6 +8,7 @@ from rlrun.jit import COMPILED
 from rlrun.kernels.gated import GatedPasses, unroll
 from rlrun.nets.actor_critic import unroll_episodes
 from rlrun.nets.memory.gated import GRU, LSTM
+from rlrun.policy.compute import Compute
 from tests.kernels.make import line, perturb, policy_of, samples_of
 from tests.nets.cells import FEATURES, make, state_of, stepped
 
@@ -101,3 +102,57 @@ def test_updates_are_those_with_torchs_memory(words):
                 float(one.metrics[key]), float(value), rtol=1e-3, atol=1e-4, msg=key
             )
     assert ours.kernel is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_changed_tensors_and_other_layouts(name):
+    """A pass reads inputs, outputs and weights again: changed ones are an error, as in torch."""
+    memory, x = make(name), torch.randn(5, 3, FEATURES)
+    state, factor, found = state_of(memory, 4, 3), torch.randn(6, 3), []
+    for memory.compiled in (None, unroll):
+        last = memory.unroll(x, state)[1]
+        loss = sum((s.T.contiguous() * factor).square().sum() for s in last)
+        found.append(torch.autograd.grad(loss, memory.parameters()))  # of a turned gradient
+    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-5)
+    for which in range(3):
+        given = x.clone()
+        out, last = memory.unroll(given, state)
+        with torch.no_grad():
+            (given, out, next(memory.parameters()))[which].mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
+    with torch.no_grad():
+        out, last = memory.unroll(x, state)
+        before = out.clone()
+        last[0].zero_()
+    assert torch.equal(out, before)
+    with pytest.raises(AssertionError, match="only type"):
+        memory.unroll(x.double(), state)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_derived_cell_is_not_bypassed(name):
+    memory = make(name)
+    derived = type("Derived", (type(memory),), {})
+    memory.__class__ = derived
+    Compute(unroll=unroll).prepare(torch.nn.Sequential(memory))
+    assert memory.compiled is None
+
+
+MEASURED = [("rsac", "memory=lstm"), ("r2d2", "memory=gru", "policy.distribution=quantile")]
+
+
+@pytest.mark.parametrize("words", MEASURED, ids=" ".join)
+def test_units_of_the_memory_are_measured(words):
+    words = line(words[0], *words[1:], "memory.hidden=5")
+    policies = [policy_of(words, text=text) for text in (False, True)]
+    (sample,), dead = samples_of(words, 1), []
+    for policy in policies:
+        for part in policy.parts.values():
+            for core in part.net.modules():
+                if isinstance(core, torch.nn.RNNBase):
+                    with torch.no_grad():
+                        for p in core.parameters():
+                            p[:2] = p[5:7] = p[10:12] = p[-2:] = 0  # units 0 and 1 are constant
+        dead.append(policy.dead_units(sample.segment))
+    assert dead[0] == dead[1] > 0
