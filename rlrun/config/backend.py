@@ -14,6 +14,7 @@ WITH_KERNEL = (  # policies with a kernel
 )  # fmt: skip
 GATED = "lstm", "gru"  # memories with compiled loops
 _MOST_UNITS = 128  # of one; measured: 0.5 of torch's time at 32 units, 0.8 to 0.9 at 128
+_MOST_LSTM = 64  # units beside autograd; of torch's time 0.4 to 0.9 at 64, 1.3 to 1.7 at 128
 _WIDEST = 256  # units of a layer of PPO and PQN; measured: 0.5 of torch's time at 256, 0.9 at 512
 _MOST_THREADS = 2  # of torch, faster with more than the kernel's one, measured from 64 units on
 
@@ -50,7 +51,8 @@ def _compiled_memory(config: schema.Config, threads: int) -> bool:
     """Return whether LSTMs and GRUs unroll in compiled loops of one thread."""
     c = config.learner
     plain = config.device == "cpu" and c.precision == "float32" and not c.compile
-    if not plain or config.memory.name not in GATED or _slow_memory(config, threads):
+    wide = config.memory.name == "lstm" and config.memory.hidden > _MOST_LSTM
+    if not plain or config.memory.name not in GATED or wide or _slow_memory(config, threads):
         return False
     from rlrun.jit import COMPILED
 

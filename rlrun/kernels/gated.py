@@ -1,7 +1,7 @@
 """Compiled unrolls of LSTM and GRU with their gradients: numpy products, and loops between them.
 
-For 16 sequences of 64 units torch's own need two to three times as long, and cannot set states to
-zero where episodes begin. Numbers agree with ``nn.LSTM`` and ``nn.GRU`` to 1e-5.
+A GRU takes 0.2 to 0.5 of torch's time for 16 sequences of 64 units, an LSTM about the same. Torch's
+cannot set states to zero where episodes begin. Unless gates saturate, numbers agree to 1e-5.
 """
 
 from collections.abc import Sequence

@@ -156,3 +156,15 @@ def test_units_of_the_memory_are_measured(words):
                             p[:2] = p[5:7] = p[10:12] = p[-2:] = 0  # units 0 and 1 are constant
         dead.append(policy.dead_units(sample.segment))
     assert dead[0] == dead[1] > 0
+
+
+def test_wide_lstms_are_torchs():
+    """Whole updates with 128 units are slower in the loops; those of a GRU are not."""
+    used = {
+        (name, units): policy_of(
+            line("ppo", f"memory={name}", f"memory.hidden={units}")
+        ).compute.unroll
+        for name in NAMES for units in (64, 65)
+    }  # fmt: skip
+    assert used.pop(("lstm", 65)) is None
+    assert set(used.values()) == {unroll}
