@@ -1,12 +1,15 @@
 """POPGym's levels beside the published best of 13 memories, from ``results/popgym.jsonl``.
 
 ``--runs DIR`` first makes or completes the runs that the file lacks in DIR, one after another,
-seeds 11 to 13, and adds each of them when it is done. Levels, their arguments and the published
-MMER are those of ``conf/bench_tasks.yaml``. Every setting has one value of each key for all levels;
-its reward scale is a multiple of the level's.
+seeds 11 to 13, and adds each of them when it is done, with its weights if its seed is the level's
+best: ``rlrun eval tests/benchmarks/results/popgym/LEVEL``. Levels, their arguments and the
+published MMER are those of ``conf/bench_tasks.yaml``. Every setting has one value of each key for
+all levels; its reward scale is a multiple of the level's.
 """
 
 import json
+import shutil
+import tempfile
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +22,8 @@ from tests.benchmarks import runs
 from tests.benchmarks.runs import json_lines
 
 RESULTS = runs.RESULTS / "popgym.jsonl"
+AGENTS = runs.RESULTS / "popgym"
+AGENT = "config.yaml", "model.json", "model.safetensors"  # what is kept of a card
 TASKS = yaml.safe_load((runs.CHECKOUT / "conf/bench_tasks.yaml").read_text("utf-8"))
 LEVELS = [name for name in TASKS if name.endswith(("_easy", "_medium", "_hard"))]
 SEEDS = 11, 12, 13
@@ -84,6 +89,9 @@ def popgym(o: Namespace) -> int:
             result = run(level, setting, steps, seed, o.runs_in.absolute())
             with RESULTS.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(result) + "\n")
+            own = best(json_lines(RESULTS), level)
+            if max(own, key=lambda r: mmer(r, "curve"))["seed"] == seed:
+                keep(folder(o.runs_in.absolute(), level, setting, seed), AGENTS / level)
     print(table(json_lines(RESULTS)))
     return 0
 
@@ -113,9 +121,23 @@ def words(level: str, setting: str, steps: int) -> list[str]:
     ]  # fmt: skip
 
 
-def run(level: str, setting: str, steps: int, seed: int, folder: Path) -> dict[str, Any]:
-    """Make or complete a run in ``folder`` and return its result."""
-    path = folder / f"{level}-{setting.replace(' ', '-')}-{seed}"
+def folder(top: Path, level: str, setting: str, seed: int) -> Path:
+    """The directory of a run in ``top``."""
+    return top / f"{level}-{setting.replace(' ', '-')}-{seed}"
+
+
+def keep(run_dir: Path, agent: Path) -> None:
+    """Write the final weights of a run to ``agent``, a directory for ``rlrun eval``."""
+    with tempfile.TemporaryDirectory() as top:
+        runs.rlrun("export", "card", str(run_dir), f"{top}/card", "--no-gif")
+        agent.mkdir(parents=True, exist_ok=True)
+        for name in AGENT:
+            shutil.copy(f"{top}/card/{name}", agent)
+
+
+def run(level: str, setting: str, steps: int, seed: int, top: Path) -> dict[str, Any]:
+    """Make or complete a run in ``top`` and return its result."""
+    path = folder(top, level, setting, seed)
     line = words(level, setting, steps)
     if (path / "checkpoints").is_dir():
         runs.rlrun("resume", str(path))

@@ -1,12 +1,14 @@
 """Pictures and tables are those that their commands make from the committed runs."""
 
 import csv
+import json
 import re
 from argparse import Namespace
 
 import numpy as np
 import pytest
 
+import rlrun
 from tests.benchmarks import pictures as p
 from tests.benchmarks import popgym
 from tests.benchmarks.runs import HERE, json_lines
@@ -73,6 +75,18 @@ def test_popgym_is_tabulated_from_the_committed_runs(capsys):
     assert {level for level, _ in planned} == {*popgym.LEVELS}, "every level has a run"
     jobs, left = [*popgym.missing([])], [*popgym.missing(results)]
     assert len(jobs) - len(left) == len(results), "what is done is not run again"
+
+
+def test_the_agents_kept_of_popgym_are_those_of_the_best_seeds():
+    agents = {agent.name: agent for agent in popgym.AGENTS.iterdir()}
+    for level, agent in agents.items():
+        assert sorted(path.name for path in agent.iterdir()) == sorted(popgym.AGENT)
+        own = popgym.best(json_lines(popgym.RESULTS), level)
+        seed = json.loads((agent / "model.json").read_text("utf-8"))["meta"]["seed"]
+        assert seed in [r["seed"] for r in own if popgym.mmer(r, "curve") == max(
+            popgym.mmer(x, "curve") for x in own)]  # fmt: skip
+    played = rlrun.evaluate(agents["repeat_previous_easy"], episodes=5)
+    assert played["return_mean"] > 0.9
 
 
 def test_a_popgym_level_is_won_by_the_mean_of_the_seeds_largest_epochs():
