@@ -35,7 +35,7 @@ BENCHMARKS = {  # name -> (where it is, what it measures); the first give the ta
     "update": ("update:main", "one R2D2 update beside a hand-written one"),
     "products": ("products:main", "one update of DQN, SAC, TD3 beside its products and Adam"),
     "cells": ("cells:main", "every recurrent memory over a window beside nn.LSTM"),
-    "collect": ("collect:main", "acting and collecting beside a bare loop and DI-engine"),
+    "collect": ("collect:main", "collecting beside DI-engine"),
     "startup": ("whole:startup", "--help, a config error, the first rows of a run"),
     "overlap": ("whole:overlap", "pipeline=overlapped beside pipeline=serial"),
     "diengine": ("whole:diengine", "updates and runs of DI-engine's settings beside DI-engine"),

@@ -6,7 +6,6 @@ printed. A cell: the control (the same task without the trap) must be above the 
 same settings. CONFORMANCE.md says what each probe means.
 """
 
-import json
 import time
 from argparse import Namespace
 from pathlib import Path
@@ -16,6 +15,7 @@ from unittest import mock
 from tests.benchmarks import runs
 from tests.benchmarks.product import PROBES
 from tests.benchmarks.rows import PeerFailed
+from tests.benchmarks.rows import table as markdown
 
 EVERY = """
 policy.prev_inputs=false torso.hidden=[16] memory.hidden=16 run.eval_episodes=200
@@ -156,13 +156,12 @@ def table(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         name = "rlrun" if row["library"] in OWN else row["library"]
         libraries.setdefault(name, {}).setdefault(row["probe"], []).append(verdict(row))
-    head = ["probe", "property", "mark", *libraries]
-    lines = [head, ["---"] * len(head)]
+    lines = []
     for name, probe in PROBES.items():
         words = str(probe.__doc__).splitlines()[0].rstrip(".")
         cells = [_cell(found.get(name, [])) for found in libraries.values()]
         lines.append([f"`{name}`", words, f"{probe.pass_mark():g}", *cells])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown(["probe", "property", "mark", *libraries], lines)
 
 
 def _cell(verdicts: list[str]) -> str:
@@ -199,6 +198,4 @@ def _run_missing(o: Namespace) -> None:
             except PeerFailed as e:
                 print(f"{library}, {probe}: {e}", flush=True)
                 continue
-            print(json.dumps(row), flush=True)
-            with o.out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            runs.keep(row, o.out)

@@ -180,8 +180,6 @@ def _unrescale(x: Tensor) -> Tensor:
 
 PEERS = Shape("lstm64", 4, (128, 128, 64), 64, (64,), 64, 20, 80, 5)  # the peers' floor
 DEFAULT = Shape("lstm32", 4, (32,), 32, (), 32, 4, 20, 5)  # rlrun policy=r2d2
-SHORT = Shape("lstm64", 4, (128, 128, 64), 64, (64,), 64, 2, 40, 5)
-WIDER = Shape("lstm128", 4, (128, 128, 64), 128, (64,), 64, 40, 80, 5)
 LARGE = Shape("lstm512", 4, (128, 128, 64), 512, (64,), 64, 40, 80, 5)
 EPISODE = 500  # steps of the episodes the replay is filled with
 

@@ -1,4 +1,4 @@
-"""R2D2 of the paper's sizes on a GPU: updates per second, and where the time goes.
+"""R2D2 of the paper's sizes on a GPU: updates per second.
 
 Windows of 40 + 80 + 5 rows, 64 an update, an LSTM of 512 units; vectors of 64 numbers, and images
 of 84 x 84 x 4 by the convolutions of Mnih et al. 2015. Without a GPU only ``--quick`` runs: a
@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,8 +16,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile
 
 from tests.benchmarks import product
 from tests.benchmarks.product import R2D2, Replay, Sample, Segment
@@ -31,13 +28,6 @@ SPEEDUPS = (False, False), (True, False), (True, True)  # learner.cuda_graph, le
 SPACES: dict[str, gym.Space[Any]] = {
     "vectors": gym.spaces.Box(-np.inf, np.inf, (64,), np.float32),
     "images": gym.spaces.Box(0, 255, (4, 84, 84), np.uint8),
-}
-PARTS = {  # part of an update -> beginnings of the names of torch's operations
-    "recurrent layers": ("_cudnn_rnn", "mkldnn_rnn"),
-    "convolutions": ("cudnn_conv", "convolution", "mkldnn_conv"),
-    "linear layers": ("addmm", "mm", "bmm"),
-    "optimiser": ("_fused_adam", "_foreach"),
-    "copies": ("copy_", "cat", "index", "clone"),
 }
 TESTS = ("tests/policy/test_optim.py", "tests/buffer/test_device.py", "tests/nets")
 
@@ -68,10 +58,6 @@ def main(o: Namespace) -> list[Row]:
                     rows.append(rate_row("update", setting, rates, WANTED[obs] if best else None))
                     if best:
                         rows.append(with_replay(policy, obs, setting, o))
-                if precision != "float32" or quick:
-                    show_parts(
-                        make_policy(obs, device, precision, small=quick), obs, precision, quick
-                    )
     return rows
 
 
@@ -187,27 +173,3 @@ def rate_row(name: str, setting: dict[str, Any], rates: list[float], wanted: int
         name, setting, "wanted", "updates/s", rates, other, kind="speedup", higher=True,
         target=target,
     )  # fmt: skip
-
-
-def show_parts(policy: R2D2, obs: str, precision: str, quick: bool) -> None:
-    """Print the milliseconds of every part of an update whose kernels are launched one by one."""
-    sample, calls = make_sample(policy, obs, quick), 1 if quick else 5
-    on_gpu = policy.device.type == "cuda"
-    for _ in range(calls):
-        policy.update(sample)
-    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu
-    with profile(activities=activities) as measured:
-        for _ in range(calls):
-            policy.update(sample)
-    found: Counter[str] = Counter()
-    for e in measured.key_averages():
-        if e.device_type == DeviceType.CPU and e.key.startswith("aten::"):
-            spent = e.self_device_time_total if on_gpu else e.self_cpu_time_total
-            found[_part(e.key.removeprefix("aten::"))] += spent / calls / 1e3
-    parts = ", ".join(f"{part} {ms:.2f}" for part, ms in found.most_common())
-    print(f"{obs}, {precision}: {found.total():.2f} ms of kernels an update: {parts}")
-
-
-def _part(operation: str) -> str:
-    names = (part for part, starts in PARTS.items() if operation.startswith(starts))
-    return next(names, "the rest")

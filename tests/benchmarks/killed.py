@@ -33,6 +33,7 @@ from typing import Any
 
 from tests.benchmarks import runs
 from tests.benchmarks.rows import PeerFailed
+from tests.benchmarks.rows import table as markdown
 
 STEPS, EVERY, SEED = 512, 64, 0
 OWN, OWN_SCRIPT = "rlrun", "killed_rlrun.py"
@@ -161,9 +162,7 @@ def missing(library: str, side: Side, wanted: list[int], out: Path) -> None:
 
     def keep(row: dict[str, Any]) -> None:
         row = {"library": library, "version": side.version} | row | {"machine": runs.machine()}
-        print(json.dumps(row), flush=True)
-        with out.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        runs.keep(row, out)
 
     (final, seconds), (again, _) = whole(side), whole(side)
     if 0 in wanted:
@@ -176,7 +175,7 @@ def missing(library: str, side: Side, wanted: list[int], out: Path) -> None:
 def table(rows: list[dict[str, Any]]) -> str:
     """Libraries by verdicts, as markdown."""
     head = ["library", "equal", "near", "lost", "what did not come back (kills)"]
-    lines = [head, ["---"] * len(head)]
+    lines = []
     for library in dict.fromkeys(row["library"] for row in rows):
         mine = [row for row in rows if row["library"] == library]
         kills = [row for row in mine if row["kill"] is not None]
@@ -186,7 +185,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             parts |= {name: parts.get(name, 0) + 1 for name in row["differs"]}
         why = [f"{name} ({count})" for name, count in parts.items()]
         lines.append([f"{library} {mine[0]['version']}", *counts, ", ".join(why)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown(head, lines)
 
 
 def main(o: Namespace) -> int:

@@ -31,6 +31,7 @@ from matplotlib.figure import Figure
 
 from tests.benchmarks import runs
 from tests.benchmarks.product import mean_interval
+from tests.benchmarks.rows import table
 from tests.benchmarks.scores import read
 
 Result = dict[str, Any]
@@ -167,17 +168,13 @@ def show(results: Sequence[Result], picture: Path) -> None:
 def effect_table(results: Sequence[Result]) -> str:
     """What each part adds: mean and standard error over pairs of runs, and the mean per seed."""
     tasks = run_in(results)
-    lines = [_row("part", *(task.title for task in tasks)), _row(*["---"] * (1 + len(tasks)))]
+    lines = []
     for num, part in enumerate(PARTS):
         every = [scores(results, task) for task in tasks]
         if {setting[num] for setting in every[0]} == {True, False}:
             cells = [_estimate(effect(by_setting, num)) for by_setting in every]
-            lines.append(_row(part.name, *cells))
-    return "\n".join(lines)
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
+            lines.append([part.name, *cells])
+    return table(["part", *(task.title for task in tasks)], lines)
 
 
 def _estimate(pairs: np.ndarray) -> str:
@@ -263,8 +260,7 @@ def curve(o: Namespace) -> int:
     if o.peers is not None:
         for panel, seed, theirs in missing(results):
             results.append(run(panel, seed, o.peers if theirs else None))
-            with CURVE.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(results[-1]) + "\n")
+            runs.keep(results[-1], CURVE)
     save(draw_curves(results), CURVE_SVG)
     return 0
 
@@ -384,8 +380,7 @@ def minatar(o: Namespace) -> int:
         if (line, seed) not in done:
             facts = {"command": line, "seed": seed, "commit": runs.commit()}
             results.append(facts | {"machine": runs.machine()} | own_run(line, seed))
-            with o.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(results[-1]) + "\n")
+            runs.keep(results[-1], o.out)
     print(minatar_table(results))
     figure = draw_minatar(results)
     if not o.quick:
@@ -403,14 +398,14 @@ def full_runs(results: Sequence[Result], policy: str, game: str) -> list[Result]
 def minatar_table(results: Sequence[Result]) -> str:
     """The last evaluations of PQN's seeds, their training returns, and the published ones."""
     titles = ("game", "PQN, seeds, greedy", "PQN, training", "DQN, 1M, 5M", "AC(0.8), 1M, 5M")
-    lines = [_row(*titles), _row(*["---"] * len(titles))]
+    lines = []
     for game, published in PUBLISHED.items():
         own = full_runs(results, "pqn", game)
         greedy = " ".join(f"{r['curve'][-1][1]:.1f}" for r in own)
         training = f"{np.mean([r['training'] for r in own]):.1f}"
         theirs = (f"{early}, {late}" for early, late in published)
-        lines.append(_row(game.replace("_", " "), greedy, training, *theirs))
-    return "\n".join(lines)
+        lines.append([game.replace("_", " "), greedy, training, *theirs])
+    return table(titles, lines)
 
 
 def draw_minatar(results: Sequence[Result]) -> Figure:

@@ -7,7 +7,6 @@ published MMER are those of ``conf/bench_tasks.yaml``. Every setting has one val
 all levels; its reward scale is a multiple of the level's.
 """
 
-import json
 import shutil
 import tempfile
 from argparse import Namespace
@@ -19,6 +18,7 @@ import numpy as np
 import yaml
 
 from tests.benchmarks import runs
+from tests.benchmarks.rows import table as markdown
 from tests.benchmarks.runs import json_lines
 
 RESULTS = runs.RESULTS / "popgym.jsonl"
@@ -87,8 +87,7 @@ def popgym(o: Namespace) -> int:
     if o.runs_in is not None:
         for level, setting, steps, seed in missing(json_lines(RESULTS)):
             result = run(level, setting, steps, seed, o.runs_in.absolute())
-            with RESULTS.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(result) + "\n")
+            runs.keep(result, RESULTS)
             own = best(json_lines(RESULTS), level)
             if max(own, key=lambda r: mmer(r, "curve"))["seed"] == seed:
                 keep(folder(o.runs_in.absolute(), level, setting, seed), AGENTS / level)
@@ -178,8 +177,8 @@ def best(results: Sequence[dict[str, Any]], level: str) -> list[dict[str, Any]]:
 
 def table(results: Sequence[dict[str, Any]]) -> str:
     """A row for every level that was run, bold where the mean is at or above the published one."""
-    lines = ["| level | published | setting | MMER per seed | of training episodes | env steps |",
-             "| --- | --- | --- | --- | --- | --- |"]  # fmt: skip
+    head = "level", "published", "setting", "MMER per seed", "of training episodes", "env steps"
+    lines = []
     wins, known = {"curve": 0, "training": 0}, 0
     for level in LEVELS:
         if not (rows := best(results, level)):
@@ -194,12 +193,9 @@ def table(results: Sequence[dict[str, Any]]) -> str:
             cells.append(f"**{text}**" if won else text)
         steps = f"{max(r['curve'][-1][0] for r in rows) / 1000:.0f}k"
         shown = "" if goal is None else f"{goal:g}"
-        lines.append(
-            f"| {level} | {shown} | {rows[0]['setting']} | {' | '.join(cells)} | {steps} |"
-        )
-    lines.append("")
-    lines.append(
+        lines.append([level, shown, rows[0]["setting"], *cells, steps])
+    return (
+        f"{markdown(head, lines)}\n\n"
         f"At or above the best of 13 in {wins['curve']} of {known} levels by evaluations, in "
         f"{wins['training']} by training episodes."
     )
-    return "\n".join(lines)

@@ -14,7 +14,7 @@ import torch
 
 from tests.benchmarks import product
 from tests.benchmarks.product import Sample, Segment
-from tests.benchmarks.rows import Row, calls_for, rounds, time_calls, timing_row
+from tests.benchmarks.rows import Row, beside
 from tests.compose import config
 
 WANTED = {"dqn": 1.4, "sac": 1.3, "td3": 1.3}
@@ -44,16 +44,11 @@ def measure(name: str, repeats: int, seconds: float) -> Row:
         else control_floor(name, inputs, actions.shape[0], hidden, batch)
     )
 
-    def ours() -> object:
-        return policy.update(sample)
-
-    calls = calls_for(floor, seconds)
-    time_calls(ours, 3)
-    sides = {"ours": lambda: time_calls(ours, calls), "floor": lambda: time_calls(floor, calls)}
-    found, _ = rounds(sides, repeats)
     setting: dict[str, Any] = {"hidden": "-".join(map(str, hidden)), "batch": batch}
-    fields: dict[str, Any] = {"kind": "cost", "target": WANTED[name]}
-    return timing_row(f"{name} update", setting, "products + Adam", *found.values(), **fields)
+    return beside(
+        f"{name} update", setting, "products + Adam", lambda: policy.update(sample), floor,
+        (repeats, seconds), kind="cost", target=WANTED[name],
+    )  # fmt: skip
 
 
 def make_sample(plan: Any, batch: int) -> Sample:

@@ -1,7 +1,6 @@
 """Interleaved timings, the rows they become, and how rows are printed and kept."""
 
 import json
-import math
 import os
 import platform
 import re
@@ -185,10 +184,10 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def quick_rows(rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
-    """(rows of a quick form, a line for whatever is left out): no targets, only finite figures.
+    """(rows of a quick form without targets, a line for whatever is left out).
 
     Rows of missing peers are left out; where no other row of the same measure is left, ours stands
-    alone. So are figures that a short run does not reach (a task that is not solved).
+    alone.
     """
     kept, left_out = [], dict[str, None]()
     present = {row.measure for row in rows if not row.missing}
@@ -200,10 +199,7 @@ def quick_rows(rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
                 continue
             row = replace(row, against="", missing="")
             present.add(row.measure)
-        if math.isfinite(row.ours) and math.isfinite(row.other or 0.0):
-            kept.append(row)
-        else:
-            left_out[f"left out: {row.name} (not reached in a quick run)"] = None
+        kept.append(row)
     return kept, [*left_out]
 
 
@@ -231,8 +227,13 @@ def _markdown_table(peers: tuple[str, ...], measures: list[list[Row]]) -> str:
     versions = {who: number for m in measures for who, number in map(_who, m) if number}
     columns = [f"{who} {versions.get(who, '')}".strip() for who in peers] or ["beside"]
     head = ["measure", "rlrun", *columns, "ratio to the fastest" if peers else "ratio", "wanted"]
-    lines = [head, ["---"] * len(head)] + [_line(m, named=not peers) for m in measures]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return table(head, [_line(m, named=not peers) for m in measures])
+
+
+def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table as markdown."""
+    whole = [head, ["---"] * len(head), *lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in whole)
 
 
 def _line(measure: list[Row], *, named: bool) -> list[str]:

@@ -130,7 +130,6 @@ def results(run_dir: Path) -> Answer:
     return {
         "wall": record["wall_seconds"],
         "eval_seconds": curve[-1][3] if curve else 0.0,
-        "evaluations": len(curve),
         "curve": curve,
         **{k: record[k] for k in ("threads", "parameters", "env_steps", "updates", "digest")},
         **{n: timings[-1][f"time/{n}_seconds"] for n in ("collect", "update")},
@@ -160,6 +159,14 @@ def json_lines(path: Path) -> list[Answer]:
     """The records of a file of JSON lines; none when it is not there."""
     text = path.read_text("utf-8") if path.exists() else ""
     return [json.loads(line) for line in text.splitlines()]
+
+
+def keep(record: Answer, path: Path) -> None:
+    """Print a record and add it to a file of JSON lines."""
+    line = json.dumps(record)
+    print(line, flush=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
 
 
 @cache

@@ -29,7 +29,7 @@ import numpy as np
 
 from tests.benchmarks import runs
 from tests.benchmarks.product import RENAMED, aggregate_iqm
-from tests.benchmarks.rows import PeerFailed
+from tests.benchmarks.rows import PeerFailed, table
 
 BEGIN, END = "<!-- scores:begin -->\n", "<!-- scores:end -->\n"
 RESAMPLES = 10_000
@@ -276,8 +276,8 @@ def main(o: Namespace) -> int:
     """Run what has no result yet; the exit code: 1 when a run failed."""
     if o.table is not None:
         page = runs.HERE / "TABLES.md"
-        table = markdown(ROWS, read(o.table))
-        page.write_text(insert(page.read_text("utf-8"), table), "utf-8")
+        scores = markdown(ROWS, read(o.table))
+        page.write_text(insert(page.read_text("utf-8"), scores), "utf-8")
         return 0
     rows = {name: ROWS[name] for name in o.only or (["cartpole_ppo"] if o.quick else ROWS)}
     if o.quick:  # one short run, a score that demands nothing
@@ -432,21 +432,13 @@ def done(results: Sequence[Result], name: str, row: Row) -> dict[int, Result]:
 def markdown(rows: Mapping[str, Row], results: Sequence[Result]) -> str:
     """One line for every row, those that were not run with the reason; then what they ran on."""
     head = ("command after `rlrun`", "wanted", "IQM (95 %)", "met", "scores", "env steps", "wall s")
-    lines = [_line(head), _line(["---"] * len(head))]
-    lines += [_line(_cells(name, row, rows, results)) for name, row in rows.items()]
+    text = table(head, [_cells(name, row, rows, results) for name, row in rows.items()])
     used = [r for name, row in rows.items() for r in done(results, name, row).values()]
     if used:
         machines = "; ".join(sorted({r["machine"] for r in used}))
         threads = ", or as many as its config says" if any(r.get("alone") for r in used) else ""
-        lines += [
-            "",
-            f"Machine: {machines}, one thread a run{threads}. Commits: in the results.",
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+        text += f"\n\nMachine: {machines}, one thread a run{threads}. Commits: in the results."
+    return f"{text}\n"
 
 
 def _cells(name: str, row: Row, rows: Mapping[str, Row], results: Sequence[Result]) -> list[str]:

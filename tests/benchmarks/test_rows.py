@@ -1,7 +1,6 @@
 """Rows and commands: figures are what they are called, nothing is silently left out."""
 
 import json
-import math
 from argparse import Namespace
 
 import pytest
@@ -28,16 +27,15 @@ def _row(against, other=2.0, **fields):
 
 def test_a_missing_peer_misses_its_target_and_is_left_out_of_quick_tables(tmp_path):
     given = [_row("a 1.0", target=1.5), _row("b", missing="not installed", target=4.0)]
-    given += [make_row("solved", {}, "a", "s", [math.inf], [1.0], kind="fact")]
-    assert [row.met for row in given] == [True, False, None]
-    rows.write_rows(given[:2], tmp_path / "rows")
+    assert [row.met for row in given] == [True, False]
+    rows.write_rows(given, tmp_path / "rows")
     back = rows.read_rows(tmp_path / "rows")
-    assert back == given[:2]
+    assert back == given
     line = rows.markdown(back).splitlines()[2]
     assert line == "| run (n 1), µs | 1 000 | 2 000 | not installed |  | ≥ 4, not installed |"
     kept, left_out = rows.quick_rows(given)
     assert [(row.against, row.target) for row in kept] == [("a 1.0", None)]
-    assert [line.split()[2] for line in left_out] == ["b", "solved"]
+    assert [line.split()[2] for line in left_out] == ["b"]
 
 
 # -- whole runs ------------------------------------------------------------------------------------
@@ -62,43 +60,32 @@ def test_results_of_a_run_by_hand(tmp_path):
     _write(tmp_path, timings, [(2000, 50.0), (4000, 80.0)], wall=9.0)
     found = runs.results(tmp_path)
     assert found["curve"] == [(2000, 50.0, 4.0, 2.0), (4000, 80.0, 9.0, 5.0)]
-    assert (found["wall"], found["eval_seconds"], found["evaluations"]) == (9.0, 5.0, 2)
+    assert (found["wall"], found["eval_seconds"]) == (9.0, 5.0)
     assert whole.rate(found) == 1000
     _write(tmp_path, timings[:1], [], wall=2.0)
     assert runs.results(tmp_path)["eval_seconds"] == 0.0
 
 
 def _answer(**changes):
-    curve = [[2048, 480.0, 3.0, 1.0], [4096, 100.0, 6.0, 2.0], [6144, 475.0, 9.0, 3.0]]
-    curve += [[8192, 500.0, 12.0, 4.0], [10240, 9.0, 15.0, 5.0]]
     given = {"parameters": 7, "env_steps": 10240, "updates": 100, "threads": 1, "wall": 15.0}
-    given |= {"process": 17.0, "eval_seconds": 5.0, "curve": curve, "process_cpu": 8.0}
-    return given | changes
-
-
-def test_solved_is_two_good_evaluations_in_a_row():
-    curve = _answer()["curve"]
-    assert whole.solved(curve) == whole.Solved(8192, 8.0)
-    assert whole.solved(curve[:3]).env_steps == math.inf
+    return given | {"process": 17.0, "eval_seconds": 5.0, "process_cpu": 8.0} | changes
 
 
 def test_runs_beside_a_peer_that_answers_and_one_that_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(whole, "own_run", lambda *_, **__: _answer())
     o = Namespace(quick=False, peers=tmp_path, env_steps=10_000, runs=2)
 
-    def rows_beside(line):
+    def row_beside(line):
         python = tmp_path / "sb3/bin/python"
         python.parent.mkdir(parents=True, exist_ok=True)
         python.write_text(f"#!/bin/sh\n{line}\n")
         python.chmod(0o755)
-        return {row.name: row for row in whole.endtoend(o)}
+        return whole.endtoend(o)[0]
 
-    slower = _answer(wall=45.0, curve=_answer()["curve"][:3])
-    found = rows_beside(f"echo a line of its own; echo '{json.dumps(slower)}'")
-    assert (found["dqn run"].ratio, found["dqn run"].met) == (4.0, True)
-    after = found["dqn solved after"]
-    assert (after.ours, after.other, after.ratio) == (8192, math.inf, None)
-    failed = rows_beside("echo no such module >&2; exit 3")["dqn run"]
+    slower = _answer(wall=45.0)
+    found = row_beside(f"echo a line of its own; echo '{json.dumps(slower)}'")
+    assert (found.name, found.ratio, found.met) == ("dqn run", 4.0, True)
+    failed = row_beside("echo no such module >&2; exit 3")
     assert (failed.missing, failed.met) == ("failed (exit 3): no such module", False)
 
 

@@ -10,13 +10,12 @@ import torch
 from torch import nn
 
 from tests.benchmarks import floor as f
-from tests.benchmarks.floor import DEFAULT, LARGE, PEERS, SHORT, WIDER, Shape
+from tests.benchmarks.floor import DEFAULT, LARGE, Shape
 from tests.benchmarks.product import cpu_has_bf16_lstm
-from tests.benchmarks.rows import Row, calls_for, rounds, time_calls, timing_row
+from tests.benchmarks.rows import Row, beside
 
 TARGET = 1.1
 KERNEL_TARGET = 0.7  # at the default shape
-WITH_TARGET = (SHORT, PEERS, WIDER, LARGE)
 ROWS = 60_000  # rows in the replay: rlrun's default capacity
 
 
@@ -25,19 +24,14 @@ def main(o: Namespace) -> list[Row]:
     rows: list[Row] = []
     for threads in o.threads:
         torch.set_num_threads(threads)
-        for shape in (DEFAULT,) if o.quick else (*WITH_TARGET, DEFAULT):
+        for shape in (DEFAULT,) if o.quick else (LARGE, DEFAULT):
             repeats = o.rounds if shape.lstm < 512 else min(o.rounds, 3)
             rows += measure(shape, repeats, o.seconds, threads)
     return rows
 
 
 def measure(shape: Shape, repeats: int, seconds: float, threads: int) -> list[Row]:
-    """The update alone, with ``sample`` before and ``prioritize`` after it, by the kernel, and in
-    bf16 where the CPU can.
-
-    The floor never samples: the second row is what a learner of rlrun pays in all, over the same
-    bare update of a batch that lies ready.
-    """
+    """The update by torch, by the kernel, and in bf16 where the CPU can."""
     policy, replay = f.make_policy(shape, threads=threads), f.make_replay(shape, rows=ROWS)
     floor = f.twin(policy, shape)
     sample = f.full_sample(replay, shape.batch)
@@ -48,16 +42,7 @@ def measure(shape: Shape, repeats: int, seconds: float, threads: int) -> list[Ro
         "n": shape.nstep, "threads": threads, "params": f.parameters(policy),
     }  # fmt: skip
 
-    def with_replay() -> None:
-        drawn = replay.sample(shape.batch, 0)
-        replay.prioritize(drawn.key, policy.update(drawn).priority.numpy())
-
-    def bare() -> object:
-        return floor.update(batch).numpy()
-
-    functions: dict[str, Any] = {
-        "update": lambda: policy.update(sample).priority.numpy(), "update+replay": with_replay,
-    }  # fmt: skip
+    functions: dict[str, Any] = {"update": lambda: policy.update(sample).priority.numpy()}
     if shape.lstm <= 128 and threads <= 2:  # where learner.backend=auto takes it
         fast = f.make_policy(shape, threads=threads, backend="numpy")
         functions["update, kernel"] = lambda: fast.update(sample).priority
@@ -66,22 +51,14 @@ def measure(shape: Shape, repeats: int, seconds: float, threads: int) -> list[Ro
         functions["update, bf16"] = lambda: rough.update(sample).priority
     else:
         print("update, bf16: left out: torch cannot compute an LSTM in bfloat16 on this CPU")
-    targets = {"update": TARGET} if shape in WITH_TARGET else {}
+    targets = {"update": TARGET} if shape is LARGE else {}
     if shape is DEFAULT and threads == 1:
         targets["update, kernel"] = KERNEL_TARGET
-    rows, calls = [], calls_for(bare, seconds)
-    for name, ours in functions.items():
-        time_calls(ours, 3)
-        found, _ = rounds(
-            {
-                "ours": lambda ours=ours: time_calls(ours, calls),
-                "floor": lambda: time_calls(bare, calls),
-            },
-            repeats,
-        )
-        fields: dict[str, Any] = {"kind": "cost", "target": targets.get(name)}
-        rows.append(timing_row(name, setting, "floor", *found.values(), **fields))
-    return rows
+    return [
+        beside(name, setting, "floor", ours, lambda: floor.update(batch).numpy(),
+               (repeats, seconds), kind="cost", target=targets.get(name))
+        for name, ours in functions.items()
+    ]  # fmt: skip
 
 
 def same_numbers(shape: Shape, *, ends: int = 0, rtol: float = 1e-4) -> bool:

@@ -5,15 +5,12 @@ Sides take turns, seeds 0, 1, ...; a peer that gave no figures has rows that say
 settings, updates and env steps where a row has a target, with the same number of threads.
 """
 
-import math
 import os
-import statistics
 import subprocess
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -127,37 +124,26 @@ def overlap(o: Namespace) -> list[Row]:
 # -- diengine --------------------------------------------------------------------------------------
 
 PRESET = "experiment=diengine_r2d2_cartpole"
-UPDATES = {  # shape -> burn-in, rows, hidden, wanted
-    "cartpole": (2, 40, 64, 4.0),  # DI-engine's own setting
-    "lstm64": (20, 80, 64, 4.0),  # the update of the floor
-    "lstm512": (40, 80, 512, 1.6),
-}
-LSTM_TYPES = ("pytorch", "normal")
+UPDATES = {"lstm64": (20, 80, 64, 4.0), "lstm512": (40, 80, 512, 1.6)}
+# shape -> burn-in, rows, hidden, wanted
 
 
 def diengine(o: Namespace) -> list[Row]:
     """Updates and runs of ``experiment=diengine_r2d2_cartpole`` beside DI-engine's own.
 
-    DI-engine's default LSTM type, ``normal``, has layer norms that ``nn.LSTM`` and rlrun lack; its
-    type ``pytorch`` is ``nn.LSTM``. The rows with targets are against ``pytorch``, which has the
-    layers of rlrun's network; those against ``normal`` are what DI-engine's own config runs.
+    With ``nn.LSTM`` on both sides: DI-engine's default LSTM has layer norms that it lacks.
     """
     python, rows = interpreter(o.peers, "ding"), list[Row]()
     for threads in o.threads:
         torch.set_num_threads(threads)
-        for name, (*_, hidden, _) in [*UPDATES.items()][: 1 if o.quick else None]:
-            for lstm in LSTM_TYPES if hidden < 512 else LSTM_TYPES[:1]:  # seconds an update
-                repeats = o.rounds if hidden < 512 else min(o.rounds, 3)
-                rows.append(update_row(python, name, lstm, threads, repeats, o.seconds))
+        for name in [*UPDATES][: 1 if o.quick else None]:
+            repeats = o.rounds if name == "lstm64" else min(o.rounds, 3)  # seconds an update
+            rows.append(update_row(python, name, threads, repeats, o.seconds))
     env_steps = o.env_steps or (2_000 if o.quick else 25_000)
-    for threads in o.threads:
-        rows += _diengine_runs(python, threads, env_steps, o.runs)
-    return rows
+    return rows + [_diengine_run(python, threads, env_steps, o.runs) for threads in o.threads]
 
 
-def update_row(
-    python: Path | None, name: str, lstm: str, threads: int, repeats: int, seconds: float
-) -> Row:
+def update_row(python: Path | None, name: str, threads: int, repeats: int, seconds: float) -> Row:
     """sample + update + prioritize of rlrun against ``_forward_learn`` with its collation."""
     from tests.benchmarks import floor
 
@@ -173,18 +159,17 @@ def update_row(
     calls = calls_for(ours, seconds)
     sides: dict[str, Side] = {"ours": lambda: time_calls(ours, calls)}
     setting: dict[str, Any] = {
-        "lstm": lstm, "hidden": hidden, "batch": shape.batch, "burnin": burnin, "unroll": unroll,
-        "n": shape.nstep, "threads": threads, "params": floor.parameters(policy),
+        "lstm": "pytorch", "hidden": hidden, "batch": shape.batch, "burnin": burnin,
+        "unroll": unroll, "n": shape.nstep, "threads": threads, "params": floor.parameters(policy),
     }  # fmt: skip
-    fields = {"kind": "speedup", "target": target if lstm == "pytorch" else None}
-    given = (threads, lstm, burnin, unroll, shape.nstep, shape.batch, hidden)
+    fields: dict[str, Any] = {"kind": "speedup", "target": target}
+    given = (threads, burnin, unroll, shape.nstep, shape.batch, hidden)
     try:
         with asked(python, "diengine.py update", *given, threads=threads) as (facts, ask):
-            setting["peer_params"] = facts["parameters"]
             assert facts["dtype"] == ["torch.float32"]
             assert facts["threads"] == threads
             equal = sorted(list(p.shape) for p in policy.net.parameters()) == facts["sizes"]
-            assert equal or lstm == "normal", "the equal-size row compares other layers"
+            assert equal, "the row compares other layers"
             ask(2)  # warm
             sides["theirs"] = lambda: Timing(**ask(max(1, calls // 4)))
             found, failed = rounds(sides, repeats)
@@ -196,78 +181,45 @@ def update_row(
     return timing_row("learner update", setting, "di-engine", *found.values(), **fields)
 
 
-def _diengine_runs(python: Path | None, threads: int, env_steps: int, count: int) -> list[Row]:
-    """Env steps a second in all, and what else the runs say."""
+def _diengine_run(python: Path | None, threads: int, env_steps: int, count: int) -> Row:
+    """Env steps a second."""
 
-    def theirs(lstm: str, seed: int) -> Answer:
-        return peer_run(python, "diengine.py run", seed, threads, lstm, env_steps, threads=threads)
+    def theirs(seed: int) -> Answer:
+        return peer_run(python, "diengine.py run", seed, threads, env_steps, threads=threads)
 
     def ours(seed: int) -> Answer:
         return own_run(PRESET, seed=seed, threads=threads, env_steps=env_steps)
 
-    peers = {lstm: partial(theirs, lstm) for lstm in LSTM_TYPES}
-    found, missing = in_turn({"ours": ours}, peers, count)
-    assert all(r["threads"] == threads for side in found.values() for r in side)
-    rows, own = [], found["ours"]
-    for lstm in LSTM_TYPES:
-        setting = {"lstm": lstm, "env_steps": env_steps, "threads": threads}
-        setting["params"] = own[0]["parameters"]
-        if found[lstm]:
-            setting["peer_params"] = found[lstm][0]["parameters"]
-            assert lstm == "normal" or setting["params"] == setting["peer_params"]
-        row = partial(row_of, setting, "di-engine", own, found[lstm], missing.get(lstm, ""))
-        target = 8.0 if lstm == "pytorch" else None
-        rows += [
-            row("run", "env steps/s", lambda r: r["env_steps"] / r["wall"], "speedup",
-                target=target, note="evaluation included on both sides, imports on neither"),
-            row("run, no evaluation", "env steps/s", rate, "speedup"),
-            row("run, updates", "updates/s", lambda r: r["updates"] / r["wall"], "speedup"),
-            row("run, steps an update", "env steps", lambda r: r["env_steps"] / r["updates"]),
-            row("run, evaluations", "times", lambda r: r["evaluations"]),
-            row("run, process", "s", lambda r: r["process"],
-                note="the whole process, imports included"),
-        ]  # fmt: skip
-    return rows
-
-
-def row_of(
-    setting: dict[str, Any], who: str, own: Answers, other: Answers, missing: str, name: str,
-    unit: str, value: Callable[[Answer], float], kind: str = "fact", *, higher: bool = True,
-    **fields: Any,
-) -> Row:  # fmt: skip
-    """A row of one figure of the runs of both sides."""
-    sides = ([value(run) for run in side] for side in (own, other))
-    fields |= {"kind": kind, "higher": higher, "missing": missing}
-    return make_row(name, setting, who, unit, *sides, **fields)
-
-
-def rate(run: Answer) -> float:
-    """Env steps per second, evaluations excluded."""
-    return run["env_steps"] / (run["wall"] - run["eval_seconds"])
+    found, missing = in_turn({"ours": ours}, {"di-engine": theirs}, count)
+    for fact in ("threads", "parameters"):
+        assert len({run[fact] for side in found.values() for run in side}) == 1, fact
+    setting = {"lstm": "pytorch", "env_steps": env_steps, "threads": threads}
+    setting["params"] = found["ours"][0]["parameters"]
+    rates = ([run["env_steps"] / run["wall"] for run in side] for side in found.values())
+    return make_row(
+        "run", setting, "di-engine", "env steps/s", *rates, kind="speedup", higher=True, target=8.0,
+        missing=missing.get("di-engine", ""),
+        note="evaluation included on both sides, imports on neither",
+    )  # fmt: skip
 
 
 # -- endtoend, ppo ---------------------------------------------------------------------------------
 
-SOLVED, IN_A_ROW = 475.0, 2
 SB3 = "stable-baselines3"
 
 
 def endtoend(o: Namespace) -> list[Row]:
-    """Runs of ``experiment=zoo_dqn_cartpole`` beside Stable-Baselines3's DQN.
-
-    One thread each, evaluations excluded. Solved: two successive evaluations of 50 greedy episodes
-    with a mean of at least 475.
-    """
-    return contest("dqn", o, o.env_steps or (2_000 if o.quick else 50_000))
+    """Runs of ``experiment=zoo_dqn_cartpole`` beside Stable-Baselines3's DQN, one thread each."""
+    return [contest("dqn", o, o.env_steps or (2_000 if o.quick else 50_000))]
 
 
 def ppo(o: Namespace) -> list[Row]:
     """As ``endtoend``, of PPO; rollouts end with the row that brings the last step: longer."""
-    return contest("ppo", o, o.env_steps or (2_000 if o.quick else 100_000), apart=0.05)
+    return [contest("ppo", o, o.env_steps or (2_000 if o.quick else 100_000), apart=0.05)]
 
 
-def contest(name: str, o: Namespace, env_steps: int, *, apart: float = 0.0) -> list[Row]:
-    """The rows of an algorithm; ``apart``: share by which env steps and updates may differ."""
+def contest(name: str, o: Namespace, env_steps: int, *, apart: float = 0.0) -> Row:
+    """The row of an algorithm; ``apart``: share by which env steps and updates may differ."""
     python, preset = interpreter(o.peers, "sb3"), f"experiment=zoo_{name}_cartpole"
 
     def theirs(seed: int) -> Answer:
@@ -282,8 +234,8 @@ def contest(name: str, o: Namespace, env_steps: int, *, apart: float = 0.0) -> l
 
 def compare(
     name: str, own: Answers, other: Answers, env_steps: int, apart: float, missing: str
-) -> list[Row]:
-    """Rows of runs that did the same work, else they compare nothing."""
+) -> Row:
+    """Env steps a second of runs that did the same work, else they compare nothing."""
     for fact in ("parameters", "env_steps", "updates", "threads"):
         most = apart * own[0][fact] if fact in ("env_steps", "updates") else 0
         for answer in other:
@@ -291,36 +243,14 @@ def compare(
             assert same, f"{SB3}: {fact} {answer[fact]}, ours {own[0][fact]}"
     setting = {"env_steps": env_steps, "threads": 1}
     setting |= {"params": own[0]["parameters"], "updates": own[0]["updates"]}
-    cpu = [b["process_cpu"] / a["process_cpu"] for a, b in zip(own, other, strict=False)]
-    row = partial(row_of, setting, SB3, own, other, missing)
-    return [
-        row(f"{name} run", "env steps/s", rate, "speedup", target=4.0,
-            note="no evaluations, no imports"),
-        row(f"{name} run, evaluations too", "env steps/s", lambda r: r["env_steps"] / r["wall"],
-            "speedup"),
-        row(f"{name} run, process", "s", lambda r: r["process"], "speedup", higher=False,
-            cpu_ratio=statistics.median(cpu) if cpu else None, note="the whole process, imports "
-            "and evaluations included; so is its CPU time"),
-        row(f"{name} solved after", "env steps", lambda r: solved(r["curve"]).env_steps,
-            note="inf: not within the run"),
-        row(f"{name} solved after, time", "s", lambda r: solved(r["curve"]).seconds),
-        row(f"{name} last evaluation", "return", lambda r: r["curve"][-1][1]),
-    ]  # fmt: skip
+    rates = ([rate(run) for run in side] for side in (own, other))
+    return make_row(
+        f"{name} run", setting, SB3, "env steps/s", *rates,
+        kind="speedup", higher=True, target=4.0, missing=missing,
+        note="no evaluations, no imports",
+    )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Solved:
-    """When the second of two successive good evaluations was over; infinite: never."""
-
-    env_steps: float = math.inf
-    seconds: float = math.inf  # without evaluations
-
-
-def solved(curve: Sequence[Sequence[float]]) -> Solved:
-    """``curve``: (env steps, mean return, seconds since the start, seconds in evaluations)."""
-    hits = 0
-    for env_steps, score, wall, evaluating in curve:
-        hits = hits + 1 if score >= SOLVED else 0
-        if hits == IN_A_ROW:
-            return Solved(env_steps, wall - evaluating)
-    return Solved()
+def rate(run: Answer) -> float:
+    """Env steps per second, evaluations excluded."""
+    return run["env_steps"] / (run["wall"] - run["eval_seconds"])

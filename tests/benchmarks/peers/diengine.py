@@ -1,15 +1,16 @@
 """DI-engine's R2D2 with its own CartPole settings. Runs in DI-engine's own environment.
 
 usage: python diengine.py collect ENVS
-       python diengine.py run SEED THREADS LSTM_TYPE ENV_STEPS [SCORE]
-       python diengine.py update THREADS LSTM_TYPE BURNIN UNROLL NSTEP BATCH HIDDEN
+       python diengine.py run SEED THREADS ENV_STEPS
+       python diengine.py update THREADS BURNIN UNROLL NSTEP BATCH HIDDEN
+
+The LSTM is its type ``pytorch``, ``nn.LSTM``, everywhere.
 
 collect: a line of facts, then one with the env steps a second of collecting at least STEPS env
 steps for every line "STEPS" on standard input.
 
 run: one JSON line of ``serial_pipeline`` on its own config; changed are the LSTM type, the end
-(ENV_STEPS instead of a score, or its own rule at SCORE) and nothing else; evaluation is timed from
-outside.
+(ENV_STEPS instead of a score) and nothing else.
 
 update: a line of facts, then one with the seconds of CALLS updates for every line "CALLS". A step
 is ``R2D2Policy._forward_learn`` on a list of sequences as the policy's own collector hands them on,
@@ -30,7 +31,9 @@ from common import parameters, quiet, say, serve, timed
 def settings():
     """(main, create) configs of its own, to be changed."""
     own = import_module("dizoo.classic_control.cartpole.config.cartpole_r2d2_config")
-    return copy.deepcopy(own.main_config), copy.deepcopy(own.create_config)
+    main, create = copy.deepcopy(own.main_config), copy.deepcopy(own.create_config)
+    main.policy.model.lstm_type = "pytorch"
+    return main, create
 
 
 def collect(envs: int) -> None:
@@ -45,7 +48,6 @@ def collect(envs: int) -> None:
     config.exp_name = "collect"
     config.env.collector_env_num = envs
     config.policy.collect.env_num = envs
-    config.policy.model.lstm_type = "pytorch"
     config = compile_config(config, seed=0, auto=True, create_cfg=create, save_cfg=False)
     env_fn, each, _ = get_vec_env_setting(config.env)
     manager = create_env_manager(config.env.manager, [partial(env_fn, cfg=c) for c in each])
@@ -65,33 +67,21 @@ def collect(envs: int) -> None:
     serve({"parameters": parameters(policy._model)}, rate)
 
 
-def run(seed: int, threads: int, lstm: str, env_steps: int, score: float = 1e9) -> None:
+def run(seed: int, threads: int, env_steps: int) -> None:
     torch.set_num_threads(threads)
     from ding.entry import serial_pipeline
-    from ding.worker.collector.interaction_serial_evaluator import InteractionSerialEvaluator
     from ding.worker.learner.base_learner import BaseLearner
 
-    seen = {"updates": 0, "env_steps": 0, "evaluations": 0, "eval_seconds": 0.0}
-    train, evaluate = BaseLearner.train, InteractionSerialEvaluator.eval
+    seen, train = {"env_steps": 0}, BaseLearner.train
 
     def counted_train(self, data, envstep=-1, *args, **kwargs):
-        seen["updates"] += 1
         seen["env_steps"] = int(envstep)
         return train(self, data, envstep, *args, **kwargs)
 
-    def timed_eval(self, *args, **kwargs):
-        start = time.perf_counter()
-        try:
-            return evaluate(self, *args, **kwargs)
-        finally:
-            seen["evaluations"] += 1
-            seen["eval_seconds"] += time.perf_counter() - start
-
-    BaseLearner.train, InteractionSerialEvaluator.eval = counted_train, timed_eval
+    BaseLearner.train = counted_train
     config, create = settings()
     config.exp_name = "run"
-    config.env.stop_value = score
-    config.policy.model.lstm_type = lstm
+    config.env.stop_value = 1e9
     start = time.perf_counter()
     policy = serial_pipeline((config, create), seed=seed, max_env_step=env_steps)
     wall = time.perf_counter() - start
@@ -99,9 +89,7 @@ def run(seed: int, threads: int, lstm: str, env_steps: int, score: float = 1e9) 
     say({"wall": wall, **facts, **seen})
 
 
-def update(
-    threads: int, lstm: str, burnin: int, unroll: int, nstep: int, batch: int, hidden: int
-) -> None:
+def update(threads: int, burnin: int, unroll: int, nstep: int, batch: int, hidden: int) -> None:
     torch.set_num_threads(threads)
     from ding.model import DRQN
     from ding.policy import R2D2Policy
@@ -110,7 +98,6 @@ def update(
 
     torch.manual_seed(0)
     config = EasyDict(deep_merge_dicts(R2D2Policy.default_config(), settings()[0].policy))
-    config.model.lstm_type = lstm
     config.model.encoder_hidden_size_list = [128, 128, hidden]
     config.burnin_step, config.learn_unroll_len, config.nstep = burnin, unroll, nstep
     config.collect.unroll_len = burnin + unroll
@@ -125,7 +112,6 @@ def update(
     weights = [*policy._model.parameters()]
     facts = {"sizes": sorted(list(p.shape) for p in weights), "threads": torch.get_num_threads()}
     facts["dtype"] = sorted({str(p.dtype) for p in weights})
-    facts["parameters"] = parameters(policy._model)
     serve(facts, lambda line: timed(lambda: policy._forward_learn(sequences), int(line)))
 
 
@@ -143,5 +129,5 @@ def _row(obs: int, hidden: int) -> dict:
 
 if __name__ == "__main__":
     quiet()
-    words = [int(w) if w.isdecimal() else w for w in sys.argv[2:]]
+    words = map(int, sys.argv[2:])
     {"collect": collect, "run": run, "update": update}[sys.argv[1]](*words)
