@@ -96,10 +96,6 @@ def setups(draw: st.DrawFn) -> Setup:
     return setup(lambda n: draw(st.integers(0, n - 1)))
 
 
-def random_setup(rng: np.random.Generator) -> Setup:
-    return setup(lambda n: int(rng.integers(n)))
-
-
 def frozen(rows: Rows) -> Rows:
     """The rows as they are now, unaffected by later writes to the ring."""
     if isinstance(rows, PackedBlocks):

@@ -17,7 +17,7 @@ from rlrun.types import Segment, Window, tree_leaves
 from tests.buffer.make import same_samples, same_segments
 from tests.buffer.pair import Setup, copied, setups
 from tests.compose import changed, config
-from tests.pipeline.make import SMOKE, go
+from tests.pipeline.make import SMOKE
 from tests.run.forge import save
 
 SCREEN = ("env=gym", "env.id=tests.env.screen:test/Screen-v0", "env.backend=sync")
@@ -133,23 +133,6 @@ def test_room_is_what_is_left_of_the_limit():
 
 
 # -- runs ------------------------------------------------------------------------------------------
-
-
-def test_a_run_is_the_same_run(tmp_path):
-    line = ("policy=dqn", "env.frame_stack=3", "buffer=prioritized", *SCREEN, "buffer.capacity=300")
-    runs = [go(tmp_path / x, *line, f"buffer.compress={x}") for x in ("false", "true")]
-    assert runs[0]["digest"] == runs[1]["digest"]
-    told = [json.loads(x) for x in (tmp_path / "true/timings.jsonl").read_text().splitlines()]
-    assert 0 < told[-1]["codec/buffer_ratio"] < 0.5
-    ends, sizes = [], []
-    for x in ("false", "true"):
-        c = config(*SMOKE, *line, f"buffer.compress={x}", "run.total_steps=600")
-        assert start.start(start.Launch(c, tmp_path / x, "", [])) == 0
-        ends.append(json.loads((tmp_path / x / "run.json").read_text())["digest"])
-        files = (tmp_path / x / "checkpoints").rglob("*.safetensors")
-        sizes.append(sum(path.stat().st_size for path in files))
-    assert ends[0] == ends[1]
-    assert sizes[0] - sizes[1] > 200_000, "checkpoints keep the blocks as they are"
 
 
 def test_images_that_do_not_compress_end_the_run_in_one_line(tmp_path):

@@ -1,4 +1,4 @@
-"""Windows by hand: when they can be sampled, when they die, what is refused, what is read back."""
+"""What is refused and what is read back; which windows there are: test_machine.py."""
 
 from collections import Counter
 from dataclasses import replace
@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.env.framestack import FrameStack
 from rlrun.errors import CheckpointError, ConfigError, NumericError
-from rlrun.types import Window, tree_leaves, tree_map
+from rlrun.types import Window, tree_leaves
 from tests.buffer.make import CPU, KINDS, make_replay, priorities
 from tests.buffer.pair import Pair, Setup, copied
 from tests.reference.streams import make_stream, part
@@ -27,27 +26,6 @@ def learned(pair):
 
 
 # -- when windows can be sampled -------------------------------------------------------------------
-
-
-def test_when_a_row_can_be_sampled_worked_by_hand():
-    """n = 2, an episode of 3 steps (rows 0 1 2, end row 3), then one of 4 (rows 4 5 6 7, 8)."""
-    pair = Pair(Setup(window=Window(0, 1, 2), slack=20, lengths=((3, 4),)))
-    expected = [[], [], [0], [0, 1, 2], [0, 1, 2], [0, 1, 2], [0, 1, 2, 4], [0, 1, 2, 4, 5]]
-    for rows in [*expected, [0, 1, 2, 4, 5, 6, 7]]:
-        pair.add(1)
-        assert learned(pair) == rows
-
-
-def test_when_a_row_dies_worked_by_hand():
-    """A ring of 8 slots holds 7 whole rows; the oldest is only there for the row behind it."""
-    pair = Pair(Setup(window=Window(0, 1, 1), slack=4, lengths=((100,),)))
-    assert pair.setup.rows == 8
-    pair.add(7)
-    assert learned(pair) == [0, 1, 2, 3, 4, 5], "row 6 waits for row 7"
-    pair.add(1)
-    assert learned(pair) == [2, 3, 4, 5, 6], "row 1 is there, row 0 before it is not"
-    pair.add(1)
-    assert learned(pair) == [3, 4, 5, 6, 7]
 
 
 FIELDS = ("obs", "first", "action", "reward", "terminated", "truncated", "valid")
@@ -293,28 +271,6 @@ def test_a_replay_checks_itself():
 
 
 # -- stacks of frames ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("k", [2, 4])
-def test_the_learner_sees_what_the_actor_saw(k):
-    """The acting side's stacks, pushed row by row, are those gathered for the same rows."""
-    pair = Pair(Setup(window=Window(0, 1, 2), slack=60, stack=k, obs="dict",
-                      lengths=((5, 1, 8), (2, 13))))  # fmt: skip
-    seen, acted, twin = None, [], pair.setup.world()
-    for _ in range(11):
-        chunk = twin.chunk(5)
-        for t in range(5):
-            obs = tree_map(lambda x, t=t: x[t].numpy(), chunk.obs)
-            seen = FrameStack(k, obs) if seen is None else seen
-            acted.append(tree_map(np.copy, seen.push(obs, chunk.first[t].numpy())))
-        pair.add(5)
-    obs, places = pair.replay.sample(0, 0).segment.obs, pair.alive()
-    assert len(places) > 60
-    for b, w in enumerate(places):
-        for p in range(w.last - w.first + 1):
-            for name in ("a", "b"):
-                shown = acted[w.learn + p][name][w.column]
-                np.testing.assert_array_equal(obs[name][p, b].numpy(), shown)
 
 
 def test_frames_are_stored_once():

@@ -45,35 +45,6 @@ def test_plain_golden(length, rows, overlap, residual, expected):
     assert plain_starts(length, rows, overlap, residual) == expected
 
 
-@pytest.mark.parametrize(
-    ("length", "burnin", "learned", "overlap", "expected"),
-    [
-        (6, 0, 3, 0, [0, 3]),
-        (7, 0, 3, 0, [0, 3, 6]),
-        (6, 2, 3, 0, [0, 1]),  # the second learns 3, 4, 5 after two rows of burn-in
-        (6, 4, 2, 0, [0, 0, 0]),  # burn-ins of 0, 2 and 4 rows
-        (6, 0, 3, 1, [0, 2, 4]),
-        (1, 3, 4, 0, [0]),
-    ],
-)
-def test_lossless_by_hand(length, burnin, learned, overlap, expected):
-    assert starts(length, Window(burnin, learned, 2), Tiling(overlap=overlap)) == expected
-
-
-def test_null_rows_by_hand():
-    """x_null repeats x_6 with reward 0; the first carries what was observed after x_6."""
-    pair = Pair(Setup(Window(0, 6, 1), slack=9, table=9, tiling=Tiling(True, 0, "last"),
-                      lengths=((4,),), ends=((1,),)))  # fmt: skip
-    pair.add(5)
-    s = pair.replay.sample(0, 0).segment
-    assert s.obs[:, 0, 2].tolist() == [0, 1, 2, 3, 4, 4, 4]
-    assert s.valid[:, 0].tolist() == [True] * 4 + [False] * 2
-    assert s.reward[:, 0].tolist() == [1, 2, 3, 4, 0, 0]
-    assert not s.terminated.any()
-    assert s.truncated[:, 0].tolist() == [False] * 3 + [True] * 3
-    assert (s.action[3:, 0] == s.action[3, 0]).all()
-
-
 @st.composite
 def cases(draw):
     columns = draw(st.integers(1, 3))

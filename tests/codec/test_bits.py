@@ -1,4 +1,4 @@
-"""Compiled kernels against their description, and against themselves in the interpreter.
+"""Compiled kernels against themselves in the interpreter.
 
 Nothing outside shows an index out of bounds: compiled loops do not look, the interpreter does.
 """
@@ -10,12 +10,10 @@ import pytest
 
 import rlrun.codec
 from rlrun import codec
-from rlrun.codec import frame, kernels
-from rlrun.codec.words import KIND_BY_CODE
+from rlrun.codec import kernels
 from rlrun.jit import COMPILED
 from tests.codec import samples
 from tests.codec.everything import frames
-from tests.reference import codec as reference
 from tests.without_numba import without_numba
 
 # Around 0, the limits of signed and unsigned words, and overflows of coefficients 64 and 127.
@@ -24,30 +22,6 @@ EDGES = np.array(
     np.uint64,
 )
 TRIPLES = [np.array(x, np.uint64) for x in zip(*product(EDGES, repeat=3), strict=True)]
-
-
-def read_naively(data: bytes, bases: dict) -> np.ndarray | None:
-    """The words of a frame of one array; None: it is of another coder, or a tree."""
-    header, payload, _ = frame.unpack(data, 1 << 30)
-    if header.codec not in (2, 3) or not header.shape:
-        return None
-    kind, n = KIND_BY_CODE[header.kind], int(np.prod(header.shape))
-    base, second = bases.get("base"), bases.get("second")
-    if header.codec == 3:
-        return reference.planes_ctx(payload, kind, n, base, second)
-    return reference.planes(payload, kind, n, header.shape[0] * header.chunk, base, second)
-
-
-def test_frames_are_as_documented() -> None:
-    """Every kind with every special word, deltas and chunks, narrowed, with a palette, sparse."""
-    read = 0
-    for name, data, tree, bases in frames():
-        if len(data) < 40_000 and isinstance(tree, np.ndarray):
-            words = read_naively(data, bases)
-            if words is not None:
-                assert words.tobytes() == tree.tobytes(), name
-                read += 1
-    assert read > 40
 
 
 def at_the_limits(coder: str, stride: int) -> list[bytes]:
@@ -59,8 +33,6 @@ def at_the_limits(coder: str, stride: int) -> list[bytes]:
             bases = {"base": base[:n], "second": second[:n]}
             data = codec.encode(now[:n], coder=coder, **bases)
             assert samples.same(now[:n], codec.decode(data, **bases))
-            naive = read_naively(data, bases)
-            assert naive is None or naive.tobytes() == now[:n].tobytes()
             series = now[:n].reshape(n, 1)
             rows = codec.encode_chunk(series, coder=coder)
             assert samples.same(series, codec.decode(rows))

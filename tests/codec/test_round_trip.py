@@ -75,19 +75,6 @@ def test_trees(seeds, coder) -> None:
         assert back["empty"] == {}
 
 
-def test_every_special_word() -> None:
-    """Every pair of special words as base and value, in arrays long enough to be sampled."""
-    for kind in samples.KINDS:
-        words = samples.special_words(kind)
-        now = np.tile(np.repeat(words, len(words)), 7).view(kind.dtype)
-        base = np.tile(words, 7 * len(words)).view(kind.dtype)
-        for coder in samples.CODERS:
-            for bases in ({}, {"base": base}, {"base": base, "second": now}):
-                frame = codec.encode(now, coder=coder, **bases)
-                assert samples.same(now, codec.decode(frame, **bases)), coder
-            assert samples.same(now, codec.decode(codec.encode_chunk(now, coder=coder))), coder
-
-
 def test_tensors() -> None:
     """Tensors, bfloat16 included, are restored with their own memory."""
     value = torch.randn(5, 3)

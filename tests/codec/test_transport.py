@@ -149,20 +149,6 @@ def test_a_bad_wire(plan):
         late.clear()
 
 
-def test_a_late_joiner_and_a_restarted_learner():
-    learner, first = make_learner_side(CODED), make_collector_side(CODED)
-    for k in range(3):
-        first.unpack(learner.pack(weights(k)))
-    second = make_collector_side(CODED, 1)
-    with pytest.raises(NeedKeyFrame) as raised:
-        second.unpack(learner.pack(weights(3)))
-    assert_same(second.unpack(learner.answer(raised.value)), weights(3))
-    again = make_learner_side(CODED)
-    assert_same(second.unpack(again.pack(weights(9))), weights(9))
-    with pytest.raises(ForeignFrame):
-        second.unpack(learner.pack(weights(4)))
-
-
 def test_key_frames_are_rationed_and_waited_for():
     setting = changed(CODED, key_seconds=0.3)
     learner = make_learner_side(setting)

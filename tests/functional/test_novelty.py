@@ -1,4 +1,4 @@
-"""Novelty: moments against two passes, sums against loops, whitening and bonuses by hand."""
+"""Novelty: moments against two passes, whitening by hand; sums: tests/pipeline/test_bonus.py."""
 
 import pytest
 import torch
@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlrun.functional.novelty import (
-    discounted_sums,
     empty_moments,
     merge_moments,
     whiten,
@@ -42,17 +41,3 @@ def test_whiten_by_hand():
     assert out.dtype == torch.float32
     assert out[:, 0].tolist() == pytest.approx([1.0, 5.0, -5.0], abs=1e-6)
     assert out[:, 1].tolist() == pytest.approx([0.0, 5.0, -5.0], abs=1e-6)
-
-
-@given(st.integers(1, 9), st.integers(1, 4), st.integers(0, 9), st.integers(0, 2**31))
-def test_discounted_sums_in_chunks_are_those_of_the_stream(rows, columns, cut, seed):
-    generator = torch.Generator().manual_seed(seed)
-    novelty = torch.rand(rows, columns, generator=generator, dtype=torch.float64)
-    valid = torch.rand(rows, columns, generator=generator) < 0.7
-    carried = torch.rand(columns, generator=generator, dtype=torch.float64)
-    want, last = naive.discounted(novelty.tolist(), valid.tolist(), carried.tolist(), 0.9)
-    cut = min(cut, rows)
-    one, between = discounted_sums(novelty[:cut], valid[:cut], carried, 0.9)
-    two, after = discounted_sums(novelty[cut:], valid[cut:], between, 0.9)
-    torch.testing.assert_close(torch.cat([one, two]), torch.tensor(want, dtype=torch.float64))
-    torch.testing.assert_close(after, torch.tensor(last, dtype=torch.float64))

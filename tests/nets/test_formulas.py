@@ -1,9 +1,9 @@
-"""Formulas by hand of the memories in files of their own, and finite differences of them all."""
+"""Formulas by hand of the memories in files of their own."""
 
 import pytest
 import torch
 
-from tests.nets.cells import CONFIGS, CPU, FEATURES, make, state_of
+from tests.nets.cells import CPU, FEATURES, make, state_of
 from tests.nets.cells import stepped as by_steps
 
 DOUBLE = {"dtype": torch.float64}
@@ -18,22 +18,6 @@ def given(memory, rows=1):
 def stepped(memory, x, state):
     y, after = memory.step(x[None], tuple(s[None] for s in state))
     return y[0], tuple(s[0] for s in after)
-
-
-@pytest.mark.parametrize("name", [n for n in CONFIGS if CONFIGS[n].name != "bmru"])
-def test_gradients_are_finite_differences(name):
-    """Of parameters and inputs. A BMRU's steps have other gradients, below."""
-    memory = make(name, torch.float64)
-    x = torch.randn(4, 2, FEATURES, requires_grad=True, **DOUBLE)
-    names, values = zip(*memory.named_parameters(), strict=True)
-    state = state_of(memory, 3, 2, torch.float64)
-
-    memory.forward = lambda x: memory.unroll(x, state)[0]
-
-    def unrolled(x, *parameters):
-        return torch.func.functional_call(memory, dict(zip(names, parameters, strict=True)), (x,))
-
-    assert torch.autograd.gradcheck(unrolled, (x, *values), fast_mode=True)
 
 
 def test_indrnn_is_the_formula():

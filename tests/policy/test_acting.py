@@ -61,21 +61,6 @@ def assert_acting_is_learning(policy, spec):
     torch.testing.assert_close(s.extras["log_prob"], want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["categorical", "quantile", "implicit"])
-@pytest.mark.parametrize("given", [{"dueling": False, "head_hidden": ()}, {"noisy": 0.5}], ids=str)
-def test_greedy_actions_are_of_the_means_of_the_learned_distributions(kind, given):
-    """Mean weights, where the heads are noisy."""
-    policy = build("dqn", distribution=kind, **given)
-    s = make.rollout(policy, explore=None, envs=50, steps=4).segment
-    with torch.no_grad():
-        q = make.stepped_q(make.nets(policy), s)[:-1]
-    assert torch.equal(s.action, q.argmax(-1))
-    if kind == "categorical":  # atoms from -2 to 3
-        net = make.nets(policy).net
-        p = net.outputs(net.inputs(s.obs[0], s.obs[0][:, :0]), make.MEAN_WEIGHTS).softmax(-1)
-        torch.testing.assert_close(q[0], (p * torch.linspace(-2, 3, 7)).sum(-1).detach())
-
-
 # -- exploration -----------------------------------------------------------------------------------
 
 

@@ -1,9 +1,7 @@
 """DDPG, TD3, SAC, CQL on SAC: updates by a loop over rows, what must not matter, acting."""
 
 import math
-from dataclasses import replace
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -307,31 +305,6 @@ def test_the_weight_of_cql_is_bounded():
 
 
 # -- acting ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shape", ["single", "lstm", "partial", "mingru"])
-@pytest.mark.parametrize("name", ["sac", "ddpg"])
-def test_greedy_actions_are_the_mode_of_what_is_learned(name, shape):
-    """Rows of episodes, with states and previous actions carried, against the network in torch."""
-    given = SHAPES.get(shape, RECURRENT | {"memory": "mingru"})
-    policy = of(name, **given, torso=(8, 5), activation="elu" if shape == "mingru" else "tanh")
-    sample = make.rollout(policy, BOX, explore=None, before=0)
-    s, own, low = sample.segment, make.nets(policy), torch.from_numpy(BOX.action.low)
-    high = torch.from_numpy(BOX.action.high)
-    zero = own.pi.encoder.memory.initial_state(1, torch.device("cpu"))
-    own.window, steps = SimpleNamespace(burnin=0, rows=len(s.reward)), torch.arange(len(s.reward))
-    for b in range(s.reward.shape[1]):
-        starts = [t for t in range(len(s.reward)) if s.first[t, b]]
-        for start, stop in pairwise([*starts, len(s.reward)]):
-            inside = (steps >= start) & (steps < stop)
-            valid = s.valid.clone()
-            valid[:, b] = inside
-            one = replace(s, valid=valid, terminated=s.terminated & False)
-            seen = features_one_by_one(own, own.pi.encoder, one, b, zero)
-            for t in range(start, stop):
-                unit = own.pi(seen[t])[:2].tanh().detach()
-                want = low + (unit + 1) * (high - low) / 2
-                torch.testing.assert_close(s.action[t, b], want, rtol=1e-4, atol=1e-5)
 
 
 @BY_NAME

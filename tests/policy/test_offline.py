@@ -141,30 +141,6 @@ def test_critics_of_iql_have_targets_that_follow_softly():
 # -- acting ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("memory", ["none", "gru", "mingru"])
-@pytest.mark.parametrize("spec", [DISCRETE, BOX, MASKED], ids=["discrete", "box", "masked"])
-def test_greedy_is_the_mode_along_episodes(spec, memory):
-    """States carried over rows, reset where an episode begins."""
-    policy = build("bc", spec=spec, memory=memory, lr=make.constant(0.0))
-    s, net = make.rollout(policy, spec, explore=None, before=0).segment, make.nets(policy).net
-    state = net.memory.initial_state(4, torch.device("cpu"))
-    for t in range(len(s.reward)):
-        fresh = s.first[t][:, None]
-        state = tree_map(lambda x, f=fresh: torch.where(f, torch.zeros_like(x), x), state)
-        h, state = net.memory.step(net.inputs(at(s.obs, t)), state)
-        outputs = net.head(h).detach()
-        if spec is BOX:
-            low, high = torch.from_numpy(BOX.action.low), torch.from_numpy(BOX.action.high)
-            want = low + (outputs.tanh() + 1) / 2 * (high - low)
-            torch.testing.assert_close(s.action[t], want, rtol=1e-4, atol=1e-5)
-            continue
-        if spec is MASKED:
-            mask = s.obs["action_mask"][t] > 0
-            allowed = mask | ~mask.any(-1, keepdim=True)
-            outputs = torch.where(allowed, outputs, -torch.inf)
-        assert torch.equal(s.action[t], outputs.argmax(-1))
-
-
 @pytest.mark.parametrize("case", ["bc box", "iql box", "bc masked", "iql"])
 def test_exploring_samples_the_policy(case):
     policy, spec = of(case), spec_of(case)

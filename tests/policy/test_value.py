@@ -117,15 +117,6 @@ def test_a_seed_fixes_the_networks_and_touches_no_global_generator():
     assert not all(torch.equal(x, c[k]) for k, x in a.items())
 
 
-def test_gradients_are_clipped_by_their_whole_norm():
-    free, clipped = build("r2d2"), build("r2d2", max_grad_norm=0.05)
-    sample = windows(free)
-    (one, whole), (two, cut) = (make.gradients(p, sample) for p in (free, clipped))
-    assert one.metrics["train/grad_norm"] == two.metrics["train/grad_norm"] > 0.1
-    scale = 0.05 / one.metrics["train/grad_norm"]
-    make.assert_gradients(cut, {k: g * scale for k, g in whole.items()})
-
-
 @pytest.mark.parametrize("memory", ["lstm", "gru", "mingru"])
 def test_delta_q_is_zero_for_the_true_state_and_not_for_a_zero_one(memory):
     """Histories of 5 and 3 rows; windows with the state that acting had after them."""

@@ -72,10 +72,6 @@ def vtrace_rows(ratio, reward, value, terminated, truncated, valid, gamma, trace
     return targets, advantages
 
 
-def gaussian_log_density(x, mean, std):
-    return -0.5 * ((x - mean) / std) ** 2 - math.log(std) - 0.5 * math.log(2 * math.pi)
-
-
 def ppo_row(log_prob, behaviour, advantage, clip):
     """The term of one row in the surrogate objective."""
     ratio = math.exp(log_prob - behaviour)
