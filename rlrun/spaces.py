@@ -58,6 +58,25 @@ def space_parts(space: gym.Space[Any]) -> list[tuple[Any, gym.Space[Any]]] | Non
     return list(enumerate(space.spaces)) if isinstance(space, gym.spaces.Tuple) else None
 
 
+def value_range(space: gym.Space[Any]) -> tuple[Any, Any]:
+    """Return the lowest and the highest value of each number of a space that is one array."""
+    match space:
+        case spaces.Discrete():
+            return int(space.start), int(space.start + space.n - 1)
+        case spaces.MultiDiscrete():
+            return space.start, space.start + space.nvec - 1
+        case spaces.MultiBinary():
+            return 0, 1
+        case spaces.Box():
+            return space.low, space.high
+    raise AssertionError(f"checked in rlrun.config: {space}")
+
+
+def leaf_name(path: Path, root: str = "observation") -> str:
+    """Return the name of a leaf in messages, ``observation['position'][0]``."""
+    return root + "".join(f"[{key!r}]" for key in path)
+
+
 def leaf_spaces(space: gym.Space[Any], path: Path = ()) -> Iterator[tuple[Path, gym.Space[Any]]]:
     """Yield (path, space) of the leaves of Dicts and Tuples, in the order of the tree."""
     if (parts := space_parts(space)) is None:

@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rlrun.errors import EnvError, Interrupted
-from rlrun.spaces import Path, leaf_of, leaf_spaces, space_parts
+from rlrun.spaces import Path, leaf_name, leaf_of, leaf_spaces, space_parts, value_range
 
 _logger = logging.getLogger(__name__)
 
@@ -294,7 +294,7 @@ class ObservationValidator:
 
     def fault(self, obs: Any) -> Fault | None:
         """Return the first violation."""
-        lacks = None if self._batched else _structure_violation(self._space, obs, "observation")
+        lacks = None if self._batched else structure_violation(self._space, obs, "observation")
         if lacks is not None:
             return lacks, None
         for leaf in self._leaves:
@@ -313,18 +313,18 @@ class ObservationValidator:
         return next((fault[0] for fault in faults if fault is not None), None)
 
 
-def _structure_violation(space: gym.Space[Any], obs: Any, path: str) -> str | None:
+def structure_violation(space: gym.Space[Any], obs: Any, path: str) -> str | None:
     """Describe where an observation of one environment lacks parts of its space."""
     if (parts := space_parts(space)) is None:
         return None
     if isinstance(space, spaces.Dict):
         if not isinstance(obs, Mapping) or set(obs) != set(space.spaces):
-            got = sorted(obs) if isinstance(obs, Mapping) else type(obs).__name__
+            got = sorted(map(str, obs)) if isinstance(obs, Mapping) else type(obs).__name__
             return f"{path} is {got}; allowed is a dict with keys {sorted(space.spaces)}"
     elif not isinstance(obs, tuple | list) or len(obs) != len(parts):
         got = f"{type(obs).__name__} of {len(obs) if hasattr(obs, '__len__') else 'no'} parts"
         return f"{path} is a {got}; allowed is a tuple of {len(parts)} parts"
-    inside = (_structure_violation(part, obs[key], f"{path}[{key!r}]") for key, part in parts)
+    inside = (structure_violation(part, obs[key], f"{path}[{key!r}]") for key, part in parts)
     return next(filter(None, inside), None)
 
 
@@ -341,7 +341,7 @@ class _Leaf:
         self.floating = self.dtype is not None and self.dtype.kind == "f"
         self.limits = _limits(space)
         self.compared = integers and self.limits is not None
-        self.name = "observation" + "".join(f"[{key!r}]" for key in path)
+        self.name = leaf_name(path)
 
     def fault(self, obs: Any) -> Fault | None:
         """Return the fault of this part of an observation, or None."""
@@ -405,21 +405,16 @@ def _widened(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 def _limits(space: gym.Space[Any]) -> tuple[Any, Any] | None:
     """Return the bounds of an array, or None if they are those of its dtype."""
-    match space:
-        case spaces.Discrete():
-            return space.start, space.start + space.n - 1
-        case spaces.MultiDiscrete():
-            return space.start, space.start + space.nvec - 1
-        case spaces.MultiBinary():
-            return np.int8(0), np.int8(1)
-        case spaces.Box() if space.dtype.kind == "f":
-            if np.isfinite(space.low).any() or np.isfinite(space.high).any():
-                low, high = _widened(space.low, space.high)
-                return low.astype(space.dtype), high.astype(space.dtype)
-        case spaces.Box() if space.dtype.kind in "iu":
-            limits = np.iinfo(space.dtype)
-            if (space.low > limits.min).any() or (space.high < limits.max).any():
-                return space.low, space.high
+    low, high = value_range(space)
+    if not isinstance(space, spaces.Box):
+        return low, high
+    if space.dtype.kind == "f" and (np.isfinite(low).any() or np.isfinite(high).any()):
+        low, high = _widened(low, high)
+        return low.astype(space.dtype), high.astype(space.dtype)
+    if space.dtype.kind in "iu":
+        limits = np.iinfo(space.dtype)
+        if (low > limits.min).any() or (high < limits.max).any():
+            return low, high
     return None
 
 

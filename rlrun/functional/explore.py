@@ -6,6 +6,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rlrun.spaces import value_range
+
 
 class Temperature(np.ndarray):
     """``explore`` of an actor under Boltzmann exploration: temperatures [E] in units of Q."""
@@ -172,19 +174,8 @@ def outside(actions: np.ndarray, space: gym.Space[Any]) -> np.ndarray:
 
     Discrete actions count from 0: environments add their ``start``. NaN is never in a space.
     """
-    low: Any
-    high: Any
-    match space:
-        case gym.spaces.Discrete():
-            low, high, whole = 0, int(space.n) - 1, True
-        case gym.spaces.MultiDiscrete():
-            low, high, whole = 0, space.nvec - 1, True
-        case gym.spaces.MultiBinary():
-            low, high, whole = 0, 1, True
-        case gym.spaces.Box():
-            low, high, whole = space.low, space.high, space.dtype.kind != "f"
-        case _:
-            raise AssertionError(f"checked in rlrun.config: {space}")
+    (low, high), start = value_range(space), getattr(space, "start", 0)
+    low, high, whole = low - start, high - start, np.dtype(space.dtype).kind != "f"
     x = actions.astype(np.float64) if whole else actions.astype(space.dtype)
     wrong = ~((x >= low) & (x <= high)) | (whole & (x != np.floor(x)))
     some: np.ndarray = wrong.reshape(len(actions), -1).any(-1)

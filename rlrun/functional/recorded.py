@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rlrun.functional.masks import MASK, allowed_actions, has_mask
-from rlrun.spaces import JointSpace, Tree
+from rlrun.spaces import JointSpace, Tree, leaf_name, leaf_of, leaf_spaces, value_range
 
 ROW_AXES = ("row", "column")
 
@@ -38,8 +38,11 @@ class RowSpaces:
         arrays or tensors with their dtypes and shapes. ``axes``: names of the two leading axes.
         Discrete actions count from 0, whatever the ``start`` of their space.
         """
-        leaves: list[_Leaf] = list(_action_leaves(self.action, np.asarray(action)))
-        leaves += [] if obs is None else _obs_leaves(self.obs, obs, "observation")
+        start = np.asarray(getattr(self.action, "start", 0))
+        shifted = "action (counted from 0)" if start.any() else "action"
+        leaves = list(_leaf(shifted, self.action, np.asarray(action), start))
+        for path, space in () if obs is None else leaf_spaces(self.obs):
+            leaves += _leaf(leaf_name(path), space, leaf_of(obs, path))
         for name, x, low, high in leaves:
             if (found := _outside(name, x, low, high, axes)) is not None:
                 return found
@@ -62,35 +65,13 @@ def from_zero(space: gym.Space[Any], action: Any) -> np.ndarray:
     return shifted
 
 
-def _action_leaves(space: gym.Space[Any], action: np.ndarray) -> Iterator[_Leaf]:
-    shifted = " (counted from 0)" if np.any(getattr(space, "start", 0)) else ""
-    match space:
-        case spaces.Discrete():
-            yield f"action{shifted}", action, 0, int(space.n) - 1
-        case spaces.MultiDiscrete():
-            yield f"action{shifted}", action, np.zeros_like(space.nvec), space.nvec - 1
-        case spaces.MultiBinary():
-            yield "action", action, 0, 1
-        case _:
-            yield from _finite("action", action)
-
-
-def _obs_leaves(space: gym.Space[Any], obs: Any, name: str) -> Iterator[_Leaf]:
-    match space:
-        case spaces.Dict():
-            for key, part in space.spaces.items():
-                yield from _obs_leaves(part, obs[key], f"{name}[{key!r}]")
-        case spaces.Tuple():
-            for i, part in enumerate(space.spaces):
-                yield from _obs_leaves(part, obs[i], f"{name}[{i}]")
-        case spaces.Discrete():
-            yield name, np.asarray(obs), int(space.start), int(space.start + space.n - 1)
-        case spaces.MultiDiscrete():
-            yield name, np.asarray(obs), space.start, space.start + space.nvec - 1
-        case spaces.MultiBinary():
-            yield name, np.asarray(obs), 0, 1
-        case _ if getattr(obs, "dtype", None) is not None:  # compressed images have none
-            yield from _finite(name, np.asarray(obs))
+def _leaf(name: str, space: gym.Space[Any], x: Any, start: Any = 0) -> Iterator[_Leaf]:
+    """Yield an array with the range of its values, counted from ``start``."""
+    if not isinstance(space, spaces.Box):
+        low, high = value_range(space)
+        yield name, np.asarray(x), low - start, high - start
+    elif getattr(x, "dtype", None) is not None:  # compressed images have none
+        yield from _finite(name, np.asarray(x))
 
 
 def _finite(name: str, x: np.ndarray) -> Iterator[_Leaf]:

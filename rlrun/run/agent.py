@@ -16,6 +16,7 @@ from gymnasium import spaces
 from rlrun.blas import one_thread
 from rlrun.config import load
 from rlrun.env import make_env, make_one_env
+from rlrun.env.contract import structure_violation
 from rlrun.env.framestack import FrameStack, make_frame_stack
 from rlrun.env.rows import RowsVectorEnv
 from rlrun.errors import ConfigError, NumericError
@@ -23,6 +24,7 @@ from rlrun.functional.rows import shape_reward
 from rlrun.policy.actor import NetActor
 from rlrun.policy.compute import flushed
 from rlrun.policy.dqn import ValueActor
+from rlrun.policy.greedy import as_tree
 from rlrun.policy.qmix import TeamActor
 from rlrun.policy.scripted import RandomActor, ScriptedActor
 from rlrun.policy.separate import SeparateActor
@@ -31,9 +33,11 @@ from rlrun.run.build import make_policy, prepare_process
 from rlrun.run.files import CARD_WEIGHTS, is_card
 from rlrun.run.manifest import CHECKPOINTS
 from rlrun.run.plan import Plan, make_plan
+from rlrun.spaces import leaf_name, leaf_of, leaf_spaces, value_range
 from rlrun.types import Actor, Policy, Tree, no_actions
 
 _LONGEST = 200  # characters of a value in a message
+_FIX = "pass what the environment returned"
 
 
 def read_obs(space: gym.Space[Any], obs: Any) -> tuple[Tree, int]:
@@ -44,34 +48,23 @@ def read_obs(space: gym.Space[Any], obs: Any) -> tuple[Tree, int]:
 
     Raises: ConfigError.
     """
-    found: set[int] = set()
-    tree = _read(space, obs, "obs", found)
-    if len(found) > 1:
-        counts = ", ".join("one" if n == 0 else str(n) for n in sorted(found))
+    if (wrong := structure_violation(space, obs, "obs")) is not None:
+        raise ConfigError(f"{wrong}; {_FIX}")
+    counts: set[int] = set()
+    leaves = [
+        _read_array(part, leaf_of(obs, path), leaf_name(path, "obs"), counts)
+        for path, part in leaf_spaces(space)
+    ]
+    if len(counts) > 1:
+        shown = ", ".join("one" if n == 0 else str(n) for n in sorted(counts))
         raise ConfigError(
-            f"obs: its parts have {counts} environments; the same number in all parts is "
+            f"obs: its parts have {shown} environments; the same number in all parts is "
             "allowed; stack every part, or none"
         )
-    return tree, found.pop()
+    return as_tree(space, iter(leaves)), counts.pop()
 
 
-def _read(space: gym.Space[Any], obs: Any, path: str, found: set[int]) -> Tree:
-    match space:
-        case spaces.Dict():
-            if not isinstance(obs, dict) or set(obs) != set(space.spaces):
-                got = sorted(map(str, obs)) if isinstance(obs, dict) else type(obs).__name__
-                _refuse(path, f"{got}", f"a dict with the keys {sorted(space.spaces)}")
-            return {k: _read(space[k], obs[k], f"{path}[{k!r}]", found) for k in space.spaces}
-        case spaces.Tuple():
-            if not isinstance(obs, tuple) or len(obs) != len(space.spaces):
-                got = type(obs).__name__
-                _refuse(path, f"a {got}", f"a tuple of {len(space.spaces)} parts")
-            parts = zip(space.spaces, obs, strict=True)
-            return tuple(_read(s, o, f"{path}[{i}]", found) for i, (s, o) in enumerate(parts))
-    return _read_array(space, obs, path, found)
-
-
-def _read_array(space: gym.Space[Any], obs: Any, path: str, found: set[int]) -> np.ndarray:
+def _read_array(space: gym.Space[Any], obs: Any, path: str, counts: set[int]) -> np.ndarray:
     shape, dtype = space.shape, space.dtype
     assert shape is not None
     assert dtype is not None
@@ -92,12 +85,10 @@ def _read_array(space: gym.Space[Any], obs: Any, path: str, found: set[int]) -> 
         _refuse(path, f"{x.dtype} {list(x.shape)}", allowed)
     if dtype.kind == "f" and not np.isfinite(x).all():
         _refuse(path, "not finite", "finite numbers")
-    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        low: Any = space.start
-        high = low + (space.n if isinstance(space, spaces.Discrete) else space.nvec)
-        if (x < low).any() or (x >= high).any():
-            _refuse(path, f"{x.tolist()}", f"an integer within [{low}, {high})")
-    found.add(0 if single else len(x))
+    low, high = value_range(space)
+    if not isinstance(space, spaces.Box) and ((x < low) | (x > high)).any():
+        _refuse(path, f"{x.tolist()}", f"an integer within [{low}, {high}]")
+    counts.add(0 if single else len(x))
     return x.astype(dtype, copy=False)[None] if single else x.astype(dtype, copy=False)
 
 
@@ -119,8 +110,7 @@ def read_column(name: str, x: Any, n: int, dtype: type) -> np.ndarray:
 
 def _refuse(path: str, found: str, allowed: str) -> NoReturn:
     shown = found if len(found) <= _LONGEST else f"{found[:_LONGEST]} ..."
-    fix = "pass what the environment returned"
-    raise ConfigError(f"{path}: is {shown}; {allowed} is allowed; {fix}")
+    raise ConfigError(f"{path}: is {shown}; {allowed} is allowed; {_FIX}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from rlrun.policy.greedy import GreedyStep, as_tree, make_greedy_step, named_lea
 from rlrun.run.agent import TrainedPolicy, load_trained
 from rlrun.run.files import replace_file
 from rlrun.schema import Config
+from rlrun.spaces import value_range
 from rlrun.types import Policy, Tree, no_actions, tree_leaves
 
 _LARGE = 1e4  # larger bounds do not tell the size of observations
@@ -175,19 +176,14 @@ def _sampler(step: GreedyStep, rng: np.random.Generator, count: int) -> Callable
 def random_leaf(space: gym.Space[Any], rng: np.random.Generator, count: int) -> np.ndarray:
     """Return random observations [count, ...] of moderate size, for a space that is not a tree."""
     shape = (count, *(space.shape or ()))
-    match space:
-        case gym.spaces.Discrete() | gym.spaces.MultiDiscrete():
-            number = space.n if isinstance(space, gym.spaces.Discrete) else space.nvec
-            return (space.start + rng.integers(number, size=shape)).astype(space.dtype)
-        case gym.spaces.Box() if space.dtype.kind == "f":
-            low, high = (x.astype(np.float64) for x in (space.low, space.high))
-            bounded = (np.abs(low) < _LARGE) & (np.abs(high) < _LARGE)
-            uniform = rng.uniform(np.where(bounded, low, 0), np.where(bounded, high, 1), shape)
-            normal = np.clip(rng.normal(size=shape), low, high)
-            return np.where(bounded, uniform, normal).astype(space.dtype)
-        case gym.spaces.Box():
-            return rng.integers(space.low, space.high, shape, space.dtype, endpoint=True)
-    return rng.integers(2, size=shape).astype(space.dtype)  # MultiBinary
+    low, high = value_range(space)
+    if np.dtype(space.dtype).kind != "f":
+        return rng.integers(low, high, shape, space.dtype, endpoint=True)
+    low, high = low.astype(np.float64), high.astype(np.float64)
+    bounded = (np.abs(low) < _LARGE) & (np.abs(high) < _LARGE)
+    uniform = rng.uniform(np.where(bounded, low, 0), np.where(bounded, high, 1), shape)
+    normal = np.clip(rng.normal(size=shape), low, high)
+    return np.where(bounded, uniform, normal).astype(space.dtype)
 
 
 def _at(outputs: np.ndarray, action: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:

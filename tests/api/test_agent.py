@@ -200,8 +200,11 @@ def test_observations_of_every_space_are_read():
     both, n = read_obs(SPACE, {"image": np.stack([image] * 2), "pair": ([1, 2], [bits] * 2)})
     assert (n, both["pair"][0].tolist()) == (2, [1, 2])
     for wrong, text in [
-        ({"image": image}, r"obs: is \['image'\]; a dict with the keys"),
-        ({"image": image, "pair": [1, bits]}, r"obs\['pair'\]: is a list; a tuple of 2 parts"),
+        ({"image": image}, r"obs is \['image'\]; allowed is a dict with keys"),
+        (
+            {"image": image, "pair": [1]},
+            r"obs\['pair'\] is a list of 1 parts; allowed is a tuple of 2",
+        ),
         ({"image": image, "pair": (0, bits)}, r"obs\['pair'\]\[0\]: is \[?0\]?; an integer within"),
         ({"image": image * 1.0, "pair": (1, bits)}, r"obs\['image'\]: is float64 \[2, 2\]; uint8"),
         ({"image": image, "pair": ([1], [bits])}, "obs: its parts have one, 1 environments"),

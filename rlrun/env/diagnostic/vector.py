@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rlrun.env.contract import ResetResult, VectorResult
-from rlrun.spaces import Tree, leaf_of, leaf_spaces, tree_map
+from rlrun.spaces import Tree, leaf_of, leaf_spaces, tree_map, value_range
 
 SQUARE, GAP, ROW = 24, 2, 16  # pixels of a square and between two; squares of a line
 WHITE, GREY, DARK = (255, 255, 255), (224, 224, 224), (64, 64, 64)
@@ -267,16 +267,9 @@ def _scaled(x: np.ndarray, space: gym.Space[Any]) -> np.ndarray:
         symbols: np.ndarray = np.arange(space.n) == int(x) - space.start
         return symbols.astype(np.float64)
     flat = np.asarray(x, np.float64).ravel()
-    low, high = np.full(flat.shape, -1.0), np.full(flat.shape, 1.0)
-    match space:
-        case spaces.Box():
-            bounded = np.isfinite(space.low).ravel() & np.isfinite(space.high).ravel()
-            low = np.where(bounded, space.low.ravel(), low)
-            high = np.where(bounded, space.high.ravel(), high)
-        case spaces.MultiDiscrete():
-            low, high = space.start.ravel(), (space.start + space.nvec - 1).ravel()
-        case spaces.MultiBinary():
-            low = np.zeros(flat.shape)
+    low, high = map(np.ravel, value_range(space))
+    bounded = np.isfinite(low) & np.isfinite(high)
+    low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
     share: np.ndarray = np.clip((flat - low) / np.maximum(high - low, 1e-9), 0, 1)
     return share
 
