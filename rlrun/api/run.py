@@ -1,7 +1,6 @@
 """The class Run: a run directory in Python."""
 
 import copy
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,9 +43,10 @@ class Run:
         return f"Run({what}{score}, {str(self.directory)!r})"
 
     @property
+    @errors_of_cli
     def record(self) -> dict[str, Any]:
         """Everything in run.json: seed, env_steps, versions, machine, command, ..."""
-        return _record(self.directory)
+        return read_record(self.directory)
 
     @property
     def status(self) -> str:
@@ -65,12 +65,22 @@ class Run:
         return None if self.summary is None else self.summary["return_mean"]
 
     @cached_property
+    @errors_of_cli
     def config(self) -> dict[str, Any]:
         """The config of the run, nested as on the command line.
 
         Interpolations are resolved, except those of ``oc.env``, which may be secrets.
         """
-        return _config(self.directory / CONFIG)
+        path = self.directory / CONFIG
+        try:
+            values = read_config(path)
+        except (OSError, ValueError) as e:
+            raise ConfigError(
+                f"{path}: cannot be read ({e}); that of a run directory of rlrun is required; "
+                "restore it from a copy"
+            ) from e
+        keys = dict(flatten(values))
+        return {key: _resolved(value, keys) for key, value in values.items()}
 
     @property
     def metrics(self) -> Any:
@@ -93,8 +103,7 @@ class Run:
 
         Raises: ConfigError if the run has not logged it.
         """
-        file = TIMINGS if name.startswith(TIMED) else METRICS
-        found = as_series(_records(self.directory / file))
+        found = as_series(self._records(TIMINGS if name.startswith(TIMED) else METRICS))
         if name not in found:
             group = name.partition("/")[0]
             close = [key for key in found if key.partition("/")[0] == group] or [*found]
@@ -111,33 +120,15 @@ class Run:
 
         return load(self, weights, device=device)
 
+    @errors_of_cli
+    def _records(self, file: str) -> list[tuple[int, dict[str, float]]]:
+        path = self.directory / file
+        return list(read_records(path)) if path.exists() else []
+
     def _table(self, file: str) -> Any:
-        records = _records(self.directory / file)
+        records = self._records(file)
         frame = as_frame(records)
         return as_series(records) if frame is None else frame
-
-
-@errors_of_cli
-def _record(run_dir: Path) -> dict[str, Any]:
-    return read_record(run_dir)
-
-
-@errors_of_cli
-def _config(path: Path) -> dict[str, Any]:
-    try:
-        values = read_config(path)
-    except (OSError, ValueError) as e:
-        raise ConfigError(
-            f"{path}: cannot be read ({e}); that of a run directory of rlrun is required; restore "
-            "it from a copy"
-        ) from e
-    keys = dict(flatten(values))
-    return {key: _resolved(value, keys) for key, value in values.items()}
-
-
-@errors_of_cli
-def _records(path: Path) -> Sequence[tuple[int, dict[str, float]]]:
-    return list(read_records(path)) if path.exists() else []
 
 
 def _resolved(value: Any, keys: dict[str, Any]) -> Any:

@@ -31,7 +31,7 @@ from rlrun.dataset.packing import Trajectory, TrajectorySource
 from rlrun.errors import CodecError, ConfigError, StorageError
 from rlrun.functional.recorded import RowSpaces
 from rlrun.run.checkpoint import MISFITS
-from rlrun.run.files import MAX_READ, member, read_file, unseal, verify_file
+from rlrun.run.files import MAX_READ, file_problem, member, read_file, unseal
 from rlrun.run.tensors import read_tensors
 from rlrun.types import Segment, Spec, Tree
 
@@ -312,7 +312,8 @@ class Dataset(TrajectorySource):
         try:
             path = member(self.directory, name)
             if name not in self._verified:
-                verify_file(path, entry)
+                if problem := file_problem(path, entry):
+                    raise ValueError(problem)
                 self._verified.add(name)
             if path.suffix == CODED_SUFFIX:
                 content = read_file(path, MAX_READ)

@@ -80,12 +80,12 @@ class Check:
     text: str
 
 
-def _verdicts(checks: dict[str, Callable[[], str | None]]) -> Iterator[Check]:
-    """Yield the verdict of each check, except those that return None."""
-    for name, check in checks.items():
+def _verdicts(checks: object, *names: str) -> Iterator[Check]:
+    """Yield the verdicts of methods of ``checks`` by their names, except those that return None."""
+    for name in names:
         verdict = OK
         try:
-            text = check()
+            text = getattr(checks, name.replace(" ", "_"))()
         except Finding as e:
             verdict, text = FINDING, str(e)
         except NotCheckable as e:
@@ -111,14 +111,14 @@ def examine(
             yield Check(name, UNKNOWN, _NO_SINGLE)
     else:
         single = _Single(partial(make_one_env, config, validate=False), rows.seconds)
-        contract = [*_verdicts(single.contract())]
+        contract = [*_verdicts(single, "spaces", "reward", "flags", "precision", MASK)]
         yield from contract
-        yield from _verdicts(single.ends())
+        yield from _verdicts(single, "time limit", "final observation")
         rows.refused = any(check.verdict == FINDING for check in contract)
         rows.limit = single.limit
         native = config.backend in ("auto", "vector") and not config.wrappers
         rows.single = single.make if native and config.instances is None else None  # two at once
-    yield from _verdicts(rows.checks())
+    yield from _verdicts(rows, "determinism", "step after the end", "state")
 
 
 @contextmanager
@@ -275,22 +275,13 @@ class _Single:
             self.walk = walk_single(env, seed=_SEED, steps=_SINGLE_STEPS, seconds=seconds)
         self.named_limits = {x: name for x, name in named.items() if isinstance(x, int)}
 
-    def contract(self) -> dict[str, Callable[[], str | None]]:
-        """Return the checks of faults that end a run or are lost in it."""
-        checks = {"spaces": self._spaces, "reward": self._reward, "flags": self._flags}
-        return {**checks, "precision": self._precision, MASK: self._mask}
-
-    def ends(self) -> dict[str, Callable[[], str | None]]:
-        """Return the checks of how episodes end."""
-        return {"time limit": self._time_limit, "final observation": self._final_observation}
-
     def _refuse(self, *kinds: str) -> None:
         """Raise Finding if the walk ended with a violation of one of ``kinds``."""
         violations = self.walk.violations
         if text := next((violations[kind] for kind in kinds if kind in violations), None):
             raise Finding(f"after {self.walk.steps} steps: {text}; {_FIX}")
 
-    def _spaces(self) -> str:
+    def spaces(self) -> str:
         walk = self.walk
         self._refuse("exception", "observation")
         if walk.outside is not None:
@@ -301,13 +292,13 @@ class _Single:
         count = f"{walk.steps} steps, {len(walk.ended)} ended episodes"
         return f"observations in their space, no action refused; {count}"
 
-    def _reward(self) -> str:
+    def reward(self) -> str:
         self._refuse("reward")
         if not (rewards := self.walk.rewards):
             raise NotCheckable(_NO_STEP)
         return f"finite, {min(rewards):g} to {max(rewards):g} per step"
 
-    def _flags(self) -> str:
+    def flags(self) -> str:
         self._refuse("flags")
         ended = self.walk.require_ended()
         # At its limit Gymnasium truncates, whatever the environment says of that step.
@@ -318,7 +309,7 @@ class _Single:
         terminated = sum(e.terminated for e in ended)
         return f"{terminated} episodes terminated, {len(ended) - terminated} truncated"
 
-    def _precision(self) -> None:
+    def precision(self) -> None:
         """Find a number whose changes are lost in float32, which networks read."""
         rows = [tree_leaves(obs) for episode in self.walk.episodes for obs in episode.obs]
         for i, column in enumerate(zip(*rows, strict=True)):
@@ -338,7 +329,7 @@ class _Single:
                     "use policy.normalize_obs=true (ppo, a2c, impala), which subtracts the mean"
                 )
 
-    def _mask(self) -> str | None:
+    def action_mask(self) -> str | None:
         """Check that an open episode has an allowed action at every step."""
         shares = []
         for number, episode in enumerate(self.walk.episodes if self.masked else ()):
@@ -353,7 +344,7 @@ class _Single:
             return None
         return f"an action is always allowed, {np.mean(shares):.0%} of them are forbidden"
 
-    def _time_limit(self) -> str:
+    def time_limit(self) -> str:
         """Check that a time limit truncates: the value of the last observation still counts."""
         ended, limit = self.walk.ended, self.limit
         if limit is None and not ended and self.walk.steps >= _ENDLESS and not self.walk.violations:
@@ -381,7 +372,7 @@ class _Single:
             raise NotCheckable(text)
         return f"Gymnasium truncates after {limit} steps; no random episode was that long"
 
-    def _final_observation(self) -> str:
+    def final_observation(self) -> str:
         """Check that the observation of an episode's last step is not that of a reset.
 
         It is compared with the first observation of the next episode, with the result of a reset in
@@ -553,14 +544,7 @@ class _Rows:
         with _opened(self.make) as env:
             return walk_rows(env, seed=_SEED, steps=_ROWS_STEPS, seconds=self.seconds, **more)
 
-    def checks(self) -> dict[str, Callable[[], str | None]]:
-        return {
-            "determinism": self._determinism,
-            "step after the end": self._after_end,
-            "state": self._state,
-        }
-
-    def _determinism(self) -> str:
+    def determinism(self) -> str:
         self.walks: list[RowsWalk] = []  # with the same actions, and with others after an end
         try:
             one, two = self.walk(), self.walk()
@@ -578,7 +562,7 @@ class _Rows:
             raise NotCheckable(_NO_STEP)
         return f"two copies with one seed have the same {steps} rows"
 
-    def _after_end(self) -> str:
+    def step_after_the_end(self) -> str:
         if not self.walks:
             raise NotCheckable("a run ends earlier")
         one, other = self.walks
@@ -620,7 +604,7 @@ class _Rows:
             return "the last row of an episode is not that of the single environment"
         return None
 
-    def _state(self) -> str:
+    def state(self) -> str:
         """Check that a copy with the saved state continues with the same rows."""
         if self.config.instances is not None:
             raise NotCheckable("it needs a second environment (env.instances = 1)")

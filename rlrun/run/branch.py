@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -132,18 +131,6 @@ def _env_steps_of(weights: Path) -> int:
         return -1
 
 
-def _typed_again(content: bytes, overrides: Sequence[str]) -> str:
-    """Return overrides.yaml with ``overrides`` in place of those of the same keys."""
-    lines = None
-    with suppress(yaml.YAMLError, RecursionError, ValueError):
-        lines = yaml.safe_load(content)
-    before = [str(line) for line in lines] if isinstance(lines, list) else []
-    new = keys_of(read_overrides(overrides))
-    kept = [text for text in read_overrides(before) if text.key not in new]
-    texts = [*map(str, (*kept, *overrides))]
-    return str(yaml.safe_dump(texts, allow_unicode=True, width=10**6))
-
-
 def fork(
     run_dir: Path, path: Path, new: Path, raw_yaml: str, overrides: Sequence[str]
 ) -> dict[str, Any]:
@@ -171,7 +158,10 @@ def fork(
         if 0 <= _env_steps_of(best) <= fields["env_steps"]:
             for file_path in (best, best.with_suffix(".json")):
                 _link(file_path, new / CHECKPOINTS / file_path.name)
-        typed = _typed_again(files.read_file(run_dir / files.TEXTS[1]), overrides)
+        again = keys_of(read_overrides(overrides))
+        kept = [o for o in read_overrides(files.typed_texts(run_dir)) if o.key not in again]
+        texts = [*map(str, (*kept, *overrides))]
+        typed = str(yaml.safe_dump(texts, allow_unicode=True, width=10**6))
         files.replace_file(new / files.TEXTS[1], typed.encode("utf-8", "surrogateescape"))
         files.replace_file(new / files.CONFIG, raw_yaml.encode())
         _verified(new, target)  # the parent may have deleted files meanwhile

@@ -9,9 +9,11 @@ import platform
 import shlex
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from rlrun.errors import CheckpointError, ConfigError, LockedError, StorageError, storage_errors
 from rlrun.schema.spelling import nearest
@@ -63,20 +65,21 @@ def sha256_file(path: Path, size: int | None = None) -> str:
         return digest.hexdigest()
 
 
-def verify_file(path: Path, expected: Mapping[str, Any], *, grown: bool = False) -> None:
-    """Raise ValueError unless the file has the expected size ``bytes`` and hash ``sha256``.
+def file_problem(path: Path, expected: Mapping[str, Any], *, grown: bool = False) -> str | None:
+    """Return how a file differs from its expected size ``bytes`` and hash ``sha256``, or None.
 
     ``grown``: the file only needs to begin with these bytes.
 
     Raises: OSError.
     """
     if path.is_symlink() or not path.is_file():
-        raise ValueError("is missing" if not os.path.lexists(path) else "is not a regular file")
+        return "is missing" if not os.path.lexists(path) else "is not a regular file"
     size, wanted = path.stat().st_size, expected["bytes"]
     if size < wanted or (size > wanted and not grown):
-        raise ValueError(f"has {size} bytes, not {wanted}{' or more' if grown else ''}")
+        return f"has {size} bytes, not {wanted}{' or more' if grown else ''}"
     if sha256_file(path, wanted if grown else None) != expected["sha256"]:
-        raise ValueError(f"is damaged (the sha256 of its {wanted} bytes is wrong)")
+        return f"is damaged (the sha256 of its {wanted} bytes is wrong)"
+    return None
 
 
 def seal(fields: dict[str, Any]) -> bytes:
@@ -110,8 +113,6 @@ def require_regular_files(run_dir: Path) -> None:
     """Raise ConfigError unless everything below ``run_dir`` is a regular file or a directory.
 
     A link could lead a write of ``resume`` to any file of the user, and reading a pipe never ends.
-
-    Raises: also CheckpointError if a file has the name of the directory of checkpoints.
     """
     count, directories = 0, [os.fspath(run_dir)]
     while directories:
@@ -124,11 +125,6 @@ def require_regular_files(run_dir: Path) -> None:
                     continue
                 if stat.S_ISDIR(mode):
                     directories.append(entry.path)
-                elif entry.path == os.path.join(run_dir, "checkpoints") and stat.S_ISREG(mode):
-                    raise CheckpointError(
-                        f"{entry.path}: is a file; a run has a directory of checkpoints; restore "
-                        "it from a copy, or start the run again"
-                    )
                 elif not stat.S_ISREG(mode) or count > MAX_ENTRIES:
                     raise _refused(run_dir, Path(entry.path), mode)
 
@@ -225,6 +221,14 @@ def read_card(directory: Path) -> dict[str, Any]:
     """
     meta = _read_sealed(directory / CARD).get("meta")
     return meta if isinstance(meta, dict) else {}
+
+
+def typed_texts(run_dir: Path) -> list[str]:
+    """Return the overrides that a run was started with, empty if they cannot be read."""
+    with suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
+        lines = yaml.safe_load(read_file(run_dir / TEXTS[1]))
+        return [str(line) for line in lines] if isinstance(lines, list) else []
+    return []
 
 
 def _read_sealed(path: Path) -> dict[str, Any]:

@@ -6,10 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from rlrun.log.trial import IGNORED, IGNORED_GROUPS, NAMED, TrialRow, Value, trial_name
 from rlrun.reports.runs import flatten, parse_config, resolve, sweep_jobs
+from rlrun.run.files import typed_texts
 from rlrun.schema import Config
 from rlrun.schema.override import read_overrides
 
@@ -28,7 +27,7 @@ def trial_of(run_dir: Path, raw_yaml: str, started: str) -> TrialRow:
     The name ends with the time ``started`` (ISO 8601), because TensorBoard merges trials of one
     name.
     """
-    typed = typed_settings(_typed(run_dir))
+    typed = typed_settings(typed_texts(run_dir))
     try:
         config = parse_config(raw_yaml.encode())
     except ValueError:  # a missing name must not stop a run
@@ -64,10 +63,14 @@ def typed_settings(overrides: Sequence[str]) -> dict[str, str]:
     return typed
 
 
-def settings_of(config: Mapping[str, Any], typed: Mapping[str, str]) -> dict[str, Value]:
+def settings_of(
+    config: Mapping[str, Any], typed: Mapping[str, str], elsewhere: Collection[str] = ()
+) -> dict[str, Value]:
     """Return ``policy``, ``env``, ``seed`` and the ``typed`` keys, with the values of ``config``.
 
     A value from a resolver (``${oc.env:...}``) is shown as that text, because it may be a secret.
+    ``elsewhere``: keys typed for other runs. A schedule is shown as ``0.001 -> 0.0001``. Keys that
+    the config lacks are left out: those of other policies, and options of groups without a name.
     """
     keys = dict(flatten(dict(config)))
     env_id = re.split(r"[/:]", str(keys.get("env.id", "?")))[-1]  # ALE/Pong-v5 is pong
@@ -77,19 +80,6 @@ def settings_of(config: Mapping[str, Any], typed: Mapping[str, str]) -> dict[str
     settings: dict[str, Value] = dict(zip(NAMED, map(_value, named), strict=True))
     for key, text in typed.items():
         settings.setdefault(key, _shown(key, keys) if key in keys else _parsed(text))
-    return settings
-
-
-def effective_settings(
-    config: Mapping[str, Any], typed: Mapping[str, str], elsewhere: Collection[str]
-) -> dict[str, Value]:
-    """Return ``settings_of`` a run, with the keys typed ``elsewhere`` added.
-
-    A schedule is shown as ``0.001 -> 0.0001``. Keys that the config lacks are left out: those of
-    other policies, and options of groups without a name.
-    """
-    keys = dict(flatten(dict(config)))
-    settings = settings_of(config, typed)
     for key in elsewhere:
         start, end = f"{key}.start", f"{key}.end"
         if found := [k for k in (key, f"{key}.name") if k in keys]:
@@ -110,17 +100,9 @@ def policy_title(config: Config, run_dir: Path) -> str:
     name = config.policy.name
     if ":" not in name:
         return name
-    typed = typed_settings(_typed(run_dir))
+    typed = typed_settings(typed_texts(run_dir))
     option = None if "policy.name" in typed else typed.get("policy")
     return option or name.partition(":")[2]
-
-
-def _typed(run_dir: Path) -> list[str]:
-    """Return the overrides that the run was started with, empty if they cannot be read."""
-    with suppress(OSError, yaml.YAMLError):
-        lines = yaml.safe_load((run_dir / "overrides.yaml").read_bytes())
-        return [str(line) for line in lines] if isinstance(lines, list) else []
-    return []
 
 
 def _swept(run_dir: Path) -> frozenset[str]:

@@ -115,25 +115,16 @@ def verify(path: Path, known: dict[Path, str | None] | None = None) -> dict[str,
     """
     fields = read_manifest(path)
     for name, expected in fields["files"].items():
-        if wrong := _wrong(path / name, expected):
+        if wrong := files.file_problem(path / name, expected):
             raise DamagedError(f"{name} {wrong}")
     known = {} if known is None else known
     for name, expected in fields["segments"].items():
         file = path.parent / ROWS / name
         if file not in known:
-            known[file] = _wrong(file, expected)
+            known[file] = files.file_problem(file, expected)
         if known[file]:
             raise DamagedError(f"{ROWS}/{name} {known[file]}")
     return fields
-
-
-def _wrong(path: Path, expected: Mapping[str, Any], *, grown: bool = False) -> str | None:
-    """Return the problem of a file, or None."""
-    try:
-        files.verify_file(path, expected, grown=grown)
-    except ValueError as e:
-        return str(e)
-    return None
 
 
 def verify_committed(run_dir: Path, fields: Mapping[str, Any], name: str) -> None:
@@ -142,7 +133,9 @@ def verify_committed(run_dir: Path, fields: Mapping[str, Any], name: str) -> Non
     Raises: OSError.
     """
     expected = fields["committed"].get(name)
-    if expected is not None and (wrong := _wrong(run_dir / name, expected, grown=True)):
+    if expected is None:
+        return
+    if wrong := files.file_problem(run_dir / name, expected, grown=True):
         raise DamagedError(f"{name} {wrong}")
 
 

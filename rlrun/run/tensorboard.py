@@ -78,7 +78,7 @@ class BoardView:
         given = [(run.config, hparams.typed_settings(run.overrides)) for run in self._runs]
         own = [hparams.settings_of(*each) for each in given]
         typed = {key for settings in own for key in settings}
-        trials = [hparams.effective_settings(*each, typed) for each in given]
+        trials = [hparams.settings_of(*each, typed) for each in given]
         before = self._differing, self._kinds
         self._differing, kinds = hparams.differing_keys(trials), column_kinds(trials)
         self._kinds = {key: kinds[key] for key in (*NAMED, *self._differing)}

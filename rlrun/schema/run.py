@@ -31,11 +31,6 @@ class WrapperConfig(Ranged):
 
 
 @dataclass(frozen=True)
-class PlainConfig(WrapperConfig):
-    """A wrapper without arguments."""
-
-
-@dataclass(frozen=True)
 class PickObsConfig(WrapperConfig):
     key: str  # of the Dict observation
 
@@ -111,10 +106,10 @@ class DiscretizeActionConfig(WrapperConfig):
 
 
 WRAPPER_CONFIGS: dict[str, type[WrapperConfig]] = {
-    "pick_obs": PickObsConfig, "filter_obs": FilterObsConfig, "encode_mission": PlainConfig,
-    "mask_obs": MaskObsConfig, "mask_from_info": PlainConfig, "flatten_obs": PlainConfig,
-    "rescale_obs": BoundsConfig, "cast_obs": CastObsConfig, "grayscale_obs": PlainConfig,
-    "resize_obs": ResizeObsConfig, "max_and_skip": MaxAndSkipConfig, "time_obs": PlainConfig,
+    "pick_obs": PickObsConfig, "filter_obs": FilterObsConfig, "encode_mission": WrapperConfig,
+    "mask_obs": MaskObsConfig, "mask_from_info": WrapperConfig, "flatten_obs": WrapperConfig,
+    "rescale_obs": BoundsConfig, "cast_obs": CastObsConfig, "grayscale_obs": WrapperConfig,
+    "resize_obs": ResizeObsConfig, "max_and_skip": MaxAndSkipConfig, "time_obs": WrapperConfig,
     "delay_obs": StepsConfig, "flicker_obs": ProbabilityConfig, "noise_obs": NoiseConfig,
     "rescale_action": BoundsConfig, "discretize_action": DiscretizeActionConfig,
     "sticky_action": StickyConfig, "repeat_action": StepsConfig, "clip_reward": BoundsConfig,

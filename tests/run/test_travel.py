@@ -369,7 +369,7 @@ def test_damage_anywhere_is_noticed_by_verify_and_never_loaded(finished, run_dir
         return {*found} - {""}
 
     assert {path: found for path in files if (found := bad(path))} == {}
-    monkeypatch.setattr(manifest.files, "verify_file", lambda path, expected, grown: None)
+    monkeypatch.setattr(manifest.files, "file_problem", lambda path, expected, grown=False: None)
     newest = list_checkpoints(run_dir / "checkpoints")[-1]
     assert bad(newest / "tensors.safetensors") == {"unnoticed", "wrong"}
 

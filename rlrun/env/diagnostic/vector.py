@@ -267,7 +267,7 @@ def _scaled(x: np.ndarray, space: gym.Space[Any]) -> np.ndarray:
         symbols: np.ndarray = np.arange(space.n) == int(x) - space.start
         return symbols.astype(np.float64)
     flat = np.asarray(x, np.float64).ravel()
-    low, high = map(np.ravel, value_range(space))
+    low, high = (np.ravel(x) for x in value_range(space))
     bounded = np.isfinite(low) & np.isfinite(high)
     low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
     share: np.ndarray = np.clip((flat - low) / np.maximum(high - low, 1e-9), 0, 1)
