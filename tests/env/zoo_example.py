@@ -22,7 +22,7 @@ class Leaving:
 
     def observation_space(self, agent):
         size = self.sizes[self.possible_agents.index(agent)]
-        return spaces.Box(-1, 1e6, (size,), np.float32)
+        return spaces.Box(-1, 1e6, (size,), np.float32, seed=0)
 
     def action_space(self, agent):
         n = self.actions[self.possible_agents.index(agent)]

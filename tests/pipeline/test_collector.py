@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,21 +96,6 @@ def test_growing_chunks_keep_their_rows():
     assert t == [i % 71 for i in range(len(t))]
 
 
-def test_a_restored_collector_cuts_the_open_episodes():
-    """The saved last observation becomes an end row; the next row opens a new episode."""
-    one = make(n_sample=11)
-    before = copied(one.collect())
-    two = make(n_sample=11)
-    two.load_state_dict(one.state_dict() | {"env": None})
-    after = copied(two.collect())
-    assert torch.equal(after.obs[0], before.obs[-1])
-    assert not after.valid[0].any()
-    assert after.first[1].all()
-    assert (after.obs[1, :, 2] == 0).all()
-    assert not after.terminated[0].any()
-    assert after.valid[1].all(), "the new episodes begin at once"
-
-
 def test_the_actor_receives_the_previous_row_across_chunks():
     policy = Acting()
     collector = make(policy, env=Scripted([GO]), num_envs=1, n_sample=3)
@@ -185,13 +169,17 @@ def test_the_actor_receives_stacks_that_start_with_the_episode():
 
 @pytest.mark.parametrize("last", [GO, DIES])
 def test_the_row_of_the_cut_has_no_reward_and_no_end(last):
-    """Whatever the chunk's arrays contained, also after the end of an episode."""
+    """Whatever the chunk's arrays contained, also after the end of an episode.
+
+    Its observation is the saved last one; the new episode begins in the next row.
+    """
     collector = make(Acting(), env=Scripted([DIES, OPENS, GO, last]), num_envs=1, n_sample=3)
     collector.collect()
     collector.load_state_dict(collector.state_dict() | {"env": None})
     chunk = collector.collect()
     row = (chunk.reward[0], chunk.terminated[0], chunk.truncated[0], chunk.valid[0])
     assert [x.item() for x in row] == [0, False, False, False]
+    assert chunk.obs[:2, 0, 0].tolist() == [4, 1]
     assert (chunk.first[1], chunk.valid[1]) == (True, True)
 
 

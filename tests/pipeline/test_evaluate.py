@@ -19,9 +19,12 @@ from tests.pipeline.make import Acting, counter
 from tests.policy.make import build
 
 
+def expected_step(i, e, t):
+    return float(counter_reward(*(np.array(x) for x in (i, e, t))))
+
+
 def expected(lengths, i, e):
-    steps = range(lengths[(i + e) % len(lengths)])
-    return sum(float(counter_reward(*(np.array(x) for x in (i, e, t)))) for t in steps)
+    return sum(expected_step(i, e, t) for t in range(lengths[(i + e) % len(lengths)]))
 
 
 @pytest.mark.parametrize("episodes", [7, MAX_ENVS + 23])
@@ -147,10 +150,6 @@ def test_the_actor_receives_the_previous_row():
         assert state.tolist() == [t, t]
         assert action.tolist() == [t % 3, t % 3]
         assert reward[0] == (expected_step(0, 0, t - 1) if t else 0)
-
-
-def expected_step(i, e, t):
-    return float(counter_reward(*(np.array(x) for x in (i, e, t))))
 
 
 def test_stacks_begin_with_the_episode():

@@ -33,8 +33,14 @@ CASES = {
     ),
     "her": ("policy=dqn", "env=bitflip", "env.kwargs.bits=4", "buffer.relabel=future", *LEARN),
     "columns rnd": ("policy=dqn", "env=relay", "bonus=rnd", *LEARN),
-    "separate": ("policy=dqn", "env=twostep", "agents=separate", *LEARN),
+    "separate": ("policy=r2d2", "env=twostep", "agents=separate", *LEARN, "buffer.capacity=1600"),
+    "several actions": (
+        "policy=ppo", "memory=lstm", "env=pettingzoo", "agents=separate",
+        "env.id=pettingzoo:tests.env.zoo_several", "policy.normalize_obs=true",
+        "policy.normalize_reward=true", *ON_POLICY,
+    ),
     "joint rnd": ("policy=qmix", "env=twostep", "bonus=rnd", *LEARN),
+    "joint overlapped": ("policy=vdn", "env=relay", "pipeline=overlapped", *LEARN),
     "r2d2": (
         "policy=r2d2", "env=cartpole_novel", "pipeline=overlapped", *LEARN,
         "learner.replay_ratio=40",

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import shutil
 from dataclasses import replace
 
 import gymnasium as gym
@@ -147,27 +146,6 @@ SMOKE = ("debug=smoke", "-q", "logger.tensorboard=false", "run.stop_return=null"
          "learner.batch_size=8", "learner.threads=1")  # fmt: skip
 LEAVING = ("env=pettingzoo", "env.id=pettingzoo:tests.env.zoo_example",
            "env.kwargs={lives: [1, 3, 2]}", "--trust", "tests")  # fmt: skip
-SEVERAL = ("env=pettingzoo", "env.id=pettingzoo:tests.env.zoo_several", "--trust", "tests")
-SHORT = ("collector.n_sample=96", "policy.epochs=2")
-TEAMS = {
-    "vdn overlapped": ("policy=vdn", "env=relay", "pipeline=overlapped", "memory.hidden=8"),
-    "r2d2 separate": ("policy=r2d2", "agents=separate", "env=relay", "memory.hidden=8"),
-    "ppo several": ("policy=ppo", "agents=separate", "policy.normalize_obs=true",
-                    "policy.normalize_reward=true", *SHORT, *SEVERAL),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("team", TEAMS)
-def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, team):
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert main([*TEAMS[team], *SMOKE, f"run.dir={whole}"]) == 0
-    shutil.copytree(whole, cut)
-    step, _ = shown(whole, "eval/return_mean")[1]
-    trust = ["--trust", "tests"] if "--trust" in TEAMS[team] else []
-    assert main(["resume", f"{cut}@{step}", "--discard", "-q", *trust]) == 0
-    one, other = (json.loads((d / "run.json").read_text()) for d in (whole, cut))
-    assert one["digest"] == other["digest"]
-    assert one["updates"] > 0
 
 
 def test_rows_of_agents_that_leave_survive_export_and_loading(tmp_path):
@@ -184,8 +162,8 @@ def test_rows_of_agents_that_leave_survive_export_and_loading(tmp_path):
 
 
 def test_rollouts_have_room_for_agents_that_wait(tmp_path):
-    words = ("policy=ppo", "agents=shared", *SHORT[1:], *LEAVING[:2], "collector.n_sample=700",
-             "env.kwargs={lives: [1, 1, 1, 1, 1, 1, 40]}")  # fmt: skip
+    words = ("policy=ppo", "agents=shared", *LEAVING[:2], "collector.n_sample=700",
+             "policy.epochs=2", "env.kwargs={lives: [1, 1, 1, 1, 1, 1, 40]}")  # fmt: skip
     with pytest.raises(ConfigError, match=r"buffer\.capacity=9828 or lower"):
         check(config("debug=smoke", *words))
     run_dir = tmp_path / "run"

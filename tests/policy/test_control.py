@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from rlrun.types import Segment, tree_map
 from tests.policy import make
 from tests.policy.make import BOX, RECURRENT, build, to_unit, windows
+from tests.reference.distributional import quantile_loss
+from tests.reference.traces import nstep_rows
 
 NAMES = ["sac", "td3", "ddpg", "cql_sac", "tqc", "crossq"]
 SHAPES = {
@@ -54,20 +56,6 @@ def heads_one_by_one(critics, h, action):
                 x = critics.activations[i](x)
         out.append(x if len(x) > 1 else x[0])
     return torch.stack(out)
-
-
-def quantiles_one_by_one(q, atoms, kappa):
-    """[C] losses of quantiles [C, N] against ``atoms``, pair by pair."""
-    losses = []
-    for theta in q:
-        total = torch.zeros(())
-        for i, z in enumerate(theta):
-            for y in atoms:
-                u, level = y - z, (i + 0.5) / len(theta)
-                huber = 0.5 * u**2 if abs(u) <= kappa else kappa * (abs(u) - 0.5 * kappa)
-                total = total + abs(level - float(u < 0)) * huber / kappa
-        losses.append(total / len(theta) / len(atoms))
-    return torch.stack(losses)
 
 
 def features_one_by_one(own, encoder, segment, b, state):
@@ -118,17 +106,17 @@ def one_by_one(own, segment: Segment, b: int, noise):
         total = sum(q.exp() / d.detach().exp() for q, (_, d) in zip(each, drawn, strict=True))
         return (total / len(drawn)).log() - heads_one_by_one(own.q, seen["q"][p], unit)
 
+    reward = (segment.reward[w.burnin :, b] * c.reward_scale).tolist()
+    ends = [getattr(segment, n)[w.burnin :, b].tolist() for n in
+            ("terminated", "truncated", "valid")]  # fmt: skip
+    rows = nstep_rows(reward, *ends, c.nstep, c.gamma)
     loss, cost, entropies, errors, gaps = torch.zeros(()), torch.zeros(()), [], [], []
     for p in range(w.burnin, w.burnin + w.learned):
         if not segment.valid[p, b]:
             continue
-        t, target, k, dead = p - w.burnin, torch.tensor(0.0), 0, False
-        while k < w.nstep and segment.valid[p + k, b]:
-            target = target + c.gamma**k * segment.reward[p + k, b] * c.reward_scale
-            k += 1
-            dead = bool(segment.terminated[p + k - 1, b])
-            if dead or segment.truncated[p + k - 1, b]:
-                break
+        t = p - w.burnin
+        target, k, discount = rows[t]
+        target, dead = torch.tensor(target), discount == 0
         if not dead:
             if soft:
                 action, log_prob = sample(seen["pi"][p + k], noise[1][t, b])
@@ -142,11 +130,13 @@ def one_by_one(own, segment: Segment, b: int, noise):
             value = value.flatten().sort().values[:kept].squeeze()
             if name in ("sac", "tqc") or getattr(c, "entropy_in_target", False):
                 value = value - c.temperature * log_prob
-            target = (target + c.gamma**k * value).detach()
+            target = (target + discount * value).detach()
         unit = to_unit(BOX.action, segment.action[p, b])
         q = heads_one_by_one(own.q, seen["q"][p], unit)
         if name == "tqc":
-            error = quantiles_one_by_one(q, target.reshape(-1), c.kappa)
+            levels = [(i + 0.5) / c.num_quantiles for i in range(c.num_quantiles)]
+            losses = [quantile_loss(x, target.reshape(-1), levels, c.kappa) for x in q]
+            error = torch.stack(losses) / c.num_quantiles
             size = (target.mean() - q.mean(-1)).abs()
         else:
             error, size = 0.5 * (target - q) ** 2, (target - q).abs()
