@@ -50,22 +50,6 @@ def test_states_are_zero_where_episodes_begin(name):
     assert unroll_episodes(memory, x, first, wild).isfinite().all()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_filler_leaves_the_state(name):
-    memory, filler = make(name), torch.rand(9, 30) < 0.4
-    x, state = torch.randn(9, 30, FEATURES), state_of(memory, 5, 30)
-    begin = tuple(s.numpy() for s in state)
-    trace = GatedPasses(memory.core).unroll(x.numpy(), begin, filler=filler.numpy())
-    with torch.no_grad():
-        for row, skipped in zip(x, filler, strict=True):
-            after = memory.step(row, state)[1]
-            state = tuple(
-                torch.where(skipped[:, None], s, new) for s, new in zip(state, after, strict=True)
-            )
-    for got, want in zip(trace.state(-1), state, strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
-
-
 def test_gates_that_saturate_stay_within_their_bounds():
     """The fitted tanh ends at +-1 to rounding, and NaN is not hidden."""
     x = np.array([-1e30, -50.0, 50.0, 1e30, np.nan], np.float32)[None, :, None]
