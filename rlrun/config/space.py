@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, RangeSweep, Sweep
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from rlrun.config.checks import check_typed_keys, read_checked
 from rlrun.config.compose import Composer, shipped_conf
@@ -20,7 +20,7 @@ from rlrun.config.hydra_keys import ADDRESSES
 from rlrun.config.reader import read_dataclass, read_yaml
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.schema import Config
-from rlrun.schema.override import Override, read_overrides
+from rlrun.schema.override import Override
 from rlrun.schema.studies import COMMAND_CONFIGS
 
 _MOST = 1000  # values of a choice
@@ -199,43 +199,23 @@ def check_space(
 
     Raises: ConfigError and ResourceError, naming the dimension's value.
     """
+    sweep = composer.compose([], sweep=True)
+
+    def checked(*examples: str) -> Config:
+        words = composer.rewrite([*fixed, *examples])
+        config = read_checked(composer, composer.compose_job(sweep, words, 0), words, typed=typed)
+        check_typed_keys(config, words)
+        return config
+
     first = [d.examples()[0] for d in space]
-    config, cfg = _check_run(composer, [*fixed, *first], typed)
+    config = checked(*first)
     for i, dimension in enumerate(space):
         for example in dimension.examples()[1:]:
-            words = [*fixed, *first[:i], example, *first[i + 1 :]]
             try:
-                if _is_value(composer, cfg, dimension.name):
-                    (override,) = composer.parse([example])
-                    changed = cfg.copy()  # ten times as fast as composing
-                    value = override.parsed.value()
-                    OmegaConf.update(changed, override.key, value, merge=False)
-                    by_user = read_overrides(words) if typed is None else typed
-                    changed_config = read_checked(composer, changed, [override], typed=by_user)
-                    check_typed_keys(changed_config, [override])
-                else:
-                    _check_run(composer, words, typed)
+                checked(*first[:i], example, *first[i + 1 :])
             except RlrunError as e:
                 hint = f"; write {dimension.key}=int(interval(…))"
                 hint = hint if "is not an integer" in str(e) else ""
                 e.args = (f"{e}{hint} (of the search; no run was started)",)
                 raise
     return config
-
-
-def _check_run(
-    composer: Composer, overrides: Sequence[str], typed: Sequence[Override] | None
-) -> tuple[Config, DictConfig]:
-    """Return (config, composed config) of one run, checked as ``rlrun OVERRIDES`` checks it."""
-    rewritten = composer.rewrite(overrides)
-    cfg = composer.compose(rewritten)
-    config = read_checked(composer, cfg, rewritten, typed=typed)
-    check_typed_keys(config, rewritten)
-    return config, cfg
-
-
-def _is_value(composer: Composer, cfg: DictConfig, name: str) -> bool:
-    """Return whether a key exists and does not choose an option."""
-    if name[:1] in "+~" or name.startswith("env.") or name in composer.groups():
-        return False
-    return OmegaConf.select(cfg, name) is not None

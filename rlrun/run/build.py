@@ -388,22 +388,22 @@ def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
     )
     ready = evaluator.ready if isinstance(evaluator, SharedEvaluator) else lambda: True
     evaluations = LoopEvaluations(config.run, parts, ready)
-    saving = Saving(
-        config.run.checkpoint_every, parts, evaluations, run_files(plan, parts), plan.settings()
-    )
-    return with_loop(plan, parts, evaluations, saving)
+    return with_loop(plan, parts, evaluations)
 
 
-def run_files(plan: Plan, parts: Parts) -> RunFiles:
-    """Return the checkpoints and weights of a run."""
-    versions = plan.config.checkpoint.history if parts.learner is not None else 0
-    keep = plan.config.run.keep_checkpoints
-    return RunFiles(parts.run_dir / CHECKPOINTS, parts.log, keep=keep, versions=versions)
+def with_loop(
+    plan: Plan, parts: Parts, evaluations: LoopEvaluations, *, warned: bool = False
+) -> Pipeline:
+    """Return the loop over ``parts`` with its report, evaluations, saving and faults.
 
-
-def with_loop(plan: Plan, parts: Parts, evaluations: LoopEvaluations, saving: Saving) -> Pipeline:
-    """Return the loop over ``parts`` with its report, evaluations, saving and faults."""
+    ``warned``: as for ``Saving``.
+    """
     run, logger = plan.config.run, plan.config.logger
+    files = RunFiles(
+        parts.run_dir / CHECKPOINTS, parts.log, keep=run.keep_checkpoints,
+        versions=plan.config.checkpoint.history if parts.learner is not None else 0,
+    )  # fmt: skip
+    saving = Saving(run.checkpoint_every, parts, evaluations, files, plan.settings(), warned)
     recorded = logger.profile
     profiler = Profiler(parts.run_dir / "profile", recorded) if recorded is not None else None
     shown = {"collect/return_mean": "return"}

@@ -14,7 +14,7 @@ from rlrun.log import Log
 from rlrun.pipeline.collector import ActionCounts, CollectMetrics, Collector
 from rlrun.pipeline.loop import Pipeline
 from rlrun.pipeline.overlapped import RowCheck
-from rlrun.pipeline.parts import LoopProgress, Parts, Saving
+from rlrun.pipeline.parts import LoopProgress, Parts
 from rlrun.pipeline.ray import driver
 from rlrun.pipeline.ray.actor import AsyncWorker, Role, Roles
 from rlrun.pipeline.ray.cluster import Cluster, link_speed
@@ -122,11 +122,8 @@ def _pipeline(plan: Plan, run_dir: Path, log: Log, roles: Roles) -> Pipeline:
     evaluations = driver.RayEvaluations(
         config=config.run, parts=parts, evaluator=evaluator, rounds=rounds
     )
-    saving = Saving(
-        config.run.checkpoint_every, parts, evaluations, build.run_files(plan, parts),
-        plan.settings(), warned=not c.strict,  # without strict, inexact resumes are expected
-    )  # fmt: skip
-    return build.with_loop(plan, parts, evaluations, saving)
+    warned = not c.strict  # without strict, inexact resumes are expected
+    return build.with_loop(plan, parts, evaluations, warned=warned)
 
 
 def _source(

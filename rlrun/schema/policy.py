@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
 from rlrun.schema.ranges import (
+    MEMORIES,
     MOST_CRITICS,
     MOST_ROWS,
     MOST_UNITS,
@@ -498,13 +499,9 @@ class RNDConfig(BonusConfig):
     gamma: float = field(metadata=unit())
 
 
-MEMORIES = ("lstm", "gru", "mingru", "lru", "ffm", "rtu", "lmu", "gtrxl", "indrnn", "bmru",
-            "mlstm", "slstm", "gated_deltanet", "mamba2", "none")  # fmt: skip
-
-
 @dataclass(frozen=True)
 class MemoryConfig(Ranged):
-    name: str = field(metadata={"or_class": MEMORIES})  # or mypkg.mod:Cell
+    name: str = field(metadata={"or_class": (*MEMORIES, "none")})  # or mypkg.mod:Cell
     hidden: int = field(metadata=within(0, MOST_UNITS) | WITH_MEMORY)
     forget_bias: float = field(
         metadata=read_when("memory=lstm|mingru|mlstm|slstm & policy.recurrent")

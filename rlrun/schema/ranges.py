@@ -228,10 +228,9 @@ def read_when(*any_of: str, fix: str | None = None) -> dict[str, Any]:
     return {"read_when": Reader(tuple(parsed), fix)}
 
 
-WITH_MEMORY = read_when(
-    "memory=lstm|gru|mingru|lru|ffm|rtu|lmu|gtrxl|indrnn|bmru|mlstm|slstm|gated_deltanet|mamba2 "
-    "& policy.recurrent"
-)
+MEMORIES = ("lstm", "gru", "mingru", "lru", "ffm", "rtu", "lmu", "gtrxl", "indrnn", "bmru",
+            "mlstm", "slstm", "gated_deltanet", "mamba2")  # fmt: skip
+WITH_MEMORY = read_when(f"memory={'|'.join(MEMORIES)} & policy.recurrent")
 
 
 def default_of(key: str) -> dict[str, Any]:
