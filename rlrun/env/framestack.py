@@ -36,53 +36,39 @@ def stack_space(space: gym.Space[Any], k: int, path: str = "observation") -> gym
 
 
 class FrameStack:
-    """Frame stacks of E environments, updated by one ``push`` per row.
-
-    The stack is a sliding view of a buffer of 2k frames per environment, so that k - 1 frames are
-    copied only once in k + 1 rows.
-    """
+    """Frame stacks of E environments, updated by one ``push`` per row."""
 
     def __init__(self, k: int, example: Tree) -> None:
         """Allocate for observations of the shapes [E, *O] and dtypes of ``example``."""
         assert k > 1, "single frames need no FrameStack"
-        self.k = k
-        self._start = 0  # first frame of the stack in the buffer
-        self._buffer = tree_map(lambda x: np.zeros((len(x), 2 * k, *x.shape[1:]), x.dtype), example)
+        self._frames = tree_map(lambda x: np.zeros((len(x), k, *x.shape[1:]), x.dtype), example)
 
     def push(self, obs: Tree, first: np.ndarray) -> Tree:
         """Return stacks [E, k, *O] that end with ``obs`` [E, *O]; ``first`` [E] restarts a stack.
 
-        The arrays are views that the next push overwrites.
+        The next push overwrites the arrays.
         """
-        k = self.k
-        full = self._start == k
-        self._start = 0 if full else self._start + 1
-        stop = self._start + k
         restarts = np.flatnonzero(first)
 
-        def put(frames: np.ndarray, x: np.ndarray) -> np.ndarray:
-            if full:
-                frames[:, : k - 1] = frames[:, k + 1 :]
-            frames[:, stop - 1] = x
-            if len(restarts):
-                frames[restarts, self._start : stop] = x[restarts, None]
-            return frames[:, self._start : stop]
+        def put(frames: np.ndarray, x: np.ndarray) -> None:
+            frames[:, :-1] = frames[:, 1:]
+            frames[:, -1] = x
+            frames[restarts] = x[restarts, None]
 
-        return tree_map(put, self._buffer, obs)
+        tree_map(put, self._frames, obs)
+        return self._frames
 
     def present(self) -> Tree:
         """Return the stacks of the last push again."""
-        stop = self._start + self.k
-        return tree_map(lambda frames: frames[:, self._start : stop], self._buffer)
+        return self._frames
 
     def state_dict(self) -> dict[str, Any]:
         """Return copies of the stacks after the last push."""
-        return {"frames": tree_map(np.copy, self.present())}
+        return {"frames": tree_map(np.copy, self._frames)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the stacks of ``state_dict``."""
-        self._start = 0
-        tree_map(lambda frames, x: np.copyto(frames[:, : self.k], x), self._buffer, state["frames"])
+        tree_map(np.copyto, self._frames, state["frames"])
 
 
 def make_frame_stack(k: int, space: gym.Space[Any], num_envs: int) -> FrameStack | None:
