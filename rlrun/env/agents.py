@@ -19,18 +19,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from rlrun.env import contract
 from rlrun.env.catalog import construction_errors, import_module
-from rlrun.env.contract import (
-    KEPT,
-    ContractViolation,
-    ObservationValidator,
-    ResetResult,
-    flag_violation,
-    info_violation,
-    kept_numbers,
-    reward_violation,
-    unsupported_space,
-)
 from rlrun.env.rows import NotContinued, Rows, RowSource
 from rlrun.errors import ConfigError, EnvError, ResourceError, RlrunError
 from rlrun.schema import AgentsConfig
@@ -100,11 +90,11 @@ class AgentColumns(RowSource):
 
     def _kept(self, info: dict[str, Any]) -> dict[str, Any]:
         """Return the numbers [E N, K] kept of the infos."""
-        if (numbers := info.get(KEPT)) is None:
+        if (numbers := info.get(contract.KEPT)) is None:
             return {}
         if numbers.ndim == 2:  # [E, K]: the environments know of no agents
             numbers = np.repeat(numbers[:, None], self.agents, 1)
-        return {KEPT: numbers.reshape(self.num_envs, -1)}
+        return {contract.KEPT: numbers.reshape(self.num_envs, -1)}
 
     def _require_all_alive(self, alive: np.ndarray) -> None:
         if not alive.all():
@@ -170,7 +160,7 @@ class PettingZooEnv(gym.Env[Any, Any]):
         if action is None:
             raise self._incompatible("action", map(self.parallel_env.action_space, self.names))
         self.action_space, self.agent_spaces = action, agent_spaces
-        validators = [ObservationValidator(space, floats=False) for space in agent_spaces]
+        validators = [contract.ObservationValidator(space, floats=False) for space in agent_spaces]
         self.violations = [validator.violation for validator in validators]  # in no saved state
         agent = self._agent_space(agent_spaces)
         self.zero_obs = tree_map(np.zeros_like, agent.sample())
@@ -185,7 +175,7 @@ class PettingZooEnv(gym.Env[Any, Any]):
     def _agent_space(self, agent_spaces: list[gym.Space[Any]]) -> gym.Space[Any]:
         """Return one space for all agents. Vectors get the length of the longest."""
         if all(space == agent_spaces[0] for space in agent_spaces):
-            if (message := unsupported_space(agent_spaces[0])) is not None:
+            if (message := contract.unsupported_space(agent_spaces[0])) is not None:
                 raise self._spaces_error(message)
             return agent_spaces[0]
         vectors = [s for s in agent_spaces if isinstance(s, spaces.Box) and len(s.shape) == 1]
@@ -228,7 +218,7 @@ class PettingZooEnv(gym.Env[Any, Any]):
 
     # -- rows ------------------------------------------------------------------------------------
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> ResetResult:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> contract.ResetResult:
         self.steps = 0
         obs, infos = self._results("reset", self.parallel_env.reset(seed=seed, options=options))
         alive = self._alive()
@@ -301,17 +291,17 @@ class PettingZooEnv(gym.Env[Any, Any]):
     def _require(self, message: str | None, agent: str) -> None:
         """Raise ContractViolation if ``message``, about ``agent``, is not None."""
         if message is not None:
-            raise ContractViolation(f"agent {agent}: {message}")
+            raise contract.ContractViolation(f"agent {agent}: {message}")
 
     def _results(self, call: str, result: Any) -> Sequence[Mapping[str, Any]]:
         """Return what ``call`` returned: dicts with agents as keys. Raises: ContractViolation."""
         names = _RETURNED[call]
         if not isinstance(result, tuple | list) or len(result) != len(names):
-            raise ContractViolation(f"{call}() must return ({', '.join(names)})")
+            raise contract.ContractViolation(f"{call}() must return ({', '.join(names)})")
         for name, value in zip(names, result, strict=True):
             if not isinstance(value, Mapping):
                 text = f"{name} are a {type(value).__name__}; allowed is a dict with agents as keys"
-                raise ContractViolation(text)
+                raise contract.ContractViolation(text)
         return result
 
     def _require_each(self, name: str, given: Mapping[str, Any], agents: np.ndarray) -> None:
@@ -333,10 +323,10 @@ class PettingZooEnv(gym.Env[Any, Any]):
         paid = np.zeros((3, len(self.names)), np.float32)
         for i in _where(acted):
             agent = self.names[i]
-            self._require(reward_violation(rewards[agent]), agent)
+            self._require(contract.reward_violation(rewards[agent]), agent)
             ends = [flag.get(agent, False) for flag in flags]
             for name, end in zip(("terminated", "truncated"), ends, strict=True):
-                self._require(flag_violation(name, end), agent)
+                self._require(contract.flag_violation(name, end), agent)
             paid[:, i] = rewards[agent], *ends
         return paid[0], paid[1] != 0, paid[2] != 0
 
@@ -348,13 +338,13 @@ class PettingZooEnv(gym.Env[Any, Any]):
         present = np.zeros(numbers.shape, np.bool_)
         for i, agent in enumerate(self.names):
             info = infos.get(agent, {})
-            self._require(info_violation(info), agent)
-            numbers[i], message = kept_numbers(info, self.keep_info)
+            self._require(contract.info_violation(info), agent)
+            numbers[i], message = contract.kept_numbers(info, self.keep_info)
             self._require(message, agent)
             present[i] = [key in info for key in self.keep_info]
         if self.config.name == "joint":
             numbers = (numbers.sum(0) / np.maximum(present.sum(0), 1)).astype(np.float32)
-        return {KEPT: numbers}
+        return {contract.KEPT: numbers}
 
     def render(self) -> Any:
         return self.parallel_env.render()

@@ -11,19 +11,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rlrun.env import contract
 from rlrun.env.agents import PettingZooEnv
-from rlrun.env.contract import (
-    KEPT,
-    ContractViolation,
-    ObservationValidator,
-    ResetResult,
-    close_error,
-    contract_error,
-    exception_text,
-    kept_numbers,
-    pass_ctrl_c,
-    row_violation,
-)
 from rlrun.env.state import (
     Probe,
     Unsupported,
@@ -75,7 +64,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         super().__init__(make())
         self._make, self._limit, self._index = make, max_replay_steps, index
         self._id, self._subject, self._keep_info = env_id, f"environment {index}", keep_info
-        self._validator = ObservationValidator(
+        self._validator = contract.ObservationValidator(
             self.env.observation_space, env_id, floats=index == 0
         )
         self._seed = self._episode = self._steps = 0
@@ -93,16 +82,16 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     # -- rows ------------------------------------------------------------------------------------
 
     def _fault(self, message: str) -> EnvError:
-        return contract_error(self._id, self._subject, self._steps, message)
+        return contract.contract_error(self._id, self._subject, self._steps, message)
 
     def _raised(self, error: BaseException, call: str) -> EnvError:
         """Return the environment's error for what ``call`` raised, or raise another's."""
-        pass_ctrl_c(error)
+        contract.pass_ctrl_c(error)
         if isinstance(error, EnvError):
             return error
-        violates = isinstance(error, ContractViolation)
+        violates = isinstance(error, contract.ContractViolation)
         text = f"{error}; fix the environment or wrap it"
-        return self._fault(text if violates else exception_text(error, call))
+        return self._fault(text if violates else contract.exception_text(error, call))
 
     def _kept(self, result: Any, violation: tuple[str, str] | None) -> dict[str, Any]:
         """Return the numbers kept of an info.
@@ -116,12 +105,12 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             return info  # type: ignore[no-any-return]
         if not self._keep_info:
             return {}
-        numbers, message = kept_numbers(info, self._keep_info)
+        numbers, message = contract.kept_numbers(info, self._keep_info)
         if message is not None:
             raise self._fault(message)
-        return {KEPT: numbers}
+        return {contract.KEPT: numbers}
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> ResetResult:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> contract.ResetResult:
         begins = seed is not None
         if seed is not None:
             self._seed, self._episode, self._steps = seed, 0, 0
@@ -132,7 +121,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             result = self.env.reset(seed=seed, options=options)
         except BaseException as e:
             raise self._raised(e, "reset") from e
-        info = self._kept(result, row_violation("reset", result, self._validator))
+        info = self._kept(result, contract.row_violation("reset", result, self._validator))
         self._last = obs = result[0]
         if begins and self._limit is not None:
             self._choose_method()
@@ -146,7 +135,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             result = self.env.step(action)
         except BaseException as e:
             raise self._raised(e, "step") from e
-        info = self._kept(result, row_violation("step", result, self._validator))
+        info = self._kept(result, contract.row_violation("step", result, self._validator))
         obs, reward, terminated, truncated = result[:4]
         self._last = obs
         if self._probe is not None:
@@ -263,8 +252,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         except Unsupported as e:
             reason = str(e)
         except BaseException as e:
-            pass_ctrl_c(e)
-            reason = exception_text(e, "step")
+            contract.pass_ctrl_c(e)
+            reason = contract.exception_text(e, "step")
         self._reseed = state["reseed"] if reason is None else True
         return reason
 
@@ -293,5 +282,5 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         try:
             self.env.close()
         except BaseException as e:
-            pass_ctrl_c(e)
-            raise close_error(self._id, self._subject, e) from e
+            contract.pass_ctrl_c(e)
+            raise contract.close_error(self._id, self._subject, e) from e

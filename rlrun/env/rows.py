@@ -18,23 +18,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rlrun.env.contract import (
-    FLOAT32_MAX,
-    KEPT,
-    ActionValidator,
-    Fault,
-    ObservationValidator,
-    ResetResult,
-    VectorResult,
-    as_number,
-    batch_fault,
-    close_error,
-    contract_error,
-    exception_text,
-    info_number_violation,
-    info_violation,
-    pass_ctrl_c,
-)
+from rlrun.env import contract
 from rlrun.env.diagnostic.vector import LockstepVectorEnv
 from rlrun.env.process_settings import SettingsKept, StepSettingsKept, changes_nothing
 from rlrun.env.render import FPS, Draw, draw
@@ -124,7 +108,7 @@ class Env:
         self.picture: Draw | None = None  # draws environment 0 (``make_env(render=True)``)
         self.fps = FPS  # at which it wants to be shown
         self._mask = mask_path(self.obs_space)
-        self._validate_action = ActionValidator(self.action_space, self.num_envs)
+        self._validate_action = contract.ActionValidator(self.action_space, self.num_envs)
 
     @property
     def inexact(self) -> str | None:
@@ -216,7 +200,7 @@ class Env:
 
     def _numbers(self, info: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the columns [E] of the numbers kept of the infos, zero if there are none."""
-        numbers = info.get(KEPT)
+        numbers = info.get(contract.KEPT)
         if numbers is None:
             numbers = np.zeros((self.num_envs, len(self._keep_info)), np.float32)
         return {key: numbers[:, i] for i, key in enumerate(self._keep_info)}
@@ -270,12 +254,12 @@ class Env:
             with SettingsKept():
                 self._source.close()
         except BaseException as e:
-            pass_ctrl_c(e)
+            contract.pass_ctrl_c(e)
             if failing:
                 return
             if isinstance(e, EnvError):
                 raise
-            raise close_error(self._id, "the vector environment", e) from e
+            raise contract.close_error(self._id, "the vector environment", e) from e
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the last step. ``inexact`` says whether it is complete."""
@@ -322,7 +306,7 @@ class Env:
         self._first_obs = tree_map(np.array, self._source.reset(seed))
 
     def _error(self, index: int, message: str) -> EnvError:
-        return contract_error(self._id, f"environment {index}", self._steps, message)
+        return contract.contract_error(self._id, f"environment {index}", self._steps, message)
 
     def _action_error(
         self, action: np.ndarray, violation: str, index: int | None
@@ -334,7 +318,7 @@ class Env:
             )
         if index is not None:
             return self._error(index, violation)
-        return contract_error(self._id, _all(self.num_envs), self._steps, violation)
+        return contract.contract_error(self._id, _all(self.num_envs), self._steps, violation)
 
 
 def _all(num_envs: int) -> str:
@@ -362,7 +346,7 @@ class NativeVector(RowSource):
         tested = isinstance(env, LockstepVectorEnv)  # bounds and saved states of rlrun's own
         self._twin = None if tested else twin  # None once another one was compared
         self._probe: Probe | None = None
-        self._validator = ObservationValidator(
+        self._validator = contract.ObservationValidator(
             self.single_observation_space, env_id,
             num_envs=self.num_envs, integers=not tested, floats=not tested,
         )  # fmt: skip
@@ -381,16 +365,16 @@ class NativeVector(RowSource):
         self._steps = number
         row = self._called(self.env.step, action)
         obs, reward, terminated, truncated, info = row
-        if (fault := batch_fault(row[:4], self._validator, self.num_envs)) is not None:
+        if (fault := contract.batch_fault(row[:4], self._validator, self.num_envs)) is not None:
             raise self._fault_error(fault)
         if self._probe is not None:
             self._probe.record(action, *row[:4])
         if not self._keep_info:
             return obs, reward, terminated, truncated, {}
-        if (message := info_violation(info)) is not None:
+        if (message := contract.info_violation(info)) is not None:
             raise self._error(f"{message}; fix the environment")
         numbers = np.stack([self._info_column(info, key) for key in self._keep_info], 1)
-        return obs, reward, terminated, truncated, {KEPT: numbers}
+        return obs, reward, terminated, truncated, {contract.KEPT: numbers}
 
     def stop_recording(self) -> None:
         """Compare another environment over the steps so far only: the next ones are unknown."""
@@ -401,12 +385,12 @@ class NativeVector(RowSource):
         try:
             return method(*given, **named)
         except BaseException as e:
-            pass_ctrl_c(e)
+            contract.pass_ctrl_c(e)
             if isinstance(e, EnvError):
                 raise
-            raise self._error(exception_text(e, method.__name__)) from e
+            raise self._error(contract.exception_text(e, method.__name__)) from e
 
-    def _fault_error(self, fault: Fault) -> EnvError:
+    def _fault_error(self, fault: contract.Fault) -> EnvError:
         """Return the error of a violation of the contract by one environment or all."""
         message, index = fault
         fix = "fix the environment" + (" or set env.backend=sync" if index is None else "")
@@ -414,7 +398,7 @@ class NativeVector(RowSource):
 
     def _error(self, message: str, index: int | None = None) -> EnvError:
         subject = _all(self.num_envs) if index is None else f"environment {index}"
-        return contract_error(self._id, subject, self._steps, message)
+        return contract.contract_error(self._id, subject, self._steps, message)
 
     def _info_column(self, info: dict[str, Any], key: str) -> np.ndarray:
         """Return info[key] as float32 [E], zero where it is absent."""
@@ -424,15 +408,19 @@ class NativeVector(RowSource):
             return column
         present = np.asarray(info.get(f"_{key}", True))
         numeric = isinstance(values, np.ndarray) and values.dtype.kind in "biuf"
-        if numeric and values.shape == column.shape and (np.abs(values) <= FLOAT32_MAX).all():
+        if (
+            numeric
+            and values.shape == column.shape
+            and (np.abs(values) <= contract.FLOAT32_MAX).all()
+        ):
             return np.where(present, values, column).astype(np.float32)
         values = list(values) if isinstance(values, list | tuple) or np.ndim(values) else []
         if len(values) != self.num_envs:
             raise self._error(f"info[{key!r}] has no value for each environment")
         for i in np.flatnonzero(np.broadcast_to(present, column.shape)):
-            if (message := info_number_violation(key, values[i])) is not None:
+            if (message := contract.info_number_violation(key, values[i])) is not None:
                 raise self._error(message, int(i))
-            column[i] = as_number(values[i])
+            column[i] = contract.as_number(values[i])
         return column
 
     def state_dict(self) -> dict[str, Any]:
@@ -484,7 +472,7 @@ class RowsVectorEnv(VectorEnv[Any, Any, Any]):
         self.action_space: gym.Space[Any] = batch_space(rows.action_space, rows.num_envs)
         self._start = np.asarray(getattr(rows.action_space, "start", 0))
 
-    def reset(self, *, seed: Any = None, options: Any = None) -> ResetResult:
+    def reset(self, *, seed: Any = None, options: Any = None) -> contract.ResetResult:
         """Return first observations [n, ...]. Environment i gets ``seed`` + i; None: a random seed.
 
         Raises: ConfigError.
@@ -498,7 +486,7 @@ class RowsVectorEnv(VectorEnv[Any, Any, Any]):
             )
         return tree_map(np.array, self.rows.reset(seed=int(seed))), {}
 
-    def step(self, actions: Any) -> VectorResult:
+    def step(self, actions: Any) -> contract.VectorResult:
         """Return observations, rewards, terminated, truncated [n, ...] and the kept info."""
         action = np.asarray(actions)
         step = self.rows.step(action - self._start if self._start.any() else action)
