@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rlrun.errors import ConfigError
 from rlrun.reports.intervals import (
     LEVEL,
     MIN_SEEDS,
@@ -36,7 +35,6 @@ from rlrun.reports.intervals import (
     few_seeds,
     improvement,
     normal_quantile,
-    score_array,
     stratified_bootstrap,
     within,
 )
@@ -91,17 +89,10 @@ def difference(
     (13) % at 10 and 13 (9) % at 20, paired or not. The groups do differ then, in particular if no
     seed shows the failure.
 
-    Raises: ConfigError for scores that are not finite, or pairs of unequal number.
-
     Source: Janssen 1997; Chung & Romano 2013 (studentised permutation test); Colas et al. 2019, "A
     Hitchhiker's Guide to Statistical Comparisons of RL Algorithms".
     """
-    x, y = score_array(a), score_array(b)
-    if paired and len(x) != len(y):
-        raise ConfigError(
-            f"scores = {len(x)} and {len(y)} seeds: cannot be paired; the same seeds in both "
-            "are allowed; leave out those that only one has"
-        )
+    x, y = (np.asarray(scores, np.float64) for scores in (a, b))
     value = float(x.mean() - y.mean())
     fewest = min(len(x), len(y))
     if fewest < MIN_SEEDS:
@@ -262,7 +253,7 @@ def probability_of_improvement(
     Source: Agarwal et al. 2021, section 4.3; Newcombe 2006, "Confidence intervals for an effect
     size measure based on the Mann-Whitney statistic", part 2, method 5.
     """
-    x, y = (score_array(s, 2 if np.ndim(s) == 2 else 1) for s in (a, b))
+    x, y = (np.asarray(scores, np.float64) for scores in (a, b))
     x, y = (s[:, None] if s.ndim == 1 else s for s in (x, y))
     got = stratified_bootstrap(improvement, x, y, level=level, seed=seed)
     tasks = x.shape[1]
@@ -393,8 +384,6 @@ class Comparison:
     Five against five seeds reach p = 0.008 at best, so with five looks or fewer a single pair can
     be decided at the first look.
 
-    Raises: ConfigError for fewer than two agents or less than one look.
-
     Source: Mathieu et al. 2024, "AdaStop: adaptive statistical testing for sound comparisons of
     Deep RL agents", TMLR (blocks, permutations, spending); Maurer & Bretz 2013 (Holm with
     group-sequential tests) instead of AdaStop's maximum over pairs.
@@ -411,11 +400,6 @@ class Comparison:
         seed: int = 0,
     ) -> None:
         names = [f"agent {i}" for i in range(agents)] if isinstance(agents, int) else list(agents)
-        if len(names) < 2 or looks < 1:
-            raise ConfigError(
-                f"seeds = auto with {len(names)} agents and {looks} looks: cannot be compared; "
-                "two agents or more and one look or more are allowed; name another agent"
-            )
         self.names, self.looks, self.level, self.look = names, looks, level, 0
         every = itertools.combinations(range(len(names)), 2)
         chosen = list(every if pairs is None else pairs)
@@ -440,17 +424,10 @@ class Comparison:
 
         Inactive agents get an empty array. A pair is not tested before both agents have 5 seeds. To
         continue after an interruption, give the same blocks in the same order.
-
-        Raises: ConfigError for another number of agents, or if all looks are used.
         """
-        if len(scores) != len(self.names) or self.look == self.looks:
-            raise ConfigError(
-                f"look {self.look + 1} = scores of {len(scores)} agents: cannot be added; "
-                f"{self.looks} looks of {len(self.names)} agents are allowed; "
-                "plan more looks before the first"
-            )
+        assert self.look < self.looks
         self.look += 1
-        self._blocks.append([score_array(x) if np.size(x) else np.empty(0) for x in scores])
+        self._blocks.append([np.asarray(x, np.float64) for x in scores])
         open_pairs = [pair for pair, winner in self.winners.items() if winner is None]
         for pair in open_pairs:
             if self._seeds(pair, self.look) >= MIN_SEEDS:

