@@ -110,7 +110,7 @@ class InProcessPool:
         job.started = job.seconds = 0.0
         with job.log.open("a") as out, redirect_stdout(out), redirect_stderr(out):
             try:
-                job.code = call(job._request["call"])(*job._request["arguments"])
+                job.code = call(job.request["call"])(*job.request["arguments"])
             except KeyboardInterrupt:
                 job.code = 130
         run_dir = job.log.parent

@@ -97,13 +97,21 @@ def _read(values: Mapping[Any, Any]) -> RayLauncherConfig:
     return ray
 
 
-def _check_devices(ray: RayLauncherConfig, configs: Sequence[Config]) -> None:
-    """Raise ConfigError for jobs on a GPU that reserve none: Ray would hide it from them."""
+def _divide_cores(
+    ray: RayLauncherConfig | None, workers: int | None, configs: Sequence[Config], jobs: int
+) -> tuple[int | None, int | None]:
+    """Return the jobs at a time, at most ``workers`` if it is given, and the threads of each.
+
+    Raises: ConfigError for jobs on a GPU that reserve none: Ray would hide it from them.
+    """
+    if ray is None:
+        return divide_cores(workers or default_workers(configs), jobs)
     device = next((c.device for c in configs if c.device != "cpu"), None)
     if device is not None and not ray.num_gpus:
         wrong = f"the networks are on device = {device}, a job would see no GPU"
         key = "hydra.launcher.num_gpus"
         raise config_error(key, 0, wrong, "1 is allowed", f"set {key}=1")
+    return workers_on_ray(ray, workers, jobs), ray.threads
 
 
 def _split_launcher(
@@ -247,14 +255,10 @@ class Sweep:
         typed, ray = _read_workers(self.cfg), self.record.ray
         configs = [job.config for job in self.jobs]
         earlier = self.record.jobs[0].threads if self.record.jobs else None
-        if ray is not None:
-            _check_devices(ray, configs)
-            self.record.workers, self.threads = workers_on_ray(ray, typed, count), ray.threads
-        elif same_threads and earlier is not None:
+        if ray is None and same_threads and earlier is not None:
             self.record.workers, self.threads = typed or self.record.workers, earlier
         else:
-            workers = typed or default_workers(configs)
-            self.record.workers, self.threads = divide_cores(workers, count)
+            self.record.workers, self.threads = _divide_cores(ray, typed, configs, count)
 
     def add(self) -> list[Task]:
         """Write the directories of the jobs and their record. Return the tasks to run."""
@@ -521,14 +525,9 @@ def resume_sweep(path: Path, overrides: Sequence[Override], *, quiet: bool) -> i
                 print(f"rlrun: {path}: all {len(record.jobs)} jobs are done; nothing was changed")
             return 0
         configs = [config for *_, config in found]
-        if ray is None:
-            workers = workers or record.workers or default_workers(configs)
-            record.workers, threads = divide_cores(workers, len(record.jobs))
-        else:
-            _check_devices(ray, configs)
-            typed = workers or (record.workers if ray == record.ray else None)
-            record.workers, threads = workers_on_ray(ray, typed, len(record.jobs)), ray.threads
-        record.ray = ray
+        kept = record.workers if ray is None or ray == record.ray else None
+        workers, threads = _divide_cores(ray, workers or kept, configs, len(record.jobs))
+        record.workers, record.ray = workers, ray
         for job in record.jobs:
             job.threads = job.threads or threads
         record.write(path)

@@ -83,9 +83,13 @@ def run_tasks(
 
     Raises: ResourceError if jobs cannot be started, or the head of their cluster is lost.
     """
-    pool_of_jobs = make_pool(record, own_process=own_process)
+    pool: Pool
+    if record.ray is None:
+        pool = Pool(record.workers or 1, None, own_process=own_process)
+    else:
+        pool = RayPool(record.ray, record.workers, None, own_process=own_process)
     try:
-        with stop_on_signals(own_process=own_process) as stop, pool_of_jobs as pool:
+        with stop_on_signals(own_process=own_process) as stop, pool:
             return _Sweep(tasks, record, sweep_dir, quiet).run(pool, stop)
     except (ResourceError, Interrupted) as e:  # the latter before any job has started
         for job in (job for job in record.jobs if job.status == "running"):
@@ -95,13 +99,6 @@ def run_tasks(
         raise
 
 
-def make_pool(record: SweepRecord, *, own_process: bool) -> Pool | RayPool:
-    """Return the pool of a sweep: on this machine, or on Ray."""
-    if record.ray is not None:
-        return RayPool(record.ray, record.workers, None, own_process=own_process)
-    return Pool(record.workers or 1, None, own_process=own_process)
-
-
 class _Sweep:
     """The state of ``run_tasks``."""
 
@@ -109,18 +106,22 @@ class _Sweep:
         self, tasks: Sequence[Task], record: SweepRecord, sweep_dir: Path, quiet: bool
     ) -> None:
         self._tasks, self._record, self._sweep_dir = tasks, record, sweep_dir
-        self._progress = progress_of(record, sweep_dir)
+        self._progress = {
+            job.num: JobProgress(sweep_dir / job.name, job.total_steps) for job in record.jobs
+        }
+        for progress in self._progress.values():
+            progress.finish()
         self._display = make_display(record.jobs, self._progress, quiet=quiet)
         self._texts = differing(record.jobs)
-        self._of: dict[int, JobRecord] = {}  # number in the pool -> record of the job
+        self._records: dict[Job, JobRecord] = {}
 
-    def run(self, pool: Pool | RayPool, stop: StopRequest) -> int | None:
+    def run(self, pool: Pool, stop: StopRequest) -> int | None:
         stopping = False
         try:
-            jobs = [self._submit(pool, task) for task in self._tasks]
-            started: set[int] = set()
+            for task in self._tasks:
+                self._submit(pool, task)
             while pool.running or pool.queue:
-                changed = self._note_started(jobs, started)
+                changed = self._note_started()
                 if stop() and not stopping:
                     stopping = True
                     pool.stop_all()
@@ -130,34 +131,33 @@ class _Sweep:
                 if changed:
                     self._record.write(self._sweep_dir)
                 for job in pool.running.values():
-                    self._progress[self._of[job.num].num].read()
+                    self._progress[self._records[job].num].read()
                 self._display.show()
         finally:
             self._display.close()
         return stop.code
 
-    def _submit(self, pool: Pool | RayPool, task: Task) -> Job:
-        run_dir = self._sweep_dir / task.job.name
-        log = run_dir / CONSOLE
+    def _submit(self, pool: Pool, task: Task) -> None:
+        log = self._sweep_dir / task.job.name / CONSOLE
         job = pool.submit_call(
             task.function, task.arguments, list(sys.argv), Path.cwd(), log, task.job.threads
         )
-        self._of[job.num] = task.job
-        return job
+        self._records[job] = task.job
 
-    def _note_started(self, jobs: Sequence[Job], started: set[int]) -> bool:
+    def _note_started(self) -> bool:
         """Note the jobs that have started since; return whether there are any."""
-        new = [j for j in jobs if j.started is not None and j.code is None and j.num not in started]
-        for job in new:
-            started.add(job.num)
-            record = self._of[job.num]
+        new = [
+            record for job, record in self._records.items()
+            if job.started is not None and job.code is None and record.status != "running"
+        ]  # fmt: skip
+        for record in new:
             record.status, record.exit_code = "running", None
             self._progress[record.num].start()
         return bool(new)
 
     def _end(self, job: Job) -> None:
         assert job.code is not None
-        record, seconds = self._of[job.num], job.seconds
+        record, seconds = self._records[job], job.seconds
         record.end(job.code, None if seconds is None else round(seconds, 1))
         progress = self._progress[record.num]
         progress.finish()
@@ -168,14 +168,6 @@ class _Sweep:
             open(self._sweep_dir / LOG, "a", encoding="utf-8", opener=no_follow) as file,
         ):
             file.write(f"{text}\n")
-
-
-def progress_of(record: SweepRecord, sweep_dir: Path) -> dict[int, JobProgress]:
-    """Return the progress of every job, by its number."""
-    found = {j.num: JobProgress(sweep_dir / j.name, j.total_steps) for j in record.jobs}
-    for progress in found.values():
-        progress.finish()
-    return found
 
 
 def _end_text(

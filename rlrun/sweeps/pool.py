@@ -27,46 +27,24 @@ _SERVER = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); " \
 
 
 class Job:
-    """A job of a pool. ``code`` is None until it ends; a signal's is negative: -9 is SIGKILL."""
+    """A job of a pool. ``request``: to the fork server, in JSON's types.
+
+    ``code`` is None until it ends; a signal's is negative: -9 is SIGKILL.
+    """
 
     def __init__(self, num: int, request: dict[str, Any]) -> None:
-        self.num = num
+        self.num, self.request = num, request
         self.pid: int | None = None
         self.code: int | None = None
         self.started: float | None = None  # time.monotonic() of the fork
         self.seconds: float | None = None  # duration
         self.why: str | None = None  # reason of a loss that its output does not contain
         self.log = Path(request["log"])
-        self._request = request
-
-    @property
-    def request(self) -> dict[str, Any]:
-        """Return call, directory and environment variables in the form of the fork server."""
-        return self._request
 
     def note(self, line: str) -> None:
         """Add a line to the output of the job."""
         with suppress(OSError), open(self.log, "a", encoding="utf-8", opener=no_follow) as file:
             file.write(f"{line}\n")
-
-    @property
-    def line(self) -> str:
-        """Return the request to the server as JSON."""
-        return json.dumps({"job": self.num, **self._request})
-
-
-def make_request(
-    function: str,
-    arguments: list[Any],
-    argv: list[str],
-    cwd: Path,
-    log: Path,
-    threads: int | None,
-) -> dict[str, Any]:
-    """Return the request of a job to the fork server, in JSON's types."""
-    request = {"call": function, "arguments": arguments, "argv": argv, "cwd": str(cwd)}
-    env = {} if threads is None else {CORES: str(threads)}
-    return {**request, "log": str(log), "env": env}
 
 
 class Pool:
@@ -130,7 +108,9 @@ class Pool:
         those of the pool.
         """
         threads = self.threads if threads is None else threads
-        return self.submit_request(make_request(function, arguments, argv, cwd, log, threads))
+        env = {} if threads is None else {CORES: str(threads)}
+        request = {"call": function, "arguments": arguments, "argv": argv, "cwd": str(cwd)}
+        return self.submit_request({**request, "log": str(log), "env": env})
 
     def submit_request(self, request: dict[str, Any]) -> Job:
         """Submit a request to the fork server; see ``submit``."""
@@ -162,7 +142,7 @@ class Pool:
         if job in self.queue:
             self.queue.remove(job)
         elif job.num in self.running:
-            self._send(json.dumps({"job": job.num, "signal": int(number)}))
+            self._send(job=job.num, signal=int(number))
 
     def stop_all(self) -> None:
         """Drop the waiting jobs and ask the running ones to save and end.
@@ -229,15 +209,15 @@ class Pool:
         while self.queue and len(self.running) < self.workers:
             job = self.queue.popleft()
             self.running[job.num] = job
-            self._send(job.line)
+            self._send(job=job.num, **job.request)
 
-    def _send(self, line: str) -> None:
+    def _send(self, **request: Any) -> None:
         if self._server is None:
             self._start_server()
         assert self._server is not None
         assert self._server.stdin is not None
         with suppress(BrokenPipeError):  # the server has died, which ``_receive`` finds
-            self._server.stdin.write(line.encode() + b"\n")
+            self._server.stdin.write(json.dumps(request).encode() + b"\n")
             self._server.stdin.flush()
 
     def _receive(self, timeout: float | None) -> bool:
@@ -262,10 +242,10 @@ class Pool:
         if "pid" in reply:
             job.pid, job.started = reply["pid"], time.monotonic()
         if "code" in reply:
-            del self.running[job.num]
             self._end(job, reply["code"])
 
     def _end(self, job: Job, code: int) -> None:
+        self.running.pop(job.num, None)
         job.code = code
         job.seconds = None if job.started is None else time.monotonic() - job.started
         self._ended.append(job)

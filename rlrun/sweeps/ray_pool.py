@@ -348,7 +348,7 @@ class RayPool(Pool):
         if code == -signal.SIGKILL and job.num not in self._stopped:
             self._begin_again(job, "its process was killed")
         else:
-            self._finish(job, code)
+            self._end(job, code)
 
     # -- ends --------------------------------------------------------------------------------------
 
@@ -364,7 +364,7 @@ class RayPool(Pool):
                     "rlrun, Ray and Python are needed; see Ray's logs, or use hydra/launcher=local"
                 ) from e
         elif slot.job.num in self._stopped:
-            self._finish(slot.job, -self._stopped[slot.job.num])
+            self._end(slot.job, -self._stopped[slot.job.num])
         else:
             self._begin_again(slot.job, "its worker or node was lost")
 
@@ -374,7 +374,7 @@ class RayPool(Pool):
         times, most = self._lost[job.num], self.settings.retries
         if times > most:
             job.why = f"{why} ({times} times; hydra.launcher.retries = {most})"
-            self._finish(job, -signal.SIGKILL)
+            self._end(job, -signal.SIGKILL)
             return
         job.note(f"rlrun: {why}; it is restarted ({times} of {most} retries)")
         del self.running[job.num]
@@ -384,10 +384,6 @@ class RayPool(Pool):
         if (run_dir / CONFIG).is_file() and not is_resume:
             job.request.update(call=MAIN, arguments=[["resume", str(run_dir)]])
         self.queue.appendleft(job)
-
-    def _finish(self, job: Job, code: int) -> None:
-        del self.running[job.num]
-        self._end(job, code)
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         if self._signal is not None and self.own_process:
@@ -411,7 +407,7 @@ class RayPool(Pool):
                 time.sleep(POLL_SECONDS)
                 self._end_after_signal()
         for job in [*self.running.values()]:
-            self._finish(job, -signal.SIGTERM)
+            self._end(job, -signal.SIGTERM)
         self._drop_waiting()
         if not self._closing:
             raise ResourceError(

@@ -110,26 +110,14 @@ def plan_seeds(settings: Sequence[Setting], config: SeedsConfig, first_seed: int
     pairs = _check_settings(settings)
     _check_size(settings, pairs, config)
     active = tuple(sorted({index for pair in pairs for index in pair}))
-    decision = Decision(
-        status="undecided",
-        look=0,
-        winners=dict.fromkeys(pairs),
-        looks={},
-        seeds={},
-        active=active,
-        why="",
-    )
+    decision = Decision("undecided", 0, dict.fromkeys(pairs), {}, {}, active, why="")
     return SeedsResult(tuple(settings), ((),) * len(settings), decision, config, first_seed)
 
 
 def _check_settings(settings: Sequence[Setting]) -> list[tuple[int, int]]:
     """Return the compared pairs. Raises: ConfigError if there is none."""
-    indices = range(len(settings))
-    pairs = [
-        (a, b)
-        for a, b in itertools.combinations(indices, 2)
-        if settings[a].task == settings[b].task
-    ]
+    every = itertools.combinations(range(len(settings)), 2)
+    pairs = [(a, b) for a, b in every if settings[a].task == settings[b].task]
     if not pairs:
         raise ConfigError(
             f"seeds = auto: nothing is compared: {len(settings)} settings, no two in the same "
