@@ -303,11 +303,6 @@ COMMANDS: dict[str, Command] = {
         (arg("words", nargs="*", metavar="KEY|GROUP|TOPIC"), CONFIG_DIR),
     ),
 }  # fmt: skip
-_GONE = {  # flags of earlier versions
-    "--calibrate": "is gone; a sweep measures settings: rlrun -m KEY=VALUE ... "
-    "learner.threads=1,2 sweep.workers=1 run.total_steps=5000; compare time/update_seconds in "
-    "timings.jsonl of its jobs",
-}
 
 
 def split_command(argv: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -342,32 +337,31 @@ def run_command(name: str, argv: Sequence[str]) -> int:
 
 
 def parser_of(name: str) -> "argparse.ArgumentParser":
+    """Return the parser of a subcommand."""
+    import argparse
+
     command = COMMANDS[name]
-    parser = make_parser(f"rlrun {name}", command.about, command.more)
+    shape = partial(argparse.HelpFormatter, max_help_position=26, width=width())
+    parser = argparse.ArgumentParser(
+        f"rlrun {name}", description=command.about, epilog=command.more, formatter_class=shape
+    )
+    raise_usage_errors(parser)
     for names, options in command.arguments:
         parser.add_argument(*names, **options)
     return parser
 
 
-def make_parser(
-    prog: str, about: str | None = None, more: str | None = None
-) -> "argparse.ArgumentParser":
-    """Return a parser whose errors are one line."""
-    import argparse
+def raise_usage_errors(parser: "argparse.ArgumentParser") -> None:
+    """Let a parser raise ConfigError for words that it does not take."""
 
-    class Parser(argparse.ArgumentParser):
-        def error(self, message: str) -> NoReturn:
-            raise usage_error(prog, message)
+    def error(message: str) -> NoReturn:
+        raise _usage_error(parser.prog, message)
 
-    shape = partial(argparse.HelpFormatter, max_help_position=26, width=width())
-    return Parser(prog=prog, description=about, epilog=more, formatter_class=shape)
+    parser.error = error  # type: ignore[method-assign]
 
 
-def usage_error(prog: str, message: str) -> ConfigError:
-    """Return the error for words that a parser does not take."""
+def _usage_error(prog: str, message: str) -> ConfigError:
     found = re.search(r"unrecognized arguments: --(\w[\w.-]*)", message)
-    if found and (why := _GONE.get(f"--{found[1]}")):
-        return ConfigError(f"{prog} --{found[1]}: {why}")
     fix = "correct the command"
     if found and prog == "rlrun":
         fix = f"options are written {found[1].replace('-', '_')}=VALUE, without dashes"

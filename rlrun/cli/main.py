@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from rlrun.errors import ConfigError, end_if_importing_main, require_working_directory
 
@@ -126,19 +126,14 @@ def _train(argv: list[str]) -> Callable[[], int]:
     """Return a function for overrides: a run, a sweep, or output of Hydra. Raises: RlrunError."""
     from hydra._internal.utils import get_args_parser
 
+    from rlrun.cli.commands import raise_usage_errors
     from rlrun.cli.run import new_run, read_line
     from rlrun.config import Composer
 
     words = [word for word in argv if word not in _QUIET]
     parser = get_args_parser()
     parser.prog = "rlrun"
-
-    def refuse(message: str) -> NoReturn:
-        from rlrun.cli.commands import usage_error
-
-        raise usage_error("rlrun", message)
-
-    parser.error = refuse  # type: ignore[method-assign]
+    raise_usage_errors(parser)
     if any(word.startswith("-") for word in words):
         from rlrun.cli.guesses import refuse_flags
 

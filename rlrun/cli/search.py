@@ -5,7 +5,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,21 +51,19 @@ def run_search(
     composer = Composer(config_dir=config_dir)
     own, rest = split_node(read_overrides(typed), "search")
     settings: SearchConfig = read_settings(composer, "search", own)
-    fixed, space = split_space(composer, rest)
-    config = check_space(composer, fixed, space)
-    last = config.seed + settings.seeds + settings.final_seeds - 1
+    plan = _plan(composer, settings, rest)
+    last = plan.config.seed + settings.seeds + settings.final_seeds - 1
     if last >= _MOST_SEEDS:
         wrong, allowed = f"the last seed of the search would be {last}", "seeds within [0, 2^32)"
-        raise config_error("seed", config.seed, wrong, allowed, "lower it")
-    rungs = _rungs(config, settings)
+        raise config_error("seed", plan.config.seed, wrong, allowed, "lower it")
     import_optuna()
     directory = _make_directory(settings.dir)
     content = {
-        "overrides": fixed, "space": [o for o in rest if o not in fixed],
+        "overrides": plan.fixed, "space": [o for o in rest if o not in plan.fixed],
         "settings": asdict(settings), "config_dir": config_dir,
     }  # fmt: skip
     files.replace_file(directory / MARKER, files.seal(content))
-    return _search(directory, fixed, space, settings, config, rungs, config_dir, quiet, own_process)
+    return _search(directory, plan, config_dir, quiet, own_process)
 
 
 def resume_search(directory: Path, overrides: Sequence[Override], *, quiet: bool) -> int:
@@ -83,13 +81,11 @@ def resume_search(directory: Path, overrides: Sequence[Override], *, quiet: bool
         content["settings"]["trials"] = settings.trials
     kept = [o for o in read_overrides(content["overrides"]) if o.key not in addresses]
     content["overrides"] = [*kept, *addresses.values()]
-    fixed, space = split_space(composer, [*content["overrides"], *content["space"]])
-    config = check_space(composer, fixed, space, typed=[*addresses.values()])
-    rungs = _rungs(config, settings)
+    words = [*content["overrides"], *content["space"]]
+    plan = _plan(composer, settings, words, typed=[*addresses.values()])
     if overrides:
         files.replace_file(directory / MARKER, files.seal(content))
-    found = _search(directory, fixed, space, settings, config, rungs, content["config_dir"], quiet)
-    return _exit_code(*found)
+    return _exit_code(*_search(directory, plan, content["config_dir"], quiet))
 
 
 def _exit_code(directory: Path, result: SearchResult | None) -> int:
@@ -104,29 +100,46 @@ def no_result(directory: Path) -> str:
     return f"no trial ended well: see {directory}/console"
 
 
-def _search(
-    directory: Path,
-    fixed: Sequence[str],
-    space: Sequence[Dimension],
+@dataclass(frozen=True)
+class _Plan:
+    """A checked search. ``fixed``: overrides of every run. ``config``: of the first one."""
+
+    settings: SearchConfig
+    fixed: Sequence[str]
+    space: Sequence[Dimension]
+    config: Config
+    rungs: list[Rung]
+
+
+def _plan(
+    composer: Composer,
     settings: SearchConfig,
-    config: Config,
-    rungs: list[Rung],
-    config_dir: str | None,
-    quiet: bool,
-    own_process: bool = True,
+    words: Sequence[str],
+    typed: Sequence[Override] | None = None,
+) -> _Plan:
+    """Return the search that ``words`` ask for. ``typed``: as for ``check_space``."""
+    fixed, space = split_space(composer, words)
+    config = check_space(composer, fixed, space, typed=typed)
+    return _Plan(settings, fixed, space, config, _rungs(config, settings))
+
+
+def _search(
+    directory: Path, plan: _Plan, config_dir: str | None, quiet: bool, own_process: bool = True
 ) -> tuple[Path, SearchResult | None]:
+    settings = plan.settings
+
     def say(line: str) -> None:
         if not quiet:
             print(line, flush=True)
 
     flags = [] if config_dir is None else ["--config-dir", config_dir]
     with files.lock_run_dir(directory), stop_on_signals(own_process=own_process) as stop:
-        study = Study(directory / NAME, space, sampler=settings.sampler, seed=settings.seed)
+        study = Study(directory / NAME, plan.space, sampler=settings.sampler, seed=settings.seed)
         how = f"{settings.trials} trials of {settings.seeds} seeds"
         say(f"search in {directory}: {how}, {settings.workers} runs at a time")
         search = Search(
-            directory, study, settings, fixed=fixed, first_seed=config.seed, rungs=rungs,
-            flags=flags, say=say, stop_code=lambda: stop.code if stop() else None,
+            directory, study, settings, fixed=plan.fixed, first_seed=plan.config.seed,
+            rungs=plan.rungs, flags=flags, say=say, stop_code=lambda: stop.code if stop() else None,
         )  # fmt: skip
         threads = max(1, usable_cores() // settings.workers)
         with Pool(settings.workers, threads, own_process=own_process) as pool:
@@ -136,7 +149,7 @@ def _search(
     files.replace_file(directory / RESULT, json.dumps(result.to_dict(), indent=1).encode() + b"\n")
     for line in result.lines(study.trials()):
         say(line)
-    say(f"rlrun {' '.join([*fixed, *result.selection.overrides])}")
+    say(f"rlrun {' '.join([*plan.fixed, *result.selection.overrides])}")
     return directory, result
 
 
