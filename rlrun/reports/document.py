@@ -176,12 +176,16 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """Figures, then tables, then notes on them, under a title."""
+    """Figures, then tables, then notes on them, under a title.
+
+    ``lead``: sentences for the head of the report.
+    """
 
     title: str
     text: list[str] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
+    lead: list[str] = field(default_factory=list)
 
     @property
     def anchor(self) -> str:
@@ -225,48 +229,6 @@ GENERATOR = '<meta name="generator" content="rlrun report">'
 MARK = '<meta name="rlrun-runs" content="{}">'  # which runs the report is on
 _LONG = 30  # rows from which a table scrolls
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1b1d21; --paper: #ffffff; --line: #d9dce1;
-  --dim: #5c636e; --band: #f4f6f8; --link: #0b62a8; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e4e6ea; --paper: #15171b; --line: #363b44;
-  --dim: #9aa3af; --band: #1e2127; --link: #7db8ec; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 1180px; padding: 1.5rem 1.25rem 4rem; color: var(--ink);
-  background: var(--paper); font: 16px/1.5 system-ui, -apple-system, "Segoe UI", "DejaVu Sans",
-  sans-serif; overflow-wrap: anywhere; }
-h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .75rem; }
-h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; padding-top: .75rem;
-  border-top: 1px solid var(--line); }
-p { margin: .4rem 0 .8rem; max-width: 75ch; }
-p.lead { font-size: 1.05rem; }
-a { color: var(--link); }
-nav { display: flex; flex-wrap: wrap; gap: .25rem 1rem; font-size: .9rem; margin: 1rem 0; }
-.table { overflow-x: auto; margin: .75rem 0; }
-.tall { max-height: 34rem; overflow-y: auto; border: 1px solid var(--line); }
-.tall th { position: sticky; top: 0; background: var(--paper); }
-table { border-collapse: collapse; font-size: .86rem; line-height: 1.35;
-  font-variant-numeric: tabular-nums; overflow-wrap: normal; }
-th, td { padding: .35rem .7rem; text-align: left; vertical-align: top;
-  border-bottom: 1px solid var(--line); max-width: 26rem; }
-td { white-space: nowrap; }
-td.long { white-space: normal; min-width: 18rem; overflow-wrap: anywhere; }
-th { font-weight: 600; color: var(--dim); vertical-align: bottom; }
-.number { text-align: right; }
-tbody tr:nth-child(even) { background: var(--band); }
-.figures { display: grid; gap: 1.25rem 1.5rem; margin: 1rem 0;
-  grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); }
-figure { margin: 0; max-width: 580px; }
-figure svg { display: block; width: 100%; height: auto; }
-figure svg text { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif
-  !important; }
-@media (prefers-color-scheme: dark) { figure svg { filter: brightness(1.3); } }
-figcaption { font-size: .84rem; color: var(--dim); margin-top: .35rem; }
-footer { margin-top: 3rem; font-size: .84rem; color: var(--dim); }
-@media (max-width: 600px) { body { padding: 1rem .9rem 3rem; } h1 { font-size: 1.3rem; }
-  th, td { padding: .3rem .5rem; } }
-"""
-
-
 _HEAD = f"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -286,9 +248,10 @@ def unfinished(mark: str) -> str:
 
 def document_html(document: Document, mark: str) -> str:
     """Return the page. ``mark``: identifies its runs, see `mark_of`."""
+    style = Path(__file__).with_name("page.css").read_text("utf-8")
     links = (_tag("a", part.title, href=f"#{part.anchor}") for part in document.sections)
     return "\n".join([
-        f"{_HEAD.format(mark)}{_tag('title', document.title)}\n<style>{_STYLE}</style>",
+        f"{_HEAD.format(mark)}{_tag('title', document.title)}\n<style>\n{style}</style>",
         _tag("h1", document.title), *(_tag("p", text, kind="lead") for text in document.text),
         f"<nav>{' '.join(links)}</nav>", *map(_section, document.sections),
         _tag("footer", f"Written by rlrun report. {_DIGITS} next to this page."), "",

@@ -88,7 +88,7 @@ def test_sdist_holds_what_builds_the_wheel(built):
     sources = {"rlrun", "conf", "pyproject.toml"}
     assert tops == texts | metadata | sources
     assert {Path(n).suffix for n in names if n.startswith("rlrun/") and "." in n} == {
-        ".py", ".json", ".txt", ".typed", ".c"
+        ".py", ".json", ".txt", ".typed", ".c", ".css"
     }  # fmt: skip
 
 
