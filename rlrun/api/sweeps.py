@@ -10,12 +10,13 @@ from typing import Any
 from rlrun.api.calls import StrPath, arguments, check_words, errors_of_cli, path_of, running_call
 from rlrun.api.tables import as_table, table_rows
 from rlrun.cli.error_report import SweepStopped
-from rlrun.cli.report import lines_of_comparison, make_report
+from rlrun.cli.report import make_report
 from rlrun.cli.run import read_line
 from rlrun.cli.search import no_result, run_search
 from rlrun.cli.sweep import is_ours, start_sweep
 from rlrun.config import Composer
 from rlrun.errors import ConfigError, Interrupted, RlrunError
+from rlrun.reports.versus import compare_lines
 from rlrun.run.files import read_record
 from rlrun.schema.override import Override, read_overrides
 from rlrun.sweeps.launcher import CONSOLE, last_error
@@ -153,7 +154,8 @@ def compare(a: StrPath, b: StrPath, *, score: str = "final") -> list[str]:
 
     Raises: ConfigError for a side without a score, with several settings, or in other environments.
     """
-    return lines_of_comparison(arguments("compare", path_of(a), path_of(b), score=score))
+    args = arguments("compare", path_of(a), path_of(b), score=score)
+    return list(compare_lines(args.a, args.b, args.score))
 
 
 def _row(sweep_dir: Path, job: JobRecord) -> dict[str, Any]:

@@ -58,11 +58,11 @@ def make_report(
         check_out(out, mark_of(dirs, out))
     draw = out is not None and figures.available()
     goal = math.nan if threshold is None else threshold
-    found = Findings(read_runs(dirs), score, goal, axes, draw, baseline)
-    check_references(known, found)
+    found = Findings(read_runs(dirs), score, goal, axes, draw, baseline, known)
+    check_references(found)
     title = f"Report on {', '.join(map(printable, dirs[:3]))}"
     title += f" and {len(dirs) - 3} more" if dirs[3:] else ""
-    document = build_document(found, title, known)
+    document = build_document(found, title)
     if out is not None:
         write_report(document, out, mark_of(dirs, out))
     return document, draw
@@ -70,12 +70,6 @@ def make_report(
 
 def compare(args: Namespace) -> int:
     """Print the config diff, the scores and the verdict on two sides."""
-    for line in lines_of_comparison(args):
+    for line in list(compare_lines(args.a, args.b, args.score)):  # an error comes alone
         print(paragraph(line))
     return 0
-
-
-def lines_of_comparison(args: Namespace) -> list[str]:
-    """Return the lines of ``rlrun compare``."""
-    parse_score(args.score)
-    return list(compare_lines(args.a, args.b, args.score))

@@ -26,8 +26,6 @@ from rlrun.reports.intervals import (
     LEVEL,
     MIN_SEEDS,
     RESAMPLES,
-    UNBOUNDED,
-    Bounds,
     Estimate,
     Floats,
     Statistic,
@@ -36,7 +34,6 @@ from rlrun.reports.intervals import (
     improvement,
     normal_quantile,
     stratified_bootstrap,
-    within,
 )
 
 PERMUTATIONS = 5000  # exhaustive up to 7 against 7 seeds, or 12 pairs
@@ -45,6 +42,7 @@ CAVEAT = (
     "The interval of a difference contains the differences that its test does not reject; the test "
     "rejects equal means too often when seeds fail on one side only."
 )
+_ALPHA = 1.0 - LEVEL
 _TIE = 1.0 - 1e-9  # equal statistics differ by rounding
 
 
@@ -56,8 +54,8 @@ class Difference(Estimate):
 
     @property
     def decided(self) -> bool:
-        """Return whether a and b differ at ``level``; the sign of ``value`` says how."""
-        if self.p is None or self.p > 1.0 - self.level + 1e-12:
+        """Return whether a and b differ at ``LEVEL``; the sign of ``value`` says how."""
+        if self.p is None or self.p > 1.0 - LEVEL + 1e-12:
             return False
         return self.low is None or self.high is None or not self.low <= 0.0 <= self.high
 
@@ -67,15 +65,13 @@ def difference(
     b: ArrayLike,
     *,
     paired: bool = False,
-    bounds: Bounds = UNBOUNDED,
-    level: float = LEVEL,
     permutations: int = PERMUTATIONS,
     seed: int = 0,
 ) -> Difference:
     """Return mean(a) - mean(b) of scores [Ra] and [Rb] with its interval and p.
 
-    The interval is cut to the differences that scores within ``bounds`` can have. Exchanging a and
-    b only changes signs.
+    The interval is within the differences that the observed scores can have. Exchanging a and b
+    only changes signs.
 
     paired: a[i] and b[i] share a seed, and the signs of their differences are permuted. With 5
     pairs that cannot reach p = 0.05, so they are compared as unpaired, and ``method`` says so.
@@ -96,7 +92,7 @@ def difference(
     value = float(x.mean() - y.mean())
     fewest = min(len(x), len(y))
     if fewest < MIN_SEEDS:
-        return Difference(value, None, None, level, "points", few_seeds(fewest), None)
+        return Difference(value, None, None, "points", few_seeds(fewest), None)
     against = f"{len(x)} against {len(y)} seeds"
     mirrored = (value, *x) < (0.0, *y)  # the same order, whichever side is first
     if mirrored:
@@ -112,18 +108,15 @@ def difference(
         ties, spread = np.subtract.outer(x, y), float(np.ptp(x) + np.ptp(y))
     if spread <= 1e-12 * scale:
         why += ", equal within each group: their spread is unknown and no interval is claimed."
-        return Difference(-value if mirrored else value, None, None, level, method, why, p)
-    alpha = 1.0 - level
-    ends = [scale * _end(p_of, value / scale, side, alpha, p) for side in (-1.0, 1.0)]
+        return Difference(-value if mirrored else value, None, None, method, why, p)
+    ends = [scale * _end(p_of, value / scale, side, p) for side in (-1.0, 1.0)]
     isolated = np.unique(ties)  # with few distinct scores ties make p jump up
     if len(isolated) <= ties.size // 4:
-        ends += [float(d) for d in isolated if d and p_of(d / scale) > alpha]
-    gaps, reach = np.array([x.min() - y.max(), x.max() - y.min()]), bounds[1] - bounds[0]
-    ends_at = np.array(min(ends)), np.array(max(ends))
-    low, high = map(float, within(gaps, *ends_at, (-reach, reach)))
+        ends += [float(d) for d in isolated if d and p_of(d / scale) > _ALPHA]
+    low, high = min(ends), max(ends)
     if mirrored:
         value, low, high = -value, -high, -low
-    return Difference(value, low, high, level, method, f"{why}.", p)
+    return Difference(value, low, high, method, f"{why}.", p)
 
 
 def p_of_gap(
@@ -138,33 +131,27 @@ def p_of_gap(
     return _labels_p(x, y, scale, limit, rng), scale, False
 
 
-def _end(
-    p_of: Callable[[float], float], value: float, side: float, alpha: float, p_zero: float
-) -> float:
-    """Return where ``p_of`` falls to ``alpha`` going from ``value`` to ``side`` (-1, 1).
+def _end(p_of: Callable[[float], float], value: float, side: float, p_zero: float) -> float:
+    """Return where ``p_of`` falls to 1 - ``LEVEL`` going from ``value`` to ``side`` (-1, 1).
 
     Differences are scaled so that the scores span 1. Zero is outside exactly when its p is at most
-    alpha, so interval and p agree even if p is not monotone.
+    that, so interval and p agree even if p is not monotone.
     """
     accepted, step = value, 0.125
     if side * value < 0.0:  # zero is on this side
-        if p_zero <= alpha + 1e-12:
-            return _bisected(p_of, accepted, 0.0, alpha)
+        if p_zero <= _ALPHA + 1e-12:
+            return _bisected(p_of, accepted, 0.0)
         accepted = 0.0
-    while p_of(accepted + side * step) > alpha:
+    while p_of(accepted + side * step) > _ALPHA:  # ends, as MIN_SEEDS allow such a p
         accepted += side * step
         step *= 2.0
-        if step > 1e6:  # too few permutations for this level: no end
-            return side * math.inf
-    return _bisected(p_of, accepted, accepted + side * step, alpha)
+    return _bisected(p_of, accepted, accepted + side * step)
 
 
-def _bisected(
-    p_of: Callable[[float], float], accepted: float, rejected: float, alpha: float
-) -> float:
+def _bisected(p_of: Callable[[float], float], accepted: float, rejected: float) -> float:
     while abs(rejected - accepted) > 1e-7:
         middle = 0.5 * (accepted + rejected)
-        accepted, rejected = (middle, rejected) if p_of(middle) > alpha else (accepted, middle)
+        accepted, rejected = (middle, rejected) if p_of(middle) > _ALPHA else (accepted, middle)
     return accepted
 
 
@@ -241,9 +228,7 @@ def _signs_p(d: Floats, limit: int, rng: np.random.Generator) -> Callable[[float
     return p_of
 
 
-def probability_of_improvement(
-    a: ArrayLike, b: ArrayLike, *, level: float = LEVEL, seed: int = 0
-) -> Estimate:
+def probability_of_improvement(a: ArrayLike, b: ArrayLike) -> Estimate:
     """Return P(a seed of ``a`` beats one of ``b``), averaged over environments.
 
     a: [Ra] or [Ra, T]; b: [Rb] or [Rb, T]. Ties count half. Several environments: stratified
@@ -255,19 +240,19 @@ def probability_of_improvement(
     """
     x, y = (np.asarray(scores, np.float64) for scores in (a, b))
     x, y = (s[:, None] if s.ndim == 1 else s for s in (x, y))
-    got = stratified_bootstrap(improvement, x, y, level=level, seed=seed)
+    got = stratified_bootstrap(improvement, x, y)
     tasks = x.shape[1]
     if not got.claimed or (tasks > 1 and got.low != got.high):
         return got
-    low = _improvement_end(got.value, len(x), len(y), tasks, level)
-    high = 1.0 - _improvement_end(1.0 - got.value, len(x), len(y), tasks, level)
+    low = _improvement_end(got.value, len(x), len(y), tasks)
+    high = 1.0 - _improvement_end(1.0 - got.value, len(x), len(y), tasks)
     why = f"{len(x)} against {len(y)} seeds; it says how often a beats b, not by how much."
-    return Estimate(got.value, low, high, level, "Mann-Whitney, score interval", why)
+    return Estimate(got.value, low, high, "Mann-Whitney, score interval", why)
 
 
-def _improvement_end(value: float, n: int, m: int, tasks: int, level: float) -> float:
+def _improvement_end(value: float, n: int, m: int, tasks: int) -> float:
     """Return the lower theta at which value - theta = z sqrt(V(theta) / tasks)."""
-    z = normal_quantile(0.5 + 0.5 * level)
+    z = normal_quantile(0.5 + 0.5 * LEVEL)
     low, high = 0.0, value
     for _ in range(60):
         theta = 0.5 * (low + high)
@@ -283,7 +268,6 @@ def aggregate_difference(
     b: ArrayLike,
     statistic: Statistic = aggregate_iqm,
     *,
-    level: float = LEVEL,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Difference:
@@ -293,13 +277,13 @@ def aggregate_difference(
     and b are equal in distribution in every one. ``decided`` requires that both agree.
     """
     got = stratified_bootstrap(
-        lambda x, y: statistic(x) - statistic(y), a, b, level=level, resamples=resamples, seed=seed
+        lambda x, y: statistic(x) - statistic(y), a, b, resamples=resamples, seed=seed
     )
     p = None
     if got.claimed:
         x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
         p = _shuffled_p(x, y, statistic, resamples, np.random.default_rng(seed))
-    return Difference(got.value, got.low, got.high, level, got.method, got.why, p)
+    return Difference(got.value, got.low, got.high, got.method, got.why, p)
 
 
 def _shuffled_p(

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -25,7 +25,11 @@ _MEANING = {
 
 @dataclass(frozen=True)
 class Findings:
-    """The runs of a report, grouped and scored. ``draw``: with figures."""
+    """The runs of a report, grouped and scored. ``draw``: with figures.
+
+    ``references``: environment -> the scores that count as 0 and 1; without them the lowest and the
+    highest score in the report.
+    """
 
     runs: list[RunData]
     kind: str
@@ -33,6 +37,7 @@ class Findings:
     axes: tuple[Axis, ...] = ("env_steps", "wall")
     draw: bool = True
     baseline: str | None = None
+    references: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -63,6 +68,39 @@ class Findings:
         settings = list(dict.fromkeys(group.setting for group in self.groups))
         own = [group for group in self.groups if group.environment == environment]
         return sorted(own, key=lambda group: settings.index(group.setting))
+
+    @cached_property
+    def complete(self) -> dict[str, list[Group]]:
+        """The settings with scores in every environment of several, and their groups.
+
+        Trials of a search are left out, because their scores chose the setting.
+        """
+        places = [env for env in self.environments if scored(self.of(env))]
+        by_setting: dict[str, list[Group]] = {}
+        for group in scored(self.groups) if len(places) > 1 else ():
+            by_setting.setdefault(group.setting, []).append(group)
+        return {
+            setting: sorted(groups, key=lambda group: places.index(group.environment))
+            for setting, groups in by_setting.items() if len(groups) == len(places)
+        }  # fmt: skip
+
+    @cached_property
+    def scales(self) -> dict[str, tuple[float, float]]:
+        """Environment -> the scores that count as 0 and 1."""
+        found = {}
+        for env in self.environments:
+            if groups := scored(self.of(env)):
+                x = np.concatenate([group.scores for group in groups])
+                found[env] = self.references.get(env, (float(x.min()), float(x.max())))
+        return found
+
+    @cached_property
+    def matrices(self) -> dict[str, list[intervals.Floats]]:
+        """Setting -> normalised scores in each environment, for `complete` settings."""
+        return {
+            setting: [normalised(group.scores, self.scales[group.environment]) for group in groups]
+            for setting, groups in self.complete.items()
+        }
 
     @property
     def meaning(self) -> str:
@@ -121,25 +159,20 @@ def threshold_of(found: Findings, groups: Sequence[Group]) -> float:
     return values.pop() if len(values) == 1 else _NAN
 
 
-def across_section(
-    found: Findings, references: Mapping[str, tuple[float, float]]
-) -> Section | None:
+def across_section(found: Findings) -> Section | None:
     """Return the aggregates over all environments of each setting that has scores in all of them.
 
-    ``references``: environment -> the scores that count as 0 and 1; without them the lowest and the
-    highest score in the report. None if no setting has scores in all of several environments.
+    None if no setting has scores in all of several environments.
     """
-    settings = complete_settings(found)
-    if not settings:
+    if not found.complete:
         return None
-    scales = scales_of(found, references)
     rows: list[tuple[Cell, ...]] = []
     whys: list[tuple[str, str]] = []
     profiles: list[
         tuple[str, intervals.Floats, intervals.Floats, intervals.Floats, intervals.Floats]
     ] = []
     tau = np.linspace(0, 1, 101)
-    for setting, own in matrices_of(found, references).items():
+    for setting, own in found.matrices.items():
         matrix, left_out = intervals.balanced(own)
         middle, gap = intervals.iqm(matrix), intervals.optimality_gap(matrix)
         rows.append((setting, len(own), len(matrix), interval_of(middle), interval_of(gap)))
@@ -149,7 +182,7 @@ def across_section(
         "Several environments: the interquartile mean (IQM) of all normalised scores, and how far "
         "they fall short of 1 (optimality gap), with stratified bootstrap intervals. The middle "
         "half says little about rare failures: see the scores of each environment.",
-        _scale_text(scales, references),
+        _scale_text(found),
         *reasons(whys),
     ]
     pictures: list[Picture] = []
@@ -163,59 +196,16 @@ def across_section(
     return Section("Across environments", text, [table], pictures)
 
 
-def scales_of(
-    found: Findings, references: Mapping[str, tuple[float, float]]
-) -> dict[str, tuple[float, float]]:
-    """Return environment -> the scores that count as 0 and 1."""
-    scores = {env: [group.scores for group in scored(found.of(env))] for env in _places(found)}
-    every = {env: np.concatenate(parts) for env, parts in scores.items()}
-    return {env: references.get(env, (float(x.min()), float(x.max()))) for env, x in every.items()}
-
-
-def matrices_of(
-    found: Findings, references: Mapping[str, tuple[float, float]]
-) -> dict[str, list[intervals.Floats]]:
-    """Return setting -> normalised scores in each environment, for settings with scores in all."""
-    scales = scales_of(found, references)
-    return {
-        setting: [normalised(group.scores, scales[group.environment]) for group in groups]
-        for setting, groups in complete_settings(found).items()
-    }
-
-
-def complete_settings(found: Findings) -> dict[str, list[Group]]:
-    """Return the settings with scores in every environment of several, and their groups.
-
-    Trials of a search are left out, because their scores chose the setting.
-    """
-    places = _places(found)
-    if len(places) < 2:
-        return {}
-    by_setting: dict[str, list[Group]] = {}
-    for group in scored(found.groups):
-        by_setting.setdefault(group.setting, []).append(group)
-    return {
-        setting: sorted(groups, key=lambda group: places.index(group.environment))
-        for setting, groups in by_setting.items() if len(groups) == len(places)
-    }  # fmt: skip
-
-
-def _places(found: Findings) -> list[str]:
-    """Return the environments in which a setting has scores by which no search has chosen."""
-    return [env for env in found.environments if scored(found.of(env))]
-
-
 def normalised(scores: intervals.Floats, scale: tuple[float, float]) -> intervals.Floats:
     """Return (score - low) / (high - low), or 0.5 if high equals low."""
     low, high = scale
     return (scores - low) / (high - low) if high > low else np.full(len(scores), 0.5)
 
 
-def _scale_text(
-    scales: Mapping[str, tuple[float, float]], references: Mapping[str, tuple[float, float]]
-) -> str:
-    ranges = ", ".join(f"{env} {low:.4g} to {high:.4g}" for env, (low, high) in scales.items())
-    if set(scales) <= set(references):
+def _scale_text(found: Findings) -> str:
+    scales = found.scales.items()
+    ranges = ", ".join(f"{env} {low:.4g} to {high:.4g}" for env, (low, high) in scales)
+    if found.scales.keys() <= found.references.keys():
         return f"Normalised scores: 0 to 1 is {ranges} (--reference)."
     return (
         f"Normalised scores: 0 to 1 is {ranges}; where no --reference ENV=LOW:HIGH is given these "
@@ -243,9 +233,9 @@ def parse_references(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
     return found
 
 
-def check_references(references: Mapping[str, tuple[float, float]], found: Findings) -> None:
+def check_references(found: Findings) -> None:
     """Raise ConfigError for a reference to an environment that is not in the report."""
-    for name, (low, high) in references.items():
+    for name, (low, high) in found.references.items():
         if name not in found.environments:
             raise ConfigError(
                 f"--reference = {printable(name)}={low:g}:{high:g}: no such environment; "

@@ -34,11 +34,10 @@ UNBOUNDED: Bounds = (-math.inf, math.inf)
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """An estimated quantity with its interval.
+    """An estimated quantity with its interval of confidence ``LEVEL``.
 
     value: the point estimate.
     low, high: ends of the interval; both None if the data allow no interval.
-    level: confidence of the interval, e.g. 0.95.
     method: name of the method, for a table's footnote.
     why: one sentence for a report's reader on what the interval can and cannot say.
     """
@@ -46,7 +45,6 @@ class Estimate:
     value: float
     low: float | None
     high: float | None
-    level: float
     method: str
     why: str
 
@@ -67,15 +65,15 @@ def few_seeds(n: int) -> str:
     return f"{seeds} fewer than {MIN_SEEDS}: every seed is shown and no interval is claimed."
 
 
-def _points(x: Floats, value: float, level: float) -> Estimate | None:
+def _points(x: Floats, value: float) -> Estimate | None:
     """Return ``value`` without interval if ``x`` [R] is few or all equal, else None."""
     n, why = len(x), few_seeds(len(x))
     if n >= MIN_SEEDS and not _equal(x):
         return None
     if n >= MIN_SEEDS:
         why = f"All {n} seeds score the same, so their spread is unknown: up to "
-        why += f"{missed_share(n, level):.0%} of further seeds may differ ({level:.0%} confidence)."
-    return Estimate(value, None, None, level, "points", why)
+        why += f"{missed_share(n):.0%} of further seeds may differ ({LEVEL:.0%} confidence)."
+    return Estimate(value, None, None, "points", why)
 
 
 def _equal(x: Floats) -> NDArray[np.bool_]:
@@ -84,9 +82,9 @@ def _equal(x: Floats) -> NDArray[np.bool_]:
     return equal
 
 
-def missed_share(n: int, level: float = LEVEL) -> float:
-    """Return the largest share of seeds that ``n`` seeds miss with P >= 1 - ``level``."""
-    return float(1.0 - (1.0 - level) ** (1.0 / n))
+def missed_share(n: int) -> float:
+    """Return the largest share of seeds that ``n`` seeds miss with P >= 1 - ``LEVEL``."""
+    return float(1.0 - (1.0 - LEVEL) ** (1.0 / n))
 
 
 def _without_skew(y: float, k: Floats) -> Floats:
@@ -108,9 +106,7 @@ def within(x: Floats, low: Floats, high: Floats, bounds: Bounds) -> tuple[Floats
     return np.maximum(low, min(bounds[0], least)), np.minimum(high, max(bounds[1], most))
 
 
-def mean_band(
-    scores: ArrayLike, *, bounds: Bounds = UNBOUNDED, level: float = LEVEL
-) -> tuple[Floats, Floats, Floats]:
+def mean_band(scores: ArrayLike, *, bounds: Bounds = UNBOUNDED) -> tuple[Floats, Floats, Floats]:
     """Return mean, low and high [K] of ``scores`` [R, K], over the R seeds at each of K points.
 
     Student's t interval corrected for the skewness of the scores. The statistic T = (mean - mu) /
@@ -133,14 +129,12 @@ def mean_band(
     variance = np.where(equal, 1.0, np.square(deviation).mean(0))
     k = np.where(equal, 0.0, (deviation**3).mean(0) / variance**1.5) / math.sqrt(n)
     error = np.where(equal, np.nan, scale * np.sqrt(variance / (n - 1)))
-    t = t_quantile(0.5 + 0.5 * level, n - 1)
+    t = t_quantile(0.5 + 0.5 * LEVEL, n - 1)
     low, high = mean - _without_skew(t, k) * error, mean - _without_skew(-t, k) * error
     return mean, *within(x, low, high, bounds)
 
 
-def mean_interval(
-    scores: ArrayLike, *, bounds: Bounds = UNBOUNDED, level: float = LEVEL
-) -> Estimate:
+def mean_interval(scores: ArrayLike, *, bounds: Bounds = UNBOUNDED) -> Estimate:
     """Return the mean of ``scores`` [R] over seeds, with its interval; see ``mean_band``.
 
     Of the interval methods measured at 5 to 50 seeds (t, percentile, BCa, expanded BCa, studentised
@@ -153,40 +147,38 @@ def mean_interval(
     x = np.asarray(scores, np.float64)
     n = len(x)
     mean = float(x.mean())
-    if (points := _points(x, mean, level)) is not None:
+    if (points := _points(x, mean)) is not None:
         return points
-    _, lows, highs = mean_band(x[:, None], bounds=bounds, level=level)
-    missed = missed_share(n, level)
+    _, lows, highs = mean_band(x[:, None], bounds=bounds)
+    missed = missed_share(n)
     bound = "from 10 seeds on skewed scores and " if n < 10 else ""
     where = "from 20 where" if n < 20 else "on skewed scores and where"
     why = (
         f"Mean of {n} seeds. A failure of fewer than {missed:.0%} of seeds may be absent; "
-        f"the interval misses it then. The {level:.0%} hold {bound}{where} scores form groups of "
+        f"the interval misses it then. The {LEVEL:.0%} hold {bound}{where} scores form groups of "
         "20% of seeds or more. Coverage is lower with heavy tails (a few scores far from all "
         "others): 88% at 5 and 92% at 20 seeds."
     )
-    return Estimate(mean, float(lows[0]), float(highs[0]), level, "t, corrected for skewness", why)
+    return Estimate(mean, float(lows[0]), float(highs[0]), "t, corrected for skewness", why)
 
 
-def _order_statistics(n: int, content: float, level: float) -> int:
+def _order_statistics(n: int) -> int:
     """Return how many scores to drop at each end; -1 if even [min, max] is not enough.
 
     The share of the population between the r-th and the s-th of n scores is Beta(s - r, n - s + r +
-    1). With d dropped at each end, P(share >= content) = P(Beta >= content).
+    1). With d dropped at each end, P(share >= CONTENT) = P(Beta >= CONTENT).
     """
     for dropped in range(n // 2):
         inside = n - 1 - 2 * dropped  # s - r
-        if beta_quantile(1.0 - level, inside, n - inside + 1) < content:
+        if beta_quantile(1.0 - LEVEL, inside, n - inside + 1) < CONTENT:
             return dropped - 1
     return n // 2 - 1
 
 
-def tolerance_interval(
-    scores: ArrayLike, *, bounds: Bounds = UNBOUNDED, content: float = CONTENT, level: float = LEVEL
-) -> Estimate:
-    """Return an interval for the next seed: it contains ``content`` of all seeds.
+def tolerance_interval(scores: ArrayLike, *, bounds: Bounds = UNBOUNDED) -> Estimate:
+    """Return an interval for the next seed: it contains ``CONTENT`` of all seeds.
 
-    Holds with confidence ``level``. ``value`` is the median of ``scores`` [R]. If R is large enough
+    Holds with confidence ``LEVEL``. ``value`` is the median of ``scores`` [R]. If R is large enough
     (46 seeds for 90 % with 95 % confidence), it uses order statistics, without assumptions.
     Otherwise it is the normal interval mean ± k s, widened to contain every score seen and cut to
     ``bounds``. On scores that are not normal its confidence is lower: 56 % if 15 % of seeds fail
@@ -200,43 +192,43 @@ def tolerance_interval(
     x = np.sort(np.asarray(scores, np.float64))
     n = len(x)
     median = float(np.median(x))
-    if (points := _points(x, median, level)) is not None:
+    if (points := _points(x, median)) is not None:
         return points
-    dropped = _order_statistics(n, content, level)
-    claim = f"At least {content:.0%} of seeds fall inside ({level:.0%} confidence)"
+    dropped = _order_statistics(n)
+    claim = f"At least {CONTENT:.0%} of seeds fall inside ({LEVEL:.0%} confidence)"
     if dropped >= 0:
-        method = f"tolerance {content:.0%}, order statistics"
+        method = f"tolerance {CONTENT:.0%}, order statistics"
         why = f"{claim}, whatever the distribution of scores."
-        return Estimate(median, float(x[dropped]), float(x[-1 - dropped]), level, method, why)
-    factor = normal_quantile(0.5 + 0.5 * content) * math.sqrt(
-        (n - 1) * (1 + 1 / n) / chi2_quantile(1.0 - level, n - 1)
+        return Estimate(median, float(x[dropped]), float(x[-1 - dropped]), method, why)
+    factor = normal_quantile(0.5 + 0.5 * CONTENT) * math.sqrt(
+        (n - 1) * (1 + 1 / n) / chi2_quantile(1.0 - LEVEL, n - 1)
     )
     mean = float(x.mean())
     scale = max(mean - float(x[0]), float(x[-1]) - mean)  # squares of scores may overflow
     reach = factor * scale * float(np.std((x - mean) / scale, ddof=1))
-    method = f"tolerance {content:.0%}, normal"
+    method = f"tolerance {CONTENT:.0%}, normal"
     why = f"{claim} if scores are normal; {n} seeds are too few to drop that assumption. Failures "
     why += "far from the other scores lower the confidence, to 56% in simulations."
     low, high = np.minimum(mean - reach, x[0]), np.maximum(mean + reach, x[-1])
     low, high = within(x, low, high, bounds)
-    return Estimate(median, float(low), float(high), level, method, why)
+    return Estimate(median, float(low), float(high), method, why)
 
 
-def success_interval(successes: int, trials: int, *, level: float = LEVEL) -> Estimate:
+def success_interval(successes: int, trials: int) -> Estimate:
     """Return the success rate ``successes`` / ``trials`` with its exact binomial interval.
 
     The trials must be independent: seeds that solved a task, or episodes of *one* trained policy.
     Episodes of several seeds are not; use each seed's rate as its score instead. The interval
-    covers at least ``level`` for every rate and number of trials.
+    covers at least ``LEVEL`` for every rate and number of trials.
 
     Source: Clopper & Pearson 1934.
     """
     k, n = successes, trials
-    tail = 0.5 * (1.0 - level)
+    tail = 0.5 * (1.0 - LEVEL)
     low = beta_quantile(tail, k, n - k + 1) if k else 0.0
     high = beta_quantile(1.0 - tail, k + 1, n - k) if k < n else 1.0
-    why = f"{k} of {n} independent trials; covers at least {level:.0%} for every true rate."
-    return Estimate(k / n, low, high, level, "binomial, Clopper-Pearson", why)
+    why = f"{k} of {n} independent trials; covers at least {LEVEL:.0%} for every true rate."
+    return Estimate(k / n, low, high, "binomial, Clopper-Pearson", why)
 
 
 # Quantiles of the beta, Student t and chi-squared distributions, accurate to 1e-9 for parameters
@@ -367,19 +359,15 @@ def resampled(statistic: Statistic, *scores: Floats, resamples: int, seed: int =
     return np.concatenate([statistic(*(draw(x, count) for x in scores)) for count in counts])
 
 
-def percentile_interval(samples: Floats, level: float) -> tuple[Floats, Floats]:
-    """Return the ends of the central ``level`` of ``samples`` over axis 0."""
-    tail = 0.5 * (1.0 - level)
+def percentile_interval(samples: Floats) -> tuple[Floats, Floats]:
+    """Return the ends of the central ``LEVEL`` of ``samples`` over axis 0."""
+    tail = 0.5 * (1.0 - LEVEL)
     low, high = np.quantile(samples, [tail, 1.0 - tail], axis=0)
     return low, high
 
 
 def stratified_bootstrap(
-    statistic: Statistic,
-    *scores: ArrayLike,
-    level: float = LEVEL,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    statistic: Statistic, *scores: ArrayLike, resamples: int = RESAMPLES, seed: int = 0
 ) -> Estimate:
     """Return ``statistic`` of score matrices [R, T] with its stratified bootstrap interval.
 
@@ -391,14 +379,14 @@ def stratified_bootstrap(
     value = float(statistic(*arrays))
     runs, tasks = min(len(x) for x in arrays), arrays[0].shape[1]
     if runs < MIN_SEEDS:
-        return Estimate(value, None, None, level, "points", few_seeds(runs))
+        return Estimate(value, None, None, "points", few_seeds(runs))
     samples = resampled(statistic, *arrays, resamples=resamples, seed=seed)
-    low, high = percentile_interval(samples, level)
+    low, high = percentile_interval(samples)
     why = f"{runs} seeds on each of {tasks} environments, resampled within each; says nothing "
     why += "about other environments"
     if runs * tasks < FEW_SCORES:
         why += f"; too narrow below {FEW_SCORES} scores (here {runs * tasks})"
-    return Estimate(value, float(low), float(high), level, "stratified bootstrap", f"{why}.")
+    return Estimate(value, float(low), float(high), "stratified bootstrap", f"{why}.")
 
 
 def iqm(scores: ArrayLike) -> Estimate:
@@ -427,7 +415,7 @@ def performance_profile(
     value = above(matrix)
     if len(matrix) < MIN_SEEDS:
         return value, np.full_like(value, np.nan), np.full_like(value, np.nan)
-    return value, *percentile_interval(resampled(above, matrix, resamples=resamples), LEVEL)
+    return value, *percentile_interval(resampled(above, matrix, resamples=resamples))
 
 
 def balanced(scores: Sequence[ArrayLike]) -> tuple[Floats, str]:

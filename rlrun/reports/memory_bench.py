@@ -153,7 +153,7 @@ class MemoryGap:
         """Return the score of each agent minus that of the memoryless one."""
         base = self.scores[MEMORYLESS]
         return {
-            name: difference(own, base, paired=len(own) == len(base) >= PAIRS, bounds=self.bounds)
+            name: difference(own, base, paired=len(own) == len(base) >= PAIRS)
             for name, own in self.scores.items()
             if name != MEMORYLESS
         }

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,7 @@ from rlrun.reports.figures import MAX_GROUPS, MAX_ROWS
 from rlrun.reports.findings import (
     Findings,
     across_section,
-    complete_settings,
     interval_of,
-    matrices_of,
     reasons,
     threshold_of,
     uncounted,
@@ -111,7 +109,7 @@ def design_choice(found: Findings) -> tuple[str, str] | None:
     if not seeds:
         return None
     places = {group.environment for group in found.groups if group.runs}
-    return choose(len(places), seeds, normalized=bool(complete_settings(found)))
+    return choose(len(places), seeds, normalized=bool(found.complete))
 
 
 def _in_table(groups: Sequence[Group]) -> list[Group]:
@@ -395,14 +393,15 @@ _SEARCH_COLUMNS = (
 )  # fmt: skip
 
 
-def selection_section(runs: Sequence[RunData]) -> tuple[Section | None, list[str]]:
-    """Return the choices of the searches to which the runs belong, and a sentence on each of a few.
+def selection_section(runs: Sequence[RunData]) -> Section | None:
+    """Return the choices of the searches to which the runs belong, with a sentence on each of a few
+    at the head.
 
     None if no run belongs to a search.
     """
     searches = list(dict.fromkeys(run.search for run in runs if run.search is not None))
     if not searches:
-        return None, []
+        return None
     found = {search: _read_search(search) for search in searches}
     results = [result for result in found.values() if result is not None]
     rows = [row for row, _ in results]
@@ -421,7 +420,7 @@ def selection_section(runs: Sequence[RunData]) -> tuple[Section | None, list[str
     ]
     said = [*map(_sentence, rows), *open_]
     tables = [Table("selection", _SEARCH_COLUMNS, rows)] if rows else []
-    return Section("Search", text, tables), said if len(said) <= _SAID else []
+    return Section("Search", text, tables, lead=said if len(said) <= _SAID else [])
 
 
 def _sentence(row: tuple[Cell, ...]) -> str:
@@ -459,16 +458,17 @@ _MOST = 1000  # comparisons that are read
 _OPEN = "undecided so far"  # status in seeds.json while seeds may follow
 
 
-def seeds_auto_section(runs: Sequence[RunData]) -> tuple[Section | None, list[str]]:
-    """Return the decisions of the sweeps to which the runs belong, and a sentence on each of a few.
+def seeds_auto_section(runs: Sequence[RunData]) -> Section | None:
+    """Return the decisions of the sweeps to which the runs belong, with a sentence on each of a few
+    at the head.
 
     None if no sweep had ``seeds=auto``.
     """
     sweeps = dict.fromkeys(run.auto for run in runs if run.auto is not None)
+    if not sweeps:
+        return None
     by_sweep = {sweep: _comparisons(sweep) for sweep in sweeps}
     rows = [row for own in by_sweep.values() for row in own]
-    if not sweeps:
-        return None, []
     open_ = [
         f"{printable(sweep.name)}: seeds=auto has recorded no decision ({SEEDS}): it runs, failed "
         "or was interrupted; nothing is tested."
@@ -486,7 +486,8 @@ def seeds_auto_section(runs: Sequence[RunData]) -> tuple[Section | None, list[st
             for _, a, b, verdict, _, level, *_ in rows]  # fmt: skip
     tables = [Table("sequential", columns, rows)] if rows else []
     said += open_
-    return Section("Sequential seeds", text + open_, tables), said if len(said) <= _SAID else []
+    lead = said if len(said) <= _SAID else []
+    return Section("Sequential seeds", text + open_, tables, lead=lead)
 
 
 def _comparisons(sweep: Path) -> list[tuple[Cell, ...]]:
@@ -538,24 +539,21 @@ def seed_table(found: Findings) -> Table:
     return Table("seeds", ("environment", "setting", "seed", "run", "score"), rows)
 
 
-def build_document(
-    found: Findings, title: str, references: Mapping[str, tuple[float, float]]
-) -> Document:
+def build_document(found: Findings, title: str) -> Document:
     """Return the report on runs."""
     curves, points = curve_section(found)
-    over_all = (design_choice(found) or ("",))[0] == "iqm"
-    matrices = matrices_of(found, references) if over_all else {}
-    comparisons, said = comparison_section(found, matrices)
-    stopped, decided = seeds_auto_section(found.runs)
-    searches, chosen = selection_section(found.runs)
+    comparisons, searches = comparison_section(found), selection_section(found.runs)
+    stopped = seeds_auto_section(found.runs)
     sections = (
-        score_section(found), curves, across_section(found, references) if over_all else None,
-        comparisons, stopped, searches, efficiency_section(found), sensitivity_section(found),
+        score_section(found), curves, across_section(found), comparisons, stopped, searches,
+        efficiency_section(found), sensitivity_section(found),
         config_section(found), health_section(found),
     )  # fmt: skip
     kept = [section for section in sections if section is not None]
     data = [points, evaluation_table(found), seed_table(found)]
-    return Document(title, _lead(found) + chosen + decided + said, kept, data)
+    heads = (section for section in (searches, stopped, comparisons) if section is not None)
+    text = [*_lead(found), *(sentence for head in heads for sentence in head.lead)]
+    return Document(title, text, kept, data)
 
 
 def _lead(found: Findings) -> list[str]:

@@ -5,7 +5,7 @@ Better means a higher return. ``rlrun compare`` takes two sides with one setting
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -20,10 +20,10 @@ from rlrun.reports.comparison import (
     holm,
     probability_of_improvement,
 )
-from rlrun.reports.findings import Findings, complete_settings, interval_of, uncounted
+from rlrun.reports.findings import Findings, interval_of, uncounted
 from rlrun.reports.groups import Group, differences, group_runs, scored, side_of
-from rlrun.reports.intervals import LEVEL, MIN_SEEDS, Estimate, Floats, balanced
-from rlrun.reports.runs import SEEDS, printable, read_runs
+from rlrun.reports.intervals import LEVEL, MIN_SEEDS, Estimate, balanced
+from rlrun.reports.runs import SEEDS, parse_score, printable, read_runs
 
 ALL_PAIRS = 4  # groups of which every pair is compared
 PAIRS = 10  # seeds from which sides are paired: p can be small enough for 25 comparisons
@@ -102,9 +102,8 @@ def versus(a: Group, b: Group) -> Versus:
     seed is usually missing because its run failed. Leaving out its partner would compare only the
     seeds that both sides survived, and other means than the report shows.
     """
-    bounds = min(a.bounds[0], b.bounds[0]), max(a.bounds[1], b.bounds[1])
     paired = same_seeds(a, b) and len(a.runs) >= PAIRS
-    gap = difference(b.scores, a.scores, paired=paired, bounds=bounds)
+    gap = difference(b.scores, a.scores, paired=paired)
     if unused := _unused_pairs(a, b):
         gap = replace(gap, why=f"{gap.why.rstrip('.')}; {unused}.")
     chance = probability_of_improvement(b.scores, a.scores)
@@ -139,17 +138,13 @@ def corrected(found: Sequence[Versus]) -> list[Versus]:
     return out
 
 
-def compare_all(found: Findings, matrices: Mapping[str, Sequence[Floats]]) -> list[Versus]:
-    """Return every comparison of a report, corrected as one family.
-
-    ``matrices``: normalised scores of each setting in every environment, for those that have all.
-    """
-    whole = complete_settings(found)
+def compare_all(found: Findings) -> list[Versus]:
+    """Return every comparison of a report, corrected as one family."""
     out = [versus(*pair) for env in found.environments for pair in pairs(scored(found.of(env)))]
-    for a, b in pairs(list(matrices)):
-        x, y = (balanced(matrices[name])[0] for name in (b, a))
+    for a, b in pairs(list(found.matrices)):
+        x, y = (balanced(found.matrices[name])[0] for name in (b, a))
         gap, chance = aggregate_difference(x, y), probability_of_improvement(x, y)
-        stopped = any(group.stopped for name in (a, b) for group in whole[name])
+        stopped = any(group.stopped for name in (a, b) for group in found.complete[name])
         p = math.nan if gap.p is None or stopped else gap.p
         out.append(Versus(ACROSS, a, b, gap, chance, False, p, stopped=stopped))
     return corrected(out)
@@ -161,16 +156,14 @@ _COLUMNS = (
 )
 
 
-def comparison_section(
-    found: Findings, matrices: Mapping[str, Sequence[Floats]]
-) -> tuple[document.Section | None, list[str]]:
-    """Return the comparisons of a report, and a sentence on each if there are few.
+def comparison_section(found: Findings) -> document.Section | None:
+    """Return the comparisons of a report, with a sentence on each at its head if there are few.
 
     None with fewer than two settings in an environment.
     """
-    every = compare_all(found, matrices)
+    every = compare_all(found)
     if all(one.stopped for one in every):
-        return None, []
+        return None
     rows: list[tuple[document.Cell, ...]] = [
         (one.environment, one.a, one.b, interval_of(one.gap), interval_of(one.chance),
          one.adjusted, "" if math.isnan(one.adjusted) else "by seed" if one.paired else "no",
@@ -195,7 +188,7 @@ def comparison_section(
     seeds = max(len(group.runs) for group in found.groups)
     patterns = 2 ** (seeds - 1) if seeds >= PAIRS else math.comb(2 * seeds, seeds) / 2
     smallest_p = max(1 / patterns, 1 / PERMUTATIONS)  # of two groups of so many seeds each
-    if tested and not matrices and smallest_p * tested > 1 - LEVEL:
+    if tested and not found.matrices and smallest_p * tested > 1 - LEVEL:
         text.append(
             f"{seeds} seeds cannot decide any of {tested} comparisons: add seeds, or compare two "
             "settings with rlrun compare."
@@ -203,8 +196,9 @@ def comparison_section(
     columns = ("environment", "A", "B", "B - A", "P(B > A)", "p", "paired", "verdict")
     places = len({one.environment for one in every}) > 1
     said = [f"{one.environment}: " * places + sentence(one) for one in every if not one.stopped]
-    section = document.Section("Comparisons", text, [document.Table("comparisons", columns, rows)])
-    return section, said if len(said) <= _FEW else []
+    table = document.Table("comparisons", columns, rows)
+    lead = said if len(said) <= _FEW else []
+    return document.Section("Comparisons", text, [table], lead=lead)
 
 
 def sentence(one: Versus) -> str:
@@ -221,8 +215,11 @@ _MOST = 30  # keys of a config diff
 def compare_lines(a: str, b: str, kind: str) -> Iterator[str]:
     """Yield the verdict on B against A in each environment, both scores and what differs.
 
+    ``kind``: the score, as in `score`.
+
     Raises: ConfigError for a side without a score, of several settings, or in other environments.
     """
+    parse_score(kind)
     runs = {"A": read_runs([a]), "B": read_runs([b])}
     joint = group_runs([*runs["A"], *runs["B"]], kind)
     sides = {name: side_of(joint, own) for name, own in runs.items()}

@@ -18,7 +18,7 @@ from rlrun.config import directories, published
 from rlrun.errors import ConfigError
 from rlrun.pipeline.evaluate import MAX_STEPS, Evaluator, film
 from rlrun.reports.groups import Group, group_runs
-from rlrun.reports.intervals import few_seeds
+from rlrun.reports.intervals import LEVEL, few_seeds
 from rlrun.reports.runs import RunData, finite_number, printable, read_run, read_runs, sweep_jobs
 from rlrun.run.agent import TrainedPolicy, load_trained
 from rlrun.run.checkpoint import save_weights
@@ -121,7 +121,7 @@ def scores_of(run_dir: Path, weights: str) -> dict[str, Any]:
     mean = group.mean
     return out | {
         "seeds": group.seeds, "finals": group.scores.tolist(), "mean": mean.value,
-        "low": mean.low, "high": mean.high, "level": mean.level, "why": mean.why,
+        "low": mean.low, "high": mean.high, "level": LEVEL, "why": mean.why,
         "unfinished": len(group.unscored),
     }  # fmt: skip
 

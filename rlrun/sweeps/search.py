@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from rlrun.errors import Interrupted, LockedError
 from rlrun.reports.bounds import return_bounds
-from rlrun.reports.intervals import Estimate, mean_interval
+from rlrun.reports.intervals import LEVEL, Estimate, mean_interval
 from rlrun.reports.runs import RunData, read_run, score
 from rlrun.run.files import RECORD
 from rlrun.schema.studies import SearchConfig
@@ -146,7 +146,7 @@ class SearchResult:
         """Return the contents of result.json."""
         interval = {} if self.estimate is None else asdict(self.estimate)
         if interval:
-            interval = {"score": interval.pop("value"), **interval}
+            interval = {"score": interval.pop("value"), "level": LEVEL, **interval}
         return {
             "trial": self.selection.number,
             "overrides": list(self.selection.overrides),
@@ -166,7 +166,7 @@ class SearchResult:
         found = [f"{len(trials)} trials ({tried}); trial {self.selection.number} was chosen"]
         if (e := self.estimate) is not None:
             how = f"{len(self.seeds)} fresh seeds"
-            how += f", {e.level:.0%} {e.method}" if e.claimed else f"; {e.why.rstrip('.')}"
+            how += f", {LEVEL:.0%} {e.method}" if e.claimed else f"; {e.why.rstrip('.')}"
             found.append(f"score {e} ({how})")
             found.append(
                 f"selection score {self.selection.score:.6g} (mean of "

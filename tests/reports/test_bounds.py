@@ -94,12 +94,12 @@ def test_no_interval_of_a_report_leaves_the_bounds(tmp_path):
     assert np.nanmax(band.high) == 500
 
 
-def test_differences_are_cut_to_what_two_returns_allow():
-    """Five seeds each have no p below 0.008: at a level of 0.995 no end is rejected."""
-    a, b = [0.9, 1.0, 1.0, 0.3, 1.0], [0.0, 0.1, 0.0, 0.6, 0.0]
-    free, cut = difference(a, b, level=0.995), difference(a, b, bounds=(0, 1), level=0.995)
-    assert free.low < -1 < 1 < free.high
-    assert (cut.low, cut.high, cut.p) == (-1, 1, free.p)
+def test_differences_are_within_what_two_returns_allow():
+    """Beyond them all scores of one side are above those of the other: the test rejects."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        got = difference(*(rng.random((2, 5)) < rng.random((2, 1))) * 1.0)
+        assert got.low is None or -1 <= got.low <= got.high <= 1 + 1e-6
 
 
 def test_bounds_that_a_score_contradicts_are_not_used():
@@ -107,11 +107,6 @@ def test_bounds_that_a_score_contradicts_are_not_used():
     free = mean_interval(SCORES)
     assert mean_interval(SCORES, bounds=(1, 499)) == free
     assert mean_interval(SCORES, bounds=(1, 499.9999)).high == 500
-    low, high = (
-        difference([*SCORES, 600], [0] * 6, bounds=(0, 10)),
-        difference([*SCORES, 600], [0] * 6),
-    )
-    assert low == high
 
 
 def evaluations(path, means, *, seed, worst=0.0, best=1.0):
