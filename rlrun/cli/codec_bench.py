@@ -17,6 +17,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from rlrun import codec
+from rlrun.buffer.layout import amount
 from rlrun.buffer.ring import is_saved_field, read_columns
 from rlrun.cli.codec import READABLE, unreadable
 from rlrun.codec import planes, tree_table
@@ -254,7 +255,7 @@ def table_lines(series: Series, found: Sequence[Measurement]) -> Iterator[str]:
     """Yield the table of one series."""
     raw = series.nbytes
     what = "chunks" if series.rows else "snapshots" if len(raw) > 1 else "snapshot, by itself"
-    yield f"{series.name}: {len(raw)} {what} of {_size(float(np.mean(raw)))}"
+    yield f"{series.name}: {len(raw)} {what} of {amount(float(np.mean(raw)))}"
     yield "  coder         ratio     encode     decode  pays below"
     for one in found:
         ratio, encode, decode = one.figures
@@ -264,14 +265,6 @@ def table_lines(series: Series, found: Sequence[Measurement]) -> Iterator[str]:
         yield f"  {one.coder:10s} {100 * ratio:6.1f} % {speeds}  {worth}"
         if one.coder == "auto":
             yield f"             = {one.chosen}"
-
-
-def _size(nbytes: float) -> str:
-    for unit in ("B", "KB", "MB"):
-        if nbytes < 1000:
-            return f"{nbytes:.4g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.4g} GB"
 
 
 def bench(paths: Sequence[Path], plot: Path | None) -> Iterator[str]:

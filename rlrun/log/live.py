@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
@@ -38,7 +38,8 @@ class LiveDisplay:
         self._handlers = self._redirect_handlers()
 
     def show(self, snapshot: ProgressSnapshot) -> None:
-        self._live.update(Frame(snapshot), refresh=True)
+        width = self._live.console.width
+        self._live.update(Group(*frame_lines(snapshot, width)), refresh=True)
 
     def close(self) -> None:
         """Leave the last frame on the screen. Restore the cursor and the streams."""
@@ -71,8 +72,8 @@ class NotebookDisplay:
         self._handle: Any = None
 
     def show(self, snapshot: ProgressSnapshot) -> None:
-        lines = [f(snapshot, NOTEBOOK_WIDTH).plain for f in (progress_line, values_line)]
-        output = {"text/plain": "\n".join(lines)}
+        lines = frame_lines(snapshot, NOTEBOOK_WIDTH)
+        output = {"text/plain": "\n".join(line.plain for line in lines)}
         if self._handle is None:
             display = sys.modules["IPython"].display
             self._handle = display.display(output, raw=True, display_id=True)
@@ -83,21 +84,15 @@ class NotebookDisplay:
         """Leave the last lines in the cell."""
 
 
-class Frame:
-    """Two lines of a snapshot: progress, then the latest values, within the console's width.
+def frame_lines(snapshot: ProgressSnapshot, width: int) -> tuple[Text, Text]:
+    """Return two lines of at most ``width`` columns: progress, then the latest values.
 
     If there is too little room, the least important parts are left out, and the title is cut.
     """
-
-    def __init__(self, snapshot: ProgressSnapshot) -> None:
-        self.snapshot = snapshot
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield progress_line(self.snapshot, options.max_width)
-        yield values_line(self.snapshot, options.max_width)
+    return _progress_line(snapshot, width), _values_line(snapshot, width)
 
 
-def progress_line(snapshot: ProgressSnapshot, width: int) -> Text:
+def _progress_line(snapshot: ProgressSnapshot, width: int) -> Text:
     """Return title, bar, steps, share, speed and remaining time in at most ``width`` columns."""
     eta = "-:--" if snapshot.eta is None else format_duration(snapshot.eta)
     steps = f"{snapshot.env_steps:,}/{snapshot.total_steps:,}"
@@ -118,7 +113,7 @@ def progress_line(snapshot: ProgressSnapshot, width: int) -> Text:
     return _joined(parts, width)
 
 
-def values_line(snapshot: ProgressSnapshot, width: int) -> Text:
+def _values_line(snapshot: ProgressSnapshot, width: int) -> Text:
     """Return updates and the latest values in at most ``width`` columns.
 
     If there is too little room, updates are left out first, then the middle values.

@@ -174,7 +174,8 @@ def across_section(found: Findings) -> Section | None:
     tau = np.linspace(0, 1, 101)
     for setting, own in found.matrices.items():
         matrix, left_out = intervals.balanced(own)
-        middle, gap = intervals.iqm(matrix), intervals.optimality_gap(matrix)
+        middle = intervals.stratified_bootstrap(intervals.aggregate_iqm, matrix)
+        gap = intervals.stratified_bootstrap(intervals.aggregate_optimality_gap, matrix)
         rows.append((setting, len(own), len(matrix), interval_of(middle), interval_of(gap)))
         whys.append((setting, f"{middle.why} {left_out}".strip()))
         profiles.append((setting, tau, *intervals.performance_profile(matrix, tau)))

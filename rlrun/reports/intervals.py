@@ -389,16 +389,6 @@ def stratified_bootstrap(
     return Estimate(value, float(low), float(high), "stratified bootstrap", f"{why}.")
 
 
-def iqm(scores: ArrayLike) -> Estimate:
-    """Return the interquartile mean of ``scores`` [R, T] with its interval."""
-    return stratified_bootstrap(aggregate_iqm, scores)
-
-
-def optimality_gap(scores: ArrayLike) -> Estimate:
-    """Return the optimality gap of ``scores`` [R, T] below 1 with its interval."""
-    return stratified_bootstrap(aggregate_optimality_gap, scores)
-
-
 def performance_profile(
     scores: ArrayLike, thresholds: ArrayLike, *, resamples: int = RESAMPLES
 ) -> tuple[Floats, Floats, Floats]:
@@ -438,9 +428,9 @@ def choose(environments: int, seeds: int, *, normalized: bool = False) -> tuple[
     ``seeds``: per setting and environment. ``normalized``: the environments share a scale.
 
     The statistic is "points" (each seed, no interval), "mean" (``mean_interval`` and
-    ``tolerance_interval``), "iqm" (``iqm``, ``optimality_gap``, ``performance_profile``; without
-    intervals for few seeds), or "mean each" (a mean per environment). Only "iqm" makes the report
-    show aggregates over environments.
+    ``tolerance_interval``), "iqm" (IQM, optimality gap, ``performance_profile``; without intervals
+    for few seeds), or "mean each" (a mean per environment). Only "iqm" makes the report show
+    aggregates over environments.
 
     Source: Agarwal et al. 2021, section 4; Patterson et al. 2024.
     """

@@ -10,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from rlrun.log.live import Frame
+from rlrun.log.live import frame_lines
 from rlrun.log.progress import (
     Progress,
     ProgressSnapshot,
@@ -145,7 +145,8 @@ def test_the_live_display_is_two_lines(width):
         latest = {f"value {i}": -1.23456e-7 for i in range(count)} | {"eval": 361.25}
         snapshot = ProgressSnapshot(f"r2d2 on {env}", 22390, 60000, 5357, 502.0, 75.0, latest)
         stream = io.StringIO()
-        Console(file=stream, width=width, color_system=None).print(Frame(snapshot))
+        console = Console(file=stream, width=width, color_system=None)
+        console.print(*frame_lines(snapshot, width), sep="\n")
         lines = stream.getvalue().splitlines()
         assert len(lines) == 2
         assert all(cell_len(line) <= width for line in lines)
