@@ -24,6 +24,7 @@ StrPath = str | os.PathLike[str]
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
+_LISTS = "rlrun.sweep", "rlrun.search"  # they take a list of overrides
 _running = threading.Lock()
 
 
@@ -72,6 +73,7 @@ def _as_overrides(name: str, kwargs: dict[str, object], unknown: list[str]) -> s
     reference = Reference(Table())
     full = {key: reference.meant(key) for key in unknown}
     full |= {"env": "env"} if isinstance(kwargs.get("env"), str) else {}
+    full |= {"workers": "hydra.launcher.workers"} if name == "sweep" else {}
     words = ", ".join(f'"{full[key]}={kwargs[key]}"' for key in kwargs if key in full)
     given = ", ".join(f"{key}={kwargs[key]!r}" for key in unknown)
     listed = {"sweep": f"[{words}]", "evaluate": f"RUN_DIR, overrides=[{words}]"}
@@ -85,8 +87,17 @@ def _as_overrides(name: str, kwargs: dict[str, object], unknown: list[str]) -> s
 @contextmanager
 def call(trust: str | Sequence[str] = ()) -> Iterator[None]:
     """Trust packages, whose code a config may name, and restore Hydra's global objects."""
-    with trusting([trust] if isinstance(trust, str) else trust), hydra_restored():
+    with trusting(_packages(trust)), hydra_restored():
         yield
+
+
+def _packages(trust: object) -> list[str]:
+    """Return the names given as ``trust``. Raises: ConfigError."""
+    if isinstance(trust, str):
+        return [trust]
+    if not isinstance(trust, Iterable) or not all(isinstance(name, str) for name in [*trust]):
+        raise ConfigError(f'trust = {trust!r:.60}: is no list of packages; give trust=["mypkg"]')
+    return [*trust]
 
 
 @contextmanager
@@ -103,6 +114,8 @@ def running_call(
     name. Handlers of logging stay unchanged.
     """
     end_if_importing_main()
+    flags = [] if config_dir is None else ["--config-dir", path_of(config_dir, "config_dir")]
+    flags += [*["-q"] * quiet, *(word for name in _packages(trust) for word in ("--trust", name))]
     if not _running.acquire(blocking=False):
         raise ConfigError(
             "rlrun: another call trains in this process; one at a time is allowed; wait for it, or "
@@ -110,9 +123,6 @@ def running_call(
         )
     root, own_argv = logging.getLogger(), sys.argv
     handlers, level = root.handlers[:], root.level
-    trust = [trust] if isinstance(trust, str) else trust
-    flags = [] if config_dir is None else ["--config-dir", os.fspath(config_dir)]
-    flags += [*["-q"] * quiet, *(word for name in trust for word in ("--trust", name))]
     sys.argv = ["rlrun", *argv, *flags]
     try:
         from rlrun.blas import one_thread_of_run
@@ -125,10 +135,13 @@ def running_call(
         _running.release()
 
 
-def check_words(overrides: Iterable[object], name: str) -> list[Override]:
+def check_words(overrides: object, name: str) -> list[Override]:
     """Return the overrides, each a string KEY=VALUE. Raises: ConfigError."""
-    fix = f'e.g. {name}("policy=dqn", "env=cartpole")'
+    example = '"policy=dqn", "env=cartpole"'
+    fix = f"e.g. {name}({f'[{example}]' if name in _LISTS else example})"
     words = []
+    if isinstance(overrides, str) or not isinstance(overrides, Iterable):
+        overrides = [overrides]
     for word in overrides:
         if not isinstance(word, str):
             shown = repr(word)[:60]
@@ -138,7 +151,7 @@ def check_words(overrides: Iterable[object], name: str) -> list[Override]:
         several = _split(word)
         if len(several) > 1 and all("=" in part for part in several):
             given = ", ".join(f'"{part}"' for part in several)
-            form = f"[{given}]" if name == "rlrun.sweep" else given
+            form = f"[{given}]" if name in _LISTS else given
             raise ConfigError(
                 f"{name}: {word!r} holds several overrides; one in each string is allowed; type "
                 f"{name}({form})"
@@ -154,12 +167,13 @@ def _split(word: str) -> list[str]:
         return [word]
 
 
-def path_of(run_dir: object) -> str:
-    """Return the path of a run, given as a path or a ``Run``. Raises: ConfigError."""
-    if not isinstance(run_dir, str | os.PathLike):
-        wrong = f"run_dir = {run_dir!s:.60}: is not a path"
-        raise ConfigError(f"{wrong}; a path and a Run are allowed; give the directory of a run")
-    return os.fspath(run_dir)
+def path_of(path: object, name: str = "run_dir") -> str:
+    """Return the path that the argument ``name`` is, a path or a ``Run``. Raises: ConfigError."""
+    if not isinstance(path, str | os.PathLike):
+        allowed = "a path and a Run are allowed" if name == "run_dir" else "a path is allowed"
+        wrong = f"{name} = {path!s:.60}: is not a path"
+        raise ConfigError(f"{wrong}; {allowed}; give a directory")
+    return os.fspath(path)
 
 
 def directory_of(run_dir: object) -> Path:

@@ -1,7 +1,6 @@
 """Many runs from Python: sweeps, searches, reports, comparisons."""
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -50,8 +49,6 @@ def sweep(
         RlrunError: as ``train``, before any job is started; Interrupted at Ctrl-C, once the running
             jobs are saved.
     """
-    if isinstance(overrides, str):
-        overrides = [overrides]
     words = check_words(overrides, "rlrun.sweep")
     with running_call(["-m", *words], trust, quiet=quiet, config_dir=config_dir):
         composer = Composer(config_dir=config_dir)
@@ -91,7 +88,7 @@ def search(
     Raises:
         RlrunError: as ``train``; exit_code 1: no trial was completed. Interrupted at Ctrl-C.
     """
-    words = check_words([overrides] if isinstance(overrides, str) else overrides, "rlrun.search")
+    words = check_words(overrides, "rlrun.search")
     with running_call(["search", *words], trust, quiet=quiet, config_dir=config_dir):
         directory, result = run_search(words, config_dir=config_dir, quiet=quiet, own_process=False)
     if result is None:
@@ -126,7 +123,8 @@ def report(
         ConfigError: a directory holds no run, or an argument is wrong. StorageError: ``out``
             cannot be written.
     """
-    names = [dirs] if isinstance(dirs, str | os.PathLike) else [*dirs]
+    listed: Any = dirs if isinstance(dirs, Iterable) and not isinstance(dirs, str) else [dirs]
+    names = [path_of(path) for path in listed]
     scales = [f"{env}={low}:{high}" for env, (low, high) in (references or {}).items()]
     if not names:
         raise ConfigError("rlrun.report: no directory; runs and sweeps are allowed; name one")
@@ -134,7 +132,7 @@ def report(
         raise ConfigError(f"threshold = {threshold}: is not finite; a number is allowed; set one")
 
     document, _ = make_report(
-        [path_of(name) for name in names],
+        names,
         score=score,
         threshold=threshold,
         references=scales,

@@ -83,7 +83,9 @@ def _numba() -> str:
 
     if COMPILED:
         return f"{_version('numba')}, in use"
-    why = "RLRUN_NUMBA=0" if os.environ.get("RLRUN_NUMBA") == "0" else "it cannot be imported"
+    variables = {f"{name}={value}" for name, value in os.environ.items()}
+    disabled = [line for line in ("RLRUN_NUMBA=0", "NUMBA_DISABLE_JIT=1") if line in variables]
+    why = disabled[0] if disabled else "it cannot be imported"
     return f"{_version('numba')}, not in use ({why}): the replay computes in numpy, slower"
 
 

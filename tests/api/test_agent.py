@@ -179,6 +179,14 @@ def test_wrong_arguments_are_one_line(trained):
             function(None)
     with pytest.raises(rlrun.ConfigError, match="run_dir = 3: is not a path"):
         rlrun.load(3)
+    for wrong in (lambda: rlrun.report(3), lambda: rlrun.train("env=chain", config_dir=3)):
+        with pytest.raises(rlrun.ConfigError, match=r"_dir = 3: is not a path"):
+            wrong()
+    with pytest.raises(rlrun.ConfigError, match="trust = 3: is no list of packages"):
+        rlrun.train("env=chain", trust=3)
+    for function in (rlrun.sweep, rlrun.search):
+        with pytest.raises(rlrun.ConfigError, match=r"3 is not a string.*\(\["):
+            function(3)
     with pytest.raises(TypeError, match="weight"):
         rlrun.load(trained("r2d2"), weight="best")
 
