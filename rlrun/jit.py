@@ -150,6 +150,12 @@ def _compiled(
     return cast(F, compiled)
 
 
+def is_kept(compiled: Any) -> bool:
+    """Return whether some compilation of a function is in the cache, or cannot be."""
+    file = getattr(compiled._cache, "_cache_file", None)
+    return file is None or os.path.exists(file._index_path)
+
+
 def _watch_imported(compiled: Any) -> None:
     """Compile anew after edits of files whose compiled functions the function's file imports.
 

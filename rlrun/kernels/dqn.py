@@ -103,6 +103,8 @@ def gradients(
 class DQNKernel:
     """Updates of DQN for scalar action values of single rows."""
 
+    function = staticmethod(gradients)
+
     def __init__(self, policy: DQN[DQNConfig]) -> None:
         c, net, torso = policy.config, policy.net, policy.net.torso
         assert isinstance(torso, MLP)

@@ -106,80 +106,6 @@ class NumpyRecurrentQNet:
             self.torso.backward(h, inputs=False)
 
 
-class R2D2Kernel:
-    """The gradients of R2D2 for scalar action values, an MLP torso and an LSTM or GRU."""
-
-    def __init__(self, policy: R2D2) -> None:
-        self.policy, self.config, self.window = policy, policy.config, policy.window
-        grads = flat_gradients(policy.parts["net"].adam)
-        self.online = NumpyRecurrentQNet(policy.net, grads)
-        self.target = NumpyRecurrentQNet(policy.target)
-        assert isinstance(policy.net.torso, MLP)
-        self.flatten = policy.net.torso.flatten
-        c = self.config
-        self.reward_scale = np.float32(c.reward_scale)
-        self.reward_clip, self.td_clip = or_else(c.reward_clip, np.inf), or_else(c.td_clip, np.inf)
-        self.rescale_eps = or_else(c.value_rescale_eps, -1)
-        self.powers = np.float32(c.gamma) ** np.arange(c.nstep + 1, dtype=np.float32)
-
-    @torch.no_grad()
-    def gradients(self, sample: Sample) -> Gradients:
-        """Return the gradients of ``R2D2.loss``, priorities and metrics."""
-        policy, segment, weight = self.policy, sample.segment, sample.weight.numpy()
-        bs, learned = self.window.burnin, self.window.learned
-        obs, previous = self.inputs(segment)
-        valid, state = segment.valid.numpy(), self.start_state(segment)
-
-        @IGNORE_OVERFLOW  # also in other threads, to which that of ``update`` does not apply
-        def unroll(net: NumpyRecurrentQNet) -> np.ndarray:
-            warm = net.warm(obs[:bs], previous[:bs], state, valid[:bs])
-            return net.unroll(obs[bs:], previous[bs:], warm)
-
-        target_unroll = policy.compute.run_in_thread(lambda: unroll(self.target))
-        q = unroll(self.online)
-        q_target = target_unroll()
-        terminated, truncated = segment.terminated.numpy()[bs:], segment.truncated.numpy()[bs:]
-        grad = np.zeros((learned, *q.shape[1:]), np.float32)
-        priority = np.empty(len(weight), np.float32)
-        loss, td_abs, q_taken, mean_target, valid_fraction = _td_errors(
-            q, q_target, segment.action.numpy()[bs:], segment.reward.numpy()[bs:],
-            terminated, truncated, valid[bs:], weight, self.reward_scale, self.reward_clip,
-            self.powers, self.config.double, self.rescale_eps, self.td_clip,
-            np.float32(self.config.priority_eta), grad, priority,
-        )  # fmt: skip
-
-        began = time.perf_counter()
-        self.online.backward(grad)
-        seconds = time.perf_counter() - began
-        metrics = as_metrics(
-            loss=loss, td_abs=td_abs, q_taken=q_taken, target=mean_target,
-            valid_fraction=valid_fraction,
-        )  # fmt: skip
-        return Gradients({"net": None}, torch.from_numpy(priority), metrics, seconds)
-
-    def inputs(self, segment: Segment) -> tuple[np.ndarray, np.ndarray]:
-        """Return flat observations [S, B, F] and previous action and reward [S, B, P].
-
-        Equal to ``functional.rows.network_inputs`` and ``QNet.encode_previous``: zero in rows that
-        are not readable or have no row before them. P = 0 without ``prev_inputs``.
-        """
-        obs = self.flatten(segment.obs).numpy()
-        size = self.policy.net.actions + 1 if self.config.prev_inputs else 0
-        x, previous = np.zeros_like(obs), np.zeros((*obs.shape[:2], size), np.float32)
-        acted_on = segment.extras.get(RAW_REWARD, segment.reward)
-        prev_action, prev_reward = segment.extras["prev_action"], segment.extras["prev_reward"]
-        _network_inputs(
-            obs, segment.action.numpy(), acted_on.numpy(), segment.first.numpy(),
-            segment.terminated.numpy(), segment.valid.numpy(), prev_action.numpy(),
-            prev_reward.numpy(), self.reward_scale, self.reward_clip, x, previous,
-        )  # fmt: skip
-        return x, previous
-
-    def start_state(self, segment: Segment) -> State:
-        """Return the state [B, H] from which windows start."""
-        return tuple(s.numpy() for s in self.policy.start_state(segment))
-
-
 @jit_ieee
 def _network_inputs(
     obs: np.ndarray, action: np.ndarray, reward: np.ndarray, first: np.ndarray,
@@ -261,3 +187,79 @@ def _td_errors(
         loss / (rows * batch), sizes / some, predictions / some, targets / some,
         count / (rows * batch),
     )  # fmt: skip
+
+
+class R2D2Kernel:
+    """The gradients of R2D2 for scalar action values, an MLP torso and an LSTM or GRU."""
+
+    function = staticmethod(_td_errors)
+
+    def __init__(self, policy: R2D2) -> None:
+        self.policy, self.config, self.window = policy, policy.config, policy.window
+        grads = flat_gradients(policy.parts["net"].adam)
+        self.online = NumpyRecurrentQNet(policy.net, grads)
+        self.target = NumpyRecurrentQNet(policy.target)
+        assert isinstance(policy.net.torso, MLP)
+        self.flatten = policy.net.torso.flatten
+        c = self.config
+        self.reward_scale = np.float32(c.reward_scale)
+        self.reward_clip, self.td_clip = or_else(c.reward_clip, np.inf), or_else(c.td_clip, np.inf)
+        self.rescale_eps = or_else(c.value_rescale_eps, -1)
+        self.powers = np.float32(c.gamma) ** np.arange(c.nstep + 1, dtype=np.float32)
+
+    @torch.no_grad()
+    def gradients(self, sample: Sample) -> Gradients:
+        """Return the gradients of ``R2D2.loss``, priorities and metrics."""
+        policy, segment, weight = self.policy, sample.segment, sample.weight.numpy()
+        bs, learned = self.window.burnin, self.window.learned
+        obs, previous = self.inputs(segment)
+        valid, state = segment.valid.numpy(), self.start_state(segment)
+
+        @IGNORE_OVERFLOW  # also in other threads, to which that of ``update`` does not apply
+        def unroll(net: NumpyRecurrentQNet) -> np.ndarray:
+            warm = net.warm(obs[:bs], previous[:bs], state, valid[:bs])
+            return net.unroll(obs[bs:], previous[bs:], warm)
+
+        target_unroll = policy.compute.run_in_thread(lambda: unroll(self.target))
+        q = unroll(self.online)
+        q_target = target_unroll()
+        terminated, truncated = segment.terminated.numpy()[bs:], segment.truncated.numpy()[bs:]
+        grad = np.zeros((learned, *q.shape[1:]), np.float32)
+        priority = np.empty(len(weight), np.float32)
+        loss, td_abs, q_taken, mean_target, valid_fraction = _td_errors(
+            q, q_target, segment.action.numpy()[bs:], segment.reward.numpy()[bs:],
+            terminated, truncated, valid[bs:], weight, self.reward_scale, self.reward_clip,
+            self.powers, self.config.double, self.rescale_eps, self.td_clip,
+            np.float32(self.config.priority_eta), grad, priority,
+        )  # fmt: skip
+
+        began = time.perf_counter()
+        self.online.backward(grad)
+        seconds = time.perf_counter() - began
+        metrics = as_metrics(
+            loss=loss, td_abs=td_abs, q_taken=q_taken, target=mean_target,
+            valid_fraction=valid_fraction,
+        )  # fmt: skip
+        return Gradients({"net": None}, torch.from_numpy(priority), metrics, seconds)
+
+    def inputs(self, segment: Segment) -> tuple[np.ndarray, np.ndarray]:
+        """Return flat observations [S, B, F] and previous action and reward [S, B, P].
+
+        Equal to ``functional.rows.network_inputs`` and ``QNet.encode_previous``: zero in rows that
+        are not readable or have no row before them. P = 0 without ``prev_inputs``.
+        """
+        obs = self.flatten(segment.obs).numpy()
+        size = self.policy.net.actions + 1 if self.config.prev_inputs else 0
+        x, previous = np.zeros_like(obs), np.zeros((*obs.shape[:2], size), np.float32)
+        acted_on = segment.extras.get(RAW_REWARD, segment.reward)
+        prev_action, prev_reward = segment.extras["prev_action"], segment.extras["prev_reward"]
+        _network_inputs(
+            obs, segment.action.numpy(), acted_on.numpy(), segment.first.numpy(),
+            segment.terminated.numpy(), segment.valid.numpy(), prev_action.numpy(),
+            prev_reward.numpy(), self.reward_scale, self.reward_clip, x, previous,
+        )  # fmt: skip
+        return x, previous
+
+    def start_state(self, segment: Segment) -> State:
+        """Return the state [B, H] from which windows start."""
+        return tuple(s.numpy() for s in self.policy.start_state(segment))

@@ -30,6 +30,7 @@ from rlrun.run.files import CONFIG, RECORD, hashes, lock_run_dir, replace_file, 
 from rlrun.run.hparams import final_metrics, policy_title, trial_of
 from rlrun.run.manifest import CHECKPOINTS, list_checkpoints
 from rlrun.run.plan import Plan, make_plan
+from rlrun.run.precompile import compile_update
 from rlrun.run.record import (
     RunningRecord,
     RunRecord,
@@ -102,6 +103,8 @@ def start(launch: Launch) -> int:
                 closing(run.make_log()) as log,
                 closing(make_pipeline(plan, run_dir, log)) as pipeline,
             ):
+                if launch.own_process:
+                    compile_update(config, pipeline.parts)
                 run.load(pipeline)
                 caught = stop_on_signals(deadline, own_process=launch.own_process)
                 stop = signals.enter_context(caught)
