@@ -40,14 +40,6 @@ def test_a_run(rlrun, build, tmp_path):
     assert files_under(run_dir) == ["config.yaml", "overrides.yaml", "rlrun.log"]
 
 
-def test_secrets_stay_unresolved(rlrun, build, monkeypatch):
-    monkeypatch.setenv("TOKEN", "s3cret")
-    assert rlrun("env.note=${oc.env:TOKEN}").code == 0
-    assert build.config.env.note == "s3cret"
-    for path in build.run_dirs[0].iterdir():
-        assert "s3cret" not in path.read_text()
-
-
 def test_quiet(rlrun, build):
     for line in (["-q"], ["seed=1", "--quiet", "env=bandit"], ["logger=quiet"]):
         assert rlrun(*line).code == 0
