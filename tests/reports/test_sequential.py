@@ -15,25 +15,6 @@ def test_clear_difference_is_decided_at_the_first_look():
     assert "dqn > r2d2" in got.why
 
 
-def test_equal_agents_spend_the_budget():
-    rng = np.random.default_rng(1)
-    comparison = Comparison(looks=3, permutations=1000)
-    got = [comparison.update(rng.normal(size=5), rng.normal(size=5)) for _ in range(3)]
-    assert [d.status for d in got] == ["undecided", "undecided", "budget spent"]
-    assert got[-1].winners == {(0, 1): None}
-
-
-def test_agents_leave_when_their_pairs_are_decided():
-    comparison, eight = Comparison(["a", "b", "far"], looks=4), np.arange(8.0)
-    got = comparison.update(eight, eight + 0.5, eight + 20)
-    assert got.winners == {(0, 1): None, (0, 2): 2, (1, 2): 2}
-    assert got.active == (0, 1)
-    got = comparison.update(eight, eight + 0.5, [])
-    assert got.winners[0, 2] == 2
-    assert len(comparison.scores[2]) == 8
-    assert len(comparison.scores[0]) == 16
-
-
 def test_fewer_than_five_seeds_are_not_tested():
     got = Comparison(looks=1).update([1, 2, 3, 4], [11, 12, 13, 14])  # p = 2/70 < 0.05
     assert got.status == "budget spent"
