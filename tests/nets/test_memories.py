@@ -178,15 +178,13 @@ def test_episodes_end_anywhere_in_the_columns_of_an_unroll(name):
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
     if name in ("lstm", "gru"):  # scans multiply by zero
         wild = tuple(torch.full_like(s, torch.nan) for s in state)
-        assert (
-            unroll_episodes(memory, x, first | (torch.arange(rows) == 0)[:, None], wild)
-            .isfinite()
-            .all()
-        )
-    x, first = torch.randn(9, 4, FEATURES, requires_grad=True), torch.rand(9, 4) < 0.2
-    state = state_of(memory, 5, 4)
-    got, want = unroll_episodes(memory, x, first, state), stepped(memory, x, state, first)[0]
-    same_gradients(got, want, [x, *memory.parameters()], near=1e-4)
+        begun = first | (torch.arange(rows) == 0)[:, None]
+        assert unroll_episodes(memory, x, begun, wild).isfinite().all()
+    for share in (0.2, 0.0):
+        x, first = torch.randn(9, 4, FEATURES, requires_grad=True), torch.rand(9, 4) < share
+        first[0, 1], state = True, state_of(memory, 5, 4)
+        got, want = unroll_episodes(memory, x, first, state), stepped(memory, x, state, first)[0]
+        same_gradients(got, want, [x, *memory.parameters()], near=1e-4)
 
 
 @pytest.mark.parametrize("select", [True, False])
