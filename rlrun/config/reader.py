@@ -136,44 +136,32 @@ def read_yaml(path: Path) -> str:
         reason = e.strerror if isinstance(e, OSError) else "it is not UTF-8"
         raise _refused(path, f"cannot be read ({reason})", "text in UTF-8 is allowed") from e
     try:
-        nodes, deepest = _measure(text)
-        if nodes <= MAX_NODES and deepest <= MAX_DEPTH:
-            yaml.compose(text, Loader=_Loader)  # raises for a second document, an anchor twice
+        # Raises for a second document and an anchor twice; libyaml itself stops at 1000 levels.
+        nodes, levels = _measure(yaml.compose(text, Loader=_Loader), {})
     except yaml.YAMLError as e:
         wrong = f"is not yaml ({' '.join(str(e).split())})"
         raise _refused(path, wrong, "valid yaml is allowed") from e
+    except RecursionError:
+        nodes, levels = 0, math.inf
     if nodes > MAX_NODES:
         raise _refused(path, f"has more than {MAX_NODES} values", f"{MAX_NODES} are allowed")
-    if deepest > MAX_DEPTH:
+    if levels > MAX_DEPTH:
         raise _refused(path, f"is nested deeper than {MAX_DEPTH}", f"{MAX_DEPTH} levels")
     return text
 
 
-def _measure(text: str) -> tuple[int, int]:
-    """Return (nodes, levels) with aliases expanded. Stops counting above the limits."""
-    sizes: dict[str, tuple[int, int]] = {}  # of anchors
-    stack: list[tuple[str | None, int, int]] = []  # of open nodes: anchor, nodes before, levels
-    nodes, deepest = 0, 0
-    for event in yaml.parse(text, Loader=_Loader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            stack.append((event.anchor, nodes, deepest))
-            nodes, deepest = nodes + 1, 0
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before, level = stack.pop()
-            deepest += 1
-            if anchor is not None:
-                sizes[anchor] = (nodes - before, deepest)
-            deepest = max(level, deepest)
-        elif isinstance(event, yaml.AliasEvent):
-            size, levels = sizes.get(event.anchor, (MAX_NODES + 1, 1))  # an alias within itself
-            nodes, deepest = nodes + size, max(deepest, levels)
-        elif isinstance(event, yaml.ScalarEvent):
-            nodes += 1
-            if event.anchor is not None:
-                sizes[event.anchor] = (1, 0)
-        if nodes > MAX_NODES or len(stack) > MAX_DEPTH:
-            return nodes, max(deepest, len(stack))
-    return nodes, deepest
+def _measure(node: Any, known: dict[int, tuple[float, float]]) -> tuple[float, float]:
+    """Return (nodes, levels) of a yaml node with aliases expanded. ``known``: those of others."""
+    if not isinstance(node, yaml.CollectionNode):
+        return 1, 0
+    if id(node) not in known:
+        known[id(node)] = math.inf, 0  # an alias within itself
+        pairs = isinstance(node, yaml.MappingNode)
+        inside = [part for pair in node.value for part in pair] if pairs else node.value
+        sizes = [_measure(part, known) for part in inside]
+        deepest = max((levels for _, levels in sizes), default=0)
+        known[id(node)] = 1 + sum(nodes for nodes, _ in sizes), 1 + deepest
+    return known[id(node)]
 
 
 def _refused(path: Path, wrong: str, allowed: str) -> ConfigError:
