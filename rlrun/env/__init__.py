@@ -16,7 +16,6 @@ from rlrun.env.adapter import (
     make_env,
     make_one_env,
     probe,
-    probe_agents,
 )
 from rlrun.env.goal import GoalFunctions, goal_functions
 
@@ -31,7 +30,6 @@ __all__ = [
     "make_env",
     "make_one_env",
     "probe",
-    "probe_agents",
 ]
 
 DIAGNOSTIC = {

@@ -31,7 +31,7 @@ from rlrun.schema import AgentsConfig, EnvConfig
 from rlrun.spaces import JointSpace, space_parts
 from rlrun.video.files import prepare_pygame
 
-__all__ = ["Env", "Step", "known_spaces", "make_env", "make_one_env", "probe", "probe_agents"]
+__all__ = ["Env", "Step", "known_spaces", "make_env", "make_one_env", "probe"]
 
 AnyEnv = gym.Env[Any, Any]
 Probed = tuple[gym.Space[Any], gym.Space[Any], int]
@@ -318,20 +318,14 @@ def _require_supported(env_id: str, obs: gym.Space[Any], action: gym.Space[Any])
 # -- spaces before a run ---------------------------------------------------------------------------
 
 
-def probe(config: EnvConfig) -> tuple[gym.Space[Any], gym.Space[Any]]:
-    """Return the observation and action space of one environment. Also tries ``eval_kwargs``.
+def probe(config: EnvConfig, agents: AgentsConfig | None = None) -> Probed:
+    """Return (observation space, action space, columns) of one environment.
+
+    It has one column, or one per agent. Also tries ``eval_kwargs``.
 
     Raises:
         ConfigError: no such environment, a missing package, wrong arguments, or spaces that change
             with ``eval_kwargs``.
-    """
-    return probe_agents(config, None)[:2]
-
-
-def probe_agents(config: EnvConfig, agents: AgentsConfig | None) -> Probed:
-    """Return (observation space, action space, columns per environment). Raises as ``probe``.
-
-    An environment has one column, or one per agent.
     """
     in_process = replace(config, backend="sync") if config.backend == "async" else config
     probed = []
@@ -350,10 +344,10 @@ def probe_agents(config: EnvConfig, agents: AgentsConfig | None) -> Probed:
 
 
 def known_spaces(config: EnvConfig, agents: AgentsConfig) -> Probed:
-    """Return ``probe_agents`` of a config, computed once per process."""
+    """Return ``probe`` of a config, computed once per process."""
     key = repr((config, agents))
     if key not in _known:
-        _known[key] = probe_agents(config, agents)
+        _known[key] = probe(config, agents)
     return _known[key]
 
 
@@ -377,7 +371,7 @@ def env_summary(config: EnvConfig) -> str:
         ConfigError: the environment cannot be made, for a reason other than a missing package.
     """
     try:
-        obs, action = probe(config)
+        obs, action, _ = probe(config)
     except MissingPackageError as e:
         return f"needs: pip install {e.install}"
     stack = f" x {config.frame_stack} frames" if config.frame_stack > 1 else ""

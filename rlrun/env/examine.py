@@ -19,7 +19,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import RepeatAction, TimeLimit
 
-from rlrun.env.adapter import make_env, make_one_env, probe_agents
+from rlrun.env.adapter import make_env, make_one_env, probe
 from rlrun.env.agents import PREFIX
 from rlrun.env.contract import (
     ObservationValidator,
@@ -104,7 +104,7 @@ def examine(
     Raises: ConfigError if the environment cannot be made.
     """
     rows = _Rows(config, agents, seconds / _SHARES)
-    probe_agents(config, agents)  # raises before any check is shown
+    probe(config, agents)  # raises before any check is shown
     rows.make().close()
     if config.backend == "envpool" or config.id.startswith(PREFIX):
         for name in ("spaces", "reward", "flags", "time limit", "final observation"):
@@ -185,8 +185,7 @@ class SingleWalk:
     validator: ObservationValidator
     episodes: list[Episode] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
-    violations: dict[str, str] = field(default_factory=dict)
-    """Keys "observation", "reward", "flags" or "exception", values what is wrong."""
+    violation: tuple[str, str] | None = None  # observation, reward, flags or exception; the text
     outside: str | None = None  # the first float beyond the bounds of its space
     late: bool = False  # the time ended before all steps were made
 
@@ -206,8 +205,8 @@ class SingleWalk:
 
     def record(self, call: str, result: Any) -> None:
         """Add the result of reset(), or of step() in the last episode, or its violation."""
-        if (violation := row_violation(call, result, self.validator)) is not None:
-            self.violations[violation[0]] = violation[1]
+        self.violation = row_violation(call, result, self.validator)
+        if self.violation is not None:
             return
         self.outside = self.outside or self.validator.floats_violation(result[0])
         if call == "reset":
@@ -241,7 +240,7 @@ def walk_single(
     actions = Actions(env.action_space, env.observation_space, seed)
     try:
         walk.record("reset", env.reset(seed=seed))
-        while not walk.violations and walk.steps < steps:
+        while walk.violation is None and walk.steps < steps:
             late = time.thread_time() - busy > seconds or time.monotonic() > deadline
             walk.late = late and walk.steps >= FEW
             episode = walk.episodes[-1]
@@ -254,7 +253,7 @@ def walk_single(
                 walk.record("step", env.step(episode.actions[-1]))
     except BaseException as e:
         pass_ctrl_c(e)
-        walk.violations["exception"] = exception_text(e, "reset or step").partition(";")[0]
+        walk.violation = "exception", exception_text(e, "reset or step").partition(";")[0]
     return walk
 
 
@@ -277,8 +276,8 @@ class _Single:
 
     def _refuse(self, *kinds: str) -> None:
         """Raise Finding if the walk ended with a violation of one of ``kinds``."""
-        violations = self.walk.violations
-        if text := next((violations[kind] for kind in kinds if kind in violations), None):
+        kind, text = self.walk.violation or ("", "")
+        if kind in kinds:
             raise Finding(f"after {self.walk.steps} steps: {text}; {_FIX}")
 
     def spaces(self) -> str:
@@ -347,7 +346,7 @@ class _Single:
     def time_limit(self) -> str:
         """Check that a time limit truncates: the value of the last observation still counts."""
         ended, limit = self.walk.ended, self.limit
-        if limit is None and not ended and self.walk.steps >= _ENDLESS and not self.walk.violations:
+        if limit is None and not ended and self.walk.steps >= _ENDLESS and not self.walk.violation:
             text = f"no episode ended within {self.walk.steps} steps and no limit is registered"
             raise Finding(f"{text}: an evaluation would not end; set env.max_episode_steps=N")
         if limit is None:
@@ -384,7 +383,7 @@ class _Single:
             raise NotCheckable("observations do not change within episodes")
         pairs = [a.hashes[-1] == b.hashes[0] for a, b in pairwise(episodes)]
         repeated = [_ends_in_reset(self.make, _SEED + 1 + n) for n in range(REPLAYS)]
-        several = len(ended) >= _FEW_STARTS and not self.walk.violations
+        several = len(ended) >= _FEW_STARTS and not self.walk.violation
         if len(pairs) > 1 and all(pairs):
             text = f"in all {len(pairs)} episodes it is the first one of the next episode"
         elif (known := repeated.count(True)) > 1 and False not in repeated:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rlrun.env import probe, probe_agents
+from rlrun.env import probe
 from rlrun.env.adapter import env_summary
 from rlrun.env.contract import unsupported_space
 from rlrun.errors import ConfigError
@@ -104,7 +104,7 @@ def test_a_module_that_cannot_be_imported_is_named(line, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     assert f"importing {name} raised " in refusal(config_of(f"{name}:A-v0"), 2)
     with pytest.raises(ConfigError, match=f"importing {name} raised ") as caught:
-        probe_agents(config_of(f"pettingzoo:{name}"), SHARED)
+        probe(config_of(f"pettingzoo:{name}"), SHARED)
     assert "\n" not in str(caught.value)
 
 

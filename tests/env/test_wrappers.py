@@ -106,11 +106,11 @@ def test_observations():
 
 def test_observations_that_are_dicts():
     nested = {"env_id": "test/Nested-v0"}
-    space, _ = probe(wrapped(wrapper("filter_obs", keys=("image",)), **nested))
+    space, *_ = probe(wrapped(wrapper("filter_obs", keys=("image",)), **nested))
     assert list(space.spaces) == ["image"]
-    space, _ = probe(wrapped(wrapper("pick_obs", key="image"), **nested))
+    space, *_ = probe(wrapped(wrapper("pick_obs", key="image"), **nested))
     assert space == spaces.Box(0, 255, (2, 2, 1), np.uint8)
-    space, _ = probe(wrapped(wrapper("flatten_obs"), **nested))
+    space, *_ = probe(wrapped(wrapper("flatten_obs"), **nested))
     assert space.shape == (4 + 5 + 2,)
     text = refusal(config_of("test/Mixed-v0"))
     assert "'env.wrappers=[{name: filter_obs, keys: [image]}]'" in text
@@ -179,7 +179,7 @@ def test_rewards_and_images():
 def test_images_by_opencv():
     gray, resize = wrapper("grayscale_obs"), wrapper("resize_obs", height=4, width=5)
     for wrappers, shape in (([gray], (8, 6)), ([resize, gray], (4, 5))):
-        space, _ = probe(wrapped(*wrappers, env_id="test/Picture-v0"))
+        space, *_ = probe(wrapped(*wrappers, env_id="test/Picture-v0"))
         assert (space.shape, space.dtype) == (shape, np.uint8)
 
 

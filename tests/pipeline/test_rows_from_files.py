@@ -191,7 +191,7 @@ def test_configs_that_are_refused(cartpole, line, key, fix):
 def test_demonstrations_count_against_max_bytes(cartpole):
     words = ("buffer.capacity=2000", "learner.learning_starts=0")
     c = config(*words)
-    row, window = row_of(c, *probe(c.env)), Window(4, 15, 5)
+    row, window = row_of(c, *probe(c.env)[:2]), Window(4, 15, 5)
     most = make_layout(c, row, window).nbytes
     check(config(*words, f"buffer.max_bytes={most}"))
     demos = f"buffer.demos={cartpole}"
