@@ -100,36 +100,31 @@ def _quick() -> tuple[Any, Any]:
 class SettingsKept:
     """A block of environment code with its own settings, after which the run's return."""
 
-    def __init__(self) -> None:
-        self._before: list[list[tuple[Setting, Any]]] = []
-
     def __enter__(self) -> None:
-        self._before.append([(setting, setting.read()) for setting in (*_QUICK, *_SLOW)])
-        _of_run.update(self._before[-1])
+        self._before = [(setting, setting.read()) for setting in (*_QUICK, *_SLOW)]
+        _of_run.update(self._before)
         for setting, value in _of_environments.items():
             setting.write(value)
 
     def __exit__(self, *error: object) -> None:
-        for setting, before in self._before.pop():
+        for setting, before in self._before:
             _exchange(setting, before)
 
 
 class StepSettingsKept(SettingsKept):
     """``SettingsKept`` for a step: compares fewer settings while no environment has set any."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._now: Any = None
-        self._steps = 0
+    _steps = 0
 
     def __enter__(self) -> None:
-        if _of_environments:
+        self._full = bool(_of_environments)
+        if self._full:
             super().__enter__()
         else:
             self._now = _quick()
 
     def __exit__(self, *error: object) -> None:
-        if self._before:
+        if self._full:
             super().__exit__(*error)
             return
         if changed := _quick() != self._now:
