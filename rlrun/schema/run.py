@@ -1,5 +1,6 @@
 """Everything but policies and networks: run, environment, collector, buffer, learner, ..."""
 
+import math
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
@@ -7,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from rlrun.schema.policy import Window
 from rlrun.schema.ranges import (
     MOST_UNITS,
+    Invalid,
     Range,
     Ranged,
     Rule,
@@ -369,11 +371,22 @@ class PipelineConfig(Ranged):
 
 @dataclass(frozen=True)
 class RoleConfig(Ranged):
-    """Resources that a role reserves on its node."""
+    """Resources that a role, or a job of a sweep, reserves on its node."""
 
     num_cpus: float = field(metadata=at_least(0))
     num_gpus: float = field(metadata=at_least(0))
     resources: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, amount in self.resources.items():
+            key = f"resources.{name}"
+            if type(amount) not in (int, float) or not 0 < amount < math.inf:
+                text = "is not an amount of a resource; a number > 0 is allowed"
+                raise Invalid(key, amount, text)
+            if name in ("CPU", "GPU", "memory"):
+                allowed = "other names are allowed; use num_cpus or num_gpus"
+                raise Invalid(key, amount, f"is not a custom resource; {allowed}")
 
 
 @dataclass(frozen=True)

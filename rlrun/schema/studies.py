@@ -3,12 +3,12 @@
 They are not part of a run's config.
 """
 
-import math
 import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from rlrun.schema.ranges import Invalid, Range, Ranged, Rule, at_least, each, positive
+from rlrun.schema.ranges import Range, Ranged, Rule, at_least, each, positive
+from rlrun.schema.run import RoleConfig
 
 
 @dataclass(frozen=True)
@@ -96,25 +96,12 @@ class SeedsConfig(Ranged):
 
 
 @dataclass(frozen=True)
-class RayLauncherConfig(Ranged):
+class RayLauncherConfig(RoleConfig):
     """Keys of ``hydra/launcher=ray``: where jobs run, and the resources that each reserves."""
 
-    address: str | None
     num_cpus: float = field(metadata=positive())
-    num_gpus: float = field(metadata=at_least(0))
-    resources: dict[str, Any]
+    address: str | None
     retries: int = field(metadata=at_least(0))
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, amount in self.resources.items():
-            key = f"resources.{name}"
-            if type(amount) not in (int, float) or not 0 < amount < math.inf:
-                text = "is not an amount of a resource; a number > 0 is allowed"
-                raise Invalid(key, amount, text)
-            if name in ("CPU", "GPU", "memory"):
-                allowed = "other names are allowed; use num_cpus or num_gpus"
-                raise Invalid(key, amount, f"is not a custom resource; {allowed}")
 
     @property
     def threads(self) -> int:

@@ -123,7 +123,7 @@ def test_long_overrides_get_short_names(rlrun, build):
 def test_jobs_are_added_to_a_sweep(rlrun, build):
     assert rlrun("-m", "policy=dqn", "seed=0,1", "sweep.dir=s").code == 0
     record = SweepRecord.read(Path("s"))
-    record.ray = RayLauncherConfig(None, 1, 0, {}, 2)
+    record.ray = RayLauncherConfig(num_cpus=1, num_gpus=0, resources={}, address=None, retries=2)
     record.write(Path("s"))
     for line in (
         ["policy=dqn", "seed=2,1,0,3,3"],
