@@ -91,8 +91,6 @@ OTHER_OPTIONS = {  # option of another library -> what to type here
 
 def with_present_names(config: Any) -> Any:
     """Return a stored config with the present names of its keys, also inside ``${KEY}``."""
-    if not isinstance(config, dict):
-        return config
     present = dict(config)
     for group, values in config.items():
         if isinstance(values, dict):
