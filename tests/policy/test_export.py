@@ -30,7 +30,8 @@ MEMORIES = ["lstm", "gru", "mingru", "indrnn", "bmru", "mlstm", "slstm", "gated_
 FAMILIES = [
     *[("policy=r2d2", "env=cartpole", f"memory={m}") for m in MEMORIES],
     ("policy=r2d2", "env=cartpole", "policy.reward_scale=0.1", "policy.reward_clip=0.05"),
-    *[(f"policy={p}", "env=cartpole") for p in ("r2d2_c51", "r2d2_qr", "dqn")],
+    *[(f"policy={p}", "env=cartpole") for p in ("r2d2_qr", "dqn")],
+    ("policy=r2d2_c51", "env=cartpole", "policy.dueling=false"),
     ("policy=rainbow", "env=cartpole", "env.frame_stack=3"),
     ("policy=iqn", "env=cartpole", "policy.noisy=0.5"),
     ("policy=ppo", "env=pendulum", "policy.normalize_obs=true", "env.frame_stack=4"),

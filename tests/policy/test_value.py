@@ -18,7 +18,7 @@ CASES = {
     "dqn": {},
     "one step": {"nstep": 1, "double": False, "dueling": False, "prev_inputs": True, **PLAIN},
     "c51": {"distribution": "categorical", "noisy": 0.5, **PLAIN},
-    "qr": {"distribution": "quantile", "double": False},
+    "qr": {"distribution": "quantile", "double": False, "dueling": False},
     "iqn": {"distribution": "implicit", "noisy": 0.5, "prev_inputs": True, **PLAIN},
     "mdqn": {**MUNCHAUSEN, **PLAIN, **MASKED},
     "miqn": {"distribution": "implicit", **MUNCHAUSEN, **PLAIN, "noisy": 0.5},
