@@ -229,7 +229,9 @@ class PettingZooEnv(gym.Env[Any, Any]):
         self.steps += 1
         acted = self._alive()
         numbers = isinstance(self.action_space, spaces.MultiDiscrete) and action.ndim == 1
-        actions = {self.names[i]: int(action[i]) if numbers else action[i] for i in _where(acted)}
+        actions = {
+            self.names[i]: int(action[i]) if numbers else action[i] for i in np.flatnonzero(acted)
+        }
         obs, *paid, infos = self._results("step", self.parallel_env.step(actions))
         alive = self._alive()
         reward, terminated, truncated = self._paid(paid, acted)
@@ -306,7 +308,7 @@ class PettingZooEnv(gym.Env[Any, Any]):
 
     def _require_each(self, name: str, given: Mapping[str, Any], agents: np.ndarray) -> None:
         """Raise if one of ``agents`` [N] has no entry, which would be learned from as zeros."""
-        for agent in (self.names[i] for i in _where(agents)):
+        for agent in (self.names[i] for i in np.flatnonzero(agents)):
             if agent not in given:
                 text = f"it is in the episode and has no {name}; every agent must have one"
                 self._require(text, agent)
@@ -321,7 +323,7 @@ class PettingZooEnv(gym.Env[Any, Any]):
         rewards, *flags = results
         self._require_each("reward", rewards, acted)
         paid = np.zeros((3, len(self.names)), np.float32)
-        for i in _where(acted):
+        for i in np.flatnonzero(acted):
             agent = self.names[i]
             self._require(contract.reward_violation(rewards[agent]), agent)
             ends = [flag.get(agent, False) for flag in flags]
@@ -351,11 +353,6 @@ class PettingZooEnv(gym.Env[Any, Any]):
 
     def close(self) -> None:
         self.parallel_env.close()
-
-
-def _where(agents: np.ndarray) -> list[int]:
-    """Return the indices of ``agents``, flags [N]."""
-    return list(map(int, np.flatnonzero(agents)))
 
 
 def _make(env_id: str, kwargs: dict[str, Any]) -> Any:

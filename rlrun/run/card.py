@@ -46,9 +46,7 @@ def export_card(
     Raises: as ``export_policy``; ResourceError if a package for pictures is missing.
     """
     trained = load_trained(run_dir, weights=weights, device="cpu")
-    graph, _, difference = verified_onnx(
-        trained, f"OUT = {out}", weights=weights, tolerance=tolerance
-    )
+    graph, difference = verified_onnx(trained, f"OUT = {out}", weights=weights, tolerance=tolerance)
     gif, no_gif = _film(trained) if picture else (None, "--no-gif")
     scores = scores_of(run_dir, weights)
     config = published(config_yaml).encode()

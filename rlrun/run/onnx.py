@@ -216,18 +216,18 @@ def export_policy(run_dir: Path, path: Path, *, weights: str, tolerance: float) 
     ``load_trained``.
     """
     trained = load_trained(run_dir, weights=weights, device="cpu")
-    content, step, difference = verified_onnx(
+    content, difference = verified_onnx(
         trained, f"--onnx = {path}", weights=weights, tolerance=tolerance
     )
     with storage_errors(f"--onnx = {path}:", "a writable file is needed; choose another"):
         replace_file(path, content)
-    return _summary(path, content, step, difference)
+    return _summary(path, content, difference)
 
 
 def verified_onnx(
     trained: TrainedPolicy, subject: str, *, weights: str, tolerance: float
-) -> tuple[bytes, GreedyStep, Deviation]:
-    """Return ``onnx_of``, and how far the graph is from the actor on random rows.
+) -> tuple[bytes, Deviation]:
+    """Return a model file, and how far the graph is from the actor on random rows.
 
     ``subject``: how an error begins. Raises: NumericError for more than ``tolerance``, and what
         ``onnx_of`` raises.
@@ -240,7 +240,7 @@ def verified_onnx(
             "is allowed; large weights make rounding errors large: then give a larger "
             "--tolerance; else this is a bug"
         )
-    return content, step, difference
+    return content, difference
 
 
 @torch.no_grad()
@@ -372,17 +372,16 @@ def _without_secrets(value: Any) -> Any:
     return value
 
 
-@torch.no_grad()
-def _summary(path: Path, content: bytes, step: GreedyStep, difference: Deviation) -> str:
+def _summary(path: Path, content: bytes, difference: Deviation) -> str:
     """Return the line that the command prints."""
-    inputs = step.inputs(1)
-    outputs = step.step({k: torch.from_numpy(v) for k, v in inputs.items()})
 
     def listed(arrays: dict[str, Any]) -> str:
-        shapes = ((k, ", ".join(["n", *map(str, x.shape[1:])])) for k, x in arrays.items())
+        shapes = ((k, ", ".join(["n", *map(str, x["shape"])])) for k, x in arrays.items())
         return ", ".join(f"{k} [{shape}]" for k, shape in shapes)
 
+    about = description_in(content)
     return (
-        f"onnx: {path}, {len(content) / 1024:.1f} KiB, opset {OPSET}; inputs {listed(inputs)}; "
-        f"outputs {listed(outputs)}; largest difference from the actor {difference}"
+        f"onnx: {path}, {len(content) / 1024:.1f} KiB, opset {OPSET}; inputs "
+        f"{listed(about['inputs'])}; outputs {listed(about['outputs'])}; largest difference from "
+        f"the actor {difference}"
     )
