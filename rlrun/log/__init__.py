@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, SupportsFloat
 
 import numpy as np
 
-from rlrun.log.jsonl import Committed, JsonLinesFile, read_records
+from rlrun.log.jsonl import NOTHING, Committed, JsonLinesFile, read_records
 from rlrun.log.loggers import Loggers
 from rlrun.log.progress import Progress, format_duration, resolve_mode
 from rlrun.log.trial import TrialRow
@@ -33,7 +33,7 @@ class Log:
     ``metrics.jsonl`` is deterministic: the same calls give the same bytes. Keys of ``time/``,
     ``codec/`` and ``ray/`` go to ``timings.jsonl``. TensorBoard shows both. ``open`` opens the
     files. With ``resume_from`` it drops records after that env step from all of them.
-    ``committed``: the result of ``committed()`` at that step.
+    ``committed``: the result of ``committed()`` at that step; None: no record is kept.
 
     Raises: StorageError if one of the two files cannot be written (failures of TensorBoard and the
     terminal are ignored), NumericError if a metric is not finite.
@@ -69,9 +69,8 @@ class Log:
         """Open the files. In a resumed run, drop records after its checkpoint."""
         since = self._resume_from
         for name in (METRICS, TIMINGS):
-            known = self._known.get(name)
-            file = JsonLinesFile(self._run_dir / name, resume_from=since, committed=known)
-            self._files.append(file)
+            known = None if since is None else self._known.get(name, NOTHING)
+            self._files.append(JsonLinesFile(self._run_dir / name, committed=known))
         self._metrics, self._timings = self._files
         if self._config.tensorboard:
             from rlrun.log.tensorboard import TensorBoardWriter  # imports protobuf
@@ -186,8 +185,8 @@ class Log:
 
     def rewind(self, env_steps: int, committed: Mapping[str, Committed]) -> None:
         """Drop the records after ``env_steps``, when ``committed`` was taken, to go on there."""
-        self._metrics.rewind(env_steps, committed.get(METRICS))
-        self._timings.rewind(env_steps, committed.get(TIMINGS))
+        self._metrics.rewind(committed.get(METRICS, NOTHING))
+        self._timings.rewind(committed.get(TIMINGS, NOTHING))
         self._timed = None
         if self._board is not None:
             self._board.purge(env_steps + 1)

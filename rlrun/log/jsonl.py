@@ -15,6 +15,7 @@ from typing import Any, SupportsFloat, TypeAlias
 from rlrun.errors import NumericError, StorageError, storage_errors
 
 Committed: TypeAlias = Mapping[str, Any]  # bytes and sha256, from ``JsonLinesFile.committed``
+NOTHING: Committed = {"bytes": 0, "sha256": hashlib.sha256().hexdigest()}
 
 _logger = logging.getLogger(__name__)
 
@@ -48,23 +49,20 @@ def encode_record(env_steps: int, values: Mapping[str, SupportsFloat]) -> bytes:
 class JsonLinesFile:
     """Append-only file of records with increasing ``env_steps``, unbuffered.
 
-    A new file must not exist. With ``resume_from`` the file is truncated to its state at the
-    checkpoint, and ``last`` is the newest record. The new size is that in ``committed``, or without
-    it that of the records with env_steps <= resume_from (an incomplete last line is dropped).
+    ``committed``: the state to which the file is cut in a resume; ``last`` is the newest record
+    then. None: the file is new and must not exist.
 
     Raises: StorageError from every method.
     """
 
-    def __init__(
-        self, path: Path, *, resume_from: int | None, committed: Committed | None = None
-    ) -> None:
+    def __init__(self, path: Path, *, committed: Committed | None) -> None:
         self.path = path
         self.last: dict[str, Any] | None = None
         self._size, self._digest = 0, hashlib.sha256()  # of all records
         with self._writing():
-            if resume_from is not None and path.exists():
-                self._truncate(resume_from, committed)
-            mode = "x" if resume_from is None else "a"
+            if committed is not None and path.exists():
+                self._truncate(committed)
+            mode = "x" if committed is None else "a"
             self._file = io.FileIO(path, mode, opener=_append)
 
     def write(self, env_steps: int, values: Mapping[str, SupportsFloat]) -> None:
@@ -84,21 +82,18 @@ class JsonLinesFile:
         self._require_intact()
         return {"bytes": self._size, "sha256": self._digest.hexdigest()}
 
-    def rewind(self, env_steps: int, committed: Committed | None) -> None:
-        """Drop the records after ``env_steps``, like a resume from there."""
+    def rewind(self, committed: Committed) -> None:
+        """Drop the records after ``committed``, like a resume from there."""
         with self._writing():
-            self._truncate(env_steps, committed)
+            self._truncate(committed)
 
-    def _truncate(self, env_steps: int, committed: Committed | None) -> None:
-        if committed is None:
-            _truncate_after(self.path, env_steps)
-        else:
-            with open(self.path, "r+b", opener=_no_follow) as file:
-                file.truncate(min(committed["bytes"], os.fstat(file.fileno()).st_size))
-                os.fsync(file.fileno())
+    def _truncate(self, committed: Committed) -> None:
+        with open(self.path, "r+b", opener=_no_follow) as file:
+            file.truncate(min(committed["bytes"], os.fstat(file.fileno()).st_size))
+            os.fsync(file.fileno())
         content = self.path.read_bytes()
         self._size, self._digest = len(content), hashlib.sha256(content)
-        if committed is not None and self._digest.hexdigest() != committed["sha256"]:
+        if self._digest.hexdigest() != committed["sha256"]:
             _logger.warning("%s: damaged; it is not what the checkpoint was saved with", self.path)
         self.last = _parse(content[content.rfind(b"\n", 0, -1) + 1 :])
 
@@ -172,24 +167,3 @@ def _parse(raw: bytes) -> dict[str, Any] | None:
         return record if valid else None
     except (ValueError, RecursionError):
         return None
-
-
-def _truncate_after(path: Path, env_steps: int) -> None:
-    """Truncate the file after the last record with at most ``env_steps``."""
-    end = 0
-    with open(path, "r+b", opener=_no_follow) as file:
-        while raw := file.readline(_MAX_LINE):
-            record = _parse(raw)
-            if record is None and file.peek(1):  # not the last line, so not caused by a crash
-                _logger.warning("%s: unreadable after byte %d, the rest is dropped", path, end)
-            if record is None or record["env_steps"] > env_steps:
-                break
-            end += len(raw)
-            if not raw.endswith(b"\n"):  # complete except for its line end
-                file.seek(end)
-                file.write(b"\n")
-                end += 1
-                break
-        file.flush()
-        file.truncate(end)
-        os.fsync(file.fileno())

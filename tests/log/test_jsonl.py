@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlrun.errors import NumericError, StorageError
-from rlrun.log.jsonl import JsonLinesFile, encode_record
+from rlrun.log.jsonl import NOTHING, JsonLinesFile, encode_record
 from rlrun.run import files
 from tests.log.records import read_records
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False) | st.integers()
 
 
-def write(path, *steps, resume_from=None):
-    file = JsonLinesFile(path, resume_from=resume_from)
+def write(path, *steps, committed=None):
+    file = JsonLinesFile(path, committed=committed)
     for step in steps:
         file.write(step, {"train/loss": step / 3})
     file.close()
@@ -47,7 +47,7 @@ def test_a_line_reads_back_exactly_and_does_not_depend_on_the_order(values, env_
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf, torch.tensor(math.inf)])
 def test_a_value_that_is_not_finite_is_refused_by_name_and_leaves_the_file_whole(tmp_path, value):
-    file = JsonLinesFile(tmp_path / "m.jsonl", resume_from=None)
+    file = JsonLinesFile(tmp_path / "m.jsonl", committed=None)
     file.write(1, {"train/loss": 1.0})
     with pytest.raises(NumericError, match=r"^train/loss = (nan|inf|-inf): ") as caught:
         file.write(2, {"train/a": 1.0, "train/loss": value})
@@ -56,31 +56,14 @@ def test_a_value_that_is_not_finite_is_refused_by_name_and_leaves_the_file_whole
     assert (tmp_path / "m.jsonl").read_bytes() == b'{"env_steps": 1, "train/loss": 1.0}\n'
 
 
-@pytest.mark.parametrize("torn", [b"", b"{", b'{"env_steps": 30, "a/b": 1.'])
-def test_resume_keeps_the_lines_up_to_the_step_and_drops_a_torn_one(tmp_path, torn, caplog):
-    """A crash cuts the last line: nothing is reported."""
-    path = tmp_path / "m.jsonl"
-    write(path, 10, 20, 20, 30)
-    whole = path.read_bytes()
-    with path.open("ab") as file:
-        file.write(torn)
-    again = write(path, 30, resume_from=20)
-    assert path.read_bytes() == whole
-    assert again.last == {"env_steps": 20, "train/loss": 20 / 3}
-    path.write_bytes(path.read_bytes()[:-1])  # a line without its newline is completed
-    write(path, 40, resume_from=30)
-    assert steps_of(path) == [10, 20, 20, 30, 40]
-    assert not caplog.records
-
-
 def test_a_new_file_that_goes_back_goes_on_at_its_end(tmp_path):
     """Without a hole of zero bytes where the dropped records were."""
     path = tmp_path / "m.jsonl"
-    file = JsonLinesFile(path, resume_from=None)
+    file = JsonLinesFile(path, committed=None)
     file.write(1, {"a/b": 1.0})
     committed = file.committed()
     file.write(2, {"a/b": 1.0})
-    file.rewind(1, committed)
+    file.rewind(committed)
     file.write(3, {"a/b": 1.0})
     assert steps_of(path) == [1, 3]
     assert b"\0" not in path.read_bytes()
@@ -88,27 +71,17 @@ def test_a_new_file_that_goes_back_goes_on_at_its_end(tmp_path):
     file.close()
 
 
-def test_resume_warns_of_an_unreadable_line_in_the_middle(tmp_path, caplog):
-    path = tmp_path / "m.jsonl"
-    write(path, 10, 20, 30)
-    content = bytearray(path.read_bytes())
-    content[content.index(b"\n") + 2] = 0xFF
-    path.write_bytes(content)
-    write(path, resume_from=30)
-    assert steps_of(path) == [10]
-    assert "unreadable after byte" in caplog.text
-
-
 def test_errors_of_the_disk_are_storage_errors(tmp_path):
     path = tmp_path / "m.jsonl"
-    write(path, 5, resume_from=3)  # a resume without a file makes one
-    assert steps_of(path) == [5]
+    write(path, 5, committed=NOTHING)  # a resume without a file makes one
+    write(path, 6, committed=NOTHING)
+    assert steps_of(path) == [6]
     with pytest.raises(StorageError, match="File exists") as caught:
-        JsonLinesFile(path, resume_from=None)  # a new run never appends
+        JsonLinesFile(path, committed=None)  # a new run never appends
     assert caught.value.exit_code == 6
     with pytest.raises(StorageError, match=r"gone.*No such file"):
-        JsonLinesFile(tmp_path / "gone" / "m.jsonl", resume_from=None)
-    file = JsonLinesFile(tmp_path / "n.jsonl", resume_from=None)
+        JsonLinesFile(tmp_path / "gone" / "m.jsonl", committed=None)
+    file = JsonLinesFile(tmp_path / "n.jsonl", committed=None)
     (tmp_path / "n.jsonl").unlink()
     with pytest.raises(StorageError, match="was removed"):
         file.write(1, {"train/loss": 1.0})
@@ -123,23 +96,23 @@ def test_errors_of_the_disk_are_storage_errors(tmp_path):
 
 def test_resume_truncates_to_what_was_committed_byte_for_byte(tmp_path, caplog):
     path = tmp_path / "m.jsonl"
-    lines = JsonLinesFile(path, resume_from=None)
+    lines = JsonLinesFile(path, committed=None)
     for step in (10, 20, 20):
         lines.write(step, {"train/loss": step / 3})
     committed, content = lines.committed(), path.read_bytes()
     assert committed == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     lines.write(20, {"train/loss": 20 / 3})  # after the checkpoint, at the same step
     lines.close()
-    again = JsonLinesFile(path, resume_from=20, committed=committed)
+    again = JsonLinesFile(path, committed=committed)
     assert again.committed() == committed
     assert again.last == {"env_steps": 20, "train/loss": 20 / 3}
     again.write(20, {"train/loss": 20 / 3})
     assert again.committed()["sha256"] == files.sha256_file(path)
-    again.rewind(20, committed)
+    again.rewind(committed)
     again.write(30, {"train/loss": 1.0})
     again.close()
     assert path.read_bytes() == content + b'{"env_steps": 30, "train/loss": 1.0}\n'
     assert not caplog.records
     path.write_bytes(content[:-3] + b"9" + content[-2:])
-    JsonLinesFile(path, resume_from=20, committed=committed).close()
+    JsonLinesFile(path, committed=committed).close()
     assert "damaged" in caplog.text

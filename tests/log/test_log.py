@@ -67,11 +67,13 @@ def test_a_resumed_run_leaves_the_files_of_an_uninterrupted_one(tmp_path):
     with make(QUIET, tmp_path / "whole") as log:
         run(log, range(0, 300, 10))
     with make(QUIET, tmp_path / "cut") as log:
-        run(log, range(0, 200, 10))
+        run(log, range(0, 130, 10))
+        committed = log.committed()
+        run(log, range(130, 200, 10))
         log.committed()
         assert ("train/loss", 190) in scalars(tmp_path / "cut")  # before it is closed
     wall = list(read_records(tmp_path / "cut/timings.jsonl"))[4]["time/wall_seconds"]
-    with make(QUIET, tmp_path / "cut", resume_from=120) as log:
+    with make(QUIET, tmp_path / "cut", resume_from=120, committed=committed) as log:
         assert log.wall_seconds >= wall
         run(log, range(130, 300, 10))
     whole, cut = ((tmp_path / n / "metrics.jsonl").read_bytes() for n in ("whole", "cut"))
