@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.errors import Interrupted, ResourceError, RlrunError, StorageError, printable, redact
-from rlrun.trust import NotTrusted, fault_of_users, resume_line
+from rlrun.trust import NotTrusted, fault_of_users
 
 _LONGEST = 2000  # characters of a message
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)  # errors of any file
@@ -60,11 +60,10 @@ def _typed_error(e: Exception, run_dir: Path | None) -> RlrunError:
     return _bug(e, run_dir) if fault is None else fault
 
 
-def exit_code(e: BaseException, run_dir: Path | None = None, words: Sequence[str] = ()) -> int:
+def exit_code(e: BaseException, words: Sequence[str] = ()) -> int:
     """Report the error that ended a run or a command, and return its exit code.
 
-    ``run_dir``: of the run, which gets the traceback of a bug. ``words``: the command line, to
-    which a missing --trust is added.
+    ``words``: the command line, to which a missing --trust is added.
     """
     if isinstance(e, NotTrusted) and words:
         flags = (word for name in e.packages for word in ("--trust", name))
@@ -73,10 +72,7 @@ def exit_code(e: BaseException, run_dir: Path | None = None, words: Sequence[str
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if isinstance(e, KeyboardInterrupt):
-        go_on = ""
-        if run_dir is not None and (run_dir / "config.yaml").exists():
-            go_on = f"; nothing new to save; go on: {resume_line(run_dir)}"
-        print(f"rlrun: interrupted{go_on}", file=sys.stderr)
+        print("rlrun: interrupted", file=sys.stderr)
         return Interrupted.exit_code
     if isinstance(e, SweepStopped):
         return e.code
@@ -84,7 +80,7 @@ def exit_code(e: BaseException, run_dir: Path | None = None, words: Sequence[str
         return 0
     if not isinstance(e, Exception):
         raise e
-    return report(job_error(e, run_dir))
+    return report(job_error(e, None))
 
 
 def going_on(e: Interrupted, words: Sequence[str]) -> Interrupted:

@@ -24,8 +24,8 @@ from rlrun.errors import (
     ConfigError,
     Interrupted,
     RlrunError,
-    StorageError,
     printable,
+    storage_errors,
 )
 from rlrun.log.progress import format_duration
 from rlrun.run.files import (
@@ -92,13 +92,9 @@ class SweepRecord:
         """Replace sweep.json. Raises: StorageError."""
         ray = None if self.ray is None else asdict(self.ray)
         fields = {**vars(self), "jobs": [vars(job) for job in self.jobs], "ray": ray}
-        try:
+        need = "the directory of a sweep must be writable; free space or fix the permissions"
+        with storage_errors(f"{sweep_dir / FILE}:", f"{need}, then rlrun resume it"):
             replace_file(sweep_dir / FILE, seal(fields))
-        except OSError as e:
-            raise StorageError(
-                f"{sweep_dir / FILE}: cannot be written ({e.strerror or e}); the directory of a "
-                "sweep must be writable; free space or fix the permissions, then rlrun resume it"
-            ) from e
 
     @classmethod
     def read(cls, sweep_dir: Path) -> "SweepRecord":
@@ -190,16 +186,12 @@ def set_aside(run_dir: Path) -> Path:
     """Move the remains of a run into a directory inside it, so that it can restart. Return that."""
     kept = {*TEXTS, LOCK, *(entry.name for entry in run_dir.glob("lost*"))}
     lost = run_dir / f"lost_{sum(name.startswith('lost_') for name in kept)}"
-    try:
+    need = "what a run without run.json left is moved into it; free space or fix the permissions"
+    with storage_errors(f"{lost}:", f"{need}, or restore run.json from a copy", "cannot be made"):
         lost.mkdir()
         for entry in [*run_dir.iterdir()]:
             if entry != lost and entry.name not in kept:
                 entry.rename(lost / entry.name)
-    except OSError as e:
-        raise StorageError(
-            f"{lost}: cannot be made ({e.strerror or e}); what a run without run.json left is "
-            "moved into it; free space or fix the permissions, or restore run.json from a copy"
-        ) from e
     return lost
 
 
