@@ -397,12 +397,6 @@ class Comparison:
         budgets, self._level_of = np.unique(-allowed, return_inverse=True)
         self._tests = {pair: _PairTest(-budgets) for pair in chosen}
 
-    @property
-    def scores(self) -> list[Floats]:
-        """Return all scores of each agent so far, in order."""
-        blocks = zip(*self._blocks, strict=True)
-        return [np.concatenate([np.empty(0), *scores]) for scores in blocks]
-
     def update(self, *scores: ArrayLike) -> Decision:
         """Add the new ``scores`` [n] of each agent since the last look, and decide.
 

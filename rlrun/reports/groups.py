@@ -525,14 +525,19 @@ def align(seeds: Sequence[tuple[Floats, Floats]], x: Floats) -> Floats:
     return out
 
 
-def steps_to(run: RunData, threshold: float) -> float:
-    """Return the env steps of the first evaluation of at least ``threshold``, or inf."""
-    steps = run.evaluations.env_steps[run.evaluations.return_mean >= threshold]
-    return float(steps[0]) if len(steps) else math.inf
+def cost_of(run: RunData, threshold: float) -> tuple[float, float]:
+    """Return env steps and wall-clock seconds of the first evaluation of at least ``threshold``.
+
+    Both are inf if there is none.
+    """
+    e = run.evaluations
+    at = np.flatnonzero(e.return_mean >= threshold)
+    return (float(e.env_steps[at[0]]), float(e.wall_seconds[at[0]])) if len(at) else (math.inf,) * 2
 
 
 def arrivals(group: Group, threshold: float) -> tuple[list[float], int]:
-    """Return `steps_to` of every seed whose end is known, and how many seeds are left out.
+    """Return the env steps (see `cost_of`) of every seed whose end is known, and how many are left
+    out.
 
     A failed seed (a crash, divergence) counts like any other, as inf if it had not arrived, because
     leaving it out would favour settings that fail. Left out are seeds that have not ended or whose
@@ -543,7 +548,7 @@ def arrivals(group: Group, threshold: float) -> tuple[list[float], int]:
     newest = {run.seed: run for run in sorted(group.unscored, key=lambda run: run.text("started"))}
     runs = [*group.runs, *(run for seed, run in newest.items() if seed not in counted)]
     known = [run for run in runs if is_whole(run) or (run.status == "failed" and not run.damage)]
-    return [steps_to(run, threshold) for run in known], len(runs) - len(known)
+    return [cost_of(run, threshold)[0] for run in known], len(runs) - len(known)
 
 
 def median_steps(steps: Sequence[float]) -> float:

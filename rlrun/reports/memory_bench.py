@@ -21,6 +21,7 @@ from rlrun.reports.bounds import return_bounds
 from rlrun.reports.comparison import Difference, difference, holm
 from rlrun.reports.document import Cell, Interval, Table, show_cell
 from rlrun.reports.findings import interval_of
+from rlrun.reports.groups import cost_of
 from rlrun.reports.intervals import LEVEL, UNBOUNDED, Bounds, mean_interval
 from rlrun.reports.runs import RunData, score
 from rlrun.reports.versus import PAIRS
@@ -72,13 +73,9 @@ class BenchSetting:
 
     def reached(self, threshold: float) -> tuple[float, float]:
         """Return median env steps and wall-clock seconds until ``threshold``; inf: never."""
-        scored, found = self.scored, np.full((len(self.runs), 2), math.inf)
-        for row, run in zip(found, self.runs, strict=True):
-            e = run.evaluations
-            at = np.flatnonzero(e.return_mean >= threshold)
-            if run in scored and len(at):
-                row[:] = e.env_steps[at[0]], e.wall_seconds[at[0]]
-        steps, seconds = np.sort(found, axis=0)[len(found) // 2]
+        scored = self.scored
+        costs = [cost_of(run, threshold if run in scored else math.inf) for run in self.runs]
+        steps, seconds = np.median(costs, axis=0)
         return float(steps), float(seconds)
 
     @property

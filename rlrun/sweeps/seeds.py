@@ -49,11 +49,6 @@ class SeedsResult:
     config: SeedsConfig
     first_seed: int
 
-    @property
-    def undecided(self) -> list[tuple[int, int]]:
-        """Return the pairs of settings neither of which is known to be better."""
-        return [pair for pair, winner in self.decision.winners.items() if winner is None]
-
     def lines(self) -> list[str]:
         """Return the result in words."""
         found = []

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from rlrun.reports.groups import arrivals, curve, group_runs, median_steps, steps_to
+from rlrun.reports.groups import arrivals, cost_of, curve, group_runs, median_steps
 from rlrun.reports.intervals import mean_interval
 from rlrun.reports.runs import read_run, read_runs
 from tests.reports.forge import forge, forge_seeds
@@ -79,8 +79,8 @@ def test_wall_time(tmp_path):
 
 def test_steps_to_a_threshold(tmp_path):
     run = read_run(forge(tmp_path / "0", returns=(1.0, 5.0, 2.0), steps=(10, 20, 30)))
-    assert (steps_to(run, 2.0), steps_to(run, 5.0)) == (20, 20)
-    assert steps_to(run, 6.0) == math.inf
+    assert (cost_of(run, 2.0)[0], cost_of(run, 5.0)[0]) == (20, 20)
+    assert cost_of(run, 6.0) == (math.inf, math.inf)
 
 
 def test_seeds_that_failed_have_not_arrived(tmp_path):

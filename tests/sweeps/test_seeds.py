@@ -52,7 +52,7 @@ def test_equal_settings_spend_the_budget_and_nothing_is_claimed():
     assert [seed for index, seed in seen if index == 0] == [*range(100, 112)]
     assert len(seen) == len(set(seen)) == 24
     assert result.decision.status == "budget spent"
-    assert result.undecided == [(0, 1)]
+    assert result.decision.winners == {(0, 1): None}
 
 
 def test_a_setting_whose_comparisons_are_decided_gets_no_more_seeds():
