@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TextIO, get_args
+from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
 
 from rlrun import trust
 from rlrun.errors import (
@@ -43,6 +43,9 @@ from rlrun.run.files import (
 from rlrun.schema.studies import MOST_WORKERS, RayLauncherConfig
 from rlrun.terminal import table_lines
 from rlrun.version import package_versions
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 FILE = "sweep.json"
 INTERRUPTED = (75, Interrupted.exit_code, 143)  # exit codes of a run that a signal stopped
@@ -223,7 +226,9 @@ SCORE = "eval/return_mean"
 SECONDS = 0.5  # between two frames
 _MOST_STEPS = 2**63
 _COLUMNS, _LEFT = ("job", "overrides", "status", "steps", "score", "time"), ("overrides", "status")
-_COLOURS = {"done": "green", "failed": "red", "interrupted": "yellow", "running": "cyan"}
+_COLOURS = {
+    "done": "green", "failed": "red", "interrupted": "yellow", "running": "cyan", "waiting": "dim",
+}  # fmt: skip
 
 
 _STILL = 5.0  # seconds without a new env step in which no time left is shown
@@ -344,10 +349,11 @@ def exit_text(code: int) -> str:
     return f"signal {-code}"
 
 
-def format_table(jobs: Sequence[JobRecord], progress: Mapping[int, JobProgress]) -> list[str]:
-    """Return the table as lines of text."""
-    texts = differing(jobs)
-    rows = [cells(j, t, progress.get(j.num)) for j, t in zip(jobs, texts, strict=True)]
+def format_table(
+    jobs: Sequence[JobRecord], texts: Sequence[str], progress: Mapping[int, JobProgress]
+) -> list[str]:
+    """Return the table of ``jobs`` as lines. ``texts``: `differing` of all jobs of the sweep."""
+    rows = [cells(job, texts[job.num], progress.get(job.num)) for job in jobs]
     return table_lines([_COLUMNS, *rows], [name not in _LEFT for name in _COLUMNS])
 
 
@@ -368,6 +374,7 @@ class Lines:
         self, jobs: Sequence[JobRecord], progress: Mapping[int, JobProgress], *, quiet: bool
     ) -> None:
         self._jobs, self._progress, self._quiet = jobs, progress, quiet
+        self._texts = differing(jobs)
 
     def show(self) -> None:
         """Show the present state. Called every ``SECONDS``."""
@@ -381,7 +388,7 @@ class Lines:
     def close(self) -> None:
         """Show the last state and restore the terminal."""
         if not self._quiet:
-            for line in format_table(self._jobs, self._progress):
+            for line in format_table(self._jobs, self._texts, self._progress):
                 _print(line, sys.stdout)
 
 
@@ -400,7 +407,6 @@ class LiveTable(Lines):
         from rich.live import Live
 
         super().__init__(jobs, progress, quiet=False)
-        self._texts = differing(jobs)
         self._console = Console(file=stream)
         self._live = Live(console=self._console, auto_refresh=False)
         self._live.start()
@@ -417,31 +423,24 @@ class LiveTable(Lines):
 
     def close(self) -> None:
         with suppress(OSError, ValueError):
-            self._live.update(self._render(list(self._jobs)), refresh=True)
+            self._live.update(self._render(self._jobs), refresh=True)
         self._live.stop()
 
-    def _chosen(self, rows: int) -> list[JobRecord]:
+    def _chosen(self, rows: int) -> Sequence[JobRecord]:
         """Return at most ``rows`` jobs: running ones, then the last that ended, then the next."""
         if len(self._jobs) <= rows:
-            return list(self._jobs)
+            return self._jobs
         order = {"running": 0, "failed": 1, "interrupted": 1, "done": 2, "waiting": 3}
         ranked = sorted(self._jobs, key=lambda j: (order[j.status], j.num))
         return sorted(ranked[:rows], key=lambda j: j.num)
 
-    def _render(self, jobs: Sequence[JobRecord]) -> Any:
-        from rich.table import Table
+    def _render(self, jobs: Sequence[JobRecord]) -> "Text":
+        """Return the table with coloured states, and below it how many jobs have each."""
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, caption=self._caption(), caption_justify="left")
-        for name in _COLUMNS:
-            justify: Any = "left" if name in _LEFT else "right"
-            table.add_column(name, justify=justify, no_wrap=name != "overrides")
-        for job in jobs:
-            row = cells(job, self._texts[job.num], self._progress.get(job.num))
-            colour = _COLOURS.get(job.status, "dim")
-            table.add_row(*(Text(c, colour if i == 2 else "") for i, c in enumerate(row)))
-        return table
-
-    def _caption(self) -> str:
-        counts = {s: sum(j.status == s for j in self._jobs) for s in (*_COLOURS, "waiting")}
-        return ", ".join(f"{n} {status}" for status, n in counts.items() if n)
+        counts = {status: sum(j.status == status for j in self._jobs) for status in _COLOURS}
+        total = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
+        text = Text("\n".join([*format_table(jobs, self._texts, self._progress), total]))
+        for status, colour in _COLOURS.items():
+            text.highlight_words([status], colour)
+        return text

@@ -266,7 +266,7 @@ class Search:
                 runs.start(attempt.needed)
             runs.wait()
             self._prune(runs)
-            self._tell(runs)
+            self._tell()
         chosen = best(self._told)
         return None if chosen is None else self._run_fresh_seeds(chosen, runs)
 
@@ -322,7 +322,7 @@ class Search:
                 scores = [*(s for s in before if s is not None), last]
                 attempt.rungs[rung.total] = sum(scores) / len(scores)
 
-    def _tell(self, runs: SeedRuns) -> None:
+    def _tell(self) -> None:
         """Record the ended trials in order, and ask for a new one after each."""
         while self._open and self._open[0].has_ended:
             attempt = self._open.pop(0)

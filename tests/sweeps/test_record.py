@@ -17,6 +17,7 @@ from rlrun.sweeps.record import (
     LiveTable,
     SweepRecord,
     cells,
+    differing,
     format_table,
 )
 from tests.in_process import assert_one_error
@@ -204,7 +205,7 @@ def jobs_of_every_status(tmp_path):
 def test_the_table(tmp_path):
     jobs, progress = jobs_of_every_status(tmp_path)
     progress[0].env_steps, progress[0].score = 50, 1.25
-    lines = format_table(jobs, progress)
+    lines = format_table(jobs, differing(jobs), progress)
     assert lines[0].split() == ["job", "overrides", "status", "steps", "score", "time"]
     assert lines[1].split() == ["0", r"seed=0\x1b[2J", "done", "50/50", "1.25", "1:01"]
     assert [line.split()[2] for line in lines[2:]] == [
