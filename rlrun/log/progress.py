@@ -192,7 +192,7 @@ class PlainLines:
 
 
 def format_line(snapshot: ProgressSnapshot) -> str:
-    """Return a snapshot as an ASCII line of ``name value`` pairs."""
+    """Return a snapshot as a line of ``name value`` pairs."""
     parts = [
         f"{snapshot.title}: {snapshot.fraction:4.0%}",
         f"steps {snapshot.env_steps}/{snapshot.total_steps}",
