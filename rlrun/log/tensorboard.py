@@ -306,10 +306,13 @@ class TensorBoardWriter:
     def close(self) -> None:
         """Flush and close. Idempotent."""
         self.flush()
+        self._close_file()
+
+    def _close_file(self) -> None:
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()
-            self._file = None
+        self._file = None
 
     def _event(self, step: int, **fields: Any) -> None:
         if self._file is not None:
@@ -319,10 +322,7 @@ class TensorBoardWriter:
 
     def _stop(self, error: OSError) -> None:
         _logger.warning("TensorBoard logging stops, training continues: %s", error)
-        if self._file is not None:
-            with suppress(OSError):
-                self._file.close()
-        self._file = None
+        self._close_file()
         self._pending.seek(0)
         self._pending.truncate()
 

@@ -265,7 +265,7 @@ def _read_sweep(directory: Path) -> tuple[bool, frozenset[Path]] | None:
     return auto, frozenset(job.path for job in sweep_jobs(directory))
 
 
-TIMINGS = "timings.jsonl"
+TIMINGS, LOG = "timings.jsonl", "rlrun.log"
 SEARCH, FRESH = "search.json", "final_"  # file of a search; prefix of its runs on fresh seeds
 _MAX_CONFIG = 2**18  # bytes of config.yaml
 _MAX_DEPTH = 32
@@ -383,12 +383,7 @@ class RunData:
     @cached_property
     def failure(self) -> str:
         """The last error in rlrun.log, or ""."""
-        path = self.path / "rlrun.log"
-        try:
-            lines = read_file(path).decode("utf-8", "replace").splitlines() if path.exists() else []
-        except (OSError, ValueError):
-            return ""
-        found = [text for line in lines if (text := line.partition("] - exit ")[2])]
+        found = logged(self.path, "] - exit ")
         return printable(f"exit {found[-1]}") if found else ""
 
     @property
@@ -432,6 +427,15 @@ class RunData:
     def stop_return(self) -> float:
         """Mean return that counts as solved, NaN if the config does not say."""
         return finite(resolve(self.keys.get("run.stop_return"), self.keys))
+
+
+def logged(run_dir: Path, mark: str) -> list[str]:
+    """Return what follows ``mark`` in the lines of rlrun.log that have it."""
+    try:
+        lines = read_file(run_dir / LOG).decode("utf-8", "replace").splitlines()
+    except (OSError, ValueError):  # it has not begun, or is not a regular file
+        return []
+    return [text for line in lines if (text := line.partition(mark)[2])]
 
 
 def read_run(path: Path | str) -> RunData:

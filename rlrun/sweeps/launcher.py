@@ -11,7 +11,8 @@ from typing import Any
 from rlrun.errors import Interrupted, ResourceError, printable
 from rlrun.log.progress import format_duration
 from rlrun.pipeline.stop import StopRequest, stop_on_signals
-from rlrun.run.files import no_follow, read_file
+from rlrun.reports.runs import logged
+from rlrun.run.files import no_follow
 from rlrun.schema import Config
 from rlrun.schema.studies import RayLauncherConfig
 from rlrun.sweeps.pool import Job, Pool, usable_cores
@@ -199,14 +200,9 @@ def _end_text(
 
 def _warnings(directory: Path) -> str:
     """Return ``; 2 warnings in PATH, the first: TEXT``, or "" for none."""
-    path = directory / "rlrun.log"
-    try:
-        lines = read_file(path).decode(errors="replace").splitlines()
-    except (OSError, ValueError):
-        return ""
-    found = [text for _, warned, text in (x.partition("[WARNING] - ") for x in lines) if warned]
+    found = logged(directory, "[WARNING] - ")
     count = f"{len(found)} warning{'s' * (len(found) > 1)}"
-    return f"; {count} in {path}, the first: {found[0]}" if found else ""
+    return f"; {count} in {directory / 'rlrun.log'}, the first: {found[0]}" if found else ""
 
 
 def last_error(log: Path) -> str:
