@@ -315,7 +315,7 @@ def test_figures(tmp_path, monkeypatch):
     monkeypatch.undo()
     hostile_runs(tmp_path)
     found = Findings(read_runs([str(tmp_path)]), "final", threshold=3.0)
-    pictures = {picture.name: picture for picture in build_document(found, "t", {}).pictures}
+    pictures = {picture.name: picture for picture in build_document(found, "t").pictures}
     assert {"figure_scores", "figure_curves_steps", "figure_curves_wall"} <= {*pictures}
     ids = []
     for name, picture in pictures.items():
