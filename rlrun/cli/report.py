@@ -3,9 +3,9 @@
 import math
 from argparse import Namespace
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
+from rlrun.reports import figures
 from rlrun.reports.document import (
     PAGE,
     Document,
@@ -56,7 +56,7 @@ def make_report(
     known = parse_references(references)
     if out is not None:
         check_out(out, mark_of(dirs, out))
-    draw = out is not None and find_spec("matplotlib") is not None
+    draw = out is not None and figures.available()
     goal = math.nan if threshold is None else threshold
     found = Findings(read_runs(dirs), score, goal, axes, draw, baseline, known)
     check_references(found)
