@@ -7,6 +7,7 @@ for its update.
 import multiprocessing
 import os
 import signal
+import sys
 import warnings
 from typing import Any
 
@@ -33,7 +34,8 @@ def compile_update(config: Config, parts: Parts) -> None:
     policy, buffer = parts.policy, parts.buffer
     function = getattr(getattr(policy, "kernel", None), "function", None)
     shared = config.buffer.mmap is not None or not isinstance(buffer, Replay | Rollout)
-    if function is None or shared or is_kept(function) or (os.cpu_count() or 1) < 2:
+    alone = (os.cpu_count() or 1) < 2 or sys.platform != "linux"  # others' libraries forbid forks
+    if function is None or shared or alone or is_kept(function):
         return
     arguments = policy, buffer, config.learner.batch_size
     with warnings.catch_warnings():  # a lock that a thread holds stays locked, for ``SECONDS``
