@@ -103,7 +103,7 @@ def start(launch: Launch) -> int:
                 closing(run.make_log()) as log,
                 closing(make_pipeline(plan, run_dir, log)) as pipeline,
             ):
-                if launch.own_process:
+                if launch.own_process and plan.backend.name == "numpy":
                     compile_update(config, pipeline.parts)
                 run.load(pipeline)
                 caught = stop_on_signals(deadline, own_process=launch.own_process)
