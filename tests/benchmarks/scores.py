@@ -200,6 +200,10 @@ ROWS = {
     "pendulum_sac": Row("policy=sac env=pendulum run.stop_return=null", ">= -200", steps=20_000),
     "pendulum_td3": Row("policy=td3 env=pendulum run.stop_return=null", ">= -200", steps=20_000),
     "pendulum_ddpg": Row("policy=ddpg env=pendulum run.stop_return=null", ">= -200", steps=20_000),
+    "pendulum_crossq": Row(
+        "policy=crossq env=pendulum run.stop_return=null run.total_steps=20000 run.eval_every=5000",
+        ">= -145.7, rl-zoo3",
+    ),
     "lunarlander_sac": Row(
         "policy=sac env=lunarlander_continuous", ">= 220", steps=300_000, needs="box2d"
     ),
