@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.jit import COMPILED, jit
+from rlrun.jit import COMPILED, inner, jit
 
 FIRST, TERMINATED, TRUNCATED, VALID = 1, 2, 4, 8  # flags of a row, in one byte
 LEARNED = 32  # some window learns this row
@@ -126,6 +126,7 @@ def cut(
     return out[:count]
 
 
+@inner
 @jit
 def _emit(out: np.ndarray, count: int, start: int, index: int, origin: int, column: int,
           ended: bool, shape: Arrays) -> int:  # fmt: skip
@@ -193,6 +194,7 @@ def append_rows(ring: Arrays, alive: np.ndarray, head: int, chunk: Arrays, cutte
     return dead, out, count
 
 
+@inner
 @jit
 def expire_rows(alive: np.ndarray, rows: int, columns: int, start: int, stop: int) -> np.ndarray:
     """Drop the windows of one row in rows start..stop-1 and return their slots, by column."""
@@ -418,6 +420,7 @@ def replace_leaves(tree: Arrays, dead: np.ndarray, new: np.ndarray, value: float
     _propagate(tree, node[:k])
 
 
+@inner
 @jit
 def _propagate(tree: Arrays, node: np.ndarray) -> None:
     """Recompute all ancestors of ``node`` (overwritten), each once.

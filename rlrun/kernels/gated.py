@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from rlrun.jit import jit_ieee
+from rlrun.jit import inner, jit_ieee
 from rlrun.kernels.layers import HALF, ONE, PLAIN, ROWS, TURNED, ZERO, sgemm, tanh
 from rlrun.nets.memory.gated import GRU, LSTM
 from rlrun.policy.optim import IGNORE_OVERFLOW
@@ -21,6 +21,7 @@ from rlrun.types import Tree
 State = tuple[np.ndarray, ...]  # LSTM: h and c, GRU: h, [B, H] each
 
 
+@inner
 @jit_ieee
 def _product(h: np.ndarray, weight: np.ndarray, out: np.ndarray) -> None:
     """Write h weight^T [B, N]; ``h`` [B, H], ``weight`` [N, H]."""
@@ -31,6 +32,7 @@ def _product(h: np.ndarray, weight: np.ndarray, out: np.ndarray) -> None:
     )  # fmt: skip
 
 
+@inner
 @jit_ieee
 def _product_backward(
     grad: np.ndarray, weight: np.ndarray, beta: np.float32, out: np.ndarray
@@ -43,6 +45,7 @@ def _product_backward(
     )  # fmt: skip
 
 
+@inner
 @jit_ieee
 def _clear(chosen: np.ndarray, state: np.ndarray) -> None:
     """Set the rows of ``state`` [B, H] to zero for which ``chosen`` [B] is True."""
@@ -51,6 +54,7 @@ def _clear(chosen: np.ndarray, state: np.ndarray) -> None:
             state[b] = ZERO
 
 
+@inner
 @jit_ieee
 def _copy(x: np.ndarray, out: np.ndarray) -> None:
     """Copy an array of one dimension. A loop compiles in a tenth of an assignment's time."""
@@ -58,6 +62,7 @@ def _copy(x: np.ndarray, out: np.ndarray) -> None:
         out[j] = x[j]
 
 
+@inner
 @jit_ieee
 def _keep(chosen: np.ndarray, before: np.ndarray, state: np.ndarray) -> None:
     """Copy the rows of ``before`` [B, H] for which ``chosen`` [B] is True."""
@@ -69,6 +74,7 @@ def _keep(chosen: np.ndarray, before: np.ndarray, state: np.ndarray) -> None:
 # -- LSTM ------------------------------------------------------------------------------------------
 
 
+@inner
 @jit_ieee
 def _lstm_row(
     gates: np.ndarray, product: np.ndarray, bias: np.ndarray, cell: np.ndarray,
@@ -101,6 +107,7 @@ def _lstm_row(
             h[j] = row[3 * units + j] * end[j]
 
 
+@inner
 @jit_ieee
 def _lstm_row_backward(
     gates: np.ndarray, cell: np.ndarray, squashed: np.ndarray, hidden_grad: np.ndarray,
@@ -177,6 +184,7 @@ def _lstm_backward(
 # -- GRU -------------------------------------------------------------------------------------------
 
 
+@inner
 @jit_ieee
 def _gru_row(
     gates: np.ndarray, product: np.ndarray, biases: np.ndarray, before: np.ndarray,
@@ -206,6 +214,7 @@ def _gru_row(
             new[j] = candidate[j] + keep[j] * (old[j] - candidate[j])
 
 
+@inner
 @jit_ieee
 def _gru_row_backward(
     gates: np.ndarray, product: np.ndarray, before: np.ndarray, hidden_grad: np.ndarray,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rlrun import blas
-from rlrun.jit import COMPILED, jit_ieee, jit_sums
+from rlrun.jit import COMPILED, inner, jit_ieee, jit_sums
 from rlrun.policy.optim import BETAS
 
 F = np.float32
@@ -74,6 +74,7 @@ def tanh(x: np.float32) -> np.float32:
     return ONE if y > ONE else y
 
 
+@inner
 @jit_sums
 def activate(y: np.ndarray, shift: np.ndarray, kind: int) -> None:
     """Replace sums ``y`` [N, units] by the activations of y + shift, NaN for NaN."""
@@ -92,6 +93,7 @@ def activate(y: np.ndarray, shift: np.ndarray, kind: int) -> None:
                 y[i, j] = F(math.expm1(y[i, j])) if y[i, j] <= ZERO else y[i, j]
 
 
+@inner
 @jit_sums
 def activate_backward(d: np.ndarray, y: np.ndarray, shift_grad: np.ndarray, kind: int) -> None:
     """Replace the gradients of activations ``y`` by those of the sums; add to the shift's."""
@@ -110,6 +112,7 @@ def activate_backward(d: np.ndarray, y: np.ndarray, shift_grad: np.ndarray, kind
             shift_grad[j] += d[i, j]
 
 
+@inner
 @jit_sums
 def normalise(
     y: np.ndarray, bias: np.ndarray, scale: np.ndarray, unit: np.ndarray, inverse: np.ndarray
@@ -134,6 +137,7 @@ def normalise(
             y[i, j] = unit[i, j] * scale[j]
 
 
+@inner
 @jit_sums
 def normalise_backward(
     d: np.ndarray, unit: np.ndarray, inverse: np.ndarray, scale: np.ndarray,
@@ -161,6 +165,7 @@ def normalise_backward(
 # -- passes ----------------------------------------------------------------------------------------
 
 
+@inner
 @jit_ieee
 def address(x: np.ndarray) -> np.int64:
     """Return the address of an array's first number."""
@@ -200,6 +205,7 @@ def forward(
         activate(y, offset, activation)
 
 
+@inner
 @jit_ieee
 def backward(
     layers: np.ndarray, p: np.ndarray, g: np.ndarray, x: np.ndarray, room: int, rows: int,
@@ -241,6 +247,7 @@ def backward(
 # -- action values ---------------------------------------------------------------------------------
 
 
+@inner
 @jit_ieee
 def action_values(
     h: np.ndarray, layers: np.ndarray, heads: tuple[int, int], rows: int, q: np.ndarray
@@ -263,6 +270,7 @@ def action_values(
                 q[i, j] += change
 
 
+@inner
 @jit_ieee
 def action_values_backward(
     advantage: np.ndarray, value: np.ndarray, dueling: bool, i: int, taken: int, slope: np.float32
@@ -283,6 +291,7 @@ def action_values_backward(
 # -- Adam ------------------------------------------------------------------------------------------
 
 
+@inner
 @jit_sums
 def norm_of(g: np.ndarray) -> float:
     total = ZERO
@@ -291,6 +300,7 @@ def norm_of(g: np.ndarray) -> float:
     return math.sqrt(total)
 
 
+@inner
 @jit_sums
 def move(
     p: np.ndarray, g: np.ndarray, mean: np.ndarray, square: np.ndarray, scale: np.float32,

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.jit import jit_ieee
+from rlrun.jit import inner, jit_ieee
 from rlrun.kernels.layers import ONE, ZERO, F
 from rlrun.schema import ControlConfig, ValueConfig
 from rlrun.types import Segment, Tree
@@ -14,6 +14,7 @@ from rlrun.types import Segment, Tree
 TWO, FOUR = F(2), F(4)
 
 
+@inner
 @jit_ieee
 def clamp(x: np.float32, limit: np.float32) -> np.float32:
     """Return ``x`` clipped to +-limit, NaN for NaN."""
@@ -21,6 +22,7 @@ def clamp(x: np.float32, limit: np.float32) -> np.float32:
     return limit if x > limit else x
 
 
+@inner
 @jit_ieee
 def rescale(x: np.float32, eps: np.float32) -> np.float32:
     """Return h(x), see functional.value.rescale."""
@@ -29,6 +31,7 @@ def rescale(x: np.float32, eps: np.float32) -> np.float32:
     return -h if x < ZERO else h
 
 
+@inner
 @jit_ieee
 def unrescale(x: np.float32, eps: np.float32) -> np.float32:
     """Return the inverse of h, see functional.value.unrescale."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.jit import jit_ieee
+from rlrun.jit import inner, jit_ieee
 from rlrun.kernels.layers import (
     HALF,
     ONE,
@@ -26,6 +26,7 @@ from rlrun.kernels.layers import (
 # -- minibatches -----------------------------------------------------------------------------------
 
 
+@inner
 @jit_ieee
 def choose(
     valid_rows: np.ndarray, orders: np.ndarray, epoch: int, begin: int, end: int, obs: np.ndarray,
@@ -68,6 +69,7 @@ def gae(
             advantage[t, b] = following
 
 
+@inner
 @jit_ieee
 def moments(x: Any, index: Any) -> tuple[float, float]:
     """Return (mean, 1 / (std + 1e-8)) of x[index], (0, 1) of a single row; see ``standardise``."""
@@ -84,6 +86,7 @@ def moments(x: Any, index: Any) -> tuple[float, float]:
     return mean, 1 / (math.sqrt(square / (count - 1)) + 1e-8)
 
 
+@inner
 @jit_ieee
 def choices(z: Any, action: Any, sizes: Any, p: Any, entropies: Any) -> tuple[Any, Any]:
     """Return log pi and the entropy of a row's choices; write probabilities and entropies.
@@ -111,6 +114,7 @@ def choices(z: Any, action: Any, sizes: Any, p: Any, entropies: Any) -> tuple[An
     return log_prob, entropy
 
 
+@inner
 @jit_ieee
 def choices_backward(
     d: Any, action: Any, sizes: Any, p: Any, entropies: Any, log_prob: Any, entropy: Any
@@ -130,6 +134,7 @@ def choices_backward(
         start = stop
 
 
+@inner
 @jit_ieee
 def gaussian(z: Any, action: Any, log_std: Any, scaled: Any) -> tuple[Any, Any]:
     """Return log pi and the entropy of real actions [K]; write (action - mean) / std."""
@@ -142,6 +147,7 @@ def gaussian(z: Any, action: Any, log_std: Any, scaled: Any) -> tuple[Any, Any]:
     return log_prob, entropy
 
 
+@inner
 @jit_ieee
 def actor_critic_loss(
     rows: Any, rollout: Any, sizes: Any, log_std: Any, outputs: Any, grads: Any, rule: Any,

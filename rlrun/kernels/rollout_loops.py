@@ -7,7 +7,7 @@ import numpy as np
 
 from rlrun.env.classic import TWO, accelerate, finish, move
 from rlrun.functional.explore import LOG_2PI
-from rlrun.jit import jit_ieee
+from rlrun.jit import inner, jit_ieee
 from rlrun.kernels.layers import N_OUT, ONE, ZERO, F, action_values, forward, part
 
 LIMIT = 0  # constant of all: most steps of an episode
@@ -21,6 +21,7 @@ LOW, HIGH, SUTTON_BARTO = range(10, 13)
 GOAL_VELOCITY = G = 1  # constants of MountainCar and Pendulum
 
 
+@inner
 @jit_ieee
 def cartpole(
     c: Any, generator: Any, state: Any, steps: Any, done: Any, action: Any, obs: Any, reward: Any,
@@ -60,6 +61,7 @@ def cartpole(
             obs[i, k] = F(state[k, i])
 
 
+@inner
 @jit_ieee
 def acrobot(
     c: Any, state: Any, steps: Any, done: Any, action: Any, obs: Any, reward: Any, terminated: Any,
@@ -89,6 +91,7 @@ def acrobot(
         obs[i, 4], obs[i, 5] = F(state[2, i]), F(state[3, i])
 
 
+@inner
 @jit_ieee
 def mountain_car(
     c: Any, state: Any, steps: Any, done: Any, action: Any, obs: Any, reward: Any, terminated: Any,
@@ -109,6 +112,7 @@ def mountain_car(
         obs[i, 0], obs[i, 1] = F(x), F(v)
 
 
+@inner
 @jit_ieee
 def mountain_car_continuous(
     c: Any, state: Any, steps: Any, done: Any, action: Any, obs: Any, reward: Any, terminated: Any,
@@ -133,6 +137,7 @@ def mountain_car_continuous(
         obs[i, 0], obs[i, 1] = x, v
 
 
+@inner
 @jit_ieee
 def pendulum(
     c: Any, state: Any, steps: Any, done: Any, action: Any, obs: Any, reward: Any, terminated: Any,
@@ -153,6 +158,7 @@ def pendulum(
         obs[i, 0], obs[i, 1], obs[i, 2] = F(math.cos(angle)), F(math.sin(angle)), F(rate)
 
 
+@inner
 @jit_ieee
 def gaussian_actions(mean: Any, box: Any, t: int, generator: Any, out: Any, log_prob: Any) -> None:
     """Write ``functional.explore.draw_gaussian`` of ``mean`` [E, A], and actions in bounds."""
@@ -168,6 +174,7 @@ def gaussian_actions(mean: Any, box: Any, t: int, generator: Any, out: Any, log_
         log_prob[i] = F(-0.5) * total - constant
 
 
+@inner
 @jit_ieee
 def sample_actions(z: Any, generator: Any, action: Any, log_prob: Any, p: Any) -> None:
     """Write ``functional.explore.draw_categorical`` of the logits z [E, A]."""
@@ -187,6 +194,7 @@ def sample_actions(z: Any, generator: Any, action: Any, log_prob: Any, p: Any) -
         action[i], log_prob[i] = chosen, z[i, chosen] - most - np.log(total)
 
 
+@inner
 @jit_ieee
 def greedy_actions(q: Any, epsilon: Any, generator: Any, action: Any) -> None:
     """Write ``functional.explore.select_action`` of the values q [E, A]."""
@@ -196,6 +204,7 @@ def greedy_actions(q: Any, epsilon: Any, generator: Any, action: Any) -> None:
         action[i] = others[i] if coins[i] < epsilon[i] else q[i].argmax()
 
 
+@inner
 @jit_ieee
 def begin_row(t: int, arrays: Any, carried: Any, moments: Any, inputs: Any) -> None:
     """Begin row t: write ``valid``, ``first`` and the network's ``inputs`` [E, F]."""
@@ -208,6 +217,7 @@ def begin_row(t: int, arrays: Any, carried: Any, moments: Any, inputs: Any) -> N
             inputs[i, j] = min(max((obs[t, i, j] - mean[j]) * scale[j], -most), most)
 
 
+@inner
 @jit_ieee
 def count_row(
     t: int, arrays: Any, carried: Any, finished: Any, episodes: int
