@@ -263,7 +263,8 @@ class _Run:
         if self.launch.resumed is None:
             c, name = self.config, self.config.policy.name
             if name in c.env.not_learned_by and c.bonus.name == "none":
-                self.log.note(f"rlrun: measured with its defaults, {name} did not learn this task")
+                fact = f"measured with its defaults, {name} did not learn this task"
+                self.log.note(f"rlrun: {fact}; presets of tasks: rlrun list env")
             if _lacks_memory(c):
                 fix = "memory=lstm" if c.policy.recurrent else c.policy.recurrent_variant
                 fix = fix or "a policy with a memory"

@@ -136,6 +136,10 @@ DQN_DATA = (  # its replay holds the whole run, from random to trained
     "rlrun export {work}/behaviour {work}/data",
 )
 TRAINED = "--last 5000"  # what a run wrote when it could already do it
+ACROBOT = (
+    "run.stop_return=null run.eval_every=20000 policy.lr.end=0 policy.gamma=0.99 "
+    "policy.lr.start=2.5e-3"
+)
 ROWS = {
     # value-based
     "cartpole_dqn": Row("policy=dqn env=cartpole", ">= 475", steps=50_000),
@@ -145,13 +149,19 @@ ROWS = {
     "cartpole_rainbow": Row("policy=rainbow env=cartpole", ">= 475", steps=100_000),
     "acrobot_dqn": Row(f"policy=dqn env=acrobot {RARE}", ">= -90", steps=100_000),
     "acrobot_dqn_100k": Row(
-        "policy=dqn env=acrobot run.stop_return=null run.eval_every=20000 policy.lr.end=0",
-        ">= -76.6, rl-zoo3", steps=100_000,
+        f"policy=dqn env=acrobot {ACROBOT}", ">= -76.6, rl-zoo3", steps=100_000
     ),
+    "mountaincar_dqn": Row("experiment=zoo_dqn_mountaincar", ">= -100.8, rl-zoo3"),
     "lunarlander_dqn": Row(
         "experiment=zoo_dqn_lunarlander", ">= 154, rl-zoo3", needs="box2d"
     ),
-    "acrobot_qrdqn": Row("policy=qrdqn env=acrobot", ">= -90", steps=100_000),
+    "lunarlander_ddqn_per": Row(
+        "experiment=zoo_dqn_lunarlander buffer=prioritized run.eval_every=50000",
+        ">= 265.9, SLM-Lab", steps=300_000, needs="box2d",
+    ),
+    "acrobot_qrdqn": Row(
+        f"policy=qrdqn env=acrobot {ACROBOT}", ">= -69.1, rl-zoo3", steps=100_000
+    ),
     # on-policy
     "cartpole_ppo": Row("policy=ppo env=cartpole", ">= 475", steps=100_000),
     "lunarlander_ppo": Row(

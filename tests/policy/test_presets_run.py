@@ -47,6 +47,7 @@ EXPERIMENTS = {
     "r2d2_tmaze50": (*REPLAY, "policy.learn_unroll_len=20"),
     "diengine_r2d2_cartpole": ("buffer.capacity=4000", "collector.n_sample=4"),
     "zoo_dqn_cartpole": ("learner.learning_starts=100",),
+    "zoo_dqn_mountaincar": ("learner.learning_starts=100",),
     "zoo_ppo_cartpole": (),
     "zoo_ppo_acrobot": (),
     "zoo_a2c_acrobot": (),
