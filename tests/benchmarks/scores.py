@@ -152,6 +152,10 @@ ROWS = {
         f"policy=dqn env=acrobot {ACROBOT}", ">= -76.6, rl-zoo3", steps=100_000
     ),
     "mountaincar_dqn": Row("experiment=zoo_dqn_mountaincar", ">= -100.8, rl-zoo3"),
+    "mountaincar_qrdqn": Row(
+        "experiment=zoo_dqn_mountaincar policy=qrdqn policy.atoms=25 policy.target_tau=0.01",
+        ">= -106, rl-zoo3",
+    ),
     "lunarlander_dqn": Row(
         "experiment=zoo_dqn_lunarlander", ">= 154, rl-zoo3", needs="box2d"
     ),
