@@ -110,20 +110,22 @@ def test_an_edited_file_is_compiled_anew_for_the_files_that_import_it(tmp_path, 
     assert found == [2, 11]
 
 
-@jit.inner
-@jit.jit
-def _inner(x):
-    return x + 1
-
-
-@jit.jit
-def _outer(x):
-    return 2 * _inner(x)
-
-
 @pytest.mark.skipif(not jit.COMPILED, reason="nothing is compiled")
-def test_a_kernel_for_kernels_alone_raises_where_python_calls_it():
-    """It has no entry; numba alone would end the process."""
-    assert _outer(1) == 4
-    with pytest.raises(TypeError, match="_inner"):
-        _inner(1)
+def test_a_kernel_for_kernels_alone_has_no_entry_and_raises_where_python_calls_it():
+    """numba alone would end the process."""
+    import numba
+
+    @jit.inner
+    @numba.njit
+    def inner(x):
+        return x + 1
+
+    @numba.njit
+    def outer(x):
+        return 2 * inner(x)
+
+    assert outer(1) == 4
+    entries = ["cpython" in text for f in (outer, inner) for text in f.inspect_llvm().values()]
+    assert entries == [True, False]
+    with pytest.raises(TypeError, match="inner"):
+        inner(1)
