@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rlrun.errors import ConfigError, EnvError
+from rlrun.errors import ConfigError, EnvError, RlrunError
 
 VARIABLE = "RLRUN_TRUST"  # names of packages, separated by commas; child processes inherit it
 # Packages of environments that rlrun knows: a file may name them in env.id.
@@ -68,7 +68,8 @@ def resume_line(path: Path, *overrides: str, packages: Sequence[str] = ()) -> st
 def trusting(packages: Sequence[str]) -> Iterator[None]:
     """Trust ``packages`` within the context, in this process and in those it starts.
 
-    Raises: ConfigError if one of them is not the name of a package.
+    Raises: ConfigError if one of them is not the name of a package; EnvError for other errors that
+    their code raised in the context.
     """
     packages = [name.strip() for text in packages for name in text.split(",")]
     for name in packages:
@@ -82,6 +83,12 @@ def trusting(packages: Sequence[str]) -> Iterator[None]:
         os.environ[VARIABLE] = ",".join(dict.fromkeys([*trusted(), *packages]))
     try:
         yield
+    except RlrunError:
+        raise
+    except Exception as e:
+        if fault := fault_of_users(e):
+            raise fault from e
+        raise
     finally:
         if packages:
             os.environ.pop(VARIABLE)
@@ -114,6 +121,21 @@ def fault_of_users(error: BaseException) -> EnvError | None:
         f"{place}: raised {type(error).__name__}: {text}; a policy or cell must not raise; correct "
         "it (RLRUN_DEBUG=1 shows the traceback)"
     )
+
+
+@contextmanager
+def users_class(key: str, name: str) -> Iterator[None]:
+    """Raise the errors of the context as EnvError if ``name`` is a user's class, which it makes."""
+    try:
+        yield
+    except Exception as e:
+        if ":" not in name or isinstance(e, RlrunError):
+            raise
+        wrong = f"it raised {type(e).__name__}: {' '.join(str(e).split()) or '(no message)'}"
+        raise EnvError(
+            f"{key} = {name}: {wrong}; what its base class takes and returns is allowed; correct "
+            "it (RLRUN_DEBUG=1 shows the traceback)"
+        ) from e
 
 
 def import_named(module: str) -> ModuleType:
@@ -194,7 +216,7 @@ def _trusted(key: str, name: str, form: str, fits: Callable[[Any], bool]) -> Any
         raise _not_trusted(key, name, module)
     try:
         found = import_named(module)
-    except Exception as e:  # a user's module may raise anything
+    except (Exception, SystemExit) as e:  # a user's module may raise anything
         wrong = f"importing {module} raised {type(e).__name__}: {' '.join(str(e).split())}"
         fix = "install the package, or put its directory on PYTHONPATH"
         raise _refused(key, name, wrong, "an importable module is allowed", fix) from e

@@ -33,6 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlrun.errors import EnvError
 from rlrun.schema.policy import Window as Window  # re-exported, as the three below
 from rlrun.spaces import Tree as Tree
 from rlrun.spaces import tree_leaves as tree_leaves
@@ -201,6 +202,7 @@ ActRow = tuple[Tree, np.ndarray, np.ndarray, np.ndarray, Tree]
 """The first arguments of ``Actor.act``."""
 
 
+@runtime_checkable
 class Actor(Protocol):
     """Selects actions for E environments with the weights of the last ``refresh``.
 
@@ -294,6 +296,16 @@ class NetworkPolicy(Protocol):
 
     def network_health(self, windows: Segment) -> dict[str, Tensor]:
         """Return train/ metrics of the present networks on stored windows. Changes nothing."""
+
+
+def returned(result: object, kind: type, method: str) -> Any:
+    """Return the result of a policy's ``method``. Raises: EnvError if it is no ``kind``."""
+    if isinstance(result, kind):
+        return result
+    raise EnvError(
+        f"policy.name: {method} returned {type(result).__name__}; rlrun.types.{kind.__name__} is "
+        "allowed; correct the policy"
+    )
 
 
 def no_actions(space: gym.Space[Any], num_envs: int) -> np.ndarray:

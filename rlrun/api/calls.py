@@ -9,6 +9,7 @@ import threading
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -33,7 +34,8 @@ def errors_of_cli(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
     Its traceback ends here, because the line says all that a user needs. A cause, such as an error
     of an environment or a bug, is kept, except for a ConfigError. RLRUN_DEBUG=1 keeps everything.
-    Arguments that the function does not take raise TypeError.
+    Arguments that the function does not take raise TypeError, or ConfigError if it is clear what is
+    meant.
     """
     signature = inspect.signature(function)
 
@@ -42,8 +44,15 @@ def errors_of_cli(function: Callable[_P, _T]) -> Callable[_P, _T]:
         try:
             signature.bind(*args, **kwargs)
         except TypeError:
-            unknown = [name for name in kwargs if name not in signature.parameters]
-            if not unknown or "overrides" not in signature.parameters:
+            known = list(signature.parameters)
+            unknown = [name for name in kwargs if name not in known]
+            if close := [
+                near for name in unknown for near in get_close_matches(name, known, 1, 0.75)
+            ]:
+                text = f"rlrun.{function.__name__}({unknown[0]}=...): is not an argument"
+                allowed = f"{', '.join(known)} are allowed"
+                raise ConfigError(f"{text}; {allowed}; did you mean {close[0]}=...?") from None
+            if not unknown or "overrides" not in known:
                 raise
             raise ConfigError(_as_overrides(function.__name__, kwargs, unknown)) from None
         try:
@@ -115,6 +124,8 @@ def running_call(
     """
     end_if_importing_main()
     flags = [] if config_dir is None else ["--config-dir", path_of(config_dir, "config_dir")]
+    if not isinstance(quiet, bool):
+        raise ConfigError(f"quiet = {quiet!r:.60}: is not True or False; give quiet=True")
     flags += [*["-q"] * quiet, *(word for name in _packages(trust) for word in ("--trust", name))]
     if not _running.acquire(blocking=False):
         raise ConfigError(

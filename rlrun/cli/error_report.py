@@ -48,6 +48,9 @@ def _typed_error(e: Exception, run_dir: Path | None) -> RlrunError:
         fix = "free space or fix the permissions, then rlrun resume"
         return StorageError(f"{what}: {why}{where}; a writable directory is needed; {fix}")
     text = " ".join(str(e).split())
+    if isinstance(e, OSError) and e.errno in (errno.EMFILE, errno.ENFILE):
+        fix = "raise ulimit -n, or lower collector.num_envs and eval.num_envs"
+        return ResourceError(f"files: {text}; what this process may open is allowed; {fix}")
     if isinstance(e, MemoryError) or "can't allocate memory" in text:
         fix = "lower buffer.capacity or the layer sizes"
         return ResourceError(f"memory: {text}; what this machine has is allowed; {fix}")

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 from rlrun.errors import ConfigError, end_if_importing_main, require_working_directory
@@ -33,6 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Read when numpy is loaded: products as small as those of acting are slower on more threads,
     # which then wait by spinning on cores the learner could use.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    for stream in (sys.stdout, sys.stderr) if argv is None else ():
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")  # of a path that its encoding lacks
     try:
         require_working_directory()
         from rlrun.trust import flags_of, forget_typed_envs, trusting
@@ -149,6 +153,9 @@ def _train(argv: list[str]) -> Callable[[], int]:
         fix = 'eval "$(rlrun -sc install=bash)"'
         wrong = "only for shell completion, which sets COMP_LINE to the line"
         raise ConfigError(f"rlrun -sc {query}: {wrong}; install=SHELL is allowed; type {fix}")
+    if args.package is not None and not args.cfg:
+        wrong, fix = "only --cfg reads it", "add --cfg job, or leave it out"
+        raise ConfigError(f"--package {args.package}: {wrong}; {fix}")
     if args.shell_completion or args.hydra_help:
         return partial(_print_by_hydra, parser, args)
     line = read_line(composer, args.overrides, quiet=len(words) < len(argv))

@@ -178,8 +178,8 @@ def new_run(line: Line) -> NewRun:
     composer, overrides = line.composer, line.overrides
     cfg = composer.compose(overrides)
     if (preset := cfg.hydra.runtime.choices.get("sweep")) is not None:
-        wrong = "is for a sweep, this is a single run; sweep=null is allowed"
-        raise ConfigError(f"sweep = {preset}: {wrong}; type rlrun -m", key="sweep")
+        wrong = "is for a sweep, this is a single run; none is allowed"
+        raise ConfigError(f"sweep = {preset}: {wrong}; type rlrun -m, or leave it out", key="sweep")
     config = read_checked(composer, cfg, overrides)
     check_typed_keys(config, overrides)
     note_typed_env(config.env.id)

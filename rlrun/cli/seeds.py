@@ -52,9 +52,13 @@ def run_auto(line: Line) -> int:
         if override.key == "seed" and override.parsed.is_sweep_override():
             wrong, allowed = "seeds=auto chooses the seeds", "seed=FIRST is allowed with seeds=auto"
             raise config_error("seed", override.value, wrong, allowed, "give one")
-    arms = [[o for o in job if o.key != "seed"] for job in composer.jobs(cfg)]
-    jobs = [[*arm, f"seed={cfg.seed}"] for arm in arms]
-    configs = [validate_job(composer, cfg, job, i).config for i, job in enumerate(jobs)]
+    arms, configs = list[list[Override]](), list[Config]()
+    for i, job in enumerate(composer.jobs(cfg)):
+        arm = [o for o in job if o.key != "seed"]
+        config = validate_job(composer, cfg, [*arm, f"seed={cfg.seed}"], i).config
+        if config not in configs:  # 1e-3 and 0.001 are one setting
+            arms.append(arm)
+            configs.append(config)
     planned = seeds.plan_seeds(_name(arms, configs), settings, int(cfg.seed))
     path = sweep_directory(line, cfg)
     if line.sweep_dir is None:

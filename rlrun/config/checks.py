@@ -202,11 +202,20 @@ def check_video(config: Config) -> None:
 def check_typed_keys(config: Config, overrides: Sequence[Override]) -> None:
     """Raise ConfigError for the first of ``overrides`` that would change nothing.
 
-    Only typed keys are checked: files set keys of every option, jobs of a sweep share a line.
+    Only typed keys are checked: files set keys of every option.
+    """
+    check_swept_keys([config], overrides)
+
+
+def check_swept_keys(configs: Sequence[Config], overrides: Sequence[Override]) -> None:
+    """Raise ConfigError for the first of ``overrides`` that changes nothing in any of ``configs``.
+
+    Jobs of a sweep share a line, so one of them may ignore a key.
     """
     for override in overrides:
         key, value = override.key, override.value
-        if value != "null" and (reason := _unread(config, key)) is not None:
+        reasons = [_unread(config, key) for config in configs] if value != "null" else []
+        if reasons and (reason := reasons[0]) is not None and None not in reasons:
             allowed, fix = reason[0], f"{reason[1]}, or leave it out"
             raise config_error(key, value, "it would change nothing", allowed, fix)
 

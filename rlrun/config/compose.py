@@ -293,6 +293,12 @@ class Composer:
             [*(f"{k!s}={v}" for k, v in params.items()), *hydra_keys.typed_overrides(cfg)]
         )
         hydra_keys.check_jobs(parsed)
+        for override in parsed:
+            if override.key == "sweep" and override.parsed.is_sweep_override():
+                wrong, form = "a preset is one sweep", f"'sweep=[{override.value}]'"
+                raise config_error(
+                    "sweep", override.value, wrong, "a list is allowed", f"write {form}"
+                )
         size = sweeper.max_batch_size
         if size is not None and size < 1:
             key, allowed = "hydra.sweeper.max_batch_size", "an integer >= 1 or null"
@@ -301,6 +307,13 @@ class Composer:
             batches = BasicSweeper.split_arguments([o.parsed for o in parsed], size)
         except HYDRA_ERRORS as e:
             raise as_config_error(e, hydra_keys.typed_overrides(cfg), [], self.options) from e
+        if not any(batches):
+            empty = next(o for o in parsed if "glob(" in o.value)
+            wrong, allowed = (
+                "matches no option",
+                f"a pattern of {', '.join(self.options(empty.key))}",
+            )
+            raise config_error(empty.key, empty.value, wrong, f"{allowed} is allowed", "change it")
         return [read_overrides(job) for batch in batches for job in batch]
 
     def compose_job(

@@ -84,6 +84,8 @@ def unknown_key(
 def unknown_option(path: str, value: object, options: Collection[str]) -> ConfigError:
     """Return the error for a value (or group option) that is not one of ``options``."""
     same = [o for o in options if o.lower() == str(value).lower()]
+    if path.endswith(".name") and (parts := re.fullmatch(r"(\w[\w.]*)\.([A-Z]\w*)", str(value))):
+        same = [f"{parts[1]}:{parts[2]}"]
     other = OTHER_OPTIONS.get(str(value).lower(), "")
     close = same or ([other] if other.partition(" ")[0] in options else [])
     close = close or (nearest(value, options, 2) if str(value) else [])
@@ -240,6 +242,8 @@ def as_config_error(
             values = OmegaConf.to_container(node, resolve=False)
             value = values.get(cause.key) if isinstance(values, dict) else None
         wrong = _first_line(cause.msg or str(cause))
+        if wrong == "Cannot merge DictConfig with ListConfig":
+            wrong = "a list does not fit here"
         return config_error(key, value, wrong, "see --cfg job for what there is", f"change {key}")
     return _other_error(e, overrides, groups, options)
 
@@ -361,6 +365,13 @@ def _other_error(
             if override.startswith("+") and f"'{key}'" in f"{message}'{group}'":
                 wrong, allowed = "the key exists already", f"{key}=VALUE is allowed"
                 return config_error(key, given, wrong, allowed, f"write {key}={given}")
+    if found := re.search(r"In '(\S+)': Could not override '\S+@", message):
+        wrong = "its groups are looked up below its own"
+        allowed = "a first line '# @package _global_' is needed to choose groups of the run"
+        return ConfigError(f"{found[1]}.yaml: {wrong}; {allowed}; add it")
+    if found := re.search(r"In '(\S+)': \w+ raised while composing config:\n(.*)", message):
+        wrong = "is a list" if "ListConfig" in found[2] else f"cannot be read ({found[2].strip()})"
+        return ConfigError(f"{found[1]}.yaml: {wrong}; lines key: value are allowed; correct it")
     found = re.search(r"Could not override '([^']+)'", message)
     if found and "defaults list" in message:
         key, known = found[1], [group for group in groups if group != "hydra"]

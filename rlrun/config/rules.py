@@ -363,7 +363,8 @@ ON_CONFIG = (
          "novelty counts visits, but an offline run (pipeline=offline) makes none",
          "none is allowed", "set bonus=none"),
     Rule("learner.learning_starts",
-         lambda c: c.window and 0 < c.run.total_steps <= c.learner.learning_starts,
+         lambda c: c.window and 0 < c.run.total_steps <= c.learner.learning_starts
+         and getattr(c.buffer, "load", None) is None,
          "nothing would be learned in a run of {run.total_steps} env steps",
          "less than run.total_steps = {run.total_steps} is allowed",
          "lower it, raise run.total_steps, or evaluate only (run.total_steps=0)"),
@@ -450,7 +451,8 @@ ON_SPACES = (
          "an action of at least one number is allowed", "use policy=random or policy=scripted"),
     Rule("env.id", lambda c: c.kind == "Box" and not isinstance(c.policy, schema.OnPolicyConfig)
          and not bounded(c.action).all(),
-         "its actions have no bounds: {action_text}", "a Box with finite low and high is allowed",
+         "its actions have no bounds whose distance float32 holds: {action_text}",
+         "a Box with finite low and high is allowed",
          "wrap the environment, or use policy=ppo, a2c or impala"),
     Rule("env.id", lambda c: c.kind == "Box" and c.action.dtype.kind != "f" and c.policy.learns,
          "its actions are whole numbers: {action_text}", "a Box of floats is allowed",

@@ -50,13 +50,37 @@ def load(
     Raises: ConfigError if there is no run, or an override changes a key that a run cannot change.
     """
     check_length("RUN_DIR", run_dir)
-    path, overrides = run_dir / "config.yaml", read_overrides(typed)
     require_run(run_dir, card=not replay)
     require_regular_files(run_dir)
     check_texts(run_dir)
+    cfg, overrides = _changed(run_dir, read_overrides(typed), fork, evaluation)
+    if not replay:
+        OmegaConf.update(cfg, "buffer.device", "cpu")
+        OmegaConf.update(cfg, "buffer.mmap", None)
+    try:
+        config = compose.read_composed(cfg)
+        require_trusted_env(config.env.id)
+    except NotTrusted as e:
+        with suppress(RlrunError):  # those that the run's own command line trusted, to be shown
+            before = packages_of(read_record(run_dir).get("command"))
+            e.packages = list(dict.fromkeys([*before, *e.packages]))
+        raise
+    if replay:
+        check_addresses(config, overrides)
+    check(config, fresh=False)
+    if replay:
+        check_written(config, keys_of(overrides))
+    cfg.resume = {"rescale": False, "allow": []}  # asked for once
+    return config, compose.to_yaml(cfg)
+
+
+def _changed(
+    run_dir: Path, overrides: list[Override], fork: bool, evaluation: bool
+) -> tuple[DictConfig, list[Override]]:
+    """Return config.yaml of a run with overrides that may change it, and these, parsed."""
     composer = compose.Composer()
     try:
-        cfg = OmegaConf.create(read_yaml(path))
+        cfg = OmegaConf.create(read_yaml(run_dir / "config.yaml"))
         if not isinstance(cfg, DictConfig):
             wrong = "its config.yaml is damaged"
             raise config_error("RUN_DIR", run_dir, wrong, "a mapping", "restore it")
@@ -76,28 +100,11 @@ def load(
         refused = _change(cfg, overrides, _EVALUATED if evaluation else _RESUMABLE, fork)
         if refused:
             raise _refusal(refused, run_dir, evaluation)
-        if not replay:
-            OmegaConf.update(cfg, "buffer.device", "cpu")
-            OmegaConf.update(cfg, "buffer.mmap", None)
+        return cfg, overrides
     except ConfigError:
         raise
     except Exception as e:  # OmegaConf also raises other errors on input
         raise as_config_error(e, overrides, [], lambda group: []) from e
-    try:
-        config = compose.read_composed(cfg)
-        require_trusted_env(config.env.id)
-    except NotTrusted as e:
-        with suppress(RlrunError):  # those that the run's own command line trusted, to be shown
-            before = packages_of(read_record(run_dir).get("command"))
-            e.packages = list(dict.fromkeys([*before, *e.packages]))
-        raise
-    if replay:
-        check_addresses(config, overrides)
-    check(config, fresh=False)
-    if replay:
-        check_written(config, keys_of(overrides))
-    cfg.resume = {"rescale": False, "allow": []}  # asked for once
-    return config, compose.to_yaml(cfg)
 
 
 def published(config_yaml: str) -> str:

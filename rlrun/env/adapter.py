@@ -230,6 +230,10 @@ class _Maker:
         """Return environment ``index`` with its wrappers."""
         config = self.config
         env = self._drawn(lambda kwargs: make_single(spec, kwargs, index), index)
+        for name in ("observation_space", "action_space"):
+            if not isinstance(getattr(env, name, None), gym.Space):
+                wrong = f"has no {name}; a gymnasium.spaces object of that name is needed"
+                raise EnvError(f"env.id = {config.id}: {wrong}; set it in __init__")
         require_one_skip(config.id, env, {**spec.kwargs, **self.kwargs}, config.wrappers)
         env = wrap(env, config.wrappers)
         _require_supported(config.id, env.observation_space, env.action_space)

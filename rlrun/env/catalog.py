@@ -264,15 +264,15 @@ def construction_errors(
             yield
     except (ImportError, gym.error.DependencyNotInstalled) as e:
         raise missing(e) from e
-    except refusals as e:
-        text = first_line(e.__cause__ or e)
-        raise ConfigError(
-            f"env.kwargs = {kwargs}: {name} does not accept them ({text}); allowed are its "
-            "arguments; change env.kwargs"
-        ) from e
     except (ConfigError, ResourceError):
         raise
     except Exception as e:
+        text = first_line(e.__cause__ or e)
+        if isinstance(e, refusals) and (kwargs or "argument" in text):
+            raise ConfigError(
+                f"env.kwargs = {kwargs}: {name} does not accept them ({text}); allowed are its "
+                "arguments; change env.kwargs"
+            ) from e
         text = f"it cannot be made ({type(e).__name__}: {first_line(e)})"
         raise ConfigError(f"env.id = {env_id}: {text}; choose another or repair it") from e
     except BaseException as e:

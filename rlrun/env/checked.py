@@ -131,6 +131,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         self._steps += 1
+        taken = np.array(action)  # an environment may change its own
         try:
             result = self.env.step(action)
         except BaseException as e:
@@ -139,9 +140,9 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         obs, reward, terminated, truncated = result[:4]
         self._last = obs
         if self._probe is not None:
-            self._probe.record(action, obs, reward, terminated, truncated)
+            self._probe.record(taken, obs, reward, terminated, truncated)
         elif self._actions is not None and len(self._actions) <= (self._limit or 0):
-            self._actions.append(np.array(action))
+            self._actions.append(taken)
         return obs, reward, bool(terminated), bool(truncated), info
 
     def reopen(self, seed: int, episode: int) -> Any:
@@ -272,7 +273,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         seed_spaces(self.env, seed)
         obs = self.env.reset(seed=seed)[0]
         for action in state["actions"]:
-            obs = self.env.step(action)[0]
+            obs = self.env.step(action.copy())[0]
             self._actions.append(action)
         if tree_hash(obs) != self._last:
             raise Unsupported("its open episode, replayed, ends with another observation")

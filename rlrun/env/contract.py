@@ -357,8 +357,9 @@ class _Leaf:
             got = f"has shape {x.shape}"
         elif x.dtype != self.dtype:
             got = f"has dtype {x.dtype}"
-        elif self.floating:
-            return None if np.isfinite(x).all() else self._first(x, ~np.isfinite(x))
+        elif self.floating:  # False for NaN
+            inside = np.abs(x) <= FLOAT32_MAX if x.itemsize > 4 else np.isfinite(x)
+            return None if inside.all() else self._first(x, ~inside)
         else:
             return self.beyond(x) if self.compared else None
         return f"{self.name} {got}; allowed is {self.dtype} {self.shape}, finite, as an array", None
@@ -384,8 +385,8 @@ class _Leaf:
         value = np.asarray(x)[place]
         index, inner = (place[0], place[1:]) if self.batched else (None, place)
         where = f" at position {list(inner)}" if inner else ""
-        if not np.isfinite(value):
-            allowed = f"{self.dtype} {self.space.shape}, finite"
+        if self.floating and not abs(value) <= FLOAT32_MAX:
+            allowed = f"{self.dtype} {self.space.shape}, finite in float32"
             return f"{self.name} has {value}{where}; allowed is {allowed}", index
         space = self.space
         declared = (space.low, space.high) if isinstance(space, spaces.Box) else self.limits or ()

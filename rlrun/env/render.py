@@ -54,7 +54,8 @@ def draw(env_id: str, picture: Draw) -> np.ndarray:
         ) from e
     if isinstance(image, list) and image:  # the environment collects frames
         image = image[-1]
-    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3:
+    fits = isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3
+    if not fits or not image.size:
         got = f"{type(image).__name__}"
         if isinstance(image, np.ndarray):
             got = f"{image.dtype} {list(image.shape)}"

@@ -337,12 +337,12 @@ class Probe:
     def __init__(self, state: Tree, make: Callable[[], Any]) -> None:
         """``state``: of the environment after its reset. ``make``: makes another one like it."""
         self._state, self._make, self.recording = state, make, True
-        self._rows: list[tuple[Any, str]] = []
+        self._rows: list[tuple[np.ndarray | None, str]] = []
 
-    def record(self, action: Any, *row: Any) -> None:
+    def record(self, action: np.ndarray | None, *row: Any) -> None:
         """Record one step (``action`` None: a reset) unless ``STEPS`` are recorded."""
         if self.recording and len(self._rows) < STEPS:
-            self._rows.append((None if action is None else np.array(action), row_hash(*row)))
+            self._rows.append((action, row_hash(*row)))
 
     def violation(self) -> str | None:
         """Return how one of two other environments differs, or None."""
@@ -355,7 +355,9 @@ class Probe:
                         twins[-1].reset(seed=0)
                         restore(twins[-1], capture(twins[0]) if number else self._state)
                     for twin in twins:
-                        row = twin.reset()[:1] if action is None else twin.step(action[()])[:4]
+                        row = (
+                            twin.reset()[:1] if action is None else twin.step(action.copy()[()])[:4]
+                        )
                         if row_hash(*row) != expected:
                             return HIDDEN
             except Unsupported as e:

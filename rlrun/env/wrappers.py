@@ -18,6 +18,7 @@ from rlrun.env.contract import ContractViolation, ResetResult
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.functional.masks import MASK
 from rlrun.schema import WrapperConfig
+from rlrun.spaces import is_image
 
 
 class ActionMaskObservation(gym.Wrapper[Any, Any, Any, Any]):
@@ -219,6 +220,22 @@ def _noise_obs(env: AnyEnv, std: float) -> AnyEnv:
     return noisy
 
 
+def _time_obs(env: AnyEnv) -> AnyEnv:
+    space = env.observation_space
+    flat = not isinstance(space, spaces.Dict) and not is_image(space)
+    return wrappers.TimeAwareObservation(env, flatten=flat, normalize_time=True)
+
+
+class DelayedObservation(wrappers.DelayObservation[Any, Any]):
+    """Gymnasium's, with the present action mask."""
+
+    def observation(self, observation: Any) -> Any:
+        delayed = super().observation(observation)
+        if isinstance(observation, Mapping) and MASK in observation:
+            return {**delayed, MASK: observation[MASK]}
+        return delayed
+
+
 def _rescale_action(env: AnyEnv, low: float, high: float) -> AnyEnv:
     space: Any = env.action_space
     with np.errstate(over="ignore", invalid="ignore"):
@@ -250,12 +267,12 @@ WRAPPERS: dict[str, tuple[Factory, str]] = {
         "each action `steps` times, maximum over the last two images; Mnih et al. 2015",
     ),
     "time_obs": (
-        lambda env: wrappers.TimeAwareObservation(env, flatten=True, normalize_time=True),
-        "the share of the episode's steps that is over, appended",
+        _time_obs,
+        "the share of the episode's steps that is over, appended, or as `time` of a Dict",
     ),
     "delay_obs": (
-        wrappers.DelayObservation,
-        "the observation of `steps` steps ago, zeros in the first `steps` steps",
+        DelayedObservation,
+        "the observation of `steps` steps ago, zeros in the first `steps` steps, a mask at once",
     ),
     "flicker_obs": (_flicker_obs, "all zeros with `probability`; Hausknecht & Stone 2015"),
     "noise_obs": (_noise_obs, "normal noise of standard deviation `std` on every number"),

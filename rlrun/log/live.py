@@ -1,12 +1,11 @@
-"""Live progress display: a line and a bar, redrawn at the bottom of a terminal or in a cell."""
+"""Live progress display: a line, two at 80 columns, redrawn in place in a terminal or a cell."""
 
 import logging
 import sys
 from typing import Any, TextIO
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from rlrun.log.progress import ProgressSnapshot, format_line
@@ -31,8 +30,7 @@ class LiveDisplay:
         self._handlers = self._redirect_handlers()
 
     def show(self, snapshot: ProgressSnapshot) -> None:
-        bar = ProgressBar(1.0, snapshot.fraction)
-        self._live.update(Group(Text(format_line(snapshot)), bar), refresh=True)
+        self._live.update(Text(format_line(snapshot)), refresh=True)
 
     def close(self) -> None:
         """Leave the last frame on the screen. Restore the cursor and the streams."""

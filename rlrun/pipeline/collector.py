@@ -19,7 +19,17 @@ from rlrun.functional.recorded import RowSpaces
 from rlrun.functional.schedule import make_schedule
 from rlrun.run.tensors import require_kind
 from rlrun.schema import CollectorConfig, ExploreConfig
-from rlrun.types import Chunk, Counters, Policy, Tree, no_actions, tree_leaves, tree_map
+from rlrun.types import (
+    Actor,
+    Chunk,
+    Counters,
+    Policy,
+    Tree,
+    no_actions,
+    returned,
+    tree_leaves,
+    tree_map,
+)
 
 BINS = 16  # equal parts of the range of a real action
 MOST_VALUES = 4096  # actions with more values are not counted
@@ -252,7 +262,7 @@ class Collector:
         self.config, self.env, self.policy, self.explore = config, env, policy, explore
         self.counters, self.cutter, self.stack = counters, cutter, stack
         self.num_envs, self.seed = env.num_envs, seed
-        self.actor = policy.actor(self.num_envs)
+        self.actor: Actor = returned(policy.actor(self.num_envs), Actor, "actor()")
         self.obs: Tree = tree_map(np.array, env.reset(seed=seed))
         self.spaces = RowSpaces(env.obs_space, env.action_space)
         self.first = np.ones(self.num_envs, bool)

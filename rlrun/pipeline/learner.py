@@ -21,7 +21,17 @@ from rlrun.log import Log
 from rlrun.log.window_figure import WindowFigure, kinds
 from rlrun.pipeline.bonus import RND
 from rlrun.schema import LearnerConfig
-from rlrun.types import Counters, Loss, NetworkPolicy, Policy, RecurrentPolicy, Sample, Window
+from rlrun.types import (
+    Counters,
+    Loss,
+    NetworkPolicy,
+    Policy,
+    RecurrentPolicy,
+    Sample,
+    Update,
+    Window,
+    returned,
+)
 
 DRAWN = 8  # windows in a figure
 
@@ -225,7 +235,7 @@ class Learner:
         sample = self.buffer.sample(self.config.batch_size, self.counters.env_steps)
         sampled = time.perf_counter()
         sample = sample if self.bonus is None else self.bonus.add_to(sample)
-        update = self.policy.update(sample)
+        update: Update = returned(self.policy.update(sample), Update, "update()")
         updated = time.perf_counter()
         self.counters.updates += update.steps
         self.means.add(update.metrics)
@@ -312,7 +322,7 @@ class RolloutLearner:
         sampled = time.perf_counter()
         if self.bonus is not None:
             sample = self.bonus.add_to(sample)
-        update = self.policy.update(sample)
+        update: Update = returned(self.policy.update(sample), Update, "update()")
         self.counters.updates += update.steps
         self.means.add(update.metrics)
         self.seconds["sample"] += sampled - start

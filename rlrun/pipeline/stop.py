@@ -225,7 +225,7 @@ class Watchdog:
         quiet = max(self.config.warn_seconds, 2 * self.reported.get(phase, 0.0))
         if self.waited >= TELL_SECONDS and not self.told and self._compiles():
             self.told = True
-            self.tell("compiling kernels, once for each algorithm: up to half a minute")
+            self.tell("compiling kernels, once for each algorithm: some 5 to 30 s")
         if self.waited >= quiet and self.warned is None:
             ends = "" if limit is None else f" (watchdog.max_seconds = {limit:g} ends the run)"
             self.warned = logging.WARNING

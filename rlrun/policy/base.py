@@ -35,7 +35,7 @@ from rlrun.schema import (
     TorsoConfig,
     ValueConfig,
 )
-from rlrun.types import Actor, Loss, Sample, Segment, Spec, Update, Window, generator
+from rlrun.types import Actor, Loss, Sample, Segment, Spec, Update, Window, generator, returned
 
 Rates = dict[str, tuple[float, ...]]  # part -> learning rates of the part and of its memories
 
@@ -254,7 +254,7 @@ class WindowLearner(LearningPolicy[C]):
 
     def losses(self, segment: Segment, weight: Tensor) -> Losses:
         """Return the losses by the part that each one trains."""
-        out = self.loss(segment, weight)
+        out: Loss = returned(self.loss(segment, weight), Loss, "loss()")
         return Losses({self.main: out.loss}, out.priority, out.metrics)
 
     def learn(self, sample: Sample) -> Update:

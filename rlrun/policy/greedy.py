@@ -109,7 +109,13 @@ def make_greedy_step(actor: object, spec: Spec, frames: int) -> GreedyStep | Non
 
 def named_leaves(space: gym.Space[Any]) -> list[tuple[str, gym.Space[Any]]]:
     """Return the leaves of Dicts and Tuples, named obs.KEY and obs.INDEX, in the tree's order."""
-    return [(".".join(["obs", *map(str, path)]), leaf) for path, leaf in leaf_spaces(space)]
+    names: dict[str, gym.Space[Any]] = {}
+    for path, leaf in leaf_spaces(space):
+        name = ".".join(["obs", *map(str, path)])
+        while name in names:  # a key may have a dot
+            name += "#"
+        names[name] = leaf
+    return list(names.items())
 
 
 def as_tree(space: gym.Space[Any], leaves: Iterator[Any]) -> Tree:

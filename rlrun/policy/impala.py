@@ -13,6 +13,9 @@ from rlrun.policy.rollout import RolloutRows
 from rlrun.schema import IMPALAConfig
 
 
+ROUNDING = 1e-4  # of a ratio; that of the acting policy is 1
+
+
 class IMPALA(OnePassLearner[IMPALAConfig]):
     """Samples actions from the policy and learns from them once, with importance weights."""
 
@@ -25,4 +28,5 @@ class IMPALA(OnePassLearner[IMPALAConfig]):
             log_ratio, rows.reward, value, *rows.ends, gamma=c.gamma, trace=c.vtrace_lambda,
             rho_clip=c.rho_clip, c_clip=c.c_clip,
         )  # fmt: skip
-        return out, {"train/rho_clipped": (log_ratio.exp() > c.rho_clip).float()}
+        cut = log_ratio.exp() > (1 + ROUNDING) * c.rho_clip
+        return out, {"train/rho_clipped": cut.float()}

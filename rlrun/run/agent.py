@@ -102,8 +102,9 @@ def read_column(name: str, x: Any, n: int, dtype: type) -> np.ndarray:
     given, flags = np.asarray(x), dtype is np.bool_
     fits = given.shape == (n,) or (n == 1 and given.shape == ())
     fits = fits and given.dtype.kind in ("b" if flags else "biuf")
-    if not fits or not np.isfinite(given).all():
-        found = f"{given.dtype} {list(given.shape)}"
+    finite = fits and np.isfinite(given).all()
+    if not finite:
+        found = "nan or infinite" if fits else f"{given.dtype} {list(given.shape)}"
         _refuse(name, found, f"{'bool' if flags else 'finite numbers'} [{n}]")
     return given.astype(dtype).reshape(n)
 
@@ -207,12 +208,7 @@ class Agent:
 
         Raises: ConfigError.
         """
-        if type(n) is not int or n < 1 or n % self.columns:
-            allowed = "an integer >= 1" if self.columns == 1 else f"a multiple of {self.columns}"
-            raise ConfigError(
-                f"n = {n}: is not a number of environments; {allowed} is allowed; e.g. "
-                f"agent.reset({self.columns})"
-            )
+        _require_count(n, self.columns, "reset")
         if seed is not None:
             self._policy.generator = np.random.default_rng(seed)
         if seed is not None or n != self._n:
@@ -298,6 +294,7 @@ class Agent:
         """
         env, agents = self._config.env, self._config.agents
         if n is not None:
+            _require_count(n, 1, "env")
             keep = (env.success,) if env.success else ()
             given: dict[str, Any] = {"evaluate": True, "agents": agents, "render": render}
             # Gymnasium's rows cannot report a restart.
@@ -349,6 +346,14 @@ class Agent:
         else:  # 0: the policy's own sample, without uniform actions
             return np.full(self._n, explore if number else 0, np.float32)
         raise ConfigError(f"explore = {explore}: {wrong}")
+
+
+def _require_count(n: object, unit: int, method: str) -> None:
+    """Raise ConfigError unless ``n`` is a positive multiple of ``unit``."""
+    if type(n) is not int or n < 1 or n % unit:
+        allowed = "an integer >= 1" if unit == 1 else f"a multiple of {unit}"
+        wrong = "is not a number of environments"
+        raise ConfigError(f"n = {n}: {wrong}; {allowed} is allowed; e.g. agent.{method}({unit})")
 
 
 def reads_reward(actor: Actor) -> bool:

@@ -45,7 +45,7 @@ from rlrun.run.manifest import CHECKPOINTS
 from rlrun.run.plan import Plan, plan_of_demos
 from rlrun.schema import POLICY_CONFIGS, PrioritizedConfig, PriorityConfig, RankConfig, RNDConfig
 from rlrun.terminal import paragraph
-from rlrun.trust import trusted_class
+from rlrun.trust import trusted_class, users_class
 from rlrun.types import Actor, Chunk, Counters, Policy, Spec, generator, tree_map
 
 if TYPE_CHECKING:
@@ -93,10 +93,11 @@ def make_policy(plan: Plan) -> Policy:
             c.precision, target_thread=plan.target_thread, graph=c.cuda_graph, compile=c.compile,
             unroll=unroll, device=torch.device(config.device),
         )  # fmt: skip
-        policy: Policy = cls(
-            config.policy, config.torso, config.memory, spec=spec, seed=seed,
-            total_steps=plan.horizon, device=torch.device(config.device), compute=compute,
-        )  # fmt: skip
+        with users_class("policy.name", config.policy.name):
+            policy: Policy = cls(
+                config.policy, config.torso, config.memory, spec=spec, seed=seed,
+                total_steps=plan.horizon, device=torch.device(config.device), compute=compute,
+            )  # fmt: skip
         return with_kernel(policy, plan) if plan.backend.name == "numpy" else policy
 
     if config.agents.name == "separate":

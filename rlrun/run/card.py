@@ -151,11 +151,6 @@ def _readme(
     policy, env = printable(policy_title(config, run_dir)), printable(config.env.id)
     what = f"{policy} on {env}"
     picture_line = f"\n![an episode of greedy actions]({PICTURE})\n" if picture else ""
-    own = env.startswith("rlrun/") or about["env"]["wrappers"]
-    needs = " (this environment needs rlrun too)" if own else ""
-    package = module_of(config.env.id).partition(".")[0]
-    trust, argument = (f" --trust {package}", f', trust="{package}"') if package else ("", "")
-    also = f"The environment comes with the package `{package}`.\n\n" if package else ""
     return f"""{_front_matter(policy, env, scores)}
 # {what}
 {picture_line}
@@ -163,33 +158,7 @@ An agent trained with rlrun: seed {config.seed}, {weights} weights, {trained.env
 
 ## Use
 
-{also}With rlrun, in this directory:
-
-```sh
-rlrun play .{trust}
-rlrun eval .{trust}
-```
-
-```python
-import rlrun
-
-agent = rlrun.load("."{argument})
-action = agent.act(obs, reward)  # reward: of the last step
-```
-
-Without torch, from Python{needs}: `pip install onnxruntime gymnasium`, then
-
-```sh
-python act.py {ONNX} 3  # episodes
-```
-
-From C, with the library that comes with the Python package onnxruntime. The program reads lines of
-numbers (1 if an episode begins, else 0; the last reward; the observation) and answers with actions:
-
-```sh
-cc -O2 act.c -o act -ldl
-./act "$(python -c 'import onnxruntime as o; print(*o.__path__)')"/capi/libonnxruntime.so.* {ONNX}
-```
+{_use(config.env.id, own=bool(about["env"]["wrappers"]))}
 
 ## Score
 
@@ -223,6 +192,42 @@ that the observation opens an episode; `prev_action` and `prev_reward` are those
 | `{CONFIG}` | the config of the run |
 | `act.py`, `act.c` | programs that act with `{ONNX}`; rlrun does not run them |
 """
+
+
+def _use(env_id: str, *, own: bool) -> str:
+    """Return how the agent is used. ``own``: the environment has wrappers of rlrun."""
+    own = own or env_id.startswith("rlrun/")
+    needs = " (this environment needs rlrun too)" if own else ""
+    package = module_of(env_id).partition(".")[0]
+    trust, argument = (f" --trust {package}", f', trust="{package}"') if package else ("", "")
+    also = f"The environment comes with the package `{package}`.\n\n" if package else ""
+    return f"""{also}With rlrun, in this directory:
+
+```sh
+rlrun play .{trust}
+rlrun eval .{trust}
+```
+
+```python
+import rlrun
+
+agent = rlrun.load("."{argument})
+action = agent.act(obs, reward)  # reward: of the last step
+```
+
+Without torch, from Python{needs}: `pip install onnxruntime gymnasium`, then
+
+```sh
+python act.py {ONNX} 3  # episodes
+```
+
+From C, with the library that comes with the Python package onnxruntime. The program reads lines of
+numbers (1 if an episode begins, else 0; the last reward; the observation) and answers with actions:
+
+```sh
+cc -O2 act.c -o act -ldl
+./act "$(python -c 'import onnxruntime as o; print(*o.__path__)')"/capi/libonnxruntime.so.* {ONNX}
+```"""
 
 
 def _front_matter(policy: str, env: str, scores: dict[str, Any]) -> str:

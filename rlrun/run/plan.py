@@ -55,6 +55,12 @@ class Plan:
     backend: Backend  # computes updates: a numpy kernel or autograd
     horizon: int  # env steps of schedules without their own end
 
+    def displaces_kernel(self) -> bool:
+        """Return whether ``learner.precision`` alone keeps updates from a kernel on the CPU."""
+        exact = replace(self.config, learner=replace(self.config.learner, precision="float32"))
+        backend = choose_backend(exact, self.row_spec.obs, self.threads)
+        return (backend.name, self.backend.name) == ("numpy", "torch")
+
     def settings(self) -> dict[str, Any]:
         """Return the settings that a resumed run takes over from the beginning of the run."""
         return {name: getattr(self, name) for name in _SETTINGS}

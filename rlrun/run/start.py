@@ -269,6 +269,9 @@ class _Run:
                 fix = "memory=lstm" if c.policy.recurrent else c.policy.recurrent_variant
                 fix = fix or "a policy with a memory"
                 self.log.note(f"rlrun: this task needs a memory, and {name} has none: try {fix}")
+            if self.plan.displaces_kernel():
+                kept = "float32 keeps the compiled update, up to 3 times as fast for small networks"
+                self.log.note(f"rlrun: learner.precision = {c.learner.precision}: {kept}")
             return
         clock = self.pipeline.parts.source.clock
         if self.state is None:

@@ -149,20 +149,17 @@ class Ranged:
     def _check_field(self, name: str, value: Any, bounds: Range | None) -> None:
         several = isinstance(value, tuple)
         shown = list(value)[:4] if several else value
-        for number in value if several else (value,):
-            if isinstance(number, int) and abs(number) > _MOST_INTEGER:
-                raise Invalid(name, shown, f"must be within [-{_MOST_INTEGER}, {_MOST_INTEGER}]")
-        if bounds is None or value is None:
-            return
-        if several and len(value) > _MOST_ENTRIES:
+        if several and bounds is not None and len(value) > _MOST_ENTRIES:
             wrong = f"has {len(value)} numbers; at most {_MOST_ENTRIES} are allowed; give fewer"
             raise Invalid(name, shown, wrong)
         schedule = value.values() if isinstance(value, ScheduleConfig) else (value,)
         for number in value if several else schedule:
-            if number not in bounds:
+            if bounds is not None and value is not None and number not in bounds:
                 text = f"{'each ' if several else ''}must be {bounds}"
                 text += f": {bounds.reason}" if bounds.reason else ""
-                raise Invalid(name, list(value) if several else number, text)
+                raise Invalid(name, shown if several else number, text)
+            if isinstance(number, int) and abs(number) > _MOST_INTEGER:
+                raise Invalid(name, shown, f"must be within [-{_MOST_INTEGER}, {_MOST_INTEGER}]")
 
 
 def each(keys: Iterable[str], rule: Callable[[str], Rule]) -> tuple[Rule, ...]:

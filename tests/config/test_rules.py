@@ -25,7 +25,7 @@ def masked(mask):
 
 SPACES: list[tuple[str, Any, Any, str]] = [  # words, observations, actions, what the error holds
     ("policy=ppo", BOX, spaces.Box(-1, 1, (0,), np.float32), "env.id = .* no number"),
-    ("policy=sac", BOX, spaces.Box(-3e38, 3e38, (1,), np.float32), "env.id = .* no bounds"),
+    ("policy=sac", BOX, spaces.Box(-3e38, 3e38, (1,), np.float32), "env.id = .* bounds"),
     ("policy=ppo", BOX, spaces.Box(0, 3, (2,), np.int64), "env.id = .* whole numbers"),
     ("policy=ppo", masked(spaces.MultiBinary(2)), spaces.MultiDiscrete([2, 2]), "action_mask"),
     ("policy=dqn", masked(spaces.MultiBinary(3)), TWO, r"shape \[3\].*\[2\], is allowed"),

@@ -98,6 +98,11 @@ WRAPPED = [
 
 
 @pytest.mark.parametrize("hidden", ["none", "world"])
+def test_an_environment_that_changes_its_action_goes_on(hidden, tmp_path):
+    goes_on(config_of("test/Halving-v0", kwargs={"hidden": hidden}), tmp_path)
+
+
+@pytest.mark.parametrize("hidden", ["none", "world"])
 @pytest.mark.parametrize("names", WRAPPED, ids=["plain", "random"])
 def test_wrappers_go_on(names, hidden, tmp_path):
     given = [(n, {}) if isinstance(n, str) else n for n in names]

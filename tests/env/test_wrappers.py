@@ -104,6 +104,15 @@ def test_observations():
     assert env.reset(seed=0).dtype == env.obs_space.dtype == np.float64
 
 
+def test_an_action_mask_stays_that_of_its_row():
+    for given in (wrapper("time_obs"), wrapper("delay_obs", steps=2)):
+        env = make_env(wrapped(given, env_id="tests/Masked-v0"), num_envs=1)
+        obs = env.reset(seed=0)
+        for _ in range(5):  # raises if the mask shows another row's actions
+            obs = env.step(np.array([obs["action_mask"][0].argmax()])).obs
+        assert ("time" in obs) == (given.name == "time_obs")
+
+
 def test_observations_that_are_dicts():
     nested = {"env_id": "test/Nested-v0"}
     space, *_ = probe(wrapped(wrapper("filter_obs", keys=("image",)), **nested))

@@ -54,6 +54,18 @@ class Walk(gym.Env[Any, Any]):
     shared = 0
 
 
+class Halving(Walk):
+    """It changes the action that it gets."""
+
+    def __init__(self, hidden: str = "none") -> None:
+        super().__init__(hidden)
+        self.action_space = spaces.Box(-4, 4, (1,), np.float32)
+
+    def step(self, action: Any) -> Any:
+        action *= 0.5
+        return super().step(action[0] * 10)
+
+
 class World:
     """An object in a list: the open episode is replayed."""
 
@@ -62,6 +74,7 @@ class World:
 
 
 gym.register("test/Walk-v0", entry_point=Walk)
+gym.register("test/Halving-v0", entry_point=Halving)
 
 
 class Own(Walk):

@@ -52,8 +52,10 @@ OBSERVATIONS = [
     gym.spaces.MultiDiscrete([2, 3], start=[1, -1]),
     gym.spaces.MultiBinary(5),
     gym.spaces.Dict({"a": BOX, "b": gym.spaces.Tuple([gym.spaces.Discrete(3), BOX])}),
+    gym.spaces.Dict({"a.b": BOX, "a": gym.spaces.Dict({"b": BOX})}),
     MASK,
 ]
+HALF = gym.spaces.Box(np.float32([0, -np.inf]), np.float32([np.inf, 3]))
 BOTH = "torso=image_and_vector"
 DISCRETE = ("policy=r2d2", "env=cartpole", "policy.prev_inputs=true", *SMALL)
 PPO = ("policy=ppo", "memory=lstm", "policy.prev_inputs=true", "policy.separate_value=true", *SMALL)
@@ -63,7 +65,7 @@ SPACES = [
     (("policy=sac", "env=pendulum", "policy.head_hidden=[8]", BOTH), IMAGE, ACTIONS),
     ((*PPO, "env=cartpole"), BOX, gym.spaces.MultiDiscrete([2, 3], start=[1, 0])),
     ((*PPO, "env=cartpole"), MASK, FOUR),
-    ((*PPO, "env=pendulum"), BOX, ACTIONS),
+    *[((*PPO, "env=pendulum"), BOX, box) for box in (ACTIONS, HALF)],
     (("policy=rsac", "env=pendulum", *SMALL), BOX, ACTIONS),
     (("policy=iql", "env=pendulum", *OFFLINE), BOX, ACTIONS),
     (("policy=bc", "env=cartpole", *OFFLINE), MASK, FOUR),

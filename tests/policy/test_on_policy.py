@@ -175,6 +175,8 @@ def test_metrics_of_ppo_by_hand():
     assert metrics["train/approx_kl"].item() == pytest.approx(kl, rel=1e-3)
     clipped = build("impala", rho_clip=1.1).update(sample).metrics["train/rho_clipped"]
     assert clipped.item() == pytest.approx((ratio > 1.1).float().mean().item())
+    acting = build("impala")
+    assert acting.update(rollout(acting)).metrics["train/rho_clipped"] == 0, "but for rounding"
 
 
 # -- acting is learning ----------------------------------------------------------------------------

@@ -47,6 +47,7 @@ def test_the_backend_is_the_policy_s():
     for preset, more in cases:
         plan = make_plan(config(*line(preset), *more.split()))
         assert (plan.backend.name == "numpy") == has_kernel(make_policy(plan)), (preset, more)
+        assert plan.displaces_kernel() == (more == other and preset != "r2d2"), (preset, more)
 
 
 @pytest.mark.parametrize(

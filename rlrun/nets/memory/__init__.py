@@ -14,7 +14,7 @@ from rlrun.nets.memory.linear import FFM, LRU, RTU
 from rlrun.nets.memory.mamba2 import Mamba2
 from rlrun.nets.memory.xlstm import MLSTM, SLSTM
 from rlrun.schema import MemoryConfig
-from rlrun.trust import trusted_class
+from rlrun.trust import trusted_class, users_class
 from rlrun.types import Tree, tree_leaves, tree_map
 
 Memory = LSTM | GRU | NoMemory | Cell
@@ -49,19 +49,21 @@ def make_memory(config: MemoryConfig, features: int) -> Memory:
         wrong = "the class is not a Cell"
         allowed = "a class derived from rlrun.nets.memory.Cell is allowed"
         raise ConfigError(f"memory.name = {config.name}: {wrong}; {allowed}; derive it")
-    memory: Memory = cls(config, features)
-    if config.name not in _MEMORIES:
-        _check_cell(config.name, memory, features)
+    with users_class("memory.name", config.name):
+        memory: Memory = cls(config, features)
+        if config.name not in _MEMORIES:
+            _check_cell(config.name, memory, features)
     return memory
 
 
 @torch.no_grad()
 def _check_cell(name: str, memory: Memory, features: int) -> None:
     """Raise EnvError if a step of a user's cell returns other shapes than the cell declares."""
-    state = memory.initial_state(1, torch.device("cpu"))
+    state = memory.initial_state(2, torch.device("cpu"))
     with torch.random.fork_rng(devices=[]):  # a step may use random numbers
-        out, after = memory.step(torch.zeros(1, features), state)
-    rows = [("step() returns an output", out, (1, memory.size))]
+        out, after = memory.step(torch.zeros(2, features), state)
+    rows = [("step() returns an output", out, (2, memory.size))]
+    rows += [("initial_state(2) returns a state", s, (2, *s.shape[1:])) for s in tree_leaves(state)]
     pairs = zip(tree_leaves(after), tree_leaves(state), strict=False)
     rows += [("step() returns a state", new, tuple(old.shape)) for new, old in pairs]
     for what, x, shape in rows:

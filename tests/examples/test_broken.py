@@ -1,0 +1,125 @@
+"""Broken classes of users: one line that names them, exit code 3 (2: not importable), no bug."""
+
+import pytest
+
+import rlrun
+from rlrun.cli.main import main
+from rlrun.errors import ConfigError
+
+MODULE = """
+import gymnasium as gym, numpy as np, torch
+from gymnasium import spaces
+from rlrun.nets.memory import Cell
+from rlrun.policy.dqn import DQN
+
+class Abstract(Cell):
+    pass
+
+class Zeros(Cell):
+    def initial_state(self, batch, device):
+        return (torch.zeros(batch, 4),)
+    def step(self, x, state):
+        return torch.zeros(len(x), self.size), state
+
+class Raises(Zeros):
+    def step(self, x, state):
+        raise ValueError("boom")
+
+class OneResult(Zeros):
+    def step(self, x, state):
+        return torch.zeros(len(x), self.size)
+
+class NoState(Zeros):
+    def initial_state(self, batch, device):
+        return None
+
+class OneColumn(Zeros):
+    def initial_state(self, batch, device):
+        return (torch.zeros(1, 4),)
+
+class FewArguments(Zeros):
+    def __init__(self, config):
+        super().__init__(config, 3)
+
+class NoArguments(DQN):
+    def __init__(self):
+        pass
+
+class LossIsNumber(DQN):
+    def loss(self, segment, weight):
+        return 3.0
+
+class NoUpdate(DQN):
+    def update(self, sample):
+        return None
+
+class NoActor(DQN):
+    def actor(self, num_envs):
+        return None
+
+class NoSpace(gym.Env):
+    action_space = spaces.Discrete(2)
+
+class Huge(gym.Env):
+    observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float64)
+    action_space = spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        return np.array([0, 1e40, 0]), {}
+
+gym.register("NoSpace-v0", NoSpace)
+gym.register("Huge-v0", Huge)
+"""
+
+
+@pytest.fixture
+def broken(tmp_path, monkeypatch):
+    """The package ``broken``, on the path of an empty working directory."""
+    (tmp_path / "broken.py").write_text(MODULE)
+    (tmp_path / "leaves.py").write_text("raise SystemExit(4)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("Abstract", "NotImplementedError"), ("Raises", "ValueError: boom"), ("OneResult", "step()"),
+     ("NoState", "NoneType"), ("OneColumn", "initial_state(2)"), ("FewArguments", "__init__()")],
+)  # fmt: skip
+def test_cells(broken, capsys, name, told):
+    line = ["policy=r2d2", f"memory.name=broken:{name}", "env=bandit", "debug=smoke", "run.dir=run"]
+    assert main([*line, "--trust", "broken"]) == 3
+    err = capsys.readouterr().err.splitlines()[-1]
+    assert f"memory.name = broken:{name}" in err
+    assert told in err
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("NoArguments", "__init__()"), ("LossIsNumber", "loss() returned float"),
+     ("NoUpdate", "update() returned NoneType"), ("NoActor", "actor() returned NoneType")],
+)  # fmt: skip
+def test_policies(broken, capsys, name, told):
+    line = ["policy=dqn", f"policy.name=broken:{name}", "env=bandit", "debug=smoke", "run.dir=run"]
+    assert main([*line, "--trust", "broken"]) == 3
+    err = capsys.readouterr().err.splitlines()[-1]
+    assert "policy.name" in err
+    assert told in err
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("NoSpace", "has no observation_space"), ("Huge", "1e+40 at position [1]")]
+)
+def test_environments(broken, capsys, name, told):
+    words = ["env=gym", f"env.id=broken:{name}-v0"]
+    assert main(["policy=dqn", *words, "debug=smoke", "run.dir=run"]) == 3
+    assert told in capsys.readouterr().err
+    assert main(["doctor", *words]) in (0, 3)  # a finding, or it cannot be made
+    assert told in " ".join("".join(capsys.readouterr()).split())
+
+
+def test_a_module_that_leaves(broken, capsys):
+    line = ["policy=dqn", "policy.name=leaves:X", "env=bandit", "debug=smoke"]
+    assert main([*line, "--trust", "leaves"]) == 2
+    assert "importing leaves raised SystemExit" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="SystemExit"):
+        rlrun.train(*line, trust=["leaves"])
