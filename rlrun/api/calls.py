@@ -34,8 +34,7 @@ def errors_of_cli(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
     Its traceback ends here, because the line says all that a user needs. A cause, such as an error
     of an environment or a bug, is kept, except for a ConfigError. RLRUN_DEBUG=1 keeps everything.
-    Arguments that the function does not take raise TypeError, or ConfigError if it is clear what is
-    meant.
+    Arguments that the function does not take raise TypeError.
     """
     signature = inspect.signature(function)
 
@@ -51,7 +50,7 @@ def errors_of_cli(function: Callable[_P, _T]) -> Callable[_P, _T]:
             ]:
                 text = f"rlrun.{function.__name__}({unknown[0]}=...): is not an argument"
                 allowed = f"{', '.join(known)} are allowed"
-                raise ConfigError(f"{text}; {allowed}; did you mean {close[0]}=...?") from None
+                raise TypeError(f"{text}; {allowed}; did you mean {close[0]}=...?") from None
             if not unknown or "overrides" not in known:
                 raise
             raise ConfigError(_as_overrides(function.__name__, kwargs, unknown)) from None

@@ -12,7 +12,6 @@ from rlrun.policy.a2c import AdvantageMetrics, OnePassLearner
 from rlrun.policy.rollout import RolloutRows
 from rlrun.schema import IMPALAConfig
 
-
 ROUNDING = 1e-4  # of a ratio; that of the acting policy is 1
 
 

@@ -106,7 +106,7 @@ def test_observations():
 
 def test_an_action_mask_stays_that_of_its_row():
     for given in (wrapper("time_obs"), wrapper("delay_obs", steps=2)):
-        env = make_env(wrapped(given, env_id="tests/Masked-v0"), num_envs=1)
+        env = make_env(wrapped(given, env_id="tests/Masked-v0", max_episode_steps=9), num_envs=1)
         obs = env.reset(seed=0)
         for _ in range(5):  # raises if the mask shows another row's actions
             obs = env.step(np.array([obs["action_mask"][0].argmax()])).obs

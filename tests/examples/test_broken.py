@@ -72,9 +72,9 @@ gym.register("Huge-v0", Huge)
 
 
 @pytest.fixture
-def broken(tmp_path, monkeypatch):
-    """The package ``broken``, on the path of an empty working directory."""
-    (tmp_path / "broken.py").write_text(MODULE)
+def botched(tmp_path, monkeypatch):
+    """The package ``botched``, on the path of an empty working directory."""
+    (tmp_path / "botched.py").write_text(MODULE)
     (tmp_path / "leaves.py").write_text("raise SystemExit(4)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -85,11 +85,17 @@ def broken(tmp_path, monkeypatch):
     [("Abstract", "NotImplementedError"), ("Raises", "ValueError: boom"), ("OneResult", "step()"),
      ("NoState", "NoneType"), ("OneColumn", "initial_state(2)"), ("FewArguments", "__init__()")],
 )  # fmt: skip
-def test_cells(broken, capsys, name, told):
-    line = ["policy=r2d2", f"memory.name=broken:{name}", "env=bandit", "debug=smoke", "run.dir=run"]
-    assert main([*line, "--trust", "broken"]) == 3
+def test_cells(botched, capsys, name, told):
+    line = [
+        "policy=r2d2",
+        f"memory.name=botched:{name}",
+        "env=bandit",
+        "debug=smoke",
+        "run.dir=run",
+    ]
+    assert main([*line, "--trust", "botched"]) == 3
     err = capsys.readouterr().err.splitlines()[-1]
-    assert f"memory.name = broken:{name}" in err
+    assert f"memory.name = botched:{name}" in err
     assert told in err
 
 
@@ -98,9 +104,9 @@ def test_cells(broken, capsys, name, told):
     [("NoArguments", "__init__()"), ("LossIsNumber", "loss() returned float"),
      ("NoUpdate", "update() returned NoneType"), ("NoActor", "actor() returned NoneType")],
 )  # fmt: skip
-def test_policies(broken, capsys, name, told):
-    line = ["policy=dqn", f"policy.name=broken:{name}", "env=bandit", "debug=smoke", "run.dir=run"]
-    assert main([*line, "--trust", "broken"]) == 3
+def test_policies(botched, capsys, name, told):
+    line = ["policy=dqn", f"policy.name=botched:{name}", "env=bandit", "debug=smoke", "run.dir=run"]
+    assert main([*line, "--trust", "botched"]) == 3
     err = capsys.readouterr().err.splitlines()[-1]
     assert "policy.name" in err
     assert told in err
@@ -109,15 +115,15 @@ def test_policies(broken, capsys, name, told):
 @pytest.mark.parametrize(
     ("name", "told"), [("NoSpace", "has no observation_space"), ("Huge", "1e+40 at position [1]")]
 )
-def test_environments(broken, capsys, name, told):
-    words = ["env=gym", f"env.id=broken:{name}-v0"]
+def test_environments(botched, capsys, name, told):
+    words = ["env=gym", f"env.id=botched:{name}-v0"]
     assert main(["policy=dqn", *words, "debug=smoke", "run.dir=run"]) == 3
     assert told in capsys.readouterr().err
     assert main(["doctor", *words]) in (0, 3)  # a finding, or it cannot be made
     assert told in " ".join("".join(capsys.readouterr()).split())
 
 
-def test_a_module_that_leaves(broken, capsys):
+def test_a_module_that_leaves(botched, capsys):
     line = ["policy=dqn", "policy.name=leaves:X", "env=bandit", "debug=smoke"]
     assert main([*line, "--trust", "leaves"]) == 2
     assert "importing leaves raised SystemExit" in capsys.readouterr().err
