@@ -63,31 +63,31 @@ def series_of(paths: list[Path]) -> list[Series]:
     Raises: ConfigError for a path of another kind or an unreadable one, CheckpointError for a run
     without anything to measure, StorageError for a damaged dataset.
     """
-    found: list[Series] = []
+    all_series: list[Series] = []
     snapshots: dict[bytes, Series] = {}
     for path in paths:
         if (path / DESCRIPTION_FILE).is_file():
-            found += _of_rows(_dataset_chunks(path), str(path))
+            all_series += _of_rows(_dataset_chunks(path), str(path))
         elif (path / "config.yaml").is_file():
             require_run(path)
-            found += _of_run(path)
+            all_series += _of_run(path)
         elif path.is_dir():
             raise unreadable(path, "neither a run nor a dataset")
         elif path.suffix == ".npy":
-            found.append(_of_npy(path))
+            all_series.append(_of_npy(path))
         elif path.suffix in _SNAPSHOTS:
             tree = _arrays(path)
             key = tree_table(tree)
             if key not in snapshots:
                 snapshots[key] = Series(str(path), rows=False)
-                found.append(snapshots[key])
+                all_series.append(snapshots[key])
             snapshots[key].add(tree, len(snapshots[key].items) + 1)
         else:
             raise unreadable(path, "not a file of a supported format")
-    found = [one for one in found if sum(one.nbytes)]
-    if not found:
+    all_series = [series for series in all_series if sum(series.nbytes)]
+    if not all_series:
         raise ConfigError(f"{paths[0]}: holds no bytes; {READABLE} with some; give another")
-    return found
+    return all_series
 
 
 def _of_run(path: Path) -> list[Series]:
@@ -101,21 +101,21 @@ def _of_run(path: Path) -> list[Series]:
             state = _state(file)
             if "net" in state.get("policy", {}):
                 weights.add(state["policy"]["net"], int(state["counters"]["env_steps"]))
-    found = [weights] if weights.items else []
+    all_series = [weights] if weights.items else []
     try:
         state, _ = checkpoint.load_newest(directory)
     except CheckpointError:
-        if not found:
+        if not all_series:
             raise
-        return found
+        return all_series
     if "buffer" in state:
-        found += _of_rows(_replay_chunks(state["buffer"]["ring"]), str(path))
-    if not found:
+        all_series += _of_rows(_replay_chunks(state["buffer"]["ring"]), str(path))
+    if not all_series:
         raise CheckpointError(
             f"{path}: its checkpoints hold neither weights nor rows; a run of a policy that learns "
             "does; choose another run"
         )
-    return found
+    return all_series
 
 
 def _state(file: Path) -> dict[str, Any]:
@@ -161,11 +161,11 @@ def _starts(oldest: int, stop: int) -> range:
 def _of_rows(chunks: Iterator[tuple[int, dict[str, Tree]]], name: str) -> list[Series]:
     """Return a series each for observations, actions and rewards."""
     names = {"obs": "observations", "action": "actions", "reward": "rewards"}
-    found = {n: Series(f"{name}: {text}", rows=True, unit="row") for n, text in names.items()}
+    by_field = {n: Series(f"{name}: {text}", rows=True, unit="row") for n, text in names.items()}
     for start, fields in chunks:
         for n, tree in fields.items():
-            found[n].add(tree, start)
-    return [one for one in found.values() if one.items]
+            by_field[n].add(tree, start)
+    return [series for series in by_field.values() if series.items]
 
 
 def _of_npy(path: Path) -> Series:
@@ -251,20 +251,20 @@ def _pass(series: Series, coder: str) -> tuple[np.ndarray, np.ndarray, codec.Enc
     return np.array(sizes), spent, encoder
 
 
-def table_lines(series: Series, found: Sequence[Measurement]) -> Iterator[str]:
+def table_lines(series: Series, results: Sequence[Measurement]) -> Iterator[str]:
     """Yield the table of one series."""
     raw = series.nbytes
     what = "chunks" if series.rows else "snapshots" if len(raw) > 1 else "snapshot, by itself"
     yield f"{series.name}: {len(raw)} {what} of {amount(float(np.mean(raw)))}"
     yield "  coder         ratio     encode     decode  pays below"
-    for one in found:
-        ratio, encode, decode = one.figures
+    for result in results:
+        ratio, encode, decode = result.figures
         gain = (1 - ratio) / (1 / encode + 1 / decode)
         worth = f"{gain / 1e6:7.0f} MB/s" if gain > 0 else "     never"
         speeds = f"{encode / 1e6:5.0f} MB/s {decode / 1e6:5.0f} MB/s"
-        yield f"  {one.coder:10s} {100 * ratio:6.1f} % {speeds}  {worth}"
-        if one.coder == "auto":
-            yield f"             = {one.chosen}"
+        yield f"  {result.coder:10s} {100 * ratio:6.1f} % {speeds}  {worth}"
+        if result.coder == "auto":
+            yield f"             = {result.chosen}"
 
 
 def bench(paths: Sequence[Path], plot: Path | None) -> Iterator[str]:
@@ -294,11 +294,13 @@ def plot_ratios(measured: Sequence[tuple[Series, Sequence[Measurement]]], path: 
 
     figure: Any = Figure(figsize=(9, 3.2 * len(measured)), layout="constrained")
     panels = figure.subplots(len(measured), squeeze=False)[:, 0]
-    for axes, (series, found) in zip(panels, measured, strict=True):
-        for one in found:
-            if one.coder not in ("raw", "auto"):
+    for axes, (series, results) in zip(panels, measured, strict=True):
+        for result in results:
+            if result.coder not in ("raw", "auto"):
                 style = "o-" if len(series.at) < 40 else "-"
-                axes.plot(series.at, 100 * one.coded / one.raw, style, label=one.coder, ms=3)
+                axes.plot(
+                    series.at, 100 * result.coded / result.raw, style, label=result.coder, ms=3
+                )
         axes.set(title=series.name, xlabel=series.unit, ylabel="coded / raw, %")
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)

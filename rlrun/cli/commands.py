@@ -361,10 +361,10 @@ def raise_usage_errors(parser: "argparse.ArgumentParser") -> None:
 
 
 def _usage_error(prog: str, message: str) -> ConfigError:
-    found = re.search(r"unrecognized arguments: --(\w[\w.-]*)", message)
+    match = re.search(r"unrecognized arguments: --(\w[\w.-]*)", message)
     fix = "correct the command"
-    if found and prog == "rlrun":
-        fix = f"options are written {found[1].replace('-', '_')}=VALUE, without dashes"
+    if match and prog == "rlrun":
+        fix = f"options are written {match[1].replace('-', '_')}=VALUE, without dashes"
     elif message.startswith("unrecognized arguments: ") and prog == "rlrun compare":
         fix = "A and B are one argument each: put a glob in quotes"
     return ConfigError(f"{prog}: {message}; see rlrun --help; {fix}")

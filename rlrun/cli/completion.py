@@ -43,20 +43,20 @@ def answer(argv: Sequence[str]) -> str | None:
     line = os.environ["COMP_LINE"]
     line = line[: int(os.environ.get("COMP_POINT") or len(line))]
     with suppress(RlrunError, OSError):
-        found = candidates(line)
+        texts = candidates(line)
         if shell == "fish":
-            return "".join(f"{text.rstrip()}\n" for text in found)
-        return "".join(f"{text}\n" for text in relative(found, line, os.environ.get("COMP_WORD")))
+            return "".join(f"{text.rstrip()}\n" for text in texts)
+        return "".join(f"{text}\n" for text in relative(texts, line, os.environ.get("COMP_WORD")))
     return ""
 
 
-def relative(found: Iterable[str], line: str, word: str | None) -> list[str]:
+def relative(completions: Iterable[str], line: str, word: str | None) -> list[str]:
     """Return candidates without the part before the shell's own word, which ends at = or :."""
     current = split(line)[1]
     word = "" if word in ("=", ":") else word
     if word is None or not current.endswith(word):
-        return list(found)
-    return [text[len(current) - len(word) :] for text in found]
+        return list(completions)
+    return [text[len(current) - len(word) :] for text in completions]
 
 
 def split(line: str) -> tuple[list[str], str]:
@@ -74,20 +74,20 @@ def candidates(line: str) -> list[str]:
     arguments = COMMANDS[name].arguments if name else (CONFIG_DIR,)
     of_flag = next((a for a in arguments if words and words[-1] in a.names), None)
     if of_flag is not None and "action" not in of_flag.options:
-        found = [*_values(of_flag, current, words)]
+        completions = [*_values(of_flag, current, words)]
     elif current.startswith("-"):
-        own = (n for a in arguments for n in a.names if n.startswith("--"))
-        found = [f"{flag} " for flag in ((*own, "--help") if name else _FLAGS)]
+        flag_names = (n for a in arguments for n in a.names if n.startswith("--"))
+        completions = [f"{flag} " for flag in ((*flag_names, "--help") if name else _FLAGS)]
     elif name is None:
         commands = [f"{n} " for n in COMMANDS if " " not in n] if not words else []
-        found = [*commands, *_overrides(current, words)]
+        completions = [*commands, *_overrides(current, words)]
     else:
         positional = [a for a in arguments if a.names[0][0] != "-"]
         place = min(_positionals(arguments, words), len(positional) - 1)
-        found = [*_values(positional[place], current, words)]
+        completions = [*_values(positional[place], current, words)]
         if not words:
-            found += [f"{n.partition(' ')[2]} " for n in COMMANDS if n.startswith(f"{name} ")]
-    return [text for text in found if text.startswith(current)]
+            completions += [f"{n.partition(' ')[2]} " for n in COMMANDS if n.startswith(f"{name} ")]
+    return [text for text in completions if text.startswith(current)]
 
 
 def _positionals(arguments: Sequence[Argument], words: Sequence[str]) -> int:
@@ -108,8 +108,8 @@ def _values(argument: Argument, current: str, words: Sequence[str]) -> Iterator[
     if "GROUP" in kinds:
         yield from (f"{group} " for group in (*GROUPS, *(["wrappers"] if len(kinds) == 1 else [])))
     if "KEY" in kinds:
-        found = (text.partition("=")[0].rstrip(".") for text in _overrides(current, ()))
-        yield from (f"{key} " for key in found if key not in GROUPS)
+        keys = (text.partition("=")[0].rstrip(".") for text in _overrides(current, ()))
+        yield from (f"{key} " for key in keys if key not in GROUPS)
     if "KEY=VALUE" in kinds:
         yield from _overrides(current, words)
     if any(kind.startswith(("FILE", "DIR", "RUN_DIR", "DATA_DIR")) for kind in kinds):
@@ -133,14 +133,14 @@ def _overrides(current: str, words: Sequence[str]) -> list[str]:
         default = keys.get(group, "")
         values = ["true", "false"] if default in ("true", "false") else [default]
         return [f"{group}={text} " for text in values if text and not _SPECIAL.search(text)]
-    found = {f"{name}=": None for name in GROUPS}
+    completions = {f"{name}=": None for name in GROUPS}
     for name, default in keys.items():
         rest = name[len(current) :] if name.startswith(current) else None
         if rest is not None and "." in rest:
-            found[f"{current}{rest.partition('.')[0]}."] = None
+            completions[f"{current}{rest.partition('.')[0]}."] = None
         elif rest is not None:
-            found[f"{name}=" if default else f"{name}."] = None
-    return [*found]
+            completions[f"{name}=" if default else f"{name}."] = None
+    return [*completions]
 
 
 def _keys(table: Table, words: Sequence[str], current: str) -> dict[str, str]:
@@ -149,14 +149,14 @@ def _keys(table: Table, words: Sequence[str], current: str) -> dict[str, str]:
     policy = table.options["policy"].get(typed.get("policy", ""))
     chosen = table.chosen | (policy.chooses if policy else {}) | typed
     node = current.partition(".")[0]  # keys of a command are offered once its name is typed
-    found = {
+    keys = {
         name: key.value for name, key in table.root.items()
         if name.partition(".")[0] not in {*COMMAND_NODES} - {node}
     }  # fmt: skip
     for group, option in chosen.items():
         if option in table.options[group]:
-            found |= {name: key.value for name, key in table.keys_of(group, option).items()}
-    return found
+            keys |= {name: key.value for name, key in table.keys_of(group, option).items()}
+    return keys
 
 
 def paths(current: str, *, files: bool = False) -> Iterator[str]:

@@ -113,11 +113,11 @@ def _torch() -> Iterator[Fact]:
 
 def cpu_facts(cpuinfo: str) -> Iterator[Fact]:
     """Yield model and bfloat16 instructions from the text of /proc/cpuinfo, which may be empty."""
-    found = dict(re.findall(r"^(model name|flags|Features)\s*: *(.*\S)", cpuinfo, re.MULTILINE))
-    yield "cpu", found.get("model name") or platform.processor() or platform.machine()
-    names, features = _BF16, found.get("flags")
-    if "Features" in found:
-        names, features = ("bf16",), found["Features"]
+    fields = dict(re.findall(r"^(model name|flags|Features)\s*: *(.*\S)", cpuinfo, re.MULTILINE))
+    yield "cpu", fields.get("model name") or platform.processor() or platform.machine()
+    names, features = _BF16, fields.get("flags")
+    if "Features" in fields:
+        names, features = ("bf16",), fields["Features"]
     if features is None:
         yield "bf16", "unknown: this system does not tell what the CPU has"
         return
@@ -144,13 +144,13 @@ def extras() -> str:
         names = importlib.metadata.metadata("rlrun").get_all("Provides-Extra") or []
     except importlib.metadata.PackageNotFoundError:
         return "unknown: rlrun runs from a checkout that is not installed"
-    found = []
+    texts = []
     for name in names:
         missing = [p for p in _packages_of_extra("rlrun", name) if _version(p) == "not installed"]
         without = ".gif only" if name == "video" else "no"
         lack = f"{without} ({', '.join(missing)} missing)"
-        found.append(f"{name} {lack if missing else 'yes'}")
-    return ", ".join(found) or "none"
+        texts.append(f"{name} {lack if missing else 'yes'}")
+    return ", ".join(texts) or "none"
 
 
 def _packages_of_extra(package: str, extra: str) -> list[str]:

@@ -70,8 +70,8 @@ def refuse_flags(argv: Sequence[str], parser: argparse.ArgumentParser) -> None:
             value = argv[i + 1] if "=" not in argv[i + 1] else ""
         key = _SHORT.get(flag) or next(iter(nearest(name, _PLAIN)), name)
         fix = _FLAGS.get(name) or f"write {key}={shlex.quote(value) if value else 'VALUE'}"
-        if other := SYNONYMS.get(name):
-            fix += f" (here: {other.split()[0]}, see rlrun help {other.split()[0]})"
+        if synonyms := SYNONYMS.get(name):
+            fix += f" (here: {synonyms.split()[0]}, see rlrun help {synonyms.split()[0]})"
         wrong = "is not a flag of rlrun: options have no dashes"
         raise ConfigError(f"{flag}: {wrong}; KEY=VALUE is allowed, flags are in --help; {fix}")
 

@@ -140,10 +140,10 @@ def help_lines(word: str, config_dir: str | None = None) -> Iterator[str]:
             yield from table_lines([("key", "meaning"), *reference.table.metrics.items()])
     elif meaning := reference.table.metrics.get(word):
         yield paragraph(f"{word}: ", meaning)
-    elif found := reference.named(group):
+    elif names := reference.named(group):
         if present := reference.table.renamed.get(group):
             yield f"{group} is {present} now.\n"
-        yield from _joined(reference.key(name) for name in found)
+        yield from _joined(reference.key(name) for name in names)
     elif chosen := [g for g in GROUPS if word.lower() in options[g]]:
         yield from _joined(reference.option(g, word.lower()) for g in chosen)
     else:
@@ -167,13 +167,13 @@ class Reference:
 
         The option of a key of config.yaml is "".
         """
-        found = {n: {"": key} for n, key in self.table.root.items() if n not in _NODES}
+        keys = {n: {"": key} for n, key in self.table.root.items() if n not in _NODES}
         for group in (g for g in GROUPS if g not in PRESETS):
             chosen = self.table.chosen.get(group)
             for option in sorted(self.table.options[group], key=lambda o: o != chosen):
                 for name, key in self.table.keys_of(group, option).items():
-                    found.setdefault(name, {})[option] = key
-        return found
+                    keys.setdefault(name, {})[option] = key
+        return keys
 
     def named(self, word: str) -> list[str]:
         """Return the full names of the keys that ``word``, a full name or a last part, may mean."""
@@ -212,13 +212,13 @@ class Reference:
     def _synonyms(self, last: str) -> list[str]:
         from rlrun.schema.spelling import SYNONYMS
 
-        return [n for other in SYNONYMS.get(last.lower(), "").split() for n in self.named(other)]
+        return [n for word in SYNONYMS.get(last.lower(), "").split() for n in self.named(word)]
 
     def meant(self, word: str) -> str:
         """Return the likeliest full name for a word that may be one of another library."""
-        found = self.named(word) or self._synonyms(word) or [word]
-        rooms = [name.partition(".")[0] for name in found]
-        return found[next((rooms.index(room) for room in ("run", "env") if room in rooms), 0)]
+        names = self.named(word) or self._synonyms(word) or [word]
+        rooms = [name.partition(".")[0] for name in names]
+        return names[next((rooms.index(room) for room in ("run", "env") if room in rooms), 0)]
 
     def key(self, name: str) -> Iterator[str]:
         facts = self.table.facts.get(name, {})
@@ -254,8 +254,8 @@ class Reference:
             return
         yield f"{name}:"
         for meaning, options in by_meaning.items():
-            more = ", ..." if len(options) > _NAMED else ""
-            yield paragraph("  ", f"{group}={', '.join(options[:_NAMED])}{more}: {meaning}")
+            ellipsis = ", ..." if len(options) > _NAMED else ""
+            yield paragraph("  ", f"{group}={', '.join(options[:_NAMED])}{ellipsis}: {meaning}")
 
     def _defaults(self, name: str, group: str) -> Iterator[str]:
         """Yield a line for every value and source: the value, options that have it, the source."""
@@ -274,15 +274,15 @@ class Reference:
     def _parts(self, name: str, option: str) -> str:
         """Return the values of a mapping that are not null."""
         parts = {n: keys.get(option) for n, keys in self.keys.items() if n.startswith(f"{name}.")}
-        given = [f"{n.removeprefix(f'{name}.')}: {key.value}" for n, key in parts.items()
-                 if key and key.value not in ("", "null")]  # fmt: skip
-        return f"{{{', '.join(given)}}}"
+        values = [f"{n.removeprefix(f'{name}.')}: {key.value}" for n, key in parts.items()
+                  if key and key.value not in ("", "null")]  # fmt: skip
+        return f"{{{', '.join(values)}}}"
 
     def _readers(self, name: str, group: str) -> str:
         """Return the runs that read a key."""
         facts, options = self.table.facts.get(name, {}), self.keys[name]
-        if other := facts.get("default_of"):
-            return f"{other}, whose default it is"
+        if default_of := facts.get("default_of"):
+            return f"{default_of}, whose default it is"
         scope = COMMAND_NODES.get(name.partition(".")[0], "every run")
         if group and len(options) < len(self.table.options[group]):
             scope = f"{group}={', '.join(sorted(options))}"
@@ -293,15 +293,15 @@ class Reference:
     def _related(self, name: str) -> list[str]:
         """Return keys that decide whether ``name`` is read, those it decides about, neighbours."""
         conditions = {n: facts.get("conditions", ()) for n, facts in self.table.facts.items()}
-        found = [c for c in conditions.get(name, ()) if c in self.keys or c in _ABOUT]
-        found += [n for n, keys in conditions.items() if name in keys]
+        related = [c for c in conditions.get(name, ()) if c in self.keys or c in _ABOUT]
+        related += [n for n, keys in conditions.items() if name in keys]
         parent, option = name.rpartition(".")[0], next(iter(self.keys[name]))
         group = name.partition(".")[0]
         near = self.table.keys_of(group, option) if option else self.table.root
         beside = [n for n in near if n.rpartition(".")[0] == parent]
         place = beside.index(name)
-        found += beside[max(0, place - _BESIDE) : place + _BESIDE + 1]
-        return [n for n in dict.fromkeys(found) if n not in (name, f"{parent}.name")]
+        related += beside[max(0, place - _BESIDE) : place + _BESIDE + 1]
+        return [n for n in dict.fromkeys(related) if n not in (name, f"{parent}.name")]
 
     def group(self, group: str) -> Iterator[str]:
         """Yield the lines on a group: its options and its keys."""
@@ -400,15 +400,15 @@ def annotated(text: str, table: Table, choices: Mapping[str, str | None]) -> str
 
 def _meanings(table: Table, choices: Mapping[str, str | None]) -> dict[str, str]:
     """Return full name of a key or node -> its meaning, from the option that was chosen."""
-    found = dict(_NODES)
+    meanings = dict(_NODES)
     for name, options in Reference(table).keys.items():
         chosen = options.get(choices.get(name.partition(".")[0]) or "")
         if chosen or ".kwargs." not in name:
-            found[name] = (chosen or next(iter(options.values()))).meaning
+            meanings[name] = (chosen or next(iter(options.values()))).meaning
     for group, option in choices.items():
         if option in table.options.get(group, {}):
-            found[group] = f"{group}={option}: {table.options[group][option].about}"
-    return found
+            meanings[group] = f"{group}={option}: {table.options[group][option].about}"
+    return meanings
 
 
 def _ends(pairs: Sequence[Any], prefix: str = "") -> Iterator[tuple[str, int]]:
@@ -460,17 +460,17 @@ def _group_lines(table: Table, group: str, words: Sequence[str]) -> list[str]:
     name = _LISTED.get(group, group)
     if name != "wrappers" and name not in GROUPS:
         raise _unknown_group(group)
-    found = {}
+    matches = {}
     for option, text in _texts(table, name).items():
         keys = table.keys_of(name, option) if name == "env" else {}
-        more = (keys[k].value for k in ("env.note", "env.id", "env.wrappers") if k in keys)
-        searched = " ".join([option, text, *more]).casefold()
+        values = (keys[k].value for k in ("env.note", "env.id", "env.wrappers") if k in keys)
+        searched = " ".join([option, text, *values]).casefold()
         if all(word.casefold() in searched for word in words):
-            found[option] = text
-    if not found:
+            matches[option] = text
+    if not matches:
         wrong = f"no option has {' and '.join(words)} in its name or text"
         raise ConfigError(f"rlrun list {group}: {wrong}; see all of them: rlrun list {group}")
-    return [*_lines(table, name, found)]
+    return [*_lines(table, name, matches)]
 
 
 def _lines(table: Table, group: str, texts: Mapping[str, str]) -> Iterator[str]:
@@ -492,8 +492,8 @@ def _lines(table: Table, group: str, texts: Mapping[str, str]) -> Iterator[str]:
         experiments = table.options["experiment"].items()
         tuned = ", ".join(e for e, option in experiments if option.chooses.get("env") == name)
         tuned = f"experiment={tuned}" if tuned else ""
-        first, *more = filter(None, (*_environment(name, table), tuned, also))
-        yield "\n".join([_beside(name, first), *(_beside("", text) for text in more)])
+        first, *rest = filter(None, (*_environment(name, table), tuned, also))
+        yield "\n".join([_beside(name, first), *(_beside("", text) for text in rest)])
 
 
 def _environment(name: str, table: Table) -> tuple[str, str]:

@@ -134,19 +134,19 @@ class Table:
 
     def keys_of(self, group: str, option: str) -> dict[str, Key]:
         """Return full name -> key of an option: its own, then those of its bases, its group."""
-        found = self._chosen_keys(group, option)
-        _add(found, self._base_keys(group, group))
-        return found
+        keys = self._chosen_keys(group, option)
+        _add(keys, self._base_keys(group, group))
+        return keys
 
     def _chosen_keys(self, group: str, *options: str) -> dict[str, Key]:
         """Return the keys of the last option, a base of those before it, and of its bases."""
-        found = dict(self.options[group][options[-1]].keys)
+        keys = dict(self.options[group][options[-1]].keys)
         for parent in self.options[group][options[-1]].parents:
             if parent in self.options[group] and parent not in options:  # no circle
-                _add(found, self._chosen_keys(group, *options, parent))
+                _add(keys, self._chosen_keys(group, *options, parent))
             else:
-                _add(found, self._base_keys(group, parent.removeprefix(f"/{BASES}/")))
-        return found
+                _add(keys, self._base_keys(group, parent.removeprefix(f"/{BASES}/")))
+        return keys
 
     def _base_keys(self, group: str, name: str) -> dict[str, Key]:
         """Return the keys of a base as keys of ``group``, none if there is no such base."""
@@ -154,12 +154,12 @@ class Table:
         return {f"{group}.{key}": value for key, value in base.keys.items()} if base else {}
 
 
-def _add(found: dict[str, Key], inherited: Mapping[str, Key]) -> None:
-    """Add the inherited keys, except those of a mapping that ``found`` replaces by a number."""
+def _add(keys: dict[str, Key], inherited: Mapping[str, Key]) -> None:
+    """Add the inherited keys, except those of a mapping that ``keys`` replaces by a number."""
     for name, key in inherited.items():
-        outer = found.get(name.rpartition(".")[0])
-        if name not in found and (outer is None or outer.value[:1] in ("", "{")):
-            found[name] = key
+        outer = keys.get(name.rpartition(".")[0])
+        if name not in keys and (outer is None or outer.value[:1] in ("", "{")):
+            keys[name] = key
 
 
 def _keys(values: Mapping[str, Iterable[str]]) -> dict[str, Key]:

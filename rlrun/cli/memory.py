@@ -58,18 +58,18 @@ def _refuse_chosen(common: Sequence[Override], keys: Sequence[str], who: str, al
         raise config_error(chosen.key, chosen.value, wrong, allowed, "use them")
 
 
-def _directory_of(given: str | None, key: str) -> Path:
+def _directory_of(typed: str | None, key: str) -> Path:
     """Return ``study_directory`` of bench.dir or probe.dir.
 
     Raises: ConfigError for the directory of another command.
     """
-    path = study_directory(key, given, is_sweep)
+    path = study_directory(key, typed, is_sweep)
     commands = SweepRecord.read(path).commands[:1] if is_sweep(path) else []
     begun = [command[1] for command in commands if len(command) > 1]
     if begun and begun[0] in _OWNERS and begun[0] != key.partition(".")[0]:
         wrong = f"holds what rlrun {begun[0]} made"
         allowed = "a new directory, or one of the same command, is allowed"
-        raise config_error(key, given, wrong, allowed, "choose another")
+        raise config_error(key, typed, wrong, allowed, "choose another")
     return path
 
 
@@ -83,8 +83,8 @@ def table_command(path: Path) -> str | None:
     if not words or words[0] not in ("bench", "probe"):
         return None
     key = f"{words[0]}.dir="
-    given = [word for word in words if not word.startswith((key, "-q", "--quiet"))]
-    return f"rlrun {shlex.join([*given, f'{key}{path.absolute()}'])}"
+    kept_words = [word for word in words if not word.startswith((key, "-q", "--quiet"))]
+    return f"rlrun {shlex.join([*kept_words, f'{key}{path.absolute()}'])}"
 
 
 def _flags(args: Namespace) -> list[str]:
@@ -101,9 +101,9 @@ def _line(composer: Composer, overrides: Sequence[Override], path: Path, args: N
 def bench(args: Namespace) -> int:
     """Run what is missing in bench.dir and write the table. Return 0, or 1 if a run failed."""
     composer = Composer(config_dir=args.config_dir)
-    own, common = split_node(read_overrides(args.overrides), "bench")
+    bench_keys, common = split_node(read_overrides(args.overrides), "bench")
     settings: BenchConfig = read_settings(composer, "bench", [])
-    settings = read_settings(composer, "bench", [*settings.quick * args.quick, *own])
+    settings = read_settings(composer, "bench", [*settings.quick * args.quick, *bench_keys])
     allowed = "bench.algorithms, bench.cells, bench.tasks, bench.steps and bench.dir do"
     _refuse_chosen(common, (*_CHOSEN, "run.eval_every", "env"), "the benchmark", allowed)
     tasks = {name: _task(name) for name in settings.tasks}
@@ -118,7 +118,7 @@ def bench(args: Namespace) -> int:
     ]  # fmt: skip
     path = _directory_of(settings.dir, "bench.dir")
     flags = ["--quick"] * args.quick + _flags(args)
-    kept = [o for o in own if o.key != "bench.dir"]
+    kept = [o for o in bench_keys if o.key != "bench.dir"]
     command = ["bench", "memory", *flags, *kept, f"bench.dir={path}", *common]
     run_jobs(_line(composer, shared, path, args), jobs, command)
     return _write_bench(path, _settings(composer, path), quiet=args.quiet)
@@ -145,29 +145,29 @@ def _settings(composer: Composer, path: Path) -> list[BenchSetting]:
     budgets: dict[str, set[Override]] = {}
     for task, *_, words in groups:
         budgets.setdefault(task, set()).update(filter(_is_budget, words))
-    found = []
+    settings = []
     for (task, algorithm, cell, words), runs in groups.items():
         shared = frozenset.intersection(*(key[3] for key in groups))
-        own = (o for o in words - shared if not _is_budget(o) or len(budgets[task]) > 1)
-        name = " ".join([cell, *sorted(own)])
-        found.append(BenchSetting(task, algorithm, name, _task(task).random, runs))
-    return found
+        differences = (o for o in words - shared if not _is_budget(o) or len(budgets[task]) > 1)
+        name = " ".join([cell, *sorted(differences)])
+        settings.append(BenchSetting(task, algorithm, name, _task(task).random, runs))
+    return settings
 
 
 def _is_budget(override: Override) -> bool:
     return override.key == "run.total_steps"
 
 
-def _write_bench(path: Path, found: Sequence[BenchSetting], *, quiet: bool) -> int:
-    table = bench_table(found, {setting.task: _task(setting.task).published for setting in found})
+def _write_bench(path: Path, settings: Sequence[BenchSetting], *, quiet: bool) -> int:
+    table = bench_table(settings, {s.task: _task(s.task).published for s in settings})
     page = f"# rlrun bench memory\n\n{markdown(table)}\n{ABOUT}\n"
-    files = {"bench.md": page, "bench.csv": csv_text(table), "bench.jsonl": raw_lines(found)}
+    files = {"bench.md": page, "bench.csv": csv_text(table), "bench.jsonl": raw_lines(settings)}
     for name, text in files.items():
         replace_file(path / name, text.encode())
     if not quiet:
         lines = [*terminal_lines(table), "", paragraph(ABOUT), f"table: {path / 'bench.md'}"]
         print("\n".join(lines), flush=True)
-    return int(any(len(setting.scored) < len(setting.runs) for setting in found))
+    return int(any(len(setting.scored) < len(setting.runs) for setting in settings))
 
 
 @cache
@@ -211,9 +211,9 @@ def probe(args: Namespace) -> int:
     Raises: ConfigError before any run starts; RlrunError if one of them failed.
     """
     composer = Composer(config_dir=args.config_dir)
-    own, common = split_node(read_overrides(args.overrides), "probe")
-    own += read_overrides([] if args.budget is None else [f"probe.budget={args.budget}"])
-    settings: ProbeConfig = read_settings(composer, "probe", own)
+    probe_keys, common = split_node(read_overrides(args.overrides), "probe")
+    probe_keys += read_overrides([] if args.budget is None else [f"probe.budget={args.budget}"])
+    settings: ProbeConfig = read_settings(composer, "probe", probe_keys)
     allowed = "probe.budget, probe.seeds, probe.stack and probe.dir are allowed"
     _refuse_chosen(common, (*_CHOSEN, "seed", "env.frame_stack"), "the probe", allowed)
     words = composer.rewrite(common)
@@ -227,7 +227,7 @@ def probe(args: Namespace) -> int:
     jobs = [[*words, *run, *agent, f"seed={seed}"] for agent in agents.values() for seed in seeds]
     path = _directory_of(settings.dir, "probe.dir")
     _check_task(path, jobs[0])
-    kept = [o for o in own if o.key != "probe.dir"]
+    kept = [o for o in probe_keys if o.key != "probe.dir"]
     command = ["probe", *_flags(args), *common, *kept, f"probe.dir={path}"]
     runs = run_jobs(_line(composer, [], path, args), jobs, command)
     count = len(seeds)

@@ -58,11 +58,11 @@ def make_report(
         check_out(out, mark_of(dirs, out))
     draw = out is not None and figures.available()
     goal = math.nan if threshold is None else threshold
-    found = Findings(read_runs(dirs), score, goal, axes, draw, baseline, known)
-    check_references(found)
+    findings = Findings(read_runs(dirs), score, goal, axes, draw, baseline, known)
+    check_references(findings)
     title = f"Report on {', '.join(map(printable, dirs[:3]))}"
     title += f" and {len(dirs) - 3} more" if dirs[3:] else ""
-    document = build_document(found, title)
+    document = build_document(findings, title)
     if out is not None:
         write_report(document, out, mark_of(dirs, out))
     return document, draw

@@ -113,22 +113,22 @@ def _added_log(run_dir: Path) -> Iterator[None]:
     Hydra's logging, which the command line uses, would close the handlers of such a process. If it
     has none, warnings are shown on stderr.
     """
-    root, own = logging.getLogger(), logging.getLogger("rlrun")
+    root, logger = logging.getLogger(), logging.getLogger("rlrun")
     asked = any(_directory(handler) == run_dir for handler in root.handlers)  # hydra/job_logging=…
     added: list[logging.Handler] = [] if asked else [logging.FileHandler(run_dir / LOG)]
     if not root.handlers:
         added.append(logging.StreamHandler())
         added[-1].setLevel(logging.WARNING)
-    level = own.level
-    if own.getEffectiveLevel() > logging.INFO:
-        own.setLevel(logging.INFO)
+    level = logger.level
+    if logger.getEffectiveLevel() > logging.INFO:
+        logger.setLevel(logging.INFO)
     for handler in added:
         handler.setFormatter(logging.Formatter(_FORMAT))
         root.addHandler(handler)
     try:
         yield
     finally:
-        own.setLevel(level)
+        logger.setLevel(level)
         for handler in added:
             _close(handler)
 
@@ -183,10 +183,10 @@ def new_run(line: Line) -> NewRun:
     config = read_checked(composer, cfg, overrides)
     check_typed_keys(config, overrides)
     note_typed_env(config.env.id)
-    given = config.run.dir is not None
+    is_set = config.run.dir is not None
     path = absolute("run.dir", Path(config.run.dir or composer.directory(cfg, "hydra.run.dir")))
     check_logging(cfg, path, overrides)
-    run_dir = claim(path, exact=given)
+    run_dir = claim(path, exact=is_set)
     composer.set_directory(cfg, run_dir)
     if run_dir != path:  # another run has that name, which the config may speak of
         config = read_composed(cfg)

@@ -58,8 +58,8 @@ def score_of(args: Namespace) -> dict[str, float]:
         raise ConfigError(f"--{flag}: needs a video; one is made by --video FILE; add it")
     from rlrun.run.evaluate import evaluate_run
 
-    given = {name: getattr(args, name) for name in (*_EPISODES, "overrides")}
-    return evaluate_run(args.run_dir, **given)
+    options = {name: getattr(args, name) for name in (*_EPISODES, "overrides")}
+    return evaluate_run(args.run_dir, **options)
 
 
 def play(args: Namespace) -> list["Episode"]:

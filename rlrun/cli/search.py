@@ -49,8 +49,8 @@ def run_search(
     """
     config_dir = None if config_dir is None else str(Path(config_dir).absolute())
     composer = Composer(config_dir=config_dir)
-    own, rest = split_node(read_overrides(typed), "search")
-    settings: SearchConfig = read_settings(composer, "search", own)
+    search_keys, rest = split_node(read_overrides(typed), "search")
+    settings: SearchConfig = read_settings(composer, "search", search_keys)
     plan = _plan(composer, settings, rest)
     last = plan.config.seed + settings.seeds + settings.final_seeds - 1
     if last >= _MOST_SEEDS:
@@ -76,8 +76,8 @@ def resume_search(directory: Path, overrides: Sequence[Override], *, quiet: bool
     composer = Composer(config_dir=content["config_dir"])
     settings: SearchConfig = read_dataclass(SearchConfig, content["settings"], "search")
     addresses = {o.key: o for o in overrides if o.key in ADDRESSES}
-    if own := [o for o in overrides if o.key not in addresses]:
-        settings = _more_trials(composer, settings, own)
+    if changes := [o for o in overrides if o.key not in addresses]:
+        settings = _more_trials(composer, settings, changes)
         content["settings"]["trials"] = settings.trials
     kept = [o for o in read_overrides(content["overrides"]) if o.key not in addresses]
     content["overrides"] = [*kept, *addresses.values()]
@@ -167,11 +167,11 @@ def _rungs(config: Config, settings: SearchConfig) -> list[Rung]:
     return rungs
 
 
-def _make_directory(given: str | None) -> Path:
-    path = study_directory("search.dir", given, lambda path: (path / MARKER).is_file())
+def _make_directory(typed: str | None) -> Path:
+    path = study_directory("search.dir", typed, lambda path: (path / MARKER).is_file())
     if (path / MARKER).is_file():
         wrong, allowed = "there is a search in it", "a new or empty directory is allowed"
-        raise config_error("search.dir", given, wrong, allowed, resume_line(path))
+        raise config_error("search.dir", typed, wrong, allowed, resume_line(path))
     return claim(path, exact=True, key="search.dir")
 
 
@@ -194,8 +194,8 @@ def _more_trials(
     composer: Composer, settings: SearchConfig, overrides: Sequence[Override]
 ) -> SearchConfig:
     """Return the settings with another search.trials. Raises: ConfigError for any other key."""
-    if other := next((o for o in overrides if o.key != "search.trials"), None):
+    if refused := next((o for o in overrides if o.key != "search.trials"), None):
         wrong, allowed = "a resumed search cannot change this", "search.trials may change"
         fix = "start a new search with another search.dir"
-        raise config_error(other.key, other.value, wrong, allowed, fix)
+        raise config_error(refused.key, refused.value, wrong, allowed, fix)
     return replace(settings, trials=read_settings(composer, "search", overrides).trials)

@@ -25,16 +25,16 @@ class _Failed(Exception):
     """Raised when jobs failed, which the sweep has reported."""
 
 
-def _read_seeds(composer: Composer, own: Sequence[Override]) -> SeedsConfig:
+def _read_seeds(composer: Composer, typed: Sequence[Override]) -> SeedsConfig:
     """Return the settings of seeds=auto. Raises: ConfigError, also if it was not typed."""
-    chosen = [o.value for o in own if o.key == "seeds"]
+    chosen = [o.value for o in typed if o.key == "seeds"]
     if not chosen:
         allowed, fix = "it is read with seeds=auto", "add seeds=auto or leave it out"
-        raise config_error(own[0].name, own[0].value, "it would change nothing", allowed, fix)
+        raise config_error(typed[0].name, typed[0].value, "it would change nothing", allowed, fix)
     if chosen != ["auto"]:
         fix = "type seed=range(10) for ten seeds"
         raise config_error("seeds", chosen[-1], "unknown option", "auto is allowed", fix)
-    keys = [o for o in own if o.key != "seeds"]
+    keys = [o for o in typed if o.key != "seeds"]
     settings: SeedsConfig = read_settings(composer, "seeds", keys)
     return settings
 
@@ -100,12 +100,12 @@ def _check_before(path: Path, planned: seeds.SeedsResult) -> None:
     if not file.exists():
         return
     try:
-        found = json.loads(read_file(file))
+        stored = json.loads(read_file(file))
     except (OSError, ValueError, RecursionError) as e:
         wrong, allowed = "cannot be read", "the plan that seeds=auto wrote is needed"
         text = f"{wrong} ({type(e).__name__}); {allowed}; choose a new directory"
         raise ConfigError(f"{printable(str(file))}: {text}", key="sweep.dir") from e
-    seeds.check_plan(found, planned, str(path))
+    seeds.check_plan(stored, planned, str(path))
 
 
 def _write(path: Path, result: seeds.SeedsResult) -> None:

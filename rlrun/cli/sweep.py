@@ -128,21 +128,21 @@ def _split_launcher(
     Raises: ConfigError, ResourceError if Ray is not installed.
     """
     typed = [o for o in overrides if o.key.startswith(("hydra.launcher.", _CHOICE))]
-    own = [o for o in overrides if o not in typed]
+    rest = [o for o in overrides if o not in typed]
     before, keys = record.ray, {o.key.removeprefix("hydra.launcher.") for o in typed}
     if not typed and before is None:
-        return None, None, own
+        return None, None, rest
     cfg = _compose(typed, before)
     workers = _read_workers(cfg)
     ray = _read_ray(cfg)
     if ray is None or before is None:
-        return workers, ray, own
+        return workers, ray, rest
     kept = {name: value for name, value in asdict(before).items() if name not in keys}
     if kept.get("address") is not None:
         wrong = "the sweep ran on this cluster, which a file may not choose"
         allowed, fix = "an address that you type is allowed", resume_line(sweep_dir, before)
         raise config_error("hydra.launcher.address", before.address, wrong, allowed, f"type {fix}")
-    return workers, _read(asdict(replace(ray, **kept))), own
+    return workers, _read(asdict(replace(ray, **kept))), rest
 
 
 def _compose(typed: Sequence[Override], before: RayLauncherConfig | None) -> DictConfig:
@@ -181,22 +181,22 @@ def validate_job(
 
     Raises: ConfigError if it is not valid.
     """
-    params, own = cfg.hydra.sweeper.get("params") or {}, read_overrides(job)
+    params, job_overrides = cfg.hydra.sweeper.get("params") or {}, read_overrides(job)
     of_files = keys_of(read_overrides(f"{name}=" for name in params))  # without +, ++
-    typed = [*typed_overrides(cfg), *(o for o in own if o.key not in of_files)]
+    typed = [*typed_overrides(cfg), *(o for o in job_overrides if o.key not in of_files)]
     try:
-        composed = composer.compose_job(cfg, own, num, unnamed)
-        config = read_checked(composer, composed, own, typed=typed)
+        composed = composer.compose_job(cfg, job_overrides, num, unnamed)
+        config = read_checked(composer, composed, job_overrides, typed=typed)
         if config.run.dir is not None:
             wrong = "names the directory of a single run; null is allowed in a sweep"
             raise ConfigError(f"run.dir = {config.run.dir}: {wrong}; use sweep.dir=PATH")
         name = str(composer.directory(composed, "hydra.sweep.subdir"))
         directories.check_inside("hydra.sweep.subdir", name)
-        check_logging(composed, Path(name), [*typed_overrides(cfg, "hydra"), *own])
+        check_logging(composed, Path(name), [*typed_overrides(cfg, "hydra"), *job_overrides])
     except RlrunError as e:
         e.args = (f"{e} (sweep job {num}: {' '.join(job)}; no job was started)",)
         raise
-    return ValidJob(own, name, config, pack(composed))
+    return ValidJob(job_overrides, name, config, pack(composed))
 
 
 def _validate_jobs(
@@ -220,11 +220,11 @@ def _validate_jobs(
     for job in jobs:
         if frozenset(job) in typed:
             continue
-        found = validate_job(composer, cfg, job, len(record.jobs) + len(valid), unnamed)
-        own = identity(parse_config(found.packed["config"].encode()))
-        if own not in known:
-            valid.append(found)
-            known.add(own)
+        valid_job = validate_job(composer, cfg, job, len(record.jobs) + len(valid), unnamed)
+        job_identity = identity(parse_config(valid_job.packed["config"].encode()))
+        if job_identity not in known:
+            valid.append(valid_job)
+            known.add(job_identity)
     check_swept_keys([job.config for job in valid], typed_overrides(cfg))
     return valid
 
@@ -500,10 +500,10 @@ def resume_sweep(path: Path, overrides: Sequence[Override], *, quiet: bool) -> i
     path = path.absolute()
     with lock_run_dir(path):
         record = SweepRecord.read(path)
-        workers, ray, own = _split_launcher(overrides, record, path)
-        shown = [o for o in own if o.key in _SHOWN]
-        changes = [o for o in own if o not in shown]
-        found = []
+        workers, ray, rest = _split_launcher(overrides, record, path)
+        shown = [o for o in rest if o.key in _SHOWN]
+        changes = [o for o in rest if o not in shown]
+        loaded = []
         wanted = [job for job in record.jobs if changes or job.status != "done"]
         lost = {job.num for job in wanted if has_lost_record(path / job.name)}
         for job in sorted(wanted, key=lambda job: job.num in lost):  # what can be refused first
@@ -515,10 +515,10 @@ def resume_sweep(path: Path, overrides: Sequence[Override], *, quiet: bool) -> i
             check_stored(before, changes)
             words = [*{o.key: o for o in [*before, *changes]}.values()]
             config, _ = load(path / job.name, [*words, *shown])
-            directories.check_written(config, keys_of(own))  # pending ones are the file's
-            found.append((job, words, config))
+            directories.check_written(config, keys_of(rest))  # pending ones are the file's
+            loaded.append((job, words, config))
         tasks = []
-        for job, words, config in sorted(found, key=lambda entry: entry[0].num):
+        for job, words, config in sorted(loaded, key=lambda entry: entry[0].num):
             job.total_steps, job.status = config.run.total_steps, "waiting"
             job.pending = [*map(str, words)]
             tasks.append(Task(job, _MAIN, [["resume", str(path / job.name), *words, *shown]]))
@@ -526,7 +526,7 @@ def resume_sweep(path: Path, overrides: Sequence[Override], *, quiet: bool) -> i
             if not quiet:
                 print(f"rlrun: {path}: all {len(record.jobs)} jobs are done; nothing was changed")
             return 0
-        configs = [config for *_, config in found]
+        configs = [config for *_, config in loaded]
         kept = record.workers if ray is None or ray == record.ray else None
         workers, threads = _divide_cores(ray, workers or kept, configs, len(record.jobs))
         record.workers, record.ray = workers, ray

@@ -87,8 +87,8 @@ class _Server:
 
     def start(self) -> None:
         with self.log.open("wb") as out:
-            given: Any = {"stdout": out, "stderr": out, "start_new_session": True}
-            self.process = subprocess.Popen(self.line, **given)
+            options: Any = {"stdout": out, "stderr": out, "start_new_session": True}
+            self.process = subprocess.Popen(self.line, **options)
 
     def wait(self) -> None:
         """Return when it answers. An answer of another program at its port does not count."""
@@ -107,8 +107,8 @@ class _Server:
         from urllib.request import urlopen  # slow to import
 
         with urlopen(f"{self.address}data/environment", timeout=5) as answer:
-            found = json.load(answer)
-        return found.get("data_location") if isinstance(found, dict) else None
+            reply = json.load(answer)
+        return reply.get("data_location") if isinstance(reply, dict) else None
 
     def failed(self) -> ResourceError:
         lines = self.log.read_text("utf-8", "replace").strip().splitlines()
