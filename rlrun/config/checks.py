@@ -147,13 +147,13 @@ def check_dataset(config: Config, key: str, source_name: str, obs: Any, action: 
 def _check_device(key: str, device: str) -> None:
     if device == "cpu":
         return
-    found = re.fullmatch(r"cuda(?::(\d+))?", device)
-    if not found:
+    match = re.fullmatch(r"cuda(?::(\d+))?", device)
+    if not match:
         allowed = "cpu, cuda or cuda:N are allowed"
         fix = "cuda" if re.match(r"gpu|cuda", device, re.IGNORECASE) else "cpu"
         raise config_error(key, device, "unknown device", allowed, f"set {key}={fix}")
     count, why = cuda_devices()
-    index = int(found.group(1) or 0)
+    index = int(match.group(1) or 0)
     if index < count:
         return
     wrong = why if count == 0 else f"there are {count} CUDA devices, numbered from 0"
@@ -226,13 +226,13 @@ def _unread(config: Config, key: str) -> tuple[str, str] | None:
     known, value_of = _fields(config, group), rules.Facts(config).value
     metadata: Mapping[str, Any] = known[name].metadata if name in known else {}
     if "default_of" in metadata:
-        other = metadata["default_of"]
-        reads, _, default = other.partition(".")
+        owner = metadata["default_of"]
+        reads, _, default = owner.partition(".")
         if default not in _fields(config, reads):
-            return f"{reads}={value_of(reads)} has no {other}", f"choose another {reads}"
-        value = value_of(other)
+            return f"{reads}={value_of(reads)} has no {owner}", f"choose another {reads}"
+        value = value_of(owner)
         if value != value_of(f"{group}.{name}"):
-            return f"{other} is {format_value(value)} whatever the environment", f"set {other}"
+            return f"{owner} is {format_value(value)} whatever the environment", f"set {owner}"
     reader: Reader | None = metadata.get("read_when")
     if reader is None:
         return None
@@ -265,8 +265,8 @@ def _keys_read_instead(config: Config, group: str, unmet: Condition) -> str:
     keys = []
     for name, field in _fields(config, group).items():
         reader: Reader | None = field.metadata.get("read_when")
-        other = reader.any_of[0][0] if reader else unmet
-        apart = other.key == unmet.key and not set(unmet.values[:1]) & set(other.values)
-        if apart and _is_met(config, other):
+        condition = reader.any_of[0][0] if reader else unmet
+        apart = condition.key == unmet.key and not set(unmet.values[:1]) & set(condition.values)
+        if apart and _is_met(config, condition):
             keys.append(f"{group}.{name}")
     return f" (read now: {join_words(keys, 'and')})" if keys else ""

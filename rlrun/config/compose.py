@@ -110,24 +110,24 @@ def _check_directory(directory: Path) -> None:
 
     Hydra would ignore a file with a shipped name.
     """
-    shipped, own = shipped_conf().resolve(), directory.resolve()
+    shipped, resolved = shipped_conf().resolve(), directory.resolve()
     for path in reader.yaml_files(directory):
         name = path.relative_to(directory)
-        if (shipped / name).is_file() and shipped != own:
+        if (shipped / name).is_file() and shipped != resolved:
             wrong = f"{name} has the name of a file that rlrun ships, which would win"
             raise config_error("--config-dir", directory, wrong, "new names", f"rename {name}")
         reader.check_yaml_words(reader.read_yaml(path), path)
 
 
-def _check_defaults(name: str, found: ConfigResult | None) -> None:
+def _check_defaults(name: str, result: ConfigResult | None) -> None:
     """Raise ConfigError if the defaults list of an option chooses a part of Hydra.
 
     Hydra takes such a choice only from the primary file and silently drops others.
     """
     group, _, option = name.rpartition("/")
-    if found is None or not group or group.startswith("hydra"):
+    if result is None or not group or group.startswith("hydra"):
         return
-    for default in found.defaults_list or ():
+    for default in result.defaults_list or ():
         chosen = str(getattr(default, "group", None) or "").lstrip("/")
         if chosen.partition("/")[0] == "hydra":
             value = getattr(default, "value", None)
@@ -224,8 +224,8 @@ class Composer:
 
     def _load(self, name: str) -> Any:
         """Return the content of the yaml file ``name``, empty if there is none."""
-        found = self._repository.load_config(name)
-        return OmegaConf.create() if found is None else found.config
+        result = self._repository.load_config(name)
+        return OmegaConf.create() if result is None else result.config
 
     def compose(self, typed: Sequence[str], *, sweep: bool = False) -> DictConfig:
         """Return the composed config with its ``hydra`` node.
@@ -269,10 +269,10 @@ class Composer:
         overrides = [self._known.setdefault(o, o) for o in read_overrides(typed)]
         new = [override for override in overrides if override.parsed is None]
         try:
-            found = self._parser.parse_overrides([*map(str, new)])
+            parsed_overrides = self._parser.parse_overrides([*map(str, new)])
         except HYDRA_ERRORS as e:
             raise as_config_error(e, overrides, self.groups(), self.options) from e
-        for override, parsed in zip(new, found, strict=True):
+        for override, parsed in zip(new, parsed_overrides, strict=True):
             if is_free(parsed.key_or_group) or parsed.key_or_group == "env":
                 reader.check_override(parsed)
             override.parsed = parsed
@@ -467,8 +467,8 @@ def rewrite_override(
             return Override(f"env.kwargs.{override.removeprefix('env.')}")
         names = {*reader.field_types(EnvConfig), *known["env.kwargs"]}
         candidates = possible_keys(key, cfg, names)
-        own = str(cfg.env.id).startswith("rlrun/")  # whose yaml names all arguments
-        if not candidates and not own and not nearest(parts[1], names):
+        is_shipped = str(cfg.env.id).startswith("rlrun/")  # whose yaml names all arguments
+        if not candidates and not is_shipped and not nearest(parts[1], names):
             candidates = [f"env.kwargs.{parts[1]}"]  # an argument that its yaml does not name
         raise unknown_key(key, value, names, candidates=candidates)
     new = len(parts) == 2 or parts[2] not in known[name]
@@ -495,8 +495,8 @@ def _resolved(cfg: DictConfig, key: Any) -> Any:
     value = _unresolved(cfg._get_node(key))
     if "$" not in repr(value):  # no interpolation
         return value
-    found = cfg[key]
-    return OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found
+    node = cfg[key]
+    return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
 
 
 def _unresolved(node: Any) -> Any:

@@ -66,8 +66,8 @@ def unknown_key(
     owners = [f"{group}={option}" for option, kind in OPTION_CONFIGS.get(group, {}).items()
               if last in {f.name for f in fields(kind)}]  # fmt: skip
     if owners and present not in candidates:
-        shared = [other for other in candidates if other.startswith(_SHARED)]
-        fix = " or ".join([f"remove {path}", *(f"set {other}" for other in shared)])
+        shared = [full_key for full_key in candidates if full_key.startswith(_SHARED)]
+        fix = " or ".join([f"remove {path}", *(f"set {full_key}" for full_key in shared)])
         allowed = f"{' or '.join(owners)} has {'it' if present == path else present}"
         return error(f"unknown {what}", allowed, fix)
     close = [dot + c for c in nearest(name, known)]
@@ -86,8 +86,8 @@ def unknown_option(path: str, value: object, options: Collection[str]) -> Config
     same = [o for o in options if o.lower() == str(value).lower()]
     if path.endswith(".name") and (parts := re.fullmatch(r"(\w[\w.]*)\.([A-Z]\w*)", str(value))):
         same = [f"{parts[1]}:{parts[2]}"]
-    other = OTHER_OPTIONS.get(str(value).lower(), "")
-    close = same or ([other] if other.partition(" ")[0] in options else [])
+    synonym = OTHER_OPTIONS.get(str(value).lower(), "")
+    close = same or ([synonym] if synonym.partition(" ")[0] in options else [])
     close = close or (nearest(value, options, 2) if str(value) else [])
     fix = f"did you mean {' or '.join(f'{path}={c}' for c in close)}?"
     allowed = f"one of {', '.join(sorted(options))}"
@@ -134,18 +134,18 @@ def _unknown_key_error(
     groups: Sequence[str],
 ) -> ConfigError:
     key = str(cause.full_key or cause.key)
-    given = _typed_value(_typed_key(key, overrides), overrides)
+    typed = _typed_value(_typed_key(key, overrides), overrides)
     parent = cause.parent_node
     if key.endswith("_target_"):
-        return code_error(key, given)
+        return code_error(key, typed)
     known = [str(k) for k in parent] if isinstance(parent, DictConfig) else []
     if not known and "." in key:
-        return _schedule_part_error(key, given)
+        return _schedule_part_error(key, typed)
     if "." not in key:
         known = [k for k in dict.fromkeys([*known, *groups]) if k != "hydra"]
     root = parent._get_root() if isinstance(parent, DictConfig) else None
     candidates = possible_keys(_typed_key(key, overrides), root, known)
-    return unknown_key(key, given, known, candidates=candidates)
+    return unknown_key(key, typed, known, candidates=candidates)
 
 
 def possible_keys(key: str, root: object, known: Collection[str]) -> list[str]:
@@ -170,20 +170,20 @@ def possible_keys(key: str, root: object, known: Collection[str]) -> list[str]:
     group, _, last = key.rpartition(".")
     aliases = (SYNONYMS.get(key.lower()) or SYNONYMS.get(last.lower(), "")).split()
     by_name = [[name] if name in root else full_names.get(name, []) for name in (last, *aliases)]
-    same_group = [n for found in by_name for n in found if n == f"{group}.{n.split('.')[-1]}"]
-    found = same_group or next(filter(None, by_name), [])
-    if not found and "." not in key and not nearest(key, known):
-        found = [full for name in nearest(key, full_names, 1) for full in full_names[name]]
-    return [full_name for full_name in found if full_name != key][:_MOST]
+    same_group = [n for names in by_name for n in names if n == f"{group}.{n.split('.')[-1]}"]
+    names = same_group or next(filter(None, by_name), [])
+    if not names and "." not in key and not nearest(key, known):
+        names = [full for name in nearest(key, full_names, 1) for full in full_names[name]]
+    return [full_name for full_name in names if full_name != key][:_MOST]
 
 
-def _schedule_part_error(key: str, given: str) -> ConfigError:
+def _schedule_part_error(key: str, typed: str) -> ConfigError:
     """Return the error for policy.lr.start=1 when policy.lr is a number."""
     name, _, part = key.rpartition(".")
     if part not in {f.name for f in fields(ScheduleConfig)}:
-        return unknown_key(key, given, [])
-    fix = f"set the whole, e.g. '{name}={{kind: linear, {part}: {given}, ...}}'"
-    return config_error(key, given, f"{name} has no parts", f"{name}=VALUE is allowed", fix)
+        return unknown_key(key, typed, [])
+    fix = f"set the whole, e.g. '{name}={{kind: linear, {part}: {typed}, ...}}'"
+    return config_error(key, typed, f"{name} has no parts", f"{name}=VALUE is allowed", fix)
 
 
 def _typed_key(key: str, overrides: Sequence[Override]) -> str:
@@ -264,34 +264,34 @@ _ALLOWED = "numbers, text, [lists], {key: value}"
 
 def _unreadable(override: Override, overrides: Sequence[Override]) -> ConfigError:
     """Return the error for an override that Hydra's grammar cannot read."""
-    text, key, given = override.lstrip("+~"), override.key, override.value
+    text, key, typed = override.lstrip("+~"), override.key, override.value
     place = overrides.index(override) if override in overrides else len(overrides) - 1
     after = overrides[place + 1 :]
     if "=" not in override:
         return _no_override(text, overrides[max(place - 1, 0) : max(place, 0)])
     wrong, allowed, fix = "the value cannot be read", _ALLOWED, ""
     words = re.split(r"[\s,;&]+(?=[\w.@+~/]+=)", text)
-    function = re.match(r"\s*([a-z_]\w*)\(", given)
-    if len(words) > 1 and given[:1] not in ("{", "[", "'", '"'):
+    function = re.match(r"\s*([a-z_]\w*)\(", typed)
+    if len(words) > 1 and typed[:1] not in ("{", "[", "'", '"'):
         wrong, allowed = "is one word", "one KEY=VALUE is allowed in a word"
         fix = f"leave the quotes out: {' '.join(word.rstrip(',;&') for word in words)}"
-    elif given.startswith("="):
+    elif typed.startswith("="):
         wrong, allowed = "has two equals signs", "one is allowed"
-        fix = f"write {key}={given.lstrip('=')}"
-    elif given.endswith(",") or given.startswith(","):
-        more = takewhile(lambda word: "=" not in word, after)  # seed=1, 2, 3
-        values = [given.strip(","), *(word.strip(",") for word in more)]
+        fix = f"write {key}={typed.lstrip('=')}"
+    elif typed.endswith(",") or typed.startswith(","):
+        next_words = takewhile(lambda word: "=" not in word, after)  # seed=1, 2, 3
+        values = [typed.strip(","), *(word.strip(",") for word in next_words)]
         wrong = "has too many commas"
         allowed = "values with commas and no spaces are allowed with -m"
         fix = f"write {key}={','.join(filter(None, values))}"
     elif function is not None:
-        return _function_error(key, given, function[1])
-    elif given[:1] in ("[", "{"):  # the shell cut it at a space
-        whole = {"[": f"{key}=[...]", "{": f"{key}={{...}}"}[given[:1]]
+        return _function_error(key, typed, function[1])
+    elif typed[:1] in ("[", "{"):  # the shell cut it at a space
+        whole = {"[": f"{key}=[...]", "{": f"{key}={{...}}"}[typed[:1]]
         fix = f"a value with spaces needs quotes around all of it: '{whole}'"
-    elif given.startswith("(") and given.endswith(")"):
-        fix = f"a list has square brackets: '{key}=[{given[1:-1]}]'"
-    elif given.strip() == "~":
+    elif typed.startswith("(") and typed.endswith(")"):
+        fix = f"a list has square brackets: '{key}=[{typed[1:-1]}]'"
+    elif typed.strip() == "~":
         fix = f"write {key}=null"
     fix = fix or f"quote it for the shell and for Hydra: \"{key}='...'\""
     return ConfigError(f"{text}: {wrong}; {allowed}; {fix}", key=key)
@@ -308,21 +308,21 @@ def _no_override(text: str, before: Sequence[str]) -> ConfigError:
     return ConfigError(f"{text}: is not KEY=VALUE; {_ALLOWED}; {fix}")
 
 
-def _function_error(key: str, given: str, name: str) -> ConfigError:
+def _function_error(key: str, typed: str, name: str) -> ConfigError:
     """Return the error for a function that Hydra lacks, or that takes other arguments."""
-    if given.count("(") != given.count(")"):
+    if typed.count("(") != typed.count(")"):
         wrong, allowed = "a bracket is not closed", f"{name}({_FORMS.get(name, '...')}) is allowed"
         fix = f"quote it for the shell: '{key}={name}(...)'"
-        return config_error(key, given, wrong, allowed, fix)
-    arguments = [part.strip() for part in given[len(name) + 1 : -1].split(",")]
+        return config_error(key, typed, wrong, allowed, fix)
+    arguments = [part.strip() for part in typed[len(name) + 1 : -1].split(",")]
     if name == "interval" and arguments[-1] == "log" and len(arguments) == 3:
-        return interval_error(key, given)
+        return interval_error(key, typed)
     if name in _FORMS:
         form = f"{name}({_FORMS[name]})"
         if name == "interval":
             form += " or interval(LOW,HIGH,log)"
         allowed, fix = f"{form} is allowed", f"write '{key}={name}({_FORMS[name]})'"
-        return config_error(key, given, f"{name} does not take these arguments", allowed, fix)
+        return config_error(key, typed, f"{name} does not take these arguments", allowed, fix)
     forms = "interval(LOW,HIGH), interval(LOW,HIGH,log), int(interval(LOW,HIGH)), choice(A,B)"
     allowed = f"{forms} and range(START,STOP) are allowed"
     fix = "to search, type rlrun search with one of them"
@@ -330,13 +330,13 @@ def _function_error(key: str, given: str, name: str) -> ConfigError:
         low, high, *_ = arguments
         meant = _SAMPLERS[name].format(low=low, high=high, all=",".join(arguments))
         fix = f"type rlrun search '{key}={meant}'"
-    return config_error(key, given, f"there is no function {name}", allowed, fix)
+    return config_error(key, typed, f"there is no function {name}", allowed, fix)
 
 
-def interval_error(key: str, given: str) -> ConfigError:
+def interval_error(key: str, typed: str) -> ConfigError:
     """Return the error for an interval in a run or a sweep."""
     wrong, allowed = "only a search tries values of an interval", "choices A,B are allowed with -m"
-    return config_error(key, given, wrong, allowed, f"type rlrun search '{key}={given}'")
+    return config_error(key, typed, wrong, allowed, f"type rlrun search '{key}={typed}'")
 
 
 def _other_error(
@@ -344,37 +344,37 @@ def _other_error(
 ) -> ConfigError:
     message = str(e)
     if "Ambiguous value" in message:
-        found = re.search(r"argument '([^']*)'", message)
-        text = found.group(1) if found else "override"
+        match = re.search(r"argument '([^']*)'", message)
+        text = match.group(1) if match else "override"
         key, _, value = text.partition("=")
         allowed = f"a list is '{key}=[{value}]'"
         return config_error(key, value, "several values", allowed, "a sweep needs -m")
     if "requires --multirun" in message or "INTERVAL_SWEEP" in message:
-        for key, given in ((override.key, override.value) for override in overrides):
-            if "interval(" in given:
-                return interval_error(key, given)
-            if re.match(r"(choice|range|glob|sort|shuffle|tag)\(", given):
-                fix = f"add -m: rlrun -m '{key}={given}'"
-                return config_error(key, given, "several values", "one value is allowed", fix)
+        for key, typed in ((override.key, override.value) for override in overrides):
+            if "interval(" in typed:
+                return interval_error(key, typed)
+            if re.match(r"(choice|range|glob|sort|shuffle|tag)\(", typed):
+                fix = f"add -m: rlrun -m '{key}={typed}'"
+                return config_error(key, typed, "several values", "one value is allowed", fix)
     twice = ("Could not append to config", "Multiple values for", "force-add of config groups")
     if any(text in message for text in twice):
-        found = re.search(r"Multiple values for (\S+?)\.|not supported: '\+\+([^=']+)", message)
-        group = (found[1] or found[2]) if found else ""  # that has several options
+        match = re.search(r"Multiple values for (\S+?)\.|not supported: '\+\+([^=']+)", message)
+        group = (match[1] or match[2]) if match else ""  # that has several options
         for override in overrides:
-            key, given = override.key, override.value
+            key, typed = override.key, override.value
             if override.startswith("+") and f"'{key}'" in f"{message}'{group}'":
                 wrong, allowed = "the key exists already", f"{key}=VALUE is allowed"
-                return config_error(key, given, wrong, allowed, f"write {key}={given}")
-    if found := re.search(r"In '(\S+)': Could not override '\S+@", message):
+                return config_error(key, typed, wrong, allowed, f"write {key}={typed}")
+    if match := re.search(r"In '(\S+)': Could not override '\S+@", message):
         wrong = "its groups are looked up below its own"
         allowed = "a first line '# @package _global_' is needed to choose groups of the run"
-        return ConfigError(f"{found[1]}.yaml: {wrong}; {allowed}; add it")
-    if found := re.search(r"In '(\S+)': \w+ raised while composing config:\n(.*)", message):
-        wrong = "is a list" if "ListConfig" in found[2] else f"cannot be read ({found[2].strip()})"
-        return ConfigError(f"{found[1]}.yaml: {wrong}; lines key: value are allowed; correct it")
-    found = re.search(r"Could not override '([^']+)'", message)
-    if found and "defaults list" in message:
-        key, known = found[1], [group for group in groups if group != "hydra"]
+        return ConfigError(f"{match[1]}.yaml: {wrong}; {allowed}; add it")
+    if match := re.search(r"In '(\S+)': \w+ raised while composing config:\n(.*)", message):
+        wrong = "is a list" if "ListConfig" in match[2] else f"cannot be read ({match[2].strip()})"
+        return ConfigError(f"{match[1]}.yaml: {wrong}; lines key: value are allowed; correct it")
+    match = re.search(r"Could not override '([^']+)'", message)
+    if match and "defaults list" in message:
+        key, known = match[1], [group for group in groups if group != "hydra"]
         return unknown_key(key, _typed_value(key, overrides), known, "group")
     for override in overrides if "Config group override" in message else ():
         key, value = override.name, override.value

@@ -47,14 +47,14 @@ def absolute(key: str, path: Path) -> Path:
     Raises: ConfigError if no directory can have it.
     """
     try:
-        found = path.expanduser().absolute()
+        full = path.expanduser().absolute()
     except RuntimeError as e:
         raise config_error(key, path, "there is no such user", "a path", "write it out") from e
-    check_length(key, found)
-    if "${" in str(found):
+    check_length(key, full)
+    if "${" in str(full):
         wrong, allowed = "holds ${, which starts an interpolation", "other characters are allowed"
-        raise config_error(key, found, wrong, allowed, "rename the directory or choose another")
-    return found
+        raise config_error(key, full, wrong, allowed, "rename the directory or choose another")
+    return full
 
 
 def check_length(key: str, path: Path) -> None:
@@ -136,18 +136,18 @@ def claim(path: Path, *, exact: bool, key: str = "run.dir") -> Path:
     raise ConfigError(f"{key} = {path}: 9999 runs have this name; another name; set {key}=PATH")
 
 
-def study_directory(key: str, given: str | None, begun: Callable[[Path], bool]) -> Path:
+def study_directory(key: str, typed: str | None, begun: Callable[[Path], bool]) -> Path:
     """Return the directory of a study (search.dir, bench.dir, probe.dir), absolute.
 
-    ``given``: new, empty, or one with which ``begun`` returns True; it is not made. None: a new one
+    ``typed``: new, empty, or one with which ``begun`` returns True; it is not made. None: a new one
     below ``outputs``.
 
     Raises: ConfigError, StorageError.
     """
-    if given is None:
+    if typed is None:
         name = time.strftime(f"outputs/{key.partition('.')[0]}/%Y-%m-%d_%H-%M-%S")
         return claim(absolute(key, Path(name)), exact=False, key=key)
-    path = absolute(key, Path(given))
+    path = absolute(key, Path(typed))
     if not begun(path):
         require_new(path, key)
         require_writable(path, key)

@@ -78,10 +78,10 @@ def check_files(cfg: DictConfig, shipped: DictConfig, overrides: Sequence[str]) 
     ``shipped``: the config of the shipped files and the command line's hydra overrides.
     ``overrides``: those of the command line.
     """
-    own, found = (OmegaConf.to_container(c.hydra, resolve=False) for c in (shipped, cfg))
-    assert isinstance(own, dict)
-    assert isinstance(found, dict)
-    for key, value in sorted(_differences(own, found), key=itemgetter(0)):
+    expected, actual = (OmegaConf.to_container(c.hydra, resolve=False) for c in (shipped, cfg))
+    assert isinstance(expected, dict)
+    assert isinstance(actual, dict)
+    for key, value in sorted(_differences(expected, actual), key=itemgetter(0)):
         if key == "overrides":  # more than was typed
             words = [text for name in ("hydra", "task") for text in value[name]]
             if sorted(map(str, words)) != sorted(overrides):
@@ -163,15 +163,17 @@ def check_jobs(overrides: Sequence[Override]) -> None:
             raise config_error(override.key, override.value, "too many jobs", allowed, fix)
 
 
-def _differences(own: Any, found: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (key, value) of the deepest values of ``found`` that differ from ``own``."""
-    if path in ("overrides", *ALLOWED) or not (isinstance(own, dict) and isinstance(found, dict)):
-        if own != found:
-            yield path, found
+def _differences(expected: Any, actual: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (key, value) of the deepest values of ``actual`` that differ from ``expected``."""
+    if path in ("overrides", *ALLOWED) or not (
+        isinstance(expected, dict) and isinstance(actual, dict)
+    ):
+        if expected != actual:
+            yield path, actual
         return
-    for name in dict.fromkeys([*own, *found]):
+    for name in dict.fromkeys([*expected, *actual]):
         inner = f"{path}.{name}" if path else str(name)
-        yield from _differences(own.get(name, _ABSENT), found.get(name, _ABSENT), inner)
+        yield from _differences(expected.get(name, _ABSENT), actual.get(name, _ABSENT), inner)
 
 
 def _check_value(key: str, value: Any, cfg: DictConfig) -> None:

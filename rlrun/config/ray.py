@@ -59,8 +59,8 @@ def require_head(address: str | None, key: str = "pipeline.address") -> None:
     try:
         if address != "auto":
             host, _, port = address.rpartition(":")
-            given = host.strip("[]"), int(port)
-            socket.create_connection(given, timeout=CONNECT_SECONDS).close()
+            endpoint = host.strip("[]"), int(port)
+            socket.create_connection(endpoint, timeout=CONNECT_SECONDS).close()
         asked = [sys.executable, "-P", "-c", _ASK, address, str(ANSWER_SECONDS), *sys.path]
         done = subprocess.run(
             asked, capture_output=True, stdin=subprocess.DEVNULL, timeout=IMPORT_SECONDS,

@@ -175,8 +175,8 @@ _MISSING = "???"  # OmegaConf's mark for a value that must be given
 
 def _meant(value: object) -> str:
     """Return the number that 20k or 1.5M means, "" for anything else."""
-    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([kKmM])", str(value))
-    return str(round(float(found[1]) * {"k": 1e3, "m": 1e6}[found[2].lower()])) if found else ""
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([kKmM])", str(value))
+    return str(round(float(match[1]) * {"k": 1e3, "m": 1e6}[match[2].lower()])) if match else ""
 
 
 def _number(path: str, value: object) -> float:
@@ -357,9 +357,9 @@ def field_types(cls: type) -> dict[str, Any]:
 
 
 def read_dataclass(
-    cls: Any, value: object, path: str, given: Mapping[str, Any] | None = None
+    cls: Any, value: object, path: str, parts: Mapping[str, Any] | None = None
 ) -> Any:
-    """Return the dataclass ``cls`` read from a mapping. ``given``: fields that are read already.
+    """Return the dataclass ``cls`` read from a mapping. ``parts``: fields that are read already.
 
     Raises: ConfigError naming the key.
     """
@@ -374,7 +374,7 @@ def read_dataclass(
     for key in (dot + key for key in known if key not in value):
         fix = f"give {key}=VALUE or add it to your yaml file"
         raise config_error(key, "(absent)", "the key is missing", "it needs a value", fix)
-    done = dict(given or {})
+    done = dict(parts or {})
     for f in fields(cls):
         if (options := f.metadata.get("or_class")) and f.name not in done:
             done[f.name] = _option_or_class(options, f"{dot}{f.name}", value[f.name])
@@ -422,9 +422,9 @@ def read_config(value: Mapping[str, Any]) -> Config:
     # Before the groups that use their values, so that errors name their keys.
     first = {"env": EnvConfig, "learner": LearnerConfig}
     try:
-        given = {k: read_dataclass(cls, value[k], k) for k, cls in first.items() if k in value}
-        given |= {k: _read_option(k, value[k], t) for k, t in OPTION_CONFIGS.items() if k in value}
-        result: Config = read_dataclass(Config, value, "", given)
+        groups = {k: read_dataclass(cls, value[k], k) for k, cls in first.items() if k in value}
+        groups |= {k: _read_option(k, value[k], t) for k, t in OPTION_CONFIGS.items() if k in value}
+        result: Config = read_dataclass(Config, value, "", groups)
     except ConfigError:
         refuse_code(value, "")  # the error to report
         raise

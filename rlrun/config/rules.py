@@ -71,16 +71,16 @@ class Facts:
     def policies(self) -> dict[str, str]:
         """Return ``policy=a or policy=b`` of the policies that a fix may name."""
         kind = type(self.action).__name__
-        shown, own = self.config.agents.name, {*self.config.policy.actions}
+        shown, actions = self.config.agents.name, {*self.config.policy.actions}
         fits = POLICIES | {
             "see_agents_so": lambda p: shown in p.agents,
-            "have_memory": lambda p: p.recurrent and own & {*p.actions},
+            "have_memory": lambda p: p.recurrent and actions & {*p.actions},
             "act_there": lambda p: kind in p.actions and "shared" in p.agents,
         }
         learn = {name: p for name, p in schema.POLICY_CONFIGS.items() if p.learns}
-        found = {what: [name for name, p in learn.items() if fit(p)] for what, fit in fits.items()}
+        named = {what: [name for name, p in learn.items() if fit(p)] for what, fit in fits.items()}
         return {what: " or ".join(f"policy={name}" for name in names or ["random"])
-                for what, names in found.items()}  # fmt: skip
+                for what, names in named.items()}  # fmt: skip
 
     @cached_property
     def seen(self) -> Any:

@@ -157,15 +157,15 @@ def _env_arguments(
     An evaluation has ``env.eval_kwargs.length=9`` where these have the argument.
     """
     known = {f"env.{node}": {*map(str, cfg.env[node] or {})} for node in ("kwargs", "eval_kwargs")}
-    found = []
+    rewritten = []
     for override in overrides:
         if compose.is_free(override.key) and override[:1] not in "+~":
             override = compose.rewrite_override(override, known, cfg)
         name = override.key.removeprefix("env.kwargs.")
         if evaluation and name != override.key and name in known["env.eval_kwargs"]:
             override = Override(f"env.eval_kwargs.{name}={override.value}")
-        found.append(override)
-    return found
+        rewritten.append(override)
+    return rewritten
 
 
 def _refuse_options(composer: compose.Composer, overrides: Sequence[Override], what: str) -> None:
