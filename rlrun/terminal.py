@@ -17,10 +17,10 @@ _WORD = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")  # of a command, with it
 def width() -> int:
     """Return the columns of the terminal, or of COLUMNS, within 40 and 100; 80 in a pipe."""
     try:
-        found = int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(sys.stdout.fileno())[0]
+        count = int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(sys.stdout.fileno())[0]
     except (AttributeError, OSError, ValueError):  # a stand-in for stdout, or no terminal
-        found = 0
-    return max(_WIDTHS[0], min(found or _PIPED, _WIDTHS[1]))
+        count = 0
+    return max(_WIDTHS[0], min(count or _PIPED, _WIDTHS[1]))
 
 
 def paragraph(label: str, text: str = "") -> str:

@@ -196,14 +196,14 @@ def trusted_function(key: str, name: str) -> Callable[..., Any]:
     Raises: ConfigError naming ``key``: not of that form, not trusted, not importable, or not a
     function.
     """
-    found: Callable[..., Any] = _trusted(key, name, "function", callable)
-    return found
+    function: Callable[..., Any] = _trusted(key, name, "function", callable)
+    return function
 
 
 def trusted_class(key: str, name: str) -> type[Any]:
     """Return the class ``mypkg.mod:Class``, as ``trusted_function`` does."""
-    found: type[Any] = _trusted(key, name, "Class", lambda x: isinstance(x, type))
-    return found
+    cls: type[Any] = _trusted(key, name, "Class", lambda x: isinstance(x, type))
+    return cls
 
 
 def _trusted(key: str, name: str, form: str, fits: Callable[[Any], bool]) -> Any:
@@ -215,15 +215,15 @@ def _trusted(key: str, name: str, form: str, fits: Callable[[Any], bool]) -> Any
     if not _is_trusted(module):
         raise _not_trusted(key, name, module)
     try:
-        found = import_named(module)
+        imported = import_named(module)
     except (Exception, SystemExit) as e:  # a user's module may raise anything
         wrong = f"importing {module} raised {type(e).__name__}: {' '.join(str(e).split())}"
         fix = "install the package, or put its directory on PYTHONPATH"
         raise _refused(key, name, wrong, "an importable module is allowed", fix) from e
-    wanted = getattr(found, attribute, None)
+    wanted = getattr(imported, attribute, None)
     if not fits(wanted):
         wrong = f"{module} has no {kind} {attribute}"
-        there = ", ".join(n for n, x in vars(found).items() if n[0] != "_" and fits(x))
+        there = ", ".join(n for n, x in vars(imported).items() if n[0] != "_" and fits(x))
         raise _refused(key, name, wrong, f"there are: {there or 'none'}", "correct the name")
     return wanted
 

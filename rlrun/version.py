@@ -53,20 +53,20 @@ def torch_version() -> str | None:
         text = Path(spec.origin).with_name("version.py").read_text("utf-8")
     except OSError:
         return None
-    found = re.search(r"^__version__ = ['\"](.+)['\"]", text, re.MULTILINE)
-    return found[1] if found else None
+    match = re.search(r"^__version__ = ['\"](.+)['\"]", text, re.MULTILINE)
+    return match[1] if match else None
 
 
 def package_versions() -> dict[str, str | None]:
     """Return the versions of Python, rlrun and its numerical packages; None: not installed."""
     from rlrun import __version__
 
-    found = {"python": platform.python_version(), "rlrun": __version__, "torch": torch_version()}
+    versions = {"python": platform.python_version(), "rlrun": __version__, "torch": torch_version()}
     for name, package in _PACKAGES.items():
-        found[name] = None
+        versions[name] = None
         with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(package)
-    return found
+            versions[name] = metadata.version(package)
+    return versions
 
 
 def rlrun_version() -> str:

@@ -44,8 +44,8 @@ def read_overrides(texts: Iterable[str]) -> list[Override]:
 
 def split_node(overrides: Sequence[Override], node: str) -> tuple[list[Override], list[Override]]:
     """(overrides of ``node`` and of keys below it, the others)."""
-    own = [override for override in overrides if override.is_below(node)]
-    return own, [override for override in overrides if not override.is_below(node)]
+    of_node = [override for override in overrides if override.is_below(node)]
+    return of_node, [override for override in overrides if not override.is_below(node)]
 
 
 def keys_of(overrides: Iterable[Override]) -> set[str]:

@@ -244,10 +244,10 @@ class Seconds(float):
     @classmethod
     def parse(cls, text: str) -> "Seconds":
         """Return the duration of a text. Raises: ValueError if it is not one."""
-        found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*([smhd]?)", text.strip())
-        if found is None:
+        match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*([smhd]?)", text.strip())
+        if match is None:
             raise ValueError(f"{text} is not a duration")
-        return cls(float(found[1]) * _UNITS[found[2]])
+        return cls(float(match[1]) * _UNITS[match[2]])
 
 
 @dataclass(frozen=True)

@@ -250,8 +250,8 @@ class CollectorConfig(Ranged):
 
     def stride(self, window: Window) -> int:
         """Return the rows from the start of one window to that of the next."""
-        own = window.learned if self.tiling == "lossless" else window.rows
-        return own - self.shared_rows
+        length = window.learned if self.tiling == "lossless" else window.rows
+        return length - self.shared_rows
 
 
 _MIXED = Range(
