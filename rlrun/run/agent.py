@@ -99,18 +99,18 @@ def read_column(name: str, x: Any, n: int, dtype: type) -> np.ndarray:
 
     Raises: ConfigError.
     """
-    given, flags = np.asarray(x), dtype is np.bool_
-    fits = given.shape == (n,) or (n == 1 and given.shape == ())
-    fits = fits and given.dtype.kind in ("b" if flags else "biuf")
-    finite = fits and np.isfinite(given).all()
+    array, flags = np.asarray(x), dtype is np.bool_
+    fits = array.shape == (n,) or (n == 1 and array.shape == ())
+    fits = fits and array.dtype.kind in ("b" if flags else "biuf")
+    finite = fits and np.isfinite(array).all()
     if not finite:
-        found = "nan or infinite" if fits else f"{given.dtype} {list(given.shape)}"
-        _refuse(name, found, f"{'bool' if flags else 'finite numbers'} [{n}]")
-    return given.astype(dtype).reshape(n)
+        actual = "nan or infinite" if fits else f"{array.dtype} {list(array.shape)}"
+        _refuse(name, actual, f"{'bool' if flags else 'finite numbers'} [{n}]")
+    return array.astype(dtype).reshape(n)
 
 
-def _refuse(path: str, found: str, allowed: str) -> NoReturn:
-    shown = found if len(found) <= _LONGEST else f"{found[:_LONGEST]} ..."
+def _refuse(path: str, actual: str, allowed: str) -> NoReturn:
+    shown = actual if len(actual) <= _LONGEST else f"{actual[:_LONGEST]} ..."
     raise ConfigError(f"{path}: is {shown}; {allowed} is allowed; {_FIX}")
 
 
@@ -296,10 +296,10 @@ class Agent:
         if n is not None:
             _require_count(n, 1, "env")
             keep = (env.success,) if env.success else ()
-            given: dict[str, Any] = {"evaluate": True, "agents": agents, "render": render}
+            options: dict[str, Any] = {"evaluate": True, "agents": agents, "render": render}
             # Gymnasium's rows cannot report a restart.
             env = replace(env, on_worker_failure="stop")
-            return RowsVectorEnv(make_env(env, num_envs=n, keep_info=keep, **given))
+            return RowsVectorEnv(make_env(env, num_envs=n, keep_info=keep, **options))
         if self.columns > 1:
             raise ConfigError(
                 f"agent.env(): agents={agents.name} has {self.columns} columns for each "
@@ -325,8 +325,8 @@ class Agent:
             name, fix = self._config.policy.name, "pass reward=, the one that env.step returned"
             text = "reads the reward of the last step, but none was given: 0 is used"
             warnings.warn(f"agent.act: policy={name} {text}; {fix}", stacklevel=3)
-        given = np.zeros(n) if reward is None else reward
-        return _Row(tree, flags, read_column("reward", given, n, np.float32), count == 0)
+        rewards = np.zeros(n) if reward is None else reward
+        return _Row(tree, flags, read_column("reward", rewards, n, np.float32), count == 0)
 
     def _epsilon(self, explore: bool | float) -> np.ndarray | None:
         """Return the probability of a random action in every environment; None: greedy."""

@@ -39,14 +39,14 @@ def checkpoint_at(run_dir: Path, step: int | None) -> Path:
             key="RUN_DIR",
         )
     steps = [(manifest.parse_name(path) or (0,))[0] for path in existing]
-    found = [path for path, own in zip(existing, steps, strict=True) if step in (None, own)]
-    if not found:
+    chosen = [path for path, saved in zip(existing, steps, strict=True) if step in (None, saved)]
+    if not chosen:
         kept = ", ".join(map(str, dict.fromkeys(steps)))
         raise ConfigError(
             f"{run_dir}@{'' if step is None else step}: there is no checkpoint of this env step; "
             f"kept are {kept} (run.keep_checkpoints); choose one of them"
         )
-    return found[-1]
+    return chosen[-1]
 
 
 def later_steps(run_dir: Path, path: Path) -> list[int]:

@@ -286,18 +286,18 @@ def make_store(plan: Plan, *, note: Note = _silent) -> Replay | Mixed:
     Raises: ConfigError if they do not fit the environment, ResourceError, StorageError if they are
     damaged.
     """
-    own, c = make_replay(plan, note=note), plan.config.buffer
+    replay, c = make_replay(plan, note=note), plan.config.buffer
     if c.demos is None:
-        return own
+        return replay
     from rlrun.dataset import errors_name_key, open_source
 
     assert plan.window is not None
     with errors_name_key("demos"):
         source = open_source(c.demos)
         source.require(plan.row_spec, plan.config.collector.keep_info)
-        one = plan_of_demos(plan, [trajectory.steps for trajectory in source.trajectories()])
-        demos = make_replay(one)
-        _add_all(demos, source, one)
+        demos_plan = plan_of_demos(plan, [trajectory.steps for trajectory in source.trajectories()])
+        demos = make_replay(demos_plan)
+        _add_all(demos, source, demos_plan)
     if not len(demos):
         raise ConfigError(
             f"buffer.demos = {c.demos}: its {demos.steps} steps make no window; a window is "
@@ -305,7 +305,7 @@ def make_store(plan: Plan, *, note: Note = _silent) -> Replay | Mixed:
         )
     note(f"demonstrations: {demos.steps} steps from {c.demos}; {len(demos)} windows")
     rng = generator(plan.config.seed, "demos")
-    return Mixed(own, demos, ratio=c.demo_ratio, generator=rng)
+    return Mixed(replay, demos, ratio=c.demo_ratio, generator=rng)
 
 
 def collector_side_of(plan: Plan, number: int = 0) -> "CollectorSide":
@@ -432,12 +432,12 @@ def make_learner(
     c = plan.config
     if buffer is None:
         return None
-    given: Any = {"policy": policy, "counters": counters, "bonus": bonus}
+    shared: Any = {"policy": policy, "counters": counters, "bonus": bonus}
     if isinstance(buffer, Rollout | Rollouts):
-        return RolloutLearner(c.learner, buffer=buffer, **given)
+        return RolloutLearner(c.learner, buffer=buffer, **shared)
     td = isinstance(c.buffer, PriorityConfig) and c.buffer.initial_priority == "td"
     inspector = _inspector(plan, policy, buffer, bonus, log)
-    return Learner(c.learner, buffer=buffer, td_priority=td, inspector=inspector, **given)
+    return Learner(c.learner, buffer=buffer, td_priority=td, inspector=inspector, **shared)
 
 
 def _inspector(

@@ -110,8 +110,8 @@ def scores_of(run_dir: Path, weights: str) -> dict[str, Any]:
     """
     run = read_run(run_dir)
     record = run.record.get(_EVALUATIONS.get(weights, ""))
-    found = {k: finite_number(v) for k, v in record.items()} if isinstance(record, dict) else {}
-    agent = {printable(k): v for k, v in found.items() if v is not None}
+    numbers = {k: finite_number(v) for k, v in record.items()} if isinstance(record, dict) else {}
+    agent = {printable(k): v for k, v in numbers.items() if v is not None}
     out: dict[str, Any] = {"agent": agent if "return_mean" in agent else None}
     group = _setting_of(run)
     if group is None or group.mean is None or len(group.runs) < 2:
@@ -158,7 +158,7 @@ An agent trained with rlrun: seed {config.seed}, {weights} weights, {trained.env
 
 ## Use
 
-{_use(config.env.id, own=bool(about["env"]["wrappers"]))}
+{_use(config.env.id, needs_rlrun=bool(about["env"]["wrappers"]))}
 
 ## Score
 
@@ -194,10 +194,10 @@ that the observation opens an episode; `prev_action` and `prev_reward` are those
 """
 
 
-def _use(env_id: str, *, own: bool) -> str:
-    """Return how the agent is used. ``own``: the environment has wrappers of rlrun."""
-    own = own or env_id.startswith("rlrun/")
-    needs = " (this environment needs rlrun too)" if own else ""
+def _use(env_id: str, *, needs_rlrun: bool) -> str:
+    """Return how the agent is used. ``needs_rlrun``: the environment has wrappers of rlrun."""
+    needs_rlrun = needs_rlrun or env_id.startswith("rlrun/")
+    needs = " (this environment needs rlrun too)" if needs_rlrun else ""
     package = module_of(env_id).partition(".")[0]
     trust, argument = (f" --trust {package}", f', trust="{package}"') if package else ("", "")
     also = f"The environment comes with the package `{package}`.\n\n" if package else ""
@@ -292,15 +292,15 @@ def _training(run: RunData) -> str:
 
     lines, resumes = [shlex.join(["rlrun", *kept(run.overrides)])], run.record.get("resumes")
     for words in resumes if isinstance(resumes, list) else []:
-        if given := kept([word for word in words if "=" in str(word)]):
-            lines.append(printable(shlex.join(["rlrun", "resume", "RUN_DIR", *given])))
+        if typed := kept([word for word in words if "=" in str(word)]):
+            lines.append(printable(shlex.join(["rlrun", "resume", "RUN_DIR", *typed])))
     return "\n".join(lines)
 
 
 def _versions(run: RunData) -> str:
     versions = run.record.get("versions")
-    found = versions if isinstance(versions, dict) else {}
-    texts = [f"{printable(k)} {printable(v)}" for k, v in found.items() if v is not None]
+    recorded = versions if isinstance(versions, dict) else {}
+    texts = [f"{printable(k)} {printable(v)}" for k, v in recorded.items() if v is not None]
     git = run.record.get("git")
     commit = git.get("commit") if isinstance(git, dict) else None
     texts += [f"commit {printable(commit)}"] if commit else []

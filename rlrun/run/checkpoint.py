@@ -93,8 +93,8 @@ def load(path: Path) -> dict[str, Any]:
 
 def committed(path: Path) -> dict[str, Any]:
     """Return size and SHA-256 of the run's growing files at the time of checkpoint ``path``."""
-    found: dict[str, Any] = manifest.read_manifest(path)["committed"]
-    return found
+    entries: dict[str, Any] = manifest.read_manifest(path)["committed"]
+    return entries
 
 
 class MisfitError(CheckpointError):

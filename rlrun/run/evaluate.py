@@ -129,12 +129,12 @@ def _evaluated_config(
     """Return the config of a run with ``overrides``, which leave the spaces of ``plan`` alone."""
     typed = [*overrides, *([f"device={device}"] if device else [])]
     config, _ = load(run_dir, typed, replay=False, evaluation=True)
-    other = make_plan(config)
-    shapes = [(p.policy_spec, p.columns_per_env) for p in (plan, other)]
+    new = make_plan(config)
+    shapes = [(p.policy_spec, p.columns_per_env) for p in (plan, new)]
     if shapes[0] != shapes[1]:
-        found, trained = (f"{p.policy_spec.obs} and {p.policy_spec.action}" for p in (other, plan))
+        spaces, trained = (f"{p.policy_spec.obs} and {p.policy_spec.action}" for p in (new, plan))
         raise ConfigError(
-            f"{', '.join(overrides)}: the environment has the spaces {found}; {trained}, those of "
+            f"{', '.join(overrides)}: the environment has the spaces {spaces}; {trained}, those of "
             "training, are allowed; leave out what changes them"
         )
     return config

@@ -264,18 +264,18 @@ def check_texts(run_dir: Path) -> None:
 
 def text_problems(run_dir: Path, record: dict[str, Any], source: str = RECORD) -> list[str]:
     """Return the problems of the files whose hashes run.json holds."""
-    found, files = [], record.get("files")
+    problems, files = [], record.get("files")
     if not isinstance(files, dict) or not all(isinstance(x, list) for x in files.values()):
         return [f"{source}: has no hashes of files"]
     for name, allowed in files.items():
         try:
             if name not in TEXTS:
-                found.append(f"{source}: names another file")
+                problems.append(f"{source}: names another file")
             elif _sha256(run_dir / name) not in allowed:
-                found.append(f"{name}: is damaged or was edited (its sha256 is not in {source})")
+                problems.append(f"{name}: is damaged or was edited (its sha256 is not in {source})")
         except (OSError, ValueError) as e:
-            found.append(f"{name}: cannot be read ({e})")
-    return found
+            problems.append(f"{name}: cannot be read ({e})")
+    return problems
 
 
 LOCK = ".lock"
@@ -347,10 +347,10 @@ def require_in_place(run_dir: Path) -> None:
     """
     if run_dir not in _held:
         return
-    own = os.fstat(_held[run_dir][1])
+    locked = os.fstat(_held[run_dir][1])
     try:
         there = os.stat(run_dir)
-        moved = (there.st_dev, there.st_ino) != (own.st_dev, own.st_ino)
+        moved = (there.st_dev, there.st_ino) != (locked.st_dev, locked.st_ino)
     except OSError:
         moved = True
     if moved:

@@ -40,8 +40,8 @@ def versions(directory: Path) -> dict[int, Path]:
     """Return {env steps: file} of a history directory, oldest first, readable or not."""
     if not directory.is_dir():
         return {}
-    found = ((_NAME.fullmatch(path.name), path) for path in directory.iterdir())
-    return dict(sorted((int(match[1]), path) for match, path in found if match))
+    pairs = ((_NAME.fullmatch(path.name), path) for path in directory.iterdir())
+    return dict(sorted((int(match[1]), path) for match, path in pairs if match))
 
 
 def save(
@@ -179,7 +179,7 @@ def _discard_from(directory: Path, env_steps: int) -> int | None:
 def _store_as_delta(directory: Path, env_steps: int, after: Any) -> None:
     """Replace a key frame by a delta to the next version, except once per ``KEY_INTERVAL``."""
     path = _path(directory, env_steps)
-    older = [other for steps, other in versions(directory).items() if steps < env_steps]
+    older = [file for steps, file in versions(directory).items() if steps < env_steps]
     is_delta = len(older) < KEY_INTERVAL - 1
     for recent in older[1 - KEY_INTERVAL :]:
         with suppress(CodecError):  # a damaged file is no key frame

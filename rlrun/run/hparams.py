@@ -47,10 +47,10 @@ def worth_naming(keys: Collection[str]) -> frozenset[str]:
 
 def final_metrics(record: "RunRecord") -> dict[str, float]:
     """Return the metrics of a finished run: those of its last evaluation, steps, seconds."""
-    found = {f"eval/{k}": v for k, v in (record.eval or {}).items() if k not in _NO_METRICS}
+    metrics = {f"eval/{k}": v for k, v in (record.eval or {}).items() if k not in _NO_METRICS}
     if record.best_eval is not None:
-        found["eval/best_return_mean"] = record.best_eval["return_mean"]
-    return found | {"run/env_steps": record.env_steps, "time/wall_seconds": record.wall_seconds}
+        metrics["eval/best_return_mean"] = record.best_eval["return_mean"]
+    return metrics | {"run/env_steps": record.env_steps, "time/wall_seconds": record.wall_seconds}
 
 
 def typed_settings(overrides: Sequence[str]) -> dict[str, str]:
@@ -82,8 +82,8 @@ def settings_of(
         settings.setdefault(key, _shown(key, keys) if key in keys else _parsed(text))
     for key in elsewhere:
         start, end = f"{key}.start", f"{key}.end"
-        if found := [k for k in (key, f"{key}.name") if k in keys]:
-            settings.setdefault(key, _shown(found[0], keys))
+        if present := [k for k in (key, f"{key}.name") if k in keys]:
+            settings.setdefault(key, _shown(present[0], keys))
         elif start in keys and end in keys:
             settings.setdefault(key, f"{_shown(start, keys)} -> {_shown(end, keys)}")
     return settings

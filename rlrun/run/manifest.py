@@ -210,10 +210,10 @@ def weights_entry(path: Path) -> dict[str, Any]:
     if not known:
         raise ValueError(f"has {size} bytes, not those in its json")
     digest = files.sha256_file(path)
-    found: list[dict[str, Any]] = [e for e in known if e.get("weights_sha256") == digest]
-    if not found:
+    matching: list[dict[str, Any]] = [e for e in known if e.get("weights_sha256") == digest]
+    if not matching:
         raise ValueError("its sha256 is not the one in its json")
-    return found[0]
+    return matching[0]
 
 
 _DAMAGED = (  # errors of reading damaged or manipulated files
@@ -247,11 +247,11 @@ class Report:
         self._weights()
         self._metrics()
 
-    def _try(self, name: str, function: Any, *given: Any) -> Any:
+    def _try(self, name: str, function: Any, *arguments: Any) -> Any:
         """Return the result of ``function``, or None after adding a problem if it finds damage."""
         self.files += 1
         try:
-            return function(*given)
+            return function(*arguments)
         except _DAMAGED as e:
             text = " ".join((e.strerror or str(e) if isinstance(e, OSError) else str(e)).split())
             self.problems.append(f"{name}: {text}")
@@ -265,10 +265,10 @@ class Report:
         self._try(files.CARD_WEIGHTS, weights_entry, self.run_dir / files.CARD_WEIGHTS)
         beside = meta.get("beside")
         for name, expected in beside.items() if isinstance(beside, dict) else ():
-            found = self._try(
+            digest = self._try(
                 name, lambda x: files.sha256_file(files.member(self.run_dir, x)), name
             )
-            if found not in (None, expected):
+            if digest not in (None, expected):
                 self.problems.append(f"{name}: its sha256 is not in {files.CARD}")
 
     def _checkpoints(self) -> None:
@@ -300,8 +300,8 @@ class Report:
         digest = self.record.get("digest")
         if digest is not None and not self.problems:
             last = self.directory / "last.safetensors"
-            found = self._try(METRICS, _digest, self.run_dir / METRICS, last)
-            if found is not None and found != digest:
+            actual = self._try(METRICS, _digest, self.run_dir / METRICS, last)
+            if actual is not None and actual != digest:
                 self.problems.append(f"{METRICS}: with the weights its sha256 is not the digest")
 
     def lines(self) -> Iterator[str]:

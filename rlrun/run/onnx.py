@@ -102,12 +102,12 @@ class SideBySide:
 
         ``action``, ``reward``: of the row before.
         """
-        given = dict(zip(self.names, tree_leaves(obs), strict=True)) | {
+        inputs = dict(zip(self.names, tree_leaves(obs), strict=True)) | {
             "first": first,
             "prev_action": (action + self.start).astype(action.dtype),
             "prev_reward": reward,
         }
-        self.inputs |= {k: x for k, x in given.items() if k in self.inputs}
+        self.inputs |= {k: x for k, x in inputs.items() if k in self.inputs}
         out = self.run(self.inputs)
         self.inputs |= {k[len("next_") :]: x for k, x in out.items() if k.startswith("next_")}
         seen = obs if self.stack is None else self.stack.push(obs, first)
@@ -119,13 +119,13 @@ class SideBySide:
     def _compare(self, out: Numbers, outputs: np.ndarray, chosen: np.ndarray) -> None:
         d = self.deviation
         d.rows += len(outputs)
-        got = next(out[k] for k in ("q_values", "logits", "mean") if k in out)
-        want = outputs[:, : got.shape[-1]]
-        want = np.where(got == FORBIDDEN, got, want)  # the actor masks later
+        exported = next(out[k] for k in ("q_values", "logits", "mean") if k in out)
+        want = outputs[:, : exported.shape[-1]]
+        want = np.where(exported == FORBIDDEN, exported, want)  # the actor masks later
         shown = want
         if isinstance(self.actor, ValueActor):  # Q from h(Q) if the actor's outputs are rescaled
             shown = self.actor.q_values(torch.from_numpy(want)).numpy()
-        d.outputs = _largest(d.outputs, shown, got)
+        d.outputs = _largest(d.outputs, shown, exported)
         action = out["action"] - self.start
         if not self.sizes:
             d.actions = _largest(d.actions, chosen, action)
@@ -194,10 +194,10 @@ def _at(outputs: np.ndarray, action: np.ndarray, sizes: tuple[int, ...]) -> np.n
     return total
 
 
-def _largest(before: float, want: np.ndarray, got: np.ndarray) -> float:
-    """Return the largest of ``before`` and |want - got| / max(1, |want|), NaN if one is."""
-    want, got = want.astype(np.float64), got.astype(np.float64)
-    return float((np.abs(want - got) / np.maximum(1, np.abs(want))).max(initial=before))
+def _largest(before: float, want: np.ndarray, actual: np.ndarray) -> float:
+    """Return the largest of ``before`` and |want - actual| / max(1, |want|), NaN if one is."""
+    want, actual = want.astype(np.float64), actual.astype(np.float64)
+    return float((np.abs(want - actual) / np.maximum(1, np.abs(want))).max(initial=before))
 
 
 OPSET = 18  # torch.onnx's native version; others are converted from it

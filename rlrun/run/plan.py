@@ -74,7 +74,7 @@ class Plan:
         Raises: CheckpointError if the settings are not those of a checkpoint.
         """
         learner, no_steps = self.config.learner, settings["horizon"] == 0  # the run only evaluated
-        given = {
+        is_given = {
             "horizon": self.config.resume.rescale or no_steps,
             "threads": learner.threads is not None,
             "target_thread": learner.target_thread is not None,
@@ -83,7 +83,7 @@ class Plan:
         saved.integer("settings.threads", settings["threads"], 1, _MOST_THREADS)
         is_flag = isinstance(settings["target_thread"], bool)
         saved.require(is_flag, "settings.target_thread", "is neither true nor false")
-        plan = replace(self, **{n: settings[n] for n in _SETTINGS if not given[n]})
+        plan = replace(self, **{n: settings[n] for n in _SETTINGS if not is_given[n]})
         backend = choose_backend(self.config, self.row_spec.obs, plan.threads)
         return replace(plan, backend=backend)
 
@@ -159,7 +159,7 @@ def _target_thread(config: Config, threads: int, backend: Backend) -> bool:
         assert isinstance(config.policy, ControlConfig)
         sizes = pairwise((*config.torso.hidden, *config.policy.head_hidden))
         # Weights between hidden layers dominate an update's products.
-        large = c.batch_size * sum(one * two for one, two in sizes) >= 2**24
+        large = c.batch_size * sum(fan_in * fan_out for fan_in, fan_out in sizes) >= 2**24
         several = c.threads != 1 and _free_cores(config) >= 2
     else:
         least = 4096 if backend.name == "numpy" else 8192

@@ -62,8 +62,8 @@ def collector_role(plan: Plan, number: int) -> CollectorRole:
 
 
 def evaluator_role(plan: Plan) -> EvaluatorRole:
-    own = _on_cpu(plan)
-    return EvaluatorRole(build.make_evaluator(own, Path(), None), build.make_policy(own))  # type: ignore[arg-type]
+    cpu_plan = _on_cpu(plan)
+    return EvaluatorRole(build.make_evaluator(cpu_plan, Path(), None), build.make_policy(cpu_plan))  # type: ignore[arg-type]
 
 
 def predictor_role(plan: Plan) -> PredictorRole:
@@ -160,7 +160,7 @@ def _streams(plan: Plan, policy: Policy, log: Log) -> Streams | Rollouts:
         return Rollouts([build.make_rollout(plan, policy.actor(plan.columns)) for _ in numbers])
     plans = [_stream_plan(plan, number) for number in numbers]
     first = build.make_store(plans[0], note=lambda line: log.note(f"{line}; one per collector"))
-    replays = [first, *(build.make_store(other) for other in plans[1:])]
+    replays = [first, *(build.make_store(stream_plan) for stream_plan in plans[1:])]
     return Streams(replays, generator=generator(config.seed, "streams"))
 
 

@@ -279,10 +279,10 @@ class _Run:
         elif steps <= total:
             self.log.note(f"rlrun: goes on from {steps} {clock}")
         else:
-            more = resume_line(self.run_dir, f"run.total_steps={2 * steps}")
+            command = resume_line(self.run_dir, f"run.total_steps={2 * steps}")
             self.log.note(
                 f"rlrun: run.total_steps = {total}: the checkpoint is of env step {steps}, so "
-                f"nothing is trained; to train on: {more}"
+                f"nothing is trained; to train on: {command}"
             )
 
     def watchdog(self, stop: StopRequest) -> Watchdog:
@@ -306,8 +306,8 @@ class _Run:
     def _note_exactness(self) -> None:
         record, is_given = self.record, self.config.env.id.startswith(OBJECT)
         changed = f"resumed with {', '.join(record.changed)}" if record.changed else None
-        given = "a script gave its environment" if is_given else None
-        record.exact_reason = self.pipeline.saving.inexact or changed or given
+        scripted = "a script gave its environment" if is_given else None
+        record.exact_reason = self.pipeline.saving.inexact or changed or scripted
         record.exact = record.exact_reason is None
 
     def finish(self, result: Result) -> None:
@@ -353,10 +353,10 @@ def _done(run_dir: Path, config: Config) -> str | None:
         return None
     path = shlex.quote(str(run_dir))
     later = 2 * max(config.run.total_steps, record.env_steps) or config.env.total_steps
-    more = [f"run.total_steps={later}", *["run.stop_return=null"] * solved]
+    overrides = [f"run.total_steps={later}", *["run.stop_return=null"] * solved]
     return (
         f"rlrun: {path}: the run is done ({record.env_steps} env steps); nothing was changed; to "
-        f"go on: {resume_line(run_dir, *more)}"
+        f"go on: {resume_line(run_dir, *overrides)}"
     )
 
 

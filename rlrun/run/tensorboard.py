@@ -75,14 +75,14 @@ class BoardView:
     def _add(self, new: list[RunData]) -> bool:
         """Name runs and write their rows. If columns change, write all rows and return True."""
         self._runs += new
-        given = [(run.config, hparams.typed_settings(run.overrides)) for run in self._runs]
-        own = [hparams.settings_of(*each) for each in given]
-        typed = {key for settings in own for key in settings}
-        trials = [hparams.settings_of(*each, typed) for each in given]
+        arguments = [(run.config, hparams.typed_settings(run.overrides)) for run in self._runs]
+        own_settings = [hparams.settings_of(*each) for each in arguments]
+        typed = {key for settings in own_settings for key in settings}
+        trials = [hparams.settings_of(*each, typed) for each in arguments]
         before = self._differing, self._kinds
         self._differing, kinds = hparams.differing_keys(trials), column_kinds(trials)
         self._kinds = {key: kinds[key] for key in (*NAMED, *self._differing)}
-        settings_names = _names(own, trials, self._differing)
+        settings_names = _names(own_settings, trials, self._differing)
         directories = _directory_names(self._runs)
         for run, made in zip(self._runs, settings_names, strict=True):
             name = directories.get(run.path) or made
@@ -126,26 +126,26 @@ def _directory_names(runs: Sequence[RunData]) -> dict[Path, str]:
 
 
 def _names(
-    own: list[dict[str, Value]], trials: list[dict[str, Value]], differing: frozenset[str]
+    own_settings: list[dict[str, Value]], trials: list[dict[str, Value]], differing: frozenset[str]
 ) -> list[str]:
     """Return the names of runs: the typed settings that differ between them.
 
     Policy, environment and seed are left out if all runs share them. Settings of a run's length
     appear only if nothing else distinguishes runs.
     """
-    begin = [key for key in NAMED if key in differing] if len(own) > 1 else NAMED
+    begin = [key for key in NAMED if key in differing] if len(own_settings) > 1 else NAMED
     shown = hparams.worth_naming(differing)
-    names = [trial_name(settings, shown, begin) for settings in own]
-    without_seed = [{k: v for k, v in settings.items() if k != "seed"} for settings in own]
+    names = [trial_name(settings, shown, begin) for settings in own_settings]
+    without_seed = [{k: v for k, v in settings.items() if k != "seed"} for settings in own_settings]
     longer: list[tuple[dict[str, Value], frozenset[str]]] = []  # typed settings -> shown
     for name in dict.fromkeys(names):
         alike = [i for i, other in enumerate(names) if other == name]
         if len(alike) > 1:
-            more = shown | hparams.differing_keys([trials[i] for i in alike])
-            longer += [(without_seed[i], more) for i in alike]
-    for i, settings in enumerate(own):  # other seeds of a setting have the same name
-        more = next((keys for typed, keys in longer if typed == without_seed[i]), shown)
-        names[i] = trial_name(settings, more, begin)
+            shown_keys = shown | hparams.differing_keys([trials[i] for i in alike])
+            longer += [(without_seed[i], shown_keys) for i in alike]
+    for i, settings in enumerate(own_settings):  # other seeds of a setting have the same name
+        shown_keys = next((keys for typed, keys in longer if typed == without_seed[i]), shown)
+        names[i] = trial_name(settings, shown_keys, begin)
     return names
 
 

@@ -114,16 +114,16 @@ def read_arrays(path: Path, name: str) -> dict[str, np.ndarray]:
 
     Raises: ValueError if the file does not hold them, OSError.
     """
-    found = {}
+    arrays = {}
     with path.open("rb") as file:
         entries, read = read_header(file)
         for suffix in ("", SIZES):
             if (entry := entries.get(name + suffix)) is not None:
                 flat = np.frombuffer(read(entry), DTYPES[entry["dtype"]])
-                found[suffix] = flat.reshape(entry["shape"])
-    if "" not in found:
+                arrays[suffix] = flat.reshape(entry["shape"])
+    if "" not in arrays:
         raise ValueError(f"{path}: has no {name}")
-    return found
+    return arrays
 
 
 def read_tensors(path: Path, numpy: Container[str] = ()) -> dict[str, Array]:
@@ -289,8 +289,8 @@ class RingRows(Rows):
     def pieces(self, first: int, stop: int) -> Iterator[tuple[int, int, dict[str, np.ndarray]]]:
         for slot, count in slices(first, stop, self.array.shape[1]):
             piece = self.array[:, slot : slot + count]
-            found = piece.numpy(force=True) if isinstance(piece, Tensor) else piece
-            yield first, first + count, {"": found}
+            values = piece.numpy(force=True) if isinstance(piece, Tensor) else piece
+            yield first, first + count, {"": values}
             first += count
 
     def size_of(self, first: int, stop: int) -> int:
@@ -392,8 +392,8 @@ def new_segments(leaves: Mapping[str, Rows], directory: Path) -> list[NewSegment
         new.small = size <= COPY
         if new.first < new.stop:
             for name, leaf in members:
-                found = leaf.arrays(new.first, new.stop, copy=new.small)
-                new.arrays |= {name + suffix: array for suffix, array in found.items()}
+                arrays = leaf.arrays(new.first, new.stop, copy=new.small)
+                new.arrays |= {name + suffix: array for suffix, array in arrays.items()}
     return [new for _, new in todo]
 
 
@@ -492,43 +492,43 @@ def unpack(node: Any, tensors: Mapping[str, Array], rings: list[RowFiles]) -> An
 def array_names(node: Any) -> set[str]:
     """Return the names of the tensors that were numpy arrays."""
     if isinstance(node, dict):
-        own = {node["$numpy"]} if isinstance(node.get("$numpy"), str) else set()
-        return own.union(*map(array_names, node.values()))
+        names = {node["$numpy"]} if isinstance(node.get("$numpy"), str) else set()
+        return names.union(*map(array_names, node.values()))
     return set().union(*map(array_names, node)) if isinstance(node, list) else set()
 
 
-def require_kind(part: str, given: Any, own: Any) -> None:
-    """Raise ValueError unless ``given``, from a checkpoint, is a state of the kind of ``own``.
+def require_kind(part: str, loaded: Any, live: Any) -> None:
+    """Raise ValueError unless ``loaded``, from a checkpoint, is a state of the kind of ``live``.
 
-    Numbers are finite and of 64 bits. Arrays have the dtype and shape of ``own``, or any length if
+    Numbers are finite and of 64 bits. Arrays have the dtype and shape of ``live``, or any length if
     it is empty. Four things are left to the code that loads them: None on either side, parts that
     one side lacks, lists of other lengths, and states of random generators.
     """
-    wrong = f"{part} is a {type(given).__name__}, not "
-    if given is None or own is None:
-        if isinstance(given, float | int):
-            _require_number(part, given)
-    elif isinstance(own, Mapping):
-        if not isinstance(given, Mapping):
+    wrong = f"{part} is a {type(loaded).__name__}, not "
+    if loaded is None or live is None:
+        if isinstance(loaded, float | int):
+            _require_number(part, loaded)
+    elif isinstance(live, Mapping):
+        if not isinstance(loaded, Mapping):
             raise ValueError(f"{wrong}a mapping")
-        for key in () if "bit_generator" in own else own.keys() & given.keys():
-            require_kind(f"{part}.{key}", given[key], own[key])
-    elif isinstance(own, Tensor | np.ndarray):
-        if not isinstance(given, Tensor | np.ndarray):
+        for key in () if "bit_generator" in live else live.keys() & loaded.keys():
+            require_kind(f"{part}.{key}", loaded[key], live[key])
+    elif isinstance(live, Tensor | np.ndarray):
+        if not isinstance(loaded, Tensor | np.ndarray):
             raise ValueError(f"{wrong}an array")
-        same = _dtype(given) == _dtype(own) and given.ndim == own.ndim
-        if not same or (0 not in own.shape and given.shape != own.shape):
-            shapes = [f"{x.dtype} {list(x.shape)}" for x in (given, own)]
+        same = _dtype(loaded) == _dtype(live) and loaded.ndim == live.ndim
+        if not same or (0 not in live.shape and loaded.shape != live.shape):
+            shapes = [f"{x.dtype} {list(x.shape)}" for x in (loaded, live)]
             raise ValueError(f"{part} is {shapes[0]}, not {shapes[1]}")
-    elif isinstance(own, list | tuple):
-        if not isinstance(given, list | tuple):
+    elif isinstance(live, list | tuple):
+        if not isinstance(loaded, list | tuple):
             raise ValueError(f"{wrong}a list")
-        for i, one in enumerate(given if len(given) == len(own) else ()):
-            require_kind(f"{part}.{i}", one, own[i])
-    elif isinstance(own, float | int) and not isinstance(own, bool):
-        _require_number(part, given)
-    elif type(given) is not type(own):
-        raise ValueError(f"{wrong}a {type(own).__name__}")
+        for i, item in enumerate(loaded if len(loaded) == len(live) else ()):
+            require_kind(f"{part}.{i}", item, live[i])
+    elif isinstance(live, float | int) and not isinstance(live, bool):
+        _require_number(part, loaded)
+    elif type(loaded) is not type(live):
+        raise ValueError(f"{wrong}a {type(live).__name__}")
 
 
 def _dtype(x: Array) -> str:
@@ -536,7 +536,7 @@ def _dtype(x: Array) -> str:
     return str(x.dtype).removeprefix("torch.") if isinstance(x, Tensor) else x.dtype.kind
 
 
-def _require_number(part: str, given: Any) -> None:
-    good = isinstance(given, float | int) and not isinstance(given, bool)
-    if not good or not (-(2**63) <= given < 2**64):  # False for NaN
-        raise ValueError(f"{part} is {str(given)[:40]}, not a number of 64 bits")
+def _require_number(part: str, value: Any) -> None:
+    good = isinstance(value, float | int) and not isinstance(value, bool)
+    if not good or not (-(2**63) <= value < 2**64):  # False for NaN
+        raise ValueError(f"{part} is {str(value)[:40]}, not a number of 64 bits")
