@@ -116,8 +116,8 @@ class Server:
     def _send(self, job: int, number: int) -> None:
         """Send a signal to a running job, SIGKILL to all processes of its session."""
         number = ASK if number == signal.SIGTERM else number
-        for pid, found in self._jobs.items():
-            if found == job:
+        for pid, running in self._jobs.items():
+            if running == job:
                 with suppress(ProcessLookupError):
                     (os.killpg if number == signal.SIGKILL else os.kill)(pid, number)
 
@@ -216,8 +216,8 @@ def _code_of(e: BaseException) -> int:
 def call(name: str) -> Callable[..., Any]:
     """Return the function ``package.module:function``."""
     module, _, function = name.partition(":")
-    found: Callable[..., Any] = getattr(import_module(module), function)
-    return found
+    target: Callable[..., Any] = getattr(import_module(module), function)
+    return target
 
 
 def preload() -> None:

@@ -200,9 +200,9 @@ def _end_text(
 
 def _warnings(directory: Path) -> str:
     """Return ``; 2 warnings in PATH, the first: TEXT``, or "" for none."""
-    found = logged(directory, "[WARNING] - ")
-    count = f"{len(found)} warning{'s' * (len(found) > 1)}"
-    return f"; {count} in {directory / 'rlrun.log'}, the first: {found[0]}" if found else ""
+    warnings = logged(directory, "[WARNING] - ")
+    count = f"{len(warnings)} warning{'s' * (len(warnings) > 1)}"
+    return f"; {count} in {directory / 'rlrun.log'}, the first: {warnings[0]}" if warnings else ""
 
 
 def last_error(log: Path) -> str:
@@ -216,5 +216,5 @@ def last_error(log: Path) -> str:
         return "it printed nothing"
     lines = [line for line in lines if line.strip()]
     errors = [line for line in lines if line.startswith("rlrun: ")]
-    found: str = (errors or lines or ["it printed nothing"])[-1]
-    return found.removeprefix("rlrun: ").removeprefix("error: ")
+    last: str = (errors or lines or ["it printed nothing"])[-1]
+    return last.removeprefix("rlrun: ").removeprefix("error: ")

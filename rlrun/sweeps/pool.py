@@ -194,8 +194,8 @@ class Pool:
         os._exit(130 if number == signal.SIGINT else 128 + number)
 
     def _start_server(self) -> None:
-        given = os.environ if self._env is None else self._env
-        env = {**given, "OPENBLAS_NUM_THREADS": "1"}
+        variables = os.environ if self._env is None else self._env
+        env = {**variables, "OPENBLAS_NUM_THREADS": "1"}
         self._buffer, self._has_replied = b"", False
         self._server = subprocess.Popen(
             [sys.executable, "-P", "-c", _SERVER, json.dumps(sys.path)],
@@ -306,8 +306,8 @@ def cgroup_quota(root: Path | None = None) -> float | None:
     text = _read(root / "cpu.max") or " ".join(
         _read(root / "cpu" / f"cpu.cfs_{name}_us") for name in ("quota", "period")
     )
-    found = re.fullmatch(r"\s*(\d+)\s+(\d+)\s*", text)  # "max" and -1: no limit
-    return int(found[1]) / int(found[2]) if found and int(found[2]) else None
+    match = re.fullmatch(r"\s*(\d+)\s+(\d+)\s*", text)  # "max" and -1: no limit
+    return int(match[1]) / int(match[2]) if match and int(match[2]) else None
 
 
 def _read(path: Path) -> str:

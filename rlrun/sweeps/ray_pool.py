@@ -37,8 +37,8 @@ def require_room(settings: RayLauncherConfig) -> None:
     """Raise ResourceError if no node has the resources that a job reserves."""
     import ray
 
-    found = ray.nodes()  # type: ignore[no-untyped-call]
-    nodes = [node["Resources"] for node in found if node["Alive"]]
+    all_nodes = ray.nodes()  # type: ignore[no-untyped-call]
+    nodes = [node["Resources"] for node in all_nodes if node["Alive"]]
     need = settings.reserved
     if any(all(node.get(n, 0.0) + 1e-9 >= x for n, x in need.items()) for node in nodes):
         return
@@ -77,10 +77,10 @@ def command_environment() -> dict[str, str]:
     return {name: v for name, v in os.environ.items() if name.startswith(_OF_THE_COMMAND)}
 
 
-def job_environment(own: Mapping[str, str], command: Mapping[str, str]) -> dict[str, str]:
+def job_environment(worker: Mapping[str, str], command: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a Ray worker without Ray's own, and those of the command."""
     added = ("RAY_", *_OF_THE_COMMAND)
-    kept = {n: v for n, v in own.items() if n.startswith(_OF_RAY) or not n.startswith(added)}
+    kept = {n: v for n, v in worker.items() if n.startswith(_OF_RAY) or not n.startswith(added)}
     return {**kept, **command}
 
 

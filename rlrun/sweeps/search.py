@@ -100,7 +100,7 @@ class SeedRuns:
         if run.has_ended:
             return
         run.state = "stopped"
-        for job in [job for job, found in self._running.items() if found is run]:
+        for job in [job for job, running in self._running.items() if running is run]:
             self._pool.stop(job, signal.SIGTERM)
 
     def _finish(self, run: SeedRun, code: int) -> None:
@@ -163,24 +163,24 @@ class SearchResult:
         """Return the result in words. ``trials``: all trials."""
         counts = {s: sum(t.state == s for t in trials) for s in ("complete", "pruned", "failed")}
         tried = ", ".join(f"{n} {state}" for state, n in counts.items() if n)
-        found = [f"{len(trials)} trials ({tried}); trial {self.selection.number} was chosen"]
+        lines = [f"{len(trials)} trials ({tried}); trial {self.selection.number} was chosen"]
         if (e := self.estimate) is not None:
             how = f"{len(self.seeds)} fresh seeds"
             how += f", {LEVEL:.0%} {e.method}" if e.claimed else f"; {e.why.rstrip('.')}"
-            found.append(f"score {e} ({how})")
-            found.append(
+            lines.append(f"score {e} ({how})")
+            lines.append(
                 f"selection score {self.selection.score:.6g} (mean of "
                 f"{len(self.selection.scores)} seeds, best of {counts['complete']}): selection "
                 f"bias {self.bias:+.3g}"
             )
         if self.failed:
             count = len(self.failed) + len(self.seeds)
-            found.append(
+            lines.append(
                 f"no score: {len(self.failed)} of {count} fresh seeds failed "
                 f"({', '.join(map(str, self.failed))}); the mean of the others would favour a "
                 "setting that sometimes fails"
             )
-        return found
+        return lines
 
 
 @dataclass

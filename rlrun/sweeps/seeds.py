@@ -51,22 +51,22 @@ class SeedsResult:
 
     def lines(self) -> list[str]:
         """Return the result in words."""
-        found = []
+        lines = []
         for setting, scores in zip(self.settings, self.scores, strict=True):
             mean = mean_interval(scores, bounds=setting.bounds)
-            found.append(f"{setting.name}: {mean} ({len(scores)} seeds)")
+            lines.append(f"{setting.name}: {mean} ({len(scores)} seeds)")
         for (a, b), winner in self.decision.winners.items():
             names = [self.settings[i].name for i in (a, b)]
             if winner is None:
                 count = min(len(self.scores[i]) for i in (a, b))
-                found.append(f"{names[0]} against {names[1]}: undecided after {count} seeds each")
+                lines.append(f"{names[0]} against {names[1]}: undecided after {count} seeds each")
                 continue
             better, worse = names if winner == a else names[::-1]
             count = self.decision.seeds[a, b]
-            found.append(f"{better} is better than {worse}: decided after {count} seeds each")
+            lines.append(f"{better} is better than {worse}: decided after {count} seeds each")
         count = len(self.decision.winners)
         which = "the comparison names" if count == 1 else f"the {count} comparisons together name"
-        return [*found, f"{which} {_ERROR.format(self.config.level)}", CAVEAT]
+        return [*lines, f"{which} {_ERROR.format(self.config.level)}", CAVEAT]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the contents of seeds.json: the plan, and the decisions so far."""
@@ -145,12 +145,12 @@ def _check_size(
     )
 
 
-def check_plan(found: Any, planned: SeedsResult, path: str) -> None:
-    """Raise ConfigError if the seeds.json of a sweep, ``found``, has another plan.
+def check_plan(stored: Any, planned: SeedsResult, path: str) -> None:
+    """Raise ConfigError if the seeds.json of a sweep, ``stored``, has another plan.
 
     Testing again by another plan after an undecided comparison would spend its error twice.
     """
-    before = found if isinstance(found, dict) else {}
+    before = stored if isinstance(stored, dict) else {}
     for key, value in planned.plan().items():
         if before.get(key) == value:
             continue

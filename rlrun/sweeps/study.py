@@ -89,18 +89,18 @@ class Study:
 
     def running(self) -> list[Trial]:
         """Return the trials that were asked for but not told, by number. Raises: StorageError."""
-        found = []
+        trials = []
         for trial in self._stored():
             if trial.state.name == "RUNNING":
                 self._seed_sampler(trial.number)
                 with _storage_errors(self._path):
-                    found.append(self._suggest(self._asked(trial.number)))
-        return found
+                    trials.append(self._suggest(self._asked(trial.number)))
+        return trials
 
     def _stored(self) -> "list[FrozenTrial]":
         with _storage_errors(self._path):
-            found: list[FrozenTrial] = self._study.get_trials(deepcopy=False)
-        return found
+            trials: list[FrozenTrial] = self._study.get_trials(deepcopy=False)
+        return trials
 
     def _seed_sampler(self, number: int) -> None:
         """Seed the sampler for trial ``number``, independently of earlier suggestions."""
@@ -149,17 +149,17 @@ class Study:
             raise ValueError(f"it lost trial {number}")
         return self._optuna.trial.Trial(self._study, stored[number]._trial_id)
 
-    def _read(self, found: "FrozenTrial") -> Trial:
+    def _read(self, frozen: "FrozenTrial") -> Trial:
         try:
-            state = _STATES[found.state.name]  # KeyError: WAITING, which only other programs add
-            scores = tuple(float(x) for x in found.user_attrs.get(_SCORES, ()))
-            overrides = self._overrides(found.params)
+            state = _STATES[frozen.state.name]  # KeyError: WAITING, which only other programs add
+            scores = tuple(float(x) for x in frozen.user_attrs.get(_SCORES, ()))
+            overrides = self._overrides(frozen.params)
         except (KeyError, TypeError, ValueError) as e:
             raise StorageError(
-                f"{self._path}: trial {found.number} is of another search ({e}); the study of "
+                f"{self._path}: trial {frozen.number} is of another search ({e}); the study of "
                 f"this one is needed; restore it, or search again with another search.dir"
             ) from e
-        return Trial(found.number, overrides, state, dict(found.intermediate_values), scores)
+        return Trial(frozen.number, overrides, state, dict(frozen.intermediate_values), scores)
 
     def _overrides(self, params: Mapping[str, Any]) -> tuple[str, ...]:
         for d in self._space:
@@ -196,10 +196,10 @@ def _require_tables(path: Path) -> None:
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as file:
             file.execute("PRAGMA trusted_schema = OFF")
-            found = file.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
+            entries = file.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
     except (sqlite3.Error, ValueError) as e:
         raise StorageError(f"{path}: cannot be used as a study ({e}); {need}; {fix}") from e
-    for kind, name, sql in found:
+    for kind, name, sql in entries:
         plain = kind == "table" and str(sql).upper().startswith("CREATE TABLE")
         if not plain and kind != "index":
             what = "virtual table" if kind == "table" else kind
@@ -258,16 +258,16 @@ def make_rungs(
     They lie at ``seeds * total_steps / reduction ** j``, j = 1 … ``count``. Those before a first
     evaluation are left out, and all of a run without steps.
     """
-    found: list[Rung] = []
+    rungs: list[Rung] = []
     if total_steps == 0:
-        return found
+        return rungs
     for power in range(count, 0, -1):
         total = seeds * total_steps / reduction**power
         seed = math.ceil(total / total_steps) - 1  # a rung at the end of a seed belongs to it
         steps = total - seed * total_steps
         if total >= eval_every:
-            found.append(Rung(seed, steps, round(total)))
-    return found
+            rungs.append(Rung(seed, steps, round(total)))
+    return rungs
 
 
 def partial_score(run: RunData, kind: str, env_steps: float) -> float | None:
