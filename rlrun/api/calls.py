@@ -83,11 +83,11 @@ def _as_overrides(name: str, kwargs: dict[str, object], unknown: list[str]) -> s
     full |= {"env": "env"} if isinstance(kwargs.get("env"), str) else {}
     full |= {"workers": "hydra.launcher.workers"} if name == "sweep" else {}
     words = ", ".join(f'"{full[key]}={kwargs[key]}"' for key in kwargs if key in full)
-    given = ", ".join(f"{key}={kwargs[key]!r}" for key in unknown)
+    keywords = ", ".join(f"{key}={kwargs[key]!r}" for key in unknown)
     listed = {"sweep": f"[{words}]", "evaluate": f"RUN_DIR, overrides=[{words}]"}
     form = listed.get(name, f"RUN_DIR, {words}" if name == "resume" else words)
     return (
-        f"rlrun.{name}({given}): options are not keywords; each is a string KEY=VALUE; type "
+        f"rlrun.{name}({keywords}): options are not keywords; each is a string KEY=VALUE; type "
         f"rlrun.{name}({form})"
     )
 
@@ -160,8 +160,8 @@ def check_words(overrides: object, name: str) -> list[Override]:
             raise ConfigError(f"{name}: {word} is not an override; KEY=VALUE is allowed; {fix}")
         several = _split(word)
         if len(several) > 1 and all("=" in part for part in several):
-            given = ", ".join(f'"{part}"' for part in several)
-            form = f"[{given}]" if name in _LISTS else given
+            quoted = ", ".join(f'"{part}"' for part in several)
+            form = f"[{quoted}]" if name in _LISTS else quoted
             raise ConfigError(
                 f"{name}: {word!r} holds several overrides; one in each string is allowed; type "
                 f"{name}({form})"

@@ -56,8 +56,8 @@ class Run:
     @property
     def summary(self) -> dict[str, float] | None:
         """The evaluation of the final weights: return_mean, return_std, ...; None without one."""
-        found: dict[str, float] | None = self.record.get("eval")
-        return found
+        evaluation: dict[str, float] | None = self.record.get("eval")
+        return evaluation
 
     @property
     def score(self) -> float | None:
@@ -103,16 +103,16 @@ class Run:
 
         Raises: ConfigError if the run has not logged it.
         """
-        found = as_series(self._records(TIMINGS if name.startswith(TIMED) else METRICS))
-        if name not in found:
+        series = as_series(self._records(TIMINGS if name.startswith(TIMED) else METRICS))
+        if name not in series:
             group = name.partition("/")[0]
-            close = [key for key in found if key.partition("/")[0] == group] or [*found]
-            close = nearest(name, [*found], 3) or close[:8]
+            close = [key for key in series if key.partition("/")[0] == group] or [*series]
+            close = nearest(name, [*series], 3) or close[:8]
             raise ConfigError(
                 f"metric = {name}: was not logged; the run has {', '.join(close) or 'none'}; "
                 "choose one of run.metrics"
             )
-        return found[name]
+        return series[name]
 
     def agent(self, weights: str | int = "final", *, device: str | None = None) -> "Agent":
         """Return the agent of this run, as ``rlrun.load``."""

@@ -94,8 +94,8 @@ def resume(
             raise ConfigError(f"RUN_DIR = {path}: {wrong}; on a command line: rlrun resume {path}")
         if env is not None:
             register_again(env, Run(path).config["env"]["id"])
-        given = [*words, *silent(quiet)]
-        resume_run(path, step, given, discard=discard, own_process=False)
+        all_words = [*words, *silent(quiet)]
+        resume_run(path, step, all_words, discard=discard, own_process=False)
     return Run(path)
 
 
@@ -155,14 +155,14 @@ def as_overrides(env: Any, words: Sequence[Override]) -> list[Override]:
         if key in keys:
             wrong = "the argument env already sets the environment"
             raise ConfigError(f"{keys[key]}: {wrong}; one of both is allowed; leave it out")
-    make, one = _maker(env)
-    made = type(env.unwrapped) if one else env
+    make, single = _maker(env)
+    made = type(env.unwrapped) if single else env
     name = re.sub(r"\W", "", getattr(made, "__name__", type(made).__name__))
     env_id = f"{OBJECT}{name or 'Env'}-v{next(_numbers)}"
     _register(env_id, make)
-    found = ["env=gym", f"env.id={env_id}", "env.backend=sync"]
-    alone = [key for key in ("env.instances", "collector.num_envs") if one and key not in keys]
-    return read_overrides([*found, *(f"{key}=1" for key in alone)])
+    settings = ["env=gym", f"env.id={env_id}", "env.backend=sync"]
+    alone = [key for key in ("env.instances", "collector.num_envs") if single and key not in keys]
+    return read_overrides([*settings, *(f"{key}=1" for key in alone)])
 
 
 def register_again(env: Any, env_id: str) -> None:

@@ -40,13 +40,13 @@ def table_rows(table: Table) -> list[dict[str, Any]]:
 
 def as_series(records: Iterable[tuple[int, Mapping[str, float]]]) -> dict[str, Series]:
     """Return metric -> (env_steps, values), in the order of the records."""
-    found: dict[str, list[tuple[int, float]]] = {}
+    points: dict[str, list[tuple[int, float]]] = {}
     for step, values in records:
         for name, value in values.items():
-            found.setdefault(name, []).append((step, value))
+            points.setdefault(name, []).append((step, value))
     return {
         name: (np.array([s for s, _ in pairs], np.int64), np.array([x for _, x in pairs]))
-        for name, pairs in sorted(found.items())
+        for name, pairs in sorted(points.items())
     }
 
 
