@@ -140,12 +140,12 @@ def _whole(fields: dict[str, Any], name: str, low: int) -> int:
 
 def arrays_by_name(segment: Segment) -> dict[str, np.ndarray]:
     """Return the arrays of a collected segment by name, with ``states/…`` if it has states."""
-    found = flatten(segment.obs, "obs")[1]
-    found |= {name: getattr(segment, name) for name in ("first", *STEP_FIELDS)}
-    found |= {f"extras/{name}": x for name, x in segment.extras.items()}
+    tensors = flatten(segment.obs, "obs")[1]
+    tensors |= {name: getattr(segment, name) for name in ("first", *STEP_FIELDS)}
+    tensors |= {f"extras/{name}": x for name, x in segment.extras.items()}
     if tree_leaves(segment.states):
-        found |= flatten(segment.states, "states")[1]
-    return {name: x.numpy() for name, x in found.items()}
+        tensors |= flatten(segment.states, "states")[1]
+    return {name: x.numpy() for name, x in tensors.items()}
 
 
 def as_segment(
@@ -221,8 +221,8 @@ def space_difference(own: Any, other: Any, path: str) -> str | None:
     if isinstance(own, dict) and isinstance(other, dict) and own.keys() == other.keys():
         for key in own:
             inner = f"{path} {key}".replace(" spaces", "")
-            if found := space_difference(own[key], other[key], inner):
-                return found
+            if difference := space_difference(own[key], other[key], inner):
+                return difference
         return None
     if own == other:
         return None
@@ -236,11 +236,11 @@ def _space_text(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def require_spaces(given: dict[str, Any], spec: Spec, prefix: str) -> None:
+def require_spaces(described: dict[str, Any], spec: Spec, prefix: str) -> None:
     """Raise ConfigError unless the described spaces equal those of ``spec``."""
     needed = spec_json(spec)
     for name, word in (("obs", "observation space"), ("action", "action space")):
-        if difference := space_difference(given[name], needed[name], word):
+        if difference := space_difference(described[name], needed[name], word):
             raise ConfigError(
                 f"{prefix}: its {difference} as the environment's; both must be the same; use the "
                 "env it came from, or another dataset"

@@ -138,13 +138,13 @@ def _cast(value: Any, space: gym.Space[Any]) -> np.ndarray:
 
     Raises: ValueError if that changes a value.
     """
-    given = np.asarray(value)
+    array = np.asarray(value)
     with np.errstate(invalid="ignore", over="ignore"):
-        cast: np.ndarray = given.astype(space.dtype)
-    if given.shape[1:] != (space.shape or ()):
-        raise ValueError(f"shape {list(given.shape[1:])} for {space}")
-    if cast.dtype.kind in "iu" and not (cast == given).all():
-        raise ValueError(f"{given.dtype} {given[cast != given].flat[0]} for {space}")
+        cast: np.ndarray = array.astype(space.dtype)
+    if array.shape[1:] != (space.shape or ()):
+        raise ValueError(f"shape {list(array.shape[1:])} for {space}")
+    if cast.dtype.kind in "iu" and not (cast == array).all():
+        raise ValueError(f"{array.dtype} {array[cast != array].flat[0]} for {space}")
     return cast
 
 

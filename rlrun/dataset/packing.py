@@ -156,21 +156,21 @@ def _shapes(arrays: dict[str, np.ndarray]) -> dict[str, str]:
 
 def _require_fields(source: Segment, like: Segment, prefix: str) -> None:
     """Raise ConfigError unless ``source`` has the fields of ``like``."""
-    own = {n: s for n, s in _shapes(arrays_by_name(source)).items() if not n.startswith("states")}
+    held = {n: s for n, s in _shapes(arrays_by_name(source)).items() if not n.startswith("states")}
     needed = {n: s for n, s in _shapes(arrays_by_name(like)).items() if not n.startswith("states")}
     for name, shape in needed.items():
-        if name not in own and name.startswith("extras/"):
+        if name not in held and name.startswith("extras/"):
             lacks = f"its rows lack {name.removeprefix('extras/')}, which collector.keep_info names"
-            extras = [n.removeprefix("extras/") for n in own if n.startswith("extras/")]
+            extras = [n.removeprefix("extras/") for n in held if n.startswith("extras/")]
             raise ConfigError(
                 f"{prefix}: {lacks}; it has {', '.join(extras) or 'no extras'}; export it from a "
                 "run that keeps it, or remove it from collector.keep_info"
             )
-        if own.get(name) != shape:
-            violation = f"its field {name} is {own.get(name, 'missing')}, this run's is {shape}"
+        if held.get(name) != shape:
+            violation = f"its field {name} is {held.get(name, 'missing')}, this run's is {shape}"
             raise ConfigError(
                 f"{prefix}: {violation}; both must be the same; use the env it came from"
             )
-    if unknown := [n for n in own if n not in needed and has_final_entry(n)]:
+    if unknown := [n for n in held if n not in needed and has_final_entry(n)]:
         violation = f"its field {unknown[0]} is not one of this run's"
         raise ConfigError(f"{prefix}: {violation}; both must be the same; use the env it came from")

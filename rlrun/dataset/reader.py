@@ -94,10 +94,10 @@ def _damaged_error(directory: Path, file: str, reason: str) -> StorageError:
 
 def _numbers(tensors: dict[str, np.ndarray], name: str) -> np.ndarray:
     """Return a vector of integers. Raises: TypeError for anything else."""
-    found = tensors[name]
-    if found.ndim != 1 or found.dtype.kind not in "iu":
-        raise TypeError(f"{name} is {found.dtype} {list(found.shape)}, not a vector of integers")
-    return found.astype(np.int64)
+    vector = tensors[name]
+    if vector.ndim != 1 or vector.dtype.kind not in "iu":
+        raise TypeError(f"{name} is {vector.dtype} {list(vector.shape)}, not a vector of integers")
+    return vector.astype(np.int64)
 
 
 class Dataset(TrajectorySource):
@@ -180,8 +180,8 @@ class Dataset(TrajectorySource):
             each = [self._rows(name, column, start, stop) for column in range(self.columns)]
             return np.stack(each, axis=1)
 
-        found = {name: rows(name) for name in ("action", "reward")}
-        return {"obs": unflatten(self.description["obs"], rows), **found}
+        fields = {name: rows(name) for name in ("action", "reward")}
+        return {"obs": unflatten(self.description["obs"], rows), **fields}
 
     # -- rows ------------------------------------------------------------------------------------
 
@@ -199,23 +199,23 @@ class Dataset(TrajectorySource):
         opens = torch.zeros(stop - start + 1, 1, dtype=torch.bool)
         opens[0] = start == 0
         fields = self.description["fields"]
-        own = {"first": opens, "truncated": truncated, "valid": torch.ones_like(terminated)}
+        made = {"first": opens, "truncated": truncated, "valid": torch.ones_like(terminated)}
         extras = [n.removeprefix("extras/") for n in fields if n.startswith("extras/")]
         states = self._states_of(column, first, last)
         return as_segment(
-            lambda n: own[n] if n in own else field(n), self.description["obs"], extras, states
+            lambda n: made[n] if n in made else field(n), self.description["obs"], extras, states
         )
 
     def _rows(self, name: str, column: int, start: int, stop: int) -> np.ndarray:
         """Return a copy of rows [start, stop) of one column."""
-        number, found = bisect_right(self._starts, start) - 1, list[np.ndarray]()
-        while not found or start < stop:
+        number, pieces = bisect_right(self._starts, start) - 1, list[np.ndarray]()
+        while not pieces or start < stop:
             rows, offset = self._shard(number)[name], self._starts[number]
             number += 1
             end = min(stop, self._starts[number]) if number < len(self._starts) else stop
-            found.append(rows[start - offset : end - offset, column])
+            pieces.append(rows[start - offset : end - offset, column])
             start = end
-        return np.concatenate(found)
+        return np.concatenate(pieces)
 
     def _states_of(self, column: int, start: int, stop: int) -> Tree:
         entry = self.description["states"]
@@ -226,9 +226,9 @@ class Dataset(TrajectorySource):
         at = tensors["row"][lo:hi] - start
 
         def leaf(name: str) -> torch.Tensor:
-            given = tensors[name]
-            out = np.zeros((stop - start, 1, *given.shape[1:]), given.dtype)
-            out[at, 0] = given[lo:hi]
+            stored = tensors[name]
+            out = np.zeros((stop - start, 1, *stored.shape[1:]), stored.dtype)
+            out[at, 0] = stored[lo:hi]
             return torch.from_numpy(out)
 
         return unflatten(entry["tree"], leaf)
@@ -263,16 +263,16 @@ class Dataset(TrajectorySource):
         return key, tensors
 
     def _shard(self, number: int) -> dict[str, np.ndarray]:
-        found = self._open.pop(number, None)
-        if found is None:
+        arrays = self._open.pop(number, None)
+        if arrays is None:
             entry = self.description["shards"][number]
             most = MAX_DECODED_SHARDS if "coder" in entry else MAX_MAPPED_SHARDS
             while len(self._open) >= most:
                 del self._open[next(iter(self._open))]
-            found = self._load(entry)
-            self._check_shard(found, entry["file"])
-        self._open[number] = found
-        return found
+            arrays = self._load(entry)
+            self._check_shard(arrays, entry["file"])
+        self._open[number] = arrays
+        return arrays
 
     def _check_shard(self, arrays: dict[str, np.ndarray], file: str) -> None:
         """Count the actions from 0, and check fields and values of the rows once.
@@ -283,9 +283,9 @@ class Dataset(TrajectorySource):
         with _described(self.directory, file):
             for name, kind in self.description["fields"].items():
                 shape = [rows + has_final_entry(name), self.columns, *kind["shape"]]
-                found = f"{arrays[name].dtype} {list(arrays[name].shape)}"
-                if found != f"{kind['dtype']} {shape}":
-                    raise ValueError(f"{name} is {found}, not {kind['dtype']} {shape}")
+                actual = f"{arrays[name].dtype} {list(arrays[name].shape)}"
+                if actual != f"{kind['dtype']} {shape}":
+                    raise ValueError(f"{name} is {actual}, not {kind['dtype']} {shape}")
             if self._action_start.any():
                 shifted = arrays["action"].astype(np.int64) - self._action_start
                 arrays["action"] = shifted.astype(arrays["action"].dtype)

@@ -191,8 +191,8 @@ def _split_into_shards(parts: Iterable[Segment], rows: int) -> Iterator[dict[str
         while at < steps:
             count = min(steps - at, rows - filled)
             for name, x in arrays.items():
-                more = count + has_final_entry(name)
-                store[name][filled : filled + more] = x[at : at + more]
+                entries = count + has_final_entry(name)
+                store[name][filled : filled + entries] = x[at : at + entries]
             at, filled = at + count, filled + count
             if filled == rows:
                 yield store
