@@ -100,19 +100,19 @@ def known_bounds(keys: Mapping[str, Any]) -> Bounds:
         return bounds((registered if math.isnan(limit) else limit) * math.prod(wrappers.values()))
     game = str(arguments.get("game", "")).title().replace("_", "")
     shown = game if name == "rlrun/Atari-v0" else name
-    return next((own for text, own in _BY_NAME if re.fullmatch(text, shown)), UNBOUNDED)
+    return next((known for text, known in _BY_NAME if re.fullmatch(text, shown)), UNBOUNDED)
 
 
-def _wrappers(given: Any) -> dict[str, float] | None:
+def _wrappers(entries: Any) -> dict[str, float] | None:
     """Return the env steps per step of each wrapper, or None if one is not rlrun's own."""
-    found = {}
-    for entry in given if isinstance(given, list | tuple) else []:
+    factors = {}
+    for entry in entries if isinstance(entries, list | tuple) else []:
         name = entry.get("name") if isinstance(entry, dict) else entry
         if not isinstance(name, str) or ":" in name:
             return None
         steps = finite(entry.get("steps")) if isinstance(entry, dict) else math.nan
-        found[name] = steps if name in _SKIPPING and steps >= 1 else 1.0
-    return found
+        factors[name] = steps if name in _SKIPPING and steps >= 1 else 1.0
+    return factors
 
 
 def _seen(runs: Sequence[RunData]) -> Bounds:

@@ -240,14 +240,14 @@ def probability_of_improvement(a: ArrayLike, b: ArrayLike) -> Estimate:
     """
     x, y = (np.asarray(scores, np.float64) for scores in (a, b))
     x, y = (s[:, None] if s.ndim == 1 else s for s in (x, y))
-    got = stratified_bootstrap(improvement, x, y)
+    estimate = stratified_bootstrap(improvement, x, y)
     tasks = x.shape[1]
-    if not got.claimed or (tasks > 1 and got.low != got.high):
-        return got
-    low = _improvement_end(got.value, len(x), len(y), tasks)
-    high = 1.0 - _improvement_end(1.0 - got.value, len(x), len(y), tasks)
+    if not estimate.claimed or (tasks > 1 and estimate.low != estimate.high):
+        return estimate
+    low = _improvement_end(estimate.value, len(x), len(y), tasks)
+    high = 1.0 - _improvement_end(1.0 - estimate.value, len(x), len(y), tasks)
     why = f"{len(x)} against {len(y)} seeds; it says how often a beats b, not by how much."
-    return Estimate(got.value, low, high, "Mann-Whitney, score interval", why)
+    return Estimate(estimate.value, low, high, "Mann-Whitney, score interval", why)
 
 
 def _improvement_end(value: float, n: int, m: int, tasks: int) -> float:
@@ -276,14 +276,14 @@ def aggregate_difference(
     Interval: stratified bootstrap of both. p: labels permuted within each environment, exact if a
     and b are equal in distribution in every one. ``decided`` requires that both agree.
     """
-    got = stratified_bootstrap(
+    estimate = stratified_bootstrap(
         lambda x, y: statistic(x) - statistic(y), a, b, resamples=resamples, seed=seed
     )
     p = None
-    if got.claimed:
+    if estimate.claimed:
         x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
         p = _shuffled_p(x, y, statistic, resamples, np.random.default_rng(seed))
-    return Difference(got.value, got.low, got.high, got.method, got.why, p)
+    return Difference(estimate.value, estimate.low, estimate.high, estimate.method, estimate.why, p)
 
 
 def _shuffled_p(
@@ -435,9 +435,9 @@ class Comparison:
                 sums += (_BITS @ part).take(eight)  # a table of sums is faster than a product
         n = sum(len(a) for a, _ in blocks)
         rest = (every - center).sum() - sums
-        found: Floats = sums / n - rest / (len(every) - n)
-        found[np.abs(found) <= 1e-12 * np.abs(every).max()] = 0.0
-        return found
+        differences: Floats = sums / n - rest / (len(every) - n)
+        differences[np.abs(differences) <= 1e-12 * np.abs(every).max()] = 0.0
+        return differences
 
     def _labels_of(self, look: int, a: int, b: int) -> NDArray[np.uint8]:
         """Return which of a + b scores of a block get the first label: one bit each [bytes, P].
@@ -471,10 +471,10 @@ class Comparison:
         last = self.look == self.looks
         status = ("budget spent" if last else "undecided") if undecided else "decided"
         names = self.names
-        found = [f"{names[w]} > {names[b if w == a else a]}"
+        texts = [f"{names[w]} > {names[b if w == a else a]}"
                  for (a, b), w in self.winners.items() if w is not None]  # fmt: skip
-        found += [f"{names[a]} and {names[b]} undecided" for a, b in undecided]
-        why = f"Look {self.look} of {self.looks}: {', '.join(found)}; probability of any false "
+        texts += [f"{names[a]} and {names[b]} undecided" for a, b in undecided]
+        why = f"Look {self.look} of {self.looks}: {', '.join(texts)}; probability of any false "
         why += f"difference in the whole study at most {1.0 - self.level:.0%}."
         active = tuple(sorted({agent for pair in undecided for agent in pair}))
         looks = dict(self._decided_at)

@@ -71,9 +71,9 @@ class Table:
         """
         rows = [[show_cell(cell) for cell in row] for row in self.rows]
         texts = [{row[i] for row in rows} for i in range(len(self.columns))]
-        told = [texts[i] - {"", "-"} and (name != "environment" or len(texts[i]) > 1)
-                for i, name in enumerate(self.columns)]  # fmt: skip
-        kept = [i for i, shown in enumerate(told) if shown or not any(told)]
+        informative = [texts[i] - {"", "-"} and (name != "environment" or len(texts[i]) > 1)
+                       for i, name in enumerate(self.columns)]  # fmt: skip
+        kept = [i for i, shown in enumerate(informative) if shown or not any(informative)]
         right = [any(_is_numeric(row[i]) for row in self.rows) for i in kept]
         names = [self.columns[i] for i in kept]
         return Grid(names, right, [[row[i] for i in kept] for row in rows])
@@ -260,8 +260,8 @@ def document_html(document: Document, mark: str) -> str:
 
 def _tag(name: str, text: str, kind: str = "", **attributes: str) -> str:
     """Return an element around an escaped text. ``kind``: its class."""
-    given = {"class": kind, **attributes} if kind else attributes
-    words = "".join(f' {key}="{html.escape(value)}"' for key, value in given.items())
+    merged = {"class": kind, **attributes} if kind else attributes
+    words = "".join(f' {key}="{html.escape(value)}"' for key, value in merged.items())
     return f"<{name}{words}>{html.escape(text)}</{name}>"
 
 
@@ -356,8 +356,8 @@ def _taken(out: Path, mark: str) -> str:
         head = ""
     if GENERATOR not in head:
         return "holds files that are not a report"
-    found = re.search(MARK.format("([0-9a-f]+)"), head)
-    return "holds a report on other runs" if found and found[1] != mark else ""
+    match = re.search(MARK.format("([0-9a-f]+)"), head)
+    return "holds a report on other runs" if match and match[1] != mark else ""
 
 
 def write_report(document: Document, out: Path, mark: str) -> None:

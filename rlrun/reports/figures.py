@@ -89,22 +89,22 @@ def curve_figure(
     from matplotlib.ticker import EngFormatter
 
     out: list[Picture] = []
-    shown = [one for one in curves if one.seeds][:MAX_GROUPS]
+    shown = [curve for curve in curves if curve.seeds][:MAX_GROUPS]
     if not shown:
         return out
     with _figure(3.3 + 0.2 * len(shown), name, title, out) as figure:
         axes = figure.subplots()
-        for one, colour in zip(shown, COLOURS, strict=False):
-            banded = bool(np.isfinite(one.low).any())
+        for curve, colour in zip(shown, COLOURS, strict=False):
+            banded = bool(np.isfinite(curve.low).any())
             width, alpha = (0.7, 0.4) if banded else (1.1, 0.75)
-            for run, x, values in one.seeds:
+            for run, x, values in curve.seeds:
                 style, mark = "-" if is_whole(run) else "--", "." if len(x) == 1 else None
                 look: Any = {"color": colour, "lw": width, "alpha": alpha, "marker": mark}
                 axes.step(x, values, style, where="post", **look)
             if banded:
                 band: Any = {"color": colour, "alpha": 0.2, "lw": 0, "step": "post"}
-                axes.fill_between(one.x, one.low, one.high, **band)
-                axes.step(one.x, one.mean, color=colour, lw=2, where="post")
+                axes.fill_between(curve.x, curve.low, curve.high, **band)
+                axes.step(curve.x, curve.mean, color=colour, lw=2, where="post")
         low, high = axes.get_ylim()
         # A distant threshold would flatten the curves.
         if 2 * low - high <= threshold <= 2 * high - low:
@@ -116,7 +116,7 @@ def curve_figure(
         else:
             axes.set_xlabel("wall time (s)")
         lines = [Line2D([], [], color=colour, lw=2) for colour in COLOURS[: len(shown)]]
-        _legend(figure, lines, [one.group.setting for one in shown])
+        _legend(figure, lines, [curve.group.setting for curve in shown])
     return out
 
 

@@ -66,8 +66,8 @@ class Findings:
     def of(self, environment: str) -> list[Group]:
         """Return the groups of an environment, settings in the same order everywhere."""
         settings = list(dict.fromkeys(group.setting for group in self.groups))
-        own = [group for group in self.groups if group.environment == environment]
-        return sorted(own, key=lambda group: settings.index(group.setting))
+        groups = [group for group in self.groups if group.environment == environment]
+        return sorted(groups, key=lambda group: settings.index(group.setting))
 
     @cached_property
     def complete(self) -> dict[str, list[Group]]:
@@ -87,12 +87,12 @@ class Findings:
     @cached_property
     def scales(self) -> dict[str, tuple[float, float]]:
         """Environment -> the scores that count as 0 and 1."""
-        found = {}
+        scales = {}
         for env in self.environments:
             if groups := scored(self.of(env)):
                 x = np.concatenate([group.scores for group in groups])
-                found[env] = self.references.get(env, (float(x.min()), float(x.max())))
-        return found
+                scales[env] = self.references.get(env, (float(x.min()), float(x.max())))
+        return scales
 
     @cached_property
     def matrices(self) -> dict[str, list[intervals.Floats]]:
@@ -151,20 +151,20 @@ def _why_unscored(run: RunData) -> str:
     return "with damaged metrics" if run.damage else "without evaluations"
 
 
-def threshold_of(found: Findings, groups: Sequence[Group]) -> float:
+def threshold_of(findings: Findings, groups: Sequence[Group]) -> float:
     """Return the given threshold, else the run.stop_return that all runs share."""
-    if math.isfinite(found.threshold):
-        return found.threshold
+    if math.isfinite(findings.threshold):
+        return findings.threshold
     values = {run.stop_return for group in groups for run in group.everything}
     return values.pop() if len(values) == 1 else _NAN
 
 
-def across_section(found: Findings) -> Section | None:
+def across_section(findings: Findings) -> Section | None:
     """Return the aggregates over all environments of each setting that has scores in all of them.
 
     None if no setting has scores in all of several environments.
     """
-    if not found.complete:
+    if not findings.complete:
         return None
     rows: list[tuple[Cell, ...]] = []
     whys: list[tuple[str, str]] = []
@@ -172,22 +172,22 @@ def across_section(found: Findings) -> Section | None:
         tuple[str, intervals.Floats, intervals.Floats, intervals.Floats, intervals.Floats]
     ] = []
     tau = np.linspace(0, 1, 101)
-    for setting, own in found.matrices.items():
-        matrix, left_out = intervals.balanced(own)
+    for setting, scores in findings.matrices.items():
+        matrix, left_out = intervals.balanced(scores)
         middle = intervals.stratified_bootstrap(intervals.aggregate_iqm, matrix)
         gap = intervals.stratified_bootstrap(intervals.aggregate_optimality_gap, matrix)
-        rows.append((setting, len(own), len(matrix), interval_of(middle), interval_of(gap)))
+        rows.append((setting, len(scores), len(matrix), interval_of(middle), interval_of(gap)))
         whys.append((setting, f"{middle.why} {left_out}".strip()))
         profiles.append((setting, tau, *intervals.performance_profile(matrix, tau)))
     text = [
         "Several environments: the interquartile mean (IQM) of all normalised scores, and how far "
         "they fall short of 1 (optimality gap), with stratified bootstrap intervals. The middle "
         "half says little about rare failures: see the scores of each environment.",
-        _scale_text(found),
+        _scale_text(findings),
         *reasons(whys),
     ]
     pictures: list[Picture] = []
-    if found.draw:
+    if findings.draw:
         title = (
             "performance profiles: the share of runs above each normalised score, 95 % pointwise"
         )
@@ -203,10 +203,10 @@ def normalised(scores: intervals.Floats, scale: tuple[float, float]) -> interval
     return (scores - low) / (high - low) if high > low else np.full(len(scores), 0.5)
 
 
-def _scale_text(found: Findings) -> str:
-    scales = found.scales.items()
+def _scale_text(findings: Findings) -> str:
+    scales = findings.scales.items()
     ranges = ", ".join(f"{env} {low:.4g} to {high:.4g}" for env, (low, high) in scales)
-    if found.scales.keys() <= found.references.keys():
+    if findings.scales.keys() <= findings.references.keys():
         return f"Normalised scores: 0 to 1 is {ranges} (--reference)."
     return (
         f"Normalised scores: 0 to 1 is {ranges}; where no --reference ENV=LOW:HIGH is given these "
@@ -217,7 +217,7 @@ def _scale_text(found: Findings) -> str:
 
 def parse_references(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
     """Return environment -> (low, high) of ``ENV=LOW:HIGH``. Raises: ConfigError."""
-    found = {}
+    references = {}
     for text in texts:
         name, _, scale = text.rpartition("=")
         try:
@@ -230,16 +230,16 @@ def parse_references(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
                 "e.g. --reference CartPole-v1=20:500",
                 key="--reference",
             )
-        found[name] = (low, high)
-    return found
+        references[name] = (low, high)
+    return references
 
 
-def check_references(found: Findings) -> None:
+def check_references(findings: Findings) -> None:
     """Raise ConfigError for a reference to an environment that is not in the report."""
-    for name, (low, high) in found.references.items():
-        if name not in found.environments:
+    for name, (low, high) in findings.references.items():
+        if name not in findings.environments:
             raise ConfigError(
                 f"--reference = {printable(name)}={low:g}:{high:g}: no such environment; "
-                f"{'; '.join(found.environments[:8])} are in the report; name one of them",
+                f"{'; '.join(findings.environments[:8])} are in the report; name one of them",
                 key="--reference",
             )

@@ -100,11 +100,11 @@ def group_runs(runs: Sequence[RunData], kind: str = "final") -> list[Group]:
     environments = _environments(usable)
     settings = _settings(usable, environments)
     distinct = {_canonical(keys): keys for keys in settings}
-    given = []
+    typed_keys = []
     for key in (override.key for run in usable for override in read_overrides(run.overrides)):
         # ``policy=dqn`` is policy.name, ``env.length=9`` may be an argument.
-        given += [key, f"{key}.name", key.replace("env.", "env.kwargs.", 1)]
-    labels = dict(zip(distinct, labels_of(list(distinct.values()), given), strict=True))
+        typed_keys += [key, f"{key}.name", key.replace("env.", "env.kwargs.", 1)]
+    labels = dict(zip(distinct, labels_of(list(distinct.values()), typed_keys), strict=True))
     by_place: dict[str, list[RunData]] = {}
     by_key: dict[tuple[str, str, bool], list[RunData]] = {}
     for run, place, keys in zip(usable, environments, settings, strict=True):
@@ -147,10 +147,10 @@ def best_groups(groups: Sequence[Group], count: int) -> list[Group]:
 
 def side_of(groups: Sequence[Group], runs: Sequence[RunData]) -> list[Group]:
     """Return the groups restricted to ``runs``. Empty ones are left out."""
-    own = {id(run) for run in runs}
-    members = [[run for run in group.everything if id(run) in own] for group in groups]
-    return [_fill(replace(group, runs=[], unscored=[], repeats=[]), found)
-            for group, found in zip(groups, members, strict=True) if found]  # fmt: skip
+    ids = {id(run) for run in runs}
+    members = [[run for run in group.everything if id(run) in ids] for group in groups]
+    return [_fill(replace(group, runs=[], unscored=[], repeats=[]), kept)
+            for group, kept in zip(groups, members, strict=True) if kept]  # fmt: skip
 
 
 def relevant(keys: dict[str, Any]) -> dict[str, Any]:
@@ -172,13 +172,13 @@ def _environments(runs: Sequence[RunData]) -> list[str]:
         if isinstance(env_id, str)
     }
     names = []
-    for own in keys:
-        env_id = own.get("env.id")
+    for env_keys in keys:
+        env_id = env_keys.get("env.id")
         parts = [printable(env_id).rpartition("/")[2]]
         for name in varying.get(env_id, []) if isinstance(env_id, str) else []:
-            if own.get(name, {}) != {}:
+            if env_keys.get(name, {}) != {}:
                 short = name.removeprefix("env.").removeprefix("kwargs.")
-                parts.append(f"{short}={show(own[name])}")
+                parts.append(f"{short}={show(env_keys[name])}")
         names.append(" ".join(parts))
     return names
 
@@ -194,8 +194,8 @@ def _settings(runs: Sequence[RunData], environments: Sequence[str]) -> list[dict
         return folded(
             [{n: resolve(v, r.keys) for n, v in k.items()} for k, r in zip(keys, runs, strict=True)]
         )
-    for own, run in zip(keys, runs, strict=True):
-        own |= {n: resolve(v, run.keys) for n, v in own.items() if not _of_env(v)}
+    for run_keys, run in zip(keys, runs, strict=True):
+        run_keys |= {n: resolve(v, run.keys) for n, v in run_keys.items() if not _of_env(v)}
     _refer(keys, runs)
     varying = set()
     for place in places:
@@ -242,14 +242,14 @@ def _refer(keys: Sequence[dict[str, Any]], runs: Sequence[RunData]) -> None:
     Resolved, they would differ between environments.
     """
     references: dict[str, dict[str, None]] = {}
-    for own in keys:
-        for name, value in own.items():
+    for run_keys in keys:
+        for name, value in run_keys.items():
             if _of_env(value):
                 references.setdefault(name, {})[value] = None
-    for own, run in zip(keys, runs, strict=True):
-        for name in references.keys() & own.keys():
-            same = (r for r in references[name] if resolve(r, run.keys) == own[name])
-            own[name] = next(same, own[name])
+    for run_keys, run in zip(keys, runs, strict=True):
+        for name in references.keys() & run_keys.keys():
+            same = (r for r in references[name] if resolve(r, run.keys) == run_keys[name])
+            run_keys[name] = next(same, run_keys[name])
 
 
 def identity(config: dict[str, Any]) -> str:
@@ -269,7 +269,7 @@ def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def labels_of(configs: Sequence[dict[str, Any]], given: Sequence[str] = ()) -> list[str]:
+def labels_of(configs: Sequence[dict[str, Any]], typed_keys: Sequence[str] = ()) -> list[str]:
     """Return a short distinct name for each of several distinct settings.
 
     Names use the keys that distinguish them: the policy, then keys of the command line. A key that
@@ -278,7 +278,7 @@ def labels_of(configs: Sequence[dict[str, Any]], given: Sequence[str] = ()) -> l
     if len(configs) < 2:
         return [show(keys.get("policy.name", "all runs")) for keys in configs]
     varying = varying_keys(configs)
-    rank = {name: i for i, name in reversed(list(enumerate(given)))}
+    rank = {name: i for i, name in reversed(list(enumerate(typed_keys)))}
     refers = {n for n in varying if any(str(k.get(n)).startswith("${") for k in configs)}
     varying.sort(key=lambda n: (
         n != "policy.name", n not in rank, rank.get(n, 0), not n.endswith(".name"), n in refers
@@ -308,10 +308,10 @@ def _labels(configs: Sequence[dict[str, Any]], names: dict[str, str]) -> list[st
     missing = f"{next(iter(names.values()))}={MISSING}"
     full, short = [], []
     for keys in configs:
-        found = {key: ("" if key == "policy.name" else f"{name}=") + show(keys[key])
+        parts = {key: ("" if key == "policy.name" else f"{name}=") + show(keys[key])
                  for key, name in names.items() if key in keys}  # fmt: skip
-        typed = [text for key, text in found.items() if not _of_env(keys[key])]
-        full.append(" ".join(found.values()) or missing)
+        typed = [text for key, text in parts.items() if not _of_env(keys[key])]
+        full.append(" ".join(parts.values()) or missing)
         short.append(" ".join(typed) or full[-1])
     return short if len(set(short)) == len(set(full)) else full
 
@@ -393,8 +393,8 @@ class Effect:
     @property
     def name(self) -> str:
         """The first key, and how many always vary with it."""
-        more = len(self.keys) - 1
-        return self.keys[0] + (f" (and {more} with it)" if more else "")
+        others = len(self.keys) - 1
+        return self.keys[0] + (f" (and {others} with it)" if others else "")
 
 
 def effects(groups: Sequence[Group]) -> list[Effect]:
@@ -411,10 +411,10 @@ def effects(groups: Sequence[Group]) -> list[Effect]:
     for name in varying_keys([group.keys for group in scored]):
         shown = [value_text(group.keys, name) for group in scored]
         order = {text: i for i, text in enumerate(dict.fromkeys(shown))}
-        own = name if len(order) > MAX_LEVELS else None  # sampled numbers differ in every run
-        by_partition.setdefault((own, *(order[text] for text in shown)), []).append(name)
-    found = [_effect(scored, names) for names in by_partition.values()]
-    return sorted(found, key=lambda effect: -effect.share)
+        marker = name if len(order) > MAX_LEVELS else None  # sampled numbers differ in every run
+        by_partition.setdefault((marker, *(order[text] for text in shown)), []).append(name)
+    results = [_effect(scored, names) for names in by_partition.values()]
+    return sorted(results, key=lambda effect: -effect.share)
 
 
 def _effect(groups: Sequence[Group], names: list[str]) -> Effect:
@@ -519,8 +519,8 @@ def common_axis(axes: Sequence[Floats]) -> Floats:
 def align(seeds: Sequence[tuple[Floats, Floats]], x: Floats) -> Floats:
     """Return the last value at or before every point of ``x``, NaN before the first, [seeds, P]."""
     out = np.full((len(seeds), len(x)), math.nan)
-    for row, (own, values) in zip(out, seeds, strict=True):
-        index = np.searchsorted(own, x, side="right") - 1
+    for row, (points, values) in zip(out, seeds, strict=True):
+        index = np.searchsorted(points, x, side="right") - 1
         row[index >= 0] = values[index[index >= 0]]
     return out
 

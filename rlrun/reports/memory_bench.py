@@ -89,7 +89,7 @@ class BenchSetting:
 
 def _mean_top(returns: Sequence[np.ndarray]) -> float:
     """Return the mean over runs of the largest of their returns."""
-    tops = [float(own.max()) for own in returns if len(own)]
+    tops = [float(run_returns.max()) for run_returns in returns if len(run_returns)]
     return float(np.mean(tops)) if tops else _NAN
 
 
@@ -99,11 +99,11 @@ def bench_table(
     """Return the table, best MMER of a task first. ``published``: task -> setting -> MMER."""
     rows: list[tuple[Cell, ...]] = []
     for task in dict.fromkeys(setting.task for setting in settings):
-        own = [setting for setting in settings if setting.task == task]
-        best = max((s.mmer for s in own if not math.isnan(s.mmer)), default=_NAN)
-        threshold = own[0].random + SHARE * (best - own[0].random)
-        own.sort(key=lambda s: -math.inf if math.isnan(s.mmer) else s.mmer, reverse=True)
-        for s in own:
+        of_task = [setting for setting in settings if setting.task == task]
+        best = max((s.mmer for s in of_task if not math.isnan(s.mmer)), default=_NAN)
+        threshold = of_task[0].random + SHARE * (best - of_task[0].random)
+        of_task.sort(key=lambda s: -math.inf if math.isnan(s.mmer) else s.mmer, reverse=True)
+        for s in of_task:
             steps, seconds = (_NAN, _NAN) if math.isnan(best) else s.reached(threshold)
             mmers = s.mmer, s.training_mmer
             rows.append((task, s.algorithm, s.cell, *mmers, s.final, steps, seconds, s.outcome))
@@ -150,8 +150,8 @@ class MemoryGap:
         """Return the score of each agent minus that of the memoryless one."""
         base = self.scores[MEMORYLESS]
         return {
-            name: difference(own, base, paired=len(own) == len(base) >= PAIRS)
-            for name, own in self.scores.items()
+            name: difference(scores, base, paired=len(scores) == len(base) >= PAIRS)
+            for name, scores in self.scores.items()
             if name != MEMORYLESS
         }
 
@@ -178,7 +178,7 @@ class MemoryGap:
             gap = show_cell(interval_of(gaps[RECURRENT]))
             text = f"{self.environment} shows no need for memory {at}"
             return f"{text}: recurrent minus memoryless is {gap}."
-        name = max(better, key=lambda one: gaps[one].value)
+        name = max(better, key=lambda agent: gaps[agent].value)
         short = f", and {name} is the better one" if len(better) > 1 else f", {name} alone"
         value = show_cell(interval_of(gaps[name]))
         return f"{self.environment} needs memory: it is worth {value} {at}{short}."
@@ -188,7 +188,7 @@ def gap_table(gap: MemoryGap) -> Table:
     """Return a row per agent: its score with the interval, its gap, p before correction."""
     rows: list[tuple[Cell, ...]] = []
     for name, scores in gap.scores.items():
-        mean, own = interval_of(mean_interval(scores, bounds=gap.bounds)), gap.gaps.get(name)
-        beside: tuple[Cell, ...] = (None, None) if own is None else (interval_of(own), own.p)
+        mean, diff = interval_of(mean_interval(scores, bounds=gap.bounds)), gap.gaps.get(name)
+        beside: tuple[Cell, ...] = (None, None) if diff is None else (interval_of(diff), diff.p)
         rows.append((name, mean, *beside, len(scores)))
     return Table("probe", ("agent", "score", "minus memoryless", "p", "seeds"), rows)

@@ -98,9 +98,9 @@ def _arrays(columns: _Columns) -> dict[str, tuple[Floats, Floats]]:
     """Return the columns as arrays of the same memory. Metrics of the same env steps share them."""
     arrays: dict[str, tuple[Floats, Floats]] = {}
     for key in [*columns]:
-        own, x = map(np.asarray, columns.pop(key))
-        equal = (steps for steps, _ in arrays.values() if np.array_equal(steps, own))
-        arrays[key] = next(equal, own), x
+        env_steps, x = map(np.asarray, columns.pop(key))
+        equal = (steps for steps, _ in arrays.values() if np.array_equal(steps, env_steps))
+        arrays[key] = next(equal, env_steps), x
     return arrays
 
 
@@ -147,7 +147,7 @@ def find_jobs(arguments: Sequence[str]) -> list[RunSource]:
 
     Raises: ConfigError for an argument that holds no run.
     """
-    found: dict[str, RunSource] = {}
+    sources: dict[str, RunSource] = {}
     for argument in arguments:
         paths = [argument]
         if glob.has_magic(argument) and not os.path.lexists(argument):
@@ -159,8 +159,8 @@ def find_jobs(arguments: Sequence[str]) -> list[RunSource]:
             fix = "run directories are under outputs/"
             raise _dir_error(argument, f"{wrong}; {allowed} is allowed; {fix}")
         for job in jobs:
-            found.setdefault(os.path.realpath(job.path), job)
-    return list(found.values())
+            sources.setdefault(os.path.realpath(job.path), job)
+    return list(sources.values())
 
 
 def _dir_error(directory: object, text: str) -> ConfigError:
@@ -383,8 +383,8 @@ class RunData:
     @cached_property
     def failure(self) -> str:
         """The last error in rlrun.log, or ""."""
-        found = logged(self.path, "] - exit ")
-        return printable(f"exit {found[-1]}") if found else ""
+        lines = logged(self.path, "] - exit ")
+        return printable(f"exit {lines[-1]}") if lines else ""
 
     @property
     def successes(self) -> tuple[int, int] | None:
@@ -459,17 +459,17 @@ def read_runs(arguments: Sequence[str]) -> list[RunData]:
 def _read(job: RunSource, sweeps: _Sweeps) -> RunData:
     name = printable(job.path.name if job.path.name not in ("", "..") else job.path.resolve().name)
     overrides = job.sweep.get("overrides")
-    given = tuple(map(printable, overrides)) if isinstance(overrides, list) else ()
+    typed = tuple(map(printable, overrides)) if isinstance(overrides, list) else ()
     config: dict[str, Any] = {}
     record: dict[str, Any] = {}
     problem = ""
     try:
         if (job.path / CONFIG).exists():
             config = read_config(job.path / CONFIG)
-            if not given:
+            if not typed:
                 path = job.path / "overrides.yaml"
                 lines = _safe_yaml(read_file(path, _MAX_CONFIG)) if path.exists() else []
-                given = tuple(map(printable, lines)) if isinstance(lines, list) else ()
+                typed = tuple(map(printable, lines)) if isinstance(lines, list) else ()
         if (job.path / RECORD).exists():
             record = read_record(job.path)
     except (OSError, ValueError, RlrunError) as e:
@@ -481,17 +481,17 @@ def _read(job: RunSource, sweeps: _Sweeps) -> RunData:
     code, auto = job.sweep.get("exit_code"), _auto_sweep(job.path, sweeps)
     listed = code if isinstance(code, int) else None
     return RunData(
-        job.path, name, status, config, record, problem, given, trial, listed, auto, search
+        job.path, name, status, config, record, problem, typed, trial, listed, auto, search
     )
 
 
 def _status(job: RunSource, record: dict[str, Any]) -> str:
     """Return the status in run.json, or the sweep's if the job did not write one."""
-    own, listed = record.get("status"), job.sweep.get("status")
+    state, listed = record.get("status"), job.sweep.get("status")
     known = ("running", "done", "failed", "interrupted", "waiting")
-    if own == "running" and listed in ("failed", "interrupted"):
+    if state == "running" and listed in ("failed", "interrupted"):
         return str(listed)  # a killed run cannot record that itself
-    return str(own) if own in known else str(listed) if listed in known else "not started"
+    return str(state) if state in known else str(listed) if listed in known else "not started"
 
 
 def read_config(path: Path) -> dict[str, Any]:

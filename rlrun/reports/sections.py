@@ -66,9 +66,9 @@ _SCORE_COLUMNS = (
 )  # fmt: skip
 
 
-def score_section(found: Findings) -> Section:
+def score_section(findings: Findings) -> Section:
     """Return the score of every group with its interval, the next seed's, and success rates."""
-    shown = [group for place in found.environments for group in _in_table(found.of(place))]
+    shown = [group for place in findings.environments for group in _in_table(findings.of(place))]
     rows: list[tuple[Cell, ...]] = []
     for g in shown:
         following = interval_of(g.next_seed)._replace(value=_NAN)
@@ -77,13 +77,13 @@ def score_section(found: Findings) -> Section:
                      uncounted(g)))  # fmt: skip
     whys = reasons([(g.setting, g.mean.why) for g in shown if g.mean])
     claims = [(g.setting, e.why) for g in shown if (e := g.next_seed) and e.claimed]
-    choice = design_choice(found)
+    choice = design_choice(findings)
     text = [
-        f"Score: {found.meaning}. A seed is one trial; episodes of a seed are not.",
+        f"Score: {findings.meaning}. A seed is one trial; episodes of a seed are not.",
         *([choice[1]] if choice else []),
         *(why for why in whys if not choice or why not in choice[1]),
         *(f"Next seed: {why}" for why in reasons(claims)),
-        *_notes(found, [g for g in shown if g.mean and g.mean.claimed]),
+        *_notes(findings, [g for g in shown if g.mean and g.mean.claimed]),
     ]
     tables = [Table("scores", _SCORE_COLUMNS, rows)]
     if (rates := _success_table(shown)) is not None:
@@ -94,22 +94,22 @@ def score_section(found: Findings) -> Section:
             "of a mean; episodes of a seed are not independent."
         )
     pictures: list[Picture] = []
-    for environment in found.environments if found.draw else []:
-        pictures += _score_figure(found, environment)
+    for environment in findings.environments if findings.draw else []:
+        pictures += _score_figure(findings, environment)
     return Section("Scores", text, tables, pictures)
 
 
-def design_choice(found: Findings) -> tuple[str, str] | None:
+def design_choice(findings: Findings) -> tuple[str, str] | None:
     """Return the statistic that the experiment allows and why, or None without a score.
 
     Seeds: the most that a setting has, because settings with fewer are marked themselves.
     Environments share a scale if a setting has scores in all of them.
     """
-    seeds = max((len(group.runs) for group in found.groups), default=0)
+    seeds = max((len(group.runs) for group in findings.groups), default=0)
     if not seeds:
         return None
-    places = {group.environment for group in found.groups if group.runs}
-    return choose(len(places), seeds, normalized=bool(found.complete))
+    places = {group.environment for group in findings.groups if group.runs}
+    return choose(len(places), seeds, normalized=bool(findings.complete))
 
 
 def _in_table(groups: Sequence[Group]) -> list[Group]:
@@ -119,16 +119,16 @@ def _in_table(groups: Sequence[Group]) -> list[Group]:
     return sorted(groups, key=lambda g: -g.scores.mean() if g.runs else math.inf)
 
 
-def _score_figure(found: Findings, environment: str) -> list[Picture]:
-    every = found.of(environment)
-    own = _in_table(best_groups(every, MAX_ROWS))
-    title = f"{found.place(environment)}every seed's score"
-    if any(group.mean and group.mean.claimed for group in own):
+def _score_figure(findings: Findings, environment: str) -> list[Picture]:
+    every = findings.of(environment)
+    shown = _in_table(best_groups(every, MAX_ROWS))
+    title = f"{findings.place(environment)}every seed's score"
+    if any(group.mean and group.mean.claimed for group in shown):
         title += "; a bar is a 95 % interval"
-    if len(own) < len(every):
-        title += f"; the best {len(own)} of {len(every)} settings"
-    name = found.stem("scores", environment)
-    return figures.score_figure(own, name=name, title=title, label=f"score ({found.kind})")
+    if len(shown) < len(every):
+        title += f"; the best {len(shown)} of {len(every)} settings"
+    name = findings.stem("scores", environment)
+    return figures.score_figure(shown, name=name, title=title, label=f"score ({findings.kind})")
 
 
 def _range(low: float, high: float) -> str:
@@ -137,26 +137,26 @@ def _range(low: float, high: float) -> str:
     return f"{show_number(low)} {f'to {show_number(high)}' if math.isfinite(high) else 'at least'}"
 
 
-def _notes(found: Findings, claimed: Sequence[Group]) -> list[str]:
+def _notes(findings: Findings, claimed: Sequence[Group]) -> list[str]:
     """Return sentences on the known bounds of returns, and on biases in favour of a setting."""
     known = {g.environment: g.bounds for g in claimed if g.bounds != UNBOUNDED}
     out = []
     if ranges := ", ".join(f"{env} {_range(*bounds)}" for env, bounds in known.items()):
         text = "Intervals end at the returns that are possible, by what is known or seen"
         out.append(f"{text}: {ranges}.")
-    diverged = (g.setting for g in found.groups if any(r.exit_code == 4 for r in g.unscored))
+    diverged = (g.setting for g in findings.groups if any(r.exit_code == 4 for r in g.unscored))
     if names := ", ".join(dict.fromkeys(diverged)):
         out.append(
             f"Runs of {names} diverged (exit code 4) and have no score: the mean of the others "
             "favours a setting that diverges."
         )
-    again = (f"{g.setting} (seed {r.seed})" for g in found.groups for r in g.failed_again)
+    again = (f"{g.setting} (seed {r.seed})" for g in findings.groups for r in g.failed_again)
     if names := ", ".join(dict.fromkeys(again)):
         out.append(
             f"Failed when run again: {names}. The last run of a seed that is done counts, which "
             "favours a setting that sometimes fails."
         )
-    if any(run.trial for run in found.runs):
+    if any(run.trial for run in findings.runs):
         out.append(
             "The best trial of a search was chosen by these scores, which are therefore too high; "
             "its score is the one on fresh seeds."
@@ -183,35 +183,35 @@ def success_rate(shares: np.ndarray) -> tuple[Interval, str]:
 
     ``shares`` [n]: successful episodes of each seed, in [0, 1], like the interval.
     """
-    got = mean_interval(shares, bounds=(0.0, 1.0))
+    estimate = mean_interval(shares, bounds=(0.0, 1.0))
     if len(shares) >= MIN_SEEDS and np.isin(shares, (0.0, 1.0)).all():
-        got = success_interval(int(shares.sum()), len(shares))
-    return interval_of(got), got.method
+        estimate = success_interval(int(shares.sum()), len(shares))
+    return interval_of(estimate), estimate.method
 
 
-def curve_section(found: Findings) -> tuple[Section, Table]:
+def curve_section(findings: Findings) -> tuple[Section, Table]:
     """Return the learning curves, and the table of means and bands behind them."""
     pictures: list[Picture] = []
     rows: list[tuple[Cell, ...]] = []
     left_out: list[str] = []
     hidden = 0
-    for environment in found.environments:
-        groups = best_groups(found.of(environment), MAX_GROUPS)
-        hidden += len(found.of(environment)) - len(groups)
-        for axis in found.axes:
+    for environment in findings.environments:
+        groups = best_groups(findings.of(environment), MAX_GROUPS)
+        hidden += len(findings.of(environment)) - len(groups)
+        for axis in findings.axes:
             what, name = _AXES[axis]
-            curves = {id(group): curve(group, axis) for group in found.of(environment)}
-            for one in curves.values():
-                left_out += _left_out(one, axis, found)
-                for x, *ends in zip(one.x, one.mean, one.low, one.high, strict=True):
-                    setting = one.group.setting
+            curves = {id(group): curve(group, axis) for group in findings.of(environment)}
+            for c in curves.values():
+                left_out += _left_out(c, axis, findings)
+                for x, *ends in zip(c.x, c.mean, c.low, c.high, strict=True):
+                    setting = c.group.setting
                     rows.append((environment, setting, axis, float(x), Interval(*ends)))
-            if found.draw:
+            if findings.draw:
                 pictures += figures.curve_figure(
                     [curves[id(group)] for group in groups], axis,
-                    name=found.stem(name, environment), threshold=threshold_of(found, groups),
-                    title=f"{found.place(environment)}return against {what}; every seed is a thin "
-                    "line",
+                    name=findings.stem(name, environment), threshold=threshold_of(findings, groups),
+                    title=f"{findings.place(environment)}return against {what}; every seed is a "
+                    "thin line",
                 )  # fmt: skip
     text = [
         "Thin lines: every seed, dashed where the run is not done or its metrics are damaged. "
@@ -222,7 +222,7 @@ def curve_section(found: Findings) -> tuple[Section, Table]:
         "last value.",
         *left_out,
     ]
-    if "wall" in found.axes:
+    if "wall" in findings.axes:
         text.append("Wall times compare only runs that had the same machine to themselves.")
     if hidden:
         text.append(f"The {MAX_GROUPS} best groups are drawn; the other {hidden} are in the CSV.")
@@ -230,27 +230,27 @@ def curve_section(found: Findings) -> tuple[Section, Table]:
     return Section("Learning curves", text, [], pictures), Table("curves", columns, rows)
 
 
-def _left_out(one: Curve, axis: Axis, found: Findings) -> list[str]:
+def _left_out(c: Curve, axis: Axis, findings: Findings) -> list[str]:
     """Return a sentence on finished seeds that are not in the mean of a curve, if there are any."""
     steps = axis == "env_steps"
-    runs = [run for run in one.left_out if steps or is_whole(run)]  # else reported for env steps
+    runs = [run for run in c.left_out if steps or is_whole(run)]  # else reported for env steps
     if not runs:
         return []
     seeds = ", ".join(str(run.seed) for run in runs)
     are = "seeds {} are" if len(runs) > 1 else "seed {} is"
     return [
-        f"{found.place(one.group.environment)}{one.group.setting}: {are.format(seeds)} done but "
+        f"{findings.place(c.group.environment)}{c.group.setting}: {are.format(seeds)} done but "
         f"not in the mean against {'env steps' if steps else 'wall time'}, because "
         f"{'evaluations' if steps else 'wall times'} are missing or damaged (see run health)."
     ]
 
 
-def efficiency_section(found: Findings) -> Section:
+def efficiency_section(findings: Findings) -> Section:
     """Return the env steps until the threshold, and how many seeds reached it."""
     rows: list[tuple[Cell, ...]] = []
-    for environment in found.environments:
-        threshold = threshold_of(found, found.of(environment))
-        for group in found.of(environment) if math.isfinite(threshold) else []:
+    for environment in findings.environments:
+        threshold = threshold_of(findings, findings.of(environment))
+        for group in findings.of(environment) if math.isfinite(threshold) else []:
             steps, left_out = arrivals(group, threshold)
             arrived = sum(map(math.isfinite, steps))
             if steps:
@@ -265,7 +265,7 @@ def efficiency_section(found: Findings) -> Section:
                 )  # fmt: skip
     columns = ("environment", "setting", "threshold", "arrived", "seeds", "share", "median steps",
                "fastest", "slowest that arrived", "left out")  # fmt: skip
-    source = "given" if math.isfinite(found.threshold) else "run.stop_return"
+    source = "given" if math.isfinite(findings.threshold) else "run.stop_return"
     text = [
         f"Env steps of the first evaluation at or above the threshold ({source}). Seeds that never "
         "reached it, including failed ones, count as slower than all others in the median. Share: "
@@ -277,22 +277,22 @@ def efficiency_section(found: Findings) -> Section:
     return Section("Sample efficiency", text, [Table("efficiency", columns, rows)] if rows else [])
 
 
-def sensitivity_section(found: Findings) -> Section | None:
+def sensitivity_section(findings: Findings) -> Section | None:
     """Return score against every varying key, or None if fewer than two settings have scores."""
     rows: list[tuple[Cell, ...]] = []
     pictures: list[Picture] = []
-    for environment in found.environments:
-        every: list[Effect] = effects(found.of(environment))
+    for environment in findings.environments:
+        every: list[Effect] = effects(findings.of(environment))
         for effect in every:
             more = f" and {len(effect.keys) - 4} more" if len(effect.keys) > 4 else ""
             keys = ", ".join(effect.keys[:4]) + more
             rows += [(environment, keys, level.name, len(level.scores),
                       float(level.scores.mean()), effect.share)
                      for level in effect.levels]  # fmt: skip
-        if found.draw and every:
-            place, label = found.place(environment), f"score ({found.kind})"
+        if findings.draw and every:
+            place, label = findings.place(environment), f"score ({findings.kind})"
             pictures += figures.effect_figure(
-                every[:MAX_KEYS], name=found.stem("effects", environment), label=label,
+                every[:MAX_KEYS], name=findings.stem("effects", environment), label=label,
                 title=f"{place}score against each key: a point is a run, the line the mean",
             )  # fmt: skip
     if not rows:
@@ -307,9 +307,9 @@ def sensitivity_section(found: Findings) -> Section | None:
     return Section("Sensitivity", text, [Table("sensitivity", columns, rows)], pictures)
 
 
-def config_section(found: Findings) -> Section | None:
+def config_section(findings: Findings) -> Section | None:
     """Return the keys in which the settings differ, or None for a single setting."""
-    settings = {group.setting: group.keys for group in found.groups}
+    settings = {group.setting: group.keys for group in findings.groups}
     found_keys = differences(list(settings.values()))
     if not found_keys:
         return None
@@ -331,13 +331,13 @@ _MACHINE = (  # differences between runs that the config does not show, and thei
 )  # fmt: skip
 
 
-def health_section(found: Findings) -> Section:
+def health_section(findings: Findings) -> Section:
     """Return how every run ended, whether it can be trusted, and its costs."""
-    settings = {id(run): group for group in found.groups for run in group.everything}
-    rows = [_health(run, settings.get(id(run))) for run in found.runs]
-    states = Counter(run.status for run in found.runs)
+    settings = {id(run): group for group in findings.groups for run in group.everything}
+    rows = [_health(run, settings.get(id(run))) for run in findings.runs]
+    states = Counter(run.status for run in findings.runs)
     counts = ", ".join(f"{n} {status}" for status, n in states.items())
-    text = [f"{len(found.runs)} runs: {counts}. Only runs that are done have a score."]
+    text = [f"{len(findings.runs)} runs: {counts}. Only runs that are done have a score."]
     columns = _RUN_COLUMNS
     if any(row[-2] is not None for row in rows):
         text.append(
@@ -346,7 +346,7 @@ def health_section(found: Findings) -> Section:
         )
     else:
         rows, columns = [(*row[:-2], row[-1]) for row in rows], (*columns[:-2], columns[-1])
-    damaged = [run.name for run in found.runs if run.damage]
+    damaged = [run.name for run in findings.runs if run.damage]
     if damaged:
         more = f" and {len(damaged) - _NAMED} more runs" if damaged[_NAMED:] else ""
         text.append(
@@ -355,7 +355,7 @@ def health_section(found: Findings) -> Section:
             "best_of_last leave them out."
         )
     for name, key in _MACHINE:
-        values = {str(run.record.get(key)) for run in found.runs if run.record}
+        values = {str(run.record.get(key)) for run in findings.runs if run.record}
         if len(values) > 1:
             text.append(
                 f"Runs of {len(values)} different {name} are in this report (run.json, {key})."
@@ -402,13 +402,13 @@ def selection_section(runs: Sequence[RunData]) -> Section | None:
     searches = list(dict.fromkeys(run.search for run in runs if run.search is not None))
     if not searches:
         return None
-    found = {search: _read_search(search) for search in searches}
-    results = [result for result in found.values() if result is not None]
+    by_search = {search: _read_search(search) for search in searches}
+    results = [result for result in by_search.values() if result is not None]
     rows = [row for row, _ in results]
     open_ = [
         f"{printable(search.name)}: the search has no {RESULT} that can be read: it runs, failed "
         "or was interrupted; the score of its best trial is too high."
-        for search, result in found.items()
+        for search, result in by_search.items()
         if result is None
     ]
     text = [
@@ -468,11 +468,11 @@ def seeds_auto_section(runs: Sequence[RunData]) -> Section | None:
     if not sweeps:
         return None
     by_sweep = {sweep: _comparisons(sweep) for sweep in sweeps}
-    rows = [row for own in by_sweep.values() for row in own]
+    rows = [row for comparisons in by_sweep.values() for row in comparisons]
     open_ = [
         f"{printable(sweep.name)}: seeds=auto has recorded no decision ({SEEDS}): it runs, failed "
         "or was interrupted; nothing is tested."
-        for sweep, own in by_sweep.items() if not own
+        for sweep, comparisons in by_sweep.items() if not comparisons
     ]  # fmt: skip
     text = [
         "Seeds were added until each comparison was decided or no seeds were left. Level: the "
@@ -502,8 +502,8 @@ def _comparisons(sweep: Path) -> list[tuple[Cell, ...]]:
             return []
         undecided = _OPEN if fields["status"] == _OPEN else "undecided"
         rows: list[tuple[Cell, ...]] = []
-        for one in fields["comparisons"][:_MOST]:
-            (a, b), better, after = one["settings"], one["better"], one.get("seeds")
+        for entry in fields["comparisons"][:_MOST]:
+            (a, b), better, after = entry["settings"], entry["better"], entry.get("seeds")
             for index in (a, b, *([] if better is None else [better])):
                 if type(index) is not int or not 0 <= index < len(names):
                     raise ValueError("no index of a setting")
@@ -515,64 +515,65 @@ def _comparisons(sweep: Path) -> list[tuple[Cell, ...]]:
     return read_json(sweep / SEEDS, read, [])
 
 
-def evaluation_table(found: Findings) -> Table:
+def evaluation_table(findings: Findings) -> Table:
     """Return every evaluation of every run, for CSV."""
 
     def rows() -> Iterator[tuple[Cell, ...]]:
-        for group in found.groups:
+        for group in findings.groups:
             for run in group.everything:
                 e = run.evaluations
-                for own in zip(e.env_steps, e.wall_seconds, e.return_mean, e.success, strict=True):
-                    yield group.environment, group.setting, run.seed, run.name, *map(float, own)
+                for row in zip(e.env_steps, e.wall_seconds, e.return_mean, e.success, strict=True):
+                    yield group.environment, group.setting, run.seed, run.name, *map(float, row)
 
     columns = ("environment", "setting", "seed", "run", "env steps", "wall s", "return", "success")
     return Table("evaluations", columns, MadeRows(rows))
 
 
-def seed_table(found: Findings) -> Table:
+def seed_table(findings: Findings) -> Table:
     """Return the score of every seed, for CSV."""
     rows: list[tuple[Cell, ...]] = [
-        (group.environment, group.setting, run.seed, run.name, score(run, found.kind))
-        for group in found.groups
+        (group.environment, group.setting, run.seed, run.name, score(run, findings.kind))
+        for group in findings.groups
         for run in group.runs
     ]
     return Table("seeds", ("environment", "setting", "seed", "run", "score"), rows)
 
 
-def build_document(found: Findings, title: str) -> Document:
+def build_document(findings: Findings, title: str) -> Document:
     """Return the report on runs."""
-    curves, points = curve_section(found)
-    comparisons, searches = comparison_section(found), selection_section(found.runs)
-    stopped = seeds_auto_section(found.runs)
+    curves, points = curve_section(findings)
+    comparisons, searches = comparison_section(findings), selection_section(findings.runs)
+    stopped = seeds_auto_section(findings.runs)
     sections = (
-        score_section(found), curves, across_section(found), comparisons, stopped, searches,
-        efficiency_section(found), sensitivity_section(found),
-        config_section(found), health_section(found),
+        score_section(findings), curves, across_section(findings), comparisons, stopped, searches,
+        efficiency_section(findings), sensitivity_section(findings),
+        config_section(findings), health_section(findings),
     )  # fmt: skip
     kept = [section for section in sections if section is not None]
-    data = [points, evaluation_table(found), seed_table(found)]
+    data = [points, evaluation_table(findings), seed_table(findings)]
     heads = (section for section in (searches, stopped, comparisons) if section is not None)
-    text = [*_lead(found), *(sentence for head in heads for sentence in head.lead)]
+    text = [*_lead(findings), *(sentence for head in heads for sentence in head.lead)]
     return Document(title, text, kept, data)
 
 
-def _lead(found: Findings) -> list[str]:
+def _lead(findings: Findings) -> list[str]:
     """Return sentences that count the runs, and those that are left out."""
-    settings = {group.setting for group in found.groups}
-    counted = sum(len(group.runs) for group in found.groups)
+    settings = {group.setting for group in findings.groups}
+    counted = sum(len(group.runs) for group in findings.groups)
     lines = [
-        f"{_count(len(found.runs), 'run')}, {counted} with a score, of "
-        f"{_count(len(settings), 'setting')} in {_count(len(found.environments), 'environment')}."
+        f"{_count(len(findings.runs), 'run')}, {counted} with a score, of "
+        f"{_count(len(settings), 'setting')} in "
+        f"{_count(len(findings.environments), 'environment')}."
     ]
-    several = len(found.environments) > 1
+    several = len(findings.environments) > 1
     missing = {
         f"{group.setting}{f' on {group.environment}' if several else ''} ({why})": None
-        for group in found.groups if (why := uncounted(group))
+        for group in findings.groups if (why := uncounted(group))
     }  # fmt: skip
     if named := [*missing]:
         more = f"; and {_count(len(named) - _NAMED, 'other setting')}" if named[_NAMED:] else ""
         lines.append(f"Not counted: {'; '.join(named[:_NAMED])}{more}. See run health.")
-    outside = len(found.runs) - sum(len(group.everything) for group in found.groups)
+    outside = len(findings.runs) - sum(len(group.everything) for group in findings.groups)
     if outside:
         lines.append(f"{_count(outside, 'run')} without a config that can be read: see run health.")
     return lines

@@ -74,17 +74,17 @@ class Versus:
         if math.isnan(self.adjusted):
             return f"undecided: {self.gap.why}"
         if self.winner:
-            more = gap if gap.value > 0 else document.Interval(-gap.value, -gap.high, -gap.low)
-            return f"{self.winner} is better by {document.show_cell(more)}"
-        found = f"{self.b} minus {self.a} is {document.show_cell(gap)}"
+            margin = gap if gap.value > 0 else document.Interval(-gap.value, -gap.high, -gap.low)
+            return f"{self.winner} is better by {document.show_cell(margin)}"
+        text = f"{self.b} minus {self.a} is {document.show_cell(gap)}"
         if self.gap.decided:
-            return f"undecided after correction for {self.family} comparisons: {found}"
+            return f"undecided after correction for {self.family} comparisons: {text}"
         low, high = self.gap.low, self.gap.high
         if low is None or high is None:
-            return f"undecided: {found}"
+            return f"undecided: {text}"
         if low <= 0 <= high:
-            return f"undecided: {found}, which includes 0"
-        return f"undecided: {found}, which leaves out 0, but p is above {1 - LEVEL:.2g}"
+            return f"undecided: {text}, which includes 0"
+        return f"undecided: {text}, which leaves out 0, but p is above {1 - LEVEL:.2g}"
 
 
 def same_seeds(a: Group, b: Group) -> bool:
@@ -129,22 +129,24 @@ def pairs(groups: Sequence[T]) -> list[tuple[T, T]]:
     return [(groups[0], other) for other in groups[1:]]
 
 
-def corrected(found: Sequence[Versus]) -> list[Versus]:
+def corrected(comparisons: Sequence[Versus]) -> list[Versus]:
     """Return comparisons with p adjusted for their number (Holm)."""
-    out = list(found)
-    tested = [i for i, one in enumerate(found) if not math.isnan(one.adjusted)]
-    for i, p in zip(tested, holm([found[i].adjusted for i in tested]), strict=True):
-        out[i] = replace(found[i], adjusted=p, family=len(tested))
+    out = list(comparisons)
+    tested = [i for i, pair in enumerate(comparisons) if not math.isnan(pair.adjusted)]
+    for i, p in zip(tested, holm([comparisons[i].adjusted for i in tested]), strict=True):
+        out[i] = replace(comparisons[i], adjusted=p, family=len(tested))
     return out
 
 
-def compare_all(found: Findings) -> list[Versus]:
+def compare_all(findings: Findings) -> list[Versus]:
     """Return every comparison of a report, corrected as one family."""
-    out = [versus(*pair) for env in found.environments for pair in pairs(scored(found.of(env)))]
-    for a, b in pairs(list(found.matrices)):
-        x, y = (balanced(found.matrices[name])[0] for name in (b, a))
+    out = [
+        versus(*pair) for env in findings.environments for pair in pairs(scored(findings.of(env)))
+    ]
+    for a, b in pairs(list(findings.matrices)):
+        x, y = (balanced(findings.matrices[name])[0] for name in (b, a))
         gap, chance = aggregate_difference(x, y), probability_of_improvement(x, y)
-        stopped = any(group.stopped for name in (a, b) for group in found.complete[name])
+        stopped = any(group.stopped for name in (a, b) for group in findings.complete[name])
         p = math.nan if gap.p is None or stopped else gap.p
         out.append(Versus(ACROSS, a, b, gap, chance, False, p, stopped=stopped))
     return corrected(out)
@@ -156,21 +158,21 @@ _COLUMNS = (
 )
 
 
-def comparison_section(found: Findings) -> document.Section | None:
+def comparison_section(findings: Findings) -> document.Section | None:
     """Return the comparisons of a report, with a sentence on each at its head if there are few.
 
     None with fewer than two settings in an environment.
     """
-    every = compare_all(found)
-    if all(one.stopped for one in every):
+    every = compare_all(findings)
+    if all(pair.stopped for pair in every):
         return None
     rows: list[tuple[document.Cell, ...]] = [
-        (one.environment, one.a, one.b, interval_of(one.gap), interval_of(one.chance),
-         one.adjusted, "" if math.isnan(one.adjusted) else "by seed" if one.paired else "no",
-         one.short)
-        for one in every
+        (pair.environment, pair.a, pair.b, interval_of(pair.gap), interval_of(pair.chance),
+         pair.adjusted, "" if math.isnan(pair.adjusted) else "by seed" if pair.paired else "no",
+         pair.short)
+        for pair in every
     ]  # fmt: skip
-    tested = sum(not math.isnan(one.adjusted) for one in every)
+    tested = sum(not math.isnan(pair.adjusted) for pair in every)
     rule = "A verdict needs p of at most 0.05 and an interval without 0."
     if tested > 1:
         rule = (
@@ -179,34 +181,34 @@ def comparison_section(found: Findings) -> document.Section | None:
         )
     text = [f"No comparison is decided with fewer than {MIN_SEEDS} seeds per side."]
     text = [_COLUMNS, rule, CAVEAT] if tested else text
-    largest = max((scored(found.of(env)) for env in found.environments), key=len)
+    largest = max((scored(findings.of(env)) for env in findings.environments), key=len)
     if len(largest) > ALL_PAIRS:
         first = largest[0].setting
         text.append(
             f"More than {ALL_PAIRS} settings: each is compared with {first} alone (--baseline)."
         )
-    seeds = max(len(group.runs) for group in found.groups)
+    seeds = max(len(group.runs) for group in findings.groups)
     patterns = 2 ** (seeds - 1) if seeds >= PAIRS else math.comb(2 * seeds, seeds) / 2
     smallest_p = max(1 / patterns, 1 / PERMUTATIONS)  # of two groups of so many seeds each
-    if tested and not found.matrices and smallest_p * tested > 1 - LEVEL:
+    if tested and not findings.matrices and smallest_p * tested > 1 - LEVEL:
         text.append(
             f"{seeds} seeds cannot decide any of {tested} comparisons: add seeds, or compare two "
             "settings with rlrun compare."
         )
     columns = ("environment", "A", "B", "B - A", "P(B > A)", "p", "paired", "verdict")
-    places = len({one.environment for one in every}) > 1
-    said = [f"{one.environment}: " * places + sentence(one) for one in every if not one.stopped]
+    places = len({pair.environment for pair in every}) > 1
+    said = [f"{pair.environment}: " * places + sentence(pair) for pair in every if not pair.stopped]
     table = document.Table("comparisons", columns, rows)
     lead = said if len(said) <= _FEW else []
     return document.Section("Comparisons", text, [table], lead=lead)
 
 
-def sentence(one: Versus) -> str:
+def sentence(pair: Versus) -> str:
     """Return the verdict with its basis."""
-    if math.isnan(one.adjusted):
-        return f"{one.verdict} {one.b} minus {one.a}: {document.show_number(one.gap.value)}."
-    how = "paired by seed" if one.paired else one.gap.method
-    return f"{one.verdict} (95 %, {how}, p = {one.adjusted:.2g}; {one.gap.why.rstrip('.')})."
+    if math.isnan(pair.adjusted):
+        return f"{pair.verdict} {pair.b} minus {pair.a}: {document.show_number(pair.gap.value)}."
+    how = "paired by seed" if pair.paired else pair.gap.method
+    return f"{pair.verdict} (95 %, {how}, p = {pair.adjusted:.2g}; {pair.gap.why.rstrip('.')})."
 
 
 _MOST = 30  # keys of a config diff
@@ -222,7 +224,7 @@ def compare_lines(a: str, b: str, kind: str) -> Iterator[str]:
     parse_score(kind)
     runs = {"A": read_runs([a]), "B": read_runs([b])}
     joint = group_runs([*runs["A"], *runs["B"]], kind)
-    sides = {name: side_of(joint, own) for name, own in runs.items()}
+    sides = {name: side_of(joint, side) for name, side in runs.items()}
     _check_side("A", a, sides["A"])
     _check_side("B", b, sides["B"])
     by_env = {name: {g.environment: g for g in groups} for name, groups in sides.items()}
@@ -234,8 +236,8 @@ def compare_lines(a: str, b: str, kind: str) -> Iterator[str]:
         )
     named = ([replace(by_env[name][env], setting=name) for name in ("A", "B")] for env in both)
     compared = corrected([versus(a, b) for a, b in named])
-    yield from (f"{one.environment}: " * (len(both) > 1) + sentence(one) for one in compared)
-    tested = sum(not math.isnan(one.adjusted) for one in compared)
+    yield from (f"{pair.environment}: " * (len(both) > 1) + sentence(pair) for pair in compared)
+    tested = sum(not math.isnan(pair.adjusted) for pair in compared)
     if tested:
         yield CAVEAT + (f" p is corrected for {tested} comparisons (Holm)." if tested > 1 else "")
     yield f"A = {printable(a)}, B = {printable(b)}"
@@ -252,8 +254,8 @@ def compare_lines(a: str, b: str, kind: str) -> Iterator[str]:
     yield ""
     yield from _config_lines(sides["A"][0], sides["B"][0])
     for what, key in (("commit", "git"), ("versions", "versions"), ("machine", "host")):
-        found = {name: {str(run.record.get(key)) for run in own} for name, own in runs.items()}
-        if found["A"] != found["B"]:
+        values = {name: {str(run.record.get(key)) for run in side} for name, side in runs.items()}
+        if values["A"] != values["B"]:
             yield f"{what}: differs between A and B (run.json, {key})"
 
 

@@ -168,8 +168,8 @@ def entropy_collapsed(e: Evidence) -> Rows:
     entropy, taken = e.metric("train/entropy"), e.metric("collect/action_entropy")
     if 0 <= entropy.late < 0.02 and taken.late < 0.1 and not e.thrives:
         now = f"{entropy.late:.2g} nats {entropy.since} ({entropy.first:.2g} at first)"
-        more = "*3" if e.number("policy.entropy_coef") > 0 else "=0.02"
-        tries = f"policy.entropy_coef{more} policy.lr*0.3"
+        change = "*3" if e.number("policy.entropy_coef") > 0 else "=0.02"
+        tries = f"policy.entropy_coef{change} policy.lr*0.3"
         yield Found(f"The policy has stopped exploring: entropy {now}.", tries)
 
 
@@ -320,22 +320,22 @@ def diagnose(run: RunData) -> dict[str, Finding]:
 def _diagnose(evidence: Evidence) -> dict[str, Finding]:
     with np.errstate(all="ignore"):  # numbers of untrusted files may have any size
         every = {row.name: row.finding(evidence) for row in SYMPTOMS}
-    found = {name: finding for name, finding in every.items() if finding is not None}
-    explained = {x for row in SYMPTOMS if row.name in found for x in row.explains.split(", ")}
-    kept = {name: finding for name, finding in found.items() if name not in explained}
+    findings = {name: finding for name, finding in every.items() if finding is not None}
+    explained = {x for row in SYMPTOMS if row.name in findings for x in row.explains.split(", ")}
+    kept = {name: finding for name, finding in findings.items() if name not in explained}
     return dict(sorted(kept.items(), key=lambda item: -item[1].severity))
 
 
 def report_lines(run: RunData) -> Iterator[str]:
     """Yield the lines that ``rlrun doctor`` prints on a run."""
     evidence = Evidence(run)
-    found = _diagnose(evidence)
+    findings = _diagnose(evidence)
     records = max((len(x) for x, _ in evidence.records.columns.values()), default=0)
     what = f"{records} record{'' if records == 1 else 's'} up to {evidence.env_steps:.0f} env steps"
-    if not found and records < _FEW and evidence.learns and evidence.unsolved:
+    if not findings and records < _FEW and evidence.learns and evidence.unsolved:
         yield paragraph(f"{run.name}: too early to say; {what}")
         return
-    if not found:
+    if not findings:
         looks = [[name for name in row.look.split() if name not in _EVENTS] for row in SYMPTOMS]
         checked = sum(not names or any(map(evidence.records_metric, names)) for names in looks)
         yield paragraph(
@@ -343,9 +343,9 @@ def report_lines(run: RunData) -> Iterator[str]:
             f"look at in {what} (rlrun help health)"
         )
         return
-    count = f"{len(found)} finding{'s' if len(found) > 1 else ''}"
+    count = f"{len(findings)} finding{'s' if len(findings) > 1 else ''}"
     yield paragraph(f"{run.name}: {count}; {what}, status {run.status}")
-    for number, finding in enumerate(found.values(), 1):
+    for number, finding in enumerate(findings.values(), 1):
         yield paragraph(f"{number}. ", printable(finding.symptom))
         for head, text in (
             ("   why:  ", finding.meaning),

@@ -110,8 +110,8 @@ class Evidence:
 
     def number(self, key: str) -> float:
         """Return a number, the start of a schedule, or NaN."""
-        own = finite(self.value(key))
-        return finite(self.value(f"{key}.start")) if math.isnan(own) else own
+        value = finite(self.value(key))
+        return finite(self.value(f"{key}.start")) if math.isnan(value) else value
 
     def matters(self, key: str) -> bool:
         """Return whether the key, or a schedule of that name, affects this policy.
@@ -135,8 +135,8 @@ class Evidence:
         raw = str(self.run.keys.get(key))
         if raw.startswith("${env."):
             return raw[2:-1] not in typed
-        other = any(name == key or name.startswith((f"{key}.", "env")) for name in typed)
-        return "experiment" in typed and not other
+        is_typed = any(name == key or name.startswith((f"{key}.", "env")) for name in typed)
+        return "experiment" in typed and not is_typed
 
     def tries(self, words: str) -> list[str]:
         """Return overrides of words ``key=value`` and ``key*factor`` (of the present value).
@@ -144,7 +144,7 @@ class Evidence:
         Overrides that change nothing are left out: of keys that do not matter, that already have
         the value, or that hold no number to multiply.
         """
-        found = []
+        overrides = []
         for word in words.split():
             key, equals, text = word.partition("=")
             if not equals:
@@ -156,8 +156,8 @@ class Evidence:
                 text = str(max(1, round(value))) if whole else f"{value:.3g}"
             elif str(self.value(key)).lower() == text.lower():
                 continue
-            found += [f"{key}={text}"] if self.matters(key) else []
-        return found
+            overrides += [f"{key}={text}"] if self.matters(key) else []
+        return overrides
 
     @property
     def reward_scale(self) -> float:

@@ -69,12 +69,12 @@ class Symptom:
         """Return the row's finding in a run, or None. Metrics not recorded are left out."""
         if not all(getattr(evidence, word) for word in self.when.split()):
             return None
-        for got in self.find(evidence):
-            found = Found(got) if isinstance(got, str) else got
-            tries = found.tries or self.tries
+        for result in self.find(evidence):
+            hit = Found(result) if isinstance(result, str) else result
+            tries = hit.tries or self.tries
             tries = evidence.tries(tries) if isinstance(tries, str) else tries
-            look = [m for m in (found.look or self.look).split() if evidence.records_metric(m)]
-            return Finding(self.severity, found.symptom, found.why or self.why, tries, look)
+            look = [m for m in (hit.look or self.look).split() if evidence.records_metric(m)]
+            return Finding(self.severity, hit.symptom, hit.why or self.why, tries, look)
         return None
 
 
