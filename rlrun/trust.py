@@ -223,8 +223,8 @@ def _trusted(key: str, name: str, form: str, fits: Callable[[Any], bool]) -> Any
     wanted = getattr(imported, attribute, None)
     if not fits(wanted):
         wrong = f"{module} has no {kind} {attribute}"
-        there = ", ".join(n for n, x in vars(imported).items() if n[0] != "_" and fits(x))
-        raise _refused(key, name, wrong, f"there are: {there or 'none'}", "correct the name")
+        names = ", ".join(n for n, x in vars(imported).items() if n[0] != "_" and fits(x))
+        raise _refused(key, name, wrong, f"there are: {names or 'none'}", "correct the name")
     return wanted
 
 

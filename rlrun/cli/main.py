@@ -206,13 +206,13 @@ def _print_by_hydra(parser: "argparse.ArgumentParser", args: "argparse.Namespace
 
     GlobalHydra.instance().clear()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise; Hydra's own report is a traceback
-    said = StringIO()
+    captured = StringIO()
     try:
-        with redirect_stderr(said):
+        with redirect_stderr(captured):
             _run_hydra(args, parser, run_job, config_path=search_path(), config_name="config")
     except SystemExit as e:
         if e.code:
-            text = " ".join(said.getvalue().split()) or "not possible"
+            text = " ".join(captured.getvalue().split()) or "not possible"
             raise ConfigError(f"{text}; see rlrun --hydra-help; correct the command") from e
     except (ValueError, HydraException) as e:
         raise ConfigError(f"{' '.join(str(e).split())}; see rlrun --hydra-help; correct it") from e

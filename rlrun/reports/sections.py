@@ -418,9 +418,9 @@ def selection_section(runs: Sequence[RunData]) -> Section | None:
         *reasons([(str(row[0]), why) for row, why in results if why]),
         *open_,
     ]
-    said = [*map(_sentence, rows), *open_]
+    sentences = [*map(_sentence, rows), *open_]
     tables = [Table("selection", _SEARCH_COLUMNS, rows)] if rows else []
-    return Section("Search", text, tables, lead=said if len(said) <= _SAID else [])
+    return Section("Search", text, tables, lead=sentences if len(sentences) <= _SAID else [])
 
 
 def _sentence(row: tuple[Cell, ...]) -> str:
@@ -482,11 +482,11 @@ def seeds_auto_section(runs: Sequence[RunData]) -> Section | None:
         "intervals of such seeds lean slightly towards the decision."
     ]
     columns = ("environment", "A", "B", "verdict", "decided after", "level", "seeds A", "seeds B")
-    said = [f"{verdict} ({a} against {b}, seeds=auto, family-wise level {level})."
-            for _, a, b, verdict, _, level, *_ in rows]  # fmt: skip
+    sentences = [f"{verdict} ({a} against {b}, seeds=auto, family-wise level {level})."
+                 for _, a, b, verdict, _, level, *_ in rows]  # fmt: skip
     tables = [Table("sequential", columns, rows)] if rows else []
-    said += open_
-    lead = said if len(said) <= _SAID else []
+    sentences += open_
+    lead = sentences if len(sentences) <= _SAID else []
     return Section("Sequential seeds", text + open_, tables, lead=lead)
 
 

@@ -197,9 +197,11 @@ def comparison_section(findings: Findings) -> document.Section | None:
         )
     columns = ("environment", "A", "B", "B - A", "P(B > A)", "p", "paired", "verdict")
     places = len({pair.environment for pair in every}) > 1
-    said = [f"{pair.environment}: " * places + sentence(pair) for pair in every if not pair.stopped]
+    sentences = [
+        f"{pair.environment}: " * places + sentence(pair) for pair in every if not pair.stopped
+    ]
     table = document.Table("comparisons", columns, rows)
-    lead = said if len(said) <= _FEW else []
+    lead = sentences if len(sentences) <= _FEW else []
     return document.Section("Comparisons", text, [table], lead=lead)
 
 

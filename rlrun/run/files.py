@@ -349,8 +349,8 @@ def require_in_place(run_dir: Path) -> None:
         return
     locked = os.fstat(_held[run_dir][1])
     try:
-        there = os.stat(run_dir)
-        moved = (there.st_dev, there.st_ino) != (locked.st_dev, locked.st_ino)
+        present = os.stat(run_dir)
+        moved = (present.st_dev, present.st_ino) != (locked.st_dev, locked.st_ino)
     except OSError:
         moved = True
     if moved:

@@ -130,9 +130,9 @@ class SideBySide:
         if not self.sizes:
             d.actions = _largest(d.actions, chosen, action)
             return
-        one, two = (_at(want, a, self.sizes) for a in (chosen, action))
+        ours, theirs = (_at(want, a, self.sizes) for a in (chosen, action))
         differs = (chosen != action).reshape(len(chosen), -1).any(-1)
-        tie = np.abs(one - two) <= self.tolerance * np.maximum(1, np.abs(one))
+        tie = np.abs(ours - theirs) <= self.tolerance * np.maximum(1, np.abs(ours))
         d.ties += int((differs & tie).sum())
         d.unlike += int((differs & ~tie).sum())
 
