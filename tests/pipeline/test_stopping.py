@@ -15,7 +15,7 @@ import pytest
 from rlrun.cli.main import main
 from rlrun.errors import Interrupted, StorageError
 from rlrun.jit import COMPILED
-from rlrun.pipeline.stop import StopRequest, Watchdog, stop_on_signals
+from rlrun.pipeline.stop import GRACE_SECONDS, StopRequest, Watchdog, stop_on_signals
 from rlrun.run.files import lock_run_dir, require_in_place
 from rlrun.schema import WatchdogConfig
 from tests.compose import config
@@ -139,7 +139,7 @@ def test_a_signal_ends_a_hang_within_seconds_and_lets_what_moves_go_on():
     assert (code, waited < 5) == (143, True)
     for _ in range(100):
         moves.look(0.5)
-    assert moves.signalled > moves.grace
+    assert moves.signalled > GRACE_SECONDS
 
 
 def test_the_watchdog_notices_a_directory_that_is_gone(tmp_path):
