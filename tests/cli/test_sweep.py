@@ -15,6 +15,7 @@ from rlrun.schema.studies import RayLauncherConfig
 from rlrun.sweeps import launcher
 from rlrun.sweeps.record import SweepRecord
 from tests.in_process import assert_one_error, files_under
+from tests.sweeps.jobs import statuses
 
 
 @pytest.mark.parametrize(
@@ -52,10 +53,6 @@ def test_one_invalid_job_starts_nothing(rlrun, build, tmp_path, line):
 
 
 FAULTS = {1: NumericError("loss = nan"), 2: 3, 3: ZeroDivisionError("x")}
-
-
-def statuses(sweep):
-    return [job["status"] for job in json.loads((sweep / "sweep.json").read_text())["jobs"]]
 
 
 @pytest.mark.parametrize("launcher", ["local", "basic"])
