@@ -91,6 +91,7 @@ def test_older_ones_are_small_deltas(tmp_path):
 
 
 def test_one_in_so_many_stays_whole(tmp_path, monkeypatch):
+    """Private: weights are the same without; loading the last of thousands takes long."""
     monkeypatch.setattr(history, "KEY_INTERVAL", 4)
     saved = {k: put(tmp_path, k, keep=20) for k in range(14)}
     whole = [s for s, path in history.versions(tmp_path).items() if history._is_key_frame(path)]

@@ -1,4 +1,7 @@
-"""Jobs forked from the server: ends of every kind, order, signals, the death of the server."""
+"""Jobs forked from the server: ends of every kind, order, signals, the death of the server.
+
+Private: the process of the server is killed or replaced; a sweep shows by chance alone when it is.
+"""
 
 import os
 import signal
@@ -35,8 +38,7 @@ def bare(monkeypatch):
 
 
 def wait_for_pid(pool, job):
-    while job.pid is None:
-        pool._receive(1)
+    wait_until(lambda: job.pid is not None, pool)
     return job.pid
 
 
