@@ -19,10 +19,10 @@ from tests import (
     read_once,  # patches Hydra
     tiers,  # which tests run
 )
+from tests.forks import Forks
 from tests.in_process import build as build  # fixtures
 from tests.in_process import composer as composer
 from tests.in_process import rlrun as rlrun
-from tests.pages import Driver
 
 multiprocessing.set_forkserver_preload(["rlrun.run.build"])  # as the command line does
 
@@ -66,7 +66,7 @@ def _no_environment_was_typed():
 
 
 @pytest.fixture(scope="session")
-def drive(tmp_path_factory):
-    driver = Driver(tmp_path_factory.mktemp("driver"))
-    yield driver
-    driver.close()
+def forks(tmp_path_factory):
+    made = Forks(tmp_path_factory.mktemp("forks"))
+    yield made
+    made.close()

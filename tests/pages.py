@@ -1,13 +1,8 @@
 """The READMEs as their tests read them: pages, code blocks, sections, and how a command is run."""
 
-import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -54,22 +49,6 @@ SUBCOMMANDS = (
     "list", "help", "play",
 )  # fmt: skip
 SHOWS = {"--help", "--version", "--cfg"}  # flags of lines that train nothing
-DRIVER = """
-import contextlib, io, json, multiprocessing, os, sys
-import tests.read_once
-from rlrun.__main__ import main
-multiprocessing.set_forkserver_preload(["rlrun.run.build"])
-for line in sys.stdin:
-    path, steps = json.loads(line)
-    os.chdir(path)
-    results = []
-    for kind, what in steps:
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main(what) if kind == "rlrun" else exec(what, {}) or 0
-        results.append((code, out.getvalue(), err.getvalue()))
-    print(json.dumps(results), file=sys.__stdout__, flush=True)
-"""
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -94,29 +73,3 @@ def argv_of(command: str) -> list[str]:
         return words
     tiny = [] if words and words[0] in SUBCOMMANDS else [TINY]
     return [*words, *tiny, *shlex.split(SHORTER.get(command, ""))]
-
-
-class Driver:
-    """A process that runs command lines and blocks of Python; torch is imported once for all."""
-
-    def __init__(self, path: Path) -> None:
-        pythonpath = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", DRIVER],
-            cwd=path,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(pythonpath)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def __call__(self, steps: list[tuple[str, Any]], path: Path) -> list[tuple[int, str, str]]:
-        """Exit code, stdout and stderr of each step, run in the directory ``path``."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps([str(path), steps]) + "\n")
-        self.process.stdin.flush()
-        return [tuple(result) for result in json.loads(self.process.stdout.readline())]
-
-    def close(self) -> None:
-        self.process.communicate(timeout=60)

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, TextIO
 
@@ -82,12 +82,11 @@ class Progress:
         start_steps: int,
         seconds: float,
         stream: TextIO,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.mode = mode
-        self._title, self._total, self._clock = title, total_steps, clock
+        self._title, self._total = title, total_steps
         self._every = LIVE_SECONDS if mode == "live" else seconds
-        now = clock()
+        now = time.monotonic()
         self._due = now + (0 if mode == "live" else seconds)
         self._began, self._past = now, deque([(now, start_steps)])
         self._env_steps, self._updates = start_steps, 0
@@ -101,7 +100,7 @@ class Progress:
 
     def begin(self) -> None:
         """Measure the speed from now on, without the time of starting."""
-        self._began = self._clock()
+        self._began = time.monotonic()
         self._past = deque([(self._began, self._env_steps)])
 
     def update(
@@ -117,8 +116,8 @@ class Progress:
         if latest:
             self._latest.update(latest)
         if first:
-            self._began = self._clock()
-        if self._display is not None and self._clock() >= self._due:
+            self._began = time.monotonic()
+        if self._display is not None and time.monotonic() >= self._due:
             self._show()
         if first:
             self.begin()
@@ -147,7 +146,7 @@ class Progress:
 
     def _show(self) -> None:
         assert self._display is not None
-        now = self._clock()
+        now = time.monotonic()
         self._due = now + self._every
         try:
             self._display.show(self._snapshot(now))

@@ -142,15 +142,12 @@ class Watchdog:
         in_place: Callable[[], None] = lambda: None,
         report: Callable[[], None] = lambda: None,
         tell: Callable[[str], None] = lambda line: None,
-        poll: float = POLL_SECONDS,
-        grace: float = GRACE_SECONDS,
     ) -> None:
         """``in_place``: raises if the run directory has moved. ``report``: called at every check
         while it has not. ``tell``: gets a line for the terminal.
         """
         self.config, self.pulse, self.stop, self.end = config, pulse, stop, end
         self.env_id, self.in_place, self.report, self.tell = env_id, in_place, report, tell
-        self.poll, self.grace = poll, grace
         self.waited, self.signalled, self.watched = 0.0, 0.0, 0.0
         self.compiled = compilations.ended  # kernels, when the present wait began
         self.told = False  # that kernels are compiled
@@ -188,11 +185,11 @@ class Watchdog:
         assert self.pipe is not None
         before = time.monotonic()
         while not self.done.is_set():
-            if select.select([self.pipe[0]], [], [], self.poll)[0]:
+            if select.select([self.pipe[0]], [], [], POLL_SECONDS)[0]:
                 self._read_signals(self.pipe[0])
             now = time.monotonic()
             # Time in which this process was suspended is not waiting time.
-            self.look(min(now - before, 2 * self.poll))
+            self.look(min(now - before, 2 * POLL_SECONDS))
             before = now
 
     def _read_signals(self, handle: int) -> None:
@@ -233,10 +230,10 @@ class Watchdog:
                 self.warned = logging.INFO
                 ends += "; the first run after an installation compiles kernels"
             _logger.log(self.warned, "no %s for %.0f s%s", what, self.waited, ends)
-        if phase in _ENVIRONMENTS and self.signalled >= self.grace <= self.waited:
+        if phase in _ENVIRONMENTS and self.signalled >= GRACE_SECONDS <= self.waited:
             self.end(143, f"stopped by a signal while waiting for the next {what}")
         elif (
-            limit is not None and self.waited >= limit + 2 * self.poll
+            limit is not None and self.waited >= limit + 2 * POLL_SECONDS
         ):  # the loop's limit is first
             self.end(
                 EnvError.exit_code,

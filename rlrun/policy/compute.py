@@ -248,7 +248,6 @@ WARM_UP = (
 
 Result = tuple[Tensor, dict[str, Tensor]]  # priorities, metrics
 GradientStep = Callable[..., Result]  # (windows, their weights, *learning rates)
-Capture = Callable[[Callable[[], Result]], Callable[[], Result]]  # function -> its replay
 
 
 def cuda_capture(function: Callable[[], Result]) -> Callable[[], Result]:
@@ -273,10 +272,8 @@ class CudaGraph:
     It computes the same numbers, except that Adam's step size is rounded to float32.
     """
 
-    def __init__(
-        self, function: GradientStep, device: torch.device, *, capture: Capture = cuda_capture
-    ) -> None:
-        self.function, self.device, self.capture = function, device, capture
+    def __init__(self, function: GradientStep, device: torch.device) -> None:
+        self.function, self.device = function, device
         self.enabled, self.warmed_up = True, 0
         self.replay: Callable[[], Result] | None = None
         self.graph_inputs: tuple[Segment, Tensor] | None = None
@@ -324,7 +321,7 @@ class CudaGraph:
         """Capture the step. Return False if that fails."""
         inputs = segment.map(Tensor.clone), weight.clone()
         try:
-            self.replay = self.capture(lambda: self.function(*inputs, *self.rates))
+            self.replay = cuda_capture(lambda: self.function(*inputs, *self.rates))
         except RuntimeError as e:
             why = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
             _logger.warning(

@@ -28,7 +28,6 @@ from rlrun.reports.intervals import (
     RESAMPLES,
     Estimate,
     Floats,
-    Statistic,
     aggregate_iqm,
     few_seeds,
     improvement,
@@ -264,37 +263,31 @@ def _improvement_end(value: float, n: int, m: int, tasks: int) -> float:
 
 
 def aggregate_difference(
-    a: ArrayLike,
-    b: ArrayLike,
-    statistic: Statistic = aggregate_iqm,
-    *,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    a: ArrayLike, b: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> Difference:
-    """Return statistic(a) - statistic(b) of score matrices [Ra, T] and [Rb, T].
+    """Return IQM(a) - IQM(b) of score matrices [Ra, T] and [Rb, T].
 
     Interval: stratified bootstrap of both. p: labels permuted within each environment, exact if a
     and b are equal in distribution in every one. ``decided`` requires that both agree.
     """
     estimate = stratified_bootstrap(
-        lambda x, y: statistic(x) - statistic(y), a, b, resamples=resamples, seed=seed
+        lambda x, y: aggregate_iqm(x) - aggregate_iqm(y), a, b, resamples=resamples, seed=seed
     )
     p = None
     if estimate.claimed:
         x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        p = _shuffled_p(x, y, statistic, resamples, np.random.default_rng(seed))
+        p = _shuffled_p(x, y, resamples, np.random.default_rng(seed))
     return Difference(estimate.value, estimate.low, estimate.high, estimate.method, estimate.why, p)
 
 
-def _shuffled_p(
-    x: Floats, y: Floats, statistic: Statistic, count: int, rng: np.random.Generator
-) -> float:
-    """Return the p of equal ``statistic``, with labels permuted within each environment."""
+def _shuffled_p(x: Floats, y: Floats, count: int, rng: np.random.Generator) -> float:
+    """Return the p of equal IQMs, with labels permuted within each environment."""
     pooled = np.concatenate([x, y])
-    parts: list[Floats] = [np.abs(statistic(x) - statistic(y)).reshape(1)]
+    parts: list[Floats] = [np.abs(aggregate_iqm(x) - aggregate_iqm(y)).reshape(1)]
     while (left := count - sum(map(len, parts))) > 0:  # in blocks, for memory
         mixed = rng.permuted(np.tile(pooled, (min(left, 200), 1, 1)), axis=1)
-        parts.append(np.abs(statistic(mixed[:, : len(x)]) - statistic(mixed[:, len(x) :])))
+        a, b = mixed[:, : len(x)], mixed[:, len(x) :]
+        parts.append(np.abs(aggregate_iqm(a) - aggregate_iqm(b)))
     t = np.concatenate(parts)
     return float(np.mean(t >= t[0] * _TIE))
 

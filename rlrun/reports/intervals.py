@@ -322,12 +322,12 @@ def aggregate_iqm(scores: Floats) -> Floats:
     return np.asarray(pooled[..., cut : pooled.shape[-1] - cut].mean(-1))
 
 
-def aggregate_optimality_gap(scores: Floats, gamma: float = 1.0) -> Floats:
-    """Return by how much scores fall short of ``gamma`` on average. Scores above count as gamma.
+def aggregate_optimality_gap(scores: Floats) -> Floats:
+    """Return by how much scores fall short of 1 on average. Scores above count as 1.
 
     Source: Agarwal et al. 2021, section 4.3.
     """
-    return np.asarray(gamma - np.minimum(scores, gamma).mean((-2, -1)))
+    return np.asarray(1.0 - np.minimum(scores, 1.0).mean((-2, -1)))
 
 
 def improvement(a: Floats, b: Floats) -> Floats:
@@ -389,9 +389,7 @@ def stratified_bootstrap(
     return Estimate(value, float(low), float(high), "stratified bootstrap", f"{why}.")
 
 
-def performance_profile(
-    scores: ArrayLike, thresholds: ArrayLike, *, resamples: int = RESAMPLES
-) -> tuple[Floats, Floats, Floats]:
+def performance_profile(scores: ArrayLike, thresholds: ArrayLike) -> tuple[Floats, Floats, Floats]:
     """Return the share of runs of ``scores`` [R, T] above each of ``thresholds`` [K], low and high.
 
     The run-score distribution, which never rises. The band is pointwise, by stratified bootstrap,
@@ -405,7 +403,7 @@ def performance_profile(
     value = above(matrix)
     if len(matrix) < MIN_SEEDS:
         return value, np.full_like(value, np.nan), np.full_like(value, np.nan)
-    return value, *percentile_interval(resampled(above, matrix, resamples=resamples))
+    return value, *percentile_interval(resampled(above, matrix, resamples=RESAMPLES))
 
 
 def balanced(scores: Sequence[ArrayLike]) -> tuple[Floats, str]:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -162,11 +162,9 @@ class RunningRecord:
         run_dir: Path,
         progress: LoopProgress,
         log: Log,
-        *,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.record, self.run_dir, self.progress, self.log = record, run_dir, progress, log
-        self.clock, self.due = clock, clock() + EVERY_SECONDS
+        self.due = time.monotonic() + EVERY_SECONDS
 
     def update(self) -> bool:
         """Copy the counters into the record. Return whether they have changed."""
@@ -179,10 +177,10 @@ class RunningRecord:
 
     def __call__(self) -> None:
         """Write the record if it is due."""
-        if self.clock() >= self.due and self.update():
+        if time.monotonic() >= self.due and self.update():
             with suppress(errors.StorageError):
                 self.record.write(self.run_dir)
-            self.due = self.clock() + EVERY_SECONDS
+            self.due = time.monotonic() + EVERY_SECONDS
 
 
 def close_record(record: RunRecord, run_dir: Path, status: Any, exit_code: int) -> None:

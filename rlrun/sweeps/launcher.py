@@ -88,7 +88,7 @@ def run_tasks(
     if record.ray is None:
         pool = Pool(record.workers or 1, None, own_process=own_process)
     else:
-        pool = RayPool(record.ray, record.workers, None, own_process=own_process)
+        pool = RayPool(record.ray, record.workers, own_process=own_process)
     try:
         with stop_on_signals(own_process=own_process) as stop, pool:
             return _Sweep(tasks, record, sweep_dir, quiet).run(pool, stop)

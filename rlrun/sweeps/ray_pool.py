@@ -180,11 +180,10 @@ class RayPool(Pool):
         self,
         settings: RayLauncherConfig,
         workers: int | None,
-        threads: int | None,
         *,
         own_process: bool = True,
     ) -> None:
-        super().__init__(workers or sys.maxsize, threads, own_process=own_process)
+        super().__init__(workers or sys.maxsize, None, own_process=own_process)
         self.settings, self.most = settings, workers
         self._cluster: Cluster | None = None
         self._slots: list[Slot] = []

@@ -1,4 +1,7 @@
-"""Where compiled kernels are kept."""
+"""Where compiled kernels are kept.
+
+Private: tests cannot be a user without a home, or another user who places files in /tmp.
+"""
 
 import importlib
 import os

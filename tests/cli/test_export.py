@@ -61,27 +61,9 @@ def test_a_run_on_a_gpu_is_exported_without(rlrun, exports, run_dir):
     assert "cuda:7" in exports[0][3]
 
 
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [("", "DATA_DIR"), ("old", "DATA_DIR"), ("old data more", "more"),
-     ("old data --shard-rows 0", "0"), ("old data --shard-rows 1e3", "1e3"),
-     ("old data --shard-rows", "--shard-rows"), ("old data --shards 3", "--shards"),
-     ("old data --codec zip", "--codec = zip"), ("nowhere data", "RUN_DIR = nowhere"),
-     ("yaml data", "RUN_DIR = yaml"), ("old old", "DATA_DIR = old"),
-     ("old old/config.yaml", "DATA_DIR = old/config.yaml")],
-)  # fmt: skip
-def test_usage(rlrun, exports, run_dir, tmp_path, line, text):
-    (tmp_path / "yaml").mkdir()
-    before = files_under(tmp_path)
-    done = rlrun("export", *line.split())
-    assert_one_error(done)
-    assert text in done.err
-    assert exports == []
-    assert files_under(tmp_path) == before
-
-
 def test_errors_of_the_export_itself(rlrun, exports, run_dir, monkeypatch):
-    assert_one_error(rlrun("export", "old", "old/config.yaml/data"), 6)
+    for words in (["old"], ["card", "old"]):
+        assert_one_error(rlrun("export", *words, "old/config.yaml/data"), 6)
 
     def fails(*_, **__):
         raise CheckpointError("none")
@@ -89,9 +71,6 @@ def test_errors_of_the_export_itself(rlrun, exports, run_dir, monkeypatch):
     monkeypatch.setattr(sys.modules["rlrun.run.export"], "export_run", fails)
     assert_one_error(rlrun("export", "old", "data"), 5)
     assert "rlrun export?" in rlrun("exprt").err
-
-
-# -- export policy: tests/policy/test_export.py tests what it writes -------------------------------
 
 
 @pytest.fixture
@@ -104,27 +83,39 @@ def runs(rlrun, tmp_path):
     (tmp_path / "old.onnx").write_bytes(b"old")
 
 
-def test_usage_of_export_policy(rlrun, runs, tmp_path):
+USAGE = {
+    "": [("", "DATA_DIR"), ("old", "DATA_DIR"), ("old data more", "more"),
+         ("old data --shard-rows 0", "0"), ("old data --shard-rows 1e3", "1e3"),
+         ("old data --shard-rows", "--shard-rows"), ("old data --shards 3", "--shards"),
+         ("old data --codec zip", "--codec = zip"), ("nowhere data", "RUN_DIR = nowhere"),
+         ("yaml data", "RUN_DIR = yaml"), ("old old", "DATA_DIR = old"),
+         ("old old/config.yaml", "DATA_DIR = old/config.yaml")],
+    "policy": [("", "RUN_DIR"), ("old", "--onnx = null"),
+               ("data", "rlrun export ./policy DATA_DIR"),
+               ("nowhere --onnx x.onnx", "RUN_DIR = nowhere"),
+               *((f"old --onnx {path}", path) for path in (
+                   "dir.onnx", "old/config.yaml", "old.onnx", "gone/x.onnx")),
+               *((f"old --onnx x.onnx {more}", more.split()[1]) for more in (
+                   "--tolerance 0", "--tolerance nan", "--weights good")),
+               ("chance --onnx x.onnx", "policy.name = random"),
+               ("team --onnx x.onnx", "policy.name = qmix"),
+               ("apart --onnx x.onnx", "agents.name = separate")],
+    "card": [("", "RUN_DIR"), ("old", "OUT"), ("nowhere x", "RUN_DIR = nowhere"),
+             ("old old", "OUT = "), ("old old.onnx", "OUT = "), ("old x --weights good", "good"),
+             ("old x --tolerance 0", "0"), ("chance x", "policy.name = random"),
+             ("team x", "policy.name = qmix"), ("apart x", "agents.name = separate")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", USAGE)
+def test_usage(rlrun, exports, runs, tmp_path, kind):
+    (tmp_path / "yaml").mkdir()
     before = files_under(tmp_path)
-    for line, text in (
-        ("", "RUN_DIR"),
-        ("old", "--onnx = null"),
-        ("data", "rlrun export ./policy DATA_DIR"),
-        ("nowhere --onnx x.onnx", "RUN_DIR = nowhere"),
-        ("old --onnx dir.onnx", "--onnx = dir.onnx"),
-        ("old --onnx old/config.yaml", "old/config.yaml"),
-        ("old --onnx old.onnx", "--onnx = old.onnx"),
-        ("old --onnx gone/x.onnx", "--onnx = gone/x.onnx"),
-        ("old --onnx x.onnx --tolerance 0", "0"),
-        ("old --onnx x.onnx --tolerance nan", "nan"),
-        ("old --onnx x.onnx --weights good", "good"),
-        ("chance --onnx x.onnx", "policy.name = random"),
-        ("team --onnx x.onnx", "policy.name = qmix"),
-        ("apart --onnx x.onnx", "agents.name = separate"),
-    ):
-        done = rlrun("export", "policy", *line.split())
+    for line, text in USAGE[kind]:
+        done = rlrun("export", *kind.split(), *line.split())
         assert_one_error(done)
         assert text in done.err
+    assert exports == []
     assert files_under(tmp_path) == before
 
 
@@ -142,27 +133,6 @@ def test_a_missing_package(rlrun, monkeypatch, line, module, package, texts):
     assert_one_error(done, 7)
     for text in (package, *texts):
         assert text in done.err
-
-
-def test_usage_of_export_card(rlrun, runs, tmp_path):
-    before = files_under(tmp_path)
-    for line, text in (
-        ("", "RUN_DIR"),
-        ("old", "OUT"),
-        ("nowhere x", "RUN_DIR = nowhere"),
-        ("old old", "OUT = "),
-        ("old old.onnx", "OUT = "),
-        ("old x --weights good", "good"),
-        ("old x --tolerance 0", "0"),
-        ("chance x", "policy.name = random"),
-        ("team x", "policy.name = qmix"),
-        ("apart x", "agents.name = separate"),
-    ):
-        done = rlrun("export", "card", *line.split())
-        assert_one_error(done)
-        assert text in done.err
-    assert_one_error(rlrun("export", "card", "old", "old/config.yaml/x"), 6)
-    assert files_under(tmp_path) == before
 
 
 def test_what_export_card_hands_on(rlrun, runs, tmp_path, monkeypatch):

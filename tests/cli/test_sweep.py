@@ -14,7 +14,8 @@ from rlrun.errors import ConfigError, NumericError
 from rlrun.schema.studies import RayLauncherConfig
 from rlrun.sweeps import launcher
 from rlrun.sweeps.record import SweepRecord
-from tests.in_process import assert_one_error, files_under
+from tests.in_process import assert_one_error
+from tests.sweeps.jobs import statuses
 
 
 @pytest.mark.parametrize(
@@ -37,25 +38,7 @@ def test_m_stands_anywhere(rlrun, build, tmp_path, line):
         assert (run_dir / "overrides.yaml").is_file()
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["seed=0,1,-1", "policy=r2d2,dqn memory=lstm", "env=cartpole,cartpol",
-     "learner.batch_size=32,1000000", "env.id=CartPole-v1,CartPole-v9",
-     "policy=r2d2,dqn policy.burnin_step=1,2",
-     *(f"seed=0,1 hydra.launcher.workers={n}" for n in ("0", "two", "1.5"))],
-)  # fmt: skip
-def test_one_invalid_job_starts_nothing(rlrun, build, tmp_path, line):
-    done = rlrun("-m", *line.split())
-    assert_one_error(done)
-    assert build.calls == []
-    assert files_under(tmp_path) == []
-
-
 FAULTS = {1: NumericError("loss = nan"), 2: 3, 3: ZeroDivisionError("x")}
-
-
-def statuses(sweep):
-    return [job["status"] for job in json.loads((sweep / "sweep.json").read_text())["jobs"]]
 
 
 @pytest.mark.parametrize("launcher", ["local", "basic"])

@@ -1,13 +1,13 @@
 """learner.backend: which updates a numpy kernel computes, and what is refused."""
 
 import json
+from operator import attrgetter
 
 import pytest
 import yaml
 
 from rlrun.blas import sgemm
 from rlrun.cli.main import main
-from rlrun.config import Composer
 from rlrun.config.backend import choose_backend
 from rlrun.config.checks import check_spaces
 from rlrun.config.compose import to_yaml
@@ -122,37 +122,23 @@ def test_random_takes_actions_without_a_number_and_ppo_those_without_bounds():
     check_spaces(config("policy=ppo", *UNIT, wide), fresh=True)
 
 
-@pytest.mark.parametrize("memory", ["lru", "mingru"])
-def test_a_run_of_an_earlier_version_keeps_the_unit_and_the_cell_that_it_learned_with(
-    tmp_path, memory
-):
-    composer = Composer()
-    words = ["policy=ppo", "env=pendulum", f"memory={memory}"]
-    values = yaml.safe_load(to_yaml(composer.compose(composer.rewrite(words))))
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
-    config, _ = load(tmp_path)
-    assert config.policy.rescale_actions
-    assert config.memory.readout
-    del values["policy"]["rescale_actions"], values["memory"]["readout"]
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
-    config, _ = load(tmp_path)
-    assert not config.policy.rescale_actions
-    assert not config.memory.readout
+PPO = "policy=ppo env=pendulum memory="
 
 
-def test_an_earlier_pqn_learns_from_rewards_as_they_are(tmp_path):
-    composer = Composer()
-    values = yaml.safe_load(to_yaml(composer.compose(composer.rewrite(["policy=pqn"]))))
-    assert values["policy"].pop("normalize_reward")
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
-    assert not load(tmp_path)[0].policy.normalize_reward
-
-
-def test_an_earlier_run_on_stacked_vectors_reads_them_as_they_are(tmp_path):
-    composer = Composer()
-    words = ["policy=ppo", "env=cartpole", "env.frame_stack=2"]
-    values = yaml.safe_load(to_yaml(composer.compose(composer.rewrite(words))))
-    for key, expected in (("", None), ("not_learned_by", False)):
-        values["env"].pop(key, None)
-        (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
-        assert load(tmp_path)[0].policy.normalize_obs is expected
+@pytest.mark.parametrize(
+    ("words", "missing", "key", "values"),
+    [(f"{PPO}lru", "policy.rescale_actions", "policy.rescale_actions", [True, False]),
+     *((f"{PPO}{name}", "memory.readout", "memory.readout", [True, False])
+       for name in ("lru", "mingru")),
+     ("policy=pqn", "policy.normalize_reward", "policy.normalize_reward", [True, False]),
+     ("policy=ppo env=cartpole env.frame_stack=2", "env.not_learned_by", "policy.normalize_obs",
+      [None, False])],
+)  # fmt: skip
+def test_an_earlier_run_learns_as_it_did(composer, tmp_path, words, missing, key, values):
+    """Its config lacks a key. ``values``: of ``key``, with and without."""
+    stored = yaml.safe_load(to_yaml(composer.compose(composer.rewrite(words.split()))))
+    group, name = missing.split(".")
+    for expected in values:
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(stored))
+        assert attrgetter(key)(load(tmp_path)[0]) is expected
+        stored[group].pop(name, None)

@@ -70,11 +70,3 @@ def test_everything_else_is_typed(rlrun, tmp_path):
     write(tmp_path / "mine" / EVIL, GLOBAL + "seed: 3")
     typed = ("hydra.verbose=false", "+hydra.job.env_set.A=b", "hydra.run.dir=../here")
     assert rlrun(*LINE.split(), *typed, "run.dir=out").code == 0
-
-
-@pytest.mark.parametrize("subdir", ["../..", "/tmp/x", "''", "x"])
-def test_jobs_stay_in_their_sweep_each_in_a_directory_of_its_own(rlrun, tmp_path, subdir):
-    done = rlrun("-m", "seed=1,2", f"hydra.sweep.subdir={subdir}")
-    assert_one_error(done)
-    assert "hydra.sweep.subdir = " in done.err
-    assert files_under(tmp_path) == []

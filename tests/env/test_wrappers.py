@@ -261,26 +261,6 @@ def test_entries_are_read():
     assert entry({"name": "mask_obs", "keep": [0, 2]}) == wrapper("mask_obs", keep=(0, 2))
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ("dela_obs", r"env.wrappers\[0\] = dela_obs: .*delay_obs"),
-        ({"name": "delay_obs"}, "steps is missing"),
-        ({"name": "delay_obs", "steps": 0}, r"\[0\].steps = 0: .*\[1, 1000000\]"),
-        ({"name": "delay_obs", "steps": 1, "k": 1}, r"env.wrappers\[0\].k = 1: unknown key"),
-        ({"steps": 1}, "names no wrapper; one of pick_obs, "),
-        (7, "names no wrapper"),
-        ({"name": "flicker_obs", "probability": 1.5}, r"\[0, 1\]"),
-        ({"name": "noise_obs", "std": -1}, ">= 0"),
-        ({"name": "cast_obs", "dtype": "float3"}, "float32"),
-        ({"name": "discretize_action", "bins": 1}, r"\[2, 1000000\]"),
-    ],
-)
-def test_entries_that_are_refused(value, text):
-    with pytest.raises(ConfigError, match=text):
-        entry(value)
-
-
 def test_frames_are_skipped_once():
     """Private: the games of ale-py are not installed where the suite runs."""
     both = [wrapper("max_and_skip", steps=4), wrapper("sticky_action", probability=0.25)]

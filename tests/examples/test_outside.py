@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from rlrun import kernels
 from rlrun.nets.memory import Cell, make_memory
 from rlrun.schema import MemoryConfig
 from rlrun.trust import trusting
+from tests.forks import Forks
 from tests.once import made_once
 from tests.project.test_package import built, wheel  # noqa: F401  fixtures
 
@@ -40,64 +39,23 @@ def site(wheel, tmp_path_factory):  # noqa: F811
     return made_once(tmp_path_factory, "site", lambda path: install(wheel, path))
 
 
-# Forks a process for each line: [arguments, script, working directory, stdout, stderr].
-SERVER = """
-import json, os, sys
-import torch
-import rlrun.run.build, rlrun.cli.main, rlrun.run.start
-for line in sys.stdin:
-    argv, script, cwd, *texts = json.loads(line)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            os.chdir(cwd)
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            for number, text in enumerate(texts, 1):
-                os.dup2(os.open(text, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-            sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)
-            sys.argv[:] = [script, *argv]
-            sys.path[0] = os.path.dirname(script)
-            code = rlrun.cli.main.main(argv)
-            sys.stdout.flush(), sys.stderr.flush()
-        finally:
-            os._exit(code)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
-def environ(site):
-    env = {k: v for k, v in os.environ.items() if k != "RLRUN_TRUST"}
-    return {**env, "PYTHONPATH": str(site), "OPENBLAS_NUM_THREADS": "1"}
-
-
 @pytest.fixture(scope="module")
-def server(site, tmp_path_factory):
+def installed(site, tmp_path_factory):
     """A process that has imported torch and the installed rlrun."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", SERVER], cwd=tmp_path_factory.mktemp("server"), env=environ(site),
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    yield process
-    process.communicate(timeout=60)
+    env = {k: v for k, v in os.environ.items() if k != "RLRUN_TRUST"}
+    forks = Forks(tmp_path_factory.mktemp("server"), {**env, "PYTHONPATH": str(site)})
+    yield forks
+    forks.close()
 
 
 @pytest.fixture
-def rlrun(server, tmp_path):
+def rlrun(installed, tmp_path):
     """Runs the installed command in a working directory that holds the examples."""
     shutil.copytree(EXAMPLES, tmp_path, dirs_exist_ok=True)
     script = tmp_path / "bin/rlrun"  # as pip writes it: its own directory is first on the path
     script.parent.mkdir()
     script.touch()
-    texts = tmp_path / ".stdout", tmp_path / ".stderr"
-
-    def run(*argv):
-        line = [argv, *map(str, (script, tmp_path, *texts))]
-        server.stdin.write(json.dumps(line) + "\n")
-        server.stdin.flush()
-        return int(server.stdout.readline()), *(text.read_text() for text in texts)
-
-    return run
+    return lambda *argv: installed.run(argv, tmp_path, str(script))
 
 
 def test_a_policy_is_evaluated_and_its_keys_are_checked(rlrun):
@@ -116,9 +74,7 @@ def test_a_subclass_has_the_keys_of_its_policy(rlrun):
 
 
 def test_a_new_algorithm(rlrun, tmp_path):
-    """60 lines; memory, prioritized replay, checkpoints, resume and evaluation are there."""
-    source = (EXAMPLES / "mypkg/expected_sarsa.py").read_text()
-    assert len(source.splitlines()) <= 60
+    """Memory, prioritized replay, checkpoints, resume and evaluation are there."""
     line = ["--config-dir", "conf", "policy=expected_sarsa", "env=repeat_previous", "memory=gru",
             "buffer=prioritized", *SHORT, "--trust", "mypkg"]  # fmt: skip
     assert rlrun(*line) == (0, "", "")

@@ -73,7 +73,10 @@ def evaluations(run_dir):
 
 
 def test_the_video_is_the_first_episode_of_the_evaluation(tmp_path, monkeypatch):
-    """Its pictures are those of the environment after the reset and each step."""
+    """Its pictures are those of the environment after the reset and each step.
+
+    Private: where an evaluation begins shows nowhere else.
+    """
     pictures: list[np.ndarray] = []
     render = Env.render
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from rich.cells import cell_len
 
+from rlrun.log import progress as module
 from rlrun.log.progress import Progress, resolve_mode
 
 
@@ -21,17 +22,18 @@ class Stream(io.StringIO):
         return self.terminal
 
 
-class Clock:
-    now = 100.0
+@pytest.fixture
+def clock(monkeypatch):
+    """``now``: the seconds that the display reads."""
+    made = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: made.now))
+    return made
 
-    def __call__(self):
-        return self.now
 
-
-def progress(mode, stream, clock, *, start_steps=0):
+def progress(mode, stream, *, start_steps=0):
     return Progress(
         mode, title="r2d2 cartpole s0", total_steps=1000, start_steps=start_steps, seconds=5.0,
-        stream=stream, clock=clock,
+        stream=stream,
     )  # fmt: skip
 
 
@@ -52,9 +54,9 @@ def test_the_mode_follows_the_wish_and_the_terminal(monkeypatch, wish, terminal,
     assert resolve_mode(wish, Stream(terminal)) == mode
 
 
-def test_plain_lines_come_every_few_seconds_and_hold_everything():
-    stream, clock = Stream(), Clock()
-    shown = progress("plain", stream, clock)
+def test_plain_lines_come_every_few_seconds_and_hold_everything(clock):
+    stream = Stream()
+    shown = progress("plain", stream)
     for tick in range(1, 121):  # 12 s in steps of 0.1 s, 5 env steps each
         clock.now = 100 + tick / 10
         shown.update(5 * tick, tick, {"return": tick / 7} if tick % 2 else {"epsilon": 0.1})
@@ -69,9 +71,9 @@ def test_plain_lines_come_every_few_seconds_and_hold_everything():
     assert stream.getvalue().splitlines() == lines
 
 
-def test_fps_is_of_the_last_interval_and_of_this_process():
-    stream, clock = Stream(), Clock()
-    shown = progress("plain", stream, clock, start_steps=500)
+def test_fps_is_of_the_last_interval_and_of_this_process(clock):
+    stream = Stream()
+    shown = progress("plain", stream, start_steps=500)
     clock.now += 60  # processes that start do not count as slow
     shown.begin()
     for steps in (600, 900):
@@ -81,10 +83,10 @@ def test_fps_is_of_the_last_interval_and_of_this_process():
     assert fps == ["20", "60"]
 
 
-def test_the_eta_is_that_of_learning():
+def test_the_eta_is_that_of_learning(clock):
     """Acting before the first update, and compiling, have other speeds. A policy may not learn."""
-    stream, clock = Stream(), Clock()
-    shown = progress("plain", stream, clock)
+    stream = Stream()
+    shown = progress("plain", stream)
     for steps, updates in ((20, 0), (40, 1), (60, 10), (110, 20)):
         clock.now += 6
         shown.update(steps, updates, {})
@@ -93,7 +95,7 @@ def test_the_eta_is_that_of_learning():
     assert lines[2].endswith("eta 4:42"), "940 steps at 20 in 6 s"
     assert lines[1].endswith("fps 3"), "of all steps so far"
     stream = Stream()
-    shown = progress("plain", stream, clock)
+    shown = progress("plain", stream)
     for steps in (90, 110):
         clock.now += 6
         shown.update(steps, 0, {})
@@ -101,9 +103,9 @@ def test_the_eta_is_that_of_learning():
 
 
 @pytest.mark.parametrize("mode", ["plain", "live", "off"])
-def test_the_last_line_goes_to_stdout(capsys, mode):
-    stream, clock = Stream(terminal=mode == "live"), Clock()
-    shown = progress(mode, stream, clock)
+def test_the_last_line_goes_to_stdout(clock, capsys, mode):
+    stream = Stream(terminal=mode == "live")
+    shown = progress(mode, stream)
     if mode == "off":
         clock.now += 100
         shown.update(1, 1, {"return": 1.0})
@@ -113,10 +115,10 @@ def test_the_last_line_goes_to_stdout(capsys, mode):
     assert mode != "off" or stream.getvalue() == ""
 
 
-def test_live_draws_values_and_restores_the_terminal(monkeypatch):
-    stream, clock = Stream(terminal=True), Clock()
+def test_live_draws_values_and_restores_the_terminal(clock, monkeypatch):
+    stream = Stream(terminal=True)
     monkeypatch.setattr(sys, "stderr", stream)
-    shown = progress("live", stream, clock)
+    shown = progress("live", stream)
     for tick in range(1, 41):
         clock.now = 100 + tick / 10
         shown.update(10 * tick, tick, {"return": 12.5, "epsilon": 0.25})
@@ -132,10 +134,10 @@ def test_live_draws_values_and_restores_the_terminal(monkeypatch):
 
 
 @pytest.mark.parametrize("width", [10, 80, 200])
-def test_the_live_display_shows_the_whole_line_at_any_width(monkeypatch, width):
+def test_the_live_display_shows_the_whole_line_at_any_width(clock, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    stream, clock = Stream(terminal=True), Clock()
-    shown = progress("live", stream, clock)
+    stream = Stream(terminal=True)
+    shown = progress("live", stream)
     clock.now += 9
     shown.update(500, 99, {f"日本 {i}": i / 7 for i in range(9)})
     shown.close()
@@ -145,13 +147,13 @@ def test_the_live_display_shows_the_whole_line_at_any_width(monkeypatch, width):
     assert all(word in words for word in ("500/1000", "updates99", "日本81.143"))
 
 
-def test_log_lines_stand_whole_above_a_live_display(monkeypatch):
-    stream, clock, other = Stream(terminal=True), Clock(), Stream()
+def test_log_lines_stand_whole_above_a_live_display(clock, monkeypatch):
+    stream, other = Stream(terminal=True), Stream()
     monkeypatch.setattr(sys, "stderr", stream)
     logger = logging.getLogger("rlrun.test_progress")
     handlers = [logging.StreamHandler(stream), logging.StreamHandler(other)]
     monkeypatch.setattr(logger, "handlers", handlers)
-    shown = progress("live", stream, clock)
+    shown = progress("live", stream)
     clock.now += 1
     shown.update(10, 1, {})
     logger.warning("something happened")
@@ -171,9 +173,8 @@ class Broken(Stream):
         raise BrokenPipeError
 
 
-def test_a_broken_terminal_or_stdout_does_not_stop_a_run(monkeypatch):
-    clock = Clock()
-    shown = progress("plain", Broken(), clock)
+def test_a_broken_terminal_or_stdout_does_not_stop_a_run(clock, monkeypatch):
+    shown = progress("plain", Broken())
     for _ in range(3):
         clock.now += 10
         shown.update(1, 1, {})
@@ -181,7 +182,7 @@ def test_a_broken_terminal_or_stdout_does_not_stop_a_run(monkeypatch):
     shown.finish("the end")
 
 
-def test_a_notebook_shows_one_output_that_replaces_itself(monkeypatch):
+def test_a_notebook_shows_one_output_that_replaces_itself(clock, monkeypatch):
     """A cell's output with an id, updated, instead of more lines."""
     shown, updated = [], []
 
@@ -197,9 +198,9 @@ def test_a_notebook_shows_one_output_that_replaces_itself(monkeypatch):
     shell = SimpleNamespace(kernel=object())  # as ipykernel's
     ipython = SimpleNamespace(get_ipython=lambda: shell, display=SimpleNamespace(display=display))
     monkeypatch.setitem(sys.modules, "IPython", ipython)
-    stream, clock = Stream(), Clock()
+    stream = Stream()
     assert resolve_mode("auto", stream) == "live"
-    bar = progress("live", stream, clock)
+    bar = progress("live", stream)
     for step in (0, 500, 1000):
         clock.now += 1.0
         bar.update(step, step // 10, {"eval/return_mean": 1.5})

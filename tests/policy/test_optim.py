@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from rlrun.errors import NumericError
+from rlrun.policy import compute
 from rlrun.policy.compute import (
     WARM_UP,
     Compute,
@@ -202,8 +203,9 @@ def test_threads_follow_a_rule(monkeypatch, line, cores, threads, second_thread)
 class Recorder:
     """Stands in for CUDA: nothing runs at the capture; a replay reads what was captured."""
 
-    def __init__(self, error: str | None = None) -> None:
-        self.error, self.captures, self.replays = error, 0, 0
+    def __init__(self) -> None:
+        self.captures, self.replays = 0, 0
+        self.error: str | None = None
         self.result: Result | None = None
 
     def __call__(self, function: Callable[[], Result]) -> Callable[[], Result]:
@@ -228,9 +230,16 @@ class Recorder:
 GENTLE = {"lr": make.linear(1e-2, 1e-3), "memory_lr": make.constant(1e-3), "adam_eps": 1e-3}
 
 
-def graphed(recorder, **given):
-    policy = build("r2d2", **GENTLE | given)
-    policy.graph = CudaGraph(policy.gradient_step, torch.device("cpu"), capture=recorder)
+@pytest.fixture
+def recorder(monkeypatch):
+    made = Recorder()
+    monkeypatch.setattr(compute, "cuda_capture", made)
+    return made
+
+
+def graphed():
+    policy = build("r2d2", **GENTLE)
+    policy.graph = CudaGraph(policy.gradient_step, torch.device("cpu"))
     return policy
 
 
@@ -241,10 +250,9 @@ def samples_of(policy, count, size=8):
     return [replace(p, env_steps=10 * i) for i, p in enumerate(parts)]
 
 
-def test_a_graph_gives_the_same_numbers_and_writes_to_no_sample_and_no_result():
+def test_a_graph_gives_the_same_numbers_and_writes_to_no_sample_and_no_result(recorder):
     """Both learning rates move from step to step."""
-    recorder = Recorder()
-    plain, other = build("r2d2", **GENTLE), graphed(recorder)
+    plain, other = build("r2d2", **GENTLE), graphed()
     samples = samples_of(plain, WARM_UP + 5)
     before = [[x.clone() for x in s.segment.tensors()] for s in samples]
     kept = [(plain.update(s), other.update(s)) for s in samples]
@@ -260,10 +268,9 @@ def test_a_graph_gives_the_same_numbers_and_writes_to_no_sample_and_no_result():
         assert all(map(torch.equal, sample.segment.tensors(), tensors))
 
 
-def test_other_shapes_and_partial_burn_ins_go_one_by_one():
+def test_other_shapes_and_partial_burn_ins_go_one_by_one(recorder):
     """Lengths of partial burn-ins are host numbers: a graph would hold those of one batch."""
-    recorder = Recorder()
-    policy = graphed(recorder)
+    policy = graphed()
     for sample in samples_of(policy, WARM_UP + 2):
         policy.update(sample)
     (odd,) = samples_of(policy, 1, size=3)
@@ -274,9 +281,9 @@ def test_other_shapes_and_partial_burn_ins_go_one_by_one():
     assert (recorder.captures, recorder.replays) == (1, 2)
 
 
-def test_a_failed_capture_is_logged_once(caplog):
-    recorder = Recorder("operation not permitted\nmore")
-    plain, other = build("r2d2", **GENTLE), graphed(recorder)
+def test_a_failed_capture_is_logged_once(recorder, caplog):
+    recorder.error = "operation not permitted\nmore"
+    plain, other = build("r2d2", **GENTLE), graphed()
     for i, sample in enumerate(samples_of(plain, WARM_UP + 4)):
         plain.update(sample)
         other.update(sample)

@@ -14,7 +14,7 @@ from rlrun.reports.comparison import (
     probability_of_improvement,
 )
 from rlrun.reports.groups import group_runs
-from rlrun.reports.intervals import aggregate_optimality_gap
+from rlrun.reports.intervals import aggregate_iqm
 from rlrun.reports.runs import read_runs
 from rlrun.reports.versus import corrected, versus
 from tests.reports.forge import forge_seeds, permutation_p
@@ -148,8 +148,8 @@ def test_newcombe_limits_solve_their_equation():
 def test_aggregate_difference():
     rng = np.random.default_rng(0)
     a, b = rng.random((6, 8)), rng.random((6, 8)) - 0.6
-    got = aggregate_difference(a, b, aggregate_optimality_gap)  # no score above 1
-    assert got.value == pytest.approx(b.mean() - a.mean())
+    got = aggregate_difference(a, b)
+    assert got.value == pytest.approx(aggregate_iqm(a) - aggregate_iqm(b))
     assert got.low < got.value < got.high
     assert got.decided
     assert got.p == 1 / 2000  # the identity alone

@@ -157,7 +157,7 @@ def test_agrees_with_rliable(case):
         for ra, rb, t in ((5, 5, 3), (7, 4, 2), (10, 10, 6), (3, 6, 1)):
             a = numpy.round(rng.gamma(2, 0.4, (ra, t)), 2)
             b = numpy.round(rng.gamma(2, 0.35, (rb, t)), 2)
-            metrics.aggregate_iqm(a), metrics.aggregate_optimality_gap(a, gamma=0.5),
+            metrics.aggregate_iqm(a), metrics.aggregate_optimality_gap(a),
             [library.run_score_deviation(a, x) for x in thresholds],
             metrics.probability_of_improvement(a, b)
 
@@ -167,9 +167,8 @@ def test_agrees_with_rliable(case):
     ours = {
         "iqm": aggregate_iqm(a),
         "optimality_gap": aggregate_optimality_gap(a),
-        "optimality_gap_0.5": aggregate_optimality_gap(a, gamma=0.5),
         "probability_of_improvement": improvement(a, b),
-        "profile": performance_profile(a, case["thresholds"], resamples=10)[0],
+        "profile": performance_profile(a, case["thresholds"])[0],
     }
     for name, value in ours.items():
         assert value == pytest.approx(case[name], abs=1e-12), name

@@ -20,7 +20,8 @@ import numpy as np
 
 from rlrun.run.manifest import list_checkpoints
 from tests.exact import run_differences
-from tests.run.forks import Forks, ended
+from tests.forks import Forks
+from tests.waiting import is_running
 
 TINY = (
     "logger.progress=off", "logger.tensorboard=false", "learner.threads=1", "torso.hidden=[16]",
@@ -88,8 +89,13 @@ class Killer:
         self.line = [*TINY, f"run.total_steps={steps}", f"run.eval_every={2 * steps // 5}",
                      f"run.checkpoint_every={CHECKPOINT}", "logger.every=90", *line]  # fmt: skip
         self.log = path / "log"
-        code = forks.run([*self.line, "run.dir=whole"], path, self.log)
-        assert code == 0, self.log.read_text()
+        assert self._run([*self.line, "run.dir=whole"]) == 0, self.log.read_text()
+
+    def _start(self, argv: list[str]) -> int:
+        return self.forks.start(argv, self.path, self.log, self.log)
+
+    def _run(self, argv: list[str]) -> int:
+        return self.forks.wait(self._start(argv))
 
     def send(self, count: int, number: int = signal.SIGKILL) -> None:
         """Send ``count`` signals, in as many runs as that takes."""
@@ -117,8 +123,8 @@ class Killer:
         command = self._command(run_dir)
         before = moved(run_dir) if command[0] == "resume" else 0
         due = before + int(self.rng.integers(1, max(2, moved(self.path / "whole") - before)))
-        pid = self.forks.start(command, self.path, self.log)
-        while moved(run_dir) < due and not ended(pid):
+        pid = self._start(command)
+        while moved(run_dir) < due and is_running(pid):
             time.sleep(0.002)
         sent = time.perf_counter()
         os.kill(pid, number)  # of a process that has ended: nothing
@@ -140,7 +146,7 @@ class Killer:
         """Let the run end and compare it with the whole one."""
         if self.out.faults:
             return
-        code = self.forks.run(self._command(run_dir), self.path, self.log)
+        code = self._run(self._command(run_dir))
         if code != 0:
             self.out.faults.append(f"exit {code}: {self.log.read_text()[-500:]}")
             return
@@ -157,7 +163,7 @@ def main() -> int:
     parser.add_argument("--terms", type=int, default=16, help="SIGTERMs, of all lines")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    forks, bad, names = Forks(), 0, given.lines or list(LINES)
+    forks, bad, names = Forks(Path.cwd()), 0, given.lines or list(LINES)
     for k, name in enumerate(names):
         with tempfile.TemporaryDirectory() as path:
             killer = Killer(forks, LINES[name], Path(path), given.seed + k)

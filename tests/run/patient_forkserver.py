@@ -1,4 +1,4 @@
-"""Imported by the fork server of ``forks.py``: it outlives a client that is killed while it asks.
+"""Imported by the fork server of ``tests.forks``: it survives a client killed while it asks.
 
 Between a client's connecting and its request, cpython's server raises EOFError and ends; all runs
 of the harness share it. It ignores a connection that was aborted.

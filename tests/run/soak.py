@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.run.forks import Forks
+from tests.forks import Forks
 
 LINE = (
     "policy=dqn", "env=cartpole", "run.stop_return=null", "buffer.capacity=2000",
@@ -57,7 +57,7 @@ def soak(forks: Forks, path: Path, steps: int) -> list[Use]:
     every = (f"run.total_steps={steps}", f"run.eval_every={tenth}",
              f"run.checkpoint_every={max(steps // 100, 512)}",
              f"logger.every={max(steps // 100, 512)}")  # fmt: skip
-    pid, used = forks.start([*LINE, *every], path, path / "log"), []
+    pid, used = forks.start([*LINE, *every], path, path / "log", path / "log"), []
     while not (path / "run" / "run.json").is_file():
         time.sleep(0.05)
     while True:
@@ -91,10 +91,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=5_000_000)
     given = parser.parse_args()
-    forks = Forks()
     with tempfile.TemporaryDirectory() as path:
+        forks = Forks(Path(path))
         used = soak(forks, Path(path), given.steps)
-    forks.close()
+        forks.close()
     print(*used[:: max(len(used) // 10, 1)], *(found := growth(used)), sep="\n")
     return int(bool(found))
 

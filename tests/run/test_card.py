@@ -327,6 +327,7 @@ def test_its_readme_names_the_lines_that_went_on_with_the_run(whole: Path, tmp_p
 
 
 def test_an_environment_without_pictures() -> None:
+    """Private: a whole card takes seconds to export, and the reason is a sentence in it."""
     with trusting(["tests"]):
         trained = untrained("policy=dqn", "env=gym", "env.id=tests.env.walks:test/Walk-v0")
         gif, why = cards._film(trained)

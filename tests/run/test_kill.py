@@ -5,17 +5,9 @@ import signal
 import pytest
 
 from tests.run import soak
-from tests.run.forks import Forks
 from tests.run.kill import LINES, Killer
 
 CHOSEN = ("r2d2 cartpole vector", "dqn frozenlake async", "ppo cartpole vector overlapped")
-
-
-@pytest.fixture(scope="module")
-def forks():
-    forks = Forks()
-    yield forks
-    forks.close()
 
 
 @pytest.mark.parametrize("name", CHOSEN)

@@ -75,12 +75,13 @@ def test_run_json_of_a_running_job_has_its_counters(tmp_path, monkeypatch):
     assert seen[0] == (done.env_steps, done.updates, "running")
 
 
-def test_a_record_that_cannot_be_written_while_a_run_goes_on_is_left_out(tmp_path):
+def test_a_record_that_cannot_be_written_while_a_run_goes_on_is_left_out(tmp_path, monkeypatch):
     now = [0.0]
+    monkeypatch.setattr(run_record, "time", SimpleNamespace(monotonic=lambda: now[0]))
     progress = LoopProgress(Counters(), rollbacks=1)
     own = record()
     report = run_record.RunningRecord(
-        own, tmp_path / "gone", progress, SimpleNamespace(wall_seconds=3.5), clock=lambda: now[0]
+        own, tmp_path / "gone", progress, SimpleNamespace(wall_seconds=3.5)
     )
     progress.counters.env_steps = 64
     report()

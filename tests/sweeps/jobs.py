@@ -1,6 +1,7 @@
-"""Jobs of the tests: functions that a server calls by name."""
+"""Jobs of the tests: functions that a server calls by name, and how tests start them."""
 
 import ctypes
+import json
 import multiprocessing
 import os
 import sys
@@ -10,6 +11,22 @@ from pathlib import Path
 
 from rlrun.pipeline.stop import stop_on_signals
 from rlrun.run.files import lock_run_dir
+from tests.waiting import wait_until
+
+
+def start(pool, path, name, *arguments, threads=None):
+    call = f"tests.sweeps.jobs:{name}"
+    return pool.submit_call(call, [*arguments], ["rlrun"], path, path / "log", threads)
+
+
+def finish(pool, *jobs):
+    """The exit codes of jobs, which are waited for."""
+    wait_until(lambda: all(job.code is not None for job in jobs), pool)
+    return [job.code for job in jobs]
+
+
+def statuses(sweep):
+    return [job["status"] for job in json.loads((sweep / "sweep.json").read_text())["jobs"]]
 
 
 def succeed():

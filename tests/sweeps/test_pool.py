@@ -1,10 +1,12 @@
-"""Jobs forked from the server: ends of every kind, order, signals, the death of the server."""
+"""Jobs forked from the server: ends of every kind, order, signals, the death of the server.
+
+Private: the process of the server is killed or replaced; a sweep shows by chance alone when it is.
+"""
 
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from rlrun.errors import ResourceError
 from rlrun.run.files import read_record
 from rlrun.sweeps import pool as pool_module
 from rlrun.sweeps.pool import Pool
+from tests.sweeps.jobs import finish, start
+from tests.waiting import is_running, wait_until
 
 BARE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from rlrun.sweeps import "
@@ -33,23 +37,8 @@ def bare(monkeypatch):
     monkeypatch.setattr(pool_module, "_SERVER", BARE)
 
 
-def start(pool, path, name, *arguments):
-    return pool.submit_call(
-        f"tests.sweeps.jobs:{name}", [*arguments], ["rlrun"], path, path / "log"
-    )
-
-
-def finish(pool, *jobs):
-    deadline = time.monotonic() + 180
-    while any(job.code is None for job in jobs):
-        assert time.monotonic() < deadline
-        pool.wait_any(1)
-    return [job.code for job in jobs]
-
-
 def wait_for_pid(pool, job):
-    while job.pid is None:
-        pool._receive(1)
+    wait_until(lambda: job.pid is not None, pool)
     return job.pid
 
 
@@ -57,8 +46,7 @@ def test_no_end_of_a_job_ends_the_pool(pool, tmp_path):
     calls = [("succeed",), ("exit_with", 3), ("exit_with", "text"), ("segfault",)]
     calls += [("out_of_memory",), ("no_such_function",), ("workers",), ("cores",)]
     jobs = [start(pool, tmp_path, *call) for call in calls]
-    own = ("tests.sweeps.jobs:cores", [], ["rlrun"], tmp_path, tmp_path / "log")
-    jobs.append(pool.submit_call(*own, threads=5))
+    jobs.append(start(pool, tmp_path, "cores", threads=5))
     assert finish(pool, *jobs) == [0, 3, 1, -signal.SIGSEGV, 9, 9, 0, 3, 5]
     log = (tmp_path / "log").read_text()
     assert log.startswith("out\nerr\n")
@@ -91,13 +79,6 @@ def test_signals_reach_one_job(pool, tmp_path):
     assert finish(pool, early) == [-signal.SIGTERM]
     assert (jobs[2].code, jobs[2].started) == (None, None)
     assert pool.wait_any(0.01) == []
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_a_killed_server_is_replaced(bare, tmp_path):
@@ -138,13 +119,6 @@ def test_a_signal_to_all_processes_stops_a_job_once(bare, tmp_path, order, code)
         pool.wait_any(0.01)
     assert (tmp_path / "saved").read_text() == "begins, done"
     assert (tmp_path / "log").read_text() == f"{code}\n"
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 180
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_second_signal_kills_the_jobs(tmp_path):

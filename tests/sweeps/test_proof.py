@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from tests.sweeps.fragile import CRASHES, KILLED, SLOW
+from tests.sweeps.jobs import statuses
 
 ROOT = Path(__file__).parents[2]
 JOBS = 8
@@ -40,10 +41,6 @@ class Command:
 
 def read(path):
     return json.loads(path.read_text())
-
-
-def statuses(sweep):
-    return [job["status"] for job in read(sweep / "sweep.json")["jobs"]]
 
 
 def wait_until(condition, command):

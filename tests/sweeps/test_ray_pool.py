@@ -1,12 +1,10 @@
 """Jobs on Ray: ends of every kind, lost workers, signals; a sweep by the command line."""
 
 import dataclasses
-import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +19,8 @@ from rlrun.sweeps import ray_pool
 from rlrun.sweeps.ray_pool import RayPool, job_environment
 from rlrun.sweeps.record import SweepRecord
 from tests.in_process import assert_one_error, files_under
+from tests.sweeps.jobs import finish, start, statuses
+from tests.waiting import is_running, wait_until
 
 if find_spec("ray") is None:  # importing it would fix how it authenticates
     pytest.skip("needs the extra ray", allow_module_level=True)
@@ -29,31 +29,8 @@ SETTINGS = RayLauncherConfig(address=None, num_cpus=1, num_gpus=0, resources={},
 
 @pytest.fixture(scope="module")
 def pool():
-    with RayPool(SETTINGS, 2, 3) as made:
+    with RayPool(SETTINGS, 2) as made:
         yield made
-
-
-def start(pool, path, name, *arguments):
-    call = f"tests.sweeps.jobs:{name}"
-    return pool.submit_call(call, [*arguments], ["rlrun"], path, path / "log")
-
-
-def wait_until(condition, pool=None):
-    deadline = time.monotonic() + 180
-    while not condition():
-        assert time.monotonic() < deadline
-        if pool is None:
-            time.sleep(0.05)
-        else:
-            pool.wait_any(0.05)
-
-
-def finish(pool, *jobs):
-    deadline = time.monotonic() + 180
-    while any(job.code is None for job in jobs):
-        assert time.monotonic() < deadline
-        pool.wait_any(1)
-    return [job.code for job in jobs]
 
 
 def worker_of(job):
@@ -64,7 +41,7 @@ def worker_of(job):
 
 def test_no_end_of_a_job_ends_its_actor(pool, tmp_path):
     calls = [("succeed",), ("exit_with", 3), ("segfault",), ("no_such_function",), ("cores",)]
-    jobs, most = [start(pool, tmp_path, *call) for call in calls], 0
+    jobs, most = [start(pool, tmp_path, *call, threads=3) for call in calls], 0
     while any(job.code is None for job in jobs):
         pool.wait_any(0.05)
         most = max(most, len(pool.running))
@@ -89,14 +66,6 @@ def test_stop_asks_once_to_save(pool, tmp_path):
     assert waiting[1].code is None
 
 
-def runs(pid):
-    """Whether a process has not ended; one that nobody has waited for yet has."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 @pytest.mark.parametrize("lost", ["worker", "process"])
 def test_a_lost_job_goes_on_from_its_checkpoint(pool, tmp_path, lost):
     """Its second process is ``rlrun resume``, whose error tells that it was called."""
@@ -112,7 +81,7 @@ def test_a_lost_job_goes_on_from_its_checkpoint(pool, tmp_path, lost):
         os.kill(first, signal.SIGKILL)
     assert finish(pool, job) == [2]
     assert job.pid != first
-    wait_until(lambda: not runs(first))  # its death may take a while on a busy machine
+    wait_until(lambda: not is_running(first))  # its death may take a while on a busy machine
     log = (tmp_path / "log").read_text()
     assert "rlrun: error: " in log.splitlines()[-1], "of the config that is none"
     if lost == "worker":
@@ -148,10 +117,6 @@ TINY = [
     "policy=random", "env=bandit", "run.total_steps=64", "logger.tensorboard=false",
     "run.eval_episodes=1", "hydra.sweep.subdir=${seed}", "sweep.dir=s",
 ]  # fmt: skip
-
-
-def statuses(sweep):
-    return [job["status"] for job in json.loads((sweep / "sweep.json").read_text())["jobs"]]
 
 
 def test_a_sweep_by_the_command_line(pool, tmp_path, monkeypatch, capsys):
@@ -191,7 +156,7 @@ def test_a_cluster_that_refuses_names_the_launchers_key(monkeypatch):
     fake = SimpleNamespace(is_initialized=lambda: False, init=init)
     monkeypatch.setitem(sys.modules, "ray", fake)
     monkeypatch.setattr(ray_pool, "require_head", lambda address, key: None)
-    pool = RayPool(dataclasses.replace(SETTINGS, address="127.0.0.1:1"), 1, None)
+    pool = RayPool(dataclasses.replace(SETTINGS, address="127.0.0.1:1"), 1)
     with pytest.raises(ResourceError, match=r"hydra\.launcher\.address = 127.0.0.1:1"):
         pool.__enter__()
     with pytest.raises(Interrupted) as stopped:
@@ -232,7 +197,7 @@ def test_a_killed_sweep_leaves_no_process(tmp_path):
     code = (
         "import sys; from pathlib import Path; from rlrun.sweeps.ray_pool import RayPool\n"
         "from tests.sweeps.test_ray_pool import SETTINGS, start; path = Path(sys.argv[1])\n"
-        "with RayPool(SETTINGS, 1, None) as pool:\n"
+        "with RayPool(SETTINGS, 1) as pool:\n"
         "    job = start(pool, path, 'save_slowly', str(path / 'saved'))\n"
         "    while not (path / 'saved').exists() or job.pid is None: pool.wait_any(0.05)\n"
         "    (path / 'pids').write_text(f'{job.pid} {pool._cluster.files}')\n"

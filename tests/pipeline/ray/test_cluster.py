@@ -1,4 +1,8 @@
-"""The Ray of a run's own: what it is started with."""
+"""The Ray of a run's own: what it is started with.
+
+Private: rounding, variables and rights would show on a machine with GPUs, on a cluster, beside
+another user, and where Ray's head ends within the second in which it starts.
+"""
 
 import os
 import shutil
@@ -14,15 +18,21 @@ from rlrun.pipeline.ray import cluster as cluster_module
 from rlrun.pipeline.ray.cluster import Cluster
 
 
+@pytest.fixture
+def given(monkeypatch):
+    """Options that Ray is started with; nothing is started."""
+    options = {}
+    monkeypatch.setattr("ray.init", lambda **given: options.update(given))
+    monkeypatch.setattr(cluster_module, "_start_reaper", lambda files: None)
+    monkeypatch.setattr(cluster_module, "_silence", lambda: None)
+    return options
+
+
 @pytest.mark.parametrize(
     ("gpus", "whole"), [(0.5, 1), (1.0, 1), (3 * 0.2 + 0.3 + 0.1, 1), (1.1, 2), (0, None)]
 )
-def test_a_node_has_the_fractions_of_all_roles_rounded_up(gpus, whole, monkeypatch):
+def test_a_node_has_the_fractions_of_all_roles_rounded_up(gpus, whole, given):
     """Ray refuses to start with half a GPU, or half of a custom resource."""
-    given = {}
-    monkeypatch.setattr("ray.init", lambda **options: given.update(options))
-    monkeypatch.setattr(cluster_module, "_start_reaper", lambda files: None)
-    monkeypatch.setattr(cluster_module, "_silence", lambda: None)
     cluster = Cluster.__new__(Cluster)
     cluster._connect(None, 64.2, gpus, {"big_gpu": 1.5})
     shutil.rmtree(cluster.files)
@@ -32,11 +42,8 @@ def test_a_node_has_the_fractions_of_all_roles_rounded_up(gpus, whole, monkeypat
     assert all(type(x) is int for x in (given["num_cpus"], given.get("num_gpus", 0)))
 
 
-def test_a_cluster_is_given_the_variables_that_numbers_depend_on(monkeypatch):
+def test_a_cluster_is_given_the_variables_that_numbers_depend_on(given, monkeypatch):
     """And those of trust and limits; nothing else leaves this machine."""
-    given = {}
-    monkeypatch.setattr("ray.init", lambda **options: given.update(options))
-    monkeypatch.setattr(cluster_module, "_silence", lambda: None)
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
     monkeypatch.setenv("RLRUN_TRUST", "mypkg")
     Cluster.__new__(Cluster)._connect("127.0.0.1:1", 1, 0, {})
@@ -45,19 +52,8 @@ def test_a_cluster_is_given_the_variables_that_numbers_depend_on(monkeypatch):
     assert all(name.startswith(("RLRUN_", "OPENBLAS_NUM_THREADS")) for name in sent)
 
 
-def test_the_files_of_a_local_ray_are_this_users_alone(monkeypatch):
+def test_the_files_of_a_local_ray_are_this_users_alone(given):
     """Ray makes its directory writable for everybody, where another user could replace sockets."""
-    given = {}
-
-    def init(**options):
-        given.update(options)
-        path = Path(options["_temp_dir"])
-        path.mkdir()
-        path.chmod(0o777)  # as Ray does
-
-    monkeypatch.setattr("ray.init", init)
-    monkeypatch.setattr(cluster_module, "_start_reaper", lambda files: None)
-    monkeypatch.setattr(cluster_module, "_silence", lambda: None)
     cluster = Cluster.__new__(Cluster)
     cluster._connect(None, 1, 0, {})
     parent = Path(given["_temp_dir"]).parent

@@ -77,6 +77,7 @@ def test_a_new_process_sends_the_states_of_all_rows_from_which_windows_may_start
 
 
 def test_a_resume_with_another_number_of_collectors_is_refused():
+    """Private: a resume does not take pipeline.num_actors; the checkpoint may be a stranger's."""
     source = RaySource.__new__(RaySource)
     source.collectors = [None, None]
     for saved in ({"collectors": [{}]}, {}):
@@ -127,6 +128,7 @@ def test_an_exception_in_a_role_is_no_lost_process(tmp_path):
 
 
 def test_a_role_that_does_not_come_back_ends_the_run(monkeypatch):
+    """Private: a run would have to wait for minutes on a cluster that has lost a machine."""
     role = Role.__new__(Role)
     role.name, role.lost_since = "collector 0", None
     role.require(1000.0)

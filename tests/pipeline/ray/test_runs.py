@@ -71,7 +71,10 @@ TWO = ("policy=r2d2", "env=cartpole_novel", "collector.num_envs=2", *LEARN, *STR
 
 def test_several_collectors_give_the_same_numbers_whatever_is_lost(tmp_path, monkeypatch, caplog):
     """A run that is killed and resumed, and loses a collector, the predictor and the bytes of a
-    chunk, is the one that nothing disturbs."""
+    chunk, is the one that nothing disturbs.
+
+    Private: a signal from outside comes between two orders by chance alone.
+    """
     orders, chunks, order, unpacked = [], [], RaySource._order, RaySource._unpacked
 
     def is_disturbed(source):
