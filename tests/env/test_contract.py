@@ -11,6 +11,7 @@ from rlrun.env import make_env, rows
 from rlrun.errors import EnvError
 from rlrun.functional.masks import allowed_actions
 from tests.env import faulty, sick, spelled  # noqa: F401  register their ids
+from tests.env.base import Vector
 from tests.env.presets import config_of
 
 FAULTS = {
@@ -143,17 +144,12 @@ def test_floats_out_of_bounds_are_reported_once(caplog):
     assert expected in record.getMessage()
 
 
-class Numbers(gym.vector.VectorEnv):
+class Numbers(Vector):
     """A native vector of Discrete(3) whose column ``place`` shows ``wrong`` in step 1."""
 
-    metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}  # noqa: RUF012
-
     def __init__(self, num_envs, low=0, wrong=0, place=0):
-        self.num_envs, self.low, self.wrong, self.place = num_envs, low, wrong, place
-        self.single_observation_space = spaces.Discrete(3, start=low)
-        self.single_action_space = spaces.Discrete(2)
-        self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, 4)
-        self.action_space = gym.vector.utils.batch_space(self.single_action_space, 4)
+        super().__init__(num_envs, spaces.Discrete(3, start=low), spaces.Discrete(2))
+        self.low, self.wrong, self.place = low, wrong, place
 
     def reset(self, *, seed=None, options=None):
         return np.full(self.num_envs, self.low), {}
@@ -276,7 +272,7 @@ def test_a_mask_without_an_action_is_said_once_and_counted(caplog):
 def test_a_first_observation_without_an_action_is_said_too(caplog, monkeypatch):
     monkeypatch.setattr(rows, "mask_warned", set())
     monkeypatch.setattr(
-        sick.Stuck, "_seen", lambda env, *, ended: sick.Masked._seen(env, ended=True)
+        sick.Stuck, "_draw", lambda env, *, ended: sick.Masked._draw(env, ended=True)
     )
     make_env(config_of("sick/Stuck-v0"), num_envs=2).reset(seed=0)
     assert caplog.text.count("in reset: its action_mask allows no action") == 1
