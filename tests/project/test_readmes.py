@@ -80,10 +80,6 @@ def test_commands(page, drive, tmp_path):
     assert not bad
 
 
-def test_what_is_shortened_is_shown():
-    assert not {*SHORTER} - {command for lines in EVERY.values() for command in lines}
-
-
 def test_commands_are_valid_shell():
     """Every block, and every command in running text: `seed=range(5)` needs quotes."""
     texts = {page: (ROOT / page).read_text("utf-8") for page in PAGES}
