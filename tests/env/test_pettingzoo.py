@@ -114,7 +114,7 @@ def test_a_restarted_worker_opens_an_episode_of_all_its_agents():
     env = zoo(num_envs=2, agents=SHARED, backend="async", on_worker_failure="restart")
     env.reset(seed=0)
     env.step(np.zeros(4, int))
-    env._source.joint.processes[1].kill()
+    env._source.joint.processes[1].kill()  # private: there is no public way to end one
     step = env.step(np.zeros(4, int))
     assert step.restarted.tolist() == [False, False, True, True]
     assert step.first[2:].all()

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from rlrun import blas
 from rlrun.env import make_env
-from rlrun.env.process_settings import _of_environments
+from rlrun.env.process_settings import _of_environments  # private: of the process, to be cleared
 from tests.env.base import Env
 from tests.env.presets import config_of
 

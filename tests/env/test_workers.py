@@ -23,7 +23,7 @@ from tests.pages import ROOT
 
 
 def processes(env):
-    """The worker processes: there is no public way to end one."""
+    """The worker processes. Private: there is no public way to end one."""
     return env._source.processes
 
 

@@ -105,7 +105,7 @@ def test_an_lstm_in_float16(units, batch):
 
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_padded_features_and_weights_in_one_array(name):
-    """A private part, because only a GPU uses it."""
+    """Private: only a GPU uses it."""
     memory, x = make(name), torch.randn(4, 3, FEATURES)
     state = [s.unsqueeze(0) for s in state_of(memory, 6, 3, torch.float32)]
     padded, weights = _aligned(x, memory.core)
