@@ -173,23 +173,23 @@ class RewardedReset(SyncVectorEnv):
         return obs, reward + 1.0, *rest
 
 
-SICK = {  # class -> (the check that finds it, words of its text)
-    Spaces: ("spaces", "has dtype float64"),
-    Bounds: ("spaces", "allowed is [-2, 2]; it is passed on"),
-    Precision: ("precision", "float32 loses"),
-    Actions: ("spaces", "raised IndexError"),
-    Reward: ("reward", "reward is nan"),
+SICK = {  # class -> (the check that finds it, what its text names)
+    Spaces: ("spaces", "float64"),
+    Bounds: ("spaces", "[-2, 2]"),
+    Precision: ("precision", "float32"),
+    Actions: ("spaces", "IndexError"),
+    Reward: ("reward", "nan"),
     Flags: ("flags", "both True"),
-    FlagText: ("flags", "terminated is 'no'"),
-    Limit: ("time limit", "terminated after 12 steps, its max_steps"),
-    Registered: ("time limit", "episodes of 9 steps, the registered limit, terminated"),
-    Selfreset: ("final observation", "what reset() returns in place of the last step"),
-    Samestart: ("final observation", "the first one of the next episode"),
-    Noisyreset: ("final observation", "as after a reset"),
-    Clock: ("determinism", "draw from self.np_random only"),
-    Shared: ("determinism", "share nothing"),
-    Hidden: ("state", "gives other rows"),
-    Stuck: ("action_mask", "no action is allowed at step 3"),
+    FlagText: ("flags", "terminated 'no'"),
+    Limit: ("time limit", "12 max_steps"),
+    Registered: ("time limit", "9 registered"),
+    Selfreset: ("final observation", "reset()"),
+    Samestart: ("final observation", "first next episode"),
+    Noisyreset: ("final observation", "after reset"),
+    Clock: ("determinism", "self.np_random"),
+    Shared: ("determinism", "share"),
+    Hidden: ("state", "rows"),
+    Stuck: ("action_mask", "step 3"),
 }
 VECTORS = {  # the single environment, the native vector of it
     "Next": (Healthy, partial(sync_vector, make=Healthy, mode="NEXT_STEP")),
