@@ -93,7 +93,5 @@ class Unit(Env):
         return self._obs(), reward, False, self.t >= 10, {}
 
 
-for _name in (Levers, Reach, Unit):
-    _id = f"test/{_name.__name__}-v0"
-    if _id not in gym.registry:
-        gym.register(_id, entry_point=f"tests.env.boxes:{_name.__name__}", disable_env_checker=True)
+for _name in ("Levers", "Reach", "Unit"):
+    gym.register(f"test/{_name}-v0", f"{__name__}:{_name}", disable_env_checker=True)

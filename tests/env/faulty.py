@@ -206,26 +206,8 @@ class Colour(Images):
         super().__init__((3,))
 
 
-def register() -> None:
-    """Make the ids known to Gymnasium, once."""
-    here = "tests.env.faulty"
-    entries = {
-        "test/Faulty-v0": ("Faulty", None),
-        "test/FaultyVector-v0": ("Faulty", "FaultyVector"),
-        "test/Undeclared-v0": ("Faulty", "Undeclared"),
-        "test/Nested-v0": ("Nested", None),
-        "test/Words-v0": ("Words", None),
-        "test/Mixed-v0": ("Mixed", None),
-        "test/Boxes-v0": ("Boxes", None),
-        "test/Grey-v0": ("Images", None),
-        "test/Colour-v0": ("Colour", None),
-        "test/NoPackage-v0": ("gone", None),
-    }
-    for env_id, (single, vector) in entries.items():
-        if env_id not in gym.registry:
-            entry = "not_installed_anywhere:Env" if single == "gone" else f"{here}:{single}"
-            native = vector and f"{here}:{vector}"
-            gym.register(env_id, entry_point=entry, vector_entry_point=native)
-
-
-register()
+for _name in ("Faulty", "Nested", "Words", "Mixed", "Boxes", "Images", "Colour"):
+    gym.register(f"test/{_name}-v0", f"{__name__}:{_name}")
+for _name in ("FaultyVector", "Undeclared"):
+    gym.register(f"test/{_name}-v0", f"{__name__}:Faulty", vector_entry_point=f"{__name__}:{_name}")
+gym.register("test/NoPackage-v0", "not_installed_anywhere:Env")

@@ -55,10 +55,4 @@ class Masked(Env):
         return {"action_mask": self.mask.copy()}
 
 
-def register() -> None:
-    """Make the id ``tests/Masked-v0`` known."""
-    if "tests/Masked-v0" not in gym.registry:
-        gym.register("tests/Masked-v0", "tests.env.masked:Masked")
-
-
-register()
+gym.register("tests/Masked-v0", f"{__name__}:Masked")
