@@ -53,10 +53,7 @@ LEVELS: dict[str, tuple[str, Sequence[Mapping[str, Any]]]] = {
     ),
     "Concentration": ("concentration", [{}, {"decks": 2}, {"kind": "ranks"}]),
     "Battleship": ("hidden_battleship", [{}, {"size": 10}, {"size": 12}]),
-    "MineSweeper": (
-        "hidden_minesweeper",
-        [{}, {"size": 6, "mines": 6}, {"size": 8, "mines": 10}],
-    ),
+    "MineSweeper": ("hidden_minesweeper", [{}, {"size": 6, "mines": 6}, {"size": 8, "mines": 10}]),
     "LabyrinthEscape": ("labyrinth_escape", [{}, {"size": 7}, {"size": 9}]),
     "LabyrinthExplore": ("labyrinth_explore", [{}, {"size": 7}, {"size": 9}]),
 }

@@ -298,10 +298,7 @@ def collected(chunks, n_sample, **kwargs):
     return collector, joined([copied(collector.collect()) for _ in range(chunks)])
 
 
-@pytest.mark.parametrize(
-    ("window", "table"),
-    [(Window(0, 1, 1), None), (Window(2, 3, 2), 512)],
-)
+@pytest.mark.parametrize(("window", "table"), [(Window(0, 1, 1), None), (Window(2, 3, 2), 512)])
 def test_windows_of_columns_learn_every_step_once(window, table):
     """A window contains its agent's rows, whichever other agents have left."""
     _, rows = collected(6, 20, lives=(2, 5, 1))
