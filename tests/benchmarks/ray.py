@@ -21,6 +21,7 @@ from tests.benchmarks import runs
 from tests.benchmarks.rows import Row, make_row
 from tests.benchmarks.runs import Answer
 from tests.benchmarks.whole import started
+from tests.env.base import Env
 
 SLEEP = 0.005  # seconds of a step
 COUNTS = (1, 2, 4, 8, 16, 32, 64)  # collectors
@@ -29,7 +30,7 @@ STEPS, BESIDE = (0.0, 0.001), 4  # seconds of a step, collectors (serial: enviro
 TARGET = {count: 0.9 for count in COUNTS if count <= 32}  # of the ideal line
 
 
-class Sleeper(gymnasium.Env[np.ndarray, Any]):
+class Sleeper(Env):
     """Observations of four numbers, episodes of 200 steps."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
@@ -38,15 +39,13 @@ class Sleeper(gymnasium.Env[np.ndarray, Any]):
     def __init__(self, sleep: float = SLEEP) -> None:
         self.sleep = sleep
 
-    def reset(self, **given: Any) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(**given)
-        self.t = 0
-        return np.zeros(4, np.float32), {}
+    def _obs(self) -> np.ndarray:
+        return np.full(4, self.t / 200, np.float32)
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         time.sleep(self.sleep)
         self.t += 1
-        return np.full(4, self.t / 200, np.float32), float(action), False, self.t >= 200, {}
+        return self._obs(), float(action), False, self.t >= 200, {}
 
 
 SLEEPER = "rlrun-benchmarks/Sleeper-v0"

@@ -135,6 +135,7 @@ def test_windows_are_drawn_and_weighed_as_from_one_replay_with_all_rows():
 
 
 def test_new_windows_of_any_stream_get_the_largest_priority_of_all():
+    """Private: the mass of windows shows in thousands of samples only."""
     buffer = streams()
     keys = all_keys(buffer)
     buffer.prioritize(keys[keys % 3 == 0][:1], np.array([100.0], np.float32))
@@ -146,6 +147,7 @@ def test_new_windows_of_any_stream_get_the_largest_priority_of_all():
 
 
 def test_alpha_moves_in_all_streams_at_once():
+    """Private: as above."""
     buffer = streams(alpha=ScheduleConfig("linear", 0.6, 0.0, 10, None))
     keys = all_keys(buffer)
     buffer.prioritize(keys, np.linspace(1, 50, len(keys), dtype=np.float32))
@@ -194,6 +196,7 @@ def test_a_joined_batch_has_the_windows_of_its_keys():
 
 
 def test_a_stream_without_windows_is_never_drawn():
+    """Private: as above."""
     full = replays("prioritized", 1)[0]
     stream = make_stream([[30]], [[True]], 40)
     empty = make_replay(stream.segment, rows=120, window=WINDOW, kind="prioritized")

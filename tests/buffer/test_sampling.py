@@ -12,16 +12,7 @@ from rlrun.buffer.samplers import SumTree
 from rlrun.errors import NumericError
 from rlrun.run import checkpoint
 from rlrun.types import Window
-from tests.buffer.make import (
-    KINDS,
-    constant,
-    counts,
-    far_from,
-    flat,
-    live,
-    make_replay,
-    priorities,
-)
+from tests.buffer.make import KINDS, constant, counts, far_from, flat, live, make_replay, priorities
 from tests.buffer.pair import copied
 from tests.compose import linear
 from tests.reference.replay_model import World

@@ -185,6 +185,7 @@ def test_the_capacity_that_is_recommended_fits(part):
 
 @linux
 def test_free_memory_is_sane(tmp_path, monkeypatch):
+    """Private: the limits of other machines are not those of this one."""
     total = int(re.search(r"MemTotal: *(\d+)", Path("/proc/meminfo").read_text())[1]) * 1024
     assert 0 < free_bytes(None) <= total
     assert free_bytes(tmp_path / "not" / "there" / "yet") > 0

@@ -131,8 +131,8 @@ def test_reasons_of_auto() -> None:
     coders = {path: c.coder for path, c in found.items()}
     expected = dict.fromkeys(("obs", "action", "done"), "planes")
     assert coders == expected | {"frame": "zstd", "noise": "raw", "tiny": "raw"}
-    assert "along time" in found["obs"].reason
-    assert "saves nothing" in found["noise"].reason
+    assert found["obs"].coded_bytes < 0.8 * found["obs"].raw_bytes  # along time, not by itself
+    assert all(c.reason for c in found.values())
     assert found["action"].coded_bytes < 0.04 * found["action"].raw_bytes  # 2 of 64 bits
     second, base, now = samples.walk(samples.KIND["float32"], (40000,), 0)
     (choice,) = codec.explain(now, base=base, second=second)

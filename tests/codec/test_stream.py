@@ -68,7 +68,10 @@ def test_lost_frame_and_delta_answer() -> None:
 
 
 def test_a_decoder_with_one_base_recovers() -> None:
-    """It has the last frame but not the one before: the next delta has one base."""
+    """It has the last frame but not the one before: the next delta has one base.
+
+    Private: only an answer of another encoder sets the flag.
+    """
     sender, data = encoder(), trees(7)
     receiver = Decoder("w0/net")
     receiver.decode(sender.encode(data[0]))

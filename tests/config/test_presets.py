@@ -29,7 +29,6 @@ NEEDS = {
     },
     "buffer=rollout": ["policy=ppo"],
     "env=atari": ["torso=nature_cnn"],
-    **{f"env=hidden_{name}": ["policy=random"] for name in ("battleship", "minesweeper")},
 }
 ENV_BASE = CONF / "_base/env.yaml"  # the base of every environment, which may change its values
 IMAGES = (

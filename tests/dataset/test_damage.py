@@ -17,6 +17,7 @@ from rlrun.run.files import seal, unseal
 from rlrun.run.tensors import read_tensors, write_tensors
 from rlrun.types import Segment, Spec, tree_map
 from tests.dataset.make import SPEC, dress
+from tests.env.presets import assert_names
 from tests.reference.streams import make_stream, part
 
 FILES = [
@@ -41,49 +42,48 @@ def test_damage_is_found_before_a_row_is_used(made: Path, name: str) -> None:
         damaged = bytearray(content)
         damaged[at] ^= 1 << at % 8
         path.write_bytes(damaged)
-        with pytest.raises(StorageError, match=f"{name} is damaged") as caught:
+        with pytest.raises(StorageError, match=name) as caught:
             use(made)
     assert caught.value.exit_code == 6
     assert str(caught.value).startswith(f"buffer.load = {made}: ")
     for shorter in (b"", content[:-1], content[: len(content) // 2], content + b"\0"):
         path.write_bytes(shorter)
-        with pytest.raises(StorageError, match=f"{name} (has .* bytes, not|is damaged)"):
+        with pytest.raises(StorageError, match=name):
             use(made)
     path.unlink()
     missing = ConfigError if name == DESCRIPTION_FILE else StorageError
-    with pytest.raises(missing, match=f"{name}.*(missing|is allowed)"):
+    with pytest.raises(missing, match=name):
         use(made)
     path.write_bytes(content)
     assert use(made) == 80
 
 
 def test_no_dataset_there(made: Path) -> None:
-    for path, why in ((made / "no", "is not a directory"), (made.parent, "has no dataset.json")):
-        with pytest.raises(ConfigError, match=rf"buffer.load = {path}: {why}; .* rlrun export"):
+    for path in (made / "no", made.parent):
+        with pytest.raises(ConfigError, match=rf"buffer.load = {path}: .* rlrun export"):
             open_source(str(path))
-    with pytest.raises(ConfigError, match="is not a directory"):
+    with pytest.raises(ConfigError, match=INDEX_FILE):
         read_dataset(made / INDEX_FILE)
     assert open_source(str(made)).steps == 80
 
 
 @pytest.mark.parametrize(
-    ("obs", "action", "text"),
+    ("obs", "action", "words"),
     [
-        (spaces.Box(-1, np.inf, (4,), np.float32), SPEC.action, "observation space shape is [3]"),
-        (spaces.Box(-1, 1, (3,), np.float32), SPEC.action, 'high is "inf", not 1.0'),
-        (spaces.Box(0, 255, (3,), np.uint8), SPEC.action, 'dtype is "float32", not "uint8"'),
-        (SPEC.obs, spaces.Discrete(4), "action space n is 10, not 4"),
-        (SPEC.obs, spaces.Discrete(10, start=1), "action space start is 0, not 1"),
-        (spaces.Dict({"a": SPEC.obs}), SPEC.action, "observation space is"),
+        (spaces.Box(-1, np.inf, (4,), np.float32), SPEC.action, "observation shape [3]"),
+        (spaces.Box(-1, 1, (3,), np.float32), SPEC.action, 'observation high "inf" 1.0'),
+        (spaces.Box(0, 255, (3,), np.uint8), SPEC.action, 'observation dtype "float32" "uint8"'),
+        (SPEC.obs, spaces.Discrete(77), "action n 10 77"),
+        (SPEC.obs, spaces.Discrete(10, start=88), "action start 0 88"),
+        (spaces.Dict({"a": SPEC.obs}), SPEC.action, "observation"),
     ],
 )
-def test_other_spaces_are_refused(made: Path, obs, action, text: str) -> None:
+def test_other_spaces_are_refused(made: Path, obs, action, words: str) -> None:
     dataset = read_dataset(made)
     dataset.require(SPEC)
     with pytest.raises(ConfigError) as caught:
         dataset.require(Spec(obs, action))
-    assert text in str(caught.value)
-    assert str(made) in str(caught.value)
+    assert_names(str(caught.value), f"{made} {words}")
     assert "\n" not in str(caught.value)
 
 
@@ -101,12 +101,12 @@ def test_nested_spaces(tmp_path: Path) -> None:
     write_dataset(tmp_path / "d", [segment], spec=spec(84, 5), meta={}, shard_rows=9)
     dataset = read_dataset(tmp_path / "d")
     dataset.require(spec(84, 5))
-    with pytest.raises(ConfigError, match=r"observation space i shape is \[84, 84, 3\], not \[6"):
+    with pytest.raises(ConfigError, match=r"observation.* i .*\[84, 84, 3\].*\[64"):
         dataset.require(spec(64, 5))
-    with pytest.raises(ConfigError, match="observation space t is"):
+    with pytest.raises(ConfigError, match=r"observation.* t "):
         dataset.require(spec(84, 6))
     odd = Spec(spaces.Text(4), SPEC.action)
-    with pytest.raises(ConfigError, match="observation space is"):
+    with pytest.raises(ConfigError, match="observation"):
         dataset.require(odd)
 
 
@@ -126,12 +126,9 @@ def test_fields_must_be_those_of_the_run(tmp_path: Path, caplog) -> None:
     assert set(next(dataset.chunks(1, 4, like=example)).extras) == {"log_prob", "a/b"}
     assert next(dataset.chunks(1, 4, like=replace(example, extras={}))).extras == {}
     more = {**example.extras, "speed": example.reward}
-    text = refused(replace(example, extras=more))
-    assert "lack speed, which collector.keep_info names; it has log_prob, a/b" in text
-    assert "action is int64 [], this run's is int32 []" in refused(
-        replace(example, action=example.action.int())
-    )
-    assert "obs is missing" in refused(replace(example, obs=segment.obs["z"][0][:1]))
+    assert_names(refused(replace(example, extras=more)), "speed collector.keep_info log_prob a/b")
+    assert_names(refused(replace(example, action=example.action.int())), "action int64 int32")
+    assert_names(refused(replace(example, obs=segment.obs["z"][0][:1])), "obs missing")
     fewer = {k: v for k, v in example.obs.items() if k != "a"}
     assert "obs/a/b" in refused(replace(example, obs=fewer))
     # states: the run's shapes, the dataset's where they fit
@@ -141,7 +138,7 @@ def test_fields_must_be_those_of_the_run(tmp_path: Path, caplog) -> None:
     wide = next(dataset.chunks(1, 4, like=replace(example, states=(torch.zeros(0, 1, 5),))))
     assert wide.states[0].shape == (4, 1, 5)
     assert not wide.states[0].any()
-    assert "do not fit" in caplog.text
+    assert "states" in caplog.text
     write_dataset(tmp_path / "without", [segment], spec=SPEC, meta={}, shard_rows=4)
     plain = next(read_dataset(tmp_path / "without").chunks(1, 4, like=example))
     assert plain.states[0].shape == (4, 1, 2)
@@ -178,7 +175,7 @@ def test_files_say_which_numbering_they_hold(made: Path) -> None:
     assert unseal((made / DESCRIPTION_FILE).read_bytes())["action_start"] == 0
     before = [c.action for c in read_all(made)]
     replace_shards(made, lambda arrays: np.add(arrays["action"], 7, out=arrays["action"]))
-    with pytest.raises(ConfigError, match=r"data-0000.*its action is 1[0-9]; allowed is \[0, 9\]"):
+    with pytest.raises(ConfigError, match=r"data-0000.* action .*1[0-9]; .*\[0, 9\]"):
         read_all(made)
     reseal(made, action_start=7)
     for old, new in zip(before, read_all(made), strict=True):

@@ -13,10 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rlrun.dataset import (
-    read_dataset,
-    write_dataset,
-)
+from rlrun.dataset import read_dataset, write_dataset
 from rlrun.dataset.format import DESCRIPTION_FILE, INDEX_FILE, STATES_FILE
 from rlrun.errors import ConfigError, StorageError
 from rlrun.run.export import export_replay

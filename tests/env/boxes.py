@@ -6,18 +6,18 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from tests.env.base import Env
+
 LOW, HIGH = np.array([-1.0, 0.0, 5.0], np.float32), np.array([3.0, 0.5, 9.0], np.float32)
 BEST = np.array([2.0, 0.1, 6.0], np.float32)
 
 
-class Levers(gym.Env[Any, Any]):
+class Levers(Env):
     """Three levers of different ranges; -mean(share of the range off BEST, squared) per step.
 
     One step is an episode (``length`` 1); a longer one is truncated. Where the bounds are mixed up,
     or actions are not scaled to them, BEST is out of reach.
     """
-
-    metadata = {"render_modes": []}  # noqa: RUF012
 
     def __init__(self, length: int = 1) -> None:
         self.observation_space = spaces.Box(-1, 1, (2,), np.float32)
@@ -26,11 +26,6 @@ class Levers(gym.Env[Any, Any]):
 
     def _obs(self) -> np.ndarray:
         return np.array([1.0, self.t / self.length], np.float32)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        super().reset(seed=seed)
-        self.t = 0
-        return self._obs(), {}
 
     def step(self, action: np.ndarray) -> Any:
         assert self.action_space.contains(action), action
@@ -41,10 +36,8 @@ class Levers(gym.Env[Any, Any]):
         return self._obs(), -float(np.mean(off**2)), done and alone, done and not alone, {}
 
 
-class Reach(gym.Env[Any, Any]):
+class Reach(Env):
     """A point in the plane, moved by at most 0.3 a step; -1 until it is within 0.15 of the goal."""
-
-    metadata = {"render_modes": []}  # noqa: RUF012
 
     def __init__(self, steps: int = 12) -> None:
         box = spaces.Box(-1, 1, (2,), np.float32)
@@ -66,13 +59,11 @@ class Reach(gym.Env[Any, Any]):
         at, goal = self.at.astype(np.float32), self.goal
         return {"observation": at, "achieved_goal": at.copy(), "desired_goal": goal.copy()}
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        super().reset(seed=seed)
-        self.at, self.t = np.zeros(2), 0
+    def begin(self) -> None:
+        self.at = np.zeros(2)
         self.goal = self.np_random.uniform(-1, 1, 2).astype(np.float32)
         while self.compute_terminated(self.at, self.goal, {}):
             self.goal = self.np_random.uniform(-1, 1, 2).astype(np.float32)
-        return self._obs(), {}
 
     def step(self, action: np.ndarray) -> Any:
         self.at = np.clip(self.at + action, -1, 1)
@@ -83,30 +74,24 @@ class Reach(gym.Env[Any, Any]):
         return obs, -1.0 + there, there, late, {"is_success": float(there)}
 
 
-class Unit(gym.Env[Any, Any]):
+class Unit(Env):
     """The middle of the box pays 1, its ends 0; ``shape``: of the action; ten steps."""
-
-    metadata = {"render_modes": []}  # noqa: RUF012
 
     def __init__(self, low: float = -1, high: float = 1, shape: tuple[int, ...] = ()) -> None:
         self.observation_space = spaces.Box(-1, 1, (2,), np.float32)
         self.action_space = spaces.Box(low, high, tuple(shape), np.float32)
         self.low, self.high = low, high
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        super().reset(seed=seed)
-        self.t = 0
-        return np.zeros(2, np.float32), {}
+    def _obs(self) -> np.ndarray:
+        return np.zeros(2, np.float32)
 
     def step(self, action: np.ndarray) -> Any:
         assert self.action_space.contains(np.asarray(action)), action
         self.t += 1
         share = (np.asarray(action, np.float64) - self.low) / (self.high - self.low)
         reward = float(1 - 2 * np.abs(share - 0.5).mean())
-        return np.zeros(2, np.float32), reward, False, self.t >= 10, {}
+        return self._obs(), reward, False, self.t >= 10, {}
 
 
-for _name in (Levers, Reach, Unit):
-    _id = f"test/{_name.__name__}-v0"
-    if _id not in gym.registry:
-        gym.register(_id, entry_point=f"tests.env.boxes:{_name.__name__}", disable_env_checker=True)
+for _name in ("Levers", "Reach", "Unit"):
+    gym.register(f"test/{_name}-v0", f"{__name__}:{_name}", disable_env_checker=True)

@@ -12,8 +12,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
+
+from tests.env.base import Env, Vector
 
 
 def spoil(fault: str, obs: Any) -> tuple[Any, Any]:
@@ -55,8 +55,6 @@ class Unforeseen(BaseException):
 
 
 class Faulty(gym.Env[Any, Any]):
-    metadata = {"render_modes": []}  # noqa: RUF012
-
     def __init__(
         self, fault: str = "none", bad_seed: int | None = 1, at: int = 3, length: int = 1000
     ) -> None:
@@ -92,15 +90,11 @@ class Faulty(gym.Env[Any, Any]):
             raise RuntimeError("the window is gone")
 
 
-class FaultyVector(VectorEnv[Any, Any, Any]):
-    metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
-
+class FaultyVector(Vector):
     def __init__(self, num_envs: int, fault: str = "none", bad_seed: int = 1, at: int = 3) -> None:
-        self.num_envs, self.fault, self.column, self.at = num_envs, fault, bad_seed, at
-        self.single_observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
-        self.single_action_space = spaces.Discrete(2)
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
+        obs = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+        super().__init__(num_envs, obs, spaces.Discrete(2))
+        self.fault, self.column, self.at = fault, bad_seed, at
 
     def _obs(self) -> tuple[Any, Any]:
         obs = np.full((self.num_envs, 3), self.count, np.float32)
@@ -132,10 +126,8 @@ class Undeclared(FaultyVector):
     metadata = {"render_modes": []}  # noqa: RUF012
 
 
-class Nested(gym.Env[Any, Any]):
+class Nested(Env):
     """Dict and tuple observations of several dtypes; 4 steps per episode."""
-
-    metadata = {"render_modes": []}  # noqa: RUF012
 
     def __init__(self, fault: str = "none") -> None:
         image = spaces.Box(0, 255, (2, 2, 1), np.uint8)
@@ -156,10 +148,6 @@ class Nested(gym.Env[Any, Any]):
         if self.fault == "nan" and self.t == 2:
             pair = (1, np.full(2, np.nan))
         return {"image": image, "pair": pair}
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        self.t = 0
-        return self._obs(), {}
 
     def step(self, action: Any) -> Any:
         assert action.shape == (2,)
@@ -218,26 +206,8 @@ class Colour(Images):
         super().__init__((3,))
 
 
-def register() -> None:
-    """Make the ids known to Gymnasium, once."""
-    here = "tests.env.faulty"
-    entries = {
-        "test/Faulty-v0": ("Faulty", None),
-        "test/FaultyVector-v0": ("Faulty", "FaultyVector"),
-        "test/Undeclared-v0": ("Faulty", "Undeclared"),
-        "test/Nested-v0": ("Nested", None),
-        "test/Words-v0": ("Words", None),
-        "test/Mixed-v0": ("Mixed", None),
-        "test/Boxes-v0": ("Boxes", None),
-        "test/Grey-v0": ("Images", None),
-        "test/Colour-v0": ("Colour", None),
-        "test/NoPackage-v0": ("gone", None),
-    }
-    for env_id, (single, vector) in entries.items():
-        if env_id not in gym.registry:
-            entry = "not_installed_anywhere:Env" if single == "gone" else f"{here}:{single}"
-            native = vector and f"{here}:{vector}"
-            gym.register(env_id, entry_point=entry, vector_entry_point=native)
-
-
-register()
+for _name in ("Faulty", "Nested", "Words", "Mixed", "Boxes", "Images", "Colour"):
+    gym.register(f"test/{_name}-v0", f"{__name__}:{_name}")
+for _name in ("FaultyVector", "Undeclared"):
+    gym.register(f"test/{_name}-v0", f"{__name__}:Faulty", vector_entry_point=f"{__name__}:{_name}")
+gym.register("test/NoPackage-v0", "not_installed_anywhere:Env")

@@ -53,10 +53,7 @@ LEVELS: dict[str, tuple[str, Sequence[Mapping[str, Any]]]] = {
     ),
     "Concentration": ("concentration", [{}, {"decks": 2}, {"kind": "ranks"}]),
     "Battleship": ("hidden_battleship", [{}, {"size": 10}, {"size": 12}]),
-    "MineSweeper": (
-        "hidden_minesweeper",
-        [{}, {"size": 6, "mines": 6}, {"size": 8, "mines": 10}],
-    ),
+    "MineSweeper": ("hidden_minesweeper", [{}, {"size": 6, "mines": 6}, {"size": 8, "mines": 10}]),
     "LabyrinthEscape": ("labyrinth_escape", [{}, {"size": 7}, {"size": 9}]),
     "LabyrinthExplore": ("labyrinth_explore", [{}, {"size": 7}, {"size": 9}]),
 }
@@ -97,7 +94,10 @@ def skilled(task: str, env: Any, rng: np.random.Generator, i: int) -> Any:
 
 
 def native(task: str, episodes: int = 2, seed: int = SEED) -> tuple[list[Row], list[Any]]:
-    """Rows of the native environment (column 1 of 2, seeds ``seed`` - 1 and ``seed``), actions."""
+    """Rows of the native environment (column 1 of 2, seeds ``seed`` - 1 and ``seed``), actions.
+
+    Private: a skilled action is chosen by the state, which observations hide.
+    """
     name, kwargs = TASKS[task]
     env = make_env(preset(name, kwargs=kwargs, backend="vector"), num_envs=2)
     rows: list[Row] = [(env.reset(seed=seed - 1)[1].copy(), 0.0, False, False)]

@@ -69,6 +69,11 @@ def table(rows: list[Step], *names: str) -> list[Any]:
     return [tree_map(lambda *x: np.stack(x), *column) for column in columns]
 
 
+def assert_names(error: str, words: str) -> None:
+    """An error has these fields and values, whatever its sentences."""
+    assert not [word for word in words.split() if word not in error], error
+
+
 def assert_same(one: Any, other: Any) -> None:
     tree_map(np.testing.assert_array_equal, one, other)
 

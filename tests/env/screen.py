@@ -5,10 +5,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from tests.env.base import Env
+
 SIDE = 36  # what nature_cnn needs at least
 
 
-class Screen(gym.Env[np.ndarray, int]):
+class Screen(Env):
     """A still pattern with a moving dot; the reward is 1 for the action the dot's row names."""
 
     def __init__(self, length: int = 11, noise: bool = False) -> None:
@@ -16,17 +18,15 @@ class Screen(gym.Env[np.ndarray, int]):
         self.action_space = gym.spaces.Discrete(2)
         self.length, self.noise = length, noise
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
-        super().reset(seed=seed)
-        self.t, self.still = 0, self.np_random.integers(0, 4, (SIDE, SIDE)).astype(np.uint8)
-        return self._look(), {}
+    def begin(self) -> None:
+        self.still = self.np_random.integers(0, 4, (SIDE, SIDE)).astype(np.uint8)
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
         reward = float(action == self.t % 2)
         self.t += 1
-        return self._look(), reward, self.t == self.length, False, {}
+        return self._obs(), reward, self.t == self.length, False, {}
 
-    def _look(self) -> np.ndarray:
+    def _obs(self) -> np.ndarray:
         if self.noise:
             return self.np_random.integers(0, 256, (SIDE, SIDE)).astype(np.uint8)
         seen = self.still.copy()
@@ -34,19 +34,18 @@ class Screen(gym.Env[np.ndarray, int]):
         return seen
 
 
-class FloatScreen(gym.Env[np.ndarray, int]):
+class FloatScreen(Env):
     """Colours within [0, 1]."""
 
     observation_space = gym.spaces.Box(0, 1, (SIDE, SIDE, 3), np.float32)
     action_space = gym.spaces.Discrete(2)
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
-        super().reset(seed=seed)
-        return self.np_random.random((SIDE, SIDE, 3), np.float32), {}
+    def _obs(self) -> Any:
+        return self.np_random.random((SIDE, SIDE, 3), np.float32)
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict]:
         last = bool(self.np_random.random() < 0.1)
-        return self.np_random.random((SIDE, SIDE, 3), np.float32), 0.0, last, False, {}
+        return self._obs(), 0.0, last, False, {}
 
 
 class Beside(FloatScreen):
@@ -56,15 +55,9 @@ class Beside(FloatScreen):
         {"image": FloatScreen.observation_space, "vector": gym.spaces.Box(-1, 1, (3,))}
     )
 
-    def _seen(self, image: np.ndarray) -> Any:
+    def _obs(self) -> Any:
+        image = super()._obs()
         return {"image": image, "vector": image[0, 0]}
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
-        return self._seen(super().reset(seed=seed)[0]), {}
-
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict]:
-        image, *rest = super().step(action)
-        return self._seen(image), *rest
 
 
 gym.register("test/Beside-v0", entry_point=Beside)

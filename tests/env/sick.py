@@ -9,26 +9,24 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
+from tests.env.base import Env, sync_vector
 from tests.env.masked import Masked
 
 
-class Healthy(gym.Env[Any, Any]):
+class Healthy(Env):
     """A walk from a random place; leaving [-3, 3] terminates, 12 steps truncate."""
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
     max_steps = 12
 
     def __init__(self) -> None:
         self.observation_space = spaces.Box(-10, 10, (2,), np.float32)
         self.action_space = spaces.Discrete(3)
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.place, self.t = float(self.np_random.uniform(-1, 1)), 0
-        return self._obs(), {}
+    def begin(self) -> None:
+        self.place = float(self.np_random.uniform(-1, 1))
 
     def _obs(self) -> Any:
         return np.array([self.place, self.t / 2], np.float32)
@@ -104,10 +102,8 @@ class Selfreset(Healthy):  # resets itself in step; its steps draw nothing
 
 
 class Samestart(Selfreset):  # likewise, from one place, with random steps
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
+    def begin(self) -> None:
         self.place = 0.0
-        return self._obs(), {}
 
     def step(self, action: Any) -> Any:
         self.np_random.normal()
@@ -138,10 +134,9 @@ class Shared(Healthy):  # copies that share what they count
 class Hidden(Healthy):  # state outside of its attributes
     places: ClassVar[dict[int, float]] = {}
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
+    def begin(self) -> None:
+        super().begin()
         self.places[id(self)] = 0.0
-        return self._obs(), {}
 
     def step(self, action: Any) -> Any:
         self.places[id(self)] += 0.01
@@ -150,8 +145,8 @@ class Hidden(Healthy):  # state outside of its attributes
 
 
 class Stuck(Masked):  # forbids everything at times
-    def _seen(self, *, ended: bool) -> Any:
-        return super()._seen(ended=ended or self.t == 3)
+    def _draw(self, *, ended: bool) -> None:
+        super()._draw(ended=ended or self.t == 3)
 
     def step(self, action: Any) -> Any:
         if not self.mask.any():
@@ -167,49 +162,41 @@ class Quiet(Healthy):
         return obs, 0.0, *rest
 
 
-def vector_env(num_envs: int, mode: str, make: Any, **kwargs: Any) -> SyncVectorEnv:
-    """Resets in ``mode`` and says NEXT_STEP."""
-    raw = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode[mode])
-    raw.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
-    return raw
-
-
 class RewardedReset(SyncVectorEnv):
     """The row of a reset has a reward."""
 
     def __init__(self, num_envs: int, **kwargs: Any) -> None:
         super().__init__([Healthy] * num_envs)
-        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
 
     def step(self, actions: Any) -> Any:
         obs, reward, *rest = super().step(actions)
         return obs, reward + 1.0, *rest
 
 
-SICK = {  # class -> (the check that finds it, words of its text)
-    Spaces: ("spaces", "has dtype float64"),
-    Bounds: ("spaces", "allowed is [-2, 2]; it is passed on"),
-    Precision: ("precision", "float32 loses"),
-    Actions: ("spaces", "raised IndexError"),
-    Reward: ("reward", "reward is nan"),
+SICK = {  # class -> (the check that finds it, what its text names)
+    Spaces: ("spaces", "float64"),
+    Bounds: ("spaces", "[-2, 2]"),
+    Precision: ("precision", "float32"),
+    Actions: ("spaces", "IndexError"),
+    Reward: ("reward", "nan"),
     Flags: ("flags", "both True"),
-    FlagText: ("flags", "terminated is 'no'"),
-    Limit: ("time limit", "terminated after 12 steps, its max_steps"),
-    Registered: ("time limit", "episodes of 9 steps, the registered limit, terminated"),
-    Selfreset: ("final observation", "what reset() returns in place of the last step"),
-    Samestart: ("final observation", "the first one of the next episode"),
-    Noisyreset: ("final observation", "as after a reset"),
-    Clock: ("determinism", "draw from self.np_random only"),
-    Shared: ("determinism", "share nothing"),
-    Hidden: ("state", "gives other rows"),
-    Stuck: ("action_mask", "no action is allowed at step 3"),
+    FlagText: ("flags", "terminated 'no'"),
+    Limit: ("time limit", "12 max_steps"),
+    Registered: ("time limit", "9 registered"),
+    Selfreset: ("final observation", "reset()"),
+    Samestart: ("final observation", "first next episode"),
+    Noisyreset: ("final observation", "after reset"),
+    Clock: ("determinism", "self.np_random"),
+    Shared: ("determinism", "share"),
+    Hidden: ("state", "rows"),
+    Stuck: ("action_mask", "step 3"),
 }
 VECTORS = {  # the single environment, the native vector of it
-    "Next": (Healthy, partial(vector_env, mode="NEXT_STEP", make=Healthy)),
-    "Same": (Healthy, partial(vector_env, mode="SAME_STEP", make=Healthy)),
+    "Next": (Healthy, partial(sync_vector, make=Healthy, mode="NEXT_STEP")),
+    "Same": (Healthy, partial(sync_vector, make=Healthy, mode="SAME_STEP")),
     "Rewarded": (Healthy, RewardedReset),
-    "Quiet": (Quiet, partial(vector_env, mode="SAME_STEP", make=Quiet)),
-    "Limited": (Quiet, partial(vector_env, mode="SAME_STEP", make=lambda: TimeLimit(Quiet(), 7))),
+    "Quiet": (Quiet, partial(sync_vector, make=Quiet, mode="SAME_STEP")),
+    "Limited": (Quiet, partial(sync_vector, make=lambda: TimeLimit(Quiet(), 7), mode="SAME_STEP")),
 }
 for _class in (Healthy, *SICK):
     gym.register(

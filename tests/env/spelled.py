@@ -14,7 +14,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from tests.env.base import sync_vector
 
 LENGTHS = np.array([5, 1, 9, 3])  # env steps; episode e of environment i has the (i + e)-th
 EPISODES, DIGITS = 4096, 5  # episodes are spelled modulo 4096
@@ -39,8 +40,6 @@ def read(x: np.ndarray) -> np.ndarray:
 
 class Spelled(gym.Env[Any, Any]):
     """``form``: vector, dict, image or mission (words); ends alternate as in ``Counter``."""
-
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
     def __init__(self, form: str = "vector", continuous: bool = False) -> None:
         box = spaces.Box(0, 255, (DIGITS,), np.float32)
@@ -82,13 +81,6 @@ class Spelled(gym.Env[Any, Any]):
         return obs, {"action_mask": np.array([1, 0, 1], np.int8)}
 
 
-def vector_env(num_envs: int, mode: str, declared: str, **kwargs: Any) -> SyncVectorEnv:
-    """A vector environment that resets in ``mode`` and says ``declared``."""
-    raw = SyncVectorEnv([Spelled] * num_envs, autoreset_mode=AutoresetMode[mode])
-    raw.metadata = {**raw.metadata, "autoreset_mode": AutoresetMode[declared]}
-    return raw
-
-
 for _name, _mode, _declared in (
     ("next", "NEXT_STEP", "NEXT_STEP"),
     ("same", "SAME_STEP", "SAME_STEP"),
@@ -98,7 +90,7 @@ for _name, _mode, _declared in (
     gym.register(
         f"tests/Spelled-{_name}-v0",
         entry_point="tests.env.spelled:Spelled",
-        vector_entry_point=partial(vector_env, mode=_mode, declared=_declared),
+        vector_entry_point=partial(sync_vector, make=Spelled, mode=_mode, declared=_declared),
         max_episode_steps=50,
         disable_env_checker=True,
     )

@@ -5,8 +5,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
+
+from tests.env.base import Env, Vector
 
 SPACES = {
     "box": spaces.Box(np.array([-2, 0], np.float32), np.array([2, 5], np.float32)),
@@ -19,15 +19,15 @@ SPACES = {
 }
 
 
-class Echo(gym.Env[Any, Any]):
+class Echo(Env):
     """Observes the action it was told and, in the last place, whether its dtype was right."""
 
     def __init__(self, kind: str = "box") -> None:
         self.action_space = SPACES.get(kind) or spaces.Dict({"a": spaces.Discrete(2)})
         self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float64)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        return np.zeros(3), {}
+    def _obs(self) -> Any:
+        return np.zeros(3)
 
     def step(self, action: Any) -> Any:
         right = action.dtype == self.action_space.dtype and self.action_space.contains(action)
@@ -53,15 +53,9 @@ class Counted(Echo):
 gym.register("test/Counted-v0", Counted, disable_env_checker=True)
 
 
-class EchoVector(VectorEnv[Any, Any, Any]):
-    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
-
+class EchoVector(Vector):
     def __init__(self, num_envs: int, kind: str = "box") -> None:
-        self.num_envs, single = num_envs, Echo(kind)
-        self.single_action_space = single.action_space
-        self.single_observation_space = single.observation_space
-        self.action_space = batch_space(self.single_action_space, num_envs)
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        super().__init__(num_envs, Echo(kind).observation_space, Echo(kind).action_space)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         return np.zeros((self.num_envs, 3)), {}
@@ -88,43 +82,34 @@ STRANGE = {  # value of t -> what simulators put beside numbers, and a name that
 }
 
 
-class Telling(gym.Env[Any, Any]):
+class Telling(Env):
     """Infos of all kinds; ``won`` is an integer at first, then 0.5, and absent in every third."""
-
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
     def __init__(self, bare: Any = None) -> None:
         self.observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
         self.action_space = spaces.Discrete(2)
         self.t, self.bare = 0, bare
 
-    def _info(self) -> Any:
+    def _told(self) -> Any:
         if self.bare is not None and self.t == 2:
             return self.bare
         own = {} if self.t % 3 == 2 else {"won": 0 if self.t == 0 else np.float64(0.5)}
         return {key: value(self.t) for key, value in STRANGE.items()} | own
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.t = 0
-        return np.zeros(1, np.float32), {}
+    def _obs(self) -> Any:
+        return np.full(1, self.t, np.float32)
 
     def step(self, action: Any) -> Any:
         self.t += 1
-        return np.full(1, self.t, np.float32), 1.0, False, self.t == 5, self._info()
+        return self._obs(), 1.0, False, self.t == 5, self._told()
 
 
-class TellingVector(VectorEnv[Any, Any, Any]):
+class TellingVector(Vector):
     """``Telling`` as a native vector environment whose infos are lists."""
 
-    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
-
     def __init__(self, num_envs: int, bare: Any = None) -> None:
-        self.num_envs, self.envs = num_envs, [Telling(bare) for _ in range(num_envs)]
-        single = self.envs[0]
-        self.single_observation_space = single.observation_space
-        self.single_action_space = single.action_space
-        self.observation_space = batch_space(single.observation_space, num_envs)
-        self.action_space = batch_space(single.action_space, num_envs)
+        self.envs = [Telling(bare) for _ in range(num_envs)]
+        super().__init__(num_envs, self.envs[0].observation_space, self.envs[0].action_space)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         self.done = False

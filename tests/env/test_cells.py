@@ -9,7 +9,7 @@ from tests.env.presets import preset
 
 
 def content(env):
-    """The boards [E, cells] that are hidden: nothing public shows them."""
+    """The hidden boards [E, cells]. Private: no observation shows a whole one."""
     source = env._source
     return (source.envs[0].unwrapped._vector if hasattr(source, "envs") else source.env).content
 

@@ -11,27 +11,28 @@ from rlrun.env import make_env, rows
 from rlrun.errors import EnvError
 from rlrun.functional.masks import allowed_actions
 from tests.env import faulty, sick, spelled  # noqa: F401  register their ids
-from tests.env.presets import config_of
+from tests.env.base import Vector
+from tests.env.presets import assert_names, config_of
 
-FAULTS = {
-    "raise": "step() raised ZeroDivisionError: division by zero in physics",
-    "nan": "observation has nan at position [1]; allowed is float32 (3,)",
-    "inf": "observation has inf at position [0]",
-    "shape": "observation has shape (2,); allowed is float32 (3,)",
-    "scalar": "observation has shape (); allowed is float32 (3,)",
-    "dtype": "observation has dtype float64; allowed is float32",
-    "list": "observation is a list; allowed is float32 (3,)",
-    "nan_reward": "reward is nan; allowed is a finite number",
-    "array_reward": "reward is array([1., 1.]); allowed is one finite number",
-    "no_reward": "reward is None; allowed is one finite number",
-    "text_reward": "reward is '1'; allowed is one finite number",
-    "flag": "terminated is 'yes'; allowed is True or False",
-    "four": "step() must return (observation, reward, terminated, truncated, info)",
-    "huge_reward": "reward is 1e+39; allowed is a finite number",
-    "long_reward": "reward is a int that cannot be printed; allowed is a finite number",
-    "interrupt": "step() raised KeyboardInterrupt",
-    "exit": "step() called sys.exit(7)",
-    "base": "step() raised Unforeseen: not an Exception",
+FAULTS = {  # what an error names
+    "raise": "step() ZeroDivisionError: division by zero in physics",
+    "nan": "observation nan [1] float32 (3,)",
+    "inf": "observation inf [0]",
+    "shape": "observation (2,) float32 (3,)",
+    "scalar": "observation () float32 (3,)",
+    "dtype": "observation float64 float32",
+    "list": "observation list float32 (3,)",
+    "nan_reward": "reward nan finite",
+    "array_reward": "reward array([1., 1.]) finite",
+    "no_reward": "reward None finite",
+    "text_reward": "reward '1' finite",
+    "flag": "terminated 'yes' True False",
+    "four": "step() (observation, reward, terminated, truncated, info)",
+    "huge_reward": "reward 1e+39 finite",
+    "long_reward": "reward int finite",
+    "interrupt": "step() KeyboardInterrupt",
+    "exit": "step() sys.exit(7)",
+    "base": "step() Unforeseen: not an Exception",
 }
 
 
@@ -60,38 +61,36 @@ def bad(fault, at=3, bad_seed=21, length=1000, **changes):
 
 
 IN_RESET = {fault: FAULTS[fault].replace("step()", "reset()") for fault in ("nan", "raise")}
-SINGLE = [  # arguments, the error: of environment 1
-    *(({"fault": fault}, f"at step 3: {text}") for fault, text in FAULTS.items()),
-    *(({"fault": fault, "at": 0}, f"in reset: {text}") for fault, text in IN_RESET.items()),
-    ({"fault": "nan", "at": 6, "length": 5}, "at step 6: observation has nan"),  # in an autoreset
+SINGLE = [  # arguments, where, what the error of environment 1 names
+    *(({"fault": fault}, "at step 3", words) for fault, words in FAULTS.items()),
+    *(({"fault": fault, "at": 0}, "in reset", words) for fault, words in IN_RESET.items()),
+    ({"fault": "nan", "at": 6, "length": 5}, "at step 6", FAULTS["nan"]),  # in an autoreset
 ]
 WORKERS = [case for case in SINGLE if case[0]["fault"] in ("raise", "interrupt")]
-NATIVE = {  # fault of a native vector environment -> the error, of column 1 or of all
-    **{x: f"environment 1 at step 3: {FAULTS[x]}" for x in ("nan", "inf", "nan_reward")},
-    "huge_reward": f"environment 1 at step 3: {FAULTS['huge_reward']}",
-    "raise": "environments 0 to 2 at step 3: step() raised ZeroDivisionError",
-    "exit": "environments 0 to 2 at step 3: step() called sys.exit(7)",
-    "base": "environments 0 to 2 at step 3: step() raised Unforeseen",
-    "interrupt": "environments 0 to 2 at step 3: step() raised KeyboardInterrupt",
-    "shape": "(3, 2)",
-    "dtype": "float64",
-    "list": "observation is a list",
-    "reward_list": "at step 3: rewards of all environments is ",
-    "flag_shape": "at step 1: terminated of all environments is ",
+ONE, ALL = "environment 1 at step 3: ", "environments 0 to 2 at step 3: "
+NATIVE = {  # fault of a native vector environment -> where, what the error names
+    **{x: (ONE, FAULTS[x]) for x in ("nan", "inf", "nan_reward", "huge_reward")},
+    **{x: (ALL, FAULTS[x]) for x in ("raise", "exit", "base", "interrupt")},
+    "shape": ("", "(3, 2)"),
+    "dtype": ("", "float64"),
+    "list": ("", "observation list"),
+    "reward_list": ("at step 3: ", "rewards"),
+    "flag_shape": ("at step 1: ", "terminated"),
 }
 
 
-@pytest.mark.parametrize(("kwargs", "text"), SINGLE)
-def test_faults_name_environment_and_step(kwargs, text):
+@pytest.mark.parametrize(("kwargs", "where", "words"), SINGLE)
+def test_faults_name_environment_and_step(kwargs, where, words):
     error = breach(bad(backend="sync", **kwargs))
-    assert error.startswith(f"env.id = test/Faulty-v0: environment 1 {text}")
+    assert error.startswith(f"env.id = test/Faulty-v0: environment 1 {where}: ")
+    assert_names(error, words)
 
 
-@pytest.mark.parametrize(("kwargs", "text"), WORKERS)
-def test_faults_of_worker_processes_arrive_as_they_are(kwargs, text):
+@pytest.mark.parametrize(("kwargs", "where", "words"), WORKERS)
+def test_faults_of_worker_processes_arrive_as_they_are(kwargs, where, words):
     error = breach(bad(backend="async", **kwargs))
-    assert error.startswith(f"env.id = test/Faulty-v0: environment 1 {text}")
-    assert "env.backend=sync" in error
+    assert error.startswith(f"env.id = test/Faulty-v0: environment 1 {where}: ")
+    assert_names(error, f"{words} env.backend=sync")
 
 
 def native(fault, at):
@@ -103,13 +102,15 @@ def native(fault, at):
 @pytest.mark.parametrize("fault", NATIVE)
 def test_faults_of_a_native_vector_name_the_column_or_all(fault):
     error = breach(native(fault, at=3))
-    assert NATIVE[fault] in error
+    where, words = NATIVE[fault]
+    assert where in error
+    assert_names(error, words)
     assert ("env.backend=sync" in error) == (fault in ("shape", "dtype", "list", "reward_list",
                                                        "flag_shape"))  # fmt: skip
 
 
 def test_faults_of_a_native_vector_in_its_reset():
-    assert f"environment 1 in reset: {FAULTS['nan']}" in breach(native("nan", at=0))
+    assert_names(breach(native("nan", at=0)), f"environment 1 in reset: {FAULTS['nan']}")
 
 
 def nested(fault, steps):
@@ -121,39 +122,33 @@ def nested(fault, steps):
 
 
 @pytest.mark.parametrize(
-    ("fault", "text"),
+    ("fault", "words"),
     [
-        ("key", "observation is ['image']; allowed is a dict with keys ['image', 'pair']"),
-        ("range", "observation['pair'][0] is 6; allowed is an integer within [1, 5]"),
-        ("nan", "observation['pair'][1] has nan at position [0]"),
+        ("key", "observation ['image'] dict ['image', 'pair']"),
+        ("range", "observation['pair'][0] 6 integer [1, 5]"),
+        ("nan", "observation['pair'][1] nan [0]"),
     ],
 )
-def test_faults_in_nested_observations(fault, text):
+def test_faults_in_nested_observations(fault, words):
     nested(fault, 1)
     with pytest.raises(EnvError) as caught:
         nested(fault, 2)
-    assert f"environment 0 at step 2: {text}" in str(caught.value)
+    assert_names(str(caught.value), f"environment 0 at step 2: {words}")
 
 
 def test_floats_out_of_bounds_are_reported_once(caplog):
     """Many environments exceed the bounds of their space: not an error."""
     nested("number", 700)
     [record] = caplog.records
-    expected = "observation['pair'][1] is 1.5 at position [0]; allowed is [-1, 1]"
-    assert expected in record.getMessage()
+    assert_names(record.getMessage(), "observation['pair'][1] 1.5 [0] [-1, 1]")
 
 
-class Numbers(gym.vector.VectorEnv):
+class Numbers(Vector):
     """A native vector of Discrete(3) whose column ``place`` shows ``wrong`` in step 1."""
 
-    metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}  # noqa: RUF012
-
     def __init__(self, num_envs, low=0, wrong=0, place=0):
-        self.num_envs, self.low, self.wrong, self.place = num_envs, low, wrong, place
-        self.single_observation_space = spaces.Discrete(3, start=low)
-        self.single_action_space = spaces.Discrete(2)
-        self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, 4)
-        self.action_space = gym.vector.utils.batch_space(self.single_action_space, 4)
+        super().__init__(num_envs, spaces.Discrete(3, start=low), spaces.Discrete(2))
+        self.low, self.wrong, self.place = low, wrong, place
 
     def reset(self, *, seed=None, options=None):
         return np.full(self.num_envs, self.low), {}
@@ -177,7 +172,7 @@ def test_integers_out_of_bounds_of_a_native_environment(low):
 
     step(low + 2, 3)
     for wrong, place in ((low + 3, 2), (low - 1, 3)):
-        text = rf"environment {place} at step 1: .* {wrong}; allowed is \[{low}, {low + 2}\]"
+        text = rf"environment {place} at step 1: .* {wrong}; .* \[{low}, {low + 2}\]"
         with pytest.raises(EnvError, match=text):
             step(wrong, place)
 
@@ -197,13 +192,13 @@ def test_an_environment_whose_init_raises_keyboard_interrupt(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(faulty.Boxes, "__init__", interrupt)
-    with pytest.raises(EnvError, match="cannot be made: __init__\\(\\) raised KeyboardInterrupt"):
+    with pytest.raises(EnvError, match=r"__init__.* KeyboardInterrupt"):
         make_env(config_of("test/Boxes-v0"), num_envs=1)
 
 
 @pytest.mark.parametrize("backend", ["sync", "async"])
 def test_an_exception_in_close(backend):
-    with pytest.raises(EnvError, match=r"0: close\(\) raised RuntimeError: the window is gone"):
+    with pytest.raises(EnvError, match=r"0: close\(\) .*RuntimeError: the window is gone"):
         make_env(bad("close", backend=backend), num_envs=1).close()
     error = breach(bad("raise", backend=backend))  # closed while that is under way
     assert "ZeroDivisionError" in error
@@ -276,7 +271,7 @@ def test_a_mask_without_an_action_is_said_once_and_counted(caplog):
 def test_a_first_observation_without_an_action_is_said_too(caplog, monkeypatch):
     monkeypatch.setattr(rows, "mask_warned", set())
     monkeypatch.setattr(
-        sick.Stuck, "_seen", lambda env, *, ended: sick.Masked._seen(env, ended=True)
+        sick.Stuck, "_draw", lambda env, *, ended: sick.Masked._draw(env, ended=True)
     )
     make_env(config_of("sick/Stuck-v0"), num_envs=2).reset(seed=0)
     assert caplog.text.count("in reset: its action_mask allows no action") == 1

@@ -8,7 +8,7 @@ import gymnasium as gym
 from rlrun.env.examine import FINDING, OK, UNKNOWN, Check, examine
 from rlrun.schema import AgentsConfig, EnvConfig
 from tests.env import spelled, telling  # noqa: F401  register their ids
-from tests.env.presets import config_of, preset
+from tests.env.presets import assert_names, config_of, preset
 from tests.env.sick import SICK, Healthy
 
 SECONDS = 600.0  # never reached: the number of steps is what ends a walk
@@ -26,7 +26,7 @@ def findings(config: EnvConfig) -> dict[str, str]:
 def test_each_sickness_is_found_by_its_check() -> None:
     for sick, (name, words) in SICK.items():
         found = findings(config_of(f"sick/{sick.__name__}-v0"))
-        assert words in found[name], (sick, found)
+        assert_names(found.get(name, f"{sick}: not found"), words)
         others = {"Clock": {"state"}, "Shared": {"state"}}.get(sick.__name__, set())
         assert set(found) <= {name} | others, (sick, found)
 
@@ -55,11 +55,11 @@ def test_vector_environments_that_reset_in_another_step() -> None:
     assert "set env.backend=sync" in found["step after the end"]
     assert set(found) == {"step after the end", "state"}  # Gymnasium's SyncVectorEnv
     assert set(findings(config_of("sick/Next-v0"))) == {"state"}
-    assert "has a reward" in findings(config_of("sick/Rewarded-v0"))["step after the end"]
+    assert "reward" in findings(config_of("sick/Rewarded-v0"))["step after the end"]
     quiet = findings(config_of("sick/Quiet-v0"))["step after the end"]
-    assert "not that of the single environment" in quiet
+    assert "single environment" in quiet
     limited = findings(config_of("sick/Limited-v0"))["step after the end"]
-    assert "truncated episodes have 6 steps, the limit is 7" in limited
+    assert_names(limited, "truncated 6 limit 7")
     assert "step after the end" not in findings(config_of("tests/Spelled-next-v0"))
 
 
@@ -73,14 +73,15 @@ def test_agents_that_wait_are_no_finding() -> None:
 def test_what_cannot_be_checked_says_why() -> None:
     found = checks(preset("bandit"))
     assert found["final observation"].verdict == UNKNOWN
-    assert "do not change" in found["final observation"].text
+    assert "change" in found["final observation"].text
     endless = checks(config_of("test/Endless-v0"))
     assert endless["time limit"].verdict == FINDING
     assert "env.max_episode_steps" in endless["time limit"].text
     for name in ("flags", "time limit", "final observation", "step after the end"):
-        assert "no episode ended" in endless[name].text
+        assert_names(endless[name].text, "no episode steps")
     fixed = checks(preset("repeat_previous"))["time limit"]
-    assert (fixed.verdict, "the task's own end?" in fixed.text) == (UNKNOWN, True)
+    assert fixed.verdict == UNKNOWN
+    assert_names(fixed.text, "terminated limit")
 
 
 class Slow(Healthy):
@@ -100,10 +101,10 @@ def test_a_slow_environment_makes_a_few_steps() -> None:
     assert [c.name for c in found if c.verdict == FINDING] == ["reward"]
     found = [*examine(config_of("sick/Healthy-v0"), None, seconds=0.0)]
     by_name = {check.name: check for check in found}
-    assert "the same 3 rows" in by_name["determinism"].text
+    assert "3 rows" in by_name["determinism"].text
     for name in ("flags", "final observation", "step after the end"):
         assert by_name[name].verdict == UNKNOWN
-        assert "3 steps that the time allowed" in by_name[name].text
+        assert "3 steps" in by_name[name].text
 
 
 class Interrupting(Healthy):
@@ -135,12 +136,12 @@ gym.register("test/Interrupting-v0", entry_point=Interrupting, disable_env_check
 
 def test_what_an_environment_raises_is_no_ctrl_c() -> None:
     found = findings(config_of("test/Interrupting-v0"))
-    assert "raised KeyboardInterrupt" in found["spaces"]
+    assert "KeyboardInterrupt" in found["spaces"]
     endless = {"fine": 10**6}
     state = checks(config_of("test/Interrupting-v0", kwargs=endless))["state"]
     assert state.verdict == OK, "its actions are repeated"
     found = findings(config_of("test/Interrupting-v0", kwargs=endless | {"load": True}))
-    assert "a second environment raised SystemExit" in found["state"]
+    assert "SystemExit" in found["state"]
 
 
 class Endless(Healthy):

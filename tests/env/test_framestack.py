@@ -43,8 +43,8 @@ def test_trees_of_boxes_are_stacked_leaf_by_leaf():
 @pytest.mark.parametrize(
     ("env_id", "k", "channels"),  # None: refused
     [
-        ("test/Grey-v0", 4, 4),  # [84, 84] -> [4, 84, 84]
-        ("test/Grey-v0", 1, None),  # two dimensions
+        ("test/Images-v0", 4, 4),  # [84, 84] -> [4, 84, 84]
+        ("test/Images-v0", 1, None),  # two dimensions
         ("test/Colour-v0", 1, 3),
         ("test/Colour-v0", 4, None),  # [4, 84, 84, 3]
         ("tests.env.screen:test/FloatScreen-v0", 1, 3),  # as uint8 ones

@@ -76,8 +76,6 @@ def test_starts_and_goals_are_uniform_and_never_equal():
 class Reach(gym.Env[Any, Any]):
     """Where goals are points; one mistake on demand."""
 
-    metadata = {"render_modes": []}  # noqa: RUF012
-
     def __init__(self, mistake: str = "none", length: float = 0.5) -> None:
         point = spaces.Box(-2, 2, (2,), np.float64)
         goals = {"observation": spaces.Box(-1, 1, (1,), np.float32)}
@@ -106,12 +104,6 @@ class Reach(gym.Env[Any, Any]):
             far = np.linalg.norm(achieved_goal - desired_goal, axis=-1)
             return -far if np.ndim(far) == 0 else np.full_like(far, -far.flat[0])
         return -np.linalg.norm(achieved_goal - desired_goal, axis=-1)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        raise NotImplementedError
-
-    def step(self, action: Any) -> Any:
-        raise NotImplementedError
 
 
 class Ending(Reach):

@@ -109,8 +109,8 @@ def test_the_memory_chain_is_bsuite_s(length, bits):
     obs = env.reset(seed=4)
     rng = np.random.default_rng(1)
     actions = rng.integers(2, size=(length + 1, 3))
-    context, query = env._source.env.context.copy(), env._source.env.query.copy()
     steps = [env.step(action) for action in actions]
+    context, query = obs[:, 2:] > 0, steps[length - 1].obs[:, 1].astype(int)
     for i in range(3):
         theirs = bsuite_chain(context[i], query[i], length, actions[:, i])
         np.testing.assert_array_equal(obs[i], theirs[0][0])

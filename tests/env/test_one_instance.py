@@ -10,14 +10,14 @@ from gymnasium import spaces
 from rlrun.env import make_env
 from rlrun.env.examine import FINDING, examine
 from rlrun.errors import ConfigError
+from tests.env.base import Env
 from tests.env.presets import config_of
 from tests.env.telling import EchoVector
 
 
-class Only(gym.Env[Any, Any]):
+class Only(Env):
     """One at a time. Observes its seed and step; 5 steps."""
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
     exists = False
 
     def __init__(self) -> None:
@@ -26,16 +26,16 @@ class Only(gym.Env[Any, Any]):
         Only.exists = True
         self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
         self.action_space = spaces.Discrete(2)
-        self.t, self.place = 0, 0.0
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.t, self.place = 0, float(self.np_random.random())
-        return np.array([self.place, 0.0]), {}
+    def begin(self) -> None:
+        self.place = float(self.np_random.random())
+
+    def _obs(self) -> Any:
+        return np.array([self.place, self.t])
 
     def step(self, action: Any) -> Any:
         self.t += 1
-        return np.array([self.place, self.t]), 1.0, False, self.t == 5, {}
+        return self._obs(), 1.0, False, self.t == 5, {}
 
     def close(self) -> None:
         Only.exists = False

@@ -11,7 +11,8 @@ from gymnasium import spaces
 
 from rlrun import blas
 from rlrun.env import make_env
-from rlrun.env.process_settings import _of_environments
+from rlrun.env.process_settings import _of_environments  # private: of the process, to be cleared
+from tests.env.base import Env
 from tests.env.presets import config_of
 
 
@@ -23,10 +24,8 @@ def settings() -> list[Any]:
     return [os.getcwd(), threads, *torchs, *algorithms, np.geterr()]
 
 
-class Careless(gym.Env[Any, Any]):
+class Careless(Env):
     """Sets everything in ``where``; fails in a later step that does not find it again."""
-
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
     def __init__(self, where: str, directory: str) -> None:
         self.observation_space = spaces.Box(0, 1, (1,), np.float32)
@@ -50,10 +49,11 @@ class Careless(gym.Env[Any, Any]):
         np.seterr(all="raise")
         self.own = settings()
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.t = 0
+    def begin(self) -> None:
         self._change("reset")
-        return np.zeros(1, np.float32), {}
+
+    def _obs(self) -> Any:
+        return np.zeros(1, np.float32)
 
     def step(self, action: Any) -> Any:
         if self.where == "later" and self.t == 5:
@@ -62,13 +62,8 @@ class Careless(gym.Env[Any, Any]):
             assert settings() == self.own, "its own settings are in force in its calls"
         self._change("step")
         self.t += 1
-        return (
-            np.zeros(1, np.float32),
-            1.0,
-            False,
-            self.t == (99 if self.where == "later" else 3),
-            {},
-        )
+        last = 99 if self.where == "later" else 3
+        return self._obs(), 1.0, False, self.t == last, {}
 
     def close(self) -> None:
         self._change("close")

@@ -40,6 +40,7 @@ def test_rows_are_those_without_pictures(name: str, num_envs: int) -> None:
 
 @pytest.mark.parametrize("name", ["cartpole", "cartpole_novel"])
 def test_a_native_cartpole_is_drawn_as_gymnasium_draws_it(name: str) -> None:
+    """Private: Gymnasium's gets the state, which observations round or hide."""
     pytest.importorskip("pygame")
     env = made(name, 3, render=True)
     env.reset(seed=1)

@@ -16,14 +16,14 @@ import pytest
 
 from rlrun.env import known_spaces, make_env
 from rlrun.errors import EnvError
-from tests.env.presets import config_of
+from tests.env.presets import assert_names, config_of
 from tests.env.sick import Healthy
 from tests.env.test_contract import bad, breach, walk
 from tests.pages import ROOT
 
 
 def processes(env):
-    """The worker processes: there is no public way to end one."""
+    """The worker processes. Private: there is no public way to end one."""
     return env._source.processes
 
 
@@ -38,9 +38,9 @@ def zero(env):
 
 def test_a_killed_or_hung_worker_is_named():
     error = breach(bad("kill", backend="async"))
-    assert "environment 1 at step 3: a worker process ended (exit code -9)" in error
+    assert_names(error, "environment 1 at step 3: worker exit code -9")
     error = breach(bad("hang", backend="async", worker_seconds=5))
-    assert "environment 1 at step 3: no answer within 5 s" in error
+    assert_names(error, "environment 1 at step 3: within 5 s")
 
 
 def test_ctrl_c_is_left_to_the_main_process():
@@ -77,7 +77,7 @@ def test_a_dead_worker_is_restarted(env):
     assert (step.restarted, step.obs[:, 0].tolist()) == (None, [3, 1, 3])
     assert not step.first.any()
     assert env.restarts == 1
-    assert "environment 1 was restarted at step 2" in env.inexact
+    assert_names(env.inexact, "environment 1 step 2")
 
 
 @pytest.mark.parametrize("env", [{"worker_seconds": 5}], indirect=True)
@@ -115,7 +115,7 @@ def test_a_crash_loop_ends():
     """Every process is killed by the third step of an episode."""
     changes = {"backend": "async", "on_worker_failure": "restart"}
     env = make_env(bad("kill", bad_seed=None, **changes), num_envs=2)
-    with pytest.raises(EnvError, match=r"environments 0 and 1 at .*restarted 3 times in a row"):
+    with pytest.raises(EnvError, match=r"environments 0 and 1 at .* 3 times"):
         walk(env, 40)
     env.close()
     assert not any(process.is_alive() for process in processes(env))
@@ -147,7 +147,7 @@ def test_workers_that_end_while_they_start(tmp_path):
     assert env.reset(seed=0).shape == (2, 4)
     assert env.restarts > 0
     env.close()
-    with pytest.raises(EnvError, match=r"ended \(exit code 5\).*env\.backend=sync"):
+    with pytest.raises(EnvError, match=r"exit code 5.*env\.backend=sync"):
         make_env(ending(), num_envs=2)
 
 
@@ -167,7 +167,7 @@ def test_a_worker_that_cannot_be_started(monkeypatch):
     env.close()
     calls.clear()
     failures[0] = 99
-    with pytest.raises(EnvError, match=r"environment 0.* could not be started .*EOFError"):
+    with pytest.raises(EnvError, match=r"environment 0.*EOFError"):
         make_env(bad("none", backend="async"), num_envs=1)
 
 
@@ -190,7 +190,7 @@ def test_copies_that_differ_from_the_one_that_was_looked_at_are_named(tmp_path, 
     kwargs = {"counter": str(tmp_path / "made"), "size": 2}
     config = config_of("test/Varying-v0", backend=backend, kwargs=kwargs)
     known_spaces(config, None)
-    with pytest.raises(EnvError, match=r"observation_space.low\[0\] is -2, that of the first -1"):
+    with pytest.raises(EnvError, match=r"observation_space.low\[0\] .*-2.* -1"):
         make_env(config, num_envs=2)
 
 

@@ -15,6 +15,7 @@ from rlrun.env.wrappers import WRAPPERS, require_one_skip
 from rlrun.errors import ConfigError
 from rlrun.schema import WRAPPER_CONFIGS, EnvConfig
 from tests.env import faulty, masked  # noqa: F401  register their ids
+from tests.env.base import Env
 from tests.env.presets import (
     assert_same,
     config_of,
@@ -29,7 +30,7 @@ from tests.env.spelled import WRAPPED
 from tests.installed import needs
 
 
-class Recorder(gym.Env[Any, Any]):
+class Recorder(Env):
     """Observes (steps, 10 x steps), pays the steps; records the actions it gets."""
 
     seen: list[Any] = []  # noqa: RUF012
@@ -38,11 +39,6 @@ class Recorder(gym.Env[Any, Any]):
 
     def _obs(self) -> np.ndarray:
         return np.array([self.t, 10 * self.t], np.float32)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        super().reset(seed=seed)
-        self.t = 0
-        return self._obs(), {}
 
     def step(self, action: Any) -> Any:
         Recorder.seen.append(np.array(action).ravel().tolist())

@@ -10,8 +10,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from tests.env.base import Env
 
-class Walk(gym.Env[Any, Any]):
+
+class Walk(Env):
     """A random walk; ``hidden``: what it does beside."""
 
     def __init__(self, hidden: str = "none") -> None:
@@ -21,15 +23,13 @@ class Walk(gym.Env[Any, Any]):
         self.world: Any = [World()] if hidden in ("world", "count") else None
         self.total = 0.0  # over episodes
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.place, self.t = float(self.np_random.normal()), 0
+    def begin(self) -> None:
+        self.place = float(self.np_random.normal())
         if self.world is not None:
             self.world = [World()]
         if self.hidden == "count":
             self.total += 1
             self.place += self.total
-        return self._obs(), {}
 
     def _obs(self) -> np.ndarray:
         return np.array([self.place, self.t])

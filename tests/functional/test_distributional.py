@@ -58,6 +58,7 @@ def test_cross_entropy_by_hand_and_its_grad():
 
 @pytest.mark.skipif(not COMPILED, reason="without numba there is one form")
 def test_the_compiled_quantile_huber_is_the_readable_one(monkeypatch):
+    """Private: the number of pairs chooses the form, and one form alone is as good."""
     given = {"theta": (5, 2, 7, 25), "target": (5, 2, 7, 30), "tau": (5, 2, 7, 25)}
     theta, target, tau = (torch.randn(s, generator=G) for s in given.values())
     theta.requires_grad_()

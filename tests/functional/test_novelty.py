@@ -5,11 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlrun.functional.novelty import (
-    empty_moments,
-    merge_moments,
-    whiten,
-)
+from rlrun.functional.novelty import empty_moments, merge_moments, whiten
 from tests.reference import novelty as naive
 
 CPU = torch.device("cpu")

@@ -5,11 +5,7 @@ import math
 import pytest
 import torch
 
-from rlrun.functional.offline import (
-    advantage_weight,
-    conservative_gap,
-    sampled_gap,
-)
+from rlrun.functional.offline import advantage_weight, conservative_gap, sampled_gap
 from rlrun.functional.policy import uniform_log_density
 
 

@@ -29,7 +29,7 @@ def case(rows, dtype, seed=0):
 @pytest.mark.parametrize("form", ["in place", "pairs"])
 @pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-5), (torch.complex128, 1e-12)])
 def test_values_and_gradients_are_those_of_the_loop(rows, constant, form, dtype, near, monkeypatch):
-    """Both forms: row by row as on the CPU, and in pairs as on other devices."""
+    """Private: both forms, row by row as on the CPU, and in pairs as on other devices."""
     if form == "pairs":
         monkeypatch.setattr(scan, "_row_by_row", lambda x: False)
     given = case(rows, dtype)

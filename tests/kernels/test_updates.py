@@ -10,6 +10,7 @@ from rlrun.jit import COMPILED
 from rlrun.kernels import layers
 from rlrun.kernels.layers import tanh
 from rlrun.types import tree_leaves
+from tests.env.base import Env
 from tests.kernels.make import CONTROL, NAMES, line, perturb, policy_of, samples_of
 from tests.policy.make import SPACES, assert_equal_states
 
@@ -124,7 +125,7 @@ def test_updates_for_several_numbers_an_action():
         del gym.registry["test/Several-v0"]
 
 
-class Several(gym.Env):
+class Several(Env):
     """Pays the sum of the numbers."""
 
     observation_space = gym.spaces.Box(-5, 5, (3,), np.float32)
@@ -132,15 +133,12 @@ class Several(gym.Env):
     def __init__(self, actions):
         self.action_space = actions
 
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.t = 0
-        return self.np_random.normal(size=3).clip(-5, 5).astype(np.float32), {}
+    def _obs(self):
+        return self.np_random.normal(size=3).clip(-5, 5).astype(np.float32)
 
     def step(self, action):
         self.t += 1
-        obs = self.np_random.normal(size=3).clip(-5, 5).astype(np.float32)
-        return obs, float(sum(action)), self.t == 6, False, {}
+        return self._obs(), float(sum(action)), self.t == 6, False, {}
 
 
 @pytest.mark.parametrize("space", SPACES)

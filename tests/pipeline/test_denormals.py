@@ -6,25 +6,24 @@ import pytest
 
 import rlrun
 from rlrun.policy.compute import Compute, flushed, flushes
+from tests.env.base import Env
 
 ENV = "tests.pipeline.test_denormals:tests/Flush-v0"
 LINE = ("policy=dqn", "env=gym", f"env.id={ENV}", "debug=smoke", "torso.hidden=[8]",
         "run.total_steps=300", "logger.tensorboard=false")  # fmt: skip
 
 
-class Flush(gym.Env):
+class Flush(Env):
     """Pays 1 a step where denormal numbers are zero."""
 
     observation_space, action_space = gym.spaces.Box(0, 1, (1,)), gym.spaces.Discrete(2)
-    steps = 0
 
-    def reset(self, *, seed=None, options=None):
-        self.steps = 0
-        return np.zeros(1, np.float32), {}
+    def _obs(self):
+        return np.zeros(1, np.float32)
 
     def step(self, action):
-        self.steps += 1
-        return np.zeros(1, np.float32), float(flushes()), self.steps == 5, False, {}
+        self.t += 1
+        return self._obs(), float(flushes()), self.t == 5, False, {}
 
 
 gym.register("tests/Flush-v0", Flush)

@@ -24,7 +24,7 @@ from rlrun.run.build import make_policy
 from rlrun.run.plan import make_plan
 from rlrun.types import Counters, tree_leaves
 from tests.compose import config
-from tests.env.faulty import register
+from tests.env import faulty  # noqa: F401  registers the test/ ids
 from tests.pipeline.make import (
     R2D2,
     SMOKE,
@@ -164,10 +164,9 @@ def bandit_policy():
 
 def failing(counters):
     """A collector whose environment 0 fails at its third step."""
-    register()
     seed = make_plan(config(*SMOKE)).env_seeds.collect
-    faulty = ("env=gym", "env.id=test/Faulty-v0", f"env.kwargs={{fault: raise, bad_seed: {seed}}}")
-    return build.make_collector(make_plan(config(*SMOKE, "policy=random", *faulty)), counters)
+    words = ("env=gym", "env.id=test/Faulty-v0", f"env.kwargs={{fault: raise, bad_seed: {seed}}}")
+    return build.make_collector(make_plan(config(*SMOKE, "policy=random", *words)), counters)
 
 
 def dying(counters):

@@ -11,13 +11,7 @@ import torch
 
 from rlrun.errors import NumericError
 from rlrun.policy import compute
-from rlrun.policy.compute import (
-    WARM_UP,
-    Compute,
-    CudaGraph,
-    Result,
-    cpu_has_bf16_lstm,
-)
+from rlrun.policy.compute import WARM_UP, Compute, CudaGraph, Result, cpu_has_bf16_lstm
 from rlrun.policy.optim import Adam, RAdam
 from tests.compose import config
 from tests.policy import make

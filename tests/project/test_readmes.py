@@ -123,7 +123,7 @@ def test_commands_that_are_not_run_are_composed():
 
 
 def test_benchmark_commands_are_understood():
-    """They take minutes to hours; ``python -m tests.benchmarks --quick`` runs short forms."""
+    """Private: a run takes minutes; ``python -m tests.benchmarks --quick`` runs short forms."""
     for command in {c for lines in EVERY.values() for c in lines if BENCHMARK.match(c)}:
         found = BENCHMARK.match(command)
         assert found

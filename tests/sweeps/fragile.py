@@ -4,16 +4,17 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import numpy as np
+
+from tests.env.base import Env
 
 CRASHES, KILLED, SLOW = 1, 2, (4, 5)
 AT = 90  # the step of a fault
 
 
-class Fragile(gymnasium.Env[Any, Any]):
+class Fragile(Env):
     """Random observations, reward 1 for action 1, episodes of 10 steps."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
@@ -22,16 +23,14 @@ class Fragile(gymnasium.Env[Any, Any]):
     def __init__(self, num):
         self.num, self.steps = num, 0
 
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return self.np_random.uniform(-1, 1, 2).astype(np.float32), {}
+    def _obs(self):
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
 
     def step(self, action):
         self.steps += 1
         if Path("faulty").exists():
             self.suffer()
-        obs = self.np_random.uniform(-1, 1, 2).astype(np.float32)
-        return obs, float(action), self.steps % 10 == 0, False, {}
+        return self._obs(), float(action), self.steps % 10 == 0, False, {}
 
     def suffer(self):
         if self.num in SLOW:
