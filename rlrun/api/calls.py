@@ -21,6 +21,8 @@ from rlrun.errors import ConfigError, end_if_importing_main, require_working_dir
 from rlrun.schema.override import Override
 from rlrun.trust import NotTrusted, trusting
 
+DRIVER = "SDL_VIDEODRIVER"
+
 StrPath = str | os.PathLike[str]
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -94,9 +96,17 @@ def _as_overrides(name: str, kwargs: dict[str, object], unknown: list[str]) -> s
 
 @contextmanager
 def call(trust: str | Sequence[str] = ()) -> Iterator[None]:
-    """Trust packages, whose code a config may name, and restore Hydra's global objects."""
-    with trusting(_packages(trust)), hydra_restored():
-        yield
+    """Trust packages, whose code a config may name, and restore Hydra's global objects.
+
+    An environment drawn without a screen sets a driver, with which a window would show nothing.
+    """
+    driver = os.environ.get(DRIVER)
+    try:
+        with trusting(_packages(trust)), hydra_restored():
+            yield
+    finally:
+        os.environ.pop(DRIVER, None)
+        os.environ.update({} if driver is None else {DRIVER: driver})
 
 
 def _packages(trust: object) -> list[str]:

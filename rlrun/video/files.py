@@ -181,16 +181,11 @@ def has_display() -> bool:
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-_DRIVER = "SDL_VIDEODRIVER"
-_chosen = False  # whether the driver is ours, not the user's
-
-
 def prepare_pygame() -> None:
     """Keep pygame quiet, and let it draw into memory if there is no screen."""
-    global _chosen
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    if not has_display() and _DRIVER not in os.environ:
-        os.environ[_DRIVER], _chosen = "dummy", True
+    if not has_display():
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
 
 _VIDEO = 'write a file: --video out.gif (in Python video="out.gif")'
@@ -202,7 +197,7 @@ def require_window() -> None:
     if install := install_pygame():
         text = "a window needs the package pygame-ce, which is not installed, or incomplete"
         raise ResourceError(f"rlrun play: {text}; install it: {install}; or {_VIDEO}")
-    if not (has_display() or (os.environ.get(_DRIVER) and not _chosen)):
+    if not (os.environ.get("SDL_VIDEODRIVER") or has_display()):
         raise _no_window("neither DISPLAY nor WAYLAND_DISPLAY is set")
 
 
@@ -239,7 +234,7 @@ class EpisodeWindow:
     def _open(self, width: int, height: int) -> Any:
         import pygame
 
-        wanted = os.environ.get(_DRIVER)
+        wanted = os.environ.get("SDL_VIDEODRIVER")
         try:
             pygame.display.init()
             screen = pygame.display.set_mode((width, height))

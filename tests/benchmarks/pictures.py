@@ -359,15 +359,19 @@ PUBLISHED = {  # game -> returns of DQN and AC(0.8) while they train, after 1 an
 # Read off img/learning_curves.gif of github.com/kenjyoung/MinAtar (Young and Tian 2019).
 MINATAR_LINES = [
     *(f"experiment=minatar_pqn env=minatar_{game} run.eval_every=100000" for game in PUBLISHED),
-    "experiment=minatar_dqn env=minatar_breakout learner.threads=1 run.total_steps=150000 "
-    "run.eval_every=25000",
+    *(f"experiment=minatar_pqn env=minatar_{game} run.total_steps=5000000 run.eval_every=500000"
+      for game in PUBLISHED),
+    *(f"experiment=minatar_dqn env=minatar_{game} learner.threads=1 run.total_steps=1000000 "
+      "run.eval_every=100000 run.checkpoint_every=1000000" for game in PUBLISHED),
+    *(f"experiment=minatar_pqn env=minatar_freeway env.blank=2 {memory}run.total_steps=2000000 "
+      "run.eval_every=500000" for memory in ("", "memory=gru ")),
     "experiment=minatar_pqn env=minatar_breakout env.trail=false run.total_steps=500000 "
     "run.eval_every=100000",
     "experiment=minatar_pqn env=minatar_breakout env.trail=false memory=gru "
     "run.total_steps=500000 run.eval_every=100000",
     "policy=r2d2 env=minatar_breakout env.trail=false torso=small_cnn learner.replay_ratio=16 "
     "learner.threads=1 run.total_steps=100000 run.eval_every=25000 run.checkpoint_every=100000",
-]
+]  # fmt: skip
 
 
 def minatar(o: Namespace) -> int:
@@ -388,23 +392,31 @@ def minatar(o: Namespace) -> int:
     return 0
 
 
-def full_runs(results: Sequence[Result], policy: str, game: str) -> list[Result]:
-    """The runs of a policy in a game with all planes, by seed."""
+def full_runs(results: Sequence[Result], policy: str, game: str, millions: int) -> list[Result]:
+    """The runs of a policy in a game with all planes, over so many million env steps, by seed."""
     line = f"experiment=minatar_{policy} env=minatar_{game} "
-    own = [r for r in results if line in r["command"] and "env.t" not in r["command"]]
-    return sorted(own, key=lambda r: int(r["seed"]))
+
+    def fits(r: Result) -> bool:
+        length = round(r["curve"][-1][0] / 1e6)
+        return line in r["command"] and " env." not in r["command"] and length == millions
+
+    return sorted(filter(fits, results), key=lambda r: int(r["seed"]))
 
 
 def minatar_table(results: Sequence[Result]) -> str:
-    """The last evaluations of PQN's seeds, their training returns, and the published ones."""
-    titles = ("game", "PQN, seeds, greedy", "PQN, training", "DQN, 1M, 5M", "AC(0.8), 1M, 5M")
+    """The last evaluations of the seeds, training returns, and the published ones."""
+    titles = (
+        "game", "PQN, 1M", "5M", "in training: PQN, 1M", "5M", "DQN, 1M",
+        "published DQN, 1M, 5M", "AC(0.8), 1M, 5M",
+    )  # fmt: skip
     lines = []
     for game, published in PUBLISHED.items():
-        own = full_runs(results, "pqn", game)
-        greedy = " ".join(f"{r['curve'][-1][1]:.1f}" for r in own)
-        training = f"{np.mean([r['training'] for r in own]):.1f}"
+        once, longer = (full_runs(results, "pqn", game, millions) for millions in (1, 5))
+        dqn = full_runs(results, "dqn", game, 1)
+        greedy = (" ".join(f"{r['curve'][-1][1]:.1f}" for r in of) for of in (once, longer))
+        training = (f"{np.mean([r['training'] for r in of]):.1f}" for of in (once, longer, dqn))
         theirs = (f"{early}, {late}" for early, late in published)
-        lines.append([game.replace("_", " "), greedy, training, *theirs])
+        lines.append([game.replace("_", " "), *greedy, *training, *theirs])
     return table(titles, lines)
 
 
@@ -415,8 +427,8 @@ def draw_minatar(results: Sequence[Result]) -> Figure:
         for axes, (game, published) in zip(
             figure.subplots(1, len(PUBLISHED)), PUBLISHED.items(), strict=True
         ):
-            for policy, colour in (("pqn", BLUE), ("dqn", ORANGE)):
-                own = [np.array(r["curve"]) for r in full_runs(results, policy, game)]
+            for policy, millions, colour in (("pqn", 5, BLUE), ("dqn", 1, ORANGE)):
+                own = [np.array(r["curve"]) for r in full_runs(results, policy, game, millions)]
                 if own:
                     seed_lines(axes, own, colour, f"rlrun {policy.upper()}")
             for (_, late), dash, name in zip(
@@ -424,7 +436,7 @@ def draw_minatar(results: Sequence[Result]) -> Figure:
             ):
                 axes.axhline(late, color="#555555", linestyle=dash, label=f"{name}, 5M frames")
             axes.set(title=game.replace("_", " "), xlabel="env steps", xlim=0, ylim=0)
-            axes.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1000:.0f}k")
+            axes.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1e6:.0f}M")
         figure.legend(*figure.axes[1].get_legend_handles_labels(), loc="outside lower center",
                       ncols=4)  # fmt: skip
     return figure

@@ -60,7 +60,12 @@ def test_minatar_is_drawn_and_tabulated_from_the_committed_runs(tmp_path, monkey
     assert texts(tmp_path / "picture.svg") == committed
     assert capsys.readouterr().out.strip() in (HERE / "TABLES.md").read_text("utf-8")
     for game in p.PUBLISHED:
-        assert [r["seed"] for r in p.full_runs(json_lines(p.MINATAR), "pqn", game)] == [11, 12, 13]
+        assert [r["seed"] for r in p.full_runs(json_lines(p.MINATAR), "pqn", game, 1)] == [
+            11,
+            12,
+            13,
+        ]
+        assert p.full_runs(json_lines(p.MINATAR), "pqn", game, 5)
 
 
 def test_popgym_is_tabulated_from_the_committed_runs(capsys):

@@ -12,6 +12,7 @@ from PIL import Image, ImageSequence
 
 import rlrun
 from rlrun.cli.main import main
+from rlrun.errors import ConfigError
 from rlrun.video.files import VideoFile
 from tests.once import made_once
 
@@ -178,6 +179,15 @@ def test_misuse_is_one_line_and_writes_nothing(runs, tmp_path, monkeypatch, caps
     assert main(["eval", str(runs / "bandit"), "--traces"]) == 2
     assert "--video FILE" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["old.gif"]
+
+
+def test_a_video_from_python_leaves_no_driver(runs, tmp_path, monkeypatch):
+    """Else the next call without a video would open a window that nobody sees."""
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    rlrun.play(runs / "cartpole", video=tmp_path / "a.gif", max_steps=3)
+    with pytest.raises(ConfigError, match="WAYLAND_DISPLAY"):
+        rlrun.play(runs / "cartpole")
 
 
 LEFT = "pip install --force-reinstall --no-deps pygame-ce"  # pygame was uninstalled beside it
