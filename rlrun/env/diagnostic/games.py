@@ -106,10 +106,10 @@ class HiddenBattleshipVectorEnv(LockstepVectorEnv):
         for length in self.ships:
             free = False
             while not free:
-                one, (axis, back) = rng.integers(self.size, size=2), rng.integers(2, size=2)
-                other = one.copy()
-                other[axis] += (1 - 2 * back) * (length - 1)
-                (top, left), (bottom, right) = np.minimum(one, other), np.maximum(one, other)
+                start, (axis, back) = rng.integers(self.size, size=2), rng.integers(2, size=2)
+                end = start.copy()
+                end[axis] += (1 - 2 * back) * (length - 1)
+                (top, left), (bottom, right) = np.minimum(start, end), np.maximum(start, end)
                 cells = board[top : bottom + 1, left : right + 1]
                 free = min(top, left) >= 0 and max(bottom, right) < self.size and not cells.any()
             cells[:] = True
