@@ -102,9 +102,9 @@ def _chunk(s: Tensor, first: Tensor, *rows: Tensor) -> tuple[Tensor, Tensor]:
     """
     q, k, v, beta, log_alpha = rows
     logs, episode = log_alpha.movedim(0, -1), first.cumsum(0).movedim(0, -1)
-    own = (episode.unsqueeze(-1) == episode.unsqueeze(-2)).tril().unsqueeze(1)  # [B, 1, T, T]
-    apart = torch.where(own.tril(-1), logs.unsqueeze(-1), 0).cumsum(-2)
-    g_ts = apart.masked_fill(~own, -torch.inf).exp()  # [B, heads, T, T]
+    same = (episode.unsqueeze(-1) == episode.unsqueeze(-2)).tril().unsqueeze(1)  # [B, 1, T, T]
+    apart = torch.where(same.tril(-1), logs.unsqueeze(-1), 0).cumsum(-2)
+    g_ts = apart.masked_fill(~same, -torch.inf).exp()  # [B, heads, T, T]
     before = (episode > 0).unsqueeze(1)
     g = logs.cumsum(-1).masked_fill(before, -torch.inf).exp().unsqueeze(-1)
     weight = beta.movedim(0, -1).unsqueeze(-1)
