@@ -76,8 +76,8 @@ class Classic:
 
     def __init__(self, env: Any) -> None:
         self.env, (place, count, rule) = env, CLASSIC[type(env)]
-        own = getattr(env, rule) if rule else 0.0
-        constants = np.array([env.limit[0], own], np.float64)
+        rule_value = getattr(env, rule) if rule else 0.0
+        constants = np.array([env.limit[0], rule_value], np.float64)
         self.rules = tuple(constants if i == place else None for i in range(count))
 
     def world(self) -> tuple[np.ndarray, ...]:
@@ -154,8 +154,8 @@ class CompiledRollout:
             if not self._compare(collector, t, epsilon):
                 collector.compiled = None
                 return None
-        began, own = time.perf_counter(), collector.policy.generator
-        generators, world = (own, task.generator or own), task.world()
+        began, generator = time.perf_counter(), collector.policy.generator
+        generators, world = (generator, task.generator or generator), task.world()
         carried = tuple(np.array(getattr(collector, name)) for name in CARRIED)
         end = min(collector.capacity, t + ROWS)
         wanted = collector.config.n_sample
