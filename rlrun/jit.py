@@ -40,8 +40,8 @@ VARIABLE = "NUMBA_CACHE_DIR"  # read when numba is imported; child processes inh
 
 def _writable(path: Path) -> bool:
     """Return whether ``path`` is a writable directory or could be made."""
-    there = next(parent for parent in (path, *path.parents) if os.path.exists(parent))
-    return os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)
+    existing = next(parent for parent in (path, *path.parents) if os.path.exists(parent))
+    return os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK)
 
 
 def _has_cache() -> bool:

@@ -183,8 +183,8 @@ def decode_residuals(
     for size, predictor in zip(runs if count > 1 else [spec.size], predictors, strict=True):
         span = slice(start, start + size)
         if planes:
-            some = tuple(plane[span] for plane in planes)
-            kernels.join_planes(some, base[span], second_base[span], predictor, words[span])
+            span_planes = tuple(plane[span] for plane in planes)
+            kernels.join_planes(span_planes, base[span], second_base[span], predictor, words[span])
         else:
             kernels.restore(words[span], base[span], second_base[span], predictor)
         start += size
@@ -276,8 +276,8 @@ def chunk_predictor(steps: Array) -> int:
     """Return the predictor with the least entropy on a sample of the series of words [T, D]."""
     rows, columns = steps.shape
     expected = max(1, sample_size(steps.size) // rows)
-    some = steps[:MAX_SAMPLE, :: max(1, columns // expected)][:, :expected]
-    costs = [entropy(kernels.series_residuals(some, p)) for p in (NONE, SUB, SUB2)]
+    sample = steps[:MAX_SAMPLE, :: max(1, columns // expected)][:, :expected]
+    costs = [entropy(kernels.series_residuals(sample, p)) for p in (NONE, SUB, SUB2)]
     return costs.index(min(costs))
 
 

@@ -122,9 +122,9 @@ def space_difference(space: gym.Space[Any], first: gym.Space[Any], name: str) ->
     if space == first:
         return None
     if type(space) is type(first):
-        its = dict(space_parts(first) or ())
+        parts = dict(space_parts(first) or ())
         for key, part in space_parts(space) or ():
-            if key in its and (text := space_difference(part, its[key], f"{name}[{key!r}]")):
+            if key in parts and (text := space_difference(part, parts[key], f"{name}[{key!r}]")):
                 return text
     boxes = isinstance(space, spaces.Box) and isinstance(first, spaces.Box)
     if boxes and (space.shape, space.dtype) == (first.shape, first.dtype):

@@ -178,8 +178,8 @@ def outside(actions: np.ndarray, space: gym.Space[Any]) -> np.ndarray:
     low, high, whole = low - start, high - start, np.dtype(space.dtype).kind != "f"
     x = actions.astype(np.float64) if whole else actions.astype(space.dtype)
     wrong = ~((x >= low) & (x <= high)) | (whole & (x != np.floor(x)))
-    some: np.ndarray = wrong.reshape(len(actions), -1).any(-1)
-    return some
+    any_wrong: np.ndarray = wrong.reshape(len(actions), -1).any(-1)
+    return any_wrong
 
 
 def action_table(choices: Sequence[float | tuple[float, ...]], space: gym.Space[Any]) -> np.ndarray:

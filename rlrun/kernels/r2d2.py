@@ -182,9 +182,9 @@ def _td_errors(
         priority[b] = eta * largest + (ONE - eta) * np.float32(total / max(valid_rows, 1))
         sizes += total
         count += valid_rows
-    some = max(count, 1)
+    divisor = max(count, 1)
     return (
-        loss / (length * batch), sizes / some, predictions / some, targets / some,
+        loss / (length * batch), sizes / divisor, predictions / divisor, targets / divisor,
         count / (length * batch),
     )  # fmt: skip
 

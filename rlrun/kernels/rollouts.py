@@ -225,7 +225,7 @@ class CompiledRollout:
             (0, CHECKED, 0, CHECKED * self.columns + 1),
         )  # fmt: skip
         different, past = 0, (collector.prev_action, collector.prev_reward, collector.state)
-        kept, actor.generator = actor.generator, before
+        generator, actor.generator = actor.generator, before
         try:
             for k in range(checked):
                 out = actor.act(rows["obs"][k], rows["first"][k], *past, explore=epsilon)
@@ -246,7 +246,7 @@ class CompiledRollout:
                     different = CHECKED * self.columns
                     break
         finally:
-            actor.generator = kept
+            actor.generator = generator
         if different <= MOST_DIFFERENT * checked * self.columns:
             return True
         _logger.warning(

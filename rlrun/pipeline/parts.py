@@ -259,7 +259,7 @@ class RunFiles:
         self, state: Mapping[str, Any], weights: Mapping[str, Tensor], counters: Counters
     ) -> None:
         """Save a checkpoint. Raises: StorageError, of this save or the one before."""
-        held = {name: copied(x) for name, x in weights.items()}
+        copies = {name: copied(x) for name, x in weights.items()}
         meta = _meta(counters)
 
         def write_past() -> None:  # repeated by a run that resumes before this checkpoint
@@ -268,10 +268,10 @@ class RunFiles:
                 from rlrun.run import history  # imports the codec
 
                 past = self.directory / history.DIRECTORY
-                self.history_size = history.save(past, held, **meta, keep=self.versions)
+                self.history_size = history.save(past, copies, **meta, keep=self.versions)
 
         def write_newest() -> None:
-            checkpoint.save_weights(self.directory / "last.safetensors", held, meta)
+            checkpoint.save_weights(self.directory / "last.safetensors", copies, meta)
 
         self.saver.save(
             state, env_steps=counters.env_steps, keep=self.keep, committed=self.log.committed(),

@@ -53,8 +53,8 @@ class TQC(SAC[TQCConfig]):
         over the critics.
         """
         c, valid = self.config, batch.valid
-        kept = valid.unsqueeze(-1)
-        q, y = torch.where(kept, q, 0.0), torch.where(kept, y, 0.0)
+        mask = valid.unsqueeze(-1)
+        q, y = torch.where(mask, q, 0.0), torch.where(mask, y, 0.0)
         target = y.expand(len(q), *y.shape)
         row_loss = quantile_huber(q, target, self.levels.expand_as(q), kappa=c.kappa)
         loss = weighted_row_mean(row_loss.sum(0) / c.num_quantiles, valid, batch.weight)

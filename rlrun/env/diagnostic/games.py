@@ -205,9 +205,9 @@ class LabyrinthEscapeVectorEnv(LockstepVectorEnv):
 
     def _move(self, action: np.ndarray) -> np.ndarray:
         """Move the agents. Return bool [E]: to a cell that is new to them."""
-        there = np.clip(self.position + MOVES[action], 0, self.side - 1)
-        free = self.maze[self.columns, there[:, 0], there[:, 1]] != WALL
-        self.position = np.where(free[:, None], there, self.position)
+        destination = np.clip(self.position + MOVES[action], 0, self.side - 1)
+        free = self.maze[self.columns, destination[:, 0], destination[:, 1]] != WALL
+        self.position = np.where(free[:, None], destination, self.position)
         self.last = action.astype(np.int32)
         cell = self.columns, self.position[:, 0], self.position[:, 1]
         new: np.ndarray = ~self.explored[cell]

@@ -45,8 +45,8 @@ class GatedDeltaNet(Cell):
         q, k, v, beta, log_alpha = self._rows(x)
         with torch.autocast(x.device.type, enabled=False):
             s = log_alpha.exp()[..., None, None] * state[0].reshape(-1, *self.shape)
-            held = (s * k.unsqueeze(-2)).sum(-1)
-            u = beta.unsqueeze(-1) * (v - held)
+            predicted = (s * k.unsqueeze(-2)).sum(-1)
+            u = beta.unsqueeze(-1) * (v - predicted)
             s = s + u.unsqueeze(-1) * k.unsqueeze(-2)
             o = (s * q.unsqueeze(-2)).sum(-1)
         return self._read(o, x), (s.flatten(1),)
@@ -109,8 +109,8 @@ def _chunk(s: Tensor, first: Tensor, *rows: Tensor) -> tuple[Tensor, Tensor]:
     g = logs.cumsum(-1).masked_fill(before, -torch.inf).exp().unsqueeze(-1)
     weight = beta.movedim(0, -1).unsqueeze(-1)
     system = weight * g_ts * torch.einsum("tbhd,sbhd->bhts", k, k)
-    held = g * torch.einsum("bhvk,tbhk->bhtv", s, k)
-    right = weight * (v.movedim(0, -2) - held)
+    predicted = g * torch.einsum("bhvk,tbhk->bhtv", s, k)
+    right = weight * (v.movedim(0, -2) - predicted)
     u = torch.linalg.solve_triangular(system.tril(-1), right, upper=False, unitriangular=True)
     o = g * torch.einsum("bhvk,tbhk->bhtv", s, q)
     o = o + (g_ts * torch.einsum("tbhd,sbhd->bhts", q, k)) @ u

@@ -380,13 +380,13 @@ def link_speed() -> float:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    here = ray.get_runtime_context().get_node_id()
+    this_node = ray.get_runtime_context().get_node_id()
     nodes: list[Any] = ray.nodes()  # type: ignore[no-untyped-call]
-    others = [n["NodeID"] for n in nodes if n["Alive"] and n["NodeID"] != here]
+    others = [n["NodeID"] for n in nodes if n["Alive"] and n["NodeID"] != this_node]
     if not others:
         return math.inf
-    there = NodeAffinitySchedulingStrategy(others[0], soft=True)
-    receive: Any = ray.remote(len).options(num_cpus=0, scheduling_strategy=there)
+    strategy = NodeAffinitySchedulingStrategy(others[0], soft=True)
+    receive: Any = ray.remote(len).options(num_cpus=0, scheduling_strategy=strategy)
     ray.get(receive.remote(b""))  # starts the worker
     took = []
     for _ in range(3):
