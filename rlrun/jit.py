@@ -40,8 +40,8 @@ VARIABLE = "NUMBA_CACHE_DIR"  # read when numba is imported; child processes inh
 
 def _writable(path: Path) -> bool:
     """Return whether ``path`` is a writable directory or could be made."""
-    there = next(parent for parent in (path, *path.parents) if os.path.exists(parent))
-    return os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)
+    existing = next(parent for parent in (path, *path.parents) if os.path.exists(parent))
+    return os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK)
 
 
 def _has_cache() -> bool:
@@ -63,11 +63,11 @@ def _private_directory() -> str | None:
         path = os.path.join(tempfile.gettempdir(), f"rlrun-numba-{os.getuid()}")
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return None
-    private = found.st_uid == os.getuid() and not found.st_mode & 0o077
-    return path if stat.S_ISDIR(found.st_mode) and private else None
+    private = status.st_uid == os.getuid() and not status.st_mode & 0o077
+    return path if stat.S_ISDIR(status.st_mode) and private else None
 
 
 COMPILED = os.environ.get("RLRUN_NUMBA", "1") != "0"
@@ -179,13 +179,13 @@ def _watch_imported(compiled: Any) -> None:
     numba's cache compares the time and size of the function's own file alone. The imported
     functions' stamps include those of their own imports. Constants of other files are not seen.
     """
-    own = getattr(compiled._cache, "_cache_file", None)
-    if own is not None:
+    cache_file = getattr(compiled._cache, "_cache_file", None)
+    if cache_file is not None:
         module, names = compiled.py_func.__module__, compiled.py_func.__globals__.values()
         imported = [x for x in names if hasattr(x, "py_func") and x.py_func.__module__ != module]
         files = (getattr(x._cache, "_cache_file", None) for x in imported)
         stamps = {str(getattr(file, "_source_stamp", None)) for file in files}
-        own._source_stamp = (own._source_stamp, *sorted(stamps))
+        cache_file._source_stamp = (cache_file._source_stamp, *sorted(stamps))
 
 
 def _compile_in_one_process(compiled: Any) -> None:
@@ -200,13 +200,13 @@ def _compile_in_one_process(compiled: Any) -> None:
     name = f"{compiled.py_func.__module__}.{compiled.py_func.__qualname__}"
 
     def load_or_begin(signature: Any, target: Any) -> Any:
-        found = load(signature, target)
-        if found is None:
+        loaded = load(signature, target)
+        if loaded is None:
             lock.enter_context(_lock(Path(cache.cache_path, f"{name}.lock")))
-            found = load(signature, target)
-            if found is not None:
+            loaded = load(signature, target)
+            if loaded is not None:
                 lock.close()
-        return found
+        return loaded
 
     def save_and_end(signature: Any, result: Any) -> None:
         with lock:

@@ -85,9 +85,9 @@ class CompressedRows:
     def _set_packed(self, index: int, data: bytes | None) -> None:
         """Replace a packed block and update the byte counts."""
         size = self.open[0].nbytes
-        for one, sign in ((self.packed[index], -1), (data, 1)):
-            if one is not None:
-                self.coded += sign * sys.getsizeof(one)
+        for block, sign in ((self.packed[index], -1), (data, 1)):
+            if block is not None:
+                self.coded += sign * sys.getsizeof(block)
                 self.raw += sign * size
         self.packed[index] = data
         if self.room is not None and self.coded > self.room:
@@ -191,10 +191,10 @@ def from_state(state: Mapping[str, Any]) -> CompressedRows:
     """Return ``CompressedRows`` with a saved state, for reading."""
     opened = state["open"]
     entry = ArraySpec(opened.shape[2:], opened.dtype)
-    columns, stop, rows = opened.shape[0], state["blocks"].stop, int(state["rows"])
-    if stop < -(-rows // BLOCK_ROWS):  # not wrapped yet: later slots are unused
-        rows = min(rows, (stop + 1) * BLOCK_ROWS)
-    saved.integer("ring.rows", rows, 1, (stop - state["blocks"].first + 1) * BLOCK_ROWS)
-    blocks = CompressedRows("obs", entry, columns, rows, in_memory)
-    blocks.load_state_dict({**state, "rows": rows})
+    columns, stop, capacity = opened.shape[0], state["blocks"].stop, int(state["rows"])
+    if stop < -(-capacity // BLOCK_ROWS):  # not wrapped yet: later slots are unused
+        capacity = min(capacity, (stop + 1) * BLOCK_ROWS)
+    saved.integer("ring.rows", capacity, 1, (stop - state["blocks"].first + 1) * BLOCK_ROWS)
+    blocks = CompressedRows("obs", entry, columns, capacity, in_memory)
+    blocks.load_state_dict({**state, "rows": capacity})
     return blocks

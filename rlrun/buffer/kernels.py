@@ -37,13 +37,13 @@ def write_flags(ring: Arrays, head: int, chunk: Arrays) -> int:
 
     Returns the number of valid rows.
     """
-    flags, rewards, rows, columns = ring
+    flags, rewards, capacity, columns = ring
     first, terminated, truncated, valid, reward = chunk
     count = 0
     for c in range(columns):
-        slot = head % rows
+        slot = head % capacity
         for t in range(len(reward)):
-            at = np.uint64(c * rows + slot)
+            at = np.uint64(c * capacity + slot)
             flags[at] = np.uint8(
                 FIRST * first[t, c]
                 + TERMINATED * terminated[t, c]
@@ -52,30 +52,31 @@ def write_flags(ring: Arrays, head: int, chunk: Arrays) -> int:
             )
             rewards[at] = reward[t, c]
             count += valid[t, c]
-            slot = slot + 1 if slot + 1 < rows else 0
-        flags[np.uint64(c * rows + slot)] = 0
+            slot = slot + 1 if slot + 1 < capacity else 0
+        flags[np.uint64(c * capacity + slot)] = 0
     return count
 
 
 @jit
-def write_rows(store: np.ndarray, source: np.ndarray, start: int, rows: int, columns: int) -> None:
+def write_rows(store: np.ndarray, source: np.ndarray, start: int, capacity: int,
+               columns: int) -> None:  # fmt: skip
     """Copy ``source`` [T * columns, words], time-major, to slots ``start``... of every column."""
     steps, width = len(source) // columns, source.shape[1]
-    to, given, one = store.reshape(-1), source.reshape(-1), np.uint64(1)
+    to, values, one = store.reshape(-1), source.reshape(-1), np.uint64(1)
     for c in range(columns):  # a column is contiguous
         slot = start
         for t in range(steps):
-            if slot == rows:
+            if slot == capacity:
                 slot = 0
             if width == 1:
-                to[np.uint64(c * rows + slot)] = given[np.uint64(t * columns + c)]
+                to[np.uint64(c * capacity + slot)] = values[np.uint64(t * columns + c)]
             elif width == 2:
-                i, j = np.uint64(2 * (c * rows + slot)), np.uint64(2 * (t * columns + c))
-                to[i], to[i + one] = given[j], given[j + one]
+                i, j = np.uint64(2 * (c * capacity + slot)), np.uint64(2 * (t * columns + c))
+                to[i], to[i + one] = values[j], values[j + one]
             else:
-                own, row = store[c * rows + slot], source[t * columns + c]
-                for k in range(width):  # own[:] = row would compile the text of an error, for 2 s
-                    own[k] = row[k]
+                entry, row = store[c * capacity + slot], source[t * columns + c]
+                for k in range(width):  # entry[:] = row would compile the text of an error: 2 s
+                    entry[k] = row[k]
             slot += 1
 
 
@@ -150,12 +151,12 @@ def insert_lines(table: Arrays, ring: Arrays, new: np.ndarray, key: int, skip: i
 
     Returns the number of rows that no stored window learned before.
     """
-    (lines, alive), (flags, _, rows, _) = table, ring
+    (lines, alive), (flags, _, capacity, _) = table, ring
     fresh = 0
     for i in range(len(new)):
         column, learn, _, last, ended = new[i, :5]
         for row in range(learn, min(learn + learned, last - ended + 1)):
-            at = np.uint64(column * rows + row % rows)
+            at = np.uint64(column * capacity + row % capacity)
             fresh += not flags[at] & LEARNED
             flags[at] |= np.uint8(LEARNED)
         if i >= skip:
@@ -175,9 +176,9 @@ def append_rows(ring: Arrays, alive: np.ndarray, head: int, chunk: Arrays, cutte
     Returns (slots of dropped windows, slots and keys int64 [2, N] of new ones by column, number of
     valid rows).
     """
-    _, _, rows, columns = ring
+    _, _, capacity, columns = ring
     steps = len(chunk[4])
-    dead = expire_rows(alive, rows, columns, tail, until)
+    dead = expire_rows(alive, capacity, columns, tail, until)
     count = write_flags(ring, head, chunk)
     new = cut(chunk[0][:steps], chunk[3], cutter[0], head, cutter[1])
     at, out = np.zeros(columns + 1, np.int64), np.empty((2, len(new)), np.int64)
@@ -187,7 +188,7 @@ def append_rows(ring: Arrays, alive: np.ndarray, head: int, chunk: Arrays, cutte
         at[c + 1] += at[c]
     for i in range(len(new)):
         column, learn = new[i, 0], new[i, 1]
-        slot, j = column * rows + learn % rows, at[column]
+        slot, j = column * capacity + learn % capacity, at[column]
         at[column] += 1
         out[0, j], out[1, j] = slot, learn * columns + column
         alive[np.uint64(slot)] = True
@@ -196,20 +197,21 @@ def append_rows(ring: Arrays, alive: np.ndarray, head: int, chunk: Arrays, cutte
 
 @inner
 @jit
-def expire_rows(alive: np.ndarray, rows: int, columns: int, start: int, stop: int) -> np.ndarray:
+def expire_rows(alive: np.ndarray, capacity: int, columns: int, start: int,
+                stop: int) -> np.ndarray:  # fmt: skip
     """Drop the windows of one row in rows start..stop-1 and return their slots, by column."""
     out = np.empty((stop - start) * columns, np.int64)
     count = 0
     for c in range(columns):
-        cell = c * rows + start % rows
+        cell = c * capacity + start % capacity
         for _ in range(start, stop):
             if alive[cell]:
                 alive[cell] = False
                 out[count] = cell
                 count += 1
             cell += 1
-            if cell == (c + 1) * rows:
-                cell -= rows
+            if cell == (c + 1) * capacity:
+                cell -= capacity
     return out[:count]
 
 
@@ -250,35 +252,35 @@ def candidates(
 @jit
 def row_spans(ring: Arrays, slots: np.ndarray, head: int, nstep: int) -> np.ndarray:
     """Return the ``Spans.lines`` of windows of one row and the ``nstep`` rows after it."""
-    flags, _, rows, columns = ring
+    flags, _, capacity, columns = ring
     out = np.empty((7, len(slots)), np.int64)
-    newest = (head - 1) % rows
+    newest = (head - 1) % capacity
     for i in range(len(slots)):
-        c = slots[i] // rows
-        at = slots[i] - c * rows
-        r = head - 1 - (newest - at if at <= newest else newest - at + rows)
+        c = slots[i] // capacity
+        at = slots[i] - c * capacity
+        r = head - 1 - (newest - at if at <= newest else newest - at + capacity)
         out[0, i], out[1, i], out[6, i] = slots[i], c, r * columns + c
         out[2, i] = out[3, i] = r
         out[4, i] = out[5, i] = r + nstep
         for j in range(1, nstep + 1):
             at += 1
-            if at == rows:
+            if at == capacity:
                 at = 0
-            if not flags[np.uint64(c * rows + at)] & VALID:
+            if not flags[np.uint64(c * capacity + at)] & VALID:
                 out[4, i], out[5, i] = r + j - 1, r + j
                 break
     return out
 
 
 @jit
-def line_spans(lines: np.ndarray, slots: np.ndarray, rows: int, head: int) -> np.ndarray:
+def line_spans(lines: np.ndarray, slots: np.ndarray, capacity: int, head: int) -> np.ndarray:
     """Return the ``Spans.lines`` of the windows in ``slots``; ``head``: windows so far."""
     out = np.empty((7, len(slots)), np.int64)
     for b in range(len(slots)):
         line = np.uint64(slots[b])
         column, learn, last = lines[line, 0], lines[line, 1], lines[line, 3]
         first = learn - lines[line, 2]
-        out[0, b], out[1, b] = column * rows + first % rows, column
+        out[0, b], out[1, b] = column * capacity + first % capacity, column
         out[2, b], out[3, b] = first, learn
         out[4, b], out[5, b] = last - lines[line, 4], last
         out[6, b] = head - 1 - (head - 1 - slots[b]) % len(lines)
@@ -318,11 +320,11 @@ def read_windows(ring: Arrays, spans: np.ndarray, burnin: int, cells: Arrays, ou
     reward 0 outside the window's rows; opens bool [B], whether the window's first row opens an
     episode; prev_reward float32 [B].
     """
-    flags, rewards, rows, _ = ring
+    flags, rewards, capacity, _ = ring
     seen, step, before = cells
     first, terminated, truncated, valid, reward, opens, prev_reward = out
     batch = spans.shape[1]
-    cell, end = spans[0], (spans[1] + 1) * rows
+    cell, end = spans[0], (spans[1] + 1) * capacity
     if COMPILED and len(seen) > PREFETCHED:
         prefetch(flags.reshape(-1, 1), cell, len(seen))
         prefetch(rewards.view(np.uint32).reshape(-1, 1), cell, len(seen))
@@ -330,7 +332,7 @@ def read_windows(ring: Arrays, spans: np.ndarray, burnin: int, cells: Arrays, ou
     until, flag = np.empty(batch, np.int32), np.empty(batch, np.uint8)
     since = np.empty(batch, np.int32)
     for b in range(batch):
-        before[b] = (end[b] if cell[b] == end[b] - rows else cell[b]) - 1
+        before[b] = (end[b] if cell[b] == end[b] - capacity else cell[b]) - 1
         opens[b] = flags[np.uint64(cell[b])] & FIRST > 0
         since[b], until[b] = shift[b], shift[b] + steps[b]
     for b in range(batch):
@@ -339,22 +341,22 @@ def read_windows(ring: Arrays, spans: np.ndarray, burnin: int, cells: Arrays, ou
     for t in range(len(seen)):
         for b in range(batch):
             to = cell[b] + min(max(t - shift[b], 0), spans[5, b] - spans[2, b])
-            seen[t, b] = to - rows if to >= end[b] else to
+            seen[t, b] = to - capacity if to >= end[b] else to
             first[t, b] = opens[b] & (t == since[b])
     for t in range(len(step)):
         for b in range(batch):
             to = cell[b] + min(max(t - shift[b], 0), steps[b])
-            step[t, b] = to - rows if to >= end[b] else to
+            step[t, b] = to - capacity if to >= end[b] else to
         for b in range(batch):  # bound by memory latency
             at = np.uint64(step[t, b])
             flag[b], reward[t, b] = flags[at], rewards[at]
         now = np.int32(t)
         for b in range(batch):  # vectorised by the compiler
-            own = (now >= since[b]) & (now <= until[b])
-            valid[t, b] = own
-            terminated[t, b] = own & (flag[b] & TERMINATED > 0)
-            truncated[t, b] = (not own) | (flag[b] & TRUNCATED > 0)
-            reward[t, b] = reward[t, b] if own else np.float32(0)
+            inside = (now >= since[b]) & (now <= until[b])
+            valid[t, b] = inside
+            terminated[t, b] = inside & (flag[b] & TERMINATED > 0)
+            truncated[t, b] = (not inside) | (flag[b] & TRUNCATED > 0)
+            reward[t, b] = reward[t, b] if inside else np.float32(0)
 
 
 # -- priorities ------------------------------------------------------------------------------------

@@ -179,13 +179,13 @@ class Layout:
 
     def describe(self) -> str:
         """Return one line with the sizes of rows, states, and the rest."""
-        parts, rows = self.parts(), (self.rows - 1) * self.columns
+        parts, capacity = self.parts(), (self.rows - 1) * self.columns
         of = [f"the rows {amount(parts['rows'])}"]
         if (state := total(self.row.state)) and self.windows is not None:
             of.append(f"{self.windows:,} recurrent states of {amount(state)}")
         if rest := parts["table"] + parts["sampler"]:
             of.append(f"windows and priorities {amount(rest)}")
-        text = f"room for {rows:,} rows, {amount(self.nbytes)}"
+        text = f"room for {capacity:,} rows, {amount(self.nbytes)}"
         text += f" ({', '.join(of)})" if len(of) > 1 else ""
         if self.packed:
             most = self.packed if self.room is None else min(self.packed, self.room)

@@ -95,11 +95,11 @@ class Mixed(_Several):
         demos = key < 0
         count = int(np.count_nonzero(~demos))
         if key is self.drawn[0]:  # own windows first; each replay gets the keys it returned
-            given = list(self.drawn[1])
+            keys = list(self.drawn[1])
             if count:
-                self.own.prioritize(given.pop(0), priority[:count])
-            if given:
-                self.demos.prioritize(given[0], priority[count:])
+                self.own.prioritize(keys.pop(0), priority[:count])
+            if keys:
+                self.demos.prioritize(keys[0], priority[count:])
             return
         if count:
             self.own.prioritize(key[~demos], priority[np.flatnonzero(~demos)])
@@ -112,8 +112,8 @@ class Mixed(_Several):
     def metrics(self, env_steps: int) -> dict[str, float]:
         """Return buffer/ metrics of the own rows, and the share of demonstrations."""
         share = self.counts["demos"] / max(self.counts["windows"], 1)
-        found = {"buffer/demo_windows": float(len(self.demos)), "buffer/demo_fraction": share}
-        return self.own.metrics(env_steps) | found
+        metrics = {"buffer/demo_windows": float(len(self.demos)), "buffer/demo_fraction": share}
+        return self.own.metrics(env_steps) | metrics
 
     def codec_metrics(self) -> dict[str, float]:
         """Return codec/ metrics of the own rows. Demonstrations are not compressed."""
@@ -139,16 +139,16 @@ class Mixed(_Several):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a ``state_dict``. Raises: CheckpointError if the demonstrations differ."""
-        given, own = state["demos"], self.state_dict()["demos"]
+        loaded, current = state["demos"], self.state_dict()["demos"]
         names = ("layout", "steps")
-        if any(given[name] != own[name] for name in names):
+        if any(loaded[name] != current[name] for name in names):
             raise CheckpointError(
-                f"buffer.demos = {own['steps']} steps, {own['layout']}: the checkpoint has "
-                f"{given['steps']} steps, {given['layout']}; allowed are the demonstrations the "
+                f"buffer.demos = {current['steps']} steps, {current['layout']}: the checkpoint has "
+                f"{loaded['steps']} steps, {loaded['layout']}; allowed are the demonstrations the "
                 "run began with; restore that dataset"
             )
         self.own.load_state_dict(state["own"])
-        self.demos.sampler.load_state_dict(given["sampler"])
+        self.demos.sampler.load_state_dict(loaded["sampler"])
         saved.check_invariants(self.demos.sampler.check(self.demos.windows.all()))
         self.counts = saved.check_counts(state["counts"], self.counts)
         self.generator.bit_generator.state = state["generator"]
@@ -243,8 +243,8 @@ class Streams(_Several):
         """Return the windows with these keys, grouped by stream, weight 1."""
         count = len(self.replays)
         parts = [
-            self.replays[int(one[0] % count)].get(one // count, env_steps)
-            for one in np.split(key, np.flatnonzero(np.diff(key % count)) + 1)
+            self.replays[int(stream_keys[0] % count)].get(stream_keys // count, env_steps)
+            for stream_keys in np.split(key, np.flatnonzero(np.diff(key % count)) + 1)
         ]
         weight = torch.cat([part.weight for part in parts])
         return Sample(join([part.segment for part in parts]), weight, key, env_steps)
@@ -270,9 +270,9 @@ class Streams(_Several):
 
     def codec_metrics(self) -> dict[str, float]:
         """Return codec/ metrics of compressed observations."""
-        found = [replay.codec_metrics() for replay in self.replays]
-        size = sum(x.get("codec/buffer_bytes", 0.0) for x in found)
-        raw = sum(x["codec/buffer_bytes"] / x["codec/buffer_ratio"] for x in found if x)
+        metrics = [replay.codec_metrics() for replay in self.replays]
+        size = sum(x.get("codec/buffer_bytes", 0.0) for x in metrics)
+        raw = sum(x["codec/buffer_bytes"] / x["codec/buffer_ratio"] for x in metrics if x)
         return {"codec/buffer_ratio": size / raw, "codec/buffer_bytes": size} if raw else {}
 
     def check(self) -> None:
@@ -295,8 +295,8 @@ class Streams(_Several):
                 "are as many collectors as the run began with; undo the change of "
                 "pipeline.num_actors"
             )
-        for replay, own in zip(self.replays, streams, strict=True):
-            replay.load_state_dict(own)
+        for replay, stream_state in zip(self.replays, streams, strict=True):
+            replay.load_state_dict(stream_state)
         self.generator.bit_generator.state = state["generator"]
 
     def _prioritized(self) -> list[Prioritized]:
@@ -328,19 +328,19 @@ def combined(parts: Sequence[tuple[dict[str, float], float]]) -> dict[str, float
     if len(parts) == 1:
         return parts[0][0]
     names = dict.fromkeys(name for metrics, _ in parts for name in metrics)
-    found = {}
+    merged = {}
     for name in names:
         have = [(m[name], weight) for m, weight in parts if name in m]
         short = name.partition("/")[2]
         if short in _SUMMED:
-            found[name] = sum(value for value, _ in have)
+            merged[name] = sum(value for value, _ in have)
         elif short.endswith("_max"):
-            found[name] = max(value for value, _ in have)
+            merged[name] = max(value for value, _ in have)
         else:
             total = sum(weight for _, weight in have)
             weights = [w / total if total else 1 / len(have) for _, w in have]
-            found[name] = sum(v * w for (v, _), w in zip(have, weights, strict=True))
-    return found
+            merged[name] = sum(v * w for (v, _), w in zip(have, weights, strict=True))
+    return merged
 
 
 def _own(replay: Store) -> Replay:
@@ -349,9 +349,9 @@ def _own(replay: Store) -> Replay:
 
 def _shares(replay: Store, part: Sample) -> np.ndarray:
     """Return each sampled window's probability within its stream, up to rounding, float64 [B]."""
-    own = _own(replay)
-    slots = own.windows.find(part.key)[0]
-    priorities = own.sampler.priorities(slots)
+    own_replay = _own(replay)
+    slots = own_replay.windows.find(part.key)[0]
+    priorities = own_replay.sampler.priorities(slots)
     if priorities is None:
-        return np.full(len(slots), 1.0 / max(len(own), 1))
+        return np.full(len(slots), 1.0 / max(len(own_replay), 1))
     return priorities[1]

@@ -196,11 +196,11 @@ class Replay:
         first = numbers["learn"][slots] - numbers["burnin"][slots]
         slots = slots[first > numbers["origin"][slots]]
         slots = generator.permutation(slots)[:count]
-        own, origin = windows.spans(slots), numbers["origin"][slots]
-        longest = int((own.first - origin).max(initial=0))
-        cell = ring.cells(origin, own.column)
-        before = Spans.of(cell, own.column, origin, origin, own.first - 1, own.first)
-        return self._read(slots, own), self.gather(before, longest + 1, 0)
+        spans, origin = windows.spans(slots), numbers["origin"][slots]
+        longest = int((spans.first - origin).max(initial=0))
+        cell = ring.cells(origin, spans.column)
+        before = Spans.of(cell, spans.column, origin, origin, spans.first - 1, spans.first)
+        return self._read(slots, spans), self.gather(before, longest + 1, 0)
 
     def random_windows(self, count: int, generator: np.random.Generator) -> Segment:
         """Return at most ``count`` windows, drawn uniformly with ``generator``."""
@@ -319,16 +319,16 @@ class Replay:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a ``state_dict``. Raises: CheckpointError if it has another shape."""
-        wanted, given = (
-            f"{rows}; drawn by {', '.join(sorted(sampler))}"
-            for rows, sampler in (
+        wanted, loaded = (
+            f"{layout}; drawn by {', '.join(sorted(sampler))}"
+            for layout, sampler in (
                 (self.fingerprint(), self.sampler.state_dict()),
                 (state["layout"], state["sampler"]),
             )
         )
-        if wanted != given:
+        if wanted != loaded:
             raise CheckpointError(
-                f"buffer = {wanted}: the saved one is {given}; allowed is the config it was saved "
+                f"buffer = {wanted}: the saved one is {loaded}; allowed is the config it was saved "
                 "with; undo the change, or export the old run (rlrun export) and start from it "
                 "(buffer.load)"
             )

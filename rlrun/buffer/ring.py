@@ -101,8 +101,8 @@ class Ring:
         self.extras = {name: store(f"extras/{name}", x) for name, x in row.extras.items()}
         self.stores = [*tree_leaves(self.obs), self.action, *self.extras.values()]
         self.blocks = tuple(x for x in self.stores if isinstance(x, CompressedRows))
-        for one in self.blocks:
-            one.room = None if layout.room is None else layout.room // len(self.blocks)
+        for compressed in self.blocks:
+            compressed.room = None if layout.room is None else layout.room // len(self.blocks)
         names, blocks = ("reward", "flags", "origin", "final"), layout.ring()
         self.host = {name: allocate(name, blocks[name]) for name in names if name in blocks}
         self.flags = self.host["flags"].reshape(-1)
@@ -298,18 +298,18 @@ class ChunkValidator:
         Raises: ValueError naming the field that differs.
         """
         row, steps = self.row, len(chunk.reward)
-        given = [*leaves_like(row.obs, chunk.obs, "obs"), chunk.action]
+        arrays = [*leaves_like(row.obs, chunk.obs, "obs"), chunk.action]
         for name in row.extras:
             if name not in chunk.extras:
                 raise ValueError(
                     f"extras = {sorted(chunk.extras)}: {name!r} is missing; the buffer stores "
                     f"{sorted(row.extras)}; collect them, or make a new buffer"
                 )
-            given.append(chunk.extras[name])
-        given += (chunk.reward, chunk.first, chunk.terminated, chunk.truncated, chunk.valid)
+            arrays.append(chunk.extras[name])
+        arrays += (chunk.reward, chunk.first, chunk.terminated, chunk.truncated, chunk.valid)
         if self.states:
-            given += leaves_like(row.state, chunk.states, "states")
-        for x, (name, block) in zip(given, self.blocks.items(), strict=True):
+            arrays += leaves_like(row.state, chunk.states, "states")
+        for x, (name, block) in zip(arrays, self.blocks.items(), strict=True):
             shape = steps + (name in self.longer), self.columns, *block.shape
             if x.dtype != block.dtype or x.shape != shape:
                 raise ValueError(
@@ -317,32 +317,32 @@ class ChunkValidator:
                     f"{block.dtype} {list(shape)} (rows as in reward); make a new buffer for other "
                     "rows"
                 )
-        return given
+        return arrays
 
 
-def leaves_like(own: Tree, other: Tree, name: str) -> list[Any]:
-    """Return the leaves of ``other`` in the order of ``own``.
+def leaves_like(template: Tree, tree: Tree, name: str) -> list[Any]:
+    """Return the leaves of ``tree`` in the order of ``template``.
 
     Raises: ValueError if the structures differ.
     """
     keys: Iterable[Any]
-    if isinstance(own, dict):
-        keys, same = own, isinstance(other, dict) and own.keys() == other.keys()
-    elif isinstance(own, tuple):
-        keys, same = range(len(own)), isinstance(other, tuple) and len(own) == len(other)
+    if isinstance(template, dict):
+        keys, same = template, isinstance(tree, dict) and template.keys() == tree.keys()
+    elif isinstance(template, tuple):
+        keys, same = range(len(template)), isinstance(tree, tuple) and len(template) == len(tree)
     else:
-        return [other]
+        return [tree]
     if not same:
-        raise _structure_error(own, other, name)
-    return [x for k in keys for x in leaves_like(own[k], other[k], f"{name}[{k!r}]")]
+        raise _structure_error(template, tree, name)
+    return [x for k in keys for x in leaves_like(template[k], tree[k], f"{name}[{k!r}]")]
 
 
-def _structure_error(own: Tree, other: Tree, name: str) -> ValueError:
-    if isinstance(own, dict):
-        has = sorted(other) if isinstance(other, dict) else type(other).__name__
-        stored = str(sorted(own))
+def _structure_error(template: Tree, tree: Tree, name: str) -> ValueError:
+    if isinstance(template, dict):
+        has = sorted(tree) if isinstance(tree, dict) else type(tree).__name__
+        stored = str(sorted(template))
     else:
-        has = f"{len(other) if isinstance(other, tuple) else type(other).__name__} parts"
-        stored = f"{len(own)} parts"
+        has = f"{len(tree) if isinstance(tree, tuple) else type(tree).__name__} parts"
+        stored = f"{len(template)} parts"
     text = f"{name} = {has}: another structure; the buffer stores {stored}; make a new buffer"
     return ValueError(text)

@@ -158,12 +158,12 @@ class Rollout(_Unmeasured):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         filled = saved.integer("rollout.filled", state["filled"], 0, self.rows)
         past = {"ends": self.past, "steps": self.previous}
-        for part, stored, given in (
+        for part, stored, loaded in (
             ("rollout", self.ends, state["ends"]),
             ("rollout", self.steps, state["steps"]),
             ("rollout.past", past, state["past"]),
         ):
-            tree_map(lambda store, x, part=part: saved.fill(part, store, x), stored, given)
+            tree_map(lambda store, x, part=part: saved.fill(part, store, x), stored, loaded)
         steps = state["steps"]
         rows = tree_map(torch.Tensor.numpy, (state["ends"]["obs"], steps["action"], steps["valid"]))
         saved.check_values("rollout", self.spaces, *rows)
@@ -220,21 +220,21 @@ class Rollouts(_Unmeasured):
                 f"pipeline.num_actors = {len(self.rollouts)}: the checkpoint is of "
                 f"{len(state['rollouts'])}; allowed is the number that the run began with"
             )
-        for rollout, own in zip(self.rollouts, state["rollouts"], strict=True):
-            rollout.load_state_dict(own)
+        for rollout, rollout_state in zip(self.rollouts, state["rollouts"], strict=True):
+            rollout.load_state_dict(rollout_state)
 
 
 def padded(segment: Segment, steps: int) -> Segment:
     """Return ``segment`` [T, B] extended by invalid rows to ``steps`` rows."""
-    more = steps - len(segment.reward)
-    if not more:
+    missing = steps - len(segment.reward)
+    if not missing:
         return segment
 
     def again(x: Tensor) -> Tensor:  # the last entry
-        return torch.cat([x, x[-1:].expand(more, *x.shape[1:])])
+        return torch.cat([x, x[-1:].expand(missing, *x.shape[1:])])
 
     def nothing(x: Tensor) -> Tensor:
-        return torch.cat([x, x.new_zeros(more, *x.shape[1:])])
+        return torch.cat([x, x.new_zeros(missing, *x.shape[1:])])
 
     extras = {n: x if n.startswith("prev_") else again(x) for n, x in segment.extras.items()}
     longer: dict[str, Any] = {n: nothing(getattr(segment, n)) for n in _ZEROED}

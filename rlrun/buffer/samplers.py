@@ -263,12 +263,14 @@ class Rank(Prioritized):
     ) -> None:  # fmt: skip
         super().__init__(config, capacity, generator, total_steps=total_steps)
         self.resort_every = config.resort_every
-        own = {n: np.zeros(b.shape, b.dtype) for n, b in sampler_blocks("rank", capacity).items()}
+        arrays = {
+            n: np.zeros(b.shape, b.dtype) for n, b in sampler_blocks("rank", capacity).items()
+        }
         # Slots by rank from ``begin`` on, best first; -1 where a window was dropped. It grows to
         # the left: new windows rank before all others.
-        self.order, self.begin = own["order"], len(own["order"])
-        self.position = own["position"]  # index in ``order`` of every live slot
-        self.cdf = own["cdf"]  # sum of rank^-alpha over ranks 1..i+1
+        self.order, self.begin = arrays["order"], len(arrays["order"])
+        self.position = arrays["position"]  # index in ``order`` of every live slot
+        self.cdf = arrays["cdf"]  # sum of rank^-alpha over ranks 1..i+1
         self.sorted_at = 0  # env steps of the last full sort
         self.changed = 0  # |delta| set since
         self._tabulate()

@@ -46,8 +46,8 @@ def number(part: str, value: Any, low: float, high: float) -> float:
 def reason(part: str, value: Any) -> str | None:
     """Return ``value``, a text or None. Raises: CheckpointError."""
     require(value is None or isinstance(value, str), part, f"is not a text: {_short(value)}")
-    found: str | None = value
-    return found
+    text: str | None = value
+    return text
 
 
 def fill(part: str, store: Any, x: Any, *, lead: int = 0) -> None:
@@ -85,11 +85,11 @@ def like(part: str, x: Any, store: Any, *, skip: int | None = None) -> None:
     ``skip``: an axis of any length.
     """
     require(isinstance(x, np.ndarray | Tensor), part, f"is not an array: {_short(x)}")
-    given, own = list(x.shape), list(store.shape)
-    if skip is not None and len(given) == len(own):
-        own[skip] = given[skip]
-    wrong = f"is {x.dtype} {given}, this run has {store.dtype} {own}"
-    require(_dtype(x) == _dtype(store) and given == own, part, wrong)
+    shape, expected = list(x.shape), list(store.shape)
+    if skip is not None and len(shape) == len(expected):
+        expected[skip] = shape[skip]
+    wrong = f"is {x.dtype} {shape}, this run has {store.dtype} {expected}"
+    require(_dtype(x) == _dtype(store) and shape == expected, part, wrong)
 
 
 def check_counts(counts: Any, names: Any) -> dict[str, int]:
@@ -98,9 +98,9 @@ def check_counts(counts: Any, names: Any) -> dict[str, int]:
     return {name: integer(f"counts.{name}", counts[name], 0, MOST_ROWS) for name in names}
 
 
-def check_tree(part: str, given: Any, own: Any) -> None:
-    """Raise CheckpointError unless ``given`` is a tree of arrays with the structure of ``own``."""
-    kinds = [tree_map(lambda x: isinstance(x, np.ndarray), tree) for tree in (given, own)]
+def check_tree(part: str, loaded: Any, template: Any) -> None:
+    """Raise CheckpointError unless ``loaded`` is a tree of arrays with ``template``'s structure."""
+    kinds = [tree_map(lambda x: isinstance(x, np.ndarray), tree) for tree in (loaded, template)]
     require(kinds[0] == kinds[1], part, "has another structure")
 
 
@@ -180,9 +180,9 @@ def check_priorities(part: str, priority: Any) -> None:
 
 def largest(value: Any) -> float:
     """Return the largest priority of a state, a float32 >= 0. Raises: CheckpointError."""
-    found = number("sampler.largest", value, 0, LARGEST)
-    require(float(np.float32(found)) == found, "sampler.largest", f"{found} is not a float32")
-    return found
+    maximum = number("sampler.largest", value, 0, LARGEST)
+    require(float(np.float32(maximum)) == maximum, "sampler.largest", f"{maximum} is not a float32")
+    return maximum
 
 
 def check_order(order: Any, slots: int) -> None:

@@ -40,7 +40,7 @@ def row_of(
         specs = tree_map(lambda s: ArraySpec(tuple(s.shape[1:]), _FLOAT), state)
     if isinstance(obs, JointSpace):  # every agent has its own state
         agents = obs.num_agents
-        specs = tree_map(lambda one: replace(one, shape=(agents, *one.shape)), specs)
+        specs = tree_map(lambda spec: replace(spec, shape=(agents, *spec.shape)), specs)
     spaces = RowSpaces(obs, action, config.policy.masks)
     return Row(_blocks(obs), number, extras, specs, spaces)
 
@@ -79,8 +79,8 @@ def make_layout(config: Config, row: Row, window: Window, columns: int | None = 
 
 def _single_rows(config: Config, row: Row, window: Window) -> bool:
     """Return whether every stored row has a window of its own, so that no table is needed."""
-    one = window.learned == 1 and not window.burnin and not tree_leaves(row.state)
-    return one and config.collector.tiling == "lossless"
+    single = window.learned == 1 and not window.burnin and not tree_leaves(row.state)
+    return single and config.collector.tiling == "lossless"
 
 
 def check_size(
@@ -127,21 +127,21 @@ def _limit(config: BufferConfig) -> tuple[int, str]:
 def demo_config(config: Config, row: Row, window: Window, lengths: list[int]) -> Config:
     """Return the config of a replay that holds trajectories of ``lengths`` steps in one column."""
     c, single = config.collector, _single_rows(config, row, window)
-    rows = sum(lengths) + len(lengths) + window.rows + config.env.frame_stack + 1
+    capacity = sum(lengths) + len(lengths) + window.rows + config.env.frame_stack + 1
     windows = sum(-(-steps // c.stride(window)) + 1 for steps in lengths)
     buffer = replace(
-        config.buffer, capacity=rows, window_capacity=None if single else windows, mmap=None,
+        config.buffer, capacity=capacity, window_capacity=None if single else windows, mmap=None,
         load=None, demos=None, max_bytes=None, compress=False,
     )  # fmt: skip
     seed = (config.seed + 2**31) % 2**32  # a random stream of its own
     return replace(config, seed=seed, buffer=buffer, collector=replace(c, num_envs=1))
 
 
-def check_demos(config: Config, own: Layout, window: Window, lengths: list[int]) -> None:
-    """Raise ResourceError if demonstrations and the ``own`` rows do not fit together."""
-    c, row = config.buffer, own.row
+def check_demos(config: Config, layout: Layout, window: Window, lengths: list[int]) -> None:
+    """Raise ResourceError if demonstrations and the rows of ``layout`` do not fit together."""
+    c, row = config.buffer, layout.row
     demos = make_layout(demo_config(config, row, window, lengths), row, window, 1)
-    need = demos.nbytes + own.nbytes - (own.movable if c.mmap is not None else 0)
+    need = demos.nbytes + layout.nbytes - (layout.movable if c.mmap is not None else 0)
     limit, why = _limit(c)
     if need > limit:
         fix = "lower buffer.capacity, or choose a smaller dataset"
@@ -207,9 +207,9 @@ def _largest(
         changed = replace(config, buffer=replace(config.buffer, capacity=capacity))
         return size(make_layout(changed, layout.row, window, layout.columns)) <= limit
 
-    rows = window.rows + max(1, config.env.frame_stack - 1)
+    length = window.rows + max(1, config.env.frame_stack - 1)
     batch = config.learner.batch_size * window.rows
-    least = max(rows * layout.columns, config.learner.learning_starts, batch)
+    least = max(length * layout.columns, config.learner.learning_starts, batch)
     if not fits(least):
         return None
     low, high = least, config.buffer.capacity  # fits, does not

@@ -311,8 +311,8 @@ class WindowTable:
     def partial(self, slots: np.ndarray) -> tuple[int, ...]:
         """Return the burn-in lengths in ``slots`` strictly between 0 and the full one."""
         burnin = self.numbers["burnin"][slots]
-        some = (burnin > 0) & (burnin < self.window.burnin)
-        return tuple(np.unique(burnin[some]).tolist())
+        partial = (burnin > 0) & (burnin < self.window.burnin)
+        return tuple(np.unique(burnin[partial]).tolist())
 
     # -- checks, checkpoints -----------------------------------------------------------------------
 

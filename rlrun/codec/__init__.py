@@ -66,8 +66,8 @@ def encode_chunk(tree: Any, *, coder: str = "auto") -> bytes:
 
 def as_bytes(array: Any) -> bytes:
     """Return the elements of an array or tensor in C order, little-endian. Raises: CodecError."""
-    found = as_array(array, "array")
-    return to_words(found, kind_of(found, "array")).tobytes()
+    values = as_array(array, "array")
+    return to_words(values, kind_of(values, "array")).tobytes()
 
 
 def tree_table(tree: Any) -> bytes:

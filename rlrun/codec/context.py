@@ -299,8 +299,8 @@ def fit(data: tuple[Array, Array, Array], bounds: Array, layout: Layout) -> Para
 def mean_buckets(sums: Array, counts: Array) -> Array:
     """Return uint8 [contexts]: the mean bucket; that of all contexts of a length for rare ones."""
     by_length = mean(sums.sum(1), counts.sum(1))[:, None]
-    found: Array = np.where(counts < MIN_COUNT, by_length, mean(sums, counts))
-    return np.clip(found, 0, 255).astype(np.uint8).reshape(-1)
+    means: Array = np.where(counts < MIN_COUNT, by_length, mean(sums, counts))
+    return np.clip(means, 0, 255).astype(np.uint8).reshape(-1)
 
 
 def mean(sums: Array, counts: Array) -> Array:

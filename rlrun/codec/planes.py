@@ -179,30 +179,30 @@ def decode_residuals(
         if spec.rows:
             words = kernels.restore_series(words, spec.rows, predictors[0])
         return as_kind(words, kind, spec.kind)
-    other, start = base if second is None else second, 0
+    second_base, start = base if second is None else second, 0
     for size, predictor in zip(runs if count > 1 else [spec.size], predictors, strict=True):
         span = slice(start, start + size)
         if planes:
-            some = tuple(plane[span] for plane in planes)
-            kernels.join_planes(some, base[span], other[span], predictor, words[span])
+            span_planes = tuple(plane[span] for plane in planes)
+            kernels.join_planes(span_planes, base[span], second_base[span], predictor, words[span])
         else:
-            kernels.restore(words[span], base[span], other[span], predictor)
+            kernels.restore(words[span], base[span], second_base[span], predictor)
         start += size
     return as_kind(words, kind, spec.kind)
 
 
 def narrow_with_bases(kind: Kind, words: Array, bases: Bases) -> tuple[int, Array, Bases]:
     """Return (code of the narrower kind that represents all exactly, or 0; words; bases)."""
-    found = narrow(words, kind, narrower_kinds(kind))
-    if found is None:
+    narrower = narrow(words, kind, narrower_kinds(kind))
+    if narrower is None:
         return 0, words, bases
     others: list[Array | None] = []
     for base in bases:
-        narrowed = None if base is None else narrow(base, kind, [found[0]])
+        narrowed = None if base is None else narrow(base, kind, [narrower[0]])
         if base is not None and narrowed is None:
             return 0, words, bases
         others.append(None if narrowed is None else narrowed[1])
-    return found[0].code, found[1], (others[0], others[1])
+    return narrower[0].code, narrower[1], (others[0], others[1])
 
 
 def read_kind(cursor: Cursor, kind: Kind, bases: Bases) -> tuple[Kind, Bases]:
@@ -216,10 +216,10 @@ def read_kind(cursor: Cursor, kind: Kind, bases: Bases) -> tuple[Kind, Bases]:
     assert target is not None
     narrowed: list[Array | None] = []
     for base in bases:
-        found = None if base is None else narrow(base, kind, [target])
-        if base is not None and found is None:
+        narrower = None if base is None else narrow(base, kind, [target])
+        if base is not None and narrower is None:
             raise damaged_frame(f"its base does not fit into {target.name}")
-        narrowed.append(None if found is None else found[1])
+        narrowed.append(None if narrower is None else narrower[1])
     return target, (narrowed[0], narrowed[1])
 
 
@@ -242,11 +242,11 @@ def tensor_residuals(
     sizes: tuple[int, ...], words: Array, base: Array, second: Array | None
 ) -> tuple[list[int], Array]:
     """Return (predictor of each run of tensors, all residuals [n])."""
-    other = base if second is None else second  # a placeholder where it is not read
+    second_base = base if second is None else second  # a placeholder where it is not read
     residuals, predictors, start = np.empty_like(words), list[int](), 0
     for size in predictor_runs(sizes):
         span = slice(start, start + size)
-        run = words[span], base[span], other[span]
+        run = words[span], base[span], second_base[span]
         predictor = tensor_predictor(*run, SUB if second is None else SUB2)
         kernels.residuals(*run, predictor, residuals[span])
         predictors.append(predictor)
@@ -259,8 +259,8 @@ def tensor_residuals(
 
 def entropy(words: Array) -> int:
     """Return 2^16 × the empirical entropy in bits of the byte planes of a sample."""
-    found = kernels.byte_counts(words, np.zeros((words.itemsize, 256), np.int64))
-    return int(words.itemsize * _LOGS[len(words)] - _LOGS[found].sum())
+    counts = kernels.byte_counts(words, np.zeros((words.itemsize, 256), np.int64))
+    return int(words.itemsize * _LOGS[len(words)] - _LOGS[counts].sum())
 
 
 def tensor_predictor(words: Array, base: Array, second: Array, highest: int) -> int:
@@ -276,8 +276,8 @@ def chunk_predictor(steps: Array) -> int:
     """Return the predictor with the least entropy on a sample of the series of words [T, D]."""
     rows, columns = steps.shape
     expected = max(1, sample_size(steps.size) // rows)
-    some = steps[:MAX_SAMPLE, :: max(1, columns // expected)][:, :expected]
-    costs = [entropy(kernels.series_residuals(some, p)) for p in (NONE, SUB, SUB2)]
+    sample = steps[:MAX_SAMPLE, :: max(1, columns // expected)][:, :expected]
+    costs = [entropy(kernels.series_residuals(sample, p)) for p in (NONE, SUB, SUB2)]
     return costs.index(min(costs))
 
 
@@ -357,10 +357,10 @@ def find_palette(words: Array) -> Array | None:
         if len(values) > MAX_PALETTE:
             return None
     while len(values) <= MAX_PALETTE:
-        found = values[indices(words, values)] == words
-        if found.all():
+        known = values[indices(words, values)] == words
+        if known.all():
             return values
-        rest = np.unique(words[~found][: 2 * SECOND_SAMPLE])
+        rest = np.unique(words[~known][: 2 * SECOND_SAMPLE])
         values = np.union1d(values, rest)
     return None
 

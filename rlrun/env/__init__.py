@@ -51,9 +51,9 @@ DIAGNOSTIC = {
 """module of ``rlrun.env.diagnostic`` -> its tasks; task X has the id rlrun/X-v0."""
 
 
-def _register(env_id: str, single: str, vector: str | None, **given: Any) -> None:
+def _register(env_id: str, single: str, vector: str | None, **options: Any) -> None:
     if env_id not in gym.registry:  # the adapter's own checks are stricter than Gymnasium's
-        gym.register(env_id, single, vector_entry_point=vector, disable_env_checker=True, **given)
+        gym.register(env_id, single, vector_entry_point=vector, disable_env_checker=True, **options)
 
 
 _register("rlrun/Conform-v0", "rlrun.env.conform:make", None)

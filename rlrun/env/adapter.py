@@ -138,9 +138,9 @@ class _Maker:
         spec = find_spec(config.id)
         # One native CartPole takes 28 us a step (numpy calls on arrays of one element), the single
         # environment 15 us.
-        own = str(spec.entry_point).startswith("gymnasium.envs.")
+        from_gymnasium = str(spec.entry_point).startswith("gymnasium.envs.")
         prefer_sync = config.backend == "auto" and (
-            spec.id.startswith(_NATIVE_DIFFERS) or (own and not several)
+            spec.id.startswith(_NATIVE_DIFFERS) or (from_gymnasium and not several)
         )
         if config.backend in ("auto", "vector") and not config.wrappers and not prefer_sync:
             required = config.backend == "vector"
@@ -174,10 +174,10 @@ class _Maker:
             source = AgentColumns(source, self.agents, self.config.id)
         return Env(source, env_id=self.config.id, keep_info=self.keep_info or ())
 
-    def _vector(self, raw: AnyVectorEnv, **given: Any) -> Env:
+    def _vector(self, raw: AnyVectorEnv, **options: Any) -> Env:
         _require_supported(self.config.id, raw.single_observation_space, raw.single_action_space)
-        given |= {"env_id": self.config.id, "keep_info": self.keep_info or ()}
-        return self._rows(NativeVector(raw, **given))
+        options |= {"env_id": self.config.id, "keep_info": self.keep_info or ()}
+        return self._rows(NativeVector(raw, **options))
 
     def _native(self, spec: EnvSpec, raw: AnyVectorEnv, *, resumable: bool) -> Env:
         """Return the rows of a native vector environment."""

@@ -267,14 +267,14 @@ class PettingZooEnv(gym.Env[Any, Any]):
 
         Raises: ContractViolation if it is not in the agent's space.
         """
-        own = self.agent_spaces[agent]
-        if isinstance(own, spaces.Box | spaces.Discrete):
+        space = self.agent_spaces[agent]
+        if isinstance(space, spaces.Box | spaces.Discrete):
             x = np.asarray(obs)
-            kinds = "biuf" if own.dtype is not None and own.dtype.kind == "f" else "biu"
-            cast = x.astype(own.dtype) if x.dtype.kind in kinds else x
+            kinds = "biuf" if space.dtype is not None and space.dtype.kind == "f" else "biu"
+            cast = x.astype(space.dtype) if x.dtype.kind in kinds else x
             obs = cast if cast.dtype.kind == "f" or (cast == x).all() else x
         self._require(self.violations[agent](obs), self.names[agent])
-        if self.agent is own or self.agent == own:
+        if self.agent is space or self.agent == space:
             return tree_map(np.asarray, obs)
         x = np.asarray(obs)
         return np.pad(x, (0, self.zero_obs.shape[0] - len(x)))
@@ -306,10 +306,10 @@ class PettingZooEnv(gym.Env[Any, Any]):
                 raise contract.ContractViolation(text)
         return result
 
-    def _require_each(self, name: str, given: Mapping[str, Any], agents: np.ndarray) -> None:
+    def _require_each(self, name: str, by_agent: Mapping[str, Any], agents: np.ndarray) -> None:
         """Raise if one of ``agents`` [N] has no entry, which would be learned from as zeros."""
         for agent in (self.names[i] for i in np.flatnonzero(agents)):
-            if agent not in given:
+            if agent not in by_agent:
                 text = f"it is in the episode and has no {name}; every agent must have one"
                 self._require(text, agent)
 

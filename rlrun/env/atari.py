@@ -36,7 +36,7 @@ def area_weights(size: int, resized: int) -> tuple[np.ndarray, np.ndarray]:
     added in the order of OpenCV's INTER_AREA, so that rounding is the same.
     """
     scale = size / resized
-    rows = []
+    sources = []
     for k in range(resized):
         start, stop = k * scale, (k + 1) * scale
         cell = min(scale, size - start)
@@ -45,10 +45,10 @@ def area_weights(size: int, resized: int) -> tuple[np.ndarray, np.ndarray]:
         parts += [(i, 1 / cell) for i in range(first, last)]
         if stop - last > 1e-3:
             parts.append((last, min(stop - last, 1.0, cell) / cell))
-        rows.append(parts)
-    index = np.zeros((max(map(len, rows)), resized), np.int64)
+        sources.append(parts)
+    index = np.zeros((max(map(len, sources)), resized), np.int64)
     weight = np.zeros(index.shape, np.float32)
-    for k, parts in enumerate(rows):
+    for k, parts in enumerate(sources):
         for j, (i, part) in enumerate(parts):
             index[j, k], weight[j, k] = i, part
     return index, weight
@@ -210,20 +210,20 @@ class AtariVectorEnv(VectorEnv[Any, Any, Any]):
     ) -> None:
         from ale_py import roms, vector_env
 
-        given = checked_arguments(AtariVectorEnv, arguments)
-        max_steps = MAX_FRAMES // given["frame_skip"]
+        checked = checked_arguments(AtariVectorEnv, arguments)
+        max_steps = MAX_FRAMES // checked["frame_skip"]
         self.limit = min(max_episode_steps or max_steps, max_steps)
         self._ale = (self.games or vector_env.AtariVectorEnv)(
-            find_game(given["game"], roms.get_all_rom_ids()),
+            find_game(checked["game"], roms.get_all_rom_ids()),
             num_envs,
-            num_threads=min(given["threads"], num_envs),
+            num_threads=min(checked["threads"], num_envs),
             # The final observation of ale-py's own limit misses the last frame.
             max_num_frames_per_episode=2 * MAX_FRAMES,
-            frameskip=given["frame_skip"],
-            noop_max=given["noop_max"],
-            life_loss_info=given["life_loss"],
+            frameskip=checked["frame_skip"],
+            noop_max=checked["noop_max"],
+            life_loss_info=checked["life_loss"],
             reward_clipping=False,
-            **_common_arguments(given),
+            **_common_arguments(checked),
         )
         self.num_envs = num_envs
         self.single_observation_space = spaces.Box(0, 255, (SCREEN_SIZE, SCREEN_SIZE), np.uint8)
@@ -301,30 +301,30 @@ def envpool_arguments(kwargs: dict[str, Any], ids: list[str]) -> tuple[str, dict
         ValueError: envpool has no such game, or an argument is out of its range.
     """
     limit = kwargs.get("max_episode_steps") or MAX_FRAMES
-    own = {name: value for name, value in kwargs.items() if name != "max_episode_steps"}
-    given = checked_arguments(AtariVectorEnv, own)
+    game_arguments = {name: value for name, value in kwargs.items() if name != "max_episode_steps"}
+    checked = checked_arguments(AtariVectorEnv, game_arguments)
     games = {env_id.removesuffix("-v5").lower(): env_id for env_id in ids if env_id[-3:] == "-v5"}
     arguments = {
         "gray_scale": True,
-        "frame_skip": given["frame_skip"],
-        "noop_max": max(1, given["noop_max"] - 1),
-        "episodic_life": given["life_loss"],
+        "frame_skip": checked["frame_skip"],
+        "noop_max": max(1, checked["noop_max"] - 1),
+        "episodic_life": checked["life_loss"],
         "zero_discount_on_life_loss": False,
         "reward_clip": False,
-        "num_threads": given["threads"],
-        "max_episode_steps": min(limit, MAX_FRAMES // given["frame_skip"]),
-        **_common_arguments(given),
+        "num_threads": checked["threads"],
+        "max_episode_steps": min(limit, MAX_FRAMES // checked["frame_skip"]),
+        **_common_arguments(checked),
     }
-    return games[find_game(given["game"], list(games))], arguments
+    return games[find_game(checked["game"], list(games))], arguments
 
 
-def _common_arguments(given: dict[str, Any]) -> dict[str, Any]:
+def _common_arguments(checked: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that ale-py and envpool call the same."""
     return {
         "stack_num": 1,
         "img_height": SCREEN_SIZE,
         "img_width": SCREEN_SIZE,
-        "repeat_action_probability": float(given["sticky"]),
-        "full_action_space": given["full_action_set"],
+        "repeat_action_probability": float(checked["sticky"]),
+        "full_action_space": checked["full_action_set"],
         "use_fire_reset": False,
     }

@@ -139,10 +139,10 @@ def find_spec(env_id: str) -> EnvSpec:
             spec.vector_entry_point = NATIVE[name]
         return spec
     if (game := _OLD_ATARI.fullmatch(name)) is not None:
-        one = f"env=gym env.id=ALE/{game[1]}-v5"
-        use = f"env=atari env.game={game[1]} torso=nature_cnn, or {one} for Gymnasium's frames"
+        settings = f"env=gym env.id=ALE/{game[1]}-v5"
+        use = f"env=atari env.game={game[1]} torso=nature_cnn, or {settings} for Gymnasium's frames"
         if game[2]:
-            use = f"{one} env.kwargs.obs_type=ram"
+            use = f"{settings} env.kwargs.obs_type=ram"
         raise ConfigError(
             f"env.id = {env_id}: no such environment; settings of Atari games are keys, not part "
             f"of ids; use {use} (pip install 'rlrun[atari]')"

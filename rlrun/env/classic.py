@@ -135,8 +135,8 @@ class MountainCar(LockstepVectorEnv):
         position = np.clip(position + velocity, -1.2, 0.6)
         velocity[(position == -1.2) & (velocity < 0)] = 0
         self.state = np.stack([position, velocity])
-        there = (position >= 0.5) & (velocity >= self.goal_velocity)
-        return np.full(self.num_envs, -1, np.float32), there
+        reached = (position >= 0.5) & (velocity >= self.goal_velocity)
+        return np.full(self.num_envs, -1, np.float32), reached
 
     def _observe(self) -> np.ndarray:
         return np.ascontiguousarray(self.state.T, np.float32)
@@ -162,9 +162,9 @@ class MountainCarContinuous(MountainCar):
         position = np.clip(position, np.float32(-1.2), np.float32(0.6))
         velocity[(position == np.float32(-1.2)) & (velocity < 0)] = 0
         self.state = np.stack([position, velocity]).astype(np.float64)
-        there = (position >= np.float32(0.45)) & (velocity >= self.goal_velocity)
-        reward = np.where(there, 100.0, 0.0) - _power(action[:, 0], TWO) * 0.1
-        return reward.astype(np.float32), there
+        reached = (position >= np.float32(0.45)) & (velocity >= self.goal_velocity)
+        reward = np.where(reached, 100.0, 0.0) - _power(action[:, 0], TWO) * 0.1
+        return reward.astype(np.float32), reached
 
 
 class Pendulum(LockstepVectorEnv):

@@ -454,10 +454,10 @@ class Mask(Recall):
     actions = 4
     asks = (1,)
 
-    def __init__(self, *, box: bool = False, **given: bool) -> None:
+    def __init__(self, *, box: bool = False, **options: bool) -> None:
         if box:
             raise ValueError("box = True: continuous actions have no mask")
-        super().__init__(**given)
+        super().__init__(**options)
         mask = spaces.MultiBinary(self.actions)
         self.observation_space = spaces.Dict(
             {"observation": self.observation_space, "action_mask": mask}
@@ -540,11 +540,11 @@ PROBES: dict[str, type[Probe]] = {
 }
 
 
-def make(probe: str, **given: bool) -> Probe:
-    """Return a new environment of the probe with this name; ``given``: see ``Probe``.
+def make(probe: str, **options: bool) -> Probe:
+    """Return a new environment of the probe with this name; ``options``: see ``Probe``.
 
     Raises: ValueError for a name that is not in ``PROBES``.
     """
     if probe not in PROBES:
         raise ValueError(f"probe = {probe}: must be one of {', '.join(PROBES)}")
-    return PROBES[probe](**given)
+    return PROBES[probe](**options)

@@ -114,26 +114,26 @@ def faults_ignored() -> Iterator[None]:
         pass_ctrl_c(e)
 
 
-def space_difference(own: gym.Space[Any], first: gym.Space[Any], name: str) -> str | None:
+def space_difference(space: gym.Space[Any], first: gym.Space[Any], name: str) -> str | None:
     """Return how a space differs from that of the first copy, or None.
 
     ``name``: of the space, e.g. ``observation_space``.
     """
-    if own == first:
+    if space == first:
         return None
-    if type(own) is type(first):
-        its = dict(space_parts(first) or ())
-        for key, part in space_parts(own) or ():
-            if key in its and (text := space_difference(part, its[key], f"{name}[{key!r}]")):
+    if type(space) is type(first):
+        parts = dict(space_parts(first) or ())
+        for key, part in space_parts(space) or ():
+            if key in parts and (text := space_difference(part, parts[key], f"{name}[{key!r}]")):
                 return text
-    boxes = isinstance(own, spaces.Box) and isinstance(first, spaces.Box)
-    if boxes and (own.shape, own.dtype) == (first.shape, first.dtype):
+    boxes = isinstance(space, spaces.Box) and isinstance(first, spaces.Box)
+    if boxes and (space.shape, space.dtype) == (first.shape, first.dtype):
         for bound in ("low", "high"):
-            x, y = getattr(own, bound), getattr(first, bound)
+            x, y = getattr(space, bound), getattr(first, bound)
             for index in map(tuple, np.argwhere(x != y)[:1]):
                 at = f"[{', '.join(map(str, index))}]" if index else ""
                 return f"{name}.{bound}{at} is {x[index]:g}, that of the first {y[index]:g}"
-    return f"{name} is {own}, that of the first {first}"
+    return f"{name} is {space}, that of the first {first}"
 
 
 def unequal_copies(env_id: str, copies: Sequence[Spaces | None], first: Spaces) -> EnvError | None:
@@ -142,8 +142,8 @@ def unequal_copies(env_id: str, copies: Sequence[Spaces | None], first: Spaces) 
     ``copies``: the spaces of all; None: unknown.
     """
     names = "observation_space", "action_space"
-    for number, own in enumerate(copies, 1):
-        for name, x, y in zip(names, own or (), first, strict=False):
+    for number, copy_spaces in enumerate(copies, 1):
+        for name, x, y in zip(names, copy_spaces or (), first, strict=False):
             if (wrong := space_difference(x, y, name)) is not None:
                 return EnvError(
                     f"env.id = {env_id}: copy {number} of {len(copies)}: {wrong}; all copies must "
@@ -201,9 +201,9 @@ def info_number_violation(key: str, value: Any) -> str | None:
     """Describe a requested info value that is not one finite number. None if it is."""
     if (message := reward_violation(value, f"info[{key!r}]")) is None:
         return None
-    found, _, allowed = message.partition(";")
+    fault, _, allowed = message.partition(";")
     return (
-        f"{found} (named by env.success or collector.keep_info); only numbers can be kept:"
+        f"{fault} (named by env.success or collector.keep_info); only numbers can be kept:"
         f"{allowed}; name another key or fix the environment"
     )
 
@@ -319,11 +319,11 @@ def structure_violation(space: gym.Space[Any], obs: Any, path: str) -> str | Non
         return None
     if isinstance(space, spaces.Dict):
         if not isinstance(obs, Mapping) or set(obs) != set(space.spaces):
-            got = sorted(map(str, obs)) if isinstance(obs, Mapping) else type(obs).__name__
-            return f"{path} is {got}; allowed is a dict with keys {sorted(space.spaces)}"
+            actual = sorted(map(str, obs)) if isinstance(obs, Mapping) else type(obs).__name__
+            return f"{path} is {actual}; allowed is a dict with keys {sorted(space.spaces)}"
     elif not isinstance(obs, tuple | list) or len(obs) != len(parts):
-        got = f"{type(obs).__name__} of {len(obs) if hasattr(obs, '__len__') else 'no'} parts"
-        return f"{path} is a {got}; allowed is a tuple of {len(parts)} parts"
+        actual = f"{type(obs).__name__} of {len(obs) if hasattr(obs, '__len__') else 'no'} parts"
+        return f"{path} is a {actual}; allowed is a tuple of {len(parts)} parts"
     inside = (structure_violation(part, obs[key], f"{path}[{key!r}]") for key, part in parts)
     return next(filter(None, inside), None)
 
@@ -352,17 +352,20 @@ class _Leaf:
         if self.number:
             return self._number_fault(x)
         if not isinstance(x, np.ndarray | np.generic):
-            got = f"is a {type(x).__name__}"
+            text = f"is a {type(x).__name__}"
         elif x.shape != self.shape:
-            got = f"has shape {x.shape}"
+            text = f"has shape {x.shape}"
         elif x.dtype != self.dtype:
-            got = f"has dtype {x.dtype}"
+            text = f"has dtype {x.dtype}"
         elif self.floating:  # False for NaN
             inside = np.abs(x) <= FLOAT32_MAX if x.itemsize > 4 else np.isfinite(x)
             return None if inside.all() else self._first(x, ~inside)
         else:
             return self.beyond(x) if self.compared else None
-        return f"{self.name} {got}; allowed is {self.dtype} {self.shape}, finite, as an array", None
+        return (
+            f"{self.name} {text}; allowed is {self.dtype} {self.shape}, finite, as an array",
+            None,
+        )
 
     def _number_fault(self, x: Any) -> Fault | None:
         whole = isinstance(x, int | np.integer) and not isinstance(x, bool)
@@ -433,8 +436,8 @@ def batch_fault(
     for name, x, kinds in zip(names, (reward, *flags), ("biuf", "biu", "biu"), strict=True):
         array = isinstance(x, np.ndarray)
         if not array or x.shape != (num_envs,) or x.dtype.kind not in kinds:
-            got = f"{x.dtype} {x.shape}" if array else _truncated_repr(x)
-            return f"{name} of all environments is {got}; allowed is an array ({num_envs},)", None
+            text = f"{x.dtype} {x.shape}" if array else _truncated_repr(x)
+            return f"{name} of all environments is {text}; allowed is an array ({num_envs},)", None
     if not (inside := np.abs(reward) <= FLOAT32_MAX).all():
         index = int(inside.argmin())
         return str(reward_violation(reward[index])), index

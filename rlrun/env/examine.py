@@ -496,14 +496,14 @@ def walk_rows(
     Raises: EnvError if the environment violates its contract.
     """
     count, deadline = env.num_envs, time.monotonic() + seconds
-    actions, other = (Actions(env.action_space, env.obs_space, seed + i) for i in (0, 1))
+    actions, other_actions = (Actions(env.action_space, env.obs_space, seed + i) for i in (0, 1))
     obs = env.reset(seed=seed) if last is None else last
     done = np.zeros(count, np.bool_)
     rows = [(_row_hashes(obs, count), np.zeros(count, np.float32), done, done, ~done)]
     while len(rows) <= steps and (len(rows) <= FEW or time.monotonic() <= deadline):
         action = actions.batch(obs, count)
         if other_after_end and done.any():
-            ignored = other.batch(obs, count)
+            ignored = other_actions.batch(obs, count)
             action = np.where(done.reshape(-1, *[1] * (action.ndim - 1)), ignored, action)
         s = env.step(action)
         obs, done = s.obs, s.terminated | s.truncated
@@ -539,19 +539,19 @@ class _Rows:
             resumable=resumable,
         )
 
-    def walk(self, **more: Any) -> RowsWalk:
+    def walk(self, **options: Any) -> RowsWalk:
         with _opened(self.make) as env:
-            return walk_rows(env, seed=_SEED, steps=_ROWS_STEPS, seconds=self.seconds, **more)
+            return walk_rows(env, seed=_SEED, steps=_ROWS_STEPS, seconds=self.seconds, **options)
 
     def determinism(self) -> str:
         self.walks: list[RowsWalk] = []  # with the same actions, and with others after an end
         try:
             one, two = self.walk(), self.walk()
             ends = bool(one.ended[:-1].any())
-            other = self.walk(other_after_end=True) if ends else one
+            altered = self.walk(other_after_end=True) if ends else one
         except EnvError as e:
             raise (NotCheckable if self.refused else Finding)(f"a run ends: {e}") from e
-        self.walks = [one, other]
+        self.walks = [one, altered]
         self.same = first_difference(one, two) is None
         if not self.same:
             text = "two copies with the same seed and actions differ at row "
@@ -564,23 +564,23 @@ class _Rows:
     def step_after_the_end(self) -> str:
         if not self.walks:
             raise NotCheckable("a run ends earlier")
-        one, other = self.walks
-        opens = one.ended[:-1]  # the next row opens an episode
+        walk, altered = self.walks
+        opens = walk.ended[:-1]  # the next row opens an episode
         if not opens.any():
-            raise NotCheckable(_no_end(one.steps, late=one.steps < _ROWS_STEPS))
+            raise NotCheckable(_no_end(walk.steps, late=walk.steps < _ROWS_STEPS))
         # Columns of agents wait, in rows that end, until the last agent of a team has left.
-        columns_wait = one.ended.shape[1] != (self.config.instances or _NUM_ENVS)
-        if (one.reward[1:][opens] != 0).any():
+        columns_wait = walk.ended.shape[1] != (self.config.instances or _NUM_ENVS)
+        if (walk.reward[1:][opens] != 0).any():
             raise Finding(f"the row that opens an episode has a reward; {_MODE}")
-        if not columns_wait and one.ended[1:][opens].any():
+        if not columns_wait and walk.ended[1:][opens].any():
             raise Finding(f"an episode ends in the row that opens it; {_MODE}")
-        if (message := _shortened(one, self.limit) or self._other_last_row()) is not None:
+        if (message := _shortened(walk, self.limit) or self._other_last_row()) is not None:
             raise Finding(f"{message}; {_MODE}")
         if not self.same:
             raise NotCheckable("rows of one seed differ, see determinism")
-        for column, ended in enumerate(opens[: len(other.hashes) - 1].T):
+        for column, ended in enumerate(opens[: len(altered.hashes) - 1].T):
             row = int(ended.argmax()) + 1
-            if ended.any() and one.hashes[row, column] != other.hashes[row, column]:
+            if ended.any() and walk.hashes[row, column] != altered.hashes[row, column]:
                 raise Finding(f"the observation of row {row} depends on the action; {_MODE}")
         return f"{int(opens.sum())} resets: no reward, no flag, the action ignored"
 
@@ -609,17 +609,17 @@ class _Rows:
             raise NotCheckable("it needs a second environment (env.instances = 1)")
         make, again = partial(self.make, resumable=True), "a resumed run opens new episodes there"
         with _opened(make) as env, _opened(make) as copy:
-            given: dict[str, Any] = {"seconds": self.seconds}
+            options: dict[str, Any] = {"seconds": self.seconds}
             try:
-                walk = walk_rows(env, seed=_SEED, steps=2 * _STATE_STEPS, **given)
+                walk = walk_rows(env, seed=_SEED, steps=2 * _STATE_STEPS, **options)
                 state = env.state_dict()
                 if env.inexact is not None:
                     unknown = self.config.backend == "envpool"
                     raise (NotCheckable if unknown else Finding)(f"{env.inexact}; {again}")
                 if reasons := copy.load_state_dict(state):
                     raise Finding(f"{reasons[0]}; {again}")
-                given |= {"seed": _SEED + 1, "steps": _STATE_STEPS, "last": walk.last}
-                ours, its = (walk_rows(e, **given) for e in (env, copy))
+                options |= {"seed": _SEED + 1, "steps": _STATE_STEPS, "last": walk.last}
+                ours, its = (walk_rows(e, **options) for e in (env, copy))
             except EnvError as e:
                 raise NotCheckable(f"a run ends: {e}") from e
         if (row := first_difference(ours, its)) is not None:

@@ -33,15 +33,15 @@ class GoalFunctions:
             EnvError: its functions fail on goals of its space, or do not return numbers.
         """
         self._id = env_id
-        goal, other = space["achieved_goal"], space["desired_goal"]
-        if goal.shape is None or (goal.shape, goal.dtype) != (other.shape, other.dtype):
-            message = f"achieved_goal is {goal}, desired_goal is {other}"
+        goal, desired = space["achieved_goal"], space["desired_goal"]
+        if goal.shape is None or (goal.shape, goal.dtype) != (desired.shape, desired.dtype):
+            message = f"achieved_goal is {goal}, desired_goal is {desired}"
             raise self._goal_error(f"{message}; allowed are two arrays of one shape and dtype")
         self.goal_shape, self.goal_dtype = goal.shape, goal.dtype
-        found = {
+        functions = {
             name: getattr(env, name, None) for name in ("compute_reward", "compute_terminated")
         }
-        self._functions = {name: f for name, f in found.items() if callable(f)}
+        self._functions = {name: f for name, f in functions.items() if callable(f)}
         if "compute_reward" not in self._functions:
             missing = "compute_reward(achieved_goal, desired_goal, info)"
             raise self._goal_error(f"it observes goals but has no {missing}")

@@ -56,10 +56,10 @@ def draw(env_id: str, picture: Draw) -> np.ndarray:
         image = image[-1]
     fits = isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3
     if not fits or not image.size:
-        got = f"{type(image).__name__}"
+        actual = f"{type(image).__name__}"
         if isinstance(image, np.ndarray):
-            got = f"{image.dtype} {list(image.shape)}"
+            actual = f"{image.dtype} {list(image.shape)}"
         raise ConfigError(
-            f"env.id = {env_id}: render() returned {got}; uint8 [H, W, 3] is allowed; correct it"
+            f"env.id = {env_id}: render() returned {actual}; uint8 [H, W, 3] is allowed; correct it"
         )
     return np.ascontiguousarray(image[..., :3])

@@ -288,8 +288,8 @@ class Env:
             if state is not None:
                 self._seed, self._steps = int(state["seed"]), int(state["steps"])
                 self._done, self._first_obs = np.array(state["done"], np.bool_), state["first_obs"]
-                given = {"seed": self._seed, "steps": self._steps}
-                reasons, self.cut = self._source.load_state_dict(state["source"], **given)
+                progress = {"seed": self._seed, "steps": self._steps}
+                reasons, self.cut = self._source.load_state_dict(state["source"], **progress)
             else:
                 reasons = ["the checkpoint holds no state of the environments"]
                 self._seed = mixed_seed((self._seed, *entropy)) if entropy else self._seed
@@ -381,9 +381,9 @@ class NativeVector(RowSource):
         if self._probe is not None:
             self._probe.recording = False
 
-    def _called(self, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    def _called(self, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         try:
-            return method(*given, **named)
+            return method(*arguments, **named)
         except BaseException as e:
             contract.pass_ctrl_c(e)
             if isinstance(e, EnvError):

@@ -134,8 +134,8 @@ class _Capture:
 
     def _object(self, x: Any, path: str) -> Any:
         kind = type(x)
-        own = isinstance(x, gym.Env) and not isinstance(x, gym.Wrapper)
-        if own and hasattr(x, "state_dict") and hasattr(x, "load_state_dict"):
+        unwrapped = isinstance(x, gym.Env) and not isinstance(x, gym.Wrapper)
+        if unwrapped and hasattr(x, "state_dict") and hasattr(x, "load_state_dict"):
             try:
                 state = x.state_dict()
             except BaseException as e:  # user code may raise anything
@@ -164,9 +164,9 @@ class _Capture:
                 continue
             if not isinstance(owner, np.ndarray | bytes):
                 raise Unsupported(f"{path} is a view of memory that is not numpy's")
-            for y, other in self.arrays:
+            for y, other_path in self.arrays:
                 if x is not y and np.may_share_memory(x, y):
-                    raise Unsupported(f"{path} and {other} share memory")
+                    raise Unsupported(f"{path} and {other_path} share memory")
 
 
 def skipped(kind: type, name: str) -> bool:
@@ -487,8 +487,8 @@ class _Restore:
             return text.reshape(tree["shape"]).copy()
         for kind, name in CONTAINERS.items():
             if name in tree:
-                more = (tree["maxlen"],) if kind is deque else ()
-                return kind(self._items(tree[name], present), *more)
+                maxlen = (tree["maxlen"],) if kind is deque else ()
+                return kind(self._items(tree[name], present), *maxlen)
         if "dict" in tree:
             return self._dict(tree, present, path)
         if "generator" in tree or "random" in tree:

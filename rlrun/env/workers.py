@@ -58,8 +58,8 @@ class SharedRows:
 
     def __init__(self, spaces: Spaces, num_envs: int, context: Any) -> None:
         """``context``: of the processes that share the memory; None: it is not shared."""
-        given = (create_empty_array(space, num_envs) for space in spaces)
-        arrays: Tree = (*given, np.zeros(num_envs), np.zeros((num_envs, 2), np.bool_))
+        space_arrays = (create_empty_array(space, num_envs) for space in spaces)
+        arrays: Tree = (*space_arrays, np.zeros(num_envs), np.zeros((num_envs, 2), np.bool_))
         dtypes = tree_map(lambda x: np.dtype((x.dtype, x.shape)), arrays)
         new = bytearray if context is None else partial(context.RawArray, ctypes.c_byte)
         self.__setstate__((dtypes, tree_map(lambda x: new(max(x.nbytes, 1)), arrays)))

@@ -135,11 +135,11 @@ def _quantile_huber(
     half, one = np.float32(0.5), np.float32(1)
     sums, slopes = np.empty(n, np.float32), np.empty(n, np.float32)
     for r in range(rows):
-        own, up, down = theta[r], tau[r], one - tau[r]
+        quantiles, up, down = theta[r], tau[r], one - tau[r]
         sums[:], slopes[:] = 0, 0
         for y in target[r]:
             for i in range(n):
-                u = y - own[i]
+                u = y - quantiles[i]
                 c = kappa if u > kappa else u
                 c = -kappa if c < -kappa else c
                 wc = (up[i] if u >= 0 else down[i]) * c

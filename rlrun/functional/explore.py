@@ -66,12 +66,12 @@ def log_probability(
     """
     if explore is None:
         return np.zeros(len(q), np.float32)
-    own, allowed = np.arange(len(q)), q if mask is None else np.where(mask, q, -np.inf)
+    index, allowed = np.arange(len(q)), q if mask is None else np.where(mask, q, -np.inf)
     if isinstance(explore, Temperature):
         above = allowed - allowed.max(-1, keepdims=True)
         with np.errstate(divide="ignore", invalid="ignore"):  # 0 / 0 and -x / 0 at temperature 0
             logits = np.where(above == 0, 0.0, above / np.asarray(explore, np.float64)[:, None])
-        log_prob = logits[own, action] - np.log(np.exp(logits).sum(-1))
+        log_prob = logits[index, action] - np.log(np.exp(logits).sum(-1))
         greedy_only = np.asarray(explore) == 0
         return np.where(greedy_only, 0.0, log_prob).astype(np.float32)
     count = q.shape[-1] if mask is None else mask.sum(-1)
@@ -178,8 +178,8 @@ def outside(actions: np.ndarray, space: gym.Space[Any]) -> np.ndarray:
     low, high, whole = low - start, high - start, np.dtype(space.dtype).kind != "f"
     x = actions.astype(np.float64) if whole else actions.astype(space.dtype)
     wrong = ~((x >= low) & (x <= high)) | (whole & (x != np.floor(x)))
-    some: np.ndarray = wrong.reshape(len(actions), -1).any(-1)
-    return some
+    any_wrong: np.ndarray = wrong.reshape(len(actions), -1).any(-1)
+    return any_wrong
 
 
 def action_table(choices: Sequence[float | tuple[float, ...]], space: gym.Space[Any]) -> np.ndarray:

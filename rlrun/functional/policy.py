@@ -77,7 +77,7 @@ def categorical(logits: Tensor, action: Tensor, sizes: tuple[int, ...]) -> LogPr
     if len(sizes) == 1:
         return _single_choice(logits, action.reshape(logits.shape[:-1]))
     parts = zip(torch.split(logits, list(sizes), -1), action.unbind(-1), strict=True)
-    log_prob, entropy = zip(*(_single_choice(one, chosen) for one, chosen in parts), strict=True)
+    log_prob, entropy = zip(*(_single_choice(part, chosen) for part, chosen in parts), strict=True)
     return LogProbEntropy(torch.stack(log_prob).sum(0), torch.stack(entropy).sum(0))
 
 
@@ -141,6 +141,6 @@ def explained_variance(value: Tensor, target: Tensor, valid: Tensor) -> Tensor:
 
 def mean_terms(terms: dict[str, Tensor], valid: Tensor) -> dict[str, Tensor]:
     """The mean of every term [*] where ``valid``, 0-d, detached."""
-    rows = torch.stack(list(terms.values())).detach().flatten(1)
-    means = torch.where(valid.flatten(), rows, 0.0).sum(1) / valid.sum().clamp(min=1)
+    stacked = torch.stack(list(terms.values())).detach().flatten(1)
+    means = torch.where(valid.flatten(), stacked, 0.0).sum(1) / valid.sum().clamp(min=1)
     return dict(zip(terms, means.unbind(), strict=True))

@@ -44,8 +44,8 @@ class RowSpaces:
         for path, space in () if obs is None else leaf_spaces(self.obs):
             leaves += _leaf(leaf_name(path), space, leaf_of(obs, path))
         for name, x, low, high in leaves:
-            if (found := _outside(name, x, low, high, axes)) is not None:
-                return found
+            if (fault := _outside(name, x, low, high, axes)) is not None:
+                return fault
         if not self.masked or obs is None:
             return None
         return _forbidden(self.obs, obs, np.asarray(action), np.asarray(valid), axes)
@@ -57,11 +57,11 @@ def from_zero(space: gym.Space[Any], action: Any) -> np.ndarray:
     Discrete and MultiDiscrete spaces number from their ``start``; their actions become int64.
     Others are returned unchanged.
     """
-    given: np.ndarray = np.asarray(action)
+    actions: np.ndarray = np.asarray(action)
     start = np.asarray(getattr(space, "start", 0))
-    if not start.any() or given.dtype.kind not in "iu":
-        return given
-    shifted: np.ndarray = given.astype(np.int64) - start
+    if not start.any() or actions.dtype.kind not in "iu":
+        return actions
+    shifted: np.ndarray = actions.astype(np.int64) - start
     return shifted
 
 
@@ -96,8 +96,8 @@ def _outside(name: str, x: np.ndarray, low: Any, high: Any, axes: tuple[str, str
 
 
 def _place(place: tuple[int, ...], axes: tuple[str, str]) -> str:
-    found = dict(zip(axes, place, strict=False))
-    return f"row {found['row']} of column {found['column']}"
+    by_axis = dict(zip(axes, place, strict=False))
+    return f"row {by_axis['row']} of column {by_axis['column']}"
 
 
 def _forbidden(

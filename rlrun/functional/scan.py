@@ -97,13 +97,13 @@ def _scan_pairs(decay: Tensor, drive: Tensor) -> Tensor:
     Two rows are one: h_{t+1} = (decay_{t+1} decay_t) h_{t-1} + (decay_{t+1} drive_t + drive_{t+1}).
     Five products per row in all, log2(T) levels.
     """
-    rows = len(drive)
-    if rows == 1:
+    length = len(drive)
+    if length == 1:
         return drive
-    even, odd, behind = slice(0, rows - rows % 2, 2), slice(1, None, 2), slice(2, None, 2)
+    even, odd, behind = slice(0, length - length % 2, 2), slice(1, None, 2), slice(2, None, 2)
     pair = torch.addcmul(drive[odd], decay[odd], drive[even])
     at_odd = _scan_pairs(decay[odd] * decay[even], pair)
     h = torch.empty_like(drive)
     h[0], h[odd] = drive[0], at_odd
-    h[behind] = torch.addcmul(drive[behind], decay[behind], at_odd[: (rows - 1) // 2])
+    h[behind] = torch.addcmul(drive[behind], decay[behind], at_odd[: (length - 1) // 2])
     return h

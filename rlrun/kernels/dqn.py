@@ -94,9 +94,9 @@ def gradients(
             targets += float(target)
             count += 1
         action_values_backward(advantage, value_grad, heads[1] >= 0, b, taken, -weighted)
-    some = max(count, 1)
-    metrics[0], metrics[1], metrics[2] = loss, sizes / some, predictions / some
-    metrics[3], metrics[4] = targets / some, count / batch
+    divisor = max(count, 1)
+    metrics[0], metrics[1], metrics[2] = loss, sizes / divisor, predictions / divisor
+    metrics[3], metrics[4] = targets / divisor, count / batch
     backward(layers, p, g, x, rows, batch, h, unit, inverse, d)
 
 

@@ -86,9 +86,9 @@ def _lstm_row(
     """
     batch, units = cell.shape
     for b in range(batch):
-        row, more = gates[b], product[b]
+        row, state_row = gates[b], product[b]
         for j in range(4 * units):
-            row[j] += more[j] + bias[j]
+            row[j] += state_row[j] + bias[j]
         for j in range(2 * units):
             row[j] = tanh(row[j] * HALF) * HALF + HALF
         candidate = row[2 * units : 3 * units]
@@ -147,9 +147,9 @@ def _lstm(
     of no rows: rows that leave the state unchanged, and rows whose state is zero; with ``first``
     outputs are copied to ``out`` [T, B, H].
     """
-    rows, batch, width = gates.shape
+    length, batch, width = gates.shape
     product = np.empty((batch, width), np.float32)
-    for t in range(rows):
+    for t in range(length):
         if len(first):
             _clear(first[t], hidden[t])
             _clear(first[t], cell[t])
@@ -197,14 +197,14 @@ def _gru_row(
     """
     batch, units = before.shape
     for b in range(batch):
-        row, more = gates[b], product[b]
+        row, state_row = gates[b], product[b]
         for j in range(3 * units):
             row[j] += biases[0, j]
         for j in range(3 * units):
-            more[j] += biases[1, j]
+            state_row[j] += biases[1, j]
         for j in range(2 * units):
-            row[j] = tanh((row[j] + more[j]) * HALF) * HALF + HALF
-        candidate, inner = row[2 * units :], more[2 * units :]
+            row[j] = tanh((row[j] + state_row[j]) * HALF) * HALF + HALF
+        candidate, inner = row[2 * units :], state_row[2 * units :]
         for j in range(units):
             candidate[j] += row[j] * inner[j]
         for j in range(units):
@@ -227,19 +227,19 @@ def _gru_row_backward(
     """
     batch, units = before.shape
     for b in range(batch):
-        row, more, old = gates[b], product[b], before[b]
+        row, state_row, old = gates[b], product[b], before[b]
         up, later = hidden_grad[b], later_grad[b]
         for j in range(units):
             r, z, n = row[j], row[units + j], row[2 * units + j]
             grad = up[j] + later[j]
             of_n = grad * (ONE - z) * (ONE - n * n)
-            row[j] = of_n * more[2 * units + j] * r * (ONE - r)
+            row[j] = of_n * state_row[2 * units + j] * r * (ONE - r)
             row[units + j] = grad * (old[j] - n) * z * (ONE - z)
             row[2 * units + j] = of_n
             later[j] = grad * z
-            more[2 * units + j] = of_n * r
+            state_row[2 * units + j] = of_n * r
         for j in range(2 * units):
-            more[j] = row[j]
+            state_row[j] = row[j]
 
 
 @jit_ieee
@@ -314,13 +314,13 @@ class GatedPasses:
         bool [T, B]: ``filler`` rows leave the state of their sequence unchanged; the state before
         ``first`` rows is zero.
         """
-        (rows, batch, features), (width, units) = x.shape, self.of_hidden.shape
-        gates = (x.reshape(-1, features) @ self.of_inputs.T).reshape(rows, batch, width)
-        hidden = np.empty((rows + 1, batch, units), np.float32)
+        (length, batch, features), (width, units) = x.shape, self.of_hidden.shape
+        gates = (x.reshape(-1, features) @ self.of_inputs.T).reshape(length, batch, width)
+        hidden = np.empty((length + 1, batch, units), np.float32)
         hidden[0] = state[0]
         out = np.empty_like(hidden[1:]) if len(first) else hidden[1:]
         if self.is_lstm:
-            cell, squashed = np.empty_like(hidden), np.empty((rows, batch, units), np.float32)
+            cell, squashed = np.empty_like(hidden), np.empty((length, batch, units), np.float32)
             cell[0], bias = state[1], self.biases[0] + self.biases[1]
             _lstm(gates, self.of_hidden, bias, hidden, cell, squashed, out, filler, first)
             return Trace(x, gates, gates, hidden, cell, squashed, out, first)
@@ -338,20 +338,20 @@ class GatedPasses:
         the state after the last row, then of the first one; None: zero. Overwrites the trace.
         """
         assert self.grads is not None, "made without arrays for gradients"
-        (rows, batch, units), weight, first = grad.shape, self.of_hidden, trace.first
+        (length, batch, units), weight, first = grad.shape, self.of_hidden, trace.first
         if later is None:
             later = np.zeros((batch, units), np.float32), np.zeros((batch, units), np.float32)
-        gates, product = trace.gates[:rows], trace.product[:rows]
+        gates, product = trace.gates[:length], trace.product[:length]
         if self.is_lstm:
             _lstm_backward(gates, weight, trace.cell, trace.squashed, grad, first, *later[:2])
         else:
             _gru_backward(gates, product, weight, trace.hidden, grad, first, later[0])
-        sums, products = (a.reshape(rows * batch, -1) for a in (gates, product))
+        sums, products = (a.reshape(length * batch, -1) for a in (gates, product))
         if len(self.ones) != len(sums):
             self.ones = np.ones(len(sums), np.float32)
         of_inputs, of_hidden, *biases = self.grads
-        np.matmul(sums.T, trace.inputs[:rows].reshape(len(sums), -1), out=of_inputs)
-        np.matmul(products.T, trace.hidden[:rows].reshape(len(sums), -1), out=of_hidden)
+        np.matmul(sums.T, trace.inputs[:length].reshape(len(sums), -1), out=of_inputs)
+        np.matmul(products.T, trace.hidden[:length].reshape(len(sums), -1), out=of_hidden)
         np.matmul(self.ones, sums, out=biases[0])
         if self.is_lstm:
             biases[1][...] = biases[0]

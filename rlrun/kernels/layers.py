@@ -199,8 +199,8 @@ def forward(
         y, offset = part(h, layers[i], rows), p[bias : bias + n_out]
         if norm >= 0:
             scale, shift = p[norm : norm + n_out], p[norm + n_out : norm + 2 * n_out]
-            own = inverse[i * rows : (i + 1) * rows]
-            normalise(y, offset, scale, part(unit, layers[i], rows), own)
+            layer_inverse = inverse[i * rows : (i + 1) * rows]
+            normalise(y, offset, scale, part(unit, layers[i], rows), layer_inverse)
             offset = shift
         activate(y, offset, activation)
 

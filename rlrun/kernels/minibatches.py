@@ -146,8 +146,8 @@ class ActorCriticKernel(CompiledLearner):
         net = self.net
         shared = net.add(torsos[0].layers, -1)
         policy_head = net.add(actor_critic.policy, shared)  # acting computes the layers up to here
-        own = shared if len(torsos) == 1 else net.add(torsos[1].layers, -1)
-        self.heads = policy_head, net.add(actor_critic.value, own)
+        value_input = shared if len(torsos) == 1 else net.add(torsos[1].layers, -1)
+        self.heads = policy_head, net.add(actor_critic.value, value_input)
         self.layers, self.sizes = net.table(), np.array(actor_critic.sizes, np.int64)
         log_std = actor_critic.log_std
         self.log_std = None
@@ -187,10 +187,10 @@ class ActorCriticKernel(CompiledLearner):
             self.layers, self.heads, optimiser, self.work, rollout, batches, self.sizes,
             self.log_std, self.rule(sample), metrics,
         )  # fmt: skip
-        c, found = self.policy.config, dict(zip(TERMS, metrics.tolist(), strict=True))
-        total = found["policy_loss"] + c.value_coef * found["value_loss"]
-        found = {"loss": total - c.entropy_coef * found["entropy"]} | found
-        return Passes(count, norm, found | {"explained_variance": explained})
+        c, terms = self.policy.config, dict(zip(TERMS, metrics.tolist(), strict=True))
+        total = terms["policy_loss"] + c.value_coef * terms["value_loss"]
+        terms = {"loss": total - c.entropy_coef * terms["entropy"]} | terms
+        return Passes(count, norm, terms | {"explained_variance": explained})
 
     def finish(self, rows: RolloutRows, metrics: dict[str, float]) -> None:
         self.policy.update_obs_moments(rows)
@@ -235,7 +235,7 @@ class OnePassKernel(ActorCriticKernel):
         steps, columns = rows.valid.shape
         of_rows = torch.from_numpy(params).reshape(steps + 1, columns, -1)[:-1]
         log_prob, _ = self.policy.net.evaluate_actions(of_rows, rows.action)
-        out, self.more = self.policy.advantages(rows, log_prob, torch.from_numpy(value))
+        out, self.row_terms = self.policy.advantages(rows, log_prob, torch.from_numpy(value))
         return out.advantage.numpy(), out.target.numpy()
 
     def passes(
@@ -245,7 +245,7 @@ class OnePassKernel(ActorCriticKernel):
         explained = out.metrics.pop("explained_variance")
         for name in ("approx_kl", "clip_fraction"):
             del out.metrics[name]
-        for name, x in self.more.items():
+        for name, x in self.row_terms.items():
             mean = torch.where(rows.valid, x, 0.0).sum() / max(1, len(rows.index))
             out.metrics[name.removeprefix("train/")] = float(mean)
         out.metrics["explained_variance"] = explained
@@ -291,5 +291,5 @@ class PQNKernel(CompiledLearner):
             self.layers, self.heads, optimiser, self.work, rollout, batches, q, metrics
         )
         names = "loss", "td_abs", "q_taken", "target"
-        found = dict(zip(names, metrics.tolist(), strict=True))
-        return Passes(count, norm, found | {"valid_fraction": 1.0})
+        terms = dict(zip(names, metrics.tolist(), strict=True))
+        return Passes(count, norm, terms | {"valid_fraction": 1.0})

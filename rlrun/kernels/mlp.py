@@ -172,11 +172,11 @@ def _add_bias_relu(x: np.ndarray, bias: np.ndarray) -> None:
     networks, units = bias.shape
     rows = len(x) // networks
     for c in range(networks):
-        own = bias[c]
+        offset = bias[c]
         for i in range(c * rows, (c + 1) * rows):
             row = x[i]
             for j in range(units):
-                y = row[j] + own[j]
+                y = row[j] + offset[j]
                 row[j] = _ZERO if y < _ZERO else y
 
 
@@ -190,14 +190,14 @@ def linear_layers(
             weight, bias = module.weight, module.bias
             layer = LinearLayer(weight.detach().numpy(), bias.detach().numpy(), None, None, None)
             if grads is not None:
-                own = grads[weight.data_ptr()], grads[bias.data_ptr()]
-                layer = layer._replace(weight_grad=own[0], bias_grad=own[1])
+                layer_grads = grads[weight.data_ptr()], grads[bias.data_ptr()]
+                layer = layer._replace(weight_grad=layer_grads[0], bias_grad=layer_grads[1])
             layers.append(layer)
         elif isinstance(module, nn.LayerNorm):
             norm = NormLayer(make_norm(module, copy=False), None, None)
             if grads is not None:
-                own = grads[module.weight.data_ptr()], grads[module.bias.data_ptr()]
-                norm = norm._replace(weight_grad=own[0], bias_grad=own[1])
+                layer_grads = grads[module.weight.data_ptr()], grads[module.bias.data_ptr()]
+                norm = norm._replace(weight_grad=layer_grads[0], bias_grad=layer_grads[1])
             layers[-1] = layers[-1]._replace(norm=norm)
         else:
             layers[-1] = layers[-1]._replace(activation=type(module))

@@ -65,9 +65,9 @@ def read_rows(
                 dead = terminated[k - 1, b]
                 break
         reward[b], discount[b] = total, (ZERO if dead else powers[k])
-        own, bootstraps = valid[0, b], valid[0, b] and not dead
+        real, bootstraps = valid[0, b], valid[0, b] and not dead
         for j in range(size):
-            x[b * size + j] = obs[0, b, j] if own else ZERO
+            x[b * size + j] = obs[0, b, j] if real else ZERO
             next_x[b * size + j] = obs[k, b, j] if bootstraps else ZERO
 
 

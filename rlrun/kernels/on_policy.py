@@ -125,11 +125,11 @@ def choices_backward(
     """
     start = 0
     for c in range(len(sizes)):
-        stop, own = start + sizes[c], entropies[c]
+        stop, choice_entropy = start + sizes[c], entropies[c]
         for j in range(start, stop):
             d[j] = -log_prob * p[j]
             if entropy != ZERO and p[j] > ZERO:
-                d[j] -= entropy * p[j] * (np.log(p[j]) + own)
+                d[j] -= entropy * p[j] * (np.log(p[j]) + choice_entropy)
         d[start + int(action[c])] += log_prob
         start = stop
 

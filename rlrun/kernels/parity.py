@@ -97,16 +97,16 @@ def _moments(state: Any) -> list[Tensor]:
     """Return the first moments of every ``Adam`` in a policy's state."""
     if not isinstance(state, dict):
         return []
-    own = list(state["mean"]) if {"mean", "square", "steps"} <= state.keys() else []
-    return own + [x for value in state.values() for x in _moments(value)]
+    moments = list(state["mean"]) if {"mean", "square", "steps"} <= state.keys() else []
+    return moments + [x for value in state.values() for x in _moments(value)]
 
 
 def _finite(update: Update) -> bool:
     return all(math.isfinite(x) for x in update.metrics.values())
 
 
-def _gap(one: Tensor, other: Tensor) -> float:
-    return _largest((one - other).abs() / one.abs().clamp(min=1))
+def _gap(expected: Tensor, computed: Tensor) -> float:
+    return _largest((expected - computed).abs() / expected.abs().clamp(min=1))
 
 
 def _largest(x: Tensor) -> float:
@@ -125,13 +125,13 @@ def _copy(state: Any) -> Any:
 def _other_targets(state: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of a policy's state with noise on the parameters of target networks."""
     random = torch.Generator().manual_seed(0)
-    found: dict[str, Any] = _copy(state)
-    parts = [found, *(x for x in found.values() if isinstance(x, dict))]
+    noisy: dict[str, Any] = _copy(state)
+    parts = [noisy, *(x for x in noisy.values() if isinstance(x, dict))]
     for x in (x for part in parts for x in part.get("target", {}).values()):
         if x.ndim > 0:
             size = (NOISE * x.square().mean().sqrt()).clamp(min=MIN_NOISE)
             x += size * torch.randn(x.shape, generator=random)
-    return found
+    return noisy
 
 
 def probe_of(sample: Sample) -> Sample:

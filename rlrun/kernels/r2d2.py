@@ -67,8 +67,8 @@ class NumpyRecurrentQNet:
         self.torso = DifferentiableMLP(net.torso.layers, grads)
         self.width = net.torso.size
         core = net.memory.core
-        own = None if grads is None else [grads[p.data_ptr()] for p in core.all_weights[0]]
-        self.memory = GatedPasses(core, own)
+        cell_grads = None if grads is None else [grads[p.data_ptr()] for p in core.all_weights[0]]
+        self.memory = GatedPasses(core, cell_grads)
         self.heads = NumpyHeads(net, grads)
         self.trace: Trace | None = None
 
@@ -78,11 +78,11 @@ class NumpyRecurrentQNet:
         h = self.trace.out
         return self.heads(h.reshape(-1, h.shape[-1])).reshape(*obs.shape[:2], -1)
 
-    def warm(self, obs: np.ndarray, previous: np.ndarray, state: State, own: np.ndarray) -> State:
-        """Return the state after the burn-in; ``own`` bool [T, B]: the rows that are not filler."""
+    def warm(self, obs: np.ndarray, previous: np.ndarray, state: State, real: np.ndarray) -> State:
+        """Return the state after the burn-in; ``real`` bool [T, B]: rows that are not filler."""
         if not len(obs):
             return state
-        return self.memory.unroll(self.inputs(obs, previous), state, filler=~own).state(-1)
+        return self.memory.unroll(self.inputs(obs, previous), state, filler=~real).state(-1)
 
     def inputs(self, obs: np.ndarray, previous: np.ndarray) -> np.ndarray:
         """Return the inputs [T, B, *] of the memory."""
@@ -96,11 +96,11 @@ class NumpyRecurrentQNet:
         on which the loss depends.
         """
         assert self.trace is not None, "unroll first"
-        rows, batch, actions = grad.shape
+        length, batch, actions = grad.shape
         h = self.heads.backward(grad.reshape(-1, actions), inputs=True)
         deep = bool(self.torso.layers)
         h = self.memory.backward(
-            self.trace, h.reshape(rows, batch, -1), inputs=self.width if deep else 0
+            self.trace, h.reshape(length, batch, -1), inputs=self.width if deep else 0
         )
         if deep:
             self.torso.backward(h, inputs=False)
@@ -147,12 +147,12 @@ def _td_errors(
     rescaling. Returns the loss, the means of |delta|, Q and target over valid rows, and their
     share.
     """
-    rows, batch, _ = grad.shape
+    length, batch, _ = grad.shape
     loss = sizes = predictions = targets = 0.0
     count = 0
     for b in range(batch):
-        largest, total, own = ZERO, 0.0, 0
-        for t in range(rows):
+        largest, total, valid_rows = ZERO, 0.0, 0
+        for t in range(length):
             if not valid[t, b]:
                 continue
             target, k, dead = ZERO, 0, False
@@ -172,20 +172,20 @@ def _td_errors(
             prediction = q[t, b, action[t, b]]
             delta = target - prediction
             clipped = clamp(delta, td_clip)
-            grad[t, b, action[t, b]] = -clipped * weight[b] / np.float32(rows * batch)
+            grad[t, b, action[t, b]] = -clipped * weight[b] / np.float32(length * batch)
             loss += float(weight[b] * clipped * (delta - HALF * clipped))
             largest = max(largest, abs(delta))
             total += float(abs(delta))
             predictions += float(prediction)
             targets += float(target)
-            own += 1
-        priority[b] = eta * largest + (ONE - eta) * np.float32(total / max(own, 1))
+            valid_rows += 1
+        priority[b] = eta * largest + (ONE - eta) * np.float32(total / max(valid_rows, 1))
         sizes += total
-        count += own
-    some = max(count, 1)
+        count += valid_rows
+    divisor = max(count, 1)
     return (
-        loss / (rows * batch), sizes / some, predictions / some, targets / some,
-        count / (rows * batch),
+        loss / (length * batch), sizes / divisor, predictions / divisor, targets / divisor,
+        count / (length * batch),
     )  # fmt: skip
 
 

@@ -76,8 +76,8 @@ class Classic:
 
     def __init__(self, env: Any) -> None:
         self.env, (place, count, rule) = env, CLASSIC[type(env)]
-        own = getattr(env, rule) if rule else 0.0
-        constants = np.array([env.limit[0], own], np.float64)
+        rule_value = getattr(env, rule) if rule else 0.0
+        constants = np.array([env.limit[0], rule_value], np.float64)
         self.rules = tuple(constants if i == place else None for i in range(count))
 
     def world(self) -> tuple[np.ndarray, ...]:
@@ -154,8 +154,8 @@ class CompiledRollout:
             if not self._compare(collector, t, epsilon):
                 collector.compiled = None
                 return None
-        began, own = time.perf_counter(), collector.policy.generator
-        generators, world = (own, task.generator or own), task.world()
+        began, generator = time.perf_counter(), collector.policy.generator
+        generators, world = (generator, task.generator or generator), task.world()
         carried = tuple(np.array(getattr(collector, name)) for name in CARRIED)
         end = min(collector.capacity, t + ROWS)
         wanted = collector.config.n_sample
@@ -225,7 +225,7 @@ class CompiledRollout:
             (0, CHECKED, 0, CHECKED * self.columns + 1),
         )  # fmt: skip
         different, past = 0, (collector.prev_action, collector.prev_reward, collector.state)
-        kept, actor.generator = actor.generator, before
+        generator, actor.generator = actor.generator, before
         try:
             for k in range(checked):
                 out = actor.act(rows["obs"][k], rows["first"][k], *past, explore=epsilon)
@@ -246,7 +246,7 @@ class CompiledRollout:
                     different = CHECKED * self.columns
                     break
         finally:
-            actor.generator = kept
+            actor.generator = generator
         if different <= MOST_DIFFERENT * checked * self.columns:
             return True
         _logger.warning(

@@ -243,8 +243,8 @@ def final_line(
         if best is not None and best > mean:
             score += f" (best {best:.4g})"
     score += "; " if solved is None else f"\nrlrun: solved (run.stop_return = {solved:g}); "
-    here = Path.cwd()
-    path = shlex.quote(str(run_dir.relative_to(here) if run_dir.is_relative_to(here) else run_dir))
+    cwd = Path.cwd()
+    path = shlex.quote(str(run_dir.relative_to(cwd) if run_dir.is_relative_to(cwd) else run_dir))
     spent = format_duration(wall_seconds) + (" in all" if resumed else "")
     return (
         f"rlrun: {score}{env_steps} {clock} in {spent}\n"

@@ -110,14 +110,14 @@ class JsonLinesFile:
         """
         same = False
         with self._writing(), suppress(FileNotFoundError):
-            own, there = os.fstat(self._file.fileno()), os.stat(self.path, follow_symlinks=False)
-            same = (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino)
+            file, path = os.fstat(self._file.fileno()), os.stat(self.path, follow_symlinks=False)
+            same = (file.st_dev, file.st_ino) == (path.st_dev, path.st_ino)
         if not same:
             raise self._changed("was removed or replaced")
-        if own.st_size < self._size:
-            raise self._changed(f"was cut to {own.st_size} of {self._size} bytes")
-        if own.st_size > self._size:
-            raise self._changed(f"was written by others ({own.st_size} bytes, not {self._size})")
+        if file.st_size < self._size:
+            raise self._changed(f"was cut to {file.st_size} of {self._size} bytes")
+        if file.st_size > self._size:
+            raise self._changed(f"was written by others ({file.st_size} bytes, not {self._size})")
 
     def _changed(self, wrong: str) -> StorageError:
         return StorageError(

@@ -41,7 +41,7 @@ class LiveDisplay:
 
     def _redirect_handlers(self) -> list[tuple["logging.StreamHandler[TextIO]", TextIO]]:
         """Redirect the terminal's logging handlers. Return them with their streams."""
-        found = []
+        handlers = []
         for logger in (
             logging.getLogger(),
             *map(logging.getLogger, logging.root.manager.loggerDict),
@@ -51,9 +51,9 @@ class LiveDisplay:
                     isinstance(handler, logging.StreamHandler)
                     and id(handler.stream) in self._streams
                 ):
-                    found.append((handler, handler.stream))
+                    handlers.append((handler, handler.stream))
                     handler.setStream(sys.stderr if sys.stderr.isatty() else sys.stdout)
-        return found
+        return handlers
 
 
 class NotebookDisplay:

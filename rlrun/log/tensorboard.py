@@ -140,8 +140,8 @@ def declare(trial: TrialRow) -> list[Summary.Value]:
     columns = []
     for name in [*NAMED, *sorted(trial.differing.difference(NAMED))]:
         value = trial.settings.get(name)
-        own = str if value is None else float if type(value) is int else type(value)
-        kind = trial.kinds.get(name, own)
+        value_kind = str if value is None else float if type(value) is int else type(value)
+        kind = trial.kinds.get(name, value_kind)
         if type(value) is int and abs(value) > sys.float_info.max:  # too large for the table
             kind = str
         if value is not None:

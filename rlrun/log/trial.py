@@ -37,12 +37,12 @@ class TrialRow:
 
 def column_kinds(trials: Sequence[Mapping[str, Value]]) -> dict[str, type]:
     """Return bool, int, float or str of every setting: a kind that fits all ``trials`` with it."""
-    found: dict[str, set[type]] = {}
+    types: dict[str, set[type]] = {}
     for settings in trials:
         for key, value in settings.items():
-            found.setdefault(key, set()).add(type(value))
-    kinds = {key: kind.pop() for key, kind in found.items() if len(kind) == 1}
-    return {key: float if kind <= {int, float} else str for key, kind in found.items()} | kinds
+            types.setdefault(key, set()).add(type(value))
+    kinds = {key: kind.pop() for key, kind in types.items() if len(kind) == 1}
+    return {key: float if kind <= {int, float} else str for key, kind in types.items()} | kinds
 
 
 def trial_name(

@@ -29,11 +29,11 @@ def kinds(valid: np.ndarray, terminated: np.ndarray, *, burnin: int, learned: in
     targets only. They include the observation after the last row of a cut episode.
     """
     none = np.zeros_like(valid[:1])
-    own = np.concatenate([valid, none])
-    read = own | np.concatenate([none, valid & ~terminated])
-    position = np.arange(len(own))[:, None]
+    real = np.concatenate([valid, none])
+    read = real | np.concatenate([none, valid & ~terminated])
+    position = np.arange(len(real))[:, None]
     empty = np.where(position < burnin, FILLER, PADDING)
-    used = np.where(position < burnin, BURN_IN, np.where(own, LEARNED, LOOK_AHEAD))
+    used = np.where(position < burnin, BURN_IN, np.where(real, LEARNED, LOOK_AHEAD))
     used = np.where(position >= burnin + learned, LOOK_AHEAD, used)
     return np.where(read, used, empty).astype(np.uint8)
 

@@ -165,8 +165,8 @@ def burn_in(
     for count in partial:
         if not (x.device.type == "cpu" if select_partial is None else select_partial):
             _, part = memory.unroll(x[len(x) - count :], state)
-            own = (valid.sum(0) == count).unsqueeze(-1)
-            warm = tree_map(lambda w, p, own=own: torch.where(own, p, w), warm, part)
+            selected = (valid.sum(0) == count).unsqueeze(-1)
+            warm = tree_map(lambda w, p, selected=selected: torch.where(selected, p, w), warm, part)
             continue
         which = (valid.sum(0) == count).nonzero().squeeze(-1)
         if len(which):
@@ -195,10 +195,10 @@ class ActionBounds(nn.Module):
         low, high = (np.asarray(x, np.float64).reshape(-1) for x in (space.low, space.high))
         self.middle, self.half_width = np.zeros(self.size), np.ones(self.size)
         if rescale:
-            own = bounded(space)
+            bounded_dims = bounded(space)
             self.middle = np.clip(0.0, low, high)
-            self.middle[own] = (high[own] + low[own]) / 2
-            self.half_width[own] = (high[own] - low[own]) / 2
+            self.middle[bounded_dims] = (high[bounded_dims] + low[bounded_dims]) / 2
+            self.half_width[bounded_dims] = (high[bounded_dims] - low[bounded_dims]) / 2
         # Where low = high the unit action is 0.
         self.scale = np.where(self.half_width > 0, self.half_width, 1.0)
         for name, x in (("middle_tensor", self.middle), ("scale_tensor", self.scale)):

@@ -48,8 +48,8 @@ class BatchRenorm(nn.Module):
 
         ``frozen``: gradients reach the input, not the parameters.
         """
-        own = self.weight, self.bias
-        weight, bias = (p.detach() for p in own) if frozen else own
+        parameters = self.weight, self.bias
+        weight, bias = (p.detach() for p in parameters) if frozen else parameters
         flat = x.reshape(*self.mean.shape[:-2], -1, x.shape[-1])
         if self.rows is None:
             scale = weight * (self.var + EPS).rsqrt()

@@ -317,9 +317,9 @@ class Collector:
             try:
                 if self.stop():
                     raise ChunkInterrupted
-                rows = self.compiled and self.compiled.collect(self, t, units, epsilon)
-                if rows:
-                    t, units = rows
+                progress = self.compiled and self.compiled.collect(self, t, units, epsilon)
+                if progress:
+                    t, units = progress
                     continue
                 units += self._step(t, epsilon)
             except Exception as e:
@@ -513,8 +513,8 @@ class Collector:
     def _load_interrupted_rows(self, state: dict[str, Any]) -> None:
         rows, t = state["rows"], len(state["rows"]["action"])
         self._allocate(max(self.capacity, t + 1))
-        own = tree_map(lambda store: store[:t], self.arrays)
-        require_kind("collector.interrupted", rows, own)
+        template = tree_map(lambda store: store[:t], self.arrays)
+        require_kind("collector.interrupted", rows, template)
         obs, valid = rows["obs"], rows["valid"]
         saved.check_values("collector.interrupted", self.spaces, obs, rows["action"], valid)
         tree_map(lambda store, x: np.copyto(store[:t], x), self.arrays, rows)

@@ -517,9 +517,9 @@ class Frames:
 @contextmanager
 def random_streams_kept(policy: Policy) -> Iterator[None]:
     """Restore the policy's generator and the global ones after the block."""
-    own, others = policy.generator.bit_generator.state, generators_state()
+    policy_state, global_state = policy.generator.bit_generator.state, generators_state()
     try:
         yield
     finally:
-        policy.generator.bit_generator.state = own
-        load_generators(others)
+        policy.generator.bit_generator.state = policy_state
+        load_generators(global_state)

@@ -74,10 +74,10 @@ class Inspector:
 
     def show(self, env_steps: int) -> None:
         """Write the figure and the histograms of a batch, or nothing if no window is stored."""
-        found = self.buffer.peek(self.batch, np.random.default_rng(env_steps), env_steps)
-        if found is None:
+        peek = self.buffer.peek(self.batch, np.random.default_rng(env_steps), env_steps)
+        if peek is None:
             return
-        sample = found.sample
+        sample = peek.sample
         if self.bonus is not None:
             sample = self.bonus.add_to(sample, record=False)
         loss = self.policy.inspect(sample)
@@ -90,11 +90,11 @@ class Inspector:
         kind = kinds(valid, terminated, burnin=self.window.burnin, learned=self.window.learned)
         learned = valid[self.window.burnin : self.window.burnin + self.window.learned]
         fresh = loss.priority.float().numpy(force=True)
-        priority = fresh if found.priority is None else found.priority
+        priority = fresh if peek.priority is None else peek.priority
         self.log.histogram("windows/td_abs", env_steps, td[learned])
         self.log.histogram("windows/q_taken", env_steps, q[learned])
         self.log.histogram(
-            "windows/priority", env_steps, fresh if found.stored is None else found.stored
+            "windows/priority", env_steps, fresh if peek.stored is None else peek.stored
         )
         whole = np.full(kind.shape, np.nan)
         whole[self.window.burnin : self.window.burnin + self.window.learned] = td
@@ -248,10 +248,10 @@ class Learner:
     def metrics(self) -> dict[str, float]:
         """Return train/ metrics, means since the last call, and the replay ratio."""
         updates, rows = self.means.updates, self.rows_collected
-        found, self.rows_collected = self.means.report(), 0
+        metrics, self.rows_collected = self.means.report(), 0
         if rows and self.counters.updates:  # offline no rows are collected
-            found["train/replay_ratio"] = updates * self.rows_per_update / rows
-        return found
+            metrics["train/replay_ratio"] = updates * self.rows_per_update / rows
+        return metrics
 
     def diagnose(self) -> dict[str, float]:
         """Return train/ metrics that are too slow to compute for every record.
@@ -264,18 +264,18 @@ class Learner:
         if not len(self.buffer):
             return {}
         generator = np.random.default_rng(self.counters.env_steps)
-        policy, found = self.policy, dict[str, Tensor]()
+        policy, metrics = self.policy, dict[str, Tensor]()
         if isinstance(policy, RecurrentPolicy):  # on windows whose whole past is stored
             windows, history = self.buffer.histories(DIAGNOSED, generator)
             if windows.valid.shape[1]:
-                found |= policy.delta_q(windows.to(policy.device), history.to(policy.device))
+                metrics |= policy.delta_q(windows.to(policy.device), history.to(policy.device))
         if isinstance(policy, NetworkPolicy):
             assert policy.window is not None
             count = max(1, DIAGNOSED_ROWS // policy.window.rows)
             windows = self.buffer.random_windows(count, generator)
             if windows.valid.shape[1]:
-                found |= policy.network_health(windows.to(policy.device))
-        return {name: value.item() for name, value in found.items()}
+                metrics |= policy.network_health(windows.to(policy.device))
+        return {name: value.item() for name, value in metrics.items()}
 
     def state_dict(self) -> dict[str, Any]:
         return {

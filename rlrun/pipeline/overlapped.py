@@ -138,8 +138,8 @@ class CollectorProcess:
         self.stop: Callable[[], bool] = lambda: False  # called while waiting for a chunk
         self.policy, self.transport, self.in_flight, self.env_steps = policy, transport, False, 0
         self.pipe, child = context.Pipe()
-        given = (child, trusted(), make_collector, make_collector_side)
-        self.process = context.Process(target=_serve, args=given)
+        arguments = (child, trusted(), make_collector, make_collector_side)
+        self.process = context.Process(target=_serve, args=arguments)
         try:
             with signals_blocked():
                 start_process(self.process)

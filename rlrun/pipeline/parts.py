@@ -102,10 +102,10 @@ def require_finite(parts: Parts) -> None:
     learned = {"policy": parts.policy.state_dict()}
     if parts.bonus is not None:
         learned["bonus"] = parts.bonus.state_dict()
-    found = first_non_finite(learned)
-    if found is not None:
+    path = first_non_finite(learned)
+    if path is not None:
         raise NumericError(
-            f"{found} is not finite after {parts.progress.counters.updates} updates: the policy "
+            f"{path} is not finite after {parts.progress.counters.updates} updates: the policy "
             "diverged; what is saved must be finite; lower policy.lr or set policy.max_grad_norm"
         )
 
@@ -259,7 +259,7 @@ class RunFiles:
         self, state: Mapping[str, Any], weights: Mapping[str, Tensor], counters: Counters
     ) -> None:
         """Save a checkpoint. Raises: StorageError, of this save or the one before."""
-        held = {name: copied(x) for name, x in weights.items()}
+        copies = {name: copied(x) for name, x in weights.items()}
         meta = _meta(counters)
 
         def write_past() -> None:  # repeated by a run that resumes before this checkpoint
@@ -268,10 +268,10 @@ class RunFiles:
                 from rlrun.run import history  # imports the codec
 
                 past = self.directory / history.DIRECTORY
-                self.history_size = history.save(past, held, **meta, keep=self.versions)
+                self.history_size = history.save(past, copies, **meta, keep=self.versions)
 
         def write_newest() -> None:
-            checkpoint.save_weights(self.directory / "last.safetensors", held, meta)
+            checkpoint.save_weights(self.directory / "last.safetensors", copies, meta)
 
         self.saver.save(
             state, env_steps=counters.env_steps, keep=self.keep, committed=self.log.committed(),
@@ -380,8 +380,8 @@ class Saving:
             setattr(counters, name, value)
         with checkpoint.fitting("checkpoints", checkpoint.NETWORKS):
             require_kind("policy", state["policy"], p.policy.state_dict())
-            found = first_non_finite({n: state[n] for n in ("policy", "bonus") if n in state})
-            require(found is None, str(found), "is not finite")
+            path = first_non_finite({n: state[n] for n in ("policy", "bonus") if n in state})
+            require(path is None, str(path), "is not finite")
             p.policy.load_state_dict(state["policy"])
             restore_backends(p.policy, state["backends"])
         with checkpoint.fitting("checkpoints", checkpoint.ENVIRONMENTS):
@@ -475,10 +475,10 @@ def other_streams(state: dict[str, Any], number: int) -> dict[str, Any]:
     """
     moved = {name: _moved(x, number) if name in _STREAMS else x for name, x in state.items()}
 
-    def acts_anew(own: dict[str, Any] | None) -> dict[str, Any] | None:  # a policy of its own
-        if own is None or "generator" not in own:
-            return own
-        return own | {"generator": _moved(own["generator"], number)}
+    def acts_anew(collector: dict[str, Any] | None) -> dict[str, Any] | None:  # a policy of its own
+        if collector is None or "generator" not in collector:
+            return collector
+        return collector | {"generator": _moved(collector["generator"], number)}
 
     if "collectors" in state:  # pipeline=ray
         moved["collectors"] = [acts_anew(x) for x in state["collectors"]]
@@ -510,10 +510,10 @@ def _reseeded(state: Tensor, number: int) -> Tensor:
         moved = state.clone()
         moved.view(torch.int64)[0] += number
         return moved
-    own = torch.Generator()
-    own.set_state(state)
-    own.manual_seed(int(torch.randint(2**62, (), generator=own)) + number)
-    return own.get_state()
+    generator = torch.Generator()
+    generator.set_state(state)
+    generator.manual_seed(int(torch.randint(2**62, (), generator=generator)) + number)
+    return generator.get_state()
 
 
 PARTS = (  # in the order of the loop; indented ones are part of the one before

@@ -42,8 +42,8 @@ def load_generators(state: dict[str, Any]) -> None:
     random.setstate((int(python["version"]), words, python["gauss"]))
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])
-    for device, own in enumerate(state.get("cuda", [])[: torch.cuda.device_count()]):
-        torch.cuda.set_rng_state(own, device)
+    for device, cuda_state in enumerate(state.get("cuda", [])[: torch.cuda.device_count()]):
+        torch.cuda.set_rng_state(cuda_state, device)
 
 
 @contextmanager

@@ -150,7 +150,7 @@ class Watchdog:
         self.env_id, self.in_place, self.report, self.tell = env_id, in_place, report, tell
         self.waited, self.signalled, self.watched = 0.0, 0.0, 0.0
         self.compiled = compilations.ended  # kernels, when the present wait began
-        self.told = False  # that kernels are compiled
+        self.compile_reported = False  # that kernels are compiled
         self.warned: int | None = None  # level of the line about the present wait
         self.reported: dict[str, float] = {}  # phase -> seconds of the longest wait reported
         self.last: Pulse | None = None
@@ -220,8 +220,8 @@ class Watchdog:
         what = self._what(phase)
         limit = self.config.max_seconds if phase in _ENVIRONMENTS else None
         quiet = max(self.config.warn_seconds, 2 * self.reported.get(phase, 0.0))
-        if self.waited >= TELL_SECONDS and not self.told and self._compiles():
-            self.told = True
+        if self.waited >= TELL_SECONDS and not self.compile_reported and self._compiles():
+            self.compile_reported = True
             self.tell("compiling kernels, once for each algorithm: some 5 to 30 s")
         if self.waited >= quiet and self.warned is None:
             ends = "" if limit is None else f" (watchdog.max_seconds = {limit:g} ends the run)"

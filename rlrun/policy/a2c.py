@@ -56,7 +56,7 @@ class OnePassLearner(ActorCriticLearner[A], Generic[A]):
         """
         c, valid = self.config, rows.valid
         log_prob, entropy = self.net.evaluate_actions(params[:-1], rows.action)
-        (advantage, target), more = self.advantages(rows, log_prob.detach(), value)
+        (advantage, target), row_terms = self.advantages(rows, log_prob.detach(), value)
         # Padding has no gradient, NaN included.
         log_prob, value = (torch.where(valid, x, 0.0) for x in (log_prob, value[:-1]))
 
@@ -69,7 +69,7 @@ class OnePassLearner(ActorCriticLearner[A], Generic[A]):
             "train/value_loss": value_loss,
             "train/entropy": entropy,
         }
-        metrics = {"train/loss": loss.detach()} | mean_terms(terms | more, valid)
+        metrics = {"train/loss": loss.detach()} | mean_terms(terms | row_terms, valid)
         metrics["train/explained_variance"] = explained_variance(value, target, valid)
         return loss, metrics
 

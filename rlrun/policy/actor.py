@@ -47,8 +47,8 @@ class TorchNet:
     def refresh(self) -> None:
         """Copy the network's current weights."""
         torch._foreach_copy_(list(self.copy.parameters()), list(self.net.parameters()))
-        for own, source in zip(self.copy.buffers(), self.net.buffers(), strict=True):
-            own.copy_(source)
+        for buffer, source in zip(self.copy.buffers(), self.net.buffers(), strict=True):
+            buffer.copy_(source)
 
     def perturb(self, generator: np.random.Generator | None) -> None:
         """Draw weight noise for every environment, kept until the next call. None: mean weights."""

@@ -160,8 +160,8 @@ class LearningPolicy(ABC, Generic[C]):
             net.parameters(), eps=c.adam_eps, max_grad_norm=c.max_grad_norm, apart=apart
         )
         lr_at = make_schedule(c.lr if lr is None else lr, total_steps=total)
-        own = None if memory_lr is None else make_schedule(memory_lr, total_steps=total)
-        part = self.parts[name] = Part(net, adam, lr_at, own, follows)
+        memory_lr_at = None if memory_lr is None else make_schedule(memory_lr, total_steps=total)
+        part = self.parts[name] = Part(net, adam, lr_at, memory_lr_at, follows)
         self.compute.prepare(net, *(() if part.target is None else (part.target,)))
         return part
 
@@ -199,9 +199,9 @@ class LearningPolicy(ABC, Generic[C]):
         grads: dict[str, Sequence[Tensor] | None] = {}
         for name, loss in out.losses.items():
             loss = loss if scale == 1 else loss * scale
-            own = torch.autograd.grad(loss, self.parts[name].params, materialize_grads=True)
-            own = own if scale == 1 else torch._foreach_div(own, scale)
-            grads[name] = [g.contiguous() for g in own]  # the optimiser's layout
+            loss_grads = torch.autograd.grad(loss, self.parts[name].params, materialize_grads=True)
+            loss_grads = loss_grads if scale == 1 else torch._foreach_div(loss_grads, scale)
+            grads[name] = [g.contiguous() for g in loss_grads]  # the optimiser's layout
         return Gradients(grads, out.priority, out.metrics, time.perf_counter() - began)
 
     def step(self, gradients: Gradients, rates: Mapping[str, Sequence[Rate]]) -> dict[str, Tensor]:

@@ -133,8 +133,8 @@ class Compute:
             result = function()
             return lambda: result
         if self.pool is None:
-            given = (torch.get_num_threads(), self.compile)
-            self.pool = ThreadPoolExecutor(1, "target", initializer=_init_thread, initargs=given)
+            options = (torch.get_num_threads(), self.compile)
+            self.pool = ThreadPoolExecutor(1, "target", initializer=_init_thread, initargs=options)
         if self.stream is None:
             return self.pool.submit(function).result
         return _in_stream(self.pool, self.stream, function)
@@ -289,8 +289,8 @@ class CudaGraph:
             return self.function(segment, weight, *rates)
         if not self.rates:
             self.rates = [torch.zeros((), device=self.device) for _ in rates]
-        for own, rate in zip(self.rates, rates, strict=True):
-            own.fill_(rate)
+        for static_rate, rate in zip(self.rates, rates, strict=True):
+            static_rate.fill_(rate)
         if self.warmed_up < WARM_UP:
             self.warmed_up += 1
             return self._in_side_stream(segment, weight)
@@ -299,10 +299,10 @@ class CudaGraph:
         assert self.replay is not None
         assert self.graph_inputs is not None
         inputs = [*self.graph_inputs[0].tensors(), self.graph_inputs[1]]
-        given = [*segment.tensors(), weight]
-        if [x.shape for x in given] != [x.shape for x in inputs]:
+        tensors = [*segment.tensors(), weight]
+        if [x.shape for x in tensors] != [x.shape for x in inputs]:
             return self.function(segment, weight, *self.rates)
-        torch._foreach_copy_(inputs, given)
+        torch._foreach_copy_(inputs, tensors)
         priority, metrics = self.replay()
         return priority.clone(), {name: x.clone() for name, x in metrics.items()}
 

@@ -59,8 +59,8 @@ class ControlLearner(TargetLearner[K], Generic[K]):
         self.last = {name: torch.zeros((), device=self.device) for name in names}
 
     def make_nets(self, torso: TorsoConfig, memory: MemoryConfig) -> tuple[ActorNet, Critics]:
-        given = self.config, torso, memory, self.spec
-        return ActorNet(*given, self.outputs), Critics(*given, self.critics, self.critic_outputs)
+        shared = self.config, torso, memory, self.spec
+        return ActorNet(*shared, self.outputs), Critics(*shared, self.critics, self.critic_outputs)
 
     def add_coefficient(self, name: str, start: float) -> Tensor:
         """Add a coefficient that a loss adjusts by Adam at ``policy.lr``. Return its logarithm,
@@ -85,9 +85,9 @@ class ControlLearner(TargetLearner[K], Generic[K]):
         """
         c, valid = self.config, batch.valid
         delta = torch.where(valid, y - q, 0.0)
-        rows = huber(delta, c.td_clip).sum(0)
-        rows = rows if penalty is None else rows + penalty
-        loss, td = weighted_row_mean(rows, valid, batch.weight), delta.detach().abs().mean(0)
+        row_loss = huber(delta, c.td_clip).sum(0)
+        row_loss = row_loss if penalty is None else row_loss + penalty
+        loss, td = weighted_row_mean(row_loss, valid, batch.weight), delta.detach().abs().mean(0)
         metrics = td_metrics(loss, td, q.mean(0), y, valid)
         return Losses({"critics": loss}, mixed_priority(td, valid, c.priority_eta), metrics)
 
@@ -133,9 +133,9 @@ class ControlLearner(TargetLearner[K], Generic[K]):
 
         A loss is then a function of batch and weights, and no generator state has to be saved.
         """
-        own = self.noise_generator.manual_seed((self.noise_seed + number) % 2**63)
+        generator = self.noise_generator.manual_seed((self.noise_seed + number) % 2**63)
         sample = torch.rand if uniform else torch.randn
-        return sample(shape, generator=own, device=self.device)
+        return sample(shape, generator=generator, device=self.device)
 
     # -- checkpoints -----------------------------------------------------------------------------
 

@@ -74,8 +74,8 @@ class CQLSAC(SAC[CQLSACConfig]):
         N are uniform, N from the policy at the learned rows, and N from the policy at the rows from
         which targets bootstrap (at the learned rows if the episode terminated).
         """
-        count, (*rows, size) = self.config.samples, outputs.shape
-        noise = self.noise(5 * self.updates + 4, count, *rows, size // 2, uniform=True)
+        count, (*lead, size) = self.config.samples, outputs.shape
+        noise = self.noise(5 * self.updates + 4, count, *lead, size // 2, uniform=True)
         uniform = 2 * noise - 1
         current = self.sample_action(outputs, 2, count)
         bootstrap = self.sample_action(bootstrap_outputs, 3, count)

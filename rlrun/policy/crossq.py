@@ -32,14 +32,14 @@ class CrossQ(SAC[CrossQConfig]):
     config_class = CrossQConfig
 
     def make_nets(self, torso: TorsoConfig, memory: MemoryConfig) -> tuple[ActorNet, Critics]:
-        c, given = self.config, (self.config, torso, memory, self.spec)
+        c, shared = self.config, (self.config, torso, memory, self.spec)
         make_norm = partial(BatchRenorm, momentum=c.norm_momentum, warmup=c.norm_warmup)
-        actor = NormalisedActor(*given, self.outputs, make_norm=make_norm)
-        return actor, NormalisedCritics(*given, self.critics, make_norm=make_norm)
+        actor = NormalisedActor(*shared, self.outputs, make_norm=make_norm)
+        return actor, NormalisedCritics(*shared, self.critics, make_norm=make_norm)
 
-    def add(self, *net: Any, follows: object = None, **given: Any) -> Part:
+    def add(self, *net: Any, follows: object = None, **options: Any) -> Part:
         """Add a part without a target network."""
-        return super().add(*net, optimiser=partial(Adam, beta1=self.config.adam_beta1), **given)
+        return super().add(*net, optimiser=partial(Adam, beta1=self.config.adam_beta1), **options)
 
     def control_losses(self, batch: Batch) -> Losses:
         """Return losses of critics, actor, temperature; rows [L, B], Q of the critics [C, L, B]."""

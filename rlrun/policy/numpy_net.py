@@ -205,10 +205,10 @@ class LSTMCell:
     def refresh(self) -> None:
         w_x, w_h, b_x, b_h = (p.detach().numpy() for p in self.core.all_weights[0])
         weight, bias = np.concatenate([w_x, w_h], 1), b_x + b_h
-        for own, source in zip((0, 1, 3, 2), range(4), strict=True):
-            scale = np.float32(1 if own == 3 else 0.5)
-            np.multiply(np.split(weight, 4)[source], scale, out=np.split(self.weight, 4)[own])
-            np.multiply(np.split(bias, 4)[source], scale, out=np.split(self.bias, 4)[own])
+        for target, source in zip((0, 1, 3, 2), range(4), strict=True):
+            scale = np.float32(1 if target == 3 else 0.5)
+            np.multiply(np.split(weight, 4)[source], scale, out=np.split(self.weight, 4)[target])
+            np.multiply(np.split(bias, 4)[source], scale, out=np.split(self.bias, 4)[target])
 
     def __call__(self, x: np.ndarray, state: Tree) -> tuple[np.ndarray, Tree]:
         self.inputs[...], self.hidden[...] = x, state[0]
@@ -236,8 +236,8 @@ class _CopiedCell:
         self.readout = None if readout is None else ForwardMLP(readout)
 
     def refresh(self) -> None:
-        for own, source in zip(self.weights, self.sources, strict=True):
-            np.copyto(own, source.detach().numpy())
+        for weight, source in zip(self.weights, self.sources, strict=True):
+            np.copyto(weight, source.detach().numpy())
         if self.readout is not None:
             self.readout.refresh()
 

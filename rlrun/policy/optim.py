@@ -59,9 +59,9 @@ class Adam:
         self.counted = [torch.zeros((), device=p.device) for p in self.parameters[:1]]
         self.steps = self.counted * len(self.parameters)  # one number, incremented in each step
         self.flat: FlatParameters | None = None
-        own = {id(p) for p in apart}
-        self.group_of = [int(id(p) in own) for p in self.parameters]
-        assert sum(self.group_of) == len(own), "apart must be a subset of the parameters"
+        apart_ids = {id(p) for p in apart}
+        self.group_of = [int(id(p) in apart_ids) for p in self.parameters]
+        assert sum(self.group_of) == len(apart_ids), "apart must be a subset of the parameters"
         self.groups = self._groups(
             self.group_of, self.parameters, self.mean, self.square, self.steps
         )
@@ -113,19 +113,19 @@ class Adam:
         Raises: NumericError before the step if the norm is NaN or infinite. Only on a CPU: reading
         the norm on a GPU would wait for the kernels.
         """
-        given = list(grads)
+        grad_list = list(grads)
         if self.flat is not None:
-            torch._foreach_copy_(self.flat.grad_views, given)
-            given = [self.flat.grads]
-        if len(given) == 1:
-            norm: Tensor = torch.linalg.vector_norm(given[0])
+            torch._foreach_copy_(self.flat.grad_views, grad_list)
+            grad_list = [self.flat.grads]
+        if len(grad_list) == 1:
+            norm: Tensor = torch.linalg.vector_norm(grad_list[0])
         else:
-            norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(given)))
+            norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grad_list)))
         if norm.is_cpu and not math.isfinite(norm.item()):
             self.require_finite(norm.item())
         if self.max_grad_norm is not None:
-            torch._foreach_mul_(given, (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-        self._apply(given if self.flat is None else self.run_grads, rates)
+            torch._foreach_mul_(grad_list, (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+        self._apply(grad_list if self.flat is None else self.run_grads, rates)
         return norm
 
     @torch.no_grad()
@@ -156,9 +156,9 @@ class Adam:
         assert len(rates) >= len(self.groups), "a learning rate per group"
         torch._foreach_add_(self.counted, 1)
         for group, lr in zip(self.groups, rates, strict=False):
-            own = [grads[i] for i in group.numbers]
+            group_grads = [grads[i] for i in group.numbers]
             torch._fused_adam_(
-                group.parameters, own, group.mean, group.square, [],
+                group.parameters, group_grads, group.mean, group.square, [],
                 group.steps, lr=lr, beta1=self.beta1, beta2=BETAS[1], weight_decay=0.0,
                 eps=self.eps, amsgrad=False, maximize=False, grad_scale=None, found_inf=None,
             )  # fmt: skip
@@ -171,10 +171,10 @@ class Adam:
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in ("mean", "square"):
-            for own, x in zip(getattr(self, name), state[name], strict=True):
-                own.copy_(x)
-        for own in self.steps:
-            own.copy_(state["steps"][0])
+            for tensor, x in zip(getattr(self, name), state[name], strict=True):
+                tensor.copy_(x)
+        for tensor in self.steps:
+            tensor.copy_(state["steps"][0])
 
 
 class FlatParameters:
@@ -184,11 +184,11 @@ class FlatParameters:
     """
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
-        given = list(parameters)
-        self.values = _join(given)
+        tensors = list(parameters)
+        self.values = _join(tensors)
         self.grads = torch.zeros_like(self.values)
-        self.grad_views = _views(self.grads, given)  # shaped like the parameters
-        for p, view in zip(given, _views(self.values, given), strict=True):
+        self.grad_views = _views(self.grads, tensors)  # shaped like the parameters
+        for p, view in zip(tensors, _views(self.values, tensors), strict=True):
             p.data = view
 
 

@@ -73,8 +73,8 @@ class RolloutPolicy(LearningPolicy[R], Generic[R]):
         raise AssertionError("a rollout has no priorities")
 
     def state_dict(self) -> dict[str, Any]:
-        own = {"returns": dict(self.returns.state_dict()), "running": self.running}
-        return super().state_dict() | own
+        rollout_state = {"returns": dict(self.returns.state_dict()), "running": self.running}
+        return super().state_dict() | rollout_state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
@@ -290,11 +290,11 @@ def split_rollout(
     """
     steps, columns = rows.valid.shape
     if length is None:
-        index, own = rows.index.unsqueeze(0), torch.ones(1, len(rows.index), dtype=torch.bool)
+        index, real = rows.index.unsqueeze(0), torch.ones(1, len(rows.index), dtype=torch.bool)
         state: Tree = ()
     else:
         length = -(-steps // max(1, round(steps / length)))
-        index, own = segment_index(steps, columns, length)
+        index, real = segment_index(steps, columns, length)
         state = tree_map(lambda x: x.flatten(0, 1)[index[0].to(x.device)], rows.states)
     on_device = index.to(rows.valid.device)
 
@@ -304,14 +304,14 @@ def split_rollout(
     return Minibatch(
         obs=tree_map(lambda x: of(x[:-1]), rows.obs),
         previous=of(rows.previous[:-1]),
-        first=rows.first[:-1].flatten()[index] & own,
+        first=rows.first[:-1].flatten()[index] & real,
         state=state,
         action=of(rows.action),
         behaviour_log_prob=of(rows.behaviour_log_prob),
         advantage=of(advantages.advantage),
         target=of(advantages.target),
         value=of(value),
-        valid=of(rows.valid) & own.to(on_device.device),
+        valid=of(rows.valid) & real.to(on_device.device),
     )
 
 
@@ -324,5 +324,5 @@ def segment_index(steps: int, columns: int, length: int) -> tuple[Tensor, Tensor
     count = -(-steps // length)
     row = torch.arange(count) * length + torch.arange(length).unsqueeze(-1)  # [length, count]
     index = row.clamp(max=steps - 1).unsqueeze(-1) * columns + torch.arange(columns)
-    own = (row < steps).unsqueeze(-1).expand_as(index)
-    return index.reshape(length, -1), own.reshape(length, -1)
+    real = (row < steps).unsqueeze(-1).expand_as(index)
+    return index.reshape(length, -1), real.reshape(length, -1)

@@ -28,11 +28,11 @@ class Separate:
         """``make``: (spec of one agent, seed) -> Policy."""
         space = spec.obs
         assert isinstance(space, gym.spaces.Dict), "checked in rlrun.config"
-        own, number = Spec(space["observation"], spec.action), space["agent"]
+        agent_spec, number = Spec(space["observation"], spec.action), space["agent"]
         assert number.shape is not None
         self.size = number.shape[-1]  # stacked frames are a leading axis
         seeds = [int(generator(seed, f"agent{i}").integers(2**32)) for i in range(self.size)]
-        self.policies = [make(own, s) for s in seeds]
+        self.policies = [make(agent_spec, s) for s in seeds]
         self.window = self.policies[0].window
         self.generator = generator(seed, "explore")
         self.seconds = dict(self.policies[0].seconds)
@@ -43,9 +43,9 @@ class Separate:
         return self.policies[0].generator
 
     @generator.setter
-    def generator(self, given: np.random.Generator) -> None:
+    def generator(self, value: np.random.Generator) -> None:
         for policy in self.policies:
-            policy.generator = given
+            policy.generator = value
 
     def actor(self, num_envs: int) -> "SeparateActor":
         """Return an actor. ``num_envs`` counts columns, N per environment."""
@@ -70,8 +70,8 @@ class Separate:
     def priority(self, sample: Sample) -> Tensor:
         """Return the |TD| priority [B] of every window, by its agent's policy."""
         parts = self._parts(sample)
-        found = [(which, Update(policy.priority(part), {})) for which, part, policy in parts]
-        together = self._join_priorities(sample, found)
+        updates = [(which, Update(policy.priority(part), {})) for which, part, policy in parts]
+        together = self._join_priorities(sample, updates)
         assert together is not None
         return together
 
@@ -139,12 +139,12 @@ class SeparateActor:
         return tree_map(self._join, *(a.initial_state() for a in self.actors))
 
     def act(self, *row: *ActRow, explore: np.ndarray | None) -> Act:
-        given = (row[0]["observation"], *row[1:])
+        inputs = (row[0]["observation"], *row[1:])
         acts = []
         for i, actor in enumerate(self.actors):
-            own = tree_map(lambda x, i=i: np.ascontiguousarray(x[i :: self.size]), given)
+            agent_inputs = tree_map(lambda x, i=i: np.ascontiguousarray(x[i :: self.size]), inputs)
             epsilon = None if explore is None else explore[i :: self.size]
-            acts.append(actor.act(*own, explore=epsilon))
+            acts.append(actor.act(*agent_inputs, explore=epsilon))
         return Act(*(tree_map(self._join, *(getattr(a, n) for a in acts)) for n in ACT))
 
     @staticmethod

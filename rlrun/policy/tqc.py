@@ -53,11 +53,11 @@ class TQC(SAC[TQCConfig]):
         over the critics.
         """
         c, valid = self.config, batch.valid
-        kept = valid.unsqueeze(-1)
-        q, y = torch.where(kept, q, 0.0), torch.where(kept, y, 0.0)
+        mask = valid.unsqueeze(-1)
+        q, y = torch.where(mask, q, 0.0), torch.where(mask, y, 0.0)
         target = y.expand(len(q), *y.shape)
-        rows = quantile_huber(q, target, self.levels.expand_as(q), kappa=c.kappa)
-        loss = weighted_row_mean(rows.sum(0) / c.num_quantiles, valid, batch.weight)
+        row_loss = quantile_huber(q, target, self.levels.expand_as(q), kappa=c.kappa)
+        loss = weighted_row_mean(row_loss.sum(0) / c.num_quantiles, valid, batch.weight)
         means, goal = q.detach().mean(-1), y.mean(-1)
         td = (goal - means).abs().mean(0)
         metrics = td_metrics(loss, td, means.mean(0), goal, valid)

@@ -35,8 +35,8 @@ def require_packages(subject: str, suffix: str) -> None:
     if missing:
         wrong = f"needs packages that are not installed ({', '.join(missing)})"
         fix = "install them: pip install 'rlrun[video]'"
-        other = "" if suffix == ".gif" else "; a .gif needs only pillow"
-        raise ResourceError(f"{subject}: {suffix} {wrong}{other}; {fix}")
+        alternative = "" if suffix == ".gif" else "; a .gif needs only pillow"
+        raise ResourceError(f"{subject}: {suffix} {wrong}{alternative}; {fix}")
 
 
 class VideoFile:

@@ -106,10 +106,10 @@ class HiddenBattleshipVectorEnv(LockstepVectorEnv):
         for length in self.ships:
             free = False
             while not free:
-                one, (axis, back) = rng.integers(self.size, size=2), rng.integers(2, size=2)
-                other = one.copy()
-                other[axis] += (1 - 2 * back) * (length - 1)
-                (top, left), (bottom, right) = np.minimum(one, other), np.maximum(one, other)
+                start, (axis, back) = rng.integers(self.size, size=2), rng.integers(2, size=2)
+                end = start.copy()
+                end[axis] += (1 - 2 * back) * (length - 1)
+                (top, left), (bottom, right) = np.minimum(start, end), np.maximum(start, end)
                 cells = board[top : bottom + 1, left : right + 1]
                 free = min(top, left) >= 0 and max(bottom, right) < self.size and not cells.any()
             cells[:] = True
@@ -205,9 +205,9 @@ class LabyrinthEscapeVectorEnv(LockstepVectorEnv):
 
     def _move(self, action: np.ndarray) -> np.ndarray:
         """Move the agents. Return bool [E]: to a cell that is new to them."""
-        there = np.clip(self.position + MOVES[action], 0, self.side - 1)
-        free = self.maze[self.columns, there[:, 0], there[:, 1]] != WALL
-        self.position = np.where(free[:, None], there, self.position)
+        destination = np.clip(self.position + MOVES[action], 0, self.side - 1)
+        free = self.maze[self.columns, destination[:, 0], destination[:, 1]] != WALL
+        self.position = np.where(free[:, None], destination, self.position)
         self.last = action.astype(np.int32)
         cell = self.columns, self.position[:, 0], self.position[:, 1]
         new: np.ndarray = ~self.explored[cell]

@@ -135,20 +135,20 @@ def _move_shots(g: Any) -> int:
 def _move_divers(g: Any) -> None:
     for k in range(g.n_divers - 1, -1, -1):
         diver = g.divers[k]
-        found = diver[0] == g.x and diver[1] == g.y and g.saved < 6
+        rescued = diver[0] == g.x and diver[1] == g.y and g.saved < 6
         gone = False
-        if not found:
+        if not rescued:
             if diver[3] == 0:
                 diver[3] = 5
                 diver[0] = toward(diver[0], diver[2])
                 gone = diver[0] < 0 or diver[0] > 9
-                found = not gone and diver[0] == g.x and diver[1] == g.y and g.saved < 6
+                rescued = not gone and diver[0] == g.x and diver[1] == g.y and g.saved < 6
             else:
                 diver[3] -= 1
-        if found or gone:
+        if rescued or gone:
             _drop(g.divers, g.n_divers, k)
             g.n_divers -= 1
-            g.saved += found
+            g.saved += rescued
 
 
 @jit

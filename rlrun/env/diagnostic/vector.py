@@ -94,13 +94,13 @@ def text(default: str) -> Any:
 
 
 def checked_arguments(
-    kind: type, arguments: dict[str, Any], more: dict[str, Any] | None = None
+    kind: type, arguments: dict[str, Any], extra: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the values of the arguments that ``kind`` and its base classes declare, or ``more``.
+    """Return the values of the arguments that ``kind`` and its base classes declare, or ``extra``.
 
     Raises: TypeError for an argument that is not declared, ValueError for a wrong value.
     """
-    declared = {n: p for c in reversed(kind.__mro__) for n, p in vars(c).items()} | (more or {})
+    declared = {n: p for c in reversed(kind.__mro__) for n, p in vars(c).items()} | (extra or {})
     declared = {name: p for name, p in declared.items() if isinstance(p, Parameter)}
     if unknown := sorted(set(arguments) - set(declared)):
         raise TypeError(f"__init__() got an unexpected keyword argument {unknown[0]!r}")
@@ -140,8 +140,8 @@ class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
         """Raises: TypeError for an argument that is not declared, ValueError for a wrong value."""
         self.num_envs = num_envs
         shows = type(self)._full_state is not LockstepVectorEnv._full_state
-        more = {"full_state": flag(False)} if shows else {}
-        for name, value in checked_arguments(type(self), arguments, more).items():
+        extra = {"full_state": flag(False)} if shows else {}
+        for name, value in checked_arguments(type(self), arguments, extra).items():
             setattr(self, name, value)
         self.columns = np.arange(num_envs)
         self.index = np.arange(num_envs)

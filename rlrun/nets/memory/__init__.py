@@ -62,11 +62,13 @@ def _check_cell(name: str, memory: Memory, features: int) -> None:
     state = memory.initial_state(2, torch.device("cpu"))
     with torch.random.fork_rng(devices=[]):  # a step may use random numbers
         out, after = memory.step(torch.zeros(2, features), state)
-    rows = [("step() returns an output", out, (2, memory.size))]
-    rows += [("initial_state(2) returns a state", s, (2, *s.shape[1:])) for s in tree_leaves(state)]
+    cases = [("step() returns an output", out, (2, memory.size))]
+    cases += [
+        ("initial_state(2) returns a state", s, (2, *s.shape[1:])) for s in tree_leaves(state)
+    ]
     pairs = zip(tree_leaves(after), tree_leaves(state), strict=False)
-    rows += [("step() returns a state", new, tuple(old.shape)) for new, old in pairs]
-    for what, x, shape in rows:
+    cases += [("step() returns a state", new, tuple(old.shape)) for new, old in pairs]
+    for what, x, shape in cases:
         if tuple(x.shape) != shape:
             raise EnvError(
                 f"memory.name = {name}: {what} of shape {[*x.shape]}; {[*shape]} is allowed, by "

@@ -125,9 +125,9 @@ class ScanCell(Cell):
             return state
         s, others = self._scan(x, state, None)
         row, column = (lengths - 1).clamp(min=0), torch.arange(len(lengths), device=s.device)
-        own = (lengths > 0).unsqueeze(-1)
+        has_rows = (lengths > 0).unsqueeze(-1)
         after = zip((*self.carried(s), *others), state, strict=True)
-        return tuple(torch.where(own, new[row, column], old) for new, old in after)
+        return tuple(torch.where(has_rows, new[row, column], old) for new, old in after)
 
     def _scan(self, x: Tensor, state: Tree, first: Tensor | None) -> tuple[Tensor, Tree]:
         """Return s [T, B, *shape] after all rows, and the other arrays of the state."""

@@ -244,5 +244,5 @@ def legendre(order: int, theta: float) -> tuple[Tensor, Tensor]:
     a = scale.unsqueeze(-1) * torch.where(i.unsqueeze(-1) < i, -1.0, below)
     both = torch.zeros(order + 1, order + 1, dtype=torch.float64)
     both[:order, :order], both[:order, order] = a, scale * sign
-    held = torch.linalg.matrix_exp(both)  # of [[A, B], [0, 0]]: [[e^A, A^-1 (e^A - 1) B], [0, 1]]
-    return held[:order, :order], held[:order, order]
+    exp = torch.linalg.matrix_exp(both)  # of [[A, B], [0, 0]]: [[e^A, A^-1 (e^A - 1) B], [0, 1]]
+    return exp[:order, :order], exp[:order, order]

@@ -45,8 +45,8 @@ class GatedDeltaNet(Cell):
         q, k, v, beta, log_alpha = self._rows(x)
         with torch.autocast(x.device.type, enabled=False):
             s = log_alpha.exp()[..., None, None] * state[0].reshape(-1, *self.shape)
-            held = (s * k.unsqueeze(-2)).sum(-1)
-            u = beta.unsqueeze(-1) * (v - held)
+            predicted = (s * k.unsqueeze(-2)).sum(-1)
+            u = beta.unsqueeze(-1) * (v - predicted)
             s = s + u.unsqueeze(-1) * k.unsqueeze(-2)
             o = (s * q.unsqueeze(-2)).sum(-1)
         return self._read(o, x), (s.flatten(1),)
@@ -102,15 +102,15 @@ def _chunk(s: Tensor, first: Tensor, *rows: Tensor) -> tuple[Tensor, Tensor]:
     """
     q, k, v, beta, log_alpha = rows
     logs, episode = log_alpha.movedim(0, -1), first.cumsum(0).movedim(0, -1)
-    own = (episode.unsqueeze(-1) == episode.unsqueeze(-2)).tril().unsqueeze(1)  # [B, 1, T, T]
-    apart = torch.where(own.tril(-1), logs.unsqueeze(-1), 0).cumsum(-2)
-    g_ts = apart.masked_fill(~own, -torch.inf).exp()  # [B, heads, T, T]
+    same = (episode.unsqueeze(-1) == episode.unsqueeze(-2)).tril().unsqueeze(1)  # [B, 1, T, T]
+    apart = torch.where(same.tril(-1), logs.unsqueeze(-1), 0).cumsum(-2)
+    g_ts = apart.masked_fill(~same, -torch.inf).exp()  # [B, heads, T, T]
     before = (episode > 0).unsqueeze(1)
     g = logs.cumsum(-1).masked_fill(before, -torch.inf).exp().unsqueeze(-1)
     weight = beta.movedim(0, -1).unsqueeze(-1)
     system = weight * g_ts * torch.einsum("tbhd,sbhd->bhts", k, k)
-    held = g * torch.einsum("bhvk,tbhk->bhtv", s, k)
-    right = weight * (v.movedim(0, -2) - held)
+    predicted = g * torch.einsum("bhvk,tbhk->bhtv", s, k)
+    right = weight * (v.movedim(0, -2) - predicted)
     u = torch.linalg.solve_triangular(system.tril(-1), right, upper=False, unitriangular=True)
     o = g * torch.einsum("bhvk,tbhk->bhtv", s, q)
     o = o + (g_ts * torch.einsum("tbhd,sbhd->bhts", q, k)) @ u

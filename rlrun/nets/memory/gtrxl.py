@@ -85,12 +85,12 @@ class GatedLayer(nn.Module):
         index = torch.arange(len(k), device=q.device)
         age = self.window + index[: len(q), None] - index  # [n, W + n]
         near = (age >= 0) & (age <= self.window)
-        own = index >= torch.stack(oldest.unbind(0), 1).unsqueeze(-1)  # [B, n, W + n]
+        present = index >= torch.stack(oldest.unbind(0), 1).unsqueeze(-1)  # [B, n, W + n]
         content = torch.einsum("tbhd,sbhd->bhts", q + self.u, k)
         of_age = torch.einsum("tbhd,ahd->bhta", q + self.v, r)
         turn = age.clamp(0, self.window).expand(content.shape)
         score = (content + of_age.gather(-1, turn)) * q.shape[-1] ** -0.5
-        weight = F.softmax(torch.where((near & own).unsqueeze(1), score, -torch.inf), -1)
+        weight = F.softmax(torch.where((near & present).unsqueeze(1), score, -torch.inf), -1)
         return torch.einsum("bhts,sbhd->tbhd", weight, v)
 
 

@@ -55,8 +55,8 @@ class MLSTM(ScanCell):
         if first is not None:
             before = torch.where(first.unsqueeze(-1), 0, before)
         decay, weight = torch.exp(keep + before - m), torch.exp(write - m)
-        one = torch.ones_like(v[..., :1])
-        rows = weight[..., None, None] * torch.cat((v, one), -1).unsqueeze(-1)
+        ones = torch.ones_like(v[..., :1])
+        rows = weight[..., None, None] * torch.cat((v, ones), -1).unsqueeze(-1)
         drive = rows * (k * k.shape[-1] ** -0.5).unsqueeze(-2)
         return decay[..., None, None], drive, (m,)
 

@@ -99,8 +99,8 @@ class Cluster:
 
         connected = threading.Event()
         options: dict[str, Any] = {"address": address or "local"}
-        own = ("RLRUN_", "OPENBLAS_NUM_THREADS")  # trust, limits: a local Ray inherits them
-        environment = {name: v for name, v in os.environ.items() if name.startswith(own)}
+        prefixes = ("RLRUN_", "OPENBLAS_NUM_THREADS")  # trust, limits: a local Ray inherits them
+        environment = {name: v for name, v in os.environ.items() if name.startswith(prefixes)}
         if address is not None and environment:
             options["runtime_env"] = {"env_vars": environment}
         if address is None:
@@ -115,8 +115,8 @@ class Cluster:
             options |= {"object_store_memory": max(min(free, STORE_BYTES), 80 * 2**20)}
             options |= {"num_gpus": _whole(gpus)} if gpus else {}
             options |= {"resources": {n: _whole(x) for n, x in custom.items()}} if custom else {}
-            given = connected, sys.stderr
-            threading.Thread(target=self._watch_start, args=given, daemon=True).start()
+            arguments = connected, sys.stderr
+            threading.Thread(target=self._watch_start, args=arguments, daemon=True).start()
         try:
             with (
                 open(os.devnull, "w") as null, contextlib.redirect_stderr(null),
@@ -218,8 +218,8 @@ class Cluster:
         """Return a daemon of the Ray started here, or None."""
         if not self.local or self.shared:
             return None
-        found = (p for p in psutil.Process().children() if name in p.name())
-        return next(found, None)
+        daemons = (p for p in psutil.Process().children() if name in p.name())
+        return next(daemons, None)
 
     def _watch_head(self) -> None:
         """Set ``lost`` when the head does not answer, before Ray itself ends this process.
@@ -329,11 +329,11 @@ def _runs(process: psutil.Process) -> bool:
 
 def remove(files: Path) -> None:
     """Kill every process of the Ray whose directory is ``files``, and delete the directory."""
-    found = [p for p in psutil.process_iter() if p.pid != os.getpid() and _uses(p, files)]
-    for process in found:
+    processes = [p for p in psutil.process_iter() if p.pid != os.getpid() and _uses(p, files)]
+    for process in processes:
         with contextlib.suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(found, timeout=5)
+    psutil.wait_procs(processes, timeout=5)
     shutil.rmtree(files, ignore_errors=True)
 
 
@@ -380,13 +380,13 @@ def link_speed() -> float:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    here = ray.get_runtime_context().get_node_id()
+    this_node = ray.get_runtime_context().get_node_id()
     nodes: list[Any] = ray.nodes()  # type: ignore[no-untyped-call]
-    others = [n["NodeID"] for n in nodes if n["Alive"] and n["NodeID"] != here]
+    others = [n["NodeID"] for n in nodes if n["Alive"] and n["NodeID"] != this_node]
     if not others:
         return math.inf
-    there = NodeAffinitySchedulingStrategy(others[0], soft=True)
-    receive: Any = ray.remote(len).options(num_cpus=0, scheduling_strategy=there)
+    strategy = NodeAffinitySchedulingStrategy(others[0], soft=True)
+    receive: Any = ray.remote(len).options(num_cpus=0, scheduling_strategy=strategy)
     ray.get(receive.remote(b""))  # starts the worker
     took = []
     for _ in range(3):

@@ -132,14 +132,14 @@ class Traffic:
     lags: list[int] = field(default_factory=list)  # updates since then
 
     def metrics(self) -> dict[str, float]:
-        found = {
+        metrics = {
             "ray/collect_steps_per_s": self.steps / max(time.monotonic() - self.began, 1e-9),
             "ray/chunks_raw_bytes": float(self.raw), "ray/chunks_sent_bytes": float(self.sent),
         }  # fmt: skip
         if self.ages:
-            found["ray/weights_age"] = sum(self.ages) / len(self.ages)
-            found["ray/policy_lag"] = sum(self.lags) / len(self.lags)
-        return found
+            metrics["ray/weights_age"] = sum(self.ages) / len(self.ages)
+            metrics["ray/policy_lag"] = sum(self.lags) / len(self.lags)
+        return metrics
 
 
 class RaySource:
@@ -206,10 +206,10 @@ class RaySource:
         grace = STOP_SECONDS if self.rounds else 0.0
         while len(self.round) < (len(self.collectors) if self.rounds else 1):
             self._take(self._next_ready(grace))
-        found, self.round = sorted(self.round.items()), {}
-        for number, (version, collected) in found:
+        chunks, self.round = sorted(self.round.items()), {}
+        for number, (version, collected) in chunks:
             self._count(self.collectors[number], version, collected)
-        return [(number, collected.chunk) for number, (_, collected) in found]
+        return [(number, collected.chunk) for number, (_, collected) in chunks]
 
     def after_updates(self, updates: int) -> None:
         pass
@@ -219,9 +219,9 @@ class RaySource:
 
     def transport_metrics(self) -> dict[str, float]:
         """Return ray/ and codec/ metrics since the last call."""
-        weights, found = self.weights, self.traffic.metrics()
+        weights, metrics = self.weights, self.traffic.metrics()
         self.traffic = Traffic()
-        found |= {
+        metrics |= {
             "ray/collectors_busy": 1.0 - len(self.ready) / len(self.collectors),
             "ray/restarts": float(self.roles.restarts),
             "ray/key_frames": float(weights.key_frames),
@@ -230,7 +230,7 @@ class RaySource:
             "ray/coding_seconds": weights.seconds,
         }
         weights.raw_bytes = weights.sent_bytes = 0
-        return found | weights.side.metrics()
+        return metrics | weights.side.metrics()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the collectors' states after the chunks taken. Chunks under way are left out."""
@@ -255,10 +255,10 @@ class RaySource:
         self.collect_metrics.load_state_dict(state["collector"])
         self.round.clear()
         self.ready.clear()
-        for collector, own in zip(collectors, states, strict=True):
-            used, collector.state = bool(collector.orders) or collector.state is not None, own
+        for collector, loaded in zip(collectors, states, strict=True):
+            used, collector.state = bool(collector.orders) or collector.state is not None, loaded
             collector.orders.clear()  # orders of an abandoned run (on_nan)
-            if used and own is None:
+            if used and loaded is None:
                 self._replace(collector, "the run goes back to a checkpoint")
             else:
                 self._load(collector)
@@ -304,15 +304,15 @@ class RaySource:
         if messages:
             collector.sent = newest.number
         actor = None if self.predictor is None else self.predictor.handle
-        given = self.counters.env_steps, self.rounds, actor, *messages
-        reply = collector.role.call("collect_for", *given)
+        arguments = self.counters.env_steps, self.rounds, actor, *messages
+        reply = collector.role.call("collect_for", *arguments)
         collector.orders.append(Order(reply, newest, actor))
 
     def _load(self, collector: RemoteCollector) -> None:
         """Load the collector's state; None: it starts from the beginning."""
         if collector.state is not None:
-            given = collector.state, self.counters.env_steps, collector.role.restarts
-            collector.orders.append(Order(collector.role.call("load", *given), None))
+            arguments = collector.state, self.counters.env_steps, collector.role.restarts
+            collector.orders.append(Order(collector.role.call("load", *arguments), None))
 
     def _replace(self, collector: RemoteCollector, why: object) -> None:
         """Start a new process that continues after the collector's last chunk."""
@@ -458,10 +458,10 @@ class RayEvaluations(LoopEvaluations):
 
     def _record_if_done(self, seconds: float = 0.0) -> None:
         evaluator = self.evaluator
-        if evaluator.under_way is None or (found := evaluator.result(seconds)) is None:
+        if evaluator.under_way is None or (evaluation := evaluator.result(seconds)) is None:
             return
         (weights, steps), evaluator.under_way, self.pending = evaluator.under_way, None, False
-        self.record(found, steps, {name: torch.from_numpy(w) for name, w in weights.items()})
+        self.record(evaluation, steps, {name: torch.from_numpy(w) for name, w in weights.items()})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.evaluator.under_way = None  # of an abandoned run

@@ -105,8 +105,8 @@ class PredictorRole:
             part = slice(i * self.columns, (i + 1) * self.columns)
             state = policy.generator.bit_generator.state if self.rounds else question.generator
             extras = {name: x[part] for name, x in out.extras.items()}
-            own = tree_map(lambda x, part=part: x[part], out.state)
-            replies.append((out.action[part], extras, own, state))
+            memory_state = tree_map(lambda x, part=part: x[part], out.state)
+            replies.append((out.action[part], extras, memory_state, state))
         return replies
 
     def _actor(self, policy: int, size: int) -> Actor:
