@@ -369,8 +369,9 @@ MINATAR_LINES = [
     "run.eval_every=100000",
     "experiment=minatar_pqn env=minatar_breakout env.trail=false memory=gru "
     "run.total_steps=500000 run.eval_every=100000",
-    "policy=r2d2 env=minatar_breakout env.trail=false torso=small_cnn learner.replay_ratio=16 "
-    "learner.threads=1 run.total_steps=100000 run.eval_every=25000 run.checkpoint_every=100000",
+    *(f"policy=r2d2 env=minatar_{game} torso=small_cnn learner.replay_ratio=16 learner.threads=1 "
+      "run.total_steps=100000 run.eval_every=25000 run.checkpoint_every=100000"
+      for game in ("breakout env.trail=false", *PUBLISHED)),
 ]  # fmt: skip
 
 
@@ -392,13 +393,14 @@ def minatar(o: Namespace) -> int:
     return 0
 
 
-def full_runs(results: Sequence[Result], policy: str, game: str, millions: int) -> list[Result]:
+def full_runs(results: Sequence[Result], policy: str, game: str, millions: float) -> list[Result]:
     """The runs of a policy in a game with all planes, over so many million env steps, by seed."""
-    line = f"experiment=minatar_{policy} env=minatar_{game} "
 
     def fits(r: Result) -> bool:
-        length = round(r["curve"][-1][0] / 1e6)
-        return line in r["command"] and " env." not in r["command"] and length == millions
+        words = r["command"].split()
+        learner = {f"experiment=minatar_{policy}", f"policy={policy}"} & {*words}
+        whole = f"env=minatar_{game}" in words and " env." not in r["command"]
+        return bool(learner) and whole and round(r["curve"][-1][0] / 1e6, 1) == millions
 
     return sorted(filter(fits, results), key=lambda r: int(r["seed"]))
 
@@ -406,17 +408,18 @@ def full_runs(results: Sequence[Result], policy: str, game: str, millions: int) 
 def minatar_table(results: Sequence[Result]) -> str:
     """The last evaluations of the seeds, training returns, and the published ones."""
     titles = (
-        "game", "PQN, 1M", "5M", "in training: PQN, 1M", "5M", "DQN, 1M",
-        "published DQN, 1M, 5M", "AC(0.8), 1M, 5M",
+        "game", "PQN, 1M", "PQN, 5M", "DQN, 1M", "R2D2, 0.1M", "in training: PQN, 1M, 5M",
+        "DQN, 1M", "published: DQN, 1M, 5M", "AC(0.8), 1M, 5M",
     )  # fmt: skip
     lines = []
     for game, published in PUBLISHED.items():
-        once, longer = (full_runs(results, "pqn", game, millions) for millions in (1, 5))
-        dqn = full_runs(results, "dqn", game, 1)
-        greedy = (" ".join(f"{r['curve'][-1][1]:.1f}" for r in of) for of in (once, longer))
-        training = (f"{np.mean([r['training'] for r in of]):.1f}" for of in (once, longer, dqn))
+        ours = [full_runs(results, *of) for of in (
+            ("pqn", game, 1), ("pqn", game, 5), ("dqn", game, 1), ("r2d2", game, 0.1)
+        )]  # fmt: skip
+        greedy = (" ".join(f"{r['curve'][-1][1]:.1f}" for r in seeds) for seeds in ours)
+        once, longer, dqn = (f"{np.mean([r['training'] for r in seeds]):.1f}" for seeds in ours[:3])
         theirs = (f"{early}, {late}" for early, late in published)
-        lines.append([game.replace("_", " "), *greedy, *training, *theirs])
+        lines.append([game.replace("_", " "), *greedy, f"{once}, {longer}", dqn, *theirs])
     return table(titles, lines)
 
 
