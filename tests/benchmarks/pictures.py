@@ -440,6 +440,7 @@ def draw_minatar(results: Sequence[Result]) -> Figure:
                 axes.axhline(late, color="#555555", linestyle=dash, label=f"{name}, 5M frames")
             axes.set(title=game.replace("_", " "), xlabel="env steps", xlim=0, ylim=0)
             axes.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1e6:.0f}M")
-        figure.legend(*figure.axes[1].get_legend_handles_labels(), loc="outside lower center",
-                      ncols=4)  # fmt: skip
+        handles, labels = figure.axes[1].get_legend_handles_labels()
+        labels = [label.partition(", seeds")[0] for label in labels]
+        figure.legend(handles, labels, loc="outside lower center", ncols=4)
     return figure
