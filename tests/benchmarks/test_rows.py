@@ -162,6 +162,7 @@ def test_seconds_and_scores_beside_rejax(tmp_path, monkeypatch):
     monkeypatch.setattr(jax, "peer_run", lambda *_, **__: answer)
     o = Namespace(quick=False, peers=tmp_path, repeats=2, runs=1)
     found = [(r.name, r.ratio, r.cpu_ratio, r.met) for r in jax.jax(o) if r.target]
-    assert found[:4] == [(f"{n} run", 5.0, 5.0, True) for n in ("ppo", "ppo", "pqn", "pqn")]
-    assert found[4] == ("pqn run", 2.0, 0.625, False)
-    assert found[5] == ("pqn run, seeds at 475, the worst turn", 0.5, None, False)
+    names = ("ppo", "ppo", "pqn", "pqn", "dqn", "sac")
+    assert found[:6] == [(f"{name} run", 5.0, 5.0, True) for name in names]
+    assert found[6] == ("pqn run", 2.0, 0.625, False)
+    assert found[7] == ("pqn run, seeds at 475, the worst turn", 0.5, None, False)
