@@ -79,6 +79,7 @@ gym.register("test/Drawn-v0", Drawn, disable_env_checker=True)
         (RuntimeError("no GL context"), "RuntimeError: no GL context"),
         (None, "render() returned NoneType"),
         (np.zeros((2, 2, 3)), "render() returned float64 [2, 2, 3]"),
+        (np.zeros((0, 0, 3), np.uint8), "render() returned uint8 [0, 0, 3]"),
     ],
 )
 def test_what_is_no_picture_is_told(picture: Any, text: str, monkeypatch: Any) -> None:
