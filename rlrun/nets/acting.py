@@ -1,4 +1,4 @@
-"""What all acting networks share: previous inputs, burn-in, forward pass of a row, action units."""
+"""The base of acting networks: previous inputs, burn-in, forward pass of a row, action units."""
 
 import math
 from abc import ABC, abstractmethod
