@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import special
 
 from rlrun.reports.intervals import (
     LEVEL,
@@ -31,7 +32,6 @@ from rlrun.reports.intervals import (
     aggregate_iqm,
     few_seeds,
     improvement,
-    normal_quantile,
     stratified_bootstrap,
 )
 
@@ -251,7 +251,7 @@ def probability_of_improvement(a: ArrayLike, b: ArrayLike) -> Estimate:
 
 def _improvement_end(value: float, n: int, m: int, tasks: int) -> float:
     """Return the lower theta at which value - theta = z sqrt(V(theta) / tasks)."""
-    z = normal_quantile(0.5 + 0.5 * LEVEL)
+    z = float(special.ndtri(0.5 + 0.5 * LEVEL))
     low, high = 0.0, value
     for _ in range(60):
         theta = 0.5 * (low + high)

@@ -15,12 +15,11 @@ Source: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Sta
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import special
 
 Floats = NDArray[np.floating[Any]]
 
@@ -129,7 +128,7 @@ def mean_band(scores: ArrayLike, *, bounds: Bounds = UNBOUNDED) -> tuple[Floats,
     variance = np.where(equal, 1.0, np.square(deviation).mean(0))
     k = np.where(equal, 0.0, (deviation**3).mean(0) / variance**1.5) / math.sqrt(n)
     error = np.where(equal, np.nan, scale * np.sqrt(variance / (n - 1)))
-    t = t_quantile(0.5 + 0.5 * LEVEL, n - 1)
+    t = float(special.stdtrit(n - 1, 0.5 + 0.5 * LEVEL))
     low, high = mean - _without_skew(t, k) * error, mean - _without_skew(-t, k) * error
     return mean, *within(x, low, high, bounds)
 
@@ -170,7 +169,7 @@ def _order_statistics(n: int) -> int:
     """
     for dropped in range(n // 2):
         inside = n - 1 - 2 * dropped  # s - r
-        if beta_quantile(1.0 - LEVEL, inside, n - inside + 1) < CONTENT:
+        if special.betaincinv(inside, n - inside + 1, 1.0 - LEVEL) < CONTENT:
             return dropped - 1
     return n // 2 - 1
 
@@ -200,8 +199,8 @@ def tolerance_interval(scores: ArrayLike, *, bounds: Bounds = UNBOUNDED) -> Esti
         method = f"tolerance {CONTENT:.0%}, order statistics"
         why = f"{claim}, whatever the distribution of scores."
         return Estimate(median, float(x[dropped]), float(x[-1 - dropped]), method, why)
-    factor = normal_quantile(0.5 + 0.5 * CONTENT) * math.sqrt(
-        (n - 1) * (1 + 1 / n) / chi2_quantile(1.0 - LEVEL, n - 1)
+    factor = special.ndtri(0.5 + 0.5 * CONTENT) * math.sqrt(
+        (n - 1) * (1 + 1 / n) / special.chdtri(n - 1, LEVEL)
     )
     mean = float(x.mean())
     scale = max(mean - float(x[0]), float(x[-1]) - mean)  # squares of scores may overflow
@@ -225,83 +224,10 @@ def success_interval(successes: int, trials: int) -> Estimate:
     """
     k, n = successes, trials
     tail = 0.5 * (1.0 - LEVEL)
-    low = beta_quantile(tail, k, n - k + 1) if k else 0.0
-    high = beta_quantile(1.0 - tail, k + 1, n - k) if k < n else 1.0
+    low = float(special.betaincinv(k, n - k + 1, tail)) if k else 0.0
+    high = float(special.betaincinv(k + 1, n - k, 1.0 - tail)) if k < n else 1.0
     why = f"{k} of {n} independent trials; covers at least {LEVEL:.0%} for every true rate."
     return Estimate(k / n, low, high, "binomial, Clopper-Pearson", why)
-
-
-# Quantiles of the beta, Student t and chi-squared distributions, accurate to 1e-9 for parameters
-# from 0.5 to 1e5; scipy would be a dependency for these alone.
-# Source: Abramowitz & Stegun 1964, 6.5.29, 26.5.2, 26.5.8 and 26.7.1.
-normal_quantile = NormalDist().inv_cdf
-
-
-def beta_cdf(x: float, a: float, b: float) -> float:
-    """Return I_x(a, b), the distribution function of Beta(a, b) at ``x`` in [0, 1]."""
-    if x <= 0.0 or x >= 1.0:
-        return float(x >= 1.0)
-    if x > (a + 1) / (a + b + 2):  # the continued fraction converges fast below the mean
-        return 1.0 - beta_cdf(1.0 - x, b, a)
-    log_front = a * math.log(x) + b * math.log1p(-x) - math.log(a)
-    log_front += math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-    c, d, fraction, tiny = 1.0, 0.0, 1.0, 1e-300
-    for i in range(2000):  # Lentz's method
-        m = i // 2
-        if i == 0:
-            term = 1.0
-        elif i % 2:
-            term = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        else:
-            term = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        d = 1.0 / (1.0 + term * d or tiny)
-        c = 1.0 + term / c or tiny
-        fraction *= c * d
-        if abs(1.0 - c * d) < 1e-15:
-            break
-    return math.exp(log_front) * (fraction - 1.0)
-
-
-def gamma_cdf(x: float, a: float) -> float:
-    """Return P(a, x), the distribution function of Gamma(a, 1) at ``x`` >= 0."""
-    if x <= 0.0:
-        return 0.0
-    term = total = 1.0 / a
-    n = a
-    while term > total * 1e-16:
-        n += 1.0
-        term *= x / n
-        total += term
-    return min(1.0, math.exp(a * math.log(x) - x - math.lgamma(a)) * total)
-
-
-def _bisect(cdf: Callable[[float], float], p: float, low: float, high: float) -> float:
-    for _ in range(200):
-        middle = 0.5 * (low + high)
-        if middle in (low, high):
-            break
-        low, high = (middle, high) if cdf(middle) < p else (low, middle)
-    return 0.5 * (low + high)
-
-
-@lru_cache(maxsize=4096)
-def beta_quantile(p: float, a: float, b: float) -> float:
-    """Return x with I_x(a, b) = ``p``."""
-    return _bisect(lambda x: beta_cdf(x, a, b), p, 0.0, 1.0)
-
-
-@lru_cache(maxsize=4096)
-def t_quantile(p: float, df: float) -> float:
-    """Return the ``p`` > 0.75 quantile of Student's t with ``df`` > 0 degrees of freedom."""
-    y = beta_quantile(2.0 * (1.0 - p), 0.5 * df, 0.5)  # df / (df + t²)
-    return math.sqrt(df * (1.0 - y) / y)
-
-
-@lru_cache(maxsize=4096)
-def chi2_quantile(p: float, df: float) -> float:
-    """Return the ``p`` quantile of chi-squared with ``df`` degrees of freedom."""
-    high = df + 40.0 * math.sqrt(df) + 100.0
-    return 2.0 * _bisect(lambda x: gamma_cdf(x, 0.5 * df), p, 0.0, high)
 
 
 RESAMPLES = 2000  # of a bootstrap; as in rliable's examples for point estimates
