@@ -3,8 +3,7 @@
 Numbers agree with ``DQN.loss`` to 1e-5.
 """
 
-import time
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from rlrun.kernels.layers import (
     part,
 )
 from rlrun.kernels.nstep import (
+    TD_METRICS,
     clamp,
     or_else,
     read_rows,
@@ -30,15 +30,11 @@ from rlrun.kernels.nstep import (
     window_of,
 )
 from rlrun.kernels.packed import PackedNet
-from rlrun.nets.torso import MLP, Stack
-from rlrun.policy.base import Rates
+from rlrun.nets.torso import MLP
+from rlrun.policy.base import Gradients
 from rlrun.policy.dqn import DQN
 from rlrun.schema import DQNConfig
-from rlrun.types import Sample, Update
-
-METRICS = tuple(
-    f"train/{name}" for name in ("loss", "td_abs", "q_taken", "target", "valid_fraction")
-)
+from rlrun.types import Sample
 
 
 @jit_ieee
@@ -101,45 +97,31 @@ def gradients(
 
 
 class DQNKernel:
-    """Updates of DQN for scalar action values of single rows."""
+    """The gradients of DQN for scalar action values of single rows."""
 
     function = staticmethod(gradients)
 
     def __init__(self, policy: DQN[DQNConfig]) -> None:
-        c, net, torso = policy.config, policy.net, policy.net.torso
+        c, torso, self.actions = policy.config, policy.net.torso, policy.net.actions
         assert isinstance(torso, MLP)
-        self.policy, self.flatten, self.actions = policy, torso.flatten, net.actions
-        self.net = PackedNet(policy.parts["net"])
-        features, value = self.net.add(torso.layers, -1), -1
-        advantage = self.net.add(cast("Stack", net.advantage), features)
-        if net.value is not None:
-            value = self.net.add(cast("Stack", net.value), features)
-        self.layers, self.heads = self.net.table(), (advantage, value)
+        self.flatten, self.net = torso.flatten, PackedNet(policy.parts["net"])
+        self.heads = self.net.add_action_values(policy.net)
+        self.layers = self.net.table()
         self.rewards = reward_rule(c)
         self.rule = c.double, or_else(c.value_rescale_eps, -1), or_else(c.td_clip, np.inf)
         self.work: tuple[Any, ...] = ()
 
-    def update(self, sample: Sample, rates: Rates) -> Update:
-        """Make the update of ``sample`` with the learning ``rates``."""
-        policy, segment, net, (lr,) = self.policy, sample.segment, self.net, rates["net"]
-        window, began = window_of(segment, self.flatten), time.perf_counter()
+    def gradients(self, sample: Sample) -> Gradients:
+        """Return the gradients of ``DQN.loss``, priorities and metrics."""
+        segment, net, window = sample.segment, self.net, window_of(sample.segment, self.flatten)
         td_abs, metrics = np.empty(len(sample.weight), np.float32), np.empty(5)
         gradients(
             self.layers, self.heads, net.values, net.grads, net.target, window,
-            segment.action[0].numpy(), sample.weight.numpy(), self.rewards, self.rule,
+            segment.action.numpy()[0], sample.weight.numpy(), self.rewards, self.rule,
             self.arrays(*window[0].shape[1:]), td_abs, metrics,
         )  # fmt: skip
-        computed = time.perf_counter()
-        norm = net.step(lr)
-        policy.updates += 1
-        if policy.config.target_tau is None:
-            policy.update_targets("net")
-        else:
-            net.follow(policy.config.target_tau)
-        policy.seconds["backward"] += computed - began
-        policy.seconds["optimiser"] += time.perf_counter() - computed
-        named = dict(zip(METRICS, metrics.tolist(), strict=True))
-        return Update(torch.from_numpy(td_abs), named | {"train/grad_norm": norm, "train/lr": lr})
+        named = dict(zip(TD_METRICS, metrics.tolist(), strict=True))
+        return Gradients({"net": net.step}, torch.from_numpy(td_abs), named)
 
     def arrays(self, batch: int, size: int) -> tuple[Any, ...]:
         """Return arrays that an update of ``batch`` rows of ``size`` numbers overwrites.

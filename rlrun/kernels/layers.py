@@ -345,10 +345,3 @@ def step(kind: int, arrays: tuple[np.ndarray, ...], most: float, lr: float, eps:
             size *= math.sqrt(rectifier * debias)
     move(p, g, mean, square, scale, F(size), F(root), F(offset))
     return norm
-
-
-@jit_sums
-def follow(target: np.ndarray, p: np.ndarray, tau: np.float32) -> None:
-    """target += tau (p - target)."""
-    for k in range(len(p)):
-        target[k] += tau * (p[k] - target[k])

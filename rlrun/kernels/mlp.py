@@ -4,27 +4,20 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rlrun.jit import COMPILED, jit_ieee
+from rlrun.policy.base import Part
 from rlrun.policy.numpy_net import FORWARD, NumpyNorm, make_norm
-from rlrun.policy.optim import Adam
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
 
-def flat_gradients(adam: Adam) -> dict[int, np.ndarray]:
+def flat_gradients(part: Part) -> dict[int, np.ndarray]:
     """Flatten the parameters. Return data_ptr of each -> array of its gradient."""
-    views = adam.flatten().grad_views
-    pairs = zip(adam.parameters, views, strict=True)
+    flat, _ = part.flatten()
+    pairs = zip(part.params, flat.grad_views, strict=True)
     return {p.data_ptr(): grad.numpy() for p, grad in pairs}
-
-
-def as_metrics(**values: float) -> dict[str, Tensor]:
-    """Return numbers as 0-d float32 tensors with names train/..."""
-    tensors = torch.from_numpy(np.array([*values.values()], np.float32)).unbind()
-    return {f"train/{name}": x for name, x in zip(values, tensors, strict=True)}
 
 
 class LinearLayer(NamedTuple):

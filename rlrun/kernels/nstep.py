@@ -12,6 +12,9 @@ from rlrun.schema import ControlConfig, ValueConfig
 from rlrun.types import Segment, Tree
 
 TWO, FOUR = F(2), F(4)
+TD_METRICS = tuple(  # as ``functional.value.td_metrics``
+    f"train/{name}" for name in ("loss", "td_abs", "q_taken", "target", "valid_fraction")
+)
 
 
 @inner

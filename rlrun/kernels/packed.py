@@ -1,14 +1,16 @@
 """Networks and optimisers as the arrays that compiled code reads; see ``layers``."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from torch import Tensor, nn
 
 from rlrun.kernels import layers
+from rlrun.nets.qnet import QNet
+from rlrun.nets.torso import MLP
 from rlrun.policy.base import Part
-from rlrun.policy.optim import FlatParameters, RAdam
+from rlrun.policy.optim import RAdam
 
 _KINDS = {nn.ReLU: layers.RELU, nn.Tanh: layers.TANH, nn.ELU: layers.ELU}
 
@@ -32,9 +34,10 @@ class PackedNet:
 
     def __init__(self, part: Part) -> None:
         """Move the parameters of ``part``, and those of its target network, into one array each."""
-        self.adam = part.adam
-        flat = self.adam.flatten()
-        self.values, self.grads = flat.values.numpy(), flat.grads.numpy()
+        self.adam, (flat, target) = part.adam, part.flatten()
+        self.values, self.grads, self.target = (
+            x.numpy() for x in (flat.values, flat.grads, target)
+        )
         steps = self.adam.counted[0].numpy().reshape(1)
         (group,) = self.adam.groups  # all parameters have one learning rate
         moments = group.mean[0].numpy(), group.square[0].numpy()
@@ -42,9 +45,6 @@ class PackedNet:
         self.kind = layers.RADAM if isinstance(self.adam, RAdam) else layers.ADAM
         most = self.adam.max_grad_norm
         self.most, self.eps = np.inf if most is None else float(most), float(self.adam.eps)
-        self.target = np.empty(0, np.float32)
-        if part.target is not None:
-            self.target = FlatParameters(part.target.parameters()).values.numpy()
         self.rows, self.width = list[Layer](), 0
 
     def offset(self, parameter: Tensor) -> int:
@@ -71,6 +71,13 @@ class PackedNet:
                 self.rows[-1] = self.rows[-1]._replace(activation=_KINDS[type(module)])
         return source
 
+    def add_action_values(self, net: QNet) -> tuple[int, int]:
+        """Add the layers of a ``QNet`` without a memory. Return ``heads`` of its action values."""
+        features = self.add(cast("MLP", net.torso).layers, -1)
+        advantage = self.add(cast("nn.Sequential", net.advantage), features)
+        value = -1 if net.value is None else self.add(cast("nn.Sequential", net.value), features)
+        return advantage, value
+
     def table(self) -> np.ndarray:
         """Return the table of layers, int64 [layers, 9]."""
         sources = [row.source for row in self.rows]
@@ -83,18 +90,18 @@ class PackedNet:
         """The number of inputs of the first layers."""
         return next(row.n_in for row in self.rows if row.source < 0)
 
+    def optimiser(self, lr: float) -> tuple[Any, ...]:
+        """Return the arguments of ``layers.step``."""
+        return self.kind, self.state, self.most, lr, self.eps
+
     def step(self, lr: float) -> float:
         """Step with ``grads``. Return their norm before clipping.
 
         Raises: NumericError before the step if it is not finite.
         """
-        norm: float = layers.step(self.kind, self.state, self.most, lr, self.eps)
+        norm: float = layers.step(*self.optimiser(lr))
         self.adam.require_finite(norm)
         return norm
-
-    def follow(self, tau: float) -> None:
-        """Move the target network by ``tau`` towards the network."""
-        layers.follow(self.target, self.values, np.float32(tau))
 
     def work(self, rows: int) -> tuple[np.ndarray, ...]:
         """Return arrays for ``rows`` rows: h, unit, inverse and d of the passes; see ``layers``."""

@@ -10,7 +10,6 @@ actions, in a second thread with bit-identical results.
 """
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -19,11 +18,11 @@ import torch
 from torch import Tensor
 
 from rlrun.functional.policy import LOG_STD_BOUNDS
-from rlrun.kernels.mlp import DifferentiableMLP, LinearLayer, as_metrics, flat_gradients
-from rlrun.kernels.nstep import read_rows, reward_rule, window_of
+from rlrun.kernels.mlp import DifferentiableMLP, LinearLayer, flat_gradients
+from rlrun.kernels.nstep import TD_METRICS, read_rows, reward_rule, window_of
 from rlrun.nets.actor_and_critics import Critics
 from rlrun.nets.torso import FlatObs
-from rlrun.policy.base import Gradients
+from rlrun.policy.base import FlatStep, Gradients
 from rlrun.policy.control import ControlLearner
 from rlrun.policy.optim import IGNORE_OVERFLOW
 from rlrun.policy.sac import SAC
@@ -101,27 +100,20 @@ class RowBatch(NamedTuple):
         return float(np.where(self.valid, x, np.float32(0)).sum() / max(self.valid.sum(), 1))
 
 
-class ActorUpdate(NamedTuple):
-    """The actor's part of an update, with its gradients written."""
-
-    min_q: np.ndarray  # [N] of the actor's actions
-    seconds: float  # of the backward pass
-
-
 class ContinuousKernel(Generic[P]):
     """Base class of the kernels of SAC, TD3 and DDPG."""
 
     def __init__(self, policy: P, num_critics: int | None) -> None:
         """``num_critics``: number of critics in the actor's loss; None: all."""
         self.policy, self.compute = policy, policy.compute
-        pi_grads, q_grads = (flat_gradients(policy.parts[x].adam) for x in ("actor", "critics"))
+        pi_grads, q_grads = (flat_gradients(policy.parts[x]) for x in ("actor", "critics"))
         self.pi = DifferentiableMLP(policy.pi.head, pi_grads)
         self.pi_target = DifferentiableMLP(policy.pi_target.head)
         self.q = DifferentiableMLP(critic_layers(policy.q, q_grads))
         self.q_target = DifferentiableMLP(critic_layers(policy.q_target))
         # The same weights with separate activations: another thread may run at the same time.
         self.q_of_pi = DifferentiableMLP(critic_layers(policy.q, count=num_critics))
-        self.size, self.seconds = policy.bounds.size, 0.0  # of the last backward pass
+        self.size = policy.bounds.size
         assert isinstance(policy.pi.encoder.torso, FlatObs)
         self.flatten, self.rewards = policy.pi.encoder.torso.flatten, reward_rule(policy.config)
 
@@ -162,23 +154,17 @@ class ContinuousKernel(Generic[P]):
         target = rows.reward + np.where(bootstraps, rows.discount * next_value, np.float32(0))
         delta = np.where(rows.valid, target - q, np.float32(0))
         clipped = delta if clip is None else np.clip(delta, -clip, clip)
-        began = time.perf_counter()
         self.q.backward((clipped * -rows.weight)[..., None], inputs=False)
-        self.seconds = time.perf_counter() - began
         loss = (rows.weight * (clipped * (delta - np.float32(0.5) * clipped))).sum()
         td_abs = np.abs(delta).mean(0)
-        return td_abs, {
-            "loss": float(loss),
-            "td_abs": rows.mean(td_abs),
-            "q_taken": rows.mean(q.mean(0)),
-            "target": rows.mean(target),
-            "valid_fraction": float(rows.valid.mean()),
-        }
+        means = rows.mean(td_abs), rows.mean(q.mean(0)), rows.mean(target)
+        metrics = float(loss), *means, float(rows.valid.mean())
+        return td_abs, dict(zip(TD_METRICS, metrics, strict=True))
 
     def actor_loss(
         self, rows: RowBatch, action: np.ndarray, output_grad: Callable[[np.ndarray], np.ndarray]
-    ) -> ActorUpdate:
-        """Write the actor's gradients. Return the minimum of Q over the critics.
+    ) -> np.ndarray:
+        """Write the actor's gradients. Return the minimum of Q over the critics [N].
 
         ``output_grad``: maps d(-min Q) / d action [N, A] to the gradient of the loss with respect
         to the actor's outputs. Equal critics share the gradient evenly, as in torch.
@@ -187,32 +173,18 @@ class ContinuousKernel(Generic[P]):
         min_q: np.ndarray = q.min(0)
         selected = (q == min_q).astype(np.float32)
         q_grad = selected * (-rows.weight / selected.sum(0))
-        began = time.perf_counter()
         action_grad = self.q_of_pi.backward(q_grad[..., None], inputs=slice(-self.size, None))
         self.pi.backward(output_grad(action_grad.sum(0)), inputs=False)
-        return ActorUpdate(min_q, time.perf_counter() - began)
+        return min_q
 
     def run_in_thread(self, function: Callable[[], T]) -> Callable[[], T]:
         """Start ``function``, in a second thread if there is one. Return what waits for it."""
         return self.compute.run_in_thread(IGNORE_OVERFLOW(function))
 
-    def wait(self, actor_update: Callable[[], ActorUpdate]) -> ActorUpdate:
-        """Return the actor's part of the update. Only the wait for a second thread is timed."""
-        began = time.perf_counter()
-        result = actor_update()
-        waited = time.perf_counter() - began
-        self.seconds += waited if self.compute.target_thread else result.seconds
-        return result
-
-    def output(
-        self, td_abs: np.ndarray, metrics: dict[str, float], *, actor: bool, **logs: Tensor
-    ) -> Gradients:
-        """Return the gradients of the critics, of the actor if ``actor``, and of ``logs``."""
-        grads: dict[str, Sequence[Tensor] | None] = {"critics": None}
-        if actor:
-            grads["actor"] = None
-        grads |= {name: [grad] for name, grad in logs.items()}
-        return Gradients(grads, torch.from_numpy(td_abs), as_metrics(**metrics), self.seconds)
+    def steps(self, *, actor: bool) -> dict[str, Sequence[Tensor] | FlatStep]:
+        """Return the steps of the critics, and of the actor if ``actor``, with their gradients."""
+        names = ("critics", "actor") if actor else ("critics",)
+        return {name: self.policy.parts[name].adam.flat_step for name in names}
 
 
 class SACKernel(ContinuousKernel[SAC[SACConfig]]):
@@ -243,17 +215,15 @@ class SACKernel(ContinuousKernel[SAC[SACConfig]]):
         next_q = self.next_q(rows, samples.action[count:])
         next_value = next_q - alpha * samples.log_prob[count:]
         td_abs, metrics = self.critic_loss(rows, q_selected(), next_value)
-        metrics["temperature"] = float(alpha)
-        logs = {}
+        metrics["train/temperature"], grads = float(alpha), self.steps(actor=due)
         if actor_update is not None:
-            min_q = self.wait(actor_update).min_q
-            loss = (rows.weight * (alpha * log_prob - min_q)).sum()
-            metrics["actor_loss"] = float(loss)
-            metrics["entropy"] = rows.mean(-log_prob)
+            loss = (rows.weight * (alpha * log_prob - actor_update())).sum()
+            metrics["train/actor_loss"] = float(loss)
+            metrics["train/entropy"] = rows.mean(-log_prob)
             if policy.config.temperature_auto:
                 surplus = (rows.weight * (-log_prob - np.float32(policy.target_entropy))).sum()
-                logs["temperature"] = torch.as_tensor(alpha * surplus)
-        return self.output(td_abs, metrics, actor=due, **logs)
+                grads["temperature"] = [torch.as_tensor(alpha * surplus)]
+        return Gradients(grads, torch.from_numpy(td_abs), metrics)
 
 
 class TD3Kernel(ContinuousKernel[DeterministicLearner[Any]]):
@@ -276,12 +246,11 @@ class TD3Kernel(ContinuousKernel[DeterministicLearner[Any]]):
         next_q = self.next_q(rows, next_action)
         td_abs, metrics = self.critic_loss(rows, q_selected(), next_q)
         if actor_update is not None:
-            min_q = self.wait(actor_update).min_q
-            metrics["actor_loss"] = float(-(rows.weight * min_q).sum())
-        return self.output(td_abs, metrics, actor=due)
+            metrics["train/actor_loss"] = float(-(rows.weight * actor_update()).sum())
+        return Gradients(self.steps(actor=due), torch.from_numpy(td_abs), metrics)
 
-    def update_actor(self, rows: RowBatch) -> ActorUpdate:
-        """Write the gradients of the deterministic policy gradient."""
+    def update_actor(self, rows: RowBatch) -> np.ndarray:
+        """Write the gradients of the deterministic policy gradient; see ``actor_loss``."""
         action = np.tanh(self.pi(rows.obs))
         return self.actor_loss(rows, action, lambda grad: grad * (np.float32(1) - action * action))
 

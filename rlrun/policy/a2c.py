@@ -8,6 +8,7 @@ A3C's.
 from abc import abstractmethod
 from typing import Generic
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,10 +16,10 @@ from rlrun.functional.policy import explained_variance, mean_terms, standardise
 from rlrun.functional.returns import Advantage, gae
 from rlrun.functional.rows import masked_mean
 from rlrun.policy.actor_critic import A, ActorCriticLearner
-from rlrun.policy.base import Losses, LossMetrics
-from rlrun.policy.rollout import RolloutRows
+from rlrun.policy.base import Losses, LossMetrics, Rates
+from rlrun.policy.rollout import Batches, RolloutRows
 from rlrun.schema import A2CConfig
-from rlrun.types import Sample, Update
+from rlrun.types import Update
 
 AdvantageMetrics = tuple[Advantage, dict[str, Tensor]]  # [T, B] each; metrics of rows [T, B]
 
@@ -29,17 +30,15 @@ class OnePassLearner(ActorCriticLearner[A], Generic[A]):
     A subclass defines the advantages.
     """
 
-    def learn(self, sample: Sample) -> Update:
+    def passes(self, rows: RolloutRows, rates: Rates, env_steps: int) -> Update:
         """Make one gradient step on a whole rollout."""
-        if self.kernel is not None:
-            update: Update = self.kernel.learn(sample)
-            return update
-        rows = self.prepare(sample)
         loss, metrics = self.loss(rows, *self.outputs(rows))
         out = self.autograd(Losses({"net": loss}, None, metrics))
-        metrics = self.gradient_step(out, self.rates(sample.env_steps))
-        self.update_obs_moments(rows)
-        return Update(None, metrics)
+        return Update(None, self.gradient_step(out, rates))
+
+    def batches(self, rows: RolloutRows) -> Batches:
+        index, bounds = rows.index.numpy(), sorted({0, len(rows.index)})
+        return Batches(index, np.zeros((1, 0), np.int64), np.array(bounds))
 
     @abstractmethod
     def advantages(self, rows: RolloutRows, log_prob: Tensor, value: Tensor) -> AdvantageMetrics:

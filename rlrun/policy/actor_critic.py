@@ -65,7 +65,7 @@ class ActorCriticLearner(RolloutPolicy[A], Generic[A]):
 
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
         self.net = ActorCritic(self.config, torso, memory, self.spec).to(self.device)
-        self.add("net", self.net).adam.flatten()  # so that Adam steps one array instead of a dozen
+        self.add("net", self.net).flatten()  # so that Adam steps one array instead of a dozen
         super().build(torso, memory)
         self.counted = False  # the rollout's observations are in the statistics
 
@@ -75,7 +75,7 @@ class ActorCriticLearner(RolloutPolicy[A], Generic[A]):
         rows = rollout_rows(sample.segment, reward, self.net, self.config, self.device)
         self.counted = False
         if (moments := self.net.moments) is not None and not moments.count:
-            self.update_obs_moments(rows)  # else the next rollout would be of other units at once
+            self.update_statistics(rows)  # else the next rollout would be of other units at once
             self.counted = True
         return rows
 
@@ -85,7 +85,7 @@ class ActorCriticLearner(RolloutPolicy[A], Generic[A]):
             params, value = self.net(rows.obs, rows.previous, rows.first, rows.state)
         return params.float(), value.float()
 
-    def update_obs_moments(self, rows: RolloutRows) -> None:
+    def update_statistics(self, rows: RolloutRows) -> None:
         """Add the rollout's observations to the statistics that normalise the next rollout.
 
         Called after the update, because the rollout was collected with the earlier statistics; of

@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from rlrun.nets.memory import memory_parameters
 from rlrun.policy.actor import NetActor
 from rlrun.policy.compute import DEFAULT_COMPUTE, Compute, CudaGraph
 from rlrun.policy.health import relative_distance
-from rlrun.policy.optim import IGNORE_OVERFLOW, Adam, Rate
+from rlrun.policy.optim import IGNORE_OVERFLOW, Adam, FlatParameters, Rate
 from rlrun.schema import (
     ActionValueConfig,
     BCConfig,
@@ -47,6 +47,8 @@ T = TypeVar("T", bound=ValueConfig | ControlConfig)
 
 
 LossMetrics = tuple[Tensor, dict[str, Tensor]]  # a loss and its metrics, 0-d each
+Metrics = dict[str, Tensor | float]  # 0-d each; numbers if they come from a kernel
+FlatStep = Callable[..., float]  # (*learning rates) -> the norm of the gradients before clipping
 
 
 class Losses(NamedTuple):
@@ -60,10 +62,26 @@ class Losses(NamedTuple):
 class Gradients(NamedTuple):
     """Gradients of ``Losses``, from autograd or a kernel."""
 
-    grads: dict[str, Sequence[Tensor] | None]  # None: written to the part's ``adam.flat.grads``
-    priority: Tensor | None
-    metrics: dict[str, Tensor]
-    seconds: float  # of the backward pass
+    # Of each part, or the step that applies those which a kernel wrote to its flat array.
+    grads: dict[str, Sequence[Tensor] | FlatStep]
+    priority: Tensor | None  # [B] >= 0
+    metrics: Mapping[str, Tensor | float]
+
+
+class GradientKernel(Protocol):
+    """A faster ``gradients`` of one class of policies, equal up to rounding.
+
+    It reads parameters and settings of a policy and writes its flat gradients, nothing else.
+    """
+
+    def gradients(self, sample: Sample) -> Gradients:
+        """Return gradients, priorities, and metrics as numbers."""
+
+
+def step_metrics(norm: Tensor | float, lr: float) -> Metrics:
+    """Return the metrics of a gradient step, tensors if the norm is one."""
+    rate = norm.new_full((), lr) if isinstance(norm, Tensor) else lr
+    return {"train/grad_norm": norm, "train/lr": rate}
 
 
 class Part:
@@ -88,6 +106,24 @@ class Part:
                     part.flatten_parameters()
             self.followed = list(follows.parameters())
             self.target_params = list(self.target.parameters())
+        # Those of a soft step: the same memory, without gradients.
+        self.moved = [p.detach() for p in self.target_params]
+        self.sources = [p.detach() for p in self.followed]
+
+    def flatten(self) -> tuple[FlatParameters, Tensor]:
+        """Move the parameters of ``net``, and of a target that copies it, into one array each.
+
+        Returns: the arrays of ``net``, and that of the target, empty if there is none.
+        """
+        flat, target = self.adam.flatten(), torch.empty(0)
+        if self.target is not None and len(self.followed) == len(self.params):
+            target = FlatParameters(self.target_params).values
+            self.moved, self.sources = [target], [flat.values]
+        return flat, target
+
+    def soft_step(self, tau: float) -> None:
+        """Move the target network by ``tau`` towards what it follows."""
+        torch._foreach_lerp_(self.moved, self.sources, tau)
 
     def state_dict(self) -> dict[str, Any]:
         target = {} if self.target is None else {"target": dict(self.target.state_dict())}
@@ -106,12 +142,9 @@ class LearningPolicy(ABC, Generic[C]):
     actor_class: ClassVar[type[NetActor]]  # of the actions that the policy selects
     main: ClassVar[str] = "net"  # the part whose grad_norm, lr and target_lag are logged
     net: nn.Module
-    # A faster implementation, equal up to rounding, of this class's ``gradients(sample)``, its
-    # ``update(sample, rates)`` or ``learn(sample)``; None: autograd (learner.backend=torch).
-    kernel: Any = None
-    check: Callable[[Sample], None] | None = (
-        None  # compares it with autograd before the first update
-    )
+    kernel: Any = None  # None: autograd (learner.backend=torch)
+    # Compares the kernel with autograd before the first update.
+    check: Callable[[Sample], None] | None = None
 
     def __init__(
         self,
@@ -196,24 +229,23 @@ class LearningPolicy(ABC, Generic[C]):
     def autograd(self, out: Losses) -> Gradients:
         """Return the gradients of all losses, computed before the first step."""
         began, scale = time.perf_counter(), self.loss_scale
-        grads: dict[str, Sequence[Tensor] | None] = {}
+        grads: dict[str, Sequence[Tensor] | FlatStep] = {}
         for name, loss in out.losses.items():
             loss = loss if scale == 1 else loss * scale
             loss_grads = torch.autograd.grad(loss, self.parts[name].params, materialize_grads=True)
             loss_grads = loss_grads if scale == 1 else torch._foreach_div(loss_grads, scale)
             grads[name] = [g.contiguous() for g in loss_grads]  # the optimiser's layout
-        return Gradients(grads, out.priority, out.metrics, time.perf_counter() - began)
+        self.seconds["backward"] += time.perf_counter() - began
+        return Gradients(grads, out.priority, out.metrics)
 
-    def step(self, gradients: Gradients, rates: Mapping[str, Sequence[Rate]]) -> dict[str, Tensor]:
+    def step(self, gradients: Gradients, rates: Mapping[str, Sequence[Rate]]) -> Metrics:
         """Clip and apply the gradients. Return the norm of each part's before clipping, 0-d."""
-        began, norms = time.perf_counter(), dict[str, Tensor]()
+        began, norms = time.perf_counter(), Metrics()
         for name, grads in gradients.grads.items():
-            adam = self.parts[name].adam
-            if grads is None:
-                norms[name] = torch.tensor(adam.flat_step(*map(float, rates[name])))
+            if callable(grads):
+                norms[name] = grads(*rates[name])
             else:
-                norms[name] = adam.step(grads, *rates[name])
-        self.seconds["backward"] += gradients.seconds
+                norms[name] = self.parts[name].adam.step(grads, *rates[name])
         self.seconds["optimiser"] += time.perf_counter() - began
         return norms
 
@@ -244,6 +276,7 @@ class WindowLearner(LearningPolicy[C]):
     """A policy that makes one gradient step per batch of windows."""
 
     window: Window  # every config with a replay has one
+    kernel: GradientKernel | None = None
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
         """Return the loss and priorities of a batch of windows with importance weights [B].
@@ -258,33 +291,29 @@ class WindowLearner(LearningPolicy[C]):
         return Losses({self.main: out.loss}, out.priority, out.metrics)
 
     def learn(self, sample: Sample) -> Update:
-        rates = self.rates(sample.env_steps)
-        update: Callable[[Sample, Rates], Update] | None = getattr(self.kernel, "update", None)
-        if update is not None:
-            return update(sample, rates)
-        priority: Tensor | None
+        rates, norms = self.rates(sample.env_steps), Metrics()
         if self.graph is not None:
-            priority, metrics = self.graph.step(*sample.to(self.device), *rates[self.main])
-            norms = {self.main: metrics["train/grad_norm"]}
+            priority, graphed = self.graph.step(*sample.to(self.device), *rates[self.main])
+            out, norms[self.main] = Gradients({}, priority, graphed), graphed["train/grad_norm"]
         else:
             out = self.gradients(sample)
-            priority, norms = out.priority, self.step(out, rates)
-            metrics = out.metrics | {"train/grad_norm": norms[self.main]}
+            norms = self.step(out, rates)
         self.updates += 1
-        metrics["train/lr"] = norms[self.main].new_full((), rates[self.main][0])
-        return Update(priority, metrics | self.finish_update(norms, metrics, sample.env_steps))
+        metrics = {**out.metrics, **step_metrics(norms[self.main], rates[self.main][0])}
+        metrics |= self.finish_update(norms, metrics, sample.env_steps)
+        return Update(out.priority, metrics)
 
     def gradients(self, sample: Sample) -> Gradients:
         """Return the gradients of ``losses``, by the kernel if there is one."""
         if self.kernel is None:
             return self.autograd(self.losses(*sample.to(self.device)))
-        out: Gradients = self.kernel.gradients(sample)
+        began = time.perf_counter()
+        out = self.kernel.gradients(sample)
+        self.seconds["backward"] += time.perf_counter() - began
         return out
 
     @abstractmethod
-    def finish_update(
-        self, norms: dict[str, Tensor], metrics: dict[str, Tensor], env_steps: int
-    ) -> dict[str, Tensor]:
+    def finish_update(self, norms: Metrics, metrics: Metrics, env_steps: int) -> Metrics:
         """Update target networks after the parts in ``norms`` were stepped. Return more metrics."""
 
     @cached_property
@@ -299,8 +328,9 @@ class WindowLearner(LearningPolicy[C]):
         """Step the main part. Return priorities and metrics."""
         out = self.autograd(self.losses(segment, weight))
         norms = self.step(out, {self.main: rates})
+        metrics: Any = {**out.metrics, "train/grad_norm": norms[self.main]}
         assert out.priority is not None
-        return out.priority, out.metrics | {"train/grad_norm": norms[self.main]}
+        return out.priority, metrics
 
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:
@@ -319,15 +349,14 @@ class TargetLearner(WindowLearner[T]):
         ``since``: the number of updates since the last call.
         """
         every, tau = self.config.target_update_every, self.config.target_tau
-        if every is not None and self.updates // every == (self.updates - since) // every:
-            return
-        target = [p for name in names for p in self.parts[name].target_params]
-        online = [p for name in names for p in self.parts[name].followed]
-        with torch.no_grad():
-            if tau is not None:
-                torch._foreach_lerp_(target, online, tau)
-            else:
-                self.target_lag = relative_distance(target, online)
+        if tau is not None:
+            for name in names:
+                self.parts[name].soft_step(tau)
+        elif every is None or self.updates // every > (self.updates - since) // every:
+            target = [p for name in names for p in self.parts[name].target_params]
+            online = [p for name in names for p in self.parts[name].followed]
+            self.target_lag = relative_distance(target, online)
+            with torch.no_grad():
                 torch._foreach_copy_(target, online)
 
     @torch.no_grad()

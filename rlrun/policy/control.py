@@ -17,7 +17,7 @@ from rlrun.functional.rows import weighted_row_mean
 from rlrun.functional.value import huber, mixed_priority, td_metrics
 from rlrun.nets.actor_and_critics import ActorNet, Batch, Critics
 from rlrun.policy.actor import Chosen, NetActor
-from rlrun.policy.base import Losses, Part, TargetLearner
+from rlrun.policy.base import Losses, Metrics, Part, TargetLearner
 from rlrun.policy.health import UnitActivity
 from rlrun.policy.optim import Adam
 from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
@@ -56,7 +56,7 @@ class ControlLearner(TargetLearner[K], Generic[K]):
         self.noise_seed = torch_seed(self.seed, "noise")
         self.noise_generator = torch.Generator(self.device)
         names = ("train/actor_loss", "train/actor_grad_norm", *self.logged)
-        self.last = {name: torch.zeros((), device=self.device) for name in names}
+        self.last: Metrics = {name: torch.zeros((), device=self.device) for name in names}
 
     def make_nets(self, torso: TorsoConfig, memory: MemoryConfig) -> tuple[ActorNet, Critics]:
         shared = self.config, torso, memory, self.spec
@@ -109,9 +109,7 @@ class ControlLearner(TargetLearner[K], Generic[K]):
         """Whether the next update steps the actor."""
         return (self.updates + 1) % self.config.actor_every == 0
 
-    def finish_update(
-        self, norms: dict[str, Tensor], metrics: dict[str, Tensor], env_steps: int
-    ) -> dict[str, Tensor]:
+    def finish_update(self, norms: Metrics, metrics: Metrics, env_steps: int) -> Metrics:
         self.pi.learned.fill_(1.0)  # ends uniformly random actions
         if "actor" in norms:
             present = metrics | {"train/actor_grad_norm": norms["actor"]}
@@ -140,7 +138,8 @@ class ControlLearner(TargetLearner[K], Generic[K]):
     # -- checkpoints -----------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"noise_seed": self.noise_seed, "last": dict(self.last)}
+        last = {name: torch.as_tensor(x) for name, x in self.last.items()}
+        return super().state_dict() | {"noise_seed": self.noise_seed, "last": last}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)

@@ -23,7 +23,7 @@ from rlrun.functional.value import RowLoss, ScalarCriterion, greedy, td_metrics,
 from rlrun.nets.noise import NO_NOISE, ForwardNoise, NoiseGenerator, UpdateForwardNoise
 from rlrun.nets.qnet import QNet, make_qnet
 from rlrun.policy.actor import Chosen, NetActor
-from rlrun.policy.base import TargetLearner
+from rlrun.policy.base import Metrics, TargetLearner
 from rlrun.policy.health import UnitActivity
 from rlrun.schema import DQNConfig, MemoryConfig, SwitchedConfig, TorsoConfig, ValueConfig
 from rlrun.types import Loss, Sample, Segment, Tree
@@ -134,11 +134,9 @@ class QLearner(TargetLearner[V], Generic[V]):
         """Return the loss with |delta| and Q of every learned row. Learns nothing."""
         return self.loss(*sample.to(self.device))
 
-    def finish_update(
-        self, norms: dict[str, Tensor], metrics: dict[str, Tensor], env_steps: int
-    ) -> dict[str, Tensor]:
+    def finish_update(self, norms: Metrics, metrics: Metrics, env_steps: int) -> Metrics:
         self.update_targets("net")
-        return {} if self.noise_generator is None else self.noise_generator.metrics()
+        return {} if self.noise_generator is None else {**self.noise_generator.metrics()}
 
     def state_dict(self) -> dict[str, Any]:
         key = {} if self.noise_generator is None else {"noise_generator": self.noise_generator.key}

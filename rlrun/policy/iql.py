@@ -15,6 +15,7 @@ from rlrun.functional.rows import masked_mean, shape_reward
 from rlrun.functional.value import td_target
 from rlrun.nets.acting import seeded
 from rlrun.nets.policy_net import IQLNets, twin_q
+from rlrun.policy.base import Metrics
 from rlrun.policy.bc import ImitationLearner
 from rlrun.schema import IQLConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Loss, Segment
@@ -72,11 +73,7 @@ class IQL(ImitationLearner[IQLConfig]):
             }
         return Loss(loss, td_abs, metrics)
 
-    @torch.no_grad()
-    def finish_update(
-        self, norms: dict[str, Tensor], metrics: dict[str, Tensor], env_steps: int
-    ) -> dict[str, Tensor]:
+    def finish_update(self, norms: Metrics, metrics: Metrics, env_steps: int) -> Metrics:
         """Make a soft step of the target critics."""
-        part = self.parts["net"]
-        torch._foreach_lerp_(part.target_params, part.followed, self.config.target_tau)
+        self.parts["net"].soft_step(self.config.target_tau)
         return {}

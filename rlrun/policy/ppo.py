@@ -92,7 +92,6 @@ class PPO(ActorCriticLearner[PPOConfig], MinibatchLearner[PPOConfig]):
             return batches
         return [replace(b, advantage=standardise(b.advantage, b.valid)) for b in batches]
 
-    def finish(self, rows: RolloutRows, rollout: Minibatch) -> dict[str, Tensor]:
-        self.update_obs_moments(rows)
+    def rollout_metrics(self, rollout: Minibatch) -> dict[str, Tensor]:
         explained = explained_variance(rollout.value, rollout.target, rollout.valid)
         return {"train/explained_variance": explained}

@@ -40,7 +40,7 @@ class PQN(MinibatchLearner[PQNConfig]):
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
         super().build(torso, memory)
         self.net = make_qnet(self.config, torso, memory, self.spec).to(self.device)
-        self.add("net", self.net, optimiser=RAdam).adam.flatten()  # RAdam: as the paper's code
+        self.add("net", self.net, optimiser=RAdam).flatten()  # RAdam: as the paper's code
         self.recurrent = not isinstance(self.net.memory, NoMemory)
 
     def loss(self, batch: Minibatch, q: Tensor) -> LossMetrics:
@@ -67,11 +67,7 @@ class PQN(MinibatchLearner[PQNConfig]):
         returns = Advantage(target, target)  # targets alone are read
         return split_rollout(rows, returns, value[:-1], c.segment_len if self.recurrent else None)
 
-    def finish(self, rows: RolloutRows, rollout: Minibatch) -> dict[str, Tensor]:
-        return {}
-
     def prepare(self, sample: Sample) -> RolloutRows:
-        """Return the rows of a rollout."""
         reward = self.shaped_reward(sample)
         return rollout_rows(sample.segment, reward, self.net, self.config, self.device)
 

@@ -1,10 +1,11 @@
 """Rollouts: base classes of policies that learn from them once, their rows, and minibatches."""
 
+import time
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -14,7 +15,15 @@ from rlrun.functional.returns import Advantage, reverse_scan, trace_continues
 from rlrun.functional.rows import keep_rows, shape_reward
 from rlrun.nets.acting import ActingNet
 from rlrun.nets.actor_critic import CLIP, RunningMoments
-from rlrun.policy.base import Gradients, LearningPolicy, Losses, LossMetrics, Rates
+from rlrun.policy.base import (
+    Gradients,
+    LearningPolicy,
+    Losses,
+    LossMetrics,
+    Metrics,
+    Rates,
+    step_metrics,
+)
 from rlrun.schema import MemoryConfig, OnPolicyConfig, PPOConfig, PQNConfig, TorsoConfig
 from rlrun.types import Sample, Segment, Tree, Update, generator, moved, tree_map
 
@@ -24,6 +33,8 @@ M = TypeVar("M", bound=PPOConfig | PQNConfig)
 
 class RolloutPolicy(LearningPolicy[R], Generic[R]):
     """A policy that learns from every rollout once, then drops it."""
+
+    kernel: "PassesKernel | None" = None
 
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
         self.returns = RunningMoments(())  # of discounted returns, whose std divides rewards
@@ -61,13 +72,47 @@ class RolloutPolicy(LearningPolicy[R], Generic[R]):
             self.returns.add(seen)
         return (reward * self.returns.scale()).clamp(-CLIP, CLIP)
 
-    def gradient_step(self, gradients: Gradients, rates: Rates) -> dict[str, Tensor]:
-        """Make one gradient step. Return the metrics of ``gradients`` and of the step."""
+    def learn(self, sample: Sample) -> Update:
+        rates, rows = self.rates(sample.env_steps), self.prepare(sample)
+        if self.kernel is None:
+            update = self.passes(rows, rates, sample.env_steps)
+        else:
+            update = self.kernel_passes(self.kernel, rows, rates, sample.env_steps)
+        self.update_statistics(rows)
+        return update
+
+    @abstractmethod
+    def prepare(self, sample: Sample) -> "RolloutRows":
+        """Return the rows of a rollout."""
+
+    @abstractmethod
+    def passes(self, rows: "RolloutRows", rates: Rates, env_steps: int) -> Update:
+        """Make all gradient steps on a rollout by autograd."""
+
+    @abstractmethod
+    def batches(self, rows: "RolloutRows") -> "Batches":
+        """Return the minibatches of all passes, for a kernel."""
+
+    def kernel_passes(
+        self, kernel: "PassesKernel", rows: "RolloutRows", rates: Rates, env_steps: int
+    ) -> Update:
+        """Make all gradient steps on a rollout by a kernel."""
+        began, lr, batches = time.perf_counter(), rates["net"][0], self.batches(rows)
+        out = kernel.passes(rows, batches, lr, env_steps)
+        self.seconds["backward"] += time.perf_counter() - began
+        self.parts["net"].adam.require_finite(out.norm)
+        metrics = {**out.metrics, **step_metrics(out.norm, lr), **out.rollout_metrics}
+        return Update(None, metrics, steps=out.made * (len(batches.bounds) - 1))
+
+    def update_statistics(self, rows: "RolloutRows") -> None:
+        """Update statistics after the last pass."""
+
+    def gradient_step(self, gradients: Gradients, rates: Rates) -> Metrics:
+        """Make one gradient step. Return the metrics of ``gradients``, if any, and of the step."""
         norm = self.step(gradients, rates)["net"]
         if not gradients.metrics:
             return {}
-        lr = norm.new_full((), rates["net"][0])
-        return gradients.metrics | {"train/grad_norm": norm, "train/lr": lr}
+        return {**gradients.metrics, **step_metrics(norm, rates["net"][0])}
 
     def priority(self, sample: Sample) -> Tensor:
         raise AssertionError("a rollout has no priorities")
@@ -86,8 +131,7 @@ class RolloutPolicy(LearningPolicy[R], Generic[R]):
 class MinibatchLearner(RolloutPolicy[M], Generic[M]):
     """A policy that makes several passes over each rollout in random minibatches.
 
-    Targets come from the network before the update, metrics from the last minibatch. A kernel
-    replaces the method ``learn``.
+    Targets come from the network before the update, metrics from the last minibatch.
     """
 
     target_kl: float | None = None  # passes end when train/approx_kl exceeds it
@@ -95,10 +139,6 @@ class MinibatchLearner(RolloutPolicy[M], Generic[M]):
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
         super().build(torso, memory)
         self.shuffle_generator = generator(self.seed, "minibatch")
-
-    @abstractmethod
-    def prepare(self, sample: Sample) -> "RolloutRows":
-        """Return the rows of a rollout."""
 
     @abstractmethod
     def values(self, rows: "RolloutRows") -> Tensor:
@@ -114,19 +154,18 @@ class MinibatchLearner(RolloutPolicy[M], Generic[M]):
     ) -> LossMetrics:
         """Return the loss of a minibatch, 0-d, and metrics if ``with_metrics``."""
 
-    @abstractmethod
-    def finish(self, rows: "RolloutRows", rollout: "Minibatch") -> dict[str, Tensor]:
-        """Update statistics after the last pass. Return more metrics."""
+    def rollout_metrics(self, rollout: "Minibatch") -> dict[str, Tensor]:
+        """Return metrics of the whole rollout."""
+        return {}
 
-    def learn(self, sample: Sample) -> Update:
-        if self.kernel is not None:
-            update: Update = self.kernel.learn(sample)
-            return update
-        c, steps, env_steps = self.config, 0, sample.env_steps
-        rates, rows = self.rates(env_steps), self.prepare(sample)
+    def count_parts(self, rows: "RolloutRows") -> int:
+        """Return the number of minibatches of a pass."""
+        return max(1, round(len(rows.index) / self.config.batch_size))
+
+    def passes(self, rows: "RolloutRows", rates: Rates, env_steps: int) -> Update:
+        c, steps, parts = self.config, 0, self.count_parts(rows)
         with torch.no_grad():
             whole = self.with_targets(rows, self.values(rows))
-        parts = max(1, round(len(rows.index) / c.batch_size))
         for epoch in range(c.epochs):
             batches = self.shuffle(whole, parts)
             read = self.target_kl is not None or epoch == c.epochs - 1
@@ -137,7 +176,27 @@ class MinibatchLearner(RolloutPolicy[M], Generic[M]):
             steps += len(batches)
             if self.target_kl is not None and metrics["train/approx_kl"] > self.target_kl:
                 break
-        return Update(None, metrics | self.finish(rows, whole), steps=steps)
+        return Update(None, metrics | self.rollout_metrics(whole), steps=steps)
+
+    def batches(self, rows: "RolloutRows", passes: int | None = None) -> "Batches":
+        """Return the minibatches of ``passes``, in the same random order; None: of all epochs."""
+        count, parts = len(rows.index), self.count_parts(rows)
+        passes = self.config.epochs if passes is None else passes
+        orders = np.zeros((passes, count if parts > 1 else 0), np.int64)
+        for order in orders if parts > 1 else ():
+            order[:] = self.shuffle_generator.permutation(count)
+        bounds = np.array([0, *(stop for _, stop in split_range(count, parts))])
+        return Batches(rows.index.numpy(), orders, bounds)
+
+    def kernel_passes(
+        self, kernel: "PassesKernel", rows: "RolloutRows", rates: Rates, env_steps: int
+    ) -> Update:
+        state = self.shuffle_generator.bit_generator.state
+        update = super().kernel_passes(kernel, rows, rates, env_steps)
+        if self.target_kl is not None:  # passes that were not made take no random numbers
+            self.shuffle_generator.bit_generator.state = state
+            self.batches(rows, update.steps // self.count_parts(rows))
+        return update
 
     def shuffle(self, rollout: "Minibatch", parts: int) -> list["Minibatch"]:
         """Return random minibatches. A single one is not shuffled."""
@@ -156,6 +215,37 @@ class MinibatchLearner(RolloutPolicy[M], Generic[M]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.shuffle_generator.bit_generator.state = state["shuffle_generator"]
+
+
+# -- kernels ---------------------------------------------------------------------------------------
+
+
+class Batches(NamedTuple):
+    """The minibatches of N valid rows in all passes over a rollout, as a kernel reads them."""
+
+    rows: np.ndarray  # int64 [N] numbers of the flattened rows and columns
+    orders: np.ndarray  # int64 [passes, N] positions in ``rows``; [passes, 0]: in their order
+    bounds: np.ndarray  # int64: where the minibatches of a pass begin, and N
+
+
+class Passes(NamedTuple):
+    """The passes that a kernel made over a rollout."""
+
+    made: int  # number of passes
+    norm: float  # of the last gradient, before clipping
+    metrics: dict[str, float]  # of the last minibatch
+    rollout_metrics: dict[str, float]
+
+
+class PassesKernel(Protocol):
+    """A faster ``passes`` of one class of policies, equal up to rounding.
+
+    It reads settings of a policy and writes the parameters and moments of its network, nothing
+    else.
+    """
+
+    def passes(self, rows: "RolloutRows", batches: Batches, lr: float, env_steps: int) -> Passes:
+        """Make all gradient steps on a rollout, until one of them is not finite."""
 
 
 # -- rows ------------------------------------------------------------------------------------------
