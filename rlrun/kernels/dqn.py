@@ -39,27 +39,25 @@ from rlrun.types import Sample
 
 @jit_ieee
 def gradients(
-    layers: np.ndarray, heads: tuple[int, int], p: np.ndarray, g: np.ndarray, target_p: np.ndarray,
-    window: Any, action: np.ndarray, weight: np.ndarray, rewards: Any, rule: Any, work: Any,
-    td_abs: np.ndarray, metrics: np.ndarray,
-) -> None:  # fmt: skip
-    """Write the gradients ``g`` of DQN's loss.
+    net: Any, sample: Any, rule: Any, work: Any, td_abs: np.ndarray, metrics: np.ndarray
+) -> None:
+    """Write the gradients of DQN's loss.
 
     Args:
-        layers, heads: the table, and see ``action_values``.
-        p, target_p: parameters of the network and its target network.
-        window, rewards: see ``read_rows``.
-        action, weight: [B].
-        rule: double, eps of the value rescaling (negative: none), td_clip.
+        net: table of layers, ``heads`` of ``action_values``, parameters, their gradients, and the
+            parameters of the target network.
+        sample: windows, see ``read_rows``; action, weight [B].
+        rule: see ``reward_rule``; double, eps of the value rescaling (negative: none), td_clip.
         work: see ``DQNKernel.arrays``.
         td_abs: [B], to be filled with |delta|.
-        metrics: to be filled: loss, means of |delta|, Q and target over valid rows, their share.
+        metrics: to be filled [5]; see ``TD_METRICS``.
     """
-    double, eps, td_clip = rule
+    (layers, heads, p, g, target_p), (window, action, weight) = net, sample
+    rewards, double, eps, td_clip = rule
     x, reward, discount, target_h, (q, next_q), (h, unit, inverse, d) = work
-    valid, batch = window[4], len(weight)
+    valid, batch = window[1][3], len(weight)
     size = batch * window[0].shape[2]
-    read_rows(window, rewards[0], rewards[1], x[:size], x[size:], reward, discount)
+    read_rows(window, rewards, x[:size], x[size:], reward, discount)
     forward(layers, target_p, x[size:], batch, target_h, unit, inverse)
     rows = 2 * batch if double else batch
     forward(layers, p, x, rows, h, unit, inverse)
@@ -105,23 +103,23 @@ class DQNKernel:
         c, torso, self.actions = policy.config, policy.net.torso, policy.net.actions
         assert isinstance(torso, MLP)
         self.flatten, self.net = torso.flatten, PackedNet(policy.parts["net"])
-        self.heads = self.net.add_action_values(policy.net)
-        self.layers = self.net.table()
-        self.rewards = reward_rule(c)
-        self.rule = c.double, or_else(c.value_rescale_eps, -1), or_else(c.td_clip, np.inf)
+        heads, net = self.net.add_action_values(policy.net), self.net
+        self.arguments = net.table(), heads, net.values, net.grads, net.target
+        eps, td_clip = or_else(c.value_rescale_eps, -1), or_else(c.td_clip, np.inf)
+        self.rule = reward_rule(c), c.double, eps, td_clip
         self.work: tuple[Any, ...] = ()
 
     def gradients(self, sample: Sample) -> Gradients:
         """Return the gradients of ``DQN.loss``, priorities and metrics."""
-        segment, net, window = sample.segment, self.net, window_of(sample.segment, self.flatten)
-        td_abs, metrics = np.empty(len(sample.weight), np.float32), np.empty(5)
+        segment, weight = sample.segment, sample.weight.numpy()
+        window, action = window_of(segment, self.flatten), segment.action.numpy()[0]
+        td_abs, metrics = np.empty(len(weight), np.float32), np.empty(5)
         gradients(
-            self.layers, self.heads, net.values, net.grads, net.target, window,
-            segment.action.numpy()[0], sample.weight.numpy(), self.rewards, self.rule,
+            self.arguments, (window, action, weight), self.rule,
             self.arrays(*window[0].shape[1:]), td_abs, metrics,
         )  # fmt: skip
         named = dict(zip(TD_METRICS, metrics.tolist(), strict=True))
-        return Gradients({"net": net.step}, torch.from_numpy(td_abs), named)
+        return Gradients({"net": self.net.step}, torch.from_numpy(td_abs), named)
 
     def arrays(self, batch: int, size: int) -> tuple[Any, ...]:
         """Return arrays that an update of ``batch`` rows of ``size`` numbers overwrites.

@@ -1,6 +1,7 @@
 """Compiled n-step returns of sampled windows, and the value rescaling; for DQN, R2D2, SAC, TD3."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from rlrun.schema import ControlConfig, ValueConfig
 from rlrun.types import Segment, Tree
 
 TWO, FOUR = F(2), F(4)
+Rows = tuple[np.ndarray, ...]  # reward, terminated, truncated, valid [T, B]
 TD_METRICS = tuple(  # as ``functional.value.td_metrics``
     f"train/{name}" for name in ("loss", "td_abs", "q_taken", "target", "valid_fraction")
 )
@@ -47,22 +49,23 @@ def unrescale(x: np.float32, eps: np.float32) -> np.float32:
 
 @jit_ieee
 def read_rows(
-    window: tuple[np.ndarray, ...], shaping: tuple[np.float32, np.float32], powers: np.ndarray,
-    x: np.ndarray, next_x: np.ndarray, reward: np.ndarray, discount: np.ndarray,
+    window: Any, rewards: Any, x: np.ndarray, next_x: np.ndarray, reward: np.ndarray,
+    discount: np.ndarray,
 ) -> None:  # fmt: skip
     """Read row 0 of every window with its n-step return (functional.returns.nstep_return).
 
-    ``window``: obs float32 [T+1, B, F], reward, terminated, truncated, valid [T, B]. ``shaping``:
-    scale and clip of rewards. ``powers``: gamma^0 .. gamma^n. Fills ``x`` and ``next_x``, flat
-    [B, F], with the row's observation and the one from which its target bootstraps, 0 where there
-    is none, and the return and gamma^k, 0 after a termination, [B].
+    ``window``: obs float32 [T+1, B, F], and ``Rows``. ``rewards``: see ``reward_rule``. Fills ``x``
+    and ``next_x``, flat [B, F], with the row's observation and the one from which its target
+    bootstraps, 0 where there is none, and the return and gamma^k, 0 after a termination, [B]. A
+    function of a row's arrays would count references to them, five times the time of the loop.
     """
-    obs, raw, terminated, truncated, valid = window
+    obs, (raw, terminated, truncated, valid) = window
+    (scale, clip), powers = rewards
     batch, size = obs.shape[1], obs.shape[2]
     for b in range(batch):
         total, k, dead = ZERO, 0, False
         while k < len(powers) - 1 and k < len(valid) and valid[k, b]:
-            total += powers[k] * clamp(raw[k, b] * shaping[0], shaping[1])
+            total += powers[k] * clamp(raw[k, b] * scale, clip)
             k += 1
             if terminated[k - 1, b] or truncated[k - 1, b]:
                 dead = terminated[k - 1, b]
@@ -82,16 +85,20 @@ def or_else(value: float | None, default: float) -> np.float32:
 def reward_rule(
     config: ValueConfig | ControlConfig,
 ) -> tuple[tuple[np.float32, np.float32], np.ndarray]:
-    """Return scale and clip of rewards, and gamma^0 .. gamma^n: arguments of ``read_rows``."""
+    """Return (scale and clip of rewards, gamma^0 .. gamma^n)."""
     powers = config.gamma ** torch.arange(config.nstep + 1.0)
     return (F(config.reward_scale), or_else(config.reward_clip, np.inf)), powers.numpy()
 
 
-def window_of(segment: Segment, flatten: Callable[[Tree], Tensor]) -> tuple[np.ndarray, ...]:
+def window_of(segment: Segment, flatten: Callable[[Tree], Tensor]) -> tuple[np.ndarray, Rows]:
     """Return the windows that ``read_rows`` reads, with observations flattened."""
     obs = segment.obs
     if not (isinstance(obs, Tensor) and obs.ndim == 3 and obs.dtype == torch.float32):
         obs = flatten(obs)
+    return obs.numpy(), rows_of(segment)
+
+
+def rows_of(segment: Segment) -> Rows:
+    """Return the rows of a segment that n-step returns read."""
     s = segment
-    flags = s.terminated.numpy(), s.truncated.numpy(), s.valid.numpy()
-    return obs.numpy(), s.reward.numpy(), *flags
+    return s.reward.numpy(), s.terminated.numpy(), s.truncated.numpy(), s.valid.numpy()

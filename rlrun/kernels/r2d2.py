@@ -15,7 +15,15 @@ from rlrun.jit import jit_ieee
 from rlrun.kernels.gated import GatedPasses, State, Trace
 from rlrun.kernels.layers import HALF, ONE, ZERO
 from rlrun.kernels.mlp import DifferentiableMLP, flat_gradients
-from rlrun.kernels.nstep import TD_METRICS, clamp, or_else, rescale, unrescale
+from rlrun.kernels.nstep import (
+    TD_METRICS,
+    clamp,
+    or_else,
+    rescale,
+    reward_rule,
+    rows_of,
+    unrescale,
+)
 from rlrun.nets.memory.gated import GRU, LSTM
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP
@@ -108,11 +116,15 @@ class NumpyRecurrentQNet:
 
 @jit_ieee
 def _network_inputs(
-    obs: np.ndarray, action: np.ndarray, reward: np.ndarray, first: np.ndarray,
-    terminated: np.ndarray, valid: np.ndarray, prev_action: np.ndarray, prev_reward: np.ndarray,
-    scale: np.float32, clip: np.float32, x: np.ndarray, previous: np.ndarray,
-) -> None:  # fmt: skip
-    """Fill the zero arrays ``x`` and ``previous`` where rows are readable."""
+    obs: np.ndarray, rows: Any, before: Any, shaping: Any, x: np.ndarray, previous: np.ndarray
+) -> None:
+    """Fill the zero arrays ``x`` [S, B, F] and ``previous`` [S, B, P] where rows are readable.
+
+    ``rows``: action, reward, first, terminated, valid [T, B] of windows. ``before``: action and
+    reward [B] of the row before each. ``shaping``: scale and clip of rewards.
+    """
+    action, reward, first, terminated, valid = rows
+    (prev_action, prev_reward), (scale, clip) = before, shaping
     steps, batch = valid.shape
     actions = previous.shape[2] - 1
     for t in range(steps + 1):
@@ -136,17 +148,17 @@ def _network_inputs(
 
 @jit_ieee
 def _td_errors(
-    q: np.ndarray, q_target: np.ndarray, action: np.ndarray, reward: np.ndarray,
-    terminated: np.ndarray, truncated: np.ndarray, valid: np.ndarray, weight: np.ndarray,
-    scale: np.float32, clip: np.float32, powers: np.ndarray, double: bool, eps: np.float32,
-    td_clip: np.float32, eta: np.float32, grad: np.ndarray, priority: np.ndarray,
+    q: np.ndarray, q_target: np.ndarray, action: np.ndarray, rows: Any, weight: np.ndarray,
+    rule: Any, grad: np.ndarray, priority: np.ndarray,
 ) -> tuple[float, float, float, float, float]:  # fmt: skip
     """Fill the priorities [B] and ``grad`` [L, B, A] (zeros), d loss / d q of the learned rows.
 
-    All arrays begin after the burn-in. ``powers``: gamma^0 .. gamma^n. ``eps``: of h; negative: no
-    rescaling. Returns the loss, the means of |delta|, Q and target over valid rows, and their
-    share.
+    All arrays begin after the burn-in: ``q``, ``q_target`` [L + n, B, A], ``action`` [T, B],
+    ``rows``: reward, terminated, truncated, valid [T, B]. ``rule``: see ``reward_rule``; double,
+    eps of h (negative: no rescaling), td_clip, eta. Returns ``TD_METRICS``.
     """
+    reward, terminated, truncated, valid = rows
+    ((scale, clip), powers), double, eps, td_clip, eta = rule
     length, batch, _ = grad.shape
     loss = sizes = predictions = targets = 0.0
     count = 0
@@ -203,10 +215,11 @@ class R2D2Kernel:
         assert isinstance(policy.net.torso, MLP)
         self.flatten = policy.net.torso.flatten
         c = self.config
-        self.reward_scale = np.float32(c.reward_scale)
-        self.reward_clip, self.td_clip = or_else(c.reward_clip, np.inf), or_else(c.td_clip, np.inf)
-        self.rescale_eps = or_else(c.value_rescale_eps, -1)
-        self.powers = np.float32(c.gamma) ** np.arange(c.nstep + 1, dtype=np.float32)
+        self.shaping, _ = reward_rule(c)
+        powers = np.float32(c.gamma) ** np.arange(c.nstep + 1, dtype=np.float32)
+        eps, td_clip = or_else(c.value_rescale_eps, -1), or_else(c.td_clip, np.inf)
+        rewards = self.shaping, powers
+        self.rule = rewards, c.double, eps, td_clip, np.float32(c.priority_eta)
 
     @torch.no_grad()
     def gradients(self, sample: Sample) -> Gradients:
@@ -224,15 +237,10 @@ class R2D2Kernel:
         target_unroll = policy.compute.run_in_thread(lambda: unroll(self.target))
         q = unroll(self.online)
         q_target = target_unroll()
-        terminated, truncated = segment.terminated.numpy()[bs:], segment.truncated.numpy()[bs:]
+        action, rows = segment.action.numpy()[bs:], tuple(x[bs:] for x in rows_of(segment))
         grad = np.zeros((learned, *q.shape[1:]), np.float32)
         priority = np.empty(len(weight), np.float32)
-        metrics = _td_errors(
-            q, q_target, segment.action.numpy()[bs:], segment.reward.numpy()[bs:],
-            terminated, truncated, valid[bs:], weight, self.reward_scale, self.reward_clip,
-            self.powers, self.config.double, self.rescale_eps, self.td_clip,
-            np.float32(self.config.priority_eta), grad, priority,
-        )  # fmt: skip
+        metrics = _td_errors(q, q_target, action, rows, weight, self.rule, grad, priority)
         self.online.backward(grad)
         named = dict(zip(TD_METRICS, metrics, strict=True))
         return Gradients(self.grads, torch.from_numpy(priority), named)
@@ -246,13 +254,11 @@ class R2D2Kernel:
         obs = self.flatten(segment.obs).numpy()
         size = self.policy.net.actions + 1 if self.config.prev_inputs else 0
         x, previous = np.zeros_like(obs), np.zeros((*obs.shape[:2], size), np.float32)
-        acted_on = segment.extras.get(RAW_REWARD, segment.reward)
-        prev_action, prev_reward = segment.extras["prev_action"], segment.extras["prev_reward"]
-        _network_inputs(
-            obs, segment.action.numpy(), acted_on.numpy(), segment.first.numpy(),
-            segment.terminated.numpy(), segment.valid.numpy(), prev_action.numpy(),
-            prev_reward.numpy(), self.reward_scale, self.reward_clip, x, previous,
-        )  # fmt: skip
+        s, extras = segment, segment.extras
+        acted_on = extras.get(RAW_REWARD, s.reward)
+        rows = tuple(x.numpy() for x in (s.action, acted_on, s.first, s.terminated, s.valid))
+        before = extras["prev_action"].numpy(), extras["prev_reward"].numpy()
+        _network_inputs(obs, rows, before, self.shaping, x, previous)
         return x, previous
 
     def start_state(self, segment: Segment) -> State:

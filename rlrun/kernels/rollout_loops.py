@@ -243,29 +243,32 @@ def count_row(
 
 @jit_ieee
 def rollout(
-    layers: Any, heads: Any, p: Any, work: Any, moments: Any, epsilon: Any, generators: Any,
-    cart: Any, arm: Any, car: Any, world: Any, arrays: Any, log_prob: Any, carried: Any,
-    finished: Any, begin: int, end: int, units: int, wanted: int,
+    net: Any, epsilon: Any, generators: Any, cart: Any, arm: Any, car: Any, world: Any,
+    records: Any, log_prob: Any, limits: tuple[int, int, int, int],
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Collect rows begin, ..., at most end - 1 of E columns, until ``wanted`` valid ones.
+    """Collect rows of E columns.
 
     Ends before a row that opens episodes, except of CartPole.
 
     Args:
-        layers, heads, p, work: of the acting network; see ``on_policy.pqn_passes``.
-        moments: mean and reciprocal standard deviation of observations [F], largest magnitude.
+        net: layers, heads, parameters and work of the acting network, see ``on_policy.pqn_passes``;
+            moments: mean and reciprocal standard deviation of observations [F], largest magnitude.
         epsilon: [E], or None for actions sampled from logits.
         generators: of exploration and of the environments.
         cart, arm, car: constants of CartPole, Acrobot or MountainCar; None: it is not compiled.
         world: state [K, E], steps and done [E] of the environments.
-        arrays: obs, first, action, reward, terminated, truncated, valid [T, E, ...].
+        records: arrays: obs, first, action, reward, terminated, truncated, valid [T, E, ...];
+            carried: first, ended, episode_return, episode_length [E];
+            finished: return and length of the episodes that end, [*, 2].
         log_prob: [T, E] of sampled actions, or None.
-        carried: first, ended, episode_return, episode_length [E].
-        finished: return and length of the episodes that end, [*, 2].
-        units: valid rows of the chunk before row ``begin``.
+        limits: the first row, the row before which the call ends at the latest, valid rows of the
+            chunk before the first row, and those that complete it.
 
-    Returns: the row after the last, units, valid rows and finished episodes of this call.
+    Returns: the row after the last, valid rows of the chunk, and valid rows and finished episodes
+    of this call.
     """
+    (layers, heads, p, work, moments), (arrays, carried, finished) = net, records
+    begin, end, units, wanted = limits
     obs, _, action, reward, terminated, truncated, _ = arrays
     (state, ages, done), (h, unit, inverse, _) = world, work
     columns, actions = obs.shape[1], layers[heads[0], N_OUT]
@@ -294,9 +297,8 @@ def rollout(
 
 @jit_ieee
 def box_rollout(
-    layers: Any, heads: Any, p: Any, work: Any, moments: Any, box: Any, generators: Any,
-    car: Any, pole: Any, world: Any, arrays: Any, log_prob: Any, carried: Any, finished: Any,
-    begin: int, end: int, units: int, wanted: int,
+    net: Any, box: Any, generators: Any, car: Any, pole: Any, world: Any, records: Any,
+    log_prob: Any, limits: tuple[int, int, int, int],
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Collect rows as ``rollout``, with actions of a Box sampled from a Gaussian.
 
@@ -304,6 +306,8 @@ def box_rollout(
     of standard deviations, middle, half width, lowest and highest actions [A], and actions before
     they are clipped [T, E, A].
     """
+    (layers, heads, p, work, moments), (arrays, carried, finished) = net, records
+    begin, end, units, wanted = limits
     obs, _, action, reward, terminated, truncated, _ = arrays
     (state, ages, done), (h, unit, inverse, _) = world, work
     columns, inputs = obs.shape[1], np.empty(obs.shape[1:], np.float32)

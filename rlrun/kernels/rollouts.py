@@ -197,10 +197,11 @@ class CompiledRollout:
             moments = self.moments.center().numpy(), self.moments.inverse_std().numpy(), CLIP
         collect: Any = rollout if box is None else box_rollout
         choice = box or (None if self.samples else epsilon)
+        records = tuple(arrays[name] for name in ROW_ARRAYS), carried, self.finished
         out: tuple[int, int, int, int] = collect(
-            self.layers, self.heads, self.kernel.net.values, self.work, moments, choice, generators,
-            *self.task.rules, world, tuple(arrays[name] for name in ROW_ARRAYS),
-            extras["log_prob"] if self.samples else None, carried, self.finished, *limits,
+            (self.layers, self.heads, self.kernel.net.values, self.work, moments), choice,
+            generators, *self.task.rules, world, records,
+            extras["log_prob"] if self.samples else None, limits,
         )  # fmt: skip
         return out
 

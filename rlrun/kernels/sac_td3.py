@@ -120,11 +120,10 @@ class ContinuousKernel(Generic[P]):
     def rows(self, sample: Sample) -> RowBatch:
         """Return the arrays of a sample on the CPU."""
         segment, window = sample.segment, window_of(sample.segment, self.flatten)
-        count, size = window[0].shape[1:]
+        (count, size), valid = window[0].shape[1:], window[1][3][0]
         obs, next_obs = np.empty((2, count, size), np.float32)
         reward, discount = np.empty((2, count), np.float32)
-        read_rows(window, *self.rewards, obs.reshape(-1), next_obs.reshape(-1), reward, discount)
-        valid = window[4][0]
+        read_rows(window, self.rewards, obs.reshape(-1), next_obs.reshape(-1), reward, discount)
         unit = self.policy.bounds.to_unit_array(segment.action[0].numpy())
         action = np.where(valid[:, None], unit, np.float32(0))
         share = sample.weight.numpy() * valid / np.float32(count)
