@@ -26,7 +26,7 @@ from rlrun.policy.base import FlatStep, Gradients
 from rlrun.policy.control import ControlLearner
 from rlrun.policy.optim import IGNORE_OVERFLOW
 from rlrun.policy.sac import SAC
-from rlrun.policy.td3 import DeterministicLearner
+from rlrun.policy.td3 import TD3
 from rlrun.schema import SACConfig, TD3Config
 from rlrun.types import Sample
 
@@ -225,10 +225,10 @@ class SACKernel(ContinuousKernel[SAC[SACConfig]]):
         return Gradients(grads, torch.from_numpy(td_abs), metrics)
 
 
-class TD3Kernel(ContinuousKernel[DeterministicLearner[Any]]):
+class TD3Kernel(ContinuousKernel[TD3[Any]]):
     """The gradients of TD3 and DDPG on single rows."""
 
-    def __init__(self, policy: DeterministicLearner[Any]) -> None:
+    def __init__(self, policy: TD3[Any]) -> None:
         super().__init__(policy, 1)
 
     @torch.no_grad()

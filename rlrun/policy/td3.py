@@ -5,7 +5,6 @@ ICML. With a memory (policy=rtd3) actor and critics each unroll their own memory
 The actor's starts from the stored state, the critics' from zero, and burn-in warms both up.
 """
 
-from abc import abstractmethod
 from typing import Generic, TypeVar
 
 import torch
@@ -23,26 +22,32 @@ from rlrun.schema import DDPGConfig, MemoryConfig, TD3Config, TorsoConfig
 D = TypeVar("D", bound=DDPGConfig)
 
 
-class DeterministicLearner(ControlLearner[D], Generic[D]):
-    """Base class of TD3 and DDPG: a deterministic actor with Gaussian exploration noise."""
+class TD3(ControlLearner[D], Generic[D]):
+    """A deterministic actor and twin critics that learn from windows of rows."""
 
+    config_class: type[DDPGConfig] = TD3Config  # subclasses inherit its keys
     actor_class = GaussianNoiseActor
     outputs = 1
+    critics = 2
 
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
         super().build(torso, memory)
         self.noise_at = make_schedule(self.config.noise, total_steps=self.total_steps)
         self.pi.noise.fill_(self.noise_at(0))
 
-    @abstractmethod
-    def target_action(self, batch: Batch) -> Tensor:
-        """Return the target actor's actions [L, B, A] at the rows from which targets bootstrap."""
+    def smoothed(self, action: Tensor) -> Tensor:
+        """Return clip(action + clip(eps)) [L, B, A], eps ~ N(0, sigma): eq. 14."""
+        c = self.config
+        assert isinstance(c, TD3Config)
+        noise = self.noise(self.updates, *action.shape)
+        return smoothed_action(action, noise, sigma=c.smoothing, clip=c.smoothing_clip)
 
     def control_losses(self, batch: Batch) -> Losses:
         """Return losses of critics and actor; rows [L, B], Q of the critics [C, L, B]."""
-        # y = R_n + gamma^n min_c Q'_c(s', target_action(s'))
+        # y = R_n + gamma^n min_c Q'_c(s', smoothed(pi'(s')))
         with torch.no_grad():
-            next_action = self.target_action(batch)
+            next_features = batch.encode_next(self.pi_target.encoder, batch.state)
+            next_action = self.smoothed(self.pi_target(next_features).tanh())
             next_q = self.q_target(batch.encode_next(self.q_target.encoder), next_action)
             y = td_target(batch.reward, batch.discount, next_q.amin(0))
 
@@ -63,17 +68,3 @@ class DeterministicLearner(ControlLearner[D], Generic[D]):
         if actor_stepped:
             self.update_targets("critics", "actor", since=self.config.actor_every)
         return {"train/noise": self.pi.noise.fill_(self.noise_at(env_steps)).clone()}
-
-
-class TD3(DeterministicLearner[TD3Config]):
-    """A deterministic actor and twin critics that learn from windows of rows."""
-
-    config_class = TD3Config  # subclasses inherit its keys
-    critics = 2
-
-    def target_action(self, batch: Batch) -> Tensor:
-        """Return clip(pi'(s') + clip(eps)), eps ~ N(0, sigma): eq. 14."""
-        c, encoder = self.config, self.pi_target.encoder
-        action = self.pi_target(batch.encode_next(encoder, batch.state)).tanh()
-        noise = self.noise(self.updates, *action.shape)
-        return smoothed_action(action, noise, sigma=c.smoothing, clip=c.smoothing_clip)
