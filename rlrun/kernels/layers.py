@@ -294,6 +294,7 @@ def action_values_backward(
 @inner
 @jit_sums
 def norm_of(g: np.ndarray) -> float:
+    """Return the Euclidean norm of ``g`` [N], summed in float32."""
     total = ZERO
     for k in range(len(g)):
         total += g[k] * g[k]

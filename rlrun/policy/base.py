@@ -312,9 +312,9 @@ class WindowLearner(LearningPolicy[C]):
         self.seconds["backward"] += time.perf_counter() - began
         return out
 
-    @abstractmethod
     def finish_update(self, norms: Metrics, metrics: Metrics, env_steps: int) -> Metrics:
         """Update target networks after the parts in ``norms`` were stepped. Return more metrics."""
+        return {}
 
     @cached_property
     def graph(self) -> CudaGraph | None:

@@ -13,7 +13,7 @@ from rlrun.functional.rows import keep_rows, masked_mean, readable_obs, rows
 from rlrun.nets.acting import burn_in
 from rlrun.nets.policy_net import PolicyNet
 from rlrun.policy.actor import Chosen, DistributionActor
-from rlrun.policy.base import Metrics, WindowLearner
+from rlrun.policy.base import WindowLearner
 from rlrun.schema import BCConfig, IQLConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Loss, Segment, Tree
 
@@ -52,9 +52,6 @@ class ImitationLearner(WindowLearner[B], Generic[B]):
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
         net = PolicyNet(torso, memory, self.config.head_hidden, self.spec)
         self.net = net.to(self.device)
-
-    def finish_update(self, norms: Metrics, metrics: Metrics, env_steps: int) -> Metrics:
-        return {}
 
 
 class BC(ImitationLearner[BCConfig]):
