@@ -6,15 +6,15 @@ first starts. Every user error is one line on stderr and has its own exit code. 
 imported only by the commands that need them: help and Tab answer in 0.1 s.
 """
 
-import gc
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
+from rlrun.cli import uncollected
 from rlrun.errors import ConfigError, end_if_importing_main, require_working_directory
 
 if TYPE_CHECKING:
@@ -54,21 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         _leave(code)
     return code
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Import packages in this block without garbage collection, and exclude them from later ones.
-
-    Imports make a million objects, none of them garbage. Scanning them took a sixth of the time
-    that a run takes to begin.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def _leave(code: int) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from rlrun.cli import uncollected
 from rlrun.cli.error_report import SweepStopped, exit_code, job_error, line_of
-from rlrun.cli.main import uncollected
 from rlrun.config import Composer, load, read_checked, read_composed, to_yaml
 from rlrun.config.checks import check_typed_keys
 from rlrun.config.config_errors import config_error

@@ -1,13 +1,17 @@
-"""Progress display of a run: live, plain lines, or off."""
+"""Progress display of a run: live, plain lines, or off.
+
+Live is a line, two at 80 columns, redrawn in place in a terminal or a cell of a notebook.
+"""
 
 import contextlib
+import logging
 import os
 import sys
 import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, TextIO
+from typing import Any, Literal, Protocol, TextIO
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +98,6 @@ class Progress:
         self._status = ""
         self._display: Display | None = PlainLines(stream) if mode == "plain" else None
         if mode == "live":
-            from rlrun.log.live import LiveDisplay, NotebookDisplay  # imports rich
-
             self._display = NotebookDisplay() if in_notebook() else LiveDisplay(stream)
 
     def begin(self) -> None:
@@ -188,6 +190,74 @@ class PlainLines:
 
     def close(self) -> None:
         """Do nothing: the stream is not owned."""
+
+
+class LiveDisplay:
+    """A display drawn by ``show``, without a thread.
+
+    Until it is closed, output of print and logging handlers to the terminal appears above it, line
+    by line. A stdout redirected to a file is not changed.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console  # slow to import
+        from rich.live import Live
+
+        self._streams = {id(s) for s in (stream, sys.stdout, sys.stderr) if s.isatty()}
+        self._live = Live(
+            console=Console(file=stream),
+            auto_refresh=False,
+            redirect_stdout=sys.stdout.isatty(),
+            redirect_stderr=sys.stderr.isatty(),
+        )
+        self._live.start()
+        self._handlers = self._redirect_handlers()
+
+    def show(self, snapshot: ProgressSnapshot) -> None:
+        from rich.text import Text
+
+        self._live.update(Text(format_line(snapshot)), refresh=True)
+
+    def close(self) -> None:
+        """Leave the last frame on the screen. Restore the cursor and the streams."""
+        self._live.stop()
+        for handler, stream in self._handlers:
+            handler.setStream(stream)
+        self._handlers = []
+
+    def _redirect_handlers(self) -> list[tuple["logging.StreamHandler[TextIO]", TextIO]]:
+        """Redirect the terminal's logging handlers. Return them with their streams."""
+        handlers = []
+        for logger in (
+            logging.getLogger(),
+            *map(logging.getLogger, logging.root.manager.loggerDict),
+        ):
+            for handler in logger.handlers:
+                if (
+                    isinstance(handler, logging.StreamHandler)
+                    and id(handler.stream) in self._streams
+                ):
+                    handlers.append((handler, handler.stream))
+                    handler.setStream(sys.stderr if sys.stderr.isatty() else sys.stdout)
+        return handlers
+
+
+class NotebookDisplay:
+    """The line as an output of a notebook cell, replaced at every ``show``."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def show(self, snapshot: ProgressSnapshot) -> None:
+        output = {"text/plain": format_line(snapshot)}
+        if self._handle is None:
+            display = sys.modules["IPython"].display
+            self._handle = display.display(output, raw=True, display_id=True)
+        else:
+            self._handle.update(output, raw=True)
+
+    def close(self) -> None:
+        """Leave the last line in the cell."""
 
 
 def format_line(snapshot: ProgressSnapshot) -> str:

@@ -358,12 +358,8 @@ def make_evaluator(
 
 
 def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
-    """Return all components of a run, connected."""
+    """Return all components of a run, connected. Those of pipeline=ray: ``rlrun.run.ray``."""
     config, counters = plan.config, Counters()
-    if config.pipeline.name == "ray":
-        from rlrun.run.ray import make_ray_pipeline
-
-        return make_ray_pipeline(plan, run_dir, log)
     collector = make_collector(plan, counters) if config.pipeline.name == "serial" else None
     if collector is not None and config.transport.name != "coded":
         policy = collector.policy

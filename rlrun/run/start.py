@@ -101,11 +101,11 @@ def start(launch: Launch) -> int:
                 run.failures_recorded(),
                 ExitStack() as signals,  # from the loop's start until all is written
                 closing(run.make_log()) as log,
-                closing(make_pipeline(plan, run_dir, log)) as pipeline,
+                closing(run.make_pipeline()) as pipeline,
             ):
                 if launch.own_process and plan.backend.name == "numpy":
                     compile_update(config, pipeline.parts)
-                run.load(pipeline)
+                run.load()
                 caught = stop_on_signals(deadline, own_process=launch.own_process)
                 stop = signals.enter_context(caught)
                 watchdog = run.watchdog(stop)
@@ -226,9 +226,17 @@ class _Run:
         )  # fmt: skip
         return self.log
 
-    def load(self, pipeline: Pipeline) -> None:
+    def make_pipeline(self) -> Pipeline:
+        """Return the loop over the parts of the run, which pipeline=ray places on a cluster."""
+        make = make_pipeline
+        if self.config.pipeline.name == "ray":
+            from rlrun.run.ray import make_ray_pipeline as make
+        self.pipeline = make(self.plan, self.run_dir, self.log)
+        return self.pipeline
+
+    def load(self) -> None:
         """Load the checkpoint, and after that succeeds open the files for writing."""
-        self.pipeline, parts = pipeline, pipeline.parts
+        pipeline, parts = self.pipeline, self.pipeline.parts
         record, run_dir, config = self.record, self.run_dir, self.config
         if self.state is not None:
             with checkpoint.fitting(run_dir / CHECKPOINTS):

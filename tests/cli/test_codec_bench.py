@@ -10,7 +10,6 @@ import torch
 from omegaconf import OmegaConf
 
 from rlrun import codec
-from rlrun.cli import codec as cli_codec
 from rlrun.cli import codec_bench
 from rlrun.cli.codec_bench import CHUNKS, ROWS, Series, series_of
 from rlrun.cli.main import main
@@ -161,7 +160,7 @@ def test_a_run_without_anything_is_exit_5(tmp_path, capsys):
 
 def test_missing_matplotlib_is_reported_before_measuring(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr(cli_codec, "find_spec", lambda name: None)
+    monkeypatch.setattr(codec_bench, "find_spec", lambda name: None)
     code, out, err = bench(capsys, str(tmp_path), "--plot", "x.png")
     assert (code, out) == (7, "")
     assert "[plot]'" in err

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from rlrun.cli.main import uncollected
+from rlrun.cli import uncollected
 
 
 def test_garbage_is_collected_after_the_block_alone():

@@ -1,8 +1,9 @@
-"""Imports go down only; heavy packages stay where they belong; no transposes."""
+"""Imports go down only and in no circle; heavy packages stay where they belong; no transposes."""
 
 import ast
 import re
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -74,6 +75,18 @@ def test_imports_go_down():
             other = place_of(name.removeprefix("rlrun."))
             beside = other.split(".")[0] == own.split(".")[0] and LEVEL[other] <= LEVEL[own]
             assert beside or LEVEL[other] < LEVEL[own], f"{path} imports {name}"
+
+
+def test_no_circle_of_imports():
+    """Imports within functions count as well."""
+    trees = {module_of(path): tree_of(path) for path in FILES[1:]}  # not those that rlrun offers
+    graph: dict[str, set[str]] = {name: set() for name in trees}
+    for name, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                members = (f"{node.module}.{alias.name}" for alias in node.names)
+                graph[name] |= {m if m in trees else node.module for m in members} & {*trees}
+    TopologicalSorter(graph).prepare()  # raises CycleError
 
 
 def test_packages_stay_in_their_place():
