@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.errors import ConfigError, StorageError
+from rlrun.errors import StorageError
 from rlrun.functional.recorded import RowSpaces
 from rlrun.spaces import Tree, tree_leaves, tree_map
 
@@ -88,16 +88,6 @@ class Layout:
     compress: bool = False
     room: int | None = None
     device: str = "cpu"
-
-    def require_rows(self, window: int, rows_before: int) -> None:
-        """Raise ConfigError unless a column holds a window, the rows before it, and one more."""
-        least, rows = window + rows_before, self.rows - 1
-        if rows < least:
-            raise ConfigError(
-                f"buffer.capacity = {self.columns * rows}: {self.columns} columns of "
-                f"{rows} rows hold no window of {window} rows; at least {least} rows per "
-                f"column are allowed; give {self.columns * least} or more"
-            )
 
     def packs(self, entry: ArraySpec) -> bool:
         """Return whether observations like ``entry`` are compressed."""
@@ -191,6 +181,11 @@ class Layout:
             most = self.packed if self.room is None else min(self.packed, self.room)
             text += f" and compressed images, {amount(most)} at most"
         return text
+
+
+def rows_before(stack: int) -> int:
+    """Return the rows read before a window: the previous action, ``stack`` frames."""
+    return max(1, stack - 1)
 
 
 def num_leaves(capacity: int) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor
 from rlrun.buffer import kernels, saved
 from rlrun.buffer.hindsight import Hindsight
 from rlrun.buffer.kernels import FIRST, PREFETCHED, VALID
-from rlrun.buffer.layout import REWARD, Allocate, Layout, Row, in_memory
+from rlrun.buffer.layout import REWARD, Allocate, Layout, Row, in_memory, rows_before
 from rlrun.buffer.ring import ChunkValidator, HostRows, Ring, upload
 from rlrun.buffer.samplers import Uniform, probe_metrics, require_finite
 from rlrun.buffer.windows import Cutter, Spans, WindowTable
@@ -49,11 +49,9 @@ class Replay:
 
         ``allocate``: makes the arrays of rows, table and states. ``device``: stores observations,
         actions and extras and receives samples; None: host memory.
-
-        Raises: ConfigError if a column is too short for a window.
         """
-        before = max(1, stack - 1)  # rows read before a window: previous action, frames
-        layout.require_rows(window.rows, before)
+        before = rows_before(stack)
+        assert layout.rows > window.rows + before, "rlrun.config has checked that"
         assert device is None or not layout.goals, "hindsight goals are found in host memory"
         self.layout, self.window, self.stack = layout, window, stack
         self.ring, self.sampler = Ring(layout, allocate, device), sampler

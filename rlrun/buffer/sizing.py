@@ -10,7 +10,15 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rlrun.buffer.layout import ArraySpec, Layout, Row, amount, free_bytes, sampler_blocks
+from rlrun.buffer.layout import (
+    ArraySpec,
+    Layout,
+    Row,
+    amount,
+    free_bytes,
+    rows_before,
+    sampler_blocks,
+)
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.functional.recorded import RowSpaces
 from rlrun.schema import BufferConfig, Config
@@ -65,7 +73,7 @@ def make_layout(config: Config, row: Row, window: Window, columns: int | None = 
     """
     c, collector = config.buffer, config.collector
     columns = columns or collector.num_envs
-    rows = c.capacity // columns + 1  # a slot for the newest observation
+    rows = c.column_rows(columns) + 1  # a slot for the newest observation
     windows = c.window_capacity
     if windows is None and not _single_rows(config, row, window):
         whole = -(-c.capacity // collector.stride(window))
@@ -207,8 +215,8 @@ def _largest(
         changed = replace(config, buffer=replace(config.buffer, capacity=capacity))
         return size(make_layout(changed, layout.row, window, layout.columns)) <= limit
 
-    length = window.rows + max(1, config.env.frame_stack - 1)
-    batch = config.learner.batch_size * window.rows
+    length = window.rows + rows_before(config.env.frame_stack)
+    batch = config.learner.batch_size * config.collector.stride(window)
     least = max(length * layout.columns, config.learner.learning_starts, batch)
     if not fits(least):
         return None

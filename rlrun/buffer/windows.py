@@ -23,10 +23,10 @@ _RESIDUALS = {"last": 1, "null_padding": 2, "drop": 3}
 class Cutter:
     """Cuts columns of rows, which arrive chunk by chunk, into windows.
 
-    Plain windows of a trajectory of T steps start at 0, S - m, 2 (S - m), ... while start + S <= T,
-    with m = ``overlap``. If steps remain, ``residual: last`` adds a window at T - S,
+    Plain windows of a trajectory of T steps start at 0, d, 2 d, ... while start + S <= T, with
+    d = ``stride``. If steps remain, ``residual: last`` adds a window at T - S,
     ``null_padding`` one at the next grid start, ``drop`` none. T < S always gives one padded
-    window. Lossless spans of L learned steps start L - m apart until one reaches the last step. The
+    window. Lossless spans of learned steps start d apart until one reaches the last step. The
     windows do not depend on how a trajectory is split into chunks. Each is cut as soon as its last
     row is known, so endless episodes are learned from.
 
@@ -34,11 +34,10 @@ class Cutter:
     """
 
     def __init__(
-        self, window: Window, *, columns: int, overlap: int, residual: str | None, plain: bool
+        self, window: Window, *, columns: int, stride: int, residual: str | None, plain: bool
     ) -> None:
-        """``overlap``: of learned spans (lossless) or of whole windows (plain)."""
-        self.window, self.plain = window, plain
-        self.stride = (window.rows if plain else window.learned) - overlap
+        """``stride``: rows from the start of one window to that of the next."""
+        self.window, self.stride, self.plain = window, stride, plain
         self.shape = (*window, self.stride, _RESIDUALS[residual or "drop"] if plain else 0)
         self.origin = np.zeros(columns, np.int64)  # first row of each column's trajectory
         self.row = 0  # rows received
@@ -73,11 +72,10 @@ class StateFilter:
     """
 
     def __init__(
-        self, window: Window, *, columns: int, overlap: int, residual: str | None, plain: bool
+        self, window: Window, *, columns: int, stride: int, residual: str | None, plain: bool
     ) -> None:
         """The arguments are those of ``Cutter``."""
-        self.window, self.plain = window, plain
-        self.stride = (window.rows if plain else window.learned) - overlap
+        self.window, self.stride, self.plain = window, stride, plain
         self.keep_all = plain and residual == "last"
         self.index = np.full(
             columns, -1, np.int64

@@ -58,9 +58,9 @@ def facts() -> Iterator[Fact]:
     with suppress(OSError, UnicodeDecodeError):
         cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     yield from cpu_facts(cpuinfo)
-    from rlrun.config.backend import WITH_KERNEL
+    from rlrun.config.backend import KERNELS
 
-    yield "kernels", f"numpy updates of policy={', '.join(WITH_KERNEL)} where learner.backend can"
+    yield "kernels", f"numpy updates of policy={', '.join(KERNELS)} where learner.backend can"
     yield "cores", cores()
     if hasattr(os, "getloadavg"):
         yield "load", f"{os.getloadavg()[0]:.1f} over the last minute"

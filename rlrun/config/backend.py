@@ -9,9 +9,17 @@ from rlrun.blas import sgemm
 from rlrun.spaces import Tree
 
 BackendName = Literal["numpy", "torch"]
-WITH_KERNEL = (  # policies with a kernel
-    "r2d2", "dqn", "sac", "td3", "ddpg", "ppo", "a2c", "impala", "pqn",
-)  # fmt: skip
+KERNELS = {  # policy -> the kernel of exactly its class
+    "r2d2": "rlrun.kernels.r2d2:R2D2Kernel",
+    "dqn": "rlrun.kernels.dqn:DQNKernel",
+    "sac": "rlrun.kernels.sac_td3:SACKernel",
+    "td3": "rlrun.kernels.sac_td3:TD3Kernel",
+    "ddpg": "rlrun.kernels.sac_td3:TD3Kernel",
+    "ppo": "rlrun.kernels.minibatches:PPOKernel",
+    "a2c": "rlrun.kernels.minibatches:OnePassKernel",
+    "impala": "rlrun.kernels.minibatches:OnePassKernel",
+    "pqn": "rlrun.kernels.minibatches:PQNKernel",
+}
 GATED = "lstm", "gru"  # memories with compiled loops
 _MOST_UNITS = 128  # of one; measured: 0.5 of torch's time at 32 units, 0.8 to 0.9 at 128
 _MOST_LSTM = 64  # units beside autograd; of torch's time 0.4 to 0.9 at 64, 1.3 to 1.7 at 128
@@ -80,7 +88,7 @@ def _slower(config: schema.Config, threads: int) -> str | None:
 def numpy_obstacle(config: schema.Config, obs: gym.Space[Any]) -> str | None:
     """Return the setting that no numpy kernel supports; None: one supports the update."""
     policy = config.policy
-    kinds = {schema.POLICY_CONFIGS[name] for name in WITH_KERNEL}
+    kinds = {schema.POLICY_CONFIGS[name] for name in KERNELS}
     if type(policy) not in kinds or ":" in policy.name:  # a user's class, mypkg.mod:Class
         return f"policy {policy.name} has no kernel"
     recurrent = isinstance(policy, schema.R2D2Config)

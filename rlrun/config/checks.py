@@ -91,19 +91,17 @@ def check_spaces(config: Config, *, fresh: bool) -> None:
     from rlrun.env import known_spaces  # slow to import
 
     spaces = known_spaces(config.env, config.agents)
-    obs, action, agents = spaces
+    (obs, action, _), facts = spaces, rules.Facts(config, spaces=spaces)
     if isinstance(config.policy, ScriptedConfig) and config.policy.function is not None:
         trusted_function("policy.function", config.policy.function)
-    rules.require_all(rules.ON_SPACES, rules.Facts(config, spaces=spaces))
+    rules.require_all((*rules.ON_SPACES, *rules.SIZES), facts)
     row = row_of(config, obs, action, custom_state(config.memory))
-    if fresh:
-        rules.require_all(rules.SIZES, rules.Facts(config, spaces=spaces))
     if config.policy.on_policy and fresh:
         check_rollout(config, row)
     window = config.policy.window
     if window is None:
         return
-    layout = make_layout(config, row, window, agents * config.collector.num_envs)
+    layout = make_layout(config, row, window, facts.columns)
     if config.buffer.compress and not layout.packed:
         wrong = f"{config.env.id} observes no images (uint8, at least 256 bytes a row)"
         allowed = "an environment that does, or false, is allowed"

@@ -13,6 +13,7 @@ import gymnasium as gym
 import numpy as np
 
 import rlrun.schema as schema
+from rlrun.buffer.layout import rows_before
 from rlrun.config.backend import bf16_fault, numpy_obstacle
 from rlrun.config.ray import has_token, is_loopback
 from rlrun.errors import ConfigError, ResourceError
@@ -130,23 +131,22 @@ DERIVED: dict[str, Callable[[Facts], Any]] = {  # further attributes of ``Facts`
     "cores": lambda c: os.cpu_count() or 1,
     # rows per sequence for a policy that learns from single rows by default
     "unroll_len": lambda c: c.policy.nstep + 15,
-    # columns of one collector's replay: one per agent of every environment
-    "columns": lambda c: c.agents_of_env * c.collector.num_envs,
-    "column_rows": lambda c: c.buffer.capacity // c.columns,
+    "columns": lambda c: c.collector.columns(c.agents_of_env),
+    "collectors": lambda c: getattr(c.pipeline, "num_actors", 1),
+    # every collector has a replay of its own
+    "replay_columns": lambda c: c.collectors * c.columns,
+    "column_rows": lambda c: c.buffer.column_rows(c.replay_columns),
     # most rows of a collect call, if every second one is an end row
     "least_rollout":
         lambda c: c.columns * (2 * -(-c.collector.n_sample // c.collector.num_envs) + 1),
     # rows of a window and those read before it, in every column
-    "least_capacity": lambda c: c.columns * (c.window.rows + max(1, c.env.frame_stack - 1)),
-    "stride": lambda c: max(c.collector.stride(c.window), 1),
+    "least_capacity":
+        lambda c: c.replay_columns * (c.window.rows + rows_before(c.env.frame_stack)),
+    "stride": lambda c: c.collector.stride(c.window),
     # windows that the replay holds
     "windows":
         lambda c: min(c.buffer.capacity // c.stride, c.buffer.window_capacity or c.buffer.capacity),
     "batch_rows": lambda c: c.learner.batch_size * c.stride,
-    "collectors": lambda c: getattr(c.pipeline, "num_actors", 1),
-    "environments": lambda c: c.collectors * c.collector.num_envs,
-    # rows of a window in every environment of every collector
-    "least_streams": lambda c: c.environments * (c.window.rows + 1 + c.env.frame_stack),
     # the observation space of one agent
     "own_obs": lambda c: c.obs["observation"] if c.agents.name == "separate" else c.obs,
     # images among several parts of an observation
@@ -209,10 +209,9 @@ SIZES = (  # evaluated with the columns of the config, then with those of the en
          "a collect call of {collector.n_sample} steps may bring {least_rollout} rows",
          "at least {least_rollout} are allowed",
          "set buffer.capacity={least_rollout} or lower collector.n_sample"),
-    Rule("buffer.capacity",
-         lambda c: c.window and c.column_rows < c.least_capacity // c.columns,
-         "{columns} columns of {column_rows} rows hold no window of {window.rows} rows",
-         "at least {least_capacity} rows for {columns} columns",
+    Rule("buffer.capacity", lambda c: c.window and c.buffer.capacity < c.least_capacity,
+         "{replay_columns} columns of {column_rows} rows hold no window of {window.rows} rows",
+         "at least {least_capacity} rows for {replay_columns} columns",
          "set buffer.capacity={least_capacity} or more"),
 )  # fmt: skip
 
@@ -321,10 +320,6 @@ ON_CONFIG = (
          and getattr(c.policy, "noisy", None) is not None and c.policy.noisy_resample == "chunk",
          "policy.noisy_resample=chunk keeps the noise of a chunk in its collector",
          "local is allowed", "set policy.noisy_resample=step"),
-    Rule("buffer.capacity", lambda c: _ray(c) and c.window and c.buffer.capacity < c.least_streams,
-         "each of {environments} environments needs the rows of a window, {least_streams} in all",
-         "at least {least_streams} is allowed",
-         "set buffer.capacity={least_streams}, or use fewer collectors"),
     *ADDRESS,
     # -- replay, demonstrations, datasets ----------------------------------------------------------
     Rule("buffer.device", lambda c: c.buffer.device not in ("cpu", c.device),

@@ -18,7 +18,7 @@ from rlrun.buffer.rollout import Rollout, Rollouts
 from rlrun.buffer.samplers import Proportional, Rank, Uniform
 from rlrun.buffer.sizing import check_rollout, check_size
 from rlrun.buffer.windows import Cutter, StateFilter
-from rlrun.config.backend import Backend
+from rlrun.config.backend import KERNELS, Backend
 from rlrun.config.checks import check_video
 from rlrun.env import beside_others, goal_functions, make_env
 from rlrun.env.framestack import make_frame_stack
@@ -50,19 +50,6 @@ from rlrun.types import Actor, Chunk, Counters, Policy, Spec, generator, tree_ma
 
 if TYPE_CHECKING:
     from rlrun.pipeline.transport import CollectorSide
-
-KERNELS = {  # for exactly the class of that name
-    "r2d2": "rlrun.kernels.r2d2:R2D2Kernel",
-    "dqn": "rlrun.kernels.dqn:DQNKernel",
-    "sac": "rlrun.kernels.sac_td3:SACKernel",
-    "td3": "rlrun.kernels.sac_td3:TD3Kernel",
-    "ddpg": "rlrun.kernels.sac_td3:TD3Kernel",
-    "ppo": "rlrun.kernels.minibatches:PPOKernel",
-    "a2c": "rlrun.kernels.minibatches:OnePassKernel",
-    "impala": "rlrun.kernels.minibatches:OnePassKernel",
-    "pqn": "rlrun.kernels.minibatches:PQNKernel",
-}
-
 
 # These collect rows by compiled calls where environment and settings allow it.
 ROLLOUTS = dict.fromkeys(("ppo", "a2c", "impala", "pqn"), "rlrun.kernels.rollouts:CompiledRollout")
@@ -158,9 +145,9 @@ def _silent(line: str) -> None:
 
 def _tiling(plan: Plan) -> dict[str, Any]:
     """Return how ``collector.tiling`` cuts rows into windows."""
-    c = plan.config.collector
-    assert plan.window is not None
-    return {"window": plan.window, "columns": plan.columns, "overlap": plan.overlap,
+    c, window = plan.config.collector, plan.window
+    assert window is not None
+    return {"window": window, "columns": plan.columns, "stride": c.stride(window),
             "residual": c.residual, "plain": c.tiling == "plain"}  # fmt: skip
 
 
@@ -215,23 +202,23 @@ def make_rollout(plan: Plan, actor: Actor, *, note: Note = _silent) -> Rollout:
     state = tree_map(lambda x: ArraySpec(x.shape[1:], x.dtype), actor.initial_state())
     row = replace(plan.row, extras=plan.row.extras | added, state=state)
     note(check_rollout(plan.config, row))
-    rows = plan.config.buffer.capacity // plan.columns
-    example = empty_chunk(row, plan.columns)
+    rows = plan.config.buffer.column_rows(plan.columns)
+    example = zero_chunk(row, plan.columns)
     return Rollout(example, rows=rows, stack=plan.config.env.frame_stack, spaces=row.spaces)
 
 
-def empty_chunk(row: Row, columns: int) -> Chunk:
-    """Return a chunk of zero rows, for shapes and dtypes."""
+def zero_chunk(row: Row, columns: int, rows: int = 0) -> Chunk:
+    """Return a chunk of ``rows`` valid rows of zeros, in episodes that do not end."""
+    flag = ArraySpec((), np.dtype(bool))
 
-    def zeros(block: ArraySpec, rows: int = 0) -> np.ndarray:
-        return np.zeros((rows, columns, *block.shape), block.dtype)
+    def zeros(spec: ArraySpec, count: int = rows) -> np.ndarray:
+        return np.zeros((count, columns, *spec.shape), spec.dtype)
 
-    flag, reward = np.zeros((0, columns), bool), np.zeros((0, columns), REWARD)
     return Chunk(
-        obs=tree_map(lambda block: zeros(block, 1), row.obs),
-        first=np.zeros((1, columns), bool), action=zeros(row.action), reward=reward,
-        terminated=flag, truncated=flag, valid=flag,
-        extras={name: zeros(block) for name, block in row.extras.items()},
+        obs=tree_map(lambda spec: zeros(spec, rows + 1), row.obs), first=zeros(flag, rows + 1),
+        action=zeros(row.action), reward=zeros(ArraySpec((), REWARD)),
+        terminated=zeros(flag), truncated=zeros(flag), valid=~zeros(flag),
+        extras={name: zeros(spec) for name, spec in row.extras.items()},
         states=tree_map(zeros, row.state),
     )  # fmt: skip
 
@@ -275,7 +262,7 @@ def load_rows(plan: Plan, buffer: Replay | Mixed | Streams) -> str:
 
 def _add_all(replay: Replay, source: Any, plan: Plan) -> None:
     """Add the rows of a dataset."""
-    like = empty_chunk(plan.row, plan.columns).segment()
+    like = zero_chunk(plan.row, plan.columns).segment()
     for chunk in source.chunks(plan.columns, READ_ROWS, like=like):
         replay.add(chunk)
 

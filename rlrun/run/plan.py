@@ -47,7 +47,6 @@ class Plan:
     columns_per_env: int
     row: Row  # arrays of one collected row, without those that an actor adds
     window: Window | None  # None: the policy keeps no replay
-    overlap: int  # rows that successive windows share
     layout: Layout | None  # arrays of the replay, before its size is checked
     env_seeds: EnvSeeds
     threads: int  # of torch
@@ -91,7 +90,7 @@ class Plan:
 def make_plan(config: Config, spaces: EnvSpaces | None = None) -> Plan:
     """Derive all numbers. ``spaces``: of one environment; None: make one to get them."""
     obs, action, per_env = spaces or known_spaces(config.env, config.agents)
-    columns = per_env * config.collector.num_envs
+    columns = config.collector.columns(per_env)
     row = row_of(config, obs, action, custom_state(config.memory))
     window = config.policy.window
     threads = _thread_count(config)
@@ -104,7 +103,6 @@ def make_plan(config: Config, spaces: EnvSpaces | None = None) -> Plan:
         columns_per_env=per_env,
         row=row,
         window=window,
-        overlap=config.collector.shared_rows,
         layout=None if window is None else make_layout(config, row, window, columns),
         env_seeds=EnvSeeds(*map(partial(_env_seed, config.seed), _SEED_RANGES)),
         threads=threads,

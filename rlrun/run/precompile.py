@@ -11,16 +11,14 @@ import sys
 import warnings
 from typing import Any
 
-import numpy as np
-
 from rlrun.buffer import kernels
-from rlrun.buffer.layout import ArraySpec, Layout
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.rollout import Rollout
 from rlrun.jit import is_kept
 from rlrun.pipeline.parts import Parts
+from rlrun.run.build import zero_chunk
 from rlrun.schema import Config
-from rlrun.types import Chunk, Sample, tree_map
+from rlrun.types import Sample
 
 SECONDS = 60  # after which the process is ended
 _ROWS = 4  # of a rollout, and beyond a window
@@ -61,25 +59,6 @@ def _zeros(buffer: Replay | Rollout, batch: int) -> Sample:
         buffer.steps["valid"][:] = True
         buffer.filled = min(_ROWS, buffer.rows)
         return buffer.take(0)
-    buffer.add(_zero_rows(buffer.layout, buffer.window.rows + _ROWS))
+    layout = buffer.layout
+    buffer.add(zero_chunk(layout.row, layout.columns, buffer.window.rows + _ROWS))
     return buffer.sample(batch, 0)
-
-
-def _zero_rows(layout: Layout, rows: int) -> Chunk:
-    """Return valid rows of episodes that do not end."""
-
-    def zeros(spec: ArraySpec, count: int = rows) -> np.ndarray:
-        return np.zeros((count, layout.columns, *spec.shape), spec.dtype)
-
-    row, flag = layout.row, ArraySpec((), np.dtype(bool))
-    return Chunk(
-        obs=tree_map(lambda spec: zeros(spec, rows + 1), row.obs),
-        first=zeros(flag, rows + 1),
-        action=zeros(row.action),
-        reward=zeros(ArraySpec((), np.dtype(np.float32))),
-        terminated=zeros(flag),
-        truncated=zeros(flag),
-        valid=~zeros(flag),
-        extras={name: zeros(spec) for name, spec in row.extras.items()},
-        states=tree_map(zeros, row.state),
-    )

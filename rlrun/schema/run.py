@@ -243,15 +243,15 @@ class CollectorConfig(Ranged):
              "belongs to collector.tiling=lossless", "", "set it to 0"),
     )  # fmt: skip
 
-    @property
-    def shared_rows(self) -> int:
-        """Rows that successive windows share: learned ones (lossless), or any (plain)."""
-        return self.learned_overlap if self.tiling == "lossless" else self.overlap or 0
+    def columns(self, per_env: int) -> int:
+        """Return the columns of one collector, ``per_env`` of each environment."""
+        return per_env * self.num_envs
 
     def stride(self, window: Window) -> int:
         """Return the rows from the start of one window to that of the next."""
-        length = window.learned if self.tiling == "lossless" else window.rows
-        return length - self.shared_rows
+        if self.tiling == "lossless":
+            return window.learned - self.learned_overlap
+        return window.rows - (self.overlap or 0)
 
 
 _MIXED = Range(
@@ -290,6 +290,10 @@ class BufferConfig(Ranged):
              "compressed rows live in host memory, buffer.device = {device}", "",
              "set one of them back (compress=false, or device=cpu)"),
     )  # fmt: skip
+
+    def column_rows(self, columns: int) -> int:
+        """Return the rows that each of ``columns`` columns holds."""
+        return self.capacity // columns
 
 
 @dataclass(frozen=True)

@@ -76,9 +76,8 @@ def plan_of(
     c = replace(c, seed=seed, buffer=store, collector=collector, env=env)
     layout = make_layout(c, row, window, columns)
     return replace(
-        plan, config=c, columns=columns, row=row, window=window, overlap=overlap, layout=layout,
-        horizon=HORIZON,
-    )  # fmt: skip
+        plan, config=c, columns=columns, row=row, window=window, layout=layout, horizon=HORIZON
+    )
 
 
 def make_replay(

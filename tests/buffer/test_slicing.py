@@ -85,9 +85,10 @@ def test_a_collector_counts_the_windows_that_its_rows_complete(case):
 def vars_of(plan):
     """The arguments of ``plan_of`` that make this plan again."""
     c = plan.config
+    overlap = c.collector.overlap or c.collector.learned_overlap
     return {
         "rows": c.buffer.capacity // plan.columns + 1, "window": plan.window,
-        "overlap": plan.overlap, "plain": c.collector.tiling == "plain",
+        "overlap": overlap, "plain": c.collector.tiling == "plain",
         "residual": c.collector.residual,
     }  # fmt: skip
 

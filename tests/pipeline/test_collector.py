@@ -70,7 +70,7 @@ def test_rows_equal_the_environments_steps(lengths, end, n_sample, num_envs):
 def test_units():
     """A chunk ends with the first row after which it has enough units."""
     window = Window(2, 3, 1)
-    cutters = [Cutter(window, columns=3, overlap=0, residual=None, plain=False) for _ in range(2)]
+    cutters = [Cutter(window, columns=3, stride=3, residual=None, plain=False) for _ in range(2)]
     collector = make(unit="window", n_sample=7, cutter=cutters[0])
     for _ in range(5):
         chunk = collector.collect()
@@ -197,7 +197,7 @@ def test_rows_before_an_error_of_the_environment_are_kept(unit, tmp_path):
     """A resumed collector goes on with them; the open episodes end before the error."""
 
     def collector(env):
-        cutter = Cutter(Window(0, 1, 1), columns=2, overlap=0, residual=None, plain=False)
+        cutter = Cutter(Window(0, 1, 1), columns=2, stride=1, residual=None, plain=False)
         stack = FrameStack(2, np.zeros((2, 1), np.float32))
         given = {"cutter": cutter, "stack": stack, "unit": unit, "n_sample": 8, "num_envs": 2}
         return make(Acting(), env=env([GO], [GO]), **given)

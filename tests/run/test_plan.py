@@ -7,10 +7,10 @@ import pytest
 
 from rlrun.buffer.layout import Row
 from rlrun.run.build import (
-    empty_chunk,
     make_collector,
     make_policy,
     make_rollout,
+    zero_chunk,
 )
 from rlrun.run.plan import make_plan
 from rlrun.types import Chunk, Counters, Window, tree_leaves
@@ -67,7 +67,7 @@ def test_rows_are_those_the_collector_returns(words):
     assert plan.window == collector.policy.window
     if plan.window is not None:
         assert plan.row == Row.of(example)
-        empty = empty_chunk(plan.row, columns)
+        empty = zero_chunk(plan.row, columns)
     else:
         rollout = make_rollout(plan, collector.actor)
         assert rollout.columns == columns
@@ -81,12 +81,11 @@ def test_the_window_is_derived_from_the_policy_s_keys():
     c = config("policy=r2d2", "env=cartpole", "policy.burnin_step=7", "policy.learn_unroll_len=9",
                "policy.nstep=2", "collector.learned_overlap=3")  # fmt: skip
     plan = make_plan(c)
-    assert (plan.window, plan.overlap) == (Window(7, 7, 2), 3)
+    assert plan.window == Window(7, 7, 2)
     assert c.collector.stride(plan.window) == 4
     plain = config("policy=r2d2", "env=cartpole", "collector.tiling=plain", "collector.overlap=2",
                    "collector.residual=last")  # fmt: skip
     plan = make_plan(plain)
-    assert plan.overlap == 2
     assert plain.collector.stride(plan.window) == plan.window.rows - 2
 
 
