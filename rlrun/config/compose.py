@@ -413,25 +413,18 @@ class Composer:
             is_option = o.key == "env" and o.value in self.options("env")
             if o.key.startswith("env") and not is_option:
                 self.parse([o])
-        overrides += self._exclusive_nulls(overrides)
         doubtful = [o for o in overrides if is_free(o.key) and o[:1] not in "+~"]
-        if not doubtful:
+        values = {o.key: o.value for o in overrides}
+        pairs = [*_EXCLUSIVE, *(pair[::-1] for pair in _EXCLUSIVE)]
+        others = [other for key, other in pairs
+                  if values.get(key, "null") != "null" and other not in values]  # fmt: skip
+        if not (doubtful or others):
             return overrides
         cfg = self.compose([o for o in overrides if o not in doubtful], sweep=True)
-        kwargs = self._env_kwargs(cfg)
-        return [rewrite_override(o, kwargs, cfg) if o in doubtful else o for o in overrides]
-
-    def _exclusive_nulls(self, overrides: Sequence[Override]) -> list[Override]:
-        """Yield ``learner.replay_ratio=null`` if only ``update_per_collect=4`` was typed."""
-        typed, nulls = {o.key: o.value for o in overrides}, []
-        for pair in _EXCLUSIVE:
-            for key, other in (pair, pair[::-1]):
-                if typed.get(key, "null") == "null" or other in typed:
-                    continue
-                plain = [o for o in overrides if not is_free(o.key)]
-                if OmegaConf.select(self.compose(plain, sweep=True), other) is not None:
-                    nulls.append(Override(f"{other}=null"))
-        return nulls
+        nulls = [Override(f"{o}=null") for o in others if OmegaConf.select(cfg, o) is not None]
+        kwargs = self._env_kwargs(cfg) if doubtful else {}
+        rewritten = [rewrite_override(o, kwargs, cfg) if o in doubtful else o for o in overrides]
+        return rewritten + nulls
 
     def _env_kwargs(self, cfg: DictConfig) -> dict[str, set[str]]:
         """Return the keys of the free dicts, in a sweep those of any environment."""
