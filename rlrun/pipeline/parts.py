@@ -292,17 +292,10 @@ class RunFiles:
             "codec/history_bytes": float(past.coded),
         }
 
-    def wait(self) -> None:
-        """Wait until the last checkpoint is durable.
-
-        Raises: StorageError if it could not be written.
-        """
-        self.saver.wait()
-
     def close(self) -> None:
         """Wait for the last checkpoint. An error is logged, to not hide the run's own."""
         try:
-            self.wait()
+            self.saver.wait()
         except StorageError as e:
             _logger.warning("%s", e)
 
@@ -342,7 +335,7 @@ class Saving:
         """Save what is not saved yet and wait until it is durable."""
         if self.parts.progress.unsaved:
             self.save()
-        self.files.wait()
+        self.files.saver.wait()
 
     @property
     def inexact(self) -> str | None:
@@ -434,9 +427,9 @@ class Faults:
     def _save(self) -> bool:
         """Save the state before the fault. Return False if it is not finite, or not writable."""
         try:
-            self.saving.files.wait()
+            self.saving.files.saver.wait()
             self.saving.save()
-            self.saving.files.wait()
+            self.saving.files.saver.wait()
         except RlrunError:
             return False
         return True
@@ -454,7 +447,7 @@ class Faults:
         progress = self.parts.progress
         if self.config.on_nan != "rollback" or progress.rollbacks >= MAX_ROLLBACKS:
             return False
-        self.saving.files.wait()
+        self.saving.files.saver.wait()
         try:
             state, path = checkpoint.load_newest(self.saving.files.directory)
         except CheckpointError:  # none was saved yet
@@ -487,33 +480,16 @@ def other_streams(state: dict[str, Any], number: int) -> dict[str, Any]:
     return moved
 
 
-def _moved(node: Any, number: int, key: str = "") -> Any:
+def _moved(node: Any, number: int) -> Any:
     if isinstance(node, dict):
         if isinstance(node.get("bit_generator"), str):
             generator = getattr(np.random, node["bit_generator"])()
             generator.state = node
             return node | generator.jumped(number).state
-        return {key: _moved(x, number, key) for key, x in node.items()}
-    if isinstance(node, Tensor) and key == "rng":
-        return _reseeded(node, number)
+        return {key: _moved(x, number) for key, x in node.items()}
     if isinstance(node, list | tuple):
         return type(node)(_moved(x, number) for x in node)
     return node
-
-
-def _reseeded(state: Tensor, number: int) -> Tensor:
-    """Return the state of a torch generator with a new seed.
-
-    A CPU generator has 5056 bytes; a CUDA generator has a seed and an offset.
-    """
-    if state.numel() == 16:
-        moved = state.clone()
-        moved.view(torch.int64)[0] += number
-        return moved
-    generator = torch.Generator()
-    generator.set_state(state)
-    generator.manual_seed(int(torch.randint(2**62, (), generator=generator)) + number)
-    return generator.get_state()
 
 
 PARTS = (  # in the order of the loop; indented ones are part of the one before
