@@ -77,8 +77,8 @@ class Build:
 class InProcessPool:
     """Stands in for ``rlrun.sweeps.pool.Pool``: a job is called when it is waited for."""
 
-    def __init__(self, workers: int, threads: int | None, *, own_process: bool = True) -> None:
-        self.workers, self.threads = workers, threads
+    def __init__(self, workers: int, *, own_process: bool = True) -> None:
+        self.workers = workers
         self.queue: list[Job] = []
         self.running: dict[int, Job] = {}
         self._count = 0
@@ -96,7 +96,7 @@ class InProcessPool:
         argv: list[str],
         cwd: Path,
         log: Path,
-        threads: int | None = None,
+        threads: int | None,
     ) -> Job:
         job = Job(self._count, {"call": function, "arguments": arguments, "log": str(log)})
         self._count += 1

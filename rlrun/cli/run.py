@@ -5,8 +5,8 @@
 
 import logging
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from rlrun.config.directories import absolute, claim
 from rlrun.config.hydra_keys import check_logging, typed_overrides
 from rlrun.errors import ConfigError, Interrupted, RlrunError
 from rlrun.run.branch import checkpoint_at, later_steps
-from rlrun.run.files import CONFIG, replace_file
+from rlrun.run.files import CONFIG, closed_log, replace_file
 from rlrun.schema import Config
 from rlrun.schema.override import Override, read_overrides, split_node
 from rlrun.schema.ranges import format_value
@@ -85,63 +85,6 @@ def open_resources(overrides: Sequence[Override]) -> list[Override]:
     name = "hydra.launcher.resources"
     free = {o for o in overrides if o.is_below(name) and o.name == o.key}
     return read_overrides(f"++{o}" if o in free else o for o in overrides)
-
-
-LOG = "rlrun.log"
-_FORMAT = "[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"  # Hydra's
-
-
-@contextmanager
-def closed_log(run_dir: Path, *, own_process: bool) -> Iterator[None]:
-    """Close the run's log after the block, because later records of this process are not the run's.
-
-    ``own_process``: False in a user's process, whose handlers of logging stay.
-    """
-    try:
-        with nullcontext() if own_process else _added_log(run_dir):
-            yield
-    finally:
-        for handler in logging.getLogger().handlers[:]:
-            if _directory(handler) == run_dir:
-                _close(handler)
-
-
-@contextmanager
-def _added_log(run_dir: Path) -> Iterator[None]:
-    """Also write the records of a user's process to the run's log.
-
-    Hydra's logging, which the command line uses, would close the handlers of such a process. If it
-    has none, warnings are shown on stderr.
-    """
-    root, logger = logging.getLogger(), logging.getLogger("rlrun")
-    asked = any(_directory(handler) == run_dir for handler in root.handlers)  # hydra/job_logging=…
-    added: list[logging.Handler] = [] if asked else [logging.FileHandler(run_dir / LOG)]
-    if not root.handlers:
-        added.append(logging.StreamHandler())
-        added[-1].setLevel(logging.WARNING)
-    level = logger.level
-    if logger.getEffectiveLevel() > logging.INFO:
-        logger.setLevel(logging.INFO)
-    for handler in added:
-        handler.setFormatter(logging.Formatter(_FORMAT))
-        root.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        for handler in added:
-            _close(handler)
-
-
-def _directory(handler: logging.Handler) -> Path | None:
-    """Return the directory of the file that a handler writes."""
-    return Path(handler.baseFilename).parent if isinstance(handler, logging.FileHandler) else None
-
-
-def _close(handler: logging.Handler) -> None:
-    logging.getLogger().removeHandler(handler)
-    with suppress(OSError):  # a full disk
-        handler.close()
 
 
 _STOPS = (75, Interrupted.exit_code, 143)  # signals: a sweep in one process ends after them

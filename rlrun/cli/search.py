@@ -21,7 +21,7 @@ from rlrun.run import files
 from rlrun.schema import Config
 from rlrun.schema.override import Override, read_overrides, split_node
 from rlrun.schema.studies import SearchConfig
-from rlrun.sweeps.pool import Pool, usable_cores
+from rlrun.sweeps.pool import Pool
 from rlrun.sweeps.search import Search, SearchResult
 from rlrun.sweeps.study import NAME, Rung, Study, import_optuna, make_rungs
 from rlrun.trust import resume_line
@@ -141,8 +141,7 @@ def _search(
             directory, study, settings, fixed=plan.fixed, first_seed=plan.config.seed,
             rungs=plan.rungs, flags=flags, say=say, stop_code=lambda: stop.code if stop() else None,
         )  # fmt: skip
-        threads = max(1, usable_cores() // settings.workers)
-        with Pool(settings.workers, threads, own_process=own_process) as pool:
+        with Pool(settings.workers, own_process=own_process) as pool:
             result = search.run(pool)
     if result is None:
         return directory, None

@@ -27,6 +27,7 @@ from rlrun import errors
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.run.files import (
     CONFIG,
+    LOG,
     MAX_ENTRIES,
     RECORD,
     is_card,
@@ -265,7 +266,7 @@ def _read_sweep(directory: Path) -> tuple[bool, frozenset[Path]] | None:
     return auto, frozenset(job.path for job in sweep_jobs(directory))
 
 
-TIMINGS, LOG = "timings.jsonl", "rlrun.log"
+TIMINGS = "timings.jsonl"
 SEARCH, FRESH = "search.json", "final_"  # file of a search; prefix of its runs on fresh seeds
 _MAX_CONFIG = 2**18  # bytes of config.yaml
 _MAX_DEPTH = 32

@@ -9,7 +9,7 @@ import platform
 import shlex
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -402,3 +402,60 @@ def require_run(run_dir: Path, *, card: bool = False) -> None:
         f"RUN_DIR = {run_dir}: {what}; a directory with a config.yaml is allowed; {fix}",
         key="RUN_DIR",
     )
+
+
+LOG = "rlrun.log"
+_FORMAT = "[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"  # Hydra's
+
+
+@contextmanager
+def closed_log(run_dir: Path, *, own_process: bool) -> Iterator[None]:
+    """Close the run's log after the block, because later records of this process are not the run's.
+
+    ``own_process``: False in a user's process, whose handlers of logging stay.
+    """
+    try:
+        with nullcontext() if own_process else added_log(run_dir):
+            yield
+    finally:
+        for handler in logging.getLogger().handlers[:]:
+            if _directory(handler) == run_dir:
+                _close(handler)
+
+
+@contextmanager
+def added_log(run_dir: Path) -> Iterator[None]:
+    """Also write this process's records to the run's log.
+
+    For a resume, and for a user's process, whose handlers the logging of Hydra would close. If the
+    process has no handler, warnings are shown on stderr.
+    """
+    root, logger = logging.getLogger(), logging.getLogger("rlrun")
+    asked = any(_directory(handler) == run_dir for handler in root.handlers)  # hydra/job_logging=…
+    added: list[logging.Handler] = [] if asked else [logging.FileHandler(run_dir / LOG)]
+    if not root.handlers:
+        added.append(logging.StreamHandler())
+        added[-1].setLevel(logging.WARNING)
+    level = logger.level
+    if logger.getEffectiveLevel() > logging.INFO:
+        logger.setLevel(logging.INFO)
+    for handler in added:
+        handler.setFormatter(logging.Formatter(_FORMAT))
+        root.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        for handler in added:
+            _close(handler)
+
+
+def _directory(handler: logging.Handler) -> Path | None:
+    """Return the directory of the file that a handler writes."""
+    return Path(handler.baseFilename).parent if isinstance(handler, logging.FileHandler) else None
+
+
+def _close(handler: logging.Handler) -> None:
+    logging.getLogger().removeHandler(handler)
+    with suppress(OSError):  # a full disk
+        handler.close()

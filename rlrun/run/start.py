@@ -1,7 +1,6 @@
 """Training runs: start or resume, build, run the loop, record."""
 
 import hashlib
-import logging
 import math
 import shlex
 import sys
@@ -26,7 +25,15 @@ from rlrun.policy.compute import flushed, tensor_cores
 from rlrun.run import checkpoint
 from rlrun.run.branch import checkpoint_at, go_back
 from rlrun.run.build import backend_used, load_rows, make_pipeline, prepare_process
-from rlrun.run.files import CONFIG, RECORD, hashes, lock_run_dir, replace_file, require_in_place
+from rlrun.run.files import (
+    CONFIG,
+    RECORD,
+    added_log,
+    hashes,
+    lock_run_dir,
+    replace_file,
+    require_in_place,
+)
 from rlrun.run.hparams import final_metrics, policy_title, trial_of
 from rlrun.run.manifest import CHECKPOINTS, list_checkpoints
 from rlrun.run.plan import Plan, make_plan
@@ -85,7 +92,7 @@ def start(launch: Launch) -> int:
         if config.logger.progress != "off":
             print(line)
         return 0
-    with nullcontext() if launch.resumed is None else _log_of_resume(run_dir):
+    with nullcontext() if launch.resumed is None else added_log(run_dir):
         check_precision(config)  # the run may have begun on another machine
         plan = make_plan(config)
         restored = nullcontext() if launch.own_process else process_restored()
@@ -117,19 +124,6 @@ def start(launch: Launch) -> int:
                     run.update()
                 run.finish(result)
     return 0
-
-
-@contextmanager
-def _log_of_resume(run_dir: Path) -> Iterator[None]:
-    """Write the log of a resume to rlrun.log. For a new run the command line does that."""
-    handler = logging.FileHandler(run_dir / "rlrun.log")
-    logging.getLogger().addHandler(handler)
-    try:
-        yield
-    finally:
-        logging.getLogger().removeHandler(handler)
-        with suppress(OSError):  # a full disk
-            handler.close()
 
 
 @dataclass(frozen=True, slots=True)

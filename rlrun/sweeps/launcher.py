@@ -12,7 +12,7 @@ from rlrun.errors import Interrupted, ResourceError, printable
 from rlrun.log.progress import format_duration
 from rlrun.pipeline.stop import StopRequest, stop_on_signals
 from rlrun.reports.runs import logged
-from rlrun.run.files import no_follow
+from rlrun.run.files import LOG, no_follow
 from rlrun.schema import Config
 from rlrun.schema.studies import RayLauncherConfig
 from rlrun.sweeps.pool import Job, Pool, usable_cores
@@ -30,7 +30,7 @@ from rlrun.sweeps.record import (
 )
 
 CONSOLE = "console.txt"  # stdout and stderr of a job, in its run directory
-LOG = "sweep.log"
+SWEEP_LOG = "sweep.log"
 _TAIL = 8192  # bytes at the end of a job's output that are searched for its error
 
 
@@ -55,10 +55,15 @@ def default_workers(configs: Sequence[Config]) -> int:
     return max(1, usable_cores() // max(needs, default=1))
 
 
+def cores_of_each(workers: int) -> int:
+    """Return the cores that each of ``workers`` jobs at a time may use."""
+    return max(1, usable_cores() // workers)
+
+
 def divide_cores(workers: int, jobs: int) -> tuple[int, int]:
     """Return the jobs at a time, at most ``workers``, and the cores of each."""
     workers = max(1, min(workers, jobs))
-    return workers, max(1, usable_cores() // workers)
+    return workers, cores_of_each(workers)
 
 
 def workers_on_ray(ray: RayLauncherConfig, workers: int | None, jobs: int) -> int | None:
@@ -86,7 +91,7 @@ def run_tasks(
     """
     pool: Pool
     if record.ray is None:
-        pool = Pool(record.workers or 1, None, own_process=own_process)
+        pool = Pool(record.workers or 1, own_process=own_process)
     else:
         pool = RayPool(record.ray, record.workers, own_process=own_process)
     try:
@@ -166,7 +171,7 @@ class _Sweep:
         self._display.ended(record, text)
         with (
             suppress(OSError),
-            open(self._sweep_dir / LOG, "a", encoding="utf-8", opener=no_follow) as file,
+            open(self._sweep_dir / SWEEP_LOG, "a", encoding="utf-8", opener=no_follow) as file,
         ):
             file.write(f"{text}\n")
 
@@ -202,7 +207,7 @@ def _warnings(directory: Path) -> str:
     """Return ``; 2 warnings in PATH, the first: TEXT``, or "" for none."""
     warnings = logged(directory, "[WARNING] - ")
     count = f"{len(warnings)} warning{'s' * (len(warnings) > 1)}"
-    return f"; {count} in {directory / 'rlrun.log'}, the first: {warnings[0]}" if warnings else ""
+    return f"; {count} in {directory / LOG}, the first: {warnings[0]}" if warnings else ""
 
 
 def last_error(log: Path) -> str:

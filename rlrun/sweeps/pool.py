@@ -50,8 +50,7 @@ class Job:
 class Pool:
     """Runs at most ``workers`` jobs at a time, each a process in its own session.
 
-    The end of a job, whatever its cause, never ends the pool. ``threads``: cores that each job may
-    use (the rule of ``learner.threads=null``); None: all.
+    The end of a job, whatever its cause, never ends the pool.
 
     Jobs are asked once to save and end, and have the time that they need. Leaving the block asks
     the running ones and waits for them. A signal during that time kills them.
@@ -60,7 +59,6 @@ class Pool:
     def __init__(
         self,
         workers: int,
-        threads: int | None,
         *,
         own_process: bool = True,
         env: Mapping[str, str] | None = None,
@@ -69,7 +67,7 @@ class Pool:
 
         ``env``: the environment variables of the server and its jobs; None: those of this process.
         """
-        self.workers, self.threads, self.own_process = workers, threads, own_process
+        self.workers, self.own_process = workers, own_process
         self._env = env
         self.queue: deque[Job] = deque()
         self.running: dict[int, Job] = {}
@@ -86,12 +84,13 @@ class Pool:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def submit(self, argv: list[str], cwd: Path, log: Path) -> Job:
+    def submit(self, argv: list[str], cwd: Path, log: Path, threads: int | None) -> Job:
         """Start ``rlrun *argv`` in ``cwd`` when a worker is free.
 
-        Its stdout and stderr are appended to the file ``log``.
+        Its stdout and stderr are appended to the file ``log``. ``threads``: cores that it may use
+        (the rule of ``learner.threads=null``); None: all.
         """
-        return self.submit_call(MAIN, [argv], ["rlrun", *argv], cwd, log)
+        return self.submit_call(MAIN, [argv], ["rlrun", *argv], cwd, log, threads)
 
     def submit_call(
         self,
@@ -100,14 +99,12 @@ class Pool:
         argv: list[str],
         cwd: Path,
         log: Path,
-        threads: int | None = None,
+        threads: int | None,
     ) -> Job:
         """Submit a function ``package.module:function`` that returns an exit code; see ``submit``.
 
-        ``arguments``: in JSON's types. ``argv``: becomes sys.argv. ``threads``: of this job; None:
-        those of the pool.
+        ``arguments``: in JSON's types. ``argv``: becomes sys.argv.
         """
-        threads = self.threads if threads is None else threads
         env = {} if threads is None else {CORES: str(threads)}
         request = {"call": function, "arguments": arguments, "argv": argv, "cwd": str(cwd)}
         return self.submit_request({**request, "log": str(log), "env": env})

@@ -94,7 +94,7 @@ class JobActor:
         """
         if path is not None:
             sys.path[:] = path
-        self._pool = Pool(1, None, env=job_environment(os.environ, command))
+        self._pool = Pool(1, env=job_environment(os.environ, command))
         self._pool.__enter__()  # imports the modules of jobs meanwhile
         self._signals: SimpleQueue[int] = SimpleQueue()
         self._job: Job | None = None
@@ -183,7 +183,7 @@ class RayPool(Pool):
         *,
         own_process: bool = True,
     ) -> None:
-        super().__init__(workers or sys.maxsize, None, own_process=own_process)
+        super().__init__(workers or sys.maxsize, own_process=own_process)
         self.settings, self.most = settings, workers
         self._cluster: Cluster | None = None
         self._slots: list[Slot] = []

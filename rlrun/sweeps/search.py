@@ -22,6 +22,7 @@ from rlrun.reports.intervals import LEVEL, Estimate, mean_interval
 from rlrun.reports.runs import RunData, read_run, score
 from rlrun.run.files import RECORD
 from rlrun.schema.studies import SearchConfig
+from rlrun.sweeps.launcher import cores_of_each
 from rlrun.sweeps.pool import Job, Pool
 from rlrun.sweeps.record import exit_text
 from rlrun.sweeps.study import Rung, Study, Trial, best, first_lost, partial_score
@@ -54,8 +55,9 @@ class SeedRun:
 class SeedRuns:
     """Starts runs in ``pool`` and scores those that end. ``flags``: words before the overrides."""
 
-    def __init__(self, pool: Pool, objective: str, flags: Sequence[str] = ()) -> None:
+    def __init__(self, pool: Pool, objective: str, flags: Sequence[str]) -> None:
         self._pool, self._objective, self._flags = pool, objective, list(flags)
+        self._threads = cores_of_each(pool.workers)
         self._running: dict[Job, SeedRun] = {}
 
     def start(self, runs: Sequence[SeedRun]) -> None:
@@ -79,7 +81,7 @@ class SeedRuns:
             shutil.rmtree(run.path, ignore_errors=True)  # killed before it had a record
             argv = [*self._flags, *run.overrides, f"run.dir={quote(run.path)}", quiet]
         run.state = "running"
-        self._running[self._pool.submit(argv, Path.cwd(), run.log)] = run
+        self._running[self._pool.submit(argv, Path.cwd(), run.log, self._threads)] = run
 
     def wait(self) -> list[SeedRun]:
         """Return the runs that ended, waiting at most ``POLL_SECONDS``."""

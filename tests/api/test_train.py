@@ -339,7 +339,7 @@ def test_the_watchdog_does_not_end_the_process(code, kind, tmp_path):
 
 
 def test_a_second_signal_ends_the_jobs_of_a_sweep_alone():
-    pool = Pool(1, None, own_process=False)
+    pool = Pool(1, own_process=False)
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         pool.stop_all()

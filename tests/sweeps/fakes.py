@@ -38,7 +38,7 @@ class FakePool:
         self._running: dict[Job, dict[str, str]] = {}
         self._steps: dict[Job, int] = {}
 
-    def submit(self, argv, cwd, log):
+    def submit(self, argv, cwd, log, threads):
         assert len(self._running) < self.workers
         job = Job(len(self.started) + len(self.resumed), {"log": str(log)})
         if argv[0] == "resume":

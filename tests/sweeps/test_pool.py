@@ -27,7 +27,7 @@ BARE = (
 
 @pytest.fixture(scope="module")
 def pool():
-    with Pool(2, 3) as made:
+    with Pool(2) as made:
         yield made
 
 
@@ -44,10 +44,10 @@ def wait_for_pid(pool, job):
 
 def test_no_end_of_a_job_ends_the_pool(pool, tmp_path):
     calls = [("succeed",), ("exit_with", 3), ("exit_with", "text"), ("segfault",)]
-    calls += [("out_of_memory",), ("no_such_function",), ("workers",), ("cores",)]
+    calls += [("out_of_memory",), ("no_such_function",), ("workers",)]
     jobs = [start(pool, tmp_path, *call) for call in calls]
     jobs.append(start(pool, tmp_path, "cores", threads=5))
-    assert finish(pool, *jobs) == [0, 3, 1, -signal.SIGSEGV, 9, 9, 0, 3, 5]
+    assert finish(pool, *jobs) == [0, 3, 1, -signal.SIGSEGV, 9, 9, 0, 5]
     log = (tmp_path / "log").read_text()
     assert log.startswith("out\nerr\n")
     assert "MemoryError: 4 GB wanted" in log
@@ -82,7 +82,7 @@ def test_signals_reach_one_job(pool, tmp_path):
 
 
 def test_a_killed_server_is_replaced(bare, tmp_path):
-    with Pool(2, None) as pool:
+    with Pool(2) as pool:
         job = start(pool, tmp_path, "sleep", 300)
         pid = wait_for_pid(pool, job)
         assert pool._server is not None
@@ -93,7 +93,7 @@ def test_a_killed_server_is_replaced(bare, tmp_path):
 
 
 def test_a_server_killed_while_idle_is_replaced(bare, tmp_path):
-    with Pool(2, None) as pool:
+    with Pool(2) as pool:
         assert finish(pool, start(pool, tmp_path, "succeed")) == [0]
         assert pool._server is not None
         pool._server.kill()
@@ -105,7 +105,7 @@ def test_a_server_killed_while_idle_is_replaced(bare, tmp_path):
 @pytest.mark.parametrize(("order", "code"), [("direct first", 130), ("sweep first", 75)])
 def test_a_signal_to_all_processes_stops_a_job_once(bare, tmp_path, order, code):
     """The job gets it from the cluster and from the sweep, whose closing asks once more."""
-    with Pool(1, None) as pool:
+    with Pool(1) as pool:
         job = start(pool, tmp_path, "save_slowly", str(tmp_path / "saved"))
         pid = wait_for_pid(pool, job)
         wait_until((tmp_path / "saved").exists)
@@ -126,9 +126,9 @@ def test_a_second_signal_kills_the_jobs(tmp_path):
     code = (
         "import sys; from pathlib import Path; from rlrun.sweeps import pool as module; "
         f"module._SERVER = {BARE!r}; path = Path({str(tmp_path)!r}); module.SETTLE_SECONDS = 0\n"
-        "with module.Pool(1, None) as pool:\n"
+        "with module.Pool(1) as pool:\n"
         "    job = pool.submit_call('tests.sweeps.jobs:ignore_stops', [str(path / 'ready')],\n"
-        "                           ['rlrun'], path, path / 'log')\n"
+        "                           ['rlrun'], path, path / 'log', None)\n"
         "    while not (path / 'ready').exists(): pool.wait_any(0.05)\n"
         "    pool.stop_all()\n"
         "    (path / 'stopping').write_text(str(job.pid))\n"
@@ -148,7 +148,7 @@ def test_a_second_signal_kills_the_jobs(tmp_path):
 def test_a_job_is_bit_for_bit_the_single_run(pool, tmp_path, monkeypatch):
     line = ["policy=dqn", "env=bandit", "debug=smoke", "seed=5", "run.total_steps=200"]
     line += ["logger.tensorboard=false", "-q"]
-    job = pool.submit([*line, "run.dir=job"], tmp_path, tmp_path / "log")
+    job = pool.submit([*line, "run.dir=job"], tmp_path, tmp_path / "log", None)
     monkeypatch.chdir(tmp_path)
     assert main([*line, "run.dir=single"]) == 0
     assert finish(pool, job) == [0]
@@ -157,7 +157,7 @@ def test_a_job_is_bit_for_bit_the_single_run(pool, tmp_path, monkeypatch):
 
 
 def test_closing_stops_what_runs(bare, tmp_path):
-    with Pool(1, None) as pool:
+    with Pool(1) as pool:
         job = start(pool, tmp_path, "sleep", 300)
         start(pool, tmp_path, "succeed")
         pid = wait_for_pid(pool, job)
@@ -168,5 +168,5 @@ def test_closing_stops_what_runs(bare, tmp_path):
 
 def test_a_server_that_cannot_start(tmp_path, monkeypatch):
     monkeypatch.setattr(pool_module, "_SERVER", "import sys; sys.exit(3)")
-    with Pool(1, None) as pool, pytest.raises(ResourceError, match="3"):
+    with Pool(1) as pool, pytest.raises(ResourceError, match="3"):
         finish(pool, start(pool, tmp_path, "succeed"))

@@ -23,7 +23,7 @@ def pool_of(monkeypatch):
     made: list[FakePool] = []
 
     class Opened(FakePool):
-        def __init__(self, workers, threads, *, own_process):
+        def __init__(self, workers, *, own_process):
             assert own_process
             super().__init__(workers, score)
             made.append(self)
