@@ -1,6 +1,7 @@
 """The subcommands of ``rlrun``: one table of arguments for parsing, help and completion."""
 
 import math
+import os
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -115,6 +116,7 @@ EPISODES = (
         help="frames per second; default: that of the environment"),
     OVERWRITE,
 )  # fmt: skip
+READABLE = "a run directory, a dataset directory, or .npy, .npz and .safetensors files"
 TOLERANCE = arg("--tolerance", type=POSITIVE_NUMBER, default=1e-5,
                 help="largest difference of the ONNX file from the actor, of numbers x in units "
                 "of max(1, |x|); default: %(default)s")  # fmt: skip
@@ -269,12 +271,13 @@ COMMANDS: dict[str, Command] = {
         (("RUN_DIR", "writes its event files anew from its records"),), (RUN_DIR,),
     ),
     "codec": Command(
-        "codec_bench:bench",
+        "codec:bench",
         "Measures size and speed of every coder on runs, datasets, .npy, .npz and .safetensors "
         "files.",
         (("bench RUN_DIR|FILE ...", "what coders make of its weights and rows"),),
         (arg("what", choices=("bench",), help="what is done"),
-         arg("paths", type=Path, nargs="+", metavar="RUN_DIR|FILE"),
+         arg("paths", type=_checked(READABLE, Path, os.path.exists), nargs="+",
+             metavar="RUN_DIR|FILE"),
          arg("--plot", type=Path, metavar="FILE.png", help="plot the ratio over training")),
     ),
     "doctor": Command(
