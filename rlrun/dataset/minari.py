@@ -14,6 +14,7 @@ from rlrun.dataset.packing import Trajectory, TrajectorySource
 from rlrun.env.contract import unsupported_space
 from rlrun.errors import ConfigError, ResourceError, StorageError
 from rlrun.functional.recorded import RowSpaces, from_zero
+from rlrun.run.checkpoint import UNREADABLE
 from rlrun.types import Segment, Spec, Tree, tree_leaves, tree_map
 
 _ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -22,11 +23,11 @@ _ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.Mult
 def import_minari(dataset_id: str) -> "MinariDataset":
     """Open the local Minari dataset ``dataset_id``. Nothing is downloaded.
 
-    Raises: ConfigError if the package or the dataset is missing, or its spaces have parts that
-    cannot be stored as arrays.
+    Raises: ConfigError if the dataset is missing or its spaces have parts that cannot be stored as
+    arrays, ResourceError if a package is missing, StorageError if the dataset is damaged.
     """
     prefix = f"buffer.load = minari:{dataset_id}"
-    install = "install it: pip install 'minari[hdf5]' pillow"
+    install = "install it: pip install 'minari[hdf5,arrow]' pillow"
     try:
         import minari
     except ImportError as e:
@@ -41,6 +42,15 @@ def import_minari(dataset_id: str) -> "MinariDataset":
         allowed = "a dataset of `minari list local` is allowed"
         fix = f"get it with `minari download {dataset_id}`"
         raise ConfigError(f"{prefix}: cannot be opened ({e}); {allowed}; {fix}") from e
+    except UNREADABLE as e:
+        raise _damaged_error(prefix, e) from e
+
+
+def _damaged_error(prefix: str, error: Exception) -> StorageError:
+    return StorageError(
+        f"{prefix}: is damaged ({type(error).__name__}: {' '.join(str(error).split())[:200]}); a "
+        "dataset must be as Minari wrote it; download it again, or use another"
+    )
 
 
 class MinariDataset(TrajectorySource):
@@ -73,10 +83,13 @@ class MinariDataset(TrajectorySource):
 
         Discrete actions are counted from 0.
 
-        Raises: ConfigError for a value outside its space, StorageError for an episode that violates
-        Minari's format otherwise.
+        Raises: ConfigError for a value outside its space, StorageError for an episode that cannot
+        be read or violates Minari's format otherwise.
         """
-        return to_trajectories(self.dataset.iterate_episodes(), self.spec, self.prefix)
+        try:
+            yield from to_trajectories(self.dataset.iterate_episodes(), self.spec, self.prefix)
+        except UNREADABLE as e:
+            raise _damaged_error(self.prefix, e) from e
 
 
 def to_trajectories(episodes: Iterable[Any], spec: Spec, prefix: str) -> Iterator[Trajectory]:

@@ -130,6 +130,18 @@ def stand_in(monkeypatch, spec: Spec = SPEC, error: Exception | None = None) -> 
     monkeypatch.setitem(sys.modules, "minari", SimpleNamespace(load_dataset=load_dataset))
 
 
+def test_a_file_that_lacks_an_episode_is_damaged(monkeypatch) -> None:
+    def iterate_episodes():
+        yield episode(0, 2)
+        raise KeyError("object 'episode_1' doesn't exist")
+
+    stand_in(monkeypatch)
+    source = import_minari("a/b-v0")
+    source.dataset.iterate_episodes = iterate_episodes
+    with pytest.raises(StorageError, match=r"buffer.load = minari:a/b-v0: is damaged .KeyError"):
+        list(source.chunks(2, 4))
+
+
 def test_a_minari_dataset_is_a_source_like_a_directory(monkeypatch, tmp_path) -> None:
     stand_in(monkeypatch)
     source = open_source("minari:a/b-v0")
@@ -168,6 +180,8 @@ def test_a_minari_dataset_is_a_source_like_a_directory(monkeypatch, tmp_path) ->
         (FileNotFoundError("not found"), ConfigError, "cannot be opened .*minari download a/b-v0"),
         (ValueError("Malformed dataset ID"), ConfigError, "cannot be opened .*Malformed"),
         (ImportError("h5py is not installed"), ResourceError, "h5py is not .*pip install"),
+        (OSError("truncated file"), StorageError, "is damaged .OSError: truncated file"),
+        (AssertionError(), StorageError, "is damaged .AssertionError"),
     ],
 )
 def test_what_cannot_be_opened(monkeypatch, error, kind, text) -> None:
