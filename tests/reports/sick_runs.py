@@ -68,6 +68,7 @@ CASES = {
         "dqn",
         {f"train/{name}": x for name, x in NO_TRAIN.items()} | flat(9.3),
         {"learner.learning_starts": 100_000},
+        record={"updates": 0},
     ),
     "late learning": Case("dqn", flat(9.3), {"learner.learning_starts": 50_000}),
     "rollbacks": Case("dqn", record={"rollbacks": 3}),

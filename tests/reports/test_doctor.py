@@ -351,8 +351,11 @@ def test_the_entropy_of_one_action_is_none(tmp_path):
 
 def test_a_run_that_has_not_come_to_learn_is_not_accused(tmp_path):
     keys = {"learner.learning_starts": 25_000}
-    early = sick(Case("dqn", CASES["no updates"].metrics, keys), tmp_path / "early")
+    case = CASES["no updates"]
+    early = sick(replace(case, keys=keys), tmp_path / "early")
     assert "no updates" not in diagnose(early)
+    short = sick(replace(case, record={"updates": 20}), tmp_path / "short")  # than logger.every
+    assert "no updates" not in diagnose(short)
 
 
 def test_no_advice_against_what_an_experiment_sets_on_purpose(tmp_path):

@@ -181,7 +181,8 @@ def slow(e: Evidence) -> Rows:
          explains="constant score, no progress, target stands still")  # fmt: skip
 def no_updates(e: Evidence) -> Rows:
     """Rows were collected and no gradient step was taken."""
-    if not e.env_steps or len(e.metric("train/updates")):
+    updates = e.run.number("updates")  # of a run shorter than logger.every, without records
+    if not e.env_steps or len(e.metric("train/updates")) or updates > 0:
         return
     text, starts = f"It never learned: no update in {steps(e.env_steps)}.", e.learning_starts
     if not starts >= e.env_steps:
