@@ -1,5 +1,6 @@
 """Construction of environments, and of their spaces before a run, from the config."""
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,6 +29,7 @@ from rlrun.env.workers import Copies, Workers
 from rlrun.env.wrappers import require_one_skip, wrap
 from rlrun.errors import ConfigError, EnvError, ResourceError
 from rlrun.schema import AgentsConfig, EnvConfig
+from rlrun.schema.run import OBJECT
 from rlrun.spaces import JointSpace, space_parts
 from rlrun.video.files import prepare_pygame
 
@@ -35,7 +37,8 @@ __all__ = ["Env", "Step", "known_spaces", "make_env", "make_one_env", "probe"]
 
 AnyEnv = gym.Env[Any, Any]
 Probed = tuple[gym.Space[Any], gym.Space[Any], int]
-_known: dict[str, Probed] = {}
+_known: dict[str, tuple[EnvSpec | None, Probed]] = {}  # with the registration that was probed
+_made: list[weakref.ref[AnyEnv]] = []  # single environments, without wrappers
 _NATIVE_DIFFERS = "ALE/"  # ids whose native vector environment is not their single one: ale-py's
 
 
@@ -81,7 +84,8 @@ def make_env(
         if not evaluate:  # only when a run begins
             mask_warned.discard(config.id)
         env = maker.make(num_envs, resumable=resumable, several=num_envs > 1)
-    if (known := _known.get(repr((config, agents)))) is not None:
+    registered, known = _known.get(repr((config, agents)), (None, None))
+    if known is not None and registered is _registered(config.id):
         copies = [None, (env.obs_space, env.action_space)]  # the first has unknown spaces
         if (error := unequal_copies(config.id, copies, known[:2])) is not None:
             env.close()
@@ -230,6 +234,8 @@ class _Maker:
         """Return environment ``index`` with its wrappers."""
         config = self.config
         env = self._drawn(lambda kwargs: make_single(spec, kwargs, index), index)
+        if config.instances is None:
+            _require_new(config.id, env)
         for name in ("observation_space", "action_space"):
             if not isinstance(getattr(env, name, None), gym.Space):
                 wrong = f"has no {name}; a gymnasium.spaces object of that name is needed"
@@ -302,6 +308,17 @@ def beside_others(error: ConfigError, which: str) -> ConfigError:
     )
 
 
+def _require_new(env_id: str, env: AnyEnv) -> None:
+    """Raise ConfigError if this environment was made before: its steps would be others' too."""
+    _made[:] = [made for made in _made if made() is not None]
+    if any(made() is env.unwrapped for made in _made):
+        raise ConfigError(
+            f"env.id = {env_id}: what makes it returned the same environment twice; a new one is "
+            "needed each time; make it inside the function, or set env.instances=1"
+        )
+    _made.append(weakref.ref(env.unwrapped))
+
+
 def _require_supported(env_id: str, obs: gym.Space[Any], action: gym.Space[Any]) -> None:
     """Raise ConfigError unless rows can hold these observations and actions."""
     if (message := unsupported_space(obs)) is not None:
@@ -332,13 +349,15 @@ def probe(config: EnvConfig, agents: AgentsConfig | None = None) -> Probed:
             with ``eval_kwargs``.
     """
     in_process = replace(config, backend="sync") if config.backend == "async" else config
+    # A function of a script that returns one object twice is found before the run begins.
+    copies = 2 if config.id.startswith(OBJECT) and config.instances is None else 1
     probed = []
     for evaluate in (False, True) if config.eval_kwargs else (False,):
         kwargs = env_arguments(config, evaluate=evaluate)
         with SettingsKept():
-            env = _Maker(in_process, kwargs, (), agents, render=False).make(1)
+            env = _Maker(in_process, kwargs, (), agents, render=False).make(copies)
         env.close()
-        probed.append((env.obs_space, env.action_space, env.num_envs))
+        probed.append((env.obs_space, env.action_space, env.num_envs // copies))
     if probed[0] != probed[-1]:
         raise ConfigError(
             f"env.eval_kwargs = {config.eval_kwargs}: evaluation has other observation or action "
@@ -348,11 +367,17 @@ def probe(config: EnvConfig, agents: AgentsConfig | None = None) -> Probed:
 
 
 def known_spaces(config: EnvConfig, agents: AgentsConfig) -> Probed:
-    """Return ``probe`` of a config, computed once per process."""
+    """Return ``probe`` of a config, computed once per process and registration of its id."""
     key = repr((config, agents))
-    if key not in _known:
-        _known[key] = probe(config, agents)
-    return _known[key]
+    if key not in _known or _known[key][0] is not _registered(config.id):
+        probed = probe(config, agents)  # imports the module of an id
+        _known[key] = _registered(config.id), probed
+    return _known[key][1]
+
+
+def _registered(env_id: str) -> EnvSpec | None:
+    """Return Gymnasium's entry of an id, which a notebook may register again."""
+    return gym.registry.get(env_id.rpartition(":")[2])
 
 
 def space_summary(space: gym.Space[Any]) -> str:

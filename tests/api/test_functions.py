@@ -1,11 +1,12 @@
 """What the command line does, as functions: the same numbers, files and error lines."""
 
+import itertools
 import shutil
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.envs.classic_control import CartPoleEnv, MountainCarEnv
 from gymnasium.wrappers import TimeLimit
 
 import rlrun
@@ -141,6 +142,17 @@ def test_a_function_that_makes_environments(tmp_path):
     assert rlrun.resume(run, "run.total_steps=400", env=make_cartpole, quiet=True).status == "done"
 
 
+def test_an_id_that_a_notebook_registers_again(tmp_path):
+    """Its spaces are those of the new registration."""
+    words = ("policy=dqn", *SMOKE, "env=gym", "env.id=Edited-v0")
+    for number, entry_point in enumerate((CartPoleEnv, MountainCarEnv)):
+        gym.registry.pop("Edited-v0", None)
+        gym.register("Edited-v0", entry_point, max_episode_steps=50)
+        run = rlrun.train(*words, f"run.dir={tmp_path}/{number}", quiet=True)
+        assert run.status == "done"
+    del gym.registry["Edited-v0"]
+
+
 def test_an_environment_object(tmp_path):
     """It alone is stepped, also by evaluations, and it is open afterwards."""
     env = gym.make("CartPole-v1", max_episode_steps=50)
@@ -160,7 +172,8 @@ def test_an_environment_object(tmp_path):
      ([], gym.make_vec("CartPole-v1", 2, vectorization_mode="sync"), "is not an environment"),
      (["pipeline=overlapped"], make_cartpole, "pipeline = overlapped: the environment was made"),
      (["collector.num_envs=2"], CartPoleEnv(), "env.instances = 1"),
-     ([], lambda: np.zeros(3), "must inherit from the gymnasium.Env")],
+     ([], lambda: np.zeros(3), "must inherit from the gymnasium.Env"),
+     ([], itertools.repeat(CartPoleEnv()).__next__, "returned the same environment twice")],
 )  # fmt: skip
 def test_an_environment_that_is_refused(words, env, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
