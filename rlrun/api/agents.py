@@ -66,8 +66,9 @@ def evaluate(
 
     Raises: as ``load``; ConfigError for a wrong argument.
     """
+    words = [overrides] if isinstance(overrides, str) else overrides
     args = arguments(
-        "eval", directory_of(run_dir), *overrides, weights=weights, episodes=episodes, seed=seed,
+        "eval", directory_of(run_dir), *words, weights=weights, episodes=episodes, seed=seed,
         device=device, video=video,
     )  # fmt: skip
     with _acting(trust):

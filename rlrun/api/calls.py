@@ -188,17 +188,20 @@ def _split(word: str) -> list[str]:
 
 
 def path_of(path: object, name: str = "run_dir") -> str:
-    """Return the path that the argument ``name`` is, a path or a ``Run``. Raises: ConfigError."""
+    """Return the path that the argument ``name`` is, a path or a ``Run``, with ~ expanded.
+
+    Raises: ConfigError.
+    """
     if not isinstance(path, str | os.PathLike):
         allowed = "a path and a Run are allowed" if name == "run_dir" else "a path is allowed"
         wrong = f"{name} = {path!s:.60}: is not a path"
         raise ConfigError(f"{wrong}; {allowed}; give a directory")
-    return os.fspath(path)
+    return os.path.expanduser(path)
 
 
 def directory_of(run_dir: object) -> Path:
     """Return the absolute path of a run directory. Raises: ConfigError."""
-    return Path(path_of(run_dir)).expanduser().absolute()
+    return Path(path_of(run_dir)).absolute()
 
 
 def arguments(command: str, *words: object, **options: object) -> Namespace:

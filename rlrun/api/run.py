@@ -103,6 +103,7 @@ class Run:
 
         Raises: ConfigError if the run has not logged it.
         """
+        name = str(name)
         series = as_series(self._records(TIMINGS if name.startswith(TIMED) else METRICS))
         if name not in series:
             group = name.partition("/")[0]

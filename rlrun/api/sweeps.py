@@ -138,7 +138,7 @@ def report(
         references=scales,
         baseline=baseline,
         axes=("env_steps", "wall"),
-        out=None if out is None else Path(out),
+        out=None if out is None else Path(path_of(out, "out")),
     )
     return {table.name: as_table(table_rows(table)) for table in document.tables}
 

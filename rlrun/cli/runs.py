@@ -158,7 +158,9 @@ def verify(args: Namespace) -> int:
     report = Report(args.run_dir)
     for line in report.lines():
         print(printable(line))
-    print(f"{report.files} files and parts of files: {len(report.problems) or 'no'} problems")
+    count = len(report.problems)
+    problems = f"{count or 'no'} problem{'s' * (count != 1)}"
+    print(f"{report.files} files and parts of files: {problems}")
     return CheckpointError.exit_code if report.problems else 0
 
 

@@ -439,7 +439,8 @@ def _run(
         many = f"{max(1, min(record.workers or 1, len(tasks)))} at a time"
         if record.ray is not None and record.workers is None:
             many = "as many at a time as the cluster holds"
-        print(f"rlrun: {len(tasks)} jobs{there}, {many}; {path}", flush=True)
+        jobs = f"{len(tasks)} job{'s' * (len(tasks) != 1)}"
+        print(f"rlrun: {jobs}{there}, {many}; {path}", flush=True)
     if not tasks:
         return
     stopped = run_tasks(tasks, record, path, quiet=quiet, own_process=own_process)

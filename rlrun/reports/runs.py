@@ -473,6 +473,8 @@ def _read(job: RunSource, sweeps: _Sweeps) -> RunData:
                 typed = tuple(map(printable, lines)) if isinstance(lines, list) else ()
         if (job.path / RECORD).exists():
             record = read_record(job.path)
+            if not config:
+                raise ValueError(f"damaged: {CONFIG} is missing")
     except (OSError, ValueError, RlrunError) as e:
         problem = printable(f"damaged: {e.strerror or e}" if isinstance(e, OSError) else e)
     status = "damaged" if problem else _status(job, record)

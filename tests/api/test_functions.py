@@ -38,6 +38,7 @@ def test_evaluate_in_a_changed_environment(trained):
     run = trained("dqn")
     short = "env.max_episode_steps=3"
     assert rlrun.evaluate(run, overrides=[short])["length_mean"] == 3
+    assert rlrun.evaluate(run, overrides=short)["length_mean"] == 3
     found = rlrun.evaluate(run, overrides=[short, "env.kwargs.sutton_barto_reward=true"])
     assert found["return_max"] == 0, "an argument that no yaml names"
     for bad, text in (
@@ -63,6 +64,16 @@ def test_export_policy(trained, tmp_path):
     assert "p.onnx" in line
     with pytest.raises(rlrun.ConfigError, match="exists already; a new file is allowed"):
         rlrun.export_policy(trained("dqn"), tmp_path / "p.onnx")
+
+
+def test_paths_of_the_home_directory(trained, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    shutil.copytree(trained("dqn"), tmp_path / "run")
+    assert rlrun.resume("~/run", quiet=True).directory == tmp_path / "run"
+    assert rlrun.diff("~/run", "~/run")
+    assert rlrun.report("~/run", out="~/out")["scores"] is not None
+    assert (tmp_path / "out/index.html").exists()
+    assert rlrun.fork("~/run", "run.total_steps=300", f"run.dir={tmp_path}/fork", quiet=True)
 
 
 def test_fork(trained, tmp_path):

@@ -138,6 +138,7 @@ def test_misuse_is_one_line(tmp_path, trained):
         "hydra.mode: ": lambda: rlrun.train("hydra.mode=MULTIRUN", "seed=0,1"),
         "weights = worst: .*final, best": lambda: rlrun.load(trained("dqn"), "worst"),
         "RUN_DIR = .*nowhere: ": lambda: rlrun.load(tmp_path / "nowhere"),
+        "metric = 3: was not logged": lambda: trained("dqn").metric(3),
         "run.json": lambda: rlrun.Run(tmp_path),
         'rlrun.train."policy=r2d2", "seed=3".': lambda: rlrun.train(policy="r2d2", seed=3),
         'rlrun.train."env.max_episode_steps=9", "policy.lr=1".': lambda: rlrun.train(

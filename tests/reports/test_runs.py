@@ -124,6 +124,7 @@ def pipe_config(path):
 @pytest.mark.parametrize(
     "damage",
     [damage_record, link_record, pipe_config,
+     lambda path: (path / "config.yaml").unlink(),
      lambda path: (path / "config.yaml").write_text("a: &a [1]\nb: [*a, *a]\n"),
      lambda path: (path / "config.yaml").write_text("[" * 100_000)],
 )  # fmt: skip
