@@ -172,9 +172,13 @@ class Encoder:
         key_seconds: float,
         coder: str = "auto",
     ) -> None:
-        """``keep`` >= 2: past contents in memory. ``key_seconds``: between requested key frames."""
+        """``keep`` >= 2: past contents in memory. ``key_seconds``: between requested key frames.
+
+        Raises: CodecError for another ``keep`` or an unknown coder.
+        """
         check_coder(coder)
-        assert keep >= 2
+        if keep < 2:
+            raise CodecError(f"codec.keep = {keep}: is less than 2; 2 or more; raise it")
         self.coder, self.keep = coder, keep
         # The name, and 32 random bits: new in a restarted encoder.
         self.id = name_hash(name) << 32 | int.from_bytes(os.urandom(4), "little")

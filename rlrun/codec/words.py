@@ -160,12 +160,13 @@ def as_array(value: Any, path: str) -> Array:
 
     Raises: CodecError, naming ``path``, for anything else.
     """
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, np.ndarray | np.generic) and not isinstance(value, np.ma.MaskedArray):
         return np.asarray(value)
     torch = sys.modules.get("torch")  # without torch imported there are no tensors
     if torch is not None and isinstance(value, torch.Tensor):
-        tensor = value.detach().cpu()
+        tensor = value.detach()
         try:
+            tensor = tensor.cpu()
             if tensor.dtype == torch.bfloat16:
                 bits: Array = tensor.view(torch.int16).numpy()
                 return bits.view(BFLOAT16)

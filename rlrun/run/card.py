@@ -25,6 +25,7 @@ from rlrun.run.checkpoint import save_weights
 from rlrun.run.files import CARD, CARD_WEIGHTS, CONFIG, write_file
 from rlrun.run.hparams import policy_title
 from rlrun.run.onnx import INTERFACE, OPSET, description_in, verified_onnx
+from rlrun.schema.run import OBJECT
 from rlrun.trust import module_of
 
 FORMAT = 1
@@ -201,6 +202,11 @@ def _use(env_id: str, *, needs_rlrun: bool) -> str:
     package = module_of(env_id).partition(".")[0]
     trust, argument = (f" --trust {package}", f', trust="{package}"') if package else ("", "")
     also = f"The environment comes with the package `{package}`.\n\n" if package else ""
+    if env_id.startswith(OBJECT):
+        also = (
+            f"The environment was given by a script. Without it `rlrun` and `act.py` cannot make "
+            f"one; {ONNX} and the class in `act.py` act in any with the same spaces.\n\n"
+        )
     return f"""{also}With rlrun, in this directory:
 
 ```sh

@@ -101,7 +101,8 @@ class Show:
     def episode(self, number: int, total: float, length: int, *, cut: bool) -> None:
         """Print the result of an episode that has ended or was cut."""
         self.episodes.append(Episode(total, length, cut))
-        text = f"episode {self.earlier + number + 1}: return {total:g}, {length} steps"
+        steps = f"{length} step{'s' * (length != 1)}"
+        text = f"episode {self.earlier + number + 1}: return {total:g}, {steps}"
         print(f"{text}, cut" if cut else text, flush=True)
 
 

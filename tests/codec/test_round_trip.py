@@ -99,6 +99,8 @@ def test_tensors() -> None:
         ({"x" * 70000: np.zeros(1)}, "key"),
         ({1 << 64: np.zeros(1)}, "key"),
         ({"q": torch.zeros(2, dtype=torch.complex64)}, "complex64"),
+        ({"q": torch.zeros(2, device="meta")}, "q = torch.float32 tensor: cannot be coded"),
+        (np.ma.array([1, 2], mask=[0, 1]), "MaskedArray: not an array"),  # its mask would be lost
     ],
 )
 def test_an_error_names_the_array_at_fault(tree, message) -> None:
@@ -106,7 +108,7 @@ def test_an_error_names_the_array_at_fault(tree, message) -> None:
         codec.encode(tree)
 
 
-def test_too_deep_or_an_unknown_coder() -> None:
+def test_too_deep_or_a_wrong_option() -> None:
     tree = np.zeros(1)
     for _ in range(100):
         tree = [tree]
@@ -114,6 +116,8 @@ def test_too_deep_or_an_unknown_coder() -> None:
         codec.encode(tree)
     with pytest.raises(codec.CodecError, match=r"'lz'.*planes_ctx"):
         codec.encode(np.zeros(3), coder="lz")
+    with pytest.raises(codec.CodecError, match=r"codec\.keep = 1"):
+        codec.Encoder("x", keep=1, key_seconds=1.0)
 
 
 def test_reasons_of_auto() -> None:

@@ -166,5 +166,14 @@ def test_links_lead_somewhere():
             assert "://" in link or not anchor or anchor in anchors(target), f"{page}: {link}"
 
 
+def test_files_of_the_rooms_exist():
+    lines = (ROOT / "rlrun/README.md").read_text().partition("## Adding things")[0].splitlines()
+    rooms = [line.split("|")[1:] for line in lines if line.startswith("| ")][2:]
+    for name, _, _, order, _ in rooms:
+        room = re.sub(r"\(.*|[][ ]", "", name).replace("filesofrun", "run")
+        for file in re.findall(r"`([\w/]+\.(?:py|txt|css))`", order):
+            assert [*(ROOT / "rlrun" / room).rglob(file)], f"{room}: {file}"
+
+
 def test_the_key_table_is_up_to_date():
     assert KEYS.read_text("utf-8") == table_text(), "run: python -m tests.key_reference"

@@ -335,6 +335,11 @@ def test_an_environment_without_pictures() -> None:
     assert "env.id = tests.env.walks:test/Walk-v0" in why
 
 
+def test_an_environment_of_a_script_is_said_to_be_one() -> None:
+    assert "given by a script" in cards._use("python/Maze-v0", needs_rlrun=False)
+    assert "given by a script" not in cards._use("CartPole-v1", needs_rlrun=False)
+
+
 # -- of a stranger ---------------------------------------------------------------------------------
 
 
