@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -125,15 +126,21 @@ def report(
     """
     listed: Any = dirs if isinstance(dirs, Iterable) and not isinstance(dirs, str) else [dirs]
     names = [path_of(path) for path in listed]
-    scales = [f"{env}={low}:{high}" for env, (low, high) in (references or {}).items()]
+    try:
+        scales = [f"{env}={low}:{high}" for env, (low, high) in (references or {}).items()]
+    except (AttributeError, TypeError, ValueError) as e:
+        allowed = "a dict of an environment and two numbers is allowed"
+        fix = 'e.g. references={"CartPole-v1": (20, 500)}'
+        raise ConfigError(f"references = {references!r:.60}: {allowed}; {fix}") from e
     if not names:
         raise ConfigError("rlrun.report: no directory; runs and sweeps are allowed; name one")
-    if threshold is not None and not math.isfinite(threshold):
-        raise ConfigError(f"threshold = {threshold}: is not finite; a number is allowed; set one")
+    if threshold is not None and not (isinstance(threshold, Real) and math.isfinite(threshold)):
+        wrong = "is not a finite number; one is allowed; set it"
+        raise ConfigError(f"threshold = {threshold}: {wrong}")
 
     document, _ = make_report(
         names,
-        score=score,
+        score=str(score),
         threshold=threshold,
         references=scales,
         baseline=baseline,

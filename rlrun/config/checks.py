@@ -221,6 +221,8 @@ def check_swept_keys(configs: Sequence[Config], overrides: Sequence[Override]) -
 def _unread(config: Config, key: str) -> tuple[str, str] | None:
     """Return (what reads ``key``, what to do) if nothing reads it, else None."""
     group, name = [*key.split("."), ""][:2]  # explore.epsilon.start is part of explore.epsilon
+    if config.pipeline.name == "offline" and getattr(config, group, None) in _collecting(config):
+        return "an offline run (pipeline=offline) collects nothing", "set pipeline=serial"
     known, value_of = _fields(config, group), rules.Facts(config).value
     metadata: Mapping[str, Any] = known[name].metadata if name in known else {}
     if "default_of" in metadata:
@@ -243,6 +245,12 @@ def _unread(config: Config, key: str) -> tuple[str, str] | None:
     if condition.key in NOUNS:
         fix = f"use {config.policy.recurrent_variant or 'one that does'}"
     return f"{reads} reads it{_keys_read_instead(config, group, condition)}", fix
+
+
+def _collecting(config: Config) -> list[Any]:
+    """Return the parts that concern only the collection of rows, unless they do nothing."""
+    unused = (config.explore, "none"), (config.transport, "raw")
+    return [part for part, nothing in unused if part.name != nothing]
 
 
 def _fields(config: Config, group: str) -> dict[str, Field[Any]]:

@@ -81,7 +81,11 @@ def test_a_report_that_is_refused(tmp_path):
     (run,) = forge_seeds(tmp_path / "runs", [1.0])
     for paths, given, text in [
         ([run], {"threshold": math.nan}, "threshold = nan"),
+        ([run], {"threshold": "x"}, "threshold = x"),
         ([run], {"references": {"Pong": (0, 1)}}, "Pong=0:1"),
+        ([run], {"references": {"Pong": 1}}, "references = {'Pong': 1}"),
+        ([run], {"references": [1]}, "references = .1"),
+        ([run], {"score": 3}, "score = 3"),
         ([run], {"score": "best"}, "score"),
         ([run], {"baseline": "nope"}, "nope"),
         ([], {}, "rlrun.report"),

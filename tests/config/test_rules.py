@@ -9,6 +9,7 @@ from gymnasium import spaces
 
 from rlrun.config import check, check_precision, checks, read_composed, rules
 from rlrun.errors import ConfigError, ResourceError, RlrunError
+from rlrun.schema.override import read_overrides
 from rlrun.schema.ranges import Ranged, Rule
 from rlrun.spaces import JointSpace
 from tests.compose import config
@@ -99,3 +100,15 @@ def test_every_rule_refuses_a_config(composer, fired):
             rules.require_all(rules.ON_SPACES, facts)
     idle = [(owner, rule.key, rule.wrong) for owner, rule in all_rules() if id(rule) not in fired]
     assert not idle, idle
+
+
+OFFLINE = ("policy=dqn", "pipeline=offline", "learner=offline", "buffer.load=data")
+
+
+@pytest.mark.parametrize("word", ["explore=linear", "explore.epsilon.start=0.3", "transport=coded"])
+def test_a_key_of_collection_that_an_offline_run_is_given(word):
+    typed = read_overrides([*OFFLINE, word])
+    with pytest.raises(ConfigError, match=f"{word.replace('=', ' = ')}: it would change nothing"):
+        checks.check_typed_keys(config(*OFFLINE, word), typed)
+    checks.check_typed_keys(config(*OFFLINE), read_overrides(OFFLINE))
+    checks.check_typed_keys(config("policy=dqn", word), read_overrides([word]))
