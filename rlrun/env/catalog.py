@@ -343,5 +343,8 @@ def make_native(spec: EnvSpec, kwargs: dict[str, Any], num_envs: int) -> VectorE
     if spec.id.startswith("ALE/"):
         kwargs = {"reward_clipping": False, **kwargs}
     missing = partial(_missing_package, spec)
+    limit = kwargs.get("max_episode_steps", 1)
     with construction_errors(spec.id, kwargs, spec.id, missing):
+        if type(limit) is not int or limit < 1:  # gymnasium.make checks it, make_vec does not
+            raise ValueError(f"max_episode_steps must be an integer > 0, not {limit!r}")
         return gym.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **kwargs)

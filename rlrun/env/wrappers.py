@@ -5,6 +5,8 @@ Gymnasium's implementations are used if they exist. No wrapper keeps statistics,
 between columns, be missing in evaluation and be lost on resume.
 """
 
+import copy
+import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -83,11 +85,11 @@ def wrap(env: AnyEnv, configs: Sequence[WrapperConfig]) -> AnyEnv:
             text = "it needs the package OpenCV; install it: pip install 'rlrun[images]'"
             raise ResourceError(f"{where}: {text}") from e
         except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as e:
-            spaces_ = (env.observation_space, env.action_space)
-            obs, action = (" ".join(str(space).split()) for space in spaces_)
+            texts = str(env.observation_space), str(env.action_space)
+            obs, action = (textwrap.shorten(text, 90, placeholder=" ...") for text in texts)
             raise ConfigError(
-                f"{where}: {' '.join(str(e).split())}; observations before it are {obs[:80]}, "
-                f"actions {action[:60]}; move or remove it"
+                f"{where}: {' '.join(str(e).split())}; observations before it are {obs}, "
+                f"actions {action}; move or remove it"
             ) from e
     return env
 
@@ -230,7 +232,8 @@ class DelayedObservation(wrappers.DelayObservation[Any, Any]):
     """Gymnasium's, with the present action mask."""
 
     def observation(self, observation: Any) -> Any:
-        delayed = super().observation(observation)
+        # An environment may write the next observation into its array.
+        delayed = super().observation(copy.deepcopy(observation))
         if isinstance(observation, Mapping) and MASK in observation:
             return {**delayed, MASK: observation[MASK]}
         return delayed

@@ -132,6 +132,8 @@ def test_a_module_that_cannot_be_imported_is_named(line, tmp_path, monkeypatch):
         (preset("minesweeper", kwargs={"show": "all"}), "show = all: must be one of board, last"),
         (preset("identity", eval_kwargs={"n": 5}), "env.eval_kwargs = {'n': 5}"),
         (preset("identity", eval_kwargs={"oops": 5}), "'oops'"),
+        (config_of("CartPole-v1", kwargs={"max_episode_steps": 0}), "positive, actually: 0"),
+        (config_of("CartPole-v1", kwargs={"max_episode_steps": "4"}), "an integer"),
         (config_of("Blackjack-v1", backend="vector"), "env.backend = vector: Blackjack-v1"),
         (config_of("test/Words-v0"), "observation['text'] space is Text"),
         (config_of("test/NoPackage-v0"), "cannot be imported"),

@@ -31,14 +31,16 @@ from tests.installed import needs
 
 
 class Recorder(Env):
-    """Observes (steps, 10 x steps), pays the steps; records the actions it gets."""
+    """Observes (steps, 10 x steps), always in one array; pays the steps; records its actions."""
 
+    shown = np.zeros(2, np.float32)
     seen: list[Any] = []  # noqa: RUF012
     observation_space = spaces.Box(0, 100, (2,), np.float32)
     action_space = spaces.Box(-2, 2, (1,), np.float32)
 
     def _obs(self) -> np.ndarray:
-        return np.array([self.t, 10 * self.t], np.float32)
+        self.shown[:] = self.t, 10 * self.t
+        return self.shown
 
     def step(self, action: Any) -> Any:
         Recorder.seen.append(np.array(action).ravel().tolist())
