@@ -39,6 +39,8 @@ def job_error(e: Exception, run_dir: Path | None) -> RlrunError:
 
 
 def _typed_error(e: Exception, run_dir: Path | None) -> RlrunError:
+    if isinstance(e, RlrunError):
+        return e
     if isinstance(e, OSError) and (
         e.errno in _FULL_DISK or (e.errno in _NO_ACCESS and _inside(e.filename, run_dir))
     ):
@@ -54,7 +56,7 @@ def _typed_error(e: Exception, run_dir: Path | None) -> RlrunError:
     if isinstance(e, MemoryError) or "can't allocate memory" in text:
         fix = "lower buffer.capacity or the layer sizes"
         return ResourceError(f"memory: {text}; what this machine has is allowed; {fix}")
-    fault = e if isinstance(e, RlrunError) else fault_of_users(e)
+    fault = fault_of_users(e)
     if fault is None and isinstance(e, ImportError) and not (e.name or "").startswith("rlrun"):
         return ResourceError(
             f"packages: {text}; a package was removed or replaced (pip install) while rlrun used "

@@ -65,6 +65,8 @@ def test_exit_codes(rlrun, build, tmp_path):
 def test_a_full_disk_of_the_output_and_a_closed_stderr(monkeypatch):
     assert str(job_error(OSError(errno.ENOSPC, "full"), None)).startswith("the output: full; ")
     assert job_error(OSError(errno.EMFILE, "too many"), None).exit_code == 7
+    memory = job_error(RuntimeError("can't allocate memory: 9 TB"), None)
+    assert job_error(memory, None) is memory
     monkeypatch.setattr(sys, "stderr", None)
     assert main(["--version"]) == 0
     with sys.stderr as opened:
