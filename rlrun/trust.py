@@ -85,7 +85,7 @@ def trusting(packages: Sequence[str]) -> Iterator[None]:
         yield
     except RlrunError:
         raise
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         if fault := fault_of_users(e):
             raise fault from e
         raise

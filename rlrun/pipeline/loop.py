@@ -61,7 +61,7 @@ class Pipeline:
                 self.saving.finish()
                 self.report.finish()
                 done = True
-            except Exception as e:
+            except (Exception, SystemExit) as e:
                 self.faults.handle(e)  # raises, unless an earlier state was loaded
         last = self.evaluations.last if self.evaluations.current else None
         return Result(last, self.evaluations.best, stop.code)

@@ -405,7 +405,7 @@ class Faults:
     parts: Parts
     saving: Saving
 
-    def handle(self, error: Exception) -> None:
+    def handle(self, error: BaseException) -> None:
         """Load an earlier checkpoint after a non-finite update if run.on_nan allows it.
 
         Raises: ``error`` otherwise. For faults of environments, users' code and the loss, its text

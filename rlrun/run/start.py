@@ -195,7 +195,7 @@ class _Run:
                 with suppress(StorageError):
                     close_record(record, run_dir, "interrupted", Interrupted.exit_code)
             raise
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             error = e if isinstance(e, RlrunError) else fault_of_users(e)
             if not self.unchanged:
                 code = RlrunError.exit_code if error is None else error.exit_code

@@ -1,10 +1,13 @@
 """Broken classes of users: one line that names them, exit code 3 (2: not importable), no bug."""
 
+from pathlib import Path
+
 import pytest
 
 import rlrun
 from rlrun.cli.main import main
 from rlrun.errors import ConfigError
+from rlrun.run.record import RunRecord
 
 MODULE = """
 import gymnasium as gym, numpy as np, torch
@@ -37,6 +40,26 @@ class OneColumn(Zeros):
     def initial_state(self, batch, device):
         return (torch.zeros(1, 4),)
 
+class Doubles(Zeros):
+    def initial_state(self, batch, device):
+        return (torch.zeros(batch, 4, dtype=torch.float64),)
+
+class Dictionary(Zeros):
+    def initial_state(self, batch, device):
+        return {"h": torch.zeros(batch, 4)}
+
+class DoubleOutput(Zeros):
+    def step(self, x, state):
+        return torch.zeros(len(x), self.size, dtype=torch.float64), state
+
+class Ones(Zeros):
+    def initial_state(self, batch, device):
+        return (torch.ones(batch, 4),)
+
+class InPlace(Zeros):
+    def step(self, x, state):
+        return torch.zeros(len(x), self.size), (state[0].add_(1),)
+
 class FewArguments(Zeros):
     def __init__(self, config):
         super().__init__(config, 3)
@@ -52,6 +75,10 @@ class LossIsNumber(DQN):
 class NoUpdate(DQN):
     def update(self, sample):
         return None
+
+class Leaves(DQN):
+    def update(self, sample):
+        raise SystemExit(0)
 
 class NoActor(DQN):
     def actor(self, num_envs):
@@ -83,7 +110,9 @@ def botched(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "told"),
     [("Abstract", "NotImplementedError"), ("Raises", "ValueError: boom"), ("OneResult", "step()"),
-     ("NoState", "NoneType"), ("OneColumn", "initial_state(2)"), ("FewArguments", "__init__()")],
+     ("NoState", "NoneType"), ("OneColumn", "initial_state(2)"), ("FewArguments", "__init__()"),
+     ("Doubles", "a state of torch.float64"), ("Dictionary", "a state of dict"),
+     ("DoubleOutput", "an output of torch.float64"), ("Ones", "not zero"), ("InPlace", "not zero")],
 )  # fmt: skip
 def test_cells(botched, capsys, name, told):
     line = [
@@ -121,6 +150,13 @@ def test_environments(botched, capsys, name, told):
     assert told in capsys.readouterr().err
     assert main(["doctor", *words]) in (0, 3)  # a finding, or it cannot be made
     assert told in " ".join("".join(capsys.readouterr()).split())
+
+
+def test_a_policy_that_leaves(botched, capsys):
+    line = ["policy=dqn", "policy.name=botched:Leaves", "env=bandit", "debug=smoke", "run.dir=run"]
+    assert main([*line, "--trust", "botched"]) == 3
+    assert "raised SystemExit: 0" in capsys.readouterr().err
+    assert RunRecord.read(Path("run")).status == "failed"
 
 
 def test_a_module_that_leaves(botched, capsys):

@@ -15,7 +15,7 @@ from rlrun.nets.memory.mamba2 import Mamba2
 from rlrun.nets.memory.xlstm import MLSTM, SLSTM
 from rlrun.schema import MemoryConfig
 from rlrun.trust import trusted_class, users_class
-from rlrun.types import Tree, tree_leaves, tree_map
+from rlrun.types import Tree, tree_map
 
 Memory = LSTM | GRU | NoMemory | Cell
 
@@ -58,15 +58,16 @@ def make_memory(config: MemoryConfig, features: int) -> Memory:
 
 @torch.no_grad()
 def _check_cell(name: str, memory: Memory, features: int) -> None:
-    """Raise EnvError if a step of a user's cell returns other shapes than the cell declares."""
+    """Raise EnvError if a user's cell returns other arrays than the cell declares."""
     state = memory.initial_state(2, torch.device("cpu"))
+    _check_arrays(name, "initial_state(2) returns a state", state)
     with torch.random.fork_rng(devices=[]):  # a step may use random numbers
         out, after = memory.step(torch.zeros(2, features), state)
+    _check_arrays(name, "step() returns a state", after)
+    _check_arrays(name, "step() returns an output", (out,))
     cases = [("step() returns an output", out, (2, memory.size))]
-    cases += [
-        ("initial_state(2) returns a state", s, (2, *s.shape[1:])) for s in tree_leaves(state)
-    ]
-    pairs = zip(tree_leaves(after), tree_leaves(state), strict=False)
+    cases += [("initial_state(2) returns a state", s, (2, *s.shape[1:])) for s in state]
+    pairs = zip(after, state, strict=False)
     cases += [("step() returns a state", new, tuple(old.shape)) for new, old in pairs]
     for what, x, shape in cases:
         if tuple(x.shape) != shape:
@@ -74,11 +75,26 @@ def _check_cell(name: str, memory: Memory, features: int) -> None:
                 f"memory.name = {name}: {what} of shape {[*x.shape]}; {[*shape]} is allowed, by "
                 "its size and initial_state; correct the cell"
             )
-    if len(tree_leaves(after)) != len(tree_leaves(state)):
+    if len(after) != len(state):
         raise EnvError(
-            f"memory.name = {name}: step() returns {len(tree_leaves(after))} arrays of state; "
-            f"{len(tree_leaves(state))} are allowed, as of initial_state; correct the cell"
+            f"memory.name = {name}: step() returns {len(after)} arrays of state; "
+            f"{len(state)} are allowed, as of initial_state; correct the cell"
         )
+    if any(s.any() for s in state):
+        raise EnvError(
+            f"memory.name = {name}: the state of initial_state() is not zero after a step; states "
+            "start at zero, and step() returns new arrays; correct the cell"
+        )
+
+
+def _check_arrays(name: str, what: str, arrays: Tree) -> None:
+    """Raise EnvError unless ``arrays`` are a tuple of float32 tensors."""
+    parts = arrays if isinstance(arrays, tuple) else (arrays,)
+    kinds = [str(x.dtype) if isinstance(x, Tensor) else type(x).__name__ for x in parts]
+    if parts is not arrays or any(kind != "torch.float32" for kind in kinds):
+        actual = ", ".join(kinds) if parts is arrays else type(arrays).__name__
+        allowed = "float32 tensors are allowed, those of a state in a tuple"
+        raise EnvError(f"memory.name = {name}: {what} of {actual}; {allowed}; correct the cell")
 
 
 def memory_parameters(net: nn.Module) -> list[Tensor]:
