@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlrun.config import compose
-from rlrun.config.checks import check
+from rlrun.config.checks import check, check_typed_keys
 from rlrun.config.config_errors import as_config_error, config_error
 from rlrun.config.directories import check_length, check_written
 from rlrun.config.hydra_keys import check_addresses
@@ -47,7 +47,8 @@ def load(
     the working directory, or in ``overrides``. ``fork``: every key may change. ``evaluation``: keys
     of the environment may change, and its arguments replace those of ``eval_kwargs``, too.
 
-    Raises: ConfigError if there is no run, or an override changes a key that a run cannot change.
+    Raises: ConfigError if there is no run, or an override changes a key that a run cannot change,
+    or nothing.
     """
     check_length("RUN_DIR", run_dir)
     require_run(run_dir, card=not replay)
@@ -68,6 +69,7 @@ def load(
     if replay:
         check_addresses(config, overrides)
     check(config, fresh=False)
+    check_typed_keys(config, overrides)
     if replay:
         check_written(config, keys_of(overrides))
     cfg.resume = {"rescale": False, "allow": []}  # asked for once
@@ -213,7 +215,8 @@ def _refusal(refused: Sequence[Override], run_dir: Path, evaluation: bool) -> Co
     named = ", ".join(keys), ", ".join(override.value for override in refused)
     if evaluation:
         wrong = f"an evaluation cannot change {these}"
-        fix = "leave it out, or train with it"
+        flag = {"run.eval_episodes": "--episodes", "seed": "--seed"}.get(keys[0])
+        fix = f"use {flag}" if flag else "leave it out, or train with it"
         return config_error(*named, wrong, "keys of env and eval may change", fix)
     lines = [override for override in refused if override.key != "run.dir"]
     words = map(shlex.quote, ("rlrun", "fork", str(run_dir), *lines))

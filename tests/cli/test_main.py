@@ -302,6 +302,10 @@ def test_eval_in_a_changed_environment(rlrun, build, tmp_path):
     done = rlrun("eval", str(path), "env.lenght=100")
     assert_one_error(done)
     assert "env.kwargs.length" in done.err or "env.length" in done.err
+    done = rlrun("eval", str(path), "env.eval_episodes=7")  # run.eval_episodes is a number
+    assert_one_error(done)
+    assert "set run.eval_episodes" in done.err
+    assert "use --episodes" in rlrun("eval", str(path), "run.eval_episodes=7").err
 
 
 def test_resume(rlrun, build, old):
