@@ -527,7 +527,7 @@ def read_presets(composer: Composer, cfg: DictConfig, overrides: Sequence[Overri
         experiment = cfg.hydra.runtime.choices.get("experiment")
         group, key = str(e.key).partition(".")[0], str(e.key)
         typed = {override.key: override for override in overrides if override[:1] not in "+~"}
-        if key in typed or key in RENAMED or group not in typed or group == key:
+        if key in typed or not e.owned or key in RENAMED or group not in typed or group == key:
             raise
         if experiment is None or not composer.gives(f"experiment/{experiment}", key):
             raise

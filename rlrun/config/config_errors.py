@@ -36,7 +36,9 @@ def config_error(path: str, value: object, wrong: str, allowed: str, fix: str) -
 
 
 class UnknownKey(ConfigError):
-    """A key that the config does not have."""
+    """A key that the config does not have. ``owned``: another option of its group has it."""
+
+    owned = False
 
 
 def unknown_key(
@@ -69,7 +71,9 @@ def unknown_key(
         shared = [full_key for full_key in candidates if full_key.startswith(_SHARED)]
         fix = " or ".join([f"remove {path}", *(f"set {full_key}" for full_key in shared)])
         allowed = f"{' or '.join(owners)} has {'it' if present == path else present}"
-        return error(f"unknown {what}", allowed, fix)
+        wrong_option = error(f"unknown {what}", allowed, fix)
+        wrong_option.owned = True
+        return wrong_option
     close = [dot + c for c in nearest(name, known)]
     if candidates:
         close, parent = list(candidates), ""

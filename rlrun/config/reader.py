@@ -179,10 +179,17 @@ def _meant(value: object) -> str:
     return str(round(float(match[1]) * {"k": 1e3, "m": 1e6}[match[2].lower()])) if match else ""
 
 
+def _fix(path: str, value: object, kind: str) -> str:
+    """Return what to set ``path`` to, which has no number of this ``kind``."""
+    if isinstance(value, str) and re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?(e-?\d+)?", value):
+        return 'this is a text: leave its quotes out, or write "${oc.decode:${oc.env:NAME}}"'
+    return f"set {path}={_meant(value) or kind}"
+
+
 def _number(path: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         what = "is not a number" if value is not None else "has no value"
-        fix = f"set {path}={_meant(value) or 'NUMBER'}"
+        fix = _fix(path, value, "NUMBER")
         raise config_error(path, value, what, "a finite number is allowed", fix)
     try:
         number = float(value)
@@ -203,7 +210,7 @@ def _int(path: str, value: object) -> int:
         return value
     number = _number(path, value) if isinstance(value, float) else 0.5
     if number != int(number):
-        fix = f"set {path}={_meant(value) or 'INTEGER'}"
+        fix = _fix(path, value, "INTEGER")
         raise config_error(path, value, "is not an integer", "an integer is allowed", fix)
     return int(number)
 

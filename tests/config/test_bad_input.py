@@ -91,6 +91,11 @@ def test_an_experiment_is_blamed_only_for_keys_of_its_own(rlrun, tmp_path):
     assert_one_error(done)
     assert "policy.bogus = 1" in done.err
     assert "zoo_ppo_cartpole" not in done.err
+    (tmp_path / "my/experiment").mkdir()
+    text = "# @package _global_\npolicy: {learn_unrol_len: 9}\n"
+    (tmp_path / "my/experiment/typing.yaml").write_text(text)
+    done = rlrun("--config-dir", "my", "policy=r2d2", "experiment=typing")
+    assert "did you mean policy.learn_unroll_len?" in done.err
 
 
 @pytest.mark.parametrize(
