@@ -125,7 +125,6 @@ def new_run(line: Line) -> NewRun:
         raise ConfigError(f"sweep = {preset}: {wrong}; type rlrun -m, or leave it out", key="sweep")
     config = read_checked(composer, cfg, overrides)
     check_typed_keys(config, overrides)
-    note_typed_env(config.env.id)
     is_set = config.run.dir is not None
     path = absolute("run.dir", Path(config.run.dir or composer.directory(cfg, "hydra.run.dir")))
     check_logging(cfg, path, overrides)

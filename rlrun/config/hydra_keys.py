@@ -26,7 +26,7 @@ from rlrun.config.directories import check_below, check_inside, check_written
 from rlrun.errors import ConfigError
 from rlrun.schema import Config, RayConfig
 from rlrun.schema.override import Override, keys_of, read_overrides
-from rlrun.trust import require_trusted_env
+from rlrun.trust import note_typed_env, require_trusted_env
 
 
 @contextmanager
@@ -115,6 +115,7 @@ def check_values(config: Config, overrides: Sequence[Override]) -> None:
     typed = keys_of(overrides)
     if "env.id" not in typed:
         require_trusted_env(config.env.id)
+    note_typed_env(config.env.id)
     if config.run.dir is not None and "run.dir" not in typed:
         check_below("run.dir", config.run.dir)
     check_written(config, typed)

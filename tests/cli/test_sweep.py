@@ -55,6 +55,12 @@ def test_failed_jobs_do_not_stop_the_others(rlrun, build, launcher):
     assert statuses(Path("s")) == ["done", *["failed"] * 3, "done"]
 
 
+def test_a_sweep_of_a_users_environment_trusts_it_again(rlrun, build):
+    build.codes = {1: 3}
+    line = "-m", "env=gym", "env.id=tests.env.faulty:test/Faulty-v0", "seed=0,1", "sweep.dir=s"
+    assert rlrun(*line).err.splitlines()[-1].endswith("/s --trust tests")
+
+
 def test_a_module_that_vanishes_beside_a_sweep_is_a_missing_resource(rlrun, build):
     error = ConfigError("env.id = mine:X-v0: module mine cannot be imported")
     error.__cause__ = ModuleNotFoundError("No module named 'mine'")
