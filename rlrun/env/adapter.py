@@ -293,10 +293,11 @@ def _make_native(
     raw.close()
     if optional:
         return None
+    fix = "" if spec.entry_point is None else "set env.backend=sync or async, or "
     raise EnvError(
         f"env.backend = {'vector' if required else 'auto'}: the native vector environment of "
-        f"{spec.id} resets {getattr(mode, 'name', mode)}; allowed is NEXT_STEP; set "
-        "env.backend=sync or async, or make the environment NEXT_STEP"
+        f"{spec.id} resets {getattr(mode, 'name', mode)} (metadata['autoreset_mode']); allowed is "
+        f"NEXT_STEP; {fix}make the environment NEXT_STEP"
     )
 
 
@@ -354,8 +355,13 @@ def probe(config: EnvConfig, agents: AgentsConfig | None = None) -> Probed:
     probed = []
     for evaluate in (False, True) if config.eval_kwargs else (False,):
         kwargs = env_arguments(config, evaluate=evaluate)
-        with SettingsKept():
-            env = _Maker(in_process, kwargs, (), agents, render=False).make(copies)
+        try:
+            with SettingsKept():
+                env = _Maker(in_process, kwargs, (), agents, render=False).make(copies)
+        except ConfigError as e:
+            if evaluate:
+                e.args = (str(e).replace("env.kwargs", "env.eval_kwargs"),)
+            raise
         env.close()
         probed.append((env.obs_space, env.action_space, env.num_envs // copies))
     if probed[0] != probed[-1]:

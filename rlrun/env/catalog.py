@@ -312,8 +312,8 @@ def make_single(spec: EnvSpec, kwargs: dict[str, Any], index: int) -> gym.Env[An
     with construction_errors(spec.id, kwargs, spec.id, missing):
         if spec.entry_point is None:
             raise ConfigError(
-                f"env.backend = sync: {spec.id} exists only as a native vector environment; "
-                "allowed: auto, vector; set env.backend=auto"
+                f"env.id = {spec.id}: it exists only as a native vector environment; single ones "
+                "are needed for wrappers, pictures, env.backend=sync and async; leave these out"
             )
         if _pip_requirement(spec) == _FAMILIES["mujoco"]:
             _log_mujoco_warnings()

@@ -432,12 +432,13 @@ def batch_fault(
     obs, reward, *flags = row
     if (fault := validator.fault(obs)) is not None:
         return fault
-    names = "rewards", "terminated", "truncated"
-    for name, x, kinds in zip(names, (reward, *flags), ("biuf", "biu", "biu"), strict=True):
+    names = ("rewards", "numbers"), ("terminated", "bools"), ("truncated", "bools")
+    for (name, what), x, kinds in zip(names, (reward, *flags), ("biuf", "biu", "biu"), strict=True):
         array = isinstance(x, np.ndarray)
         if not array or x.shape != (num_envs,) or x.dtype.kind not in kinds:
             text = f"{x.dtype} {x.shape}" if array else _truncated_repr(x)
-            return f"{name} of all environments is {text}; allowed is an array ({num_envs},)", None
+            allowed = f"an array ({num_envs},) of {what}"
+            return f"{name} of all environments is {text}; allowed is {allowed}", None
     if not (inside := np.abs(reward) <= FLOAT32_MAX).all():
         index = int(inside.argmin())
         return str(reward_violation(reward[index])), index

@@ -1,6 +1,7 @@
 """Broken contracts: EnvError (exit code 3) naming environment, step and what was got."""
 
 import warnings
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
@@ -8,11 +9,11 @@ import pytest
 from gymnasium import spaces
 
 from rlrun.env import make_env, rows
-from rlrun.errors import EnvError
+from rlrun.errors import ConfigError, EnvError
 from rlrun.functional.masks import allowed_actions
 from tests.env import faulty, sick, spelled  # noqa: F401  register their ids
 from tests.env.base import Vector
-from tests.env.presets import assert_names, config_of
+from tests.env.presets import assert_names, config_of, wrapper
 
 FAULTS = {  # what an error names
     "raise": "step() ZeroDivisionError: division by zero in physics",
@@ -75,7 +76,7 @@ NATIVE = {  # fault of a native vector environment -> where, what the error name
     "dtype": ("", "float64"),
     "list": ("", "observation list"),
     "reward_list": ("at step 3: ", "rewards"),
-    "flag_shape": ("at step 1: ", "terminated"),
+    "flag_shape": ("at step 1: ", "terminated bools"),
 }
 
 
@@ -211,6 +212,16 @@ def test_only_next_step_vectors_are_taken():
             make_env(config_of(env_id), num_envs=2)
             with pytest.raises(EnvError, match=r"env.backend = vector: .*env.backend=sync"):
                 make_env(config_of(env_id, backend="vector"), num_envs=2)
+
+
+def test_no_fix_is_named_that_a_vector_environment_does_not_have(monkeypatch):
+    config = config_of("test/Numbers-v0", kwargs={})
+    for changes in ({"backend": "sync"}, {"wrappers": [wrapper("flatten_obs")]}):
+        with pytest.raises(ConfigError, match="needed for wrappers"):
+            make_env(replace(config, **changes), num_envs=4)
+    monkeypatch.setattr(Numbers, "metadata", {})
+    with pytest.raises(EnvError, match="allowed is NEXT_STEP; make the environment NEXT_STEP"):
+        make_env(config, num_envs=4)
 
 
 class Copies(faulty.Faulty):
