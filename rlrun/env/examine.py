@@ -21,6 +21,7 @@ from gymnasium.wrappers import RepeatAction, TimeLimit
 
 from rlrun.env.adapter import make_env, make_one_env, probe
 from rlrun.env.agents import PREFIX
+from rlrun.env.catalog import find_spec
 from rlrun.env.contract import (
     ObservationValidator,
     exception_text,
@@ -106,7 +107,8 @@ def examine(
     rows = _Rows(config, agents, seconds / _SHARES)
     probe(config, agents)  # raises before any check is shown
     rows.make().close()
-    if config.backend == "envpool" or config.id.startswith(PREFIX):
+    several = config.backend == "envpool" or config.id.startswith(PREFIX)
+    if several or find_spec(config.id).entry_point is None:
         for name in ("spaces", "reward", "flags", "time limit", "final observation"):
             yield Check(name, UNKNOWN, _NO_SINGLE)
     else:

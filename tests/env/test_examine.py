@@ -70,6 +70,13 @@ def test_agents_that_wait_are_no_finding() -> None:
     assert found["step after the end"].verdict == OK
 
 
+def test_a_vector_environment_without_single_ones_is_examined(monkeypatch) -> None:
+    monkeypatch.setattr(gym.registry["sick/Next-v0"], "entry_point", None)
+    found = checks(config_of("sick/Next-v0"))
+    assert found["spaces"].verdict == UNKNOWN
+    assert found["step after the end"].verdict == OK
+
+
 def test_what_cannot_be_checked_says_why() -> None:
     found = checks(preset("bandit"))
     assert found["final observation"].verdict == UNKNOWN
