@@ -4,8 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from rlrun import codec
 from rlrun.codec import planes
@@ -59,18 +57,6 @@ def test_the_same_rows(tmp_path, coder):
         k: v for k, v in theirs.items() if k not in same
     }
     assert {s["coder"] for s in theirs["shards"]} == {coder}
-
-
-@given(
-    st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=3), min_size=1, max_size=3),
-    st.integers(2, 50), st.integers(1, 60), st.sampled_from(KINDS),
-)  # fmt: skip
-@settings(
-    max_examples=25,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
-def test_any_shape(tmp_path_factory, lengths, rows, shard_rows, kind):
-    alike(*both(tmp_path_factory.mktemp("d"), kind, rows, shard_rows, lengths=lengths))
 
 
 def test_damage(tmp_path):

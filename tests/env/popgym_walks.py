@@ -1,11 +1,10 @@
 """Episodes of POPGym's environments and of the native ones, with the same seed and actions.
 
 ``python -m tests.env.popgym_walks`` records what POPGym does, for machines without it; its mazes
-need mazelib too. With a number it compares all rows of that many seeds instead.
+need mazelib too.
 """
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -165,22 +164,6 @@ def excerpt(rows: list[Row]) -> list[Any]:
     ]
 
 
-def compare(seeds: int) -> None:
-    """Compare every row of two episodes of every task, for ``seeds`` seeds."""
-    for task in TASKS:
-        ends, count = set(), 0
-        for seed in range(1, seeds + 1):
-            rows, actions = native(task, seed=seed)
-            theirs = popgym(task, actions, seed)
-            for one, other in zip(rows, theirs, strict=True):
-                np.testing.assert_allclose(one[0], other[0], rtol=1e-6, atol=1e-6, err_msg=task)
-                np.testing.assert_allclose(one[1], other[1], rtol=1e-6, atol=1e-6, err_msg=task)
-                assert tuple(map(bool, one[2:])) == tuple(map(bool, other[2:])), task
-                ends.add(tuple(map(bool, one[2:])))
-            count += len(rows)
-        print(task, count, "rows equal; ends", sorted(ends), flush=True)
-
-
 def main() -> None:
     golden = {task: excerpt(popgym(task, native(task)[1])) for task in TASKS}
     lines = [f"{json.dumps(task)}: {json.dumps(rows)}" for task, rows in golden.items()]
@@ -188,4 +171,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    compare(int(sys.argv[1])) if len(sys.argv) > 1 else main()
+    main()

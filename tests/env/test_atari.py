@@ -120,22 +120,6 @@ def test_a_lost_life_ends_an_episode_and_the_game_goes_on(backend):
     assert 0 < whole[:, 0].sum() < len(ends) / 3
 
 
-@needs("ale_py")
-def test_threads_change_no_row_and_environment_i_gets_seed_plus_i():
-    found = []
-    for threads, seed in ((1, 5), (3, 5), (1, 6)):
-        kwargs = {"game": "Breakout", "threads": threads, "noop_max": 30}
-        env = make_env(preset("atari", kwargs=kwargs), num_envs=4)
-        opened = np.array(env.reset(seed=seed))
-        rows = [env.step(np.full(4, 1 + t % 3)) for t in range(200)]
-        found.append((opened, *table(rows, "obs", "reward", "terminated")))
-    for one, other in zip(found[0], found[1], strict=True):
-        assert_same(one, other)
-    assert_same(found[0][0][1:], found[2][0][:-1])
-    assert_same(found[0][1][:60, 1:], found[2][1][:60, :-1])
-    assert len({obs.tobytes() for obs in found[0][1][150]}) > 1
-
-
 ONE_GAME = [("Breakout", {"life_loss": True, "noop_max": 30}), ("Qbert", {"frame_skip": 3}),
             ("Seaquest", {"full_action_set": True, "frame_skip": 1})]  # fmt: skip
 

@@ -101,15 +101,6 @@ def test_no_rows_are_joined_and_every_final_observation_is_there_once():
     assert sum("wrapper" in text for _, text in found) == len(WRAPPED)
 
 
-def test_eval_kwargs_are_laid_over_kwargs():
-    cues = set()
-    for evaluate in (False, True):
-        env = make_env(preset("tmaze"), num_envs=8, evaluate=evaluate)
-        cues.add(tuple(env.reset(seed=1)[:, 1].tolist()))
-    assert (0.0, 1.0) * 4 in cues
-    assert len(cues) == 2
-
-
 # -- actions ---------------------------------------------------------------------------------------
 
 GIVEN = {  # what a policy answers for two environments, counted from 0

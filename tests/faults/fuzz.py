@@ -1,22 +1,17 @@
 """Random combinations of spaces, policies, memories and wrappers, each run for some 60 steps.
 
-    python -m tests.faults.fuzz --count 2000 --seed 0 [--show]
-
 Every combination ends with 0, or with one line and 2, 3 or 4 (numbers whose squares float32 cannot
 hold); never with 9, a traceback, a signal or a hang. The combination of a seed and a number is the
-same on every machine; ``--only SEED:NUMBER`` runs one again and prints what it printed.
+same on every machine.
 """
 
-import argparse
 import contextlib
 import io
 import logging
 import random
-import sys
 import tempfile
 import warnings
-from collections import Counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -201,32 +196,3 @@ def run(seed: int, number: int) -> Outcome:
         handler.close()
     root.handlers = handlers
     return Outcome(code, err.getvalue())
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", metavar="SEED:NUMBER")
-    parser.add_argument("--show", action="store_true", help="print every refusal")
-    given = parser.parse_args()
-    seed, numbers = given.seed, list(range(given.count))
-    if given.only:
-        seed, numbers = (int(word) for word in given.only.split(":"))
-        numbers = [numbers]
-    codes: Counter[Any] = Counter()
-    faults = 0
-    for number in numbers:
-        outcome = run(seed, number)
-        codes[outcome.code] += 1
-        faults += outcome.fault
-        if outcome.fault or given.show or given.only:
-            print(f"== {seed}:{number} exit {outcome.code}: {' '.join(combination(seed, number))}")
-            lines = [t[:300] for t in outcome.text.splitlines() if t.strip()]
-            print("   " + "\n   ".join(lines[-1 if given.show else -40 :]), flush=True)
-    print(f"{sum(codes.values())} combinations: {dict(codes.most_common())}; {faults} faults")
-    return bool(faults)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -43,14 +43,6 @@ def test_panels_show_state_values_and_reward():
     assert (anew[60:130, 320:640] == 255).mean() > 0.9
 
 
-def test_many_actions_have_one_label_that_fits():
-    panels, picture = Panels(), np.zeros((84, 84, 3), np.uint8)
-    reading = Drawn("Q", np.arange(18.0), np.zeros(0), np.array(17))
-    frame = panels.beside(picture, episode=0, t=0, reward=0.0, total=0.0, reading=reading)
-    assert frame.shape[0] == 420  # every pixel five times
-    assert (frame[:, -7:] == 255).all()  # nothing leaves the panel at its right
-
-
 def test_the_chosen_action_has_a_dot():
     def blots(action):
         reading = Drawn("Q", np.array([1.0, 2.0]), np.zeros(0), np.array(action))

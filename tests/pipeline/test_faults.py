@@ -15,7 +15,6 @@ from rlrun.policy.control import ControlLearner
 from rlrun.policy.dqn import DQN
 from rlrun.run.checkpoint import load_weights
 from rlrun.trust import NotTrusted
-from tests.exact import differences
 from tests.pipeline.make import (
     SMOKE,
     TINY,
@@ -261,14 +260,6 @@ def test_an_exception_of_a_users_policy(tmp_path, monkeypatch, capsys):
     assert state_of(run_dir)["policy"]["updates"] == 3
     assert record_of(run_dir)["exit_code"] == 3
     assert not (run_dir / "crash.txt").exists()
-
-
-def test_differences_of_states_are_found():
-    """What every test of exactness stands on."""
-    one = {"a": [1, np.zeros(2)], "b": torch.ones(2), "c": float("nan")}
-    assert not list(differences(one, {"a": [1, np.zeros(2)], "b": torch.ones(2), "c": one["c"]}))
-    for other in ({"a": [1, np.ones(2)]}, {"b": torch.ones(2).double()}, {"c": 0.0}, {"d": 1}):
-        assert list(differences(one, one | other))
 
 
 def test_an_error_of_a_process_keeps_its_class():

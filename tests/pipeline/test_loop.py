@@ -237,15 +237,6 @@ def test_a_policy_that_learns_nothing_only_evaluates(tmp_path, capsys, policy, p
     assert longer["eval"]["return_mean"] == done["eval"]["return_mean"]
 
 
-@pytest.mark.parametrize("policy", ["dqn", "ppo"])
-def test_a_run_of_no_steps_evaluates_the_untrained_policy(tmp_path, policy):
-    done = go(tmp_path, f"policy={policy}", "env=bandit", *TINY, "run.total_steps=0")
-    assert (done["status"], done["env_steps"]) == ("done", 0)
-    (line,) = read_records(tmp_path / "metrics.jsonl")
-    assert line["env_steps"] == 0
-    assert "eval/return_mean" in line
-
-
 # -- resumed runs ----------------------------------------------------------------------------------
 
 

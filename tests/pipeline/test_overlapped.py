@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from rlrun.errors import CheckpointError, EnvError
 from rlrun.pipeline import overlapped as process_module
@@ -22,7 +21,7 @@ from rlrun.pipeline.transport import make_collector_side, make_learner_side
 from rlrun.run import build
 from rlrun.run.build import make_policy
 from rlrun.run.plan import make_plan
-from rlrun.types import Counters, tree_leaves
+from rlrun.types import Counters
 from tests.compose import config
 from tests.env import faulty  # noqa: F401  registers the test/ ids
 from tests.pipeline.make import (
@@ -201,31 +200,6 @@ def telling(path, counters):
     """As ``hanging``, once ``path`` holds the process's number."""
     Path(path).write_text(str(os.getpid()))
     return Hangs()
-
-
-def leaves(chunk):
-    return tree_leaves(tuple(getattr(chunk, name) for name in chunk.__slots__))
-
-
-def test_rows_of_the_process_equal_those_of_a_local_collector():
-    here, remote = remote_of(*R2D2)
-    try:
-        for steps in (0, 100, 200):
-            here.counters.env_steps = steps
-            remote.start(steps)
-            here.actor.refresh()
-            own, far = here.collect_rows(), remote.result()
-            for x, y in zip(leaves(own), leaves(far.chunk), strict=True):
-                np.testing.assert_array_equal(x, y)
-            assert far.stats == here.take_stats()
-            with torch.no_grad():
-                for p in here.policy.net.parameters():
-                    p.mul_(1.1)
-        assert far.state["generator"] == here.policy.generator.bit_generator.state
-        np.testing.assert_array_equal(far.state["obs"], here.obs)
-    finally:
-        remote.close()
-    assert not remote.process.is_alive()
 
 
 def test_errors_of_the_process_are_raised_in_the_main_process():
