@@ -6,20 +6,8 @@ import pytest
 
 from tests.benchmarks import killed
 from tests.benchmarks.__main__ import main
-from tests.benchmarks.conformance import table, verdict
+from tests.benchmarks.conformance import table
 from tests.benchmarks.runs import RESULTS, json_lines
-
-
-@pytest.mark.parametrize(
-    ("row", "text"),
-    [({"control": 1.0, "score": 0.9, "mark": 0.75}, "yes"),
-     ({"control": 1.0, "score": 0.75, "mark": 0.75}, "**no** 0.75"),
-     ({"control": 1.0, "score": 0.0, "mark": 0.75, "library": "RLlib PPO-LSTM"}, "missed 0.00"),
-     ({"control": 0.75, "score": 1.0, "mark": 0.75}, "?"),
-     ({"cannot": "no replay"}, "-")],
-)  # fmt: skip
-def test_a_miss_counts_only_beside_a_learned_control(row, text):
-    assert verdict({"library": "another", "probe": "burnin"} | row) == text
 
 
 def test_results_are_kept_and_printed(tmp_path, capsys):

@@ -32,18 +32,6 @@ def test_ablation_is_drawn_and_tabulated_from_the_committed_runs(tmp_path, monke
         assert {len(values) for values in by_setting.values()} == {len(p.ABLATION_SEEDS)}
 
 
-def test_an_effect_is_what_a_part_adds_to_every_seed():
-    added = np.arange(5.0)
-    results = [
-        {"task": "tmaze20", "seed": seed, "score": 7 * setting[0] + added[seed] * setting[2],
-         "with": dict(zip([part.key for part in p.PARTS], setting, strict=True))}
-        for setting in p.settings() for seed in range(5)
-    ]  # fmt: skip
-    by_setting = p.scores(results, p.TASKS[1])
-    for num, wanted in enumerate((7, 0, added, 0)):
-        np.testing.assert_allclose(p.effect(by_setting, num).mean(0), wanted, atol=1e-12)
-
-
 def test_curves_are_drawn_from_the_committed_runs_of_both_sides(tmp_path, monkeypatch):
     committed = texts(p.CURVE_SVG)
     monkeypatch.setattr(p, "CURVE_SVG", tmp_path / "picture.svg")
@@ -92,19 +80,6 @@ def test_the_agents_kept_of_popgym_are_those_of_the_best_seeds():
             popgym.mmer(x, "curve") for x in own)]  # fmt: skip
     played = rlrun.evaluate(agents["repeat_previous_easy"], episodes=5)
     assert played["return_mean"] > 0.9
-
-
-def test_a_popgym_level_is_won_by_the_mean_of_the_seeds_largest_epochs():
-    runs = [
-        {"level": "repeat_previous_hard", "setting": "ppo gru", "seed": seed,
-         "curve": [[1, low], [2, high], [3, low]], "training": [[3, low]]}
-        for seed, low, high in ((11, 0.0, 0.1), (12, 0.0, 0.282))
-    ]  # fmt: skip
-    rows = popgym.table(runs)
-    assert "| 0.191 | ppo gru | **0.100 0.282** | 0.000 0.000 | 0k |" in rows
-    assert "in 1 of 1 levels by evaluations, in 0 by" in rows
-    runs[0]["curve"] = [[1, 0.09]]
-    assert "in 0 of 1 levels by evaluations" in popgym.table(runs)
 
 
 def test_the_table_of_memories_has_the_figures_of_the_committed_runs():

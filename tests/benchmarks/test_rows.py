@@ -71,24 +71,6 @@ def _answer(**changes):
     return given | {"process": 17.0, "eval_seconds": 5.0, "process_cpu": 8.0} | changes
 
 
-def test_runs_beside_a_peer_that_answers_and_one_that_fails(tmp_path, monkeypatch):
-    monkeypatch.setattr(whole, "own_run", lambda *_, **__: _answer())
-    o = Namespace(quick=False, peers=tmp_path, env_steps=10_000, runs=2)
-
-    def row_beside(line):
-        python = tmp_path / "sb3/bin/python"
-        python.parent.mkdir(parents=True, exist_ok=True)
-        python.write_text(f"#!/bin/sh\n{line}\n")
-        python.chmod(0o755)
-        return whole.endtoend(o)[0]
-
-    slower = _answer(wall=45.0)
-    found = row_beside(f"echo a line of its own; echo '{json.dumps(slower)}'")
-    assert (found.name, found.ratio, found.met) == ("dqn run", 4.0, True)
-    failed = row_beside("echo no such module >&2; exit 3")
-    assert (failed.missing, failed.met) == ("failed (exit 3): no such module", False)
-
-
 def test_a_peer_that_did_other_work_is_refused():
     def compare(updates, apart):
         return whole.compare("x", [_answer()], [_answer(updates=updates)], 1, apart, "")
@@ -149,20 +131,3 @@ def test_rejax_has_the_settings_of_the_runs_beside_it():
     assert (policy.epochs, policy.gamma) == (PQN.EPOCHS, PQN.GAMMA)
     assert (policy.lr.start / 2, policy.max_grad_norm) == (PQN.LR, PQN.CLIP)
     assert (epsilon.end, epsilon.over) == (PQN.EPS_END, 1000 * PQN.EPS_SHARE)
-
-
-def test_seconds_and_scores_beside_rejax(tmp_path, monkeypatch):
-    from tests.benchmarks import jax
-
-    run = {"process": 2.0, "process_cpu": 1.0, "curve": [[1000, 480.0, 1.0, 1.0]]}
-    sweep = {"process": 5.0, "process_cpu": 8.0, "scores": [500.0, 474.0]}
-    monkeypatch.setattr(jax, "own_run", lambda *_, **__: run)
-    monkeypatch.setattr(jax, "own_sweep", lambda *_: sweep)
-    answer = {"process": 10.0, "process_cpu": 5.0, "scores": [500.0], "version": "0.1.3"}
-    monkeypatch.setattr(jax, "peer_run", lambda *_, **__: answer)
-    o = Namespace(quick=False, peers=tmp_path, repeats=2, runs=1)
-    found = [(r.name, r.ratio, r.cpu_ratio, r.met) for r in jax.jax(o) if r.target]
-    names = ("ppo", "ppo", "pqn", "pqn", "dqn", "sac")
-    assert found[:6] == [(f"{name} run", 5.0, 5.0, True) for name in names]
-    assert found[6] == ("pqn run", 2.0, 0.625, False)
-    assert found[7] == ("pqn run, seeds at 475, the worst turn", 0.5, None, False)

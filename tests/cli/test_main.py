@@ -1,6 +1,7 @@
 """Subcommands, flags, run directories, exit codes, and what never imports torch."""
 
 import errno
+import gc
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlrun import __version__
+from rlrun.cli import uncollected
 from rlrun.cli.error_report import job_error
 from rlrun.cli.main import main
 from rlrun.config import load, to_yaml
@@ -439,3 +441,18 @@ print(os.environ['OPENBLAS_NUM_THREADS'])"
     env = {**os.environ, "OPENBLAS_NUM_THREADS": "2"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "2"
+
+
+def test_garbage_is_collected_after_the_block_alone():
+    frozen = gc.get_freeze_count()
+    try:
+        with uncollected():
+            assert not gc.isenabled()
+            kept = [[] for _ in range(1000)]
+        assert gc.isenabled()
+        assert gc.get_freeze_count() >= frozen + len(kept)
+        with pytest.raises(ZeroDivisionError), uncollected():
+            _ = 1 / 0
+        assert gc.isenabled()
+    finally:
+        gc.unfreeze()
