@@ -63,20 +63,18 @@ def _blocks(space: gym.Space[Any]) -> Tree:
             return ArraySpec(space.shape or (), np.dtype(space.dtype or np.int64))
 
 
-def make_layout(config: Config, row: Row, window: Window, columns: int | None = None) -> Layout:
-    """Return the layout of ``buffer.capacity`` rows over all columns, and their windows.
+def make_layout(config: Config, row: Row, window: Window, columns: int) -> Layout:
+    """Return the layout of ``buffer.capacity`` rows over ``columns``, and their windows.
 
     Windows of one learned row without a recurrent state need no table. Otherwise
     buffer.window_capacity is its size, by default twice the number of full windows. Short episodes
-    make more windows, and the oldest are dropped early when the table is full. ``columns`` None:
-    one per environment.
+    make more windows, and the oldest are dropped early when the table is full.
     """
-    c, collector = config.buffer, config.collector
-    columns = columns or collector.num_envs
+    c = config.buffer
     rows = c.column_rows(columns) + 1  # a slot for the newest observation
     windows = c.window_capacity
     if windows is None and not _single_rows(config, row, window):
-        whole = -(-c.capacity // collector.stride(window))
+        whole = -(-c.capacity // config.collector.stride(window))
         windows = min(2 * whole + 2 * columns, rows * columns)
     slots = rows * columns if windows is None else windows
     return Layout(

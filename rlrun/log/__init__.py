@@ -19,7 +19,7 @@ from rlrun.schema import LoggerConfig
 if TYPE_CHECKING:
     from rlrun.log.tensorboard import TensorBoardWriter
 
-__all__ = ["METRICS", "TIMED", "TIMINGS", "Log", "final_line"]
+__all__ = ["METRICS", "TIMED", "TIMINGS", "Log", "eval_metrics", "final_line"]
 
 METRICS, TIMINGS = "metrics.jsonl", "timings.jsonl"
 TIMED = ("time/", "codec/", "ray/")  # keys of timings.jsonl begin with one of these
@@ -207,6 +207,12 @@ class Log:
         for file in self._files:
             file.close()
         self._others.close()
+
+
+def eval_metrics(summary: Mapping[str, float]) -> dict[str, float]:
+    """Return the eval/ metrics of an evaluation."""
+    skip = ("episodes", "env_steps")
+    return {f"eval/{k}": v for k, v in summary.items() if k not in skip}
 
 
 def _keys(run_dir: Path) -> set[str]:

@@ -140,12 +140,6 @@ class Evaluation:
         return out
 
 
-def eval_metrics(summary: dict[str, float]) -> dict[str, float]:
-    """Return the eval/ metrics of a ``summary``."""
-    skip = ("episodes", "env_steps")
-    return {f"eval/{k}": v for k, v in summary.items() if k not in skip}
-
-
 class EpisodeCounts:
     """The open episodes of an evaluation, and the results of the finished ones.
 

@@ -26,9 +26,9 @@ from rlrun.errors import (
     RlrunError,
     StorageError,
 )
-from rlrun.log import Log
+from rlrun.log import Log, eval_metrics
 from rlrun.pipeline.bonus import RND
-from rlrun.pipeline.evaluate import Evaluation, eval_metrics, loaded_summary
+from rlrun.pipeline.evaluate import Evaluation, loaded_summary
 from rlrun.pipeline.learner import Learner, RolloutLearner
 from rlrun.pipeline.source import Source
 from rlrun.pipeline.state import backends, generators_state, load_generators, restore_backends

@@ -10,14 +10,12 @@ import numpy as np
 
 from rlrun.config import load
 from rlrun.errors import ConfigError
-from rlrun.pipeline.evaluate import Evaluator, Watch, WatchedRow
+from rlrun.pipeline.evaluate import SIDE, Evaluator, Watch, WatchedRow
 from rlrun.run.agent import load_trained
 from rlrun.run.hparams import policy_title
 from rlrun.run.plan import Plan, make_plan
 from rlrun.schema import Config
 from rlrun.video.files import EpisodeWindow, Panels, VideoFile, enlarged
-
-SIDE = 320  # approximate pixels of the longer side of a small picture
 
 
 class Episode(NamedTuple):

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlrun.log import eval_metrics
 from rlrun.log.trial import IGNORED, IGNORED_GROUPS, NAMED, TrialRow, Value, trial_name
 from rlrun.reports.runs import flatten, parse_config, resolve, sweep_jobs
 from rlrun.run.files import typed_texts
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from rlrun.run.record import RunRecord  # imports torch
 
 _NO_SETTINGS = ("hydra", "sweep", "logger", "watchdog.", *IGNORED_GROUPS)
-_NO_METRICS = ("episodes", "env_steps")  # keys of an evaluation that are not metrics
 _NOT_NAMED = ("run.", "eval.", "debug")  # they say how long, not what
 
 
@@ -47,7 +47,7 @@ def worth_naming(keys: Collection[str]) -> frozenset[str]:
 
 def final_metrics(record: "RunRecord") -> dict[str, float]:
     """Return the metrics of a finished run: those of its last evaluation, steps, seconds."""
-    metrics = {f"eval/{k}": v for k, v in (record.eval or {}).items() if k not in _NO_METRICS}
+    metrics = eval_metrics(record.eval or {})
     if record.best_eval is not None:
         metrics["eval/best_return_mean"] = record.best_eval["return_mean"]
     return metrics | {"run/env_steps": record.env_steps, "time/wall_seconds": record.wall_seconds}

@@ -117,16 +117,15 @@ class Pool:
         self._fill()
         return job
 
-    def wait_any(self, timeout: float | None = None) -> list[Job]:
+    def wait_any(self, timeout: float) -> list[Job]:
         """Return the jobs that ended since the last call.
 
-        Waits for the first, at most ``timeout`` seconds (None: no limit). Returns [] if none ended
-        or none is running.
+        Waits for the first, at most ``timeout`` seconds. Returns [] if none ended or none is
+        running.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = time.monotonic() + timeout
         while not self._ended and self.running:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not self._receive(left):
+            if not self._receive(max(0.0, deadline - time.monotonic())):
                 break
         ended, self._ended = self._ended, []
         return ended
@@ -217,7 +216,7 @@ class Pool:
             self._server.stdin.write(json.dumps(request).encode() + b"\n")
             self._server.stdin.flush()
 
-    def _receive(self, timeout: float | None) -> bool:
+    def _receive(self, timeout: float) -> bool:
         """Read replies, waiting at most ``timeout`` seconds for one. Return False if none came."""
         assert self._server is not None
         assert self._server.stdout is not None

@@ -207,15 +207,15 @@ class RayPool(Pool):
             raise
         return self
 
-    def wait_any(self, timeout: float | None = None) -> list[Job]:
+    def wait_any(self, timeout: float) -> list[Job]:
         """Return the jobs that ended, as ``Pool.wait_any``.
 
         Raises: ResourceError if the head of the cluster is lost.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = time.monotonic() + timeout
         while not self._ended and (self.running or self.queue):
             self._check()
-            left = POLL_SECONDS if deadline is None else deadline - time.monotonic()
+            left = deadline - time.monotonic()
             self._advance(max(0.0, min(left, POLL_SECONDS)))
             if left <= 0:
                 break

@@ -118,7 +118,9 @@ def sized(free: int, **buffer) -> layout.Layout:
     image = gym.spaces.Box(0, 255, (36, 36), np.uint8)
     row = sizing.row_of(c, image, gym.spaces.Discrete(2))
     window = Window(0, 1, 3)
-    return sizing.check_size(c, sizing.make_layout(c, row, window), window, free=free)
+    return sizing.check_size(
+        c, sizing.make_layout(c, row, window, c.collector.num_envs), window, free=free
+    )
 
 
 def test_room_is_what_is_left_of_the_limit():

@@ -113,11 +113,11 @@ def sized(name, capacity, *, envs=4, **buffer):
 
 
 def bytes_of(c, window):
-    return sizing.make_layout(c, ROW, window).nbytes
+    return sizing.make_layout(c, ROW, window, c.collector.num_envs).nbytes
 
 
 def check(c, window):
-    return sizing.check_size(c, sizing.make_layout(c, ROW, window), window)
+    return sizing.check_size(c, sizing.make_layout(c, ROW, window, c.collector.num_envs), window)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -150,7 +150,7 @@ def test_the_default_limit_is_a_share_of_what_is_free(mmap, monkeypatch, tmp_pat
 
 def test_on_a_gpu_observations_and_actions_take_at_most_a_share_of_what_is_free_there():
     c, window = sized("uniform", 5000, device="cuda"), WINDOWS[0]
-    layout = sizing.make_layout(c, ROW, window)
+    layout = sizing.make_layout(c, ROW, window, c.collector.num_envs)
     need = layout.columns * layout.rows * (16 + 8)
     sizing.check_size(c, layout, window, free=int(need / 0.79))
     with pytest.raises(ResourceError, match="80 % of the free memory of cuda"):

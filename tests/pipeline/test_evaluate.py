@@ -9,8 +9,9 @@ from rlrun.env.diagnostic.memory import FORWARD, LEFT, RIGHT
 from rlrun.env.diagnostic.tasks import counter_reward
 from rlrun.env.workers import EnvServer
 from rlrun.errors import EnvError
+from rlrun.log import eval_metrics
 from rlrun.pipeline import evaluate
-from rlrun.pipeline.evaluate import MAX_ENVS, Evaluation, Evaluator, eval_metrics
+from rlrun.pipeline.evaluate import MAX_ENVS, Evaluation, Evaluator
 from rlrun.types import Act, Spec
 from tests.compose import changed, config
 from tests.env import faulty  # noqa: F401  registers the test/ ids

@@ -192,11 +192,11 @@ def test_demonstrations_count_against_max_bytes(cartpole):
     words = ("buffer.capacity=2000", "learner.learning_starts=0")
     c = config(*words)
     row, window = row_of(c, *probe(c.env)[:2]), Window(4, 15, 5)
-    most = make_layout(c, row, window).nbytes
+    most = make_layout(c, row, window, c.collector.num_envs).nbytes
     check(config(*words, f"buffer.max_bytes={most}"))
     demos = f"buffer.demos={cartpole}"
     with pytest.raises(ResourceError, match="with the run's rows"):
         check(config(*words, f"buffer.max_bytes={most}", demos))
     lengths = [t.steps for t in read_dataset(cartpole).trajectories()]
-    more = make_layout(demo_config(c, row, window, lengths), row, window).nbytes
+    more = make_layout(demo_config(c, row, window, lengths), row, window, 1).nbytes
     check(config(*words, f"buffer.max_bytes={most + more}", demos))
