@@ -113,8 +113,10 @@ def _of_run(path: Path) -> list[Series]:
         if not all_series:
             raise
         return all_series
-    if "buffer" in state:
-        all_series += _of_rows(_replay_chunks(state["buffer"]["ring"]), str(path))
+    saved = state.get("buffer", {})  # with a replay per collector, with demonstrations, or rollouts
+    for replay in saved.get("streams", [saved.get("own", saved)]):
+        if "ring" in replay:
+            all_series += _of_rows(_replay_chunks(replay["ring"]), str(path))
     if not all_series:
         raise CheckpointError(
             f"{path}: its checkpoints hold neither weights nor rows; a run of a policy that learns "

@@ -84,8 +84,12 @@ def pack_trajectories(
 
     Memory: two segments and the queued trajectories, in addition to the memory of ``read``.
 
-    Raises: ConfigError if the fields differ from those of ``like``.
+    Raises: ConfigError if ``columns`` or ``rows`` is less than 1, or the fields differ from those
+    of ``like``.
     """
+    if min(columns, rows) < 1:
+        wrong = "both must be at least 1; raise them"
+        raise ConfigError(f"{prefix}: columns = {columns}, rows = {rows}: {wrong}")
     heap = [(0, column) for column in range(columns)]  # (rows assigned, column)
     queues: ColumnQueues = [deque() for _ in range(columns)]
     start, builder = 0, None

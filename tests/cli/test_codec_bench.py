@@ -99,6 +99,16 @@ def test_a_run_without_a_history(tmp_path):
     assert weights.at == sorted(weights.at)
 
 
+@pytest.mark.parametrize("demos", [False, True])
+def test_a_run_of_rollouts_or_with_demonstrations(run_dir, tmp_path, demos):
+    on_policy = ("policy=ppo", "env=cartpole")
+    line = (*LINE, f"buffer.demos={run_dir.parent / 'data'}") if demos else on_policy
+    go(tmp_path, *line)
+    save_config(tmp_path, *line)
+    units = [series.unit for series in series_of([tmp_path])]
+    assert (units[0], len(units)) == ("env steps", 4 if demos else 1)
+
+
 def test_files(tmp_path, capsys):
     """An .npy is rows; .npz and .safetensors alike in names and shapes are versions."""
     rng = np.random.default_rng(0)

@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rlrun.dataset import read_dataset, write_dataset
+from rlrun.dataset import pack_trajectories, read_dataset, write_dataset
 from rlrun.dataset.format import DESCRIPTION_FILE, INDEX_FILE, STATES_FILE
 from rlrun.errors import ConfigError, StorageError
 from rlrun.run.export import export_replay
@@ -294,3 +294,9 @@ def windows_in(replay) -> Counter:
         whose = tuple(s.obs[:, b][seen][-1, :2].int().tolist())
         found.append((*(x.numpy().tobytes() for x in said), whose))
     return Counter(found)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (1, 0), (2, -1)])
+def test_segments_have_rows_and_columns(shape) -> None:
+    with pytest.raises(ConfigError, match=r"columns = .*, rows = .*: both must be at least 1"):
+        next(pack_trajectories([], *shape))
