@@ -54,13 +54,13 @@ from rlrun.schema.run import OBJECT
 from rlrun.trust import fault_of_users, resume_line
 
 _SAME_NUMBERS = (
-    "run.total_steps", "run.stop_return", "run.stop_after", "run.max_time", "run.on_nan",
+    "run.dir", "run.total_steps", "run.stop_return", "run.stop_after", "run.max_time", "run.on_nan",
     "run.video_every", "run.checkpoint_every", "run.keep_checkpoints", "checkpoint", "watchdog",
     "transport", "logger.progress", "logger.tensorboard",
     "logger.profile", "logger.figures_every", "logger.csv", "logger.wandb",
     "logger.trackio", "logger.mlflow",
     "buffer.mmap", "buffer.max_bytes", "resume.allow", "pipeline.address",
-)  # fmt: skip  # keys that a resume may change without changing numbers
+)  # fmt: skip  # keys that a resume or a fork may change without changing numbers
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ def test_a_fork_names_its_parent_and_leaves_it_as_it_was(finished, run_dir, tmp_
     assert main(["fork", f"{run_dir}@{steps[1]}", "policy.lr=1e-2", f"run.dir={new}", "-q"]) == 0
     assert content_of(run_dir) == before
     record = json.loads((new / "run.json").read_text())
-    assert record["status"] == "done"
+    assert (record["status"], record["changed"]) == ("done", ["policy.lr"])
     parent = record["parent"]
     assert (parent["directory"], parent["env_steps"]) == (str(run_dir), steps[1])
     digest = files.sha256_file(run_dir / "checkpoints" / parent["checkpoint"] / "manifest.json")
