@@ -36,10 +36,10 @@ from rlrun.pipeline.stop import StopRequest
 from rlrun.run import checkpoint
 from rlrun.run.checkpoint import Saver
 from rlrun.run.files import require_in_place
-from rlrun.run.manifest import CHECKPOINTS, list_checkpoints
+from rlrun.run.manifest import CHECKPOINTS, how_to_go_on
 from rlrun.run.tensors import copied, require_kind
 from rlrun.schema import RunConfig
-from rlrun.trust import fault_of_users, resume_line
+from rlrun.trust import fault_of_users
 from rlrun.types import Counters, Policy
 
 _logger = logging.getLogger(__name__)
@@ -414,12 +414,13 @@ class Faults:
         if isinstance(error, NumericError) and self._roll_back(error):
             return
         if isinstance(error, ResourceError):  # without the cluster nothing can be saved
-            self._say(error, self._newest())
+            error.args = (f"{error}{how_to_go_on(self.parts.run_dir)}",)
             raise error
         fault = error if isinstance(error, NumericError | EnvError) else fault_of_users(error)
         if fault is None:
             raise error
-        self._say(fault, "saved" if self._save() else self._newest())
+        saved = "saved" if self._save() else ""
+        fault.args = (f"{fault}{how_to_go_on(self.parts.run_dir, saved)}",)
         if fault is error:
             raise error
         raise fault from error
@@ -433,14 +434,6 @@ class Faults:
         except RlrunError:
             return False
         return True
-
-    def _newest(self) -> str:
-        saved = list_checkpoints(self.saving.files.directory)
-        return f"the newest checkpoint is {saved[-1].name}" if saved else ""
-
-    def _say(self, error: RlrunError, end: str) -> None:
-        if end:
-            error.args = (f"{error}; {end}; go on: {resume_line(self.parts.run_dir)}",)
 
     def _roll_back(self, error: NumericError) -> bool:
         """Load the newest checkpoint with other random numbers. Return False if not allowed."""

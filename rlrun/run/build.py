@@ -40,6 +40,7 @@ from rlrun.pipeline.parts import (
     Saving,
 )
 from rlrun.pipeline.source import OfflineSource, SerialSource, Source
+from rlrun.pipeline.state import backends
 from rlrun.policy.compute import Compute, keep_freed_memory
 from rlrun.run.manifest import CHECKPOINTS
 from rlrun.run.plan import Plan, plan_of_demos
@@ -111,8 +112,7 @@ def with_kernel(policy: Any, plan: Plan) -> Policy:
 
 def backend_used(policy: Policy, plan: Plan) -> Backend:
     """Return the backend that computed the updates of a run, and the reason for it."""
-    policies = getattr(policy, "policies", [policy])
-    if plan.backend.name == "torch" or all(getattr(p, "kernel", None) for p in policies):
+    if plan.backend.name == "torch" or "torch" not in backends(policy):
         return plan.backend
     return Backend("torch", "the numpy kernel does not compute this loss")
 

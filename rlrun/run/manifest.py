@@ -18,6 +18,7 @@ from typing import Any
 from rlrun import __version__
 from rlrun.errors import CheckpointError, RlrunError
 from rlrun.run import files
+from rlrun.trust import resume_line
 
 FORMAT, WEIGHTS_FORMAT = 4, 3
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
@@ -60,6 +61,17 @@ def list_checkpoints(directory: Path) -> list[Path]:
         return []
     named = [(match, path) for path in directory.iterdir() if (match := parse_name(path))]
     return [path for _, path in sorted(named)]
+
+
+def how_to_go_on(run_dir: Path, saved: str = "") -> str:
+    """Return ``; SAVED; go on: rlrun resume RUN_DIR``, or "" if nothing was saved.
+
+    ``saved``: what was; "": the newest checkpoint, if there is one.
+    """
+    checkpoints = list_checkpoints(run_dir / CHECKPOINTS)
+    if checkpoints and not saved:
+        saved = f"the newest checkpoint is {checkpoints[-1].name}"
+    return f"; {saved}; go on: {resume_line(run_dir)}" if saved else ""
 
 
 def delete(path: Path) -> None:

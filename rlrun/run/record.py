@@ -24,9 +24,7 @@ from rlrun.pipeline.parts import LoopProgress
 from rlrun.pipeline.stop import StopRequest
 from rlrun.run import manifest
 from rlrun.run.files import RECORD, read_record, replace_file, require_in_place, seal
-from rlrun.run.manifest import CHECKPOINTS
 from rlrun.run.tensors import raw_bytes
-from rlrun.trust import resume_line
 from rlrun.version import package_versions
 
 GIT_SECONDS = 2.0
@@ -208,19 +206,12 @@ def end_at_once(
     """End the process from the watchdog's thread, because the main thread may never return."""
     counters = pipeline.parts.progress.counters
     record.env_steps, record.updates = counters.env_steps, counters.updates
-    record.status = "interrupted" if exit_code == 143 else "failed"
-    record.exit_code = exit_code
     with suppress(Exception):
-        record.write(run_dir)
+        close_record(record, run_dir, "interrupted" if exit_code == 143 else "failed", exit_code)
     with suppress(OSError, ValueError):
-        print(f"rlrun: error: {text}{_go_on(run_dir)}", file=sys.stderr, flush=True)
+        text += manifest.how_to_go_on(run_dir)
+        print(f"rlrun: error: {text}", file=sys.stderr, flush=True)
     os._exit(exit_code)
-
-
-def _go_on(run_dir: Path) -> str:
-    if not (earlier := manifest.list_checkpoints(run_dir / CHECKPOINTS)):
-        return ""
-    return f"; the newest checkpoint is {earlier[-1].name}; go on: {resume_line(run_dir)}"
 
 
 def raise_in_main_thread(stop: StopRequest, run_dir: Path, exit_code: int, text: str) -> None:
@@ -228,10 +219,10 @@ def raise_in_main_thread(stop: StopRequest, run_dir: Path, exit_code: int, text:
     if stop.error is not None:
         return
     kind = errors.EnvError if exit_code == errors.EnvError.exit_code else errors.Interrupted
-    stop.interrupt(kind(f"{text}{_go_on(run_dir)}").with_code(exit_code))
+    stop.interrupt(kind(f"{text}{manifest.how_to_go_on(run_dir)}").with_code(exit_code))
 
 
 def interrupted_error(code: int, env_steps: int, run_dir: Path) -> errors.RlrunError:
     """Return the error of a run that was saved after a signal."""
-    text = f"interrupted at env step {env_steps}; saved; go on: {resume_line(run_dir)}"
+    text = f"interrupted at env step {env_steps}{manifest.how_to_go_on(run_dir, 'saved')}"
     return errors.Interrupted(text).with_code(code)

@@ -40,6 +40,7 @@ from rlrun.run.files import (
     seal,
     unseal,
 )
+from rlrun.run.manifest import METRICS
 from rlrun.schema.studies import MOST_WORKERS, RayLauncherConfig
 from rlrun.terminal import table_lines
 from rlrun.version import package_versions
@@ -221,7 +222,6 @@ def resume_line(sweep_dir: Path, ray: RayLauncherConfig | None = None) -> str:
     return trust.resume_line(sweep_dir, *again)
 
 
-METRICS = "metrics.jsonl"
 SCORE = "eval/return_mean"
 SECONDS = 0.5  # between two frames
 _MOST_STEPS = 2**63
