@@ -144,6 +144,8 @@ def _add_new_keys(cfg: DictConfig) -> None:
         add("memory", {"readout": False})
     if "log_std_init" in (cfg.get("policy") or {}):  # earlier versions acted in the box's unit
         add("policy", {"rescale_actions": False})
+    if (cfg.get("pipeline") or {}).get("name") == "ray":  # every collector had a process
+        add("pipeline", {"collectors_per_process": 1})
 
 
 def _shipped(name: str) -> Any:

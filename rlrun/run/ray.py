@@ -16,9 +16,14 @@ from rlrun.pipeline.loop import Pipeline
 from rlrun.pipeline.overlapped import RowCheck
 from rlrun.pipeline.parts import LoopProgress, Parts
 from rlrun.pipeline.ray import driver
-from rlrun.pipeline.ray.actor import AsyncWorker, Role, Roles
+from rlrun.pipeline.ray.actor import AsyncWorker, Member, Role, Roles
 from rlrun.pipeline.ray.cluster import Cluster, link_speed
-from rlrun.pipeline.ray.roles import CollectorRole, EvaluatorRole, PredictorRole
+from rlrun.pipeline.ray.roles import (
+    CollectorRole,
+    CollectorThreads,
+    EvaluatorRole,
+    PredictorRole,
+)
 from rlrun.pipeline.transport import decided, make_collector_side, make_learner_side
 from rlrun.run import build
 from rlrun.run.plan import Plan
@@ -61,6 +66,10 @@ def collector_role(plan: Plan, number: int) -> CollectorRole:
     return CollectorRole(partial(collector_of, plan, number), make_side, number)
 
 
+def collector_threads(plan: Plan, numbers: range) -> CollectorThreads:
+    return CollectorThreads([collector_role(plan, number) for number in numbers])
+
+
 def evaluator_role(plan: Plan) -> EvaluatorRole:
     cpu_plan = _on_cpu(plan)
     return EvaluatorRole(build.make_evaluator(cpu_plan, Path(), None), build.make_policy(cpu_plan))  # type: ignore[arg-type]
@@ -84,7 +93,7 @@ def _on_cpu(plan: Plan) -> Plan:
 def make_ray_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
     """Return the loop over roles on a cluster. Replay and learner stay in this process."""
     c = ray_config(plan)
-    count, cores = c.num_actors + 1 + (c.inference == "central"), os.cpu_count() or 1
+    count, cores = _processes(c) + 1 + (c.inference == "central"), os.cpu_count() or 1
     where = "starting Ray on this machine" if c.address is None else f"connecting to {c.address}"
     # Each process loads torch, one per core at a time.
     seconds = "some seconds" if c.address else f"{3 + 2 * math.ceil(count / cores)} s or more"
@@ -106,12 +115,9 @@ def _pipeline(plan: Plan, run_dir: Path, log: Log, roles: Roles) -> Pipeline:
         make = partial(predictor_role, plan)
         predictor = roles.add("predictor", c.predictor, make, AsyncWorker)
     collectors = [
-        driver.RemoteCollector(
-            roles.add(f"collector {i}", c.collector, partial(collector_role, plan, i)), i,
-            make_learner_side(config.transport, i),
-        )
-        for i in range(c.num_actors)
-    ]  # fmt: skip
+        driver.RemoteCollector(role, i, make_learner_side(config.transport, i))
+        for i, role in enumerate(_collectors(plan, roles))
+    ]
     role = roles.add("evaluator", c.evaluator, partial(evaluator_role, plan))
     policy = build.make_policy(plan)
     source = _source(plan, roles, collectors, predictor, policy, counters)
@@ -124,6 +130,30 @@ def _pipeline(plan: Plan, run_dir: Path, log: Log, roles: Roles) -> Pipeline:
     )
     warned = not c.strict  # without strict, inexact resumes are expected
     return build.with_loop(plan, parts, evaluations, warned=warned)
+
+
+def _collectors(plan: Plan, roles: Roles) -> list[Role | Member]:
+    """Start the processes of the collectors."""
+    c, per_process, members = ray_config(plan), ray_config(plan).collectors_per_process, []
+    if per_process == 1:
+        return [
+            roles.add(f"collector {i}", c.collector, partial(collector_role, plan, i))
+            for i in range(c.num_actors)
+        ]
+    for first in range(0, c.num_actors, per_process):
+        numbers = range(first, min(first + per_process, c.num_actors))
+        name, make = (
+            f"process of collectors {first} to {numbers[-1]}",
+            partial(collector_threads, plan, numbers),
+        )
+        role = roles.add(name, c.collector, make, AsyncWorker)
+        members += [Member(f"collector {n}", role, i) for i, n in enumerate(numbers)]
+    return [*members]
+
+
+def _processes(c: RayConfig) -> int:
+    """Return how many processes the collectors have."""
+    return math.ceil(c.num_actors / c.collectors_per_process)
 
 
 def _source(
@@ -181,7 +211,7 @@ def _stream_plan(plan: Plan, number: int) -> Plan:
 
 def _connect(c: RayConfig) -> Cluster:
     """Connect to Ray and reserve the resources of all roles."""
-    wanted = [c.evaluator, *[c.collector] * c.num_actors]
+    wanted = [c.evaluator, *[c.collector] * _processes(c)]
     wanted += [c.predictor] if c.inference == "central" else []
     custom: dict[str, float] = {}
     for role in wanted:

@@ -398,6 +398,7 @@ class RayConfig(PipelineConfig):
     """Keys of pipeline=ray: roles as Ray actors; ``num_actors`` is the number of collectors."""
 
     num_actors: int = field(metadata=at_least(1))
+    collectors_per_process: int = field(metadata=at_least(1))
     inference: Literal["local", "central"]
     strict: bool
     weights_every: int = field(metadata=at_least(1))

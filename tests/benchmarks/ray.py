@@ -1,8 +1,9 @@
 """``ray_scaling``: collectors of ``pipeline=ray`` whose environments wait, beside the ideal line.
 
 A step of the environment sleeps 5 ms, as a game or a simulator behind a socket does. N collectors
-of one environment each make at most N / 5 ms env steps/s. Then four of them with shorter steps,
-beside ``pipeline=serial`` with as many environments: from which step on Ray pays.
+of one environment each, in two processes, make at most N / 5 ms env steps/s. Then four of them
+with shorter steps and processes of their own, beside ``pipeline=serial`` with as many environments:
+from which step on Ray pays.
 """
 
 import subprocess
@@ -25,6 +26,7 @@ from tests.env.base import Env
 
 SLEEP = 0.005  # seconds of a step
 COUNTS = (1, 2, 4, 8, 16, 32, 64)  # collectors
+PROCESSES = 2  # of them
 SECONDS, QUICK_SECONDS = 6.0, 2.0  # that are measured
 STEPS, BESIDE = (0.0, 0.001), 4  # seconds of a step, collectors (serial: environments)
 TARGET = {count: 0.9 for count in COUNTS if count <= 32}  # of the ideal line
@@ -60,7 +62,7 @@ WORDS = (
 )  # fmt: skip
 
 
-PATIENCE = 240.0  # seconds until all collectors have answered: each loads torch
+PATIENCE = 240.0  # seconds until all collectors have answered: each process loads torch
 SERIAL = [word for word in WORDS if not word.startswith(("pipeline", "collector"))]
 
 
@@ -69,7 +71,9 @@ def ray_scaling(o: Namespace) -> list[Row]:
     rows = list[Row]()
     seconds = QUICK_SECONDS if o.quick else SECONDS
     for count in (2,) if o.quick else COUNTS:
-        lines = run_for(seconds, count, round(count / SLEEP / 4), *WORDS)
+        together = f"pipeline.collectors_per_process={-(-count // PROCESSES)}"
+        processes = min(count, PROCESSES)
+        lines = run_for(seconds, count, processes, round(count / SLEEP / 4), *WORDS, together)
         setting, ideal = {"collectors": count, **facts(lines)}, count / SLEEP
         target = {} if o.quick or count not in TARGET else {"target": TARGET[count]}
         rows.append(make_row("scaling", setting, "ideal", "env steps/s", [speed(lines)], [ideal],
@@ -78,8 +82,8 @@ def ray_scaling(o: Namespace) -> list[Row]:
     for sleep in () if o.quick else STEPS:
         word = f"env.kwargs={{sleep: {sleep}}}"
         envs = f"collector.num_envs={BESIDE}", f"collector.n_sample={64 * BESIDE}"
-        ours = speed(run_for(seconds, BESIDE, 1000, *WORDS, word))
-        serial = speed(run_for(seconds, 0, 1000, *SERIAL, *envs, word))
+        ours = speed(run_for(seconds, BESIDE, BESIDE, 1000, *WORDS, word))
+        serial = speed(run_for(seconds, 0, 0, 1000, *SERIAL, *envs, word))
         setting = {"collectors": BESIDE, "step, ms": 1000 * sleep}
         rows.append(make_row("short steps", setting, "serial", "env steps/s", [ours], [serial],
                              kind="speedup", higher=True))  # fmt: skip
@@ -87,10 +91,10 @@ def ray_scaling(o: Namespace) -> list[Row]:
     return rows
 
 
-def run_for(seconds: float, count: int, every: int, *words: str) -> list[Answer]:
+def run_for(seconds: float, count: int, processes: int, every: int, *words: str) -> list[Answer]:
     """Return the lines of timings.jsonl, one for ``every`` env steps, of ``seconds`` of a run.
 
-    They begin once ``count`` collectors have answered. The run is ended then.
+    They begin once all ``processes`` of ``count`` collectors have answered. The run is ended then.
     """
     with (
         tempfile.TemporaryDirectory() as directory,
@@ -100,7 +104,7 @@ def run_for(seconds: float, count: int, every: int, *words: str) -> list[Answer]
         capacity = f"buffer.capacity={max(20_000, 2000 * count)}"
         process = started(*words, *actors, capacity, f"logger.every={every}", f"run.dir={run_dir}")
         try:
-            return records(process, run_dir, count, seconds)
+            return records(process, run_dir, processes, seconds)
         finally:
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
@@ -110,9 +114,9 @@ def run_for(seconds: float, count: int, every: int, *words: str) -> list[Answer]
 
 
 def records(
-    process: subprocess.Popen[bytes], run_dir: Path, count: int, seconds: float
+    process: subprocess.Popen[bytes], run_dir: Path, processes: int, seconds: float
 ) -> list[Answer]:
-    """Return the lines of ``seconds`` from when ``count`` collectors work."""
+    """Return the lines of ``seconds`` from when so many ``processes`` of collectors work."""
     path, roles, before = run_dir / "timings.jsonl", run_dir / "roles", 0
     give_up = time.perf_counter() + PATIENCE + seconds
     while True:
@@ -120,7 +124,7 @@ def records(
         assert process.poll() is None, f"the run ended with exit code {process.returncode}"
         assert time.perf_counter() < give_up, "not all collectors answer"
         lines = runs.json_lines(path)
-        if len([*roles.glob("collector_*.log")]) < count:
+        if len([*roles.glob("*collector*.log")]) < processes:
             before = len(lines)
         elif len(found := lines[before:]) > 1 and wall(found) >= seconds:
             return found

@@ -131,6 +131,8 @@ PPO = "policy=ppo env=pendulum memory="
      *((f"{PPO}{name}", "memory.readout", "memory.readout", [True, False])
        for name in ("lru", "mingru")),
      ("policy=pqn", "policy.normalize_reward", "policy.normalize_reward", [True, False]),
+     ("policy=r2d2 env=cartpole pipeline=ray pipeline.collectors_per_process=2",
+      *["pipeline.collectors_per_process"] * 2, [2, 1]),
      ("policy=ppo env=cartpole env.frame_stack=2", "env.not_learned_by", "policy.normalize_obs",
       [None, False])],
 )  # fmt: skip

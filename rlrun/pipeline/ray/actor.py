@@ -180,6 +180,33 @@ class Role:
                 file.writelines(f"{line}\n" for line in lines)
 
 
+class Member:
+    """One of several collectors in the process of ``role``, with the methods of ``Role``."""
+
+    def __init__(self, name: str, role: Role, index: int) -> None:
+        """``index``: of the collector in its process (``CollectorThreads``)."""
+        self.name, self.role, self.index = name, role, index
+        self.handle, self.calls = role.handle, 0
+
+    @property
+    def restarts(self) -> int:
+        return self.role.restarts
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the collector, after the earlier calls. Return the reply's reference."""
+        self.calls += 1
+        return self.handle.call.remote("call", self.index, self.calls - 1, method, *arguments)
+
+    def value(self, reply: Any) -> Any:
+        return self.role.value(reply)
+
+    def replace(self, why: object) -> None:
+        """Start another process, unless another member has."""
+        if self.handle is self.role.handle:
+            self.role.replace(why)
+        self.handle, self.calls = self.role.handle, 0
+
+
 class Roles:
     """All roles of a run on a cluster."""
 

@@ -1,5 +1,8 @@
 """Roles in this process, and what the driver does when one does not come back."""
 
+import asyncio
+from unittest.mock import ANY
+
 import numpy as np
 import pytest
 
@@ -8,6 +11,7 @@ from rlrun.errors import CheckpointError, ResourceError
 from rlrun.pipeline.ray import actor
 from rlrun.pipeline.ray.actor import Lost, Role
 from rlrun.pipeline.ray.driver import RaySource
+from rlrun.pipeline.ray.roles import CollectorThreads
 from rlrun.run import ray as build
 from rlrun.run.build import make_collector
 from rlrun.run.plan import make_plan
@@ -83,6 +87,25 @@ def test_a_resume_with_another_number_of_collectors_is_refused():
     for saved in ({"collectors": [{}]}, {}):
         with pytest.raises(CheckpointError, match="num_actors = 2"):
             source.load_state_dict(saved)
+
+
+def test_calls_of_a_thread_are_made_in_their_order_whatever_comes_first():
+    """Ray may deliver the second one first."""
+
+    class Keeps(list):
+        close = list.clear
+
+    async def calls():
+        first, second = (threads.call(1, i, "append", i) for i in range(2))
+        assert await asyncio.gather(second, first) == [(None, None)] * 2
+        assert await threads.call(0, 0, "pop") == ("IndexError", ANY)
+        assert kept == [[], [0, 1]]
+        assert await threads.close() == (None, None)
+
+    kept = [Keeps(), Keeps()]
+    threads = CollectorThreads(kept)
+    asyncio.run(calls())
+    assert kept == [[], []]
 
 
 class Breaks:

@@ -105,6 +105,30 @@ def test_several_collectors_give_the_same_numbers_whatever_is_lost(tmp_path, mon
     assert sorted(name.split()[0] for name in names) == ["collector", "collector", "predictor"]
 
 
+def test_collectors_that_share_a_process_give_the_same_numbers_also_if_it_is_lost(
+    tmp_path, monkeypatch
+):
+    """Private: a signal from outside comes between two orders by chance alone."""
+    words = ("policy=r2d2", "env=cartpole_novel", "collector.num_envs=2", *LEARN, *STRICT,
+             "pipeline.num_actors=3", "transport=coded")  # fmt: skip
+    alone = go(tmp_path / "alone", *words)
+    orders, order = [], RaySource._order
+
+    def order_and_kill(self, collector):
+        import ray
+
+        order(self, collector)
+        orders.append(collector)
+        if len(orders) == 8:
+            ray.kill(collector.role.handle)
+
+    monkeypatch.setattr(RaySource, "_order", order_and_kill)
+    together = go(tmp_path / "together", *words, "pipeline.collectors_per_process=2")
+    assert together["digest"] == alone["digest"]
+    assert last(tmp_path / "together", "ray/restarts") == 1
+    assert len([*(tmp_path / "together" / "roles").glob("process_of_collectors_*")]) == 2
+
+
 # -- collectors that do not wait for each other ----------------------------------------------------
 
 
