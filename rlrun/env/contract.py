@@ -359,7 +359,7 @@ class _Leaf:
             text = f"has dtype {x.dtype}"
         elif self.floating:  # False for NaN
             inside = np.abs(x) <= FLOAT32_MAX if x.itemsize > 4 else np.isfinite(x)
-            return None if inside.all() else self._first(x, ~inside)
+            return None if np.count_nonzero(inside) == x.size else self._first(x, ~inside)
         else:
             return self.beyond(x) if self.compared else None
         return (

@@ -32,7 +32,8 @@ def select_action(
         return greedy
     coin = generator.random(len(explore)) < explore
     if mask is None:
-        return np.where(coin, generator.integers(q.shape[-1], size=len(explore)), greedy)
+        size = None if len(explore) == 1 else len(explore)  # a size of 1 takes three times as long
+        return np.where(coin, generator.integers(q.shape[-1], size=size), greedy)
     number = generator.integers(mask.sum(-1))  # index among the allowed actions
     drawn = (mask.cumsum(-1) > number[:, None]).argmax(-1)
     return np.where(coin, drawn, greedy)

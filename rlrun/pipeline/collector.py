@@ -339,7 +339,7 @@ class Collector:
     def _step(self, t: int, epsilon: np.ndarray) -> int:
         """Collect one row of every environment. Return the number of units."""
         a, first, start = self.arrays, self.first, time.perf_counter()
-        if first.any():
+        if np.count_nonzero(first):  # any() takes 3 us
             self.state = tree_map(
                 lambda s, z: np.where(first.reshape(-1, *[1] * (s.ndim - 1)), z, s),
                 self.state,
