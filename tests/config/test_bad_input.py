@@ -35,7 +35,8 @@ UNWRITTEN = [  # words that no text file holds, what the line on stderr holds
     *[([verb, path, *more], "RUN_DIR") for path in (LONG, NOT_UTF8)
       for verb, *more in (["eval"], ["resume"], ["export", "data"])],
     *[([*line.split(), LONG], "no such") for line in
-      ("report", "doctor", "verify", "tensorboard", "codec bench", "--config-dir")],
+      ("report", "doctor", "verify", "tensorboard", "--config-dir")],
+    (["codec", "bench", LONG], "RUN_DIR|FILE"),
     (["resume", f"{LONG}@5"], "RUN_DIR"),
     *[([f"{group}={LONG}"], "name too long") for group in ("policy", "env")],
     (["export", ".", LONG], "DATA_DIR = nnn"),
