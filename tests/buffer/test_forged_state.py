@@ -164,6 +164,9 @@ def test_rows_of_other_numbers_are_refused(where: tuple[str, ...]) -> None:
         node[name] = RingRows(rows.array, rows.first + shift, rows.stop + shift, RowFiles())
         with pytest.raises(CheckpointError, match=f"rows {rows.first + shift} to"):
             table("uniform").load_state_dict(state)
+    node[name] = RingRows(rows.array.astype(np.float16), rows.first, rows.stop, RowFiles())
+    with pytest.raises(CheckpointError, match="float16"):
+        table("uniform").load_state_dict(state)
 
 
 SPACES = RowSpaces(spaces.Box(-np.inf, np.inf, (3,)), spaces.Discrete(10))  # of STREAM
