@@ -55,6 +55,18 @@ def test_constant_takes_numbers_and_lists(choice, want):
     assert actions.dtype == np.float32
 
 
+@pytest.mark.parametrize(
+    ("space", "values"),
+    [(THREE, {0, 1, 2}), (gym.spaces.Box(3, 5, (2,), np.uint8), {3, 4, 5}), (SWITCHES, {0, 1}),
+     (KNOBS, {0, 1, 2, 3})],
+)  # fmt: skip
+def test_uniform_actions_take_every_value_of_a_space(space, values):
+    policy = build("random", spec=Spec(gym.spaces.Discrete(2), space), seed=0)
+    actions = play(policy, [[1] * 9] * 9)
+    assert set(actions.ravel().tolist()) == values
+    assert actions.dtype == no_actions(space, 1).dtype
+
+
 @pytest.mark.parametrize("name", ["scripted", "random"])
 def test_uniform_actions_of_an_evaluation_are_those_of_a_seed(name):
     """Seeds of a random baseline are independent trials; evaluations of one run are the same."""
