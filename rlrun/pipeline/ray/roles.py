@@ -1,4 +1,4 @@
-"""What works in the processes of the roles: the collector, the predictor, the evaluator.
+"""The collector, the predictor and the evaluator, each in the process of its role.
 
 With central inference the predictor selects the actions of all collectors, in batches.
 """
