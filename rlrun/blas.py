@@ -25,6 +25,13 @@ def libraries() -> list[Any]:
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
+def description() -> str:
+    """Return name, version and kind of CPU of the loaded BLAS libraries; it decides last bits."""
+    facts = (library.info() for library in libraries())
+    words = (f"{x['internal_api']} {x['version']} {x.get('architecture', '')}" for x in facts)
+    return ", ".join(sorted(word.strip() for word in words))
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Limit loaded BLAS libraries to one thread (or OPENBLAS_NUM_THREADS) within the block."""

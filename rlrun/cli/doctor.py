@@ -58,8 +58,10 @@ def facts() -> Iterator[Fact]:
     with suppress(OSError, UnicodeDecodeError):
         cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     yield from cpu_facts(cpuinfo)
+    from rlrun import blas
     from rlrun.config.backend import KERNELS
 
+    yield "blas", blas.description()
     yield "kernels", f"numpy updates of policy={', '.join(KERNELS)} where learner.backend can"
     yield "cores", cores()
     if hasattr(os, "getloadavg"):

@@ -17,7 +17,7 @@ from typing import Any, Literal, NoReturn
 
 from torch import Tensor
 
-from rlrun import __version__, errors
+from rlrun import __version__, blas, errors
 from rlrun.log import Log
 from rlrun.pipeline.loop import Pipeline
 from rlrun.pipeline.parts import LoopProgress
@@ -89,6 +89,7 @@ class RunRecord:
     git: dict[str, str | bool] | None = field(default_factory=git_state)
     host: dict[str, str | int | None] = field(default_factory=lambda: {
         "hostname": platform.node(), "platform": platform.platform(), "cpu_count": os.cpu_count(),
+        "blas": blas.description(),
     })  # fmt: skip
 
     def write(self, run_dir: Path) -> None:

@@ -23,7 +23,7 @@ def facts_of(rlrun):
 def test_facts(rlrun, monkeypatch, tmp_path):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     facts = facts_of(rlrun)
-    names = "rlrun python numpy gymnasium hydra-core numba torch cpu bf16 kernels cores load \
+    names = "rlrun python numpy gymnasium hydra-core numba torch cpu bf16 blas kernels cores load \
 OMP_NUM_THREADS memory extras"
     assert {*names.split()} <= {*facts}
     assert any(name.startswith("cuda") for name in facts)

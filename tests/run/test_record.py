@@ -39,6 +39,7 @@ def test_a_record_is_written_at_the_start_and_at_the_end(tmp_path):
     assert start["versions"]["numpy"] == np.__version__
     assert set(start["versions"]) == {"python", "rlrun", "torch", "numpy", "gymnasium", "hydra"}
     assert start["host"]["cpu_count"] == os.cpu_count()
+    assert start["host"]["blas"], "its products decide last bits"
     assert start["command"] == sys.argv
     run.status, run.exit_code, run.env_steps = "done", 0, 1000
     run.eval = {"return_mean": 487.5, "episodes": 20}
