@@ -287,7 +287,7 @@ def old(rlrun, tmp_path):
 
 
 def test_the_device_of_an_evaluation(rlrun, build, old):
-    """Other flags are used where scores are checked: tests/api and tests/log/test_play.py."""
+    """Other flags are used where scores are checked: tests/api and tests/video/test_play.py."""
     assert rlrun("eval", str(old), "--device", "cpu").code == 0
     assert build.calls[-1][2]["device"] == "cpu"
     assert rlrun("eval", str(old), "--device", "tpu").code == 2
