@@ -15,7 +15,6 @@ import types
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
@@ -36,7 +35,9 @@ CONSTANT = (
 )  # fmt: skip
 _CONSTANT_MODULES = {"pygame", "gymnasium.envs.mujoco.mujoco_rendering", "logging"}
 _HEAP_TYPE = 1 << 9  # of type.__flags__
-CONTAINERS: dict[Any, str] = {kind: kind.__name__ for kind in (list, tuple, set, frozenset, deque)}
+CONTAINERS: dict[str, Any] = {
+    kind.__name__: kind for kind in (list, tuple, set, frozenset, deque, dict, OrderedDict)
+}
 _SKIPPED = ("spec", "_cached_spec", "metadata")
 
 
@@ -85,14 +86,8 @@ class _Capture:
         kind = type(x)
         if x is None or kind in (bool, int, float, str):
             return x
-        if isinstance(x, np.str_):
-            return {"numpy_text": str(x)}
-        if isinstance(x, np.generic):
-            return {"scalar": _storable(np.asarray(x), path)}
-        if kind is bytes:
-            return {"bytes": np.frombuffer(x, np.uint8).copy()}
-        module = module_of(kind)
-        fixed = {module, module.split(".")[0]} & _CONSTANT_MODULES or kind.__name__ == "MjModel"
+        module, name = module_of(kind), _engine_name(x)
+        fixed = {module, module.partition(".")[0]} & _CONSTANT_MODULES or name == "mujoco.MjModel"
         if isinstance(x, CONSTANT) or fixed:
             return {"constant": kind.__name__}
         if isinstance(x, enum.Enum):
@@ -104,30 +99,29 @@ class _Capture:
         return self._mutable(x, path, attribute)
 
     def _mutable(self, x: Any, path: str, attribute: bool) -> Any:
-        kind = type(x)
-        if isinstance(x, np.ndarray):
-            self.arrays.append((x, path))
-            if x.dtype.kind in "SU":
-                text = np.frombuffer(x.tobytes(), np.uint8)
-                return {"text": text, "shape": list(x.shape), "dtype": x.dtype.str}
-            return {"array": _storable(x, path).copy()}
-        if kind in CONTAINERS:
-            items = [self.value(v, f"{path}[{i}]") for i, v in enumerate(x)]
-            return {CONTAINERS[kind]: items} | ({"maxlen": x.maxlen} if kind is deque else {})
-        if kind in (dict, OrderedDict):
-            pairs = [[self.value(k, path), self.value(v, f"{path}[{k!r}]")] for k, v in x.items()]
-            return {"dict": pairs, "ordered": kind is OrderedDict}
+        kind, name = type(x), _engine_name(x)
+        if isinstance(x, np.ndarray | np.generic | bytes):
+            if isinstance(x, np.ndarray):
+                self.arrays.append((x, path))
+            return _encoded(x, path)
+        if CONTAINERS.get(kind.__name__) is kind:
+            tree: dict[str, Any] = {"container": kind.__name__}
+            if isinstance(x, dict):
+                tree["keys"] = [self.value(key, path) for key in x]
+            elif isinstance(x, deque):
+                tree["maxlen"] = x.maxlen
+            named = x.items() if isinstance(x, dict) else enumerate(x)
+            return tree | {"items": [self.value(v, f"{path}[{k!r}]") for k, v in named]}
         if (generator := _generator_state(x)) is not None:
             return generator
         if isinstance(x, gym.Space):
             generator = None if x._np_random is None else self.value(x._np_random, path)
             return {"space": generator, "parts": [self.value(part, path) for part in _inner(x)]}
-        for name, engine in ENGINES.items():
-            if engine.matches(x):
-                try:
-                    return {"engine": name, "state": engine.capture(x)}
-                except ValueError as e:
-                    raise Unsupported(f"{path}: {e}") from e
+        if name in ENGINES:
+            try:
+                return {"engine": name, "state": ENGINES[name][0](x)}
+            except ValueError as e:
+                raise Unsupported(f"{path}: {e}") from e
         if not attribute:
             raise Unsupported(f"{path} is a {module_of(kind)}.{kind.__qualname__}")
         return self._object(x, path)
@@ -180,10 +174,14 @@ def skipped(kind: type, name: str) -> bool:
     return table or name in _SKIPPED
 
 
-def _storable(x: np.ndarray, path: str) -> np.ndarray:
-    if x.dtype.kind not in "biuf" or x.dtype.itemsize > 8 or not x.dtype.isnative:
-        raise Unsupported(f"{path} is an array of {x.dtype}")
-    return x
+def _encoded(x: Any, path: str) -> dict[str, Any]:
+    """Return an array, a numpy scalar or bytes as its bytes with their dtype and shape."""
+    array = np.frombuffer(x, np.uint8) if isinstance(x, bytes) else np.asarray(x)
+    if array.dtype.kind in "OV":
+        raise Unsupported(f"{path} is an array of {array.dtype}")
+    form = "bytes" if isinstance(x, bytes) else "array" if isinstance(x, np.ndarray) else "scalar"
+    data = np.frombuffer(array.tobytes(), np.uint8)
+    return {"array": data, "dtype": array.dtype.str, "shape": list(array.shape), "form": form}
 
 
 def _inner(space: gym.Space[Any]) -> list[gym.Space[Any]]:
@@ -216,19 +214,9 @@ def module_of(kind: type) -> str:
     return str(getattr(kind, "__module__", ""))
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """``capture`` returns an engine's object as a tree, ``restore`` writes it."""
-
-    module: str
-    name: str
-    capture: Callable[[Any], Any]
-    restore: Callable[[Any, Any], None]
-
-    def matches(self, x: object) -> bool:
-        """Return whether ``x`` is this engine's object."""
-        kind = type(x)
-        return kind.__name__ == self.name and module_of(kind).split(".")[0] == self.module
+def _engine_name(x: object) -> str:
+    """Return an object's package and class, the key of ``ENGINES``."""
+    return f"{module_of(type(x)).partition('.')[0]}.{type(x).__name__}"
 
 
 def _ale_state(ale: Any) -> dict[str, Any]:
@@ -313,10 +301,11 @@ def _computed(data: Any) -> dict[str, np.ndarray]:
     return {n: x for n, x in arrays.items() if x.dtype == np.float64 and x.flags.writeable}
 
 
-ENGINES: dict[str, Engine] = {
-    "ale": Engine("ale_py", "ALEInterface", _ale_state, _set_ale_state),
-    "mujoco": Engine("mujoco", "MjData", _mujoco_state, _set_mujoco_state),
+ENGINES: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], None]]] = {
+    "ale_py.ALEInterface": (_ale_state, _set_ale_state),
+    "mujoco.MjData": (_mujoco_state, _set_mujoco_state),
 }
+"""Objects of engines: functions that return the state as a tree and that write it."""
 
 
 BEGIN, STEPS = 8, 32  # steps before the second check begins, and all that are recorded
@@ -458,15 +447,7 @@ class _Restore:
         """Return the value of ``tree``. ``present`` is the value in the target."""
         if not isinstance(tree, dict):
             return tree
-        if "scalar" in tree:
-            return tree["scalar"][()]
-        if "numpy_text" in tree:
-            return np.str_(tree["numpy_text"])
-        if "bytes" in tree:
-            return bytes(tree["bytes"])
         if "enum" in tree:
-            _require(isinstance(present, enum.Enum), path)
-            _require(type(present).__name__ == tree["class"], path)
             return type(present)[tree["enum"]]
         if "constant" in tree:
             _require(type(present).__name__ == tree["constant"], path)
@@ -481,42 +462,32 @@ class _Restore:
     def _mutable(self, tree: Any, present: Any, path: str, number: int) -> Any:
         _require(not isinstance(present, CONSTANT), path)
         if "array" in tree:
-            return np.array(tree["array"])
-        if "text" in tree:
-            text = np.frombuffer(tree["text"].tobytes(), np.dtype(tree["dtype"]))
-            return text.reshape(tree["shape"]).copy()
-        for kind, name in CONTAINERS.items():
-            if name in tree:
-                maxlen = (tree["maxlen"],) if kind is deque else ()
-                return kind(self._items(tree[name], present), *maxlen)
-        if "dict" in tree:
-            return self._dict(tree, present, path)
+            return _decoded(tree)
+        if "container" in tree:
+            return self._container(tree, present, path)
         if "generator" in tree or "random" in tree:
             return self._generator(tree, present)
         if "space" in tree:
             return self._space(tree, present, path)
         if "engine" in tree:
-            engine = ENGINES[tree["engine"]]
-            _require(engine.matches(present), path)
-            engine.restore(present, tree["state"])
+            _require(_engine_name(present) == tree["engine"], path)
+            ENGINES[tree["engine"]][1](present, tree["state"])
             return present
         if "own" in tree:
             present.load_state_dict(self.value(tree["own"], None, path))
             return present
         return self._object(tree, present, path, number)
 
-    def _items(self, trees: list[Any], present: Any) -> list[Any]:
-        old = list(present) if isinstance(present, list | tuple | deque) else []
-        old += [None] * (len(trees) - len(old))
-        return [self.value(t, p, "item") for t, p in zip(trees, old, strict=False)]
-
-    def _dict(self, tree: Any, present: Any, path: str) -> Any:
-        old = present if isinstance(present, dict) else {}
-        made: dict[Any, Any] = OrderedDict() if tree["ordered"] else {}
-        for key_tree, value in tree["dict"]:
-            key = self.value(key_tree, None, path)
-            made[key] = self.value(value, old.get(key), f"{path}[{key!r}]")
-        return made
+    def _container(self, tree: Any, present: Any, path: str) -> Any:
+        trees = tree["items"]
+        sequence = isinstance(present, list | tuple | deque)
+        old = dict(enumerate(present)) if sequence else present if isinstance(present, dict) else {}
+        keys = [self.value(key, None, path) for key in tree.get("keys", range(len(trees)))]
+        named = zip(keys, trees, strict=True)
+        items = [self.value(value, old.get(k), f"{path}[{k!r}]") for k, value in named]
+        maxlen = [tree["maxlen"]] if "maxlen" in tree else []
+        values = zip(keys, items, strict=True) if "keys" in tree else items
+        return CONTAINERS[tree["container"]](values, *maxlen)
 
     def _generator(self, tree: Any, present: Any) -> Any:
         """Set the present generator, to which methods may be bound, or make another."""
@@ -559,6 +530,15 @@ class _Restore:
             if not skipped(type(present), name):
                 del attributes[name]
         return present
+
+
+def _decoded(tree: dict[str, Any]) -> Any:
+    """Return what ``_encoded`` was given."""
+    data = tree["array"].tobytes()
+    if tree["form"] == "bytes":
+        return data
+    array = np.frombuffer(data, tree["dtype"]).reshape(tree["shape"])
+    return array[()] if tree["form"] == "scalar" else array.copy()
 
 
 def _require(holds: bool, path: str) -> None:

@@ -257,7 +257,9 @@ def test_what_cannot_be_saved_is_named(make):
 
 @pytest.mark.parametrize("forged", [
     {"class": "Walk", "object": {"__class__": 1}}, {"class": "Env", "object": {}},
-    {"engine": "ale", "state": np.zeros(3, np.uint8)}, {"same": 7}, {"list": [{"same": 0}]},
+    {"engine": "ale_py.ALEInterface", "state": {}}, {"same": 7},
+    {"container": "list", "items": [{"same": 0}]}, {"container": "eval", "items": ["1"]},
+    {"array": np.zeros(8, np.uint8), "dtype": "O", "shape": [1], "form": "array"},
     {"generator": {"bit_generator": "eval"}}, {"constant": "function"}, {},
 ])  # fmt: skip
 def test_a_forged_state_is_refused(forged):
