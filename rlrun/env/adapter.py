@@ -21,10 +21,19 @@ from rlrun.env.catalog import (
     make_single,
 )
 from rlrun.env.checked import CheckedEnv
-from rlrun.env.contract import unequal_copies, unsupported_space
+from rlrun.env.contract import STORABLE, unequal_copies, unsupported_space
 from rlrun.env.process_settings import SettingsKept
-from rlrun.env.render import RGB, frames_per_second, require_renderable
-from rlrun.env.rows import AnyVectorEnv, Env, NativeVector, RowSource, Step, mask_warned
+from rlrun.env.rows import (
+    RGB,
+    AnyVectorEnv,
+    Env,
+    NativeVector,
+    RowSource,
+    Step,
+    frames_per_second,
+    mask_warned,
+    require_renderable,
+)
 from rlrun.env.workers import Copies, Workers
 from rlrun.env.wrappers import require_one_skip, wrap
 from rlrun.errors import ConfigError, EnvError, ResourceError
@@ -136,7 +145,14 @@ class _Maker:
             prepare_pygame()
         limit = config.max_replay_steps if resumable else None
         if config.backend == "envpool":
-            return self._envpool(num_envs)
+            from rlrun.env.envpool import EnvPoolVectorEnv  # an optional package
+
+            if self.render:
+                raise ConfigError(
+                    f"env.backend = envpool: {config.id} cannot be drawn; other backends are "
+                    "allowed; watch the weights with an environment of another backend"
+                )
+            return self._vector(EnvPoolVectorEnv(config.id, num_envs, self.kwargs))
         if config.id.startswith(PREFIX):
             return self._copies(self._pettingzoo, num_envs, limit)
         spec = find_spec(config.id)
@@ -193,16 +209,6 @@ class _Maker:
 
             env.picture, env.fps = partial(cartpole_picture, raw, 0), frames_per_second(CartPoleEnv)
         return env
-
-    def _envpool(self, num_envs: int) -> Env:
-        from rlrun.env.envpool import EnvPoolVectorEnv  # an optional package
-
-        if self.render:
-            raise ConfigError(
-                f"env.backend = envpool: {self.config.id} cannot be drawn; other backends are "
-                "allowed; watch the weights with an environment of another backend"
-            )
-        return self._vector(EnvPoolVectorEnv(self.config.id, num_envs, self.kwargs))
 
     def _copies(self, make_one: Callable[[int], AnyEnv], num_envs: int, limit: int | None) -> Env:
         """Return rows of single environments. ``limit``: ``CheckedEnv``'s max_replay_steps."""
@@ -330,7 +336,7 @@ def _require_supported(env_id: str, obs: gym.Space[Any], action: gym.Space[Any])
             f"env.id = {env_id}: {message}; allowed are Box, Discrete, MultiDiscrete, MultiBinary "
             f"and Dict or Tuple of them; {fix if supported else 'wrap the environment'}"
         )
-    if isinstance(action, spaces.Dict | spaces.Tuple) or unsupported_space(action) is not None:
+    if not isinstance(action, STORABLE):
         raise ConfigError(
             f"env.id = {env_id}: its action space is {' '.join(str(action).split())}; allowed are "
             "Box, Discrete, MultiDiscrete and MultiBinary; wrap the environment"

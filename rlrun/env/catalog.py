@@ -235,14 +235,6 @@ def _pip_requirement(spec: EnvSpec) -> str | None:
     return _FAMILIES.get(family) if entry.startswith("gymnasium.envs.") else None
 
 
-def _newest(spec: EnvSpec) -> str | None:
-    """Return the id of the newest version of ``spec``, or None if that is its own."""
-    named = (spec.namespace, spec.name)
-    same = [x for x in gym.registry.values() if (x.namespace, x.name) == named]
-    newest = max(same, key=lambda x: x.version or 0, default=spec)
-    return newest.id if (newest.version or 0) > (spec.version or 0) else None
-
-
 @contextmanager
 def construction_errors(
     env_id: str,
@@ -288,8 +280,10 @@ def first_line(error: BaseException) -> str:
 def _missing_package(spec: EnvSpec, error: Exception) -> RlrunError:
     if (install := _pip_requirement(spec)) is not None:
         return MissingPackageError(spec.id, missing_text(error), install)
-    newer = _newest(spec)
-    use = "" if newer is None else f"use env.id={newer}, or "
+    named = (spec.namespace, spec.name)
+    same = [x for x in gym.registry.values() if (x.namespace, x.name) == named]
+    newest = max(same, key=lambda x: x.version or 0, default=spec)
+    use = f"use env.id={newest.id}, or " if (newest.version or 0) > (spec.version or 0) else ""
     text = f"it cannot be imported ({error}); {use}install what it requires"
     return ConfigError(f"env.id = {spec.id}: {text}")
 
@@ -316,20 +310,15 @@ def make_single(spec: EnvSpec, kwargs: dict[str, Any], index: int) -> gym.Env[An
                 "are needed for wrappers, pictures, env.backend=sync and async; leave these out"
             )
         if _pip_requirement(spec) == _FAMILIES["mujoco"]:
-            _log_mujoco_warnings()
+            with suppress(ImportError):  # its warnings: the run's log, not a file in this directory
+                import mujoco
+
+                log = logging.getLogger("rlrun.env").info
+                mujoco.set_mju_user_warning(lambda text: log("MuJoCo: %s", " ".join(text.split())))
         env: gym.Env[Any, Any] = gym.make(spec, disable_env_checker=True, **kwargs)
     if isinstance(env.unwrapped, SingleFromVector):
         env.unwrapped.set_index(index)
     return env
-
-
-def _log_mujoco_warnings() -> None:
-    """Send MuJoCo's warnings to the run's log instead of a file in the working directory."""
-    with suppress(ImportError):
-        import mujoco
-
-        log = logging.getLogger("rlrun.env")
-        mujoco.set_mju_user_warning(lambda text: log.info("MuJoCo: %s", " ".join(text.split())))
 
 
 def make_native(spec: EnvSpec, kwargs: dict[str, Any], num_envs: int) -> VectorEnv[Any, Any, Any]:

@@ -63,7 +63,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         """
         super().__init__(make())
         self._make, self._limit, self._index = make, max_replay_steps, index
-        self._id, self._subject, self._keep_info = env_id, f"environment {index}", keep_info
+        self._id, self._keep_info = env_id, keep_info
         self._validator = contract.ObservationValidator(
             self.env.observation_space, env_id, floats=index == 0
         )
@@ -82,7 +82,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     # -- rows ------------------------------------------------------------------------------------
 
     def _fault(self, message: str) -> EnvError:
-        return contract.contract_error(self._id, self._subject, self._steps, message)
+        return contract.contract_error(self._id, [self._index], self._steps, message)
 
     def _raised(self, error: BaseException, call: str) -> EnvError:
         """Return the environment's error for what ``call`` raised, or raise another's."""
@@ -210,23 +210,21 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         last = self._last if isinstance(self._last, str) else tree_hash(self._last)
         state: dict[str, Any] = {"seed": self._seed, "episode": self._episode}
         state |= {"steps": self._steps, "reseed": self._reseed, "obs": last}
-        try:
-            state |= self._saved()
-        except Unsupported as e:
-            return state | {"reason": str(e)}
+        if self._actions is None:
+            try:
+                state["state"] = capture(self.env)
+            except Unsupported as e:
+                return state | {"reason": str(e)}
+        elif len(self._actions) > (self._limit or 0):
+            text = f"its episode is longer than env.max_replay_steps = {self._limit}"
+            return state | {"reason": text}
+        else:
+            state |= {"actions": np.array(self._actions), "before": self._before}
         later = self._actions is not None and self._episode > 0
         if self.inexact is None and later in self._unchecked:
             self._unchecked.remove(later)
             self.inexact = self._violation(state)
         return state if self.inexact is None else state | {"reason": self.inexact}
-
-    def _saved(self) -> dict[str, Any]:
-        """Return the environment's state, or the episode that leads to it. Raises: Unsupported."""
-        if self._actions is None:
-            return {"state": capture(self.env)}
-        if len(self._actions) > (self._limit or 0):
-            raise Unsupported(f"its episode is longer than env.max_replay_steps = {self._limit}")
-        return {"actions": np.array(self._actions), "before": self._before}
 
     def _violation(self, state: dict[str, Any]) -> str | None:
         """Return how another environment with this state differs, or None."""
@@ -284,4 +282,4 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             self.env.close()
         except BaseException as e:
             contract.pass_ctrl_c(e)
-            raise contract.close_error(self._id, self._subject, e) from e
+            raise contract.close_error(self._id, f"environment {self._index}", e) from e

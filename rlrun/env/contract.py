@@ -29,7 +29,7 @@ KEPT = "rlrun/kept"  # the only key of a checked environment's info: requested n
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 _NUMBERS = f"a finite number that float32 holds, within [-{FLOAT32_MAX:.7g}, {FLOAT32_MAX:.7g}]"
 _RAISE = dis.opmap["RAISE_VARARGS"]
-_STORABLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+STORABLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 Spaces = tuple[gym.Space[Any], gym.Space[Any]]  # of observations and of actions
 ResetResult = tuple[Any, dict[str, Any]]  # observation, info
 VectorResult = tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]  # of E environments
@@ -40,13 +40,13 @@ class ContractViolation(ValueError):
     """A description of a wrong value, raised by code between the environment and its check."""
 
 
-def contract_error(env_id: str, subject: str, step: int, message: str) -> EnvError:
-    """Return the error of ``subject`` ("environment 3") at ``step``."""
+def contract_error(env_id: str, environments: Sequence[int], step: int, message: str) -> EnvError:
+    """Return the error of the environments with these indices at ``step``."""
     when = "in reset" if step == 0 else f"at step {step}"
-    return EnvError(f"env.id = {env_id}: {subject} {when}: {message}")
+    return EnvError(f"env.id = {env_id}: {numbered(environments)} {when}: {message}")
 
 
-def numbered(indices: list[int]) -> str:
+def numbered(indices: Sequence[int]) -> str:
     """Return "environment 3", "environments 0 to 49" or "environments 1, 4 and 9 more"."""
     if len(indices) == 1:
         return f"environment {indices[0]}"
@@ -154,7 +154,7 @@ def unequal_copies(env_id: str, copies: Sequence[Spaces | None], first: Spaces) 
 
 def unsupported_space(space: gym.Space[Any], path: str = "observation") -> str | None:
     """Describe the first part of ``space`` that cannot be stored as arrays. None if all can."""
-    if isinstance(space, _STORABLE):
+    if isinstance(space, STORABLE):
         return None
     if not (parts := space_parts(space)):
         return f"{path} space is {space}{', which has no parts' if parts is not None else ''}"

@@ -58,7 +58,10 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
                 "one of envpool.list_all_envs() or set env.backend=auto"
             )
         with self._errors(env_id, kwargs):
-            spec = envpool.make_spec(env_id, num_envs=num_envs, **_checked_kwargs(kwargs))
+            if reserved := sorted(set(kwargs) & set(_RESERVED)):
+                raise ValueError(f"{', '.join(reserved)}: set by env.id, collector.num_envs, seed")
+            require_int("num_threads", kwargs.get("num_threads", 0), 0)  # below, it would crash
+            spec = envpool.make_spec(env_id, num_envs=num_envs, **kwargs)
             single, action = spec.observation_space, spec.action_space
         if (players := spec.config.max_num_players) > 1:
             raise ConfigError(
@@ -107,8 +110,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
                 f"its episode exceeds env.max_episode_steps = {self._limit}; envpool does not "
                 "truncate episodes of this id; set env.max_episode_steps=null or env.backend=auto"
             )
-            index = int(elapsed.argmax())
-            raise contract_error(self._id, f"environment {index}", self._steps, message)
+            raise contract_error(self._id, [int(elapsed.argmax())], self._steps, message)
         return self._obs(obs), reward, terminated, truncated, info
 
     def _obs(self, obs: Any) -> Tree:
@@ -116,17 +118,6 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
 
     def close_extras(self, **kwargs: Any) -> None:
         self._pool = None
-
-
-def _checked_kwargs(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return ``kwargs``.
-
-    Raises: ValueError for reserved keys and for thread counts below 0, which would crash.
-    """
-    if reserved := sorted(set(kwargs) & set(_RESERVED)):
-        raise ValueError(f"{', '.join(reserved)}: set by env.id, collector.num_envs and seed")
-    require_int("num_threads", kwargs.get("num_threads", 0), 0)
-    return kwargs
 
 
 def _cast(space: gym.Space[Any], obs: Any) -> Tree:

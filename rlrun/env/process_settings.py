@@ -21,11 +21,7 @@ class Setting(NamedTuple):
     """A setting of the process: the functions that read and set it."""
 
     read: Callable[[], Any]
-    write: Callable[[Any], None]
-
-
-def _write_errors(value: Any) -> None:
-    np.seterr(**value)
+    write: Callable[[Any], Any]
 
 
 def _read_torch() -> Any:
@@ -67,17 +63,16 @@ def _write_directory(value: Any) -> None:
         os.chdir(value)
 
 
-def _read_blas() -> Any:
-    return [library.get_num_threads() for library in blas.libraries()]
-
-
 def _write_blas(value: Any) -> None:
     for library, threads in zip(blas.libraries(), value, strict=False):
         library.set_num_threads(threads)
 
 
-_QUICK = Setting(np.geterr, _write_errors), Setting(_read_torch, _write_torch)  # 0.5 us
-_SLOW = Setting(_read_directory, _write_directory), Setting(_read_blas, _write_blas)
+_ERRORS = Setting(np.geterr, lambda value: np.seterr(**value))
+_TORCH = Setting(_read_torch, _write_torch)
+_DIRECTORY = Setting(_read_directory, _write_directory)
+_BLAS = Setting(lambda: [x.get_num_threads() for x in blas.libraries()], _write_blas)
+_QUICK, _SLOW = (_ERRORS, _TORCH), (_DIRECTORY, _BLAS)  # reading the quick ones takes 0.5 us
 _REST = 63  # the slow ones are compared in one step of 64
 _of_environments: dict[Setting, Any] = {}  # what environments of this process have set last
 _of_run: dict[Setting, Any] = {}  # what was set before the last block that was compared in full

@@ -21,17 +21,20 @@ from gymnasium.vector.utils import batch_space
 from rlrun.env import contract
 from rlrun.env.diagnostic.vector import LockstepVectorEnv
 from rlrun.env.process_settings import SettingsKept, StepSettingsKept, changes_nothing
-from rlrun.env.render import FPS, Draw, draw
 from rlrun.env.state import Probe, Unsupported, capture, mixed_seed, restore_exactly
-from rlrun.errors import ConfigError, EnvError, NumericError
+from rlrun.errors import ConfigError, EnvError, NumericError, ResourceError
 from rlrun.functional.masks import mask_path
 from rlrun.spaces import tree_map
+from rlrun.video.files import install_pygame
 
 _logger = logging.getLogger(__name__)
 mask_warned: set[str] = set()  # ids for which this run has warned that no action is allowed
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 Rows = tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]
 """Observations [E, ...], reward, terminated, truncated [E], and ``KEPT`` numbers [E, K] if any."""
+RGB = "rgb_array"
+FPS = 30.0  # for environments that declare none
+Draw = Callable[[], Any]
 NotContinued = tuple[list[str], np.ndarray]
 """Why columns do not continue from a loaded state, and which ones [E] bool."""
 
@@ -144,8 +147,8 @@ class Env:
         """
         self._steps += rows
         self._done = done.copy()
-        if isinstance(self._source, NativeVector):
-            self._source.stop_recording()
+        if isinstance(self._source, NativeVector) and self._source.probe is not None:
+            self._source.probe.recording = False  # the next steps are unknown
 
     def reset(self, *, seed: int) -> Any:
         """Return the first observations [E, ...]; environment i gets seed + i.
@@ -305,8 +308,10 @@ class Env:
         seed = mixed_seed((self._seed, self._steps + 1))
         self._first_obs = tree_map(np.array, self._source.reset(seed))
 
-    def _error(self, index: int, message: str) -> EnvError:
-        return contract.contract_error(self._id, f"environment {index}", self._steps, message)
+    def _error(self, index: int | None, message: str) -> EnvError:
+        """Return the error of environment ``index``, or of all."""
+        which = range(self.num_envs) if index is None else [index]
+        return contract.contract_error(self._id, which, self._steps, message)
 
     def _action_error(
         self, action: np.ndarray, violation: str, index: int | None
@@ -316,13 +321,7 @@ class Env:
                 f"policy: {violation.partition(';')[0]} at step {self._steps} of {self._id}: it "
                 "diverged; actions must be finite; lower policy.lr or set policy.max_grad_norm"
             )
-        if index is not None:
-            return self._error(index, violation)
-        return contract.contract_error(self._id, _all(self.num_envs), self._steps, violation)
-
-
-def _all(num_envs: int) -> str:
-    return f"environments 0 to {num_envs - 1}"
+        return self._error(index, violation)
 
 
 class NativeVector(RowSource):
@@ -345,7 +344,7 @@ class NativeVector(RowSource):
         self._savable = resumable
         tested = isinstance(env, LockstepVectorEnv)  # bounds and saved states of rlrun's own
         self._twin = None if tested else twin  # None once another one was compared
-        self._probe: Probe | None = None
+        self.probe: Probe | None = None
         self._validator = contract.ObservationValidator(
             self.single_observation_space, env_id,
             num_envs=self.num_envs, integers=not tested, floats=not tested,
@@ -358,7 +357,7 @@ class NativeVector(RowSource):
             raise self._fault_error(fault)
         if self._twin is not None:
             with suppress(Unsupported):  # ``state_dict`` reports why
-                self._probe = Probe(capture(self.env), self._twin)
+                self.probe = Probe(capture(self.env), self._twin)
         return obs
 
     def step(self, action: np.ndarray, number: int) -> Rows:
@@ -367,19 +366,14 @@ class NativeVector(RowSource):
         obs, reward, terminated, truncated, info = row
         if (fault := contract.batch_fault(row[:4], self._validator, self.num_envs)) is not None:
             raise self._fault_error(fault)
-        if self._probe is not None:
-            self._probe.record(action, *row[:4])
+        if self.probe is not None:
+            self.probe.record(action, *row[:4])
         if not self._keep_info:
             return obs, reward, terminated, truncated, {}
         if (message := contract.info_violation(info)) is not None:
             raise self._error(f"{message}; fix the environment")
         numbers = np.stack([self._info_column(info, key) for key in self._keep_info], 1)
         return obs, reward, terminated, truncated, {contract.KEPT: numbers}
-
-    def stop_recording(self) -> None:
-        """Compare another environment over the steps so far only: the next ones are unknown."""
-        if self._probe is not None:
-            self._probe.recording = False
 
     def _called(self, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         try:
@@ -397,8 +391,8 @@ class NativeVector(RowSource):
         return self._error(f"{message}; {fix}", index)
 
     def _error(self, message: str, index: int | None = None) -> EnvError:
-        subject = _all(self.num_envs) if index is None else f"environment {index}"
-        return contract.contract_error(self._id, subject, self._steps, message)
+        which = range(self.num_envs) if index is None else [index]
+        return contract.contract_error(self._id, which, self._steps, message)
 
     def _info_column(self, info: dict[str, Any], key: str) -> np.ndarray:
         """Return info[key] as float32 [E], zero where it is absent."""
@@ -429,9 +423,9 @@ class NativeVector(RowSource):
         elif self.inexact is None:
             try:
                 state = capture(self.env)
-                if self._probe is not None:
-                    self.inexact = self._probe.violation()
-                    self._probe = self._twin = None
+                if self.probe is not None:
+                    self.inexact = self.probe.violation()
+                    self.probe = self._twin = None
                 if self.inexact is None:
                     return {"state": state}
             except Unsupported as e:
@@ -439,10 +433,8 @@ class NativeVector(RowSource):
         return {"reason": self.inexact}
 
     def load_state_dict(self, state: dict[str, Any], *, seed: int, steps: int) -> NotContinued:
-        self._probe, self._twin, self._steps = None, None, steps
+        self.probe, self._twin, self._steps = None, None, steps
         try:
-            if "environments" in state:
-                raise Unsupported("single environments saved it (an earlier rlrun)")
             if (reason := state.get("reason")) is None:
                 restore_exactly(self.env, state["state"], seed)
                 return [], np.zeros(self.num_envs, np.bool_)
@@ -508,3 +500,55 @@ class RowsVectorEnv(VectorEnv[Any, Any, Any]):
 
     def close_extras(self, **kwargs: Any) -> None:
         self.rows.close()
+
+
+# -- pictures --------------------------------------------------------------------------------------
+
+
+def require_renderable(env_id: str, env: Any) -> None:
+    """Raise ConfigError unless an environment, or what it wraps, renders arrays."""
+    modes = (getattr(env, "metadata", None) or {}).get("render_modes") or []
+    if RGB not in modes:
+        raise ConfigError(
+            f"env.id = {env_id}: it cannot be drawn (its render_modes are {list(modes)}); allowed "
+            f"are environments that render {RGB}; add render() to it, or watch another"
+        )
+
+
+def frames_per_second(env: Any) -> float:
+    """Return the frame rate that an environment declares."""
+    fps = (getattr(env, "metadata", None) or {}).get("render_fps")
+    return float(fps) if isinstance(fps, int | float) and 0 < fps < 1e4 else FPS
+
+
+def draw(env_id: str, picture: Draw) -> np.ndarray:
+    """Return a picture, uint8 [H, W, 3].
+
+    Raises: ConfigError if it cannot be drawn, for example without a package or a display.
+    """
+    try:
+        image = picture()
+    except (ImportError, gym.error.DependencyNotInstalled) as e:
+        install = install_pygame() or "pip install 'rlrun[video]'"
+        raise ResourceError(
+            f"env.id = {env_id}: its picture needs a package that is not installed "
+            f"({contract.missing_text(e)}); install it: {install}"
+        ) from e
+    except BaseException as e:  # a driver may raise anything
+        contract.pass_ctrl_c(e)
+        text = f"{type(e).__name__}: {' '.join(str(e).split())}"
+        raise ConfigError(
+            f"env.id = {env_id}: it cannot be drawn ({text}); a working display driver is needed; "
+            "without a screen MuJoCo takes MUJOCO_GL=egl or osmesa, pygame SDL_VIDEODRIVER=dummy"
+        ) from e
+    if isinstance(image, list) and image:  # the environment collects frames
+        image = image[-1]
+    fits = isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3
+    if not fits or not image.size:
+        actual = f"{type(image).__name__}"
+        if isinstance(image, np.ndarray):
+            actual = f"{image.dtype} {list(image.shape)}"
+        raise ConfigError(
+            f"env.id = {env_id}: render() returned {actual}; uint8 [H, W, 3] is allowed; correct it"
+        )
+    return np.ascontiguousarray(image[..., :3])

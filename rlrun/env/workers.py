@@ -483,7 +483,7 @@ class Workers(Copies):
         self.end()
         if NO_GUARD in codes:
             raise unguarded("env.backend = async", "env.backend=sync")
-        raise contract_error(self.config.id, numbered(failed), self._steps, message)
+        raise contract_error(self.config.id, failed, self._steps, message)
 
     @property
     def processes(self) -> list[Any]:

@@ -94,11 +94,10 @@ def wrap(env: AnyEnv, configs: Sequence[WrapperConfig]) -> AnyEnv:
     return env
 
 
-_HOLDING = ("max_and_skip", "repeat_action")
-_SKIPS, _STICKS = "holds every action for {} frames", "repeats an action with probability {:g}"
-_REPEATING = {  # package of Atari games -> argument, default, value that does nothing, what it does
-    "ale_py": (("frameskip", 4, 1, _SKIPS), ("repeat_action_probability", 0.25, 0, _STICKS)),
-    "rlrun": (("frame_skip", 4, 1, _SKIPS), ("sticky", 0.25, 0, _STICKS)),
+_HELD, _STICKING = ("max_and_skip", "repeat_action"), ("sticky_action",)
+_REPEATING = {  # package of Atari games -> argument, default, value that does nothing, wrappers
+    "ale_py": (("frameskip", 4, 1, _HELD), ("repeat_action_probability", 0.25, 0, _STICKING)),
+    "rlrun": (("frame_skip", 4, 1, _HELD), ("sticky", 0.25, 0, _STICKING)),
 }
 
 
@@ -112,18 +111,19 @@ def require_one_skip(
     module = type(env.unwrapped).__module__
     if not module.startswith(("ale_py.", "rlrun.env.atari")):
         return
-    again = []
-    for key, default, off, does in _REPEATING[module.partition(".")[0]]:
+    names, fixes, texts = list[str](), list[str](), list[str]()
+    for key, default, off, again in _REPEATING[module.partition(".")[0]]:
         value = kwargs.get(key, default)
-        holds = _HOLDING if off else ("sticky_action",)
-        names = [c.name for c in configs if c.name in holds and getattr(c, "steps", 2) > 1]
-        if names and value != off:
-            again.append((", ".join(names), does.format(value), f"env.kwargs.{key}={off}"))
-    if again:
-        wrapped, texts, fixes = zip(*again, strict=True)
+        same = [c.name for c in configs if c.name in again and getattr(c, "steps", 2) > 1]
+        if same and value != off:
+            names += same
+            texts.append(f"{key} = {value:g}")
+            fixes.append(f"env.kwargs.{key}={off}")
+    if names:
         raise ConfigError(
-            f"env.wrappers = {', '.join(wrapped)}: {env_id} itself {' and '.join(texts)}, the "
-            f"wrapper again; one of the two is allowed; set {' '.join(fixes)}, or remove it"
+            f"env.wrappers = {', '.join(names)}: {env_id} itself repeats actions "
+            f"({', '.join(texts)}), the wrapper again; one of the two is allowed; set "
+            f"{' '.join(fixes)}, or remove it"
         )
 
 

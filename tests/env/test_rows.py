@@ -135,7 +135,7 @@ def test_actions_arrive_unaltered_in_the_dtype_of_the_space(backend):
     [
         ([[0, 0], [0, 5.25]], "box", r"environment 1 at step 1: action is 5.25 .*\[1\]; .*0, 5"),
         ([[-2.5, 0], [0, 0]], "box", r"environment 0 at step 1: action is -2.5 .*\[-2, 2\]"),
-        ([[0], [0]], "box", r"environments 0 to 1 at step 1: action is float32 \(2, 1\)"),
+        ([[0], [0]], "box", r"environments 0 and 1 at step 1: action is float32 \(2, 1\)"),
         (np.zeros((2, 2)), "multi", r"action is float64 \(2, 2\); allowed is int64 \(2, 2\)"),
         (np.zeros((2, 2), bool), "multi", r"action is bool \(2, 2\)"),
         ([[0, 0], [0, np.nan]], "box", r"policy: action is nan at position .1. at "),

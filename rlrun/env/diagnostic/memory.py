@@ -39,7 +39,6 @@ GRAVITY, FORCE, SECONDS = 9.8, 10.0, 0.02  # CartPole's constants (Barto, Sutton
 POLE, HALF_LENGTH = 0.1, 0.5  # mass in kg, half the pole in m
 MASS, MOMENT = POLE + 1.0, POLE * HALF_LENGTH
 FARTHEST, STEEPEST = 2.4, 12 * 2 * math.pi / 360  # m, rad: beyond them an episode terminates
-CELLS = 21  # of a picture
 
 
 def kinds_of(deck: np.ndarray, kind: str) -> np.ndarray:
@@ -477,13 +476,3 @@ class PositionOnlyCartPoleVectorEnv(LockstepVectorEnv):
 
     def _full_state(self) -> np.ndarray:
         return self.state.astype(np.float32)
-
-    def picture(self, column: int) -> np.ndarray:
-        """Return the track from above: the cart blue, above it the tip of the pole grey."""
-        position, angle = self.state[column, ::2]
-        tip = position + 2 * HALF_LENGTH * math.sin(angle)
-        image = canvas(2, CELLS)
-        for row, at, colour in ((0, tip, GREY), (1, position, BLUE)):
-            cell = round((at + FARTHEST) / (2 * FARTHEST) * (CELLS - 1))
-            fill(image, row, min(max(cell, 0), CELLS - 1), colour)
-        return image
