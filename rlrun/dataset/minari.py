@@ -11,13 +11,11 @@ from gymnasium import spaces
 
 from rlrun.dataset.format import require_spaces, spec_json
 from rlrun.dataset.packing import Trajectory, TrajectorySource
-from rlrun.env.contract import unsupported_space
+from rlrun.env.contract import STORABLE, unsupported_space
 from rlrun.errors import ConfigError, ResourceError, StorageError
 from rlrun.functional.recorded import RowSpaces, from_zero
 from rlrun.run.checkpoint import UNREADABLE
 from rlrun.types import Segment, Spec, Tree, tree_leaves, tree_map
-
-_ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 def import_minari(dataset_id: str) -> "MinariDataset":
@@ -62,7 +60,7 @@ class MinariDataset(TrajectorySource):
         self.prefix = f"buffer.load = minari:{dataset_id}"
         self.spec = Spec(dataset.observation_space, dataset.action_space)
         violation = unsupported_space(self.spec.obs)
-        if violation is None and not isinstance(self.spec.action, _ACTION_SPACES):
+        if violation is None and not isinstance(self.spec.action, STORABLE):
             violation = f"action space is {self.spec.action}"
         if violation:
             allowed = "Box, Discrete, MultiDiscrete, MultiBinary (observations: or Dict, Tuple)"

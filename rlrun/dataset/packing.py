@@ -139,19 +139,16 @@ class _SegmentBuilder:
                 self._write(out, trajectory.read(begin, stop), offset + begin - start, column)
             while queue and queue[0][0] + queue[0][1].steps < start + rows:
                 queue.popleft()
-        return self._as_segment(out)
-
-    def _write(self, out: dict[str, np.ndarray], piece: Segment, row: int, column: int) -> None:
-        for name, x in arrays_by_name(piece).items():
-            if name in self.names:
-                out[name][row : row + len(x), column] = x[:, 0]
-
-    def _as_segment(self, out: dict[str, np.ndarray]) -> Segment:
         tensors = {name: torch.from_numpy(x) for name, x in out.items()}
         states = unflatten(flatten(self.like.states, "states")[0], tensors.__getitem__)
         structure = flatten(self.like.obs, "obs")[0]
         segment = as_segment(tensors.__getitem__, structure, self.like.extras, states)
         return replace(segment, state=tree_map(lambda x: x[0], states))
+
+    def _write(self, out: dict[str, np.ndarray], piece: Segment, row: int, column: int) -> None:
+        for name, x in arrays_by_name(piece).items():
+            if name in self.names:
+                out[name][row : row + len(x), column] = x[:, 0]
 
 
 def _shapes(arrays: dict[str, np.ndarray]) -> dict[str, str]:
@@ -160,8 +157,11 @@ def _shapes(arrays: dict[str, np.ndarray]) -> dict[str, str]:
 
 def _require_fields(source: Segment, like: Segment, prefix: str) -> None:
     """Raise ConfigError unless ``source`` has the fields of ``like``."""
-    held = {n: s for n, s in _shapes(arrays_by_name(source)).items() if not n.startswith("states")}
-    needed = {n: s for n, s in _shapes(arrays_by_name(like)).items() if not n.startswith("states")}
+    held, needed = (
+        {n: s for n, s in _shapes(arrays_by_name(x)).items() if not n.startswith("states")}
+        for x in (source, like)
+    )
+    fix = "both must be the same; use the env it came from"
     for name, shape in needed.items():
         if name not in held and name.startswith("extras/"):
             lacks = f"its rows lack {name.removeprefix('extras/')}, which collector.keep_info names"
@@ -172,9 +172,7 @@ def _require_fields(source: Segment, like: Segment, prefix: str) -> None:
             )
         if held.get(name) != shape:
             violation = f"its field {name} is {held.get(name, 'missing')}, this run's is {shape}"
-            raise ConfigError(
-                f"{prefix}: {violation}; both must be the same; use the env it came from"
-            )
+            raise ConfigError(f"{prefix}: {violation}; {fix}")
     if unknown := [n for n in held if n not in needed and has_final_entry(n)]:
         violation = f"its field {unknown[0]} is not one of this run's"
-        raise ConfigError(f"{prefix}: {violation}; both must be the same; use the env it came from")
+        raise ConfigError(f"{prefix}: {violation}; {fix}")

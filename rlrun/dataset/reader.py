@@ -39,13 +39,6 @@ MAX_MAPPED_SHARDS = 8  # open at once
 MAX_DECODED_SHARDS = 2  # coded shards are decoded into memory
 
 
-class _AllNames:
-    """A container of every name, so that all tensors are read as numpy arrays."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-
 def read_dataset(directory: str | Path) -> "Dataset":
     """Open the dataset in ``directory``. Its rows are verified and read lazily.
 
@@ -117,8 +110,12 @@ class Dataset(TrajectorySource):
         self.steps: int = description["steps"]
         self.episodes_finished: int = description["episodes"]
         self.source: dict[str, Any] = description["source"]
+        fields = description["fields"]
+        self._extras = [n.removeprefix("extras/") for n in fields if n.startswith("extras/")]
         self._action_start = np.asarray(description.get("action_start", 0), np.int64)
         self._row_spaces: RowSpaces | None = None  # spaces of the environment, once required
+        others = description["index"], description["states"]
+        self._files = [*description["shards"], *filter(None, others)]
         self._starts = np.cumsum([0, *rows])[:-1].tolist()  # first row of every shard
         self._shard_rows = dict(zip(shards, rows, strict=True))  # rows per column, by file
         self._open: dict[int, dict[str, np.ndarray]] = {}  # least recently used first
@@ -127,8 +124,7 @@ class Dataset(TrajectorySource):
 
     def summary(self) -> str:
         """Return a one-line summary."""
-        files = [*self.description["shards"], self.description["index"], self.description["states"]]
-        size = sum(entry["bytes"] for entry in files if entry)
+        size = sum(entry["bytes"] for entry in self._files)
         score = self.description["return"]
         mean = f" of return {score['mean']:.4g} +- {score['std']:.4g}" if score else ""
         return (
@@ -147,14 +143,13 @@ class Dataset(TrajectorySource):
         with _described(self.directory):
             require_structure(self.description["obs"], spec.obs)
         self._row_spaces = RowSpaces(spec.obs, spec.action, masked=True)
-        have = [n.removeprefix("extras/") for n in self.description["fields"] if "extras/" in n]
-        if missing := sorted(set(extras) - set(have)):
+        if missing := sorted(set(extras) - set(self._extras)):
+            have = ", ".join(self._extras) or "none"
             raise ConfigError(
                 f"{self.prefix}: its rows lack {', '.join(missing)} (collector.keep_info); there "
-                f"are {', '.join(have) or 'none'}; set collector.keep_info=[], or export with it"
+                f"are {have}; set collector.keep_info=[], or export with it"
             )
-        files = [*self.description["shards"], self.description["index"], self.description["states"]]
-        for entry in filter(None, files):
+        for entry in self._files:
             with _described(self.directory):
                 path = member(self.directory, entry["file"])
             if not path.is_file() or path.stat().st_size != entry["bytes"]:
@@ -198,13 +193,10 @@ class Dataset(TrajectorySource):
             truncated[-1] |= ~terminated[-1]
         opens = torch.zeros(stop - start + 1, 1, dtype=torch.bool)
         opens[0] = start == 0
-        fields = self.description["fields"]
         made = {"first": opens, "truncated": truncated, "valid": torch.ones_like(terminated)}
-        extras = [n.removeprefix("extras/") for n in fields if n.startswith("extras/")]
         states = self._states_of(column, first, last)
-        return as_segment(
-            lambda n: made[n] if n in made else field(n), self.description["obs"], extras, states
-        )
+        obs = self.description["obs"]
+        return as_segment(lambda n: made[n] if n in made else field(n), obs, self._extras, states)
 
     def _rows(self, name: str, column: int, start: int, stop: int) -> np.ndarray:
         """Return a copy of rows [start, stop) of one column."""
@@ -318,9 +310,8 @@ class Dataset(TrajectorySource):
             if path.suffix == CODED_SUFFIX:
                 content = read_file(path, MAX_READ)
                 return dict(codec.decode(content, max_bytes=int(entry["raw"])))
-            tensors = read_tensors(path, numpy=_AllNames())
+            return {n: np.asarray(x) for n, x in read_tensors(path).items()}
         except MissingCoder:
             raise
         except (OSError, *MISFITS, CodecError) as e:
             raise _damaged_error(self.directory, name, str(e)) from e
-        return {n: x for n, x in tensors.items() if isinstance(x, np.ndarray)}

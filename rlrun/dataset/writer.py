@@ -181,7 +181,9 @@ def _split_into_shards(parts: Iterable[Segment], rows: int) -> Iterator[dict[str
     filled = 0
     for part in parts:
         arrays = {n: x for n, x in arrays_by_name(part).items() if not n.startswith("states")}
-        _check_rows(arrays)
+        valid, done = arrays["valid"], arrays["terminated"] | arrays["truncated"]
+        assert not (valid & arrays["first"][1:]).any(), "an episode starts without an end row"
+        assert not (done & valid)[:-1][valid[1:]].any(), "an episode continues after its end"
         if not store:
             store = {
                 n: np.empty((rows + has_final_entry(n), *x.shape[1:]), x.dtype)
@@ -199,14 +201,6 @@ def _split_into_shards(parts: Iterable[Segment], rows: int) -> Iterator[dict[str
                 filled = 0
     if filled:
         yield {name: x[: filled + has_final_entry(name)] for name, x in store.items()}
-
-
-def _check_rows(arrays: dict[str, np.ndarray]) -> None:
-    """Assert the layout of rows that the index relies on."""
-    valid = arrays["valid"]
-    assert not (valid & arrays["first"][1:]).any(), "an episode starts without an end row before"
-    done = arrays["terminated"] | arrays["truncated"]
-    assert not (done & valid)[:-1][valid[1:]].any(), "an episode continues after its end"
 
 
 class _TrajectoryIndex:

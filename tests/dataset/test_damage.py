@@ -10,7 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rlrun.dataset import open_source, read_dataset, reader, write_dataset
+from rlrun.dataset import open_source, read_dataset, write_dataset
 from rlrun.dataset.format import DESCRIPTION_FILE, INDEX_FILE, STATES_FILE
 from rlrun.errors import ConfigError, StorageError
 from rlrun.run.files import seal, unseal
@@ -155,8 +155,7 @@ def replace_shards(made: Path, edit: Callable[[dict[str, Any]], None], name: str
     fields = unseal((made / DESCRIPTION_FILE).read_bytes())
     for entry in [*fields["shards"], fields["index"], fields["states"]]:
         if entry["file"].startswith(name):
-            arrays = read_tensors(made / entry["file"], numpy=reader._AllNames())
-            arrays = {n: np.array(x) for n, x in arrays.items()}
+            arrays = {n: x.numpy().copy() for n, x in read_tensors(made / entry["file"]).items()}
             edit(arrays)
             (made / entry["file"]).unlink()
             digest, size = write_tensors(made / entry["file"], arrays, {})
