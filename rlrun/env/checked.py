@@ -172,7 +172,10 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         if seed is None and (self._reseed or self._actions is not None):
             seed, self._reseed = self._episode_seed(), False
         if self._limit is not None and (self._actions is not None or self._episode == 0):
-            self._before = self._wrapper_states()
+            self._before, env = [], self.env  # what wrappers carry on, the outermost first
+            while isinstance(env, gym.Wrapper):
+                self._before.append(capture_attributes(env, skip="env"))
+                env = env.env
         if seed is not None:
             seed_spaces(self.env, seed)
         return seed
@@ -196,14 +199,6 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             self._probe = Probe(state, self._make) if self._index == 0 else None
         except Unsupported:
             self._actions = []
-
-    def _wrapper_states(self) -> list[dict[str, Any]]:
-        """Return what wrappers carry from one episode to the next, the outermost first."""
-        states, env = [], self.env
-        while isinstance(env, gym.Wrapper):
-            states.append(capture_attributes(env, skip="env"))
-            env = env.env
-        return states
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the last step. ``reason`` says why it lacks the environment's."""

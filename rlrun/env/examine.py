@@ -140,7 +140,6 @@ class Actions:
     def __init__(self, action: gym.Space[Any], obs: gym.Space[Any], seed: int) -> None:
         self._space: Any = deepcopy(action)
         self._space.seed(seed)
-        self._rng = np.random.default_rng(seed)
         self._masked = has_mask(obs) and isinstance(action, gym.spaces.Discrete)
         self._start = getattr(action, "start", 0)
 
@@ -148,8 +147,8 @@ class Actions:
         """Return an action for one environment with observation ``obs``."""
         if not self._masked:
             return self._space.sample()
-        allowed = np.flatnonzero(allowed_actions({MASK: np.asarray(obs[MASK])}))
-        return self._space.dtype.type(self._start + self._rng.choice(allowed))
+        allowed = allowed_actions({MASK: np.asarray(obs[MASK])})
+        return self._space.sample(np.asarray(allowed, np.int8))
 
     def batch(self, obs: Any, num_envs: int) -> np.ndarray:
         """Return actions [E, *A] of all environments, counted from 0."""

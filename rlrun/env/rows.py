@@ -20,7 +20,7 @@ from gymnasium.vector.utils import batch_space
 
 from rlrun.env import contract
 from rlrun.env.diagnostic.vector import LockstepVectorEnv
-from rlrun.env.process_settings import SettingsKept, StepSettingsKept, changes_nothing
+from rlrun.env.process_settings import SettingsKept, changes_nothing
 from rlrun.env.state import Probe, Unsupported, capture, mixed_seed, restore_exactly
 from rlrun.errors import ConfigError, EnvError, NumericError, ResourceError
 from rlrun.functional.masks import mask_path
@@ -100,7 +100,7 @@ class Env:
         self.action_space = source.single_action_space
         self._source, self._id, self._keep_info = source, env_id, keep_info
         quiet = changes_nothing(source)
-        self._step_settings: Any = nullcontext() if quiet else StepSettingsKept()
+        self._step_settings: Any = nullcontext() if quiet else SettingsKept()
         # Policies number actions from 0, the space from its ``start``.
         self._action_start = np.asarray(getattr(self.action_space, "start", 0))
         self._shift_actions = bool(self._action_start.any())

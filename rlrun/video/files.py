@@ -25,7 +25,6 @@ SUFFIXES = (".mp4", ".gif")
 _NEEDS = {".mp4": ("imageio", "imageio_ffmpeg"), ".gif": ("PIL",)}  # modules
 _QUALITY = 8  # of imageio, 0 to 10
 _COLORS = 256  # of a GIF's frame
-_HUNDREDTHS = 100  # units of a GIF's durations per second
 _MIN_DURATION = 2  # hundredths of a second; browsers take less for 10
 
 
@@ -122,7 +121,7 @@ def _quantized(frame: np.ndarray) -> Any:
 
 def _gif_bytes(frames: Sequence[Any], fps: float) -> bytes:
     """Return the file. Durations are whole hundredths of a second, at least two."""
-    duration = max(round(_HUNDREDTHS / fps), _MIN_DURATION) * 1000 // _HUNDREDTHS
+    duration = 10 * max(round(100 / fps), _MIN_DURATION)
     out = io.BytesIO()
     frames[0].save(
         out, "GIF", save_all=True, append_images=frames[1:], duration=duration, loop=0, disposal=1
