@@ -11,7 +11,7 @@ Glossary
               steps (first, valid = False), stored, never learned
     joint row one row for all agents of an environment, with the team's reward (rlrun.spaces)
     chunk     the rows of one collect call, time-major [T, B], in host memory
-    trajectory rows of one episode in a column; buffer/windows.py cuts windows from it
+    trajectory rows of one episode in a column; buffer/replay.py cuts windows from it
     window    S positions that a policy learns from at once: consecutive rows of one trajectory,
               filler before them, null rows behind them
     segment   a time-major batch of rows: a chunk, or a batch of B windows

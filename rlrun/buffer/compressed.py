@@ -27,12 +27,9 @@ class CompressedRows:
     stored uncompressed.
     """
 
-    def __init__(
-        self, name: str, entry: ArraySpec, columns: int, rows: int, allocate: Allocate
-    ) -> None:
-        """``name``: passed to ``allocate`` for the open blocks."""
+    def __init__(self, entry: ArraySpec, columns: int, rows: int, allocate: Allocate) -> None:
         self.entry, self.columns, self.rows = entry, columns, rows
-        self.open = allocate(name, entry.times(columns, BLOCK_ROWS))
+        self.open = allocate(entry.times(columns, BLOCK_ROWS))
         self.block = -1  # the open block, counted since the run began; -1: none
         self.files = RowFiles()  # of the packed blocks saved so far
         self.column_blocks = -(-rows // BLOCK_ROWS)
@@ -195,6 +192,6 @@ def from_state(state: Mapping[str, Any]) -> CompressedRows:
     if stop < -(-capacity // BLOCK_ROWS):  # not wrapped yet: later slots are unused
         capacity = min(capacity, (stop + 1) * BLOCK_ROWS)
     saved.integer("ring.rows", capacity, 1, (stop - state["blocks"].first + 1) * BLOCK_ROWS)
-    blocks = CompressedRows("obs", entry, columns, capacity, in_memory)
+    blocks = CompressedRows(entry, columns, capacity, in_memory)
     blocks.load_state_dict({**state, "rows": capacity})
     return blocks

@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlrun.buffer.ring import Ring
-from rlrun.buffer.windows import Spans
+from rlrun.buffer.ring import Ring, Spans
 from rlrun.types import Segment
 
 

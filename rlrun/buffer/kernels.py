@@ -237,19 +237,6 @@ def expire_lines(table: Arrays, tail: int, head: int, oldest: int, size: int) ->
 
 
 @jit
-def candidates(
-    number: np.ndarray, columns: int, capacity: int, tail: int, alive: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return (slots int64, whether each holds a live window) of ``WindowTable.candidates``."""
-    slots, live = np.empty(len(number), np.int64), np.empty(len(number), np.bool_)
-    for i in range(len(number)):
-        back = number[i] // columns
-        slots[i] = (number[i] - back * columns) * capacity + (tail + back) % capacity
-        live[i] = alive[slots[i]]
-    return slots, live
-
-
-@jit
 def row_spans(ring: Arrays, slots: np.ndarray, head: int, nstep: int) -> np.ndarray:
     """Return the ``Spans.lines`` of windows of one row and the ``nstep`` rows after it."""
     flags, _, capacity, columns = ring
@@ -269,21 +256,6 @@ def row_spans(ring: Arrays, slots: np.ndarray, head: int, nstep: int) -> np.ndar
             if not flags[np.uint64(c * capacity + at)] & VALID:
                 out[4, i], out[5, i] = r + j - 1, r + j
                 break
-    return out
-
-
-@jit
-def line_spans(lines: np.ndarray, slots: np.ndarray, capacity: int, head: int) -> np.ndarray:
-    """Return the ``Spans.lines`` of the windows in ``slots``; ``head``: windows so far."""
-    out = np.empty((7, len(slots)), np.int64)
-    for b in range(len(slots)):
-        line = np.uint64(slots[b])
-        column, learn, last = lines[line, 0], lines[line, 1], lines[line, 3]
-        first = learn - lines[line, 2]
-        out[0, b], out[1, b] = column * capacity + first % capacity, column
-        out[2, b], out[3, b] = first, learn
-        out[4, b], out[5, b] = last - lines[line, 4], last
-        out[6, b] = head - 1 - (head - 1 - slots[b]) % len(lines)
     return out
 
 
@@ -445,9 +417,11 @@ def _propagate(tree: Arrays, node: np.ndarray) -> None:
 
 @jit
 def find_leaves(tree: Arrays, mass: np.ndarray) -> np.ndarray:
-    """Return ``SumTree.find`` of ``mass``, which is overwritten with the leaves' values.
+    """Return the leaves i with sum(leaves < i) <= mass < sum(leaves <= i), int64 [n].
 
-    The searches go level by level, so that cache misses overlap.
+    ``mass`` is overwritten with the leaves' values. If rounding carries it past the last positive
+    leaf, that leaf is returned, so a leaf of priority 0 is never returned while the root is
+    positive. The searches go level by level, so that cache misses overlap.
     """
     nodes, leaves = tree
     node, one, size = np.ones(len(mass), np.int64), np.uint64(1), leaves

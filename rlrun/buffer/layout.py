@@ -44,20 +44,6 @@ class Row:
     state: Tree  # of ArraySpecs: recurrent state before the row, kept once per window
     spaces: RowSpaces | None = field(default=None, compare=False)  # None: not from an environment
 
-    @classmethod
-    def of(cls, example: Any) -> "Row":
-        """Return the row of a chunk, which may have zero rows."""
-
-        def block(x: Any) -> ArraySpec:
-            return ArraySpec(tuple(x.shape[2:]), np.asarray(x).dtype)
-
-        return cls(
-            tree_map(block, example.obs),
-            block(example.action),
-            {name: block(x) for name, x in example.extras.items()},
-            tree_map(block, example.states),
-        )
-
 
 HUGE_PAGE = 1 << 21  # bytes of a huge page on x86 and most others
 BLOCK_ROWS = 16  # rows of a column compressed together (buffer.compress)
@@ -263,20 +249,10 @@ def _cgroup() -> Iterator[int]:
             continue
 
 
-Allocate = Callable[[str, ArraySpec], np.ndarray]
+Allocate = Callable[[ArraySpec], np.ndarray]
 
 
-def allocate_tree(name: str, tree: Tree, allocate: Callable[[str, ArraySpec], Any]) -> Tree:
-    """Allocate a tree of ArraySpecs. Arrays are named by their path in it."""
-    if isinstance(tree, dict):
-        return {k: allocate_tree(f"{name}/{k}", v, allocate) for k, v in tree.items()}
-    if isinstance(tree, tuple):
-        parts = enumerate(tree)
-        return tuple(allocate_tree(f"{name}/{i}", v, allocate) for i, v in parts)
-    return allocate(name, tree)
-
-
-def in_memory(name: str, block: ArraySpec) -> np.ndarray:
+def in_memory(block: ArraySpec) -> np.ndarray:
     """Return zeros. Untouched pages take no memory.
 
     Large arrays ask for huge pages (Linux). Rows are read at random, and the CPU caches the
@@ -302,7 +278,7 @@ def on_disk(directory: Path) -> Allocate:
     """
     key = f"buffer.mmap = {directory}"
 
-    def allocate(name: str, block: ArraySpec) -> np.ndarray:
+    def allocate(block: ArraySpec) -> np.ndarray:
         if not block.nbytes:
             return np.zeros(block.shape, block.dtype)
         try:
@@ -314,7 +290,7 @@ def on_disk(directory: Path) -> Allocate:
                 return np.memmap(file, block.dtype, "w+", shape=block.shape)
         except (OSError, ValueError, OverflowError) as e:
             raise StorageError(
-                f"{key}: {amount(block.nbytes)} for {name} cannot be allocated ({e}); allowed is a "
+                f"{key}: {amount(block.nbytes)} cannot be allocated ({e}); allowed is a "
                 "writable directory with enough space; choose another, or lower buffer.capacity"
             ) from e
 

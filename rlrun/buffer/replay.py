@@ -1,29 +1,327 @@
-"""Replay: a ring of rows, windows over it, and a sampler over the windows."""
+"""Replay: windows over a ring of rows, and a sampler over the windows.
 
-from collections.abc import Iterable, Iterator
+``Cutter`` cuts the episodes of a column into windows, ``WindowTable`` keeps those that are stored,
+``Replay`` adds rows, draws windows and sets their priorities. The rows themselves are in
+``rlrun.buffer.ring``, the draws in ``rlrun.buffer.samplers``. Loops over rows or windows are
+functions of ``rlrun.buffer.kernels``, which numba compiles.
+
+A window has S = burnin + learned + nstep positions. Position p holds row ``learn + p - burnin`` of
+its column if the trajectory has such a row, else filler (left) or a null row (right). Row numbers
+are absolute: they count the rows of a column since the run began.
+"""
+
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from rlrun.buffer import kernels, saved
 from rlrun.buffer.hindsight import Hindsight
-from rlrun.buffer.kernels import FIRST, PREFETCHED, VALID
-from rlrun.buffer.layout import REWARD, Allocate, Layout, Row, in_memory, rows_before
-from rlrun.buffer.ring import ChunkValidator, HostRows, Ring, upload
+from rlrun.buffer.kernels import FIRST, VALID
+from rlrun.buffer.layout import TABLE, Allocate, Layout, in_memory, rows_before
+from rlrun.buffer.ring import ChunkValidator, Gather, Ring, Spans, priorities_of
 from rlrun.buffer.samplers import Uniform, probe_metrics, require_finite
-from rlrun.buffer.windows import Cutter, Spans, WindowTable
 from rlrun.errors import CheckpointError
-from rlrun.jit import COMPILED
+from rlrun.run.tensors import RingRows, RowFiles
 from rlrun.types import Chunk, Sample, Segment, Tree, Window, tree_leaves, tree_map
+
+if TYPE_CHECKING:
+    import torch
 
 _NONE = np.empty(0, np.int64)
 _NOTHING = _NONE, _NONE
 _COUNTS = "steps", "learned", "late"
-_FLOATS = (torch.float32, torch.float64)  # dtypes of priorities that are not converted
-_SMALL = 256  # largest entry in bytes for which prefetching pays
+_RESIDUALS = {"last": 1, "null_padding": 2, "drop": 3}
+
+
+class Cutter:
+    """Cuts columns of rows, which arrive chunk by chunk, into windows.
+
+    Plain windows of a trajectory of T steps start at 0, d, 2 d, ... while start + S <= T, with
+    d = ``stride``. If steps remain, ``residual: last`` adds a window at T - S,
+    ``null_padding`` one at the next grid start, ``drop`` none. T < S always gives one padded
+    window. Lossless spans of learned steps start d apart until one reaches the last step. The
+    windows do not depend on how a trajectory is split into chunks. Each is cut as soon as its last
+    row is known, so endless episodes are learned from.
+
+    Source: DI-engine's documented ``get_train_sample``; rlrun/buffer/README.md, Windows.
+    """
+
+    def __init__(
+        self, window: Window, *, columns: int, stride: int, residual: str | None, plain: bool
+    ) -> None:
+        """``stride``: rows from the start of one window to that of the next."""
+        self.window, self.stride, self.plain = window, stride, plain
+        self.shape = (*window, self.stride, _RESIDUALS[residual or "drop"] if plain else 0)
+        self.origin = np.zeros(columns, np.int64)  # first row of each column's trajectory
+        self.row = 0  # rows received
+
+    def cut(self, first: np.ndarray, valid: np.ndarray) -> np.ndarray:
+        """Return the windows that the next T rows complete; ``first``/``valid`` bool [T, B].
+
+        int64 [N, 7]: the numbers ``TABLE`` of every window, in order of completion.
+        """
+        lines: np.ndarray = kernels.cut(first, valid, self.origin, self.row, self.shape)
+        self.row += len(valid)
+        return lines
+
+    def count(self, first: np.ndarray, valid: np.ndarray) -> int:
+        """Return the number of windows that a row, ``first``/``valid`` bool [B], completes."""
+        return len(self.cut(first[None], valid[None]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the open trajectories and the number of rows received."""
+        return {"origin": self.origin.copy(), "row": self.row}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        saved.check_cutter(self, state["origin"], state["row"])
+        self.origin, self.row = np.array(state["origin"]), int(state["row"])
+
+
+class NewWindows(NamedTuple):
+    """Changes of the table by appended rows."""
+
+    dropped: np.ndarray  # slots of windows that are no longer stored
+    slots: np.ndarray  # slots of new windows
+    keys: np.ndarray  # their keys
+    valid: int  # rows that are steps
+    learned: int  # rows learned by some window for the first time
+
+
+class WindowTable:
+    """The windows that can be sampled, each in a slot, with a key that is never reused.
+
+    Windows are numbered in order of completion. Window ``number`` is in slot number % capacity,
+    with its rows and the recurrent state before its first row. If every valid row has a window of
+    its own (``layout.windows`` None: one learned row, no state), its rows follow from the flags of
+    the ring and only ``alive`` is stored. The window that learns row r of a column then has number
+    r in that column, and its slot is the row's cell.
+
+    A window is dropped when the ring overwrites one of the ``rows_before`` rows before its first
+    (previous action and reward, stacked frames), or when the table is full of younger ones.
+    """
+
+    def __init__(
+        self,
+        ring: Ring,
+        window: Window,
+        layout: Layout,
+        allocate: Allocate,
+        *,
+        cutter: Cutter,
+        rows_before: int,
+    ) -> None:
+        self.ring, self.window, self.cutter = ring, window, cutter
+        self.rows, self.rows_before = window.rows, rows_before
+        self.of_rows = layout.windows is None  # every row has a window
+        self.capacity, self.columns = layout.slots, 1
+        if self.of_rows:
+            self.capacity, self.columns = ring.rows, ring.columns
+        blocks = layout.table()
+        self.alive = allocate(blocks["alive"])
+        self.lines = allocate(blocks["lines"])
+        self.numbers = {name: self.lines[:, i] for i, name in enumerate(TABLE)}
+        self.states = tree_map(allocate, layout.states())
+        self.state_leaves = tree_leaves(self.states)
+        # States before the last S rows, for windows not yet complete. None: no row was added.
+        self.recent: list[np.ndarray] | None = None
+        self.head = self.tail = 0  # the next number, and the oldest that may be alive
+        self.live = 0  # windows that can be sampled
+        # Whether windows may begin with a part of the burn-in: others have all of it or none.
+        self.has_partial = not self.of_rows and window.burnin > cutter.stride
+        self.files = RowFiles()  # of the windows saved so far
+        self.early = 0  # windows evicted from a full table before their rows were overwritten
+
+    # -- live windows ------------------------------------------------------------------------------
+
+    def append(self, chunk: Chunk) -> NewWindows:
+        """Write the flags of the rows after the ring's head and insert the windows they complete.
+
+        Windows that read overwritten rows are dropped.
+        """
+        ring, steps = self.ring, len(chunk.reward)
+        oldest = ring.head + steps + 1 - ring.rows  # oldest complete row after these
+        first = oldest + self.rows_before if oldest > 0 else 0
+        flags = chunk.first, chunk.terminated, chunk.truncated, chunk.valid, chunk.reward
+        if not self.of_rows:
+            dead = self._expire(first) if first else _NONE
+            valid = kernels.write_flags(ring.arrays, ring.head, flags)
+            return self._extend(chunk, first, dead, valid)
+        cutter, until = self.cutter, max(first, self.tail)
+        dead, (slots, keys), valid = kernels.append_rows(
+            ring.arrays, self.alive, ring.head, flags, (cutter.origin, cutter.shape), self.tail,
+            until,
+        )  # fmt: skip
+        self.tail, self.head = until, ring.head + steps
+        cutter.row += steps
+        self.live += len(slots) - len(dead)
+        return NewWindows(dead, slots, keys, valid, len(slots))
+
+    def _expire(self, first: int) -> np.ndarray:
+        """Drop the windows that begin before row ``first`` and return their slots."""
+        table = self.lines, self.alive
+        dead: np.ndarray = kernels.expire_lines(table, self.tail, self.head, first, self.rows)
+        while self.tail < self.head and not self.alive[self.tail % self.capacity]:
+            self.tail += 1
+        self.live -= len(dead)
+        return dead
+
+    def _extend(self, chunk: Chunk, first: int, dead: np.ndarray, valid: int) -> NewWindows:
+        """Insert the windows that begin at row ``first`` or later."""
+        new = self.cutter.cut(chunk.first[: len(chunk.reward)], chunk.valid)
+        new = new[new[:, 1] - new[:, 2] >= first]  # the end of a trajectory may complete older ones
+        keys = np.arange(self.head, self.head + len(new))[-self.capacity :]
+        skip = len(new) - len(keys)
+        self.early += skip
+        until = self.head + len(new) - self.capacity
+        dropped = self._evict(until) if until > self.tail else _NONE
+        learned = kernels.insert_lines(
+            (self.lines, self.alive), self.ring.arrays, new, self.head + skip, skip,
+            self.window.learned,
+        )  # fmt: skip
+        self.live += len(keys)
+        self.head += len(new)
+        slots = keys % self.capacity
+        self._keep_states(chunk.states, new[skip:], slots)
+        return NewWindows(np.concatenate([dead, dropped]), slots, keys, valid, learned)
+
+    def _keep_states(self, states: Tree, new: np.ndarray, slots: np.ndarray) -> None:
+        """Store the states before the first rows of the windows ``new`` in ``slots``.
+
+        ``states``: before the rows of the chunk. Windows may begin in the S rows before it.
+        """
+        earlier, self.recent = self.recent, []
+        for i, x in enumerate(tree_leaves(states)):
+            known = x if earlier is None else np.concatenate([earlier[i], x])
+            self.recent.append(known[-self.rows :].copy())
+            row = new[:, 1] - new[:, 2] - self.cutter.row + len(known)  # in ``known``
+            self.state_leaves[i][slots] = known[row, new[:, 0]]
+
+    def _evict(self, until: int) -> np.ndarray:
+        """Drop windows with numbers below ``until``: the table is full of younger ones."""
+        slots = np.arange(self.tail, min(until, self.head)) % self.capacity
+        slots = slots[self.alive[slots]]
+        self.alive[slots] = False
+        self.live -= len(slots)
+        self.early += len(slots)
+        self.tail = until  # one add that overfills the table skips numbers below it
+        return slots
+
+    # -- slots and keys ----------------------------------------------------------------------------
+
+    def keys(self, slots: np.ndarray) -> np.ndarray:
+        """Return the keys of the windows in ``slots``."""
+        newest = self.head - 1
+        number = newest - (newest - slots % self.capacity) % self.capacity
+        keys: np.ndarray = number * self.columns + slots // self.capacity
+        return keys
+
+    def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (slots, whether the window is still stored) of ``keys``."""
+        number, column = np.divmod(keys, self.columns)
+        slots = column * self.capacity + number % self.capacity
+        return slots, (number >= self.tail) & (number < self.head) & self.alive[slots]
+
+    def all(self) -> np.ndarray:
+        """Return the live slots, oldest first."""
+        slots = np.flatnonzero(self.alive)
+        return slots[np.argsort(self.keys(slots))]
+
+    @property
+    def num_candidates(self) -> int:
+        """Return the number of ``candidates``, most of which hold a live window."""
+        return (self.head - self.tail) * self.columns
+
+    def candidates(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (slots, whether each holds a live window) of candidates 0..num_candidates-1."""
+        row, column = np.divmod(number, self.columns)
+        slots = column * self.capacity + (self.tail + row) % self.capacity
+        return slots, self.alive[slots]
+
+    def spans(self, slots: np.ndarray) -> Spans:
+        """Return the rows of the windows in ``slots``."""
+        ring = self.ring
+        if self.of_rows:
+            return Spans(kernels.row_spans(ring.arrays, slots, ring.head, self.window.nstep))
+        column, learn, burnin, last, ended, _, _ = self.lines[slots].T
+        first = learn - burnin
+        cell, stop = ring.cells(first, column), last - ended
+        return Spans(np.stack([cell, column, first, learn, stop, last, self.keys(slots)]))
+
+    def states_of(self, slots: np.ndarray) -> Tree:
+        """Return the states before the first rows of the windows, new arrays [n, ...]."""
+        return tree_map(lambda store: store[slots], self.states)
+
+    def partial(self, slots: np.ndarray) -> tuple[int, ...]:
+        """Return the burn-in lengths in ``slots`` strictly between 0 and the full one."""
+        burnin = self.numbers["burnin"][slots]
+        partial = (burnin > 0) & (burnin < self.window.burnin)
+        return tuple(np.unique(burnin[partial]).tolist())
+
+    # -- checks, checkpoints -----------------------------------------------------------------------
+
+    def arrays(self) -> list[np.ndarray]:
+        """Return every array owned except ``recent`` (S rows of states)."""
+        return [self.lines, self.alive, *self.state_leaves]
+
+    def check(self) -> str | None:
+        """Return a broken invariant, or None."""
+        ring, slots = self.ring, np.flatnonzero(self.alive)
+        spans = self.spans(slots)
+        number = self.keys(slots) // self.columns
+        wrong = {
+            "the number of live windows is not the counted one": len(slots) != self.live,
+            "a live window is older than the tail": (number < self.tail).any(),
+            "a live window has a key not yet assigned": (number >= self.head).any(),
+            "a window needs an overwritten row": ring.oldest > 0
+            and (spans.first - self.rows_before < ring.oldest).any(),
+            "a window reads ahead": (spans.last > ring.head).any(),
+            "an invalid row has a window": not (ring.flags[spans.cell] & kernels.VALID).all(),
+            "cutter and ring count different rows": self.cutter.row != ring.head,
+        }
+        return next((problem for problem, broken in wrong.items() if broken), None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the whole state, without slots that hold no window."""
+        used = len(self.alive) if self.of_rows else min(self.head, self.capacity)
+        numbers = {name: getattr(self, name) for name in ("head", "tail", "live", "early")}
+        lines, states, leaves = None, None, iter(self.recent or ())
+        recent = None if self.recent is None else tree_map(lambda _: next(leaves), self.states)
+        if not self.of_rows:
+            lines = self._written(self.lines)
+            states = tree_map(self._written, self.states)
+        return numbers | {
+            "lines": lines,
+            "alive": self.alive[:used],
+            "states": states,
+            "recent": recent,
+            "cutter": self.cutter.state_dict(),
+        }
+
+    def _written(self, array: np.ndarray) -> RingRows:
+        """Return the entries [slots, ...] of windows from ``tail`` on, which are final."""
+        return RingRows(array[None], self.tail, self.head, self.files)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in ("head", "tail", "live", "early"):
+            setattr(self, name, saved.integer(f"windows.{name}", state[name], 0, saved.MOST_ROWS))
+        saved.fill("windows.alive", self.alive, state["alive"])
+        if not self.of_rows:
+
+            def restore(array: np.ndarray, rows: Any) -> None:
+                saved.fill_rows("windows", array[None], rows, self.tail, self.head)
+
+            restore(self.lines, state["lines"])
+            self.files = state["lines"].saved_files()
+            tree_map(restore, self.states, state["states"])
+        self.recent = None
+        if state["recent"] is not None:
+            recent = tree_map(np.array, state["recent"])
+            saved.check_recent(recent, self.states, self.window, self.ring)
+            self.recent = tree_leaves(recent)
+        self.cutter.load_state_dict(state["cutter"])
+        saved.check_table(self)
 
 
 class Replay:
@@ -43,7 +341,7 @@ class Replay:
         sampler: Uniform,
         stack: int = 1,
         allocate: Allocate = in_memory,
-        device: torch.device | None = None,
+        device: "torch.device | None" = None,
     ) -> None:
         """``cutter``: cuts the windows. ``stack``: frames per observation (env.frame_stack).
 
@@ -154,7 +452,7 @@ class Replay:
         weight = self.gather.tensor(np.ones(len(key), np.float32))
         return Sample(self.read_slots(slots), weight, key, env_steps)
 
-    def prioritize(self, key: np.ndarray, priority: np.ndarray | Tensor) -> None:
+    def prioritize(self, key: np.ndarray, priority: "np.ndarray | torch.Tensor") -> None:
         """Set |delta| priorities. Those of windows overwritten meanwhile are only counted.
 
         Raises: NumericError if one is NaN, infinite or negative, ValueError if there are not as
@@ -165,11 +463,7 @@ class Replay:
                 f"priority = shape {list(priority.shape)}: keys have {list(key.shape)}; allowed is "
                 "one number per sampled window; pass Sample.key and Update.priority"
             )
-        if isinstance(priority, Tensor):
-            wide = priority if priority.dtype in _FLOATS else priority.float()
-            values: np.ndarray = wide.numpy(force=True)
-        else:
-            values = priority if priority.dtype.itemsize >= 4 else priority.astype(np.float32)
+        values = priorities_of(priority)
         if key is self.drawn[0]:  # no row was added since: the common case
             self.sampler.update(self.drawn[1], values)
             return
@@ -236,20 +530,9 @@ class Replay:
 
         A segment has at most ``rows`` rows. The oldest ``skip`` rows are left out.
         """
-        ring, column = self.ring, np.arange(self.ring.columns)
-        gather = Gather(ring, self.layout.row, stack=1)  # single frames
-        for start in range(ring.oldest + skip, ring.head, rows):
-            stop = min(start + rows, ring.head)
-            first, last = np.full_like(column, start), np.full_like(column, stop)
-            spans = Spans.of(ring.cells(first, column), column, first, first, last - 1, last)
-            segment = gather(spans, stop - start + 1, 0).to(torch.device("cpu"))
-            flags = ring.flags_of(np.arange(start, stop + 1)[:, None], column)
-            opened, terminated, truncated, valid = (torch.from_numpy(x) for x in flags)
-            extras = {name: segment.extras[name] for name in ring.extras}
-            yield replace(
-                segment, first=opened, terminated=terminated[:-1], truncated=truncated[:-1],
-                valid=valid[:-1], extras=extras,
-            )  # fmt: skip
+        gather = Gather(self.ring, self.layout.row, stack=1)  # single frames
+        for start in range(self.ring.oldest + skip, self.ring.head, rows):
+            yield gather.rows(start, min(start + rows, self.ring.head))
 
     def stored_states(self) -> tuple[np.ndarray, np.ndarray, Tree]:
         """Return (row, column, state) of the recurrent states from which windows start."""
@@ -335,112 +618,6 @@ class Replay:
         saved.check_invariants(self.sampler.check(self.windows.all()))
         if self.hindsight is not None:
             self.hindsight.load_state_dict(state["hindsight"])
-
-
-class Gather:
-    """Copies windows out of a ring, time-major.
-
-    Two sets of output arrays take turns (``Replay.sample``), because page faults of new image
-    batches cost more than the copy.
-    """
-
-    def __init__(self, ring: Ring, row: Row, *, stack: int) -> None:
-        """``stack``: frames per observation."""
-        self.ring, self.row, self.stack = ring, row, stack
-        self.num_obs = len(tree_leaves(ring.obs))  # stores of observations, the ring's first
-        stored = [x for x in ring.stores if isinstance(x, HostRows)]
-        self.prefetched = [x.words for x in stored if 0 < x.entry.nbytes <= _SMALL]
-        self.sets: list[Outputs] = []  # at most two, the last used at the end
-
-    def tensor(self, array: np.ndarray) -> Tensor:
-        """Return the array as a tensor on the samples' device. In host memory they share memory."""
-        device = self.ring.device
-        return torch.from_numpy(array) if device is None else upload(array, device)
-
-    def __call__(
-        self, spans: Spans, positions: int, burnin: int, *, reuse: bool = False
-    ) -> Segment:
-        """Return the positions from learn - ``burnin`` on. Filler and null rows are invalid.
-
-        ``reuse``: use arrays that later batches of the same size overwrite.
-        """
-        ring, lines = self.ring, spans.lines
-        out = self._outputs(positions, lines.shape[1], reuse)
-        if COMPILED and positions > PREFETCHED:
-            for words in self.prefetched:
-                kernels.prefetch(words, lines[0], positions)
-        kernels.read_windows(ring.arrays, lines, burnin, out.cells, out.decoded)
-        seen, step, before = out.cells
-        shown, fields = seen if self.stack == 1 else self._frames(seen), []
-        for i, (store, array) in enumerate(zip(ring.stores, out.fields, strict=True)):
-            fields.append(store.take(shown if i < self.num_obs else step, array))
-        previous = ring.action.take(before, out.previous)
-        if out.segment is not None:  # in host memory
-            out.previous[out.decoded[5]] = 0
-            return out.segment
-        assert ring.device is not None
-        decoded = [upload(x, ring.device) for x in out.decoded]
-        previous.masked_fill_(decoded[5].view(-1, *[1] * (previous.dim() - 1)), 0)
-        return self.segment(decoded, fields, previous)
-
-    def segment(
-        self, decoded: Iterable[Tensor], fields: Iterable[Tensor], previous: Tensor
-    ) -> Segment:
-        """Return the segment of tensors in the order of ``Outputs``."""
-        first, terminated, truncated, valid, reward, _, prev_reward = decoded
-        rest = iter(fields)
-        obs, action = tree_map(lambda _: next(rest), self.row.obs), next(rest)
-        extras = dict(zip(self.ring.extras, rest, strict=True))
-        extras |= {"prev_action": previous, "prev_reward": prev_reward}
-        return Segment(obs, first, action, reward, terminated, truncated, valid, extras)
-
-    def _frames(self, cells: np.ndarray) -> np.ndarray:
-        """Return the cells [*cells, stack] of the last frames at ``cells``, oldest first.
-
-        Frames before an episode's first row repeat that row.
-        """
-        out = np.empty((*cells.shape, self.stack), np.int64)
-        for i in range(self.stack - 1, -1, -1):
-            out[..., i] = cells
-            start = cells % self.ring.rows == 0
-            back = np.where(start, cells + self.ring.rows - 1, cells - 1)
-            cells = np.where(self.ring.flags[cells] & FIRST > 0, cells, back)
-        return out
-
-    def _outputs(self, positions: int, batch: int, reuse: bool) -> "Outputs":
-        out = self.sets.pop(0) if reuse and len(self.sets) == 2 else None
-        if out is None or out.size != (positions, batch):
-            out = Outputs(self, positions, batch)
-        if reuse:
-            self.sets.append(out)
-        return out
-
-
-class Outputs:
-    """Output arrays for a batch of windows of ``positions`` rows."""
-
-    segment: Segment | None = None  # in host memory: tensors that share memory with the arrays
-
-    def __init__(self, gather: Gather, positions: int, batch: int) -> None:
-        self.size = seen = positions, batch
-        step, stack, ring = (positions - 1, batch), gather.stack, gather.ring
-        self.cells = np.empty(seen, np.int64), np.empty(step, np.int64), np.empty(batch, np.int64)
-        self.decoded = (  # ``out`` of ``read_windows``
-            np.empty(seen, bool), np.empty(step, bool), np.empty(step, bool), np.empty(step, bool),
-            np.empty(step, REWARD), np.empty(batch, bool), np.empty(batch, REWARD),
-        )  # fmt: skip
-        self.fields: list[Any] = [None] * len(ring.stores)  # a device's allocator reuses memory
-        self.previous: Any = None
-        if ring.device is None:
-            shown, action = seen if stack == 1 else (*seen, stack), ring.action.entry
-            for i, store in enumerate(ring.stores):
-                lead, entry = shown if i < gather.num_obs else step, store.entry
-                self.fields[i] = np.empty((*lead, *entry.shape), entry.dtype)
-            self.previous = np.empty((batch, *action.shape), action.dtype)
-            decoded, fields = (
-                [torch.from_numpy(x) for x in arrays] for arrays in (self.decoded, self.fields)
-            )
-            self.segment = gather.segment(decoded, fields, torch.from_numpy(self.previous))
 
 
 @dataclass

@@ -1,7 +1,8 @@
-"""Rows: one contiguous ring array per field, in host memory or on a device."""
+"""Rows: one contiguous ring array per field, in host memory or on a device; reading windows."""
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,21 +11,24 @@ from torch import Tensor
 
 from rlrun.buffer import kernels, saved
 from rlrun.buffer.compressed import CompressedRows, from_state, is_saved
-from rlrun.buffer.kernels import FIRST, FLAGS, TERMINATED, TRUNCATED, VALID
-from rlrun.buffer.layout import REWARD, Allocate, ArraySpec, Layout, Row, allocate_tree
+from rlrun.buffer.kernels import FIRST, FLAGS, PREFETCHED, TERMINATED, TRUNCATED, VALID
+from rlrun.buffer.layout import REWARD, Allocate, ArraySpec, Layout, Row
+from rlrun.jit import COMPILED
 from rlrun.run.tensors import RingRows, RowFiles, Rows, like
-from rlrun.types import Chunk, Tree, tree_leaves, tree_map
+from rlrun.types import Chunk, Segment, Tree, tree_leaves, tree_map
 
 _CHANGING = ("flags", "final")  # fields whose entries change after writing
+_FLOATS = (torch.float32, torch.float64)  # dtypes of priorities that are not converted
+_SMALL = 256  # largest entry in bytes for which prefetching pays
 _WORDS = {8: np.int64, 4: np.int32, 1: np.uint8}
 
 
 class HostRows:
     """The entries of one field as an array [columns, rows, ...] in host memory."""
 
-    def __init__(self, name: str, entry: ArraySpec, columns: int, rows: int, allocate: Allocate):
+    def __init__(self, entry: ArraySpec, columns: int, rows: int, allocate: Allocate) -> None:
         self.entry, self.columns, self.rows = entry, columns, rows
-        self.array = allocate(name, entry.times(columns, rows))
+        self.array = allocate(entry.times(columns, rows))
         self.flat = self.array.reshape(columns * rows, *entry.shape)
         self.words = as_words(self.array)
 
@@ -89,22 +93,21 @@ class Ring:
         self.device = device
         lead = layout.columns, layout.rows
 
-        def store(name: str, entry: ArraySpec) -> Any:
-            if device is not None:
-                return DeviceRows(entry, *lead, device)
-            kind = CompressedRows if layout.packs(entry) and name.startswith("obs") else HostRows
-            return kind(name, entry, *lead, allocate)
+        def store(entry: ArraySpec) -> Any:
+            return DeviceRows(entry, *lead, device) if device else HostRows(entry, *lead, allocate)
+
+        def observations(entry: ArraySpec) -> Any:
+            return CompressedRows(entry, *lead, allocate) if layout.packs(entry) else store(entry)
 
         row = layout.row
-        self.obs: Tree = allocate_tree("obs", row.obs, store)
-        self.action = store("action", row.action)
-        self.extras = {name: store(f"extras/{name}", x) for name, x in row.extras.items()}
+        self.obs: Tree = tree_map(observations, row.obs)
+        self.action, self.extras = store(row.action), tree_map(store, row.extras)
         self.stores = [*tree_leaves(self.obs), self.action, *self.extras.values()]
         self.blocks = tuple(x for x in self.stores if isinstance(x, CompressedRows))
         for compressed in self.blocks:
             compressed.room = None if layout.room is None else layout.room // len(self.blocks)
         names, blocks = ("reward", "flags", "origin", "final"), layout.ring()
-        self.host = {name: allocate(name, blocks[name]) for name in names if name in blocks}
+        self.host = {name: allocate(blocks[name]) for name in names if name in blocks}
         self.flags = self.host["flags"].reshape(-1)
         self.reward = self.host["reward"].reshape(-1)
         self.arrays = self.flags, self.reward, self.rows, self.columns  # argument of kernels
@@ -242,6 +245,158 @@ class Ring:
             good = (origin >= -1) & (origin <= row)
             good &= (final == -1) | ((final > row) & (final <= newest))
             saved.require(good[valid].all(), "ring.origin", "an episode does not surround its rows")
+
+
+@dataclass(slots=True)
+class Spans:
+    """Rows of B windows, counted since the run began: ``lines`` int64 [7, B]."""
+
+    lines: np.ndarray
+
+    @classmethod
+    def of(cls, cell: Any, column: Any, first: Any, learn: Any, stop: Any, last: Any) -> "Spans":
+        """Return the spans of all lines except the keys."""
+        return cls(np.stack([cell, column, first, learn, stop, last, cell]))
+
+    def __len__(self) -> int:
+        """Return B."""
+        return int(self.lines.shape[1])
+
+    cell = property(lambda self: self.lines[0], doc="cells of the first rows")
+    column = property(lambda self: self.lines[1])
+    first = property(lambda self: self.lines[2], doc="first row")
+    learn = property(lambda self: self.lines[3], doc="first learned row")
+    stop = property(lambda self: self.lines[4], doc="last valid row")
+    last = property(lambda self: self.lines[5], doc="last row shown: stop or the one after it")
+    key = property(lambda self: self.lines[6], doc="keys of the windows")
+
+
+class Gather:
+    """Copies windows out of a ring, time-major.
+
+    Two sets of output arrays take turns (``Replay.sample``), because page faults of new image
+    batches cost more than the copy.
+    """
+
+    def __init__(self, ring: Ring, row: Row, *, stack: int) -> None:
+        """``stack``: frames per observation."""
+        self.ring, self.row, self.stack = ring, row, stack
+        self.num_obs = len(tree_leaves(ring.obs))  # stores of observations, the ring's first
+        stored = [x for x in ring.stores if isinstance(x, HostRows)]
+        self.prefetched = [x.words for x in stored if 0 < x.entry.nbytes <= _SMALL]
+        self.sets: list[Outputs] = []  # at most two, the last used at the end
+
+    def tensor(self, array: np.ndarray) -> Tensor:
+        """Return the array as a tensor on the samples' device. In host memory they share memory."""
+        device = self.ring.device
+        return torch.from_numpy(array) if device is None else upload(array, device)
+
+    def __call__(
+        self, spans: Spans, positions: int, burnin: int, *, reuse: bool = False
+    ) -> Segment:
+        """Return the positions from learn - ``burnin`` on. Filler and null rows are invalid.
+
+        ``reuse``: use arrays that later batches of the same size overwrite.
+        """
+        ring, lines = self.ring, spans.lines
+        out = self._outputs(positions, lines.shape[1], reuse)
+        if COMPILED and positions > PREFETCHED:
+            for words in self.prefetched:
+                kernels.prefetch(words, lines[0], positions)
+        kernels.read_windows(ring.arrays, lines, burnin, out.cells, out.decoded)
+        seen, step, before = out.cells
+        shown, fields = seen if self.stack == 1 else self._frames(seen), []
+        for i, (store, array) in enumerate(zip(ring.stores, out.fields, strict=True)):
+            fields.append(store.take(shown if i < self.num_obs else step, array))
+        previous = ring.action.take(before, out.previous)
+        if out.segment is not None:  # in host memory
+            out.previous[out.decoded[5]] = 0
+            return out.segment
+        assert ring.device is not None
+        decoded = [upload(x, ring.device) for x in out.decoded]
+        previous.masked_fill_(decoded[5].view(-1, *[1] * (previous.dim() - 1)), 0)
+        return self.segment(decoded, fields, previous)
+
+    def rows(self, start: int, stop: int) -> Segment:
+        """Return rows start..stop-1 of all columns as a collected segment in host memory."""
+        ring, column = self.ring, np.arange(self.ring.columns)
+        first, last = np.full_like(column, start), np.full_like(column, stop)
+        spans = Spans.of(ring.cells(first, column), column, first, first, last - 1, last)
+        segment = self(spans, stop - start + 1, 0).to(torch.device("cpu"))
+        flags = ring.flags_of(np.arange(start, stop + 1)[:, None], column)
+        opened, terminated, truncated, valid = (torch.from_numpy(x) for x in flags)
+        return replace(
+            segment, first=opened, terminated=terminated[:-1], truncated=truncated[:-1],
+            valid=valid[:-1], extras={name: segment.extras[name] for name in ring.extras},
+        )  # fmt: skip
+
+    def segment(
+        self, decoded: Iterable[Tensor], fields: Iterable[Tensor], previous: Tensor
+    ) -> Segment:
+        """Return the segment of tensors in the order of ``Outputs``."""
+        first, terminated, truncated, valid, reward, _, prev_reward = decoded
+        rest = iter(fields)
+        obs, action = tree_map(lambda _: next(rest), self.row.obs), next(rest)
+        extras = dict(zip(self.ring.extras, rest, strict=True))
+        extras |= {"prev_action": previous, "prev_reward": prev_reward}
+        return Segment(obs, first, action, reward, terminated, truncated, valid, extras)
+
+    def _frames(self, cells: np.ndarray) -> np.ndarray:
+        """Return the cells [*cells, stack] of the last frames at ``cells``, oldest first.
+
+        Frames before an episode's first row repeat that row.
+        """
+        out = np.empty((*cells.shape, self.stack), np.int64)
+        for i in range(self.stack - 1, -1, -1):
+            out[..., i] = cells
+            start = cells % self.ring.rows == 0
+            back = np.where(start, cells + self.ring.rows - 1, cells - 1)
+            cells = np.where(self.ring.flags[cells] & FIRST > 0, cells, back)
+        return out
+
+    def _outputs(self, positions: int, batch: int, reuse: bool) -> "Outputs":
+        out = self.sets.pop(0) if reuse and len(self.sets) == 2 else None
+        if out is None or out.size != (positions, batch):
+            out = Outputs(self, positions, batch)
+        if reuse:
+            self.sets.append(out)
+        return out
+
+
+class Outputs:
+    """Output arrays for a batch of windows of ``positions`` rows."""
+
+    segment: Segment | None = None  # in host memory: tensors that share memory with the arrays
+
+    def __init__(self, gather: Gather, positions: int, batch: int) -> None:
+        self.size = seen = positions, batch
+        step, stack, ring = (positions - 1, batch), gather.stack, gather.ring
+        self.cells = np.empty(seen, np.int64), np.empty(step, np.int64), np.empty(batch, np.int64)
+        self.decoded = (  # ``out`` of ``read_windows``
+            np.empty(seen, bool), np.empty(step, bool), np.empty(step, bool), np.empty(step, bool),
+            np.empty(step, REWARD), np.empty(batch, bool), np.empty(batch, REWARD),
+        )  # fmt: skip
+        self.fields: list[Any] = [None] * len(ring.stores)  # a device's allocator reuses memory
+        self.previous: Any = None
+        if ring.device is None:
+            shown, action = seen if stack == 1 else (*seen, stack), ring.action.entry
+            for i, store in enumerate(ring.stores):
+                lead, entry = shown if i < gather.num_obs else step, store.entry
+                self.fields[i] = np.empty((*lead, *entry.shape), entry.dtype)
+            self.previous = np.empty((batch, *action.shape), action.dtype)
+            decoded, fields = (
+                [torch.from_numpy(x) for x in arrays] for arrays in (self.decoded, self.fields)
+            )
+            self.segment = gather.segment(decoded, fields, torch.from_numpy(self.previous))
+
+
+def priorities_of(priority: np.ndarray | Tensor) -> np.ndarray:
+    """Return the numbers in host memory, as float32 or wider."""
+    if isinstance(priority, Tensor):
+        wide = priority if priority.dtype in _FLOATS else priority.float()
+        values: np.ndarray = wide.numpy(force=True)
+        return values
+    return priority if priority.dtype.itemsize >= 4 else priority.astype(np.float32)
 
 
 def is_saved_field(tree: Any) -> bool:

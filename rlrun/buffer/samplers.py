@@ -10,7 +10,6 @@ import numpy as np
 from rlrun.buffer import kernels, saved
 from rlrun.buffer.kernels import LARGEST
 from rlrun.buffer.layout import ArraySpec, in_memory, num_leaves, sampler_blocks
-from rlrun.buffer.windows import WindowTable
 from rlrun.errors import NumericError
 from rlrun.functional.schedule import Schedule, make_schedule
 from rlrun.schema import PrioritizedConfig, PriorityConfig, RankConfig
@@ -32,7 +31,7 @@ class Uniform:
         A slot in both is new.
         """
 
-    def draw(self, table: WindowTable, batch: int, env_steps: int) -> tuple[np.ndarray, np.ndarray]:
+    def draw(self, table: Any, batch: int, env_steps: int) -> tuple[np.ndarray, np.ndarray]:
         """Return slots int64 [batch] and importance weights float32 [batch].
 
         Dead candidates are redrawn.
@@ -58,7 +57,7 @@ class Uniform:
         """Return buffer/ metrics of the priorities."""
         return {}
 
-    def probe(self, table: WindowTable) -> tuple[np.ndarray, np.ndarray | None]:
+    def probe(self, table: Any) -> tuple[np.ndarray, np.ndarray | None]:
         """Return (live slots int64 [n], N P(slot) float64 [n]; None: all are equally likely).
 
         The slots are those at fixed quantiles of the sampling distribution. Metrics of sampled
@@ -451,7 +450,7 @@ class SumTree:
         self.capacity = capacity
         self.leaves = num_leaves(capacity)
         # Node i has children 2i and 2i + 1.
-        self.nodes = in_memory("tree", ArraySpec((2 * self.leaves,), np.dtype(np.float64)))
+        self.nodes = in_memory(ArraySpec((2 * self.leaves,), np.dtype(np.float64)))
         self.arrays = self.nodes, self.leaves  # as kernels take them
 
     @property
@@ -473,15 +472,6 @@ class SumTree:
             level = self.nodes[size : 2 * size]
             size >>= 1
             self.nodes[size : 2 * size] = level[0::2] + level[1::2]
-
-    def find(self, mass: np.ndarray) -> np.ndarray:
-        """Return the leaf i with sum(leaves < i) <= mass < sum(leaves <= i), int64 [n].
-
-        O(n log N). If rounding carries ``mass`` past the last positive leaf, that leaf is returned,
-        so a leaf of priority 0 is never returned while the root is positive.
-        """
-        index: np.ndarray = kernels.find_leaves(self.arrays, mass.copy())
-        return index
 
     def check(self) -> str | None:
         """Return a broken invariant, or None."""

@@ -22,7 +22,7 @@ from torch import Tensor
 from rlrun.codec import Decoder, Encoder, NeedKeyFrame, as_tensors
 from rlrun.schema import TransportConfig
 from rlrun.spaces import Tree, tree_leaves, tree_map
-from rlrun.types import CHUNK_FIELDS, Chunk
+from rlrun.types import CHUNK_FIELDS, Chunk, Window
 
 Weights = dict[str, Tensor]
 
@@ -205,6 +205,54 @@ class CodedCollectorSide(CollectorSide):
 def chunk_bytes(chunk: Chunk) -> int:
     fields: Tree = tuple(getattr(chunk, name) for name in CHUNK_FIELDS)
     return sum(int(x.nbytes) for x in tree_leaves(fields))
+
+
+class StateFilter:
+    """Zeros the states of collected rows from which no window starts: zeros compress well.
+
+    The index of a row in its trajectory decides. All states are kept where the index is not enough:
+    with ``residual: last``, and in a trajectory whose first row was not seen.
+    """
+
+    def __init__(
+        self, window: Window, *, columns: int, stride: int, residual: str | None, plain: bool
+    ) -> None:
+        """The arguments are those of ``Cutter``."""
+        self.window, self.stride, self.plain = window, stride, plain
+        self.keep_all = plain and residual == "last"
+        # Index of the next row in its trajectory; -1: unknown.
+        self.index = np.full(columns, -1, np.int64)
+
+    def forget(self) -> None:
+        """Reset: the next rows follow others, or go to a replay that lacks the earlier ones."""
+        self.index[:] = -1
+
+    def filter(self, chunk: Chunk) -> Chunk:
+        """Return the chunk with unused states zeroed. The chunk's arrays are not changed."""
+        if self.keep_all or not tree_leaves(chunk.states):
+            return chunk
+        keep = self.may_start(chunk.first[: len(chunk.reward)])
+
+        def blank(x: np.ndarray) -> np.ndarray:
+            wide = keep[..., *(None,) * (x.ndim - 2)]
+            filtered: np.ndarray = np.where(wide, x, 0).astype(x.dtype)
+            return filtered
+
+        return replace(chunk, states=tree_map(blank, chunk.states))
+
+    def may_start(self, first: np.ndarray) -> np.ndarray:
+        """Return whether a window may start at each of the next rows, bool [T, B]."""
+        rows = np.arange(len(first), dtype=np.int64)[:, None]
+        opened = np.maximum.accumulate(np.where(first, rows, -1), axis=0)
+        known = (opened >= 0) | (self.index >= 0)
+        index = np.where(opened >= 0, rows - opened, rows + self.index)
+        self.index = np.where(known[-1], index[-1] + 1, -1)
+        if self.plain:
+            starts = index % self.stride == 0
+        else:  # a window that starts at the row learns after its full burn-in
+            starts = ((index + self.window.burnin) % self.stride == 0) | (index == 0)
+        keep: np.ndarray = starts | ~known
+        return keep
 
 
 SLOW_LINK = 500 * 125_000.0  # bytes/s: below it the codec saves time, well above not

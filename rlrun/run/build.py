@@ -13,11 +13,10 @@ import torch
 from rlrun.buffer.hindsight import Hindsight
 from rlrun.buffer.layout import REWARD, ArraySpec, Row, in_memory, on_disk
 from rlrun.buffer.mixed import Mixed, Streams
-from rlrun.buffer.replay import Replay
+from rlrun.buffer.replay import Cutter, Replay
 from rlrun.buffer.rollout import Rollout, Rollouts
 from rlrun.buffer.samplers import Proportional, Rank, Uniform
 from rlrun.buffer.sizing import check_rollout, check_size
-from rlrun.buffer.windows import Cutter, StateFilter
 from rlrun.config.backend import KERNELS, Backend
 from rlrun.config.checks import check_video
 from rlrun.env import beside_others, goal_functions, make_env
@@ -50,7 +49,7 @@ from rlrun.trust import trusted_class, users_class
 from rlrun.types import Actor, Chunk, Counters, Policy, Spec, generator, tree_map
 
 if TYPE_CHECKING:
-    from rlrun.pipeline.transport import CollectorSide
+    from rlrun.pipeline.transport import CollectorSide, StateFilter
 
 # These collect rows by compiled calls where environment and settings allow it.
 ROLLOUTS = dict.fromkeys(("ppo", "a2c", "impala", "pqn"), "rlrun.kernels.rollouts:CompiledRollout")
@@ -156,8 +155,10 @@ def make_cutter(plan: Plan) -> Cutter:
     return Cutter(**_tiling(plan))
 
 
-def make_state_filter(plan: Plan) -> StateFilter:
+def make_state_filter(plan: Plan) -> "StateFilter":
     """Return the filter that zeros recurrent states from which no window starts."""
+    from rlrun.pipeline.transport import StateFilter  # imports the codec
+
     return StateFilter(**_tiling(plan))
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.buffer.layout import Row
+from rlrun.buffer.layout import ArraySpec, Row
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.sizing import make_layout
 from rlrun.run import build
 from rlrun.run.plan import Plan, make_plan
-from rlrun.types import Sample, Segment, Window
+from rlrun.types import Sample, Segment, Window, tree_map
 from tests.compose import config, constant
 from tests.reference.replay_model import World
 
@@ -43,6 +43,18 @@ def _plan(kind: str) -> Plan:
     return make_plan(config("policy=r2d2", "env=cartpole", f"buffer={kind}"))
 
 
+def row_like(example: Any) -> Row:
+    """The row of a chunk, which may have zero rows."""
+
+    def block(x: Any) -> ArraySpec:
+        return ArraySpec(tuple(x.shape[2:]), np.asarray(x).dtype)
+
+    obs, extras, states = (
+        tree_map(block, x) for x in (example.obs, example.extras, example.states)
+    )
+    return Row(obs, block(example.action), extras, states)
+
+
 def plan_of(
     example: Segment,
     *,
@@ -63,7 +75,7 @@ def plan_of(
     of buffer.
     """
     plan, columns = _plan(kind), example.reward.shape[1]
-    c, row = plan.config, Row.of(example)
+    c, row = plan.config, row_like(example)
     row = replace(row, state=()) if capacity is None else row
     given = DRAWS[kind] | buffer
     store = replace(c.buffer, capacity=(rows - 1) * columns, window_capacity=capacity, **given)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.buffer.kernels import set_leaves
+from rlrun.buffer.kernels import find_leaves, set_leaves
 from rlrun.buffer.samplers import SumTree
 from rlrun.errors import NumericError
 from rlrun.run import checkpoint
@@ -258,7 +258,7 @@ def test_every_leaf_is_found_and_none_of_zero(size):
     set_leaves(tree.arrays, np.arange(size), values)
     below = np.cumsum(values) - values
     for inside in (0, values / 2, values - 0.25):  # a border belongs to what follows
-        assert tree.find(below + inside).tolist() == list(range(size))
+        assert find_leaves(tree.arrays, below + inside).tolist() == list(range(size))
     assert tree.root == values.sum()
     rng = np.random.default_rng(size)
     for _ in range(5):
@@ -267,10 +267,10 @@ def test_every_leaf_is_found_and_none_of_zero(size):
         set_leaves(tree.arrays, np.arange(size), values)
         positive = np.flatnonzero(values)
         edges = np.array([0.0, np.nextafter(tree.root, 0), tree.root, 2 * tree.root])
-        found = tree.find(edges)
+        found = find_leaves(tree.arrays, edges)
         assert (values[found] > 0).all()
         assert found.tolist() == [positive[0], *[positive[-1]] * 3]
     values = np.zeros(size)
     values[size // 2] = 1e-300
     set_leaves(tree.arrays, np.arange(size), values)
-    assert (tree.find(np.array([0.0, tree.root, 1.0])) == size // 2).all()
+    assert (find_leaves(tree.arrays, np.array([0.0, tree.root, 1.0])) == size // 2).all()

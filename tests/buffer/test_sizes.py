@@ -249,7 +249,7 @@ def test_a_directory_without_room_or_rights_is_named(tmp_path):
         make_replay(chunk, mmap=str(tmp_path / "file"), **given)
     allocate = layouts.on_disk(tmp_path)
     with pytest.raises(StorageError, match=r"buffer\.mmap = .* cannot be allocated"):
-        allocate("rows", ArraySpec((2**62,), np.dtype(np.uint8)))
+        allocate(ArraySpec((2**62,), np.dtype(np.uint8)))
     assert plan_of(chunk, **given).layout.nbytes > 0
 
 
@@ -272,8 +272,8 @@ def test_large_arrays_are_zeros_that_can_be_written(failing, monkeypatch):
 
     monkeypatch.setattr(layouts.mmap, "mmap", Pages)
     block = ArraySpec((3, HUGE_PAGE // 4), np.dtype(np.float32))
-    array = layouts.in_memory("x", block)
+    array = layouts.in_memory(block)
     assert (array.shape, array.dtype) == (block.shape, block.dtype)
     assert not array.any()
     array[:] = 7
-    assert not layouts.in_memory("x", block).any()
+    assert not layouts.in_memory(block).any()

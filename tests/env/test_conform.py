@@ -12,8 +12,7 @@ import pytest
 import torch
 import yaml
 
-from rlrun.buffer.replay import Replay
-from rlrun.buffer.windows import WindowTable
+from rlrun.buffer.replay import Replay, WindowTable
 from rlrun.env import conform
 from rlrun.env.conform import PROBES
 from rlrun.pipeline.collector import Collector

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.buffer.layout import Row
 from rlrun.run.build import (
     make_collector,
     make_policy,
@@ -14,6 +13,7 @@ from rlrun.run.build import (
 )
 from rlrun.run.plan import make_plan
 from rlrun.types import Chunk, Counters, Window, tree_leaves
+from tests.buffer.make import row_like
 from tests.compose import config
 
 PRESETS = sorted(p.stem for p in (Path(__file__).parents[2] / "conf/policy").glob("*.yaml"))
@@ -66,7 +66,7 @@ def test_rows_are_those_the_collector_returns(words):
     assert plan.columns == columns
     assert plan.window == collector.policy.window
     if plan.window is not None:
-        assert plan.row == Row.of(example)
+        assert plan.row == row_like(example)
         empty = zero_chunk(plan.row, columns)
     else:
         rollout = make_rollout(plan, collector.actor)
